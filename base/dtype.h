@@ -1,0 +1,35 @@
+/* Element types and their conversions. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef enum tr_dtype { TR_F32, TR_BF16, TR_F64, TR_I32, TR_U8, TR_DTYPE_COUNT } tr_dtype;
+
+static inline size_t tr_dtype_size(tr_dtype t) {
+    static const size_t size[TR_DTYPE_COUNT] = {
+        [TR_F32] = 4, [TR_BF16] = 2, [TR_F64] = 8, [TR_I32] = 4, [TR_U8] = 1};
+    return size[t];
+}
+
+static inline const char *tr_dtype_name(tr_dtype t) {
+    static const char *const name[TR_DTYPE_COUNT] = {
+        [TR_F32] = "f32", [TR_BF16] = "bf16", [TR_F64] = "f64", [TR_I32] = "i32", [TR_U8] = "u8"};
+    return name[t];
+}
+
+static inline float tr_bf16_to_f32(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
+static inline uint16_t tr_f32_to_bf16(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}

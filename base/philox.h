@@ -1,0 +1,87 @@
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011), and the uses Trireme makes
+ * of it. A number is a pure function of (seed, stream, position), so no rank, thread or layout can
+ * change it. The arithmetic is shared by host and device. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define TR_HOST_DEVICE __host__ __device__
+#else
+#define TR_HOST_DEVICE
+#endif
+
+typedef struct tr_philox {
+    uint32_t v[4];
+} tr_philox;
+
+/* Ten rounds over a 128-bit counter with a 64-bit key. */
+TR_HOST_DEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t counter_low,
+                                                     uint64_t counter_high) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
+    uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    tr_philox out = {{c0, c1, c2, c3}};
+    return out;
+}
+
+/* SplitMix64's finaliser: folds several words into one key. */
+TR_HOST_DEVICE static inline uint64_t tr_mix64(uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* FNV-1a, 64 bits, of a name: the stream of a parameter or of a dropout site. */
+static inline uint64_t tr_hash_name(const char *name) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++) h = (h ^ (uint64_t)(unsigned char)*name) * 0x100000001b3u;
+    return h;
+}
+
+/* A uniform number in (0, 1] of 24 bits: exact in FP32. */
+TR_HOST_DEVICE static inline float tr_uniform(uint32_t bits) {
+    return (float)((bits >> 8) + 1) * (1.0f / 16777216.0f);
+}
+
+/* Dropout keeps an element when its 32 bits are below this: exact for every p, host and device. */
+TR_HOST_DEVICE static inline uint32_t tr_dropout_threshold(float p) {
+    double keep = (1.0 - (double)p) * 4294967296.0;
+    return keep >= 4294967295.0 ? 4294967295u : (uint32_t)keep;
+}
+
+/* What keys the dropout of one site, and the upper half of the counter for one global sample in one
+ * step; the lower half is the quad. */
+TR_HOST_DEVICE static inline uint64_t tr_dropout_key(uint64_t seed, uint64_t site) {
+    return tr_mix64(seed ^ tr_mix64(site));
+}
+TR_HOST_DEVICE static inline uint64_t tr_dropout_counter(int64_t step, int64_t sample) {
+    return tr_mix64((uint64_t)step) ^ (uint64_t)sample;
+}
+
+/* The four masks' bits of elements 4*quad .. 4*quad+3 of the (T, C) tensor of one global sample. */
+TR_HOST_DEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t site, int64_t step,
+                                                       int64_t sample, int64_t quad) {
+    return tr_philox4x32(tr_dropout_key(seed, site), (uint64_t)quad,
+                         tr_dropout_counter(step, sample));
+}
+
+/* Standard normal number `index` of stream `name_hash` (Box-Muller, double inside). */
+static inline float tr_normal(uint64_t seed, uint64_t name_hash, uint64_t index) {
+    tr_philox r = tr_philox4x32(tr_mix64(seed ^ tr_mix64(name_hash)), index / 2, 0);
+    double u = ((double)r.v[0] + 1.0) / 4294967296.0, a = (double)r.v[1] / 4294967296.0;
+    double radius = sqrt(-2.0 * log(u)), angle = 6.283185307179586 * a;
+    return (float)(radius * (index % 2 ? sin(angle) : cos(angle)));
+}

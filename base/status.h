@@ -1,0 +1,55 @@
+/* Status codes and the error trace.
+ *
+ * Every fallible function returns a tr_status: 0 is success, any other value is the process exit
+ * code that the failure deserves (README, Exit codes). The function that finds the fault calls
+ * tr_fail() with one sentence (cause and remedy); callers hand the code on with TR_TRY, which adds
+ * their file:line to a thread-local trace. Nothing below main prints or exits. */
+#pragma once
+
+#include <stddef.h>
+
+typedef enum tr_status {
+    TR_OK = 0,
+    TR_ERR_USAGE = 64,    /* wrong command line */
+    TR_ERR_DATA = 65,     /* bad data, bad checkpoint, non-finite loss */
+    TR_ERR_NOFILE = 66,   /* a file that was named does not exist */
+    TR_ERR_DEVICE = 69,   /* device or library unavailable, wrong launch */
+    TR_ERR_INTERNAL = 70, /* a bug in Trireme, or a library that broke its contract */
+    TR_ERR_IO = 74,       /* disk full, read or write error */
+    TR_ERR_STOPPED = 75,  /* ended by a signal, checkpoint saved: resume */
+    TR_ERR_FIT = 76,      /* does not fit the memory */
+    TR_ERR_RANK = 77,     /* a rank was lost or passed its deadline */
+    TR_ERR_CONFIG = 78,   /* bad configuration */
+} tr_status;
+
+/* Records a failure in this thread: replaces message and trace, returns `code`.
+ * The sentence names the cause and, where there is one, the remedy. */
+tr_status tr_fail_at(const char *file, int line, tr_status code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+#define TR_FAIL(code, ...) tr_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)
+
+/* Adds one line to this thread's trace and returns `code` unchanged. */
+tr_status tr_trace_at(const char *file, int line, tr_status code);
+
+/* Hands a failure on to the caller. */
+#define TR_TRY(expr)                                                                               \
+    do {                                                                                           \
+        tr_status tr_try_ = (expr);                                                                \
+        if (tr_try_ != TR_OK) return tr_trace_at(__FILE__, __LINE__, tr_try_);                     \
+    } while (0)
+
+/* The same with clean-up: needs a variable `tr_status status` and a label `out`. */
+#define TR_TRY_OUT(expr)                                                                           \
+    do {                                                                                           \
+        status = (expr);                                                                           \
+        if (status != TR_OK) {                                                                     \
+            (void)tr_trace_at(__FILE__, __LINE__, status);                                         \
+            goto out;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* This thread's last failure: the sentence, and "file:line < file:line < ...". Never NULL; valid
+ * until the next failure in this thread. */
+const char *tr_error_message(void);
+const char *tr_error_trace(void);
+void tr_error_clear(void);

@@ -1,0 +1,78 @@
+/* The schedule `auto` beside the best published ones at equal memory (a rank holds p micro-batches,
+ * m_W = 0.94 m_B, at most four stages a rank), and how long it takes to find and simulate. */
+#include "pipeline/auto.h"
+#include "pipeline/estimate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Of this process on its core: others may share the machine. */
+static double now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct profile {
+    const char *name;
+    tr_schedule_costs costs;
+    double peer[3]; /* best public schedule, percent over m (F + I + W) */
+    const char *who;
+} profile;
+
+/* Costs of the Zero Bubble paper's Table 6 (milliseconds) and three round ones. The peers' numbers
+ * are replays of their own orders: PyTorch's InterleavedZeroBubble with four stages a rank, and its
+ * ZBVZeroBubble where transfers are slow. */
+static const profile profiles[] = {
+    {"unit", {1, 1, 1, 0}, {3.125, 3.646, 1.823}, "InterleavedZB v=4"},
+    {"1.5B", {18.513, 18.086, 9.331, .626}, {9.7, 10.9, 5.5}, "InterleavedZB v=4"},
+    {"6.2B", {29.802, 29.428, 19.530, .577}, {6.9, 7.9, 3.9}, "InterleavedZB v=4"},
+    {"28.3B", {10.408, 10.204, 7.703, .408}, {8.6, 9.7, 4.8}, "InterleavedZB v=4"},
+    {"attention", {1, 1.4, .6, .02}, {7.6, 8.7, 4.4}, "InterleavedZB v=4"},
+    {"slow p2p", {1, 1, 1, .2}, {17.1, 21.0, 10.5}, "ZBV"},
+};
+enum { PROFILES = sizeof profiles / sizeof profiles[0] };
+static const int sizes[][2] = {{4, 8}, {8, 16}, {8, 32}};
+
+static tr_status measure(const profile *c, int p, int m, double peer) {
+    tr_schedule_request request = {.name = "auto",
+                                   .ranks = p,
+                                   .micro_batches = m,
+                                   .costs = c->costs,
+                                   .memory = {.mb = 1, .mw = 0.94, .cap = p}};
+    tr_auto_report report;
+    tr_schedule *schedule = NULL;
+    tr_estimate *estimate = NULL;
+    tr_status status = TR_OK;
+    double begin = now();
+    TR_TRY_OUT(tr_schedule_auto(&request, &report, &schedule));
+    tr_estimate_options options = {.costs = request.costs, .memory = request.memory};
+    TR_TRY_OUT(tr_estimate_order(schedule, &options, &estimate));
+    double seconds = now() - begin, peak = 0;
+    for (int r = 0; r < p; r++) peak = estimate->peak[r] > peak ? estimate->peak[r] : peak;
+    double ideal = m * (c->costs.f + c->costs.i + c->costs.w);
+    printf("%-10s %4d %4d  %7.3f", c->name, p, m, 100 * (estimate->makespan / ideal - 1));
+    if (peer > 0) printf(" %7.1f", peer);
+    else printf("       -");
+    printf("  %7.3f %7.3f  %6.2f  v=%d %-14s %6.3f s\n", 100 * (report.shape_bound / ideal - 1),
+           100 * (report.bound / ideal - 1), peak, report.chunks, report.from, seconds);
+out:
+    tr_estimate_destroy(estimate);
+    tr_schedule_destroy(schedule);
+    return status;
+}
+
+int main(void) {
+    tr_status status = TR_OK;
+    printf("percent over m (F + I + W)\n");
+    printf("%-10s %4s %4s  %7s %7s  %7s %7s  %6s\n", "costs", "p", "m", "auto", "peer", "reach",
+           "bound", "peak");
+    for (int k = 0; k < PROFILES && status == TR_OK; k++)
+        for (int n = 0; n < 3 && status == TR_OK; n++)
+            status = measure(&profiles[k], sizes[n][0], sizes[n][1], profiles[k].peer[n]);
+    for (int k = 0; k < PROFILES && status == TR_OK; k++)
+        status = measure(&profiles[k], 32, 256, 0);
+    if (status != TR_OK) fprintf(stderr, "bench_auto: %s\n", tr_error_message());
+    return status;
+}

@@ -1,0 +1,150 @@
+/* Do transfers overlap compute? GPipe on two ranks (threads, local transport), eight micro-batches,
+ * stages that sleep for F and for B = 2 F, every message delayed by F / 2. The step should take
+ * (m + 1) (F + B) and the delay twice, not m times more. Prints measured and simulated milliseconds
+ * with and without the delay. */
+#include "pipeline/run.h"
+#include "pipeline/simulate.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { RANKS = 2, MICRO_BATCHES = 8, STEPS = 5, BYTES = 4096 };
+static const double F = 4e-3;
+
+static double now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void rest(double seconds) {
+    struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
+    (void)nanosleep(&t, NULL);
+}
+
+static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
+    (void)stage;
+    (void)io;
+    rest(F);
+    return TR_OK;
+}
+
+static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
+    (void)stage;
+    (void)io;
+    rest(2 * F);
+    return TR_OK;
+}
+
+static const tr_stage_ops sleeping_ops = {.forward = forward, .backward = backward};
+
+static double constant_delay(void *context, size_t bytes) {
+    (void)bytes;
+    return *(const double *)context;
+}
+
+typedef struct rank_state {
+    tr_world *world;
+    const tr_program_set *set;
+    const tr_stage_table *table;
+    const tr_schedule *schedule;
+    int rank;
+    double delay, step_s; /* best step */
+    tr_status status;
+} rank_state;
+
+static tr_status run_rank(rank_state *r) {
+    tr_status status = TR_OK;
+    tr_device *device = NULL;
+    tr_links *links = NULL;
+    tr_runner *runner = NULL;
+    void *arena = NULL;
+    const int line[RANKS] = {0, 1};
+    tr_device_options device_options = {.threads = 1};
+    tr_stage stage = {.ops = &sleeping_ops, .index = r->rank}, *stages[RANKS] = {NULL, NULL};
+    stages[r->rank] = &stage;
+    if (r->delay > 0) tr_world_set_delay(r->world, constant_delay, &r->delay);
+    TR_TRY_OUT(tr_device_open("ref", &device_options, &device));
+    TR_TRY_OUT(tr_links_open(r->world, device, r->table, r->schedule->rank_of, line, RANKS, r->rank,
+                             &links));
+    TR_TRY_OUT(tr_device_alloc(device, r->set->program[r->rank].arena_bytes, &arena));
+    tr_runner_options options = {.device = device,
+                                 .links = links,
+                                 .program = &r->set->program[r->rank],
+                                 .stages = stages,
+                                 .arena = arena};
+    TR_TRY_OUT(tr_runner_create(&options, &runner));
+    r->step_s = 1e9;
+    for (int step = 0; step < STEPS; step++) {
+        TR_TRY_OUT(tr_world_barrier(r->world));
+        double start = now();
+        TR_TRY_OUT(tr_runner_step(runner));
+        TR_TRY_OUT(tr_world_barrier(r->world));
+        if (now() - start < r->step_s) r->step_s = now() - start;
+    }
+out:
+    tr_runner_destroy(runner);
+    tr_links_close(links);
+    if (arena) tr_device_free(device, arena);
+    if (device) tr_device_close(device);
+    return status;
+}
+
+static void *rank_main(void *argument) {
+    rank_state *r = argument;
+    r->status = run_rank(r);
+    if (r->status != TR_OK) {
+        fprintf(stderr, "bench_overlap: rank %d: %s\n", r->rank, tr_error_message());
+        tr_world_abort(r->world, (int)r->status);
+    }
+    tr_world_close(r->world);
+    return NULL;
+}
+
+static tr_status measure(double delay) {
+    tr_status status = TR_OK;
+    tr_stage_cost cost[RANKS];
+    for (int k = 0; k < RANKS; k++)
+        cost[k] = (tr_stage_cost){.f = F, .i = F, .w = F, .bytes = {[TR_LIFE_FW] = BYTES}};
+    tr_edge edge = {.from = 0, .to = 1, .bytes = BYTES, .life = TR_LIFE_FW};
+    tr_stage_table table = {.stages = RANKS, .cost = cost, .edges = 1, .edge = &edge};
+    tr_schedule *schedule = NULL;
+    tr_program_set *set = NULL;
+    tr_simulation *simulation = NULL;
+    TR_TRY_OUT(tr_schedule_generate("gpipe", RANKS, RANKS, MICRO_BATCHES, &schedule));
+    TR_TRY_OUT(tr_lower(schedule, &table, 0, &set));
+    TR_TRY_OUT(tr_simulate(set, cost, delay, &simulation));
+    tr_world *world[RANKS];
+    TR_TRY_OUT(tr_world_open_local(RANKS, world));
+    pthread_t thread[RANKS];
+    rank_state state[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        state[r] = (rank_state){.world = world[r],
+                                .set = set,
+                                .table = &table,
+                                .schedule = schedule,
+                                .rank = r,
+                                .delay = delay};
+        if (pthread_create(&thread[r], NULL, rank_main, &state[r]) != 0) abort();
+    }
+    for (int r = 0; r < RANKS; r++) {
+        (void)pthread_join(thread[r], NULL);
+        if (status == TR_OK) status = state[r].status;
+    }
+    printf("delay %4.1f ms: measured %7.2f ms, simulated %7.2f ms\n", delay * 1e3,
+           state[0].step_s * 1e3, simulation->makespan * 1e3);
+out:
+    tr_simulation_destroy(simulation);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(schedule);
+    return status;
+}
+
+int main(void) {
+    tr_status status = measure(0);
+    if (status == TR_OK) status = measure(F / 2);
+    if (status != TR_OK) fprintf(stderr, "bench_overlap: %s\n", tr_error_message());
+    return status;
+}

@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# What the scripts of bench/ share; sourced from the repository's root.
+
+release=build/release
+rows=${BENCH_ROWS:-/dev/null} # where bench/run.sh gathers the rows of its table
+
+fail() {
+    echo "bench: $*" >&2
+    exit 1
+}
+
+load() { cut -d' ' -f1 /proc/loadavg; }
+
+# row WHAT COMMAND MEASURED TARGET: one line of the table.
+row() {
+    echo "| $1 | \`$2\` | $3 | $4 |" | tee -a "$rows"
+}
+
+# build TARGET...: in the release build, quietly.
+build() {
+    { cmake --preset release && cmake --build "$release" --target "$@"; } >"$release.log" 2>&1 ||
+        fail "the build failed: $(tail -n 5 "$release.log")"
+}
+
+# mpi RANKS PROGRAM ARGUMENTS...: mpirun as `trireme run` calls it.
+mpi() {
+    local ranks=$1
+    shift
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+        OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none \
+        mpirun -q --bind-to none -n "$ranks" "$@" </dev/null
+}
+
+# median, least and most of the numbers in the input, one a line.
+median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
+least() { sort -g | head -n 1; }
+most() { sort -g | tail -n 1; }

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Measures what bench/README.md lists, one thing after the other, and prints one table.
+#   [PYTHON=DIR/bin/python] bench/run.sh [rounds]
+# PYTHON: an interpreter with PyTorch, for the rows beside it. Nothing else should run meanwhile: the
+# table says the load.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source bench/lib.sh
+
+rounds=${1:-3}
+rows=$(mktemp)
+export BENCH_ROWS=$rows
+trap 'rm -f "$rows"' EXIT
+
+# Nanoseconds of the slower of the two schedules.
+measure_runner() {
+    local ns
+    ns=$("$release/bench/bench_runner" | awk '{ print $2 }' | most)
+    row "runner, per action (one rank, empty stages)" build/release/bench/bench_runner \
+        "$ns ns" "5000 ns"
+}
+
+# The delay is an offset of a step of sleeps: how many times is it in the difference?
+measure_overlap() {
+    local all
+    all=$(for ((i = 0; i < rounds; i++)); do "$release/bench/bench_overlap"; done)
+    row "GPipe p=2 m=8, messages delayed by F/2: the delay is paid" \
+        build/release/bench/bench_overlap "$(awk '
+            { ms = $5 + 0; d = $2 + 0; if (!(d in best) || ms < best[d]) best[d] = ms }
+            d > 0 { delay = d }
+            END { printf "%.2f times (%.1f against %.1f ms)", (best[delay] - best[0]) / delay, best[delay], best[0] }
+        ' <<<"$all")" "2 times, not 8"
+}
+
+flags=$(grep -m 1 '^flags' /proc/cpuinfo | grep -oE 'avx512f|avx512_bf16|amx_bf16' | tr '\n' ' ')
+build trireme bench_runner bench_overlap bench_train bench_op
+measure_runner
+measure_overlap
+bash bench/launch.sh "$rounds"
+bash bench/two_ranks.sh "$rounds"
+bash bench/torch.sh "$rounds"
+bash bench/quickstart.sh
+
+echo
+echo "$(date -u '+%Y-%m-%d %H:%M') UTC, commit $(git describe --always --dirty),$(lscpu |
+    sed -n 's/^Model name: *\(.*\)/ \1/p'), $(nproc) cores, flags: ${flags:-none of avx512, amx}"
+echo
+echo "| what | command | measured | target |"
+echo "|---|---|---|---|"
+cat "$rows"

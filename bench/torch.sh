@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Training speed of one rank with one thread beside the roof (a product of 1024^3 in oneDNN) and
+# beside PyTorch on the same shapes, in turn, several rounds; each one's best step counts.
+#   PYTHON=DIR/bin/python bench/torch.sh [rounds]      (without PYTHON: only the roof)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source bench/lib.sh
+
+rounds=${1:-3}
+build bench_train bench_op
+words=(layers=6 width=384 heads=6 context=256 vocab=256 batch=8 threads=1 steps=5)
+peer=() # the same for bench/torch_gpt.py
+for word in "${words[@]}"; do peer+=("--${word%%=*}" "${word#*=}"); done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+rate_of() { sed -n 's|.* \([0-9.]*\) GFLOP/s (best).*|\1|p' "$1" | most; }
+quotient() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
+tokens_of() { sed -n 's|.* \([0-9]*\) tok/s.*|\1|p' "$1" | most; }
+
+for ((round = 1; round <= rounds; round++)); do
+    "$release/bench/bench_op" 1 none >"$work/roof" # asks for no operator: the roofs alone
+    for precision in fp32 bf16; do
+        sed -n "s|.*, ${precision/fp/f}; roofs \([0-9.]*\) .*|\1|p" "$work/roof" | head -n 1 \
+            >>"$work/roof.$precision"
+        "$release/bench/bench_train" "${words[@]}" precision=$precision >>"$work/ours.$precision"
+        [[ -z ${PYTHON:-} ]] || for mode in $precision $([[ $precision == fp32 ]] || echo autocast); do
+            "$PYTHON" bench/torch_gpt.py "${peer[@]}" --mode "$mode" >>"$work/torch.$precision.$mode"
+        done
+    done
+done
+for precision in fp32 bf16; do
+    ours=$(rate_of "$work/ours.$precision") roof=$(most <"$work/roof.$precision")
+    row "training step, L6 C384 T256 B8, $precision, load $(load)" "bench/torch.sh $rounds" \
+        "$(tokens_of "$work/ours.$precision") tok/s, $ours GFLOP/s: $(quotient "$ours" "$roof") of the roof $roof" "-"
+    for file in "$work/torch.$precision."*; do
+        [[ -s $file ]] || continue
+        theirs=$(rate_of "$file")
+        row "the same in PyTorch, ${file##*.}" "bench/torch.sh $rounds" \
+            "$(tokens_of "$file") tok/s, $theirs GFLOP/s; trireme: $(quotient "$ours" "$theirs") times as fast" "-"
+    done
+done

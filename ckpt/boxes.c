@@ -1,0 +1,77 @@
+/* Boxes of global tensors: intersection, and copies between a dense part and a rank's memory. */
+#include "ckpt/ckpt_impl.h"
+
+#include <string.h>
+
+tr_box4 tr_box4_make(int64_t rank, const int64_t *from, const int64_t *extent) {
+    tr_box4 box = {{0, 0, 0, 0}, {1, 1, 1, 1}};
+    for (int64_t d = 0; d < rank; d++) {
+        box.from[4 - rank + d] = from[d];
+        box.extent[4 - rank + d] = extent[d];
+    }
+    return box;
+}
+
+int64_t tr_box4_volume(const tr_box4 *box) {
+    return box->extent[0] * box->extent[1] * box->extent[2] * box->extent[3];
+}
+
+bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b) {
+    for (int d = 0; d < 4; d++)
+        if (a->from[d] >= b->from[d] + b->extent[d] || b->from[d] >= a->from[d] + a->extent[d])
+            return false;
+    return true;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static void copy_row(float *dense, float *local, int64_t stride, int64_t count, bool gather) {
+    if (stride == 1) {
+        if (gather) memcpy(dense, local, (size_t)count * sizeof *dense);
+        else memcpy(local, dense, (size_t)count * sizeof *dense);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (gather) dense[i] = local[i * stride];
+        else local[i * stride] = dense[i];
+    }
+}
+
+int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *dense,
+                     const tr_ckpt_tensor *tensor, const tr_box *held, bool gather) {
+    tr_box4 box = tr_box4_make(tensor->rank, held->offset, held->extent);
+    int64_t stride[4] = {0, 0, 0, 1};
+    for (int d = 0; d < tensor->rank; d++) stride[4 - tensor->rank + d] = held->local_stride[d];
+
+    const int64_t row = part->extent[3], end = first + count;
+    int64_t copied = 0;
+    for (int64_t r = first / row; r * row < end; r++) {
+        /* global coordinates of this row of the part, relative to the box */
+        int64_t at[3] = {r / part->extent[2] / part->extent[1],
+                         r / part->extent[2] % part->extent[1], r % part->extent[2]};
+        bool inside = true;
+        int64_t local = held->local_offset;
+        for (int d = 0; d < 3; d++) {
+            at[d] += part->from[d] - box.from[d];
+            inside = inside && at[d] >= 0 && at[d] < box.extent[d];
+            local += at[d] * stride[d];
+        }
+        if (!inside) continue;
+        int64_t shift = part->from[3] - box.from[3]; /* box column = part column + shift */
+        int64_t low = larger(larger(first - r * row, 0), -shift);
+        int64_t high = smaller(smaller(end - r * row, row), box.extent[3] - shift);
+        if (low >= high) continue;
+        copied += high - low;
+        if (dense)
+            copy_row(dense + (r * row + low - first),
+                     tensor->local + local + (low + shift) * stride[3], stride[3], high - low,
+                     gather);
+    }
+    return copied;
+}

@@ -1,0 +1,198 @@
+/* Files and directories with every return value checked. */
+#include "base/memory.h"
+#include "ckpt/ckpt_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* Free bytes of the file system that holds path, or the nearest parent that exists; -1 unknown. */
+static int64_t free_bytes(const char *path) {
+    char text[PATH_MAX];
+    (void)snprintf(text, sizeof text, "%s", path);
+    for (;;) {
+        struct statvfs fs;
+        if (statvfs(text, &fs) == 0) return (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+        char *slash = strrchr(text, '/');
+        if (!slash || slash == text)
+            return statvfs("/", &fs) == 0 && slash ? (int64_t)fs.f_bavail * (int64_t)fs.f_frsize
+                                                   : -1;
+        *slash = '\0';
+    }
+}
+
+tr_status tr_io_fail(const char *what, const char *path, int error, int64_t needed) {
+    if (needed <= 0) return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s", what, path, strerror(error));
+    int64_t available = free_bytes(path);
+    return TR_FAIL(TR_ERR_IO,
+                   "cannot %s %s: %s; the checkpoint needs %" PRId64 " bytes and %" PRId64
+                   " are free: make room or set another log.dir (older checkpoints are untouched)",
+                   what, path, strerror(error), needed, available);
+}
+
+tr_status tr_file_write(int fd, const char *path, const void *data, size_t bytes, int64_t offset,
+                        int64_t needed) {
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t n = pwrite(fd, from, bytes, offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return tr_io_fail("write", path, n < 0 ? errno : ENOSPC, needed);
+        from += n;
+        offset += n;
+        bytes -= (size_t)n;
+    }
+    return TR_OK;
+}
+
+tr_status tr_file_read(int fd, const char *path, void *data, size_t bytes, int64_t offset) {
+    char *to = data;
+    while (bytes > 0) {
+        ssize_t n = pread(fd, to, bytes, offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return tr_io_fail("read", path, errno, 0);
+        if (n == 0)
+            return TR_FAIL(TR_ERR_DATA, "%s ends at byte %" PRId64 ": it is truncated", path,
+                           offset);
+        to += n;
+        offset += n;
+        bytes -= (size_t)n;
+    }
+    return TR_OK;
+}
+
+tr_status tr_file_open(const char *path, int *fd, int64_t *bytes) {
+    /* O_NONBLOCK: a FIFO in a file's place must not hang us. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd < 0) {
+        if (errno == ENOENT)
+            return TR_FAIL(TR_ERR_DATA, "%s is missing: the checkpoint is incomplete", path);
+        if (errno == ELOOP)
+            return TR_FAIL(TR_ERR_DATA, "%s is a symbolic link: a checkpoint has none", path);
+        return tr_io_fail("open", path, errno, 0);
+    }
+    struct stat info;
+    tr_status status = TR_OK;
+    if (fstat(*fd, &info) != 0) status = tr_io_fail("examine", path, errno, 0);
+    else if (!S_ISREG(info.st_mode))
+        status = TR_FAIL(TR_ERR_DATA, "%s is not a regular file", path);
+    if (status != TR_OK) {
+        (void)close(*fd);
+        *fd = -1;
+        return status;
+    }
+    *bytes = info.st_size;
+    return TR_OK;
+}
+
+tr_status tr_file_load(const char *path, int64_t limit, char **data, size_t *bytes) {
+    int fd = -1;
+    int64_t size = 0;
+    char *text = NULL;
+    tr_status status;
+    TR_TRY_OUT(tr_file_open(path, &fd, &size));
+    if (size > limit) {
+        status = TR_FAIL(TR_ERR_DATA, "%s has %" PRId64 " bytes, %" PRId64 " are expected", path,
+                         size, limit);
+        goto out;
+    }
+    TR_TRY_OUT(tr_calloc((size_t)size + 1, 1, &text));
+    TR_TRY_OUT(tr_file_read(fd, path, text, (size_t)size, 0));
+    *data = text;
+    *bytes = (size_t)size;
+    text = NULL;
+out:
+    free(text);
+    if (fd >= 0) (void)close(fd);
+    return status;
+}
+
+tr_status tr_file_sync_close(int fd, const char *path, int64_t needed) {
+    int error = fsync(fd) != 0 ? errno : 0;
+    int close_error = close(fd) != 0 ? errno : 0;
+    if (error) return tr_io_fail("fsync", path, error, needed);
+    if (close_error) return tr_io_fail("close", path, close_error, needed);
+    return TR_OK;
+}
+
+tr_status tr_file_reserve(int fd, const char *path, int64_t bytes, int64_t needed) {
+    int error;
+    do error = fallocate(fd, 0, 0, bytes) == 0 ? 0 : errno;
+    while (error == EINTR);
+    /* Where the file system cannot promise room, the writes will tell. */
+    if (error && error != EOPNOTSUPP && error != ENOSYS)
+        return tr_io_fail("reserve room for", path, error, needed);
+    return TR_OK;
+}
+
+tr_status tr_file_try(const char *path, int64_t bytes, int64_t needed) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return tr_io_fail("create", path, errno, needed);
+    tr_status status = tr_file_reserve(fd, path, bytes, needed);
+    (void)close(fd);
+    return status;
+}
+
+tr_status tr_file_store(const char *path, const void *data, size_t bytes, int64_t needed) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return tr_io_fail("create", path, errno, needed);
+    tr_status status = tr_file_write(fd, path, data, bytes, 0, needed);
+    if (status != TR_OK) {
+        (void)close(fd);
+        return status;
+    }
+    return tr_file_sync_close(fd, path, needed);
+}
+
+tr_status tr_directory_sync(const char *path, int64_t needed) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return tr_io_fail("open", path, errno, needed);
+    return tr_file_sync_close(fd, path, needed);
+}
+
+tr_status tr_directory_make(const char *path) {
+    tr_path partial;
+    int n = snprintf(partial.text, sizeof partial.text, "%s", path);
+    if (n <= 0 || (size_t)n >= sizeof partial.text)
+        return TR_FAIL(TR_ERR_IO, "the path %.200s is empty or too long", path);
+    for (char *p = partial.text + 1;; p++) {
+        if (*p != '/' && *p != '\0') continue;
+        bool last = *p == '\0';
+        *p = '\0';
+        if (mkdir(partial.text, 0777) == 0) {
+            char *slash = strrchr(partial.text, '/');
+            if (slash) *slash = '\0';
+            tr_status status = tr_directory_sync(!slash                  ? "."
+                                                 : slash == partial.text ? "/"
+                                                                         : partial.text,
+                                                 0);
+            if (slash) *slash = '/';
+            TR_TRY(status);
+        } else if (errno != EEXIST) {
+            return tr_io_fail("create the directory", partial.text, errno, 0);
+        }
+        if (last) return TR_OK;
+        *p = '/';
+    }
+}
+
+void tr_directory_remove(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!dir) {
+        if (fd >= 0) (void)close(fd);
+        (void)unlink(path); /* a link to a step: the link alone goes */
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            (void)unlinkat(fd, entry->d_name, 0);
+    (void)closedir(dir);
+    (void)rmdir(path);
+}

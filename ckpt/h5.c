@@ -1,0 +1,80 @@
+#include "ckpt/h5.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void tr_h5_begin(void) {
+    /* Must precede HDF5's first call; afterwards it says no, which is as good. */
+    (void)H5dont_atexit();
+    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    (void)H5PLset_loading_state(0);
+}
+
+static herr_t innermost(unsigned n, const H5E_error2_t *error, void *context) {
+    char *reason = context;
+    if (n == 0) (void)snprintf(reason, 200, "%s", error->desc ? error->desc : "unknown reason");
+    return 0;
+}
+
+tr_status tr_h5_fail(tr_status code, const char *what, const char *name) {
+    char reason[200] = "unknown reason";
+    (void)H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, reason);
+    return TR_FAIL(code, "HDF5 cannot %s %s: %s", what, name, reason);
+}
+
+tr_status tr_h5_create(const char *path, hid_t *file) {
+    tr_h5_begin();
+    *file = -1;
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS), create = H5Pcreate(H5P_FILE_CREATE);
+    bool good = access >= 0 && create >= 0 &&
+                H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
+                H5Pset_alignment(access, 65536, 4096) >= 0 &&
+                H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
+                H5Pset_obj_track_times(create, false) >= 0 &&
+                /* A file has one writer; locks are what network file systems lack. */
+                H5Pset_file_locking(access, false, true) >= 0;
+    if (good) *file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
+    tr_status status = *file >= 0 ? TR_OK : tr_h5_fail(TR_ERR_IO, "lay out", path);
+    if (access >= 0) (void)H5Pclose(access);
+    if (create >= 0) (void)H5Pclose(create);
+    return status;
+}
+
+tr_status tr_h5_finish(const char *name, hid_t file) {
+    if (H5Fclose(file) < 0) return tr_h5_fail(TR_ERR_IO, "finish the layout of", name);
+    return TR_OK;
+}
+
+hid_t tr_h5_dataset_list(void) {
+    hid_t list = H5Pcreate(H5P_DATASET_CREATE);
+    if (list >= 0 && H5Pset_obj_track_times(list, false) < 0) {
+        (void)H5Pclose(list);
+        list = -1;
+    }
+    return list;
+}
+
+static bool set_attribute(hid_t object, const char *name, hid_t type, hid_t space,
+                          const void *data) {
+    hid_t attribute = type >= 0 && space >= 0
+                          ? H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT)
+                          : -1;
+    bool good = attribute >= 0 && H5Awrite(attribute, type, data) >= 0;
+    if (attribute >= 0) (void)H5Aclose(attribute);
+    if (space >= 0) (void)H5Sclose(space);
+    return good;
+}
+
+bool tr_h5_set_text(hid_t object, const char *name, const char *text) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    bool good = type >= 0 && H5Tset_size(type, strlen(text) + 1) >= 0 &&
+                set_attribute(object, name, type, H5Screate(H5S_SCALAR), text);
+    if (type >= 0) (void)H5Tclose(type);
+    return good;
+}
+
+bool tr_h5_set_i64(hid_t object, const char *name, int count, const int64_t *values) {
+    hsize_t dims[1] = {(hsize_t)count};
+    hid_t space = count == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, dims, NULL);
+    return set_attribute(object, name, H5T_STD_I64LE, space, values);
+}

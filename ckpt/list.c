@@ -1,0 +1,323 @@
+/* Steps under a root: find, list, check, verify, retain. Not collective. */
+#include "base/memory.h"
+#include "ckpt/ckpt_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* --- one step --------------------------------------------------------------------------------- */
+
+tr_status tr_step_read(const char *dir, int64_t step, tr_commit *commit, char **image) {
+    tr_path path;
+    char *text = NULL;
+    size_t bytes = 0;
+    *image = NULL;
+    TR_TRY(tr_path_join(dir, "COMMIT", &path));
+    TR_TRY(tr_file_load(path.text, TR_COMMIT_SIZE, &text, &bytes));
+    tr_status status = tr_commit_parse(text, bytes, path.text, commit);
+    free(text);
+    TR_TRY(status);
+    if (commit->step != step)
+        return TR_FAIL(TR_ERR_DATA, "%s is of step %" PRId64 ": the directory has been renamed",
+                       path.text, commit->step);
+    TR_TRY(tr_path_join(dir, "index.h5", &path));
+    TR_TRY(tr_file_load(path.text, commit->index_bytes, image, &bytes));
+    if ((int64_t)bytes == commit->index_bytes && XXH3_64bits(*image, bytes) == commit->index_hash)
+        return TR_OK;
+    free(*image);
+    *image = NULL;
+    return TR_FAIL(
+        TR_ERR_DATA,
+        "%s does not have the checksum in COMMIT: it is corrupt, truncated or belongs to "
+        "another checkpoint",
+        path.text);
+}
+
+static tr_status check_sizes(const char *dir, const tr_commit *commit, const tr_manifest *m) {
+    int64_t total = commit->index_bytes;
+    for (int64_t f = 0; f < m->files; f++) {
+        char name[NAME_MAX + 1];
+        tr_path path;
+        int fd;
+        int64_t bytes = 0;
+        tr_shard_name(f, m->files, name);
+        TR_TRY(tr_path_join(dir, name, &path));
+        TR_TRY(tr_file_open(path.text, &fd, &bytes));
+        (void)close(fd);
+        if (bytes != m->file[f].bytes)
+            return TR_FAIL(TR_ERR_DATA,
+                           "%s has %" PRId64 " bytes, %" PRId64 " were written: it is truncated or "
+                           "belongs to another checkpoint",
+                           path.text, bytes, m->file[f].bytes);
+        total += bytes;
+    }
+    if (total != commit->total_bytes || m->files != commit->shards || m->state.step != commit->step)
+        return TR_FAIL(TR_ERR_DATA, "%s: COMMIT and index.h5 do not agree", dir);
+    return TR_OK;
+}
+
+tr_status tr_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out) {
+    char *image = NULL;
+    tr_path path;
+    *out = (tr_manifest){0};
+    TR_TRY(tr_path_join(dir, "index.h5", &path));
+    TR_TRY(tr_step_read(dir, step, commit, &image));
+    tr_status status = tr_index_parse(image, (size_t)commit->index_bytes, path.text, out);
+    free(image);
+    TR_TRY(status);
+    status = check_sizes(dir, commit, out);
+    if (status != TR_OK) tr_manifest_free(out);
+    return status;
+}
+
+static tr_status step_path(const char *root, int64_t step, tr_path *dir) {
+    char name[NAME_MAX + 1];
+    tr_step_name(step, name);
+    return tr_path_join(root, name, dir);
+}
+
+/* --- all steps -------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    const int64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Step numbers that have a directory, ascending, in *out (malloc'd). No root: none. */
+static tr_status scan(const char *root, int64_t **out, size_t *count) {
+    size_t capacity = 0;
+    *out = NULL;
+    *count = 0;
+    DIR *dir = opendir(root);
+    if (!dir) return errno == ENOENT ? TR_OK : tr_io_fail("open", root, errno, 0);
+    tr_status status = TR_OK;
+    for (struct dirent *entry; status == TR_OK && (errno = 0, entry = readdir(dir)) != NULL;) {
+        int64_t step;
+        struct stat info;
+        if (!tr_step_parse(entry->d_name, &step) ||
+            fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 || !S_ISDIR(info.st_mode))
+            continue;
+        status = tr_grow(out, &capacity, *count + 1, sizeof **out);
+        if (status == TR_OK) (*out)[(*count)++] = step;
+    }
+    /* A listing cut short would resume from an old step as if it were the newest. */
+    if (status == TR_OK && errno) status = tr_io_fail("list", root, errno, 0);
+    (void)closedir(dir);
+    if (status != TR_OK) {
+        free(*out);
+        *out = NULL;
+        return status;
+    }
+    if (*count) qsort(*out, *count, sizeof **out, ascending);
+    return TR_OK;
+}
+
+/* TR_OK also when the step is not valid; other statuses are failures to look. */
+static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
+    tr_path dir;
+    tr_commit commit = {0};
+    tr_manifest m;
+    *info = (tr_ckpt_info){.step = step};
+    TR_TRY(step_path(root, step, &dir));
+    tr_status status = tr_step_check(dir.text, step, &commit, &m);
+    if (status == TR_OK) {
+        info->valid = true;
+        info->bytes = (size_t)commit.total_bytes;
+        info->shards = (int)commit.shards;
+        tr_manifest_free(&m);
+        return TR_OK;
+    }
+    if (status != TR_ERR_DATA && status != TR_ERR_IO) return status;
+    (void)snprintf(info->why, sizeof info->why, "%s", tr_error_message());
+    return TR_OK;
+}
+
+tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
+    int64_t *steps = NULL;
+    size_t n = 0;
+    tr_ckpt_info *info = NULL;
+    *out = NULL;
+    *count = 0;
+    TR_TRY(scan(root, &steps, &n));
+    tr_status status = tr_calloc(n, sizeof *info, &info);
+    for (size_t i = 0; status == TR_OK && i < n; i++) status = examine(root, steps[i], &info[i]);
+    free(steps);
+    if (status != TR_OK) {
+        free(info);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    *out = info;
+    *count = (int)n;
+    return TR_OK;
+}
+
+enum { WHY = 256 };
+
+/* The newest valid step below `below` in *found, -1: none. why[WHY]: what is wrong with the newest
+ * that was passed over, empty when none was. */
+static tr_status newest_valid(const char *root, int64_t below, int64_t *found, char *why) {
+    int64_t *steps = NULL;
+    size_t n = 0;
+    *found = -1;
+    why[0] = '\0';
+    TR_TRY(scan(root, &steps, &n));
+    tr_status status = TR_OK;
+    while (n > 0 && *found < 0 && status == TR_OK) {
+        tr_ckpt_info info;
+        if (steps[--n] >= below) continue;
+        status = examine(root, steps[n], &info);
+        if (status != TR_OK) break;
+        if (info.valid) *found = info.step;
+        else if (!why[0]) (void)snprintf(why, WHY, "%s", info.why);
+    }
+    free(steps);
+    return status;
+}
+
+tr_status tr_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir, char *why) {
+    if (why) why[0] = '\0';
+    if (step >= 0) {
+        struct stat info;
+        *found = step;
+        TR_TRY(step_path(root, step, dir));
+        if (stat(dir->text, &info) != 0)
+            return TR_FAIL(TR_ERR_NOFILE,
+                           "%s: there is no checkpoint of step %" PRId64 " here (%s)", dir->text,
+                           step, strerror(errno));
+        return TR_OK;
+    }
+    char passed_over[WHY];
+    TR_TRY(newest_valid(root, INT64_MAX, found, passed_over));
+    if (*found < 0 && !passed_over[0])
+        return TR_FAIL(TR_ERR_NOFILE, "there is no checkpoint under %s", root);
+    if (*found < 0)
+        return TR_FAIL(TR_ERR_DATA,
+                       "no checkpoint under %s is valid: begin anew with another log.dir; the "
+                       "newest: %s",
+                       root, passed_over);
+    if (why) (void)snprintf(why, WHY, "%s", passed_over);
+    return step_path(root, *found, dir);
+}
+
+tr_status tr_step_advise(const char *root, int64_t step, tr_status status) {
+    if (status != TR_ERR_DATA) return status;
+    char cause[640], why[WHY];
+    int64_t older;
+    tr_path dir;
+    (void)snprintf(cause, sizeof cause, "%s", tr_error_message());
+    if (step_path(root, step, &dir) != TR_OK || newest_valid(root, step, &older, why) != TR_OK)
+        return TR_FAIL(status, "%s", cause);
+    if (older < 0)
+        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: begin anew with another log.dir",
+                       cause);
+    return TR_FAIL(TR_ERR_DATA,
+                   "%s; move %s away, and --resume continues from step %" PRId64
+                   ", the newest valid one before it",
+                   cause, dir.text, older);
+}
+
+tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state) {
+    tr_path dir;
+    tr_commit commit;
+    tr_manifest m;
+    TR_TRY(tr_step_find(root, step, &step, &dir, NULL));
+    TR_TRY(tr_step_advise(root, step, tr_step_check(dir.text, step, &commit, &m)));
+    *state = m.state;
+    tr_manifest_free(&m);
+    return TR_OK;
+}
+
+tr_status tr_ckpt_verify(const char *root, int64_t step) {
+    tr_path dir, path;
+    tr_commit commit;
+    tr_manifest m = {0};
+    float *buffer = NULL;
+    int fd = -1;
+    tr_status status;
+    TR_TRY(tr_step_find(root, step, &step, &dir, NULL));
+    TR_TRY_OUT(tr_step_check(dir.text, step, &commit, &m));
+    TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
+    for (int64_t f = 0; f < m.files; f++) {
+        TR_TRY_OUT(tr_shard_open(dir.text, &m, f, &path, &fd));
+        for (int64_t p = 0; p < m.parts; p++) {
+            int64_t first, count;
+            if (m.part[p].file != f) continue;
+            for (int64_t b = 0; b < m.part[p].blocks; b++)
+                TR_TRY_OUT(
+                    tr_shard_read_block(fd, path.text, &m, &m.part[p], b, buffer, &first, &count));
+        }
+        (void)close(fd);
+        fd = -1;
+    }
+out:
+    if (fd >= 0) (void)close(fd);
+    free(buffer);
+    tr_manifest_free(&m);
+    return tr_step_advise(root, step, status);
+}
+
+/* --- retention -------------------------------------------------------------------------------- */
+
+/* A saver holds a lock on its directory for as long as it lives. */
+static bool owner_is_dead(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return true;
+    bool dead = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    (void)close(fd);
+    return dead;
+}
+
+static tr_status remove_leftovers(const char *root) {
+    DIR *dir = opendir(root);
+    if (!dir) return errno == ENOENT ? TR_OK : tr_io_fail("open", root, errno, 0);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        tr_path path;
+        bool trash = strncmp(entry->d_name, ".trash-step-", 12) == 0;
+        bool temporary = strncmp(entry->d_name, ".tmp-step-", 10) == 0;
+        if ((trash || temporary) && tr_path_join(root, entry->d_name, &path) == TR_OK &&
+            (trash || owner_is_dead(path.text)))
+            tr_directory_remove(path.text);
+    }
+    (void)closedir(dir);
+    return TR_OK;
+}
+
+/* Out of sight with one rename, so that a reader sees the whole step or none; then out of
+ * existence. */
+static tr_status discard(const char *root, int64_t step) {
+    tr_path from, to;
+    char name[NAME_MAX + 1], trash[NAME_MAX + 1], uuid[TR_UUID_SIZE];
+    tr_step_name(step, name);
+    TR_TRY(tr_uuid_make(uuid));
+    (void)snprintf(trash, sizeof trash, ".trash-%.40s.%s", name, uuid);
+    TR_TRY(tr_path_join(root, name, &from));
+    TR_TRY(tr_path_join(root, trash, &to));
+    if (rename(from.text, to.text) != 0) return tr_io_fail("rename", from.text, errno, 0);
+    TR_TRY(tr_directory_sync(root, 0));
+    tr_directory_remove(to.text);
+    return TR_OK;
+}
+
+tr_status tr_ckpt_retain(const char *root, int keep) {
+    tr_ckpt_info *info = NULL;
+    int count = 0, kept = 0;
+    TR_TRY(remove_leftovers(root));
+    TR_TRY(tr_ckpt_list(root, &info, &count));
+    if (keep < 2) keep = 2;
+    tr_status status = TR_OK;
+    for (int i = count - 1; i >= 0 && status == TR_OK; i--) {
+        if (kept >= keep) status = discard(root, info[i].step);
+        else if (info[i].valid) kept++;
+    }
+    free(info);
+    return status;
+}

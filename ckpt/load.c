@@ -1,0 +1,256 @@
+/* Loading: the boxes a rank wants are intersected with the parts that are stored. */
+#include "base/memory.h"
+#include "ckpt/ckpt_impl.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- does the checkpoint fit the model? ------------------------------------------------------- */
+
+typedef struct faults {
+    char text[768];
+    size_t used;
+    int listed, found;
+} faults;
+
+__attribute__((format(printf, 2, 3))) static void add_fault(faults *f, const char *format, ...) {
+    if (f->found++ >= 10) return;
+    char line[400];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (n < 0 || f->used + (size_t)n + 3 > sizeof f->text) return;
+    f->used += (size_t)snprintf(f->text + f->used, sizeof f->text - f->used, "%s%s",
+                                f->listed ? "; " : "", line);
+    f->listed++;
+}
+
+static const char *shape_text(const tr_ckpt_entry *entry, char text[96]) {
+    int n = snprintf(text, 96, "(");
+    for (int64_t d = 0; d < entry->rank; d++)
+        n += snprintf(text + n, (size_t)(96 - n), "%s%" PRId64, d ? ", " : "", entry->shape[d]);
+    (void)snprintf(text + n, (size_t)(96 - n), ")");
+    return text;
+}
+
+static int entry_by_name(const void *a, const void *b) {
+    return strcmp(((const tr_ckpt_entry *)a)->name, ((const tr_ckpt_entry *)b)->name);
+}
+
+/* Names are padded with zeros, so this is the order of names, then of shapes. */
+static int entry_by_bytes(const void *a, const void *b) {
+    return memcmp(a, b, sizeof(tr_ckpt_entry));
+}
+
+static bool same_group(const char *a, const char *b) {
+    size_t length = (size_t)(strchr(a, '/') - a) + 1;
+    return strncmp(a, b, length) == 0;
+}
+
+/* model: every rank's tensors, sorted. Unexpected tensors count in groups the model has a part in,
+ * so that weights can be loaded without the optimizer's moments. */
+static tr_status compare(const tr_manifest *m, const tr_ckpt_entry *model, size_t count,
+                         const char *dir) {
+    faults f = {.used = 0};
+    char stored[96], wanted[96];
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0 && memcmp(&model[i - 1], &model[i], sizeof *model) == 0) continue;
+        int64_t t = tr_manifest_find(m, model[i].name);
+        if (t < 0) add_fault(&f, "%s is missing", model[i].name);
+        else if (m->tensor[t].rank != model[i].rank ||
+                 memcmp(m->tensor[t].shape, model[i].shape, sizeof model[i].shape) != 0)
+            add_fault(&f, "%s is %s in the file, %s in the model", model[i].name,
+                      shape_text(&m->tensor[t], stored), shape_text(&model[i], wanted));
+    }
+    for (int64_t t = 0; t < m->tensors; t++) {
+        bool known = bsearch(&m->tensor[t], model, count, sizeof *model, entry_by_name);
+        bool group = false;
+        for (size_t i = 0; i < count && !known && !group; i++)
+            group = same_group(model[i].name, m->tensor[t].name);
+        if (group) add_fault(&f, "%s is not in the model", m->tensor[t].name);
+    }
+    if (f.found == 0) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA, "%s is a checkpoint of another model, %d tensors differ: %s%s", dir,
+                   f.found, f.text, f.found > f.listed ? "; ..." : "");
+}
+
+/* Collective. Every rank compares the tensors of all ranks, so all give the same sentence. */
+static tr_status compare_all(tr_world *world, const tr_manifest *m, const tr_ckpt_tensor *tensors,
+                             int count, const char *dir) {
+    const int size = tr_world_size(world);
+    tr_ckpt_entry *mine = NULL, *all = NULL;
+    size_t *sizes = NULL, total = 0;
+    tr_status status = tr_tensors_check(tensors, count);
+    if (status == TR_OK) status = tr_calloc((size_t)count, sizeof *mine, &mine);
+    if (status == TR_OK) status = tr_calloc((size_t)size, sizeof *sizes, &sizes);
+    TR_TRY_OUT(tr_world_agree(world, status)); /* all or none enter the gather */
+    for (int i = 0; i < count; i++) {
+        memcpy(mine[i].name, tensors[i].name, strlen(tensors[i].name));
+        mine[i].rank = tensors[i].rank;
+        for (int d = 0; d < tensors[i].rank; d++) mine[i].shape[d] = tensors[i].shape[d];
+    }
+    TR_TRY_OUT(
+        tr_world_gather_all_v(world, mine, (size_t)count * sizeof *mine, (void **)&all, sizes));
+    for (int r = 0; r < size; r++) total += sizes[r] / sizeof *all;
+    if (total) qsort(all, total, sizeof *all, entry_by_bytes);
+    TR_TRY_OUT(tr_world_agree(world, compare(m, all, total, dir)));
+out:
+    free(mine);
+    free(all);
+    free(sizes);
+    return status;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const tr_manifest *manifest;
+    tr_ckpt_tensor *tensors;
+    int *held; /* of each global tensor: index in tensors, -1 when this rank holds none of it */
+    int64_t *copied; /* of each global tensor: elements placed so far, over all boxes */
+    float *buffer;   /* one block */
+    int fd;
+    tr_path path;
+} reader;
+
+/* The elements of block [first, first + count) of a part that this rank wants; placed unless `from`
+ * is NULL. */
+static int64_t place_block(const reader *r, const tr_ckpt_part *part, int64_t first, int64_t count,
+                           float *from) {
+    const tr_ckpt_tensor *tensor = &r->tensors[r->held[part->tensor]];
+    tr_box4 stored = tr_box4_make(tensor->rank, part->from, part->extent);
+    int64_t placed = 0;
+    for (int b = 0; b < tensor->boxes; b++) {
+        tr_box4 box = tr_box4_make(tensor->rank, tensor->box[b].offset, tensor->box[b].extent);
+        if (tr_box4_intersects(&stored, &box))
+            placed += tr_box4_copy(&stored, first, count, from, tensor, &tensor->box[b], false);
+    }
+    return placed;
+}
+
+static tr_status read_part(reader *r, const tr_ckpt_part *part) {
+    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
+    int64_t elements = tr_part_bytes(r->manifest, part) / (int64_t)sizeof(float);
+    for (int64_t b = 0; b < part->blocks; b++) {
+        int64_t first = b * step, count = elements - first < step ? elements - first : step;
+        if (place_block(r, part, first, count, NULL) == 0) continue;
+        TR_TRY(tr_shard_read_block(r->fd, r->path.text, r->manifest, part, b, r->buffer, &first,
+                                   &count));
+        r->copied[part->tensor] += place_block(r, part, first, count, r->buffer);
+    }
+    return TR_OK;
+}
+
+static bool wants(const reader *r, const tr_ckpt_part *part) {
+    if (r->held[part->tensor] < 0) return false;
+    const tr_ckpt_tensor *tensor = &r->tensors[r->held[part->tensor]];
+    tr_box4 stored = tr_box4_make(tensor->rank, part->from, part->extent);
+    for (int b = 0; b < tensor->boxes; b++) {
+        tr_box4 box = tr_box4_make(tensor->rank, tensor->box[b].offset, tensor->box[b].extent);
+        if (tr_box4_intersects(&stored, &box)) return true;
+    }
+    return false;
+}
+
+/* One shard at a time: one open file, however many there are. */
+static tr_status read_shard(reader *r, const char *dir, int64_t file) {
+    tr_status status = TR_OK;
+    for (int64_t p = 0; p < r->manifest->parts && status == TR_OK; p++) {
+        const tr_ckpt_part *part = &r->manifest->part[p];
+        if (part->file != file || !wants(r, part)) continue;
+        if (r->fd < 0) status = tr_shard_open(dir, r->manifest, file, &r->path, &r->fd);
+        if (status == TR_OK) status = read_part(r, part);
+    }
+    if (r->fd >= 0) (void)close(r->fd);
+    r->fd = -1;
+    return status;
+}
+
+static tr_status check_complete(const reader *r, int count, const char *dir) {
+    for (int i = 0; i < count; i++) {
+        const tr_ckpt_tensor *tensor = &r->tensors[i];
+        int64_t wanted = 0;
+        for (int b = 0; b < tensor->boxes; b++) {
+            tr_box4 box = tr_box4_make(tensor->rank, tensor->box[b].offset, tensor->box[b].extent);
+            wanted += tr_box4_volume(&box);
+        }
+        int64_t placed = r->copied[tr_manifest_find(r->manifest, tensor->name)];
+        if (placed != wanted)
+            return TR_FAIL(TR_ERR_DATA, "%s holds %" PRId64 " of %" PRId64 " elements of %s", dir,
+                           placed, wanted, tensor->name);
+    }
+    return TR_OK;
+}
+
+static tr_status read_all(const tr_manifest *m, const char *dir, tr_ckpt_tensor *tensors,
+                          int count) {
+    reader *r = NULL;
+    tr_status status;
+    TR_TRY(tr_calloc(1, sizeof *r, &r));
+    r->manifest = m;
+    r->tensors = tensors;
+    r->fd = -1;
+    TR_TRY_OUT(tr_calloc((size_t)m->tensors, sizeof *r->held, &r->held));
+    TR_TRY_OUT(tr_calloc((size_t)m->tensors, sizeof *r->copied, &r->copied));
+    TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &r->buffer));
+    for (int64_t t = 0; t < m->tensors; t++) r->held[t] = -1;
+    for (int i = 0; i < count; i++) r->held[tr_manifest_find(m, tensors[i].name)] = i;
+    for (int64_t f = 0; f < m->files; f++) TR_TRY_OUT(read_shard(r, dir, f));
+    status = check_complete(r, count, dir);
+out:
+    free(r->held);
+    free(r->copied);
+    free(r->buffer);
+    free(r);
+    return status;
+}
+
+/* --- the collective --------------------------------------------------------------------------- */
+
+/* What rank 0 has found; goes to all. */
+typedef struct found {
+    int64_t step;
+    tr_commit commit;
+    char why[256];
+    tr_path dir;
+} found;
+
+static tr_status find(const char *root, int64_t step, found *f, char **image) {
+    tr_manifest m;
+    TR_TRY(tr_step_find(root, step, &f->step, &f->dir, f->why));
+    TR_TRY(tr_step_advise(root, f->step, tr_step_check(f->dir.text, f->step, &f->commit, &m)));
+    tr_manifest_free(&m);
+    return tr_step_read(f->dir.text, f->step, &f->commit, image);
+}
+
+tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
+                       int count, tr_ckpt_state *state, char *skipped_why) {
+    const bool first = tr_world_rank(world) == 0;
+    char *image = NULL;
+    tr_manifest m = {0};
+    found here = {.step = -1}, *f = &here;
+    tr_status status;
+
+    /* Rank 0 alone looks: all load the same step from the same index. */
+    TR_TRY_OUT(tr_world_agree(world, first ? find(root, step, f, &image) : TR_OK));
+    TR_TRY_OUT(tr_world_broadcast(world, 0, f, sizeof *f));
+    const size_t bytes = (size_t)f->commit.index_bytes;
+    TR_TRY_OUT(tr_world_agree(world, first ? TR_OK : tr_calloc(bytes, 1, &image)));
+    TR_TRY_OUT(tr_world_broadcast(world, 0, image, bytes));
+    TR_TRY_OUT(tr_world_agree(world, tr_index_parse(image, bytes, f->dir.text, &m)));
+
+    TR_TRY_OUT(compare_all(world, &m, tensors, count, f->dir.text));
+    status = read_all(&m, f->dir.text, tensors, count);
+    TR_TRY_OUT(tr_world_agree(world, tr_step_advise(root, f->step, status)));
+    *state = m.state;
+    if (skipped_why) memcpy(skipped_why, f->why, sizeof f->why);
+out:
+    tr_manifest_free(&m);
+    free(image);
+    return status;
+}

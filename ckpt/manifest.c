@@ -1,0 +1,170 @@
+/* The manifest: look-ups, sizes, seeds, and the check of everything it promises. */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "ckpt/ckpt_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void tr_manifest_free(tr_manifest *manifest) {
+    free(manifest->tensor);
+    free(manifest->file);
+    free(manifest->part);
+    free(manifest->block);
+    *manifest = (tr_manifest){0};
+}
+
+int64_t tr_manifest_find(const tr_manifest *manifest, const char *name) {
+    int64_t low = 0, high = manifest->tensors;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int order = strcmp(name, manifest->tensor[middle].name);
+        if (order == 0) return middle;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return -1;
+}
+
+/* Product of `rank` positive extents in *out; false when one is not positive or 4 * product
+ * overflows. */
+static bool volume(int64_t rank, const int64_t *extent, int64_t *out) {
+    int64_t product = 1, bytes;
+    for (int64_t d = 0; d < rank; d++)
+        if (extent[d] < 1 || __builtin_mul_overflow(product, extent[d], &product)) return false;
+    *out = product;
+    return !__builtin_mul_overflow(product, (int64_t)sizeof(float), &bytes);
+}
+
+int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part) {
+    int64_t elements = 0;
+    (void)volume(manifest->tensor[part->tensor].rank, part->extent, &elements);
+    return elements * (int64_t)sizeof(float);
+}
+
+int64_t tr_manifest_payload(const tr_manifest *manifest) {
+    int64_t bytes = 0;
+    for (int64_t p = 0; p < manifest->parts; p++)
+        bytes += tr_part_bytes(manifest, &manifest->part[p]);
+    return bytes;
+}
+
+uint64_t tr_block_seed(const tr_manifest *manifest, const tr_ckpt_part *part, int64_t block) {
+    const tr_ckpt_entry *tensor = &manifest->tensor[part->tensor];
+    uint64_t seed = tr_hash_name(tensor->name);
+    for (int64_t d = 0; d < tensor->rank; d++) seed = tr_mix64(seed ^ (uint64_t)part->from[d]);
+    return tr_mix64(seed ^ (uint64_t)block);
+}
+
+typedef struct place {
+    int64_t offset, part;
+} place;
+
+static int by_offset(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    return x->offset != y->offset ? (x->offset < y->offset ? -1 : 1)
+                                  : (x->part < y->part ? -1 : x->part > y->part);
+}
+
+tr_status tr_manifest_parts_of(const tr_manifest *manifest, int64_t file, int64_t **out,
+                               int64_t *count) {
+    place *places;
+    TR_TRY(tr_calloc((size_t)manifest->parts, sizeof *places, &places));
+    *count = 0;
+    for (int64_t p = 0; p < manifest->parts; p++)
+        if (manifest->part[p].file == file)
+            places[(*count)++] = (place){manifest->part[p].offset, p};
+    qsort(places, (size_t)*count, sizeof *places, by_offset);
+    tr_status status = tr_calloc((size_t)*count, sizeof **out, out);
+    for (int64_t i = 0; status == TR_OK && i < *count; i++) (*out)[i] = places[i].part;
+    free(places);
+    return status;
+}
+
+static bool entry_good(const tr_ckpt_entry *entry) {
+    int64_t elements;
+    return memchr(entry->name, 0, sizeof entry->name) && entry->rank >= 0 &&
+           entry->rank <= TR_PARAM_RANK && volume(entry->rank, entry->shape, &elements);
+}
+
+/* The part alone: its numbers are in range, its box is inside its tensor. */
+static bool part_good(const tr_manifest *m, const tr_ckpt_part *part, int64_t first_block) {
+    if (part->tensor < 0 || part->tensor >= m->tensors || part->file < 0 || part->file >= m->files)
+        return false;
+    const tr_ckpt_entry *tensor = &m->tensor[part->tensor];
+    for (int64_t d = 0; d < tensor->rank; d++)
+        if (part->from[d] < 0 || part->extent[d] < 1 || part->from[d] >= tensor->shape[d] ||
+            part->extent[d] > tensor->shape[d] - part->from[d])
+            return false;
+    int64_t bytes = tr_part_bytes(m, part);
+    return part->first_block == first_block &&
+           part->blocks == bytes / TR_CKPT_BLOCK + (bytes % TR_CKPT_BLOCK != 0);
+}
+
+/* Parts [first, end) are those of one tensor: disjoint, and as many elements as the tensor has. */
+static tr_status check_cover(const tr_manifest *m, int64_t first, int64_t end, const char *where,
+                             tr_status code) {
+    const tr_ckpt_entry *tensor = &m->tensor[m->part[first].tensor];
+    int64_t whole = 0, sum = 0;
+    (void)volume(tensor->rank, tensor->shape, &whole);
+    for (int64_t i = first; i < end; i++) {
+        tr_box4 a = tr_box4_make(tensor->rank, m->part[i].from, m->part[i].extent);
+        sum += tr_box4_volume(&a); /* no overflow: parts so far are disjoint and inside */
+        for (int64_t j = first; j < i; j++) {
+            tr_box4 b = tr_box4_make(tensor->rank, m->part[j].from, m->part[j].extent);
+            if (tr_box4_intersects(&a, &b))
+                return TR_FAIL(code, "%s: elements of tensor %s are there twice", where,
+                               tensor->name);
+        }
+    }
+    if (sum != whole)
+        return TR_FAIL(code, "%s: tensor %s has %" PRId64 " elements, %" PRId64 " are there", where,
+                       tensor->name, whole, sum);
+    return TR_OK;
+}
+
+static tr_status check_places(const tr_manifest *m, const char *where, tr_status code) {
+    for (int64_t f = 0; f < m->files; f++) {
+        int64_t *part, count, free_from = 0;
+        TR_TRY(tr_manifest_parts_of(m, f, &part, &count));
+        bool good = count > 0 && m->file[f].bytes > 0;
+        for (int64_t i = 0; good && i < count; i++) {
+            const tr_ckpt_part *p = &m->part[part[i]];
+            int64_t bytes = tr_part_bytes(m, p);
+            good = p->offset >= free_from && p->offset <= m->file[f].bytes &&
+                   bytes <= m->file[f].bytes - p->offset;
+            free_from = p->offset + bytes;
+        }
+        free(part);
+        if (!good) return TR_FAIL(code, "%s: the places in shard %" PRId64 " are wrong", where, f);
+    }
+    return TR_OK;
+}
+
+tr_status tr_manifest_check(const tr_manifest *m, bool placed, const char *where, tr_status code) {
+    for (int64_t t = 0; t < m->tensors; t++)
+        if (!entry_good(&m->tensor[t]) ||
+            (t > 0 && strcmp(m->tensor[t - 1].name, m->tensor[t].name) >= 0))
+            return TR_FAIL(code, "%s: entry %" PRId64 " of the tensor list is wrong", where, t);
+    int64_t first_block = 0, next_tensor = 0;
+    for (int64_t p = 0, end; p < m->parts; p = end) {
+        for (end = p; end < m->parts && m->part[end].tensor == m->part[p].tensor; end++) {
+            if (!part_good(m, &m->part[end], first_block))
+                return TR_FAIL(code, "%s: entry %" PRId64 " of the part list is wrong", where, end);
+            first_block += m->part[end].blocks;
+        }
+        if (m->part[p].tensor != next_tensor)
+            return TR_FAIL(code, "%s: no part of tensor %s is where it should be", where,
+                           next_tensor < m->tensors ? m->tensor[next_tensor].name : "(none)");
+        next_tensor++;
+        TR_TRY(check_cover(m, p, end, where, code));
+    }
+    if (next_tensor != m->tensors)
+        return TR_FAIL(code, "%s: no part of tensor %s is there", where,
+                       m->tensor[next_tensor].name);
+    if (first_block != m->blocks)
+        return TR_FAIL(code, "%s: parts and checksums do not agree", where);
+    if (placed) TR_TRY(check_places(m, where, code));
+    return TR_OK;
+}

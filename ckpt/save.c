@@ -1,0 +1,253 @@
+/* The protocol of a save: everything is written and made durable beside the committed steps, then
+ * one rename commits. After each phase all ranks agree, so a failure on one ends the save on all.
+ */
+#include "base/memory.h"
+#include "ckpt/ckpt_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct save {
+    const char *root;
+    tr_manifest manifest;
+    tr_part_source *source; /* of each part */
+    int64_t mine;           /* the shard this rank writes, -1: none */
+    int64_t needed;         /* payload bytes of the whole checkpoint */
+    char uuid[TR_UUID_SIZE];
+    tr_path step, temporary, trash; /* trash: where an invalid directory of this step goes */
+    int lock;                       /* rank 0 while saving: tells tr_ckpt_retain that we live */
+    bool made;                      /* rank 0 has made the temporary directory */
+} save;
+
+/* Paths are functions of root, step and uuid: the same on every rank. */
+static tr_status name_paths(save *s) {
+    char name[NAME_MAX + 1], other[NAME_MAX + 1];
+    tr_step_name(s->manifest.state.step, name);
+    TR_TRY(tr_path_join(s->root, name, &s->step));
+    (void)snprintf(other, sizeof other, ".tmp-%.40s.%s", name, s->uuid);
+    TR_TRY(tr_path_join(s->root, other, &s->temporary));
+    (void)snprintf(other, sizeof other, ".trash-%.40s.%s", name, s->uuid);
+    return tr_path_join(s->root, other, &s->trash);
+}
+
+/* A valid step is never replaced. One that fails its checks may be: the run went back and has come
+ * to this step again. */
+static tr_status refuse_existing(const save *s, bool *invalid_exists) {
+    struct stat info;
+    tr_commit commit;
+    tr_manifest m;
+    *invalid_exists = false;
+    if (lstat(s->step.text, &info) != 0)
+        return errno == ENOENT ? TR_OK : tr_io_fail("examine", s->step.text, errno, 0);
+    tr_status status = tr_step_check(s->step.text, s->manifest.state.step, &commit, &m);
+    if (status == TR_ERR_DATA) {
+        *invalid_exists = true;
+        return TR_OK;
+    }
+    TR_TRY(status);
+    tr_manifest_free(&m);
+    return TR_FAIL(TR_ERR_IO,
+                   "cannot save %s: this step exists (uuid %s) and a checkpoint is never "
+                   "overwritten; move it away or set another log.dir",
+                   s->step.text, commit.uuid);
+}
+
+/* Rank 0: the temporary directory, durable and locked. */
+static tr_status begin(save *s) {
+    bool invalid_exists;
+    TR_TRY(tr_directory_make(s->root));
+    TR_TRY(tr_uuid_make(s->uuid));
+    TR_TRY(name_paths(s));
+    TR_TRY(refuse_existing(s, &invalid_exists));
+    if (mkdir(s->temporary.text, 0777) != 0)
+        return tr_io_fail("create the directory", s->temporary.text, errno, s->needed);
+    s->made = true;
+    s->lock = open(s->temporary.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (s->lock < 0) return tr_io_fail("open", s->temporary.text, errno, s->needed);
+    /* A file system without locks: leftovers are then removed by name alone. */
+    (void)flock(s->lock, LOCK_EX | LOCK_NB);
+    return tr_directory_sync(s->root, s->needed);
+}
+
+/* --- results of the writers ------------------------------------------------------------------- */
+
+/* What the other ranks do not know of this rank's shard: bytes, layout hash, then offset and
+ * checksums of each of its parts in manifest order. Everything is 64 bits wide. */
+static tr_status pack(const save *s, uint64_t **out, size_t *words) {
+    const tr_manifest *m = &s->manifest;
+    *words = 2;
+    for (int64_t p = 0; p < m->parts; p++)
+        if (m->part[p].file == s->mine) *words += 1 + (size_t)m->part[p].blocks;
+    TR_TRY(tr_calloc(*words, sizeof **out, out));
+    if (s->mine < 0) return TR_OK;
+    uint64_t *next = *out;
+    *next++ = (uint64_t)m->file[s->mine].bytes;
+    *next++ = m->file[s->mine].layout_hash;
+    for (int64_t p = 0; p < m->parts; p++) {
+        const tr_ckpt_part *part = &m->part[p];
+        if (part->file != s->mine) continue;
+        *next++ = (uint64_t)part->offset;
+        memcpy(next, &m->block[part->first_block], (size_t)part->blocks * sizeof *next);
+        next += part->blocks;
+    }
+    return TR_OK;
+}
+
+static const uint64_t *unpack(tr_manifest *m, int64_t file, const uint64_t *next) {
+    m->file[file].bytes = (int64_t)*next++;
+    m->file[file].layout_hash = *next++;
+    for (int64_t p = 0; p < m->parts; p++) {
+        tr_ckpt_part *part = &m->part[p];
+        if (part->file != file) continue;
+        part->offset = (int64_t)*next++;
+        memcpy(&m->block[part->first_block], next, (size_t)part->blocks * sizeof *next);
+        next += part->blocks;
+    }
+    return next;
+}
+
+/* The shard that `rank` writes, -1: none. */
+static int64_t shard_of(const save *s, int64_t rank) {
+    for (int64_t p = 0; p < s->manifest.parts; p++)
+        if (s->source[p].rank == rank) return s->manifest.part[p].file;
+    return -1;
+}
+
+static tr_status collect(tr_world *world, save *s) {
+    const int size = tr_world_size(world);
+    uint64_t *mine = NULL, *all = NULL;
+    size_t words = 0, *sizes = NULL;
+    tr_status status = pack(s, &mine, &words);
+    if (status == TR_OK) status = tr_calloc((size_t)size, sizeof *sizes, &sizes);
+    TR_TRY_OUT(tr_world_agree(world, status)); /* all or none enter the gather */
+    TR_TRY_OUT(tr_world_gather_all_v(world, mine, words * sizeof *mine, (void **)&all, sizes));
+    const uint64_t *next = all;
+    for (int r = 0; r < size; r++) {
+        int64_t file = shard_of(s, r);
+        if (file >= 0) (void)unpack(&s->manifest, file, next);
+        next += sizes[r] / sizeof *all;
+    }
+out:
+    free(mine);
+    free(all);
+    free(sizes);
+    return status;
+}
+
+/* --- commit ----------------------------------------------------------------------------------- */
+
+static tr_status write_index(const save *s, tr_commit *commit) {
+    tr_path path;
+    TR_TRY(tr_path_join(s->temporary.text, "index.h5", &path));
+    TR_TRY(tr_index_write(path.text, &s->manifest, &commit->index_bytes, &commit->index_hash));
+    commit->total_bytes += commit->index_bytes;
+    return TR_OK;
+}
+
+static tr_status write_commit(const save *s, const tr_commit *commit) {
+    tr_path path;
+    char text[TR_COMMIT_SIZE];
+    TR_TRY(tr_path_join(s->temporary.text, "COMMIT", &path));
+    return tr_file_store(path.text, text, (size_t)tr_commit_format(commit, text), s->needed);
+}
+
+/* Sizes of all shards, as the file system that rank 0 sees has them. */
+static tr_status check_shards(const save *s, tr_commit *commit) {
+    for (int64_t f = 0; f < s->manifest.files; f++) {
+        char name[NAME_MAX + 1];
+        tr_path path;
+        struct stat info;
+        tr_shard_name(f, s->manifest.files, name);
+        TR_TRY(tr_path_join(s->temporary.text, name, &path));
+        if (stat(path.text, &info) != 0) return tr_io_fail("examine", path.text, errno, s->needed);
+        if (info.st_size != s->manifest.file[f].bytes)
+            return TR_FAIL(TR_ERR_IO,
+                           "%s has %" PRId64 " bytes where %" PRId64
+                           " were written: log.dir must be one file system for all ranks",
+                           path.text, (int64_t)info.st_size, s->manifest.file[f].bytes);
+        commit->total_bytes += info.st_size;
+    }
+    return TR_OK;
+}
+
+/* Is the step at its place ours? A network file system may report an error for a rename it did. */
+static bool is_ours(const save *s) {
+    tr_commit commit;
+    char *image = NULL;
+    bool ours = tr_step_read(s->step.text, s->manifest.state.step, &commit, &image) == TR_OK &&
+                strcmp(commit.uuid, s->uuid) == 0;
+    free(image);
+    return ours;
+}
+
+static tr_status publish(save *s) {
+    int error = 0;
+    if (renameat2(AT_FDCWD, s->temporary.text, AT_FDCWD, s->step.text, RENAME_NOREPLACE) != 0)
+        error = errno;
+    if (error == EINVAL ||
+        error == ENOSYS) /* no such flag here; a step with files is safe anyway */
+        error = rename(s->temporary.text, s->step.text) == 0 ? 0 : errno;
+    if (error && !is_ours(s)) return tr_io_fail("rename to", s->step.text, error, s->needed);
+    s->made = false; /* the temporary directory is no more */
+    return tr_directory_sync(s->root, s->needed);
+}
+
+/* Rank 0: index, COMMIT, rename. */
+static tr_status commit_step(save *s) {
+    tr_commit commit = {.step = s->manifest.state.step, .shards = s->manifest.files};
+    bool invalid_exists;
+    memcpy(commit.uuid, s->uuid, sizeof commit.uuid);
+    TR_TRY(check_shards(s, &commit));
+    TR_TRY(tr_manifest_check(&s->manifest, true, "saving", TR_ERR_INTERNAL));
+    TR_TRY(write_index(s, &commit));
+    TR_TRY(write_commit(s, &commit));
+    TR_TRY(tr_directory_sync(s->temporary.text, s->needed));
+    TR_TRY(refuse_existing(s, &invalid_exists));
+    if (invalid_exists && rename(s->step.text, s->trash.text) != 0)
+        return tr_io_fail("set aside the invalid", s->step.text, errno, s->needed);
+    TR_TRY(publish(s));
+    if (invalid_exists) tr_directory_remove(s->trash.text);
+    return TR_OK;
+}
+
+static tr_status check_state(const tr_ckpt_state *state) {
+    if (state->step < 0 || !memchr(state->config, 0, sizeof state->config))
+        return TR_FAIL(TR_ERR_INTERNAL, "a checkpoint of step %" PRId64 " with a bad config text",
+                       state->step);
+    return TR_OK;
+}
+
+tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *state,
+                       const tr_ckpt_tensor *tensors, int count) {
+    const bool first = tr_world_rank(world) == 0;
+    save here = {.root = root, .lock = -1}, *s = &here;
+    tr_status status;
+    TR_TRY_OUT(tr_world_agree(world, check_state(state)));
+    TR_TRY_OUT(tr_plan_make(world, state, tensors, count, &s->manifest, &s->source));
+    s->mine = shard_of(s, tr_world_rank(world));
+    s->needed = tr_manifest_payload(&s->manifest);
+
+    TR_TRY_OUT(tr_world_agree(world, first ? begin(s) : TR_OK));
+    TR_TRY_OUT(tr_world_broadcast(world, 0, s->uuid, sizeof s->uuid));
+    status = name_paths(s);
+    if (status == TR_OK && s->mine >= 0)
+        status = tr_shard_write(s->temporary.text, &s->manifest, s->mine, s->source, tensors);
+    /* No index before every shard is durable. */
+    TR_TRY_OUT(tr_world_agree(world, status));
+    TR_TRY_OUT(collect(world, s));
+    TR_TRY_OUT(tr_world_agree(world, first ? commit_step(s) : TR_OK));
+out:
+    /* Every rank has agreed that the attempt is over: nobody writes there any more. */
+    if (s->made) tr_directory_remove(s->temporary.text);
+    if (s->lock >= 0) (void)close(s->lock);
+    tr_manifest_free(&s->manifest);
+    free(s->source);
+    return status;
+}

@@ -1,0 +1,211 @@
+/* Shard files: HDF5 lays them out in memory, payload is written and read by us. */
+#include "base/memory.h"
+#include "ckpt/ckpt_impl.h"
+#include "ckpt/h5.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* --- layout ----------------------------------------------------------------------------------- */
+
+/* A contiguous dataset for a part; its place in the file goes to part->offset. */
+static tr_status lay_out_part(hid_t file, const tr_manifest *m, tr_ckpt_part *part,
+                              int64_t number) {
+    const tr_ckpt_entry *tensor = &m->tensor[part->tensor];
+    char name[NAME_MAX + 1];
+    tr_part_name(part->tensor, number, name);
+    /* A scalar is a vector of one: it too has a place in the file. */
+    int rank = tensor->rank ? (int)tensor->rank : 1;
+    hsize_t dims[TR_PARAM_RANK] = {1};
+    for (int64_t d = 0; d < tensor->rank; d++) dims[d] = (hsize_t)part->extent[d];
+
+    hid_t space = H5Screate_simple(rank, dims, NULL), list = tr_h5_dataset_list();
+    bool good = space >= 0 && list >= 0 && H5Pset_layout(list, H5D_CONTIGUOUS) >= 0 &&
+                H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY) >= 0 &&
+                H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0;
+    hid_t set =
+        good ? H5Dcreate2(file, name, H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT) : -1;
+    haddr_t offset = set >= 0 ? H5Dget_offset(set) : HADDR_UNDEF;
+    good = offset != HADDR_UNDEF && tr_h5_set_text(set, "tensor", tensor->name) &&
+           tr_h5_set_i64(set, "offset", rank, part->from);
+    tr_status status = good ? TR_OK : tr_h5_fail(TR_ERR_INTERNAL, "lay out tensor", tensor->name);
+    part->offset = (int64_t)offset;
+    if (set >= 0 && H5Dclose(set) < 0 && status == TR_OK)
+        status = tr_h5_fail(TR_ERR_INTERNAL, "close tensor", tensor->name);
+    if (space >= 0) (void)H5Sclose(space);
+    if (list >= 0) (void)H5Pclose(list);
+    return status;
+}
+
+/* Makes the file at path, without payload; fills the parts' offsets. */
+static tr_status lay_out(const char *path, tr_manifest *m, int64_t shard) {
+    hid_t file;
+    TR_TRY(tr_h5_create(path, &file));
+    tr_status status = TR_OK;
+    if (!tr_h5_set_i64(file, "step", 1, &m->state.step))
+        status = tr_h5_fail(TR_ERR_INTERNAL, "lay out", path);
+    int64_t number = 0;
+    for (int64_t p = 0; p < m->parts && status == TR_OK; p++) {
+        number = p > 0 && m->part[p - 1].tensor == m->part[p].tensor ? number + 1 : 0;
+        if (m->part[p].file == shard) status = lay_out_part(file, m, &m->part[p], number);
+    }
+    tr_status finished = tr_h5_finish(path, file);
+    return status != TR_OK ? status : finished;
+}
+
+/* --- what is not payload ---------------------------------------------------------------------- */
+
+/* Hashes the bytes of a shard that are not payload, in file order. */
+static tr_status hash_layout(int fd, const char *path, const tr_manifest *m, int64_t shard,
+                             int64_t bytes, uint64_t *hash) {
+    enum { PIECE = 1 << 16 };
+    int64_t *part = NULL, count = 0, at = 0;
+    char *piece = NULL;
+    tr_status status;
+    XXH3_state_t *state = XXH3_createState();
+    TR_TRY_OUT(tr_manifest_parts_of(m, shard, &part, &count));
+    TR_TRY_OUT(tr_calloc(PIECE, 1, &piece));
+    if (!state || XXH3_64bits_reset_withSeed(state, (XXH64_hash_t)bytes) != XXH_OK) {
+        status = TR_FAIL(TR_ERR_FIT, "out of host memory for a checksum");
+        goto out;
+    }
+    for (int64_t i = 0; i <= count; i++) {
+        int64_t end = i < count ? m->part[part[i]].offset : bytes;
+        while (at < end) {
+            int64_t n = end - at < PIECE ? end - at : PIECE;
+            TR_TRY_OUT(tr_file_read(fd, path, piece, (size_t)n, at));
+            (void)XXH3_64bits_update(state, piece, (size_t)n);
+            at += n;
+        }
+        if (i < count) at = end + tr_part_bytes(m, &m->part[part[i]]);
+    }
+    *hash = XXH3_64bits_digest(state);
+out:
+    (void)XXH3_freeState(state);
+    free(piece);
+    free(part);
+    return status;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* No shard is larger: a header of less than 4 KiB for each part, as much again to align it. */
+static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
+    int64_t bytes = 1 << 16;
+    for (int64_t p = 0; p < m->parts; p++)
+        if (m->part[p].file == shard) bytes += tr_part_bytes(m, &m->part[p]) + (1 << 13);
+    return bytes;
+}
+
+static tr_status write_part(int fd, const char *path, const tr_manifest *m,
+                            const tr_ckpt_part *part, const tr_ckpt_tensor *tensor,
+                            const tr_box *box, float *buffer, int64_t needed) {
+    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
+    tr_box4 place = tr_box4_make(tensor->rank, part->from, part->extent);
+    int64_t elements = tr_box4_volume(&place);
+    for (int64_t b = 0; b < part->blocks; b++) {
+        int64_t first = b * step, count = elements - first < step ? elements - first : step;
+        size_t bytes = (size_t)count * sizeof(float);
+        if (tr_box4_copy(&place, first, count, buffer, tensor, box, true) != count)
+            return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not hold its part",
+                           tensor->name);
+        m->block[part->first_block + b] =
+            XXH3_64bits_withSeed(buffer, bytes, tr_block_seed(m, part, b));
+        TR_TRY(tr_file_write(fd, path, buffer, bytes, part->offset + first * (int64_t)sizeof(float),
+                             needed));
+    }
+    return TR_OK;
+}
+
+tr_status tr_shard_write(const char *dir, tr_manifest *m, int64_t shard,
+                         const tr_part_source *source, const tr_ckpt_tensor *tensors) {
+    char name[NAME_MAX + 1];
+    tr_path path;
+    int fd = -1;
+    float *buffer = NULL;
+    const int64_t needed = tr_manifest_payload(m);
+    tr_ckpt_file *file = &m->file[shard];
+    tr_status status;
+
+    tr_shard_name(shard, m->files, name);
+    TR_TRY(tr_path_join(dir, name, &path));
+    TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
+    const int64_t room = bytes_at_most(m, shard);
+    TR_TRY_OUT(tr_file_try(path.text, room, room > needed ? room : needed));
+    TR_TRY_OUT(lay_out(path.text, m, shard));
+    struct stat info;
+    fd = open(path.text, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        status = tr_io_fail("open", path.text, errno, needed);
+        goto out;
+    }
+    file->bytes = info.st_size;
+    TR_TRY_OUT(tr_file_reserve(fd, path.text, file->bytes, needed));
+    TR_TRY_OUT(hash_layout(fd, path.text, m, shard, file->bytes, &file->layout_hash));
+    for (int64_t p = 0; p < m->parts; p++) {
+        if (m->part[p].file != shard) continue;
+        const tr_ckpt_tensor *tensor = &tensors[source[p].tensor];
+        TR_TRY_OUT(write_part(fd, path.text, m, &m->part[p], tensor, &tensor->box[source[p].box],
+                              buffer, needed));
+    }
+    status = tr_file_sync_close(fd, path.text, needed);
+    fd = -1;
+out:
+    if (fd >= 0) (void)close(fd);
+    free(buffer);
+    return status;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+tr_status tr_shard_open(const char *dir, const tr_manifest *m, int64_t shard, tr_path *path,
+                        int *fd) {
+    char name[NAME_MAX + 1];
+    int64_t bytes = 0;
+    uint64_t hash = 0;
+    tr_shard_name(shard, m->files, name);
+    TR_TRY(tr_path_join(dir, name, path));
+    TR_TRY(tr_file_open(path->text, fd, &bytes));
+    tr_status status = TR_OK;
+    if (bytes != m->file[shard].bytes)
+        status = TR_FAIL(TR_ERR_DATA,
+                         "%s has %" PRId64 " bytes, %" PRId64
+                         " were written: it is truncated or belongs to another checkpoint",
+                         path->text, bytes, m->file[shard].bytes);
+    if (status == TR_OK) status = hash_layout(*fd, path->text, m, shard, bytes, &hash);
+    if (status == TR_OK && hash != m->file[shard].layout_hash)
+        status = TR_FAIL(TR_ERR_DATA,
+                         "%s does not have the checksum of its layout: it is corrupt or belongs to "
+                         "another checkpoint",
+                         path->text);
+    if (status != TR_OK) {
+        (void)close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+tr_status tr_shard_read_block(int fd, const char *path, const tr_manifest *m,
+                              const tr_ckpt_part *part, int64_t block, float *buffer,
+                              int64_t *first, int64_t *count) {
+    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
+    int64_t left = tr_part_bytes(m, part) / (int64_t)sizeof(float) - block * step;
+    *first = block * step;
+    *count = left < step ? left : step;
+    size_t bytes = (size_t)*count * sizeof(float);
+    TR_TRY(tr_file_read(fd, path, buffer, bytes, part->offset + block * TR_CKPT_BLOCK));
+    if (XXH3_64bits_withSeed(buffer, bytes, tr_block_seed(m, part, block)) !=
+        m->block[part->first_block + block])
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: block %" PRId64
+                       " of tensor %s does not have its checksum: it is corrupt or belongs to "
+                       "another checkpoint",
+                       path, block, m->tensor[part->tensor].name);
+    return TR_OK;
+}

@@ -1,0 +1,58 @@
+/* The commands of the program `trireme`: one file each, one line each in the table in main.c. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct cli_context {
+    bool trace; /* --trace in front of the command, or TRIREME_TRACE=1 */
+    /* This process does not print the error that ends it: another rank says the same. main sets it
+     * from the launcher's rank; a command whose ranks have not agreed on an error clears it. */
+    bool silent;
+} cli_context;
+
+typedef struct cli_command {
+    const char *name;
+    const char *arguments; /* "CONFIG [key=value ...]" */
+    const char *summary;   /* one line */
+    /* argv[0] is the command's name. Returns the exit code; main prints this thread's error, if
+     * there is one, when it is not 0. */
+    int (*run)(cli_context *cli, int argc, char **argv);
+} cli_command;
+
+extern const cli_command cli_commands[];
+extern const int cli_command_count;
+
+/* The command of that name, or NULL. */
+const cli_command *cli_find(const char *name);
+
+/* TR_ERR_USAGE: "<sentence>; usage: trireme NAME ARGUMENTS". */
+tr_status cli_usage(const char *name, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Prints this thread's error, once for a process, unless another rank does. Ranks call it before
+ * they leave the world: mpirun ends the job, and with it who is about to speak, at the first exit
+ * code other than 0. */
+void cli_report(cli_context *cli);
+
+/* Cores that this process may use: a container or a launcher may have left it fewer than there are.
+ */
+int cli_usable_cores(void);
+/* Threads of a rank when train.threads is `asked`: 0 means that the ranks of a host share the cores
+ * it gives them. The number is made explicit before the run's config is recorded: at another number
+ * sums may have other bits. */
+int64_t cli_rank_threads(int64_t asked, int host_ranks);
+
+int cli_help(cli_context *cli, int argc, char **argv);
+int cli_ckpt(cli_context *cli, int argc, char **argv);
+int cli_data(cli_context *cli, int argc, char **argv);
+int cli_doctor(cli_context *cli, int argc, char **argv);
+int cli_plan(cli_context *cli, int argc, char **argv);
+int cli_run(cli_context *cli, int argc, char **argv);
+int cli_sample(cli_context *cli, int argc, char **argv);
+int cli_schedule(cli_context *cli, int argc, char **argv);
+int cli_simulate(cli_context *cli, int argc, char **argv);
+int cli_train(cli_context *cli, int argc, char **argv);

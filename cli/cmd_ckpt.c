@@ -1,0 +1,59 @@
+/* trireme ckpt ls RUN | verify RUN [STEP]: the checkpoints of a run. */
+#include "ckpt/ckpt.h"
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tr_status root_of(const char *run, char *root, size_t size) {
+    int n = snprintf(root, size, "%s/ckpt", run);
+    if (n < 0 || (size_t)n >= size)
+        return TR_FAIL(TR_ERR_USAGE, "the path %.80s... is too long", run);
+    return TR_OK;
+}
+
+static tr_status list(const char *run) {
+    char root[4096];
+    tr_ckpt_info *info = NULL;
+    int count = 0;
+    TR_TRY(root_of(run, root, sizeof root));
+    TR_TRY(tr_ckpt_list(root, &info, &count));
+    if (count == 0) {
+        free(info);
+        return TR_FAIL(TR_ERR_NOFILE, "there is no checkpoint under %s", root);
+    }
+    printf("%-10s  %10s  %6s  %s\n", "step", "MiB", "shards", "state");
+    for (int i = 0; i < count; i++)
+        printf("%-10lld  %10.1f  %6d  %s\n", (long long)info[i].step,
+               (double)info[i].bytes / (1 << 20), info[i].shards,
+               info[i].valid ? "valid" : info[i].why);
+    free(info);
+    return TR_OK;
+}
+
+static tr_status verify(const char *run, int64_t step) {
+    char root[4096];
+    TR_TRY(root_of(run, root, sizeof root));
+    tr_ckpt_state *state = calloc(1, sizeof *state); /* 16 KiB of config: not on the stack */
+    if (!state) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_status status = tr_ckpt_read_state(root, step, state);
+    if (status == TR_OK) status = tr_ckpt_verify(root, state->step);
+    if (status == TR_OK)
+        printf("step %lld: every block of every shard is right\n", (long long)state->step);
+    free(state);
+    return status;
+}
+
+int cli_ckpt(cli_context *cli, int argc, char **argv) {
+    (void)cli;
+    if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
+    if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {
+        char *end = NULL;
+        long long step = argc == 4 ? strtoll(argv[3], &end, 10) : -1;
+        if (argc == 4 && (*end || end == argv[3] || step < 0))
+            return TR_FAIL(TR_ERR_USAGE, "'%s' is not a step: give a number, like 100", argv[3]);
+        return verify(argv[2], step);
+    }
+    return cli_usage("ckpt", "ckpt wants ls or verify, and a run");
+}

@@ -1,0 +1,55 @@
+#include "cli/cli.h"
+#include "train/data.h"
+#include "train/schema.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* argv[1] is a config when it ends like YAML; any other file is data under a default config. */
+static tr_status load(int argc, char **argv, tr_config *config) {
+    const char *const *overrides = (const char *const *)argv + 2;
+    if (ends_with(argv[1], ".yaml") || ends_with(argv[1], ".yml"))
+        return tr_config_load(argv[1], overrides, argc - 2, config);
+    const char path[] = "data.path: x"; /* replaced below, where a name needs no quoting */
+    TR_TRY(tr_config_parse(path, sizeof path - 1, argv[1], overrides, argc - 2, config));
+    return tr_key_set(&tr_schema[tr_schema_find("data.path")], argv[1], config);
+}
+
+static tr_status print_facts(const tr_config *c, const tr_data *data) {
+    long long context = c->model.context, windows = tr_data_windows(data);
+    long long train = tr_data_train_tokens(data), all = tr_data_tokens(data);
+    (void)printf("file      %s (%s)\n", c->data.path, c->data.format);
+    (void)printf("tokens    %lld, %d different\n", all, tr_data_distinct(data));
+    (void)printf("training  %lld tokens, %lld windows of %lld\n", train, windows, context);
+    (void)printf("held out  %lld tokens, %lld windows\n", all - train,
+                 (long long)tr_data_validation_windows(data));
+    (void)printf("run       %lld steps of %lld sequences: %.2f epochs\n", (long long)c->train.steps,
+                 (long long)c->train.batch,
+                 (double)c->train.steps * (double)c->train.batch / (double)windows);
+    if (all == train) return TR_OK;
+    double nats;
+    TR_TRY(tr_data_bigram_nats(data, TR_BIGRAM_ALPHA, &nats));
+    (void)printf("bigram    %.4f nats a token on the held-out part (%.4f bits)\n", nats,
+                 nats / log(2));
+    return TR_OK;
+}
+
+int cli_data(cli_context *cli, int argc, char **argv) {
+    (void)cli;
+    if (argc < 2) return cli_usage("data", "data takes a config or a data file");
+    tr_config config;
+    tr_data *data;
+    TR_TRY(load(argc, argv, &config));
+    TR_TRY(tr_data_open(config.data.path, config.data.format, config.data.validation,
+                        config.model.context, (uint64_t)config.train.seed, &data));
+    tr_status status = print_facts(&config, data);
+    tr_data_close(data);
+    return status;
+}

@@ -1,0 +1,88 @@
+#include "cli/cli.h"
+#include "train/schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_range(const tr_key *key) {
+    char takes[512];
+    (void)printf("  takes    %s", tr_key_describe(key, takes, sizeof takes));
+    if (key->type == TR_KEY_INT) (void)printf(", %.0f to %.0f", key->min, key->max);
+    if (key->type == TR_KEY_FLOAT) (void)printf(", %.15g to %.15g", key->min, key->max);
+    (void)printf("\n");
+}
+
+static void print_presets(void) {
+    for (int i = 0; i < tr_preset_count; i++) {
+        const tr_preset *p = &tr_presets[i];
+        (void)printf("  %-10s layers %lld, width %lld, heads %lld, context %lld\n", p->name,
+                     (long long)p->layers, (long long)p->width, (long long)p->heads,
+                     (long long)p->context);
+    }
+}
+
+static void print_key(const tr_key *key) {
+    (void)printf("%s\n  %s\n", key->name, key->help);
+    print_range(key);
+    if (key->fallback) (void)printf("  default  %s\n", key->fallback);
+    const char *example = key->example ? key->example : key->fallback;
+    (void)printf("  in YAML  %s: %s\n  argument %s=%s\n", key->name, example, key->name, example);
+    if (!strcmp(key->name, "model.preset")) print_presets();
+}
+
+/* One line for each key of the section; NULL: of all. */
+static void print_keys(const char *section) {
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        size_t length = strcspn(key->name, ".");
+        if (section && (strlen(section) != length || strncmp(key->name, section, length))) continue;
+        bool first = i == 0 || strncmp(tr_schema[i - 1].name, key->name, length + 1) != 0;
+        if (first) (void)printf("\n%.*s\n", (int)length, key->name);
+        (void)printf("  %-24s %-8s %s\n", key->name, key->fallback ? key->fallback : "-",
+                     key->help);
+    }
+}
+
+static void print_overview(void) {
+    (void)printf("trireme: trains models too large for one device\n\ncommands\n");
+    for (int i = 0; i < cli_command_count; i++)
+        (void)printf("  trireme %s%s%s\n      %s\n", cli_commands[i].name,
+                     *cli_commands[i].arguments ? " " : "", cli_commands[i].arguments,
+                     cli_commands[i].summary);
+    (void)printf(
+        "\nA config is a YAML file of these keys, with their defaults; every key can also be "
+        "given\nas an argument, like train.steps=100. `trireme help KEY` says more.\n"
+        "With every command: --help; in front of it: --trace, which adds an error's way through\n"
+        "the source.\n"
+        "`trireme --version` names this build.\n");
+    print_keys(NULL);
+}
+
+int cli_help(cli_context *cli, int argc, char **argv) {
+    (void)cli;
+    if (argc > 2) return cli_usage("help", "help takes one word");
+    if (argc < 2) {
+        print_overview();
+        return 0;
+    }
+    const char *word = argv[1];
+    bool known = false;
+    for (int i = 0; i < cli_command_count; i++)
+        if (!strcmp(cli_commands[i].name, word)) {
+            (void)printf("trireme %s%s%s\n    %s\n", word, *cli_commands[i].arguments ? " " : "",
+                         cli_commands[i].arguments, cli_commands[i].summary);
+            known = true;
+        }
+    int index = tr_schema_find(word);
+    if (index >= 0) print_key(&tr_schema[index]);
+    bool section = tr_schema_is_section(word); /* train and data are commands and sections */
+    if (section) print_keys(word);
+    if (known || section || index >= 0) return 0;
+    int near = tr_schema_nearest(word);
+    if (near < 0)
+        return TR_FAIL(TR_ERR_USAGE, "'%s' is no command and no key; `trireme help` lists all",
+                       word);
+    return TR_FAIL(TR_ERR_USAGE, "'%s' is no command and no key; did you mean `trireme help %s`?",
+                   word, tr_schema[near].name);
+}

@@ -1,0 +1,187 @@
+/* trireme plan CONFIG [key=value ...]: what a run takes of every rank, without a rank. */
+#include "cli/cli.h"
+#include "train/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double MIB = 1 << 20;
+
+static tr_status load(int argc, char **argv, tr_config *config) {
+    const char *path = NULL, **overrides = calloc((size_t)argc + 1, sizeof *overrides);
+    int count = 0;
+    if (!overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_status status = TR_OK;
+    for (int i = 1; i < argc && status == TR_OK; i++) {
+        if (strchr(argv[i], '=')) overrides[count++] = argv[i];
+        else if (argv[i][0] == '-') status = cli_usage("plan", "unknown option %s", argv[i]);
+        else if (path)
+            status =
+                cli_usage("plan", "more than one config, or a key without its value: %s", argv[i]);
+        else path = argv[i];
+    }
+    if (status == TR_OK && !path) status = cli_usage("plan", "no config was given");
+    if (status == TR_OK) status = tr_config_load(path, overrides, count, config);
+    free(overrides);
+    return status;
+}
+
+static void print_head(const tr_config *c, const tr_run_plan *p) {
+    const tr_model *model = p->layout->model;
+    (void)printf(
+        "model    %s, %lld layers, width %lld, %.2f M parameters, %s; %.4g MFLOP a token\n",
+        c->model.family, (long long)c->model.layers, (long long)c->model.width,
+        (double)tr_model_parameters(model) * 1e-6, c->train.precision,
+        tr_model_flops_per_token(model) * 1e-6);
+    (void)printf("layout   pp %lld x tp %lld x dp %lld, %s, %d micro-batches of %lld\n",
+                 (long long)c->parallel.pp, (long long)c->parallel.tp, (long long)c->parallel.dp,
+                 c->parallel.schedule, p->layout->micro_batches, (long long)c->train.micro_batch);
+    if (c->device.memory)
+        (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);
+    else
+        (void)printf("limit    %.1f MiB a rank (what is free here, shared by %d rank%s)\n\n",
+                     (double)p->limit / MIB, p->ranks, p->ranks > 1 ? "s" : "");
+}
+
+/* "0,3": a list that grows; what does not fit the column is cut off. */
+typedef struct list {
+    char text[64];
+    size_t used;
+} list;
+
+static void add_range(list *l, int first, int last) {
+    char range[32];
+    if (first == last) (void)snprintf(range, sizeof range, "%d", first);
+    else (void)snprintf(range, sizeof range, "%d-%d", first, last);
+    int n =
+        snprintf(l->text + l->used, sizeof l->text - l->used, "%s%s", l->used ? "," : "", range);
+    l->used += n > 0 && (size_t)n < sizeof l->text - l->used ? (size_t)n : 0;
+}
+
+static bool rounds_alike(double a, double b, double unit) {
+    return lround(a / unit) == lround(b / unit);
+}
+
+/* Ranks of one pipeline index whose numbers are the same as the table prints them. */
+static bool alike(const tr_run_plan *p, int a, int b) {
+    const tr_mesh *mesh = &p->layout->desc.mesh;
+    const tr_memory_plan *x = &p->memory[a], *y = &p->memory[b];
+    int line = mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP]; /* the pipeline is outermost */
+    return a / line == b / line &&
+           rounds_alike((double)p->parameters[a], (double)p->parameters[b], 1e4) &&
+           rounds_alike((double)x->parameters, (double)y->parameters, 0.1 * MIB) &&
+           rounds_alike((double)x->arena, (double)y->arena, 0.1 * MIB) &&
+           rounds_alike((double)x->total, (double)y->total, 0.1 * MIB);
+}
+
+/* What lives on a rank. */
+static void list_stages(const tr_run_plan *p, int rank, list *stages, list *layers) {
+    const tr_layout *l = p->layout;
+    const tr_mesh *mesh = &l->desc.mesh;
+    int pp_rank = rank / (mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP]);
+    *stages = *layers = (list){0};
+    for (int s = 0; s < l->placement.stages; s++) {
+        if (l->owner[s] != pp_rank) continue;
+        add_range(stages, s, s);
+        add_range(layers, l->first[s], l->first[s + 1] - 1);
+    }
+}
+
+/* The ranks first to last of one pipeline index, which take the same. */
+static void print_ranks(const tr_run_plan *p, int first, int last) {
+    const tr_memory_plan *m = &p->memory[first];
+    list stages, layers, ranks = {0};
+    list_stages(p, first, &stages, &layers);
+    add_range(&ranks, first, last);
+    (void)printf("%-6s %-7s %-11s %11.2f %10.1f %9.1f %9.1f %11.1f (%.1f) %9.1f %6.1f %9.1f\n",
+                 stages.text, ranks.text, layers.text, (double)p->parameters[first] * 1e-6,
+                 (double)m->parameters / MIB, (double)m->gradients / MIB,
+                 (double)m->optimizer / MIB, (double)m->arena / MIB, (double)m->live_peak / MIB,
+                 (double)m->transfers / MIB, (double)m->data / MIB, (double)m->total / MIB);
+}
+
+static void print_memory(const tr_run_plan *p) {
+    (void)printf("%-6s %-7s %-11s %11s %10s %9s %9s %11s %s %9s %6s %9s\n", "stage", "ranks",
+                 "layers", "M params", "parameters", "gradients", "optimizer", "activations",
+                 "(peak)", "transfers", "data", "MiB");
+    for (int first = 0, last; first < p->ranks; first = last + 1) {
+        for (last = first; last + 1 < p->ranks && alike(p, first, last + 1);) last++;
+        print_ranks(p, first, last);
+    }
+}
+
+/* Percent of the makespan; what rounding left of a difference is nothing. */
+static double share(const tr_run_plan *p, double time) {
+    double percent = 100 * time / p->time->makespan;
+    return fabs(percent) < 1e-9 ? 0 : percent;
+}
+
+static double bubble(const tr_run_plan *p, double total) {
+    double percent = 100 * (total - p->ideal) / total;
+    return fabs(percent) < 1e-9 ? 0 : percent;
+}
+
+static void print_time(const tr_run_plan *p) {
+    const tr_simulation *t = p->time;
+    double longest = 0;
+    for (int r = 0; r < t->ranks; r++) longest = fmax(longest, t->time[r].span);
+    (void)printf("\nstep     %.4g GFLOP of a rank from end to end, of which %.2f%% bubble; longest "
+                 "span %.4g, %.2f%%\n\n",
+                 t->makespan * 1e-9, bubble(p, t->makespan), longest * 1e-9, bubble(p, longest));
+    (void)printf("%-8s %8s %8s %8s %8s %10s   in %% of the step\n", "pipeline", "busy", "fill",
+                 "drain", "waiting", "imbalance");
+    for (int r = 0; r < t->ranks; r++)
+        (void)printf("%-8d %8.2f %8.2f %8.2f %8.2f %10.2f\n", r, share(p, t->time[r].busy),
+                     share(p, t->time[r].fill), share(p, t->time[r].drain),
+                     share(p, t->time[r].waiting), share(p, t->time[r].imbalance));
+}
+
+static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan *p) {
+    char parts[TR_MEMORY_TEXT], advice[512];
+    int rank = tr_run_plan_largest(p);
+    const tr_memory_plan *m = &p->memory[rank];
+    if (tr_run_plan_fits(p)) {
+        (void)printf("\nfits     rank %d takes most: %.1f of %.1f MiB\n", rank,
+                     (double)m->total / MIB, (double)p->limit / MIB);
+        return TR_OK;
+    }
+    (void)fflush(stdout); /* the search may take a while */
+    TR_TRY(tr_run_plan_advise(c, device, advice, sizeof advice));
+    list stages, layers;
+    list_stages(p, rank, &stages, &layers);
+    tr_memory_text(m, parts);
+    return TR_FAIL(
+        TR_ERR_FIT,
+        "stage %s (rank %d) needs %s, %.1f MiB more than the %.1f MiB that a rank may use "
+        "(%s); %s",
+        stages.text, rank, parts, (double)(m->total - p->limit) / MIB, (double)p->limit / MIB,
+        c->device.memory ? "device.memory" : "free memory", advice);
+}
+
+int cli_plan(cli_context *cli, int argc, char **argv) {
+    (void)cli;
+    tr_config config;
+    tr_device *device = NULL;
+    tr_run_plan *plan = NULL;
+    tr_status status = TR_OK;
+    TR_TRY(load(argc, argv, &config));
+    TR_TRY(tr_config_check(&config, 0));
+    /* Scratch depends on the threads that the operators are prepared for. */
+    int64_t ranks = config.parallel.pp * config.parallel.tp * config.parallel.dp;
+    tr_device_options options = {
+        .threads =
+            (int)cli_rank_threads(config.train.threads, ranks < INT16_MAX ? (int)ranks : INT16_MAX),
+        .deterministic = config.train.deterministic};
+    TR_TRY_OUT(tr_device_open(config.device.name, &options, &device));
+    TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
+    print_head(&config, plan);
+    print_memory(plan);
+    print_time(plan);
+    TR_TRY_OUT(judge(&config, device, plan));
+out:
+    tr_run_plan_destroy(plan);
+    if (device) tr_device_close(device);
+    return status;
+}

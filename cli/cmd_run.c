@@ -1,0 +1,71 @@
+#include "cli/cli.h"
+#include "cli/launch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Splits text (which it changes) at blanks into words[max], NULL-terminated; false when too many.
+ */
+static bool split(char *text, char **words, size_t max) {
+    size_t n = 0;
+    char *rest = NULL;
+    for (char *w = strtok_r(text, " \t\n", &rest); w; w = strtok_r(NULL, " \t\n", &rest)) {
+        if (n + 1 == max) return false;
+        words[n++] = w;
+    }
+    words[n] = NULL;
+    return true;
+}
+
+static bool parse_ranks(const char *text, int *ranks) {
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < 1 || value > 65536) return false;
+    *ranks = (int)value;
+    return true;
+}
+
+/* The options in front of the command; *first is the command's place in argv. */
+static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t max, int *first) {
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        const char *option = argv[i];
+        bool ranks = !strcmp(option, "-n") || !strcmp(option, "-np");
+        bool hostfile = !strcmp(option, "--hostfile"), mpi = !strcmp(option, "--mpi");
+        if (!ranks && !hostfile && !mpi) return cli_usage("run", "unknown option %s", option);
+        if (++i == argc) return cli_usage("run", "a value is missing after %s", option);
+        if (ranks && !parse_ranks(argv[i], &launch->ranks)) {
+            return cli_usage("run", "-n wants a number of ranks between 1 and 65536");
+        }
+        if (hostfile) launch->hostfile = argv[i];
+        if (mpi && !split(argv[i], launch->mpirun_options, max)) {
+            return cli_usage("run", "--mpi has too many words");
+        }
+    }
+    if (launch->ranks == 0) return cli_usage("run", "how many ranks? -n is missing");
+    if (i == argc) return cli_usage("run", "the command for the ranks is missing");
+    *first = i;
+    return TR_OK;
+}
+
+/* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] COMMAND [ARGUMENTS] */
+int cli_run(cli_context *cli, int argc, char **argv) {
+    enum { MAX_OPTIONS = 64 };
+    char *options[MAX_OPTIONS] = {NULL};
+    tr_launch launch = {.mpirun_options = options};
+    int first = 0;
+    TR_TRY(parse_options(argc, argv, &launch, MAX_OPTIONS, &first));
+    if (!cli_find(argv[first]) || !strcmp(argv[first], "run")) {
+        return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; `trireme help` lists the commands",
+                       argv[first]);
+    }
+    launch.command = argv + first;
+    if (launch.hostfile && access(launch.hostfile, R_OK) != 0) {
+        return TR_FAIL(TR_ERR_NOFILE, "hostfile %s: %s", launch.hostfile, strerror(errno));
+    }
+    cli->silent = true; /* the launcher or a rank says what there is to say */
+    return tr_launch_run(&launch);
+}

@@ -1,0 +1,164 @@
+/* trireme schedule NAME ...: an order as CSV; check FILE.csv: the proof that it can run; show:
+ * drawn in the terminal, as SVG and as a trace. */
+#include "cli/cli.h"
+#include "cli/schedule_args.h"
+#include "pipeline/check.h"
+#include "pipeline/draw.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { MOST_SHOWN = 16, USUAL_WIDTH = 120 };
+
+typedef struct schedule_args {
+    cli_schedule_args schedule;
+    const char *name[MOST_SHOWN];
+    int names;
+    const char *output, *svg, *trace;
+} schedule_args;
+
+/* Options and names from argv[first]. */
+static tr_status parse(int argc, char **argv, int first, bool show, schedule_args *a) {
+    *a = (schedule_args){0};
+    cli_schedule_args_init("schedule", &a->schedule);
+    for (int i = first; i < argc; i++) {
+        bool taken;
+        TR_TRY(cli_schedule_args_take(&a->schedule, argc, argv, &i, &taken));
+        if (taken) continue;
+        const char **path = NULL;
+        if (!show && !strcmp(argv[i], "-o")) path = &a->output;
+        if (show && !strcmp(argv[i], "--svg")) path = &a->svg;
+        if (show && !strcmp(argv[i], "--trace")) path = &a->trace;
+        if (path) {
+            if (i + 1 == argc) return cli_usage("schedule", "a file is missing after %s", argv[i]);
+            *path = argv[++i];
+        } else if (argv[i][0] == '-') return cli_usage("schedule", "unknown option %s", argv[i]);
+        else if (a->names == (show ? MOST_SHOWN : 1))
+            return cli_usage("schedule", "one schedule too many: %s", argv[i]);
+        else a->name[a->names++] = argv[i];
+    }
+    if (!a->names) return cli_usage("schedule", "no schedule was named");
+    return TR_OK;
+}
+
+/* Opens a file that a drawing or order is written to. */
+static tr_status open_output(const char *path, FILE **out) {
+    *out = fopen(path, "w");
+    if (*out) return TR_OK;
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+}
+
+/* Closes it; a failure that came before is kept. */
+static tr_status close_output(const char *path, FILE *out, tr_status status) {
+    int failed = ferror(out);
+    if (fclose(out) != 0) failed = 1;
+    if (status == TR_OK && failed)
+        return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    return status;
+}
+
+static tr_status make(int argc, char **argv) {
+    schedule_args a;
+    tr_schedule *s = NULL;
+    char *text = NULL;
+    FILE *out = NULL;
+    tr_status status = TR_OK;
+    TR_TRY(parse(argc, argv, 1, false, &a));
+    TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
+    TR_TRY_OUT(tr_schedule_print(s, &text));
+    if (!a.output) (void)fputs(text, stdout);
+    else {
+        TR_TRY_OUT(open_output(a.output, &out));
+        (void)fputs(text, out);
+        TR_TRY_OUT(close_output(a.output, out, TR_OK));
+    }
+out:
+    free(text);
+    tr_schedule_destroy(s);
+    return status;
+}
+
+static tr_status check(int argc, char **argv) {
+    schedule_args a;
+    tr_schedule *s = NULL;
+    tr_schedule_report report;
+    tr_status status = TR_OK;
+    TR_TRY(parse(argc, argv, 2, false, &a));
+    if (a.output) return cli_usage("schedule", "check writes no file");
+    TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
+    TR_TRY_OUT(tr_schedule_check(s, NULL, &report));
+    (void)printf("%s: %d ranks, %d stages, %d micro-batches%s; every action is there once, and the "
+                 "order runs to its end\n",
+                 a.name[0], s->ranks, s->stages, s->micro_batches,
+                 s->forward_only ? ", forward only" : "");
+    if (*report.note) (void)printf("note: %s\n", report.note);
+out:
+    tr_schedule_destroy(s);
+    return status;
+}
+
+/* --- show ------------------------------------------------------------------------------------- */
+
+static tr_draw_text_options terminal(void) {
+    const char *no_colour = getenv("NO_COLOR"), *columns = getenv("COLUMNS");
+    struct winsize size = {0};
+    tr_draw_text_options options = {.width = USUAL_WIDTH};
+    bool is_terminal = isatty(STDOUT_FILENO);
+    if (columns && atoi(columns) > 0) options.width = atoi(columns);
+    else if (is_terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        options.width = size.ws_col;
+    options.colour = is_terminal && !(no_colour && *no_colour);
+    return options;
+}
+
+static tr_status plan(const schedule_args *a, const char *name, tr_timeline **out) {
+    tr_schedule *s = NULL;
+    tr_estimate *e = NULL;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(cli_schedule_open(&a->schedule, name, &s));
+    TR_TRY_OUT(cli_schedule_estimate(&a->schedule, s, true, &e));
+    TR_TRY_OUT(tr_timeline_of_estimate(name, s, e, out));
+out:
+    tr_estimate_destroy(e);
+    tr_schedule_destroy(s);
+    return status;
+}
+
+static tr_status draw_to(const char *path, const tr_timeline *const *timelines, int count,
+                         tr_status (*draw)(const tr_timeline *const *, int, FILE *)) {
+    FILE *out = NULL;
+    if (!path) return TR_OK;
+    TR_TRY(tr_draw_check(timelines, count));
+    TR_TRY(open_output(path, &out));
+    return close_output(path, out, draw(timelines, count, out));
+}
+
+static tr_status show(int argc, char **argv) {
+    schedule_args a;
+    tr_timeline *timelines[MOST_SHOWN] = {NULL};
+    tr_status status = TR_OK;
+    TR_TRY(parse(argc, argv, 2, true, &a));
+    const tr_timeline *const *drawn = (const tr_timeline *const *)timelines;
+    tr_draw_text_options options = terminal();
+    for (int k = 0; k < a.names; k++) TR_TRY_OUT(plan(&a, a.name[k], &timelines[k]));
+    TR_TRY_OUT(draw_to(a.svg, drawn, a.names, tr_draw_svg));
+    TR_TRY_OUT(draw_to(a.trace, drawn, a.names, tr_draw_trace));
+    for (int k = 0; k < a.names; k++) {
+        if (k) (void)putchar('\n');
+        TR_TRY_OUT(tr_draw_text(timelines[k], &options, stdout));
+    }
+out:
+    for (int k = 0; k < a.names; k++) tr_timeline_destroy(timelines[k]);
+    return status;
+}
+
+int cli_schedule(cli_context *cli, int argc, char **argv) {
+    (void)cli;
+    if (argc > 1 && !strcmp(argv[1], "check")) return check(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "show")) return show(argc, argv);
+    return make(argc, argv);
+}

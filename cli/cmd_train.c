@@ -1,0 +1,81 @@
+/* trireme train CONFIG [--resume] [--trace N] [key=value ...] */
+#include "cli/cli.h"
+#include "cli/life.h"
+#include "train/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct request {
+    const char *config;
+    bool resume;
+    int trace;
+    const char **overrides;
+    int count;
+} request;
+
+enum { MOST_TRACED = 1000 };
+
+static tr_status parse_trace(int argc, char **argv, int *at, int *trace) {
+    if (*at + 1 == argc) return cli_usage("train", "--trace takes the number of steps to record");
+    char *end, *value = argv[++*at];
+    long n = strtol(value, &end, 10);
+    if (end == value || *end || n < 1 || n > MOST_TRACED)
+        return cli_usage("train", "--trace takes a number of steps from 1 to %d, not '%s'",
+                         MOST_TRACED, value);
+    *trace = (int)n;
+    return TR_OK;
+}
+
+static tr_status parse(int argc, char **argv, request *r) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--resume") == 0) r->resume = true;
+        else if (strcmp(argv[i], "--trace") == 0) TR_TRY(parse_trace(argc, argv, &i, &r->trace));
+        else if (strchr(argv[i], '=')) r->overrides[r->count++] = argv[i];
+        else if (argv[i][0] == '-') return cli_usage("train", "unknown option %s", argv[i]);
+        else if (r->config)
+            return cli_usage("train", "more than one config, or a key without its value: %s",
+                             argv[i]);
+        else r->config = argv[i];
+    }
+    if (!r->config) return cli_usage("train", "no config was given");
+    return TR_OK;
+}
+
+/* The part that runs on ranks. Who fails alone ends the world; an agreed failure ends in order. */
+static tr_status train(cli_context *cli, tr_world *world, int argc, char **argv, request *r) {
+    tr_config config;
+    tr_life *life = NULL;
+    bool alone = false;
+    /* Every rank reads the command and the config, and rank 0 speaks for all when one is wrong. */
+    tr_status status = tr_world_agree(world, parse(argc, argv, r));
+    if (status == TR_OK)
+        status = tr_world_agree(world, tr_config_load(r->config, r->overrides, r->count, &config));
+    if (status == TR_OK)
+        config.train.threads = cli_rank_threads(config.train.threads, tr_world_host_ranks(world));
+    if (status == TR_OK) status = tr_life_begin(world, config.parallel.deadline, &life);
+    if (status == TR_OK) {
+        tr_train_options options = {.resume = r->resume,
+                                    .trace = r->trace,
+                                    .board = tr_life_board(life),
+                                    .out = stdout,
+                                    .warnings = stderr};
+        status = tr_train(&config, world, &options, &alone);
+    }
+    (void)tr_life_end(life, cli, status);
+    if (status != TR_OK) cli_report(cli);
+    if (alone && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
+    tr_world_close(world);
+    return status;
+}
+
+int cli_train(cli_context *cli, int argc, char **argv) {
+    request r = {0};
+    tr_world *world = NULL;
+    r.overrides = calloc((size_t)argc + 1, sizeof *r.overrides);
+    if (!r.overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_status status = tr_world_open_mpi(&world);
+    if (status == TR_OK) status = train(cli, world, argc, argv, &r);
+    free(r.overrides);
+    return status;
+}

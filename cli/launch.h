@@ -1,0 +1,18 @@
+/* The launcher: starts ranks of this executable under mpirun, stays their parent, watches the
+ * board. */
+#pragma once
+
+#include "comm/board.h"
+
+typedef struct tr_launch {
+    int ranks;
+    const char *hostfile;  /* NULL: this host */
+    char **mpirun_options; /* NULL-terminated; handed to mpirun as they are */
+    char **command;        /* NULL-terminated: the arguments of every rank */
+} tr_launch;
+
+/* Runs the job to its end and returns its exit code: the code of the first rank that failed, 75
+ * after a stop with a checkpoint, 77 when a rank was lost or ended by a signal. SIGTERM, SIGINT,
+ * SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a second SIGINT or SIGTERM ends at
+ * once. Prints at most one error, and none where a rank has printed the job's error already. */
+int tr_launch_run(const tr_launch *launch);

@@ -1,0 +1,151 @@
+#include "cli/life.h"
+
+#include "base/memory.h"
+#include "comm/watchdog.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct tr_life {
+    tr_world *world;
+    tr_board *board;
+    tr_watchdog *watchdog;
+    double deadline_s;
+    _Atomic int peer; /* of the last wait; -1: a group */
+};
+
+/* A signal handler has no argument to carry it. */
+static tr_board *signal_board;
+
+static void on_signal(int signal) {
+    (void)signal;
+    tr_board_request_stop(signal_board);
+}
+
+static void report(void *context, const char *sentence) {
+    (void)context;
+    char line[1024];
+    int n = snprintf(line, sizeof line, "trireme: %s\n", sentence);
+    if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
+    (void)!write(STDERR_FILENO, line, (size_t)n);
+}
+
+static void leave(void *context, int code) {
+    (void)context;
+    _exit(code);
+}
+
+static void show_wait(void *context, bool begin, const char *what, int peer) {
+    tr_life *life = context;
+    if (begin) atomic_store_explicit(&life->peer, peer, memory_order_relaxed);
+    tr_board_set_wait(life->board, begin, what, peer);
+}
+
+/* The launcher's board, or one that rank 0 names; every rank returns the same status. */
+static tr_status join_board(tr_life *life) {
+    char name[64] = "";
+    const char *given = getenv(TR_BOARD_VARIABLE);
+    if (given) {
+        (void)snprintf(name, sizeof name, "%s", given);
+    } else {
+        if (tr_world_rank(life->world) == 0) tr_board_make_name(name, sizeof name);
+        TR_TRY(tr_world_broadcast(life->world, 0, name, sizeof name));
+    }
+    tr_status mine = tr_board_open(name, tr_world_size(life->world), &life->board);
+    if (mine == TR_OK) mine = tr_board_attach(life->board, tr_world_rank(life->world));
+    /* Nobody is still to open it after the agreement: the name can go, on each host where no
+     * launcher sees to that. */
+    mine = tr_world_agree(life->world, mine);
+    if (!given || (life->board && !tr_board_launcher(life->board))) tr_board_unlink(name);
+    return mine;
+}
+
+static void take_signals(tr_board *board) {
+    signal_board = board;
+    struct sigaction action = {.sa_handler = board ? on_signal : SIG_DFL, .sa_flags = SA_RESTART};
+    (void)sigemptyset(&action.sa_mask);
+    const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        (void)sigaction(signals[i], &action, NULL);
+    }
+}
+
+/* Some rank's life did not begin, and main says why: a rank that has its place on the board must
+ * not look lost when it leaves. */
+static void forsake(tr_life *life, tr_status status) {
+    take_signals(NULL);
+    if (life->board) (void)tr_board_claim_report(life->board);
+    tr_board_finish(life->board, status, tr_error_message());
+    tr_watchdog_stop(life->watchdog);
+    tr_board_close(life->board);
+    free(life);
+}
+
+tr_status tr_life_begin(tr_world *world, double deadline_s, tr_life **out) {
+    *out = NULL;
+    tr_life *life = NULL;
+    tr_status status = tr_calloc(1, sizeof *life, &life);
+    TR_TRY_OUT(tr_world_agree(world, status));
+    life->world = world;
+    life->deadline_s = deadline_s;
+    life->peer = -1;
+    TR_TRY_OUT(join_board(life));
+    take_signals(life->board);
+    tr_watchdog_options options = {.report = report, .end = leave};
+    status = tr_watchdog_start(life->board, &options, &life->watchdog);
+    TR_TRY_OUT(tr_world_agree(world, status));
+    tr_world_set_hook(
+        world, &(tr_wait_hook){.wait = show_wait, .context = life, .deadline_s = deadline_s});
+    *out = life;
+    return TR_OK;
+out:
+    if (life) forsake(life, status);
+    return status;
+}
+
+tr_board *tr_life_board(tr_life *life) {
+    return life->board;
+}
+
+bool tr_life_stop_requested(const tr_life *life) {
+    return tr_board_stop_requested(life->board);
+}
+
+/* The sentence of this thread's failure, with the rank that is late where one is: this rank's wait
+ * is over, so the search starts at the one it waited for. */
+static void last_word(const tr_life *life, tr_status status, char *text, size_t size) {
+    (void)snprintf(text, size, "%s", tr_error_message());
+    if (status != TR_ERR_RANK) return;
+    char late[256];
+    int me = tr_world_rank(life->world), peer = atomic_load(&life->peer);
+    int rank = peer >= 0 ? tr_board_late_rank(life->board, peer)
+                         : tr_board_longest_working(life->board, me);
+    if (rank < 0 || rank == me) return;
+    size_t used = strlen(text);
+    (void)snprintf(text + used, size - used, "; late is %s",
+                   tr_board_describe(life->board, rank, late, sizeof late));
+}
+
+int tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
+    if (!life) return status;
+    char text[768] = "";
+    if (status != TR_OK && status != TR_ERR_STOPPED) {
+        last_word(life, status, text, sizeof text);
+        if (tr_board_claim_report(life->board)) {
+            report(NULL, text);
+            if (cli->trace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
+        }
+        cli->silent = true;
+    }
+    tr_board_finish(life->board, status, text);
+    tr_watchdog_stop(life->watchdog);
+    /* A rank that never comes to the end of the world must not keep this one there. */
+    tr_world_set_hook(life->world, &(tr_wait_hook){.deadline_s = life->deadline_s});
+    /* The board stays mapped: a signal may still want to write its request. */
+    free(life);
+    return status;
+}

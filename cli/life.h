@@ -1,0 +1,27 @@
+/* The life of a rank as a process: its place on the board, its watchdog, its signals, its last
+ * word.
+ *
+ * Every command that runs as ranks is framed by tr_life_begin and tr_life_end. */
+#pragma once
+
+#include "cli/cli.h"
+#include "comm/board.h"
+#include "comm/comm.h"
+
+typedef struct tr_life tr_life;
+
+/* Collective, with the same status everywhere. Attaches to the board of the launcher
+ * (TRIREME_BOARD) or, under plain mpirun and for a single process, to one of this job's own; starts
+ * the watchdog; makes the world show its waits there and fail those of more than deadline_s (0:
+ * never); turns SIGTERM, SIGINT and SIGUSR1 into a request to stop. One life per process. */
+tr_status tr_life_begin(tr_world *world, double deadline_s, tr_life **out);
+tr_board *tr_life_board(tr_life *life);
+/* True once this rank has been asked to finish its step, save and end with 75. Ranks hear of it at
+ * different moments: they must agree on the step. */
+bool tr_life_stop_requested(const tr_life *life);
+/* The end of a rank with `status`, before tr_world_close or tr_world_abort: where it is an error,
+ * exactly one rank of the host prints this thread's sentence; for TR_ERR_RANK with the rank that is
+ * late and what that one does. After it main stays silent (cli->silent), and the rank may leave;
+ * waits keep their deadline. A
+ * life of NULL (tr_life_begin failed) changes nothing. Returns the exit code. */
+int tr_life_end(tr_life *life, cli_context *cli, tr_status status);

@@ -1,0 +1,136 @@
+#include "cli/cli.h"
+#include "train/nearest.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const cli_command cli_commands[] = {
+    {"ckpt", "ls RUN | verify RUN [STEP]", "the checkpoints of a run", cli_ckpt},
+    {"data", "CONFIG|FILE [key=value ...]", "what a data file holds, and a bigram baseline",
+     cli_data},
+    {"doctor", "", "checks this machine and says what to mend", cli_doctor},
+    {"help", "[COMMAND|KEY|SECTION]", "commands, and the keys of a config", cli_help},
+    {"plan", "CONFIG [key=value ...]",
+     "memory of every rank and the time of a step, without running it", cli_plan},
+    {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
+     "runs a command on several ranks, under mpirun", cli_run},
+    {"sample", "RUN [-p TEXT] [-n TOKENS] [--temperature T] [--top-k K] [--seed S] [--step N]",
+     "text from a checkpoint, whatever layout saved it", cli_sample},
+    {"schedule",
+     "NAME -p P -m M [-v V] [-N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
+     "[-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
+     "a pipeline schedule: made, proved or drawn", cli_schedule},
+    {"simulate",
+     "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
+     "[--memory mB=1,mW=0,cap=P] [--json]",
+     "times, bubbles and memory of a pipeline schedule", cli_simulate},
+    {"train", "CONFIG [--resume] [--trace N] [key=value ...]",
+     "trains; --resume continues the run; --trace records N steps in trace.json", cli_train},
+};
+const int cli_command_count = sizeof cli_commands / sizeof *cli_commands;
+
+tr_status cli_usage(const char *name, const char *format, ...) {
+    char sentence[512];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    for (int i = 0; i < cli_command_count; i++)
+        if (!strcmp(cli_commands[i].name, name))
+            return TR_FAIL(TR_ERR_USAGE, "%s; usage: trireme %s%s%s", sentence, name,
+                           *cli_commands[i].arguments ? " " : "", cli_commands[i].arguments);
+    return TR_FAIL(TR_ERR_USAGE, "%s", sentence);
+}
+
+static const char *command_name(const void *names, int index) {
+    return ((const cli_command *)names)[index].name;
+}
+
+static int unknown_command(const char *name) {
+    int near = tr_nearest(name, command_name, cli_commands, cli_command_count);
+    if (near >= 0)
+        return TR_FAIL(TR_ERR_USAGE, "'%s' is no command; did you mean `trireme %s`?", name,
+                       cli_commands[near].name);
+    return TR_FAIL(TR_ERR_USAGE, "'%s' is no command; `trireme help` lists them", name);
+}
+
+const cli_command *cli_find(const char *name) {
+    for (int i = 0; i < cli_command_count; i++)
+        if (!strcmp(cli_commands[i].name, name)) return &cli_commands[i];
+    return NULL;
+}
+
+static bool is_help(const char *word) {
+    return !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
+static int dispatch(cli_context *cli, int argc, char **argv) {
+    if (argc < 2) return TR_FAIL(TR_ERR_USAGE, "no command was given; `trireme help` lists them");
+    const char *name = argv[1];
+    if (!strcmp(name, "--version")) {
+        (void)printf("trireme %s\n", TRIREME_VERSION);
+        return 0;
+    }
+    if (is_help(name)) name = "help";
+    const cli_command *command = cli_find(name);
+    if (!command) return unknown_command(name);
+    if (argc == 3 && is_help(argv[2])) { /* "train --help" is "help train" */
+        char *help[] = {"help", argv[1], NULL};
+        return cli_help(cli, 2, help);
+    }
+    return command->run(cli, argc - 1, argv + 1);
+}
+
+/* Takes --trace in front of the command out of the arguments; returns their new number. Behind it,
+ * it is the command's own. */
+static int take_trace(int argc, char **argv, bool *trace) {
+    while (argc > 1 && !strcmp(argv[1], "--trace")) {
+        *trace = true;
+        argc--;
+        for (int i = 1; i <= argc; i++) argv[i] = argv[i + 1]; /* argv ends in NULL */
+    }
+    return argc;
+}
+
+/* The launcher started several ranks and this is not the first. */
+static bool is_later_rank(void) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank) rank = getenv("PMIX_RANK");
+    return rank && atoi(rank) > 0;
+}
+
+void cli_report(cli_context *cli) {
+    if (cli->silent || !*tr_error_message()) return;
+    (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
+    if (cli->trace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
+    cli->silent = true;
+}
+
+/* OpenMP's threads spin at the end of every parallel loop, for milliseconds: when another process
+ * takes one of their cores, all wait for it, and training has been seen 20 times slower. A thousand
+ * turns bridge the gap between two loops and cost an idle machine little. libgomp reads the number
+ * once, while the program is loaded, so a trainer starts anew with it; ranks inherit it from `run`.
+ * What the user has set stays. */
+static void limit_spinning(const char *command, char **argv) {
+    bool trains = !strcmp(command, "train"), launches = !strcmp(command, "run");
+    char self[4096];
+    if (!(trains || launches) || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0 || setenv("GOMP_SPINCOUNT", "1000", 1) || launches) return;
+    self[length] = '\0';
+    (void)execv(self, argv); /* returns only when it fails, which costs nothing but speed */
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) limit_spinning(argv[1], argv);
+    const char *trace = getenv("TRIREME_TRACE");
+    cli_context cli = {.trace = trace && !strcmp(trace, "1"), .silent = is_later_rank()};
+    argc = take_trace(argc, argv, &cli.trace);
+    int code = dispatch(&cli, argc, argv);
+    if (fflush(stdout) != 0 && code == 0) code = TR_FAIL(TR_ERR_IO, "the output cannot be written");
+    if (code != 0) cli_report(&cli);
+    return code;
+}

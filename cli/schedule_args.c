@@ -1,0 +1,138 @@
+#include "cli/schedule_args.h"
+
+#include "cli/cli.h"
+#include "pipeline/csv.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 1 << 24 };
+
+void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
+    *args = (cli_schedule_args){
+        .command = command,
+        .request = {.costs = {.f = 1, .i = 1, .w = 1, .c = 0}, .memory = {.mb = 1}}};
+}
+
+static tr_status take_count(const char *command, const char *option, const char *value, int *out) {
+    char *end;
+    long n = strtol(value, &end, 10);
+    if (end == value || *end || n < 1 || n > MOST)
+        return cli_usage(command, "%s takes a whole number from 1 to %d, not '%s'", option, MOST,
+                         value);
+    *out = (int)n;
+    return TR_OK;
+}
+
+typedef struct field {
+    const char *key;
+    double *value;
+} field;
+
+/* "F=1,W=0.5": sets those that are named. */
+static tr_status take_fields(const char *command, const char *option, const char *text,
+                             const field *fields, int count) {
+    char known[64] = "";
+    for (int k = 0; k < count; k++) {
+        if (k) (void)strcat(known, ", ");
+        (void)strcat(known, fields[k].key);
+    }
+    for (const char *at = text;; at++) {
+        size_t key = strcspn(at, "=,");
+        int found = 0;
+        while (found < count &&
+               (strlen(fields[found].key) != key || strncmp(fields[found].key, at, key) != 0))
+            found++;
+        if (found == count || at[key] != '=')
+            return cli_usage(command, "%s takes %s as in %s=1, not '%.*s'", option, known,
+                             fields[0].key, (int)strcspn(at, ","), at);
+        const char *number = at + key + 1;
+        char *end;
+        double value = strtod(number, &end);
+        if (end == number || (*end && *end != ',') || !isfinite(value) || value < 0)
+            return cli_usage(command, "%s: %s is a number of 0 or more, not '%.*s'", option,
+                             fields[found].key, (int)strcspn(number, ","), number);
+        *fields[found].value = value;
+        at = end;
+        if (!*at) return TR_OK;
+    }
+}
+
+tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv, int *at,
+                                 bool *taken) {
+    tr_schedule_request *r = &args->request;
+    const field costs[] = {
+        {"F", &r->costs.f}, {"I", &r->costs.i}, {"W", &r->costs.w}, {"c", &r->costs.c}};
+    const field memory[] = {{"mB", &r->memory.mb}, {"mW", &r->memory.mw}, {"cap", &r->memory.cap}};
+    const struct {
+        const char *option;
+        int *count;
+    } counts[] = {
+        {"-p", &r->ranks}, {"-m", &r->micro_batches}, {"-v", &r->chunks}, {"-N", &r->group}};
+    const char *option = argv[*at];
+    bool is_costs = !strcmp(option, "--costs"), is_memory = !strcmp(option, "--memory");
+    int *count = NULL;
+    for (int k = 0; k < 4; k++)
+        if (!strcmp(option, counts[k].option)) count = counts[k].count;
+    *taken = is_costs || is_memory || count;
+    if (!*taken) return TR_OK;
+    if (*at + 1 == argc) return cli_usage(args->command, "a value is missing after %s", option);
+    const char *value = argv[++*at];
+    if (count) return take_count(args->command, option, value, count);
+    if (is_memory) return take_fields(args->command, option, value, memory, 3);
+    TR_TRY(take_fields(args->command, option, value, costs, 4));
+    if (r->costs.f + r->costs.i + r->costs.w <= 0)
+        return cli_usage(args->command, "--costs: one of F, I and W must be more than 0");
+    return TR_OK;
+}
+
+static tr_status check_size(const cli_schedule_args *args, const char *name, const char *option,
+                            int given, int size) {
+    if (!given || given == size) return TR_OK;
+    return cli_usage(args->command, "%s %d does not go with %s, which has %d: leave %s out", option,
+                     given, name, size, option);
+}
+
+static tr_status open_file(const cli_schedule_args *args, const char *path, tr_schedule **out) {
+    const tr_schedule_request *r = &args->request;
+    tr_csv *csv = NULL;
+    tr_schedule *s = NULL;
+    TR_TRY(tr_csv_load(path, &csv));
+    tr_status status = tr_csv_check(csv);
+    if (status == TR_OK) status = tr_csv_schedule(csv, &s);
+    tr_csv_destroy(csv);
+    if (status == TR_OK) status = check_size(args, path, "-p", r->ranks, s->ranks);
+    if (status == TR_OK) status = check_size(args, path, "-m", r->micro_batches, s->micro_batches);
+    if (status == TR_OK && r->chunks && r->chunks * s->ranks != s->stages)
+        status = cli_usage(args->command, "-v %d does not go with %s: %d stages on %d ranks",
+                           r->chunks, path, s->stages, s->ranks);
+    if (status != TR_OK) {
+        tr_schedule_destroy(s);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    *out = s;
+    return TR_OK;
+}
+
+bool cli_schedule_is_file(const char *name) {
+    size_t length = strlen(name);
+    return strchr(name, '/') || (length >= 4 && !strcmp(name + length - 4, ".csv"));
+}
+
+tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_schedule **out) {
+    if (cli_schedule_is_file(name)) return open_file(args, name, out);
+    if (!args->request.ranks || !args->request.micro_batches)
+        return cli_usage(args->command, "schedule %s needs the ranks, -p, and micro-batches, -m",
+                         name);
+    tr_schedule_request request = args->request;
+    request.name = name;
+    return tr_schedule_make(&request, out);
+}
+
+tr_status cli_schedule_estimate(const cli_schedule_args *args, const tr_schedule *schedule,
+                                bool times, tr_estimate **out) {
+    tr_estimate_options options = {
+        .costs = args->request.costs, .memory = args->request.memory, .times = times};
+    return tr_estimate_order(schedule, &options, out);
+}

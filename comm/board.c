@@ -1,0 +1,406 @@
+#include "comm/board.h"
+
+#include "comm/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
+/* Changes with the layout below: ranks and launcher must be of one build. */
+static const uint64_t board_magic = 0x7472626f61726431u;
+
+typedef struct board_wait {
+    _Atomic int64_t since_ns; /* 0: no wait */
+    _Atomic int32_t peer;
+    _Atomic uint64_t what[WAIT_WORDS];
+} board_wait;
+
+/* Aligned to two cache lines, since neighbouring lines are fetched in pairs. */
+typedef struct board_slot {
+    _Alignas(128) _Atomic int64_t beat_ns;
+    _Atomic int64_t step;      /* value + 1, so that zero means none */
+    _Atomic uint64_t action;   /* stage + 1: 24 bits, micro-batch + 1: 32 bits, letter: 8 bits */
+    _Atomic int64_t action_ns; /* begin of the action */
+    /* The current wait is waits[turn & 1]; the writer fills the other one and then turns, so a
+     * reader finds a whole one even when the writer has been stopped half-way. */
+    _Atomic uint32_t turn;
+    board_wait waits[2];
+    /* Written once, before the state that publishes them. */
+    _Alignas(128) _Atomic int32_t state;
+    _Atomic int32_t pid;
+    _Atomic uint64_t pid_start;
+    _Atomic int32_t exit_code;
+    char host[64];
+    char message[512];
+} board_slot;
+
+typedef struct board_header {
+    _Alignas(128) _Atomic uint64_t magic;
+    _Atomic int32_t ranks;
+    _Atomic int32_t launcher;
+    _Atomic int32_t reported;
+    _Atomic int32_t ending;
+    _Atomic int64_t stop_ns;
+    _Atomic uint64_t failure; /* (rank + 1) << 32 | code of the first failure */
+    _Atomic int64_t failure_ns;
+    board_slot slots[];
+} board_header;
+
+struct tr_board {
+    board_header *header;
+    size_t bytes;
+    int ranks;
+    int rank;
+    board_slot *mine;
+};
+
+int64_t tr_board_now_ns(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void tr_board_make_name(char *name, size_t size) {
+    (void)snprintf(name, size, "/trireme-%ld-%ld-%llx", (long)getuid(), (long)getpid(),
+                   (unsigned long long)tr_board_now_ns());
+}
+
+/* Claims an empty header for `ranks`; false when it belongs to something else. */
+static bool adopt(board_header *header, int ranks) {
+    uint64_t magic = 0;
+    int32_t count = 0;
+    if (!atomic_compare_exchange_strong(&header->ranks, &count, ranks) && count != ranks) {
+        return false;
+    }
+    return atomic_compare_exchange_strong(&header->magic, &magic, board_magic) ||
+           magic == board_magic;
+}
+
+tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
+    *out = NULL;
+    if (ranks < 1 || ranks > MAX_RANKS) {
+        return TR_FAIL(TR_ERR_USAGE, "%d ranks: a job has between 1 and %d", ranks, MAX_RANKS);
+    }
+    size_t bytes = sizeof(board_header) + (size_t)ranks * sizeof(board_slot);
+    tr_board *board = calloc(1, sizeof *board);
+    if (!board) return TR_FAIL(TR_ERR_FIT, "out of memory for the board of %d ranks", ranks);
+
+    tr_status status = TR_OK;
+    void *memory = MAP_FAILED;
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        status = TR_FAIL(TR_ERR_DEVICE, "shared memory %s: %s; is /dev/shm mounted and writable?",
+                         name, strerror(errno));
+        goto out;
+    }
+    /* Allocated now: a write to a hole in a full /dev/shm would be a bus error later. */
+    int error = posix_fallocate(fd, 0, (off_t)bytes);
+    if (error) {
+        status =
+            TR_FAIL(TR_ERR_DEVICE, "%zu bytes of shared memory for %s: %s; make room in /dev/shm",
+                    bytes, name, strerror(error));
+        goto out;
+    }
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        status = TR_FAIL(TR_ERR_DEVICE, "mapping shared memory %s: %s", name, strerror(errno));
+        goto out;
+    }
+    if (!adopt(memory, ranks)) {
+        status = TR_FAIL(TR_ERR_DEVICE,
+                         "shared memory %s is not a board of %d ranks of this build of Trireme: "
+                         "remove /dev/shm%s",
+                         name, ranks, name);
+        goto out;
+    }
+    *board = (tr_board){.header = memory, .bytes = bytes, .ranks = ranks, .rank = -1};
+    *out = board;
+out:
+    if (fd >= 0) (void)close(fd);
+    if (status != TR_OK) {
+        if (memory != MAP_FAILED) (void)munmap(memory, bytes);
+        free(board);
+    }
+    return status;
+}
+
+tr_status tr_board_attach(tr_board *board, int rank) {
+    if (rank < 0 || rank >= board->ranks) {
+        return TR_FAIL(TR_ERR_INTERNAL, "rank %d has no slot on a board of %d", rank, board->ranks);
+    }
+    board_slot *slot = &board->header->slots[rank];
+    if (atomic_load(&slot->state) != TR_RANK_ABSENT) {
+        return TR_FAIL(TR_ERR_DEVICE, "rank %d of this job has attached already (pid %d)", rank,
+                       atomic_load(&slot->pid));
+    }
+    tr_process self;
+    tr_process_look(getpid(), &self);
+    if (gethostname(slot->host, sizeof slot->host - 1) != 0) slot->host[0] = '\0';
+    atomic_store(&slot->pid, getpid());
+    atomic_store(&slot->pid_start, self.start);
+    atomic_store(&slot->beat_ns, tr_board_now_ns());
+    atomic_store_explicit(&slot->state, TR_RANK_ALIVE, memory_order_release);
+    board->mine = slot;
+    board->rank = rank;
+    return TR_OK;
+}
+
+void tr_board_close(tr_board *board) {
+    if (!board) return;
+    (void)munmap(board->header, board->bytes);
+    free(board);
+}
+
+void tr_board_unlink(const char *name) {
+    (void)shm_unlink(name);
+}
+
+int tr_board_ranks(const tr_board *board) {
+    return board->ranks;
+}
+
+int tr_board_rank(const tr_board *board) {
+    return board->rank;
+}
+
+/* --- this rank's slot ------------------------------------------------------------------------- */
+
+static void put(_Atomic int64_t *where, int64_t value) {
+    atomic_store_explicit(where, value, memory_order_relaxed);
+}
+
+void tr_board_beat(tr_board *board) {
+    if (board && board->mine) put(&board->mine->beat_ns, tr_board_now_ns());
+}
+
+void tr_board_set_step(tr_board *board, int64_t step) {
+    if (board && board->mine) put(&board->mine->step, step + 1);
+}
+
+void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action) {
+    if (!board || !board->mine) return;
+    uint64_t packed = ((uint64_t)(stage + 1) & 0xffffff) << 40 |
+                      ((uint64_t)(micro_batch + 1) & 0xffffffff) << 8 | (unsigned char)action;
+    put(&board->mine->action_ns, tr_board_now_ns());
+    atomic_store_explicit(&board->mine->action, packed, memory_order_relaxed);
+}
+
+void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer) {
+    if (!board || !board->mine) return;
+    board_slot *slot = board->mine;
+    uint32_t next = atomic_load_explicit(&slot->turn, memory_order_relaxed) + 1;
+    board_wait *wait = &slot->waits[next & 1];
+    if (begin) {
+        uint64_t words[WAIT_WORDS] = {0};
+        if (what) memcpy(words, what, strnlen(what, sizeof words - 1));
+        for (int i = 0; i < WAIT_WORDS; i++) {
+            atomic_store_explicit(&wait->what[i], words[i], memory_order_release);
+        }
+        atomic_store_explicit(&wait->peer, peer, memory_order_release);
+    }
+    atomic_store_explicit(&wait->since_ns, begin ? tr_board_now_ns() : 0, memory_order_release);
+    atomic_store_explicit(&slot->turn, next, memory_order_release);
+}
+
+void tr_board_wait_hook(void *board, bool begin, const char *what, int peer) {
+    tr_board_set_wait(board, begin, what, peer);
+}
+
+void tr_board_finish(tr_board *board, int code, const char *message) {
+    if (!board || !board->mine) return;
+    board_slot *slot = board->mine;
+    if (atomic_load(&slot->state) == TR_RANK_FINISHED) return;
+    (void)snprintf(slot->message, sizeof slot->message, "%s", message ? message : "");
+    atomic_store(&slot->exit_code, code);
+    uint64_t none = 0;
+    if (code != 0 && code != TR_ERR_STOPPED &&
+        atomic_compare_exchange_strong(&board->header->failure, &none,
+                                       (uint64_t)(board->rank + 1) << 32 | (uint32_t)code)) {
+        put(&board->header->failure_ns, tr_board_now_ns());
+    }
+    atomic_store_explicit(&slot->state, TR_RANK_FINISHED, memory_order_release);
+}
+
+/* --- the job ---------------------------------------------------------------------------------- */
+
+void tr_board_request_stop(tr_board *board) {
+    int64_t none = 0;
+    if (board)
+        (void)atomic_compare_exchange_strong(&board->header->stop_ns, &none, tr_board_now_ns());
+}
+
+bool tr_board_stop_requested(const tr_board *board) {
+    return tr_board_stop_ns(board) != 0;
+}
+
+int64_t tr_board_stop_ns(const tr_board *board) {
+    return board ? atomic_load(&board->header->stop_ns) : 0;
+}
+
+bool tr_board_claim_report(tr_board *board) {
+    return atomic_exchange(&board->header->reported, 1) == 0;
+}
+
+bool tr_board_reported(const tr_board *board) {
+    return atomic_load(&board->header->reported) != 0;
+}
+
+void tr_board_end_all(tr_board *board, int code) {
+    int32_t none = 0;
+    (void)atomic_compare_exchange_strong(&board->header->ending, &none, code);
+}
+
+int tr_board_ending(const tr_board *board) {
+    return atomic_load(&board->header->ending);
+}
+
+int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns) {
+    uint64_t failure = atomic_load(&board->header->failure);
+    if (rank) *rank = (int)(failure >> 32) - 1;
+    if (since_ns) *since_ns = atomic_load(&board->header->failure_ns);
+    return (int)(failure & 0xffffffff);
+}
+
+void tr_board_set_launcher(tr_board *board, pid_t pid) {
+    atomic_store(&board->header->launcher, pid);
+}
+
+pid_t tr_board_launcher(const tr_board *board) {
+    return atomic_load(&board->header->launcher);
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+/* Reads again when the writer has turned meanwhile: it may have come round to this wait. */
+static void read_wait(const board_slot *slot, tr_rank_view *view) {
+    uint64_t words[WAIT_WORDS];
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        uint32_t before = atomic_load_explicit(&slot->turn, memory_order_acquire);
+        const board_wait *wait = &slot->waits[before & 1];
+        for (int i = 0; i < WAIT_WORDS; i++) {
+            words[i] = atomic_load_explicit(&wait->what[i], memory_order_acquire);
+        }
+        view->wait_peer = atomic_load_explicit(&wait->peer, memory_order_acquire);
+        view->wait_ns = atomic_load_explicit(&wait->since_ns, memory_order_acquire);
+        if (atomic_load_explicit(&slot->turn, memory_order_acquire) == before) break;
+    }
+    view->waiting = view->wait_ns != 0;
+    memcpy(view->wait_what, words, sizeof view->wait_what);
+    view->wait_what[sizeof view->wait_what - 1] = '\0';
+}
+
+void tr_board_read(const tr_board *board, int rank, tr_rank_view *view) {
+    const board_slot *slot = &board->header->slots[rank];
+    *view = (tr_rank_view){.state = atomic_load_explicit(&slot->state, memory_order_acquire),
+                           .step = -1,
+                           .stage = -1,
+                           .micro_batch = -1,
+                           .wait_peer = -1};
+    if (view->state == TR_RANK_ABSENT) return;
+    view->pid = atomic_load(&slot->pid);
+    view->pid_start = atomic_load(&slot->pid_start);
+    memcpy(view->host, slot->host, sizeof view->host);
+    view->beat_ns = atomic_load(&slot->beat_ns);
+    view->step = atomic_load(&slot->step) - 1;
+    uint64_t action = atomic_load(&slot->action);
+    view->stage = (int)(action >> 40) - 1;
+    view->micro_batch = (int64_t)(action >> 8 & 0xffffffff) - 1;
+    view->action = (char)(action & 0xff);
+    view->action_ns = atomic_load(&slot->action_ns);
+    read_wait(slot, view);
+    if (view->state == TR_RANK_FINISHED) {
+        view->exit_code = atomic_load(&slot->exit_code);
+        memcpy(view->message, slot->message, sizeof view->message);
+    }
+}
+
+/* Appends to text[size]; a text that is full stays as it is. */
+__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
+                                                      ...) {
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+static double seconds_since(int64_t ns) {
+    return (double)(tr_board_now_ns() - ns) * 1e-9;
+}
+
+const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size) {
+    if (size == 0) return buf;
+    buf[0] = '\0';
+    if (!board || rank < 0 || rank >= board->ranks) {
+        add(buf, size, "rank %d (not on the board)", rank);
+        return buf;
+    }
+    tr_rank_view v;
+    tr_board_read(board, rank, &v);
+    if (v.state == TR_RANK_ABSENT) {
+        add(buf, size, "rank %d (not on the board of this host)", rank);
+        return buf;
+    }
+    add(buf, size, "rank %d (host %s, pid %ld): ", rank, v.host, (long)v.pid);
+    if (v.state == TR_RANK_FINISHED) {
+        add(buf, size, "finished with exit code %d", v.exit_code);
+        return buf;
+    }
+    if (v.step >= 0) add(buf, size, "step %lld, ", (long long)v.step);
+    if (v.stage >= 0) add(buf, size, "stage %d, ", v.stage);
+    if (v.micro_batch >= 0) add(buf, size, "micro-batch %lld, ", (long long)v.micro_batch);
+    if (v.action) {
+        add(buf, size, "action %c for %.1f s", v.action, seconds_since(v.action_ns));
+    } else {
+        add(buf, size, "between actions");
+    }
+    if (v.waiting) {
+        add(buf, size, ", waits for ");
+        if (v.wait_peer >= 0) {
+            add(buf, size, "rank %d (%s)", v.wait_peer, v.wait_what);
+        } else {
+            add(buf, size, "its group (%s)", v.wait_what);
+        }
+        add(buf, size, " for %.1f s", seconds_since(v.wait_ns));
+    }
+    return buf;
+}
+
+int tr_board_longest_working(const tr_board *board, int except) {
+    int found = -1;
+    int64_t oldest = INT64_MAX;
+    for (int r = 0; r < board->ranks; r++) {
+        if (r == except) continue;
+        tr_rank_view v;
+        tr_board_read(board, r, &v);
+        if (v.state != TR_RANK_ALIVE || v.waiting || v.action_ns >= oldest) continue;
+        found = r;
+        oldest = v.action_ns;
+    }
+    return found;
+}
+
+int tr_board_late_rank(const tr_board *board, int rank) {
+    int at = rank;
+    for (int hops = 0; hops < board->ranks; hops++) {
+        tr_rank_view v;
+        tr_board_read(board, at, &v);
+        if (!v.waiting || v.state != TR_RANK_ALIVE) return at;
+        if (v.wait_peer < 0) {
+            int working = tr_board_longest_working(board, -1);
+            return working >= 0 ? working : at;
+        }
+        if (v.wait_peer >= board->ranks) return at;
+        at = v.wait_peer;
+    }
+    return at;
+}

@@ -1,0 +1,116 @@
+/* The board: what every rank of a job on this host is doing, in shared memory that outlives them.
+ *
+ * One slot a rank, written by that rank alone with atomic stores (tens of nanoseconds, no lock, no
+ * system call: updates are async-signal-safe), read by every other rank's watchdog and by `trireme
+ * run`. The launcher chooses the name and hands it on in TRIREME_BOARD; under plain mpirun world
+ * rank 0 makes one with tr_board_make_name() and broadcasts it. Memory full of zeros is a valid
+ * empty board, so whoever comes first creates it and nobody waits. Ranks of another host have a
+ * board of their own there and stay empty slots here.
+ *
+ * Setters accept a NULL board and do nothing, so that callers need not ask whether there is one. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define TR_BOARD_VARIABLE "TRIREME_BOARD"
+
+typedef struct tr_board tr_board;
+
+typedef enum tr_rank_state {
+    TR_RANK_ABSENT,   /* not attached: not started yet, or on another host */
+    TR_RANK_ALIVE,    /* attached; its end would be a loss */
+    TR_RANK_FINISHED, /* said that it ends, with an exit code */
+} tr_rank_state;
+
+/* One rank's slot as read at one moment. Times are CLOCK_MONOTONIC nanoseconds: a suspended machine
+ * makes nobody late. */
+typedef struct tr_rank_view {
+    tr_rank_state state;
+    pid_t pid;
+    uint64_t
+        pid_start; /* start time of the process (/proc/PID/stat), so that a reused pid is known */
+    char host[64];
+    int64_t beat_ns;
+    int64_t step;        /* -1: none yet */
+    int stage;           /* -1: none */
+    int64_t micro_batch; /* -1: none */
+    char action;         /* F, I, W, B, ...; 0: between actions */
+    int64_t action_ns;   /* when it began */
+    bool waiting;
+    char wait_what[48];
+    int wait_peer; /* world rank, or -1: a group */
+    int64_t wait_ns;
+    int exit_code;     /* of a finished rank */
+    char message[512]; /* its sentence; empty when it ended well */
+} tr_rank_view;
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+/* A fresh name ("/trireme-...") into name[size]; size >= 64. */
+void tr_board_make_name(char *name, size_t size);
+/* Opens the board of that name on this host, creating it where nobody has yet. TR_ERR_DEVICE when
+ * shared memory is unavailable, full, or holds something else under the name. */
+tr_status tr_board_open(const char *name, int ranks, tr_board **out);
+/* Takes slot `rank` for the calling process; the setters write there from now on. */
+tr_status tr_board_attach(tr_board *board, int rank);
+/* Unmaps. The board's memory stays for its other users. */
+void tr_board_close(tr_board *board);
+/* Removes the name, once every rank has opened the board or the job is over. */
+void tr_board_unlink(const char *name);
+
+int tr_board_ranks(const tr_board *board);
+/* The slot this process attached to, or -1 for an observer. */
+int tr_board_rank(const tr_board *board);
+
+/* --- this rank's slot ------------------------------------------------------------------------- */
+
+void tr_board_beat(tr_board *board);
+void tr_board_set_step(tr_board *board, int64_t step);
+/* stage and micro_batch -1 where there is none; action 0 between actions. */
+void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
+/* Begin or end of a wait; peer is a world rank or -1. `what` is cut to 47 bytes. */
+void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer);
+/* The same as tr_wait_hook.wait of comm.h; context is the board. */
+void tr_board_wait_hook(void *board, bool begin, const char *what, int peer);
+/* Announces the end of this rank: to be called before it leaves MPI or exits. A failure (any code
+ * but 0 and TR_ERR_STOPPED) becomes the job's code when it is the first. message may be NULL. */
+void tr_board_finish(tr_board *board, int code, const char *message);
+
+/* --- the job ---------------------------------------------------------------------------------- */
+
+/* "Finish the step, save, exit 75". Async-signal-safe; ranks look between steps and agree. */
+void tr_board_request_stop(tr_board *board);
+bool tr_board_stop_requested(const tr_board *board);
+int64_t tr_board_stop_ns(const tr_board *board);
+/* True for exactly one caller of a job: the one that prints the job's one error message. */
+bool tr_board_claim_report(tr_board *board);
+bool tr_board_reported(const tr_board *board);
+/* Tells every rank to end at once with this code; the first code stays. tr_board_ending: 0 while
+ * the job goes on. */
+void tr_board_end_all(tr_board *board, int code);
+int tr_board_ending(const tr_board *board);
+/* Code of the first rank that finished with a failure, with that rank and the time; else 0.
+ */
+int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns);
+/* The process that watches this board from outside (`trireme run`), 0 when there is none. */
+void tr_board_set_launcher(tr_board *board, pid_t pid);
+pid_t tr_board_launcher(const tr_board *board);
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+int64_t tr_board_now_ns(void);
+void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
+/* One clause for messages, in buf[size]: "rank 1 (host h, pid 42): step 7, stage 1, micro-batch 3,
+ * action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
+const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size);
+/* The rank that `rank` in the end waits for: follows the waits from rank to rank up to one that
+ * works (or to a circle). A wait for a group leads to the member of the board that does not wait
+ * and is longest in its action. Returns `rank` itself when it waits for nobody. */
+int tr_board_late_rank(const tr_board *board, int rank);
+/* The living rank but `except` that does not wait and is longest in its action, or -1. */
+int tr_board_longest_working(const tr_board *board, int except);

@@ -1,0 +1,124 @@
+/* Communication of one rank: the world, groups with stream-ordered collectives, and channels.
+ *
+ * A world has one of the transports mpi (processes), local (ranks are threads of one process: unit
+ * tests and sanitizers) or, later, nccl. Collectives add in group-rank order, in FP32 (f64 data in
+ * FP64), whatever the size or offset, and round once, so their bits do not depend on the transport.
+ * Data pointers are host memory (the devices "cpu" and "ref"); messages of a CUDA device are to be
+ * staged. A world that has failed (a deadline, an abort, a transport's error) stays failed: every
+ * later wait returns that failure. */
+#pragma once
+
+#include "base/dtype.h"
+#include "device/device.h"
+
+typedef struct tr_world tr_world;
+typedef struct tr_group tr_group;
+typedef struct tr_channel tr_channel;
+
+typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
+
+/* What a rank waits for; called by comm/ around every wait longer than a moment (begin true, then
+ * false), so that the watchdog's board can show it. `peer` is a world rank or -1 (a group). */
+typedef struct tr_wait_hook {
+    void (*wait)(void *context, bool begin, const char *what, int peer);
+    void *context;
+    double deadline_s; /* a wait of a living rank past this fails with TR_ERR_RANK; 0 = never */
+} tr_wait_hook;
+
+/* --- worlds ----------------------------------------------------------------------------------- */
+
+/* Joins MPI (MPI_Init_thread when it has not been called; needs MPI_THREAD_SERIALIZED) and starts
+ * the progress engine. One world per process. A process that no launcher started is a world of one
+ * without MPI. TR_ERR_DEVICE when Slurm's or torchrun's variables announce several ranks but MPI
+ * has one: the message holds the right command. */
+tr_status tr_world_open_mpi(tr_world **out);
+/* n worlds for n threads of this process in out[0..n). Nothing is buffered: a send completes only
+ * when its receive is posted (rendezvous), as the deadlock proof assumes. */
+tr_status tr_world_open_local(int n, tr_world **out);
+/* Collective; groups and channels are closed before. Ends the engine; MPI_Finalize for mpi. After a
+ * failure it waits for nobody: the others' waits fail (local), or mpirun ends them when this
+ * process ends without MPI_Finalize. */
+void tr_world_close(tr_world *world);
+/* Ends every rank of the world at once with this exit code (MPI_Abort; local: every wait of every
+ * rank fails with TR_ERR_RANK). */
+void tr_world_abort(tr_world *world, int code);
+
+/* For a rank that has failed alone, before it closes what it has open: its waits, those of closing
+ * included, end at once from now on, with this thread's error. Else its last sends would wait for
+ * ranks that wait for it. The others hear of it by tr_world_abort or tr_world_close. */
+void tr_world_give_up(tr_world *world, tr_status status);
+
+int tr_world_rank(const tr_world *world);
+int tr_world_size(const tr_world *world);
+/* Ranks on this rank's host, itself included: they share its cores and memory. */
+int tr_world_host_ranks(const tr_world *world);
+void tr_world_set_hook(tr_world *world, const tr_wait_hook *hook);
+/* Tests and benchmarks: every channel message becomes visible to its receiver no earlier than
+ * delay(context, bytes) seconds after it was sent; called on the sender. NULL: no delay. */
+void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),
+                        void *context);
+
+/* --- control plane: host memory, blocking, for set-up, checkpoints and agreement --------------
+ *
+ * Where a call fails on one rank alone (no memory), that rank gives up: nobody is left waiting. */
+
+tr_status tr_world_barrier(tr_world *world);
+/* `bytes` from root's buffer into everyone's. */
+tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t bytes);
+/* Every rank's `bytes` in rank order into all[size * bytes]. */
+tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size_t bytes);
+/* Variable sizes: *all (malloc'd, the caller frees) holds the ranks' bytes in rank order;
+ * sizes[size]. */
+tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes, void **all,
+                                size_t *sizes);
+/* Agreement on an outcome: every rank returns the status of the lowest rank that failed, with that
+ * rank's message; TR_OK when all succeeded. So an error on one rank ends all with one message. */
+tr_status tr_world_agree(tr_world *world, tr_status mine);
+
+/* --- groups ----------------------------------------------------------------------------------- */
+
+/* A group of world ranks in the given order; called by its members alone, each with the same list
+ * and the same `id` (unique in the world, >= 0). A group of one does nothing, fast. max_bytes
+ * bounds one piece of a collective: larger ones run in pieces; scratch is taken now. */
+tr_status tr_group_open(tr_world *world, const int *ranks, int n, int id, size_t max_bytes,
+                        tr_group **out);
+void tr_group_close(tr_group *group);
+int tr_group_rank(const tr_group *group);
+int tr_group_size(const tr_group *group);
+
+/* Stream-ordered, in place where both pointers are equal. f32, bf16, f64. All members make the same
+ * calls in the same order, one stream at a time. A failure on a stream that is not the caller
+ * becomes the world's failure.
+ * reduce_scatter: in[n * count] -> out[count]; all_gather: in[count] -> out[n * count]. */
+tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                              tr_dtype dtype, tr_reduce op);
+tr_status tr_group_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
+                                  int64_t count, tr_dtype dtype, tr_reduce op);
+tr_status tr_group_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
+                              int64_t count, tr_dtype dtype);
+tr_status tr_group_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
+                             size_t bytes);
+
+/* --- channels --------------------------------------------------------------------------------- */
+
+/* One FIFO per directed pair of ranks. The sending end and the receiving end are opened by their
+ * ranks with the same max_bytes. A receiving end has two landing buffers: receive k+1 is posted as
+ * soon as k has arrived and a buffer is free, whatever compute does. */
+enum { TR_CHANNEL_LANDINGS = 2 }; /* of max_bytes each, in device memory: the receiving end */
+tr_status tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
+                          size_t max_bytes, tr_channel **out);
+/* A sending end waits for its messages (up to the deadline, 10 s without one); a receiving end
+ * withdraws its receive. A barrier lies between closing both ends and opening the pair again. */
+void tr_channel_close(tr_channel *channel);
+
+/* Sends `bytes` at `buffer` after everything enqueued so far on `stream` has been done; returns at
+ * once. The buffer must stay unchanged until the message is complete. *ticket: the message's
+ * number. */
+tr_status tr_channel_send(tr_channel *channel, tr_stream *stream, const void *buffer, size_t bytes,
+                          int64_t *ticket);
+/* Orders the end of message `ticket` (and all before it) before what is enqueued next on `stream`:
+ * after that its buffer may be written again. */
+tr_status tr_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
+/* Takes the next message, in sending order, and copies it to `to` in stream order; its landing
+ * buffer is free again after the copy. TR_ERR_INTERNAL when its size is not `bytes`. */
+tr_status tr_channel_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);

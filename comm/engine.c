@@ -1,0 +1,218 @@
+/* Progress. A thread polls while anything is outstanding, with sleeps between polls that grow while
+ * nothing moves; a caller that waits polls itself, and the thread stands back meanwhile. Ranks
+ * share few cores, so whoever waits longer than SPIN_S sleeps: the core belongs to who computes. */
+#include "comm/world_impl.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double SPIN_S = 50e-6; /* a waiting caller polls without sleeping this long */
+/* Sleeps between polls: at least, at most, and as a part of the time without an event. A poll of
+ * the thread costs some 10 us of the core that computes; a caller that waits has nothing else to
+ * do. */
+static const double CALLER_MIN_S = 20e-6, CALLER_MAX_S = 200e-6, CALLER_PART = 1.0 / 16;
+static const double ENGINE_MIN_S = 200e-6, ENGINE_MAX_S = 1e-3, ENGINE_PART = 0.5;
+static const double ENGINE_BUSY_S = 20e-6; /* the thread's sleep while messages move */
+static const double BUSY_POLL_S = 20e-6;   /* a poll this long has moved data in the transport */
+static const double MOMENT_S = 1e-3;       /* a wait longer than this is shown through the hook */
+
+double tr_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {
+    if (world->failure == TR_OK) {
+        world->failure = status;
+        (void)snprintf(world->failure_message, sizeof world->failure_message, "%s", message);
+    }
+    return status;
+}
+
+tr_status tr_world_failed(const tr_world *world) {
+    return TR_FAIL(world->failure, "%s", world->failure_message);
+}
+
+/* One round over the transport and all channels; an error becomes the world's failure. */
+static tr_poll poll_all(tr_world *world) {
+    tr_poll poll = {.next = INFINITY};
+    tr_status status = world->transport->ops->progress(world->transport);
+    for (tr_channel *c = world->channels; c && status == TR_OK; c = tr_channel_next(c))
+        status = tr_channel_poll(c, &poll);
+    if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
+    return poll;
+}
+
+static double shorter(double a, double b) {
+    return a < b ? a : b;
+}
+
+static double clamp(double x, double least, double most) {
+    return x < least ? least : shorter(x, most);
+}
+
+/* The thread's turns are short, and late ones hold up messages. Linux 6.12 and later take a short
+ * slice as the wish to run soon after waking, beside a thread that computes (else it waits for the
+ * end of that thread's slice, milliseconds); older ones ignore it. Its timers are exact, not 50 us
+ * late. */
+static void ask_for_short_turns(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t slice_ns, deadline, period;
+    } attributes = {.size = sizeof attributes, .slice_ns = 100000};
+    (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+}
+
+/* The lock is free during the sleep; a signal ends it. */
+static void engine_sleep(tr_world *world, double seconds) {
+    if (seconds <= 0) {
+        pthread_mutex_unlock(&world->lock);
+        sched_yield();
+        pthread_mutex_lock(&world->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    (void)pthread_cond_timedwait(&world->wake, &world->lock, &until);
+}
+
+static void *engine_main(void *argument) {
+    tr_world *world = argument;
+    ask_for_short_turns();
+    pthread_mutex_lock(&world->lock);
+    while (!world->closing) {
+        double sleep = ENGINE_MIN_S, begin = tr_now();
+        if (world->drivers == 0 && begin - world->event >= ENGINE_BUSY_S) {
+            tr_poll poll = poll_all(world);
+            if (!poll.outstanding || world->failure != TR_OK) {
+                /* Nothing can happen before somebody sends or opens a channel, who signals. */
+                world->idle = true;
+                pthread_cond_wait(&world->wake, &world->lock);
+                world->idle = false;
+                continue;
+            }
+            double end = tr_now();
+            bool moved = poll.moved || end - begin > BUSY_POLL_S;
+            if (moved) world->event = end;
+            sleep = moved ? ENGINE_BUSY_S
+                          : clamp((end - world->event) * ENGINE_PART, ENGINE_MIN_S, ENGINE_MAX_S);
+            sleep = shorter(sleep, poll.next - end);
+        }
+        engine_sleep(world, sleep);
+    }
+    pthread_mutex_unlock(&world->lock);
+    return NULL;
+}
+
+void tr_engine_wake(tr_world *world, bool sent) {
+    if (sent) world->event = tr_now() - ENGINE_BUSY_S;
+    if (sent || world->idle) pthread_cond_signal(&world->wake);
+}
+
+tr_status tr_engine_start(tr_world *world) {
+    if (world->size == 1) return TR_OK;
+    if (pthread_create(&world->engine, NULL, engine_main, world) != 0)
+        return TR_FAIL(TR_ERR_FIT,
+                       "no thread for the progress engine: raise the limit of processes "
+                       "(ulimit -u)");
+    world->engine_runs = true;
+    return TR_OK;
+}
+
+void tr_engine_stop(tr_world *world) {
+    if (!world->engine_runs) return;
+    pthread_mutex_lock(&world->lock);
+    world->closing = true;
+    pthread_cond_signal(&world->wake);
+    pthread_mutex_unlock(&world->lock);
+    pthread_join(world->engine, NULL);
+    world->engine_runs = false;
+}
+
+static void describe_wait(const tr_wait *wait, char *text, size_t size) {
+    if (wait->peer >= 0)
+        (void)snprintf(text, size, "%s %lld of the channel with rank %d", wait->what,
+                       (long long)wait->number, wait->peer);
+    else if (wait->group >= 0)
+        (void)snprintf(text, size, "%s of group %d", wait->what, wait->group);
+    else (void)snprintf(text, size, "%s of all ranks", wait->what);
+}
+
+static tr_status fail_deadline(tr_world *world, const tr_wait *wait, double seconds) {
+    char text[128];
+    describe_wait(wait, text, sizeof text);
+    tr_status status =
+        TR_FAIL(TR_ERR_RANK,
+                "rank %d waited %.1f s for rank %d in %s: that rank is stuck or gone, or needs a "
+                "longer parallel.deadline",
+                world->rank, seconds, wait->peer >= 0 ? wait->peer : wait->missing, text);
+    /* A close that gives up after its own limit leaves the world as it is. */
+    if (wait->limit_s <= 0) (void)tr_world_fail(world, status, tr_error_message());
+    return status;
+}
+
+/* Sleeps between two polls of a waiting caller; the lock is free meanwhile. */
+static void wait_pause(tr_world *world, double waited, double next) {
+    if (waited < SPIN_S) {
+        sched_yield();
+        return;
+    }
+    double sleep =
+        shorter(clamp(waited * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now());
+    if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
+}
+
+tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
+    pthread_mutex_lock(&world->lock);
+    if (wait->ready(wait)) {
+        pthread_mutex_unlock(&world->lock);
+        return TR_OK;
+    }
+    tr_wait_hook hook = world->hook;
+    double limit = wait->limit_s > 0 ? wait->limit_s : hook.deadline_s;
+    double start = tr_now();
+    bool shown = false;
+    tr_status status = TR_OK;
+    world->drivers++;
+    for (;;) {
+        tr_poll poll = poll_all(world);
+        if (wait->ready(wait)) break;
+        if (world->failure != TR_OK) {
+            status = tr_world_failed(world);
+            break;
+        }
+        double waited = tr_now() - start;
+        if (limit > 0 && waited > limit) {
+            status = fail_deadline(world, wait, waited);
+            break;
+        }
+        pthread_mutex_unlock(&world->lock);
+        if (!shown && waited > MOMENT_S && hook.wait) {
+            char text[128];
+            describe_wait(wait, text, sizeof text);
+            hook.wait(hook.context, true, text, wait->peer);
+            shown = true;
+        }
+        wait_pause(world, waited, poll.next);
+        pthread_mutex_lock(&world->lock);
+    }
+    world->drivers--;
+    world->event = tr_now();
+    pthread_mutex_unlock(&world->lock);
+    if (shown) hook.wait(hook.context, false, wait->what, wait->peer);
+    return status;
+}

@@ -1,0 +1,215 @@
+/* The transport over MPI: processes, host memory. The world's lock makes all calls of a rank one at
+ * a time, so MPI_THREAD_SERIALIZED is enough. */
+#include "base/memory.h"
+#include "comm/transport.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct tr_transport_mpi {
+    tr_transport base;
+    MPI_Comm comm; /* own copy: foreign messages cannot match */
+    bool finalize; /* MPI was initialised here */
+} tr_transport_mpi;
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request is kept in a pointer's place");
+
+static tr_transport_mpi *self_of(tr_transport *transport) {
+    return (tr_transport_mpi *)transport;
+}
+
+static tr_status fail_mpi(int code, const char *call, int peer) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return TR_FAIL(TR_ERR_RANK, "%s with rank %d: %s", call, peer, text);
+}
+
+/* MPI counts are int. A larger message is one element of a type made of blocks and a rest; its
+ * signature is that of as many MPI_BYTEs, so that any receive with room for it matches. */
+static int type_make(size_t bytes, int *count, MPI_Datatype *type) {
+    enum { BLOCK = 1 << 30 };
+    if (bytes <= INT_MAX) {
+        *count = (int)bytes;
+        *type = MPI_BYTE;
+        return MPI_SUCCESS;
+    }
+    MPI_Datatype block;
+    int code = MPI_Type_contiguous(BLOCK, MPI_BYTE, &block);
+    if (code != MPI_SUCCESS) return code;
+    int lengths[2] = {(int)(bytes / BLOCK), (int)(bytes % BLOCK)};
+    MPI_Aint places[2] = {0, (MPI_Aint)(bytes - bytes % BLOCK)};
+    MPI_Datatype types[2] = {block, MPI_BYTE};
+    *count = 1;
+    code = MPI_Type_create_struct(2, lengths, places, types, type);
+    MPI_Type_free(&block);
+    if (code == MPI_SUCCESS) code = MPI_Type_commit(type);
+    return code;
+}
+
+static void type_release(MPI_Datatype *type) {
+    if (*type != MPI_BYTE) MPI_Type_free(type); /* lives on until its messages are complete */
+}
+
+static void request_init(tr_request *request, void *buffer, size_t bytes, int peer, int tag,
+                         MPI_Request handle) {
+    *request = (tr_request){.buffer = buffer, .bytes = bytes, .peer = peer, .tag = tag};
+    memcpy(&request->handle, &handle, sizeof handle);
+}
+
+static tr_status mpi_post_send(tr_transport *transport, int peer, int tag, const void *buffer,
+                               size_t bytes, tr_request *request) {
+    int count;
+    MPI_Datatype type;
+    MPI_Request handle;
+    int code = type_make(bytes, &count, &type);
+    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a send", peer);
+    code = MPI_Isend(buffer, count, type, peer, tag, self_of(transport)->comm, &handle);
+    type_release(&type);
+    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI_Isend", peer);
+    request_init(request, NULL, bytes, peer, tag, handle);
+    return TR_OK;
+}
+
+static tr_status mpi_post_recv(tr_transport *transport, int peer, int tag, void *buffer,
+                               size_t bytes, tr_request *request) {
+    int count;
+    MPI_Datatype type;
+    MPI_Request handle;
+    int code = type_make(bytes, &count, &type);
+    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a receive", peer);
+    code = MPI_Irecv(buffer, count, type, peer, tag, self_of(transport)->comm, &handle);
+    type_release(&type);
+    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI_Irecv", peer);
+    request_init(request, buffer, bytes, peer, tag, handle);
+    return TR_OK;
+}
+
+static tr_status mpi_test(tr_transport *transport, tr_request *request, bool *done) {
+    (void)transport;
+    *done = request->done;
+    if (request->done) return TR_OK;
+    MPI_Request handle;
+    MPI_Status status;
+    int flag = 0;
+    memcpy(&handle, &request->handle, sizeof handle);
+    int code = MPI_Test(&handle, &flag, &status);
+    memcpy(&request->handle, &handle, sizeof handle);
+    int class = MPI_SUCCESS;
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &class);
+    if (class == MPI_ERR_TRUNCATE) {
+        request->truncated = true;
+        flag = 1;
+    } else if (code != MPI_SUCCESS) return fail_mpi(code, "MPI_Test", request->peer);
+    if (flag && request->buffer && !request->truncated) {
+        MPI_Count elements = 0;
+        MPI_Get_elements_x(&status, MPI_BYTE, &elements);
+        request->bytes = (size_t)elements;
+    }
+    request->done = *done = flag;
+    return TR_OK;
+}
+
+static void mpi_pause(tr_transport *transport, double seconds) {
+    (void)transport;
+    struct timespec time = {.tv_sec = (time_t)seconds};
+    time.tv_nsec = (long)((seconds - (double)time.tv_sec) * 1e9);
+    (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
+static bool mpi_cancel(tr_transport *transport, tr_request *request) {
+    if (request->done) return true;
+    /* A send that has begun cannot be withdrawn: Open MPI says so by never completing the cancel.
+     */
+    if (!request->buffer) return false;
+    MPI_Request handle;
+    memcpy(&handle, &request->handle, sizeof handle);
+    if (MPI_Cancel(&handle) != MPI_SUCCESS) return false;
+    /* An unmatched receive is done at once; one that is being filled needs its sender to go on. */
+    for (int i = 0; i < 1000; i++) {
+        int flag = 0;
+        (void)MPI_Test(&handle, &flag, MPI_STATUS_IGNORE);
+        if (flag) return request->done = true;
+        mpi_pause(transport, 1e-3);
+    }
+    return false;
+}
+
+static tr_status mpi_progress(tr_transport *transport) {
+    (void)transport; /* every MPI_Test moves all messages */
+    return TR_OK;
+}
+
+static void mpi_abort(tr_transport *transport, int code) {
+    MPI_Abort(self_of(transport)->comm, code);
+}
+
+static void mpi_close(tr_transport *transport, bool failed) {
+    tr_transport_mpi *self = self_of(transport);
+    /* After a failure a rank may be gone, and MPI_Finalize would wait for it: the process ends
+     * without it, and mpirun ends the others. */
+    if (!failed) {
+        MPI_Comm_free(&self->comm);
+        if (self->finalize) MPI_Finalize();
+    }
+    free(self);
+}
+
+static const tr_transport_ops ops = {
+    .name = "mpi",
+    .post_send = mpi_post_send,
+    .post_recv = mpi_post_recv,
+    .test = mpi_test,
+    .cancel = mpi_cancel,
+    .progress = mpi_progress,
+    .pause = mpi_pause,
+    .abort = mpi_abort,
+    .close = mpi_close,
+};
+
+static tr_status init_mpi(bool *initialised_here) {
+    int initialised = 0, level = 0;
+    MPI_Initialized(&initialised);
+    *initialised_here = !initialised;
+    if (initialised) {
+        MPI_Query_thread(&level);
+    } else {
+        /* Ranks share cores: without this a rank inside MPI_Init or MPI_Finalize spins. */
+        (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+            return TR_FAIL(TR_ERR_DEVICE, "MPI_Init_thread failed: trireme doctor looks at MPI");
+    }
+    if (level < MPI_THREAD_SERIALIZED)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "this MPI gives thread level %d, but MPI_THREAD_SERIALIZED "
+                       "(%d) is needed: use an MPI built with threads",
+                       level, MPI_THREAD_SERIALIZED);
+    return TR_OK;
+}
+
+tr_status tr_transport_open_mpi(tr_transport **out) {
+    tr_transport_mpi *self;
+    TR_TRY(tr_calloc(1, sizeof *self, &self));
+    tr_status status = TR_OK;
+    TR_TRY_OUT(init_mpi(&self->finalize));
+    MPI_Comm_dup(MPI_COMM_WORLD, &self->comm);
+    MPI_Comm_set_errhandler(self->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(self->comm, &self->base.rank);
+    MPI_Comm_size(self->comm, &self->base.size);
+    MPI_Comm host;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &self->base.host_ranks);
+    MPI_Comm_free(&host);
+    int *limit = NULL, found = 0;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
+    self->base.tag_limit = found ? *limit : 32767; /* the least that the standard allows */
+    self->base.ops = &ops;
+    *out = &self->base;
+    return TR_OK;
+out:
+    free(self);
+    return status;
+}

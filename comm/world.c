@@ -1,0 +1,321 @@
+/* Worlds: opening and closing, stream-ordered jobs, the control plane. */
+#include "base/memory.h"
+#include "comm/world_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { JOBS = 32 };
+
+struct tr_job_chunk {
+    tr_job_chunk *next;
+    tr_job job[JOBS];
+};
+
+/* --- opening and closing --------------------------------------------------------------------- */
+
+static void world_free(tr_world *world, bool failed) {
+    tr_engine_stop(world);
+    tr_group_close(world->control);
+    for (tr_job_chunk *c = world->job_chunks; c;) {
+        tr_job_chunk *next = c->next;
+        free(c);
+        c = next;
+    }
+    world->transport->ops->close(world->transport, failed);
+    pthread_cond_destroy(&world->wake);
+    pthread_mutex_destroy(&world->lock);
+    free(world);
+}
+
+/* Takes the transport: closes it on failure. */
+static tr_status world_make(tr_transport *transport, tr_world **out) {
+    tr_world *world;
+    tr_status status = tr_calloc(1, sizeof *world, &world);
+    if (status != TR_OK) {
+        transport->ops->close(transport, true);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    world->transport = transport;
+    world->rank = transport->rank;
+    world->size = transport->size;
+    world->host_ranks = transport->host_ranks;
+    pthread_mutex_init(&world->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&world->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    TR_TRY_OUT(tr_group_open_control(world, &world->control));
+    TR_TRY_OUT(tr_engine_start(world));
+    *out = world;
+    return TR_OK;
+out:
+    world_free(world, true);
+    return status;
+}
+
+tr_status tr_world_open_local(int n, tr_world **out) {
+    if (n < 1) return TR_FAIL(TR_ERR_INTERNAL, "a world of %d ranks", n);
+    tr_transport **transports;
+    TR_TRY(tr_calloc((size_t)n, sizeof(tr_transport *), &transports));
+    tr_status status = TR_OK;
+    int made = 0;
+    TR_TRY_OUT(tr_transport_open_local(n, transports));
+    for (; made < n; made++) {
+        status = world_make(transports[made], &out[made]);
+        if (status != TR_OK) break;
+    }
+    if (status != TR_OK) {
+        (void)tr_trace_at(__FILE__, __LINE__, status);
+        for (int i = made + 1; i < n; i++) transports[i]->ops->close(transports[i], true);
+        while (made > 0) world_free(out[--made], true);
+    }
+out:
+    free(transports);
+    return status;
+}
+
+/* Variables by which launchers tell a process how many it is one of. */
+static const char *announced(long *ranks) {
+    static const char *const name[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE",
+                                       "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        const char *text = getenv(name[i]);
+        *ranks = text ? strtol(text, NULL, 10) : 0;
+        if (*ranks > 1) return name[i];
+    }
+    return NULL;
+}
+
+/* A launcher announced several ranks, but each process would train alone as "rank 0 of 1". */
+static tr_status check_launch(void) {
+    long ranks;
+    const char *name = announced(&ranks);
+    if (!name) return TR_OK;
+    if (strncmp(name, "SLURM", 5) == 0)
+        return TR_FAIL(
+            TR_ERR_DEVICE,
+            "%s=%ld, but MPI sees one rank: start with 'srun --mpi=pmix -n %ld trireme "
+            "...' or 'mpirun -n %ld trireme ...' (one rank on purpose: 'env -u %s trireme "
+            "...')",
+            name, ranks, ranks, ranks, name);
+    return TR_FAIL(
+        TR_ERR_DEVICE,
+        "%s=%ld, but MPI sees one rank (torchrun and other launchers do not start MPI): "
+        "start with 'trireme run -n %ld ...' or 'mpirun -n %ld trireme ...' (one rank on "
+        "purpose: 'env -u %s trireme ...')",
+        name, ranks, ranks, ranks, name);
+}
+
+/* Whether something that MPI would join has started this process. */
+static bool launched(void) {
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK") ||
+           getenv("PMI_SIZE") || getenv("PMI_FD");
+}
+
+tr_status tr_world_open_mpi(tr_world **out) {
+    /* Alone: MPI would only cost its start-up, a third of a second. */
+    if (!launched()) {
+        TR_TRY(check_launch());
+        TR_TRY(tr_world_open_local(1, out));
+        return TR_OK;
+    }
+    tr_transport *transport;
+    TR_TRY(tr_transport_open_mpi(&transport));
+    if (transport->size == 1) {
+        tr_status status = check_launch();
+        if (status != TR_OK) {
+            transport->ops->close(transport, false);
+            return tr_trace_at(__FILE__, __LINE__, status);
+        }
+    }
+    TR_TRY(world_make(transport, out));
+    return TR_OK;
+}
+
+void tr_world_close(tr_world *world) {
+    if (!world) return;
+    /* A rank that is ahead must go on serving those behind until all are here. */
+    bool failed = tr_world_barrier(world) != TR_OK;
+    world_free(world, failed);
+}
+
+void tr_world_abort(tr_world *world, int code) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    /* Nothing blocks under the lock; should it be held all the same, ending is what matters. */
+    bool locked = pthread_mutex_timedlock(&world->lock, &until) == 0;
+    world->transport->ops->abort(world->transport, code);
+    if (locked) pthread_mutex_unlock(&world->lock);
+}
+
+void tr_world_give_up(tr_world *world, tr_status status) {
+    pthread_mutex_lock(&world->lock);
+    (void)tr_world_fail(world, status, tr_error_message());
+    pthread_mutex_unlock(&world->lock);
+}
+
+int tr_world_rank(const tr_world *world) {
+    return world->rank;
+}
+
+int tr_world_host_ranks(const tr_world *world) {
+    return world->host_ranks;
+}
+
+int tr_world_size(const tr_world *world) {
+    return world->size;
+}
+
+void tr_world_set_hook(tr_world *world, const tr_wait_hook *hook) {
+    pthread_mutex_lock(&world->lock);
+    world->hook = hook ? *hook : (tr_wait_hook){0};
+    pthread_mutex_unlock(&world->lock);
+}
+
+void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),
+                        void *context) {
+    world->delay = delay;
+    world->delay_context = context;
+}
+
+/* --- jobs in stream order -------------------------------------------------------------------- */
+
+static void job_release(tr_world *world, tr_job *job) {
+    job->next = world->free_jobs;
+    world->free_jobs = job;
+}
+
+static void job_main(void *argument) {
+    tr_job *job = argument;
+    tr_world *world = job->world;
+    tr_status status = job->run(job);
+    pthread_mutex_lock(&world->lock);
+    job->status = status;
+    job->finished = true;
+    /* The caller is elsewhere and may be past its call: the failure ends the world. */
+    if (status != TR_OK && !pthread_equal(job->caller, pthread_self()))
+        (void)tr_world_fail(world, status, tr_error_message());
+    if (job->detached) job_release(world, job);
+    pthread_mutex_unlock(&world->lock);
+}
+
+/* A free job; under the lock. In a steady state none is made. */
+static tr_status job_take(tr_world *world, tr_job **out) {
+    if (!world->free_jobs) {
+        tr_job_chunk *chunk;
+        TR_TRY(tr_calloc(1, sizeof *chunk, &chunk));
+        chunk->next = world->job_chunks;
+        world->job_chunks = chunk;
+        for (int i = 0; i < JOBS; i++) job_release(world, &chunk->job[i]);
+    }
+    *out = world->free_jobs;
+    world->free_jobs = (*out)->next;
+    return TR_OK;
+}
+
+tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job) {
+    tr_job *own = NULL;
+    pthread_mutex_lock(&world->lock);
+    tr_status status = world->failure != TR_OK ? tr_world_failed(world) : job_take(world, &own);
+    pthread_mutex_unlock(&world->lock);
+    TR_TRY(status);
+    *own = *job;
+    own->world = world;
+    own->caller = pthread_self();
+    status = tr_stream_call(stream, job_main, own);
+    pthread_mutex_lock(&world->lock);
+    if (status != TR_OK || own->finished) {
+        if (status == TR_OK) status = own->status;
+        if (status != TR_OK && world->failure != TR_OK) status = tr_world_failed(world);
+        job_release(world, own);
+    } else own->detached = true;
+    pthread_mutex_unlock(&world->lock);
+    TR_TRY(status);
+    return TR_OK;
+}
+
+/* --- control plane --------------------------------------------------------------------------- */
+
+tr_status tr_world_barrier(tr_world *world) {
+    TR_TRY(tr_group_run_barrier(world->control));
+    return TR_OK;
+}
+
+tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t bytes) {
+    TR_TRY(tr_group_run_broadcast(world->control, root, buffer, bytes));
+    return TR_OK;
+}
+
+/* Memory for a call that the other ranks are in as well: without it this rank gives up. */
+static tr_status take_memory(tr_world *world, size_t count, size_t size, void *out) {
+    tr_status status = tr_calloc(count, size, out);
+    if (status != TR_OK) tr_world_give_up(world, status);
+    return status;
+}
+
+/* all[size][bytes], mine in place. */
+static tr_status gather_equal(tr_world *world, void *all, size_t bytes) {
+    size_t *place;
+    TR_TRY(take_memory(world, 2 * (size_t)world->size, sizeof *place, &place));
+    for (int r = 0; r < world->size; r++) {
+        place[r] = (size_t)r * bytes;
+        place[world->size + r] = bytes;
+    }
+    tr_status status =
+        tr_group_run_gather(world->control, all, place, place + world->size, "gather");
+    free(place);
+    return status;
+}
+
+tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size_t bytes) {
+    unsigned char *own = (unsigned char *)all + (size_t)world->rank * bytes;
+    if (own != mine && bytes > 0) memmove(own, mine, bytes);
+    TR_TRY(gather_equal(world, all, bytes));
+    return TR_OK;
+}
+
+tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes, void **all,
+                                size_t *sizes) {
+    TR_TRY(tr_world_gather_all(world, &bytes, sizes, sizeof bytes));
+    size_t *offsets, total = 0;
+    unsigned char *data = NULL;
+    TR_TRY(take_memory(world, (size_t)world->size, sizeof *offsets, &offsets));
+    tr_status status = TR_OK;
+    for (int r = 0; r < world->size; r++) {
+        offsets[r] = total;
+        total += sizes[r];
+    }
+    TR_TRY_OUT(take_memory(world, total, 1, &data));
+    if (bytes > 0) memcpy(data + offsets[world->rank], mine, bytes);
+    TR_TRY_OUT(tr_group_run_gather(world->control, data, offsets, sizes, "gather"));
+    *all = data;
+    data = NULL;
+out:
+    free(data);
+    free(offsets);
+    return status;
+}
+
+tr_status tr_world_agree(tr_world *world, tr_status mine) {
+    char message[1024];
+    (void)snprintf(message, sizeof message, "%s", mine == TR_OK ? "" : tr_error_message());
+    tr_status *all;
+    TR_TRY(take_memory(world, (size_t)world->size, sizeof *all, &all));
+    all[world->rank] = mine;
+    tr_status status = gather_equal(world, all, sizeof *all);
+    int first = 0;
+    while (status == TR_OK && first < world->size && all[first] == TR_OK) first++;
+    tr_status code = status == TR_OK && first < world->size ? all[first] : TR_OK;
+    free(all);
+    TR_TRY(status);
+    if (code == TR_OK) return TR_OK;
+    TR_TRY(tr_world_broadcast(world, first, message, sizeof message));
+    /* The rank whose failure it is keeps its trace. */
+    if (first == world->rank) return mine;
+    return TR_FAIL(code, "%s", message);
+}

@@ -1,0 +1,355 @@
+/* Causal self-attention, one (batch, head) a task.
+ *
+ * A head's keys and values are packed once in FP32 (kernels.h); rows of queries then need products
+ * with the keys before them only, so the upper triangle costs nothing. Scores live in scratch, a
+ * few rows at a time, never as a whole [seq, seq]. Backward computes the scores again from the
+ * saved log-sum-exp (Dao et al. 2022, section 3.1). */
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/vec.h"
+
+enum { QUERY, KEY, VALUE };
+/* Query rows that backward handles together: the depth of the products for DK and DV. A multiple of
+ * TR_GEMM_ROWS. */
+enum { QUERIES = 48 };
+
+/* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
+ */
+typedef struct head_shape {
+    int64_t seq, dim, seq_padded, dim_padded;
+    int64_t score_step; /* floats between score rows: odd in cache lines, or all share few sets */
+    int64_t qkv_step, y_step;
+    float scale;
+} head_shape;
+
+static head_shape shape_of(const tr_attention_desc *d) {
+    int64_t model = d->heads * d->head_dim;
+    return (head_shape){.seq = d->seq,
+                        .dim = d->head_dim,
+                        .seq_padded = tr_panel_up(d->seq),
+                        .dim_padded = tr_panel_up(d->head_dim),
+                        .score_step = tr_panel_up(d->seq) | TR_PANEL,
+                        .qkv_step = 3 * model,
+                        .y_step = model,
+                        .scale = 1.0f / sqrtf((float)d->head_dim)};
+}
+
+/* Element of Q, K or V (part) of position 0 of one head. */
+static int64_t qkv_offset(const tr_attention_desc *d, int64_t batch, int64_t head, int part) {
+    return ((batch * d->seq * 3 + part) * d->heads + head) * d->head_dim;
+}
+
+static int64_t y_offset(const tr_attention_desc *d, int64_t batch, int64_t head) {
+    return (batch * d->seq * d->heads + head) * d->head_dim;
+}
+
+/* out[rows, dim] = rows of storage times factor. */
+static void load_rows(tr_dtype dtype, const void *base, int64_t offset, int64_t step, int64_t rows,
+                      int64_t dim, float factor, float *out) {
+    float in[TR_BLOCK];
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = tr_row_load(dtype, base, offset + r * step, dim, in);
+#pragma omp simd
+        for (int64_t i = 0; i < dim; i++) out[r * dim + i] = x[i] * factor;
+    }
+}
+
+/* Panels of the matrix [rows, dim]: out[dim / 16][rows_total][16], zeros past dim. */
+static void pack(const float *x, int64_t step, int64_t rows, int64_t rows_total, int64_t dim,
+                 float *out) {
+    for (int64_t p = 0; p * TR_PANEL < dim; p++) {
+        int64_t n = tr_min_i64(TR_PANEL, dim - p * TR_PANEL);
+        for (int64_t r = 0; r < rows; r++) {
+            float *to = out + (p * rows_total + r) * TR_PANEL;
+            const float *from = x + r * step + p * TR_PANEL;
+            for (int64_t i = 0; i < n; i++) to[i] = from[i];
+            for (int64_t i = n; i < TR_PANEL; i++) to[i] = 0;
+        }
+    }
+}
+
+/* A head's rows from storage: as panels of [seq, dim] in `rows`, of [dim, seq] in `columns`; either
+ * may be NULL. */
+static void pack_head(const head_shape *h, tr_dtype dtype, const void *base, int64_t offset,
+                      float *rows, float *columns) {
+    float in[TR_BLOCK];
+    for (int64_t t = 0; t < h->seq_padded; t++) {
+        const float *x =
+            t < h->seq ? tr_row_load(dtype, base, offset + t * h->qkv_step, h->dim, in) : NULL;
+        if (rows && x) pack(x, 0, 1, h->seq, h->dim, rows + t * TR_PANEL);
+        if (!columns) continue;
+        float *to = columns + t / TR_PANEL * h->dim * TR_PANEL + t % TR_PANEL;
+        for (int64_t i = 0; i < h->dim; i++) to[i * TR_PANEL] = x ? x[i] : 0.0f;
+    }
+}
+
+/* Turns a row of n scores into exp(score - largest), zeros up to `end`; returns their sum. */
+static float exponentials(const tr_cpu_kernels *kernels, float *score, int64_t n, int64_t end,
+                          float *largest) {
+    float top = tr_vec_max(score, n);
+    kernels->exponential(n, score, top, 1.0f, score);
+    for (int64_t i = n; i < end; i++) score[i] = 0;
+    *largest = top;
+    return tr_vec_sum(score, n);
+}
+
+/* Forward's memory for one thread. */
+typedef struct forward_work {
+    float *keys;                   /* [seq / 16][dim][16] */
+    float *values;                 /* [dim / 16][seq][16] */
+    float *queries, *scores, *out; /* [6, dim], [6, score_step], [6, dim_padded] */
+} forward_work;
+
+static size_t forward_layout(const head_shape *h, float *base, forward_work *work) {
+    size_t at = 0, keys = at;
+    size_t values = at += (size_t)(h->seq_padded * h->dim);
+    size_t queries = at += (size_t)(h->seq * h->dim_padded);
+    size_t scores = at += (size_t)(TR_GEMM_ROWS * h->dim);
+    size_t out = at += (size_t)(TR_GEMM_ROWS * h->score_step);
+    at += (size_t)(TR_GEMM_ROWS * h->dim_padded);
+    if (base)
+        *work =
+            (forward_work){base + keys, base + values, base + queries, base + scores, base + out};
+    return tr_align_up(at * sizeof(float));
+}
+
+static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
+                         const forward_work *w) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
+    const head_shape h = shape_of(d);
+    const void *qkv = args->t[TR_ATTENTION_QKV];
+    float *lse = (float *)args->t[TR_ATTENTION_LSE] + (batch * d->heads + head) * h.seq;
+    pack_head(&h, d->dtype, qkv, qkv_offset(d, batch, head, KEY), NULL, w->keys);
+    pack_head(&h, d->dtype, qkv, qkv_offset(d, batch, head, VALUE), w->values, NULL);
+    for (int64_t t = 0; t < h.seq; t += TR_GEMM_ROWS) {
+        int64_t rows = tr_min_i64(TR_GEMM_ROWS, h.seq - t), end = t + rows;
+        float sums[TR_GEMM_ROWS], buffer[TR_BLOCK];
+        load_rows(d->dtype, qkv, qkv_offset(d, batch, head, QUERY) + t * h.qkv_step, h.qkv_step,
+                  rows, h.dim, h.scale, w->queries);
+        kernels->gemm(rows, tr_panel_up(end) / TR_PANEL, h.dim, w->queries, h.dim, 1, w->keys,
+                      h.dim * TR_PANEL, w->scores, h.score_step, false);
+        for (int64_t r = 0; r < rows; r++) {
+            float top;
+            sums[r] = exponentials(kernels, w->scores + r * h.score_step, t + r + 1, end, &top);
+            lse[t + r] = top + logf(sums[r]);
+        }
+        kernels->gemm(rows, h.dim_padded / TR_PANEL, end, w->scores, h.score_step, 1, w->values,
+                      h.seq * TR_PANEL, w->out, h.dim_padded, false);
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t at = y_offset(d, batch, head) + (t + r) * h.y_step;
+            const float *out = w->out + r * h.dim_padded;
+            const float factor = 1.0f / sums[r];
+            float *y = tr_row_target(d->dtype, args->t[TR_ATTENTION_Y], at, buffer);
+#pragma omp simd
+            for (int64_t i = 0; i < h.dim; i++) y[i] = out[i] * factor;
+            tr_row_store(d->dtype, args->t[TR_ATTENTION_Y], at, h.dim, y);
+        }
+    }
+}
+
+static tr_status run_attention(tr_op *op, const tr_op_args *args) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const head_shape h = shape_of(d);
+    const size_t bytes = forward_layout(&h, NULL, NULL);
+#pragma omp parallel for schedule(static) num_threads(op->device->threads)
+    for (int64_t task = 0; task < d->batch * d->heads; task++) {
+        forward_work work = {0};
+        char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
+        forward_layout(&h, (float *)(void *)mine, &work);
+        head_forward(op, args, task / d->heads, task % d->heads, &work);
+    }
+    return TR_OK;
+}
+
+/* Backward's memory for one thread. */
+typedef struct backward_work {
+    float *key_columns, *value_columns; /* [seq / 16][dim][16] */
+    float *keys;                        /* [dim / 16][seq][16] */
+    float *dkeys, *dvalues;             /* [seq, dim_padded] */
+    float *queries, *dy;                /* [QUERIES, dim] */
+    float *query_panels, *dy_panels;    /* [dim / 16][QUERIES][16] */
+    float *p, *ds;                      /* [QUERIES, score_step] */
+    float *dq;                          /* [6, dim_padded] */
+} backward_work;
+
+static size_t backward_layout(const head_shape *h, float *base, backward_work *work) {
+    const int64_t size[] = {
+        h->seq_padded * h->dim,  h->seq_padded * h->dim,  h->seq * h->dim_padded,
+        h->seq * h->dim_padded,  h->seq * h->dim_padded,  QUERIES * h->dim,
+        QUERIES * h->dim,        QUERIES * h->dim_padded, QUERIES * h->dim_padded,
+        QUERIES * h->score_step, QUERIES * h->score_step, TR_GEMM_ROWS * h->dim_padded};
+    enum { PARTS = sizeof size / sizeof *size };
+    size_t at = 0, begin[PARTS];
+    for (int i = 0; i < PARTS; i++) {
+        begin[i] = at;
+        at += (size_t)size[i];
+    }
+    if (base)
+        *work =
+            (backward_work){base + begin[0], base + begin[1], base + begin[2],  base + begin[3],
+                            base + begin[4], base + begin[5], base + begin[6],  base + begin[7],
+                            base + begin[8], base + begin[9], base + begin[10], base + begin[11]};
+    return tr_align_up(at * sizeof(float));
+}
+
+/* Rounds rows of x[rows, step] times factor into one head of DQKV. */
+static void store_rows(const head_shape *h, tr_dtype dtype, void *base, int64_t offset,
+                       int64_t rows, float factor, const float *x) {
+    float buffer[TR_BLOCK];
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = offset + r * h->qkv_step;
+        float *to = tr_row_target(dtype, base, at, buffer);
+        const float *from = x + r * h->dim_padded;
+#pragma omp simd
+        for (int64_t i = 0; i < h->dim; i++) to[i] = from[i] * factor;
+        tr_row_store(dtype, base, at, h->dim, to);
+    }
+}
+
+/* One block of n <= QUERIES query rows from t0 on: stores DQ, adds to DK and DV. */
+static void block_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
+                           int64_t batch, int64_t head, int64_t t0, int64_t n,
+                           const backward_work *w) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV], *y = args->t[TR_ATTENTION_DGRAD_Y];
+    const float *lse =
+        (const float *)args->t[TR_ATTENTION_DGRAD_LSE] + (batch * d->heads + head) * h->seq;
+    const int64_t query = qkv_offset(d, batch, head, QUERY) + t0 * h->qkv_step, end = t0 + n;
+    const int64_t out = y_offset(d, batch, head) + t0 * h->y_step;
+    const int64_t panels = h->dim_padded / TR_PANEL, step = h->score_step;
+    float buffer[TR_BLOCK];
+    load_rows(d->dtype, qkv, query, h->qkv_step, n, h->dim, h->scale, w->queries);
+    load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY], out, h->y_step, n, h->dim, 1.0f, w->dy);
+    pack(w->queries, h->dim, n, QUERIES, h->dim, w->query_panels);
+    pack(w->dy, h->dim, n, QUERIES, h->dim, w->dy_panels);
+    for (int64_t g = 0; g < n; g += TR_GEMM_ROWS) {
+        int64_t rows = tr_min_i64(TR_GEMM_ROWS, n - g), seen = t0 + g + rows;
+        float *p = w->p + g * step, *ds = w->ds + g * step;
+        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL, h->dim, w->queries + g * h->dim, h->dim,
+                      1, w->key_columns, h->dim * TR_PANEL, p, step, false);
+        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL, h->dim, w->dy + g * h->dim, h->dim, 1,
+                      w->value_columns, h->dim * TR_PANEL, ds, step, false);
+        for (int64_t r = 0; r < rows; r++) {
+            /* delta = sum of P dP over the row = dO . O */
+            const float *o = tr_row_load(d->dtype, y, out + (g + r) * h->y_step, h->dim, buffer);
+            float delta = tr_vec_dot(w->dy + (g + r) * h->dim, o, h->dim);
+            int64_t first = r * step, visible = t0 + g + r + 1;
+            kernels->score_gradient(visible, lse[t0 + g + r], delta, p + first, ds + first);
+            for (int64_t i = visible; i < end; i++) p[first + i] = ds[first + i] = 0;
+        }
+        kernels->gemm(rows, panels, seen, ds, step, 1, w->keys, h->seq * TR_PANEL, w->dq,
+                      h->dim_padded, false);
+        store_rows(h, d->dtype, args->t[TR_ATTENTION_DGRAD_DQKV], query + g * h->qkv_step, rows,
+                   h->scale, w->dq);
+    }
+    for (int64_t k = 0; k < end; k += TR_GEMM_ROWS) {
+        /* Queries before key k do not see it. */
+        int64_t rows = tr_min_i64(TR_GEMM_ROWS, end - k), first = k > t0 ? k - t0 : 0;
+        kernels->gemm(rows, panels, n - first, w->p + first * step + k, 1, step,
+                      w->dy_panels + first * TR_PANEL, QUERIES * TR_PANEL,
+                      w->dvalues + k * h->dim_padded, h->dim_padded, true);
+        kernels->gemm(rows, panels, n - first, w->ds + first * step + k, 1, step,
+                      w->query_panels + first * TR_PANEL, QUERIES * TR_PANEL,
+                      w->dkeys + k * h->dim_padded, h->dim_padded, true);
+    }
+}
+
+static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const head_shape h = shape_of(d);
+    const size_t bytes = backward_layout(&h, NULL, NULL);
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV];
+    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV];
+#pragma omp parallel for schedule(static) num_threads(op->device->threads)
+    for (int64_t task = 0; task < d->batch * d->heads; task++) {
+        int64_t batch = task / d->heads, head = task % d->heads;
+        int64_t key = qkv_offset(d, batch, head, KEY), value = qkv_offset(d, batch, head, VALUE);
+        backward_work w = {0};
+        char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
+        backward_layout(&h, (float *)(void *)mine, &w);
+        pack_head(&h, d->dtype, qkv, key, w.keys, w.key_columns);
+        pack_head(&h, d->dtype, qkv, value, NULL, w.value_columns);
+        memset(w.dkeys, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
+        memset(w.dvalues, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
+        for (int64_t t = 0; t < h.seq; t += QUERIES)
+            block_backward(op, &h, args, batch, head, t, tr_min_i64(QUERIES, h.seq - t), &w);
+        store_rows(&h, d->dtype, dqkv, key, h.seq, 1.0f, w.dkeys); /* queries carry the scale */
+        store_rows(&h, d->dtype, dqkv, value, h.seq, 1.0f, w.dvalues);
+    }
+    return TR_OK;
+}
+
+/* One token's attention over the cache, one head. scores[seq]. */
+static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
+                        float *scores) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
+    const size_t element = tr_dtype_size(d->dtype);
+    const int64_t position = args->state->position, model = d->heads * d->head_dim;
+    const int64_t token = (batch * 3 * d->heads + head) * d->head_dim;
+    const int64_t cache = (batch * d->seq * d->heads + head) * d->head_dim;
+    char *const caches[] = {args->t[TR_DECODE_KCACHE], args->t[TR_DECODE_VCACHE]};
+    for (int part = 0; part < 2; part++)
+        memcpy(caches[part] + (size_t)(cache + position * model) * element,
+               (const char *)args->t[TR_DECODE_QKV] +
+                   (size_t)(token + (part + 1) * model) * element,
+               (size_t)d->head_dim * element);
+    float in_q[TR_BLOCK], in[TR_BLOCK], out[TR_BLOCK] = {0}, top;
+    const float scale = 1.0f / sqrtf((float)d->head_dim);
+    const float *q = tr_row_load(d->dtype, args->t[TR_DECODE_QKV], token, d->head_dim, in_q);
+    for (int64_t j = 0; j <= position; j++) {
+        const float *k = tr_row_load(d->dtype, caches[0], cache + j * model, d->head_dim, in);
+        scores[j] = tr_vec_dot(q, k, d->head_dim) * scale;
+    }
+    const float factor = 1.0f / exponentials(kernels, scores, position + 1, position + 1, &top);
+    for (int64_t j = 0; j <= position; j++) {
+        const float *v = tr_row_load(d->dtype, caches[1], cache + j * model, d->head_dim, in);
+        const float p = scores[j] * factor;
+#pragma omp simd
+        for (int64_t i = 0; i < d->head_dim; i++) out[i] = fmaf(p, v[i], out[i]);
+    }
+    int64_t at = (batch * d->heads + head) * d->head_dim;
+    float *y = tr_row_target(d->dtype, args->t[TR_DECODE_Y], at, in);
+    memcpy(y, out, (size_t)d->head_dim * sizeof *y);
+    tr_row_store(d->dtype, args->t[TR_DECODE_Y], at, d->head_dim, y);
+}
+
+static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
+    const tr_attention_desc *d = &op->desc.attention;
+    if (args->state->position < 0 || args->state->position >= d->seq)
+        return TR_FAIL(TR_ERR_INTERNAL, "token %lld is outside the cache of %lld",
+                       (long long)args->state->position, (long long)d->seq);
+    const size_t bytes = tr_align_up((size_t)d->seq * sizeof(float));
+    const int64_t tasks = d->batch * d->heads;
+    const int64_t work = tasks * args->state->position * d->head_dim;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, work))
+    for (int64_t task = 0; task < tasks; task++) {
+        char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
+        head_decode(op, args, task / d->heads, task % d->heads, (float *)(void *)mine);
+    }
+    return TR_OK;
+}
+
+static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t bytes_a_thread,
+                         tr_host_compute_fn compute, tr_op **out) {
+    if (desc->attention.head_dim > TR_BLOCK)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "the cpu device's attention takes heads of up to %d, not %lld", TR_BLOCK,
+                       (long long)desc->attention.head_dim);
+    size_t scratch = bytes_a_thread * (size_t)device->threads;
+    return tr_host_op_create(device, desc, 0, scratch, compute, out);
+}
+
+tr_status tr_cpu_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    const head_shape h = shape_of(&desc->attention);
+    return prepare(device, desc, forward_layout(&h, NULL, NULL), run_attention, out);
+}
+tr_status tr_cpu_prepare_attention_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    const head_shape h = shape_of(&desc->attention);
+    return prepare(device, desc, backward_layout(&h, NULL, NULL), run_attention_dgrad, out);
+}
+tr_status tr_cpu_prepare_attention_decode(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    size_t bytes = tr_align_up((size_t)desc->attention.seq * sizeof(float));
+    return prepare(device, desc, bytes, run_attention_decode, out);
+}

@@ -1,0 +1,24 @@
+/* Sums over the rows of a matrix, one number a column, in an order that does not depend on the
+ * number of threads: chunks of TR_CHUNK rows are summed apart, then added in ascending order.
+ * Private to device/cpu/. */
+#pragma once
+
+#include "device/cpu/cpu_impl.h"
+
+enum { TR_CHUNK = 128, TR_COLUMNS = 256, TR_COLUMNS_SUMS = 2 };
+
+typedef struct tr_cpu_run {
+    const tr_op *op;
+    const tr_op_args *args;
+} tr_cpu_run;
+
+/* Adds rows first_row .. first_row + rows of columns column .. column + n (n <= TR_COLUMNS) to
+ * sums[n]; a second sum, if any, lies TR_COLUMNS further. `arguments` is a tr_cpu_run. */
+typedef void (*tr_columns_fn)(const void *arguments, int64_t first_row, int64_t rows,
+                              int64_t column, int64_t n, float *sums);
+
+size_t tr_columns_scratch(int64_t rows, int64_t width, int sums);
+
+/* out[s][width] += sums over all rows, s < sums <= TR_COLUMNS_SUMS. Uses the run's scratch. */
+void tr_columns_reduce(const tr_cpu_run *run, tr_columns_fn add, int64_t rows, int64_t width,
+                       int sums, float *const *out);

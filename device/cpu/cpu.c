@@ -1,0 +1,86 @@
+/* The cpu device: its table, its opening, and what oneDNN can do here. */
+#include "device/cpu/cpu.h"
+
+#include "device/cpu/cpu_impl.h"
+
+static void close_cpu(tr_device *device) {
+    tr_cpu_device *cpu = (tr_cpu_device *)device;
+    if (cpu->stream) dnnl_stream_destroy(cpu->stream);
+    if (cpu->engine) dnnl_engine_destroy(cpu->engine);
+    tr_host_close(device);
+}
+
+static tr_status open_engine(tr_cpu_device *cpu) {
+    /* One switch for all: DNNL_MAX_CPU_ISA limits these kernels too. */
+    const unsigned isa = dnnl_get_effective_cpu_isa(), wide = dnnl_cpu_isa_avx512_core;
+    cpu->kernels = (isa & wide) == wide ? &tr_cpu_kernels_wide : &tr_cpu_kernels_base;
+    TR_DNNL(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0));
+    TR_DNNL(dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order));
+    return TR_OK;
+}
+
+static tr_status open_cpu(int ordinal, const tr_device_options *options, tr_device **out) {
+    (void)ordinal;
+    tr_device *device;
+    TR_TRY(tr_host_open(&tr_device_ops_cpu, options, sizeof(tr_cpu_device), &device));
+    tr_status status = open_engine((tr_cpu_device *)device);
+    if (status != TR_OK) {
+        close_cpu(device);
+        return status;
+    }
+    *out = device;
+    return TR_OK;
+}
+
+const char *tr_cpu_isa(void) {
+    switch (dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_all: return "all";
+    case dnnl_cpu_isa_sse41: return "sse41";
+    case dnnl_cpu_isa_avx: return "avx";
+    case dnnl_cpu_isa_avx2: return "avx2";
+    case dnnl_cpu_isa_avx2_vnni: return "avx2_vnni";
+    case dnnl_cpu_isa_avx512_mic: return "avx512_mic";
+    case dnnl_cpu_isa_avx512_mic_4ops: return "avx512_mic_4ops";
+    case dnnl_cpu_isa_avx512_core: return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni: return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16: return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx: return "avx512_core_amx";
+    default: return "generic";
+    }
+}
+
+#define TEXT_OF(x)                        #x
+#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+
+const char *tr_cpu_onednn_version(void) {
+    return VERSION_TEXT(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+}
+
+bool tr_cpu_bf16_native(void) {
+    dnnl_engine_t engine;
+    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return false;
+    dnnl_memory_desc_t matrix;
+    dnnl_matmul_desc_t matmul;
+    dnnl_primitive_desc_t primitive = NULL;
+    bool native =
+        dnnl_memory_desc_init_by_tag(&matrix, 2, (dnnl_dims_t){64, 64}, dnnl_bf16, dnnl_ab) ==
+            dnnl_success &&
+        dnnl_matmul_desc_init(&matmul, &matrix, &matrix, NULL, &matrix) == dnnl_success &&
+        dnnl_primitive_desc_create(&primitive, &matmul, NULL, engine, NULL) == dnnl_success;
+    if (primitive) dnnl_primitive_desc_destroy(primitive);
+    dnnl_engine_destroy(engine);
+    return native;
+}
+
+const tr_device_ops tr_device_ops_cpu = {
+    .kind = "cpu",
+    .open = open_cpu,
+    TR_HOST_OPS_BUT_CLOSE,
+    .close = close_cpu,
+    .prepare =
+        {
+#define TR_CPU_ENTRY(UPPER, lower) [TR_OP_##UPPER] = tr_cpu_prepare_##lower,
+            TR_OP_LIST(TR_CPU_ENTRY)
+#undef TR_CPU_ENTRY
+        },
+};

@@ -1,0 +1,57 @@
+/* What the files of device/cpu/ share. Private. */
+#pragma once
+
+#include "base/memory.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels.h"
+#include "device/host_impl.h"
+
+#include <dnnl.h>
+#include <dnnl_debug.h>
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else /* the thread counts in the loops' pragmas then go unused */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#endif
+
+typedef struct tr_cpu_device {
+    tr_host_device host;
+    const tr_cpu_kernels *kernels;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream; /* in order, in the caller's thread */
+} tr_cpu_device;
+
+#define TR_CPU_PREPARE(UPPER, lower)                                                               \
+    tr_status tr_cpu_prepare_##lower(tr_device *device, const tr_op_desc *desc, tr_op **out);
+TR_OP_LIST(TR_CPU_PREPARE)
+#undef TR_CPU_PREPARE
+
+/* Hands a failure of oneDNN on as TR_ERR_INTERNAL: shapes and types were checked before. */
+#define TR_DNNL(expr)                                                                              \
+    do {                                                                                           \
+        dnnl_status_t tr_dnnl_ = (expr);                                                           \
+        if (tr_dnnl_ != dnnl_success)                                                              \
+            return TR_FAIL(TR_ERR_INTERNAL, "oneDNN: %s failed: %s", #expr,                        \
+                           dnnl_status2str(tr_dnnl_));                                             \
+    } while (0)
+
+/* Threads for a loop over `elements` elements: one when waking the others would cost more than the
+ * loop. No result depends on it. */
+static inline int tr_cpu_threads(const tr_op *op, int64_t elements) {
+    return elements < 16384 ? 1 : op->device->threads;
+}
+
+/* This thread's index within a parallel loop. */
+static inline int tr_cpu_thread(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static inline const tr_cpu_kernels *tr_cpu_kernels_of(const tr_op *op) {
+    return ((const tr_cpu_device *)op->device)->kernels;
+}

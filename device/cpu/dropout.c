@@ -1,0 +1,98 @@
+/* DROPOUT_ADD and DROPOUT_DGRAD. The mask is a function of seed, site, step, global sample and
+ * element (base/philox.h), so it is drawn again for the gradient rather than kept. */
+#include "base/philox.h"
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/vec.h"
+
+/* scale[i] = 1/(1-p) or 0 for elements first .. first + n of one sample, n <= TR_BLOCK. */
+static void draw_mask(const tr_op *op, const tr_step_state *state, int64_t sample, int64_t first,
+                      int64_t n, float *scale) {
+    const tr_dropout_desc *d = &op->desc.dropout;
+    uint32_t bits[TR_BLOCK + 8 + 4 * 8];
+    int64_t quad = first / 4, quads = (first + n + 3) / 4 - quad;
+    tr_cpu_kernels_of(op)->philox(tr_dropout_key(state->seed, d->site), (uint64_t)quad,
+                                  tr_dropout_counter(state->step, sample), quads, bits);
+    const uint32_t threshold = tr_dropout_threshold(d->p), *from = bits + (first - 4 * quad);
+    const float kept = (float)(1.0 / (1.0 - (double)d->p));
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) scale[i] = from[i] < threshold ? kept : 0.0f;
+}
+
+static bool drops(const tr_dropout_desc *d, const tr_op_args *args) {
+    return d->p > 0 && args->state->train;
+}
+
+static int64_t row_sample(const tr_dropout_desc *d, const tr_op_args *args, int64_t row) {
+    return args->state->first_sample + args->sample + row / d->seq;
+}
+
+static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
+    const tr_dropout_desc *d = &op->desc.dropout;
+    void *const *t = args->t;
+    bool dropping = drops(d, args);
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t r = 0; r < d->rows; r++) {
+        float in_x[TR_BLOCK], in_bias[TR_BLOCK], in_residual[TR_BLOCK], sum[TR_BLOCK];
+        float scale[TR_BLOCK];
+        for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+            int64_t n = tr_min_i64(TR_BLOCK, d->width - c), at = r * d->width + c;
+            const float *value = tr_row_load(d->dtype, t[TR_DROPOUT_X], at, n, in_x);
+            if (t[TR_DROPOUT_BIAS]) {
+                const float *bias = tr_row_load(d->dtype, t[TR_DROPOUT_BIAS], c, n, in_bias);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) sum[i] = value[i] + bias[i];
+                value = sum;
+            }
+            if (dropping) {
+                draw_mask(op, args->state, row_sample(d, args, r), r % d->seq * d->width + c, n,
+                          scale);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) sum[i] = scale[i] > 0 ? value[i] * scale[i] : 0.0f;
+                value = sum;
+            }
+            float *y = tr_row_target(d->dtype, t[TR_DROPOUT_Y], at, in_x);
+            if (t[TR_DROPOUT_RESIDUAL]) {
+                const float *residual =
+                    tr_row_load(d->dtype, t[TR_DROPOUT_RESIDUAL], at, n, in_residual);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) y[i] = residual[i] + value[i];
+            } else {
+                memmove(y, value, (size_t)n * sizeof *y);
+            }
+            tr_row_store(d->dtype, t[TR_DROPOUT_Y], at, n, y);
+        }
+    }
+    return TR_OK;
+}
+
+static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
+    const tr_dropout_desc *d = &op->desc.dropout;
+    void *const *t = args->t;
+    bool dropping = drops(d, args);
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t r = 0; r < d->rows; r++) {
+        float in[TR_BLOCK], out[TR_BLOCK], scale[TR_BLOCK];
+        for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+            int64_t n = tr_min_i64(TR_BLOCK, d->width - c), at = r * d->width + c;
+            const float *dy = tr_row_load(d->dtype, t[TR_DROPOUT_DGRAD_DY], at, n, in);
+            float *dx = tr_row_target(d->dtype, t[TR_DROPOUT_DGRAD_DX], at, out);
+            if (dropping) {
+                draw_mask(op, args->state, row_sample(d, args, r), r % d->seq * d->width + c, n,
+                          scale);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) dx[i] = scale[i] > 0 ? dy[i] * scale[i] : 0.0f;
+            } else {
+                memmove(dx, dy, (size_t)n * sizeof *dx);
+            }
+            tr_row_store(d->dtype, t[TR_DROPOUT_DGRAD_DX], at, n, dx);
+        }
+    }
+    return TR_OK;
+}
+
+tr_status tr_cpu_prepare_dropout_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_dropout_add, out);
+}
+tr_status tr_cpu_prepare_dropout_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_dropout_dgrad, out);
+}

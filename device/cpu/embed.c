@@ -1,0 +1,97 @@
+/* Token and position embeddings. */
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/vec.h"
+
+static tr_status run_embed(tr_op *op, const tr_op_args *args) {
+    const tr_embed_desc *d = &op->desc.embed;
+    const int32_t *tokens = args->t[TR_EMBED_TOKENS];
+    const char *table = args->t[TR_EMBED_TABLE];
+    char *y = args->t[TR_EMBED_Y];
+    size_t bytes = (size_t)d->width * tr_dtype_size(d->dtype);
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t r = 0; r < d->rows; r++) {
+        int64_t entry = tokens[r] - d->vocab_begin;
+        if (entry >= 0 && entry < d->vocab)
+            memcpy(y + (size_t)r * bytes, table + (size_t)entry * bytes, bytes);
+        else memset(y + (size_t)r * bytes, 0, bytes);
+    }
+    return TR_OK;
+}
+
+/* Several rows may hold the same token: threads divide the columns, so that each table element is
+ * added to by one thread, in row order. */
+static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
+    enum { COLUMNS = 64 };
+    const tr_embed_desc *d = &op->desc.embed;
+    const int32_t *tokens = args->t[TR_EMBED_WGRAD_TOKENS];
+    float *table = args->t[TR_EMBED_WGRAD_DTABLE];
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t c = 0; c < d->width; c += COLUMNS) {
+        float in[COLUMNS];
+        int64_t n = tr_min_i64(COLUMNS, d->width - c);
+        for (int64_t r = 0; r < d->rows; r++) {
+            int64_t entry = tokens[r] - d->vocab_begin;
+            if (entry < 0 || entry >= d->vocab) continue;
+            const float *dy =
+                tr_row_load(d->dtype, args->t[TR_EMBED_WGRAD_DY], r * d->width + c, n, in);
+            float *to = table + entry * d->width + c;
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) to[i] += dy[i];
+        }
+    }
+    return TR_OK;
+}
+
+static tr_status run_position(tr_op *op, const tr_op_args *args) {
+    const tr_embed_desc *d = &op->desc.embed;
+    void *const *t = args->t;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t r = 0; r < d->rows; r++) {
+        float in_x[TR_BLOCK], in_table[TR_BLOCK], out[TR_BLOCK];
+        int64_t row = r * d->width;
+        int64_t entry = (d->decode ? args->state->position : r % d->seq) * d->width;
+        for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+            int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
+            const float *x = tr_row_load(d->dtype, t[TR_POSITION_X], row + c, n, in_x);
+            const float *e = tr_row_load(d->dtype, t[TR_POSITION_TABLE], entry + c, n, in_table);
+            float *y = tr_row_target(d->dtype, t[TR_POSITION_Y], row + c, out);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] + e[i];
+            tr_row_store(d->dtype, t[TR_POSITION_Y], row + c, n, y);
+        }
+    }
+    return TR_OK;
+}
+
+static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
+    const tr_embed_desc *d = &op->desc.embed;
+    float *table = args->t[TR_POSITION_WGRAD_DTABLE];
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t s = 0; s < d->seq; s++) {
+        float in[TR_BLOCK];
+        for (int64_t r = s; r < d->rows; r += d->seq) {
+            for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+                int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
+                const float *dy =
+                    tr_row_load(d->dtype, args->t[TR_POSITION_WGRAD_DY], r * d->width + c, n, in);
+                float *to = table + s * d->width + c;
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) to[i] += dy[i];
+            }
+        }
+    }
+    return TR_OK;
+}
+
+tr_status tr_cpu_prepare_embed(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_embed, out);
+}
+tr_status tr_cpu_prepare_embed_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_embed_wgrad, out);
+}
+tr_status tr_cpu_prepare_position(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_position, out);
+}
+tr_status tr_cpu_prepare_position_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_position_wgrad, out);
+}

@@ -1,0 +1,178 @@
+/* The kernels of kernels.h, for whatever instruction set the including file is compiled for; it
+ * names the table TR_KERNELS. */
+#include "device/cpu/kernels.h"
+#include "device/cpu/vec.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+/* 2u of gelu(x) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of Hendrycks
+ * and Gimpel (2016) through tanh(u) = 2 / (1 + exp(-2u)) - 1, which loses no digit at either end.
+ */
+static const float gelu_slope = 1.5957691216057308f, gelu_cubic = 0.044715f;
+
+static void gelu(int64_t n, const float *x, float *y) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i], u2 = gelu_slope * (v + gelu_cubic * v * v * v);
+        y[i] = v / (1.0f + tr_expf(-u2));
+    }
+}
+
+static void gelu_dgrad(int64_t n, const float *dy, const float *x, float *dx) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        /* s = 1 / (1 + e); gelu' = s + x s (1 - s) (2u)', with 1 - s = e s. */
+        float v = x[i], u2 = gelu_slope * (v + gelu_cubic * v * v * v);
+        float z = -u2 > 80.0f ? 80.0f : -u2; /* e s s below must not be infinity times 0 */
+        float e = tr_expf(z), s = 1.0f / (1.0f + e);
+        float du2 = gelu_slope * (1.0f + 3.0f * gelu_cubic * v * v);
+        dx[i] = dy[i] * (s + v * (e * s) * s * du2);
+    }
+}
+
+static void exponential(int64_t n, const float *x, float shift, float factor, float *y) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = tr_expf(x[i] - shift) * factor;
+}
+
+static void score_gradient(int64_t n, float lse, float delta, float *p, float *ds) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = tr_expf(p[i] - lse);
+        ds[i] = p[i] * (ds[i] - delta);
+    }
+}
+
+/* Numbers of 32 bits in lanes of 64, one counter a lane. */
+#if defined __AVX512F__
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef uint64_t lanes __attribute__((vector_size(8 * LANES)));
+
+/* 64-bit products of the lanes' low halves. */
+static inline lanes multiply(lanes a, lanes b) {
+#if defined __AVX512F__
+    return (lanes)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif defined __AVX2__
+    return (lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+    return (a & 0xffffffffu) * (b & 0xffffffffu);
+#endif
+}
+
+/* tr_philox4x32 (base/philox.h), LANES counters at a time. */
+static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
+    const lanes low_half = (lanes){0} + 0xffffffffu;
+    const lanes m0 = (lanes){0} + 0xD2511F53u, m1 = (lanes){0} + 0xCD9E8D57u;
+    lanes index;
+    for (int i = 0; i < LANES; i++) index[i] = (uint64_t)i;
+    for (int64_t q = 0; q < quads; q += LANES) {
+        lanes counter = index + (first + (uint64_t)q);
+        lanes c0 = counter & low_half, c1 = counter >> 32;
+        lanes c2 = (lanes){0} + (high & 0xffffffffu), c3 = (lanes){0} + (high >> 32);
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        for (int round = 0; round < 10; round++) {
+            /* High halves of c0 and c2 may hold products' high halves: multiply ignores them. */
+            lanes p0 = multiply(m0, c0), p1 = multiply(m1, c2);
+            c0 = (p1 >> 32) ^ c1 ^ k0;
+            c2 = (p0 >> 32) ^ c3 ^ k1;
+            c1 = p1 & low_half;
+            c3 = p0 & low_half;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        /* Two results a lane: a quad is 128 bits, in pairs of lanes. */
+        lanes even = c0 | c1 << 32, odd = c2 | c3 << 32;
+        uint64_t pairs[2 * LANES];
+        for (int i = 0; i < LANES; i++) {
+            pairs[2 * i] = even[i];
+            pairs[2 * i + 1] = odd[i];
+        }
+        memcpy(bits + 4 * q, pairs, sizeof pairs);
+    }
+}
+
+#if defined __AVX512F__
+typedef float strip __attribute__((vector_size(64)));
+typedef float strip_any __attribute__((vector_size(64), aligned(4), may_alias));
+enum { STRIPS = 1 };
+static inline strip multiply_add(strip a, strip b, strip c) {
+    return (strip)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#else
+typedef tr_v8 strip;
+typedef tr_v8_any strip_any;
+enum { STRIPS = 2 };
+static inline strip multiply_add(strip a, strip b, strip c) {
+    return tr_v8_fma(a, b, c);
+}
+#endif
+enum { STRIP = TR_PANEL / STRIPS };
+
+/* A tile of C in registers: `rows` and `panels` are constants after inlining. */
+static inline __attribute__((always_inline)) void
+gemm_tile(int rows, int panels, int64_t k, const float *a, int64_t row_step, int64_t column_step,
+          const float *b, int64_t panel_step, float *c, int64_t ldc, bool accumulate) {
+    strip sum[TR_GEMM_ROWS][2 * STRIPS];
+    const int strips = panels * STRIPS;
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int s = 0; s < strips; s++)
+            sum[i][s] =
+                accumulate ? (strip) * (const strip_any *)(c + i * ldc + s * STRIP) : (strip){0};
+    for (int64_t j = 0; j < k; j++) {
+        strip right[2 * STRIPS];
+#pragma GCC unroll 4
+        for (int s = 0; s < strips; s++)
+            right[s] = *(const strip_any *)(b + s / STRIPS * panel_step + j * TR_PANEL +
+                                            s % STRIPS * STRIP);
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++) {
+            strip left = (strip){0} + a[i * row_step + j * column_step];
+#pragma GCC unroll 4
+            for (int s = 0; s < strips; s++) sum[i][s] = multiply_add(left, right[s], sum[i][s]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int s = 0; s < strips; s++) *(strip_any *)(c + i * ldc + s * STRIP) = sum[i][s];
+}
+
+static void gemm(int64_t rows, int64_t panels, int64_t k, const float *a, int64_t row_step,
+                 int64_t column_step, const float *b, int64_t panel_step, float *c, int64_t ldc,
+                 bool accumulate) {
+#define TILE(n, p)                                                                                 \
+    gemm_tile(n, p, k, a, row_step, column_step, b, panel_step, c, ldc, accumulate);               \
+    break
+    int64_t p = 0;
+    if (STRIPS == 1 && rows == TR_GEMM_ROWS) /* registers for two panels at once */
+        for (; p + 2 <= panels; p += 2, b += 2 * panel_step, c += 2 * TR_PANEL)
+            gemm_tile(TR_GEMM_ROWS, 2, k, a, row_step, column_step, b, panel_step, c, ldc,
+                      accumulate);
+    for (; p < panels; p++, b += panel_step, c += TR_PANEL) {
+        switch (rows) {
+        case 6: TILE(6, 1);
+        case 5: TILE(5, 1);
+        case 4: TILE(4, 1);
+        case 3: TILE(3, 1);
+        case 2: TILE(2, 1);
+        default: TILE(1, 1);
+        }
+    }
+#undef TILE
+}
+
+const tr_cpu_kernels TR_KERNELS = {
+    .gelu = gelu,
+    .gelu_dgrad = gelu_dgrad,
+    .exponential = exponential,
+    .score_gradient = score_gradient,
+    .philox = philox,
+    .gemm = gemm,
+};

@@ -1,0 +1,259 @@
+/* MATMUL through oneDNN.
+ *
+ * Transposition and leading dimensions are strides of the memory descriptors, accumulation is the
+ * sum post-op. Where oneDNN has only its unoptimised implementation for a layout, the operand is
+ * first copied to a dense, untransposed one in scratch; where it has no BF16 product (before
+ * AVX-512), operands are widened to FP32 in scratch, and the result is rounded once. */
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/vec.h"
+
+#include <string.h>
+
+typedef struct matrix {
+    int64_t rows, columns, ld; /* as multiplied: after transposition; ld of the stored matrix */
+    bool transposed;
+    tr_dtype dtype;
+} matrix;
+
+/* How an operand reaches the product. */
+typedef struct operand {
+    matrix given, used;
+    bool copied; /* given differs from used: through scratch at `offset` */
+    size_t offset;
+    dnnl_memory_t memory; /* the product's view of `used` */
+} operand;
+
+enum { SRC, WEIGHTS, DST, BIAS, OPERANDS };
+static const int dnnl_argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                            DNNL_ARG_BIAS};
+static const int tensor_index[OPERANDS] = {TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS};
+
+typedef struct cpu_matmul {
+    tr_host_op host;
+    operand operands[OPERANDS];
+    int count; /* OPERANDS without bias: one less */
+    dnnl_primitive_t primitive;
+    dnnl_memory_t scratchpad;
+    dnnl_exec_arg_t arguments[OPERANDS + 1];
+} cpu_matmul;
+
+/* oneDNN takes its number of threads from the calling thread's OpenMP setting: at planning for the
+ * division of work, at run for the team. Returns the setting before. */
+static int set_threads(int threads) {
+#ifdef _OPENMP
+    int before = omp_get_max_threads();
+    if (before != threads) omp_set_num_threads(threads);
+    return before;
+#else
+    return threads;
+#endif
+}
+
+static dnnl_data_type_t dnnl_type(tr_dtype dtype) {
+    return dtype == TR_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static tr_status describe(const matrix *x, dnnl_memory_desc_t *out) {
+    dnnl_dims_t dims = {x->rows, x->columns};
+    dnnl_dims_t strides = {x->transposed ? 1 : x->ld, x->transposed ? x->ld : 1};
+    TR_DNNL(dnnl_memory_desc_init_by_strides(out, 2, dims, dnnl_type(x->dtype), strides));
+    return TR_OK;
+}
+
+/* Looks for an optimised implementation of the product of the operands as `used`; *out is NULL when
+ * there is none. */
+static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine,
+                                dnnl_primitive_desc_t *out) {
+    *out = NULL;
+    dnnl_memory_desc_t descs[OPERANDS];
+    for (int i = 0; i < op->count; i++) TR_TRY(describe(&op->operands[i].used, &descs[i]));
+    dnnl_matmul_desc_t matmul;
+    TR_DNNL(dnnl_matmul_desc_init(&matmul, &descs[SRC], &descs[WEIGHTS],
+                                  op->count > BIAS ? &descs[BIAS] : NULL, &descs[DST]));
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t post_ops = NULL;
+    tr_status status = TR_ERR_INTERNAL;
+    if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
+        dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success ||
+        dnnl_post_ops_create(&post_ops) != dnnl_success ||
+        (op->host.base.desc.matmul.accumulate &&
+         dnnl_post_ops_append_sum(post_ops, 1.0f) != dnnl_success) ||
+        dnnl_primitive_attr_set_post_ops(attr, post_ops) != dnnl_success) {
+        status = TR_FAIL(TR_ERR_INTERNAL, "oneDNN: the matmul's attributes could not be made");
+        goto out;
+    }
+    status = TR_OK;
+    dnnl_primitive_desc_t found;
+    if (dnnl_primitive_desc_create(&found, &matmul, attr, engine, NULL) != dnnl_success) goto out;
+    const char *name = "";
+    dnnl_primitive_desc_query(found, dnnl_query_impl_info_str, 0, &name);
+    if (strncmp(name, "ref", 3) == 0) dnnl_primitive_desc_destroy(found);
+    else *out = found;
+out:
+    if (post_ops) dnnl_post_ops_destroy(post_ops);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static void use_dense(operand *x, tr_dtype dtype) {
+    x->used = (matrix){x->given.rows, x->given.columns, x->given.columns, false, dtype};
+    x->copied = true;
+}
+
+/* Finds a product: as given; with dense copies of transposed operands; with all in FP32. */
+static tr_status choose(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitive_desc_t *out) {
+    TR_TRY(find_primitive(op, engine, out));
+    if (*out) return TR_OK;
+    for (int i = SRC; i <= WEIGHTS; i++) {
+        operand *x = &op->operands[i];
+        if (x->given.transposed) use_dense(x, x->given.dtype);
+    }
+    TR_TRY(find_primitive(op, engine, out));
+    if (*out) return TR_OK;
+    for (int i = 0; i < op->count; i++) {
+        operand *x = &op->operands[i];
+        if (x->given.dtype != TR_F32 || i == SRC || i == WEIGHTS) use_dense(x, TR_F32);
+    }
+    TR_TRY(find_primitive(op, engine, out));
+    if (*out) return TR_OK;
+    return TR_FAIL(TR_ERR_DEVICE, "oneDNN has no optimised FP32 matmul on this processor (%s)",
+                   tr_cpu_isa());
+}
+
+/* Copies `rows` x `columns` elements of x to dense FP32 or BF16 storage. A transposed matrix is
+ * read in squares, so that both sides stay in the cache. */
+static void copy_dense(const tr_op *op, const operand *x, const void *from, void *to) {
+    enum { SQUARE = 32 };
+    const matrix *g = &x->given;
+    const int64_t count = g->rows * g->columns;
+    if (!g->transposed) {
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
+        for (int64_t r = 0; r < g->rows; r++) {
+            float in[TR_BLOCK];
+            for (int64_t c = 0; c < g->columns; c += TR_BLOCK) {
+                int64_t n = tr_min_i64(TR_BLOCK, g->columns - c), at = r * g->columns + c;
+                const float *row = tr_row_load(g->dtype, from, r * g->ld + c, n, in);
+                if (x->used.dtype == TR_F32) memcpy((float *)to + at, row, (size_t)n * sizeof *row);
+                else tr_row_store(x->used.dtype, to, at, n, row);
+            }
+        }
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
+    for (int64_t r = 0; r < g->rows; r += SQUARE) {
+        float square[SQUARE][SQUARE], in[SQUARE], out[SQUARE];
+        int64_t nr = tr_min_i64(SQUARE, g->rows - r);
+        for (int64_t c = 0; c < g->columns; c += SQUARE) {
+            int64_t nc = tr_min_i64(SQUARE, g->columns - c);
+            for (int64_t j = 0; j < nc; j++) {
+                const float *line = tr_row_load(g->dtype, from, (c + j) * g->ld + r, nr, in);
+                for (int64_t i = 0; i < nr; i++) square[i][j] = line[i];
+            }
+            for (int64_t i = 0; i < nr; i++) {
+                int64_t at = (r + i) * g->columns + c;
+                float *target = tr_row_target(x->used.dtype, to, at, out);
+                memcpy(target, square[i], (size_t)nc * sizeof(float));
+                tr_row_store(x->used.dtype, to, at, nc, target);
+            }
+        }
+    }
+}
+
+/* Rounds the FP32 product in scratch into C. */
+static void store_product(const tr_op *op, const operand *x, const float *from, void *to) {
+    const matrix *g = &x->given;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, g->rows * g->columns))
+    for (int64_t r = 0; r < g->rows; r++)
+        tr_row_store(g->dtype, to, r * g->ld, g->columns, from + r * g->columns);
+}
+
+static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
+    cpu_matmul *op = (cpu_matmul *)base;
+    char *scratch = args->scratch;
+    for (int i = 0; i < op->count; i++) {
+        operand *x = &op->operands[i];
+        void *tensor = args->t[tensor_index[i]];
+        if (x->copied && i != DST) copy_dense(base, x, tensor, scratch + x->offset);
+        TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
+    }
+    TR_DNNL(dnnl_memory_set_data_handle(op->scratchpad, scratch));
+    int before = set_threads(base->device->threads);
+    dnnl_status_t done = dnnl_primitive_execute(
+        op->primitive, ((tr_cpu_device *)base->device)->stream, op->count + 1, op->arguments);
+    set_threads(before);
+    TR_DNNL(done);
+    const operand *c = &op->operands[DST];
+    if (c->copied)
+        store_product(base, c, (const float *)(void *)(scratch + c->offset), args->t[TR_MATMUL_C]);
+    return TR_OK;
+}
+
+static void release_matmul(tr_op *base) {
+    cpu_matmul *op = (cpu_matmul *)base;
+    if (op->primitive) dnnl_primitive_destroy(op->primitive);
+    if (op->scratchpad) dnnl_memory_destroy(op->scratchpad);
+    for (int i = 0; i < OPERANDS; i++)
+        if (op->operands[i].memory) dnnl_memory_destroy(op->operands[i].memory);
+    free(op);
+}
+
+/* Makes the primitive and its memory objects, and lays out scratch: oneDNN's, then the copies. */
+static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitive_desc_t found) {
+    TR_DNNL(dnnl_primitive_create(&op->primitive, found));
+    const dnnl_memory_desc_t *pad =
+        dnnl_primitive_desc_query_md(found, dnnl_query_scratchpad_md, 0);
+    size_t bytes = tr_align_up(dnnl_memory_desc_get_size(pad));
+    TR_DNNL(dnnl_memory_create(&op->scratchpad, pad, engine, DNNL_MEMORY_NONE));
+    for (int i = 0; i < op->count; i++) {
+        operand *x = &op->operands[i];
+        dnnl_memory_desc_t desc;
+        TR_TRY(describe(&x->used, &desc));
+        TR_DNNL(dnnl_memory_create(&x->memory, &desc, engine, DNNL_MEMORY_NONE));
+        op->arguments[i] = (dnnl_exec_arg_t){dnnl_argument[i], x->memory};
+        if (!x->copied) continue;
+        x->offset = bytes;
+        bytes += tr_align_up((size_t)x->used.rows * (size_t)x->used.columns *
+                             tr_dtype_size(x->used.dtype));
+    }
+    op->arguments[op->count] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, op->scratchpad};
+    op->host.base.scratch_bytes = bytes;
+    return TR_OK;
+}
+
+tr_status tr_cpu_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    const tr_matmul_desc *d = &desc->matmul;
+    tr_op *base;
+    TR_TRY(tr_host_op_create(device, desc, sizeof(cpu_matmul), 0, run_matmul, &base));
+    base->release = release_matmul;
+    cpu_matmul *op = (cpu_matmul *)base;
+    op->count = d->bias ? OPERANDS : BIAS;
+    const matrix given[OPERANDS] = {
+        [SRC] = {d->m, d->k,
+                 d->lda       ? d->lda
+                 : d->trans_a ? d->m
+                              : d->k,
+                 d->trans_a, d->a},
+        [WEIGHTS] = {d->k, d->n,
+                     d->ldb       ? d->ldb
+                     : d->trans_b ? d->k
+                                  : d->n,
+                     d->trans_b, d->b},
+        [DST] = {d->m, d->n, d->ldc ? d->ldc : d->n, false, d->c},
+        [BIAS] = {1, d->n, d->n, false, d->b},
+    };
+    for (int i = 0; i < OPERANDS; i++)
+        op->operands[i] = (operand){.given = given[i], .used = given[i]};
+
+    dnnl_engine_t engine = ((tr_cpu_device *)device)->engine;
+    dnnl_primitive_desc_t found = NULL;
+    int before = set_threads(device->threads);
+    tr_status status;
+    TR_TRY_OUT(choose(op, engine, &found));
+    TR_TRY_OUT(finish_plan(op, engine, found));
+    *out = base;
+out:
+    set_threads(before);
+    if (found) dnnl_primitive_desc_destroy(found);
+    if (status != TR_OK) release_matmul(base);
+    return status;
+}

@@ -1,0 +1,134 @@
+/* Layer normalisation (Ba, Kiros and Hinton 2016): LAYERNORM, _DGRAD, _WGRAD. */
+#include "device/cpu/columns.h"
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/vec.h"
+
+/* Sum over the row of X from `from` on, or of (X - mean)^2. */
+static float row_sum(const tr_layernorm_desc *d, const void *x_base, int64_t from) {
+    float buffer[TR_BLOCK], sum = 0;
+    for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+        int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
+        sum += tr_vec_sum(tr_row_load(d->dtype, x_base, from + c, n, buffer), n);
+    }
+    return sum;
+}
+
+static float row_variance(const tr_layernorm_desc *d, const void *x_base, int64_t from,
+                          float mean) {
+    float buffer[TR_BLOCK], centred[TR_BLOCK], sum = 0;
+    for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+        int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
+        const float *x = tr_row_load(d->dtype, x_base, from + c, n, buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) centred[i] = x[i] - mean;
+        sum += tr_vec_dot(centred, centred, n);
+    }
+    return sum / (float)d->width;
+}
+
+static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
+    const tr_layernorm_desc *d = &op->desc.layernorm;
+    float *means = args->t[TR_LN_MEAN], *rstds = args->t[TR_LN_RSTD];
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t r = 0; r < d->rows; r++) {
+        float in[TR_BLOCK], in_gamma[TR_BLOCK], in_beta[TR_BLOCK], out[TR_BLOCK];
+        int64_t row = r * d->width;
+        float mean = row_sum(d, args->t[TR_LN_X], row) / (float)d->width;
+        float rstd = 1.0f / sqrtf(row_variance(d, args->t[TR_LN_X], row, mean) + d->eps);
+        for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+            int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
+            const float *x = tr_row_load(d->dtype, args->t[TR_LN_X], row + c, n, in);
+            const float *gamma = tr_row_load(d->dtype, args->t[TR_LN_GAMMA], c, n, in_gamma);
+            const float *beta = tr_row_load(d->dtype, args->t[TR_LN_BETA], c, n, in_beta);
+            float *y = tr_row_target(d->dtype, args->t[TR_LN_Y], row + c, out);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+            tr_row_store(d->dtype, args->t[TR_LN_Y], row + c, n, y);
+        }
+        means[r] = mean;
+        rstds[r] = rstd;
+    }
+    return TR_OK;
+}
+
+/* DX = rstd (g - mean(g) - xhat mean(g xhat)), g = DY * GAMMA. */
+static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
+    const tr_layernorm_desc *d = &op->desc.layernorm;
+    const float *means = args->t[TR_LN_DGRAD_MEAN], *rstds = args->t[TR_LN_DGRAD_RSTD];
+    const void *residual_base = args->t[TR_LN_DGRAD_RESIDUAL];
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t r = 0; r < d->rows; r++) {
+        float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK], xhat[TR_BLOCK];
+        int64_t row = r * d->width;
+        float mean = means[r], rstd = rstds[r], sum_g = 0, sum_gx = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            float mean_g = sum_g / (float)d->width, mean_gx = sum_gx / (float)d->width;
+            for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
+                int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
+                const float *dy = tr_row_load(d->dtype, args->t[TR_LN_DGRAD_DY], row + c, n, in_dy);
+                const float *x = tr_row_load(d->dtype, args->t[TR_LN_DGRAD_X], row + c, n, in_x);
+                const float *gamma =
+                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_GAMMA], c, n, in_gamma);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) {
+                    g[i] = dy[i] * gamma[i];
+                    xhat[i] = (x[i] - mean) * rstd;
+                }
+                if (pass == 0) {
+                    sum_g += tr_vec_sum(g, n);
+                    sum_gx += tr_vec_dot(g, xhat, n);
+                    continue;
+                }
+                const float *residual =
+                    residual_base ? tr_row_load(d->dtype, residual_base, row + c, n, in_x) : NULL;
+                float *dx = tr_row_target(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, in_dy);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) {
+                    float v = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
+                    dx[i] = residual ? v + residual[i] : v;
+                }
+                tr_row_store(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, n, dx);
+            }
+        }
+    }
+    return TR_OK;
+}
+
+static void layernorm_wgrad_rows(const void *arguments, int64_t first_row, int64_t rows,
+                                 int64_t column, int64_t n, float *sums) {
+    const tr_cpu_run *run = arguments;
+    const tr_layernorm_desc *d = &run->op->desc.layernorm;
+    void *const *t = run->args->t;
+    const float *means = t[TR_LN_WGRAD_MEAN], *rstds = t[TR_LN_WGRAD_RSTD];
+    float *dgamma = sums, *dbeta = sums + TR_COLUMNS;
+    float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
+    for (int64_t r = first_row; r < first_row + rows; r++) {
+        int64_t at = r * d->width + column;
+        const float *dy = tr_row_load(d->dtype, t[TR_LN_WGRAD_DY], at, n, in_dy);
+        const float *x = tr_row_load(d->dtype, t[TR_LN_WGRAD_X], at, n, in_x);
+        float mean = means[r], rstd = rstds[r];
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            dgamma[i] += dy[i] * ((x[i] - mean) * rstd);
+            dbeta[i] += dy[i];
+        }
+    }
+}
+
+static tr_status run_layernorm_wgrad(tr_op *op, const tr_op_args *args) {
+    const tr_layernorm_desc *d = &op->desc.layernorm;
+    float *out[] = {args->t[TR_LN_WGRAD_DGAMMA], args->t[TR_LN_WGRAD_DBETA]};
+    tr_columns_reduce(&(tr_cpu_run){op, args}, layernorm_wgrad_rows, d->rows, d->width, 2, out);
+    return TR_OK;
+}
+
+tr_status tr_cpu_prepare_layernorm(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_layernorm, out);
+}
+tr_status tr_cpu_prepare_layernorm_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_layernorm_dgrad, out);
+}
+tr_status tr_cpu_prepare_layernorm_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    size_t scratch = tr_columns_scratch(desc->layernorm.rows, desc->layernorm.width, 2);
+    return tr_host_op_create(device, desc, 0, scratch, run_layernorm_wgrad, out);
+}

@@ -1,0 +1,57 @@
+/* SUMSQ, STEP_FINISH and ADAMW. */
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/vec.h"
+#include "device/elementwise.h"
+
+static tr_status run_sumsq(tr_op *op, const tr_op_args *args) {
+    int64_t count = op->desc.sumsq.count, blocks = (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
+    const float *x = args->t[TR_SUMSQ_X];
+    double *partial = args->scratch, *out = args->t[TR_SUMSQ_OUT], sum = 0;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t from = b * TR_SUMSQ_BLOCK;
+        partial[b] = tr_sumsq_block(x + from, tr_min_i64(TR_SUMSQ_BLOCK, count - from));
+    }
+    for (int64_t b = 0; b < blocks; b++) sum += partial[b];
+    *out = sum;
+    return TR_OK;
+}
+
+static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
+    const tr_step_finish_desc *d = &op->desc.step_finish;
+    tr_step_finish(args->t[TR_STEP_FINISH_LOSSES], d->losses, args->t[TR_STEP_FINISH_NORMS],
+                   d->norms, args->t[TR_STEP_FINISH_STATE]);
+    return TR_OK;
+}
+
+static tr_status run_adamw(tr_op *op, const tr_op_args *args) {
+    /* Copies: through the pointers, each store to MASTER could change them. */
+    const tr_adamw_desc d = op->desc.adamw;
+    const tr_step_state state = *args->state;
+    if (state.skip) return TR_OK;
+    const float *grad = args->t[TR_ADAMW_GRAD];
+    float *master = args->t[TR_ADAMW_MASTER], *m = args->t[TR_ADAMW_M], *v = args->t[TR_ADAMW_V];
+    void *value = args->t[TR_ADAMW_VALUE] == master ? NULL : args->t[TR_ADAMW_VALUE];
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
+    for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
+        int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
+#pragma omp simd
+        for (int64_t i = at; i < end; i++)
+            tr_adamw_element(&d, &state, grad[i], &master[i], &m[i], &v[i]);
+        if (value && d.dtype == TR_F32)
+            memcpy((float *)value + at, master + at, (size_t)(end - at) * sizeof(float));
+        else if (value) tr_row_store(d.dtype, value, at, end - at, master + at);
+    }
+    return TR_OK;
+}
+
+tr_status tr_cpu_prepare_sumsq(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    size_t blocks = ((size_t)desc->sumsq.count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
+    return tr_host_op_create(device, desc, 0, blocks * sizeof(double), run_sumsq, out);
+}
+tr_status tr_cpu_prepare_step_finish(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_step_finish, out);
+}
+tr_status tr_cpu_prepare_adamw(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_adamw, out);
+}

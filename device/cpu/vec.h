@@ -1,0 +1,132 @@
+/* Rows of numbers on the host: loads and stores of either storage type, sums in a fixed order, and
+ * an exponential that vectorises. Private to device/cpu/.
+ *
+ * Sums use explicit vectors, so their order depends on the length alone, not on the compiler, the
+ * alignment or the number of threads. Element-wise loops are plain loops: each element's arithmetic
+ * is the same in any vector width. */
+#pragma once
+
+#include "base/dtype.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
+
+/* Elements that a loop handles at a time, in buffers on the stack when the storage is BF16. */
+enum { TR_BLOCK = 1024 };
+
+typedef float tr_v8 __attribute__((vector_size(32)));
+/* The same at any address, over memory of type float. */
+typedef float tr_v8_any __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* a * b + c per lane, rounded once where the processor can. */
+static inline tr_v8 tr_v8_fma(tr_v8 a, tr_v8 b, tr_v8 c) {
+#ifdef __FMA__
+    return (tr_v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* Lanes added as a tree. */
+static inline float tr_v8_sum(tr_v8 v) {
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
+/* Sum of x[n]: element i goes to lane i % 16. */
+static inline float tr_vec_sum(const float *x, int64_t n) {
+    tr_v8 low = {0}, high = {0};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        low += *(const tr_v8_any *)(x + i);
+        high += *(const tr_v8_any *)(x + i + 8);
+    }
+    float tail = 0;
+    for (; i < n; i++) tail += x[i];
+    return tr_v8_sum(low + high) + tail;
+}
+
+/* Sum of x[n] * y[n], ordered as tr_vec_sum. */
+static inline float tr_vec_dot(const float *x, const float *y, int64_t n) {
+    tr_v8 low = {0}, high = {0};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        low = tr_v8_fma(*(const tr_v8_any *)(x + i), *(const tr_v8_any *)(y + i), low);
+        high = tr_v8_fma(*(const tr_v8_any *)(x + i + 8), *(const tr_v8_any *)(y + i + 8), high);
+    }
+    float tail = 0;
+    for (; i < n; i++) tail += x[i] * y[i];
+    return tr_v8_sum(low + high) + tail;
+}
+
+/* Largest of x[n], -infinity for none. A NaN may be passed over: whoever uses the maximum to shift
+ * an exponent meets it again. */
+static inline float tr_vec_max(const float *x, int64_t n) {
+    float largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
+/* e^x within 1.5 ulp, subnormal results and overflow included; NaN stays NaN.
+ * x = k ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, so that k times the first is exact), then
+ * the Taylor series to r^7, whose remainder r^8/8! is 0.09 ulp at most, and 2^k in two factors,
+ * each of which is a normal number. */
+static inline __attribute__((always_inline)) float tr_expf(float x) {
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -104.0f ? -104.0f : x;
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float shifted = x * 1.44269504f + magic, k = shifted - magic;
+    float r = fmaf(k, -0x1.62ep-1f, x);      /* ln 2, first 12 bits */
+    r = fmaf(k, -0x1.0bfbe8e7bcd5ep-15f, r); /* ln 2, the rest */
+    float p = 1.0f / 5040;
+    p = fmaf(p, r, 1.0f / 720);
+    p = fmaf(p, r, 1.0f / 120);
+    p = fmaf(p, r, 1.0f / 24);
+    p = fmaf(p, r, 1.0f / 6);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    int32_t bits, half;
+    memcpy(&bits, &shifted, sizeof bits);
+    int32_t exponent = bits - 0x4B400000; /* the integer k */
+    half = exponent >> 1;
+    int32_t first = (int32_t)((uint32_t)(half + 127) << 23);
+    int32_t second = (int32_t)((uint32_t)(exponent - half + 127) << 23);
+    float scale1, scale2;
+    memcpy(&scale1, &first, sizeof scale1);
+    memcpy(&scale2, &second, sizeof scale2);
+    return p * scale1 * scale2;
+}
+
+/* Elements offset .. offset + n of storage at `base` as FP32: the memory itself, or widened into
+ * buffer[n]. */
+static inline const float *tr_row_load(tr_dtype dtype, const void *base, int64_t offset, int64_t n,
+                                       float *buffer) {
+    if (dtype == TR_F32) return (const float *)base + offset;
+    const uint16_t *from = (const uint16_t *)base + offset;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) buffer[i] = tr_bf16_to_f32(from[i]);
+    return buffer;
+}
+
+/* Where to write FP32 results for elements from `offset` on: the memory itself, or buffer. */
+static inline float *tr_row_target(tr_dtype dtype, void *base, int64_t offset, float *buffer) {
+    return dtype == TR_F32 ? (float *)base + offset : buffer;
+}
+
+/* Rounds what was written to tr_row_target's buffer into storage; nothing to do for FP32. */
+static inline void tr_row_store(tr_dtype dtype, void *base, int64_t offset, int64_t n,
+                                const float *written) {
+    if (dtype == TR_F32) return;
+    uint16_t *to = (uint16_t *)base + offset;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) to[i] = tr_f32_to_bf16(written[i]);
+}
+
+static inline int64_t tr_min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}

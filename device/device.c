@@ -1,0 +1,108 @@
+#include "base/memory.h"
+#include "device/device_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Splits "cuda:1" into the table and ordinal 1. Host devices have no ordinal. */
+static const tr_device_ops *find_ops(const char *name, int *ordinal) {
+    *ordinal = 0;
+    if (strcmp(name, "cpu") == 0) return &tr_device_ops_cpu;
+    if (strcmp(name, "ref") == 0) return &tr_device_ops_ref;
+    if (strncmp(name, "cuda", 4) != 0) return NULL;
+    if (name[4] == '\0') return &tr_device_ops_cuda;
+    if (name[4] != ':' || name[5] < '0' || name[5] > '9') return NULL;
+    char *end;
+    long n = strtol(name + 5, &end, 10);
+    if (*end != '\0' || n > 9999) return NULL;
+    *ordinal = (int)n;
+    return &tr_device_ops_cuda;
+}
+
+tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out) {
+    *out = NULL;
+    int ordinal;
+    const tr_device_ops *ops = find_ops(name, &ordinal);
+    if (!ops)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "there is no device called \"%s\": use cpu, ref, cuda or cuda:N", name);
+    if (options->threads < 1)
+        return TR_FAIL(TR_ERR_INTERNAL, "a device needs at least one thread, not %d",
+                       options->threads);
+    tr_device *device;
+    TR_TRY(ops->open(ordinal, options, &device));
+    (void)snprintf(device->name, sizeof device->name, "%s", name);
+    *out = device;
+    return TR_OK;
+}
+
+void tr_device_close(tr_device *device) {
+    if (device) device->ops->close(device);
+}
+
+tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes) {
+    return device->ops->memory(device, free_bytes, total_bytes);
+}
+
+tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out) {
+    TR_TRY(device->ops->alloc(device, bytes, out));
+    device->allocated += tr_align_up(bytes);
+    return TR_OK;
+}
+
+void tr_device_free(tr_device *device, void *memory) {
+    if (memory) device->ops->free(device, memory);
+}
+
+tr_stream *tr_device_compute(tr_device *device) {
+    return device->ops->compute(device);
+}
+
+tr_status tr_stream_create(tr_device *device, tr_stream **out) {
+    return device->ops->stream_create(device, out);
+}
+
+void tr_stream_destroy(tr_stream *stream) {
+    if (stream) stream->device->ops->stream_destroy(stream);
+}
+
+tr_status tr_stream_sync(tr_stream *stream) {
+    return stream->device->ops->stream_sync(stream);
+}
+
+tr_status tr_stream_copy(tr_stream *stream, void *to, const void *from, size_t bytes) {
+    return stream->device->ops->stream_copy(stream, to, from, bytes);
+}
+
+tr_status tr_stream_zero(tr_stream *stream, void *memory, size_t bytes) {
+    return stream->device->ops->stream_zero(stream, memory, bytes);
+}
+
+tr_status tr_stream_call(tr_stream *stream, void (*function)(void *), void *argument) {
+    return stream->device->ops->stream_call(stream, function, argument);
+}
+
+tr_status tr_stream_wait(tr_stream *stream, tr_event *event) {
+    return stream->device->ops->stream_wait(stream, event);
+}
+
+tr_status tr_event_create(tr_device *device, tr_event **out) {
+    return device->ops->event_create(device, out);
+}
+
+void tr_event_destroy(tr_event *event) {
+    if (event) event->device->ops->event_destroy(event);
+}
+
+tr_status tr_event_record(tr_event *event, tr_stream *stream) {
+    return event->device->ops->event_record(event, stream);
+}
+
+tr_status tr_event_sync(tr_event *event) {
+    return event->device->ops->event_sync(event);
+}
+
+bool tr_event_reached(tr_event *event) {
+    return event->device->ops->event_reached(event);
+}

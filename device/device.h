@@ -1,0 +1,67 @@
+/* A device: memory, streams, events and the operator table (device/op.h).
+ *
+ * Names: "cpu" (oneDNN and OpenMP), "ref" (plain C, FP64 inside; the tests' oracle, on host memory)
+ * and "cuda:N". Everything a device does is ordered by streams and events. On host devices the
+ * compute stream is the caller (work is done when the call returns) and every other stream is a
+ * thread with a queue, so a missing wait is a race there as on a GPU. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tr_device tr_device;
+typedef struct tr_stream tr_stream;
+typedef struct tr_event tr_event;
+typedef struct tr_device_ops tr_device_ops;
+
+/* Every implementation's tr_device starts with this. */
+struct tr_device {
+    const tr_device_ops *ops;
+    char name[16];    /* as opened */
+    int threads;      /* OpenMP threads of the cpu device */
+    size_t allocated; /* bytes that tr_device_alloc has handed out so far, rounded to TR_ALIGN */
+};
+
+typedef struct tr_device_options {
+    int threads;        /* >= 1 */
+    bool deterministic; /* fixed plans and algorithms (GPU) */
+} tr_device_options;
+
+/* Opens a device by name. TR_ERR_DEVICE with the reason when it cannot be used here. */
+tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out);
+void tr_device_close(tr_device *device);
+
+/* Free and total bytes of the device's memory (host: MemAvailable and MemTotal). */
+tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes);
+
+/* Device memory, zeroed, aligned to TR_ALIGN; TR_ERR_FIT when there is none. */
+tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out);
+void tr_device_free(tr_device *device, void *memory);
+
+/* The device's one compute stream: owned by the device. */
+tr_stream *tr_device_compute(tr_device *device);
+
+/* A further stream. Destroying waits for what is queued. */
+tr_status tr_stream_create(tr_device *device, tr_stream **out);
+void tr_stream_destroy(tr_stream *stream);
+/* The caller waits until the stream has done everything that is queued. */
+tr_status tr_stream_sync(tr_stream *stream);
+/* Stream-ordered copy between any two places of device and host memory, and fill with zeros. */
+tr_status tr_stream_copy(tr_stream *stream, void *to, const void *from, size_t bytes);
+tr_status tr_stream_zero(tr_stream *stream, void *memory, size_t bytes);
+/* Stream-ordered call of a host function. On the compute stream of a host device: called at once.
+ */
+tr_status tr_stream_call(tr_stream *stream, void (*function)(void *), void *argument);
+
+/* An event is recorded on a stream and waited for by other streams (in order, without blocking the
+ * caller unless the waiting stream is the host compute stream) or by the caller. A never recorded
+ * event counts as reached. */
+tr_status tr_event_create(tr_device *device, tr_event **out);
+void tr_event_destroy(tr_event *event);
+tr_status tr_event_record(tr_event *event, tr_stream *stream);
+tr_status tr_stream_wait(tr_stream *stream, tr_event *event);
+tr_status tr_event_sync(tr_event *event);
+bool tr_event_reached(tr_event *event);

@@ -1,0 +1,40 @@
+/* What an implementation of a device provides. Private to device/. */
+#pragma once
+
+#include "device/device.h"
+#include "device/op.h"
+
+typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
+
+struct tr_device_ops {
+    const char *kind; /* "cpu", "ref", "cuda" */
+    tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
+    void (*close)(tr_device *device);
+    tr_status (*memory)(tr_device *device, size_t *free_bytes, size_t *total_bytes);
+    tr_status (*alloc)(tr_device *device, size_t bytes, void **out);
+    void (*free)(tr_device *device, void *memory);
+    tr_stream *(*compute)(tr_device *device);
+    tr_status (*stream_create)(tr_device *device, tr_stream **out);
+    void (*stream_destroy)(tr_stream *stream);
+    tr_status (*stream_sync)(tr_stream *stream);
+    tr_status (*stream_copy)(tr_stream *stream, void *to, const void *from, size_t bytes);
+    tr_status (*stream_zero)(tr_stream *stream, void *memory, size_t bytes);
+    tr_status (*stream_call)(tr_stream *stream, void (*function)(void *), void *argument);
+    tr_status (*stream_wait)(tr_stream *stream, tr_event *event);
+    tr_status (*event_create)(tr_device *device, tr_event **out);
+    void (*event_destroy)(tr_event *event);
+    tr_status (*event_record)(tr_event *event, tr_stream *stream);
+    tr_status (*event_sync)(tr_event *event);
+    bool (*event_reached)(tr_event *event);
+    tr_op_prepare_fn prepare[TR_OP_COUNT];
+};
+
+/* Every implementation's tr_stream and tr_event start with these. */
+struct tr_stream {
+    tr_device *device;
+};
+struct tr_event {
+    tr_device *device;
+};
+
+extern const tr_device_ops tr_device_ops_ref, tr_device_ops_cpu, tr_device_ops_cuda;

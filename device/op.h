@@ -1,0 +1,258 @@
+/* Operators in two phases.
+ *
+ * tr_op_prepare() takes a description (shapes, dtypes, options) before step 1 and gives a plan with
+ * its scratch size; tr_op_run() enqueues it on a stream and allocates nothing. What changes between
+ * steps is read from the step-state block in device memory when the operator runs, never passed by
+ * value, so clipping and skipping need no host round trip and a captured graph stays valid.
+ *
+ * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
+ * otherwise. "storage" is the description's dtype, TR_F32 or TR_BF16; arithmetic is FP32 at least
+ * (ref: FP64) and rounds once on the store. Gradients of parameters are FP32 and accumulated.
+ * TR_OP_LIST is the one list of operators: it makes the enum, the names and each device's table. */
+#pragma once
+
+#include "base/dtype.h"
+#include "device/device.h"
+
+#define TR_OP_LIST(X)                                                                              \
+    X(MATMUL, matmul)                                                                              \
+    X(BIAS_GRAD, bias_grad)                                                                        \
+    X(LAYERNORM, layernorm)                                                                        \
+    X(LAYERNORM_DGRAD, layernorm_dgrad)                                                            \
+    X(LAYERNORM_WGRAD, layernorm_wgrad)                                                            \
+    X(GELU, gelu)                                                                                  \
+    X(GELU_DGRAD, gelu_dgrad)                                                                      \
+    X(ATTENTION, attention)                                                                        \
+    X(ATTENTION_DGRAD, attention_dgrad)                                                            \
+    X(ATTENTION_DECODE, attention_decode)                                                          \
+    X(EMBED, embed)                                                                                \
+    X(EMBED_WGRAD, embed_wgrad)                                                                    \
+    X(POSITION, position)                                                                          \
+    X(POSITION_WGRAD, position_wgrad)                                                              \
+    X(DROPOUT_ADD, dropout_add)                                                                    \
+    X(DROPOUT_DGRAD, dropout_dgrad)                                                                \
+    X(XENT_MAX, xent_max)                                                                          \
+    X(XENT_SUM, xent_sum)                                                                          \
+    X(XENT_LOSS, xent_loss)                                                                        \
+    X(ADD, add)                                                                                    \
+    X(CAST, cast)                                                                                  \
+    X(SUMSQ, sumsq)                                                                                \
+    X(STEP_FINISH, step_finish)                                                                    \
+    X(ADAMW, adamw)
+
+typedef enum tr_op_kind {
+#define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
+    TR_OP_LIST(TR_OP_ENUM)
+#undef TR_OP_ENUM
+        TR_OP_COUNT
+} tr_op_kind;
+
+/* What changes between steps; lives in device memory, written by the trainer before a step and by
+ * STEP_FINISH. */
+typedef struct tr_step_state {
+    uint64_t seed;
+    int64_t step;         /* attempted step, from 1 */
+    int64_t first_sample; /* global index of the step's first sample */
+    int64_t position;     /* decoding: index of the token being fed */
+    int32_t train;        /* 0: forward only; dropout off, no gradient of the loss */
+    int32_t skip;         /* set by STEP_FINISH: a loss or gradient is not finite, change nothing */
+    float loss_scale;     /* power of two that seeds backward (1 but for FP16) */
+    float lr;
+    float bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
+    float max_norm;                           /* clip to this global norm; 0 = no clipping */
+    float gradient_factor; /* set by STEP_FINISH: clip / (valid tokens * loss_scale) */
+    double loss;           /* set by STEP_FINISH: mean over valid tokens, nats */
+    double grad_norm;      /* set by STEP_FINISH: of the mean gradient, before clipping */
+    double valid;          /* set by STEP_FINISH: tokens that count */
+} tr_step_state;
+
+/* C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]). op transposes when trans_* is set (A is then stored
+ * [k,m], B [n,k]). accumulate: C is FP32 and added to; excludes bias. bias has B's dtype and is added
+ * before the rounding. */
+typedef struct tr_matmul_desc {
+    int64_t m, n, k, lda, ldb, ldc;
+    tr_dtype a, b, c;
+    bool trans_a, trans_b, bias, accumulate;
+} tr_matmul_desc;
+enum { TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS };
+
+/* Two-dimensional element-wise and row-wise operators: rows x width.
+ * BIAS_GRAD: DBIAS[width] (f32) += column sums of DY.
+ * GELU (tanh form, Hendrycks & Gimpel 2016): Y = gelu(X). GELU_DGRAD: DX = gelu'(X) * DY; DX may be DY.
+ * ADD: Y = A + B; Y may be A.  CAST: storage dtype -> `to`. */
+typedef struct tr_rows_desc {
+    int64_t rows, width;
+    tr_dtype dtype, to;
+} tr_rows_desc;
+enum { TR_BIAS_GRAD_DY, TR_BIAS_GRAD_DBIAS };
+enum { TR_GELU_X, TR_GELU_Y };
+enum { TR_GELU_DGRAD_DY, TR_GELU_DGRAD_X, TR_GELU_DGRAD_DX };
+enum { TR_ADD_A, TR_ADD_B, TR_ADD_Y };
+enum { TR_CAST_X, TR_CAST_Y };
+
+/* LAYERNORM: Y = (X - MEAN) * RSTD * GAMMA + BETA per row; MEAN, RSTD f32[rows] are outputs.
+ * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL.
+ * _WGRAD: DGAMMA, DBETA f32[width] += . GAMMA, BETA in storage dtype. */
+typedef struct tr_layernorm_desc {
+    int64_t rows, width;
+    float eps;
+    tr_dtype dtype;
+} tr_layernorm_desc;
+enum { TR_LN_X, TR_LN_GAMMA, TR_LN_BETA, TR_LN_Y, TR_LN_MEAN, TR_LN_RSTD };
+enum {
+    TR_LN_DGRAD_DY,
+    TR_LN_DGRAD_X,
+    TR_LN_DGRAD_GAMMA,
+    TR_LN_DGRAD_MEAN,
+    TR_LN_DGRAD_RSTD,
+    TR_LN_DGRAD_RESIDUAL,
+    TR_LN_DGRAD_DX
+};
+enum {
+    TR_LN_WGRAD_DY,
+    TR_LN_WGRAD_X,
+    TR_LN_WGRAD_MEAN,
+    TR_LN_WGRAD_RSTD,
+    TR_LN_WGRAD_DGAMMA,
+    TR_LN_WGRAD_DBETA
+};
+
+/* Causal self-attention over packed QKV[batch, seq, 3, heads, head_dim], scale 1/sqrt(head_dim).
+ * ATTENTION: Y[batch, seq, heads, head_dim]; LSE f32[batch, heads, seq], natural log-sum-exp of the
+ *   scaled scores.
+ * ATTENTION_DGRAD: DQKV from QKV, Y, LSE, DY (Dao et al. 2022, section 3.1).
+ * ATTENTION_DECODE: seq is the cache's length; QKV[batch, 1, 3, heads, head_dim] is the token at
+ *   state->position, whose k and v are written to KCACHE, VCACHE [batch, seq, heads, head_dim];
+ *   Y[batch, 1, heads, head_dim] attends to positions 0..position. */
+typedef struct tr_attention_desc {
+    int64_t batch, seq, heads, head_dim;
+    tr_dtype dtype;
+} tr_attention_desc;
+enum { TR_ATTENTION_QKV, TR_ATTENTION_Y, TR_ATTENTION_LSE };
+enum {
+    TR_ATTENTION_DGRAD_DY,
+    TR_ATTENTION_DGRAD_QKV,
+    TR_ATTENTION_DGRAD_Y,
+    TR_ATTENTION_DGRAD_LSE,
+    TR_ATTENTION_DGRAD_DQKV
+};
+enum { TR_DECODE_QKV, TR_DECODE_KCACHE, TR_DECODE_VCACHE, TR_DECODE_Y };
+
+/* EMBED: Y[row] = TABLE[TOKENS[row] - vocab_begin], zeros when the token is outside this rank's
+ *   vocab_begin .. + vocab rows. TOKENS i32[rows], TABLE[vocab, width] storage dtype.
+ * EMBED_WGRAD: DTABLE f32[vocab, width] += rows of DY, in row order.
+ * POSITION: Y[row] = X[row] + TABLE[row % seq] (decode: TABLE[state->position]); Y may be X.
+ * POSITION_WGRAD: DTABLE f32[seq, width] += sum over the batch of DY, in row order. */
+typedef struct tr_embed_desc {
+    int64_t rows, width, seq, vocab_begin, vocab;
+    bool decode;
+    tr_dtype dtype;
+} tr_embed_desc;
+enum { TR_EMBED_TOKENS, TR_EMBED_TABLE, TR_EMBED_Y };
+enum { TR_EMBED_WGRAD_DY, TR_EMBED_WGRAD_TOKENS, TR_EMBED_WGRAD_DTABLE };
+enum { TR_POSITION_X, TR_POSITION_TABLE, TR_POSITION_Y };
+enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE };
+
+/* DROPOUT_ADD: Y = RESIDUAL + dropout(X + BIAS); RESIDUAL and BIAS may be NULL. Kept elements are
+ *   divided by 1-p. Rounds once. Row r belongs to global sample state->first_sample + args->sample +
+ *   r / seq; its element (r % seq) * width + column keys the mask (base/philox.h tr_dropout_bits).
+ *   No dropout when p = 0 or state->train = 0. Y may be RESIDUAL or X.
+ * DROPOUT_DGRAD: DX = mask * DY / (1-p); DX may be DY. */
+typedef struct tr_dropout_desc {
+    int64_t rows, width, seq;
+    float p;
+    uint64_t site;
+    tr_dtype dtype;
+} tr_dropout_desc;
+enum { TR_DROPOUT_X, TR_DROPOUT_BIAS, TR_DROPOUT_RESIDUAL, TR_DROPOUT_Y };
+enum { TR_DROPOUT_DGRAD_DY, TR_DROPOUT_DGRAD_DX };
+
+/* Cross entropy over a vocabulary split by tensor ranks; a reduction of MAX (max) and of SUMS (sum)
+ * over the group stands between the three. LOGITS[rows, vocab] storage dtype; LABELS i32[rows], -1 is
+ * a position that does not count.
+ * XENT_MAX: MAX f32[rows]. XENT_SUM: SUMS f32[rows, 2] = sum exp(logit - MAX), (logit - MAX) of the
+ *   label or 0 when it is on another rank.
+ * XENT_LOSS: LOSS f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}, set, not added;
+ *   when state->train, LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on
+ *   rows that do not count. */
+typedef struct tr_xent_desc {
+    int64_t rows, vocab, vocab_begin;
+    tr_dtype dtype;
+} tr_xent_desc;
+enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
+
+/* SUMSQ: OUT f64[1] = sum of X[i]^2 over count f32 elements, in an order that depends on the index
+ *   alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i % 8 each in
+ *   ascending order, lanes added 0..7, blocks added in ascending order, all FP64. */
+typedef struct tr_sumsq_desc {
+    int64_t count;
+} tr_sumsq_desc;
+enum { TR_SUMSQ_X, TR_SUMSQ_OUT };
+
+/* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms] added
+ *   in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).
+ *   grad_norm = sqrt(sum NORMS) / (valid * loss_scale); the clip factor is min(1, max_norm/grad_norm);
+ *   skip when loss or norm is not finite or no token counts. */
+typedef struct tr_step_finish_desc {
+    int64_t losses, norms;
+} tr_step_finish_desc;
+enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
+
+/* ADAMW (Loshchilov & Hutter 2019) on count elements; reads lr, bias corrections, gradient_factor and
+ *   skip from the state: g = GRAD * gradient_factor; M, V, MASTER f32 updated; MASTER -= lr *
+ *   (mhat / (sqrt(vhat) + eps) + weight_decay * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself
+ *   when the model is FP32). */
+typedef struct tr_adamw_desc {
+    int64_t count;
+    float beta1, beta2, eps, weight_decay;
+    tr_dtype dtype;
+} tr_adamw_desc;
+enum { TR_ADAMW_GRAD, TR_ADAMW_MASTER, TR_ADAMW_M, TR_ADAMW_V, TR_ADAMW_VALUE };
+
+typedef struct tr_op_desc {
+    tr_op_kind kind;
+    union {
+        tr_matmul_desc matmul;
+        tr_rows_desc rows; /* BIAS_GRAD, GELU*, ADD, CAST */
+        tr_layernorm_desc layernorm;
+        tr_attention_desc attention;
+        tr_embed_desc embed; /* EMBED*, POSITION* */
+        tr_dropout_desc dropout;
+        tr_xent_desc xent;
+        tr_sumsq_desc sumsq;
+        tr_step_finish_desc step_finish;
+        tr_adamw_desc adamw;
+    };
+} tr_op_desc;
+
+enum { TR_OP_MAX_TENSORS = 8 };
+
+/* One run's arguments: tensors by the enums above. */
+typedef struct tr_op_args {
+    void *t[TR_OP_MAX_TENSORS];
+    void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
+    tr_step_state *state;
+    int64_t sample; /* offset of row 0's sample from the step's first sample */
+} tr_op_args;
+
+/* A prepared operator. Implementations extend it. */
+typedef struct tr_op {
+    tr_device *device;
+    tr_op_desc desc;
+    size_t scratch_bytes;
+    tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);
+    void (*release)(struct tr_op *op);
+} tr_op;
+
+/* TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for one that this device
+ * cannot do. Release with tr_op_release (NULL is allowed). */
+tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out);
+static inline tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    return op->run(op, stream, args);
+}
+void tr_op_release(tr_op *op);
+
+const char *tr_op_name(tr_op_kind kind);
+/* Floating-point operations of one run, as the field counts them (matmul 2mnk, causal attention half
+ * of the square); 0 for element-wise operators. */
+double tr_op_flops(const tr_op_desc *desc);

@@ -1,0 +1,59 @@
+/* Cross entropy over a split vocabulary, in its three parts. */
+#include "device/ref/ref_impl.h"
+
+#include <math.h>
+
+tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
+    const tr_xent_desc *d = &op->desc.xent;
+    for (int64_t r = 0; r < d->rows; r++) {
+        double largest = -INFINITY;
+        for (int64_t v = 0; v < d->vocab; v++)
+            largest =
+                fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + v));
+        tr_ref_store(TR_F32, args->t[TR_XENT_MAX], r, largest);
+    }
+    return TR_OK;
+}
+
+tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
+    const tr_xent_desc *d = &op->desc.xent;
+    const int32_t *labels = args->t[TR_XENT_LABELS];
+    for (int64_t r = 0; r < d->rows; r++) {
+        double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r), sum = 0, of_label = 0;
+        for (int64_t v = 0; v < d->vocab; v++) {
+            double away =
+                tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + v) - largest;
+            sum += exp(away);
+            if (d->vocab_begin + v == labels[r]) of_label = away;
+        }
+        tr_ref_store(TR_F32, args->t[TR_XENT_SUMS], 2 * r, sum);
+        tr_ref_store(TR_F32, args->t[TR_XENT_SUMS], 2 * r + 1, of_label);
+    }
+    return TR_OK;
+}
+
+tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
+    const tr_xent_desc *d = &op->desc.xent;
+    const int32_t *labels = args->t[TR_XENT_LABELS];
+    void *logits = args->t[TR_XENT_LOGITS];
+    double *loss = args->t[TR_XENT_LOSS];
+    loss[0] = loss[1] = 0;
+    for (int64_t r = 0; r < d->rows; r++) {
+        bool counts = labels[r] >= 0;
+        double sum = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r);
+        if (counts) {
+            loss[0] += log(sum) - tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r + 1);
+            loss[1] += 1;
+        }
+        if (!args->state->train) continue;
+        double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r);
+        for (int64_t v = 0; v < d->vocab; v++) {
+            int64_t i = r * d->vocab + v;
+            double softmax = exp(tr_ref_load(d->dtype, logits, i) - largest) / sum;
+            double onehot = d->vocab_begin + v == labels[r] ? 1 : 0;
+            tr_ref_store(d->dtype, logits, i,
+                         counts ? (softmax - onehot) * (double)args->state->loss_scale : 0);
+        }
+    }
+    return TR_OK;
+}

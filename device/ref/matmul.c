@@ -1,0 +1,22 @@
+#include "device/ref/ref_impl.h"
+
+tr_status tr_ref_matmul(tr_op *op, const tr_op_args *args) {
+    const tr_matmul_desc *d = &op->desc.matmul;
+    const void *a = args->t[TR_MATMUL_A], *b = args->t[TR_MATMUL_B],
+               *bias = args->t[TR_MATMUL_BIAS];
+    void *c = args->t[TR_MATMUL_C];
+    int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
+    int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
+    int64_t ldc = d->ldc ? d->ldc : d->n;
+    for (int64_t i = 0; i < d->m; i++)
+        for (int64_t j = 0; j < d->n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < d->k; l++)
+                sum += tr_ref_load(d->a, a, d->trans_a ? l * lda + i : i * lda + l) *
+                       tr_ref_load(d->b, b, d->trans_b ? j * ldb + l : l * ldb + j);
+            if (d->bias) sum += tr_ref_load(d->b, bias, j);
+            if (d->accumulate) tr_ref_accumulate(c, i * ldc + j, sum);
+            else tr_ref_store(d->c, c, i * ldc + j, sum);
+        }
+    return TR_OK;
+}

@@ -1,0 +1,135 @@
+#include "layers/model_impl.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every family, one line each. */
+static const tr_family *const families[] = {
+    &tr_family_gpt2,
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static const tr_family *find_family(const char *name) {
+    for (int i = 0; i < FAMILIES; i++)
+        if (!strcmp(families[i]->name, name)) return families[i];
+    return NULL;
+}
+
+static tr_status fail_unknown_family(const char *name) {
+    char known[256] = "";
+    for (int i = 0; i < FAMILIES; i++) {
+        size_t end = strlen(known);
+        (void)snprintf(known + end, sizeof known - end, "%s%s", i ? ", " : "", families[i]->name);
+    }
+    return TR_FAIL(TR_ERR_CONFIG, "model.family \"%s\" is unknown; the families are: %s", name,
+                   known);
+}
+
+/* a * b * c elements, each of up to 8 bytes, fit a signed size. */
+static bool elements_fit(int64_t a, int64_t b, int64_t c) {
+    int64_t product;
+    return !__builtin_mul_overflow(a, b, &product) &&
+           !__builtin_mul_overflow(product, c, &product) && product <= INT64_MAX / 64;
+}
+
+static tr_status check_sizes(const tr_model_config *config, const tr_model_shape *shape) {
+    const struct {
+        const char *key;
+        int64_t value, most;
+    } sizes[] = {
+        {"model.layers", config->layers, 1 << 20},
+        {"model.width", config->width, 1 << 24},
+        {"model.heads", config->heads, 1 << 24},
+        {"model.context", config->context, INT32_MAX},
+        {"model.vocab", config->vocab, INT32_MAX},
+        {"train.micro_batch", shape->batch, INT32_MAX},
+        {"the sequence length", shape->seq, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return TR_FAIL(TR_ERR_CONFIG, "%s is %lld; it must be from 1 to %lld", sizes[i].key,
+                           (long long)sizes[i].value, (long long)sizes[i].most);
+    if (!(config->dropout >= 0 && config->dropout < 1))
+        return TR_FAIL(TR_ERR_CONFIG, "model.dropout is %g; it must be from 0 to less than 1",
+                       (double)config->dropout);
+    int64_t rows_width = config->vocab > 4 * config->width ? config->vocab : 4 * config->width;
+    if (!elements_fit(shape->batch, shape->seq, rows_width) ||
+        !elements_fit(config->width, rows_width, 1) ||
+        !elements_fit(config->context, config->width, 1))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.width, model.vocab, model.context and train.micro_batch make tensors "
+                       "larger than any memory; make them smaller");
+    if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
+        return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,
+                       shape->tp_size);
+    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16)
+        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32 or bf16, not as %s",
+                       tr_dtype_name(shape->dtype));
+    if (config->vocab < shape->tp_size)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.vocab %lld is smaller than parallel.tp %d: every tensor rank holds "
+                       "a part of the vocabulary",
+                       (long long)config->vocab, shape->tp_size);
+    return TR_OK;
+}
+
+static void number_layers(tr_model *model) {
+    for (int i = 0; i < model->count; i++) {
+        tr_layer *layer = model->layers[i];
+        layer->index = i;
+        for (int j = 0; j < layer->params_count; j++)
+            layer->params[j].index = model->params_count++;
+    }
+}
+
+tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
+                          tr_model **out) {
+    tr_status status = TR_OK;
+    const tr_family *family = find_family(config->family);
+    if (!family) return fail_unknown_family(config->family);
+    TR_TRY(check_sizes(config, shape));
+    TR_TRY(family->check(config, shape));
+    tr_model *model;
+    TR_TRY(tr_calloc(1, sizeof *model, &model));
+    model->config = *config;
+    model->shape = *shape;
+    model->count = family->count(config);
+    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
+    TR_TRY_OUT(family->make(model));
+    number_layers(model);
+    *out = model;
+    return TR_OK;
+out:
+    tr_model_destroy(model);
+    return status;
+}
+
+void tr_model_destroy(tr_model *model) {
+    if (!model) return;
+    for (int i = 0; model->layers && i < model->count; i++)
+        if (model->layers[i]) model->layers[i]->ops->destroy(model->layers[i]);
+    free(model->layers);
+    free(model);
+}
+
+int64_t tr_model_parameters(const tr_model *model) {
+    int64_t sum = 0;
+    for (int i = 0; i < model->count; i++) {
+        const tr_layer *layer = model->layers[i];
+        for (int j = 0; j < layer->params_count; j++) {
+            const tr_param *param = &layer->params[j];
+            if (param->use > 0 || param->kind != TR_PARAM_TRAINED) continue;
+            int64_t elements = 1;
+            for (int d = 0; d < param->rank; d++) elements *= param->shape[d];
+            sum += elements;
+        }
+    }
+    return sum;
+}
+
+double tr_model_flops_per_token(const tr_model *model) {
+    return find_family(model->config.family)->flops_per_token(&model->config, model->shape.seq);
+}

@@ -1,0 +1,39 @@
+/* A model: a list of layers made from a description. Families: gpt2. */
+#pragma once
+
+#include "layers/layer.h"
+
+typedef struct tr_model_config {
+    char family[16]; /* "gpt2" */
+    int64_t layers, width, heads, context, vocab;
+    float dropout; /* on embeddings and residuals */
+} tr_model_config;
+
+/* The shape a model is used in; known on every rank. */
+typedef struct tr_model_shape {
+    int64_t batch, seq; /* of one micro-batch */
+    tr_dtype dtype;
+    int tp_rank, tp_size;
+} tr_model_shape;
+
+typedef struct tr_model {
+    tr_model_config config;
+    tr_model_shape shape;
+    tr_layer **layers; /* embedding, config.layers blocks, head */
+    int count;
+    int params_count; /* over all layers, uses counted: registry order is layer order */
+} tr_model;
+
+/* Makes all layers of the model as tensor rank tp_rank sees them, without memory or plans: call
+ * ops->prepare on the layers that run here. TR_ERR_CONFIG for sizes that do not go together, naming
+ * the config keys (model.heads not divisible by parallel.tp, model.width not divisible by
+ * model.heads, sequence longer than model.context, unknown family with the known ones). */
+tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
+                          tr_model **out);
+void tr_model_destroy(tr_model *model);
+
+/* Trained parameters of the whole model (global, tied ones once). */
+int64_t tr_model_parameters(const tr_model *model);
+/* Model FLOPs of one token, forward and backward: 6 N_matmul + 6 L T C (causal attention once, head
+ * included, embedding not). */
+double tr_model_flops_per_token(const tr_model *model);

@@ -1,0 +1,24 @@
+/* The schedule `auto`: an order for the costs, latency and memory at hand. */
+#pragma once
+
+#include "pipeline/generate.h"
+
+typedef struct tr_auto_report {
+    double makespan;
+    double bound;       /* m (F + I + W) + (p - 1) (F / v + c): no order ends before it */
+    double shape_bound; /* the same with the cap: the best that the chosen placement could do */
+    double gap;         /* makespan / bound - 1 */
+    int chunks;         /* stages a rank of the order */
+    char from[32];      /* the schedule that it was improved from; "list": made for the costs */
+} tr_auto_report;
+
+/* Searches for the order with the least makespan that respects request->memory.cap, as
+ * tr_estimate_order measures both: never worse than an order of tr_schedule_make under the same
+ * cap. request->chunks stages a rank, in a loop or a wave (a V for two); 0: the best of up to four.
+ * bound's v is the largest number of chunks that was allowed.
+ *
+ * Work is bounded by a number of evaluated actions, so the order depends on the request alone, on
+ * every machine. request->name is not read, defaults are those of tr_schedule_make. report may be
+ * NULL. TR_ERR_CONFIG when the cap does not hold one micro-batch. */
+tr_status tr_schedule_auto(const tr_schedule_request *request, tr_auto_report *report,
+                           tr_schedule **out);

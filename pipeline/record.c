@@ -1,0 +1,56 @@
+#include "pipeline/record.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+int64_t tr_record_now_ns(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+tr_status tr_record_open(size_t capacity, tr_record **out) {
+    tr_record *r = NULL;
+    TR_TRY(tr_calloc(1, sizeof *r, &r));
+    *r = (tr_record){.step = -1, .capacity = capacity};
+    tr_status status = tr_calloc(capacity, sizeof *r->entry, &r->entry);
+    if (status != TR_OK) {
+        tr_record_close(r);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    *out = r;
+    return TR_OK;
+}
+
+void tr_record_close(tr_record *r) {
+    if (!r) return;
+    free(r->entry);
+    free(r);
+}
+
+void tr_record_step(tr_record *r, int32_t step) {
+    r->step = step;
+}
+
+void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
+    tr_record *r = record;
+    if (r->step < 0 || r->count == r->capacity) return;
+    tr_record_entry *entry = &r->entry[r->count];
+    if (!begin) {
+        entry->end_ns = tr_record_now_ns();
+        r->count++;
+        return;
+    }
+    bool transfer = instr->kind == TR_INSTR_RECV || instr->kind == TR_INSTR_SEND ||
+                    instr->kind == TR_INSTR_WAIT_SENT;
+    *entry = (tr_record_entry){.step = r->step,
+                               .kind = (int32_t)instr->kind,
+                               .stage = instr->stage,
+                               .micro_batch = instr->micro_batch,
+                               .peer = transfer ? instr->peer : -1,
+                               .message = transfer ? instr->message : -1,
+                               .gradient = instr->gradient,
+                               .start_ns = tr_record_now_ns()};
+}

@@ -1,0 +1,200 @@
+#include "pipeline/run.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+struct tr_links {
+    int ranks;
+    tr_channel **to, **from; /* [ranks], NULL where nothing travels */
+};
+
+/* Largest message from rank a to rank b; 0: none. */
+static size_t largest_message(const tr_stage_table *t, const int *rank_of, int a, int b) {
+    size_t largest = 0;
+    for (int e = 0; e < t->edges; e++) {
+        const tr_edge *edge = &t->edge[e];
+        int from = rank_of[edge->from], to = rank_of[edge->to];
+        bool crosses = (from == a && to == b) || (from == b && to == a);
+        if (crosses && edge->bytes > largest) largest = edge->bytes;
+    }
+    return largest;
+}
+
+tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
+                        const int *rank_of, const int *line, int ranks, int rank, tr_links **out) {
+    tr_status status = TR_OK;
+    tr_links *links = NULL;
+    TR_TRY(tr_calloc(1, sizeof *links, &links));
+    links->ranks = ranks;
+    TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->to));
+    TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->from));
+    for (int peer = 0; peer < ranks; peer++) {
+        if (peer == rank) continue;
+        size_t bytes = largest_message(table, rank_of, rank, peer);
+        if (!bytes) continue;
+        TR_TRY_OUT(tr_channel_open(world, device, line[peer], true, bytes, &links->to[peer]));
+        TR_TRY_OUT(tr_channel_open(world, device, line[peer], false, bytes, &links->from[peer]));
+    }
+    *out = links;
+    return TR_OK;
+out:
+    tr_links_close(links);
+    return status;
+}
+
+size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank) {
+    size_t total = 0;
+    for (int peer = 0; peer < ranks; peer++)
+        if (peer != rank)
+            total += TR_CHANNEL_LANDINGS * tr_align_up(largest_message(table, rank_of, rank, peer));
+    return total;
+}
+
+void tr_links_close(tr_links *links) {
+    if (!links) return;
+    for (int peer = 0; peer < links->ranks; peer++) {
+        if (links->to && links->to[peer]) tr_channel_close(links->to[peer]);
+        if (links->from && links->from[peer]) tr_channel_close(links->from[peer]);
+    }
+    free(links->to);
+    free(links->from);
+    free(links);
+}
+
+/* --- runner ----------------------------------------------------------------------------------- */
+
+/* An instruction with its pointers. */
+typedef struct run_op {
+    tr_instr_kind kind;
+    const tr_instr *instr;
+    tr_stage *stage;     /* F I W B */
+    tr_stage_io io;      /* F I W B */
+    tr_channel *channel; /* RECV, SEND, WAIT_SENT */
+    void *at;            /* RECV, SEND */
+    int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
+} run_op;
+
+struct tr_runner {
+    const tr_program *program;
+    tr_run_hooks hooks;
+    tr_stream *stream;
+    run_op *op;       /* [program->count] */
+    int64_t *ticket;  /* [program->count] */
+    void **edge_data; /* [memories * 3 * edges]: out, dout and din of each action */
+};
+
+static tr_status resolve_action(tr_runner *runner, const tr_runner_options *options, run_op *op) {
+    const tr_program *program = options->program;
+    const tr_instr *instr = op->instr;
+    const tr_action_memory *memory = &program->memory[instr->memory];
+    char *arena = options->arena;
+    op->stage = options->stages[instr->stage];
+    if (!op->stage)
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d is not on rank %d", instr->stage, program->rank);
+    size_t edges = (size_t)program->edges;
+    void **data = &runner->edge_data[(size_t)instr->memory * 3 * edges];
+    for (int k = 0; k < memory->places; k++) {
+        const tr_place *place = &program->place[memory->first_place + k];
+        data[(size_t)place->role * edges + (size_t)place->edge] = arena + place->offset;
+    }
+    op->io = (tr_stage_io){.stream = runner->stream,
+                           .micro_batch = instr->micro_batch,
+                           .out = data + TR_PLACE_OUT * edges,
+                           .dout = data + TR_PLACE_DOUT * edges,
+                           .din = data + TR_PLACE_DIN * edges};
+    for (int life = 0; life < TR_LIFE_COUNT; life++)
+        if (memory->block[life] != TR_NO_PLACE) op->io.block[life] = arena + memory->block[life];
+    return TR_OK;
+}
+
+static tr_status resolve_transfer(tr_runner *runner, const tr_runner_options *options, run_op *op) {
+    const tr_instr *instr = op->instr;
+    const tr_links *links = options->links;
+    if (links)
+        op->channel =
+            instr->kind == TR_INSTR_RECV ? links->from[instr->peer] : links->to[instr->peer];
+    if (!op->channel)
+        return TR_FAIL(TR_ERR_INTERNAL, "rank %d has no channel with rank %d",
+                       options->program->rank, instr->peer);
+    op->at = (char *)options->arena + instr->offset;
+    int send = instr->kind == TR_INSTR_WAIT_SENT ? instr->send : (int)(op - runner->op);
+    op->ticket = &runner->ticket[send];
+    return TR_OK;
+}
+
+tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
+    tr_status status = TR_OK;
+    const tr_program *program = options->program;
+    tr_runner *runner = NULL;
+    TR_TRY(tr_calloc(1, sizeof *runner, &runner));
+    runner->program = program;
+    runner->hooks = options->hooks;
+    runner->stream = tr_device_compute(options->device);
+    size_t count = (size_t)program->count;
+    TR_TRY_OUT(tr_calloc(count, sizeof *runner->op, &runner->op));
+    TR_TRY_OUT(tr_calloc(count, sizeof *runner->ticket, &runner->ticket));
+    TR_TRY_OUT(tr_calloc((size_t)program->memories * 3 * (size_t)program->edges, sizeof(void *),
+                         &runner->edge_data));
+    for (int k = 0; k < program->count; k++) {
+        run_op *op = &runner->op[k];
+        op->instr = &program->instr[k];
+        op->kind = op->instr->kind;
+        switch (op->kind) {
+        case TR_INSTR_RECV:
+        case TR_INSTR_SEND:
+        case TR_INSTR_WAIT_SENT: TR_TRY_OUT(resolve_transfer(runner, options, op)); break;
+        case TR_INSTR_REDUCE:
+        case TR_INSTR_FINISH: break;
+        default: TR_TRY_OUT(resolve_action(runner, options, op)); break;
+        }
+    }
+    *out = runner;
+    return TR_OK;
+out:
+    tr_runner_destroy(runner);
+    return status;
+}
+
+void tr_runner_destroy(tr_runner *runner) {
+    if (!runner) return;
+    free(runner->edge_data);
+    free(runner->ticket);
+    free(runner->op);
+    free(runner);
+}
+
+static tr_status run(const tr_runner *runner, const run_op *op) {
+    const tr_run_hooks *hooks = &runner->hooks;
+    switch (op->kind) {
+    case TR_INSTR_F: return op->stage->ops->forward(op->stage, &op->io);
+    case TR_INSTR_I: return op->stage->ops->grad_input(op->stage, &op->io);
+    case TR_INSTR_W: return op->stage->ops->grad_weight(op->stage, &op->io);
+    case TR_INSTR_B: return op->stage->ops->backward(op->stage, &op->io);
+    case TR_INSTR_RECV:
+        return tr_channel_take(op->channel, runner->stream, op->at, op->instr->bytes);
+    case TR_INSTR_SEND:
+        return tr_channel_send(op->channel, runner->stream, op->at, op->instr->bytes, op->ticket);
+    case TR_INSTR_WAIT_SENT:
+        /* What is enqueued from here on may write the buffer that was sent. */
+        return tr_channel_wait_sent(op->channel, runner->stream, *op->ticket);
+    case TR_INSTR_REDUCE:
+        return hooks->reduce ? hooks->reduce(hooks->context, op->instr->stage) : TR_OK;
+    case TR_INSTR_FINISH: return hooks->finish ? hooks->finish(hooks->context) : TR_OK;
+    case TR_INSTR_KINDS: break;
+    }
+    return TR_FAIL(TR_ERR_INTERNAL, "a program has an instruction of kind %d", (int)op->kind);
+}
+
+tr_status tr_runner_step(tr_runner *runner) {
+    const tr_run_hooks *hooks = &runner->hooks;
+    for (int k = 0; k < runner->program->count; k++) {
+        const run_op *op = &runner->op[k];
+        if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
+        TR_TRY(run(runner, op));
+        if (hooks->observe) hooks->observe(hooks->context, op->instr, false);
+    }
+    return TR_OK;
+}

@@ -1,0 +1,60 @@
+/* A stage: what the schedule engine knows of a run of layers. It knows no layer.
+ *
+ * Per micro-batch a stage keeps blocks of memory by lifetime (F..I, F..W, I..W) and, per action,
+ * scratch. Tensors between stages travel over edges. Costs and bytes of every stage are known on
+ * every rank; the functions exist where the stage lives. */
+#pragma once
+
+#include "layers/layer.h"
+
+typedef struct tr_stage tr_stage;
+
+/* An edge: one tensor from one stage's F to another's F; its gradient travels back from I to I. The
+ * receiving stage reads it at `offset` of its block `life`: it is received straight into place. */
+typedef struct tr_edge {
+    int from, to; /* stages */
+    char name[32];
+    size_t bytes; /* of the tensor and of its gradient */
+    tr_lifetime life;
+    size_t offset;
+} tr_edge;
+
+/* What planning needs of a stage. */
+typedef struct tr_stage_cost {
+    double f, i, w;              /* seconds, or any unit, of one micro-batch */
+    size_t bytes[TR_LIFE_COUNT]; /* scratch: the largest action's; 0 where it is not known */
+    size_t backward_iw;          /* I..W bytes while B runs: of one layer */
+} tr_stage_cost;
+
+typedef struct tr_stage_table {
+    int stages;
+    tr_stage_cost *cost; /* [stages] */
+    int edges;
+    tr_edge *edge; /* [edges] */
+} tr_stage_table;
+
+/* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage are
+ * NULL. */
+typedef struct tr_stage_io {
+    tr_stream *stream;
+    int micro_batch;
+    char *block[TR_LIFE_COUNT]; /* aligned to TR_ALIGN; inputs lie in them at their edge's offset */
+    void *const *out;           /* F: where outgoing edge tensors are written */
+    void *const *dout;          /* I, B: gradients of outgoing edges, received */
+    void *const *din;           /* I, B: where gradients of incoming edges are written */
+} tr_stage_io;
+
+typedef struct tr_stage_ops {
+    tr_status (*forward)(tr_stage *stage, const tr_stage_io *io);
+    tr_status (*grad_input)(tr_stage *stage, const tr_stage_io *io);
+    tr_status (*grad_weight)(tr_stage *stage, const tr_stage_io *io);
+    /* I and W together, layer by layer: same bits, I..W memory of one layer. */
+    tr_status (*backward)(tr_stage *stage, const tr_stage_io *io);
+    void (*destroy)(tr_stage *stage);
+} tr_stage_ops;
+
+/* Every stage starts with this. */
+struct tr_stage {
+    const tr_stage_ops *ops;
+    int index;
+};

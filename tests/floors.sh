@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The house rules that a compiler does not see: a folder includes headers of its own floor and of
+# those below alone, *_impl.h stay in their folder, and no file names a path of one machine.
+# Usage: floors.sh [SOURCE_DIR]
+set -euo pipefail
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
+
+# Each folder and what it may include beside itself; pipeline and ckpt stand side by side.
+declare -A below=(
+    [base]=""
+    [device]="base"
+    [comm]="base device"
+    [layers]="base device comm"
+    [pipeline]="base device comm layers"
+    [ckpt]="base device comm layers"
+    [partition]="base device comm layers pipeline"
+    [train]="base device comm layers pipeline ckpt partition"
+    [cli]="base device comm layers pipeline ckpt partition train"
+)
+faults=0
+for folder in "${!below[@]}"; do
+    found=0
+    while IFS=: read -r file line text; do
+        found=1
+        header=${text#*\"}
+        header=${header%%\"*}
+        if [[ " $folder ${below[$folder]} " != *" ${header%%/*} "* ]]; then
+            echo "$file:$line: $folder/ must not include $header"
+            faults=$((faults + 1))
+        elif [[ $header == *_impl.h && ${header%/*} != "${file%/*}" && $file != "${header%/*}"/* ]]; then
+            echo "$file:$line: $header is private to ${header%/*}/"
+            faults=$((faults + 1))
+        fi
+    done < <(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' '^ *# *include *"' "$folder")
+    if ((!found)); then
+        echo "$folder/ holds no source: is this the root of the repository?"
+        faults=$((faults + 1))
+    fi
+done
+while read -r line; do
+    echo "a path of one machine: $line"
+    faults=$((faults + 1))
+done < <(grep -rnIE --exclude-dir={build,.git,shared} --exclude=.git \
+    '(^|[^A-Za-z0-9_.$}-])/(work|home|root|Users|workspace)/' . || true)
+((faults == 0)) || exit 1

@@ -1,0 +1,47 @@
+# One line for each MPI test and each whole-run test.
+trireme_mpi_test(comm 1 2 3 5)
+trireme_mpi_test(ckpt 1 3)
+
+trireme_run_test(cli)
+trireme_run_test(schedule)
+trireme_run_test(report)
+trireme_run_test(plan)
+add_test(NAME run.trace COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/trace.sh $<TARGET_FILE:trireme>
+  ${CMAKE_CURRENT_BINARY_DIR}/run-trace $<TARGET_FILE:trace_check>)
+set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600 PROCESSORS 2)
+
+# What the documents and the examples promise.
+trireme_run_test(readme)
+trireme_run_test(examples)
+
+# Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
+set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
+  test_layer_stage)
+
+# The cpu device where oneDNN has no BF16 product.
+add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
+set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT DNNL_MAX_CPU_ISA=AVX2)
+
+# The launcher and the watchdog, with a program of ranks that pretend to train.
+add_executable(spin mpi/spin.c ${CMAKE_SOURCE_DIR}/cli/launch.c
+  ${CMAKE_SOURCE_DIR}/cli/life.c)
+target_link_libraries(spin PRIVATE libtrireme)
+add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
+  $<TARGET_FILE:spin> ${CMAKE_CURRENT_BINARY_DIR}/run-watchdog $<TARGET_FILE:trireme>)
+set_tests_properties(run.watchdog PROPERTIES LABELS run TIMEOUT 300 PROCESSORS 2)
+# Layout equivalence: the same losses and parameters on every layout and schedule.
+trireme_run_test(equivalence fp32)
+trireme_run_test(equivalence bf16)
+trireme_run_test(placements)
+
+# Checkpoints, bad input and the ends of a run.
+trireme_run_test(resume fp32)
+trireme_run_test(resume bf16)
+trireme_run_test(bad_input)
+trireme_run_test(full_disk)
+trireme_run_test(signals)
+trireme_run_test(h5tools)
+
+# Includes go down the floors, and no file names a path of one machine.
+add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
+set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The exhaustive runs: every random test under many seeds, and a saver killed at every file-system call.
+# They go on where they were stopped: what has passed is noted in build/long/done.
+#
+# usage: tests/long.sh [FIRST_SEED [SEEDS]]     default: 1 1000
+#        tests/long.sh --sample TEXT            three of the runs, chosen by a text (CI: the commit)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tests=build/release/tests
+work=build/long
+random=(test_op_cpu test_op_ref test_op_gradients test_comm_local test_stream test_check test_lower
+  test_runner test_cut test_ckpt test_csv test_mutations)
+mkdir -p "$work"
+touch "$work/done"
+
+# once NAME COMMAND...: runs it unless it has passed before; keeps the log of a failure.
+once() {
+  local name=$1
+  shift
+  grep -qxF "$name" "$work/done" && return 0
+  if "$@" </dev/null >"$work/$name.log" 2>&1; then
+    echo "$name" >>"$work/done"
+    rm "$work/$name.log"
+  else
+    echo "long: FAILED $name: see $work/$name.log"
+    failed=1
+  fi
+}
+
+seeded() { # TEST SEED
+  once "$1-$2" env TRIREME_SEED="$2" timeout 600 "$tests/$1"
+}
+
+failed=0
+[[ -x $tests/test_ckpt ]] || { echo "long: build first: tests/run.sh"; exit 69; }
+if [[ ${1:-} == --sample ]]; then
+  text=${2:?usage: tests/long.sh --sample TEXT}
+  seed=$(printf %s "$text" | cksum | cut -d' ' -f1)
+  for i in 0 1 2; do
+    seeded "${random[$(((seed / (i + 1) + i) % ${#random[@]}))]}" $((seed + i))
+  done
+  exit $failed
+fi
+first=${1:-1} count=${2:-1000}
+once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
+for ((seed = first; seed < first + count; seed++)); do
+  for name in "${random[@]}"; do seeded "$name" "$seed"; done
+  echo "long: seed $seed done"
+done
+exit $failed

@@ -1,0 +1,15 @@
+/* comm/ over MPI: the checks of tests/comm_checks.h as one rank of mpirun. */
+#include "tests/comm_checks.h"
+#include "tests/unit/support/seed.h"
+
+int main(void) {
+    tr_world *world;
+    if (tr_world_open_mpi(&world) != TR_OK) {
+        fprintf(stderr, "%s\n", tr_error_message());
+        return 1;
+    }
+    bool good = comm_checks(world, (uint32_t)tr_test_seed(1));
+    if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */
+    tr_world_close(world);
+    return 0;
+}

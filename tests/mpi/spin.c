@@ -1,0 +1,120 @@
+/* Ranks that pretend to train, for tests/run/watchdog.sh: they open the world, take their place on
+ * the board and pass a barrier after every action.
+ *
+ *   spin run RANKS spin MODE ...      the launcher, with this program as the executable
+ *   spin spin steps N SECONDS         N steps with one action of SECONDS each
+ *   spin spin fail RANK CODE          RANK fails alone, in step 2
+ *   spin spin crash RANK              RANK dies of SIGSEGV, in step 2
+ *   spin spin hang RANK DEADLINE      RANK stays in its action for a minute
+ *   spin spin far RANK DEADLINE       many steps; RANK has a board of its own, as on another host
+ *   spin spin homeless RANK DEADLINE  RANK finds no board
+ *
+ * Every rank of modes steps and far prints "rank R pid P" before the first step and "rank R done"
+ * at its end. */
+#include "cli/launch.h"
+#include "cli/life.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+static void work(double seconds) {
+    struct timespec left = {.tv_sec = (time_t)seconds,
+                            .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left) != 0) {}
+}
+
+/* True on every rank once one of them has been asked to stop. */
+static tr_status agree_to_stop(tr_world *world, const tr_life *life, bool *stop) {
+    char mine = tr_life_stop_requested(life), all[64] = {0};
+    TR_TRY(tr_world_gather_all(world, &mine, all, 1));
+    *stop = memchr(all, 1, sizeof all) != NULL;
+    return TR_OK;
+}
+
+/* One action of `seconds` as stage `rank`, then the wait for all others. */
+static tr_status step(tr_world *world, tr_life *life, int64_t n, double seconds) {
+    tr_board *board = tr_life_board(life);
+    int rank = tr_world_rank(world);
+    tr_board_set_step(board, n);
+    tr_board_set_action(board, rank, 40 + rank, 'F');
+    work(seconds);
+    tr_board_set_action(board, -1, -1, 0);
+    return tr_world_barrier(world);
+}
+
+static tr_status steps(tr_world *world, tr_life *life, char **argv) {
+    int rank = tr_world_rank(world);
+    (void)printf("rank %d pid %d\n", rank, (int)getpid());
+    (void)fflush(stdout);
+    for (int n = 1; n <= atoi(argv[0]); n++) {
+        bool stop = false;
+        TR_TRY(step(world, life, n, atof(argv[1])));
+        TR_TRY(agree_to_stop(world, life, &stop));
+        if (stop) return TR_ERR_STOPPED;
+    }
+    (void)printf("rank %d done\n", rank);
+    return TR_OK;
+}
+
+static tr_status misbehave(tr_world *world, tr_life *life, const char *mode, char **argv) {
+    bool me = tr_world_rank(world) == atoi(argv[0]);
+    TR_TRY(step(world, life, 1, 0.05));
+    if (me && strcmp(mode, "fail") == 0) {
+        return TR_FAIL((tr_status)atoi(argv[1]), "the loss is not finite");
+    }
+    if (me && strcmp(mode, "crash") == 0) {
+        (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+        tr_board_set_action(tr_life_board(life), 0, 7, 'W');
+        (void)signal(SIGSEGV, SIG_DFL);
+        (void)raise(SIGSEGV);
+    }
+    return step(world, life, 2, me ? 60 : 0.05);
+}
+
+/* Gives this rank another board than the launcher's. */
+static void move_board(const char *suffix) {
+    char name[128];
+    const char *given = getenv(TR_BOARD_VARIABLE);
+    (void)snprintf(name, sizeof name, "%s%s", given ? given : "/trireme", suffix);
+    (void)setenv(TR_BOARD_VARIABLE, name, 1);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 3 && strcmp(argv[1], "run") == 0) {
+        return tr_launch_run(&(tr_launch){
+            .ranks = atoi(argv[2]), .mpirun_options = (char *[]){NULL}, .command = argv + 3});
+    }
+    if (argc < 4) return TR_ERR_USAGE;
+    cli_context cli = {0};
+    const char *mode = argv[2];
+    tr_world *world;
+    tr_life *life = NULL;
+    tr_status status = tr_world_open_mpi(&world);
+    if (status != TR_OK) return status;
+    bool far = strcmp(mode, "far") == 0, homeless = strcmp(mode, "homeless") == 0;
+    bool limited = far || homeless || strcmp(mode, "hang") == 0;
+    if ((far || homeless) && tr_world_rank(world) == atoi(argv[3]))
+        move_board(far ? "-far" : "/is/no/name");
+    status = tr_life_begin(world, limited ? atof(argv[4]) : 600, &life);
+    if (status != TR_OK) {
+        if (tr_world_rank(world) == 0) (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
+        tr_world_close(world);
+        return status;
+    }
+    if (strcmp(mode, "steps") == 0) {
+        status = steps(world, life, argv + 3);
+    } else if (far) {
+        status = steps(world, life, (char *[]){"1000", "0.3"});
+    } else {
+        status = misbehave(world, life, mode, argv + 3);
+    }
+    int code = tr_life_end(life, &cli, status);
+    if (status != TR_OK && status != TR_ERR_STOPPED) tr_world_abort(world, code);
+    tr_world_close(world);
+    return code;
+}

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# Bad input: whatever is wrong ends on every rank with one message that names cause and remedy, with
+# the documented exit code, without a hang, and with the last committed checkpoint intact.
+# usage: bad_input.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+
+# refuses CODE RANKS PATTERN ARGUMENTS...: a training run ends with that code and one such line.
+refuses() {
+    local code=$1 ranks=$2 pattern=$3
+    shift 3
+    train "$code" "$ranks" refused "$@"
+    says refused "$pattern"
+    rm -rf refused
+}
+
+# command CODE PATTERN ARGUMENTS...: the same of any command line.
+command_fails() {
+    local want=$1 pattern=$2 code=0
+    shift 2
+    timeout 60 "$trireme" "$@" >command.out 2>command.err || code=$?
+    [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want"
+    says command "$pattern"
+}
+
+# --- the command line and the config -----------------------------------------------------------------
+
+command_fails 64 "no config was given; usage: trireme train CONFIG" train
+command_fails 64 "more than one config, or a key without its value: train.steps; usage: " train base.yaml train.steps
+command_fails 64 "how many ranks\? -n is missing; usage: trireme run " run train base.yaml
+command_fails 64 "ranks cannot run 'trian'; " run -n 2 trian base.yaml
+command_fails 64 "ckpt wants ls or verify, and a run; usage: " ckpt list runs
+command_fails 66 "there is no checkpoint under nowhere/ckpt" ckpt ls nowhere
+command_fails 66 "there is no checkpoint under nowhere/ckpt" sample nowhere
+
+printf 'data.path: %s\ntrain:\n  steps: ten\n' "$text" >type.yaml
+printf 'data.path: %s\ntrain:\n  stepz: 10\n' "$text" >key.yaml
+printf 'data.path: %s\nmodel:\n  heads: 6\n  width: 32\n' "$text" >heads.yaml
+for launch in "" "run -n 3"; do
+    # shellcheck disable=SC2086 # words
+    {
+        command_fails 64 "unknown option --resum; usage: " $launch train base.yaml --resum
+        command_fails 66 "the config file 'no.yaml' cannot be opened: No such file" $launch train no.yaml
+        command_fails 78 "type.yaml:3:10: train.steps takes an integer, .*; 'ten' is not" $launch train type.yaml
+        command_fails 78 "key.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps\?" $launch train key.yaml
+        command_fails 78 "heads.yaml:4:10: model.width 32 is not a multiple of model.heads 6" \
+            $launch train heads.yaml ${launch:+parallel.dp=3 train.batch=12}
+    }
+done
+for ranks in 1 3; do
+    dp=parallel.dp=$ranks
+    refuses 78 $ranks "trian.steps=5: unknown key 'trian.steps'; did you mean train.steps\?" $dp trian.steps=5
+    refuses 78 $ranks "xyzzy=5: unknown key 'xyzzy'; .trireme help. lists all keys" $dp xyzzy=5
+    refuses 66 $ranks "the data file 'no.txt' cannot be opened: No such file or directory \(data.path\)" $dp data.path=no.txt
+    refuses 65 $ranks "a sequence of 100001 tokens .* is longer than the training part of .*: use more data or a smaller model.context" \
+        $dp model.context=100000
+    refuses 69 $ranks "this build of Trireme has no CUDA backend: set device.name=cpu|.*[Cc][Uu][Dd][Aa].*" $dp device.name=cuda
+    refuses 69 $ranks 'there is no device called "gpu": use cpu, ref, cuda or cuda:N' $dp device.name=gpu
+    refuses 76 $ranks "stage 0 needs .* and a rank may use .*: raise parallel.pp" $dp device.memory=10KiB
+done
+refuses 78 1 "parallel.pp=2: parallel.pp \* tp \* dp = 2 \* 2 \* 1 needs 4 ranks, but 1 was started: use .trireme run -n 4 train" \
+    parallel.pp=2 parallel.tp=2
+refuses 78 3 ".*parallel.pp \* tp \* dp = 2 \* 1 \* 1 needs 2 ranks, but 3 were started: use .trireme run -n 2 train" parallel.pp=2
+refuses 78 3 "parallel.tp=3: model.heads 4 cannot be split among parallel.tp 3: parallel.tp must divide model.heads" parallel.tp=3
+refuses 78 3 "parallel.pp=3: parallel.pp 3 is more than model.layers 2: a stage needs a layer" parallel.pp=3 model.layers=2
+refuses 78 3 "train.batch=13: train.batch 13 is not a multiple of .*: the next that is, is 15" parallel.dp=3 train.batch=13
+
+# Started by something that does not start MPI: each process would train alone.
+SLURM_NTASKS=4 refuses 69 1 "SLURM_NTASKS=4, but MPI sees one rank: start with 'srun --mpi=pmix -n 4 trireme " parallel.dp=4
+WORLD_SIZE=4 refuses 69 1 "WORLD_SIZE=4, but MPI sees one rank .*: start with 'trireme run -n 4 " parallel.dp=4
+
+# --- a run that diverges ----------------------------------------------------------------------------
+
+for ranks in 1 4; do
+    layout=()
+    [[ $ranks == 1 ]] || layout=(parallel.pp=2 parallel.tp=2)
+    run=diverges-$ranks
+    train 65 $ranks $run "${layout[@]}" optim.lr=1000 optim.clip=0 optim.warmup=0 checkpoint.every=1
+    says $run "training has diverged: at step [0-9]+ the loss is .*; lower optim.lr.*\(step [0-9]+ is saved\)"
+    intact $run "$(sed -n 's/.*(step \([0-9]*\) is saved).*/\1/p' $run.err)"
+done
+
+# --- checkpoints ------------------------------------------------------------------------------------
+
+train 0 4 good parallel.pp=2 parallel.tp=2
+train 78 1 good
+says good "'.*/good' holds another run: continue it with --resume, or choose another directory with log.dir=..."
+train 78 4 good parallel.pp=2 parallel.tp=2
+says good "'.*/good' holds another run: "
+refuses 66 4 "there is no checkpoint under '.*' to resume from: start the run without --resume" \
+    --resume parallel.pp=2 parallel.tp=2
+for ranks in 1 2; do
+    tp=parallel.tp=$ranks
+    train 65 $ranks good --resume $tp model.width=64
+    says good ".*/good/ckpt holds a checkpoint of another model: its model.width is 32, and this config's is 64; "
+    train 65 $ranks good --resume $tp model.heads=2
+    says good ".*: its model.heads is 4, and this config's is 2; "
+    train 78 $ranks good --resume $tp train.seed=8
+    says good "train.seed is 8, but the checkpoint was made with 7: "
+done
+intact good 20
+
+# damaged RUN HOW: a copy of the good run whose newest step has a shard that is cut or flipped.
+damaged() {
+    local run=$1 how=$2 shard
+    rm -rf "$run"
+    cp -r good "$run"
+    shard=$(echo "$run"/ckpt/step-00000020/shard-00002-of-*.h5)
+    if [[ $how == cut ]]; then
+        truncate -s -100 "$shard"
+    else
+        # An octet amid the numbers, with all its bits the other way round.
+        octet=$(od -An -tu1 -j 80000 -N 1 "$shard")
+        # shellcheck disable=SC2059 # the format is the octet
+        printf "\\$(printf %o $((octet ^ 255)))" | dd of="$shard" bs=1 seek=80000 conv=notrunc status=none
+    fi
+}
+
+# passed_over RUN RANKS CAUSE: the run continues from step 10, and takes step 20 anew.
+passed_over() {
+    train 0 "$2" "$1" --resume parallel.tp="$2"
+    [[ -z $3 ]] || says "$1" "warning: resuming from step 10, because a newer one is not valid: .*$3"
+    intact "$1" 10
+    intact "$1" 20
+}
+
+for ranks in 1 2; do
+    # A cut shard is seen before anything is read.
+    cause="shard-00002-of-00004.h5 has [0-9]+ bytes, [0-9]+ were written: it is truncated"
+    run=cut-$ranks
+    damaged $run cut
+    command_fails 65 ".*$cause" ckpt verify $run 20
+    passed_over $run $ranks "$cause"
+    damaged $run cut
+    rm -r "$(step_dir $run 10)"
+    train 65 $ranks $run --resume parallel.tp=$ranks
+    says $run "no checkpoint under .* is valid: begin anew with another log.dir; the newest: .*$cause"
+
+    # A flipped octet shows while it is read: the sentence tells how to go on.
+    cause="shard-00002-of-00004.h5: block [0-9]+ of tensor .* does not have its checksum: it is corrupt"
+    run=flipped-$ranks
+    damaged $run flipped
+    command_fails 65 ".*$cause" ckpt verify $run 20
+    train 65 $ranks $run --resume parallel.tp=$ranks
+    says $run ".*$cause.*; move .*/$run/ckpt/step-00000020 away, and --resume continues from step 10"
+    intact $run 10
+    mv "$(step_dir $run 20)" moved-$ranks
+    passed_over $run $ranks ""
+    damaged $run flipped
+    rm -r "$(step_dir $run 10)"
+    train 65 $ranks $run --resume parallel.tp=$ranks
+    says $run ".*$cause.*; no valid step before it: begin anew with another log.dir"
+done
+finish

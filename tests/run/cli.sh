@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The commands that need no model: help, data, doctor; errors once, on stderr, with their exit codes.
+# usage: cli.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1
+text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
+rm -rf "$2" && mkdir -p "$2" && cd "$2"
+# The same as from a plain shell, whatever launched the tests.
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+
+fail() {
+    echo "cli.sh: $1"
+    exit 1
+}
+
+# expect CODE STDERR_LINE ARGUMENTS...: that exit code, nothing on stdout, that one line on stderr.
+expect() {
+    local want=$1 line=$2 code=0
+    shift 2
+    "$trireme" "$@" >out 2>err || code=$?
+    [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want"
+    [[ ! -s out ]] || fail "trireme $*: wrote to stdout"
+    [[ $(<err) == "$line" ]] || fail "trireme $*: said '$(<err)', not '$line'"
+}
+
+# shows PATTERN ARGUMENTS...: exit code 0, nothing on stderr, a line of stdout that matches.
+shows() {
+    local pattern=$1
+    shift
+    "$trireme" "$@" >out 2>err || fail "trireme $*: failed: $(<err)"
+    [[ ! -s err ]] || fail "trireme $*: wrote to stderr"
+    grep -Eq -- "$pattern" out || fail "trireme $*: no line like '$pattern'"
+}
+
+expect 64 "trireme: no command was given; \`trireme help\` lists them"
+expect 64 "trireme: 'dta' is no command; did you mean \`trireme data\`?" dta
+expect 64 "trireme: 'xyzzy' is no command; \`trireme help\` lists them" xyzzy
+expect 64 "trireme: 'stepz' is no command and no key; did you mean \`trireme help train.steps\`?" help stepz
+expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
+expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume] [--trace N] [key=value ...]" train x.yaml --fast
+expect 66 "trireme: there is no checkpoint under no-run/ckpt" ckpt ls no-run
+
+shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version
+shows '^trireme train CONFIG ' train --help
+shows '^  train.steps +1000 ' help
+shows '^  takes    an integer, 1 to ' help train.steps
+shows '^  argument optim.lr=0.001$' help optim.lr
+shows '^  gpt2-124m +layers 12, width 768' help model.preset
+shows '^  log.every ' help log
+shows '^trireme data ' help data
+
+printf 'data.path: %s\nmodel.context: 64\n' "$text" >good.yaml
+shows '^tokens    60780, 77 different$' data "$text"
+shows '^training  54702 tokens, 853 windows of 64$' data good.yaml
+shows '^held out  12156 tokens, 189 windows$' data good.yaml data.validation=0.2
+shows '^bigram    2\.[0-9]+ nats' data good.yaml
+
+expect 66 "trireme: the config file 'no.yaml' cannot be opened: No such file or directory" data no.yaml
+expect 66 "trireme: the data file 'no.txt' cannot be opened: No such file or directory (data.path)" data no.txt
+expect 78 "trireme: trian.steps=5: unknown key 'trian.steps'; did you mean train.steps?" data good.yaml trian.steps=5
+printf 'data.path: x\ntrain:\n  stepz: 5\n' >bad.yaml
+expect 78 "trireme: bad.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps?" data bad.yaml
+expect 65 "trireme: a sequence of 100001 tokens (model.context + 1) is longer than the training part of '$text', 54702 tokens: use more data or a smaller model.context" \
+    data good.yaml model.context=100000
+
+code=0
+"$trireme" --trace data bad.yaml 2>err || code=$?
+[[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--trace: no trace"
+grep -q '^  at train/config.c:[0-9]* < train/config.c:' err || fail "--trace: said '$(<err)'"
+OMPI_COMM_WORLD_RANK=1 "$trireme" data bad.yaml 2>err && fail "rank 1 succeeded"
+[[ ! -s err ]] || fail "rank 1 repeated the error"
+
+code=0
+"$trireme" doctor >out || code=$?
+[[ $code == 0 || $code == 69 ]] || fail "doctor: exit code $code"
+for check in build cores mpi root threads hdf5 onednn cuda nccl files locked core shm disk; do
+    grep -Eq "^(ok  |warn|fail)  $check " out || fail "doctor: no line for $check"
+done
+[[ -z $(ls -A | grep trireme-doctor || true) ]] || fail "doctor left a file behind"
+[[ -w /dev/full ]] && { "$trireme" help >/dev/full 2>err && fail "a full disk went unseen" || [[ $? == 74 ]]; }
+
+# A trainer's threads spin little between loops, unless the user has said how.
+code=0
+spin=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose "$trireme" train none.yaml 2>&1) || code=$?
+[[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '1000'"* ]] || fail "train spins: $spin"
+code=0
+spin=$(env GOMP_SPINCOUNT=77 OMP_DISPLAY_ENV=verbose "$trireme" train none.yaml 2>&1) || code=$?
+[[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '77'"* && $spin != *"'1000'"* ]] || fail "GOMP_SPINCOUNT is lost: $spin"
+exit 0

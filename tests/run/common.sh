@@ -1,0 +1,107 @@
+# Shared by the whole-run tests, which source it with $trireme and $scratch set.
+# shellcheck shell=bash disable=SC2154
+
+# The same as from a plain shell, whatever launched the tests.
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK TRIREME_TRACE TRIREME_BOARD
+unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE PMI_SIZE
+
+trireme=$(realpath "$trireme")
+rm -rf "$scratch" && mkdir -p "$scratch"
+scratch=$(realpath "$scratch")
+tools=$(dirname "$scratch") # ckpt_compare and the like stand beside the tests' programs
+text=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../data/devil.txt")
+failures=0
+
+fail() {
+    echo "FAIL: $*"
+    failures=$((failures + 1))
+}
+
+# The last line of a test.
+finish() {
+    echo "$failures failures"
+    [[ $failures == 0 ]]
+}
+
+# A small GPT with dropout, 20 steps with saves at 10 and 20. Tests change it by overrides.
+cat >"$scratch/base.yaml" <<Y
+model: {layers: 4, width: 32, heads: 4, context: 32, dropout: 0.1}
+data: {path: $text}
+train: {steps: 20, batch: 12, micro_batch: 1, seed: 7, threads: 1, validate_every: 10, validate_batches: 1}
+optim: {lr: 0.003, warmup: 4}
+checkpoint: {every: 10, keep: 2}
+log: {every: 20}
+Y
+
+# trireme_on RANKS ARGUMENTS...: one rank without a launcher.
+trireme_on() {
+    local ranks=$1
+    shift
+    if [[ $ranks == 1 ]]; then timeout 60 "$trireme" "$@"; else timeout 60 "$trireme" run -n "$ranks" "$@"; fi
+}
+
+# train CODE RANKS RUN ARGUMENTS...: a training run in $scratch/RUN ends with that code; what it says
+# goes to $scratch/RUN.out and .err.
+train() {
+    local want=$1 ranks=$2 run=$3 code=0
+    shift 3
+    trireme_on "$ranks" train "$scratch/base.yaml" log.dir="$scratch/$run" "$@" \
+        >"$scratch/$run.out" 2>"$scratch/$run.err" || code=$?
+    [[ $code == "$want" ]] && return
+    fail "$run ($ranks ranks, $*): exit code $code, not $want"
+    tail -n 5 "$scratch/$run.out" "$scratch/$run.err"
+}
+
+# field RUN KEY: its value at each step that has one, as text.
+field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
+
+step_dir() { printf '%s/%s/ckpt/step-%08d' "$scratch" "$1" "$2"; }
+
+# same_curve RUN REFERENCE: losses, norms and validation losses are the same text.
+same_curve() {
+    local key
+    for key in step loss grad_norm val_loss; do
+        diff <(field "$1" "$key") <(field "$2" "$key") >"$scratch/diff" ||
+            fail "$1 and $2: $key differs: $(head -n 4 "$scratch/diff" | tr '\n' ' ')"
+    done
+}
+
+# same_tensors RUN REFERENCE STEP: parameters and moments bit for bit.
+same_tensors() {
+    "$tools/ckpt_compare" exact "$(step_dir "$1" "$3")" "$(step_dir "$2" "$3")" ||
+        fail "$1 and $2: tensors of step $3 differ"
+}
+
+# intact RUN STEP: a checkpoint whose every block is right.
+intact() {
+    "$trireme" ckpt verify "$scratch/$1" "$2" >"$scratch/verify" 2>&1 || fail "$1: step $2: $(<"$scratch/verify")"
+}
+
+# says RUN PATTERN: its stderr is exactly one line, which matches.
+says() {
+    local lines
+    lines=$(wc -l <"$scratch/$1.err")
+    [[ $lines == 1 ]] || fail "$1: $lines lines on stderr, not 1: $(<"$scratch/$1.err")"
+    grep -Eq -- "^trireme: $2" "$scratch/$1.err" || fail "$1: said '$(<"$scratch/$1.err")', not '$2'"
+}
+
+# until_true SECONDS CONDITION...: waits for it; false when the time is over.
+until_true() {
+    local tries=$(($1 * 20))
+    shift
+    while ((tries-- > 0)); do
+        "$@" && return
+        sleep 0.05
+    done
+    return 1
+}
+
+# past RUN STEP: its metrics have reached the step.
+past() { [[ -f $scratch/$1/metrics.jsonl && $(wc -l <"$scratch/$1/metrics.jsonl") -ge $2 ]]; }
+
+# descendants PID: it and all its children's children.
+descendants() {
+    local child
+    echo "$1"
+    for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do descendants "$child"; done
+}

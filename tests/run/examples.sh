@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Every config of examples/, for a few steps, and what its comments promise; the form of the progress
+# lines on terminals and in pipes.
+# usage: examples.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$(realpath "$1")
+root=$(cd "$(dirname "$0")/../.." && pwd)
+rm -rf "$2" && mkdir -p "$2" && cd "$2"
+export TRIREME_TRACE=0 TERM=xterm
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TERMINAL
+small="data.path=$root/tests/data/devil.txt model.context=32 train.validate_batches=1 log.every=2"
+
+fail() {
+    echo "examples.sh: $1"
+    exit 1
+}
+
+# train RUN RANKS CONFIG ARGUMENTS...: a run of few steps into RUN, its output in RUN.out.
+train() {
+    local run=$1 ranks=$2 config=$root/examples/$3
+    shift 3
+    # shellcheck disable=SC2086 # the words of $small are arguments
+    timeout 120 "$trireme" run -n "$ranks" train "$config" $small log.dir="$run" "$@" >"$run.out" 2>&1 ||
+        fail "$run ended with $?: $(tail -n 3 "$run.out")"
+    grep -Eq "^step [0-9]+/[0-9]+ loss " "$run.out" || fail "$run: no progress line"
+}
+
+says() { grep -Eq -- "$2" "$1.out" || fail "$1: no line like '$2'"; }
+losses() { sed 's/.*"loss":\([^,]*\).*/\1/' "$1/metrics.jsonl"; }
+
+for config in "$root"/examples/*.yaml; do
+    name=$(basename "$config")
+    case $name in
+        quickstart.yaml) ranks=2 ;;
+        pipeline.yaml) ranks=4 ;;
+        data_parallel.yaml) ranks=2 ;;
+        *) fail "$name is not known here: give its ranks" ;;
+    esac
+    train "${name%.yaml}" "$ranks" "$name" train.steps=4 checkpoint.every=2
+    grep -q "run -n $ranks train examples/$name" "$config" "$root/examples/quickstart.sh" ||
+        fail "$name does not say how it is run"
+done
+
+says pipeline '^layout   pp 2 x tp 2 x dp 1, 1f1b, 8 micro-batches; stages of layers 0-3 \| 4-7$'
+train gpipe 4 pipeline.yaml parallel.schedule=gpipe train.steps=4
+[[ $(losses pipeline) == "$(losses gpipe)" ]] || fail "gpipe and 1f1b: other losses"
+activations() { sed -n 's/.*activations \([0-9]*\)\..*/\1/p' "$1.out"; }
+(($(activations gpipe) > 3 * $(activations pipeline))) || fail "gpipe does not hold all micro-batches"
+train pipeline 1 pipeline.yaml --resume parallel.pp=1 parallel.tp=1 train.steps=5
+says pipeline '^step 5/5 '
+
+train one 1 data_parallel.yaml parallel.dp=1 train.steps=4
+paste <(losses data_parallel) <(losses one) |
+    awk '{ d = $1 / $2 - 1; bad += d * d > 1e-10 } END { exit bad || NR != 4 }' ||
+    fail "one and two data ranks: losses too far apart"
+train three 3 data_parallel.yaml parallel.dp=3 train.batch=18 train.micro_batch=2 train.steps=1
+
+# A pipe gets lines without control codes, also from plain mpirun, whose ranks see a pseudo-terminal.
+grep -q $'[\r\e]' pipeline.out && fail "a pipe got control codes from trireme run"
+# shellcheck disable=SC2086
+mpirun -q --bind-to none -n 2 "$trireme" train "$root/examples/data_parallel.yaml" $small log.dir=plain \
+    train.steps=2 >plain.out 2>&1 || fail "plain mpirun ended with $?: $(tail -n 3 plain.out)"
+says plain '^step 2/2 '
+tr -d '\r' <plain.out | grep -q $'\e' && fail "a pipe got control codes from plain mpirun"
+# A terminal gets one refreshed line.
+if ! script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+    echo "examples.sh: the form on a terminal is not checked: script(1) or a pseudo-terminal is missing"
+else
+    script -qec "$trireme run -n 2 train $root/examples/data_parallel.yaml $small log.dir=terminal train.steps=4" \
+        /dev/null </dev/null >terminal.out 2>&1 || fail "on a terminal: ended with $?"
+    grep -q $'\rstep 4/4 .*\e' terminal.out || fail "a terminal got no refreshed line"
+fi
+exit 0

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# A full disk (a small tmpfs): a save that fails gives one warning, leaves nothing half there, and
+# training goes on; only when the last save of a run fails does it end with 74. Needs the right to
+# mount, in a name space of its own if need be; without it the test is skipped (77).
+# usage: full_disk.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+if [[ -z ${TRIREME_TEST_MOUNTS:-} ]]; then
+    unshare --mount --map-root-user true 2>/dev/null ||
+        { echo "full_disk.sh: skipped: this user may not mount a tmpfs (unshare failed)"; exit 77; }
+    TRIREME_TEST_MOUNTS=1 exec unshare --mount --map-root-user bash "$0" "$@"
+fi
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+
+# disk RUN KIB: a file system of that size for a run.
+disk() {
+    mkdir -p "$1"
+    mount -t tmpfs -o size="$2k" tmpfs "$1" || { echo "full_disk.sh: skipped: mount failed"; exit 77; }
+}
+
+# nothing_half RUN: no directory in progress and none half deleted.
+nothing_half() { [[ -z $(find "$1/ckpt" -name '.*-step-*') ]] || fail "$1: $(ls -A "$1/ckpt")"; }
+
+unsaved="not saved: .*: No space left on device"
+
+for ranks in 1 4; do
+    layout=()
+    [[ $ranks == 1 ]] || layout=(parallel.pp=2 parallel.tp=2)
+
+    # Room for one step and a half: the last save fails.
+    run=last-$ranks
+    disk $run 8000
+    train 74 $ranks $run "${layout[@]}" model.layers=2 model.width=128 train.batch=4
+    says $run ".*step-00000020.*: No space left on device"
+    nothing_half $run
+    intact $run 10
+    [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"
+
+    # The same with a save that fails in the middle: the disk fills up after step 10 and is emptied as
+    # soon as the run has complained.
+    run=middle-$ranks
+    disk $run 12000
+    options=("${layout[@]}" train.steps=300 checkpoint.every=50 checkpoint.keep=9)
+    (
+        until_true 60 test -d "$(step_dir $run 50)"
+        fallocate -l $(($(stat -f -c '%a * %S' $run) - 600000)) $run/filler
+        until_true 60 grep -q "warning" $run.err
+        rm $run/filler
+    ) &
+    train 0 $ranks $run "${options[@]}"
+    wait $!
+    warnings=$(wc -l <$run.err)
+    [[ $warnings -ge 1 && $warnings == $(grep -Ec "^trireme: warning: step [0-9]+ was $unsaved" $run.err) ]] ||
+        fail "$run: said '$(<$run.err)'"
+    nothing_half $run
+    steps=$(find $run/ckpt -name 'step-*' | wc -l)
+    [[ $((steps + warnings)) == 6 ]] || fail "$run: $steps steps are saved, and $warnings were not"
+    intact $run 50
+    intact $run 300
+    [[ $(field $run step | wc -l) == 300 ]] || fail "$run: not every step is recorded"
+
+    [[ $ranks == 1 ]] || continue
+    # Not a byte is left, for records neither: the steps go on, and the last save tells.
+    run=full-$ranks
+    disk $run 12000
+    (
+        until_true 60 test -d "$(step_dir $run 50)"
+        dd if=/dev/zero of=$run/filler bs=64k status=none 2>/dev/null || true
+    ) &
+    train 74 $ranks $run "${options[@]}"
+    wait $!
+    grep -q "^trireme: warning: the metrics of step .* No space left on device" $run.err ||
+        fail "$run: no warning of lost metrics: $(<$run.err)"
+    [[ $(tail -n 1 $run.err) == *step-00000300*"No space left on device"* ]] || fail "$run: $(tail -n 1 $run.err)"
+    nothing_half $run
+    intact $run 50
+    rm $run/filler
+    train 0 $ranks $run "${options[@]}" --resume
+    intact $run 300
+done
+finish

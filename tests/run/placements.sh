@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Stages placed in loops and in a V, by every generator and by CSV files: all train with the bits of
+# one rank.
+#
+# usage: placements.sh TRIREME SCRATCH     (ckpt_compare stands beside the tests' programs)
+set -euo pipefail
+trireme=$1 scratch=$2
+here=$(cd "$(dirname "$0")" && pwd)
+compare=$(dirname "$scratch")/ckpt_compare
+samples=$here/../data/pytorch_csv
+rm -rf "$scratch" && mkdir -p "$scratch"
+cat >"$scratch/base.yaml" <<Y
+model: {layers: 8, width: 32, heads: 4, context: 32, dropout: 0.1}
+data: {path: $here/../data/devil.txt}
+train: {steps: 6, batch: 8, micro_batch: 1, seed: 7, threads: 1, validate_every: 3, validate_batches: 1}
+optim: {lr: 0.003, warmup: 2, clip: 1}
+log: {every: 20}
+Y
+failures=0
+fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$1/metrics.jsonl"; } # RUN KEY: one value a step
+
+run() { # NAME RANKS KEY=VALUE...
+  local name=$1 launch=()
+  [ "$2" -gt 1 ] && launch=(run -n "$2")
+  "$trireme" "${launch[@]}" train "$scratch/base.yaml" parallel.pp="${pp:-$2}" log.dir="$scratch/$name" "${@:3}" \
+    >"$scratch/$name.out" 2>&1 || { fail "$name ended with $?"; tail -5 "$scratch/$name.out"; }
+}
+
+same_bits() { # NAME REFERENCE STEPS
+  diff <(field "$scratch/$1" loss; field "$scratch/$1" grad_norm; field "$scratch/$1" val_loss) \
+    <(field "$scratch/$2" loss; field "$scratch/$2" grad_norm; field "$scratch/$2" val_loss) >/dev/null ||
+    fail "$1 and $2: losses or norms differ in bits"
+  [ "$(field "$scratch/$1" loss | wc -l)" = 6 ] || fail "$1: not 6 steps"
+  "$compare" exact "$scratch/$1/ckpt/step-00000006" "$scratch/$2/ckpt/step-00000006" >"$scratch/compared" ||
+    fail "$1 and $2: parameters differ in bits"
+}
+
+refused() { # CODE TEXT ARGUMENT...
+  local code=0
+  "$trireme" train "$scratch/base.yaml" log.dir="$scratch/refused" "${@:3}" >"$scratch/refused.out" 2>&1 || code=$?
+  [ $code = "$1" ] || fail "ended with $code, not $1: ${*:3}"
+  grep -qF -- "$2" "$scratch/refused.out" || { fail "no '$2' for ${*:3}"; cat "$scratch/refused.out"; }
+}
+
+# Four stages in a V on two ranks, both ends on rank 0 (the tied embedding stays there), and all on one.
+v=$scratch/v.csv
+cat >"$v" <<C
+0F0,0F1,0F2,3F0,3B0,0F3,3F1,3B1,3F2,3I2,0I0,3W2,0W0,3F3,3B3,0B1,0B2,0B3,0F4,0F5,0F6,0F7,3F4,3F5,3F6,3F7,3B4,3B5,3B6,3B7,0B4,0B5,0B6,0B7
+1F0,2F0,1F1,2F1,1F2,2F2,2B0,1B0,1F3,2F3,2B1,1B1,2B2,1B2,2I3,2W3,1B3,1F4,2F4,1F5,2F5,1F6,2F6,1F7,2F7,2B4,1B4,2B5,1B5,2B6,1B6,2B7,1B7
+C
+tr '\n' ',' <"$v" | sed 's/,$//' >"$scratch/none.csv" # two ranks' rows in one: it must not run
+seq -s, -f '0F%g' 0 7 >"$scratch/one.csv"
+sed -i "s/\$/,$(seq -s, -f '1F%g' 0 7),$(seq -s, -f '1B%g' 0 7),$(seq -s, -f '0B%g' 0 7)/" "$scratch/one.csv"
+
+for precision in fp32 bf16; do
+  run one-$precision 1 train.precision=$precision
+  run v-$precision 2 train.precision=$precision parallel.schedule="$v"
+  same_bits v-$precision one-$precision
+  run loop-$precision 2 train.precision=$precision parallel.virtual=2 \
+    parallel.schedule="$samples/torchtitan_custom_schedule_2rank_4stage_8mb.csv"
+  same_bits loop-$precision one-$precision
+done
+run zb1p 2 parallel.schedule="$samples/zb1p_2rank_2stagep_compute.csv"
+same_bits zb1p one-fp32
+run zb1p-comms 2 parallel.schedule="$samples/zb1p_2rank_2stagep_comms.csv"
+same_bits zb1p-comms one-fp32
+run colocated 1 parallel.schedule="$scratch/one.csv"
+same_bits colocated one-fp32
+run dualpipev-file 4 parallel.schedule="$samples/dualpipev_4rank_10mb.csv" train.batch=10
+run ten 1 train.batch=10
+same_bits dualpipev-file ten
+# Every generator, with the stages that it is made with; loops with two and, on two ranks, four.
+names=$("$trireme" help parallel.schedule | sed -n 's/^ *takes *one of \(.*\), or a path.*/\1/p' | tr -d ,)
+[ "$(wc -w <<<"$names")" -ge 8 ] || fail "schedules: $names"
+for name in $names; do
+  run "$name" 2 parallel.schedule="$name"
+  same_bits "$name" one-fp32
+done
+run interleaved-2 4 parallel.schedule=interleaved parallel.virtual=2
+same_bits interleaved-2 one-fp32
+run bfs-4 2 parallel.schedule=bfs parallel.virtual=4
+same_bits bfs-4 one-fp32
+pp=2 run v-dp-tp 8 parallel.dp=2 parallel.tp=2 train.batch=16 parallel.schedule="$v"
+run one-dp-tp 4 parallel.pp=1 parallel.dp=2 parallel.tp=2 train.batch=16
+same_bits v-dp-tp one-dp-tp
+grep -q "pp 2 x tp 1 x dp 1, $v, 8 micro-batches; stages of layers .* | .* | .* | " "$scratch/v-fp32.out" ||
+  fail "the plan does not name the stages"
+
+refused 66 "gone.csv cannot be opened" parallel.schedule=gone.csv
+refused 78 "has 2 ranks (rows), and 1 are asked for: set parallel.pp=2" parallel.schedule="$v"
+refused 78 "has 8 micro-batches, and a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
+refused 78 "has 2 stages on 1 ranks, and 3 a rank" parallel.schedule="$scratch/one.csv" parallel.virtual=3
+refused 78 "has 2 stages, and model.layers is 1" parallel.schedule="$scratch/one.csv" model.layers=1
+refused 78 "parallel.virtual must be 2" parallel.schedule=zbv parallel.virtual=1
+refused 78 "cannot run to its end" parallel.schedule="$scratch/none.csv"
+echo "0F0,0F1,0F2,0F3,0F4,0F5,0F6,0F7" >"$scratch/forward.csv"
+refused 78 "has no backward" parallel.schedule="$scratch/forward.csv"
+printf '0F0,0B0\n0X1\n' >"$scratch/bad.csv"
+refused 78 "bad.csv:2:2: '0X1' is no action" parallel.schedule="$scratch/bad.csv"
+echo "$failures failures"
+[ $failures -eq 0 ]

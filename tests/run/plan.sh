@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# plan: the table of what a run takes, the same numbers as the run prints, and what it refuses.
+# usage: plan.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1
+scratch=$2
+source "$(dirname "$0")/common.sh"
+
+# plan CODE NAME ARGUMENTS...: a plan ends with that code; what it says in $scratch/NAME.out and .err.
+plan() {
+    local want=$1 name=$2 code=0
+    shift 2
+    timeout 60 "$trireme" plan "$scratch/base.yaml" log.dir="$scratch/$name" "$@" \
+        >"$scratch/$name.out" 2>"$scratch/$name.err" || code=$?
+    [[ $code == "$want" ]] || fail "plan $name ($*): exit code $code, not $want: $(<"$scratch/$name.err")"
+}
+
+
+# same_memory RUN RANKS: the row of rank 0 has the numbers that the training run printed.
+same_memory() {
+    local planned trained
+    planned=$(awk -v ranks="$2" '$2 == ranks {gsub(/[()]/, ""); print $12, $5, $6, $7, $8, $9, $10, $11; exit}' "$scratch/$1.plan.out")
+    trained=$(sed -n 's/^memory   rank 0: \([0-9.]*\) MiB planned = parameters \([0-9.]*\) + gradients \([0-9.]*\) + optimizer \([0-9.]*\) + activations \([0-9.]*\) (live peak \([0-9.]*\)) + transfers \([0-9.]*\) + data \([0-9.]*\)$/\1 \2 \3 \4 \5 \6 \7 \8/p' "$scratch/$1.out")
+    [[ -n $trained && $planned == "$trained" ]] || fail "$1: planned '$planned', trained '$trained'"
+}
+
+layout=(model.width=96 parallel.pp=2 parallel.tp=2 train.micro_batch=3 train.steps=1)
+plan 0 grid.plan "${layout[@]}"
+train 0 4 grid "${layout[@]}"
+same_memory grid 0-1
+plan 0 zbv.plan model.width=96 parallel.pp=2 parallel.schedule=zbv train.precision=bf16 train.steps=1
+train 0 2 zbv model.width=96 parallel.pp=2 parallel.schedule=zbv train.precision=bf16 train.steps=1
+same_memory zbv 0
+
+# Nothing is made, and the data need not be there.
+[[ ! -e $scratch/grid.plan ]] || fail "a plan made a run directory"
+plan 0 nodata data.path=no.txt
+grep -q '^fits     rank 0 takes most: ' "$scratch/nodata.out" || fail "no verdict: $(<"$scratch/nodata.out")"
+grep -Eq '^limit .* \(what is free here, shared by 1 rank\)$' "$scratch/nodata.out" || fail "no limit"
+
+# Equal stages: the bubble of 1f1b is (p - 1) / (m + p - 1) of the step; here 12 micro-batches on blocks
+# of equal cost, with an embedding of none and a small head behind them.
+plan 0 bubble parallel.pp=4 model.width=256 model.vocab=256
+bubble=$(sed -n 's/^step .* of which \([0-9.]*\)% bubble.*/\1/p' "$scratch/bubble.out")
+awk -v b="$bubble" 'BEGIN {exit !(b > 100 * 3 / 15 && b < 30)}' || fail "a bubble of '$bubble' %"
+
+# What does not fit: 76, one sentence with the first changes that do, and these do.
+plan 76 small model.width=96 parallel.pp=2 train.micro_batch=4 device.memory=6MiB
+says small 'stage 0 \(rank 0\) needs [0-9.]+ MiB \(parameters .*\), [0-9.]+ MiB more than the 6.0 MiB that a rank may use \(device.memory\); it fits with train.micro_batch='
+grep -q '^0  *0  *0-' "$scratch/small.out" || fail "no table of what does not fit"
+change=$(grep -o 'train.micro_batch=[0-9]*' "$scratch/small.err" | tail -n 1)
+plan 0 smaller model.width=96 parallel.pp=2 device.memory=6MiB "$change"
+train 0 2 smaller model.width=96 parallel.pp=2 device.memory=6MiB "$change" train.steps=1
+train 76 2 refused model.width=96 parallel.pp=2 train.micro_batch=4 device.memory=6MiB train.steps=1
+plan 76 hopeless device.memory=10KiB
+says hopeless '.*; no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it fit: '
+
+# What training refuses.
+plan 78 unknown trian.steps=5
+says unknown "trian.steps=5: unknown key 'trian.steps'; did you mean train.steps\?"
+plan 78 heads parallel.tp=3
+plan 78 stages parallel.pp=5
+plan 78 batch train.micro_batch=5
+plan 78 ranks parallel.dp=12 parallel.pp=2 train.batch=7
+plan 69 cuda device.name=cuda:0
+code=0
+"$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
+[[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"
+says usage 'no config was given; usage: trireme plan CONFIG \[key=value ...\]'
+finish

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# The documents do what they say. Every ```sh block of README.md and docs/*.md is run in order, with the
+# README's own config (made small by overrides); ```console blocks need root, minutes or a cluster, and
+# only have to name scripts that exist. Keys, options, exit codes and files that are mentioned exist.
+# usage: readme.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$(realpath "$1")
+root=$(cd "$(dirname "$0")/../.." && pwd)
+rm -rf "$2" && mkdir -p "$2/bin" && cd "$2"
+scratch=$PWD
+documents=("$root/README.md" "$root"/docs/*.md)
+failures=0
+
+fail() {
+    echo "readme.sh: $1"
+    failures=$((failures + 1))
+}
+
+# blocks KIND DOCUMENT: the lines of its ```KIND blocks as LINE:TEXT, a block's fence as LINE:```.
+blocks() {
+    awk -v fence="\`\`\`$1" '
+        $0 == fence { inside = 1; print NR ":```"; next }
+        /^ *```/ { inside = 0 }
+        inside { print NR ":" $0 }' "$2"
+}
+
+# --- what the commands meet -----------------------------------------------------------------------
+
+# The real program; behind x.yaml come overrides that make it small, which those of a document beat.
+cat >bin/trireme <<END
+#!/usr/bin/env bash
+args=()
+for word in "\$@"; do
+    args+=("\$word")
+    [[ \$word == x.yaml ]] && args+=(model.layers=2 model.width=32 model.heads=4 model.context=32
+        train.steps=4 train.batch=4 train.micro_batch=1 train.validate_batches=1 train.threads=1 checkpoint.every=2)
+done
+exec '$trireme' "\${args[@]}"
+#!/usr/bin/env bash
+args=()
+for word in "\$@"; do
+    args+=("\$word")
+    [[ \$word == x.yaml ]] && args+=(model.layers=2 model.width=32 model.heads=4 model.context=32
+        train.steps=4 train.batch=4 train.micro_batch=1 train.validate_batches=1 train.threads=1 checkpoint.every=2)
+done
+exec '$trireme' "\${args[@]}"
+END
+# Reads on after its last line, so that the command in front of it is not ended by a closed pipe.
+printf '#!/bin/sh\n/usr/bin/head "$@"\nexec cat >/dev/null\n' >bin/head
+chmod +x bin/*
+export PATH=$scratch/bin:$PATH TERM=dumb
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+
+blocks yaml "$root/README.md" | sed -e '1d' -e '/:```$/,$d' -e 's/^[0-9]*://' >x.yaml
+lines=$(wc -l <x.yaml)
+((lines > 0 && lines < 10)) || fail "the README's config has $lines lines"
+
+# --- every sh block -------------------------------------------------------------------------------
+
+# run_block DOCUMENT LINE FILE: in the document's folder.
+run_block() {
+    (cd "$1" && timeout 120 bash -euo pipefail "$3" </dev/null >"$3.out" 2>&1) && return 0
+    fail "$1, the block in line $2 failed: $(tail -n 3 "$3.out")"
+}
+
+run=0
+for document in "${documents[@]}"; do
+    name=$(basename "$document")
+    mkdir "$name"
+    cp x.yaml "$name/"
+    cp "$root/tests/data/devil.txt" "$name/corpus.txt"
+    block="" start=0
+    while IFS=: read -r line text; do
+        if [[ $text == '```' ]]; then
+            [[ -n $block ]] && run_block "$name" "$start" "$block"
+            start=$line
+            block=$scratch/$name.$line.sh
+            : >"$block"
+            run=$((run + 1))
+        else
+            printf '%s\n' "$text" >>"$block"
+        fi
+    done < <(blocks sh "$document")
+    [[ -n $block ]] && run_block "$name" "$start" "$block"
+done
+((run >= 10)) || fail "only $run blocks were found"
+
+# --- what is mentioned ----------------------------------------------------------------------------
+
+"$trireme" help >help.txt
+mentions() { grep -hoE -- "$1" "${documents[@]}" "$root"/examples/*.yaml | sort -u; }
+
+sections='model|data|train|optim|parallel|checkpoint|log|device'
+known=$(sed -nE "s/^  (($sections)\.[a-z_0-9]+) .*/\1/p" help.txt)
+# A file like train/data.c is no key; train.stepz is the documents' wrong one.
+for key in $(mentions "(^|[^/a-z_.])($sections)\.[a-z_0-9]+" | grep -oE "($sections)\.[a-z_0-9]+" | sort -u); do
+    [[ $key == train.stepz ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
+done
+diff <(bash "$root/tools/config_table.sh" "$trireme") \
+    <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$root/docs/config.md" | sed '$d') >table.diff ||
+    fail "docs/config.md is old: run tools/config_table.sh build/release/trireme --write"
+
+# Options of this program's commands; mpirun's and srun's stand in front of its name.
+for option in $(for d in "${documents[@]}"; do blocks sh "$d"; blocks console "$d"; done |
+    sed -n 's/.*trireme \([a-z-].*\)/\1/p' | sed 's/ #.*//; s/ | .*//' |
+    grep -oE -- '(^| )--?[a-z][a-z-]*' | sort -u); do
+    grep -qE -- "(^|[^a-z-])$option([^a-z-]|$)" help.txt || fail "\`trireme help\` knows no option $option"
+done
+for command in $(mentions '`trireme [a-z]+' | sed 's/.* //'); do
+    grep -q "^  trireme $command" help.txt || fail "there is no command $command"
+done
+
+folders='examples|tests|tools|docs|bench|base|device|comm|layers|pipeline|ckpt|partition|train|cli'
+for path in $(mentions "(^|[^a-z0-9_/.])($folders)/[a-z0-9_/]+\.(sh|md|yaml|c|h)" |
+    grep -oE "($folders)/[a-z0-9_/.]+" | sort -u); do
+    [[ -e $root/$path ]] || fail "there is no $path"
+done
+
+# shellcheck disable=SC2013 # one number a line
+for code in $(sed -nE 's/^ +TR_ERR_[A-Z]+ = ([0-9]+),.*/\1/p' "$root/base/status.h"); do
+    grep -q "^| $code |" "$root/README.md" || fail "the README lacks exit code $code"
+done
+
+echo "$run blocks, $failures failures"
+((failures == 0))

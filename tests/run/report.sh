@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# report.html of the run directory: planned and, with --trace, measured; a resumed run shows all its
+# steps. Where Chromium is installed it opens the report: no two labels overlap, none is cut off, and
+# the picture (report.png) is not empty.
+# usage: report.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# holds RUN PATTERN...: each is somewhere in its report.
+holds() {
+    local run=$1 pattern
+    shift
+    for pattern; do
+        grep -Eq -- "$pattern" "$scratch/$run/report.html" || fail "$run: no '$pattern' in the report"
+    done
+    if [[ -e $scratch/$run/report.html.tmp ]]; then fail "$run: a temporary file is left"; fi
+}
+
+# Stopped at half, with a plan alone, then resumed on a traced pipeline.
+train 0 2 pipe parallel.pp=2 parallel.schedule=zbv train.steps=10
+holds pipe ">10 of 10<" ">planned: makespan .* bubble [0-9.]+%" ">rank 1<" ">last validation<" "schedule zbv"
+if grep -q ">measured" "$scratch/pipe/report.html"; then fail "pipe: measured without --trace"; fi
+train 0 2 pipe parallel.pp=2 --resume --trace 1
+holds pipe ">20 of 20<" ">planned: makespan" ">measured: makespan .* bubble [0-9.]+%" "after step 20<" "<circle[^/]*><title>10: "
+# Memory of each rank: the classes' sum, the plan and what was allocated agree.
+mapfile -t rows < <(sed -n 's/<td class="number">\([0-9.]*\)<\/td>/ \1/g; s/^<tr><th>rank \([0-9]\)<\/th>\([ 0-9.]*\)<\/tr>$/\1\2/p' "$scratch/pipe/report.html")
+((${#rows[@]} == 2)) || fail "pipe: ${#rows[@]} ranks have memory, not 2"
+for row in "${rows[@]}"; do
+    read -r rank parameters gradients optimizer activations transfers data planned allocated peak <<<"$row"
+    awk -v sum="$parameters $gradients $optimizer $activations $transfers $data" -v planned="$planned" -v allocated="$allocated" \
+        -v peak="$peak" 'BEGIN { n = split(sum, part, " "); for (k = 1; k <= n; k++) all += part[k]
+            exit !(n == 6 && all > 0 && (all - planned) ^ 2 <= 0.04 ^ 2 && allocated >= planned * 0.95 && peak > 0) }' ||
+        fail "pipe: memory of rank $rank: $row"
+done
+# Each checkpoint leaves a report, also of a run that is lost after it.
+"$trireme" train "$scratch/base.yaml" log.dir="$scratch/lost" train.steps=100000 >/dev/null 2>&1 &
+lost=$!
+until_true 60 test -e "$scratch/lost/report.html" || fail "lost: no report after a checkpoint"
+kill -KILL $lost
+{ wait $lost; } 2>/dev/null || true
+holds lost " of 100000<"
+if command -v xmllint >/dev/null; then
+    for run in pipe lost; do xmllint --noout "$scratch/$run/report.html" || fail "$run: not well-formed"; done
+fi
+
+if ! browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
+    echo "report.sh: the picture was not looked at: chromium is not installed"
+    finish
+    exit
+fi
+# look OPTIONS... PAGE: in a browser with a profile of its own.
+look() {
+    timeout 120 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars \
+        --user-data-dir="$scratch/browser" --window-size=1240,1900 "$@" 2>"$scratch/browser.log" ||
+        fail "the browser: $(tail -n 3 "$scratch/browser.log")"
+}
+# A copy that measures itself: labels of one drawing that overlap, or that leave it.
+cat >"$scratch/measure.js" <<'J'
+let overlaps = [], outside = [], labels = 0;
+for (const svg of document.querySelectorAll("svg")) {
+    const frame = svg.getBoundingClientRect(), boxes = [];
+    for (const text of svg.querySelectorAll("text")) {
+        const box = text.getBoundingClientRect(), name = text.firstChild.textContent;
+        labels++;
+        if (box.left < frame.left || box.right > frame.right || box.top < frame.top || box.bottom > frame.bottom)
+            outside.push(name);
+        for (const [other, of] of boxes)
+            if (box.left < other.right && other.left < box.right && box.top < other.bottom - 2 && other.top < box.bottom - 2)
+                overlaps.push(of + "|" + name);
+        boxes.push([box, name]);
+    }
+}
+document.body.setAttribute("data-seen", `labels ${labels} overlaps ${overlaps} outside ${outside} end`);
+J
+{
+    sed 's/<\/body>//; s/<\/html>//' "$scratch/pipe/report.html"
+    echo "<script>$(<"$scratch/measure.js")</script></body></html>"
+} >"$scratch/measured.html"
+look --dump-dom "file://$scratch/measured.html" >"$scratch/dom"
+seen=$(grep -o 'data-seen="[^"]*"' "$scratch/dom" || true)
+pattern="labels ([0-9]+) overlaps  outside  end"
+if [[ ! $seen =~ $pattern ]] || ((BASH_REMATCH[1] < 60)); then fail "labels: '$seen'"; fi
+look --screenshot="$scratch/report.png" "file://$scratch/pipe/report.html" >"$scratch/browser.out"
+[[ $(head -c 4 "$scratch/report.png" | tail -c 3) == PNG ]] || fail "no picture"
+# A white page would be a few kilobytes.
+bytes=$(stat -c %s "$scratch/report.png")
+((bytes > 40000)) || fail "the picture of a whole report has only $bytes bytes"
+finish

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Resumed runs: the same curve and the same bits on the layout that saved, the saved bits on any other.
+# usage: resume.sh TRIREME SCRATCH_DIR PRECISION
+set -euo pipefail
+trireme=$1 scratch=$2 precision=$3
+source "$(dirname "$0")/common.sh"
+
+# resumed RUN REFERENCE RANKS ARGUMENTS...: REFERENCE as it was after its step 10, continued as RUN.
+resumed() {
+    local run=$1 reference=$2 ranks=$3
+    shift 3
+    cp -r "$scratch/$reference" "$scratch/$run"
+    rm -r "$(step_dir "$run" 20)"
+    train 0 "$ranks" "$run" --resume "$@"
+}
+
+# near RUN REFERENCE: losses within 1e-5, as sums in another order differ.
+near() {
+    paste <(field "$1" loss) <(field "$2" loss) | awk -v what="$1 and $2" '
+        { d = ($1 - $2) / $2; if (d > 1e-5 || d < -1e-5) { print what ": step " NR ": " $0; bad = 1 } }
+        END { exit bad || NR != 20 }' || fail "$1 and $2: losses too far apart"
+}
+
+# relayout REFERENCE PP TP DP: that layout loads step 10 of the reference, and saves the same bits.
+relayout() {
+    local run=$1-as-pp$2-tp$3-dp$4
+    mkdir -p "$scratch/$run.from" "$scratch/$run"
+    cp -r "$(step_dir "$1" 10)" "$scratch/$run.from"
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 timeout 60 \
+        mpirun -q --bind-to none -n $(($2 * $3 * $4)) "$tools/ckpt_relayout" "$scratch/base.yaml" \
+        "$scratch/$run.from" "$scratch/$run/ckpt" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
+        train.precision="$precision" </dev/null || fail "$run: loading or saving failed"
+    same_tensors "$run" "$1" 10
+}
+
+options=(train.precision="$precision")
+grid=(parallel.pp=2 parallel.tp=2)
+train 0 1 one "${options[@]}"
+train 0 4 grid "${options[@]}" "${grid[@]}"
+
+resumed one-again one 1 "${options[@]}"
+same_curve one-again one
+same_tensors one-again one 20
+resumed grid-again grid 4 "${options[@]}" "${grid[@]}"
+same_curve grid-again grid
+same_tensors grid-again grid 20
+
+for layout in "4 1 1" "1 2 1" "1 1 3" "2 1 2" "1 4 1" "2 2 1"; do
+    read -r pp tp dp <<<"$layout"
+    relayout one "$pp" "$tp" "$dp"
+    [[ $layout == "2 2 1" ]] && layout="1 1 1" pp=1 tp=1
+    relayout grid "$pp" "$tp" "$dp"
+    [[ $precision == fp32 ]] || continue
+    run=resumed-pp$pp-tp$tp-dp$dp
+    resumed "$run" grid $((pp * tp * dp)) "${options[@]}" parallel.pp="$pp" parallel.tp="$tp" parallel.dp="$dp"
+    near "$run" one
+done
+
+# A whole job killed between two saves, once it is past step 25.
+long=("${options[@]}" train.steps=60 optim.warmup=10 model.context=64)
+for ranks in 1 4; do
+    layout=()
+    [[ $ranks == 1 ]] || layout=("${grid[@]}")
+    train 0 $ranks "whole-$ranks" "${long[@]}" "${layout[@]}"
+    launch=()
+    [[ $ranks == 1 ]] || launch=(run -n $ranks)
+    "$trireme" "${launch[@]}" train "$scratch/base.yaml" log.dir="$scratch/killed-$ranks" "${long[@]}" \
+        "${layout[@]}" >"$scratch/killed-$ranks.out" 2>"$scratch/killed-$ranks.err" &
+    until_true 30 past "killed-$ranks" 25 || fail "killed-$ranks: never reached step 25"
+    { descendants $! | xargs kill -9; wait $!; } 2>/dev/null || true
+    past "killed-$ranks" 60 && fail "killed-$ranks: ended before it could be killed"
+    train 0 $ranks "killed-$ranks" --resume "${long[@]}" "${layout[@]}"
+    same_curve "killed-$ranks" "whole-$ranks"
+    same_tensors "killed-$ranks" "whole-$ranks" 60
+done
+
+# Two runs with two threads give the same bits.
+for run in threads-a threads-b; do
+    train 0 2 $run "${options[@]}" parallel.pp=2 train.threads=2
+done
+same_curve threads-b threads-a
+same_tensors threads-b threads-a 20
+finish

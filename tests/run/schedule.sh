@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The commands about schedules: orders as CSV, the check of files, drawings, and simulated numbers.
+# usage: schedule.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1
+data=$(cd "$(dirname "$0")/../data" && pwd)
+rm -rf "$2" && mkdir -p "$2" && cd "$2"
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+
+fail() {
+    echo "schedule.sh: $1"
+    exit 1
+}
+
+# expect CODE WORDS ARGUMENTS...: that exit code, nothing on stdout, one line on stderr with WORDS.
+expect() {
+    local want=$1 words=$2 code=0
+    shift 2
+    "$trireme" "$@" >out 2>err || code=$?
+    [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want"
+    [[ ! -s out && $(wc -l <err) == 1 ]] || fail "trireme $*: not one line on stderr alone"
+    grep -qF -- "$words" err || fail "trireme $*: said '$(<err)', without '$words'"
+}
+
+# prints TEXT ARGUMENTS...: exit code 0, nothing on stderr, TEXT on stdout.
+prints() {
+    local text=$1
+    shift
+    "$trireme" "$@" >out 2>err || fail "trireme $*: failed: $(<err)"
+    [[ ! -s err && $(<out) == "$text" ]] || fail "trireme $*: printed '$(<out)', not '$text'"
+}
+
+prints $'0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2' schedule 1f1b -p 2 -m 3
+prints '' schedule 1f1b -p 2 -m 3 -o 1f1b.csv
+prints '1f1b.csv: 2 ranks, 2 stages, 3 micro-batches; every action is there once, and the order runs to its end' \
+    schedule check 1f1b.csv
+"$trireme" schedule check "$data/pytorch_csv/dualpipev_4rank_10mb.csv" >out
+grep -q '4 ranks, 8 stages, 10 micro-batches;' out || fail "the golden DualPipeV is not accepted"
+
+# 1F1B: (m + p - 1)(F + I + W); rank i holds p - i.
+json='{"makespan": 12, "span": [12, 9], "bubble_makespan": 0.25, "bubble_span": 0.25, "peak": [2, 1]}'
+prints "$json" simulate --schedule 1f1b -p 2 -m 3 --json
+prints "$json" simulate --schedule 1f1b.csv --json
+# With transfers of 0.5: four of them on the path through F0, B0, F2 and B2.
+prints '{"makespan": 74, "span": [74, 55], "bubble_makespan": 0.27027027027, "bubble_span": 0.27027027027, "peak": [4, 2]}' \
+    simulate --schedule 1f1b.csv -p 2 -m 3 --costs F=5,I=6,W=7,c=.5 --memory mB=2,mW=1 --json
+"$trireme" simulate --schedule gpipe -p 2 -m 3 --memory mB=1,cap=2 >out
+grep -q '^over the cap: 3 of at most 2$' out || fail "simulate does not name what is over the cap"
+
+# Twice 25 million actions, within time and memory (KiB of address space).
+(ulimit -v 2097152 && timeout 60 "$trireme" simulate --schedule interleaved-zb -p 1024 -m 4096 -v 2 --json >out) ||
+    fail "p = 1024, m = 4096, v = 2 took too long or more than 2 GiB"
+grep -q '^{"makespan": 12799.5, ' out || fail "p = 1024: printed $(head -c 100 out)"
+
+NO_COLOR=1 "$trireme" schedule show 1f1b zbv -p 2 -m 2 --svg s.svg --trace t.json >out
+grep -q '^rank 0   F0F1' out || fail "show: no drawing: $(<out)"
+grep -q $'\033' out && fail "show: colours off a terminal"
+[[ $(head -c 4 s.svg) == '<svg' && $(head -c 1 t.json) == '{' ]] || fail "show: no SVG or trace"
+
+expect 64 "no schedule was named" schedule
+expect 64 "unknown option --fast" schedule gpipe --fast
+expect 64 "--schedule FILE|NAME is missing" simulate --json
+expect 64 "needs the ranks, -p, and micro-batches, -m" simulate --schedule gpipe -p 2
+expect 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
+expect 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
+expect 64 "mB is a number of 0 or more, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
+expect 64 "-p 3 does not go with 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
+expect 66 "no.csv cannot be opened" schedule check no.csv
+expect 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
+expect 78 "'2f2b' is unknown; known are: gpipe, 1f1b" schedule 2f2b -p 2 -m 2
+expect 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
+[[ ! -e large.svg ]] || fail "a drawing that was refused left a file"
+printf '0F0,0B0\n1B0,1F0\n' >stuck.csv
+expect 78 "cannot run to its end: " schedule check stuck.csv
+printf '0F0,0B0\n1F0,1X0\n' >bad.csv
+expect 78 "bad.csv:2:6: " schedule show bad.csv
+exit 0

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# The ends of a run: SIGTERM and SIGUSR1 finish the step, save and end with 75, and the run resumes with
+# the same bits; a rank that is killed or stopped ends the job within 10 s with 77 and one message.
+# usage: signals.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+options=(train.steps=150 checkpoint.every=20 log.every=50)
+grid=(parallel.pp=2 parallel.tp=2)
+
+# begin RANKS RUN ARGUMENTS...: starts a run; $job is the process a user would signal.
+begin() {
+    local ranks=$1 run=$2 launch=()
+    shift 2
+    [[ $ranks == 1 ]] || launch=(run -n "$ranks")
+    "$trireme" "${launch[@]}" train base.yaml log.dir="$scratch/$run" "${options[@]}" "$@" >"$run.out" 2>"$run.err" &
+    job=$!
+}
+
+# ends RUN CODE: $job has to end with it in less than 20 s, else it is killed.
+ends() {
+    local code=0 begun=$SECONDS
+    until_true 20 not_running "$job" || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
+    wait "$job" || code=$?
+    took=$((SECONDS - begun))
+    [[ $code == "$2" ]] || { fail "$1: exit code $code, not $2"; tail -n 5 "$1.err"; }
+}
+not_running() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
+
+# rank_process RANK: the process of that rank of $job.
+rank_process() {
+    local p
+    for p in $(descendants "$job"); do
+        if [[ $(readlink "/proc/$p/exe") == "$trireme" ]] &&
+            tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$p"; fi
+    done
+}
+
+for ranks in 1 4; do
+    layout=()
+    [[ $ranks == 1 ]] || layout=("${grid[@]}")
+    train 0 $ranks whole-$ranks "${options[@]}" "${layout[@]}"
+    for signal in TERM USR1; do
+        run=$signal-$ranks
+        begin $ranks $run "${layout[@]}"
+        until_true 30 past $run 25 || fail "$run: never reached step 25"
+        kill -$signal $job
+        ends $run 75
+        step=$(field $run step | tail -n 1)
+        [[ $step -lt 150 ]] || fail "$run: ran to its end"
+        grep -qx "trireme: stopped by a signal after step $step, which is saved: .*--resume.*" $run.err ||
+            fail "$run: said '$(<$run.err)'"
+        [[ $(wc -l <$run.err) == $((ranks == 1 ? 1 : 2)) ]] || fail "$run: said '$(<$run.err)'"
+        intact $run "$step"
+        train 0 $ranks $run --resume "${options[@]}" "${layout[@]}"
+        same_curve $run whole-$ranks
+        same_tensors $run whole-$ranks 150
+    done
+done
+
+# A rank of the last stage is lost in the middle of the work.
+for signal in KILL STOP; do
+    run=$signal
+    begin 4 $run "${grid[@]}" train.steps=100000
+    until_true 30 past $run 30 || fail "$run: never reached step 30"
+    lost=$(rank_process 2)
+    kill -$signal "$lost"
+    ends $run 77
+    [[ $took -le 10 ]] || fail "$run: took $took s"
+    # Open MPI may add a line of its own about a peer that is gone.
+    [[ $(grep -c "^trireme: " $run.err) == 1 ]] || fail "$run: said '$(<$run.err)'"
+    grep -q "Process received signal" $run.err && fail "$run: something crashed: $(<$run.err)"
+    grep "^trireme: " $run.err >said.err
+    says said "lost rank 2 .*pid $lost.*step [0-9]+, stage [01], micro-batch [0-9]+, (action [A-Z]|between actions)"
+    intact $run 20
+    not_running "$lost" || fail "$run: rank 2 is still there"
+    train 0 4 $run --resume "${grid[@]}" "${options[@]}"
+done
+finish

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# train --trace: planned and measured times of all ranks in one file that viewers take.
+# usage: trace.sh TRIREME SCRATCH_DIR TRACE_CHECK
+set -euo pipefail
+trireme=$1
+check=$3
+text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
+rm -rf "$2" && mkdir -p "$2" && cd "$2"
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+fail() {
+    echo "trace.sh: $1"
+    exit 1
+}
+
+cat >x.yaml <<END
+data.path: $text
+model: {layers: 4, width: 32, heads: 4, context: 32}
+train: {steps: 4, batch: 8, micro_batch: 1, threads: 1}
+checkpoint.every: 0
+END
+
+# Two steps of 8 micro-batches that cross one boundary twice, planned and measured.
+timeout 120 "$trireme" run -n 2 train x.yaml --trace 2 parallel.pp=2 log.dir=pp >log 2>&1 || fail "$(<log)"
+"$check" pp/trace.json 4 64 || fail "a pipeline's trace"
+grep -q '"name":"rank 1: planned"' pp/trace.json || fail "rank 1 has no plan"
+grep -q '"name":"rank 1: measured"' pp/trace.json || fail "rank 1 has no times"
+# Two lines of two ranks: 4 micro-batches on each.
+timeout 120 "$trireme" run -n 4 train x.yaml --trace 1 parallel.pp=2 parallel.dp=2 log.dir=dp >log 2>&1 || fail "$(<log)"
+"$check" dp/trace.json 8 32 || fail "the trace of a mesh"
+# More steps than there are: those that were. Fewer than two: none, and a warning.
+"$trireme" train x.yaml --trace 99 log.dir=long >log 2>&1 || fail "$(<log)"
+"$check" long/trace.json 2 0 || fail "a trace cut short"
+"$trireme" train x.yaml --trace 1 train.steps=1 log.dir=short >log 2>err || fail "$(<err)"
+grep -q 'warning: no trace: it begins at step 2' err || fail "no warning: $(<err)"
+[[ ! -e short/trace.json ]] || fail "a trace of nothing"
+exit 0

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Whole jobs of tests/mpi/spin.c under `run`: a rank killed or stopped ends all within 10 s with 77 and
+# one message; a long action survives; requests to stop and exit codes pass through.
+# usage: watchdog.sh SPIN SCRATCH_DIR TRIREME
+# shellcheck disable=SC2317 # functions are called through check
+set -u
+spin=$(realpath "$1")
+scratch=$2
+trireme=$(realpath "$3")
+rm -rf "$scratch"
+mkdir -p "$scratch"
+cd "$scratch" || exit 1
+failures=0
+
+check() { # check WHAT CONDITION...
+    local what=$1
+    shift
+    if "$@"; then
+        echo "ok: $what"
+    else
+        echo "FAILED: $what"
+        sed 's/^/    /' out err
+        failures=$((failures + 1))
+    fi
+}
+
+lines_of() { grep -c "$1" err; }
+# A process that has ended may wait for its new parent to collect it.
+no_rank_left() {
+    local p state
+    for p in $(pids); do
+        state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$p/status" 2>/dev/null)
+        [[ -n $state && $state != Z && $state != X ]] && return 1
+    done
+    true
+}
+pids() { sed -n 's/^rank [0-9]* pid \([0-9]*\).*/\1/p' out | tr -d '\r'; }
+pid_of() { sed -n "s/^rank $1 pid \([0-9]*\).*/\1/p" out | tr -d '\r'; }
+board_gone() { ! ls /dev/shm/trireme-"$UID"-"$job"-* >/dev/null 2>&1; }
+
+# start RANKS ARGUMENTS...: a job in the background, awaited until all ranks are in their steps.
+start() {
+    local ranks=$1 i
+    shift
+    "$spin" run "$ranks" spin "$@" >out 2>err &
+    job=$!
+    for ((i = 0; i < 300; i++)); do
+        [[ $(pids | wc -l) == "$ranks" ]] && break
+        kill -0 "$job" 2>/dev/null || break
+        sleep 0.1
+    done
+    sleep 0.5
+}
+
+# finish: waits for the job; its exit code in $code, the seconds it took in $took.
+finish() {
+    local begin=$SECONDS
+    wait "$job"
+    code=$?
+    took=$((SECONDS - begin))
+}
+
+for signal in KILL STOP; do
+    start 3 steps 1000 0.3
+    kill -"$signal" "$(pid_of 1)"
+    finish
+    check "SIG$signal: exit code 77 (was $code)" [ "$code" = 77 ]
+    check "SIG$signal: over within 10 s (took $took)" [ "$took" -le 10 ]
+    check "SIG$signal: one message" [ "$(wc -l <err)" = 1 ]
+    check "SIG$signal: it names rank 1 and its step" grep -q 'lost rank 1 .*: step [0-9]' err
+    check "SIG$signal: no process is left" no_rank_left
+    check "SIG$signal: no board is left" board_gone
+done
+
+# A rank of another host: no board shows it. mpirun sees its death, and the deadline its silence;
+# nobody of this host is blamed.
+for signal in KILL STOP; do
+    start 2 far 1 3
+    kill -"$signal" "$(pid_of 1)"
+    finish
+    check "SIG$signal far away: exit code 77 (was $code)" [ "$code" = 77 ]
+    check "SIG$signal far away: over within 15 s (took $took)" [ "$took" -le 15 ]
+    check "SIG$signal far away: one message" [ "$(wc -l <err)" = 1 ]
+    check "SIG$signal far away: rank 0 is not blamed" [ "$(lines_of 'lost rank 0')" = 0 ]
+    check "SIG$signal far away: no process is left" no_rank_left
+    check "SIG$signal far away: no board is left" board_gone
+done
+check "SIGSTOP far away: rank 1 is named" grep -q 'rank 0 waited 3.* s for rank 1' err
+
+# A rank that cannot begin: all end alike, and nobody looks lost.
+"$spin" run 3 spin homeless 1 5 >out 2>err
+code=$?
+check "no board for a rank: 69 (was $code)" [ "$code" = 69 ]
+check "no board for a rank: one message" [ "$(wc -l <err)" = 1 ]
+check "no board for a rank: its message" grep -q '^trireme: shared memory' err
+
+# Killed in the middle of an action, which is then named.
+start 2 steps 1000 20
+kill -KILL "$(pid_of 1)"
+finish
+check "in an action: code 77 (was $code)" [ "$code" = 77 ]
+check "in an action: named" grep -q 'lost rank 1 .*stage 1, micro-batch 41, action F' err
+
+# An action of 30 s: three times the beat's limit.
+start 2 steps 1 30
+finish
+check "a long action survives (code $code)" [ "$code" = 0 ]
+check "a long action: both ranks done" [ "$(grep -c " done" out)" = 2 ]
+check "a long action: nothing said" [ ! -s err ]
+
+for signal in TERM USR1; do
+    start 2 steps 1000 0.3
+    kill -"$signal" "$job"
+    finish
+    check "SIG$signal to the launcher: 75 (was $code)" [ "$code" = 75 ]
+    check "SIG$signal to the launcher: one line" [ "$(wc -l <err)" = 1 ]
+done
+
+"$spin" run 3 spin fail 1 65 >out 2>err
+code=$?
+check "a rank that fails: its code (was $code)" [ "$code" = 65 ]
+check "a rank that fails: one message" [ "$(wc -l <err)" = 1 ]
+check "a rank that fails: its message" grep -q '^trireme: the loss is not finite' err
+
+"$spin" run 2 spin crash 1 >out 2>err
+code=$?
+check "a crash: 77 (was $code)" [ "$code" = 77 ]
+check "a crash: one message" [ "$(lines_of '^trireme:')" = 1 ]
+check "a crash: the action" grep -q 'rank 1 .*micro-batch 7, action W' err
+
+"$spin" run 3 spin hang 2 2 >out 2>err
+code=$?
+check "a deadline: 77 (was $code)" [ "$code" = 77 ]
+check "a deadline: one message" [ "$(lines_of '^trireme:')" = 1 ]
+check "a deadline: names the late rank" grep -q 'late is rank 2 .*micro-batch 42, action F' err
+
+for bad in "-n 0 data x" "-n two data x" "-n" "data x" "-n 2" "--fast -n 2 data" "-n 2 spoil" "-n 2 run"; do
+    # shellcheck disable=SC2086
+    "$trireme" run $bad >out 2>err
+    code=$?
+    check "usage: run $bad: 64 (was $code)" [ "$code" = 64 ]
+    check "usage: run $bad: one line" [ "$(wc -l <err)" = 1 ]
+done
+"$trireme" run -n 2 --hostfile none help >out 2>err
+code=$?
+check "a missing hostfile: 66 (was $code)" [ "$code" = 66 ]
+"$trireme" run -n 2 help no.such.key >out 2>err
+code=$?
+check "an error of all ranks: its code (was $code)" [ "$code" -ge 64 ]
+check "an error of all ranks: said once" [ "$(wc -l <err)" = 1 ]
+
+exit $((failures > 0))

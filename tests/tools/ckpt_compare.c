@@ -1,0 +1,130 @@
+/* Compares the global tensors of two checkpoints through their index.h5, as any HDF5 program sees
+ * them.
+ *
+ *   ckpt_compare exact A B          every tensor of A and B bit for bit
+ *   ckpt_compare gradients A B TOL  adam_m after step 1 (a multiple of the gradient) norm-wise:
+ * each tensor within TOL of the larger of its own norm and 1e-3 of the global norm A and B are step
+ * directories. Prints the first differences and exits 1 when there are any. */
+#include <hdf5.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct tensor {
+    char name[256];
+    size_t count;
+    float *data;
+} tensor;
+
+typedef struct list {
+    tensor item[1024];
+    int count;
+    hid_t group;
+    const char *prefix;
+} list;
+
+static herr_t read_one(hid_t group, const char *name, const H5L_info_t *info, void *context) {
+    (void)info;
+    list *l = context;
+    hid_t dataset = H5Dopen2(group, name, H5P_DEFAULT), space = H5Dget_space(dataset);
+    tensor *t = &l->item[l->count++];
+    (void)snprintf(t->name, sizeof t->name, "%s/%s", l->prefix, name);
+    t->count = (size_t)H5Sget_simple_extent_npoints(space);
+    t->data = malloc(t->count * sizeof *t->data);
+    herr_t rc = H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, t->data);
+    H5Sclose(space);
+    H5Dclose(dataset);
+    return rc;
+}
+
+static list *read_groups(const char *dir, int groups, const char *const *group) {
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/index.h5", dir);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    if (file < 0) {
+        fprintf(stderr, "ckpt_compare: cannot open %s\n", path);
+        exit(2);
+    }
+    list *l = calloc(1, sizeof *l);
+    for (int g = 0; g < groups; g++) {
+        hid_t id = H5Gopen2(file, group[g], H5P_DEFAULT);
+        l->prefix = group[g];
+        if (id < 0 || H5Literate(id, H5_INDEX_NAME, H5_ITER_INC, NULL, read_one, l) < 0) {
+            fprintf(stderr, "ckpt_compare: cannot read group %s of %s\n", group[g], path);
+            exit(2);
+        }
+        H5Gclose(id);
+    }
+    H5Fclose(file);
+    return l;
+}
+
+static double norm(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = b ? (double)a[i] - (double)b[i] : (double)a[i];
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static int compare_exact(const list *a, const list *b) {
+    int different = 0;
+    for (int i = 0; i < a->count; i++) {
+        const tensor *x = &a->item[i], *y = &b->item[i];
+        for (size_t k = 0; k < x->count; k++)
+            if (memcmp(&x->data[k], &y->data[k], sizeof(float)) != 0 || isnan(x->data[k])) {
+                printf("%s[%zu]: %.9g and %.9g\n", x->name, k, (double)x->data[k],
+                       (double)y->data[k]);
+                different++;
+                break;
+            }
+    }
+    return different;
+}
+
+static int compare_gradients(const list *a, const list *b, double tolerance) {
+    double global = 0;
+    int different = 0;
+    for (int i = 0; i < a->count; i++) {
+        double n = norm(a->item[i].data, NULL, a->item[i].count);
+        global += n * n;
+    }
+    global = sqrt(global);
+    for (int i = 0; i < a->count; i++) {
+        const tensor *x = &a->item[i], *y = &b->item[i];
+        double own = norm(x->data, NULL, x->count), floor = 1e-3 * global;
+        double limit = tolerance * (own > floor ? own : floor);
+        double distance = norm(x->data, y->data, x->count);
+        if (!(distance <= limit)) {
+            printf("%s: distance %.3g, allowed %.3g (norm %.3g)\n", x->name, distance, limit, own);
+            different++;
+        }
+    }
+    return different;
+}
+
+int main(int argc, char **argv) {
+    static const char *const all[] = {"weights", "adam_m", "adam_v"};
+    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* one sentence of our own is enough */
+    bool exact = argc == 4 && strcmp(argv[1], "exact") == 0;
+    if (!exact && !(argc == 5 && strcmp(argv[1], "gradients") == 0)) {
+        fprintf(stderr, "usage: ckpt_compare exact A B | gradients A B TOLERANCE\n");
+        return 2;
+    }
+    list *a = read_groups(argv[2], exact ? 3 : 1, exact ? all : all + 1);
+    list *b = read_groups(argv[3], exact ? 3 : 1, exact ? all : all + 1);
+    int different = a->count != b->count || a->count == 0;
+    if (different) printf("%d tensors and %d tensors\n", a->count, b->count);
+    for (int i = 0; !different && i < a->count; i++)
+        if (strcmp(a->item[i].name, b->item[i].name) != 0 || a->item[i].count != b->item[i].count) {
+            printf("%s (%zu) and %s (%zu)\n", a->item[i].name, a->item[i].count, b->item[i].name,
+                   b->item[i].count);
+            different++;
+        }
+    if (!different)
+        different = exact ? compare_exact(a, b) : compare_gradients(a, b, strtod(argv[4], NULL));
+    return different ? 1 : 0;
+}

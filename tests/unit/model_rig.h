@@ -1,0 +1,313 @@
+/* A whole model on one tensor rank for tests: memory for every lifetime, poisoned as soon as a
+ * lifetime ends, so that a buffer used outside of it turns the results into NaN. Host devices only.
+ */
+#pragma once
+
+#include "base/memory.h"
+#include "layers/model.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What fails here may run on a thread, where cmocka cannot jump: it ends the test program. */
+#define RIG_TRY(expr)                                                                              \
+    do {                                                                                           \
+        if ((expr) != TR_OK) {                                                                     \
+            (void)fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, tr_error_message(),      \
+                          tr_error_trace());                                                       \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { RIG_LAYERS = 8 };
+
+typedef struct rig {
+    tr_device *device;
+    tr_world *world;
+    tr_group *tp;
+    tr_model *model;
+    tr_layer_env env;
+    int64_t rows, sample;
+    size_t tensor_bytes; /* of (batch, seq, width) */
+    tr_step_state *state;
+    char *tensor[RIG_LAYERS + 1];  /* x of each layer; [0] and the last are not used */
+    char *dtensor[RIG_LAYERS + 1]; /* their gradients */
+    char *block[RIG_LAYERS][TR_LIFE_COUNT];
+    char *cache[RIG_LAYERS];
+    int32_t *tokens, *labels;
+    double *loss;
+    float *logits;
+} rig;
+
+static inline void *rig_alloc(rig *r, size_t bytes) {
+    void *memory;
+    RIG_TRY(tr_device_alloc(r->device, tr_align_up(bytes + 1), &memory));
+    return memory;
+}
+
+static inline void rig_poison(char *memory, size_t bytes) {
+    if (bytes) memset(memory, 0xff, bytes); /* a NaN in every floating-point type */
+}
+
+static inline void rig_place_params(rig *r) {
+    size_t size = tr_dtype_size(r->model->shape.dtype);
+    for (int i = 0; i < r->model->count; i++) {
+        tr_layer *layer = r->model->layers[i];
+        for (int j = 0; j < layer->params_count; j++) {
+            tr_param *param = &layer->params[j];
+            param->grad = rig_alloc(r, (size_t)param->count * sizeof(float));
+            param->value = NULL;
+            if (param->use > 0) /* tied: the value of use 0, which the embedding lists first */
+                param->value = r->model->layers[0]->params[0].value;
+            else param->value = rig_alloc(r, (size_t)param->count * size);
+        }
+    }
+}
+
+/* World is this rank's of `tp` local ones; the group is opened over all of them. */
+static inline void rig_open(rig *r, const char *device, tr_world *world,
+                            const tr_model_config *config, tr_dtype dtype, int64_t batch,
+                            int64_t seq, bool decode) {
+    *r = (rig){.world = world};
+    int tp = tr_world_size(world), ranks[16];
+    for (int i = 0; i < tp; i++) ranks[i] = i;
+    tr_device_options options = {.threads = 1, .deterministic = true};
+    RIG_TRY(tr_device_open(device, &options, &r->device));
+    RIG_TRY(tr_group_open(world, ranks, tp, 0, 1 << 12, &r->tp));
+    tr_model_shape shape = {
+        .batch = batch, .seq = seq, .dtype = dtype, .tp_rank = tr_world_rank(world), .tp_size = tp};
+    RIG_TRY(tr_model_create(config, &shape, &r->model));
+    rig_place_params(r);
+    r->env = (tr_layer_env){.device = r->device,
+                            .tp = r->tp,
+                            .batch = batch,
+                            .seq = seq,
+                            .dtype = dtype,
+                            .decode = decode};
+    r->rows = decode ? batch : batch * seq;
+    r->tensor_bytes = (size_t)(r->rows * config->width) * tr_dtype_size(dtype);
+    r->state = rig_alloc(r, sizeof *r->state);
+    *r->state =
+        (tr_step_state){.seed = 5, .step = 3, .first_sample = 8, .train = 1, .loss_scale = 1};
+    r->tokens = rig_alloc(r, (size_t)r->rows * sizeof(int32_t));
+    r->labels = rig_alloc(r, (size_t)r->rows * sizeof(int32_t));
+    r->loss = rig_alloc(r, 2 * sizeof(double));
+    r->logits = rig_alloc(r, (size_t)(batch * config->vocab) * sizeof(float));
+    for (int i = 0; i < r->model->count; i++) {
+        tr_layer *layer = r->model->layers[i];
+        size_t described[TR_LIFE_COUNT];
+        memcpy(described, layer->bytes, sizeof described);
+        RIG_TRY(layer->ops->prepare(layer, &r->env));
+        for (int life = 0; life < TR_LIFE_COUNT; life++) {
+            if (!decode && life != TR_LIFE_SCRATCH && described[life] != layer->bytes[life])
+                abort();
+            r->block[i][life] = rig_alloc(r, layer->bytes[life]);
+        }
+        r->cache[i] = rig_alloc(r, layer->cache_bytes);
+        r->tensor[i] = rig_alloc(r, r->tensor_bytes);
+        r->dtensor[i] = rig_alloc(r, r->tensor_bytes);
+    }
+}
+
+static inline void rig_close(rig *r) {
+    for (int i = 0; i < r->model->count; i++) {
+        tr_layer *layer = r->model->layers[i];
+        for (int j = 0; j < layer->params_count; j++) {
+            tr_device_free(r->device, layer->params[j].grad);
+            if (layer->params[j].use == 0) tr_device_free(r->device, layer->params[j].value);
+        }
+        for (int life = 0; life < TR_LIFE_COUNT; life++)
+            tr_device_free(r->device, r->block[i][life]);
+        tr_device_free(r->device, r->cache[i]);
+        tr_device_free(r->device, r->tensor[i]);
+        tr_device_free(r->device, r->dtensor[i]);
+    }
+    tr_device_free(r->device, r->state);
+    tr_device_free(r->device, r->tokens);
+    tr_device_free(r->device, r->labels);
+    tr_device_free(r->device, r->loss);
+    tr_device_free(r->device, r->logits);
+    tr_model_destroy(r->model);
+    tr_group_close(r->tp);
+    tr_device_close(r->device);
+}
+
+/* --- parameters ---------------------------------------------------------------------------------
+ */
+
+static inline tr_param *rig_param(const tr_model *model, int index) {
+    for (int i = 0; i < model->count; i++)
+        for (int j = 0; j < model->layers[i]->params_count; j++)
+            if (model->layers[i]->params[j].index == index) return &model->layers[i]->params[j];
+    return NULL;
+}
+
+static inline int64_t rig_global_count(const tr_param *param) {
+    int64_t count = 1;
+    for (int d = 0; d < param->rank; d++) count *= param->shape[d];
+    return count;
+}
+
+/* Global row-major index of every local element, in index[count]. */
+static inline int64_t *rig_global_index(const tr_param *param) {
+    int64_t *index = calloc((size_t)param->count + 1, sizeof *index);
+    for (int b = 0; b < param->boxes; b++) {
+        const tr_box *box = &param->box[b];
+        int64_t count = 1;
+        for (int d = 0; d < param->rank; d++) count *= box->extent[d];
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at[TR_PARAM_RANK] = {0}, left = i, global = 0, local = box->local_offset;
+            for (int d = param->rank - 1; d >= 0; left /= box->extent[d--])
+                at[d] = left % box->extent[d];
+            for (int d = 0; d < param->rank; d++) {
+                global = global * param->shape[d] + box->offset[d] + at[d];
+                local += at[d] * box->local_stride[d];
+            }
+            index[local] = global;
+        }
+    }
+    return index;
+}
+
+static inline float rig_get(const tr_param *param, tr_dtype dtype, int64_t i) {
+    return dtype == TR_F32 ? ((float *)param->value)[i]
+                           : tr_bf16_to_f32(((uint16_t *)param->value)[i]);
+}
+
+static inline void rig_set(tr_param *param, tr_dtype dtype, int64_t i, float value) {
+    if (dtype == TR_F32) ((float *)param->value)[i] = value;
+    else ((uint16_t *)param->value)[i] = tr_f32_to_bf16(value);
+}
+
+/* The values of tests/golden/gpt2_golden.py: a formula of parameter and global element, scaled. */
+static inline float rig_formula(const tr_param *param, int64_t global) {
+    uint32_t x = (uint32_t)(param->index * 1000003 + global) * 2654435761u;
+    x ^= x >> 16;
+    x *= 73244475u;
+    bool norm = strstr(param->name, ".ln_") && strstr(param->name, ".weight");
+    return ((float)(x >> 16) / 65536.0f - 0.5f) * 0.5f + (norm ? 1.0f : 0.0f);
+}
+
+static inline void rig_fill(rig *r) {
+    for (int p = 0; p < r->model->params_count; p++) {
+        tr_param *param = rig_param(r->model, p);
+        if (param->use > 0) continue;
+        int64_t *index = rig_global_index(param);
+        for (int64_t i = 0; i < param->count; i++)
+            rig_set(param, r->model->shape.dtype, i, rig_formula(param, index[i]));
+        free(index);
+    }
+    int64_t vocab = r->model->config.vocab;
+    for (int64_t i = 0; i < r->rows; i++) {
+        r->tokens[i] = (int32_t)((7 * i + 3) % vocab);
+        r->labels[i] = i == 3 ? -1 : (int32_t)((5 * i + 1) % vocab);
+    }
+}
+
+/* --- running ------------------------------------------------------------------------------------
+ */
+
+static inline tr_layer_io rig_io(rig *r, int i) {
+    tr_layer_io io = {.stream = tr_device_compute(r->device),
+                      .state = r->state,
+                      .sample = r->sample,
+                      .x = r->tensor[i],
+                      .y = r->tensor[i + 1],
+                      .dy = r->dtensor[i + 1],
+                      .dx = r->dtensor[i],
+                      .tokens = r->tokens,
+                      .labels = r->labels,
+                      .loss = r->loss,
+                      .cache = r->cache[i],
+                      .logits = r->logits};
+    for (int life = 0; life < TR_LIFE_COUNT; life++) io.block[life] = r->block[i][life];
+    if (i == 0) io.x = io.dx = NULL;
+    if (i == r->model->count - 1) io.y = NULL, io.dy = NULL;
+    return io;
+}
+
+static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
+    rig_poison(r->block[i][life], r->model->layers[i]->bytes[life]);
+}
+
+/* The loss summed over the positions that count. */
+static inline double rig_forward(rig *r) {
+    for (int i = 0; i < r->model->count; i++) {
+        tr_layer *layer = r->model->layers[i];
+        for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
+        if (i + 1 < r->model->count) rig_poison(r->tensor[i + 1], r->tensor_bytes);
+        tr_layer_io io = rig_io(r, i);
+        RIG_TRY(layer->ops->forward(layer, &io));
+        rig_poison_block(r, i, TR_LIFE_SCRATCH);
+    }
+    return r->loss[0];
+}
+
+static inline void rig_grad_input(rig *r, int i) {
+    tr_layer *layer = r->model->layers[i];
+    rig_poison_block(r, i, TR_LIFE_IW);
+    rig_poison(r->dtensor[i], r->tensor_bytes);
+    tr_layer_io io = rig_io(r, i);
+    char *before = NULL;
+    if (io.dy) {
+        before = malloc(r->tensor_bytes);
+        memcpy(before, io.dy, r->tensor_bytes);
+    }
+    RIG_TRY(layer->ops->grad_input(layer, &io));
+    if (before && memcmp(before, io.dy, r->tensor_bytes) != 0) abort(); /* dy must stay */
+    free(before);
+    rig_poison_block(r, i, TR_LIFE_FI);
+    rig_poison_block(r, i, TR_LIFE_SCRATCH);
+    if (io.dy) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
+    if (i > 0 && layer->input_life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
+}
+
+static inline void rig_grad_weight(rig *r, int i) {
+    tr_layer *layer = r->model->layers[i];
+    tr_layer_io io = rig_io(r, i);
+    io.y = io.dx = NULL;
+    io.dy = NULL;
+    RIG_TRY(layer->ops->grad_weight(layer, &io));
+    for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
+}
+
+static inline void rig_zero_gradients(rig *r) {
+    for (int p = 0; p < r->model->params_count; p++) {
+        tr_param *param = rig_param(r->model, p);
+        memset(param->grad, 0, (size_t)param->count * sizeof(float));
+    }
+}
+
+/* Adds I and W of the whole model to the gradients; apart: every I before the first W, else layer
+ * by layer. */
+static inline void rig_accumulate(rig *r, bool apart) {
+    for (int i = r->model->count - 1; i >= 0; i--) {
+        rig_grad_input(r, i);
+        if (!apart) rig_grad_weight(r, i);
+    }
+    for (int i = 0; apart && i < r->model->count; i++) rig_grad_weight(r, i);
+}
+
+static inline void rig_backward(rig *r, bool apart) {
+    rig_zero_gradients(r);
+    rig_accumulate(r, apart);
+}
+
+/* One token a row through a rig opened for decoding; logits in r->logits[batch, vocab]. */
+static inline void rig_decode(rig *r, int64_t position) {
+    r->state->position = position;
+    r->state->train = 0;
+    for (int i = 0; i < r->model->count; i++) {
+        tr_layer *layer = r->model->layers[i];
+        rig_poison_block(r, i, TR_LIFE_SCRATCH);
+        tr_layer_io io = rig_io(r, i);
+        RIG_TRY(layer->ops->decode(layer, &io));
+    }
+}

@@ -1,0 +1,195 @@
+/* Tables and orders that the tests of pipeline/ share: chains, random graphs of stages, random
+ * valid orders, and a V schedule written by hand. */
+#pragma once
+
+#include "base/memory.h"
+#include "base/philox.h"
+#include "pipeline/check.h"
+#include "pipeline/lower.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct test_random {
+    uint64_t state;
+} test_random;
+
+static inline uint64_t test_next(test_random *r) {
+    return tr_mix64(r->state++);
+}
+
+/* A number in [low, high]. */
+static inline int test_between(test_random *r, int low, int high) {
+    return low + (int)(test_next(r) % (uint64_t)(high - low + 1));
+}
+
+static inline void test_table_free(tr_stage_table *t) {
+    free(t->cost);
+    free(t->edge);
+}
+
+static inline tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life, size_t offset) {
+    return (tr_edge){.from = from, .to = to, .bytes = bytes, .life = life, .offset = offset};
+}
+
+/* A chain with equal costs F = I = W = 1 and blocks of the given bytes. */
+static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
+                                    tr_stage_table *t) {
+    *t = (tr_stage_table){.stages = stages, .edges = stages - 1};
+    if (tr_calloc((size_t)stages, sizeof *t->cost, &t->cost) != TR_OK ||
+        tr_calloc((size_t)stages, sizeof *t->edge, &t->edge) != TR_OK)
+        abort();
+    for (int k = 0; k < stages; k++)
+        t->cost[k] = (tr_stage_cost){
+            .f = 1,
+            .i = 1,
+            .w = 1,
+            .bytes =
+                {[TR_LIFE_FI] = fi, [TR_LIFE_FW] = fw, [TR_LIFE_IW] = iw, [TR_LIFE_SCRATCH] = 1000},
+            .backward_iw = iw / 2};
+    for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, e + 1, 256, TR_LIFE_FW, 0);
+}
+
+/* Random costs, block sizes and edges: the chain, and `extra` more edges from a stage to a later
+ * one, several between one pair too. Inputs lie side by side in their blocks. */
+static inline void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t) {
+    test_table_chain(stages, 0, 0, 0, t);
+    free(t->edge);
+    t->edges = stages - 1 + (stages > 1 ? extra : 0);
+    if (tr_calloc((size_t)t->edges, sizeof *t->edge, &t->edge) != TR_OK) abort();
+    for (int e = 0; e < t->edges; e++) {
+        int from = e, to = e + 1;
+        if (e >= stages - 1) {
+            from = test_between(r, 0, stages - 2);
+            to = test_between(r, from + 1, stages - 1);
+        }
+        tr_lifetime life = test_between(r, 0, 1) ? TR_LIFE_FI : TR_LIFE_FW;
+        size_t bytes = 8 * (size_t)test_between(r, 1, 100);
+        size_t *block = &t->cost[to].bytes[life];
+        t->edge[e] = test_edge(from, to, bytes, life, *block);
+        *block += tr_align_up(bytes);
+    }
+    for (int k = 0; k < stages; k++) {
+        tr_stage_cost *c = &t->cost[k];
+        c->f = test_between(r, 1, 9);
+        c->i = test_between(r, 1, 9);
+        c->w = test_between(r, 1, 9);
+        /* At least eight bytes for a word of the stage's own. */
+        for (int life = 0; life < TR_LIFE_SCRATCH; life++)
+            c->bytes[life] += 8 * (size_t)test_between(r, 1, 300);
+        c->bytes[TR_LIFE_SCRATCH] = 8 * (size_t)test_between(r, 1, 300);
+        c->backward_iw = 8 * (size_t)test_between(r, 1, (int)(c->bytes[TR_LIFE_IW] / 8));
+    }
+}
+
+typedef struct test_order {
+    const tr_stage_table *t;
+    tr_schedule *s;
+    unsigned char *done, *split; /* [stages * micro_batches] */
+} test_order;
+
+static inline unsigned test_done(const test_order *o, int stage, int k) {
+    return o->done[stage * o->s->micro_batches + k];
+}
+
+static inline bool test_is_ready(const test_order *o, int stage, int k, tr_action_type *type) {
+    unsigned done = test_done(o, stage, k);
+    bool forward = !(done & 1u);
+    if (done == 7) return false;
+    if (done == 3) {
+        *type = TR_ACTION_W;
+        return true;
+    }
+    for (int e = 0; e < o->t->edges; e++) {
+        const tr_edge *edge = &o->t->edge[e];
+        if (forward && edge->to == stage && !(test_done(o, edge->from, k) & 1u)) return false;
+        if (!forward && edge->from == stage && !(test_done(o, edge->to, k) & 2u)) return false;
+    }
+    *type = forward                                     ? TR_ACTION_F
+            : o->split[stage * o->s->micro_batches + k] ? TR_ACTION_I
+                                                        : TR_ACTION_B;
+    return true;
+}
+
+/* A random ready action among those of `rank` (-1: any) and, when `other` is not NULL, of the kinds
+ * that can overlap with *other; false when there is none. */
+static inline bool test_choose(const test_order *o, test_random *r, int rank,
+                               const tr_action *other, tr_action *chosen) {
+    int ready = 0;
+    for (int stage = 0; stage < o->t->stages; stage++)
+        for (int k = 0; k < o->s->micro_batches; k++) {
+            tr_action_type type;
+            if (rank >= 0 && o->s->rank_of[stage] != rank) continue;
+            if (!test_is_ready(o, stage, k, &type)) continue;
+            if (other &&
+                (type == TR_ACTION_W || (type == TR_ACTION_F) == (other->type == TR_ACTION_F)))
+                continue;
+            if (test_between(r, 0, ready++) == 0)
+                *chosen = (tr_action){.stage = stage, .type = type, .micro_batch = k};
+        }
+    return ready > 0;
+}
+
+/* A random order that can run: at each step one ready action at random, or two as a pair. */
+static inline tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
+                                                int micro_batches) {
+    static const unsigned bits[TR_ACTION_TYPES] = {1, 2, 4, 6};
+    int *rank_of = NULL;
+    test_order o = {.t = t};
+    size_t cells = (size_t)t->stages * (size_t)micro_batches;
+    if (tr_calloc((size_t)t->stages, sizeof *rank_of, &rank_of) != TR_OK ||
+        tr_calloc(cells, 1, &o.done) != TR_OK || tr_calloc(cells, 1, &o.split) != TR_OK)
+        abort();
+    for (int k = 0; k < t->stages; k++) rank_of[k] = k < ranks ? k : test_between(r, 0, ranks - 1);
+    for (size_t k = 0; k < cells; k++) o.split[k] = (unsigned char)test_between(r, 0, 1);
+    if (tr_schedule_create("random", ranks, t->stages, micro_batches, rank_of, &o.s) != TR_OK)
+        abort();
+    tr_action cell[2];
+    while (test_choose(&o, r, -1, NULL, cell)) {
+        int rank = rank_of[cell[0].stage], actions = 1;
+        if (cell[0].type != TR_ACTION_W && test_between(r, 0, 2) == 0 &&
+            test_choose(&o, r, rank, cell, cell + 1)) {
+            cell[0].overlap = true;
+            actions = 2;
+        }
+        for (int k = 0; k < actions; k++) {
+            if (tr_schedule_add(o.s, rank, cell[k]) != TR_OK) abort();
+            unsigned char *done = &o.done[cell[k].stage * micro_batches + cell[k].micro_batch];
+            *done = (unsigned char)(*done | bits[cell[k].type]);
+        }
+    }
+    free(rank_of);
+    free(o.done);
+    free(o.split);
+    return o.s;
+}
+
+/* Adds the actions of a row such as "0F0,3F0,0F1&3B0" to a rank, & between the two of an
+ * overlapped pair; false when it is not one. */
+static inline bool test_add_row(tr_schedule *s, int rank, const char *row) {
+    while (*row) {
+        char *end;
+        tr_action a = {.stage = (int)strtol(row, &end, 10)};
+        static const char letters[] = "FIWB";
+        const char *letter = *end ? strchr(letters, *end) : NULL;
+        if (!letter) return false;
+        a.type = (tr_action_type)(letter - letters);
+        a.micro_batch = (int)strtol(end + 1, &end, 10);
+        a.overlap = *end == '&';
+        if (tr_schedule_add(s, rank, a) != TR_OK) return false;
+        row = *end == ',' || *end == '&' ? end + 1 : end;
+    }
+    return true;
+}
+
+/* Two ranks, four stages in a V (0 and 3 on rank 0, 1 and 2 on rank 1), three micro-batches, I and
+ * W apart and together. */
+static inline tr_schedule *test_schedule_v(void) {
+    static const int rank_of[] = {0, 1, 1, 0};
+    tr_schedule *s = NULL;
+    if (tr_schedule_create("v", 2, 4, 3, rank_of, &s) != TR_OK ||
+        !test_add_row(s, 0, "0F0,0F1,3F0,3I0,3W0,3F1,3B1,0F2,0I0,3F2,0W0,3B2,0B1,0B2") ||
+        !test_add_row(s, 1, "1F0,2F0,1F1,2F1,2I0,1I0,2W0,2B1,1F2,1W0,2F2,1B1,2B2,1B2"))
+        abort();
+    return s;
+}

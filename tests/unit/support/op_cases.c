@@ -1,0 +1,159 @@
+#include "support/op_cases.h"
+
+/* Sizes are odd on purpose: tails of vectors, single rows and columns, more than one block. */
+#define MATMUL(m_, n_, k_, ...)                                                                    \
+    {                                                                                              \
+        .kind = TR_OP_MATMUL, .matmul = {.m = m_, .n = n_, .k = k_, __VA_ARGS__ }                  \
+    }
+#define ROWS(KIND, rows_, width_)                                                                  \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .rows = {.rows = rows_, .width = width_ }                            \
+    }
+#define NORM(KIND, rows_, width_)                                                                  \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .layernorm = {.rows = rows_, .width = width_, .eps = 1e-5f }         \
+    }
+#define ATTENTION(KIND, batch_, seq_, heads_, dim_)                                                \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .attention = {                                                       \
+            .batch = batch_,                                                                       \
+            .seq = seq_,                                                                           \
+            .heads = heads_,                                                                       \
+            .head_dim = dim_                                                                       \
+        }                                                                                          \
+    }
+#define EMBED(KIND, rows_, width_, begin_, vocab_)                                                 \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .embed = {                                                           \
+            .rows = rows_,                                                                         \
+            .width = width_,                                                                       \
+            .vocab_begin = begin_,                                                                 \
+            .vocab = vocab_                                                                        \
+        }                                                                                          \
+    }
+#define POSITION(KIND, rows_, width_, seq_, decode_)                                               \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .embed = {                                                           \
+            .rows = rows_,                                                                         \
+            .width = width_,                                                                       \
+            .seq = seq_,                                                                           \
+            .decode = decode_                                                                      \
+        }                                                                                          \
+    }
+#define DROPOUT(KIND, rows_, width_, seq_, p_)                                                     \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .dropout = {                                                         \
+            .rows = rows_,                                                                         \
+            .width = width_,                                                                       \
+            .seq = seq_,                                                                           \
+            .p = p_,                                                                               \
+            .site = 77                                                                             \
+        }                                                                                          \
+    }
+#define XENT(KIND, rows_, begin_, vocab_)                                                          \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .xent = {.rows = rows_, .vocab_begin = begin_, .vocab = vocab_ }     \
+    }
+#define SUMSQ(n)                                                                                   \
+    {                                                                                              \
+        .kind = TR_OP_SUMSQ, .sumsq = {.count = n }                                                \
+    }
+#define STEP_FINISH(l, n)                                                                          \
+    {                                                                                              \
+        .kind = TR_OP_STEP_FINISH, .step_finish = {.losses = l, .norms = n }                       \
+    }
+#define ADAMW(n)                                                                                   \
+    {                                                                                              \
+        .kind = TR_OP_ADAMW, .adamw = {                                                            \
+            .count = n,                                                                            \
+            .beta1 = 0.9f,                                                                         \
+            .beta2 = 0.95f,                                                                        \
+            .eps = 1e-8f,                                                                          \
+            .weight_decay = 0.1f                                                                   \
+        }                                                                                          \
+    }
+
+const tr_op_case tr_op_cases[] = {
+    {MATMUL(1, 1, 1), 0},
+    {MATMUL(3, 5, 7), 0},
+    {MATMUL(16, 32, 64, .bias = true), 0},
+    {MATMUL(33, 17, 65, .bias = true, .trans_b = true), 0},
+    {MATMUL(9, 31, 13, .trans_a = true), 0},
+    {MATMUL(8, 12, 20, .trans_a = true, .trans_b = true), TR_CASE_F32_OUT},
+    {MATMUL(31, 47, 19, .trans_a = true, .accumulate = true), 0},
+    {MATMUL(20, 24, 1, .accumulate = true), 0},
+    {MATMUL(7, 9, 11, .lda = 15, .ldb = 10, .ldc = 12), 0},
+    {MATMUL(7, 9, 11, .lda = 8, .ldb = 14, .ldc = 11, .trans_a = true, .trans_b = true), 0},
+    {MATMUL(6, 8, 128, .ldc = 20, .bias = true, .trans_b = true), TR_CASE_F32_OUT},
+    {MATMUL(1, 96, 48, .bias = true, .trans_b = true), 0},
+    {MATMUL(130, 70, 200, .bias = true, .trans_b = true), 0},
+    {ROWS(BIAS_GRAD, 1, 1), 0},
+    {ROWS(BIAS_GRAD, 67, 35), 0},
+    {ROWS(BIAS_GRAD, 200, 96), 0},
+    {NORM(LAYERNORM, 1, 3), 0},
+    {NORM(LAYERNORM, 7, 33), 0},
+    {NORM(LAYERNORM, 19, 128), 0},
+    {NORM(LAYERNORM, 3, 1100), 0},
+    {NORM(LAYERNORM_DGRAD, 5, 33), 0},
+    {NORM(LAYERNORM_DGRAD, 19, 128), TR_CASE_IN_PLACE},
+    {NORM(LAYERNORM_DGRAD, 4, 1100), TR_CASE_NO_RESIDUAL},
+    {NORM(LAYERNORM_WGRAD, 1, 5), 0},
+    {NORM(LAYERNORM_WGRAD, 61, 37), 0},
+    {NORM(LAYERNORM_WGRAD, 70, 128), 0},
+    {ROWS(GELU, 1, 1), 0},
+    {ROWS(GELU, 13, 37), 0},
+    {ROWS(GELU, 40, 512), 0},
+    {ROWS(GELU_DGRAD, 13, 37), 0},
+    {ROWS(GELU_DGRAD, 40, 512), TR_CASE_IN_PLACE},
+    {ATTENTION(ATTENTION, 1, 1, 1, 1), 0},
+    {ATTENTION(ATTENTION, 2, 7, 3, 5), 0},
+    {ATTENTION(ATTENTION, 1, 33, 2, 16), 0},
+    {ATTENTION(ATTENTION, 2, 70, 1, 32), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 1, 1, 4), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 7, 3, 5), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 33, 2, 16), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 70, 1, 32), 0},
+    {ATTENTION(ATTENTION_DECODE, 1, 1, 1, 1), 0},
+    {ATTENTION(ATTENTION_DECODE, 3, 9, 2, 5), 0},
+    {ATTENTION(ATTENTION_DECODE, 2, 64, 3, 16), 0},
+    {EMBED(EMBED, 1, 1, 0, 3), 0},
+    {EMBED(EMBED, 29, 33, 11, 17), 0},
+    {EMBED(EMBED_WGRAD, 29, 33, 11, 17), 0},
+    {EMBED(EMBED_WGRAD, 150, 8, 0, 10), 0},
+    {POSITION(POSITION, 21, 33, 7, false), 0},
+    {POSITION(POSITION, 21, 33, 7, false), TR_CASE_IN_PLACE},
+    {POSITION(POSITION, 3, 20, 9, true), 0},
+    {POSITION(POSITION_WGRAD, 21, 33, 7, false), 0},
+    {POSITION(POSITION_WGRAD, 5, 3, 5, false), 0},
+    {DROPOUT(DROPOUT_ADD, 14, 33, 7, 0.1f), 0},
+    {DROPOUT(DROPOUT_ADD, 14, 33, 7, 0.1f), TR_CASE_NO_BIAS | TR_CASE_NO_RESIDUAL},
+    {DROPOUT(DROPOUT_ADD, 6, 130, 3, 0.5f), TR_CASE_IN_PLACE | TR_CASE_NO_BIAS},
+    {DROPOUT(DROPOUT_ADD, 5, 6, 8, 0.0f), 0},
+    {DROPOUT(DROPOUT_ADD, 5, 6, 5, 0.3f), TR_CASE_EVAL},
+    {DROPOUT(DROPOUT_DGRAD, 14, 33, 7, 0.1f), 0},
+    {DROPOUT(DROPOUT_DGRAD, 6, 130, 3, 0.5f), TR_CASE_IN_PLACE},
+    {DROPOUT(DROPOUT_DGRAD, 5, 6, 5, 0.3f), TR_CASE_EVAL},
+    {XENT(XENT_MAX, 1, 0, 1), 0},
+    {XENT(XENT_MAX, 13, 0, 37), 0},
+    {XENT(XENT_SUM, 13, 0, 37), 0},
+    {XENT(XENT_SUM, 9, 20, 300), 0},
+    {XENT(XENT_LOSS, 1, 0, 2), 0},
+    {XENT(XENT_LOSS, 13, 0, 37), 0},
+    {XENT(XENT_LOSS, 9, 20, 300), TR_CASE_EVAL},
+    {XENT(XENT_LOSS, 9, 20, 300), 0},
+    {ROWS(ADD, 13, 37), 0},
+    {ROWS(ADD, 40, 64), TR_CASE_IN_PLACE},
+    {ROWS(CAST, 13, 37), 0},
+    {ROWS(CAST, 40, 64), 0},
+    {SUMSQ(0), 0},
+    {SUMSQ(1), 0},
+    {SUMSQ(4099), 0},
+    {SUMSQ(20000), 0},
+    {STEP_FINISH(1, 0), 0},
+    {STEP_FINISH(5, 17), 0},
+    {ADAMW(1), 0},
+    {ADAMW(1037), 0},
+    {ADAMW(64), TR_CASE_NO_BIAS},
+    {ADAMW(64), TR_CASE_SKIP},
+};
+const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;

@@ -1,0 +1,78 @@
+/* The one table of operator cases. A case is a description with options; from it follow the
+ * tensors, how they are filled, and how their values after a run are compared. The same cases
+ * compare a device with ref (tr_op_data_compare) and make the inputs of the gradient tests. Adding
+ * an operator is adding its tensors and its lines in op_cases.c. */
+#pragma once
+
+#include "device/op.h"
+
+enum {
+    TR_CASE_IN_PLACE = 1,    /* the output is the input that op.h allows it to be */
+    TR_CASE_NO_BIAS = 2,     /* BIAS (VALUE of ADAMW) is NULL */
+    TR_CASE_NO_RESIDUAL = 4, /* RESIDUAL is NULL */
+    TR_CASE_EVAL = 8,        /* state->train = 0 */
+    TR_CASE_SKIP = 16,       /* state->skip = 1 */
+    TR_CASE_F32_OUT = 32,    /* MATMUL: C is f32 though A and B may be bf16 */
+};
+
+typedef struct tr_op_case {
+    tr_op_desc desc; /* with dtype f32; tr_op_data_make puts the storage type in */
+    unsigned options;
+} tr_op_case;
+
+extern const tr_op_case tr_op_cases[];
+extern const size_t tr_op_case_count;
+
+typedef enum tr_fill {
+    TR_FILL_NORMAL, /* standard normal numbers, rounded to the dtype */
+    TR_FILL_GAMMA,  /* 1 + normal / 4 */
+    TR_FILL_SQUARE, /* normal^2, as second moments are */
+    TR_FILL_TOKENS, /* i32 in [0, limit) */
+    TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */
+    TR_FILL_LOSSES, /* pairs of a positive loss and a number of tokens */
+    TR_FILL_STATE,  /* the case's step state */
+    TR_FILL_DERIVED /* a forward operator's output, computed by ref from the other tensors */
+} tr_fill;
+
+typedef struct tr_op_tensor {
+    bool present;
+    tr_dtype dtype;
+    int64_t count;
+    tr_fill fill;
+    int64_t limit; /* tokens and labels */
+    bool output;   /* others must not change, bit for bit */
+    int64_t terms; /* length of the sums behind an output's element; 0: exact to the bit */
+    double inner;  /* eps of values rounded within (probabilities in bf16), else 0 */
+    int alias;     /* index of the tensor whose memory it is, or -1 */
+} tr_op_tensor;
+
+/* A case with its data in host memory. */
+typedef struct tr_op_data {
+    tr_op_desc desc;
+    tr_op_tensor tensor[TR_OP_MAX_TENSORS];
+    void *memory[TR_OP_MAX_TENSORS]; /* NULL where absent or an alias */
+    tr_step_state state;
+    int64_t sample;
+} tr_op_data;
+
+/* Data of a case in this storage type from a seed. Release with tr_op_data_free. */
+tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_op_data *out);
+tr_status tr_op_data_clone(const tr_op_data *data, tr_op_data *out);
+void tr_op_data_free(tr_op_data *data);
+
+/* Prepares the operator, runs it on `stream` (NULL: the compute stream) on copies in device memory,
+ * and brings all tensors back into `data`. */
+tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream);
+
+/* Compares what two runs left: inputs bit for bit; an element of an output within
+ *   eps(dtype) |want| + (4 eps(f32) sqrt(terms) + inner) max|want of the tensor|.
+ * True when all is well; else `message` says which tensor and element is worst. */
+bool tr_op_data_compare(const tr_op_data *got, const tr_op_data *want, char *message, size_t size);
+
+/* "matmul bf16 [m 3 n 5 k 7 ...] options": for messages. */
+void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size_t size);
+
+double tr_dtype_eps(tr_dtype dtype); /* distance from 1 to the next number */
+/* Element i as a double, and back (rounded), of f32, bf16, f64, i32 or u8. */
+double tr_element(const void *memory, tr_dtype dtype, int64_t i);
+void tr_element_set(void *memory, tr_dtype dtype, int64_t i, double value);

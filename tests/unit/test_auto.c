@@ -1,0 +1,250 @@
+/* The schedule `auto`: at most the best published orders' times at equal memory, never worse than a
+ * generator, and an order that runs, whatever the request. TRIREME_LONG=1: more random requests. */
+#include "pipeline/auto.h"
+#include "pipeline/check.h"
+#include "pipeline/generate_impl.h"
+#include "pipeline/lower.h"
+#include "pipeline_cases.h"
+#include "schedule_meter.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Sums of a few thousand doubles of one size: rounding stays below this, relative to the whole. */
+static const double tolerance = 1e-9;
+
+static double ideal(const tr_schedule_request *q) {
+    return q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
+}
+
+static void describe(const tr_schedule_request *q, char *text, size_t size) {
+    (void)snprintf(text, size, "p %d, m %d, v %d, costs %g %g %g %g, memory %g %g cap %g", q->ranks,
+                   q->micro_batches, q->chunks, q->costs.f, q->costs.i, q->costs.w, q->costs.c,
+                   q->memory.mb, q->memory.mw, q->memory.cap);
+}
+
+/* Makes the order and proves it: complete, W in order, under the cap, as long as reported, not
+ * below its bounds. */
+static meter make(const tr_schedule_request *q, tr_auto_report *report, bool lower) {
+    char text[256];
+    describe(q, text, sizeof text);
+    tr_schedule *s = NULL;
+    tr_schedule_report checked;
+    if (tr_schedule_auto(q, report, &s) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
+    if (tr_schedule_check(s, NULL, &checked) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
+    if (!checked.w_ascending) fail_msg("%s: %s", text, checked.note);
+    meter result = meter_measure(s, q->costs, q->memory);
+    if (q->memory.cap > 0 && result.peak > q->memory.cap * (1 + tolerance))
+        fail_msg("%s: peak %g", text, result.peak);
+    if (fabs(result.makespan - report->makespan) > tolerance * result.makespan)
+        fail_msg("%s: %.12g, reported %.12g", text, result.makespan, report->makespan);
+    if (report->makespan < report->shape_bound * (1 - tolerance) ||
+        report->makespan < report->bound * (1 - tolerance))
+        fail_msg("%s: %.12g, bounds %.12g %.12g", text, report->makespan, report->shape_bound,
+                 report->bound);
+    assert_true(fabs(report->gap - (report->makespan / report->bound - 1)) < tolerance);
+    if (lower) {
+        tr_stage_table table;
+        tr_program_set *set = NULL;
+        test_table_chain(s->stages, 256, 256, 256, &table);
+        if (tr_lower(s, &table, q->costs.c, &set) != TR_OK)
+            fail_msg("%s: %s", text, tr_error_message());
+        tr_program_set_destroy(set);
+        test_table_free(&table);
+    }
+    tr_schedule_destroy(s);
+    return result;
+}
+
+/* --- published orders ------------------------------------------------------------------------- */
+
+/* Costs F, I, W, c of a rank's share, and the best public order's overhead over m (F + I + W) in
+ * percent, at p m_B and m_W = 0.94 m_B with at most four stages a rank, replayed with those costs:
+ * PyTorch's interleaved zero bubble with four stages, and its ZB-V for the last line. */
+static const struct {
+    const char *name;
+    tr_schedule_costs costs;
+    double peer[3];
+} profiles[] = {
+    {"unit", {1, 1, 1, 0}, {3.1, 3.6, 1.8}},
+    {"1.5B", {18.513, 18.086, 9.331, .626}, {9.7, 10.9, 5.5}},
+    {"6.2B", {29.802, 29.428, 19.530, .577}, {6.9, 7.9, 3.9}},
+    {"28.3B", {10.408, 10.204, 7.703, .408}, {8.6, 9.7, 4.8}},
+    {"attention", {1, 1.4, .6, .02}, {7.6, 8.7, 4.4}},
+    {"slow p2p", {1, 1, 1, .2}, {17.1, 21.0, 10.5}},
+};
+enum { PROFILES = sizeof profiles / sizeof profiles[0] };
+static const int sizes[3][2] = {{4, 8}, {8, 16}, {8, 32}};
+
+static double overhead_of(const tr_schedule_request *q, const char *name, int chunks) {
+    tr_schedule_request known = *q;
+    tr_schedule *s = NULL;
+    known.name = name;
+    known.chunks = chunks;
+    if (tr_schedule_make(&known, &s) != TR_OK) fail_msg("%s", tr_error_message());
+    meter result = meter_measure(s, q->costs, q->memory);
+    tr_schedule_destroy(s);
+    return 100 * (result.makespan / ideal(q) - 1);
+}
+
+static void test_beats_published_orders(void **state) {
+    (void)state;
+    int better = 0;
+    printf("%-10s %3s %3s %8s %6s %8s\n", "percent", "p", "m", "auto", "peer", "bound");
+    for (int k = 0; k < PROFILES; k++)
+        for (int n = 0; n < 3; n++) {
+            int p = sizes[n][0];
+            tr_schedule_request q = {.ranks = p,
+                                     .micro_batches = sizes[n][1],
+                                     .costs = profiles[k].costs,
+                                     .memory = {.mb = 1, .mw = 0.94, .cap = p}};
+            tr_auto_report report;
+            double overhead = 100 * (make(&q, &report, n == 0).makespan / ideal(&q) - 1);
+            double peer = profiles[k].peer[n];
+            printf("%-10s %3d %3d %8.3f %6.1f %8.3f\n", profiles[k].name, p, q.micro_batches,
+                   overhead, peer, 100 * (report.bound / ideal(&q) - 1));
+            /* The published number is rounded to a tenth; the orders themselves are at hand. */
+            if (overhead > peer + 0.05) fail_msg("%s: worse", profiles[k].name);
+            assert_true(overhead <= overhead_of(&q, "interleaved-zb", 4) + 100 * tolerance);
+            assert_true(overhead <= overhead_of(&q, "zbv", 2) + 100 * tolerance);
+            better += overhead < peer - 0.05;
+        }
+    printf("better in %d of %d\n", better, 3 * PROFILES);
+    assert_true(better >= 15);
+}
+
+static void test_large(void **state) {
+    (void)state;
+    tr_auto_report report;
+    tr_schedule_request q = {.ranks = 32,
+                             .micro_batches = 256,
+                             .costs = profiles[3].costs,
+                             .memory = {.mb = 1, .mw = 0.94, .cap = 32}};
+    double overhead = 100 * (make(&q, &report, false).makespan / ideal(&q) - 1);
+    printf("28.3B p 32, m 256: %.3f\n", overhead);
+    assert_true(overhead < overhead_of(&q, "interleaved-zb", 4) - 0.05);
+}
+
+/* --- generators ------------------------------------------------------------------------------- */
+
+static uint64_t draw(uint64_t *state) {
+    *state += 0x9E3779B97F4A7C15u;
+    uint64_t x = *state;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static double draw_real(uint64_t *state) {
+    return (double)(draw(state) >> 11) * 0x1p-53;
+}
+
+/* No generator that keeps to the cap, with the same chunks or, where they are free, up to four, is
+ * faster. */
+static void expect_best(const tr_schedule_request *q, double makespan) {
+    const char *name;
+    int chunks;
+    for (int g = 0; tr_generate_get(g, &name, &chunks); g++) {
+        if (strcmp(name, "auto") == 0 || strcmp(name, "forward") == 0) continue;
+        for (int v = 1; v <= 4; v++) {
+            tr_schedule_request known = *q;
+            tr_schedule *s = NULL;
+            if ((chunks && v != chunks) || (q->chunks && v != q->chunks)) continue;
+            known.name = name;
+            known.chunks = v;
+            if (tr_schedule_make(&known, &s) != TR_OK) fail_msg("%s", tr_error_message());
+            meter other = meter_measure(s, q->costs, q->memory);
+            tr_schedule_destroy(s);
+            if (q->memory.cap > 0 && other.peak > q->memory.cap * (1 + tolerance)) continue;
+            if (makespan <= other.makespan * (1 + tolerance)) continue;
+            char text[256];
+            describe(q, text, sizeof text);
+            fail_msg("%s: %s of %d chunks takes %g, auto %g", text, name, v, other.makespan,
+                     makespan);
+        }
+    }
+}
+
+static void test_never_worse_than_a_generator(void **state) {
+    (void)state;
+    uint64_t seed = 20261120;
+    int cases = getenv("TRIREME_LONG") ? 1000 : 30;
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (int n = 0; n < cases; n++) {
+        tr_schedule_request q = {.ranks = 1 + (int)(draw(&seed) % 7),
+                                 .micro_batches = 1 + (int)(draw(&seed) % 16),
+                                 .chunks = (int)(draw(&seed) % 5)};
+        q.costs = (tr_schedule_costs){draw_real(&seed) + 0.1, draw_real(&seed) + 0.1,
+                                      draw_real(&seed), draw_real(&seed) * 0.3};
+        if (n % 5 == 0) q.costs = (tr_schedule_costs){1, 1, 1, 0};
+        q.memory = (tr_schedule_memory){.mb = 1 + draw_real(&seed), .mw = draw_real(&seed)};
+        if (n % 3) q.memory.cap = q.memory.mb * (1 + draw_real(&seed) * 1.5 * q.ranks);
+        tr_auto_report report;
+        expect_best(&q, make(&q, &report, n % 5 == 1).makespan);
+    }
+}
+
+static void test_corners(void **state) {
+    (void)state;
+    static const int corners[][3] = {{1, 1, 0}, {1, 7, 0},  {1, 5, 3},  {4, 1, 0},  {5, 2, 2},
+                                     {7, 3, 0}, {3, 13, 0}, {2, 17, 3}, {4, 11, 5}, {6, 7, 1}};
+    for (size_t n = 0; n < sizeof corners / sizeof corners[0]; n++) {
+        /* The least cap that any order can have, and none. */
+        for (int cap = 0; cap < 2; cap++) {
+            tr_schedule_request q = {.ranks = corners[n][0],
+                                     .micro_batches = corners[n][1],
+                                     .chunks = corners[n][2],
+                                     .costs = {1, 1.5, 0.5, 0.1},
+                                     .memory = {.mb = 1, .mw = 0.5, .cap = cap}};
+            tr_auto_report report;
+            meter result = make(&q, &report, true);
+            if (q.ranks == 1) assert_true(fabs(result.makespan / ideal(&q) - 1) < tolerance);
+        }
+    }
+}
+
+static void test_same_request_same_order(void **state) {
+    (void)state;
+    tr_schedule_request q = {.name = "auto",
+                             .ranks = 4,
+                             .micro_batches = 9,
+                             .costs = {1, 1.4, .6, .1},
+                             .memory = {.mb = 1, .mw = 0.94, .cap = 4}};
+    tr_schedule *a = NULL, *b = NULL;
+    char *one = NULL, *two = NULL;
+    assert_int_equal(tr_schedule_make(&q, &a), TR_OK);
+    assert_int_equal(tr_schedule_auto(&q, NULL, &b), TR_OK);
+    assert_int_equal(tr_schedule_print(a, &one), TR_OK);
+    assert_int_equal(tr_schedule_print(b, &two), TR_OK);
+    assert_string_equal(one, two);
+    free(one);
+    free(two);
+    tr_schedule_destroy(a);
+    tr_schedule_destroy(b);
+}
+
+static void test_errors_say_what_is_wrong(void **state) {
+    (void)state;
+    tr_schedule *s = NULL;
+    tr_schedule_request q = {
+        .name = "auto", .ranks = 2, .micro_batches = 3, .memory = {.mb = 2, .mw = 1, .cap = 1.9}};
+    assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "at most 1.9"));
+    q.memory.cap = 0;
+    q.micro_batches = 0;
+    assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+    assert_null(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beats_published_orders),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_never_worse_than_a_generator),
+        cmocka_unit_test(test_corners),
+        cmocka_unit_test(test_same_request_same_order),
+        cmocka_unit_test(test_errors_say_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,323 @@
+/* The board and the watchdog: what a rank writes is what another reads, chains of waits lead to the
+ * late rank, and a lost rank (killed, stopped, silent) is told by exactly one observer. */
+#include "comm/board.h"
+#include "comm/watchdog.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+typedef struct fixture {
+    char name[64];
+    tr_board *observer;
+} fixture;
+
+static void pause_ms(int ms) {
+    (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000},
+                    NULL);
+}
+
+static tr_board *join_board(const fixture *f, int ranks, int rank) {
+    tr_board *board;
+    assert_int_equal(tr_board_open(f->name, ranks, &board), TR_OK);
+    if (rank >= 0) assert_int_equal(tr_board_attach(board, rank), TR_OK);
+    return board;
+}
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    tr_board_make_name(f->name, sizeof f->name);
+    *state = f;
+    return tr_board_open(f->name, 4, &f->observer);
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    tr_board_close(f->observer);
+    tr_board_unlink(f->name);
+    free(f);
+    return 0;
+}
+
+static void reads_what_was_written(void **state) {
+    const fixture *f = *state;
+    tr_board *mine = join_board(f, 4, 2);
+    tr_rank_view v;
+    tr_board_read(f->observer, 2, &v);
+    assert_int_equal(v.state, TR_RANK_ALIVE);
+    assert_int_equal(v.pid, getpid());
+    assert_int_equal(v.step, -1);
+    assert_int_equal(v.stage, -1);
+    assert_int_equal(v.micro_batch, -1);
+    assert_int_equal(v.action, 0);
+    assert_false(v.waiting);
+
+    tr_board_set_step(mine, 1234567890123);
+    tr_board_set_action(mine, 3, 70000, 'I');
+    tr_board_set_wait(mine, true, "receive of the activations from the stage before it", 1);
+    tr_board_read(f->observer, 2, &v);
+    assert_true(v.step == 1234567890123);
+    assert_int_equal(v.stage, 3);
+    assert_int_equal(v.micro_batch, 70000);
+    assert_int_equal(v.action, 'I');
+    assert_true(v.waiting);
+    assert_int_equal(v.wait_peer, 1);
+    assert_string_equal(v.wait_what, "receive of the activations from the stage befor");
+    char text[256];
+    tr_board_describe(f->observer, 2, text, sizeof text);
+    assert_non_null(strstr(text, "rank 2 (host "));
+    assert_non_null(strstr(text, "step 1234567890123, stage 3, micro-batch 70000, action I"));
+    assert_non_null(strstr(text, "waits for rank 1 (receive"));
+    tr_board_set_wait(mine, false, NULL, 0);
+    tr_board_read(f->observer, 2, &v);
+    assert_false(v.waiting);
+
+    tr_board_read(f->observer, 1, &v);
+    assert_int_equal(v.state, TR_RANK_ABSENT);
+    assert_int_not_equal(tr_board_attach(mine, 2), TR_OK);
+    tr_board_close(mine);
+}
+
+static void refuses_another_shape(void **state) {
+    const fixture *f = *state;
+    tr_board *board;
+    assert_int_equal(tr_board_open(f->name, 5, &board), TR_ERR_DEVICE);
+    assert_null(board);
+    assert_int_equal(tr_board_open(f->name, 0, &board), TR_ERR_USAGE);
+    assert_int_equal(tr_board_open("/no/such/folder", 1, &board), TR_ERR_DEVICE);
+}
+
+static void null_board_is_silent(void **state) {
+    (void)state;
+    tr_board_set_step(NULL, 1);
+    tr_board_set_action(NULL, 0, 0, 'F');
+    tr_board_set_wait(NULL, true, "x", 0);
+    tr_board_finish(NULL, 0, NULL);
+    tr_board_request_stop(NULL);
+    assert_false(tr_board_stop_requested(NULL));
+}
+
+static void waits_lead_to_the_late_rank(void **state) {
+    const fixture *f = *state;
+    tr_board *b[4];
+    for (int r = 0; r < 4; r++) b[r] = join_board(f, 4, r);
+    tr_board_set_wait(b[0], true, "receive", 1);
+    tr_board_set_wait(b[1], true, "receive", 3);
+    tr_board_set_action(b[3], 3, 0, 'F');
+    assert_int_equal(tr_board_late_rank(f->observer, 0), 3);
+    assert_int_equal(tr_board_late_rank(f->observer, 3), 3);
+    /* A wait for a group: of 2 and 3, 3 is longer at its work. */
+    tr_board_set_action(b[2], 2, 0, 'F');
+    tr_board_set_wait(b[1], true, "all-reduce", -1);
+    assert_int_equal(tr_board_late_rank(f->observer, 0), 3);
+    tr_board_set_wait(b[3], true, "receive", 0); /* now only 2 works */
+    assert_int_equal(tr_board_late_rank(f->observer, 0), 2);
+    tr_board_set_wait(b[1], true, "receive", 3); /* 0 -> 1 -> 3 -> 0: a circle ends too */
+    (void)tr_board_late_rank(f->observer, 0);
+    for (int r = 0; r < 4; r++) tr_board_close(b[r]);
+}
+
+static void the_first_failure_stays(void **state) {
+    const fixture *f = *state;
+    tr_board *a = join_board(f, 4, 0), *b = join_board(f, 4, 1);
+    int rank;
+    assert_int_equal(tr_board_first_failure(a, &rank, NULL), 0);
+    assert_int_equal(rank, -1);
+    tr_board_finish(b, 65, "the loss is not finite");
+    tr_board_finish(a, 77, "rank 1 does not answer");
+    assert_int_equal(tr_board_first_failure(f->observer, &rank, NULL), 65);
+    assert_int_equal(rank, 1);
+    tr_rank_view v;
+    tr_board_read(f->observer, 1, &v);
+    assert_int_equal(v.state, TR_RANK_FINISHED);
+    assert_int_equal(v.exit_code, 65);
+    assert_string_equal(v.message, "the loss is not finite");
+    assert_true(tr_board_claim_report(a));
+    assert_false(tr_board_claim_report(b));
+    tr_board_close(a);
+    tr_board_close(b);
+}
+
+static _Atomic int said;
+
+static void count_report(void *context, const char *sentence) {
+    (void)context;
+    (void)sentence;
+    said++;
+}
+
+static void note_end(void *context, int code) {
+    atomic_store((_Atomic int *)context, code);
+}
+
+static void ends_when_told(void **state) {
+    const fixture *f = *state;
+    _Atomic int code = 0;
+    tr_board *mine = join_board(f, 4, 0);
+    tr_watchdog *dog;
+    tr_watchdog_options options = {.report = count_report, .end = note_end, .context = &code};
+    assert_int_equal(tr_watchdog_start(mine, &options, &dog), TR_OK);
+    pause_ms(400);
+    assert_int_equal(atomic_load(&code), 0);
+    tr_board_end_all(f->observer, 76);
+    for (int i = 0; i < 100 && !atomic_load(&code); i++) pause_ms(20);
+    assert_int_equal(atomic_load(&code), 76);
+    assert_int_equal(atomic_load(&said), 0);
+    tr_watchdog_stop(dog);
+    tr_board_close(mine);
+}
+
+static void leave(void *context, int code) {
+    (void)context;
+    _exit(code);
+}
+
+/* A rank in a process of its own that writes `step` forever; `beats`: with a watchdog. */
+static pid_t start_rank(const fixture *f, int rank, bool beats) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) {
+        tr_rank_view v;
+        do {
+            pause_ms(5);
+            tr_board_read(f->observer, rank, &v);
+        } while (v.action != 'W');
+        return pid;
+    }
+    tr_board *board;
+    tr_watchdog *dog;
+    tr_watchdog_options options = {.report = count_report, .end = leave};
+    if (tr_board_open(f->name, 4, &board) || tr_board_attach(board, rank)) _exit(70);
+    if (beats && tr_watchdog_start(board, &options, &dog)) _exit(70);
+    tr_board_set_step(board, 11);
+    tr_board_set_action(board, rank, 5, 'W');
+    for (;;) (void)pause();
+}
+
+/* Looks as an observer would, for at most `ms`; the lost rank or -1. */
+static int look_for(tr_board *board, tr_watch watch, int ms, char *sentence, size_t size) {
+    int64_t end = tr_board_now_ns() + (int64_t)ms * 1000000;
+    int lost;
+    do {
+        lost = tr_watch_look(&watch, board, sentence, size);
+        pause_ms(20);
+    } while (lost < 0 && tr_board_now_ns() < end);
+    return lost;
+}
+
+static void a_killed_rank_is_told_once(void **state) {
+    const fixture *f = *state;
+    pid_t pid = start_rank(f, 1, true), other = start_rank(f, 0, true);
+    char sentence[768];
+    assert_int_equal(look_for(f->observer, (tr_watch){0}, 700, sentence, sizeof sentence), -1);
+    tr_board_set_launcher(f->observer, getpid()); /* rank 0 leaves the word to this process */
+    (void)kill(pid, SIGKILL);
+    assert_int_equal(look_for(f->observer, (tr_watch){0}, 3000, sentence, sizeof sentence), 1);
+    assert_non_null(strstr(sentence, "rank 1 "));
+    assert_non_null(strstr(sentence, "step 11, stage 1, micro-batch 5, action W"));
+    assert_non_null(strstr(sentence, "gone"));
+    assert_int_equal(look_for(f->observer, (tr_watch){0}, 100, sentence, sizeof sentence), -1);
+    int status;
+    (void)waitpid(pid, &status, 0);
+    (void)waitpid(other, &status, 0); /* its own watchdog saw the word and left */
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), TR_ERR_RANK);
+}
+
+static void a_rank_that_said_goodbye_is_not_lost(void **state) {
+    const fixture *f = *state;
+    tr_board *mine = join_board(f, 4, 3);
+    tr_board_finish(mine, 0, NULL);
+    char sentence[768];
+    tr_watch watch = {.silent_s = 0.1};
+    assert_int_equal(look_for(f->observer, watch, 300, sentence, sizeof sentence), -1);
+    tr_board_close(mine);
+}
+
+static void a_stopped_rank_is_lost_and_killed(void **state) {
+    const fixture *f = *state;
+    pid_t pid = start_rank(f, 2, true);
+    char sentence[768];
+    (void)kill(pid, SIGSTOP);
+    tr_watch watch = {.stopped_s = 0.7};
+    assert_int_equal(look_for(f->observer, watch, 5000, sentence, sizeof sentence), 2);
+    assert_non_null(strstr(sentence, "stopped"));
+    tr_watch_kill(f->observer, 2);
+    int status;
+    (void)waitpid(pid, &status, 0);
+    assert_true(WIFSIGNALED(status));
+}
+
+static void silence_is_judged_by_the_beat_alone(void **state) {
+    const fixture *f = *state;
+    pid_t busy = start_rank(f, 0, true);
+    char sentence[768];
+    tr_watch watch = {.silent_s = 1};
+    assert_int_equal(look_for(f->observer, watch, 2500, sentence, sizeof sentence), -1);
+    pid_t silent = start_rank(f, 1, false);
+    assert_int_equal(look_for(f->observer, watch, 5000, sentence, sizeof sentence), 1);
+    assert_non_null(strstr(sentence, "not beaten"));
+    (void)kill(silent, SIGKILL);
+    (void)waitpid(silent, NULL, 0);
+    (void)waitpid(busy, NULL, 0);
+}
+
+static void *write_waits(void *argument) {
+    tr_board *board = argument;
+    for (int i = 0; i < 2000; i++) {
+        tr_board_set_wait(board, true, i & 1 ? "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" : "bbbb",
+                          i & 1);
+        tr_board_set_action(board, i & 1, i & 1, i & 1 ? 'F' : 'B');
+        if (i % 16 == 0) pause_ms(1);
+    }
+    return NULL;
+}
+
+/* Halves of two updates are never read as one. */
+static void readers_see_whole_updates(void **state) {
+    const fixture *f = *state;
+    tr_board *mine = join_board(f, 4, 0);
+    tr_board_set_wait(mine, true, "bbbb", 0);
+    tr_board_set_action(mine, 0, 0, 'B');
+    pthread_t writer;
+    assert_int_equal(pthread_create(&writer, NULL, write_waits, mine), 0);
+    for (int i = 0; i < 3000; i++) {
+        tr_rank_view v;
+        tr_board_read(f->observer, 0, &v);
+        const char *whole = v.wait_peer ? "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" : "bbbb";
+        assert_string_equal(v.wait_what, whole);
+        assert_int_equal(v.stage, v.action == 'F');
+        assert_int_equal(v.micro_batch, v.action == 'F');
+    }
+    (void)pthread_join(writer, NULL);
+    tr_board_close(mine);
+}
+
+#define board_test(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        board_test(reads_what_was_written),
+        board_test(refuses_another_shape),
+        board_test(null_board_is_silent),
+        board_test(waits_lead_to_the_late_rank),
+        board_test(the_first_failure_stays),
+        board_test(ends_when_told),
+        board_test(a_killed_rank_is_told_once),
+        board_test(a_rank_that_said_goodbye_is_not_lost),
+        board_test(a_stopped_rank_is_lost_and_killed),
+        board_test(silence_is_judged_by_the_beat_alone),
+        board_test(readers_see_whole_updates),
+    };
+    return cmocka_run_group_tests_name("board", tests, NULL, NULL);
+}

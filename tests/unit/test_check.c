@@ -1,0 +1,158 @@
+/* The check accepts orders that can run and names what is wrong with the others. */
+#include "pipeline/simulate.h"
+#include "pipeline_cases.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+/* Two stages on two ranks with the given rows; expects a failure whose message holds `part`. */
+static void expect_refusal(const char *row0, const char *row1, int m, const char *part) {
+    tr_schedule *s = NULL;
+    assert_int_equal(tr_schedule_create("rows", 2, 2, m, NULL, &s), TR_OK);
+    assert_true(test_add_row(s, 0, row0));
+    assert_true(test_add_row(s, 1, row1));
+    assert_int_equal(tr_schedule_check(s, NULL, NULL), TR_ERR_CONFIG);
+    if (!strstr(tr_error_message(), part)) fail_msg("'%s' lacks '%s'", tr_error_message(), part);
+    tr_schedule_destroy(s);
+}
+
+static void test_incomplete_orders(void **state) {
+    (void)state;
+    expect_refusal("0F0,0B0", "1F0", 1, "no I or B of stage 1, micro-batch 0");
+    expect_refusal("0F0,0B0", "1F0,1I0", 1, "no W or B of stage 1, micro-batch 0");
+    expect_refusal("0B0", "1F0,1B0", 1, "no F of stage 0, micro-batch 0");
+    expect_refusal("0F0,0F0,0B0", "1F0,1B0", 1, "rank 0: 0F0 is done twice");
+    expect_refusal("0F0,0B0", "1F0,1I0,1B0", 1, "rank 1: 1B0 is done twice");
+    expect_refusal("0F0,0B0", "1F0,1B0,1W0", 1, "rank 1: 1W0 is done twice");
+    expect_refusal("0F0,0B0,0F1", "1F0,1B0", 1, "no micro-batch 1");
+    expect_refusal("0F0,0B0", "1F0,1B0,2F0", 1, "no stage 2");
+    expect_refusal("0F0,0B0,1F0", "1F0,1B0", 1, "a stage has one owner");
+}
+
+static void test_deadlocks_name_the_cycle(void **state) {
+    (void)state;
+    expect_refusal("0B0,0F0", "1F0,1B0", 1, "rank 0 at 0B0 waits for 0F0");
+    expect_refusal("0F0,0W0,0I0", "1F0,1B0", 1, "rank 0 at 0W0 waits for 0I0");
+    /* Rank 0 wants the gradient of 0 before it makes 1; rank 1 wants 1 before it makes that. */
+    expect_refusal("0F0,0B0,0F1,0B1", "1F0,1F1,1B0,1B1", 2,
+                   "rank 0 at 0B0 waits for 1I0 (or B); rank 1 at 1F1 waits for 0F1");
+}
+
+static void test_pairs(void **state) {
+    (void)state;
+    tr_schedule *s = NULL;
+    char *text = NULL;
+    assert_int_equal(tr_schedule_create("rows", 2, 2, 2, NULL, &s), TR_OK);
+    assert_true(test_add_row(s, 0, "0F0,0F1,0B0,0B1"));
+    assert_true(test_add_row(s, 1, "1F0,1F1&1B0,1B1"));
+    assert_int_equal(tr_schedule_check(s, NULL, NULL), TR_OK);
+    assert_int_equal(tr_schedule_print(s, &text), TR_OK);
+    assert_string_equal(text, "0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n");
+    free(text);
+    /* What both send leaves when both have ended: 1F1 does not wait, 1B0 does. */
+    tr_stage_table t;
+    test_table_chain(2, 256, 256, 256, &t);
+    tr_program_set *set = NULL;
+    assert_int_equal(tr_lower(s, &t, 0, &set), TR_OK);
+    static const tr_instr_kind want[] = {TR_INSTR_RECV, TR_INSTR_F, TR_INSTR_RECV,
+                                         TR_INSTR_F,    TR_INSTR_B, TR_INSTR_SEND};
+    for (size_t k = 0; k < sizeof want / sizeof want[0]; k++)
+        assert_int_equal(set->program[1].instr[k].kind, want[k]);
+    tr_program_set_destroy(set);
+    test_table_free(&t);
+    tr_schedule_destroy(s);
+    expect_refusal("0F0,0F1,0B0,0B1", "1F0&1B0,1F1,1B1", 2, "1F0 cannot overlap with 1B0");
+    expect_refusal("0F0&0F1,0B0,0B1", "1F0,1B0,1F1,1B1", 2, "0F0 cannot overlap with 0F1");
+    expect_refusal("0F0,0B0&", "1F0,1B0", 1, "0B0 cannot overlap with nothing");
+    expect_refusal("0F0,0F1,0F2&0B0&0F3,0B1,0B2,0B3", "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3", 4,
+                   "0F2 cannot overlap with 0B0");
+    /* Apart, 0F1 would let 1F1 and so 1B0 run. */
+    expect_refusal("0F0,0F1&0B0,0B1", "1F0,1F1,1B0,1B1", 2,
+                   "rank 0 at 0F1 waits for 1I0 (or B); rank 1 at 1F1 waits for 0F1");
+}
+
+static void test_w_order_is_a_note(void **state) {
+    (void)state;
+    tr_schedule *s = NULL;
+    tr_schedule_report report;
+    assert_int_equal(tr_schedule_create("rows", 2, 2, 2, NULL, &s), TR_OK);
+    assert_true(test_add_row(s, 0, "0F0,0F1,0B0,0B1"));
+    assert_true(test_add_row(s, 1, "1F0,1F1,1I0,1I1,1W1,1W0"));
+    assert_int_equal(tr_schedule_check(s, NULL, &report), TR_OK);
+    assert_false(report.w_ascending);
+    assert_non_null(strstr(report.note, "weight gradients of stage 1"));
+    tr_schedule_destroy(s);
+}
+
+static void test_edges_are_the_tables(void **state) {
+    (void)state;
+    tr_stage_table t;
+    test_table_chain(3, 256, 256, 256, &t);
+    t.edge[1] = test_edge(0, 2, 256, TR_LIFE_FI, 0); /* stage 2 needs 0, not 1 */
+    tr_schedule *s = NULL;
+    assert_int_equal(tr_schedule_create("rows", 1, 3, 1, NULL, &s), TR_OK);
+    assert_true(test_add_row(s, 0, "0F0,2F0,2B0,1F0,1B0,0B0"));
+    assert_int_equal(tr_schedule_check(s, &t, NULL), TR_OK);
+    assert_int_equal(tr_schedule_check(s, NULL, NULL), TR_ERR_CONFIG);
+    t.edge[1].to = 3;
+    assert_int_equal(tr_schedule_check(s, &t, NULL), TR_ERR_CONFIG);
+    tr_schedule_destroy(s);
+    test_table_free(&t);
+}
+
+/* A random order with two actions of one rank swapped either is refused or, lowered, runs to its
+ * end: check and simulator agree. */
+static void test_mutations_are_decided(void **state) {
+    (void)state;
+    uint64_t seed = tr_test_seed(20261);
+    test_random r = {seed};
+    int refused = 0, accepted = 0;
+    for (int trial = 0; trial < 2000; trial++) {
+        int ranks = test_between(&r, 1, 4), stages = ranks * test_between(&r, 1, 2);
+        tr_stage_table t;
+        test_table_random(&r, stages, test_between(&r, 0, 3), &t);
+        tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 4));
+        if (tr_schedule_check(s, &t, NULL) != TR_OK) fail_msg("%s", tr_error_message());
+        for (int swap = test_between(&r, 1, 3); swap > 0; swap--) {
+            int rank = test_between(&r, 0, ranks - 1);
+            int a = test_between(&r, 0, s->count[rank] - 1);
+            int b = test_between(&r, 0, s->count[rank] - 1);
+            tr_action kept = s->action[rank][a];
+            s->action[rank][a] = s->action[rank][b];
+            s->action[rank][b] = kept;
+        }
+        tr_status status = tr_schedule_check(s, &t, NULL);
+        if (status == TR_OK) {
+            tr_program_set *set = NULL;
+            if (tr_lower(s, &t, 0.5, &set) != TR_OK) fail_msg("%s", tr_error_message());
+            tr_program_set_destroy(set);
+            accepted++;
+        } else {
+            assert_int_equal(status, TR_ERR_CONFIG);
+            assert_true(strstr(tr_error_message(), "waits for") ||
+                        strstr(tr_error_message(), "cannot overlap"));
+            refused++;
+        }
+        tr_schedule_destroy(s);
+        test_table_free(&t);
+    }
+    print_message("%d refused, %d accepted\n", refused, accepted);
+    assert_true(refused > 200 && accepted > 200);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_incomplete_orders),
+        cmocka_unit_test(test_deadlocks_name_the_cycle),
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_w_order_is_a_note),
+        cmocka_unit_test(test_edges_are_the_tables),
+        cmocka_unit_test(test_mutations_are_decided),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

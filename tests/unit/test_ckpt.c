@@ -1,0 +1,510 @@
+/* Checkpoints: any layout loads what any other saved; nothing corrupt is ever loaded; a failed save
+ * leaves nothing behind. Ranks are threads of a local world. */
+#include "base/memory.h"
+#include "ckpt_rig.h"
+
+static void test_any_layout_loads_any_other(void **state) {
+    (void)state;
+    print_seed(__func__);
+    char *root = path_of("run/ckpt");
+    for (int trial = 0; trial < 12; trial++) {
+        model m = random_model();
+        layout saved = random_layout(&m, 1 + (int)random_below(MAX_RANKS));
+        assert_good(save_model(root, trial, &m, &saved));
+        for (int again = 0; again < 3; again++) {
+            layout wanted = random_layout(&m, 1 + (int)random_below(MAX_RANKS));
+            assert_good(load_model(root, again ? -1 : trial, trial, &m, &wanted));
+            assert_string_equal(last_why, "");
+        }
+        assert_int_equal(tr_ckpt_verify(root, trial), TR_OK);
+        tr_ckpt_state s, want = state_of(trial);
+        assert_int_equal(tr_ckpt_read_state(root, -1, &s), TR_OK);
+        assert_memory_equal(&s, &want, offsetof(tr_ckpt_state, config));
+        free_model(&m);
+    }
+    tr_ckpt_info *info;
+    int count;
+    assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
+    assert_int_equal(count, 12);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(info[i].step, i);
+        assert_true(info[i].valid);
+        assert_true(info[i].bytes > 0 && info[i].shards >= 1 && info[i].shards <= MAX_RANKS);
+    }
+    free(info);
+}
+
+/* More than one block in a part, columns split, so that blocks begin inside rows. */
+static void test_several_blocks(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = {0};
+    add_tensor(&m, "weights/wide", 2, (int64_t[]){1500, 1501});
+    layout one = {.ranks = 1, .pieces = {1}}, two = {.ranks = 2, .pieces = {2}};
+    one.piece[0][0] = (piece){0, 1, {0, 0}, {1500, 1501}};
+    two.piece[0][0] = (piece){0, 1, {0, 0}, {1500, 700}};
+    two.piece[0][1] = (piece){1, 2, {0, 700}, {1500, 801}};
+    assert_good(save_model(path_of("big"), 1, &m, &one));
+    assert_good(save_model(path_of("big"), 2, &m, &two));
+    assert_good(load_model(path_of("big"), 1, 1, &m, &two));
+    assert_good(load_model(path_of("big"), 2, 2, &m, &one));
+
+    /* Two whole blocks changing places, and a page of zeros, are found. */
+    char *shard = path_of("big/step-00000001/shard-00000-of-00001.h5");
+    size_t size;
+    char *bytes = read_bytes(shard, &size), *page = malloc(size);
+    assert_non_null(page);
+    const size_t block = 4u << 20, start = 4096;
+    memcpy(page, bytes, size);
+    memcpy(page + start, bytes + start + block, block);
+    memcpy(page + start + block, bytes + start, block);
+    write_bytes(shard, page, size);
+    assert_int_equal(load_model(path_of("big"), 1, 1, &m, &one), TR_ERR_DATA);
+    memcpy(page, bytes, size);
+    memset(page + (6u << 20), 0, 4096);
+    write_bytes(shard, page, size);
+    assert_int_equal(load_model(path_of("big"), 1, 1, &m, &two), TR_ERR_DATA);
+    assert_int_equal(tr_ckpt_verify(path_of("big"), 1), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "weights/wide"));
+    free(page);
+    free(bytes);
+    free_model(&m);
+}
+
+static void test_same_state_same_bytes(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = random_model();
+    layout l = random_layout(&m, 3);
+    assert_good(save_model(path_of("a"), 5, &m, &l));
+    (void)sleep(1); /* time stamps would differ now */
+    assert_good(save_model(path_of("b"), 5, &m, &l));
+    DIR *dir = opendir(path_of("a/step-00000005"));
+    assert_non_null(dir);
+    int files = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        size_t na, nb;
+        char *a = read_bytes(path_of("a/step-00000005/%s", e->d_name), &na);
+        char *b = read_bytes(path_of("b/step-00000005/%s", e->d_name), &nb);
+        assert_int_equal(na, nb);
+        if (strcmp(e->d_name, "COMMIT") == 0) {
+            /* all but the lines with the uuid and with the file's own checksum */
+            char *ua = strstr(a, "uuid="), *ub = strstr(b, "uuid=");
+            assert_memory_not_equal(ua, ub, 37);
+            memcpy(ua, ub, 37);
+            assert_memory_equal(a, b, na - strlen("xxh3=0123456789abcdef\n"));
+        } else {
+            assert_memory_equal(a, b, na);
+        }
+        free(a);
+        free(b);
+        files++;
+    }
+    (void)closedir(dir);
+    assert_true(files >= 3);
+    free_model(&m);
+}
+
+/* One bit of every byte of every file. Everything is under some checksum, so every flip is found.
+ */
+static void test_every_flip_is_found(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = tiny_model();
+    layout one = random_layout(&m, 1), l = {.ranks = 2, .pieces = {2, 2, 1}};
+    l.piece[0][0] = (piece){0, 1, {0, 0}, {3, 3}};
+    l.piece[0][1] = (piece){1, 2, {3, 0}, {1, 3}};
+    l.piece[1][0] = (piece){0, 1, {0, 0}, {4, 1}};
+    l.piece[1][1] = (piece){1, 2, {0, 1}, {4, 2}};
+    l.piece[2][0] = (piece){1, 2, {0}, {0}};
+    assert_good(save_model(path_of("c"), 3, &m, &l));
+    static const char *const names[] = {"COMMIT", "index.h5", "shard-00000-of-00002.h5",
+                                        "shard-00001-of-00002.h5"};
+    for (int f = 0; f < 4; f++) {
+        char *path = path_of("c/step-00000003/%s", names[f]);
+        size_t size;
+        char *bytes = read_bytes(path, &size);
+        int fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        for (size_t i = 0; i < size; i++) {
+            char flipped = (char)(bytes[i] ^ (1 << random_below(8)));
+            assert_int_equal(pwrite(fd, &flipped, 1, (off_t)i), 1);
+            tr_status status = load_model(path_of("c"), 3, 3, &m, &one);
+            if (status != TR_ERR_DATA)
+                print_message("byte %zu of %s: %d %s\n", i, names[f], status, last_message);
+            assert_int_equal(status, TR_ERR_DATA);
+            assert_int_equal(pwrite(fd, &bytes[i], 1, (off_t)i), 1);
+        }
+        (void)close(fd);
+        free(bytes);
+    }
+    assert_good(load_model(path_of("c"), 3, 3, &m, &one));
+    free_model(&m);
+}
+
+static void expect_bad(const char *root, const model *m, const layout *l, const char *word) {
+    tr_status status = load_model(root, 3, 3, m, l);
+    if (status != TR_ERR_DATA || !strstr(last_message, word))
+        print_message("status %d, \"%s\" lacks \"%s\"\n", status, last_message, word);
+    assert_int_equal(status, TR_ERR_DATA);
+    assert_non_null(strstr(last_message, word));
+    /* The step is not offered, and the one before it is. */
+    assert_good(load_model(root, -1, 2, m, l));
+    assert_non_null(strstr(last_why, "step-00000003"));
+}
+
+static void test_truncated_and_appended(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = tiny_model();
+    layout l = random_layout(&m, 1);
+    char *root = path_of("d");
+    assert_good(save_model(root, 2, &m, &l));
+    assert_good(save_model(root, 3, &m, &l));
+    static const char *const names[] = {"COMMIT", "index.h5", "shard-00000-of-00001.h5"};
+    for (int f = 0; f < 3; f++) {
+        char *path = path_of("d/step-00000003/%s", names[f]);
+        size_t size;
+        char *bytes = read_bytes(path, &size);
+        const size_t points[] = {0, 1, size / 3, size / 2, size - 1};
+        for (int p = 0; p < 5; p++) {
+            write_bytes(path, bytes, points[p]);
+            expect_bad(root, &m, &l, names[f]);
+        }
+        char *longer = calloc(size + 4096, 1);
+        assert_non_null(longer);
+        memcpy(longer, bytes, size);
+        write_bytes(path, longer, size + 1);
+        expect_bad(root, &m, &l, names[f]);
+        write_bytes(path, longer, size + 4096);
+        expect_bad(root, &m, &l, names[f]);
+        free(longer);
+        assert_int_equal(unlink(path), 0);
+        expect_bad(root, &m, &l, "missing");
+        assert_int_equal(symlink("/etc/passwd", path), 0);
+        expect_bad(root, &m, &l, "symbolic link");
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(mkfifo(path, 0666), 0);
+        expect_bad(root, &m, &l, "regular file");
+        assert_int_equal(unlink(path), 0);
+        write_bytes(path, bytes, size);
+        free(bytes);
+        assert_good(load_model(root, -1, 3, &m, &l));
+    }
+    /* A COMMIT of a later format, of another step, with other line ends. */
+    char *path = path_of("d/step-00000003/COMMIT");
+    write_bytes(path, "trireme checkpoint\nformat=2\n", 28);
+    expect_bad(root, &m, &l, "format 2");
+    size_t size;
+    char *bytes = read_bytes(path_of("d/step-00000002/COMMIT"), &size);
+    write_bytes(path, bytes, size);
+    expect_bad(root, &m, &l, "renamed");
+    free(bytes);
+    free_model(&m);
+}
+
+/* Flips a bit of the first element of tensor 0 in a file that holds it whole. */
+static void damage_payload(const char *path, const model *m) {
+    size_t size;
+    char *bytes = read_bytes(path, &size);
+    char *at = memmem(bytes, size, m->tensor[0].value, 4 * sizeof(float));
+    assert_non_null(at);
+    *at ^= 1;
+    write_bytes(path, bytes, size);
+    free(bytes);
+}
+
+/* Only reading shows damage of the payload. Nothing is passed over in silence: the sentence says
+ * how to go on, and that works. */
+static void test_damaged_newest_step(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = tiny_model();
+    layout wanted = random_layout(&m, 3), one = {.ranks = 1, .pieces = {1, 1, 1}};
+    one.piece[0][0] = one.piece[1][0] = (piece){0, 1, {0, 0}, {4, 3}};
+    one.piece[2][0] = (piece){0, 1, {0}, {0}};
+    for (int step = 1; step <= 3; step++) assert_good(save_model(path_of("n"), step, &m, &one));
+    damage_payload(path_of("n/step-00000003/shard-00000-of-00001.h5"), &m);
+    assert_int_equal(load_model(path_of("n"), -1, 3, &m, &wanted), TR_ERR_DATA);
+    assert_non_null(strstr(last_message, "weights/a"));
+    assert_non_null(
+        strstr(last_message, "n/step-00000003 away, and --resume continues from step 2"));
+    assert_int_equal(tr_ckpt_verify(path_of("n"), -1), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "from step 2"));
+
+    assert_int_equal(truncate(path_of("n/step-00000002/index.h5"), 100), 0);
+    assert_int_equal(load_model(path_of("n"), 3, 3, &m, &one), TR_ERR_DATA);
+    assert_non_null(strstr(last_message, "from step 1"));
+    assert_int_equal(rename(path_of("n/step-00000003"), path_of("damaged")), 0);
+    assert_good(load_model(path_of("n"), -1, 1, &m, &wanted));
+
+    damage_payload(path_of("n/step-00000001/shard-00000-of-00001.h5"), &m);
+    assert_int_equal(load_model(path_of("n"), -1, 1, &m, &wanted), TR_ERR_DATA);
+    assert_non_null(strstr(last_message, "no valid step before it"));
+    free_model(&m);
+}
+
+static void test_swapped_and_foreign_shards(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = {0}, other = {0};
+    add_tensor(&m, "weights/a", 1, (int64_t[]){10});
+    add_tensor(&other, "weights/a", 1, (int64_t[]){10});
+    layout l = {.ranks = 2, .pieces = {2}}, one = random_layout(&m, 1);
+    l.piece[0][0] = (piece){0, 1, {0}, {5}};
+    l.piece[0][1] = (piece){1, 2, {5}, {5}};
+    assert_good(save_model(path_of("e"), 2, &m, &l));
+    assert_good(save_model(path_of("e"), 3, &m, &l));
+    assert_good(save_model(path_of("f"), 3, &other, &l));
+    char *a = path_of("e/step-00000003/shard-00000-of-00002.h5");
+    char *b = path_of("e/step-00000003/shard-00001-of-00002.h5");
+    char *foreign = path_of("f/step-00000003/shard-00000-of-00002.h5");
+    assert_int_equal(renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE), 0);
+    assert_int_equal(load_model(path_of("e"), 3, 3, &m, &one), TR_ERR_DATA);
+    assert_int_equal(renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE), 0);
+    assert_good(load_model(path_of("e"), 3, 3, &m, &one));
+    assert_int_equal(rename(foreign, a), 0);
+    assert_int_equal(load_model(path_of("e"), 3, 3, &m, &one), TR_ERR_DATA);
+    assert_non_null(strstr(last_message, "another checkpoint"));
+    assert_int_equal(tr_ckpt_verify(path_of("e"), 3), TR_ERR_DATA);
+    /* The other shard's rank alone could load; all ranks fail together. */
+    assert_int_equal(load_model(path_of("e"), 3, 3, &m, &l), TR_ERR_DATA);
+    free_model(&m);
+    free_model(&other);
+}
+
+static void test_other_model_is_listed(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = {0}, other = {0};
+    add_tensor(&m, "weights/a", 2, (int64_t[]){4, 6});
+    add_tensor(&m, "weights/b", 1, (int64_t[]){4});
+    add_tensor(&m, "weights/gone", 1, (int64_t[]){4});
+    add_tensor(&m, "adam_m/a", 1, (int64_t[]){4});
+    add_tensor(&other, "weights/a", 2, (int64_t[]){4, 7});
+    add_tensor(&other, "weights/b", 1, (int64_t[]){4});
+    add_tensor(&other, "weights/new", 1, (int64_t[]){4});
+    layout l = random_layout(&m, 2), wanted = random_layout(&other, 3);
+    assert_good(save_model(path_of("g"), 1, &m, &l));
+    assert_int_equal(load_model(path_of("g"), -1, 1, &other, &wanted), TR_ERR_DATA);
+    assert_non_null(strstr(last_message, "3 tensors differ"));
+    assert_non_null(strstr(last_message, "weights/a is (4, 6) in the file, (4, 7) in the model"));
+    assert_non_null(strstr(last_message, "weights/new is missing"));
+    assert_non_null(strstr(last_message, "weights/gone is not in the model"));
+    /* A whole group left out is no fault: weights without moments. */
+    m.count = 3;
+    layout weights = random_layout(&m, 2);
+    assert_good(load_model(path_of("g"), -1, 1, &m, &weights));
+    m.count = 4;
+    free_model(&m);
+    free_model(&other);
+}
+
+static void test_nothing_there(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = tiny_model();
+    layout l = random_layout(&m, 2);
+    assert_int_equal(load_model(path_of("none"), -1, 0, &m, &l), TR_ERR_NOFILE);
+    assert_int_equal(load_model(path_of("none"), 7, 0, &m, &l), TR_ERR_NOFILE);
+    tr_ckpt_info *info;
+    int count;
+    assert_int_equal(tr_ckpt_list(path_of("none"), &info, &count), TR_OK);
+    assert_int_equal(count, 0);
+    free(info);
+    assert_int_equal(mkdir(path_of("only"), 0777), 0);
+    assert_int_equal(mkdir(path_of("only/step-00000004"), 0777), 0);
+    assert_int_equal(load_model(path_of("only"), -1, 0, &m, &l), TR_ERR_DATA);
+    free_model(&m);
+}
+
+static void test_bad_lists_are_refused(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = {0};
+    add_tensor(&m, "weights/a", 1, (int64_t[]){10});
+    layout l = {.ranks = 2, .pieces = {2}};
+    l.piece[0][0] = (piece){0, 1, {0}, {5}};
+    l.piece[0][1] = (piece){1, 2, {4}, {6}};
+    assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* overlap */
+    l.piece[0][1] = (piece){1, 2, {6}, {4}};
+    assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* a gap */
+    l.piece[0][1] = (piece){1, 2, {5}, {6}};
+    assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* outside */
+    l.piece[0][0] = (piece){-1, 3, {0}, {10}};
+    l.pieces[0] = 1;
+    assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* nobody writes */
+    assert_int_equal(count_entries(path_of("h"), ""), 0);
+    free_model(&m);
+}
+
+static void test_existing_step(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = tiny_model(), other = tiny_model();
+    layout l = random_layout(&m, 2);
+    assert_good(save_model(path_of("i"), 1, &m, &l));
+    assert_int_equal(save_model(path_of("i"), 1, &other, &l), TR_ERR_IO);
+    assert_non_null(strstr(last_message, "never overwritten"));
+    assert_good(load_model(path_of("i"), 1, 1, &m, &l));
+    assert_int_equal(count_entries(path_of("i"), ""), 1);
+    /* One that fails its checks is replaced: the run has come back to that step. */
+    assert_int_equal(truncate(path_of("i/step-00000001/index.h5"), 100), 0);
+    assert_good(save_model(path_of("i"), 1, &other, &l));
+    assert_good(load_model(path_of("i"), 1, 1, &other, &l));
+    assert_int_equal(count_entries(path_of("i"), ""), 1);
+    free_model(&m);
+    free_model(&other);
+}
+
+static void test_retention(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = tiny_model();
+    layout l = random_layout(&m, 1);
+    char *root = path_of("j");
+    for (int step = 1; step <= 6; step++) assert_good(save_model(root, step, &m, &l));
+    assert_int_equal(truncate(path_of("j/step-00000005/index.h5"), 10), 0);
+    assert_int_equal(mkdir(path_of("j/.tmp-step-00000009.dead"), 0777), 0);
+    write_bytes(path_of("j/.tmp-step-00000009.dead/index.h5"), "x", 1);
+    assert_int_equal(mkdir(path_of("j/.tmp-step-00000009.alive"), 0777), 0);
+    assert_int_equal(mkdir(path_of("j/.trash-step-00000009.x"), 0777), 0);
+    assert_int_equal(mkdir(path_of("j/mine"), 0777), 0);
+    int lock = open(path_of("j/.tmp-step-00000009.alive"), O_RDONLY);
+    assert_int_equal(flock(lock, LOCK_EX), 0);
+
+    assert_int_equal(tr_ckpt_retain(root, 3), TR_OK);
+    assert_int_equal(count_entries(root, ".tmp-"), 1); /* its saver lives */
+    assert_int_equal(count_entries(root, ".trash-"), 0);
+    assert_int_equal(count_entries(root, "mine"), 1);
+    tr_ckpt_info *info;
+    int count;
+    assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
+    assert_int_equal(count, 4); /* 3, 4, the invalid 5, 6 */
+    assert_int_equal(info[0].step, 3);
+    assert_false(info[2].valid);
+    free(info);
+    (void)close(lock);
+    for (int keep = 1; keep >= -1; keep--) {
+        assert_int_equal(tr_ckpt_retain(root, keep), TR_OK);
+        assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
+        assert_int_equal(count, 3);
+        assert_true(info[0].valid && info[0].step == 4 && info[2].valid);
+        free(info);
+    }
+    assert_int_equal(count_entries(root, ".tmp-"), 0);
+    free_model(&m);
+}
+
+static void expect_full(const char *root, const model *small, const model *large, const layout *ls,
+                        const layout *ll) {
+    assert_int_equal(save_model(root, 2, large, ll), TR_ERR_IO);
+    assert_non_null(strstr(last_message, root));
+    assert_non_null(strstr(last_message, "the checkpoint needs"));
+    assert_non_null(strstr(last_message, "are free"));
+    assert_int_equal(count_entries(root, ""), 1);
+    assert_good(load_model(root, -1, 1, small, ls));
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model small = tiny_model(), large = {0};
+    add_tensor(&large, "weights/large", 1, (int64_t[]){500000});
+    layout ls = random_layout(&small, 2), ll = {.ranks = 2, .pieces = {2}};
+    ll.piece[0][0] = (piece){0, 1, {0}, {1000}};
+    ll.piece[0][1] = (piece){1, 2, {1000}, {499000}};
+    assert_good(save_model(path_of("k"), 1, &small, &ls));
+
+    /* A limit on the size of a file: at reserving, and between payload and layout. */
+    struct rlimit limit, old;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    static const rlim_t sizes[] = {100000, 499000 * 4 + 100};
+    for (int i = 0; i < 2; i++) {
+        limit = old;
+        limit.rlim_cur = sizes[i];
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        assert_int_equal(save_model(path_of("k"), 2, &large, &ll), TR_ERR_IO);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        assert_non_null(strstr(last_message, strerror(EFBIG)));
+        assert_non_null(strstr(last_message, "shard-00001-of-00002.h5"));
+        assert_int_equal(count_entries(path_of("k"), ""), 1);
+        assert_good(load_model(path_of("k"), -1, 1, &small, &ls));
+    }
+    (void)signal(SIGXFSZ, SIG_DFL);
+
+    char *disk = path_of("disk");
+    assert_int_equal(mkdir(disk, 0777), 0);
+    if (mount("tmpfs", disk, "tmpfs", 0, "size=1m") != 0) {
+        print_message("no full disk tested: mount says %s\n", strerror(errno));
+    } else {
+        char *root = path_of("disk/ckpt");
+        bool good = save_model(root, 1, &small, &ls) == TR_OK;
+        if (good) expect_full(root, &small, &large, &ls, &ll);
+        assert_int_equal(umount(disk), 0);
+        assert_true(good);
+    }
+    free_model(&small);
+    free_model(&large);
+}
+
+/* The public view: global tensors through HDF5's own tools. */
+static void test_hdf5_tools_show_global_tensors(void **state) {
+    (void)state;
+    print_seed(__func__);
+    if (system("h5dump --version >/dev/null 2>&1") != 0) {
+        print_message("h5dump is missing (package hdf5-tools)\n");
+        skip();
+    }
+    model m = random_model();
+    layout l = random_layout(&m, 4);
+    assert_good(save_model(path_of("l"), 1, &m, &l));
+    /* The directory may be moved. */
+    assert_int_equal(rename(path_of("l"), path_of("moved")), 0);
+    char command[2000], listing[20000];
+    for (int t = 0; t < m.count; t++) {
+        (void)snprintf(command, sizeof command, "h5dump -d /%s -b LE -o %s %s >/dev/null 2>&1",
+                       m.tensor[t].name, path_of("out.bin"),
+                       path_of("moved/step-00000001/index.h5"));
+        assert_int_equal(system(command), 0);
+        size_t size;
+        char *bytes = read_bytes(path_of("out.bin"), &size);
+        assert_int_equal(size, (size_t)m.tensor[t].elements * sizeof(float));
+        assert_memory_equal(bytes, m.tensor[t].value, size);
+        free(bytes);
+    }
+    (void)snprintf(command, sizeof command, "h5ls -r %s 2>&1",
+                   path_of("moved/step-00000001/index.h5"));
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t used = fread(listing, 1, sizeof listing - 1, pipe);
+    listing[used] = '\0';
+    assert_int_equal(pclose(pipe), 0);
+    for (int t = 0; t < m.count; t++) assert_non_null(strstr(listing, m.tensor[t].name));
+    free_model(&m);
+}
+
+int main(void) {
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(scratch, sizeof scratch, "%s/trireme-test-ckpt-%d", base ? base : "/tmp",
+                   (int)getpid());
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_any_layout_loads_any_other, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_several_blocks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_same_state_same_bytes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_flip_is_found, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_truncated_and_appended, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_damaged_newest_step, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_swapped_and_foreign_shards, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_other_model_is_listed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_nothing_there, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bad_lists_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_existing_step, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_retention, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_hdf5_tools_show_global_tensors, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

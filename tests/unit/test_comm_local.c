@@ -1,0 +1,240 @@
+/* comm/ over the local transport: the shared checks, aborts and deadlines, launchers' variables. */
+#include "support/seed.h"
+#include "tests/comm_checks.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+typedef bool (*body)(tr_world *world, uint32_t seed);
+
+typedef struct rank_thread {
+    pthread_t thread;
+    body run;
+    tr_world *world;
+    uint32_t seed;
+    bool good;
+} rank_thread;
+
+static uint32_t test_seed;
+
+static void *rank_main(void *argument) {
+    rank_thread *t = argument;
+    t->good = t->run(t->world, t->seed);
+    if (!t->good) tr_world_abort(t->world, 1); /* the others would wait for this rank */
+    tr_world_close(t->world);
+    return NULL;
+}
+
+static void run_ranks(int n, body run) {
+    tr_world *world[8];
+    rank_thread rank[8];
+    assert_int_equal(tr_world_open_local(n, world), TR_OK);
+    for (int i = 0; i < n; i++) {
+        rank[i] = (rank_thread){.run = run, .world = world[i], .seed = test_seed};
+        assert_int_equal(pthread_create(&rank[i].thread, NULL, rank_main, &rank[i]), 0);
+    }
+    bool good = true;
+    for (int i = 0; i < n; i++) {
+        pthread_join(rank[i].thread, NULL);
+        good = good && rank[i].good;
+    }
+    assert_true(good);
+}
+
+static void shared_checks(void **state) {
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 5, 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) run_ranks(sizes[i], comm_checks);
+}
+
+/* --- failures -------------------------------------------------------------------------------- */
+
+static bool abort_frees_waits(tr_world *w, uint32_t seed) {
+    (void)seed;
+    int ranks[3] = {0, 1, 2};
+    float x[2000] = {0};
+    tr_device *device;
+    tr_group *g;
+    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
+    CHECK_OK(tr_group_open(w, ranks, 3, 0, sizeof x, &g));
+    tr_stream *stream = tr_device_compute(device);
+    CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
+    if (tr_world_rank(w) == 2) {
+        usleep(20000); /* the others are waiting by now */
+        tr_world_abort(w, 9);
+    } else {
+        CHECK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
+        CHECK(strstr(tr_error_message(), "code 9"));
+        CHECK(tr_world_barrier(w) == TR_ERR_RANK); /* and so it stays */
+        CHECK(tr_group_all_reduce(g, stream, x, 2, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
+    }
+    tr_group_close(g);
+    tr_device_close(device);
+    return true;
+}
+
+static void aborts(void **state) {
+    (void)state;
+    run_ranks(3, abort_frees_waits);
+}
+
+typedef struct board {
+    int begun, ended, peer;
+    char what[128];
+} board;
+
+static void on_wait(void *context, bool begin, const char *what, int peer) {
+    board *b = context;
+    if (begin) {
+        b->begun++;
+        b->peer = peer;
+        (void)snprintf(b->what, sizeof b->what, "%s", what);
+    } else b->ended++;
+}
+
+/* Rank 1 does not come: the message names it, and what it is late for. */
+static bool late_in_channel(tr_world *w, uint32_t seed) {
+    (void)seed;
+    if (tr_world_rank(w) == 1) {
+        usleep(150000);
+        return true;
+    }
+    board b = {0};
+    tr_device *device;
+    tr_channel *from;
+    char x;
+    tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
+    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
+    CHECK_OK(tr_channel_open(w, device, 1, false, 1, &from));
+    CHECK(tr_channel_take(from, tr_device_compute(device), &x, 1) == TR_ERR_RANK);
+    CHECK(strstr(tr_error_message(), "for rank 1 in message 0"));
+    CHECK(strstr(tr_error_message(), "parallel.deadline"));
+    CHECK(b.begun == 1 && b.ended == 1 && b.peer == 1 && strstr(b.what, "message 0"));
+    tr_channel_close(from);
+    tr_device_close(device);
+    return true;
+}
+
+static bool late_in_group(tr_world *w, uint32_t seed) {
+    (void)seed;
+    if (tr_world_rank(w) == 1) {
+        usleep(150000);
+        return true;
+    }
+    int ranks[2] = {1, 0};
+    float x[2000] = {0};
+    board b = {0};
+    tr_device *device;
+    tr_group *g;
+    tr_stream *stream;
+    tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
+    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
+    CHECK_OK(tr_group_open(w, ranks, 2, 4, sizeof x, &g));
+    CHECK_OK(tr_stream_create(device, &stream));
+    /* On another stream the failure is found by the next call. */
+    CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
+    CHECK_OK(tr_stream_sync(stream));
+    CHECK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
+    CHECK(strstr(tr_error_message(), "for rank 1 in all_reduce of group 4"));
+    CHECK(b.begun == 1 && b.ended == 1 && b.peer == -1);
+    tr_stream_destroy(stream);
+    tr_group_close(g);
+    tr_device_close(device);
+    return true;
+}
+
+/* Rank 0 fails with messages that nobody takes: neither closing them nor leaving waits for rank 1,
+ * whose own wait ends with it. */
+static bool gives_up(tr_world *w, uint32_t seed) {
+    (void)seed;
+    int me = tr_world_rank(w);
+    char x[4] = {0};
+    int64_t ticket;
+    tr_device *device;
+    tr_channel *channel;
+    tr_world_set_hook(w, &(tr_wait_hook){.deadline_s = 600});
+    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
+    if (me == 1) {
+        CHECK(tr_world_barrier(w) == TR_ERR_RANK);
+    } else {
+        CHECK_OK(tr_channel_open(w, device, 1, true, sizeof x, &channel));
+        CHECK_OK(tr_channel_send(channel, tr_device_compute(device), x, sizeof x, &ticket));
+        tr_world_give_up(w, TR_FAIL(TR_ERR_DATA, "the loss is not finite"));
+        CHECK(tr_world_barrier(w) == TR_ERR_DATA);
+        CHECK(strstr(tr_error_message(), "not finite"));
+        tr_channel_close(channel);
+    }
+    tr_device_close(device);
+    return true;
+}
+
+static void *late_main(void *argument) {
+    rank_thread *t = argument;
+    t->good = t->run(t->world, 0);
+    tr_world_close(t->world);
+    return NULL;
+}
+
+static void deadlines(void **state) {
+    (void)state;
+    static const body bodies[] = {late_in_channel, late_in_group, gives_up};
+    for (int k = 0; k < 3; k++) {
+        tr_world *world[2];
+        rank_thread rank[2];
+        assert_int_equal(tr_world_open_local(2, world), TR_OK);
+        for (int i = 0; i < 2; i++) {
+            rank[i] = (rank_thread){.run = bodies[k], .world = world[i]};
+            assert_int_equal(pthread_create(&rank[i].thread, NULL, late_main, &rank[i]), 0);
+        }
+        for (int i = 0; i < 2; i++) pthread_join(rank[i].thread, NULL);
+        assert_true(rank[0].good && rank[1].good);
+    }
+}
+
+/* --- opening --------------------------------------------------------------------------------- */
+
+static void launchers(void **state) {
+    (void)state;
+    static const char *const variables[] = {"SLURM_NTASKS", "WORLD_SIZE"};
+    static const char *const remedies[] = {"srun --mpi=pmix -n 4", "trireme run -n 4"};
+    tr_world *world;
+    for (int i = 0; i < 2; i++) {
+        setenv(variables[i], "4", 1);
+        assert_int_equal(tr_world_open_mpi(&world), TR_ERR_DEVICE);
+        assert_non_null(strstr(tr_error_message(), remedies[i]));
+        setenv(variables[i], "1", 1);
+        assert_int_equal(tr_world_open_mpi(&world), TR_OK);
+        assert_int_equal(tr_world_size(world), 1);
+        tr_world_close(world);
+        unsetenv(variables[i]);
+    }
+}
+
+static void refusals(void **state) {
+    (void)state;
+    tr_world *world;
+    tr_group *g;
+    tr_channel *c;
+    int outside[] = {1};
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(tr_group_open(world, outside, 1, 0, 1, &g), TR_ERR_INTERNAL);
+    assert_int_equal(tr_group_open(world, outside, 2, 0, 1, &g), TR_ERR_INTERNAL);
+    assert_int_equal(tr_group_open(world, &(int){0}, 1, -1, 1, &g), TR_ERR_INTERNAL);
+    assert_int_equal(tr_channel_open(world, NULL, 0, true, 1, &c), TR_ERR_INTERNAL);
+    tr_world_close(world);
+    assert_int_equal(tr_world_open_local(0, &world), TR_ERR_INTERNAL);
+}
+
+int main(void) {
+    test_seed = (uint32_t)tr_test_seed(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shared_checks), cmocka_unit_test(aborts),   cmocka_unit_test(deadlines),
+        cmocka_unit_test(launchers),     cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

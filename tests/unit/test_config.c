@@ -1,0 +1,360 @@
+/* Configuration: places and sentences of every error, nearest keys, round trips, mutated files. */
+#include "base/philox.h"
+#include "train/nearest.h"
+#include "train/schema.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char good[] = "data.path: corpus.txt\n"
+                           "model:\n"
+                           "  preset: gpt2-124m\n"
+                           "  layers: 6   # fewer\n"
+                           "train:\n"
+                           "  steps: 200\n"
+                           "  batch: 32\n"
+                           "optim.lr: 3e-4\n";
+
+static tr_status parse(const char *text, tr_config *config) {
+    return tr_config_parse(text, strlen(text), "x.yaml", NULL, 0, config);
+}
+
+static void refused(const char *text, const char *message) {
+    tr_config config;
+    assert_int_equal(parse(text, &config), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(), message);
+}
+
+/* The message's beginning, where its end is a list that grows. */
+static void refused_beginning(const char *text, const char *message) {
+    tr_config config;
+    assert_int_equal(parse(text, &config), TR_ERR_CONFIG);
+    if (strncmp(tr_error_message(), message, strlen(message)) != 0)
+        fail_msg("'%s' does not begin with '%s'", tr_error_message(), message);
+}
+
+static void values_come_from_file_preset_and_defaults(void **state) {
+    (void)state;
+    tr_config c;
+    assert_int_equal(parse(good, &c), TR_OK);
+    assert_string_equal(c.data.path, "corpus.txt");
+    assert_int_equal(c.model.layers, 6);
+    assert_int_equal(c.model.width, 768);
+    assert_int_equal(c.model.heads, 12);
+    assert_int_equal(c.train.steps, 200);
+    assert_true(c.optim.lr == 3e-4 && c.optim.beta2 == 0.95 && c.optim.eps == 1e-8);
+    assert_string_equal(c.log.dir, "runs/x");
+    assert_string_equal(c.parallel.schedule, "1f1b");
+    assert_true(c.train.deterministic);
+    assert_int_equal(tr_config_dtype(&c), TR_F32);
+    assert_int_equal(tr_config_check(&c, 1), TR_OK);
+}
+
+static void block_and_dotted_keys_are_one(void **state) {
+    (void)state;
+    tr_config a, b;
+    assert_int_equal(parse("{data: {path: a b}, train: {steps: 5}, log: }", &a), TR_OK);
+    assert_int_equal(parse("data.path: 'a b'\ntrain.steps: \"5\"\n", &b), TR_OK);
+    assert_true(tr_config_equal(&a, &b));
+    b.train.steps = 6;
+    assert_false(tr_config_equal(&a, &b));
+}
+
+static void every_error_has_its_place(void **state) {
+    (void)state;
+    refused("data.path: a\ntrain:\n  stepz: 5\n",
+            "x.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps?");
+    refused("data.path: a\nmodle.layers: 5\n",
+            "x.yaml:2:1: unknown key 'modle.layers'; did you mean model.layers?");
+    refused("steps: 5\n", "x.yaml:1:1: unknown key 'steps'; did you mean train.steps?");
+    refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
+    refused("xyzzy.plugh: 5\n",
+            "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
+    refused("train:\n  steps: many\n",
+            "x.yaml:2:10: train.steps takes an integer, like train.steps: 1000; 'many' is not");
+    refused("train: {steps: 1.5}\n",
+            "x.yaml:1:16: train.steps takes an integer, like train.steps: 1000; '1.5' is not");
+    refused("optim:\n  lr: nan\n",
+            "x.yaml:2:7: optim.lr takes a number, like optim.lr: 0.001; 'nan' is not");
+    refused("train.deterministic: yes\n",
+            "x.yaml:1:22: train.deterministic takes true or false, like train.deterministic: true; "
+            "'yes' is not");
+    refused("device.memory: 5 apples\n", "x.yaml:1:16: device.memory takes a size in bytes, like "
+                                         "device.memory: 16GiB; '5 apples' is not");
+    refused("data:\n  path:\n",
+            "x.yaml:2:8: data.path takes text, like data.path: corpus.txt; '' is not");
+    refused("train.precision: fp16\n",
+            "x.yaml:1:18: train.precision: 'fp16' is not one of fp32, bf16");
+    refused_beginning("parallel.schedule: zb\n",
+                      "x.yaml:1:20: parallel.schedule: 'zb' is not one of gpipe, 1f1b");
+    refused_beginning("parallel.schedule: forward\n",
+                      "x.yaml:1:20: parallel.schedule: 'forward' is not one of gpipe, 1f1b");
+    refused("parallel.virtual: -1\n",
+            "x.yaml:1:19: parallel.virtual must be between 0 and 4096; -1 is not");
+    refused("train.steps: 0\n",
+            "x.yaml:1:14: train.steps must be between 1 and 1099511627776; 0 is not");
+    refused("train.steps: 99999999999999999999\n", "x.yaml:1:14: train.steps must be between 1 and "
+                                                   "1099511627776; 99999999999999999999 is not");
+    refused("model.dropout: -0.1\n",
+            "x.yaml:1:16: model.dropout must be between 0 and 0.95; -0.1 is not");
+    refused("train:\n  steps: 5\ntrain.steps: 6\n",
+            "x.yaml:3:1: train.steps is set twice, first in line 2");
+    refused("model: 5\n",
+            "x.yaml:1:1: model is a section: write its keys below it, or as model.KEY");
+    refused("train:\n  steps: [5]\n",
+            "x.yaml:2:10: no key takes a list: one value is expected here");
+    refused("train:\n  steps: &a 5\n  batch: *a\n",
+            "x.yaml:3:10: an alias cannot be used here: write the value");
+    refused("- 5\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
+    refused("just text\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
+    refused("data.path: a\n---\ndata.path: b\n", "x.yaml:2:1: a config is one YAML document");
+    refused("data.path: \"a\\0b\"\n", "x.yaml:1:12: a value must not hold a NUL character");
+    refused("train.steps: 5\n", "x.yaml: data.path is missing: name the file to learn from, like "
+                                "data.path: corpus.txt");
+}
+
+static void broken_yaml_has_its_place(void **state) {
+    (void)state;
+    tr_config c;
+    assert_int_equal(parse("data:\n  path: 'a\n", &c), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "x.yaml:3:1: this is not valid YAML: "));
+    assert_int_equal(parse("data.path: \xff\xfe\n", &c), TR_ERR_CONFIG);
+    assert_ptr_equal(strstr(tr_error_message(), "x.yaml:1:"), tr_error_message());
+    assert_int_equal(parse("a:\n\tb: 1\n", &c), TR_ERR_CONFIG);
+    assert_ptr_equal(strstr(tr_error_message(), "x.yaml:2:1: "), tr_error_message());
+}
+
+static void overrides_win_and_are_checked(void **state) {
+    (void)state;
+    tr_config c;
+    const char *ok[] = {"train.steps=7", "--parallel.pp=2", "train.steps=8", "data.path=a: b #c",
+                        "device.memory=2GiB"};
+    assert_int_equal(tr_config_parse(good, strlen(good), "x.yaml", ok, 5, &c), TR_OK);
+    assert_int_equal(c.train.steps, 8);
+    assert_int_equal(c.parallel.pp, 2);
+    assert_string_equal(c.data.path, "a: b #c");
+    assert_int_equal(c.device.memory, INT64_C(2) << 30);
+    static const struct {
+        const char *text, *message;
+    } bad[] = {
+        {"trian.steps=5", "trian.steps=5: unknown key 'trian.steps'; did you mean train.steps?"},
+        {"train.steps=x",
+         "train.steps=x: train.steps takes an integer, like train.steps: 1000; 'x' is not"},
+        {"resume", "resume: expected key=value, like train.steps=100"},
+        {"data.path=\xff", "data.path=\xff: data.path is not valid UTF-8"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(tr_config_parse(good, strlen(good), "x.yaml", &bad[i].text, 1, &c),
+                         TR_ERR_CONFIG);
+        assert_string_equal(tr_error_message(), bad[i].message);
+    }
+}
+
+static void checks_name_place_and_remedy(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int world;
+        const char *message;
+    } bad[] = {
+        {"parallel.pp: 2\n", 1,
+         "x.yaml:2:14: parallel.pp * tp * dp = 2 * 1 * 1 needs 2 ranks, but 1 was started: use "
+         "`trireme run -n 2 train ...`, or change the degrees"},
+        {"train.batch: 10\nparallel.dp: 2", 2,
+         "x.yaml:2:14: train.batch 10 is not a multiple of parallel.dp * train.micro_batch = 2 * "
+         "4: "
+         "the next that is, is 16"},
+        {"train.batch: 1099511627776\n", 1,
+         "x.yaml:2:14: train.batch 1099511627776 is 274877906944 micro-batches a step on each data "
+         "rank, more than 16384: raise train.micro_batch"},
+        {"parallel.tp: 3\n", 3,
+         "x.yaml:2:14: model.heads 4 cannot be split among parallel.tp 3: parallel.tp must divide "
+         "model.heads"},
+        {"parallel.pp: 5\n", 5,
+         "x.yaml:2:14: parallel.pp 5 is more than model.layers 4: a stage needs a layer"},
+        {"parallel.pp: 2\nparallel.virtual: 3\n", 2,
+         "x.yaml:3:19: parallel.pp * virtual = 2 * 3 stages are more than model.layers 4: a stage "
+         "needs a layer"},
+        {"model.width: 130\n", 1,
+         "x.yaml:2:14: model.width 130 is not a multiple of model.heads 4"},
+        {"model.vocab: 100\n", 1,
+         "x.yaml:2:14: model.vocab 100 is too small: data.format bytes has 256 tokens"},
+        {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[256];
+        tr_config c;
+        (void)snprintf(text, sizeof text, "data.path: a\n%s", bad[i].text);
+        assert_int_equal(parse(text, &c), TR_OK);
+        assert_int_equal(tr_config_check(&c, bad[i].world), TR_ERR_CONFIG);
+        assert_string_equal(tr_error_message(), bad[i].message);
+    }
+}
+
+static void files_are_read_or_named(void **state) {
+    (void)state;
+    tr_config c, again;
+    char path[] = "config-XXXXXX";
+    assert_int_equal(tr_config_load("no/such.yaml", NULL, 0, &c), TR_ERR_NOFILE);
+    assert_non_null(strstr(tr_error_message(), "'no/such.yaml' cannot be opened"));
+    assert_int_equal(tr_config_load(".", NULL, 0, &c), TR_ERR_NOFILE);
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    assert_int_equal(parse(good, &c), TR_OK);
+    assert_int_equal(tr_config_print(&c, f), TR_OK);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(tr_config_load(path, NULL, 0, &again), TR_OK);
+    assert_true(tr_config_equal(&c, &again));
+    assert_int_equal(unlink(path), 0);
+}
+
+/* --- random configs and mutated files --------------------------------------------------------- */
+
+static uint64_t seed, draws;
+
+static uint64_t draw(void) {
+    return tr_mix64(seed ^ tr_mix64(draws++));
+}
+
+static double draw_unit(void) {
+    return (double)(draw() >> 11) / 9007199254740992.0;
+}
+
+/* Text of characters that YAML treats specially, controls and non-ASCII among them. */
+static void draw_text(char *text, size_t size) {
+    static const char *const piece[] = {"a",
+                                        " ",
+                                        ":",
+                                        "#",
+                                        "\"",
+                                        "'",
+                                        "\\",
+                                        "\n",
+                                        "\t",
+                                        "-",
+                                        "\x01",
+                                        "\x7f",
+                                        "\xc3\xa9",
+                                        "\xc2\x85",
+                                        "\xe2\x80\xa8",
+                                        "{",
+                                        "~",
+                                        "\xef\xbb\xbf",
+                                        "\xf0\x9f\x9a\xa3",
+                                        "%",
+                                        "null",
+                                        "5"};
+    text[0] = '\0';
+    for (uint64_t n = 1 + draw() % 12; n > 0 && strlen(text) + 5 < size; n--)
+        strcat(text, piece[draw() % (sizeof piece / sizeof *piece)]);
+}
+
+static void draw_value(const tr_key *key, tr_config *c) {
+    void *field = (char *)c + key->offset;
+    double x = key->min + (key->max - key->min) * draw_unit();
+    switch (key->type) {
+    case TR_KEY_INT:
+    case TR_KEY_BYTES: *(int64_t *)field = (int64_t)x; break;
+    case TR_KEY_FLOAT: *(double *)field = x; break;
+    case TR_KEY_BOOL: *(bool *)field = draw() % 2; break;
+    case TR_KEY_TEXT: draw_text(field, key->size); break;
+    case TR_KEY_SCHEDULE:
+    case TR_KEY_CHOICE: break; /* few values: those of the default */
+    }
+}
+
+static void printed_configs_load_to_themselves(void **state) {
+    (void)state;
+    for (int round = 0; round < 500; round++) {
+        tr_config c, again;
+        assert_int_equal(parse(good, &c), TR_OK);
+        for (int k = 0; k < tr_schema_count; k++) draw_value(&tr_schema[k], &c);
+        char *text;
+        assert_int_equal(tr_config_text(&c, &text), TR_OK);
+        if (parse(text, &again) != TR_OK || !tr_config_equal(&c, &again))
+            fail_msg("seed %llu round %d: %s\n%s", (unsigned long long)seed, round,
+                     tr_error_message(), text);
+        free(text);
+    }
+}
+
+static void mutated_files_never_crash(void **state) {
+    (void)state;
+    static const char alphabet[] = "\n :#{}[]'\"&*!|>%@`-?,.0159eE+~\t\\\xff\xc3"
+                                   "abtruelayers";
+    int loaded = 0;
+    for (int round = 0; round < 5000; round++) {
+        char text[sizeof good + 64];
+        size_t length = sizeof good - 1;
+        memcpy(text, good, length);
+        for (uint64_t n = 1 + draw() % 6; n > 0; n--) {
+            size_t at = draw() % length;
+            char byte = alphabet[draw() % (sizeof alphabet - 1)];
+            if (draw() % 3 == 0) {
+                memmove(text + at, text + at + 1, length - at - 1);
+                length--;
+            } else if (draw() % 2 == 0) {
+                memmove(text + at + 1, text + at, length - at);
+                text[at] = byte;
+                length++;
+            } else {
+                text[at] = byte;
+            }
+        }
+        tr_config c;
+        tr_status status = tr_config_parse(text, length, "x.yaml", NULL, 0, &c);
+        loaded += status == TR_OK;
+        if (status != TR_OK && status != TR_ERR_CONFIG)
+            fail_msg("seed %llu round %d: status %d", (unsigned long long)seed, round, status);
+        if (status != TR_OK && strncmp(tr_error_message(), "x.yaml:", 7) != 0)
+            fail_msg("seed %llu round %d: '%s'", (unsigned long long)seed, round,
+                     tr_error_message());
+    }
+    assert_in_range(loaded, 50, 4950);
+}
+
+static void the_schema_is_whole(void **state) {
+    (void)state;
+    for (int k = 0; k < tr_schema_count; k++) {
+        const tr_key *key = &tr_schema[k];
+        assert_int_equal(tr_schema_find(key->name), k); /* no name twice */
+        assert_true(key->help && strlen(key->help) > 10);
+        assert_true(key->fallback || key->example);
+        assert_int_equal(key->type == TR_KEY_CHOICE, key->choices != NULL);
+    }
+    for (int i = 0; i < tr_preset_count; i++) {
+        tr_config c;
+        char text[128];
+        (void)snprintf(text, sizeof text, "{data.path: a, model.preset: %s}", tr_presets[i].name);
+        assert_int_equal(parse(text, &c), TR_OK);
+        assert_int_equal(c.model.layers, tr_presets[i].layers);
+        assert_int_equal(tr_config_check(&c, 1), TR_OK);
+    }
+    assert_int_equal(tr_edit_distance("steps", "setps"), 1);
+    assert_int_equal(tr_edit_distance("kitten", "sitting"), 3);
+    assert_int_equal(tr_edit_distance("", "abc"), 3);
+}
+
+int main(int argc, char **argv) {
+    seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 20;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_come_from_file_preset_and_defaults),
+        cmocka_unit_test(block_and_dotted_keys_are_one),
+        cmocka_unit_test(every_error_has_its_place),
+        cmocka_unit_test(broken_yaml_has_its_place),
+        cmocka_unit_test(overrides_win_and_are_checked),
+        cmocka_unit_test(checks_name_place_and_remedy),
+        cmocka_unit_test(files_are_read_or_named),
+        cmocka_unit_test(printed_configs_load_to_themselves),
+        cmocka_unit_test(mutated_files_never_crash),
+        cmocka_unit_test(the_schema_is_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

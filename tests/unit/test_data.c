@@ -1,0 +1,214 @@
+/* Data: the permutation is a bijection, samples are pure functions of their index, epochs cover the
+ * training part and never the held-out part. */
+#include "base/philox.h"
+#include "train/data.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[] = "data-XXXXXX";
+
+static int make_path(void **state) {
+    (void)state;
+    int fd = mkstemp(path);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(path);
+}
+
+/* A file of n bytes; byte i is value(i). */
+static void write_file(int64_t n, int (*value)(int64_t)) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    for (int64_t i = 0; i < n; i++) (void)fputc(value(i), f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static int mixed(int64_t i) {
+    return (int)(tr_mix64((uint64_t)i) & 255);
+}
+
+static int text_byte(int64_t i) {
+    return "to be or not to be "[i % 19];
+}
+
+static void permutation_is_a_bijection(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000, 4095, 4096, 4097};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (uint64_t key = 0; key < 5; key++) {
+            char *seen = calloc((size_t)sizes[s], 1);
+            assert_non_null(seen);
+            for (int64_t i = 0; i < sizes[s]; i++) {
+                int64_t to = tr_data_permute(key, sizes[s], i);
+                assert_in_range(to, 0, sizes[s] - 1);
+                assert_int_equal(seen[to]++, 0);
+            }
+            free(seen);
+        }
+}
+
+/* Positions are well mixed: of n = 4096, a uniform permutation leaves about one in place and has a
+ * mean distance of n/3 from the old place; 4 standard deviations of slack (n/sqrt(18 n)). */
+static void permutation_mixes(void **state) {
+    (void)state;
+    int64_t n = 4096, fixed = 0;
+    double distance = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t to = tr_data_permute(42, n, i);
+        fixed += to == i;
+        distance += fabs((double)(to - i));
+    }
+    assert_true(fixed < 8);
+    double mean = distance / (double)n;
+    assert_true(fabs(mean - (double)n / 3) < 4 * (double)n / sqrt(18.0 * (double)n));
+}
+
+static void epochs_cover_the_training_part(void **state) {
+    (void)state;
+    enum { N = 1000, T = 16 };
+    write_file(N, mixed);
+    tr_data *data;
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &data), TR_OK);
+    assert_int_equal(tr_data_tokens(data), N);
+    assert_int_equal(tr_data_train_tokens(data), 900);
+    assert_int_equal(tr_data_windows(data), (900 - T) / T);
+    assert_int_equal(tr_data_validation_windows(data), 99 / T);
+    int64_t windows = tr_data_windows(data), first_order[64], changes = 0, phases = 0, phase0 = 0;
+    for (int64_t epoch = 0; epoch < 20; epoch++) {
+        char used[900] = {0};
+        int64_t lowest = 900;
+        for (int64_t i = 0; i < windows; i++) {
+            int32_t tokens[T], labels[T];
+            int64_t start = tr_data_window_start(data, epoch * windows + i);
+            tr_data_sample(data, epoch * windows + i, tokens, labels);
+            assert_in_range(start, 0, 900 - T - 1);
+            if (start < lowest) lowest = start;
+            for (int64_t t = 0; t < T; t++) {
+                assert_int_equal(tokens[t], mixed(start + t));
+                assert_int_equal(labels[t], mixed(start + t + 1));
+                assert_int_equal(used[start + t]++, 0); /* no token twice in an epoch */
+            }
+            if (epoch == 0) first_order[i] = start;
+            changes += epoch > 0 && first_order[i] != start;
+        }
+        assert_in_range(lowest, 0, T - 1);
+        if (epoch == 0) phase0 = lowest;
+        phases += lowest != phase0;
+    }
+    assert_true(changes > 19 * windows / 2);
+    assert_true(phases > 5);
+    tr_data_close(data);
+}
+
+static void a_sample_depends_on_seed_and_index_alone(void **state) {
+    (void)state;
+    write_file(5000, mixed);
+    tr_data *a, *b, *other;
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, 10, 3, &a), TR_OK);
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, 10, 3, &b), TR_OK);
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, 10, 4, &other), TR_OK);
+    int same = 0;
+    for (int64_t i = 2000; i-- > 0;) { /* another order than b's first use */
+        assert_int_equal(tr_data_window_start(a, i), tr_data_window_start(b, i));
+        same += tr_data_window_start(a, i) == tr_data_window_start(other, i);
+    }
+    assert_true(same < 40);
+    tr_data_close(a);
+    tr_data_close(b);
+    tr_data_close(other);
+}
+
+static void validation_is_read_in_order(void **state) {
+    (void)state;
+    write_file(1000, mixed);
+    tr_data *data;
+    assert_int_equal(tr_data_open(path, "bytes", 0.2, 33, 3, &data), TR_OK);
+    int64_t windows = tr_data_validation_windows(data);
+    assert_int_equal(windows, 199 / 33);
+    for (int64_t i = 0; i < 2 * windows; i++) {
+        int32_t tokens[33], labels[33];
+        tr_data_validation_sample(data, i, tokens, labels);
+        assert_int_equal(tokens[0], mixed(800 + i % windows * 33));
+        assert_int_equal(labels[32], mixed(800 + i % windows * 33 + 33));
+    }
+    tr_data_close(data);
+}
+
+static void the_smallest_data_has_one_window(void **state) {
+    (void)state;
+    write_file(17, mixed);
+    tr_data *data;
+    int32_t tokens[16], labels[16];
+    assert_int_equal(tr_data_open(path, "bytes", 0, 16, 3, &data), TR_OK);
+    assert_int_equal(tr_data_windows(data), 1);
+    for (int64_t i = 0; i < 5; i++) assert_int_equal(tr_data_window_start(data, i), 0);
+    tr_data_sample(data, 3, tokens, labels);
+    assert_int_equal(labels[15], mixed(16));
+    tr_data_close(data);
+}
+
+static void bad_data_is_refused(void **state) {
+    (void)state;
+    tr_data *data;
+    write_file(16, mixed);
+    assert_int_equal(tr_data_open(path, "bytes", 0, 16, 3, &data), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "17 tokens"));
+    assert_non_null(strstr(tr_error_message(), "16 tokens"));
+    write_file(100, mixed);
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, 16, 3, &data), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "held-out part"));
+    assert_non_null(strstr(tr_error_message(), "10 tokens"));
+    write_file(0, mixed);
+    assert_int_equal(tr_data_open(path, "bytes", 0, 1, 3, &data), TR_ERR_DATA);
+    assert_int_equal(tr_data_open("no/such/file", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(tr_data_open(".", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(tr_data_open(path, "tokens", 0, 1, 3, &data), TR_ERR_CONFIG);
+}
+
+/* In "to be or not to be " repeated, the model's numbers can be counted by hand: with alpha = 0 the
+ * entropy of the follower of a letter under the training counts. */
+static void bigram_counts_pairs(void **state) {
+    (void)state;
+    write_file(19 * 100, text_byte);
+    tr_data *data;
+    double nats, uniform;
+    assert_int_equal(tr_data_open(path, "bytes", 0.5, 8, 3, &data), TR_OK);
+    assert_int_equal(tr_data_distinct(data), 7);
+    assert_int_equal(tr_data_bigram_nats(data, 1e-9, &nats), TR_OK);
+    /* After 't': 'o' 2 of 3, ' ' 1 of 3. After 'o': ' ' 2 of 4, 'r' 1, 't' 1. After ' ': b 2, t 2,
+     * o 1, n 1 of 6. After r, n, b, e: certain. 19 pairs a period; the repeat joins ' ' and 't'. */
+    double t = 3 * log(3) - 2 * log(2), o = 4 * log(4) - 2 * log(2), s = 6 * log(6) - 4 * log(2);
+    assert_true(fabs(nats - (t + o + s) / 19) < 2e-3);
+    assert_int_equal(tr_data_bigram_nats(data, 1e12, &uniform), TR_OK);
+    assert_true(uniform > nats + 0.5); /* heavy smoothing: the unigram model */
+    tr_data_close(data);
+    assert_int_equal(tr_data_open(path, "bytes", 0, 8, 3, &data), TR_OK);
+    assert_int_equal(tr_data_bigram_nats(data, 1, &nats), TR_ERR_DATA);
+    tr_data_close(data);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(permutation_is_a_bijection),
+        cmocka_unit_test(permutation_mixes),
+        cmocka_unit_test(epochs_cover_the_training_part),
+        cmocka_unit_test(a_sample_depends_on_seed_and_index_alone),
+        cmocka_unit_test(validation_is_read_in_order),
+        cmocka_unit_test(the_smallest_data_has_one_window),
+        cmocka_unit_test(bad_data_is_refused),
+        cmocka_unit_test(bigram_counts_pairs),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}

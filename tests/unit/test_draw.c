@@ -1,0 +1,143 @@
+/* Drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in pairs and
+ * no overlaps on a track. */
+#include "pipeline/draw.h"
+#include "pipeline_cases.h"
+#include "support/seed.h"
+#include "trace_check.h"
+#include "xml_check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+/* Timelines of one order: by its estimate and by its lowered program. */
+static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timeline **program) {
+    tr_stage_table t;
+    tr_estimate *e = NULL;
+    tr_program_set *set = NULL;
+    tr_simulation *sim = NULL;
+    tr_estimate_options options = {.costs = {.c = c}, .times = true};
+    test_table_chain(s->stages, 256, 256, 256, &t);
+    assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
+    assert_int_equal(tr_timeline_of_estimate("order <&\">", s, e, order), TR_OK);
+    assert_int_equal(tr_lower(s, &t, c, &set), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
+    assert_int_equal(tr_timeline_of_simulation("program", set, sim, 1e-3, program), TR_OK);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_estimate_destroy(e);
+    test_table_free(&t);
+}
+
+static tr_schedule *generate(const char *name, int p, int m) {
+    tr_schedule *s = NULL;
+    if (tr_schedule_generate(name, p, p, m, &s) != TR_OK) fail_msg("%s", tr_error_message());
+    return s;
+}
+
+static void test_text(void **state) {
+    (void)state;
+    tr_schedule *s = generate("1f1b", 2, 2);
+    tr_timeline *order = NULL, *program = NULL;
+    make(s, 0, &order, &program);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_int_equal(tr_draw_text(order, &(tr_draw_text_options){.width = 100}, out), TR_OK);
+    fclose(out);
+    assert_string_equal(text, "order <&\">: makespan 9\n"
+                              "rank 0   F0F1....B0--..B1--  bubble 33.3%\n"
+                              "rank 1   ..F0B0--F1B1--....  bubble 33.3%\n");
+    free(text);
+    out = open_memstream(&text, &size);
+    /* Too narrow for names: letters alone. And colours. */
+    assert_int_equal(
+        tr_draw_text(program, &(tr_draw_text_options){.width = 20, .colour = true}, out), TR_OK);
+    fclose(out);
+    assert_non_null(strstr(text, "\033[30;46m"));
+    assert_non_null(strstr(text, "\033[0m"));
+    free(text);
+    tr_timeline_destroy(order);
+    tr_timeline_destroy(program);
+    tr_schedule_destroy(s);
+}
+
+static void test_svg(void **state) {
+    (void)state;
+    assert_true(test_is_xml("<a b=\"c\"><d/>x&lt;</a>"));
+    assert_false(test_is_xml("<a><b></a></b>") || test_is_xml("<a>&</a>") ||
+                 test_is_xml("<a b=c/>"));
+    tr_schedule *s = generate("1f1b", 4, 100);
+    tr_timeline *t[2] = {NULL, NULL};
+    make(s, 0.1, &t[0], &t[1]);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_int_equal(tr_draw_svg((const tr_timeline *const *)t, 2, out), TR_OK);
+    fclose(out);
+    assert_true(test_is_xml(text));
+    assert_int_equal(test_count(text, "<rect class=\"F"), 2 * 4 * 100 + 1);
+    assert_int_equal(test_count(text, "<rect class=\"B"), 2 * 4 * 100 + 1);
+    assert_int_equal(test_count(text, ">rank "), 2 * 4);
+    assert_non_null(strstr(text, "order &lt;&amp;\"&gt;: makespan"));
+    free(text);
+    tr_timeline_destroy(t[0]);
+    tr_timeline_destroy(t[1]);
+    tr_schedule_destroy(s);
+}
+
+/* Every stage boundary between ranks is crossed twice by each micro-batch. */
+static int messages_of(const tr_schedule *s) {
+    int crossings = 0;
+    for (int k = 0; k + 1 < s->stages; k++) crossings += s->rank_of[k] != s->rank_of[k + 1];
+    return 2 * crossings * s->micro_batches;
+}
+
+static void expect_traces(const tr_schedule *s, double c) {
+    tr_timeline *t[2] = {NULL, NULL};
+    make(s, c, &t[0], &t[1]);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_int_equal(tr_draw_trace((const tr_timeline *const *)t, 2, out), TR_OK);
+    fclose(out);
+    trace_facts facts;
+    int actions = 0;
+    for (int r = 0; r < s->ranks; r++) actions += s->count[r];
+    const char *fault = trace_fault(text, &facts);
+    if (fault) fail_msg("%s", fault);
+    assert_int_equal(facts.arrows, 2 * messages_of(s));
+    assert_int_equal(facts.slices, 2 * actions + 2 * facts.arrows);
+    assert_int_equal(facts.processes, 2 * s->ranks);
+    free(text);
+    tr_timeline_destroy(t[0]);
+    tr_timeline_destroy(t[1]);
+}
+
+static void test_trace(void **state) {
+    (void)state;
+    test_random r = {tr_test_seed(7700)};
+    for (int trial = 0; trial < 40; trial++) {
+        int ranks = test_between(&r, 1, 4), stages = ranks * test_between(&r, 1, 3);
+        tr_stage_table t;
+        test_table_chain(stages, 256, 256, 256, &t);
+        tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 6));
+        expect_traces(s, 0.3 * test_between(&r, 0, 9));
+        tr_schedule_destroy(s);
+        test_table_free(&t);
+    }
+    tr_schedule *s = generate("1f1b", 4, 30);
+    expect_traces(s, 0.5);
+    tr_schedule_destroy(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_svg),
+        cmocka_unit_test(test_trace),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,512 @@
+/* GPT-2 on host devices: against automatic differentiation (tests/golden), against finite
+ * differences with dropout, one tensor rank against several, decoding against the forward pass. */
+#include "model_rig.h"
+
+#include <pthread.h>
+
+#define EPS_F32  0x1p-24
+#define EPS_BF16 0x1p-8
+
+/* The model of tests/golden/gpt2_golden.py. */
+static const tr_model_config tiny = {
+    .family = "gpt2", .layers = 2, .width = 16, .heads = 2, .context = 7, .vocab = 11};
+/* One whose heads divide by 2 and 3 and whose vocabulary divides by neither. */
+static const tr_model_config wide = {.family = "gpt2",
+                                     .layers = 2,
+                                     .width = 24,
+                                     .heads = 6,
+                                     .context = 7,
+                                     .vocab = 11,
+                                     .dropout = 0.2f};
+enum { BATCH = 2, SEQ = 5, MOST_PARAMS = 32, MOST_RANKS = 3 };
+
+#ifdef __SANITIZE_THREAD__
+/* oneDNN's own locks are not instrumented: under ThreadSanitizer the cpu device reports false
+ * races. */
+enum { DEVICES = 1 };
+#else
+enum { DEVICES = 2 };
+#endif
+static const char *const devices[] = {"ref", "cpu"};
+
+/* --- one result of a whole model ----------------------------------------------------------------
+ */
+
+typedef struct result {
+    double loss[2];
+    int params;
+    int64_t count[MOST_PARAMS];
+    double *grad[MOST_PARAMS]; /* global, by registry index; every use its own */
+    char name[MOST_PARAMS][TR_NAME_SIZE];
+    int use[MOST_PARAMS];
+} result;
+
+static void result_free(result *x) {
+    for (int p = 0; p < x->params; p++) free(x->grad[p]);
+}
+
+/* What the threads of one model share. */
+typedef struct team {
+    const char *device;
+    const tr_model_config *config;
+    tr_dtype dtype;
+    bool apart;
+    tr_world *world[MOST_RANKS];
+    rig rig[MOST_RANKS];
+} team;
+
+typedef struct member {
+    team *team;
+    int rank;
+} member;
+
+static void *member_run(void *argument) {
+    const member *m = argument;
+    rig *r = &m->team->rig[m->rank];
+    rig_open(r, m->team->device, m->team->world[m->rank], m->team->config, m->team->dtype, BATCH,
+             SEQ, false);
+    rig_fill(r);
+    (void)rig_forward(r);
+    rig_backward(r, m->team->apart);
+    return NULL;
+}
+
+static void *member_close(void *argument) {
+    const member *m = argument;
+    rig_close(&m->team->rig[m->rank]);
+    tr_world_close(m->team->world[m->rank]);
+    return NULL;
+}
+
+/* Runs one function on every rank, each on its thread: opening and closing are collective. */
+static void on_every_rank(team *t, int ranks, void *(*run)(void *)) {
+    member members[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    for (int rank = 0; rank < ranks; rank++) {
+        members[rank] = (member){t, rank};
+        assert_int_equal(pthread_create(&threads[rank], NULL, run, &members[rank]), 0);
+    }
+    for (int rank = 0; rank < ranks; rank++) pthread_join(threads[rank], NULL);
+}
+
+/* Puts the ranks' gradients together; ranks that hold the same element must agree to the bit. */
+static void collect(team *t, int ranks, result *out) {
+    *out = (result){.params = t->rig[0].model->params_count};
+    memcpy(out->loss, t->rig[0].loss, sizeof out->loss);
+    for (int rank = 1; rank < ranks; rank++)
+        assert_memory_equal(out->loss, t->rig[rank].loss, sizeof out->loss);
+    for (int p = 0; p < out->params; p++) {
+        const tr_param *first = rig_param(t->rig[0].model, p);
+        out->count[p] = rig_global_count(first);
+        out->use[p] = first->use;
+        memcpy(out->name[p], first->name, TR_NAME_SIZE);
+        out->grad[p] = calloc((size_t)out->count[p], sizeof(double));
+        for (int64_t i = 0; i < out->count[p]; i++) out->grad[p][i] = (double)NAN;
+        for (int rank = 0; rank < ranks; rank++) {
+            const tr_param *param = rig_param(t->rig[rank].model, p);
+            int64_t *index = rig_global_index(param);
+            for (int64_t i = 0; i < param->count; i++) {
+                double *to = &out->grad[p][index[i]], value = (double)param->grad[i];
+                if (!isnan(*to) && *to != value)
+                    fail_msg("%s: rank %d has another gradient", param->name, rank);
+                *to = value;
+            }
+            free(index);
+        }
+    }
+}
+
+static void run_model(const char *device, const tr_model_config *config, tr_dtype dtype, int ranks,
+                      bool apart, result *out) {
+    static team t;
+    t = (team){.device = device, .config = config, .dtype = dtype, .apart = apart};
+    RIG_TRY(tr_world_open_local(ranks, t.world));
+    on_every_rank(&t, ranks, member_run);
+    collect(&t, ranks, out);
+    on_every_rank(&t, ranks, member_close);
+}
+
+static double distance(const double *a, const double *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    return sqrt(sum);
+}
+
+static double norm(const double *a, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * a[i];
+    return sqrt(sum);
+}
+
+/* Losses within `loss` relative, every gradient norm-wise within `grad` of the larger of its own
+ * norm and `floor` times the global norm. */
+static void compare(const result *x, const result *reference, double loss, double grad,
+                    double floor) {
+    assert_true(x->loss[1] == reference->loss[1]);
+    double error = fabs(x->loss[0] - reference->loss[0]) / fabs(reference->loss[0]);
+    if (!(error <= loss)) fail_msg("loss is off by %g, more than %g", error, loss);
+    double total = 0;
+    for (int p = 0; p < reference->params; p++) {
+        double n = norm(reference->grad[p], reference->count[p]);
+        total += n * n;
+    }
+    for (int p = 0; p < reference->params; p++) {
+        double own = norm(reference->grad[p], reference->count[p]);
+        double scale = own > floor * sqrt(total) ? own : floor * sqrt(total);
+        double off = distance(x->grad[p], reference->grad[p], reference->count[p]) / scale;
+        if (!(off <= grad))
+            fail_msg("%s (use %d): gradient is off by %g, more than %g", reference->name[p],
+                     reference->use[p], off, grad);
+    }
+}
+
+/* --- golden -------------------------------------------------------------------------------------
+ */
+
+static FILE *open_golden(void) {
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s", __FILE__);
+    char *end = strrchr(path, '/');
+    assert_non_null(end);
+    (void)snprintf(end, sizeof path - (size_t)(end - path), "/../golden/gpt2_golden.txt");
+    FILE *file = fopen(path, "r");
+    if (!file) fail_msg("cannot read %s", path);
+    return file;
+}
+
+/* The next tensor of the file in values[*count]; the caller frees. */
+static double *read_tensor(FILE *file, char name[TR_NAME_SIZE], int64_t *count) {
+    long long n;
+    assert_int_equal(fscanf(file, "%127s %lld", name, &n), 2);
+    double *values = calloc((size_t)n, sizeof *values);
+    for (long long i = 0; i < n; i++) assert_int_equal(fscanf(file, "%lf", &values[i]), 1);
+    *count = n;
+    return values;
+}
+
+static void read_golden(result *out, double **logits) {
+    *out = (result){0};
+    FILE *file = open_golden();
+    char name[TR_NAME_SIZE];
+    int64_t count;
+    double *loss = read_tensor(file, name, &count);
+    out->loss[0] = loss[0];
+    out->loss[1] = BATCH * SEQ - 1;
+    free(loss);
+    *logits = read_tensor(file, name, &count);
+    for (int p = 0; p < 28; p++) {
+        out->grad[p] = read_tensor(file, out->name[p], &out->count[p]);
+        out->params++;
+    }
+    (void)fclose(file);
+}
+
+/* Adds the further uses of tied parameters to use 0, as the optimizer will, and drops them. */
+static void add_uses(result *x) {
+    int kept = 0;
+    for (int p = 0; p < x->params; p++) {
+        if (x->use[p] == 0) {
+            assert_int_equal(kept, p); /* further uses come last */
+            kept++;
+            continue;
+        }
+        for (int q = 0; q < p; q++)
+            if (!strcmp(x->name[q], x->name[p]))
+                for (int64_t i = 0; i < x->count[p]; i++) x->grad[q][i] += x->grad[p][i];
+        free(x->grad[p]);
+    }
+    x->params = kept;
+}
+
+static void check_golden(const char *device, tr_dtype dtype, double loss, double grad,
+                         double floor) {
+    result golden, x;
+    double *logits;
+    read_golden(&golden, &logits);
+    run_model(device, &tiny, dtype, 1, true, &x);
+    add_uses(&x);
+    assert_int_equal(x.params, golden.params);
+    for (int p = 0; p < x.params; p++) {
+        assert_string_equal(x.name[p], golden.name[p]);
+        assert_int_equal(x.count[p], golden.count[p]);
+    }
+    compare(&x, &golden, loss, grad, floor);
+    result_free(&x);
+    result_free(&golden);
+    free(logits);
+}
+
+static void test_golden(void **state) {
+    (void)state;
+    for (int d = 0; d < DEVICES; d++) {
+        /* About 30 roundings lie between a weight and the loss: sqrt(30) eps, with a margin of 2.
+         */
+        check_golden(devices[d], TR_F32, 1e-6, 1e-5, 1e-3);
+        check_golden(devices[d], TR_BF16, sqrt(30) * EPS_BF16, 4 * sqrt(30) * EPS_BF16, 0.1);
+    }
+}
+
+/* --- finite differences -------------------------------------------------------------------------
+ */
+
+static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
+    float kept = rig_get(param, TR_F32, i);
+    rig_set(param, TR_F32, i, value);
+    double loss = rig_forward(r);
+    rig_set(param, TR_F32, i, kept);
+    return loss;
+}
+
+static void test_finite_differences(void **state) {
+    (void)state;
+    tr_model_config config = tiny;
+    config.dropout = 0.25f;
+    tr_world *world;
+    RIG_TRY(tr_world_open_local(1, &world));
+    static rig r;
+    rig_open(&r, "ref", world, &config, TR_F32, BATCH, SEQ, false);
+    rig_fill(&r);
+    double loss = rig_forward(&r);
+    rig_backward(&r, true);
+    for (int p = 0; p < r.model->params_count; p++) {
+        tr_param *param = rig_param(r.model, p);
+        if (param->use > 0) continue;
+        bool tied = !strcmp(param->name, "transformer.wte.weight");
+        const tr_param *second = rig_param(r.model, r.model->params_count - 1);
+        for (int sample = 0; sample < 6; sample++) {
+            int64_t i = (sample * 7919 + 13) % param->count;
+            float x = rig_get(param, TR_F32, i), h = 0x1p-5f; /* exact steps */
+            double near = loss_with(&r, param, i, x + h) - loss_with(&r, param, i, x - h);
+            double far = loss_with(&r, param, i, x + 2 * h) - loss_with(&r, param, i, x - 2 * h);
+            /* Five points: the error is O(h^4), and about 30 roundings of FP32 tensors over h. */
+            double slope = (8 * near - far) / (12 * (double)h);
+            double grad = (double)param->grad[i] + (tied ? (double)second->grad[i] : 0);
+            double tolerance = 4 * sqrt(30) * EPS_F32 * loss / (double)h + 2e-3 * fabs(grad);
+            if (!(fabs(slope - grad) <= tolerance))
+                fail_msg("%s[%lld]: gradient %g, difference %g, tolerance %g", param->name,
+                         (long long)i, grad, slope, tolerance);
+        }
+    }
+    rig_close(&r);
+    tr_world_close(world);
+}
+
+/* --- layouts ------------------------------------------------------------------------------------
+ */
+
+static void test_tensor_ranks_agree(void **state) {
+    (void)state;
+    for (int d = 0; d < DEVICES; d++) {
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            tr_dtype dtype = bf16 ? TR_BF16 : TR_F32;
+            result one;
+            run_model(devices[d], &wide, dtype, 1, true, &one);
+            for (int ranks = 2; ranks <= 3; ranks++) {
+                result several;
+                run_model(devices[d], &wide, dtype, ranks, true, &several);
+                if (bf16)
+                    compare(&several, &one, sqrt(30) * EPS_BF16, 4 * sqrt(30) * EPS_BF16, 0.1);
+                else compare(&several, &one, 1e-6, 1e-5, 1e-3);
+                result_free(&several);
+            }
+            result_free(&one);
+        }
+    }
+}
+
+/* I and W apart or layer by layer: the same operators and arguments, so the same bits. */
+static void test_order_changes_no_bit(void **state) {
+    (void)state;
+    for (int d = 0; d < DEVICES; d++) {
+        result apart, together;
+        run_model(devices[d], &wide, TR_BF16, 2, true, &apart);
+        run_model(devices[d], &wide, TR_BF16, 2, false, &together);
+        assert_memory_equal(apart.loss, together.loss, sizeof apart.loss);
+        for (int p = 0; p < apart.params; p++)
+            assert_memory_equal(apart.grad[p], together.grad[p],
+                                (size_t)apart.count[p] * sizeof(double));
+        result_free(&apart);
+        result_free(&together);
+    }
+}
+
+/* A micro-batch of two samples, and two of one: the same masks, and the same loss and gradients but
+ * for the order of FP32 sums. */
+static void test_micro_batch_changes_no_mask(void **state) {
+    (void)state;
+    static rig two, one;
+    tr_world *worlds[2];
+    RIG_TRY(tr_world_open_local(1, &worlds[0]));
+    RIG_TRY(tr_world_open_local(1, &worlds[1]));
+    rig_open(&two, "ref", worlds[0], &wide, TR_F32, 2, SEQ, false);
+    rig_open(&one, "ref", worlds[1], &wide, TR_F32, 1, SEQ, false);
+    rig_fill(&two);
+    rig_fill(&one);
+    two.sample = 2;
+    double together = rig_forward(&two), apart = 0;
+    rig_backward(&two, true);
+    rig_zero_gradients(&one);
+    for (int64_t b = 0; b < 2; b++) {
+        one.sample = 2 + b;
+        memcpy(one.tokens, two.tokens + b * SEQ, SEQ * sizeof(int32_t));
+        memcpy(one.labels, two.labels + b * SEQ, SEQ * sizeof(int32_t));
+        apart += rig_forward(&one);
+        rig_accumulate(&one, true);
+    }
+    if (!(fabs(apart - together) <= 4 * 0x1p-53 * together))
+        fail_msg("losses differ by %g", apart - together);
+    for (int p = 0; p < two.model->params_count; p++) {
+        const tr_param *a = rig_param(two.model, p), *b = rig_param(one.model, p);
+        double difference = 0, squares = 0;
+        for (int64_t i = 0; i < a->count; i++) {
+            double x = (double)a->grad[i], y = (double)b->grad[i];
+            difference += (x - y) * (x - y);
+            squares += x * x;
+        }
+        if (!(difference <= 16 * EPS_F32 * EPS_F32 * squares))
+            fail_msg("%s: gradients differ by %g of %g", a->name, sqrt(difference), sqrt(squares));
+    }
+    rig_close(&two);
+    rig_close(&one);
+    tr_world_close(worlds[0]);
+    tr_world_close(worlds[1]);
+}
+
+/* --- decoding -----------------------------------------------------------------------------------
+ */
+
+/* Log-probability of `token` at row `row`, from the forward pass: the loss of that row alone. */
+static double forward_log_probability(rig *r, int64_t row, int32_t token) {
+    for (int64_t i = 0; i < r->rows; i++) r->labels[i] = i == row ? token : -1;
+    return -rig_forward(r);
+}
+
+static double log_sum_exp(const float *x, int64_t n) {
+    double max = (double)x[0], sum = 0;
+    for (int64_t i = 1; i < n; i++) max = fmax(max, (double)x[i]);
+    for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - max);
+    return max + log(sum);
+}
+
+static void check_decode(const char *device, tr_dtype dtype, double tolerance) {
+    static rig whole, step;
+    tr_world *worlds[2];
+    RIG_TRY(tr_world_open_local(1, &worlds[0]));
+    RIG_TRY(tr_world_open_local(1, &worlds[1]));
+    rig_open(&whole, device, worlds[0], &wide, dtype, BATCH, SEQ, false);
+    rig_open(&step, device, worlds[1], &wide, dtype, BATCH, SEQ, true);
+    rig_fill(&whole);
+    rig_fill(&step);
+    whole.state->train = 0;
+    int64_t vocab = wide.vocab;
+    for (int64_t t = 0; t < SEQ; t++) {
+        for (int64_t b = 0; b < BATCH; b++) step.tokens[b] = whole.tokens[b * SEQ + t];
+        rig_decode(&step, t);
+        for (int64_t b = 0; b < BATCH; b++) {
+            const float *logits = &step.logits[b * vocab];
+            double total = log_sum_exp(logits, vocab);
+            for (int32_t v = 0; v < vocab; v++) {
+                double expected = forward_log_probability(&whole, b * SEQ + t, v);
+                double error = fabs((double)logits[v] - total - expected);
+                if (!(error <= tolerance))
+                    fail_msg("%s position %lld token %d: off by %g, more than %g", device,
+                             (long long)t, v, error, tolerance);
+            }
+        }
+    }
+    rig_close(&whole);
+    rig_close(&step);
+    tr_world_close(worlds[0]);
+    tr_world_close(worlds[1]);
+}
+
+static void test_decode_equals_forward(void **state) {
+    (void)state;
+    for (int d = 0; d < DEVICES; d++) {
+        /* Logits of size 1 behind 30 roundings. */
+        check_decode(devices[d], TR_F32, 4 * sqrt(30) * EPS_F32);
+        check_decode(devices[d], TR_BF16, 4 * sqrt(30) * EPS_BF16);
+    }
+}
+
+/* Against the golden file's logits too, not only our own forward pass. */
+static void test_decode_golden(void **state) {
+    (void)state;
+    result golden;
+    double *logits;
+    read_golden(&golden, &logits);
+    static rig r;
+    tr_world *world;
+    RIG_TRY(tr_world_open_local(1, &world));
+    rig_open(&r, "ref", world, &tiny, TR_F32, BATCH, SEQ, true);
+    rig_fill(&r);
+    for (int64_t t = 0; t < SEQ; t++) {
+        for (int64_t b = 0; b < BATCH; b++)
+            r.tokens[b] = (int32_t)((7 * (b * SEQ + t) + 3) % tiny.vocab);
+        rig_decode(&r, t);
+        for (int64_t b = 0; b < BATCH; b++)
+            for (int64_t v = 0; v < tiny.vocab; v++)
+                assert_true(fabs((double)r.logits[b * tiny.vocab + v] -
+                                 logits[(b * SEQ + t) * tiny.vocab + v]) <= 4 * sqrt(30) * EPS_F32);
+    }
+    rig_close(&r);
+    tr_world_close(world);
+    result_free(&golden);
+    free(logits);
+}
+
+static void *refuse_decode(void *argument) {
+    tr_world *world = argument;
+    rig r = {.world = world};
+    tr_device_options options = {.threads = 1, .deterministic = true};
+    RIG_TRY(tr_device_open("ref", &options, &r.device));
+    RIG_TRY(tr_group_open(world, (int[]){0, 1}, 2, 0, 1 << 12, &r.tp));
+    tr_model_shape shape = {
+        .batch = BATCH, .seq = SEQ, .dtype = TR_F32, .tp_rank = tr_world_rank(world), .tp_size = 2};
+    RIG_TRY(tr_model_create(&wide, &shape, &r.model));
+    tr_layer_env env = {.device = r.device,
+                        .tp = r.tp,
+                        .batch = BATCH,
+                        .seq = SEQ,
+                        .dtype = TR_F32,
+                        .decode = true};
+    intptr_t wrong = 0;
+    for (int i = 0; i < r.model->count; i++) {
+        tr_layer *layer = r.model->layers[i];
+        wrong += layer->ops->prepare(layer, &env) != TR_ERR_CONFIG ||
+                 !strstr(tr_error_message(), "parallel.tp");
+    }
+    tr_model_destroy(r.model);
+    tr_group_close(r.tp);
+    tr_device_close(r.device);
+    tr_world_close(world);
+    return (void *)wrong; /* a count, not an address */
+}
+
+static void test_decode_refuses_tensor_ranks(void **state) {
+    (void)state;
+    tr_world *worlds[2];
+    pthread_t threads[2];
+    RIG_TRY(tr_world_open_local(2, worlds));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, refuse_decode, worlds[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        void *wrong;
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_tensor_ranks_agree),
+        cmocka_unit_test(test_order_changes_no_bit),
+        cmocka_unit_test(test_micro_batch_changes_no_mask),
+        cmocka_unit_test(test_decode_equals_forward),
+        cmocka_unit_test(test_decode_golden),
+        cmocka_unit_test(test_decode_refuses_tensor_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,282 @@
+/* Programs: transfers agree on both ends, memory never overlaps, the arena is tight, and the
+ * simulated times and peaks are the formulas'. */
+#include "pipeline/simulate.h"
+#include "pipeline_cases.h"
+#include "support/seed.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+static tr_program_set *lower(const tr_schedule *s, const tr_stage_table *t, double latency) {
+    tr_program_set *set = NULL;
+    if (tr_lower(s, t, latency, &set) != TR_OK) fail_msg("%s", tr_error_message());
+    return set;
+}
+
+static tr_simulation *simulate(const tr_program_set *set, const tr_stage_table *t, double latency) {
+    tr_simulation *simulation = NULL;
+    if (tr_simulate(set, t->cost, latency, &simulation) != TR_OK)
+        fail_msg("%s", tr_error_message());
+    return simulation;
+}
+
+static void expect_no_overlap(const tr_program *p) {
+    for (int a = 0; a < p->items; a++) {
+        const tr_arena_item *x = &p->item[a];
+        assert_true(x->offset % TR_ALIGN == 0 && x->bytes % TR_ALIGN == 0);
+        assert_true(x->offset + x->bytes <= p->scratch_offset);
+        for (int b = a + 1; b < p->items; b++) {
+            const tr_arena_item *y = &p->item[b];
+            bool in_time = x->start <= y->end && y->start <= x->end;
+            bool in_place = x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+            assert_false(in_time && in_place);
+        }
+    }
+    assert_true(p->live_peak_bytes <= p->arena_bytes);
+}
+
+/* The k-th SEND from one rank to another and the k-th RECV there are one message, in bounds of its
+ * slot, and every SEND is waited for once, after it. */
+static void expect_matched(const tr_program_set *set) {
+    for (int from = 0; from < set->ranks; from++)
+        for (int to = 0; to < set->ranks; to++) {
+            const tr_program *a = &set->program[from], *b = &set->program[to];
+            int i = 0, j = 0, n = 0;
+            for (;; i++, j++, n++) {
+                while (i < a->count &&
+                       !(a->instr[i].kind == TR_INSTR_SEND && a->instr[i].peer == to))
+                    i++;
+                while (j < b->count &&
+                       !(b->instr[j].kind == TR_INSTR_RECV && b->instr[j].peer == from))
+                    j++;
+                if (i == a->count || j == b->count) break;
+                const tr_instr *x = &a->instr[i], *y = &b->instr[j];
+                assert_int_equal(x->edge, y->edge);
+                assert_int_equal(x->gradient, y->gradient);
+                assert_int_equal(x->micro_batch, y->micro_batch);
+                assert_int_equal(x->bytes, y->bytes);
+                assert_int_equal(x->message, n);
+                assert_int_equal(y->message, n);
+                assert_true(x->offset + x->bytes <= a->arena_bytes);
+                assert_true(y->offset + y->bytes <= b->arena_bytes);
+            }
+            assert_true(i == a->count && j == b->count);
+            assert_true(from != to || n == 0);
+        }
+    for (int r = 0; r < set->ranks; r++) {
+        const tr_program *p = &set->program[r];
+        int sends = 0, waits = 0;
+        for (int k = 0; k < p->count; k++) {
+            sends += p->instr[k].kind == TR_INSTR_SEND;
+            if (p->instr[k].kind != TR_INSTR_WAIT_SENT) continue;
+            waits++;
+            const tr_instr *send = &p->instr[p->instr[k].send];
+            assert_true(p->instr[k].send < k && send->kind == TR_INSTR_SEND);
+            assert_int_equal(send->message, p->instr[k].message);
+            assert_int_equal(send->peer, p->instr[k].peer);
+        }
+        assert_int_equal(sends, waits);
+        assert_int_equal(p->instr[p->count - 1].kind, TR_INSTR_FINISH);
+    }
+}
+
+/* Each stage is reduced once, after its last W or B. */
+static void expect_reductions(const tr_schedule *s, const tr_program_set *set) {
+    for (int stage = 0; stage < s->stages; stage++) {
+        const tr_program *p = &set->program[s->rank_of[stage]];
+        int last = -1, reduce = -1, reductions = 0;
+        for (int k = 0; k < p->count; k++) {
+            if (p->instr[k].stage != stage) continue;
+            if (p->instr[k].kind == TR_INSTR_W || p->instr[k].kind == TR_INSTR_B) last = k;
+            if (p->instr[k].kind == TR_INSTR_REDUCE) {
+                reduce = k;
+                reductions++;
+            }
+        }
+        assert_int_equal(reductions, s->forward_only ? 0 : 1);
+        assert_true(reduce >= last);
+    }
+}
+
+static void expect_sound(const tr_schedule *s, const tr_stage_table *t, double latency) {
+    tr_program_set *set = lower(s, t, latency);
+    for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
+    expect_matched(set);
+    expect_reductions(s, set);
+    /* Ending does not depend on time: other costs, other latencies. */
+    static const double latencies[] = {0, 1e-3, 100};
+    for (int k = 0; k < 3; k++) tr_simulation_destroy(simulate(set, t, latencies[k]));
+    tr_program_set_destroy(set);
+}
+
+static void test_random_programs(void **state) {
+    (void)state;
+    test_random r = {tr_test_seed(91731)};
+    for (int trial = 0; trial < 400; trial++) {
+        int ranks = test_between(&r, 1, 4), stages = ranks * test_between(&r, 1, 3);
+        tr_stage_table t;
+        test_table_random(&r, stages, test_between(&r, 0, 4), &t);
+        tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 6)), *f = NULL;
+        assert_int_equal(tr_schedule_forward_of(s, 5, &f), TR_OK);
+        double latency = test_between(&r, 0, 3);
+        expect_sound(s, &t, latency);
+        expect_sound(f, &t, latency);
+        tr_schedule_destroy(f);
+        tr_schedule_destroy(s);
+        test_table_free(&t);
+    }
+}
+
+static void test_v_program(void **state) {
+    (void)state;
+    tr_stage_table t;
+    test_table_chain(4, 512, 1024, 768, &t);
+    tr_schedule *s = test_schedule_v();
+    expect_sound(s, &t, 0.25);
+    /* The turn of the V stays on rank 1: stage 1 writes where stage 2 reads. */
+    tr_program_set *set = lower(s, &t, 0);
+    const tr_program *p = &set->program[1];
+    const tr_action_memory *f1 = NULL, *f2 = NULL;
+    for (int k = 0; k < p->count; k++)
+        if (p->instr[k].kind == TR_INSTR_F && p->instr[k].micro_batch == 1)
+            *(p->instr[k].stage == 1 ? &f1 : &f2) = &p->memory[p->instr[k].memory];
+    assert_non_null(f1);
+    assert_non_null(f2);
+    assert_int_equal(f1->places, 1);
+    assert_int_equal(p->place[f1->first_place].offset, f2->block[TR_LIFE_FW]);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    test_table_free(&t);
+}
+
+/* Within 5% of the live peak, for blocks of random sizes. */
+static void test_arena_is_tight(void **state) {
+    (void)state;
+    test_random r = {tr_test_seed(91731) + 1};
+    static const char *const names[] = {"gpipe", "1f1b", "forward"};
+    double worst = 0;
+    for (int trial = 0; trial < 60; trial++) {
+        int p = test_between(&r, 1, 8), m = test_between(&r, 1, 24);
+        tr_stage_table t;
+        size_t edge = (size_t)test_between(&r, 1, 8) * 1024;
+        test_table_chain(p, (size_t)test_between(&r, 0, 99) * 1000,
+                         edge + (size_t)test_between(&r, 0, 99) * 1000,
+                         (size_t)test_between(&r, 0, 99) * 1000, &t);
+        for (int e = 0; e < t.edges; e++) t.edge[e].bytes = edge;
+        for (int n = 0; n < 3; n++) {
+            tr_schedule *s = NULL;
+            assert_int_equal(tr_schedule_generate(names[n], p, p, m, &s), TR_OK);
+            tr_program_set *set = lower(s, &t, 0.1);
+            for (int k = 0; k < p; k++) {
+                const tr_program *program = &set->program[k];
+                expect_no_overlap(program);
+                worst =
+                    fmax(worst, (double)program->arena_bytes / (double)program->live_peak_bytes);
+            }
+            tr_program_set_destroy(set);
+            tr_schedule_destroy(s);
+        }
+        test_table_free(&t);
+    }
+    print_message("arena at most %.4f of the live peak\n", worst);
+    assert_true(worst <= 1.05);
+}
+
+/* GPipe and 1F1B: (m + p - 1)(F + I + W) at equal costs; m and min(m, p - i) micro-batches. */
+static void test_formulas(void **state) {
+    (void)state;
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 12; m++)
+            for (int n = 0; n < 2; n++) {
+                tr_stage_table t;
+                tr_schedule *s = NULL;
+                test_table_chain(p, 4096, 8192, 2048, &t);
+                assert_int_equal(tr_schedule_generate(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
+                tr_program_set *set = lower(s, &t, 0);
+                tr_simulation *sim = simulate(set, &t, 0);
+                assert_true(sim->makespan == 3.0 * (m + p - 1));
+                for (int i = 0; i < p; i++) {
+                    assert_true(sim->busy[i] == 3.0 * m);
+                    int want = n ? (m < p - i ? m : p - i) : m;
+                    assert_int_equal(sim->in_flight[i], want);
+                    /* One rank sends nothing: blocks of what is in flight, and B's. */
+                    if (p == 1)
+                        assert_int_equal(sim->live_peak[i],
+                                         (size_t)want * (4096 + 8192) + 1024 + 1024);
+                }
+                tr_simulation_destroy(sim);
+                tr_program_set_destroy(set);
+                tr_schedule_destroy(s);
+                test_table_free(&t);
+            }
+}
+
+/* GPipe with two ranks and messages of F / 2: the delay is paid twice, not m times. */
+static void test_latency_is_hidden(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 8, &s), TR_OK);
+    tr_program_set *set = lower(s, &t, 0);
+    tr_simulation *sim = simulate(set, &t, 0.5);
+    assert_true(sim->makespan == 3.0 * 9 + 2 * 0.5);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    test_table_free(&t);
+}
+
+/* A wait for a message that is sent only behind it is found and named. */
+static void test_waits_can_deadlock(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
+    tr_program_set *set = lower(s, &t, 0);
+    tr_program *p = &set->program[0];
+    int wait = p->count - 1, third = 0;
+    while (!(p->instr[wait].kind == TR_INSTR_WAIT_SENT && p->instr[wait].message == 3)) wait--;
+    while (!(p->instr[third].kind == TR_INSTR_SEND && p->instr[third].message == 2)) third++;
+    tr_instr kept = p->instr[wait];
+    for (int k = wait; k > third; k--) p->instr[k] = p->instr[k - 1];
+    p->instr[third] = kept;
+    tr_simulation *sim = NULL;
+    assert_int_equal(tr_simulate(set, t.cost, 0, &sim), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "rank 0 in WAIT_SENT of 0F3 to rank 1"));
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    test_table_free(&t);
+}
+
+static void test_bad_tables(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    tr_program_set *set = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
+    t.edge[0].offset = 1;
+    assert_int_equal(tr_lower(s, &t, 0, &set), TR_ERR_INTERNAL);
+    t.edge[0] = test_edge(0, 1, 256, TR_LIFE_IW, 0);
+    assert_int_equal(tr_lower(s, &t, 0, &set), TR_ERR_INTERNAL);
+    assert_null(set);
+    tr_schedule_destroy(s);
+    test_table_free(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_programs),   cmocka_unit_test(test_v_program),
+        cmocka_unit_test(test_arena_is_tight),    cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_latency_is_hidden), cmocka_unit_test(test_waits_can_deadlock),
+        cmocka_unit_test(test_bad_tables),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,345 @@
+/* The run directory: TensorBoard bytes, JSONL numbers bit for bit, resuming; the progress line. */
+#include "base/philox.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/tensorboard.h"
+
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char root[] = "metrics-XXXXXX";
+static tr_config config;
+
+static int make_root(void **state) {
+    (void)state;
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+    (void)state;
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r '%s'", root);
+    return system(command);
+}
+
+static void same_bytes(const unsigned char *got, size_t bytes, const char *hex) {
+    assert_int_equal(2 * bytes, strlen(hex));
+    for (size_t i = 0; i < bytes; i++) {
+        char digits[3];
+        (void)snprintf(digits, sizeof digits, "%02x", got[i]);
+        if (strncmp(digits, hex + 2 * i, 2))
+            fail_msg("byte %zu is %s, not %.2s", i, digits, hex + 2 * i);
+    }
+}
+
+/* Vectors made with another writer. */
+static void tensorboard_bytes_are_exact(void **state) {
+    (void)state;
+    unsigned char record[TR_TB_RECORD];
+    assert_int_equal(tr_crc32c("123456789", 9), 0xE3069283);
+    same_bytes(record, tr_tb_version_record(0, record),
+               "1800000000000000a37f4b220900000000000000001a0d627261696e2e4576656e743a32eedf28a3");
+    same_bytes(record, tr_tb_scalar_record(1.0, 7, "loss", 2.5f, record),
+               "1a00000000000000129bd82d09000000000000f03f10072a0d0a0b0a046c6f737315000020408"
+               "7ccc43d");
+    char longest[200];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_true(tr_tb_scalar_record(1.0, INT64_MAX, longest, 1, record) <= TR_TB_RECORD);
+}
+
+/* A new config whose run directory is <root>/<name>. */
+static void use_directory(const char *name) {
+    char text[256];
+    (void)snprintf(text, sizeof text, "{data.path: a, log.dir: %s/%s}", root, name);
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", NULL, 0, &config), TR_OK);
+}
+
+static double random_double(uint64_t i) {
+    uint64_t bits = tr_mix64(i);
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return isfinite(x) ? x : 1.0 / 3.0;
+}
+
+static tr_metrics_record record_of(int64_t step) {
+    uint64_t s = (uint64_t)step * 8;
+    return (tr_metrics_record){.step = step,
+                               .loss = random_double(s),
+                               .grad_norm = random_double(s + 1),
+                               .lr = random_double(s + 2),
+                               .tokens_per_s = random_double(s + 3),
+                               .val_loss = step % 3 ? NAN : random_double(s + 4)};
+}
+
+static void write_steps(tr_metrics *m, int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; step++) {
+        tr_metrics_record r = record_of(step);
+        assert_int_equal(tr_metrics_write(m, &r), TR_OK);
+    }
+}
+
+static FILE *open_lines(const char *mode) {
+    char path[1200];
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", config.log.dir);
+    FILE *f = fopen(path, mode);
+    assert_non_null(f);
+    return f;
+}
+
+static void same_number(const cJSON *object, const char *name, double want) {
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (isnan(want)) {
+        assert_null(number);
+        return;
+    }
+    assert_true(cJSON_IsNumber(number));
+    assert_memory_equal(&number->valuedouble, &want, sizeof want);
+}
+
+/* The file holds steps 1..last, each once, with the very bits that were written. */
+static void has_steps(int64_t last) {
+    FILE *f = open_lines("r");
+    char line[1024];
+    int64_t step = 0;
+    while (fgets(line, sizeof line, f)) {
+        cJSON *object = cJSON_Parse(line);
+        tr_metrics_record r = record_of(++step);
+        same_number(object, "step", (double)step);
+        same_number(object, "loss", r.loss);
+        same_number(object, "grad_norm", r.grad_norm);
+        same_number(object, "lr", r.lr);
+        same_number(object, "tokens_per_s", r.tokens_per_s);
+        same_number(object, "val_loss", r.val_loss);
+        cJSON_Delete(object);
+    }
+    assert_int_equal(step, last);
+    (void)fclose(f);
+}
+
+static int count_events(void) {
+    int n = 0;
+    DIR *d = opendir(config.log.dir);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) n += !strncmp(e->d_name, "events.out.tfevents.", 20);
+    (void)closedir(d);
+    return n;
+}
+
+static void lines_keep_bits_and_resume_cuts(void **state) {
+    (void)state;
+    tr_metrics *m;
+    use_directory("deep/er");
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+    write_steps(m, 1, 200);
+    tr_metrics_close(m);
+    has_steps(200);
+    assert_int_equal(count_events(), 1);
+
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "remove it"));
+    has_steps(200);
+
+    FILE *f = open_lines("a"); /* the writer died within a line */
+    (void)fputs("{\"step\":201,\"lo", f);
+    (void)fclose(f);
+    assert_int_equal(tr_metrics_open(&config, 300, &m), TR_OK);
+    write_steps(m, 201, 210);
+    tr_metrics_close(m);
+    has_steps(210);
+    assert_int_equal(tr_metrics_open(&config, 50, &m), TR_OK);
+    has_steps(50);
+    write_steps(m, 51, 60);
+    tr_metrics_close(m);
+    has_steps(60);
+    assert_int_equal(count_events(), 3);
+
+    char path[1200];
+    tr_config saved;
+    (void)snprintf(path, sizeof path, "%s/config.yaml", config.log.dir);
+    assert_int_equal(tr_config_load(path, NULL, 0, &saved), TR_OK);
+    assert_true(tr_config_equal(&config, &saved));
+}
+
+static void a_start_that_wrote_nothing_may_be_repeated(void **state) {
+    (void)state;
+    tr_metrics *m;
+    use_directory("twice");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+        tr_metrics_close(m);
+    }
+    char path[1200];
+    (void)snprintf(path, sizeof path, "%s/ckpt", config.log.dir);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s/ckpt/step-00000010", config.log.dir);
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_ERR_CONFIG);
+}
+
+static void what_cannot_be_written_is_named(void **state) {
+    (void)state;
+    tr_metrics *m;
+    tr_append full;
+    use_directory("file");
+    FILE *f = fopen(config.log.dir, "w");
+    assert_non_null(f);
+    (void)fclose(f);
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_ERR_IO);
+    assert_non_null(strstr(tr_error_message(), config.log.dir));
+    if (access("/dev/full", W_OK) == 0) {
+        assert_int_equal(tr_append_open("/dev/full", -1, &full), TR_OK);
+        assert_int_equal(tr_append_write(&full, "x", 1), TR_ERR_IO);
+        tr_append_close(&full);
+    }
+}
+
+static void what_is_not_finite_is_null(void **state) {
+    (void)state;
+    tr_metrics *m;
+    use_directory("nan");
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+    tr_metrics_record r = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .lr = 1, .val_loss = NAN};
+    assert_int_equal(tr_metrics_write(m, &r), TR_OK);
+    tr_metrics_close(m);
+    char line[256];
+    FILE *f = open_lines("r");
+    assert_non_null(fgets(line, sizeof line, f));
+    (void)fclose(f);
+    assert_string_equal(
+        line, "{\"step\":1,\"loss\":null,\"grad_norm\":null,\"lr\":1,\"tokens_per_s\":0}\n");
+}
+
+static tr_progress_state progress_state(int64_t step) {
+    return (tr_progress_state){.step = step,
+                               .steps = 25,
+                               .loss = 3.28164,
+                               .grad_norm = 0.94,
+                               .lr = 2.9e-4,
+                               .tokens_per_s = 18432,
+                               .val_loss = step < 20 ? NAN : 3.31,
+                               .memory = (size_t)61 << 20,
+                               .memory_planned = (size_t)139 << 20};
+}
+
+static void a_pipe_gets_lines_without_codes(void **state) {
+    (void)state;
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    tr_progress p;
+    tr_progress_open(f, 10, 0, 100.0, &p);
+    assert_false(p.terminal);
+    for (int64_t step = 1; step <= 25; step++) {
+        tr_progress_state s = progress_state(step);
+        tr_progress_show(&p, &s, 100.0 + 2.0 * (double)step);
+        if (step == 12) tr_progress_note(&p, "checkpoint of step %d saved", 12);
+    }
+    tr_progress_close(&p);
+    char text[2048];
+    rewind(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    (void)fclose(f);
+    assert_string_equal(
+        text,
+        "step 1/25 loss 3.2816 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta 00:00:48\n"
+        "step 10/25 loss 3.2816 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta 00:00:30\n"
+        "checkpoint of step 12 saved\n"
+        "step 20/25 loss 3.2816 val 3.3100 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta "
+        "00:00:10\n"
+        "step 25/25 loss 3.2816 val 3.3100 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta "
+        "00:00:00\n");
+}
+
+/* What openpty would show: the line is rewritten in place and a note keeps its own line. */
+static void a_terminal_gets_one_refreshed_line(void **state) {
+    (void)state;
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    tr_progress p;
+    tr_progress_open(f, 10, 0, 0.0, &p);
+    p.terminal = true;
+    for (int64_t step = 1; step <= 25; step++) {
+        tr_progress_state s = progress_state(step);
+        s.memory_planned = 0;
+        s.lr = 0;
+        tr_progress_show(&p, &s, 0.06 * (double)step); /* every second step is shown */
+    }
+    tr_progress_note(&p, "note");
+    tr_progress_close(&p);
+    char text[8192];
+    rewind(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    (void)fclose(f);
+    int shown = 0, ends = 0;
+    for (char *c = text; *c; c++) {
+        shown += *c == '\r';
+        ends += *c == '\n';
+    }
+    assert_int_equal(shown, 13 + 1);
+    assert_int_equal(ends, 1);
+    assert_null(strstr(text, "\x1b[1m"));
+    assert_non_null(strstr(text, "\r\x1b[Knote\n"));
+    char line[320];
+    tr_progress_state s = progress_state(20);
+    assert_non_null(
+        strstr(tr_progress_format(&s, true, line, sizeof line), "\x1b[1m3.2816\x1b[0m"));
+}
+
+/* 1: the line would be refreshed, 0: written anew each interval. */
+static int refreshes_on(const char *terminal) {
+    FILE *f = fopen(terminal, "r+");
+    assert_non_null(f);
+    tr_progress p;
+    tr_progress_open(f, 10, 0, 0.0, &p);
+    (void)fclose(f);
+    return p.terminal;
+}
+
+/* mpirun gives each rank a pseudo-terminal even when its own output is a pipe. */
+static void a_rank_believes_its_launcher_alone(void **state) {
+    (void)state;
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0) skip();
+    assert_int_equal(grantpt(terminal) || unlockpt(terminal), 0);
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s", ptsname(terminal));
+    (void)setenv("TERM", "xterm", 1);
+    (void)unsetenv("PMIX_RANK");
+    (void)unsetenv("OMPI_COMM_WORLD_RANK");
+    (void)setenv(TR_TERMINAL_VARIABLE, "0", 1); /* says nothing without a launcher */
+    assert_int_equal(refreshes_on(name), 1);
+    assert_int_equal(refreshes_on("/dev/null"), 0);
+    (void)setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    assert_int_equal(refreshes_on(name), 0);
+    (void)setenv(TR_TERMINAL_VARIABLE, "132", 1);
+    assert_int_equal(refreshes_on("/dev/null"), 1); /* a pipe of srun, say */
+    (void)unsetenv(TR_TERMINAL_VARIABLE);
+    assert_int_equal(refreshes_on(name), 0);
+    (void)unsetenv("OMPI_COMM_WORLD_RANK");
+    (void)close(terminal);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensorboard_bytes_are_exact),
+        cmocka_unit_test(lines_keep_bits_and_resume_cuts),
+        cmocka_unit_test(a_start_that_wrote_nothing_may_be_repeated),
+        cmocka_unit_test(what_cannot_be_written_is_named),
+        cmocka_unit_test(what_is_not_finite_is_null),
+        cmocka_unit_test(a_pipe_gets_lines_without_codes),
+        cmocka_unit_test(a_terminal_gets_one_refreshed_line),
+        cmocka_unit_test(a_rank_believes_its_launcher_alone),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}

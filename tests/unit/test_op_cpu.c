@@ -1,0 +1,224 @@
+/* Every operator of the cpu device against ref: the shared table, shapes large enough for several
+ * threads, and random shapes; in both storage types, the same bits when run twice on two threads,
+ * and on any number of threads for all but oneDNN's products. */
+#include "base/philox.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels.h"
+#include "support/op_cases.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static uint64_t seed;
+static tr_device *ref, *cpu, *cpu1, *cpu3; /* on 2, 1 and 3 threads */
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+/* Outputs have the same bits, or the test fails. */
+static void assert_same(const tr_op_data *a, const tr_op_data *b, const char *text) {
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        const tr_op_tensor *t = &a->tensor[i];
+        if (a->memory[i] &&
+            memcmp(a->memory[i], b->memory[i], (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
+            fail_msg("%s: tensor %d has other bits in another run", text, i);
+    }
+}
+
+static void run_again(const tr_op_data *start, tr_device *device, const tr_op_data *want,
+                      const char *text) {
+    tr_op_data data;
+    must(tr_op_data_clone(start, &data));
+    must(tr_op_data_run(&data, device, NULL));
+    assert_same(want, &data, text);
+    tr_op_data_free(&data);
+}
+
+static void check_case(const tr_op_case *c) {
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        char text[256], message[256];
+        tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
+        tr_op_data start, want, got;
+        tr_op_case_describe(c, storage, text, sizeof text);
+        must(tr_op_data_make(c, storage, seed, &start));
+        must(tr_op_data_clone(&start, &want));
+        must(tr_op_data_clone(&start, &got));
+        must(tr_op_data_run(&want, ref, NULL));
+        must(tr_op_data_run(&got, cpu, NULL));
+        if (!tr_op_data_compare(&got, &want, message, sizeof message))
+            fail_msg("%s: %s (seed %llu)", text, message, (unsigned long long)seed);
+        run_again(&start, cpu, &got, text);
+        if (c->desc.kind != TR_OP_MATMUL) {
+            run_again(&start, cpu1, &got, text);
+            run_again(&start, cpu3, &got, text);
+        }
+        tr_op_data_free(&start);
+        tr_op_data_free(&want);
+        tr_op_data_free(&got);
+    }
+}
+
+static void test_table(void **state) {
+    (void)state;
+    for (size_t i = 0; i < tr_op_case_count; i++) check_case(&tr_op_cases[i]);
+}
+
+/* Tensors of more elements than one thread is given alone, and rows longer than a block. */
+static void test_large(void **state) {
+    (void)state;
+    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_GELU, TR_OP_GELU_DGRAD, TR_OP_ADD,
+                               TR_OP_CAST};
+    for (int i = 0; i < 5; i++)
+        check_case(&(tr_op_case){{.kind = rows[i], .rows = {.rows = 301, .width = 67}}, 0});
+    for (tr_op_kind k = TR_OP_LAYERNORM; k <= TR_OP_LAYERNORM_WGRAD; k++)
+        check_case(&(tr_op_case){{.kind = k, .layernorm = {301, 259, 1e-5f, TR_F32}}, 0});
+    for (tr_op_kind k = TR_OP_ATTENTION; k <= TR_OP_ATTENTION_DECODE; k++) {
+        check_case(&(tr_op_case){{.kind = k, .attention = {2, 131, 2, 33, TR_F32}}, 0});
+        check_case(&(tr_op_case){{.kind = k, .attention = {1, 96, 3, 64, TR_F32}}, 0});
+    }
+    for (tr_op_kind k = TR_OP_EMBED; k <= TR_OP_EMBED_WGRAD; k++)
+        check_case(&(tr_op_case){
+            {.kind = k, .embed = {.rows = 200, .width = 131, .vocab_begin = 3, .vocab = 40}}, 0});
+    for (tr_op_kind k = TR_OP_POSITION; k <= TR_OP_POSITION_WGRAD; k++)
+        check_case(&(tr_op_case){{.kind = k, .embed = {.rows = 200, .width = 131, .seq = 50}}, 0});
+    for (tr_op_kind k = TR_OP_DROPOUT_ADD; k <= TR_OP_DROPOUT_DGRAD; k++)
+        check_case(&(tr_op_case){
+            {.kind = k, .dropout = {.rows = 60, .width = 1031, .seq = 20, .p = 0.2f, .site = 5}},
+            0});
+    for (tr_op_kind k = TR_OP_XENT_MAX; k <= TR_OP_XENT_LOSS; k++)
+        check_case(&(tr_op_case){{.kind = k, .xent = {.rows = 17, .vocab = 3001}}, 0});
+    check_case(&(tr_op_case){
+        {.kind = TR_OP_ADAMW, .adamw = {20011, 0.9f, 0.95f, 1e-8f, 0.1f, TR_F32}}, 0});
+}
+
+static uint64_t random_state;
+static int64_t up_to(int64_t n) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(random_state >> 33) % n + 1;
+}
+
+static void test_random(void **state) {
+    (void)state;
+    random_state = seed;
+    for (int i = 0; i < 60; i++) {
+        tr_op_desc m = {.kind = TR_OP_MATMUL};
+        m.matmul = (tr_matmul_desc){.m = up_to(90), .n = up_to(140), .k = up_to(170)};
+        m.matmul.trans_a = up_to(2) == 1;
+        m.matmul.trans_b = up_to(2) == 1;
+        m.matmul.accumulate = up_to(2) == 1;
+        m.matmul.bias = !m.matmul.accumulate && up_to(2) == 1;
+        if (up_to(2) == 1) m.matmul.lda = (m.matmul.trans_a ? m.matmul.m : m.matmul.k) + up_to(9);
+        if (up_to(2) == 1) m.matmul.ldb = (m.matmul.trans_b ? m.matmul.k : m.matmul.n) + up_to(9);
+        if (up_to(2) == 1) m.matmul.ldc = m.matmul.n + up_to(9);
+        check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
+    }
+    for (int i = 0; i < 8; i++) {
+        tr_op_desc a = {.attention = {up_to(2), up_to(100), up_to(3), up_to(70), TR_F32}};
+        for (a.kind = TR_OP_ATTENTION; a.kind <= TR_OP_ATTENTION_DECODE; a.kind++)
+            check_case(&(tr_op_case){a, 0});
+        tr_op_desc n = {.layernorm = {up_to(200), up_to(300) + 1, 1e-5f, TR_F32}};
+        for (n.kind = TR_OP_LAYERNORM; n.kind <= TR_OP_LAYERNORM_WGRAD; n.kind++)
+            check_case(&(tr_op_case){n, 0});
+    }
+}
+
+/* Operands of different types, and a product of storage types that no library has. */
+static void test_mixed_matmul(void **state) {
+    (void)state;
+    for (int types = 0; types < 8; types++) {
+        tr_op_data want, got;
+        char message[256];
+        const tr_op_case c = {
+            {.kind = TR_OP_MATMUL,
+             .matmul = {.m = 9, .n = 20, .k = 31, .bias = true, .trans_a = types & 1}},
+            0};
+        must(tr_op_data_make(&c, TR_F32, seed, &want));
+        tr_matmul_desc *d = &want.desc.matmul;
+        tr_dtype *const dtype[] = {&d->a, &d->b, &d->c};
+        for (int i = 0; i < 3; i++) {
+            if (!(types >> i & 1)) continue;
+            *dtype[i] = want.tensor[i].dtype = TR_BF16;
+            for (int64_t j = 0; j < want.tensor[i].count; j++)
+                tr_element_set(want.memory[i], TR_BF16, j, (double)(j % 13) / 8 - 0.5);
+        }
+        if (d->b == TR_BF16) {
+            want.tensor[TR_MATMUL_BIAS].dtype = TR_BF16;
+            for (int64_t j = 0; j < d->n; j++)
+                tr_element_set(want.memory[TR_MATMUL_BIAS], TR_BF16, j, (double)(j % 7) / 4);
+        }
+        must(tr_op_data_clone(&want, &got));
+        must(tr_op_data_run(&want, ref, NULL));
+        must(tr_op_data_run(&got, cpu, NULL));
+        if (!tr_op_data_compare(&got, &want, message, sizeof message))
+            fail_msg("types %d: %s", types, message);
+        tr_op_data_free(&want);
+        tr_op_data_free(&got);
+    }
+}
+
+/* The AVX-512 kernels give the bits of the base ones, and both Philox those of base/philox.h. */
+static void test_kernels(void **state) {
+    (void)state;
+    enum { N = 203, PANELS = 3, K = 37 };
+    if (!strstr(tr_cpu_isa(), "avx512_core")) skip();
+    const tr_cpu_kernels *const sets[] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide};
+    static float x[PANELS * TR_PANEL * K], out[2][4][N],
+        product[2][TR_GEMM_ROWS * PANELS * TR_PANEL];
+    uint32_t bits[N + 1 + 32];
+    for (int i = 0; i < PANELS * TR_PANEL * K; i++) x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
+    for (int s = 0; s < 2; s++) {
+        sets[s]->gelu(N, x, out[s][0]);
+        sets[s]->gelu_dgrad(N, x, x + N, out[s][1]);
+        memcpy(out[s][2], x, sizeof out[s][2]);
+        memcpy(out[s][3], x + N, sizeof out[s][3]);
+        sets[s]->score_gradient(N, 3.5f, 0.25f, out[s][2], out[s][3]);
+        sets[s]->exponential(N, out[s][3], 1.25f, 0.5f, out[s][3]);
+        for (int64_t rows = 1; rows <= TR_GEMM_ROWS; rows++)
+            sets[s]->gemm(rows, PANELS, K, x, K, 1, x, K * TR_PANEL, product[s], PANELS * TR_PANEL,
+                          rows > 1);
+        sets[s]->philox(seed, UINT32_MAX - 20u, 77, (N + 1) / 4, bits);
+        for (uint64_t q = 0; q < (N + 1) / 4; q++) {
+            tr_philox want = tr_philox4x32(seed, UINT32_MAX - 20u + q, 77);
+            assert_memory_equal(bits + 4 * q, want.v, sizeof want.v);
+        }
+    }
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    assert_memory_equal(product[0], product[1], sizeof product[0]);
+}
+
+static int open_devices(void **state) {
+    (void)state;
+    seed = tr_test_seed(1);
+    printf("oneDNN %s %s, BF16 %s\n", tr_cpu_onednn_version(), tr_cpu_isa(),
+           tr_cpu_bf16_native() ? "native" : "widened");
+    must(tr_device_open("ref", &(tr_device_options){.threads = 1}, &ref));
+    must(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &cpu));
+    must(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &cpu1));
+    must(tr_device_open("cpu", &(tr_device_options){.threads = 3}, &cpu3));
+    return 0;
+}
+
+static int close_devices(void **state) {
+    (void)state;
+    tr_device *all[] = {ref, cpu, cpu1, cpu3};
+    for (int i = 0; i < 4; i++) tr_device_close(all[i]);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),   cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),  cmocka_unit_test(test_mixed_matmul),
+        cmocka_unit_test(test_kernels),
+    };
+    return cmocka_run_group_tests(tests, open_devices, close_devices);
+}

@@ -1,0 +1,306 @@
+/* Each dgrad and wgrad of ref against finite differences of the ref forward, in f32.
+ *
+ * L = sum(DY * Y) for random DY; dL/dx by the five-point central difference
+ * (8 (L(x+h) - L(x-h)) - (L(x+2h) - L(x-2h))) / 12h. Y is rounded to f32, so L is known to
+ * eps sqrt(n) max|Y DY| and the difference to 1/h of that; h^4 makes the truncation less. */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "support/op_cases.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static uint64_t seed;
+static tr_device *device;
+static const double h = 0x1p-5;
+
+/* Where a tensor of the backward operator comes from: an index of the forward's tensors, or these.
+ */
+enum { NONE = -1, DY = -2, GRADIENT = -3, SPARE = -4 };
+
+typedef struct gradient {
+    const char *name;
+    tr_op_case forward;
+    int x, y; /* differentiate tensor y by tensor x */
+    tr_op_desc backward;
+    bool adds; /* the gradient is added to what is there */
+    int from[TR_OP_MAX_TENSORS];
+} gradient;
+
+enum { ROWS = 6, WIDTH = 11, SEQ = 3, VOCAB = 7 };
+#define LAYERNORM .layernorm = {.rows = ROWS, .width = WIDTH, .eps = 1e-5f}
+#define ATTENTION .attention = {.batch = 2, .seq = 7, .heads = 2, .head_dim = 5}
+#define EMBED                                                                                      \
+    .embed = {.rows = 8 * SEQ, .width = WIDTH, .seq = SEQ, .vocab_begin = 2, .vocab = VOCAB}
+#define DROPOUT .dropout = {.rows = ROWS, .width = WIDTH, .seq = SEQ, .p = 0.3f, .site = 5}
+
+/* A linear layer: X[5,9], W[7,9], bias[7], Y[5,7]. */
+#define LINEAR                                                                                     \
+    { {.kind = TR_OP_MATMUL, .matmul = {.m = 5, .n = 7, .k = 9, .trans_b = true, .bias = true}}, 0 }
+
+static const gradient gradients[] = {
+    {.name = "matmul by A",
+     .forward = LINEAR,
+     .x = TR_MATMUL_A,
+     .y = TR_MATMUL_C,
+     .backward = {.kind = TR_OP_MATMUL, .matmul = {.m = 5, .n = 9, .k = 7}},
+     .from = {DY, TR_MATMUL_B, GRADIENT, NONE}},
+    {.name = "matmul by B",
+     .forward = LINEAR,
+     .x = TR_MATMUL_B,
+     .y = TR_MATMUL_C,
+     .backward = {.kind = TR_OP_MATMUL,
+                  .matmul = {.m = 7, .n = 9, .k = 5, .trans_a = true, .accumulate = true}},
+     .adds = true,
+     .from = {DY, TR_MATMUL_A, GRADIENT, NONE}},
+    {.name = "bias",
+     .forward = LINEAR,
+     .x = TR_MATMUL_BIAS,
+     .y = TR_MATMUL_C,
+     .backward = {.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 5, .width = 7}},
+     .adds = true,
+     .from = {DY, GRADIENT}},
+    {.name = "layernorm by X",
+     .forward = {{.kind = TR_OP_LAYERNORM, LAYERNORM}, 0},
+     .x = TR_LN_X,
+     .y = TR_LN_Y,
+     .backward = {.kind = TR_OP_LAYERNORM_DGRAD, LAYERNORM},
+     .from = {DY, TR_LN_X, TR_LN_GAMMA, TR_LN_MEAN, TR_LN_RSTD, NONE, GRADIENT}},
+    {.name = "layernorm by X, onto the residual",
+     .forward = {{.kind = TR_OP_LAYERNORM, LAYERNORM}, 0},
+     .x = TR_LN_X,
+     .y = TR_LN_Y,
+     .backward = {.kind = TR_OP_LAYERNORM_DGRAD, LAYERNORM},
+     .adds = true,
+     .from = {DY, TR_LN_X, TR_LN_GAMMA, TR_LN_MEAN, TR_LN_RSTD, GRADIENT, GRADIENT}},
+    {.name = "layernorm by gamma",
+     .forward = {{.kind = TR_OP_LAYERNORM, LAYERNORM}, 0},
+     .x = TR_LN_GAMMA,
+     .y = TR_LN_Y,
+     .backward = {.kind = TR_OP_LAYERNORM_WGRAD, LAYERNORM},
+     .adds = true,
+     .from = {DY, TR_LN_X, TR_LN_MEAN, TR_LN_RSTD, GRADIENT, SPARE}},
+    {.name = "layernorm by beta",
+     .forward = {{.kind = TR_OP_LAYERNORM, LAYERNORM}, 0},
+     .x = TR_LN_BETA,
+     .y = TR_LN_Y,
+     .backward = {.kind = TR_OP_LAYERNORM_WGRAD, LAYERNORM},
+     .adds = true,
+     .from = {DY, TR_LN_X, TR_LN_MEAN, TR_LN_RSTD, SPARE, GRADIENT}},
+    {.name = "gelu",
+     .forward = {{.kind = TR_OP_GELU, .rows = {.rows = ROWS, .width = WIDTH}}, 0},
+     .x = TR_GELU_X,
+     .y = TR_GELU_Y,
+     .backward = {.kind = TR_OP_GELU_DGRAD, .rows = {.rows = ROWS, .width = WIDTH}},
+     .from = {DY, TR_GELU_X, GRADIENT}},
+    {.name = "attention",
+     .forward = {{.kind = TR_OP_ATTENTION, ATTENTION}, 0},
+     .x = TR_ATTENTION_QKV,
+     .y = TR_ATTENTION_Y,
+     .backward = {.kind = TR_OP_ATTENTION_DGRAD, ATTENTION},
+     .from = {DY, TR_ATTENTION_QKV, TR_ATTENTION_Y, TR_ATTENTION_LSE, GRADIENT}},
+    {.name = "embed",
+     .forward = {{.kind = TR_OP_EMBED, EMBED}, 0},
+     .x = TR_EMBED_TABLE,
+     .y = TR_EMBED_Y,
+     .backward = {.kind = TR_OP_EMBED_WGRAD, EMBED},
+     .adds = true,
+     .from = {DY, TR_EMBED_TOKENS, GRADIENT}},
+    {.name = "position",
+     .forward = {{.kind = TR_OP_POSITION, EMBED}, 0},
+     .x = TR_POSITION_TABLE,
+     .y = TR_POSITION_Y,
+     .backward = {.kind = TR_OP_POSITION_WGRAD, EMBED},
+     .adds = true,
+     .from = {DY, GRADIENT}},
+    {.name = "dropout",
+     .forward = {{.kind = TR_OP_DROPOUT_ADD, DROPOUT}, 0},
+     .x = TR_DROPOUT_X,
+     .y = TR_DROPOUT_Y,
+     .backward = {.kind = TR_OP_DROPOUT_DGRAD, DROPOUT},
+     .from = {DY, GRADIENT}},
+};
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+/* A prepared operator of ref with its scratch, run on host memory. */
+typedef struct runner {
+    tr_op *op;
+    tr_op_args args;
+} runner;
+
+static runner open_runner(const tr_op_desc *desc, tr_op_data *data) {
+    runner r = {.args = {.state = &data->state, .sample = data->sample}};
+    must(tr_op_prepare(device, desc, &r.op));
+    must(tr_device_alloc(device, r.op->scratch_bytes, &r.args.scratch));
+    return r;
+}
+
+static void run(runner *r) {
+    must(tr_op_run(r->op, tr_device_compute(device), &r->args));
+}
+
+static void close_runner(runner *r) {
+    tr_device_free(device, r->args.scratch);
+    tr_op_release(r->op);
+}
+
+static double weighted_sum(const float *y, const float *dy, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)y[i] * (double)dy[i];
+    return sum;
+}
+
+/* dL/dx[i] of the forward in `r`; x keeps its value. */
+static double difference(runner *r, float *x, const float *y, const float *dy, int64_t n) {
+    const double weight[] = {1, -8, 8, -1};
+    const int steps[] = {-2, -1, 1, 2};
+    float kept = *x;
+    double sum = 0;
+    for (int k = 0; k < 4; k++) {
+        *x = (float)((double)kept + steps[k] * h);
+        run(r);
+        sum += weight[k] * weighted_sum(y, dy, n);
+    }
+    *x = kept;
+    return sum / (12 * h);
+}
+
+/* Random numbers that x + 2h of them is exact: multiples of 2^-16. */
+static float *random_floats(int64_t n, uint64_t stream) {
+    float *x;
+    must(tr_calloc((size_t)n, sizeof *x, &x));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(rint((double)tr_normal(seed, stream, (uint64_t)i) * 65536) / 65536);
+    return x;
+}
+
+/* Runs the backward operator of g: the gradient by x, and what its buffer held before. */
+static void analytic(const gradient *g, tr_op_data *data, float *dy, float **result,
+                     float **before) {
+    int64_t n = data->tensor[g->x].count;
+    *result = random_floats(n, 12);
+    *before = random_floats(n, 12);
+    float *spare = random_floats(n, 13);
+    runner backward = open_runner(&g->backward, data);
+    for (int k = 0; k < TR_OP_MAX_TENSORS; k++) {
+        int from = g->from[k];
+        backward.args.t[k] = from >= 0          ? data->memory[from]
+                             : from == DY       ? (void *)dy
+                             : from == GRADIENT ? (void *)*result
+                             : from == SPARE    ? (void *)spare
+                                                : NULL;
+    }
+    run(&backward);
+    close_runner(&backward);
+    free(spare);
+}
+
+static void check(const gradient *g) {
+    tr_op_data data;
+    must(tr_op_data_make(&g->forward, TR_F32, seed, &data));
+    int64_t nx = data.tensor[g->x].count, ny = data.tensor[g->y].count;
+    float *x = data.memory[g->x], *y = data.memory[g->y], *dy = random_floats(ny, 11);
+    for (int64_t i = 0; i < nx; i++) x[i] = (float)(rint((double)x[i] * 65536) / 65536);
+    runner forward = open_runner(&data.desc, &data);
+    memcpy(forward.args.t, data.memory, sizeof forward.args.t);
+    run(&forward);
+    float *result, *before;
+    analytic(g, &data, dy, &result, &before);
+
+    double largest = 1;
+    for (int64_t i = 0; i < ny; i++)
+        largest = fmax(largest, fabs((double)y[i]) * fabs((double)dy[i]));
+    double tolerance = 8 * tr_dtype_eps(TR_F32) / h * sqrt((double)ny) * largest;
+    double size = 0;
+    for (int64_t i = 0; i < nx; i++) {
+        double want = difference(&forward, &x[i], y, dy, ny);
+        double got = (double)result[i] - (g->adds ? (double)before[i] : 0);
+        size = fmax(size, fabs(want));
+        if (!(fabs(got - want) <= tolerance))
+            fail_msg("%s, element %lld of %lld: %.9g, differences say %.9g (tolerance %.2g)",
+                     g->name, (long long)i, (long long)nx, got, want, tolerance);
+    }
+    assert_true(size > 50 * tolerance); /* else the comparison says nothing */
+    close_runner(&forward);
+    tr_op_data_free(&data);
+    free(dy);
+    free(result);
+    free(before);
+}
+
+static void test_gradients(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof gradients / sizeof *gradients; i++) check(&gradients[i]);
+}
+
+/* Cross entropy: the gradient that XENT_LOSS leaves in LOGITS is that of its own loss. */
+static void test_xent_gradient(void **state) {
+    (void)state;
+    enum { X_ROWS = 5, X_VOCAB = 13 };
+    tr_op_data data = {.state = {.train = 1, .loss_scale = 2}};
+    float *logits = random_floats(X_ROWS * X_VOCAB, 21);
+    float *slope = random_floats(X_ROWS * X_VOCAB, 21); /* the logits until XENT_LOSS has run */
+    int32_t labels[X_ROWS] = {0, 12, -1, 7, 12};
+    float max[X_ROWS], sums[2 * X_ROWS];
+    double loss[2];
+    runner parts[3];
+    for (int k = 0; k < 3; k++) {
+        tr_op_desc desc = {.kind = (tr_op_kind)(TR_OP_XENT_MAX + k),
+                           .xent = {.rows = X_ROWS, .vocab = X_VOCAB}};
+        parts[k] = open_runner(&desc, &data);
+        void *t[] = {slope, labels, max, sums, loss};
+        memcpy(parts[k].args.t, t, sizeof t);
+        run(&parts[k]);
+        parts[k].args.t[TR_XENT_LOGITS] = logits;
+    }
+    data.state.train = 0;
+    const double weight[] = {1, -8, 8, -1};
+    const int steps[] = {-2, -1, 1, 2};
+    for (int i = 0; i < X_ROWS * X_VOCAB; i++) {
+        float kept = logits[i];
+        double sum = 0;
+        for (int j = 0; j < 4; j++) {
+            logits[i] = (float)((double)kept + steps[j] * h);
+            for (int k = 0; k < 3; k++) run(&parts[k]);
+            sum += weight[j] * loss[0];
+        }
+        logits[i] = kept;
+        double want = 2 * sum / (12 * h), got = (double)slope[i];
+        /* SUMS are f32: each row's loss, of about log(vocab), is known to eps. */
+        double tolerance = 8 * tr_dtype_eps(TR_F32) / h * sqrt(X_VOCAB);
+        if (!(fabs(got - want) <= tolerance)) fail_msg("logit %d: %.9g, not %.9g", i, got, want);
+    }
+    for (int k = 0; k < 3; k++) close_runner(&parts[k]);
+    free(logits);
+    free(slope);
+}
+
+static int setup(void **state) {
+    (void)state;
+    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tr_device_close(device);
+    return 0;
+}
+
+int main(void) {
+    seed = tr_test_seed(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_xent_gradient),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,496 @@
+/* The reference operators against known values and against their own definitions. */
+#include "base/philox.h"
+#include "device/elementwise.h"
+#include "support/op_cases.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static uint64_t seed;
+static tr_device *device;
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+/* Runs a description on host memory; ref works in place there. */
+static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, void *const *t,
+                        int n) {
+    tr_op *op;
+    tr_op_args args = {.state = state, .sample = sample};
+    for (int i = 0; i < n; i++) args.t[i] = t[i];
+    must(tr_op_prepare(device, &desc, &op));
+    must(tr_device_alloc(device, op->scratch_bytes, &args.scratch));
+    tr_status status = tr_op_run(op, tr_device_compute(device), &args);
+    tr_device_free(device, args.scratch);
+    tr_op_release(op);
+    return status;
+}
+#define RUN(desc, state, sample, ...)                                                              \
+    must(run_at((desc), (state), (sample), (void *[]){__VA_ARGS__},                                \
+                (int)(sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))))
+
+static void fill_normal(float *x, int64_t n, uint64_t stream) {
+    for (int64_t i = 0; i < n; i++) x[i] = tr_normal(seed, stream, (uint64_t)i);
+}
+
+static void assert_near(double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance)) fail_msg("%.17g is not near %.17g", got, want);
+}
+
+/* Every case runs on ref in both storage types, twice with the same bits, inline and queued. */
+static void test_table_runs(void **state) {
+    (void)state;
+    char text[256], message[256];
+    tr_stream *stream;
+    bool seen[TR_OP_COUNT] = {false};
+    must(tr_stream_create(device, &stream));
+    for (size_t i = 0; i < tr_op_case_count; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            tr_op_data first, second;
+            tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
+            tr_op_case_describe(&tr_op_cases[i], storage, text, sizeof text);
+            must(tr_op_data_make(&tr_op_cases[i], storage, seed, &first));
+            must(tr_op_data_clone(&first, &second));
+            must(tr_op_data_run(&first, device, NULL));
+            must(tr_op_data_run(&second, device, stream));
+            if (!tr_op_data_compare(&second, &first, message, sizeof message))
+                fail_msg("%s: %s", text, message);
+            for (int k = 0; k < TR_OP_MAX_TENSORS; k++)
+                if (first.memory[k])
+                    assert_memory_equal(first.memory[k], second.memory[k],
+                                        (size_t)first.tensor[k].count *
+                                            tr_dtype_size(first.tensor[k].dtype));
+            tr_op_data_free(&first);
+            tr_op_data_free(&second);
+            seen[tr_op_cases[i].desc.kind] = true;
+        }
+    tr_stream_destroy(stream);
+    for (int kind = 0; kind < TR_OP_COUNT; kind++)
+        if (!seen[kind]) fail_msg("operator %s has no case", tr_op_name((tr_op_kind)kind));
+}
+
+/* The comparison itself can fail: one element, one input, one NaN. */
+static void test_compare_fails(void **state) {
+    (void)state;
+    char message[256];
+    tr_op_data a, b;
+    must(tr_op_data_make(&tr_op_cases[1], TR_F32, seed, &a));
+    must(tr_op_data_run(&a, device, NULL));
+    const float wrong[] = {1e-3f, NAN, INFINITY};
+    for (int i = 0; i < 3; i++) {
+        must(tr_op_data_clone(&a, &b));
+        ((float *)b.memory[TR_MATMUL_C])[4] += wrong[i];
+        assert_false(tr_op_data_compare(&b, &a, message, sizeof message));
+        tr_op_data_free(&b);
+    }
+    must(tr_op_data_clone(&a, &b));
+    ((float *)b.memory[TR_MATMUL_A])[0] += 1;
+    assert_false(tr_op_data_compare(&b, &a, message, sizeof message));
+    tr_op_data_free(&b);
+    tr_op_data_free(&a);
+}
+
+static void test_prepare_refuses(void **state) {
+    (void)state;
+    const tr_op_desc wrong[] = {
+        {.kind = TR_OP_COUNT},
+        {.kind = TR_OP_MATMUL, .matmul = {.m = 0, .n = 1, .k = 1}},
+        {.kind = TR_OP_MATMUL, .matmul = {.m = 1, .n = 4, .k = 1, .ldc = 3}},
+        {.kind = TR_OP_MATMUL, .matmul = {.m = INT64_MAX / 2, .n = 4, .k = 1}},
+        {.kind = TR_OP_MATMUL,
+         .matmul = {.m = 1, .n = 1, .k = 1, .c = TR_BF16, .accumulate = true}},
+        {.kind = TR_OP_MATMUL,
+         .matmul = {.m = 1, .n = 1, .k = 1, .bias = true, .accumulate = true}},
+        {.kind = TR_OP_GELU, .rows = {.rows = 1, .width = 1, .dtype = TR_I32}},
+        {.kind = TR_OP_DROPOUT_ADD, .dropout = {.rows = 1, .width = 1, .seq = 1, .p = 1}},
+        {.kind = TR_OP_POSITION_WGRAD, .embed = {.rows = 3, .width = 1, .seq = 2}},
+        {.kind = TR_OP_SUMSQ, .sumsq = {.count = -1}},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        tr_op *op = (tr_op *)&wrong;
+        assert_int_equal(tr_op_prepare(device, &wrong[i], &op), TR_ERR_INTERNAL);
+        assert_null(op);
+    }
+    tr_op_release(NULL);
+    assert_string_equal(tr_op_name(TR_OP_LAYERNORM_DGRAD), "layernorm_dgrad");
+    tr_op_desc matmul = {.kind = TR_OP_MATMUL, .matmul = {.m = 3, .n = 5, .k = 7}};
+    assert_near(tr_op_flops(&matmul), 210, 0);
+}
+
+static void test_known_values(void **state) {
+    (void)state;
+    /* [1 2; 3 4] [5 6; 7 8] + [10 20] */
+    float a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8}, bias[] = {10, 20}, c[4];
+    tr_op_desc d = {.kind = TR_OP_MATMUL, .matmul = {.m = 2, .n = 2, .k = 2, .bias = true}};
+    RUN(d, NULL, 0, a, b, c, bias);
+    const float product[] = {29, 42, 53, 70};
+    assert_memory_equal(c, product, sizeof c);
+    /* A' B' accumulated: [1 3; 2 4] [5 7; 6 8] */
+    d.matmul = (tr_matmul_desc){
+        .m = 2, .n = 2, .k = 2, .trans_a = true, .trans_b = true, .accumulate = true};
+    RUN(d, NULL, 0, a, b, c, NULL);
+    const float sum[] = {29 + 23, 42 + 31, 53 + 34, 70 + 46};
+    assert_memory_equal(c, sum, sizeof c);
+
+    /* gelu: 0, 1, -1 as published for the tanh form; large arguments are x and 0. */
+    float x[] = {0, 1, -1, 30, -30}, y[5];
+    d = (tr_op_desc){.kind = TR_OP_GELU, .rows = {.rows = 1, .width = 5}};
+    RUN(d, NULL, 0, x, y);
+    const double gelu[] = {0, 0.8411919906082768, -0.15880800939172324, 30, 0};
+    for (int i = 0; i < 5; i++) assert_near((double)y[i], gelu[i], 1.2e-7 * fabs(gelu[i]));
+
+    /* A row 1 2 3 4: mean 2.5, variance 1.25. */
+    float row[] = {1, 2, 3, 4}, gamma[] = {1, 1, 1, 2}, beta[] = {0, 0, 0, 1}, out[4], mean, rstd;
+    d = (tr_op_desc){.kind = TR_OP_LAYERNORM, .layernorm = {.rows = 1, .width = 4}};
+    RUN(d, NULL, 0, row, gamma, beta, out, &mean, &rstd);
+    assert_near((double)mean, 2.5, 0);
+    assert_near((double)rstd, 1 / sqrt(1.25), 1e-7);
+    assert_near((double)out[0], -1.5 / sqrt(1.25), 2e-7);
+    assert_near((double)out[3], 1 + 2 * 1.5 / sqrt(1.25), 4e-7);
+}
+
+static void test_bf16_rounds_to_even(void **state) {
+    (void)state;
+    float x[] = {1.0f, 1.00390625f, 1.01171875f, -1.00390625f, 0x1.010002p0f, 3.4e38f};
+    const float want[] = {1.0f, 1.0f, 1.015625f, -1.0f, 1.0078125f, INFINITY};
+    uint16_t y[6];
+    tr_op_desc d = {.kind = TR_OP_CAST,
+                    .rows = {.rows = 2, .width = 3, .dtype = TR_F32, .to = TR_BF16}};
+    RUN(d, NULL, 0, x, y);
+    for (int i = 0; i < 5; i++) assert_near((double)tr_bf16_to_f32(y[i]), (double)want[i], 0);
+    assert_true(tr_bf16_to_f32(y[5]) > 3.38e38f);
+    d.rows.dtype = TR_BF16;
+    d.rows.to = TR_F32;
+    RUN(d, NULL, 0, y, x);
+    for (int i = 0; i < 5; i++) assert_near((double)x[i], (double)want[i], 0);
+}
+
+enum { D_SEQ = 16, D_WIDTH = 250, D_SAMPLES = 5, D_ROWS = D_SEQ * D_SAMPLES };
+static float ones[D_ROWS * D_WIDTH], masked[D_ROWS * D_WIDTH], again[D_ROWS * D_WIDTH];
+
+static void test_dropout(void **state) {
+    (void)state;
+    const int64_t n = D_ROWS * D_WIDTH;
+    for (int64_t i = 0; i < n; i++) ones[i] = 1;
+    tr_step_state step = {.seed = seed, .step = 1, .first_sample = 40, .train = 1};
+    tr_op_desc d = {
+        .kind = TR_OP_DROPOUT_ADD,
+        .dropout = {.rows = D_ROWS, .width = D_WIDTH, .seq = D_SEQ, .p = 0.25f, .site = 3}};
+    RUN(d, &step, 2, ones, NULL, NULL, masked);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(masked[i] == 0 || masked[i] == (float)(1 / 0.75));
+        kept += masked[i] != 0;
+    }
+    /* Binomial: five standard deviations. */
+    assert_near((double)kept, 0.75 * (double)n, 5 * sqrt(0.75 * 0.25 * (double)n));
+
+    /* Split by samples and by row groups within the step: the same mask. */
+    for (int64_t s = 0; s < D_SAMPLES; s++) {
+        tr_op_desc part = d;
+        part.dropout.rows = D_SEQ;
+        RUN(part, &step, 2 + s, ones, NULL, NULL, again + s * D_SEQ * D_WIDTH);
+    }
+    assert_memory_equal(masked, again, sizeof masked);
+    /* first_sample and the offset only count together. */
+    tr_step_state shifted = step;
+    shifted.first_sample = 42;
+    RUN(d, &shifted, 0, ones, NULL, NULL, again);
+    assert_memory_equal(masked, again, sizeof masked);
+    /* The gradient has the same mask, here in place. */
+    d.kind = TR_OP_DROPOUT_DGRAD;
+    memcpy(again, ones, sizeof ones);
+    RUN(d, &step, 2, again, again);
+    assert_memory_equal(masked, again, sizeof masked);
+    d.kind = TR_OP_DROPOUT_ADD;
+
+    /* Another step, site, seed or sample: another mask, overlapping by chance alone. */
+    for (int change = 0; change < 4; change++) {
+        tr_step_state other = step;
+        tr_op_desc at = d;
+        if (change == 0) other.step++;
+        if (change == 1) at.dropout.site++;
+        if (change == 2) other.seed++;
+        RUN(at, &other, change == 3 ? 20 : 2, ones, NULL, NULL, again);
+        int64_t equal = 0;
+        for (int64_t i = 0; i < n; i++) equal += masked[i] == again[i];
+        double chance = 0.75 * 0.75 + 0.25 * 0.25;
+        assert_near((double)equal, chance * (double)n, 6 * sqrt(chance * (1 - chance) * (double)n));
+    }
+    /* Off in evaluation; a residual and a bias are added as they are. */
+    step.train = 0;
+    RUN(d, &step, 2, ones, ones, ones, again);
+    for (int64_t i = 0; i < n; i++) assert_true(again[i] == 3);
+}
+
+enum { A_BATCH = 2, A_SEQ = 9, A_HEADS = 3, A_DIM = 4, A_WIDTH = A_HEADS * A_DIM };
+
+static const tr_op_desc attention = {
+    .kind = TR_OP_ATTENTION,
+    .attention = {.batch = A_BATCH, .seq = A_SEQ, .heads = A_HEADS, .head_dim = A_DIM}};
+
+/* Changing what comes after position 5 changes nothing up to it; position 0 sees itself alone. */
+static void test_attention_is_causal(void **state) {
+    (void)state;
+    float qkv[A_BATCH][A_SEQ][3][A_WIDTH], y[A_BATCH][A_SEQ][A_WIDTH],
+        after[A_BATCH][A_SEQ][A_WIDTH];
+    float lse[A_BATCH * A_HEADS * A_SEQ];
+    fill_normal(&qkv[0][0][0][0], sizeof qkv / sizeof(float), 1);
+    RUN(attention, NULL, 0, qkv, y, lse);
+    for (int b = 0; b < A_BATCH; b++) {
+        for (int c = 0; c < A_WIDTH; c++) assert_true(y[b][0][c] == qkv[b][0][2][c]);
+        fill_normal(&qkv[b][6][0][0], 3 * 3 * A_WIDTH, 2);
+    }
+    RUN(attention, NULL, 0, qkv, after, lse);
+    for (int b = 0; b < A_BATCH; b++) {
+        assert_memory_equal(y[b], after[b], 6 * sizeof y[b][0]);
+        assert_memory_not_equal(y[b][6], after[b][6], 3 * sizeof y[b][0]);
+    }
+}
+
+static void test_decode_equals_attention(void **state) {
+    (void)state;
+    float qkv[A_BATCH][A_SEQ][3][A_WIDTH], y[A_BATCH][A_SEQ][A_WIDTH];
+    float lse[A_BATCH * A_HEADS * A_SEQ], token[A_BATCH][3][A_WIDTH], out[A_BATCH][A_WIDTH];
+    float kcache[A_BATCH][A_SEQ][A_WIDTH] = {0}, vcache[A_BATCH][A_SEQ][A_WIDTH] = {0};
+    fill_normal(&qkv[0][0][0][0], sizeof qkv / sizeof(float), 3);
+    RUN(attention, NULL, 0, qkv, y, lse);
+    tr_op_desc decode = attention;
+    decode.kind = TR_OP_ATTENTION_DECODE;
+    tr_step_state step = {0};
+    for (int i = 0; i < A_SEQ; i++) {
+        step.position = i;
+        for (int b = 0; b < A_BATCH; b++) memcpy(token[b], qkv[b][i], sizeof token[b]);
+        RUN(decode, &step, 0, token, kcache, vcache, out);
+        for (int b = 0; b < A_BATCH; b++) assert_memory_equal(out[b], y[b][i], sizeof out[b]);
+    }
+    step.position = A_SEQ;
+    void *t[] = {token, kcache, vcache, out};
+    assert_int_equal(run_at(decode, &step, 0, t, 4), TR_ERR_INTERNAL);
+}
+
+enum { X_ROWS = 11, X_VOCAB = 24, X_HALF = X_VOCAB / 2 };
+
+/* Cross entropy of a vocabulary split in two, with the reductions between the parts done here,
+ * equals the unsplit one: loss and gradient. The unsplit one equals -log softmax. */
+static void test_xent_split(void **state) {
+    (void)state;
+    float whole[X_ROWS][X_VOCAB], given[X_ROWS][X_VOCAB], part[2][X_ROWS][X_HALF];
+    float max[X_ROWS], sums[X_ROWS][2], max2[2][X_ROWS], sums2[2][X_ROWS][2];
+    double loss[2], loss2[2], expected = 0;
+    int32_t labels[X_ROWS];
+    fill_normal(&given[0][0], X_ROWS * X_VOCAB, 4);
+    memcpy(whole, given, sizeof given);
+    for (int r = 0; r < X_ROWS; r++) labels[r] = r == 4 ? -1 : (r * 7 + 3) % X_VOCAB;
+    tr_step_state step = {.train = 1, .loss_scale = 4};
+    tr_op_desc d = {.kind = TR_OP_XENT_MAX, .xent = {.rows = X_ROWS, .vocab = X_VOCAB}};
+    RUN(d, &step, 0, whole, labels, max, sums, loss);
+    d.kind = TR_OP_XENT_SUM;
+    RUN(d, &step, 0, whole, labels, max, sums, loss);
+    d.kind = TR_OP_XENT_LOSS;
+    RUN(d, &step, 0, whole, labels, max, sums, loss);
+    for (int r = 0; r < X_ROWS; r++) {
+        double total = 0;
+        for (int v = 0; v < X_VOCAB; v++) total += exp((double)given[r][v]);
+        if (labels[r] >= 0) expected += log(total) - (double)given[r][labels[r]];
+        for (int v = 0; v < X_VOCAB; v++) {
+            double g = labels[r] < 0 ? 0 : exp((double)given[r][v]) / total - (v == labels[r]);
+            assert_near((double)whole[r][v], 4 * g, 4 * 4e-7);
+        }
+    }
+    assert_near(loss[0], expected, 1e-6 * expected);
+    assert_near(loss[1], X_ROWS - 1, 0);
+
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < X_ROWS; r++)
+            memcpy(part[k][r], &given[r][k * X_HALF], sizeof part[k][r]);
+    for (tr_op_kind kind = TR_OP_XENT_MAX; kind <= TR_OP_XENT_LOSS; kind++) {
+        for (int k = 0; k < 2; k++) {
+            d = (tr_op_desc){.kind = kind,
+                             .xent = {.rows = X_ROWS, .vocab = X_HALF, .vocab_begin = k * X_HALF}};
+            RUN(d, &step, 0, part[k], labels, max2[k], sums2[k], loss2);
+        }
+        for (int r = 0; r < X_ROWS; r++) { /* the group's reductions */
+            if (kind == TR_OP_XENT_MAX) max2[0][r] = max2[1][r] = fmaxf(max2[0][r], max2[1][r]);
+            for (int j = 0; j < 2 && kind == TR_OP_XENT_SUM; j++)
+                sums2[0][r][j] = sums2[1][r][j] = sums2[0][r][j] + sums2[1][r][j];
+        }
+    }
+    assert_memory_equal(max, max2[0], sizeof max);
+    assert_near(loss2[0], loss[0], 1e-6 * loss[0]);
+    assert_near(loss2[1], loss[1], 0);
+    for (int r = 0; r < X_ROWS; r++)
+        for (int v = 0; v < X_VOCAB; v++)
+            assert_near((double)part[v / X_HALF][r][v % X_HALF], (double)whole[r][v], 4 * 4e-7);
+}
+
+/* The order of the sum, written out: blocks of 4096, lanes by i % 8. */
+static void test_sumsq_order(void **state) {
+    (void)state;
+    enum { N = 3 * 4096 + 1234 };
+    static float x[N];
+    fill_normal(x, N, 5);
+    double want = 0, backwards = 0, got;
+    for (int block = 0; block < N; block += 4096) {
+        double sum = 0;
+        for (int lane = 0; lane < 8; lane++) {
+            double of_lane = 0;
+            for (int i = block + lane; i < N && i < block + 4096; i += 8)
+                of_lane += (double)x[i] * (double)x[i];
+            sum += of_lane;
+        }
+        want += sum;
+    }
+    for (int i = N - 1; i >= 0; i--) backwards += (double)x[i] * (double)x[i];
+    tr_op_desc d = {.kind = TR_OP_SUMSQ, .sumsq = {.count = N}};
+    RUN(d, NULL, 0, x, &got);
+    assert_memory_equal(&got, &want, sizeof got);
+    assert_near(got, backwards, 1e-12 * want);
+}
+
+static void test_step_finish(void **state) {
+    (void)state;
+    double losses[] = {30, 10, 12, 4, 0, 0}, norms[] = {9 * 56.0 * 56.0, 16 * 56.0 * 56.0};
+    tr_op_desc d = {.kind = TR_OP_STEP_FINISH, .step_finish = {.losses = 3, .norms = 2}};
+    tr_step_state step = {.loss_scale = 4, .max_norm = 1, .skip = 1};
+    RUN(d, &step, 0, losses, norms, &step);
+    assert_near(step.loss, 3, 0);
+    assert_near(step.valid, 14, 0);
+    assert_near(step.grad_norm, 5, 1e-15); /* 5 * 56 / (14 * 4) */
+    assert_near((double)step.gradient_factor, 0.2 / 56, 1e-9);
+    assert_int_equal(step.skip, 0);
+    step.max_norm = 10; /* no clipping below the limit, none without a limit */
+    RUN(d, &step, 0, losses, norms, &step);
+    assert_near((double)step.gradient_factor, 1.0 / 56, 1e-9);
+    step.max_norm = 0;
+    RUN(d, &step, 0, losses, norms, &step);
+    assert_near((double)step.gradient_factor, 1.0 / 56, 1e-9);
+
+    const double broken[] = {NAN, INFINITY};
+    for (int i = 0; i < 2; i++) {
+        double bad_losses[] = {30, 10, broken[i], 4, 0, 0}, bad_norms[] = {1, broken[i]};
+        RUN(d, &step, 0, bad_losses, norms, &step);
+        assert_int_equal(step.skip, 1);
+        assert_true(!isfinite(step.loss));
+        RUN(d, &step, 0, losses, bad_norms, &step);
+        assert_int_equal(step.skip, 1);
+        assert_true(step.gradient_factor == 0);
+    }
+    double nothing[6] = {0};
+    RUN(d, &step, 0, nothing, norms, &step);
+    assert_int_equal(step.skip, 1);
+}
+
+static void test_adamw(void **state) {
+    (void)state;
+    enum { N = 37 };
+    float grad[N], master[N], m[N] = {0}, v[N] = {0}, shared[N], shared_m[N] = {0},
+                              shared_v[N] = {0};
+    double p[N], pm[N] = {0}, pv[N] = {0};
+    uint16_t value[N];
+    fill_normal(master, N, 6);
+    memcpy(shared, master, sizeof master);
+    for (int i = 0; i < N; i++) p[i] = (double)master[i];
+    tr_op_desc d = {.kind = TR_OP_ADAMW,
+                    .adamw = {.count = N,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .eps = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .dtype = TR_BF16}};
+    const double b1 = (double)0.9f, b2 = (double)0.95f;
+    tr_step_state step = {.lr = 0.01f, .gradient_factor = 0.5f};
+    for (int t = 1; t <= 5; t++) {
+        fill_normal(grad, N, 100 + (uint64_t)t);
+        step.bias_correction1 = (float)(1 - pow(b1, t));
+        step.bias_correction2 = (float)(1 - pow(b2, t));
+        RUN(d, &step, 0, grad, master, m, v, value);
+        for (int i = 0; i < N; i++) {
+            double g = 0.5 * (double)grad[i];
+            pm[i] = b1 * pm[i] + (1 - b1) * g;
+            pv[i] = b2 * pv[i] + (1 - b2) * g * g;
+            double mhat = pm[i] / (1 - pow(b1, t)), vhat = pv[i] / (1 - pow(b2, t));
+            p[i] -= (double)step.lr * (mhat / (sqrt(vhat) + 1e-8) + (double)0.1f * p[i]);
+            tr_adamw_element(&d.adamw, &step, grad[i], &shared[i], &shared_m[i], &shared_v[i]);
+        }
+    }
+    /* t roundings of an element of about 1: 5 eps and what m and v carry on. */
+    for (int i = 0; i < N; i++) {
+        double scale = fmax(1, fabs(p[i])) * 5 * tr_dtype_eps(TR_F32);
+        assert_near((double)master[i], p[i], scale);
+        assert_near((double)shared[i], p[i], scale);
+        assert_near((double)m[i], pm[i], scale);
+        assert_near((double)v[i], pv[i], scale);
+        assert_int_equal(value[i], tr_f32_to_bf16(master[i]));
+    }
+    /* skip: nothing moves. */
+    float before[3][N];
+    uint16_t value_before[N];
+    memcpy(before[0], master, sizeof master);
+    memcpy(before[1], m, sizeof m);
+    memcpy(before[2], v, sizeof v);
+    memcpy(value_before, value, sizeof value);
+    step.skip = 1;
+    grad[0] = NAN;
+    RUN(d, &step, 0, grad, master, m, v, value);
+    assert_memory_equal(before[0], master, sizeof master);
+    assert_memory_equal(before[1], m, sizeof m);
+    assert_memory_equal(before[2], v, sizeof v);
+    assert_memory_equal(value_before, value, sizeof value);
+}
+
+static void test_embed(void **state) {
+    (void)state;
+    float table[] = {1, 2, 3, 4, 5, 6}, y[8], dtable[6] = {0};
+    int32_t tokens[] = {11, 9, 12, 13};
+    tr_op_desc d = {.kind = TR_OP_EMBED,
+                    .embed = {.rows = 4, .width = 2, .vocab_begin = 10, .vocab = 3}};
+    RUN(d, NULL, 0, tokens, table, y);
+    const float want[] = {3, 4, 0, 0, 5, 6, 0, 0};
+    assert_memory_equal(y, want, sizeof y);
+    int32_t twice[] = {11, 11, 9, 12};
+    float dy[] = {1, 2, 10, 20, 7, 7, 5, 6};
+    d.kind = TR_OP_EMBED_WGRAD;
+    RUN(d, NULL, 0, dy, twice, dtable);
+    const float gradient[] = {0, 0, 11, 22, 5, 6};
+    assert_memory_equal(dtable, gradient, sizeof dtable);
+}
+
+static int setup(void **state) {
+    (void)state;
+    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tr_device_close(device);
+    return 0;
+}
+
+int main(void) {
+    seed = tr_test_seed(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table_runs),
+        cmocka_unit_test(test_compare_fails),
+        cmocka_unit_test(test_prepare_refuses),
+        cmocka_unit_test(test_known_values),
+        cmocka_unit_test(test_bf16_rounds_to_even),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_attention_is_causal),
+        cmocka_unit_test(test_decode_equals_attention),
+        cmocka_unit_test(test_xent_split),
+        cmocka_unit_test(test_sumsq_order),
+        cmocka_unit_test(test_step_finish),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_embed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,305 @@
+/* Parameters: the boxes of all tensor ranks cover every global tensor once, initial values know no
+ * layout, and names and shapes are Hugging Face's. */
+#include "layers/model.h"
+
+#include "base/memory.h"
+#include "comm/mesh.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const tr_model_config config = {.family = "gpt2",
+                                       .layers = 2,
+                                       .width = 12,
+                                       .heads = 6,
+                                       .context = 7,
+                                       .vocab = 11,
+                                       .dropout = 0.1f};
+
+static tr_model *make_model(int rank, int size) {
+    tr_model_shape shape = {
+        .batch = 2, .seq = 5, .dtype = TR_F32, .tp_rank = rank, .tp_size = size};
+    tr_model *model;
+    tr_status status = tr_model_create(&config, &shape, &model);
+    if (status) fail_msg("%s", tr_error_message());
+    return model;
+}
+
+static tr_param *nth_param(tr_model *model, int index) {
+    for (int i = 0; i < model->count; i++)
+        for (int j = 0; j < model->layers[i]->params_count; j++)
+            if (model->layers[i]->params[j].index == index) return &model->layers[i]->params[j];
+    fail_msg("no parameter %d", index);
+    return NULL;
+}
+
+static int64_t global_count(const tr_param *param) {
+    int64_t count = 1;
+    for (int d = 0; d < param->rank; d++) count *= param->shape[d];
+    return count;
+}
+
+/* Calls visit for every element of the parameter's boxes with its global and its local index. */
+static void each_element(const tr_param *param, void (*visit)(void *, int64_t, int64_t),
+                         void *context) {
+    for (int b = 0; b < param->boxes; b++) {
+        const tr_box *box = &param->box[b];
+        int64_t count = 1;
+        for (int d = 0; d < param->rank; d++) count *= box->extent[d];
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at[TR_PARAM_RANK] = {0}, left = i;
+            for (int d = param->rank - 1; d >= 0; left /= box->extent[d--])
+                at[d] = left % box->extent[d];
+            int64_t global = 0, local = box->local_offset;
+            for (int d = 0; d < param->rank; d++) {
+                global = global * param->shape[d] + box->offset[d] + at[d];
+                local += at[d] * box->local_stride[d];
+            }
+            assert_in_range(global, 0, global_count(param) - 1);
+            assert_in_range(local, 0, param->count - 1);
+            visit(context, global, local);
+        }
+    }
+}
+
+struct cover {
+    int *global, *local;
+};
+
+static void count_element(void *context, int64_t global, int64_t local) {
+    struct cover *cover = context;
+    cover->global[global]++;
+    cover->local[local]++;
+}
+
+static void test_boxes_cover_once(void **state) {
+    (void)state;
+    for (int size = 1; size <= 3; size++) {
+        tr_model *models[3];
+        for (int rank = 0; rank < size; rank++) models[rank] = make_model(rank, size);
+        for (int p = 0; p < models[0]->params_count; p++) {
+            int64_t elements = global_count(nth_param(models[0], p));
+            int *covered = calloc((size_t)elements, sizeof *covered);
+            bool replicated = nth_param(models[0], p)->replicated & TR_AXIS_BIT(TR_AXIS_TP);
+            for (int rank = 0; rank < size; rank++) {
+                const tr_param *param = nth_param(models[rank], p);
+                int *dense = calloc((size_t)param->count, sizeof *dense);
+                each_element(param, count_element, &(struct cover){covered, dense});
+                for (int64_t i = 0; i < param->count; i++) assert_int_equal(dense[i], 1);
+                free(dense);
+            }
+            for (int64_t i = 0; i < elements; i++)
+                assert_int_equal(covered[i], replicated ? size : 1);
+            free(covered);
+        }
+        for (int rank = 0; rank < size; rank++) tr_model_destroy(models[rank]);
+    }
+}
+
+struct compare {
+    const float *global, *local;
+};
+
+static void compare_element(void *context, int64_t global, int64_t local) {
+    struct compare *compare = context;
+    assert_memory_equal(&compare->global[global], &compare->local[local], sizeof(float));
+}
+
+static void test_values_know_no_layout(void **state) {
+    (void)state;
+    tr_model *whole = make_model(0, 1);
+    for (int size = 2; size <= 3; size++) {
+        for (int rank = 0; rank < size; rank++) {
+            tr_model *part = make_model(rank, size);
+            for (int p = 0; p < whole->params_count; p++) {
+                const tr_param *a = nth_param(whole, p), *b = nth_param(part, p);
+                assert_string_equal(a->name, b->name);
+                float *global = calloc((size_t)a->count, sizeof *global);
+                float *local = calloc((size_t)b->count, sizeof *local);
+                tr_param_init(a, 42, global);
+                tr_param_init(b, 42, local);
+                each_element(b, compare_element, &(struct compare){global, local});
+                free(global);
+                free(local);
+            }
+            tr_model_destroy(part);
+        }
+    }
+    tr_model_destroy(whole);
+}
+
+/* At tp = 1 the local tensor is the global one, fused c_attn included. */
+static void same_index(void *context, int64_t global, int64_t local) {
+    (void)context;
+    assert_int_equal(global, local);
+}
+
+static void test_whole_is_row_major(void **state) {
+    (void)state;
+    tr_model *model = make_model(0, 1);
+    for (int p = 0; p < model->params_count; p++)
+        each_element(nth_param(model, p), same_index, NULL);
+    tr_model_destroy(model);
+}
+
+static void test_values_follow_their_rule(void **state) {
+    (void)state;
+    tr_model *model = make_model(0, 1);
+    for (int p = 0; p < model->params_count; p++) {
+        const tr_param *param = nth_param(model, p);
+        float *value = calloc((size_t)param->count, sizeof *value);
+        tr_param_init(param, 7, value);
+        double sum = 0, squares = 0, n = (double)param->count;
+        for (int64_t i = 0; i < param->count; i++) {
+            sum += (double)value[i];
+            squares += (double)value[i] * (double)value[i];
+        }
+        const char *tail = strrchr(param->name, '.');
+        if (param->init == TR_INIT_NORMAL) {
+            /* Mean and variance of n numbers stray by std / sqrt(n) and std^2 * sqrt(2 / n). */
+            double std = (double)param->init_std;
+            assert_true(sum * sum / n < 25 * std * std);
+            assert_true((squares / n / (std * std) - 1) * (squares / n / (std * std) - 1) < 50 / n);
+        } else {
+            double expected = strstr(param->name, "ln_") && !strcmp(tail, ".weight") ? n : 0;
+            assert_true(sum == expected && squares == expected);
+        }
+        free(value);
+    }
+    tr_model_destroy(model);
+}
+
+static const struct {
+    const char *name;
+    int rank;
+    int64_t shape[2];
+    double std;
+    bool decay;
+} block_list[] = {
+    {"ln_1.weight", 1, {12}, 0, false},
+    {"ln_1.bias", 1, {12}, 0, false},
+    {"attn.c_attn.weight", 2, {12, 36}, 0.02, true},
+    {"attn.c_attn.bias", 1, {36}, 0, false},
+    {"attn.c_proj.weight", 2, {12, 12}, 0.01, true}, /* 0.02 / sqrt(2 * 2) */
+    {"attn.c_proj.bias", 1, {12}, 0, false},
+    {"ln_2.weight", 1, {12}, 0, false},
+    {"ln_2.bias", 1, {12}, 0, false},
+    {"mlp.c_fc.weight", 2, {12, 48}, 0.02, true},
+    {"mlp.c_fc.bias", 1, {48}, 0, false},
+    {"mlp.c_proj.weight", 2, {48, 12}, 0.01, true},
+    {"mlp.c_proj.bias", 1, {12}, 0, false},
+};
+
+static void check_param(const tr_param *param, const char *name, int rank, const int64_t *shape,
+                        double std, bool decay, int use) {
+    assert_string_equal(param->name, name);
+    assert_int_equal(param->rank, rank);
+    for (int d = 0; d < rank; d++) assert_int_equal(param->shape[d], shape[d]);
+    assert_true(fabs((double)param->init_std - std) < 1e-8);
+    assert_int_equal(param->decay, decay);
+    assert_int_equal(param->use, use);
+}
+
+static void test_hugging_face_list(void **state) {
+    (void)state;
+    tr_model *model = make_model(0, 1);
+    int64_t wte[] = {11, 12}, wpe[] = {7, 12}, norm[] = {12};
+    int at = 0;
+    check_param(nth_param(model, at++), "transformer.wte.weight", 2, wte, 0.02, true, 0);
+    check_param(nth_param(model, at++), "transformer.wpe.weight", 2, wpe, 0.01, true, 0);
+    for (int block = 0; block < 2; block++) {
+        for (size_t i = 0; i < sizeof block_list / sizeof *block_list; i++) {
+            char name[TR_NAME_SIZE];
+            (void)snprintf(name, sizeof name, "transformer.h.%d.%s", block, block_list[i].name);
+            check_param(nth_param(model, at++), name, block_list[i].rank, block_list[i].shape,
+                        block_list[i].std, block_list[i].decay, 0);
+        }
+    }
+    check_param(nth_param(model, at++), "transformer.ln_f.weight", 1, norm, 0, false, 0);
+    check_param(nth_param(model, at++), "transformer.ln_f.bias", 1, norm, 0, false, 0);
+    check_param(nth_param(model, at++), "transformer.wte.weight", 2, wte, 0.02, true, 1);
+    assert_int_equal(at, model->params_count);
+
+    int64_t C = 12, block = 4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C;
+    assert_int_equal(tr_model_parameters(model), (11 + 7) * C + 2 * block + 2 * C);
+    tr_model_destroy(model);
+}
+
+/* Bytes and FLOPs that planning reads before anything is prepared. */
+static void test_described_before_prepare(void **state) {
+    (void)state;
+    tr_model *whole = make_model(0, 1), *part = make_model(1, 2);
+    double matmul = 0;
+    for (int i = 0; i < whole->count; i++) {
+        const tr_layer *layer = whole->layers[i], *half = part->layers[i];
+        assert_int_equal(layer->index, i);
+        assert_int_equal(layer->takes_tokens, i == 0);
+        assert_int_equal(layer->makes_loss, i == whole->count - 1);
+        for (int life = 0; life < TR_LIFE_COUNT; life++)
+            assert_int_equal(layer->bytes[life] % TR_ALIGN, 0);
+        assert_true(layer->reduce_bytes_f == 0 && half->reduce_bytes_f > 0);
+        matmul += layer->flops_w;
+    }
+    /* W does each weight of a matmul once: a third of 6 N_matmul a token. */
+    double tokens = 10, C = 12;
+    assert_true(matmul == tokens * 2 * (2 * 12 * C * C + 11 * C));
+    assert_true(tr_model_flops_per_token(whole) == 6 * (2 * 12 * C * C + 11 * C) + 6 * 2 * 5 * C);
+    assert_true(part->layers[1]->flops_f * 2 == whole->layers[1]->flops_f);
+    tr_model_destroy(whole);
+    tr_model_destroy(part);
+}
+
+static void check_refused(tr_model_config bad, tr_model_shape shape, const char *key) {
+    tr_model *model;
+    assert_int_equal(tr_model_create(&bad, &shape, &model), TR_ERR_CONFIG);
+    if (!strstr(tr_error_message(), key))
+        fail_msg("\"%s\" does not name %s", tr_error_message(), key);
+}
+
+static void test_bad_sizes_are_refused(void **state) {
+    (void)state;
+    tr_model_shape shape = {.batch = 2, .seq = 5, .dtype = TR_F32, .tp_size = 1};
+    tr_model_config bad = config;
+    bad.heads = 5;
+    check_refused(bad, shape, "model.heads");
+    bad = config;
+    (void)snprintf(bad.family, sizeof bad.family, "gpt3");
+    check_refused(bad, shape, "gpt2");
+    bad = config;
+    bad.context = 4;
+    check_refused(bad, shape, "model.context");
+    bad = config;
+    bad.layers = 0;
+    check_refused(bad, shape, "model.layers");
+    bad = config;
+    bad.dropout = 1;
+    check_refused(bad, shape, "model.dropout");
+    bad = config;
+    bad.width = 1 << 24;
+    bad.heads = 1 << 24;
+    bad.vocab = INT32_MAX;
+    shape.batch = shape.seq = 1 << 20;
+    bad.context = 1 << 20;
+    check_refused(bad, shape, "train.micro_batch");
+    shape = (tr_model_shape){.batch = 2, .seq = 5, .dtype = TR_F32, .tp_size = 4};
+    check_refused(config, shape, "parallel.tp");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_boxes_cover_once),
+        cmocka_unit_test(test_values_know_no_layout),
+        cmocka_unit_test(test_whole_is_row_major),
+        cmocka_unit_test(test_values_follow_their_rule),
+        cmocka_unit_test(test_hugging_face_list),
+        cmocka_unit_test(test_described_before_prepare),
+        cmocka_unit_test(test_bad_sizes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* The plan of a run: to the byte what the engines of its ranks allocate, and what it advises. */
+#include "base/memory.h"
+#include "train/engine.h"
+#include "train/plan.h"
+#include "train/request.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const tr_device_options one_thread = {.threads = 1};
+
+/* A vocabulary that tensor ranks cannot share evenly: they take different bytes. */
+static const char model[] = "data.path: x\n"
+                            "model: {layers: 4, width: 32, heads: 4, context: 16, vocab: 4099}\n"
+                            "train: {batch: 16, micro_batch: 2, threads: 1}\n";
+
+static void read_config(tr_config *config, int count, const char *const *overrides) {
+    assert_int_equal(tr_config_parse(model, strlen(model), "model.yaml", overrides, count, config),
+                     TR_OK);
+}
+
+typedef struct rank_thread {
+    pthread_t thread;
+    const tr_config *config;
+    tr_world *world;
+    tr_memory_plan plan;
+    size_t allocated;
+    tr_status status;
+} rank_thread;
+
+/* The rank's engine as the trainer makes it, without a limit. */
+static tr_status measure(rank_thread *t, tr_device *device) {
+    const tr_config *c = t->config;
+    tr_schedule *schedule;
+    tr_schedule_report report;
+    tr_engine *engine = NULL;
+    TR_TRY(tr_request_schedule(c, &schedule, &report));
+    tr_engine_desc desc = {.world = t->world,
+                           .device = device,
+                           .model = tr_request_model(c),
+                           .batch = c->train.batch,
+                           .micro_batch = c->train.micro_batch,
+                           .dtype = tr_config_dtype(c),
+                           .schedule = schedule};
+    tr_status status = tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
+                                    tr_world_rank(t->world), tr_world_size(t->world), &desc.mesh);
+    if (status == TR_OK) status = tr_engine_create(&desc, &engine);
+    if (status == TR_OK) {
+        tr_engine_plan(engine, &t->plan);
+        t->allocated = device->allocated;
+    }
+    tr_engine_destroy(engine);
+    tr_schedule_destroy(schedule);
+    return status;
+}
+
+static void *rank_main(void *argument) {
+    rank_thread *t = argument;
+    tr_device *device = NULL;
+    t->status = tr_device_open("cpu", &one_thread, &device);
+    if (t->status == TR_OK) t->status = measure(t, device);
+    if (t->status != TR_OK) {
+        fprintf(stderr, "%s\n", tr_error_message());
+        tr_world_abort(t->world, 1); /* the others would wait for this rank */
+    }
+    if (device) tr_device_close(device);
+    tr_world_close(t->world);
+    return NULL;
+}
+
+/* Plans the config and makes its engines: every class is equal on every rank, the total is what
+ * the device handed out, and planning allocated nothing. */
+static void compare(int ranks, int count, const char *const *overrides) {
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    tr_world *world[8];
+    rank_thread rank[8];
+    read_config(&config, count, overrides);
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    assert_int_equal(device->allocated, 0);
+    assert_int_equal(plan->ranks, ranks);
+    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
+    for (int r = 0; r < ranks; r++) {
+        rank[r] = (rank_thread){.config = &config, .world = world[r]};
+        assert_int_equal(pthread_create(&rank[r].thread, NULL, rank_main, &rank[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++) pthread_join(rank[r].thread, NULL);
+    for (int r = 0; r < ranks; r++) {
+        const tr_memory_plan *want = &plan->memory[r], *have = &rank[r].plan;
+        assert_int_equal(rank[r].status, TR_OK);
+        assert_int_equal(want->parameters, have->parameters);
+        assert_int_equal(want->gradients, have->gradients);
+        assert_int_equal(want->optimizer, have->optimizer);
+        assert_int_equal(want->arena, have->arena);
+        assert_int_equal(want->live_peak, have->live_peak);
+        assert_int_equal(want->transfers, have->transfers);
+        assert_int_equal(want->data, have->data);
+        assert_int_equal(want->total, have->total);
+        assert_int_equal(want->total, rank[r].allocated);
+    }
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
+static void test_bytes_of_training(void **state) {
+    (void)state;
+    compare(4, 2, (const char *[]){"parallel.pp=2", "parallel.tp=2"});
+    compare(4, 3, (const char *[]){"parallel.pp=2", "parallel.tp=2", "train.precision=bf16"});
+    compare(8, 4,
+            (const char *[]){"parallel.pp=2", "parallel.tp=2", "parallel.dp=2",
+                             "parallel.schedule=gpipe"});
+    compare(2, 3, (const char *[]){"parallel.pp=2", "parallel.schedule=zbv", "model.dropout=0.1"});
+    compare(1, 0, NULL);
+}
+
+/* The step on paper: what the ranks do and how they idle is the step, and its work is the model's.
+ */
+static void test_time_of_a_step(void **state) {
+    (void)state;
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    read_config(&config, 1, (const char *[]){"parallel.pp=2"});
+    assert_int_equal(tr_device_open("ref", &one_thread, &device), TR_OK);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const tr_simulation *t = plan->time;
+    double work = 0, tokens = (double)(config.train.batch * config.model.context);
+    for (int r = 0; r < t->ranks; r++) {
+        const tr_rank_time *x = &t->time[r];
+        assert_true(t->makespan > 0);
+        double sum = x->busy + x->fill + x->drain + x->waiting + x->imbalance;
+        assert_true(sum > t->makespan * (1 - 1e-12) && sum < t->makespan * (1 + 1e-12));
+        work += x->busy;
+    }
+    double model_work = tokens * tr_model_flops_per_token(plan->layout->model);
+    assert_true(work > model_work * 0.99 && work < model_work * 1.01);
+    assert_true(plan->ideal * t->ranks > work * (1 - 1e-12));
+    assert_true(plan->ideal < t->makespan);
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
+static void plan_with_limit(const char *limit, tr_device *device, tr_config *config,
+                            tr_run_plan **plan) {
+    const char *const overrides[] = {"parallel.pp=2", "model.vocab=256", limit};
+    read_config(config, 3, overrides);
+    assert_int_equal(tr_run_plan_make(config, device, plan), TR_OK);
+}
+
+/* One byte decides; every change that is advised fits, and a limit below all of them has none. */
+static void test_what_fits(void **state) {
+    (void)state;
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    char limit[64], advice[512];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    plan_with_limit("device.memory=0", device, &config, &plan);
+    size_t need = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    (void)snprintf(limit, sizeof limit, "device.memory=%zu", need);
+    plan_with_limit(limit, device, &config, &plan);
+    assert_true(tr_run_plan_fits(plan));
+    tr_run_plan_destroy(plan);
+
+    (void)snprintf(limit, sizeof limit, "device.memory=%zu", need - 1);
+    plan_with_limit(limit, device, &config, &plan);
+    assert_false(tr_run_plan_fits(plan));
+    tr_run_plan_destroy(plan);
+    assert_int_equal(tr_run_plan_advise(&config, device, advice, sizeof advice), TR_OK);
+    assert_string_equal(advice, "it fits with train.micro_batch=1, or parallel.pp=3 on 3 ranks, or "
+                                "parallel.tp=2 on 4 ranks");
+    config.device.memory = 1000;
+    assert_int_equal(tr_run_plan_advise(&config, device, advice, sizeof advice), TR_OK);
+    assert_non_null(strstr(advice, "no larger parallel.pp"));
+    assert_int_equal(device->allocated, 0);
+    tr_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_of_training),
+        cmocka_unit_test(test_time_of_a_step),
+        cmocka_unit_test(test_what_fits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,160 @@
+/* Records of simulated ranks become the simulation again: the measured timeline has its times, and
+ * so has the plan that is made from what was measured. */
+#include "pipeline_cases.h"
+#include "trace_check.h"
+#include "train/trace.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+enum { PP = 2, STEPS = 2, MOST = 4 };
+static const double gap = 40; /* between the beginnings of steps */
+
+typedef struct job {
+    tr_world *world;
+    int dp;
+    const tr_program_set *set;
+    const tr_simulation *sim;
+    tr_timeline *measured, *planned;
+    int64_t offset;
+    tr_status status;
+} job;
+
+/* What the rank would have recorded, at one unit a millisecond. */
+static tr_status fill(const job *j, int rank, tr_record *record) {
+    const tr_program *p = &j->set->program[rank];
+    for (int step = 0; step < STEPS; step++)
+        for (int k = 0; k < p->count; k++) {
+            tr_record_step(record, step);
+            tr_record_observe(record, &p->instr[k], true);
+            tr_record_observe(record, &p->instr[k], false);
+            tr_record_entry *entry = &record->entry[record->count - 1];
+            if (entry->end_ns < entry->start_ns || entry->step != step) return TR_ERR_INTERNAL;
+            entry->start_ns = llround(1e6 * (1000 + gap * step + j->sim->start[rank][k]));
+            entry->end_ns = llround(1e6 * (1000 + gap * step + j->sim->end[rank][k]));
+        }
+    /* Neither what is full nor what is switched off records more. */
+    tr_record_observe(record, &p->instr[0], true);
+    tr_record_observe(record, &p->instr[0], false);
+    tr_record_step(record, -1);
+    return record->count == (size_t)(STEPS * p->count) ? TR_OK : TR_ERR_INTERNAL;
+}
+
+static tr_status gather(job *j) {
+    tr_mesh mesh;
+    tr_record *record = NULL;
+    TR_TRY(tr_mesh_make(PP, j->dp, 1, tr_world_rank(j->world), tr_world_size(j->world), &mesh));
+    int rank = mesh.index[TR_AXIS_PP];
+    TR_TRY(tr_record_open((size_t)(STEPS * j->set->program[rank].count), &record));
+    tr_status status = fill(j, rank, record);
+    if (status == TR_OK) status = tr_trace_clock(j->world, &j->offset);
+    if (status == TR_OK)
+        status = tr_trace_gather(j->world, &mesh, j->set, record, &j->measured, &j->planned);
+    tr_record_close(record);
+    return status;
+}
+
+static void *run(void *context) {
+    job *j = context;
+    j->status = gather(j);
+    tr_world_close(j->world);
+    return NULL;
+}
+
+static int compare_events(const void *a, const void *b) {
+    const tr_event *x = a, *y = b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+    if (x->stage != y->stage) return x->stage < y->stage ? -1 : 1;
+    if (x->micro_batch != y->micro_batch) return x->micro_batch < y->micro_batch ? -1 : 1;
+    return (x->start > y->start) - (x->start < y->start);
+}
+
+/* The actions of a timeline in one order; their number. */
+static size_t actions_of(tr_timeline *t) {
+    size_t n = 0;
+    for (size_t k = 0; k < t->count; k++)
+        if (t->event[k].kind <= TR_INSTR_B) t->event[n++] = t->event[k];
+    qsort(t->event, n, sizeof *t->event, compare_events);
+    return n;
+}
+
+static void expect_file(const tr_timeline *measured, const tr_timeline *planned, int arrows) {
+    char path[] = "test_trace_XXXXXX", text[1 << 18] = "";
+    int handle = mkstemp(path);
+    assert_true(handle >= 0);
+    FILE *file = fdopen(handle, "r");
+    assert_int_equal(tr_trace_write(path, measured, planned), TR_OK);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    remove(path);
+    trace_facts facts;
+    const char *fault = trace_fault(text, &facts);
+    if (fault) fail_msg("%s", fault);
+    assert_int_equal(facts.arrows, arrows);
+    assert_int_equal(facts.processes, 2 * measured->ranks);
+    assert_int_equal(tr_trace_write("no-directory/x", measured, planned), TR_ERR_IO);
+}
+
+static void expect_back(const char *name, int dp, int m, double c) {
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    tr_program_set *set = NULL;
+    tr_simulation *sim = NULL;
+    tr_world *world[MOST];
+    job j[MOST];
+    pthread_t thread[MOST];
+    test_table_chain(PP, 256, 256, 256, &t);
+    t.cost[0].f = 2;
+    assert_int_equal(tr_schedule_generate(name, PP, PP, m, &s), TR_OK);
+    assert_int_equal(tr_lower(s, &t, c, &set), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
+    assert_true(sim->makespan < gap);
+    int n = PP * dp;
+    assert_int_equal(tr_world_open_local(n, world), TR_OK);
+    for (int r = 0; r < n; r++) {
+        j[r] = (job){.world = world[r], .dp = dp, .set = set, .sim = sim};
+        assert_int_equal(pthread_create(&thread[r], NULL, run, &j[r]), 0);
+    }
+    for (int r = 0; r < n; r++) assert_int_equal(pthread_join(thread[r], NULL), 0);
+    for (int r = 0; r < n; r++) {
+        assert_int_equal(j[r].status, TR_OK);
+        assert_int_equal(j[r].offset, 0); /* threads have one clock */
+        assert_true(r == 0 || (!j[r].measured && !j[r].planned));
+    }
+    expect_file(j[0].measured, j[0].planned, 2 * STEPS * dp * 2 * m);
+    size_t actions = actions_of(j[0].measured);
+    assert_int_equal(actions, actions_of(j[0].planned));
+    assert_int_equal(actions, STEPS * dp * (set->program[0].memories + set->program[1].memories));
+    for (size_t k = 0; k < actions; k++) {
+        const tr_event *x = &j[0].measured->event[k], *y = &j[0].planned->event[k];
+        assert_true(compare_events(x, y) == 0 || fabs(x->start - y->start) < 1e-8);
+        /* Nanoseconds, rounded. */
+        assert_true(fabs(x->start - y->start) < 1e-8 && fabs(x->end - y->end) < 1e-8);
+    }
+    assert_true(fabs(j[0].measured->makespan - 1e-3 * (gap + sim->makespan)) < 1e-8);
+    tr_timeline_destroy(j[0].measured);
+    tr_timeline_destroy(j[0].planned);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    test_table_free(&t);
+}
+
+static void test_records_come_back(void **state) {
+    (void)state;
+    expect_back("1f1b", 1, 3, 0.25);
+    expect_back("gpipe", 2, 4, 0);
+    expect_back("zb-h1", 2, 5, 0.5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records_come_back)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

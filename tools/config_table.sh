@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Prints the tables of docs/config.md from what the program says of its keys, one for each section.
+# With --write it puts them into docs/config.md between the marks.
+# usage: config_table.sh TRIREME [--write]
+set -euo pipefail
+trireme=$1
+page=$(cd "$(dirname "$0")/.." && pwd)/docs/config.md
+
+tables() {
+    local key section last="" help meaning takes default
+    "$trireme" help | sed -n 's/^  \([a-z]*\.[a-z_0-9]*\) .*/\1/p' | while read -r key; do
+        section=${key%%.*}
+        help=$("$trireme" help "$key")
+        meaning=$(sed -n '2s/^ *//p' <<<"$help")
+        takes=$(sed -n 's/^  takes    //p' <<<"$help")
+        default=$(sed -n 's/^  default  //p' <<<"$help")
+        if [[ $section != "$last" ]]; then
+            printf '\n### %s\n\n| key | takes | default | meaning |\n|---|---|---|---|\n' "$section"
+        fi
+        last=$section
+        # shellcheck disable=SC2016 # Markdown's backticks
+        printf '| `%s` | %s | %s | %s |\n' "$key" "$takes" "${default:+\`$default\`}" "$meaning"
+    done
+    printf '\n### Presets\n\n```\n'
+    "$trireme" help model.preset | sed -n 's/^  \([a-z0-9.-]* *layers [0-9]*, .*\)/\1/p'
+    printf '```\n'
+}
+
+if [[ ${2:-} != --write ]]; then
+    tables
+    exit 0
+fi
+new=$(mktemp)
+trap 'rm -f "$new"' EXIT
+{
+    sed '/^<!-- from here: /q' "$page"
+    tables
+    echo
+    sed -n '/^<!-- to here -->/,$p' "$page"
+} >"$new"
+cat "$new" >"$page"

@@ -1,0 +1,306 @@
+#include "train/config.h"
+
+#include "base/memory.h"
+#include "train/schema.h"
+#include "train/yaml.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* More micro-batches than any schedule profits from: planning their memory would take minutes. */
+enum { LARGEST_FILE = 1 << 20, MOST_MICRO_BATCHES = 16384 };
+
+/* The sentence of the last failure, with the place in front. */
+static tr_status at_place(const char *source, int line, int column) {
+    return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", source, line, column, tr_error_message());
+}
+
+static tr_status unknown_key(const char *name) {
+    int near = tr_schema_nearest(name);
+    if (tr_schema_is_section(name))
+        return TR_FAIL(TR_ERR_CONFIG, "%s is a section: write its keys below it, or as %s.KEY",
+                       name, name);
+    if (near < 0)
+        return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; `trireme help` lists all keys", name);
+    return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; did you mean %s?", name, tr_schema[near].name);
+}
+
+static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config *config) {
+    int index = tr_schema_find(e->key);
+    if (index < 0) {
+        if (!e->value && tr_schema_is_section(e->key)) return TR_OK; /* an empty section */
+        (void)unknown_key(e->key);
+        return at_place(source, e->key_line, e->key_column);
+    }
+    tr_config_place *place = &config->place[index];
+    if (place->line) {
+        (void)TR_FAIL(TR_ERR_CONFIG, "%s is set twice, first in line %d", e->key, place->line);
+        return at_place(source, e->key_line, e->key_column);
+    }
+    if (tr_key_set(&tr_schema[index], e->value ? e->value : "", config) != TR_OK)
+        return at_place(source, e->line, e->column);
+    *place = (tr_config_place){.line = e->line, .column = e->column};
+    return TR_OK;
+}
+
+/* "key=value" or "--key=value", the number-th (from 1). */
+static tr_status set_override(const char *text, int number, tr_config *config) {
+    const char *key = strncmp(text, "--", 2) ? text : text + 2, *equals = strchr(key, '=');
+    char name[128];
+    if (!equals || equals == key || equals - key >= (ptrdiff_t)sizeof name)
+        return TR_FAIL(TR_ERR_CONFIG, "%.200s: expected key=value, like train.steps=100", text);
+    memcpy(name, key, (size_t)(equals - key));
+    name[equals - key] = '\0';
+    int index = tr_schema_find(name);
+    tr_status status =
+        index < 0 ? unknown_key(name) : tr_key_set(&tr_schema[index], equals + 1, config);
+    if (status != TR_OK) return TR_FAIL(TR_ERR_CONFIG, "%.200s: %s", text, tr_error_message());
+    config->place[index] = (tr_config_place){.line = -number};
+    return TR_OK;
+}
+
+static void take_preset(tr_config *config) {
+    for (int i = 0; i < tr_preset_count; i++) {
+        const tr_preset *p = &tr_presets[i];
+        if (strcmp(p->name, config->model.preset)) continue;
+        if (!config->model.layers) config->model.layers = p->layers;
+        if (!config->model.width) config->model.width = p->width;
+        if (!config->model.heads) config->model.heads = p->heads;
+        if (!config->model.context) config->model.context = p->context;
+    }
+}
+
+/* runs/<name of the file without folder and ending> */
+static void take_log_dir(tr_config *config) {
+    const char *slash = strrchr(config->source, '/');
+    const char *name = slash ? slash + 1 : config->source;
+    const char *dot = strrchr(name, '.');
+    int length = (int)(dot && dot > name ? (size_t)(dot - name) : strlen(name));
+    if (!config->log.dir[0])
+        (void)snprintf(config->log.dir, sizeof config->log.dir, "runs/%.*s", length, name);
+}
+
+static tr_status fill(const tr_yaml *yaml, const char *source, const char *const *overrides,
+                      int count, tr_config *config) {
+    for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(&yaml->entry[i], source, config));
+    for (int i = 0; i < count; i++) TR_TRY(set_override(overrides[i], i + 1, config));
+    take_preset(config);
+    take_log_dir(config);
+    if (!config->data.path[0])
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s: data.path is missing: name the file to learn from, like data.path: "
+                       "corpus.txt",
+                       source);
+    return TR_OK;
+}
+
+tr_status tr_config_parse(const char *text, size_t length, const char *source,
+                          const char *const *overrides, int count, tr_config *config) {
+    *config = (tr_config){0};
+    for (int i = 0; i < tr_schema_count; i++)
+        if (tr_schema[i].fallback) TR_TRY(tr_key_set(&tr_schema[i], tr_schema[i].fallback, config));
+    (void)snprintf(config->source, sizeof config->source, "%s", source);
+    tr_yaml yaml;
+    TR_TRY(tr_yaml_parse(text, length, source, &yaml));
+    tr_status status = fill(&yaml, source, overrides, count, config);
+    tr_yaml_free(&yaml);
+    TR_TRY(status);
+    return TR_OK;
+}
+
+static tr_status read_file(const char *path, char **text, size_t *length) {
+    tr_status status = TR_OK;
+    *text = NULL;
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return TR_FAIL(TR_ERR_NOFILE, "the config file '%s' cannot be opened: %s", path,
+                       strerror(errno));
+    TR_TRY_OUT(tr_calloc(LARGEST_FILE + 1, 1, text));
+    *length = fread(*text, 1, LARGEST_FILE + 1, f);
+    if (ferror(f))
+        status = TR_FAIL(TR_ERR_NOFILE, "the config file '%s' cannot be read: %s", path,
+                         strerror(errno));
+    else if (*length > LARGEST_FILE)
+        status = TR_FAIL(TR_ERR_CONFIG, "%s is larger than 1 MiB: this is no config file", path);
+out:
+    (void)fclose(f);
+    if (status != TR_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+tr_status tr_config_load(const char *path, const char *const *overrides, int count,
+                         tr_config *config) {
+    char *text;
+    size_t length = 0;
+    TR_TRY(read_file(path, &text, &length));
+    tr_status status = tr_config_parse(text, length, path, overrides, count, config);
+    free(text);
+    TR_TRY(status);
+    return TR_OK;
+}
+
+/* --- checks of several keys ------------------------------------------------------------------- */
+
+/* Where `key` was set: "file:line:column", "key=value" of the command line, or the file. */
+static const char *place_of(const tr_config *config, const char *key, char *buffer, size_t size) {
+    int index = tr_schema_find(key);
+    tr_config_place p = config->place[index];
+    char *value;
+    if (p.line > 0) (void)snprintf(buffer, size, "%s:%d:%d", config->source, p.line, p.column);
+    else if (p.line < 0 && tr_key_text(&tr_schema[index], config, &value) == TR_OK) {
+        (void)snprintf(buffer, size, "%s=%s", key, value);
+        free(value);
+    } else (void)snprintf(buffer, size, "%s", config->source);
+    return buffer;
+}
+
+#define REFUSE(key, ...)                                                                           \
+    do {                                                                                           \
+        char sentence_[512], place_[320];                                                          \
+        (void)snprintf(sentence_, sizeof sentence_, __VA_ARGS__);                                  \
+        return TR_FAIL(TR_ERR_CONFIG, "%s: %s", place_of(c, (key), place_, sizeof place_),         \
+                       sentence_);                                                                 \
+    } while (0)
+
+static tr_status check_model(const tr_config *c) {
+    if (c->model.width % c->model.heads)
+        REFUSE("model.width", "model.width %" PRId64 " is not a multiple of model.heads %" PRId64,
+               c->model.width, c->model.heads);
+    if (c->model.heads % c->parallel.tp)
+        REFUSE("parallel.tp",
+               "model.heads %" PRId64 " cannot be split among parallel.tp %" PRId64
+               ": parallel.tp must divide model.heads",
+               c->model.heads, c->parallel.tp);
+    if (c->parallel.pp > c->model.layers)
+        REFUSE("parallel.pp",
+               "parallel.pp %" PRId64 " is more than model.layers %" PRId64
+               ": a stage needs a layer",
+               c->parallel.pp, c->model.layers);
+    if (c->parallel.pp * c->parallel.virtual_stages > c->model.layers)
+        REFUSE("parallel.virtual",
+               "parallel.pp * virtual = %" PRId64 " * %" PRId64
+               " stages are more than model.layers %" PRId64 ": a stage needs a layer",
+               c->parallel.pp, c->parallel.virtual_stages, c->model.layers);
+    if (!strcmp(c->data.format, "bytes") && c->model.vocab < 256)
+        REFUSE("model.vocab",
+               "model.vocab %" PRId64 " is too small: data.format bytes has 256 tokens",
+               c->model.vocab);
+    return TR_OK;
+}
+
+static tr_status check_batch(const tr_config *c) {
+    int64_t unit = c->parallel.dp * c->train.micro_batch;
+    int64_t up = (c->train.batch + unit - 1) / unit * unit;
+    if (up != c->train.batch)
+        REFUSE("train.batch",
+               "train.batch %" PRId64
+               " is not a multiple of parallel.dp * train.micro_batch = %" PRId64 " * %" PRId64
+               ": the next that is, is %" PRId64,
+               c->train.batch, c->parallel.dp, c->train.micro_batch, up);
+    if (c->train.batch / unit > MOST_MICRO_BATCHES)
+        REFUSE("train.batch",
+               "train.batch %" PRId64 " is %" PRId64
+               " micro-batches a step on each data rank, more than %d: raise train.micro_batch",
+               c->train.batch, c->train.batch / unit, MOST_MICRO_BATCHES);
+    if (c->optim.min_lr > c->optim.lr)
+        REFUSE("optim.min_lr", "optim.min_lr %g is above optim.lr %g", c->optim.min_lr,
+               c->optim.lr);
+    return TR_OK;
+}
+
+tr_status tr_config_check(const tr_config *c, int world_size) {
+    TR_TRY(check_model(c));
+    TR_TRY(check_batch(c));
+    int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
+    if (world_size > 0 && ranks != world_size)
+        REFUSE("parallel.pp",
+               "parallel.pp * tp * dp = %" PRId64 " * %" PRId64 " * %" PRId64 " needs %" PRId64
+               " ranks, but %d %s started: use `trireme run -n %" PRId64
+               " train ...`, or change the degrees",
+               c->parallel.pp, c->parallel.tp, c->parallel.dp, ranks, world_size,
+               world_size == 1 ? "was" : "were", ranks);
+    return TR_OK;
+}
+
+/* --- printing --------------------------------------------------------------------------------- */
+
+tr_status tr_config_print(const tr_config *config, FILE *file) {
+    size_t section = 0; /* length of the open section's name */
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        size_t length = strcspn(key->name, ".");
+        if (i == 0 || length != section || strncmp(tr_schema[i - 1].name, key->name, length))
+            (void)fprintf(file, "%.*s:\n", (int)length, key->name);
+        section = length;
+        char *value;
+        TR_TRY(tr_key_text(key, config, &value));
+        (void)fprintf(file, "  %s: %s\n", key->name + length + 1, value);
+        free(value);
+    }
+    if (ferror(file))
+        return TR_FAIL(TR_ERR_IO, "the config cannot be written: %s", strerror(errno));
+    return TR_OK;
+}
+
+tr_status tr_config_text(const tr_config *config, char **text) {
+    size_t size;
+    *text = NULL;
+    FILE *f = open_memstream(text, &size);
+    if (!f) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_status status = tr_config_print(config, f);
+    if (fclose(f) != 0 && status == TR_OK) status = TR_FAIL(TR_ERR_FIT, "out of host memory");
+    if (status != TR_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
+    const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
+    bool text =
+        key->type == TR_KEY_TEXT || key->type == TR_KEY_CHOICE || key->type == TR_KEY_SCHEDULE;
+    return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
+}
+
+bool tr_config_equal(const tr_config *a, const tr_config *b) {
+    for (int i = 0; i < tr_schema_count; i++)
+        if (!same_value(&tr_schema[i], a, b)) return false;
+    return true;
+}
+
+static tr_status other_model(const tr_key *key, const tr_config *config, const tr_config *saved,
+                             const char *where) {
+    char *now, *then;
+    TR_TRY(tr_key_text(key, config, &now));
+    tr_status status = tr_key_text(key, saved, &then);
+    if (status == TR_OK) {
+        status = TR_FAIL(TR_ERR_DATA,
+                         "%s holds a checkpoint of another model: its %s is %s, and this config's "
+                         "is %s; give the model as it was, or choose another log.dir",
+                         where, key->name, then, now);
+        free(then);
+    }
+    free(now);
+    return status;
+}
+
+tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
+                                const char *where) {
+    static const char *const keys[] = {"model.family", "model.layers",  "model.width",
+                                       "model.heads",  "model.context", "model.vocab"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const tr_key *key = &tr_schema[tr_schema_find(keys[i])];
+        if (!same_value(key, config, saved)) return other_model(key, config, saved, where);
+    }
+    return TR_OK;
+}
+
+tr_dtype tr_config_dtype(const tr_config *config) {
+    return strcmp(config->train.precision, "bf16") ? TR_F32 : TR_BF16;
+}

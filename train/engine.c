@@ -1,0 +1,334 @@
+#include "train/engine.h"
+
+#include "base/memory.h"
+#include "pipeline/layer_stage.h"
+#include "pipeline/schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PIECE_BYTES = 1 << 22 };
+
+/* Ids of groups in the world: each kind has room for one per rank. */
+enum { GROUP_WORLD, GROUP_DP, GROUP_TP, GROUP_TIE, GROUP_KINDS };
+
+struct tr_engine {
+    tr_engine_desc desc;
+    tr_layout *layout;
+    tr_group *world, *dp, *tp;
+    tr_store *store;
+    tr_stage **stage; /* [stages], NULL where it lives elsewhere */
+    tr_links *links;
+    tr_runner *runner[TR_LAYOUT_PROGRAMS];
+    tr_optimizer *optimizer;
+    char *arena;
+    tr_step_state *state; /* device */
+    tr_step_state host;
+    int32_t *tokens, *labels; /* device: [micro_batches][micro_batch][seq] */
+    int32_t *host_tokens, *host_labels;
+};
+
+static tr_status open_line(tr_engine *e, tr_axis axis, int kind, tr_group **out) {
+    const tr_mesh *mesh = &e->desc.mesh;
+    int *ranks, size = tr_world_size(e->desc.world);
+    TR_TRY(tr_calloc((size_t)mesh->degree[axis], sizeof *ranks, &ranks));
+    tr_mesh_line(mesh, axis, ranks);
+    tr_status status = tr_group_open(e->desc.world, ranks, mesh->degree[axis],
+                                     kind * size + ranks[0], PIECE_BYTES, out);
+    free(ranks);
+    return status;
+}
+
+static tr_status open_groups(tr_engine *e) {
+    int *all, size = tr_world_size(e->desc.world);
+    TR_TRY(tr_calloc((size_t)size, sizeof *all, &all));
+    for (int i = 0; i < size; i++) all[i] = i;
+    tr_status status =
+        tr_group_open(e->desc.world, all, size, GROUP_WORLD * size, PIECE_BYTES, &e->world);
+    free(all);
+    TR_TRY(status);
+    TR_TRY(open_line(e, TR_AXIS_DP, GROUP_DP, &e->dp));
+    return open_line(e, TR_AXIS_TP, GROUP_TP, &e->tp);
+}
+
+/* This data rank's samples are a contiguous part of the batch, micro-batch after micro-batch. */
+static int64_t sample_offset(const tr_engine *e, int micro_batch) {
+    int64_t per_rank = e->desc.batch / e->desc.mesh.degree[TR_AXIS_DP];
+    return e->desc.mesh.index[TR_AXIS_DP] * per_rank + micro_batch * e->desc.micro_batch;
+}
+
+static tr_status alloc_data(tr_engine *e) {
+    tr_device *device = e->desc.device;
+    TR_TRY(tr_device_alloc(device, e->layout->token_bytes, (void **)&e->tokens));
+    TR_TRY(tr_device_alloc(device, e->layout->token_bytes, (void **)&e->labels));
+    TR_TRY(tr_device_alloc(device, sizeof *e->state, (void **)&e->state));
+    TR_TRY(tr_calloc(e->layout->token_bytes, 1, &e->host_tokens));
+    return tr_calloc(e->layout->token_bytes, 1, &e->host_labels);
+}
+
+/* The stages of this rank. */
+static tr_status make_stages(tr_engine *e) {
+    TR_TRY(tr_calloc((size_t)e->layout->placement.stages, sizeof *e->stage, &e->stage));
+    tr_layer_source source = {.state = e->state,
+                              .tokens = e->tokens,
+                              .labels = e->labels,
+                              .token_stride = e->desc.micro_batch * e->desc.model.context,
+                              .loss = tr_optimizer_loss(e->optimizer),
+                              .loss_stride = tr_optimizer_loss_stride(e->optimizer),
+                              .first_sample = sample_offset(e, 0),
+                              .sample_stride = e->desc.micro_batch};
+    for (int s = 0; s < e->layout->placement.stages; s++) {
+        if (e->layout->owner[s] != e->desc.mesh.index[TR_AXIS_PP]) continue;
+        TR_TRY(tr_layer_stage_create(e->layout->model, e->layout->first,
+                                     e->layout->placement.stages, s, &source, &e->stage[s]));
+    }
+    return TR_OK;
+}
+
+static tr_status make_optimizer(tr_engine *e) {
+    tr_optimizer_desc desc = {.device = e->desc.device,
+                              .store = e->store,
+                              .mesh = &e->desc.mesh,
+                              .dp = e->dp,
+                              .world = e->world,
+                              .state = e->state,
+                              .micro_batches = e->layout->micro_batches,
+                              .params_count = e->layout->model->params_count,
+                              .adamw = e->desc.adamw};
+    return tr_optimizer_create(&desc, &e->optimizer);
+}
+
+static tr_status on_reduce(void *context, int stage) {
+    tr_engine *e = context;
+    int local = 0;
+    for (int s = 0; s < stage; s++) local += e->layout->owner[s] == e->desc.mesh.index[TR_AXIS_PP];
+    return tr_optimizer_reduce(e->optimizer, local);
+}
+
+static tr_status on_finish_training(void *context) {
+    return tr_optimizer_finish(((tr_engine *)context)->optimizer, true);
+}
+
+static tr_status on_finish_validation(void *context) {
+    return tr_optimizer_finish(((tr_engine *)context)->optimizer, false);
+}
+
+static void on_observe(void *context, const tr_instr *instr, bool begin) {
+    tr_engine *e = context;
+    e->desc.observe(e->desc.observe_context, instr, begin);
+}
+
+static tr_status make_runners(tr_engine *e) {
+    const tr_mesh *mesh = &e->desc.mesh;
+    int pp = mesh->degree[TR_AXIS_PP], pp_rank = mesh->index[TR_AXIS_PP], *line;
+    TR_TRY(tr_calloc((size_t)pp, sizeof *line, &line));
+    tr_mesh_line(mesh, TR_AXIS_PP, line);
+    tr_status status = tr_links_open(e->desc.world, e->desc.device, &e->layout->table,
+                                     e->layout->owner, line, pp, pp_rank, &e->links);
+    free(line);
+    TR_TRY(status);
+    TR_TRY(
+        tr_device_alloc(e->desc.device, tr_layout_arena(e->layout, pp_rank), (void **)&e->arena));
+    for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
+        tr_runner_options options = {
+            .device = e->desc.device,
+            .links = e->links,
+            .program = &e->layout->program[k]->program[pp_rank],
+            .stages = e->stage,
+            .arena = e->arena,
+            .hooks = {.reduce = on_reduce,
+                      .finish = k == TR_LAYOUT_TRAIN ? on_finish_training : on_finish_validation,
+                      .observe = e->desc.observe ? on_observe : NULL,
+                      .context = e}};
+        TR_TRY(tr_runner_create(&options, &e->runner[k]));
+    }
+    return TR_OK;
+}
+
+/* Refuses what does not fit, with what it is made of. */
+static tr_status refuse_too_large(const tr_engine *e, const tr_memory_plan *plan) {
+    char parts[TR_MEMORY_TEXT];
+    if (!e->desc.memory || plan->total <= e->desc.memory) return TR_OK;
+    tr_memory_text(plan, parts);
+    return TR_FAIL(TR_ERR_FIT,
+                   "stage %d needs %s and a rank may use %.1f MiB (device.memory): raise "
+                   "parallel.pp or parallel.tp, or lower train.micro_batch (`trireme plan` says "
+                   "what fits)",
+                   e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
+}
+
+/* The layout of this rank, when it fits. Preparing and lowering are not worth their time for a
+ * model whose parameters alone do not. */
+static tr_status make_layout(tr_engine *e) {
+    const tr_engine_desc *d = &e->desc;
+    int pp_rank = d->mesh.index[TR_AXIS_PP];
+    tr_memory_plan plan;
+    tr_layout_desc desc = {.mesh = d->mesh,
+                           .model = d->model,
+                           .batch = d->batch,
+                           .micro_batch = d->micro_batch,
+                           .dtype = d->dtype,
+                           .schedule = d->schedule};
+    TR_TRY(tr_layout_create(&desc, &e->layout));
+    tr_layout_memory_known(e->layout, pp_rank, &plan);
+    TR_TRY(refuse_too_large(e, &plan));
+    TR_TRY(open_groups(e));
+    TR_TRY(tr_layout_lower(e->layout, d->device, e->tp, pp_rank));
+    TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &plan));
+    return refuse_too_large(e, &plan);
+}
+
+tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
+    tr_status status = TR_OK;
+    tr_engine *e = NULL;
+    TR_TRY(tr_calloc(1, sizeof *e, &e));
+    e->desc = *desc;
+    TR_TRY_OUT(make_layout(e));
+    TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
+                               &e->layout->placement, desc->dtype,
+                               GROUP_TIE * tr_world_size(desc->world), &e->store));
+    TR_TRY_OUT(alloc_data(e));
+    TR_TRY_OUT(make_optimizer(e));
+    TR_TRY_OUT(make_stages(e));
+    TR_TRY_OUT(make_runners(e));
+out:
+    if (status != TR_OK) tr_engine_destroy(e);
+    else *out = e;
+    return status;
+}
+
+static void device_free(tr_engine *e, void *memory) {
+    if (memory) tr_device_free(e->desc.device, memory);
+}
+
+void tr_engine_destroy(tr_engine *e) {
+    if (!e) return;
+    for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
+        tr_runner_destroy(e->runner[k]);
+    }
+    tr_links_close(e->links);
+    for (int s = 0; e->stage && s < e->layout->placement.stages; s++)
+        if (e->stage[s]) e->stage[s]->ops->destroy(e->stage[s]);
+    tr_optimizer_destroy(e->optimizer);
+    tr_store_destroy(e->store);
+    tr_group_close(e->tp);
+    tr_group_close(e->dp);
+    tr_group_close(e->world);
+    tr_layout_destroy(e->layout);
+    device_free(e, e->arena);
+    device_free(e, e->tokens);
+    device_free(e, e->labels);
+    device_free(e, e->state);
+    free(e->stage);
+    free(e->host_tokens);
+    free(e->host_labels);
+    free(e);
+}
+
+/* This rank's samples of the batch that begins at global sample `first`. */
+static tr_status load_samples(tr_engine *e, bool validation, int64_t first) {
+    tr_stream *stream = tr_device_compute(e->desc.device);
+    int64_t context = e->desc.model.context, row = 0;
+    for (int mb = 0; mb < e->layout->micro_batches; mb++)
+        for (int64_t i = 0; i < e->desc.micro_batch; i++, row++)
+            TR_TRY(e->desc.fetch(e->desc.fetch_context, validation,
+                                 first + sample_offset(e, mb) + i, e->host_tokens + row * context,
+                                 e->host_labels + row * context));
+    TR_TRY(tr_stream_copy(stream, e->tokens, e->host_tokens, e->layout->token_bytes));
+    return tr_stream_copy(stream, e->labels, e->host_labels, e->layout->token_bytes);
+}
+
+static tr_status read_result(tr_engine *e, tr_step_result *out) {
+    tr_stream *stream = tr_device_compute(e->desc.device);
+    TR_TRY(tr_stream_copy(stream, &e->host, e->state, sizeof e->host));
+    TR_TRY(tr_stream_sync(stream)); /* the host reads what the copy wrote */
+    *out = (tr_step_result){.loss = e->host.loss,
+                            .grad_norm = e->host.grad_norm,
+                            .tokens = e->host.valid,
+                            .finite = !e->host.skip};
+    return TR_OK;
+}
+
+tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int64_t first_sample,
+                         float lr, bool stop, tr_step_result *out) {
+    tr_stream *stream = tr_device_compute(e->desc.device);
+    const tr_adamw_config *adamw = &e->desc.adamw;
+    e->host = (tr_step_state){
+        .seed = e->desc.seed,
+        .step = step,
+        .first_sample = first_sample,
+        .train = 1,
+        .loss_scale = 1,
+        .lr = lr,
+        .bias_correction1 = (float)(1 - pow((double)adamw->beta1, (double)optimizer_step)),
+        .bias_correction2 = (float)(1 - pow((double)adamw->beta2, (double)optimizer_step)),
+        .max_norm = e->desc.max_norm};
+    TR_TRY(tr_stream_copy(stream, e->state, &e->host, sizeof e->host));
+    TR_TRY(load_samples(e, false, first_sample));
+    TR_TRY(tr_optimizer_begin(e->optimizer));
+    if (stop) TR_TRY(tr_optimizer_request_stop(e->optimizer));
+    TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
+    TR_TRY(read_result(e, out));
+    return tr_optimizer_stop_requested(e->optimizer, &out->stop);
+}
+
+tr_status tr_engine_validate(tr_engine *e, int64_t batches, double *loss) {
+    tr_stream *stream = tr_device_compute(e->desc.device);
+    double sum = 0, tokens = 0;
+    for (int64_t b = 0; b < batches; b++) {
+        tr_step_result result;
+        e->host = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
+        TR_TRY(tr_stream_copy(stream, e->state, &e->host, sizeof e->host));
+        TR_TRY(load_samples(e, true, b * e->desc.batch));
+        TR_TRY(tr_optimizer_begin(e->optimizer));
+        TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
+        TR_TRY(read_result(e, &result));
+        sum += result.loss * result.tokens;
+        tokens += result.tokens;
+    }
+    *loss = tokens > 0 ? sum / tokens : NAN;
+    return TR_OK;
+}
+
+tr_store *tr_engine_store(tr_engine *e) {
+    return e->store;
+}
+
+const tr_model *tr_engine_model(const tr_engine *e) {
+    return e->layout->model;
+}
+
+const tr_program_set *tr_engine_programs(const tr_engine *e) {
+    return e->layout->program[TR_LAYOUT_TRAIN];
+}
+
+const tr_stage_table *tr_engine_table(const tr_engine *e) {
+    return &e->layout->table;
+}
+
+void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
+    const tr_layout *l = e->layout;
+    int pp_rank = e->desc.mesh.index[TR_AXIS_PP];
+    *out = (tr_memory_plan){
+        .parameters = e->store->value_bytes,
+        .gradients = e->store->grad_bytes,
+        .optimizer = e->store->state_bytes,
+        .arena = tr_layout_arena(l, pp_rank),
+        .live_peak = l->program[TR_LAYOUT_TRAIN]->program[pp_rank].live_peak_bytes,
+        .transfers = tr_links_bytes(&l->table, l->owner, e->desc.mesh.degree[TR_AXIS_PP], pp_rank),
+        .data = 2 * tr_align_up(l->token_bytes) + tr_align_up(sizeof *e->state) +
+                tr_optimizer_bytes(e->optimizer)};
+    out->total =
+        out->parameters + out->gradients + out->optimizer + out->arena + out->transfers + out->data;
+}
+
+void tr_engine_cut(const tr_engine *e, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int s = 0; s < e->layout->placement.stages && used < size; s++) {
+        int n = snprintf(text + used, size - used, "%s%d-%d", s ? " | " : "", e->layout->first[s],
+                         e->layout->first[s + 1] - 1);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}

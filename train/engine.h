@@ -1,0 +1,67 @@
+/* The engine of one rank: model, stages, program, memory and optimizer, put together for one
+ * layout. It takes training and validation steps; it knows no files and no config. */
+#pragma once
+
+#include "comm/mesh.h"
+#include "pipeline/run.h"
+#include "train/layout.h"
+#include "train/optimizer.h"
+#include "train/store.h"
+
+/* One sample: context tokens and labels (-1: does not count) of global sample `sample`. */
+typedef tr_status (*tr_fetch_fn)(void *context, bool validation, int64_t sample, int32_t *tokens,
+                                 int32_t *labels);
+
+typedef struct tr_engine_desc {
+    tr_world *world;
+    tr_device *device;
+    tr_mesh mesh;
+    tr_model_config model;
+    int64_t batch, micro_batch; /* sequences of a whole step; of one micro-batch on one data rank */
+    tr_dtype dtype;
+    /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
+    const tr_schedule *schedule;
+    uint64_t seed;
+    float max_norm; /* 0: no clipping */
+    tr_adamw_config adamw;
+    size_t memory; /* bytes that this rank may plan; 0: no limit */
+    tr_fetch_fn fetch;
+    void *fetch_context;
+    /* Told of every instruction of a program, before and after: the watchdog's board. May be NULL.
+     */
+    void (*observe)(void *context, const tr_instr *instr, bool begin);
+    void *observe_context;
+} tr_engine_desc;
+
+typedef struct tr_step_result {
+    double loss, grad_norm; /* nats a token; of the mean gradient */
+    double tokens;          /* that counted */
+    bool finite;            /* false: nothing was changed */
+    bool stop;              /* a rank asked to stop */
+} tr_step_result;
+
+typedef struct tr_engine tr_engine;
+
+/* Collective over the world. Memory is allocated once, here; parameters have no values yet.
+ * TR_ERR_FIT, before any of it is allocated, when the plan's total is more than desc->memory.
+ * TR_ERR_CONFIG for sizes that do not go together. */
+tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out);
+void tr_engine_destroy(tr_engine *engine);
+
+/* One training step. `step` is from 1; `lr` of this step; optimizer_step counts steps not skipped,
+ * this one included. stop: this rank asks all to stop after the step. Collective. */
+tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
+                         int64_t first_sample, float lr, bool stop, tr_step_result *out);
+/* Mean loss of `batches` whole batches of validation samples from 0. Collective. */
+tr_status tr_engine_validate(tr_engine *engine, int64_t batches, double *loss);
+
+tr_store *tr_engine_store(tr_engine *engine);
+const tr_model *tr_engine_model(const tr_engine *engine);
+/* The training step's programs of the pipeline line. */
+const tr_program_set *tr_engine_programs(const tr_engine *engine);
+/* Computed costs of the stages, and the edges between them. */
+const tr_stage_table *tr_engine_table(const tr_engine *engine);
+/* What was allocated; tr_layout_memory says the same before. */
+void tr_engine_plan(const tr_engine *engine, tr_memory_plan *out);
+/* "0-3 | 4-6 | ...": the layers of each stage; at most `size` bytes. */
+void tr_engine_cut(const tr_engine *engine, char *text, size_t size);

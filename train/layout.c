@@ -1,0 +1,176 @@
+#include "train/layout.h"
+
+#include "base/memory.h"
+#include "partition/cut.h"
+#include "pipeline/layer_stage.h"
+#include "pipeline/run.h"
+#include "train/optimizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Bytes of the tokens, or of the labels, of a step on one data rank; checked, because nothing has
+ * bounded their product yet. */
+static tr_status count_tokens(tr_layout *l) {
+    const tr_layout_desc *d = &l->desc;
+    int64_t micro_batches = d->batch / d->mesh.degree[TR_AXIS_DP] / d->micro_batch, tokens;
+    if (micro_batches < 1 || micro_batches > INT32_MAX ||
+        __builtin_mul_overflow(micro_batches * d->micro_batch, d->model.context, &tokens) ||
+        !tr_mul_size((size_t)tokens, sizeof(int32_t), &l->token_bytes) ||
+        l->token_bytes > SIZE_MAX / 8)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "train.batch %lld of %lld tokens cannot be cut into micro-batches of %lld",
+                       (long long)d->batch, (long long)d->model.context, (long long)d->micro_batch);
+    l->micro_batches = (int)micro_batches;
+    return TR_OK;
+}
+
+static tr_status check_schedule(const tr_layout *l) {
+    const tr_schedule *s = l->desc.schedule;
+    int pp = l->desc.mesh.degree[TR_AXIS_PP];
+    if (s->forward_only)
+        return TR_FAIL(TR_ERR_CONFIG, "schedule %s has no backward: it cannot train", s->name);
+    if (s->ranks != pp || s->micro_batches != l->micro_batches)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "schedule %s is of %d ranks and %d micro-batches, not of %d and %d", s->name,
+                       s->ranks, s->micro_batches, pp, l->micro_batches);
+    if (s->stages > l->desc.model.layers)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "schedule %s has %d stages, and model.layers is %lld: a stage needs a layer",
+                       s->name, s->stages, (long long)l->desc.model.layers);
+    return TR_OK;
+}
+
+static tr_status make_model(tr_layout *l) {
+    const tr_layout_desc *d = &l->desc;
+    tr_model_shape shape = {.batch = d->micro_batch,
+                            .seq = d->model.context,
+                            .dtype = d->dtype,
+                            .tp_rank = d->mesh.index[TR_AXIS_TP],
+                            .tp_size = d->mesh.degree[TR_AXIS_TP]};
+    return tr_model_create(&d->model, &shape, &l->model);
+}
+
+/* Cuts the layers into the schedule's stages. */
+static tr_status place_layers(tr_layout *l) {
+    int stages = l->desc.schedule->stages, n = l->model->count;
+    double *cost;
+    bool *block;
+    TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
+    TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
+    TR_TRY(tr_calloc((size_t)n, sizeof *cost, &cost));
+    tr_status status = tr_calloc((size_t)n, sizeof *block, &block);
+    if (status != TR_OK) {
+        free(cost);
+        return status;
+    }
+    for (int i = 0; i < n; i++) {
+        const tr_layer *layer = l->model->layers[i];
+        cost[i] = layer->flops_f + layer->flops_i + layer->flops_w;
+        block[i] = !layer->takes_tokens && !layer->makes_loss;
+    }
+    status = tr_cut_balanced(cost, block, n, stages, l->first);
+    free(block);
+    free(cost);
+    TR_TRY(status);
+    for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
+    l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
+    return TR_OK;
+}
+
+tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
+    tr_status status = TR_OK;
+    tr_layout *l = NULL;
+    TR_TRY(tr_calloc(1, sizeof *l, &l));
+    l->desc = *desc;
+    TR_TRY_OUT(count_tokens(l));
+    TR_TRY_OUT(check_schedule(l));
+    TR_TRY_OUT(make_model(l));
+    TR_TRY_OUT(place_layers(l));
+out:
+    if (status != TR_OK) tr_layout_destroy(l);
+    else *out = l;
+    return status;
+}
+
+void tr_layout_destroy(tr_layout *l) {
+    if (!l) return;
+    for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) tr_program_set_destroy(l->program[k]);
+    tr_model_destroy(l->model);
+    tr_layer_table_free(&l->table);
+    free(l->first);
+    free(l->owner);
+    free(l);
+}
+
+static tr_status prepare_layers(tr_layout *l, tr_device *device, tr_group *tp, int pp_rank) {
+    tr_layer_env env = {.device = device,
+                        .tp = tp,
+                        .batch = l->desc.micro_batch,
+                        .seq = l->desc.model.context,
+                        .dtype = l->desc.dtype};
+    for (int s = 0; s < l->placement.stages; s++) {
+        if (pp_rank >= 0 && l->owner[s] != pp_rank) continue;
+        for (int i = l->first[s]; i < l->first[s + 1]; i++)
+            TR_TRY(l->model->layers[i]->ops->prepare(l->model->layers[i], &env));
+    }
+    return TR_OK;
+}
+
+tr_status tr_layout_lower(tr_layout *l, tr_device *device, tr_group *tp, int pp_rank) {
+    tr_schedule *forward = NULL;
+    TR_TRY(prepare_layers(l, device, tp, pp_rank));
+    TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
+    TR_TRY(tr_schedule_forward_of(l->desc.schedule, l->micro_batches, &forward));
+    tr_status status = tr_lower(l->desc.schedule, &l->table, 0, &l->program[TR_LAYOUT_TRAIN]);
+    if (status == TR_OK) status = tr_lower(forward, &l->table, 0, &l->program[TR_LAYOUT_VALIDATE]);
+    tr_schedule_destroy(forward);
+    return status;
+}
+
+size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
+    size_t most = 0;
+    for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) {
+        size_t bytes = l->program[k]->program[pp_rank].arena_bytes;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out) {
+    *out = (tr_memory_plan){.data = 2 * tr_align_up(l->token_bytes) +
+                                    tr_align_up(sizeof(tr_step_state))};
+    tr_store_bytes(l->model, &l->placement, pp_rank, l->desc.dtype, &out->parameters,
+                   &out->gradients, &out->optimizer);
+    out->total = out->parameters + out->gradients + out->optimizer + out->data;
+}
+
+tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, int dp_rank,
+                           tr_memory_plan *out) {
+    tr_mesh mesh = l->desc.mesh;
+    size_t optimizer;
+    mesh.index[TR_AXIS_PP] = pp_rank;
+    mesh.index[TR_AXIS_DP] = dp_rank;
+    TR_TRY(tr_optimizer_measure(device, l->model, &l->placement, &mesh, l->desc.dtype,
+                                l->micro_batches, &optimizer));
+    tr_layout_memory_known(l, pp_rank, out);
+    out->data += optimizer;
+    out->transfers = tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);
+    out->arena = tr_layout_arena(l, pp_rank);
+    out->live_peak = l->program[TR_LAYOUT_TRAIN]->program[pp_rank].live_peak_bytes;
+    out->total += optimizer + out->arena + out->transfers;
+    return TR_OK;
+}
+
+void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
+    const double mib = 1 << 20;
+    char activations[64] = "and activations";
+    if (p->arena)
+        (void)snprintf(activations, sizeof activations, "transfers %.1f, activations %.1f",
+                       (double)p->transfers / mib, (double)p->arena / mib);
+    (void)snprintf(text, TR_MEMORY_TEXT,
+                   "%s%.1f MiB (parameters %.1f, gradients %.1f, optimizer %.1f, data %.1f, %s)",
+                   p->arena ? "" : "more than ", (double)p->total / mib,
+                   (double)p->parameters / mib, (double)p->gradients / mib,
+                   (double)p->optimizer / mib, (double)p->data / mib, activations);
+}

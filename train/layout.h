@@ -1,0 +1,62 @@
+/* A model laid out on a mesh by a schedule: the cut into stages, the lowered programs and the bytes
+ * that every rank will take, all before anything is allocated. */
+#pragma once
+
+#include "comm/mesh.h"
+#include "pipeline/lower.h"
+#include "train/store.h"
+
+typedef struct tr_layout_desc {
+    tr_mesh mesh; /* its tensor index says whose share of the layers this is */
+    tr_model_config model;
+    int64_t batch, micro_batch; /* sequences of a whole step; of one micro-batch on one data rank */
+    tr_dtype dtype;
+    /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
+    const tr_schedule *schedule;
+} tr_layout_desc;
+
+enum { TR_LAYOUT_TRAIN, TR_LAYOUT_VALIDATE, TR_LAYOUT_PROGRAMS };
+
+typedef struct tr_layout {
+    tr_layout_desc desc;
+    int micro_batches;  /* of a step on one data rank */
+    size_t token_bytes; /* of a step's tokens on one data rank, and of its labels */
+    tr_model *model;
+    int *first, *owner; /* [stages + 1], [stages]: what placement points to */
+    tr_placement placement;
+    tr_stage_table table;                        /* after tr_layout_lower */
+    tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower */
+} tr_layout;
+
+/* Planned device bytes of one rank by class. */
+typedef struct tr_memory_plan {
+    size_t parameters, gradients, optimizer, arena;
+    size_t transfers; /* landing buffers of messages */
+    size_t data;      /* tokens, and what the ranks exchange once a step */
+    size_t live_peak; /* of the arena */
+    size_t total;
+} tr_memory_plan;
+
+/* The model without memory, cut into the schedule's stages, balanced by FLOPs. TR_ERR_CONFIG for
+ * sizes that do not go together. Release with tr_layout_destroy. */
+tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);
+void tr_layout_destroy(tr_layout *layout);
+
+/* Prepares the layers of pipeline rank pp_rank, or of every rank when it is below 0 (the operators'
+ * scratch is part of the arena, and prepare alone knows it), and lowers the step and its
+ * validation. tp: as tr_layer_env says. Called once. */
+tr_status tr_layout_lower(tr_layout *layout, tr_device *device, tr_group *tp, int pp_rank);
+
+/* What does not depend on prepared layers: parameters, gradients, optimizer state, tokens. */
+void tr_layout_memory_known(const tr_layout *layout, int pp_rank, tr_memory_plan *out);
+/* Everything that the rank at pipeline index pp_rank and data index dp_rank will take, to the byte.
+ * Its layers have been prepared by tr_layout_lower. */
+tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
+                           tr_memory_plan *out);
+/* Arena of a pipeline rank: training and validation never run at once and share one. */
+size_t tr_layout_arena(const tr_layout *layout, int pp_rank);
+
+/* "12.3 MiB (parameters 1.0, gradients ...)"; "more than" in front, and no number of activations,
+ * as long as the arena is not known. */
+enum { TR_MEMORY_TEXT = 192 };
+void tr_memory_text(const tr_memory_plan *plan, char text[TR_MEMORY_TEXT]);

@@ -1,0 +1,167 @@
+#include "train/metrics.h"
+
+#include "base/memory.h"
+#include "train/append.h"
+#include "train/tensorboard.h"
+
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_SIZE = TR_CONFIG_PATH + 64 };
+
+struct tr_metrics {
+    tr_append lines, events;
+};
+
+static tr_status make_directory(const char *path) {
+    char part[TR_CONFIG_PATH];
+    for (const char *end = path; *end;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
+        if (mkdir(part, 0755) && errno != EEXIST)
+            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s (log.dir)", part,
+                           strerror(errno));
+    }
+    struct stat info;
+    if (stat(path, &info) || !S_ISDIR(info.st_mode))
+        return TR_FAIL(TR_ERR_IO, "'%s' is no directory (log.dir)", path);
+    return TR_OK;
+}
+
+/* True when the directory holds anything. */
+static bool has_entries(const char *path) {
+    DIR *directory = opendir(path);
+    if (!directory) return false;
+    int found = 0;
+    for (struct dirent *e; (e = readdir(directory));) found += e->d_name[0] != '.';
+    (void)closedir(directory);
+    return found > 0;
+}
+
+static tr_status refuse_another_run(const char *dir) {
+    char lines[PATH_SIZE], checkpoints[PATH_SIZE];
+    struct stat info;
+    (void)snprintf(lines, sizeof lines, "%s/metrics.jsonl", dir);
+    (void)snprintf(checkpoints, sizeof checkpoints, "%s/ckpt", dir);
+    if (has_entries(checkpoints))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "'%s' holds another run: continue it with --resume, or choose another "
+                       "directory with log.dir=...",
+                       dir);
+    if (stat(lines, &info) == 0 && info.st_size > 0)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "'%s' holds a run without a checkpoint: remove it, or "
+                       "choose another directory with log.dir=...",
+                       dir);
+    return TR_OK;
+}
+
+/* Through a temporary file, so that a full disk cannot take the config away. */
+static tr_status write_config(const tr_config *config) {
+    char path[PATH_SIZE], temporary[PATH_SIZE + 8];
+    (void)snprintf(path, sizeof path, "%s/config.yaml", config->log.dir);
+    (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *f = fopen(temporary, "w");
+    if (!f) return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    tr_status status = tr_config_print(config, f);
+    if (fclose(f) != 0 && status == TR_OK)
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    if (status == TR_OK && rename(temporary, path))
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    if (status != TR_OK) (void)unlink(temporary);
+    return status;
+}
+
+/* The step of a line; -1 when it is no record. */
+static int64_t line_step(const char *line) {
+    cJSON *record = cJSON_Parse(line);
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(record, "step");
+    int64_t n = cJSON_IsNumber(step) ? (int64_t)step->valuedouble : -1;
+    cJSON_Delete(record);
+    return n;
+}
+
+/* Bytes of the file up to the first line that is cut short, no record, or of a later step. */
+static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes) {
+    *bytes = 0;
+    FILE *f = fopen(path, "r");
+    if (!f && errno == ENOENT) return TR_OK;
+    if (!f) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(errno));
+    char *line = NULL;
+    size_t size = 0;
+    for (ssize_t n; (n = getline(&line, &size, f)) > 0 && line[n - 1] == '\n'; *bytes += n) {
+        int64_t step = line_step(line);
+        if (step < 0 || step > last_step) break;
+    }
+    free(line);
+    (void)fclose(f);
+    return TR_OK;
+}
+
+tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out) {
+    const char *dir = config->log.dir;
+    char path[PATH_SIZE];
+    int64_t keep = 0;
+    TR_TRY(make_directory(dir));
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (resume_step < 0) TR_TRY(refuse_another_run(dir));
+    else TR_TRY(kept_length(path, resume_step, &keep));
+    TR_TRY(write_config(config));
+
+    tr_metrics *m;
+    TR_TRY(tr_calloc(1, sizeof *m, &m));
+    m->lines.fd = m->events.fd = -1;
+    tr_status status = tr_append_open(path, keep, &m->lines);
+    if (status == TR_OK) status = tr_tb_open(dir, &m->events);
+    if (status != TR_OK) {
+        tr_metrics_close(m);
+        TR_TRY(status);
+    }
+    *out = m;
+    return TR_OK;
+}
+
+tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
+    const struct {
+        const char *name;
+        double value;
+        bool known;
+    } entry[] = {
+        {"loss", record->loss, true},
+        {"grad_norm", record->grad_norm, true},
+        {"lr", record->lr, true},
+        {"tokens_per_s", record->tokens_per_s, true},
+        {"val_loss", record->val_loss, !isnan(record->val_loss)},
+    };
+    char line[512];
+    int used = snprintf(line, sizeof line, "{\"step\":%" PRId64, record->step);
+    for (size_t i = 0; i < sizeof entry / sizeof *entry; i++) {
+        if (!entry[i].known) continue;
+        char number[40] = "null";
+        if (isfinite(entry[i].value))
+            (void)snprintf(number, sizeof number, "%.17g", entry[i].value);
+        used +=
+            snprintf(line + used, sizeof line - (size_t)used, ",\"%s\":%s", entry[i].name, number);
+    }
+    used += snprintf(line + used, sizeof line - (size_t)used, "}\n");
+    TR_TRY(tr_append_write(&m->lines, line, (size_t)used));
+    for (size_t i = 0; i < sizeof entry / sizeof *entry; i++)
+        if (entry[i].known)
+            TR_TRY(tr_tb_scalar(&m->events, record->step, entry[i].name, entry[i].value));
+    return TR_OK;
+}
+
+void tr_metrics_close(tr_metrics *metrics) {
+    if (!metrics) return;
+    tr_append_close(&metrics->lines);
+    tr_append_close(&metrics->events);
+    free(metrics);
+}

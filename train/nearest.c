@@ -1,0 +1,47 @@
+#include "train/nearest.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { LONGEST = 63 };
+
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+int tr_edit_distance(const char *a, const char *b) {
+    int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
+    int row[3][LONGEST + 1];
+    int *before = row[0], *last = row[1], *now = row[2];
+    for (int j = 0; j <= m; j++) last[j] = j;
+    memcpy(before, last, sizeof row[0]);
+    for (int i = 1; i <= n; i++) {
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int cost = a[i - 1] != b[j - 1];
+            now[j] = min_int(min_int(last[j], now[j - 1]) + 1, last[j - 1] + cost);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = min_int(now[j], before[j - 2] + 1);
+        }
+        int *oldest = before;
+        before = last;
+        last = now;
+        now = oldest;
+    }
+    return last[m];
+}
+
+int tr_nearest(const char *word, const char *(*name)(const void *names, int index),
+               const void *names, int count) {
+    int best = -1, best_distance = 0;
+    for (int i = 0; i < count; i++) {
+        int d = tr_edit_distance(word, name(names, i));
+        if (best < 0 || d < best_distance) {
+            best = i;
+            best_distance = d;
+        }
+    }
+    int length = (int)strnlen(word, LONGEST);
+    int allowed = length / 3 > 2 ? length / 3 : 2;
+    return best >= 0 && best_distance <= allowed && best_distance < length ? best : -1;
+}

@@ -1,0 +1,262 @@
+#include "train/optimizer.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+typedef struct slot_ops {
+    tr_op *tie;   /* adds this shared use's gradient to use 0's */
+    tr_op *sumsq; /* NULL where another rank counts the parameter */
+    tr_op *adamw; /* NULL for a shared use */
+} slot_ops;
+
+struct tr_optimizer {
+    tr_optimizer_desc desc;
+    slot_ops *ops; /* [store->slots] */
+    tr_op *finish;
+    double *vector; /* device: losses, norms, stop */
+    int64_t losses, norms, length;
+    void *scratch;
+    size_t bytes;
+};
+
+static double *norm_entry(tr_optimizer *o, int slot) {
+    const tr_mesh *mesh = o->desc.mesh;
+    return o->vector + 2 * o->losses +
+           (int64_t)o->desc.store->slot[slot].param->index * mesh->degree[TR_AXIS_TP] +
+           mesh->index[TR_AXIS_TP];
+}
+
+/* A replicated parameter is counted once: by the pipeline rank of use 0, by data rank 0, and by
+ * tensor rank 0 unless it is split. */
+static bool counts_norm(const tr_mesh *mesh, const tr_param *param) {
+    bool split = !(param->replicated & TR_AXIS_BIT(TR_AXIS_TP));
+    return param->use == 0 && mesh->index[TR_AXIS_DP] == 0 &&
+           (split || mesh->index[TR_AXIS_TP] == 0);
+}
+
+static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scratch, tr_op **out) {
+    TR_TRY(tr_op_prepare(device, desc, out));
+    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
+    return TR_OK;
+}
+
+/* What a parameter's operators depend on, beside itself. */
+typedef struct setting {
+    tr_device *device;
+    const tr_mesh *mesh;
+    tr_dtype dtype;
+    tr_adamw_config adamw;
+} setting;
+
+/* shares: this use's gradient goes to use 0 on the same rank. */
+static tr_status prepare_param(const setting *x, const tr_param *param, bool shares,
+                               size_t *scratch, slot_ops *ops) {
+    int64_t count = param->count;
+    const tr_adamw_config *adamw = &x->adamw;
+    if (shares) {
+        tr_op_desc add = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = TR_F32}};
+        return prepare(x->device, &add, scratch, &ops->tie);
+    }
+    tr_op_desc step = {.kind = TR_OP_ADAMW,
+                       .adamw = {.count = count,
+                                 .beta1 = adamw->beta1,
+                                 .beta2 = adamw->beta2,
+                                 .eps = adamw->eps,
+                                 .weight_decay = param->decay ? adamw->weight_decay : 0,
+                                 .dtype = x->dtype}};
+    TR_TRY(prepare(x->device, &step, scratch, &ops->adamw));
+    if (!counts_norm(x->mesh, param)) return TR_OK;
+    tr_op_desc square = {.kind = TR_OP_SUMSQ, .sumsq = {.count = count}};
+    return prepare(x->device, &square, scratch, &ops->sumsq);
+}
+
+static void release(slot_ops *ops) {
+    tr_op_release(ops->tie);
+    tr_op_release(ops->sumsq);
+    tr_op_release(ops->adamw);
+}
+
+/* The lengths of the shared vector. */
+static void size_vector(tr_optimizer *o, const tr_mesh *mesh, int micro_batches, int params_count) {
+    o->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches;
+    o->norms = (int64_t)params_count * mesh->degree[TR_AXIS_TP];
+    o->length = 2 * o->losses + o->norms + 1;
+}
+
+/* With room behind it for the losses that do not count. */
+static size_t vector_bytes(const tr_optimizer *o) {
+    return (size_t)(o->length + 2) * sizeof(double);
+}
+
+static tr_status prepare_finish(tr_optimizer *o, tr_device *device, size_t *scratch) {
+    tr_op_desc finish = {.kind = TR_OP_STEP_FINISH,
+                         .step_finish = {.losses = o->losses, .norms = o->norms}};
+    return prepare(device, &finish, scratch, &o->finish);
+}
+
+typedef struct measure {
+    setting setting;
+    size_t scratch;
+} measure;
+
+static tr_status measure_param(void *context, tr_param *param, bool shares) {
+    measure *sum = context;
+    slot_ops ops = {0};
+    tr_status status = prepare_param(&sum->setting, param, shares, &sum->scratch, &ops);
+    release(&ops);
+    return status;
+}
+
+tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
+                               const tr_placement *placement, const tr_mesh *mesh, tr_dtype dtype,
+                               int micro_batches, size_t *bytes) {
+    measure sum = {.setting = {.device = device, .mesh = mesh, .dtype = dtype}};
+    tr_optimizer o = {0};
+    size_vector(&o, mesh, micro_batches, model->params_count);
+    TR_TRY(tr_store_visit(model, placement, mesh->index[TR_AXIS_PP], measure_param, &sum));
+    TR_TRY(prepare_finish(&o, device, &sum.scratch));
+    tr_op_release(o.finish);
+    *bytes = tr_align_up(vector_bytes(&o)) + tr_align_up(sum.scratch);
+    return TR_OK;
+}
+
+tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out) {
+    tr_status status = TR_OK;
+    tr_optimizer *o = NULL;
+    size_t scratch = 0;
+    setting x = {.device = desc->device,
+                 .mesh = desc->mesh,
+                 .dtype = desc->store->dtype,
+                 .adamw = desc->adamw};
+    TR_TRY(tr_calloc(1, sizeof *o, &o));
+    o->desc = *desc;
+    size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
+    TR_TRY_OUT(tr_device_alloc(desc->device, vector_bytes(o), (void **)&o->vector));
+    TR_TRY_OUT(tr_calloc((size_t)desc->store->slots, sizeof *o->ops, &o->ops));
+    for (int i = 0; i < desc->store->slots; i++) {
+        const tr_slot *slot = &desc->store->slot[i];
+        TR_TRY_OUT(prepare_param(&x, slot->param, slot->shares >= 0, &scratch, &o->ops[i]));
+    }
+    TR_TRY_OUT(prepare_finish(o, desc->device, &scratch));
+    if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, scratch, &o->scratch));
+    o->bytes = tr_align_up(vector_bytes(o)) + tr_align_up(scratch);
+out:
+    if (status != TR_OK) tr_optimizer_destroy(o);
+    else *out = o;
+    return status;
+}
+
+void tr_optimizer_destroy(tr_optimizer *o) {
+    if (!o) return;
+    for (int i = 0; o->ops && i < o->desc.store->slots; i++) release(&o->ops[i]);
+    tr_op_release(o->finish);
+    if (o->vector) tr_device_free(o->desc.device, o->vector);
+    if (o->scratch) tr_device_free(o->desc.device, o->scratch);
+    free(o->ops);
+    free(o);
+}
+
+size_t tr_optimizer_bytes(const tr_optimizer *o) {
+    return o->bytes;
+}
+
+tr_status tr_optimizer_begin(tr_optimizer *o) {
+    tr_stream *stream = tr_device_compute(o->desc.device);
+    TR_TRY(tr_stream_zero(stream, o->desc.store->grads, o->desc.store->grad_bytes));
+    return tr_stream_zero(stream, o->vector, (size_t)o->length * sizeof(double));
+}
+
+/* Tensor ranks compute the same losses: rank 0's count, the others' go behind the vector. */
+double *tr_optimizer_loss(tr_optimizer *o) {
+    const tr_mesh *mesh = o->desc.mesh;
+    if (mesh->index[TR_AXIS_TP] != 0) return o->vector + o->length;
+    return o->vector + 2 * (int64_t)mesh->index[TR_AXIS_DP] * o->desc.micro_batches;
+}
+
+int64_t tr_optimizer_loss_stride(const tr_optimizer *o) {
+    return o->desc.mesh->index[TR_AXIS_TP] != 0 ? 0 : 2;
+}
+
+tr_status tr_optimizer_request_stop(tr_optimizer *o) {
+    const double one = 1;
+    tr_stream *stream = tr_device_compute(o->desc.device);
+    TR_TRY(tr_stream_copy(stream, o->vector + o->length - 1, &one, sizeof one));
+    return tr_stream_sync(stream); /* `one` lives on this stack */
+}
+
+tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
+    const tr_span *span = &o->desc.store->stage_grad[local_stage];
+    return tr_group_all_reduce(o->desc.dp, tr_device_compute(o->desc.device), span->data,
+                               span->count, TR_F32, TR_REDUCE_SUM);
+}
+
+/* Both kinds of tie add use 1 to use 0, so the sum has the same bits wherever the uses live. */
+static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
+    tr_store *store = o->desc.store;
+    for (int i = 0; i < store->slots; i++) {
+        tr_slot *slot = &store->slot[i];
+        if (slot->tie)
+            TR_TRY(tr_group_all_reduce(slot->tie, stream, slot->param->grad, slot->param->count,
+                                       TR_F32, TR_REDUCE_SUM));
+        if (!o->ops[i].tie) continue;
+        float *first = store->slot[slot->shares].param->grad;
+        tr_op_args args = {
+            .t = {[TR_ADD_A] = first, [TR_ADD_B] = slot->param->grad, [TR_ADD_Y] = first},
+            .scratch = o->scratch};
+        TR_TRY(tr_op_run(o->ops[i].tie, stream, &args));
+    }
+    return TR_OK;
+}
+
+static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
+    for (int i = 0; i < o->desc.store->slots; i++) {
+        if (!o->ops[i].sumsq) continue;
+        tr_op_args args = {.t = {[TR_SUMSQ_X] = o->desc.store->slot[i].param->grad,
+                                 [TR_SUMSQ_OUT] = norm_entry(o, i)},
+                           .scratch = o->scratch};
+        TR_TRY(tr_op_run(o->ops[i].sumsq, stream, &args));
+    }
+    return TR_OK;
+}
+
+static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
+    for (int i = 0; i < o->desc.store->slots; i++) {
+        if (!o->ops[i].adamw) continue;
+        const tr_slot *slot = &o->desc.store->slot[i];
+        tr_op_args args = {.t = {[TR_ADAMW_GRAD] = slot->param->grad,
+                                 [TR_ADAMW_MASTER] = slot->master,
+                                 [TR_ADAMW_M] = slot->m,
+                                 [TR_ADAMW_V] = slot->v,
+                                 [TR_ADAMW_VALUE] = slot->param->value},
+                           .scratch = o->scratch,
+                           .state = o->desc.state};
+        TR_TRY(tr_op_run(o->ops[i].adamw, stream, &args));
+    }
+    return TR_OK;
+}
+
+tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
+    tr_stream *stream = tr_device_compute(o->desc.device);
+    if (update) {
+        TR_TRY(sum_ties(o, stream));
+        TR_TRY(take_norms(o, stream));
+    }
+    TR_TRY(tr_group_all_reduce(o->desc.world, stream, o->vector, o->length, TR_F64, TR_REDUCE_SUM));
+    tr_op_args args = {.t = {[TR_STEP_FINISH_LOSSES] = o->vector,
+                             [TR_STEP_FINISH_NORMS] = o->vector + 2 * o->losses,
+                             [TR_STEP_FINISH_STATE] = o->desc.state},
+                       .scratch = o->scratch,
+                       .state = o->desc.state};
+    TR_TRY(tr_op_run(o->finish, stream, &args));
+    return update ? update_parameters(o, stream) : TR_OK;
+}
+
+tr_status tr_optimizer_stop_requested(tr_optimizer *o, bool *out) {
+    double stop;
+    tr_stream *stream = tr_device_compute(o->desc.device);
+    TR_TRY(tr_stream_copy(stream, &stop, o->vector + o->length - 1, sizeof stop));
+    TR_TRY(tr_stream_sync(stream));
+    *out = stop > 0;
+    return TR_OK;
+}

@@ -1,0 +1,53 @@
+/* The end of a step: gradients summed over the data group and over tied uses, the squared norm, the
+ * clip factor, AdamW. Everything is stream-ordered and reads what changes from the step state.
+ *
+ * One FP64 vector carries all that the ranks must know of each other, reduced once a step over the
+ * world: losses [dp][micro-batches][2], norms [parameters][tp], and a stop request. Each entry is
+ * written by one rank and is zero elsewhere, so the sum is exact, and every rank adds the entries
+ * in the same order: the result does not depend on the cut. */
+#pragma once
+
+#include "train/store.h"
+
+typedef struct tr_adamw_config {
+    float beta1, beta2, eps, weight_decay;
+} tr_adamw_config;
+
+typedef struct tr_optimizer tr_optimizer;
+
+typedef struct tr_optimizer_desc {
+    tr_device *device;
+    tr_store *store;
+    const tr_mesh *mesh;
+    tr_group *dp, *world;
+    tr_step_state *state; /* device memory */
+    int micro_batches;
+    int params_count; /* of the whole model */
+    tr_adamw_config adamw;
+} tr_optimizer_desc;
+
+tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out);
+void tr_optimizer_destroy(tr_optimizer *optimizer);
+/* Device bytes that tr_optimizer_create will take on the rank at mesh->index; prepares its
+ * operators for a moment and allocates no device memory. micro_batches: of a step on one data rank.
+ */
+tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
+                               const tr_placement *placement, const tr_mesh *mesh, tr_dtype dtype,
+                               int micro_batches, size_t *bytes);
+/* Device bytes it took: the shared vector and scratch. */
+size_t tr_optimizer_bytes(const tr_optimizer *optimizer);
+
+/* Start of a step: gradients and the shared vector to zero. */
+tr_status tr_optimizer_begin(tr_optimizer *optimizer);
+/* Where micro-batch 0 of this data rank writes its loss, f64[2], and the distance to the next. */
+double *tr_optimizer_loss(tr_optimizer *optimizer);
+int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
+/* Asks all ranks to stop after this step (before tr_optimizer_finish). */
+tr_status tr_optimizer_request_stop(tr_optimizer *optimizer);
+/* The gradients of local stage k (0, 1, ... of this rank) are complete: sums them over data ranks.
+ */
+tr_status tr_optimizer_reduce(tr_optimizer *optimizer, int local_stage);
+/* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */
+tr_status tr_optimizer_finish(tr_optimizer *optimizer, bool update);
+/* After tr_optimizer_finish and a sync: did any rank ask to stop? */
+tr_status tr_optimizer_stop_requested(tr_optimizer *optimizer, bool *out);

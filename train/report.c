@@ -1,0 +1,381 @@
+#include "train/report.h"
+
+#include "base/memory.h"
+#include "pipeline/draw.h"
+#include "train/plot.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Rows of a table, and events of drawings that a browser opens at once. */
+enum { PATH_SIZE = TR_CONFIG_PATH + 32, MOST_ROWS = 64, MOST_EVENTS = 20000 };
+
+typedef enum column { STEP, LOSS, NORM, LR, SPEED, VALIDATION, COLUMNS } column;
+static const char *const keys[COLUMNS] = {"step", "loss",         "grad_norm",
+                                          "lr",   "tokens_per_s", "val_loss"};
+
+/* The records of a run by column; NAN: not known. Validation has steps of its own. */
+typedef struct curves {
+    size_t count, capacity[COLUMNS];
+    double *value[COLUMNS];
+    size_t validations, validation_capacity;
+    double *validation_step;
+} curves;
+
+/* Rules of their own for what the style of a timeline, which holds everywhere, would change. */
+static const char *const head =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+    "<meta name=\"viewport\" content=\"width=device-width\"/>\n<style>\n"
+    "body{font:14px/1.45 sans-serif;color:#222;background:#fff;max-width:1180px;margin:24px auto;"
+    "padding:0 16px}\n"
+    "h1{font-size:22px}h2{font-size:17px;margin:28px 0 8px}\n"
+    ".charts{display:flex;flex-wrap:wrap;gap:16px}\n"
+    ".scroll{overflow-x:auto}\n"
+    "table{border-collapse:collapse;margin:8px 0}\n"
+    "td,th{padding:3px 12px 3px 0;text-align:left;border-bottom:1px solid #e4e4e4}\n"
+    "td.number,th.number{text-align:right;padding-left:12px;font-variant-numeric:tabular-nums}\n"
+    ".note{color:#555}\n"
+    "svg.memory text{font:12px sans-serif;fill:#333}svg.memory rect{stroke:none}\n"
+    "</style>\n<title>Trireme: ";
+
+/* --- what there is to show -------------------------------------------------------------------- */
+
+static void free_curves(curves *c) {
+    for (int k = 0; k < COLUMNS; k++) free(c->value[k]);
+    free(c->validation_step);
+}
+
+static tr_status add_record(curves *c, const cJSON *record) {
+    double value[COLUMNS];
+    for (int k = 0; k < COLUMNS; k++) {
+        const cJSON *number = cJSON_GetObjectItemCaseSensitive(record, keys[k]);
+        value[k] = cJSON_IsNumber(number) ? number->valuedouble : NAN;
+    }
+    if (!isfinite(value[STEP])) return TR_OK;
+    for (int k = 0; k < VALIDATION; k++) {
+        TR_TRY(tr_grow(&c->value[k], &c->capacity[k], c->count + 1, sizeof(double)));
+        c->value[k][c->count] = value[k];
+    }
+    c->count++;
+    if (!isfinite(value[VALIDATION])) return TR_OK;
+    size_t n = c->validations + 1;
+    TR_TRY(tr_grow(&c->value[VALIDATION], &c->capacity[VALIDATION], n, sizeof(double)));
+    TR_TRY(tr_grow(&c->validation_step, &c->validation_capacity, n, sizeof(double)));
+    c->value[VALIDATION][c->validations] = value[VALIDATION];
+    c->validation_step[c->validations++] = value[STEP];
+    return TR_OK;
+}
+
+static tr_status read_curves(const char *dir, curves *c) {
+    char path[PATH_SIZE], *line = NULL;
+    size_t size = 0;
+    tr_status status = TR_OK;
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    FILE *f = fopen(path, "r");
+    if (!f && errno == ENOENT) return TR_OK;
+    if (!f) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(errno));
+    while (status == TR_OK && getline(&line, &size, f) > 0) {
+        cJSON *record = cJSON_Parse(line);
+        status = add_record(c, record);
+        cJSON_Delete(record);
+    }
+    free(line);
+    (void)fclose(f);
+    return status;
+}
+
+tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *table,
+                         tr_timeline **out) {
+    tr_status status = TR_OK;
+    tr_stage_cost *cost = NULL;
+    tr_simulation *simulation = NULL;
+    double mean = 0;
+    TR_TRY_OUT(tr_calloc((size_t)table->stages, sizeof *cost, &cost));
+    for (int s = 0; s < table->stages; s++) mean += table->cost[s].f / table->stages;
+    if (!(mean > 0)) mean = 1;
+    for (int s = 0; s < table->stages; s++) {
+        cost[s] = table->cost[s];
+        cost[s].f /= mean;
+        cost[s].i /= mean;
+        cost[s].w /= mean;
+    }
+    TR_TRY_OUT(tr_simulate(programs, cost, 0, &simulation));
+    TR_TRY_OUT(tr_timeline_of_simulation("planned", programs, simulation, 0, out));
+out:
+    tr_simulation_destroy(simulation);
+    free(cost);
+    return status;
+}
+
+/* --- the summary ------------------------------------------------------------------------------ */
+
+static int compare_numbers(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* NAN when no value is finite. */
+static tr_status median(const double *value, size_t count, double *out) {
+    double *sorted;
+    size_t n = 0;
+    TR_TRY(tr_calloc(count, sizeof *sorted, &sorted));
+    for (size_t k = 0; k < count; k++)
+        if (isfinite(value[k])) sorted[n++] = value[k];
+    qsort(sorted, n, sizeof *sorted, compare_numbers);
+    *out = n ? sorted[n / 2] : NAN;
+    free(sorted);
+    return TR_OK;
+}
+
+static void write_row(FILE *out, const char *name, const char *text) {
+    (void)fprintf(out, "<tr><th>%s</th><td>", name);
+    tr_plot_text(text, out);
+    (void)fputs("</td></tr>\n", out);
+}
+
+static tr_status write_summary(const tr_report *r, const curves *c, FILE *out) {
+    const tr_config *config = r->config;
+    char text[TR_CONFIG_PATH + 160];
+    double speed = NAN;
+    TR_TRY(median(c->value[SPEED], c->count, &speed));
+    (void)fputs("<table>\n", out);
+    (void)snprintf(text, sizeof text, "%s, %" PRId64 " layers, width %" PRId64 ", %s",
+                   config->model.family, config->model.layers, config->model.width,
+                   config->train.precision);
+    write_row(out, "model", text);
+    (void)snprintf(
+        text, sizeof text, "pp %" PRId64 " x tp %" PRId64 " x dp %" PRId64 ", schedule %s",
+        config->parallel.pp, config->parallel.tp, config->parallel.dp, config->parallel.schedule);
+    write_row(out, "layout", text);
+    if (c->count) {
+        size_t last = c->count - 1;
+        (void)snprintf(text, sizeof text, "%.0f of %" PRId64, c->value[STEP][last],
+                       config->train.steps);
+        write_row(out, "steps", text);
+        (void)snprintf(text, sizeof text, "%.4f nats a token", c->value[LOSS][last]);
+        write_row(out, "last loss", isfinite(c->value[LOSS][last]) ? text : "not finite");
+    }
+    if (c->validations) {
+        size_t last = c->validations - 1;
+        (void)snprintf(text, sizeof text, "%.4f nats a token after step %.0f",
+                       c->value[VALIDATION][last], c->validation_step[last]);
+        write_row(out, "last validation", text);
+    }
+    (void)snprintf(text, sizeof text, "%.0f tokens/s", speed);
+    if (isfinite(speed)) write_row(out, "median speed", text);
+    (void)fputs("</table>\n", out);
+    return TR_OK;
+}
+
+/* --- curves ----------------------------------------------------------------------------------- */
+
+static tr_status write_curves(const curves *c, FILE *out) {
+    const double *x = c->value[STEP];
+    const tr_series loss[] = {{"training", x, c->value[LOSS], c->count, false},
+                              {.label = "validation",
+                               .x = c->validation_step,
+                               .y = c->value[VALIDATION],
+                               .count = c->validations,
+                               .points = c->validations <= 100}};
+    const tr_series rate = {"rate", x, c->value[LR], c->count, false};
+    const tr_series speed = {"speed", x, c->value[SPEED], c->count, false};
+    const tr_series norm = {"norm", x, c->value[NORM], c->count, false};
+    const tr_plot plots[] = {
+        {"loss (nats a token)", "step", loss, c->validations ? 2 : 1, true, false},
+        {"learning rate", "step", &rate, 1, true, true},
+        {"tokens/s", "step", &speed, 1, true, true},
+        {"gradient norm, before clipping", "step", &norm, 1, true, true}};
+    (void)fputs("<h2>Curves</h2>\n<div class=\"charts\">\n", out);
+    for (size_t k = 0; k < sizeof plots / sizeof *plots; k++) TR_TRY(tr_plot_svg(&plots[k], out));
+    (void)fputs("</div>\n", out);
+    return TR_OK;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+enum { CLASSES = 6, BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
+static const struct {
+    const char *name, *colour;
+} classes[CLASSES] = {{"parameters", "#4c8cc7"}, {"gradients", "#e0a03c"},
+                      {"optimizer", "#67b36a"},  {"activations", "#b07cc0"},
+                      {"transfers", "#c9625a"},  {"data", "#9a9a9a"}};
+
+static size_t class_bytes(const tr_memory_plan *plan, int class) {
+    const size_t bytes[CLASSES] = {plan->parameters, plan->gradients, plan->optimizer,
+                                   plan->arena,      plan->transfers, plan->data};
+    return bytes[class];
+}
+
+static double mib(size_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+
+/* One bar a rank, and a mark where the allocated bytes end. */
+static void draw_memory(const tr_report *r, int rows, FILE *out) {
+    size_t most = 1;
+    for (int k = 0; k < rows; k++) {
+        if (r->memory[k].plan.total > most) most = r->memory[k].plan.total;
+        if (r->memory[k].allocated > most) most = r->memory[k].allocated;
+    }
+    double scale = BAR_WIDTH / (double)most;
+    int width = BAR_LEFT + BAR_WIDTH + 20, height = 30 + BAR_ROW * rows;
+    (void)fprintf(out,
+                  "<div class=\"scroll\"><svg xmlns=\"http://www.w3.org/2000/svg\" "
+                  "class=\"memory\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n",
+                  width, height, width, height);
+    for (int k = 0; k < CLASSES; k++)
+        (void)fprintf(out,
+                      "<rect x=\"%d\" y=\"4\" width=\"12\" height=\"12\" fill=\"%s\"/>"
+                      "<text x=\"%d\" y=\"14\">%s</text>\n",
+                      BAR_LEFT + 110 * k, classes[k].colour, BAR_LEFT + 110 * k + 18,
+                      classes[k].name);
+    (void)fprintf(out,
+                  "<rect x=\"%d\" y=\"2\" width=\"2\" height=\"16\" fill=\"#111\"/>"
+                  "<text x=\"%d\" y=\"14\">allocated</text>\n",
+                  BAR_LEFT + 110 * CLASSES, BAR_LEFT + 110 * CLASSES + 8);
+    for (int rank = 0; rank < rows; rank++) {
+        double x = BAR_LEFT;
+        int y = 28 + BAR_ROW * rank;
+        (void)fprintf(out, "<text x=\"4\" y=\"%d\">rank %d</text>\n", y + 13, rank);
+        for (int k = 0; k < CLASSES; k++) {
+            size_t bytes = class_bytes(&r->memory[rank].plan, k);
+            (void)fprintf(out,
+                          "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"18\" fill=\"%s\">"
+                          "<title>%s %.2f MiB</title></rect>\n",
+                          x, y, (double)bytes * scale, classes[k].colour, classes[k].name,
+                          mib(bytes));
+            x += (double)bytes * scale;
+        }
+        (void)fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"2\" height=\"22\" fill=\"#111\"/>\n",
+                      BAR_LEFT + (double)r->memory[rank].allocated * scale - 1, y - 2);
+    }
+    (void)fputs("</svg></div>\n", out);
+}
+
+static void write_memory(const tr_report *r, FILE *out) {
+    int rows = r->ranks < MOST_ROWS ? r->ranks : MOST_ROWS;
+    if (!r->ranks) return;
+    (void)fputs("<h2>Memory</h2>\n", out);
+    draw_memory(r, rows, out);
+    (void)fputs("<div class=\"scroll\"><table>\n<tr><th>MiB</th>", out);
+    for (int k = 0; k < CLASSES; k++)
+        (void)fprintf(out, "<th class=\"number\">%s</th>", classes[k].name);
+    (void)fputs("<th class=\"number\">planned</th><th class=\"number\">allocated</th>"
+                "<th class=\"number\">live peak</th></tr>\n",
+                out);
+    for (int rank = 0; rank < rows; rank++) {
+        const tr_report_memory *m = &r->memory[rank];
+        (void)fprintf(out, "<tr><th>rank %d</th>", rank);
+        for (int k = 0; k < CLASSES; k++)
+            (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(class_bytes(&m->plan, k)));
+        (void)fprintf(out,
+                      "<td class=\"number\">%.2f</td><td class=\"number\">%.2f</td>"
+                      "<td class=\"number\">%.2f</td></tr>\n",
+                      mib(m->plan.total), mib(m->allocated), mib(m->plan.live_peak));
+    }
+    (void)fputs("</table></div>\n<p class=\"note\">Planned bytes by class before the first step; "
+                "live peak: the most of the activations that is in use at one time.",
+                out);
+    if (rows < r->ranks) (void)fprintf(out, " %d more ranks are not shown.", r->ranks - rows);
+    (void)fputs("</p>\n", out);
+}
+
+/* --- the pipeline ----------------------------------------------------------------------------- */
+
+static void write_bubbles(const tr_timeline *t, FILE *out) {
+    int rows = t->ranks < MOST_ROWS ? t->ranks : MOST_ROWS;
+    double part = t->makespan > 0 ? 100 / t->makespan : 0;
+    (void)fputs("<div class=\"scroll\"><table>\n<tr><th>", out);
+    tr_plot_text(t->title, out);
+    (void)fputs("</th><th class=\"number\">busy</th><th class=\"number\">bubble</th>"
+                "<th class=\"number\">fill</th><th class=\"number\">drain</th>"
+                "<th class=\"number\">waiting</th><th class=\"number\">imbalance</th></tr>\n",
+                out);
+    for (int r = 0; r < rows; r++) {
+        const tr_rank_time *time = &t->time[r];
+        const double share[] = {time->busy,    fmax(t->makespan - time->busy, 0),
+                                time->fill,    time->drain,
+                                time->waiting, time->imbalance};
+        (void)fprintf(out, "<tr><th>rank %d</th>", r);
+        for (size_t k = 0; k < sizeof share / sizeof *share; k++)
+            (void)fprintf(out, "<td class=\"number\">%.1f%%</td>", fabs(share[k] * part));
+        (void)fputs("</tr>\n", out);
+    }
+    (void)fputs("</table></div>\n", out);
+    if (rows < t->ranks)
+        (void)fprintf(out, "<p class=\"note\">%d more ranks are not shown.</p>\n", t->ranks - rows);
+}
+
+static tr_status write_timelines(const tr_report *r, FILE *out) {
+    size_t events = 0;
+    if (!r->timelines_count) return TR_OK;
+    (void)fputs("<h2>Pipeline</h2>\n<p class=\"note\">", out);
+    (void)fputs(r->timelines[0]->seconds > 0
+                    ? "The recorded steps of all ranks: as planned, with the mean measured times "
+                      "of each stage, and as they ran. Grey: reductions and the optimizer."
+                    : "One step of the ranks of a pipeline as planned, with the computed costs of "
+                      "the layers; the unit is the mean forward of a stage. Measured times come "
+                      "with train --trace N.",
+                out);
+    (void)fputs(" Rest the pointer on an action for its name.</p>\n", out);
+    for (int k = 0; k < r->timelines_count; k++) events += r->timelines[k]->count;
+    if (events <= MOST_EVENTS) {
+        (void)fputs("<div class=\"scroll\">\n", out);
+        TR_TRY(tr_draw_svg(r->timelines, r->timelines_count, out));
+        (void)fputs("</div>\n", out);
+    } else (void)fprintf(out, "<p>%zu events are too many to be drawn here.</p>\n", events);
+    for (int k = 0; k < r->timelines_count; k++) write_bubbles(r->timelines[k], out);
+    return TR_OK;
+}
+
+/* --- the file --------------------------------------------------------------------------------- */
+
+static tr_status write_page(const tr_report *r, const curves *c, FILE *out) {
+    (void)fputs(head, out);
+    tr_plot_text(r->config->log.dir, out);
+    (void)fputs("</title>\n</head>\n<body>\n<h1>Run ", out);
+    tr_plot_text(r->config->log.dir, out);
+    (void)fputs("</h1>\n", out);
+    TR_TRY(write_summary(r, c, out));
+    TR_TRY(write_curves(c, out));
+    write_memory(r, out);
+    TR_TRY(write_timelines(r, out));
+    (void)fputs("</body>\n</html>\n", out);
+    return TR_OK;
+}
+
+tr_status tr_report_write(const tr_report *r) {
+    char path[PATH_SIZE], temporary[PATH_SIZE + 8];
+    curves c = {0};
+    FILE *out = NULL;
+    tr_status status = TR_OK;
+    (void)snprintf(path, sizeof path, "%s/report.html", r->config->log.dir);
+    (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    TR_TRY_OUT(read_curves(r->config->log.dir, &c));
+    out = fopen(temporary, "w");
+    if (!out) {
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+        goto out;
+    }
+    status = write_page(r, &c, out);
+    errno = 0;
+    bool failed = fflush(out) != 0 || ferror(out) != 0;
+    int cause = errno; /* 0: an earlier write failed, nearly always for want of room */
+    failed = fclose(out) != 0 || failed;
+    if (status == TR_OK && !failed && rename(temporary, path)) {
+        failed = true;
+        cause = errno;
+    }
+    if (status == TR_OK && failed)
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path,
+                         strerror(cause ? cause : ENOSPC));
+    if (status != TR_OK) (void)unlink(temporary);
+out:
+    free_curves(&c);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* What a config asks of the engine, in the engine's terms. */
+#pragma once
+
+#include "device/device.h"
+#include "layers/model.h"
+#include "pipeline/check.h"
+#include "train/config.h"
+
+tr_model_config tr_request_model(const tr_config *config);
+/* The checked order of a step on one data rank. Errors as tr_schedule_open and tr_schedule_check
+ * have them. Release with tr_schedule_destroy. */
+tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
+                              tr_schedule_report *report);
+/* Bytes that a rank may plan: device.memory, or an equal part of what is free on the device, which
+ * host_ranks ranks share. */
+tr_status tr_request_memory(const tr_config *config, tr_device *device, int host_ranks,
+                            size_t *out);

@@ -1,0 +1,157 @@
+#include "train/sampler.h"
+
+#include "base/memory.h"
+#include "base/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tr_sampler {
+    tr_device *device;
+    tr_model *model;
+    tr_sample_options options;
+    tr_step_state *state; /* device */
+    tr_step_state host;
+    int32_t *token; /* device */
+    char *cache, *scratch, *x[2];
+    size_t *cache_offset; /* [layers] */
+    float *logits;        /* device, f32[vocab] */
+    float *sorted;        /* host, f32[vocab] */
+    int32_t *history;     /* tokens in the context */
+    int64_t length;
+    uint64_t drawn;
+};
+
+static tr_status prepare_layers(tr_sampler *s, tr_group *alone, size_t *cache, size_t *scratch) {
+    tr_layer_env env = {.device = s->device,
+                        .tp = alone,
+                        .batch = 1,
+                        .seq = s->model->shape.seq,
+                        .dtype = s->model->shape.dtype,
+                        .decode = true};
+    for (int i = 0; i < s->model->count; i++) {
+        tr_layer *layer = s->model->layers[i];
+        TR_TRY(layer->ops->prepare(layer, &env));
+        s->cache_offset[i] = *cache;
+        *cache += tr_align_up(layer->cache_bytes);
+        if (layer->bytes[TR_LIFE_SCRATCH] > *scratch) *scratch = layer->bytes[TR_LIFE_SCRATCH];
+    }
+    return TR_OK;
+}
+
+tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
+                            const tr_sample_options *options, tr_sampler **out) {
+    tr_status status = TR_OK;
+    tr_sampler *s = NULL;
+    size_t cache = 0, scratch = 0, vocab = (size_t)model->config.vocab;
+    size_t row = (size_t)model->config.width * tr_dtype_size(model->shape.dtype);
+    TR_TRY(tr_calloc(1, sizeof *s, &s));
+    s->device = device;
+    s->model = model;
+    s->options = *options;
+    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *s->cache_offset, &s->cache_offset));
+    TR_TRY_OUT(tr_calloc(vocab, sizeof *s->sorted, &s->sorted));
+    TR_TRY_OUT(tr_calloc((size_t)model->shape.seq, sizeof *s->history, &s->history));
+    TR_TRY_OUT(prepare_layers(s, alone, &cache, &scratch));
+    TR_TRY_OUT(tr_device_alloc(device, cache, (void **)&s->cache));
+    TR_TRY_OUT(tr_device_alloc(device, scratch, (void **)&s->scratch));
+    TR_TRY_OUT(tr_device_alloc(device, row, (void **)&s->x[0]));
+    TR_TRY_OUT(tr_device_alloc(device, row, (void **)&s->x[1]));
+    TR_TRY_OUT(tr_device_alloc(device, vocab * sizeof(float), (void **)&s->logits));
+    TR_TRY_OUT(tr_device_alloc(device, sizeof *s->token, (void **)&s->token));
+    TR_TRY_OUT(tr_device_alloc(device, sizeof *s->state, (void **)&s->state));
+out:
+    if (status != TR_OK) tr_sampler_destroy(s);
+    else *out = s;
+    return status;
+}
+
+void tr_sampler_destroy(tr_sampler *s) {
+    if (!s) return;
+    void *device_memory[] = {s->cache, s->scratch, s->x[0], s->x[1], s->logits, s->token, s->state};
+    for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory; i++)
+        if (device_memory[i]) tr_device_free(s->device, device_memory[i]);
+    free(s->cache_offset);
+    free(s->sorted);
+    free(s->history);
+    free(s);
+}
+
+static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
+    tr_stream *stream = tr_device_compute(s->device);
+    s->host.position = position;
+    TR_TRY(tr_stream_copy(stream, s->state, &s->host, sizeof s->host));
+    TR_TRY(tr_stream_copy(stream, s->token, &token, sizeof token));
+    for (int i = 0; i < s->model->count; i++) {
+        tr_layer *layer = s->model->layers[i];
+        tr_layer_io io = {.stream = stream,
+                          .state = s->state,
+                          .x = s->x[i % 2],
+                          .y = s->x[(i + 1) % 2],
+                          .tokens = s->token,
+                          .cache = s->cache + s->cache_offset[i],
+                          .logits = s->logits};
+        io.block[TR_LIFE_SCRATCH] = s->scratch;
+        TR_TRY(layer->ops->decode(layer, &io));
+    }
+    return tr_stream_sync(stream); /* `token` and the host state are read by the stream */
+}
+
+tr_status tr_sampler_feed(tr_sampler *s, int32_t token) {
+    int64_t context = s->model->shape.seq;
+    if (s->length == context) {
+        int64_t keep = context / 2;
+        memmove(s->history, s->history + context - keep, (size_t)keep * sizeof *s->history);
+        for (int64_t i = 0; i < keep; i++) TR_TRY(decode_one(s, s->history[i], i));
+        s->length = keep;
+    }
+    TR_TRY(decode_one(s, token, s->length));
+    s->history[s->length++] = token;
+    return TR_OK;
+}
+
+static int descending(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* The smallest logit that top-k keeps. */
+static float threshold(tr_sampler *s, const float *logits, int64_t vocab) {
+    if (s->options.top_k <= 0 || s->options.top_k >= vocab) return -INFINITY;
+    memcpy(s->sorted, logits, (size_t)vocab * sizeof *logits);
+    qsort(s->sorted, (size_t)vocab, sizeof *s->sorted, descending);
+    return s->sorted[s->options.top_k - 1];
+}
+
+tr_status tr_sampler_draw(tr_sampler *s, int32_t *token) {
+    int64_t vocab = s->model->config.vocab;
+    float *logits;
+    TR_TRY(tr_calloc((size_t)vocab, sizeof *logits, &logits));
+    tr_stream *stream = tr_device_compute(s->device);
+    tr_status status = tr_stream_copy(stream, logits, s->logits, (size_t)vocab * sizeof *logits);
+    if (status == TR_OK) status = tr_stream_sync(stream);
+    if (status != TR_OK) {
+        free(logits);
+        return status;
+    }
+    int32_t best = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    *token = best;
+    if (s->options.temperature > 0) {
+        double least = threshold(s, logits, vocab), sum = 0, temperature = s->options.temperature;
+        tr_philox random = tr_philox4x32(tr_mix64(s->options.seed), s->drawn, 0);
+        for (int32_t i = 0; i < vocab; i++)
+            if (logits[i] >= least) sum += exp((double)(logits[i] - logits[best]) / temperature);
+        double left = (double)tr_uniform(random.v[0]) * sum;
+        for (int32_t i = 0; i < vocab && left > 0; i++) {
+            if (logits[i] < least) continue;
+            left -= exp((double)(logits[i] - logits[best]) / temperature);
+            *token = i;
+        }
+    }
+    s->drawn++;
+    free(logits);
+    return TR_OK;
+}

@@ -1,0 +1,24 @@
+/* Text from a trained model, one token at a time with a key/value cache, on one rank. */
+#pragma once
+
+#include "layers/model.h"
+#include "train/store.h"
+
+typedef struct tr_sampler tr_sampler;
+
+typedef struct tr_sample_options {
+    float temperature; /* 0: always the likeliest token */
+    int top_k;         /* 0: all tokens */
+    uint64_t seed;
+} tr_sample_options;
+
+/* Prepares all layers of `model` (made with batch 1, seq = the context, tp 1) for decoding;
+ * parameter values are placed. */
+tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
+                            const tr_sample_options *options, tr_sampler **out);
+void tr_sampler_destroy(tr_sampler *sampler);
+
+/* Feeds one token. When the context is full, the newer half of it is fed again from position 0. */
+tr_status tr_sampler_feed(tr_sampler *sampler, int32_t token);
+/* Draws the token that follows what has been fed; number n of a seed is a function of (seed, n). */
+tr_status tr_sampler_draw(tr_sampler *sampler, int32_t *token);

@@ -1,0 +1,387 @@
+#include "train/schema.h"
+
+#include "base/memory.h"
+#include "pipeline/open.h"
+#include "train/nearest.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BIG            1099511627776.0 /* 2^40: larger counts are typing errors */
+#define EXACT_INTEGERS 9007199254740992.0
+
+#define AT(field)               .offset = offsetof(tr_config, field), .size = sizeof(((tr_config *)0)->field)
+#define INT(field, low, high)   .type = TR_KEY_INT, AT(field), .min = (low), .max = (high)
+#define FLOAT(field, low, high) .type = TR_KEY_FLOAT, AT(field), .min = (low), .max = (high)
+
+const tr_key tr_schema[] = {
+    {"model.family", TR_KEY_CHOICE, AT(model.family), .fallback = "gpt2", .choices = "gpt2",
+     .help = "Architecture: gpt2 (learned positions, LayerNorm before, GELU, tied head)."},
+    {"model.preset", TR_KEY_CHOICE, AT(model.preset), .fallback = "tiny",
+     .choices = "tiny gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b",
+     .help = "Sizes to start from: layers, width, heads and context that are not set themselves. "
+             "The vocabulary stays that of the data."},
+    {"model.layers", INT(model.layers, 1, 4096), .example = "12",
+     .help = "Number of transformer blocks. Default: the preset's."},
+    {"model.width", INT(model.width, 1, 1048576), .example = "768",
+     .help = "Size of a token's vector, a multiple of model.heads. Default: the preset's."},
+    {"model.heads", INT(model.heads, 1, 65536), .example = "12",
+     .help = "Attention heads, a multiple of parallel.tp. Default: the preset's."},
+    {"model.context", INT(model.context, 1, 16777216), .example = "1024",
+     .help = "Tokens of one sequence. Default: the preset's."},
+    {"model.vocab", INT(model.vocab, 2, 16777216), .fallback = "256",
+     .help = "Number of different tokens: 256 for bytes."},
+    {"model.dropout", FLOAT(model.dropout, 0, 0.95), .fallback = "0",
+     .help = "Fraction of elements dropped on embeddings and residuals while training."},
+
+    {"data.path", TR_KEY_TEXT, AT(data.path), .example = "corpus.txt",
+     .help = "The file to learn from, relative to the working directory. It must be set."},
+    {"data.format", TR_KEY_CHOICE, AT(data.format), .fallback = "bytes", .choices = "bytes",
+     .help = "How the file is read: bytes (every byte is a token)."},
+    {"data.validation", FLOAT(data.validation, 0, 0.9), .fallback = "0.1",
+     .help = "Fraction at the end of the file that is held out for validation."},
+
+    {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
+     .help = "Optimizer steps of the whole run."},
+    {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",
+     .help = "Sequences of a whole step, over all ranks: a multiple of parallel.dp * "
+             "train.micro_batch."},
+    {"train.micro_batch", INT(train.micro_batch, 1, 1048576), .fallback = "4",
+     .help = "Sequences that pass through the pipeline together."},
+    {"train.seed", INT(train.seed, 0, EXACT_INTEGERS), .fallback = "1",
+     .help = "Seed of initial values, dropout and sample order."},
+    {"train.precision", TR_KEY_CHOICE, AT(train.precision), .fallback = "fp32",
+     .choices = "fp32 bf16",
+     .help = "Storage and matrix products; sums, gradients and master weights are FP32 always."},
+    {"train.threads", INT(train.threads, 0, 4096), .fallback = "0",
+     .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},
+    {"train.deterministic", TR_KEY_BOOL, AT(train.deterministic), .fallback = "true",
+     .help = "Fixed algorithms, so that the same run gives the same bits."},
+    {"train.validate_every", INT(train.validate_every, 0, BIG), .fallback = "100",
+     .help = "Steps between two validations; 0: never."},
+    {"train.validate_batches", INT(train.validate_batches, 0, BIG), .fallback = "8",
+     .help = "Batches of one validation; 0: the whole held-out part."},
+
+    {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw", .choices = "adamw",
+     .help = "Optimizer: adamw (Adam with decoupled weight decay)."},
+    {"optim.lr", FLOAT(optim.lr, 0, 1e3), .fallback = "0.001", .help = "Highest learning rate."},
+    {"optim.min_lr", FLOAT(optim.min_lr, 0, 1e3), .fallback = "0",
+     .help = "Learning rate at the end of the cosine."},
+    {"optim.warmup", INT(optim.warmup, 0, BIG), .fallback = "0",
+     .help = "Steps in which the learning rate grows from 0 to optim.lr."},
+    {"optim.clip", FLOAT(optim.clip, 0, 1e30), .fallback = "1",
+     .help = "Largest norm of the whole gradient; a larger one is scaled down; 0: never."},
+    {"optim.weight_decay", FLOAT(optim.weight_decay, 0, 1e3), .fallback = "0.1",
+     .help = "Decay of matrices and embeddings (not of biases and norms)."},
+    {"optim.beta1", FLOAT(optim.beta1, 0, 0.999999), .fallback = "0.9",
+     .help = "Memory of the mean gradient."},
+    {"optim.beta2", FLOAT(optim.beta2, 0, 0.999999), .fallback = "0.95",
+     .help = "Memory of the mean squared gradient."},
+    {"optim.eps", FLOAT(optim.eps, 1e-30, 1), .fallback = "1e-08",
+     .help = "Added to the root of the mean squared gradient."},
+
+    {"parallel.pp", INT(parallel.pp, 1, 4096), .fallback = "1",
+     .help = "Pipeline stages: ranks among which the layers are cut."},
+    {"parallel.tp", INT(parallel.tp, 1, 4096), .fallback = "1",
+     .help = "Tensor-parallel ranks: they share the work of each layer."},
+    {"parallel.dp", INT(parallel.dp, 1, 65536), .fallback = "1",
+     .help = "Data-parallel ranks: they share the batch."},
+    {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
+     .help =
+         "Stages of each rank; 0: as many as the schedule is made with (most 1, those of a V 2)."},
+    {"parallel.schedule", TR_KEY_SCHEDULE, AT(parallel.schedule), .fallback = "1f1b",
+     .help = "Order of the micro-batches: a name (gpipe: all forward, then all backward; 1f1b: "
+             "alternating, least memory; ...), or a CSV file in PyTorch's form, whose path ends in "
+             ".csv."},
+    {"parallel.deadline", FLOAT(parallel.deadline, 0.1, 1e9), .fallback = "600",
+     .help = "Seconds a rank may wait for another that is alive, before the run is ended."},
+
+    {"checkpoint.every", INT(checkpoint.every, 0, BIG), .fallback = "0",
+     .help = "Steps between two checkpoints; 0: only at the end of the run."},
+    {"checkpoint.keep", INT(checkpoint.keep, 2, 1048576), .fallback = "2",
+     .help = "Checkpoints that are kept: the newest."},
+
+    {"log.dir", TR_KEY_TEXT, AT(log.dir), .example = "runs/first",
+     .help = "Run directory: metrics, resolved config, checkpoints. Default: runs/ and the name of "
+             "the config file."},
+    {"log.every", INT(log.every, 1, BIG), .fallback = "10",
+     .help = "Steps between two progress lines when the output is no terminal."},
+
+    {"device.name", TR_KEY_TEXT, AT(device.name), .fallback = "cpu", .example = "cpu",
+     .help = "Where ranks compute: cpu, cuda, cuda:N, or ref (slow, exact)."},
+    {"device.memory", TR_KEY_BYTES, AT(device.memory), .min = 0, .max = 1e15, .fallback = "0",
+     .example = "16GiB",
+     .help = "Memory a rank may plan, like 16GiB; 0: what is free on its device."},
+};
+const int tr_schema_count = sizeof tr_schema / sizeof *tr_schema;
+_Static_assert(sizeof tr_schema / sizeof *tr_schema <= TR_CONFIG_KEYS, "tr_config.place is short");
+
+/* GPT-2's sizes: Radford et al. 2019, table 2; 350m is the published "medium". */
+const tr_preset tr_presets[] = {
+    {"tiny", 4, 128, 4, 128},          {"gpt2-124m", 12, 768, 12, 1024},
+    {"gpt2-350m", 24, 1024, 16, 1024}, {"gpt2-774m", 36, 1280, 20, 1024},
+    {"gpt2-1.5b", 48, 1600, 25, 1024},
+};
+const int tr_preset_count = sizeof tr_presets / sizeof *tr_presets;
+
+int tr_schema_find(const char *name) {
+    for (int i = 0; i < tr_schema_count; i++)
+        if (!strcmp(tr_schema[i].name, name)) return i;
+    return -1;
+}
+
+static const char *full_name(const void *names, int index) {
+    return ((const tr_key *)names)[index].name;
+}
+
+static const char *last_part(const void *names, int index) {
+    return strchr(((const tr_key *)names)[index].name, '.') + 1;
+}
+
+int tr_schema_nearest(const char *name) {
+    const char *dot = strrchr(name, '.');
+    const char *last = dot ? dot + 1 : name;
+    for (int i = 0; i < tr_schema_count; i++)
+        if (!strcmp(last_part(tr_schema, i), last)) {
+            int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
+            return dot && full >= 0 ? full : i;
+        }
+    /* With a section, the section counts as part of the word only when it is one. */
+    if (dot) {
+        int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
+        int far = tr_edit_distance(last, full >= 0 ? last_part(tr_schema, full) : "");
+        if (full >= 0 && far < (int)strlen(last)) return full;
+    }
+    return tr_nearest(last, last_part, tr_schema, tr_schema_count);
+}
+
+bool tr_schema_is_section(const char *name) {
+    size_t length = strlen(name);
+    for (int i = 0; i < tr_schema_count; i++)
+        if (!strncmp(tr_schema[i].name, name, length) && tr_schema[i].name[length] == '.')
+            return true;
+    return false;
+}
+
+/* --- values ----------------------------------------------------------------------------------- */
+
+static void *field(const tr_key *key, tr_config *config) {
+    return (char *)config + key->offset;
+}
+
+/* "gpipe, 1f1b, ...": the schedules that train. */
+static void schedule_names(char *text, size_t size) {
+    tr_schedule_names(text, size);
+    char *forward = strstr(text, ", forward");
+    if (forward) memmove(forward, forward + 9, strlen(forward + 9) + 1);
+}
+
+const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
+    switch (key->type) {
+    case TR_KEY_INT: (void)snprintf(buffer, size, "an integer"); break;
+    case TR_KEY_FLOAT: (void)snprintf(buffer, size, "a number"); break;
+    case TR_KEY_BOOL: (void)snprintf(buffer, size, "true or false"); break;
+    case TR_KEY_TEXT: (void)snprintf(buffer, size, "text"); break;
+    case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
+    case TR_KEY_SCHEDULE: {
+        char names[384];
+        schedule_names(names, sizeof names);
+        (void)snprintf(buffer, size, "one of %s, or a path that ends in .csv", names);
+        break;
+    }
+    case TR_KEY_CHOICE: {
+        size_t used = (size_t)snprintf(buffer, size, "one of ");
+        for (const char *c = key->choices; *c && used + 3 < size; c++) {
+            if (*c == ' ') buffer[used++] = ',';
+            buffer[used++] = *c;
+        }
+        buffer[used] = '\0';
+    }
+    }
+    return buffer;
+}
+
+static tr_status wrong_type(const tr_key *key, const char *value) {
+    char takes[512];
+    const char *example = key->example ? key->example : key->fallback;
+    return TR_FAIL(TR_ERR_CONFIG, "%s takes %s, like %s: %s; '%.80s' is not", key->name,
+                   tr_key_describe(key, takes, sizeof takes), key->name, example, value);
+}
+
+static tr_status out_of_range(const tr_key *key, const char *value) {
+    if (key->min == key->max)
+        return TR_FAIL(TR_ERR_CONFIG, "%s must be %.15g here; %.80s is not supported", key->name,
+                       key->min, value);
+    return TR_FAIL(TR_ERR_CONFIG, "%s must be between %.15g and %.15g; %.80s is not", key->name,
+                   key->min, key->max, value);
+}
+
+/* Decimal digits with an optional sign, and nothing else. False when it is none; an integer too
+ * large for int64_t is given as INT64_MAX or INT64_MIN. *rest: what follows. */
+static bool parse_integer(const char *text, int64_t *out, const char **rest) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (*digits < '0' || *digits > '9') return false;
+    char *end;
+    long long n = strtoll(text, &end, 10);
+    *out = n;
+    *rest = end;
+    return true;
+}
+
+static bool parse_number(const char *text, double *out) {
+    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false; /* no hex, no nan, no inf */
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && !*end;
+}
+
+static tr_status set_integer(const tr_key *key, const char *value, tr_config *config) {
+    static const struct {
+        const char *suffix;
+        int64_t factor;
+    } unit[] = {{"", 1},          {"KiB", 1 << 10},          {"MiB", 1 << 20},
+                {"GiB", 1 << 30}, {"TiB", INT64_C(1) << 40}, {"kB", 1000},
+                {"MB", 1000000},  {"GB", 1000000000},        {"TB", 1000000000000}};
+    int64_t n, factor = 0;
+    const char *rest;
+    if (!parse_integer(value, &n, &rest)) return wrong_type(key, value);
+    size_t units = key->type == TR_KEY_BYTES ? sizeof unit / sizeof *unit : 1;
+    for (size_t i = 0; i < units; i++)
+        if (!strcmp(rest, unit[i].suffix)) factor = unit[i].factor;
+    if (!factor) return wrong_type(key, value);
+    int64_t all;
+    if (__builtin_mul_overflow(n, factor, &all) || (double)all < key->min || (double)all > key->max)
+        return out_of_range(key, value);
+    *(int64_t *)field(key, config) = all;
+    return TR_OK;
+}
+
+static tr_status set_choice(const tr_key *key, const char *value, tr_config *config) {
+    size_t length = strlen(value);
+    for (const char *c = key->choices; c; c = strchr(c, ' ') ? strchr(c, ' ') + 1 : NULL)
+        if (length && strcspn(c, " ") == length && !strncmp(c, value, length)) {
+            memcpy(field(key, config), value, length + 1);
+            return TR_OK;
+        }
+    char takes[512];
+    return TR_FAIL(TR_ERR_CONFIG, "%s: '%.80s' is not %s", key->name, value,
+                   tr_key_describe(key, takes, sizeof takes));
+}
+
+static tr_status set_text(const tr_key *key, const char *value, tr_config *config);
+
+static tr_status set_schedule(const tr_key *key, const char *value, tr_config *config) {
+    char names[384], takes[512];
+    size_t length = strlen(value);
+    if (tr_schedule_is_path(value)) return set_text(key, value, config);
+    schedule_names(names, sizeof names);
+    for (const char *name = names; length && name; name = strstr(name, ", ")) {
+        if (*name == ',') name += 2;
+        if (strcspn(name, ",") == length && strncmp(name, value, length) == 0)
+            return set_text(key, value, config);
+    }
+    return TR_FAIL(TR_ERR_CONFIG, "%s: '%.80s' is not %s", key->name, value,
+                   tr_key_describe(key, takes, sizeof takes));
+}
+
+/* Length of the UTF-8 character at s, its code point in *point; 0 when it is malformed. */
+static int utf8_next(const char *s, uint32_t *point) {
+    const unsigned char *u = (const unsigned char *)s;
+    int length = u[0] < 0x80 ? 1 : u[0] >= 0xf0 ? 4 : u[0] >= 0xe0 ? 3 : u[0] >= 0xc2 ? 2 : 0;
+    if (length == 0 || u[0] > 0xf4) return 0;
+    static const uint32_t mask[] = {0, 0x7f, 0x1f, 0x0f, 0x07},
+                          least[] = {0, 0, 0x80, 0x800, 0x10000};
+    uint32_t p = u[0] & mask[length];
+    for (int i = 1; i < length; i++) {
+        if ((u[i] & 0xc0) != 0x80) return 0;
+        p = p << 6 | (u[i] & 0x3fu);
+    }
+    *point = p;
+    return p < least[length] || p > 0x10ffff || (p >= 0xd800 && p < 0xe000) ? 0 : length;
+}
+
+static tr_status set_text(const tr_key *key, const char *value, tr_config *config) {
+    if (!*value) return wrong_type(key, value);
+    if (strlen(value) >= key->size)
+        return TR_FAIL(TR_ERR_CONFIG, "%s is longer than %zu characters", key->name, key->size - 1);
+    uint32_t point;
+    for (const char *s = value; *s;) {
+        int length = utf8_next(s, &point);
+        if (length == 0) return TR_FAIL(TR_ERR_CONFIG, "%s is not valid UTF-8", key->name);
+        s += length;
+    }
+    memcpy(field(key, config), value, strlen(value) + 1);
+    return TR_OK;
+}
+
+tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
+    switch (key->type) {
+    case TR_KEY_INT:
+    case TR_KEY_BYTES: TR_TRY(set_integer(key, value, config)); break;
+    case TR_KEY_FLOAT: {
+        double x = 0;
+        if (!parse_number(value, &x)) TR_TRY(wrong_type(key, value));
+        if (!(x >= key->min && x <= key->max)) TR_TRY(out_of_range(key, value));
+        *(double *)field(key, config) = x;
+        break;
+    }
+    case TR_KEY_BOOL: {
+        bool yes = !strcmp(value, "true");
+        if (!yes && strcmp(value, "false")) TR_TRY(wrong_type(key, value));
+        *(bool *)field(key, config) = yes;
+        break;
+    }
+    case TR_KEY_TEXT: TR_TRY(set_text(key, value, config)); break;
+    case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
+    case TR_KEY_SCHEDULE: TR_TRY(set_schedule(key, value, config)); break;
+    }
+    return TR_OK;
+}
+
+/* Text in double quotes; what YAML would not give back as it stands is escaped. */
+static void print_quoted(const char *text, FILE *f) {
+    (void)fputc('"', f);
+    for (int length; *text; text += length) {
+        uint32_t p = 0;
+        length = utf8_next(text, &p);
+        if (length == 0) length = 1; /* set_text keeps such text out */
+        bool break_or_control = p < 0x20 || (p >= 0x7f && p < 0xa0) || p == 0x2028 || p == 0x2029 ||
+                                p == 0xfeff || (p >= 0xfffe && p < 0x10000);
+        if (break_or_control) (void)fprintf(f, "\\u%04" PRIX32, p);
+        else (void)fprintf(f, "%s%.*s", p == '"' || p == '\\' ? "\\" : "", length, text);
+    }
+    (void)fputc('"', f);
+}
+
+tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
+    size_t size;
+    *text = NULL;
+    FILE *f = open_memstream(text, &size);
+    if (!f) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    const void *value = (const char *)config + key->offset;
+    switch (key->type) {
+    case TR_KEY_INT:
+    case TR_KEY_BYTES: (void)fprintf(f, "%" PRId64, *(const int64_t *)value); break;
+    case TR_KEY_FLOAT: {
+        char digits[40];
+        for (int precision = 15; precision <= 17; precision++) { /* the shortest that reads back */
+            (void)snprintf(digits, sizeof digits, "%.*g", precision, *(const double *)value);
+            if (strtod(digits, NULL) == *(const double *)value) break;
+        }
+        (void)fputs(digits, f);
+        break;
+    }
+    case TR_KEY_BOOL: (void)fputs(*(const bool *)value ? "true" : "false", f); break;
+    case TR_KEY_TEXT: print_quoted(value, f); break;
+    case TR_KEY_SCHEDULE:
+        if (tr_schedule_is_path(value)) print_quoted(value, f);
+        else (void)fputs(value, f);
+        break;
+    case TR_KEY_CHOICE: (void)fputs(value, f); break;
+    }
+    if (fclose(f) != 0) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    return TR_OK;
+}

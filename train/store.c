@@ -1,0 +1,261 @@
+#include "train/store.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TIE_PIECE = 1 << 20 };
+
+static bool owns(const tr_placement *placement, int stage, int pp_rank) {
+    return placement->owner[stage] == pp_rank;
+}
+
+static int stage_of_layer(const tr_placement *placement, int layer) {
+    int stage = 0;
+    while (layer >= placement->first[stage + 1]) stage++;
+    return stage;
+}
+
+/* The other use of a tied parameter (GPT-2 ties two), or NULL. *layer is where it lives. */
+static const tr_param *other_use(const tr_model *model, const tr_param *param, int *layer) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *p = &model->layers[i]->params[k];
+            if (p->use != param->use && strcmp(p->name, param->name) == 0) {
+                *layer = i;
+                return p;
+            }
+        }
+    return NULL;
+}
+
+/* Calls visit for every parameter of this rank in registry order. */
+typedef void (*visit_fn)(void *context, int stage, tr_param *param);
+static void for_each_local(const tr_model *model, const tr_placement *placement, int pp_rank,
+                           visit_fn visit, void *context) {
+    for (int s = 0; s < placement->stages; s++) {
+        if (!owns(placement, s, pp_rank)) continue;
+        for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
+            for (int k = 0; k < model->layers[i]->params_count; k++)
+                visit(context, s, &model->layers[i]->params[k]);
+    }
+}
+
+static size_t f32_bytes(const tr_param *param) {
+    return tr_align_up((size_t)param->count * sizeof(float));
+}
+
+typedef struct measure {
+    const tr_model *model;
+    const tr_placement *placement;
+    int pp_rank;
+    tr_dtype dtype;
+    size_t values, grads, states;
+    int slots;
+} measure;
+
+/* True when use 0 of this (tied) parameter is on this rank too: value and state are shared. */
+static bool shares_here(const tr_model *model, const tr_placement *placement, int pp_rank,
+                        const tr_param *param) {
+    int layer;
+    return param->use > 0 && other_use(model, param, &layer) &&
+           owns(placement, stage_of_layer(placement, layer), pp_rank);
+}
+
+tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, int pp_rank,
+                         tr_store_visit_fn visit, void *context) {
+    for (int s = 0; s < placement->stages; s++) {
+        if (!owns(placement, s, pp_rank)) continue;
+        for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
+            for (int k = 0; k < model->layers[i]->params_count; k++) {
+                tr_param *param = &model->layers[i]->params[k];
+                TR_TRY(visit(context, param, shares_here(model, placement, pp_rank, param)));
+            }
+    }
+    return TR_OK;
+}
+
+static void measure_param(void *context, int stage, tr_param *param) {
+    (void)stage;
+    measure *sum = context;
+    sum->slots++;
+    sum->grads += f32_bytes(param);
+    if (shares_here(sum->model, sum->placement, sum->pp_rank, param)) return;
+    sum->states += 2 * f32_bytes(param);
+    sum->values += f32_bytes(param);
+    if (sum->dtype != TR_F32)
+        sum->values += tr_align_up((size_t)param->count * tr_dtype_size(sum->dtype));
+}
+
+void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
+                    tr_dtype dtype, size_t *values, size_t *grads, size_t *states) {
+    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank, .dtype = dtype};
+    for_each_local(model, placement, pp_rank, measure_param, &sum);
+    *values = sum.values;
+    *grads = sum.grads;
+    *states = sum.states;
+}
+
+typedef struct place {
+    tr_store *store;
+    const tr_model *model;
+    const tr_placement *placement;
+    int pp_rank, last_stage;
+    size_t values, grads, states;
+} place;
+
+static void *take(char *base, size_t *used, size_t bytes) {
+    void *p = base + *used;
+    *used += bytes;
+    return p;
+}
+
+static int slot_of(const tr_store *store, const char *name, int use) {
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].param->use == use && strcmp(store->slot[i].param->name, name) == 0)
+            return i;
+    return -1;
+}
+
+static void place_param(void *context, int stage, tr_param *param) {
+    place *at = context;
+    tr_store *store = at->store;
+    tr_slot *slot = &store->slot[store->slots];
+    *slot = (tr_slot){.param = param, .shares = -1, .counted = param->use == 0};
+    if (stage != at->last_stage) {
+        store->stage_grad[store->stages++] = (tr_span){(float *)(store->grads + at->grads), 0};
+        at->last_stage = stage;
+    }
+    size_t bytes = f32_bytes(param);
+    param->grad = take(store->grads, &at->grads, bytes);
+    store->stage_grad[store->stages - 1].count += (int64_t)(bytes / sizeof(float));
+    if (shares_here(at->model, at->placement, at->pp_rank, param)) {
+        slot->shares = slot_of(store, param->name, 0);
+        const tr_slot *first = &store->slot[slot->shares];
+        slot->master = first->master;
+        slot->m = first->m;
+        slot->v = first->v;
+        param->value = first->param->value;
+    } else {
+        slot->master = take(store->values, &at->values, bytes);
+        slot->m = take(store->states, &at->states, bytes);
+        slot->v = take(store->states, &at->states, bytes);
+        param->value = store->dtype == TR_F32
+                           ? (void *)slot->master
+                           : take(store->values, &at->values,
+                                  tr_align_up((size_t)param->count * tr_dtype_size(store->dtype)));
+    }
+    store->slots++;
+}
+
+/* Tie groups, in registry order of use 0, so that all members meet them in one order. */
+static tr_status open_ties(tr_store *store, tr_world *world, const tr_mesh *mesh,
+                           const tr_model *model, const tr_placement *placement, int id) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k];
+            int other_layer;
+            if (param->use != 0 || !other_use(model, param, &other_layer)) continue;
+            int here = placement->owner[stage_of_layer(placement, i)];
+            int there = placement->owner[stage_of_layer(placement, other_layer)];
+            if (here == there) continue;
+            /* One group per column of the mesh: ids must be unique in the world. */
+            int group_id = id++ * mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP] +
+                           mesh->index[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP] +
+                           mesh->index[TR_AXIS_TP];
+            if (mesh->index[TR_AXIS_PP] != here && mesh->index[TR_AXIS_PP] != there) continue;
+            int index[TR_AXIS_COUNT], ranks[2];
+            memcpy(index, mesh->index, sizeof index);
+            index[TR_AXIS_PP] = here;
+            ranks[0] = tr_mesh_rank(mesh, index);
+            index[TR_AXIS_PP] = there;
+            ranks[1] = tr_mesh_rank(mesh, index);
+            int slot = slot_of(store, param->name, mesh->index[TR_AXIS_PP] == here ? 0 : 1);
+            TR_TRY(tr_group_open(world, ranks, 2, group_id, TIE_PIECE, &store->slot[slot].tie));
+        }
+    return TR_OK;
+}
+
+tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
+                          const tr_model *model, const tr_placement *placement, tr_dtype dtype,
+                          int tie_group_id, tr_store **out) {
+    tr_status status = TR_OK;
+    tr_store *store = NULL;
+    int pp_rank = mesh->index[TR_AXIS_PP];
+    TR_TRY(tr_calloc(1, sizeof *store, &store));
+    store->device = device;
+    store->dtype = dtype;
+    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank, .dtype = dtype};
+    for_each_local(model, placement, pp_rank, measure_param, &sum);
+    store->value_bytes = sum.values;
+    store->grad_bytes = sum.grads;
+    store->state_bytes = sum.states;
+    TR_TRY_OUT(tr_calloc((size_t)sum.slots, sizeof *store->slot, &store->slot));
+    TR_TRY_OUT(tr_calloc((size_t)placement->stages, sizeof *store->stage_grad, &store->stage_grad));
+    TR_TRY_OUT(tr_device_alloc(device, sum.values, (void **)&store->values));
+    TR_TRY_OUT(tr_device_alloc(device, sum.grads, (void **)&store->grads));
+    TR_TRY_OUT(tr_device_alloc(device, sum.states, (void **)&store->states));
+    place at = {.store = store,
+                .model = model,
+                .placement = placement,
+                .pp_rank = pp_rank,
+                .last_stage = -1};
+    for_each_local(model, placement, pp_rank, place_param, &at);
+    TR_TRY_OUT(open_ties(store, world, mesh, model, placement, tie_group_id));
+out:
+    if (status != TR_OK) tr_store_destroy(store);
+    else *out = store;
+    return status;
+}
+
+void tr_store_destroy(tr_store *store) {
+    if (!store) return;
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].tie) tr_group_close(store->slot[i].tie);
+    if (store->values) tr_device_free(store->device, store->values);
+    if (store->grads) tr_device_free(store->device, store->grads);
+    if (store->states) tr_device_free(store->device, store->states);
+    free(store->stage_grad);
+    free(store->slot);
+    free(store);
+}
+
+tr_status tr_store_init(tr_store *store, uint64_t seed) {
+    tr_stream *stream = tr_device_compute(store->device);
+    for (int i = 0; i < store->slots; i++) {
+        tr_slot *slot = &store->slot[i];
+        if (slot->shares >= 0) continue;
+        float *host;
+        TR_TRY(tr_calloc((size_t)slot->param->count, sizeof *host, &host));
+        tr_param_init(slot->param, seed, host);
+        size_t bytes = (size_t)slot->param->count * sizeof *host;
+        tr_status status = tr_stream_copy(stream, slot->master, host, bytes);
+        /* The copy reads `host` until the stream has passed it. */
+        if (status == TR_OK) status = tr_stream_sync(stream);
+        free(host);
+        TR_TRY(status);
+        TR_TRY(tr_stream_zero(stream, slot->m, bytes));
+        TR_TRY(tr_stream_zero(stream, slot->v, bytes));
+    }
+    return tr_store_publish(store);
+}
+
+tr_status tr_store_publish(tr_store *store) {
+    if (store->dtype == TR_F32) return TR_OK;
+    tr_stream *stream = tr_device_compute(store->device);
+    for (int i = 0; i < store->slots; i++) {
+        tr_slot *slot = &store->slot[i];
+        if (slot->shares >= 0) continue;
+        tr_op_desc desc = {
+            .kind = TR_OP_CAST,
+            .rows = {.rows = 1, .width = slot->param->count, .dtype = TR_F32, .to = store->dtype}};
+        tr_op *cast;
+        TR_TRY(tr_op_prepare(store->device, &desc, &cast));
+        tr_op_args args = {.t = {[TR_CAST_X] = slot->master, [TR_CAST_Y] = slot->param->value}};
+        tr_status status = tr_op_run(cast, stream, &args);
+        tr_op_release(cast);
+        TR_TRY(status);
+    }
+    return tr_stream_sync(stream);
+}

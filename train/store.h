@@ -1,0 +1,68 @@
+/* The parameter store of one rank: memory for the parameters of the layers that live here.
+ *
+ * For every parameter: the value in the model's dtype, an FP32 gradient, and the optimizer's state
+ * (FP32 master, first and second moment). In FP32 the value is the master. Every use of a tied
+ * parameter has its own gradient; uses on one rank share value and state; uses on different
+ * pipeline ranks hold a copy each, and their gradients are summed in use order through a tie group.
+ */
+#pragma once
+
+#include "comm/mesh.h"
+#include "layers/model.h"
+
+typedef struct tr_slot {
+    tr_param *param;
+    float *master, *m, *v; /* f32[param->count] */
+    int shares;            /* slot of the use on this rank whose value and state it shares, or -1 */
+    tr_group *tie;         /* sums the gradients of uses on other ranks; NULL without */
+    bool counted;          /* this pipeline rank counts it in the norm and saves it (use 0) */
+} tr_slot;
+
+/* Gradients of one stage lie in one piece: they are reduced over the data group in one go. */
+typedef struct tr_span {
+    float *data;
+    int64_t count;
+} tr_span;
+
+typedef struct tr_store {
+    tr_device *device;
+    tr_dtype dtype;
+    tr_slot *slot; /* in registry order */
+    int slots;
+    int stages;
+    tr_span *stage_grad;  /* [stages], local stages in ascending order */
+    char *values;         /* FP32 masters and values in the model's dtype */
+    char *grads, *states; /* states: both moments */
+    size_t value_bytes, grad_bytes, state_bytes;
+} tr_store;
+
+/* Which layers live where: layers first[s] .. first[s+1]-1 make stage s, stage s lives on pipeline
+ * rank owner[s]. Known on every rank. */
+typedef struct tr_placement {
+    int stages;
+    const int *first; /* [stages + 1] */
+    const int *owner; /* [stages] */
+} tr_placement;
+
+/* Calls visit for every parameter that will live on pipeline rank pp_rank, in registry order.
+ * shares: its other use lives there too, and it has no value and state of its own. Ends at a
+ * failure. */
+typedef tr_status (*tr_store_visit_fn)(void *context, tr_param *param, bool shares);
+tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, int pp_rank,
+                         tr_store_visit_fn visit, void *context);
+
+/* Bytes the store of this rank will take, by class; allocates nothing. */
+void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
+                    tr_dtype dtype, size_t *values, size_t *grads, size_t *states);
+
+/* Allocates the memory and places params' value and grad. Collective over the world when a tied
+ * parameter has uses on several pipeline ranks (tie groups; ids from tie_group_id upwards). */
+tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
+                          const tr_model *model, const tr_placement *placement, tr_dtype dtype,
+                          int tie_group_id, tr_store **out);
+void tr_store_destroy(tr_store *store);
+
+/* Initial values from the seed, moments zero. */
+tr_status tr_store_init(tr_store *store, uint64_t seed);
+/* Values from masters (after a load); nothing to do in FP32. */
+tr_status tr_store_publish(tr_store *store);

@@ -1,0 +1,24 @@
+/* TensorBoard event files, without protobuf: records of length, masked CRC-32C of the length, data,
+ * masked CRC-32C of the data (TFRecord); the data is an Event message. */
+#pragma once
+
+#include "train/append.h"
+
+#include <stdint.h>
+
+enum { TR_TB_TAG = 64, TR_TB_RECORD = TR_TB_TAG + 80 };
+
+/* CRC-32C (Castagnoli, reflected polynomial 0x82F63B78). */
+uint32_t tr_crc32c(const void *data, size_t bytes);
+
+/* The record that every event file starts with; returns its bytes. */
+size_t tr_tb_version_record(double wall_time, unsigned char record[TR_TB_RECORD]);
+/* One scalar: tag of at most TR_TB_TAG - 1 characters (more are cut). Returns the record's bytes.
+ */
+size_t tr_tb_scalar_record(double wall_time, int64_t step, const char *tag, float value,
+                           unsigned char record[TR_TB_RECORD]);
+
+/* Starts a new event file in the directory and writes its first record. */
+tr_status tr_tb_open(const char *directory, tr_append *out);
+/* Adds one scalar with the present time. */
+tr_status tr_tb_scalar(tr_append *file, int64_t step, const char *tag, double value);

@@ -1,0 +1,23 @@
+/* The trace of a run: measured and planned times of all ranks in one file. */
+#pragma once
+
+#include "comm/comm.h"
+#include "comm/mesh.h"
+#include "pipeline/record.h"
+#include "pipeline/timeline.h"
+
+/* Nanoseconds to add to this rank's clock for rank 0's: half of the fastest of several round trips
+ * over the control plane is taken to be one way; an offset within that half is 0 (ranks of one host
+ * have one clock). Collective. */
+tr_status tr_trace_clock(tr_world *world, int64_t *offset_ns);
+
+/* Collective. Gathers every rank's record (peers are numbers in its pipeline line) and, on rank 0,
+ * makes timelines of world ranks in seconds from the first recorded moment: the measured one, and
+ * the planned one: `programs` simulated with the mean measured time of each stage's actions and the
+ * fastest measured message, beginning where each measured step begins. Both NULL on other ranks,
+ * and on rank 0 when nothing was recorded. Release with tr_timeline_destroy. */
+tr_status tr_trace_gather(tr_world *world, const tr_mesh *mesh, const tr_program_set *programs,
+                          const tr_record *record, tr_timeline **measured, tr_timeline **planned);
+
+/* Both as a trace in the file `path`. */
+tr_status tr_trace_write(const char *path, const tr_timeline *measured, const tr_timeline *planned);

@@ -1,0 +1,161 @@
+#include "train/yaml.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum { DEEPEST = 8, KEY_SIZE = 256 };
+
+typedef struct reader {
+    yaml_parser_t parser;
+    const char *source;
+    tr_yaml *out;
+    size_t capacity;
+    char path[KEY_SIZE]; /* keys of the open mappings */
+    size_t path_length[DEEPEST];
+    int depth;
+} reader;
+
+#define FAIL_AT(r, mark, ...)                                                                      \
+    fail_at((r)->source, (int)(mark).line + 1, (int)(mark).column + 1, __VA_ARGS__)
+
+static tr_status fail_at(const char *source, int line, int column, const char *sentence) {
+    return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", source, line, column, sentence);
+}
+
+static tr_status parser_error(const reader *r) {
+    const yaml_parser_t *p = &r->parser;
+    yaml_mark_t mark = p->problem_mark;
+    if (p->error == YAML_MEMORY_ERROR) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    if (p->error == YAML_READER_ERROR) mark = p->mark; /* no problem mark: as far as it was read */
+    return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: this is not valid YAML: %s%s%s", r->source,
+                   (int)mark.line + 1, (int)mark.column + 1,
+                   p->problem ? p->problem : "unreadable text", p->context ? ", " : "",
+                   p->context ? p->context : "");
+}
+
+static tr_status next_event(reader *r, yaml_event_t *event) {
+    if (!yaml_parser_parse(&r->parser, event)) return parser_error(r);
+    return TR_OK;
+}
+
+/* Appends ".key" to the path; its old length goes to *before. */
+static tr_status push_key(reader *r, const yaml_event_t *event, size_t *before) {
+    const char *key = (const char *)event->data.scalar.value;
+    size_t length = event->data.scalar.length, used = strlen(r->path);
+    *before = used;
+    if (length == 0 || strlen(key) != length)
+        return FAIL_AT(r, event->start_mark, "a key must be a word, like train.steps");
+    if (used + length + 2 > sizeof r->path)
+        return FAIL_AT(r, event->start_mark, "this key is too long");
+    if (used) r->path[used++] = '.';
+    memcpy(r->path + used, key, length + 1);
+    return TR_OK;
+}
+
+static bool is_nothing(const yaml_event_t *event) {
+    const char *text = (const char *)event->data.scalar.value;
+    return event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (!*text || !strcmp(text, "~") || !strcmp(text, "null"));
+}
+
+static tr_status add_entry(reader *r, yaml_mark_t key, const yaml_event_t *value) {
+    tr_yaml *out = r->out;
+    TR_TRY(tr_grow(&out->entry, &r->capacity, (size_t)out->count + 1, sizeof *out->entry));
+    tr_yaml_entry *e = &out->entry[out->count];
+    *e = (tr_yaml_entry){.key_line = (int)key.line + 1,
+                         .key_column = (int)key.column + 1,
+                         .line = (int)value->start_mark.line + 1,
+                         .column = (int)value->start_mark.column + 1};
+    out->count++; /* from here on tr_yaml_free releases its strings */
+    TR_TRY(tr_strdup(r->path, &e->key));
+    const char *text = (const char *)value->data.scalar.value;
+    if (strlen(text) != value->data.scalar.length)
+        return FAIL_AT(r, value->start_mark, "a value must not hold a NUL character");
+    if (!is_nothing(value)) TR_TRY(tr_strdup(text, &e->value));
+    return TR_OK;
+}
+
+/* One key of the open mapping, and its value or the opening of its mapping. */
+static tr_status read_pair(reader *r, const yaml_event_t *key) {
+    if (key->type != YAML_SCALAR_EVENT)
+        return FAIL_AT(r, key->start_mark, "a key must be a word, like train.steps");
+    size_t before;
+    TR_TRY(push_key(r, key, &before));
+    yaml_event_t value;
+    TR_TRY(next_event(r, &value));
+    tr_status status = TR_OK;
+    if (value.type == YAML_SCALAR_EVENT) {
+        status = add_entry(r, key->start_mark, &value);
+        r->path[before] = '\0';
+    } else if (value.type == YAML_MAPPING_START_EVENT && r->depth < DEEPEST) {
+        r->path_length[r->depth++] = before;
+    } else if (value.type == YAML_MAPPING_START_EVENT) {
+        status = FAIL_AT(r, value.start_mark, "sections are nested too deep");
+    } else if (value.type == YAML_SEQUENCE_START_EVENT) {
+        status = FAIL_AT(r, value.start_mark, "no key takes a list: one value is expected here");
+    } else {
+        status = FAIL_AT(r, value.start_mark, "an alias cannot be used here: write the value");
+    }
+    yaml_event_delete(&value);
+    return status;
+}
+
+/* The root mapping, after its start; returns behind its end. */
+static tr_status read_mapping(reader *r) {
+    for (;;) {
+        yaml_event_t event;
+        TR_TRY(next_event(r, &event));
+        bool end = event.type == YAML_MAPPING_END_EVENT;
+        tr_status status = end ? TR_OK : read_pair(r, &event);
+        yaml_event_delete(&event);
+        TR_TRY(status);
+        if (!end) continue;
+        if (r->depth == 0) return TR_OK;
+        r->path[r->path_length[--r->depth]] = '\0';
+    }
+}
+
+/* What stands outside the root mapping. */
+static tr_status read_stream(reader *r) {
+    for (int documents = 0;;) {
+        yaml_event_t event;
+        TR_TRY(next_event(r, &event));
+        tr_status status = TR_OK;
+        bool end = event.type == YAML_STREAM_END_EVENT;
+        if (event.type == YAML_DOCUMENT_START_EVENT && documents++)
+            status = FAIL_AT(r, event.start_mark, "a config is one YAML document");
+        else if (event.type == YAML_MAPPING_START_EVENT) status = read_mapping(r);
+        else if (event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_ALIAS_EVENT ||
+                 (event.type == YAML_SCALAR_EVENT && !is_nothing(&event)))
+            status =
+                FAIL_AT(r, event.start_mark, "expected a key and a value, like train.steps: 100");
+        yaml_event_delete(&event);
+        TR_TRY(status);
+        if (end) return TR_OK;
+    }
+}
+
+tr_status tr_yaml_parse(const char *text, size_t length, const char *source, tr_yaml *out) {
+    *out = (tr_yaml){0};
+    reader r = {.source = source, .out = out};
+    if (!yaml_parser_initialize(&r.parser)) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, length);
+    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
+    tr_status status = read_stream(&r);
+    yaml_parser_delete(&r.parser);
+    if (status != TR_OK) tr_yaml_free(out);
+    TR_TRY(status);
+    return TR_OK;
+}
+
+void tr_yaml_free(tr_yaml *yaml) {
+    for (int i = 0; i < yaml->count; i++) {
+        free(yaml->entry[i].key);
+        free(yaml->entry[i].value);
+    }
+    free(yaml->entry);
+    *yaml = (tr_yaml){0};
+}
