@@ -55,6 +55,18 @@ void tr_device_free(tr_device *device, void *memory) {
     if (memory) device->ops->free(device, memory);
 }
 
+bool tr_device_on_host(const tr_device *device) {
+    return device->ops->on_host;
+}
+
+tr_status tr_device_staging_alloc(tr_device *device, size_t bytes, void **out) {
+    return device->ops->staging_alloc(device, bytes, out);
+}
+
+void tr_device_staging_free(tr_device *device, void *memory) {
+    if (memory) device->ops->staging_free(device, memory);
+}
+
 tr_stream *tr_device_compute(tr_device *device) {
     return device->ops->compute(device);
 }
@@ -65,6 +77,10 @@ tr_status tr_stream_create(tr_device *device, tr_stream **out) {
 
 void tr_stream_destroy(tr_stream *stream) {
     if (stream) stream->device->ops->stream_destroy(stream);
+}
+
+void *tr_stream_native(tr_stream *stream) {
+    return stream->device->ops->stream_native(stream);
 }
 
 tr_status tr_stream_sync(tr_stream *stream) {

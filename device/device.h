@@ -41,12 +41,22 @@ tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_
 tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out);
 void tr_device_free(tr_device *device, void *memory);
 
+/* True when the device computes on host memory ("cpu", "ref"): its pointers can be read here. */
+bool tr_device_on_host(const tr_device *device);
+/* Host memory that the device's streams copy to and from without stopping the caller (pinned pages
+ * on a GPU), aligned to TR_ALIGN, not zeroed; TR_ERR_FIT when there is none. */
+tr_status tr_device_staging_alloc(tr_device *device, size_t bytes, void **out);
+void tr_device_staging_free(tr_device *device, void *memory);
+
 /* The device's one compute stream: owned by the device. */
 tr_stream *tr_device_compute(tr_device *device);
 
 /* A further stream. Destroying waits for what is queued. */
 tr_status tr_stream_create(tr_device *device, tr_stream **out);
 void tr_stream_destroy(tr_stream *stream);
+/* What the device's own library calls the stream: a cudaStream_t; a host device's is the tr_stream
+ * itself. */
+void *tr_stream_native(tr_stream *stream);
 /* The caller waits until the stream has done everything that is queued. */
 tr_status tr_stream_sync(tr_stream *stream);
 /* Stream-ordered copy between any two places of device and host memory, and fill with zeros. */

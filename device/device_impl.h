@@ -8,14 +8,18 @@ typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc,
 
 struct tr_device_ops {
     const char *kind; /* "cpu", "ref", "cuda" */
+    bool on_host;
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
     tr_status (*memory)(tr_device *device, size_t *free_bytes, size_t *total_bytes);
     tr_status (*alloc)(tr_device *device, size_t bytes, void **out);
     void (*free)(tr_device *device, void *memory);
+    tr_status (*staging_alloc)(tr_device *device, size_t bytes, void **out);
+    void (*staging_free)(tr_device *device, void *memory);
     tr_stream *(*compute)(tr_device *device);
     tr_status (*stream_create)(tr_device *device, tr_stream **out);
     void (*stream_destroy)(tr_stream *stream);
+    void *(*stream_native)(tr_stream *stream);
     tr_status (*stream_sync)(tr_stream *stream);
     tr_status (*stream_copy)(tr_stream *stream, void *to, const void *from, size_t bytes);
     tr_status (*stream_zero)(tr_stream *stream, void *memory, size_t bytes);

@@ -370,6 +370,10 @@ void tr_host_close(tr_device *device) {
     free(device);
 }
 
+void *tr_host_stream_native(tr_stream *stream) {
+    return stream;
+}
+
 tr_stream *tr_host_compute(tr_device *device) {
     return ((tr_host_device *)device)->compute;
 }

@@ -42,6 +42,7 @@ tr_status tr_host_memory(tr_device *device, size_t *free_bytes, size_t *total_by
 tr_status tr_host_alloc(tr_device *device, size_t bytes, void **out);
 void tr_host_free(tr_device *device, void *memory);
 tr_stream *tr_host_compute(tr_device *device);
+void *tr_host_stream_native(tr_stream *stream);
 tr_status tr_host_stream_create(tr_device *device, tr_stream **out);
 void tr_host_stream_destroy(tr_stream *stream);
 tr_status tr_host_stream_sync(tr_stream *stream);
@@ -60,8 +61,9 @@ bool tr_host_event_reached(tr_event *event);
 
 /* The same for an implementation that closes in its own way. */
 #define TR_HOST_OPS_BUT_CLOSE                                                                      \
-    .memory = tr_host_memory, .alloc = tr_host_alloc, .free = tr_host_free,                        \
-    .compute = tr_host_compute, .stream_create = tr_host_stream_create,                            \
+    .on_host = true, .memory = tr_host_memory, .alloc = tr_host_alloc, .free = tr_host_free,       \
+    .staging_alloc = tr_host_alloc, .staging_free = tr_host_free, .compute = tr_host_compute,      \
+    .stream_native = tr_host_stream_native, .stream_create = tr_host_stream_create,                \
     .stream_destroy = tr_host_stream_destroy, .stream_sync = tr_host_stream_sync,                  \
     .stream_copy = tr_host_stream_copy, .stream_zero = tr_host_stream_zero,                        \
     .stream_call = tr_host_stream_call, .stream_wait = tr_host_stream_wait,                        \

@@ -3,8 +3,7 @@
 
 static tr_status open_cuda(int ordinal, const tr_device_options *options, tr_device **out) {
     (void)ordinal, (void)options, (void)out;
-    return TR_FAIL(TR_ERR_DEVICE,
-                   "this build of Trireme has no CUDA backend: set device.name=cpu");
+    return TR_FAIL(TR_ERR_DEVICE, "this build of Trireme has no CUDA backend: set device.name=cpu");
 }
 
 const tr_device_ops tr_device_ops_cuda = {.kind = "cuda", .open = open_cuda};

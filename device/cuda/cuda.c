@@ -1,0 +1,288 @@
+/* The cuda device: its opening, memory, streams and events. */
+#include "base/memory.h"
+#include "device/cuda/cuda_impl.h"
+
+#include <stdlib.h>
+
+tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
+    if (error == cudaSuccess) return TR_OK;
+    (void)cudaGetLastError(); /* an error that is not sticky must not show up in a later call */
+    return tr_fail_at(file, line, error == cudaErrorMemoryAllocation ? TR_ERR_FIT : TR_ERR_DEVICE,
+                      "CUDA: %s failed: %s", call, cudaGetErrorString(error));
+}
+
+/* Threads other than the opener's (progress engines, tests) start on device 0. */
+static tr_status use(const tr_device *device) {
+    TR_CUDA(cudaSetDevice(((const tr_cuda_device *)device)->ordinal));
+    return TR_OK;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static tr_status cuda_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes) {
+    TR_TRY(use(device));
+    TR_CUDA(cudaMemGetInfo(free_bytes, total_bytes));
+    return TR_OK;
+}
+
+static tr_status cuda_alloc(tr_device *device, size_t bytes, void **out) {
+    TR_TRY(use(device));
+    *out = NULL;
+    size_t size = bytes > 0 ? bytes : 1;
+    cudaError_t error = cudaMalloc(out, size);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total_bytes = 0;
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+        return TR_FAIL(TR_ERR_FIT, "device %s has no room for %zu bytes: %zu of %zu are free",
+                       device->name, size, free_bytes, total_bytes);
+    }
+    TR_CUDA(error);
+    error = cudaMemset(*out, 0, size);
+    if (error == cudaSuccess) error = cudaDeviceSynchronize(); /* zeroed for every stream */
+    if (error != cudaSuccess) {
+        (void)cudaFree(*out);
+        *out = NULL;
+    }
+    TR_CUDA(error);
+    return TR_OK;
+}
+
+static void cuda_free(tr_device *device, void *memory) {
+    if (use(device) == TR_OK) (void)cudaFree(memory);
+}
+
+static tr_status cuda_staging_alloc(tr_device *device, size_t bytes, void **out) {
+    TR_TRY(use(device));
+    cudaError_t error = cudaMallocHost(out, bytes > 0 ? bytes : 1);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return TR_FAIL(TR_ERR_FIT, "the host has no %zu bytes of memory to pin", bytes);
+    }
+    TR_CUDA(error);
+    return TR_OK;
+}
+
+static void cuda_staging_free(tr_device *device, void *memory) {
+    if (use(device) == TR_OK) (void)cudaFreeHost(memory);
+}
+
+/* --- streams and events ----------------------------------------------------------------------- */
+
+static tr_stream *cuda_compute(tr_device *device) {
+    return tr_cuda_device_of(device)->compute;
+}
+
+static tr_status cuda_stream_create(tr_device *device, tr_stream **out) {
+    TR_TRY(use(device));
+    tr_cuda_stream *stream;
+    TR_TRY(tr_calloc(1, sizeof *stream, &stream));
+    stream->base.device = device;
+    cudaError_t error = cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking);
+    if (error != cudaSuccess) free(stream);
+    TR_CUDA(error);
+    *out = &stream->base;
+    return TR_OK;
+}
+
+static void cuda_stream_destroy(tr_stream *stream) {
+    if (use(stream->device) == TR_OK) {
+        (void)cudaStreamSynchronize(tr_cuda_stream_of(stream));
+        (void)cudaStreamDestroy(tr_cuda_stream_of(stream));
+    }
+    free(stream);
+}
+
+static void *cuda_stream_native(tr_stream *stream) {
+    return tr_cuda_stream_of(stream);
+}
+
+static tr_status cuda_stream_sync(tr_stream *stream) {
+    TR_TRY(use(stream->device));
+    TR_CUDA(cudaStreamSynchronize(tr_cuda_stream_of(stream)));
+    return TR_OK;
+}
+
+static tr_status cuda_stream_copy(tr_stream *stream, void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return TR_OK;
+    TR_TRY(use(stream->device));
+    TR_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, tr_cuda_stream_of(stream)));
+    return TR_OK;
+}
+
+static tr_status cuda_stream_zero(tr_stream *stream, void *memory, size_t bytes) {
+    if (bytes == 0) return TR_OK;
+    TR_TRY(use(stream->device));
+    TR_CUDA(cudaMemsetAsync(memory, 0, bytes, tr_cuda_stream_of(stream)));
+    return TR_OK;
+}
+
+/* The function runs in a thread of the driver and must not call CUDA. */
+static tr_status cuda_stream_call(tr_stream *stream, void (*function)(void *), void *argument) {
+    TR_TRY(use(stream->device));
+    TR_CUDA(cudaLaunchHostFunc(tr_cuda_stream_of(stream), function, argument));
+    return TR_OK;
+}
+
+static cudaEvent_t event_of(tr_event *event) {
+    return ((tr_cuda_event *)event)->handle;
+}
+
+static tr_status cuda_stream_wait(tr_stream *stream, tr_event *event) {
+    TR_TRY(use(stream->device));
+    TR_CUDA(cudaStreamWaitEvent(tr_cuda_stream_of(stream), event_of(event), 0));
+    return TR_OK;
+}
+
+static tr_status cuda_event_create(tr_device *device, tr_event **out) {
+    TR_TRY(use(device));
+    tr_cuda_event *event;
+    TR_TRY(tr_calloc(1, sizeof *event, &event));
+    event->base.device = device;
+    cudaError_t error = cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming);
+    if (error != cudaSuccess) free(event);
+    TR_CUDA(error);
+    *out = &event->base;
+    return TR_OK;
+}
+
+static void cuda_event_destroy(tr_event *event) {
+    if (use(event->device) == TR_OK) (void)cudaEventDestroy(event_of(event));
+    free(event);
+}
+
+static tr_status cuda_event_record(tr_event *event, tr_stream *stream) {
+    TR_TRY(use(stream->device));
+    TR_CUDA(cudaEventRecord(event_of(event), tr_cuda_stream_of(stream)));
+    return TR_OK;
+}
+
+static tr_status cuda_event_sync(tr_event *event) {
+    TR_TRY(use(event->device));
+    TR_CUDA(cudaEventSynchronize(event_of(event)));
+    return TR_OK;
+}
+
+/* After a failure of the device every event counts as reached: the next call on a stream says what
+ * has happened, and nobody waits for work that will not be done. */
+static bool cuda_event_reached(tr_event *event) {
+    if (use(event->device) != TR_OK) return true;
+    return cudaEventQuery(event_of(event)) != cudaErrorNotReady;
+}
+
+/* --- operators -------------------------------------------------------------------------------- */
+
+static void op_release(tr_op *op) {
+    free(op);
+}
+
+tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
+                            size_t scratch_bytes,
+                            tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
+                            tr_op **out) {
+    tr_op *op;
+    TR_TRY(tr_calloc(1, object_bytes, &op));
+    op->device = device;
+    op->desc = *desc;
+    op->scratch_bytes = scratch_bytes;
+    op->run = run;
+    op->release = op_release;
+    *out = op;
+    return TR_OK;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static void cuda_close(tr_device *device) {
+    tr_cuda_device *cuda = tr_cuda_device_of(device);
+    if (cuda->compute) cuda_stream_destroy(cuda->compute);
+    if (cuda->dnn) (void)cudnnDestroy(cuda->dnn);
+    if (cuda->blas) (void)cublasLtDestroy(cuda->blas);
+    free(cuda);
+}
+
+static tr_status open_libraries(tr_cuda_device *cuda) {
+    TR_TRY(use(&cuda->base));
+    TR_CUDA(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount,
+                                   cuda->ordinal));
+    int major, minor;
+    TR_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal));
+    TR_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda->ordinal));
+    cuda->capability = 10 * major + minor;
+    if (cuda->capability < 80)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "GPU %d has compute capability %d.%d; Trireme needs 8.0 or later",
+                       cuda->ordinal, major, minor);
+    TR_TRY(cuda_stream_create(&cuda->base, &cuda->compute));
+    if (cublasLtCreate(&cuda->blas) != CUBLAS_STATUS_SUCCESS)
+        return TR_FAIL(TR_ERR_DEVICE, "cuBLASLt could not be started on GPU %d", cuda->ordinal);
+    cudnnStatus_t status = cudnnCreate(&cuda->dnn);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnSetStream(cuda->dnn, tr_cuda_stream_of(cuda->compute));
+    if (status != CUDNN_STATUS_SUCCESS)
+        return TR_FAIL(TR_ERR_DEVICE, "cuDNN could not be started on GPU %d: %s", cuda->ordinal,
+                       cudnnGetErrorString(status));
+    return TR_OK;
+}
+
+static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_device **out) {
+    /* Streams of one process beyond this number would share queues and wait for each other; read
+     * when the context is made. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "no GPU can be used here (%s): install NVIDIA's driver, or set "
+                       "device.name=cpu",
+                       cudaGetErrorString(error));
+    }
+    if (ordinal >= count)
+        return TR_FAIL(TR_ERR_DEVICE, "there is no GPU %d: this machine has %d, counted from 0",
+                       ordinal, count);
+    tr_cuda_device *cuda;
+    TR_TRY(tr_calloc(1, sizeof *cuda, &cuda));
+    cuda->base.ops = &tr_device_ops_cuda;
+    cuda->base.threads = options->threads;
+    cuda->ordinal = ordinal;
+    cuda->deterministic = options->deterministic;
+    tr_status status = open_libraries(cuda);
+    if (status != TR_OK) {
+        cuda_close(&cuda->base);
+        return status;
+    }
+    *out = &cuda->base;
+    return TR_OK;
+}
+
+const tr_device_ops tr_device_ops_cuda = {
+    .kind = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .memory = cuda_memory,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .staging_alloc = cuda_staging_alloc,
+    .staging_free = cuda_staging_free,
+    .compute = cuda_compute,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_native = cuda_stream_native,
+    .stream_sync = cuda_stream_sync,
+    .stream_copy = cuda_stream_copy,
+    .stream_zero = cuda_stream_zero,
+    .stream_call = cuda_stream_call,
+    .stream_wait = cuda_stream_wait,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_sync = cuda_event_sync,
+    .event_reached = cuda_event_reached,
+    .prepare =
+        {
+            /* Operators enter this table as they are written. */
+            [TR_OP_ADD] = tr_cuda_prepare_add,
+            [TR_OP_CAST] = tr_cuda_prepare_cast,
+        },
+};

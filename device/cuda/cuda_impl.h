@@ -1,0 +1,60 @@
+/* What the files of device/cuda/ share: the device, its streams and events, the base of an
+ * operator, and checks of the libraries' return codes. Host code is C; a .cu file holds kernels and
+ * their launchers (launch.h), which take a cudaStream_t and return a cudaError_t. Private. */
+#pragma once
+
+#include "device/device_impl.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+typedef struct tr_cuda_device {
+    tr_device base;
+    int ordinal;
+    int multiprocessors;
+    int capability; /* 10 * major + minor: 90 for Hopper */
+    bool deterministic;
+    cublasLtHandle_t blas;
+    cudnnHandle_t dnn; /* bound to the compute stream */
+    tr_stream *compute;
+} tr_cuda_device;
+
+typedef struct tr_cuda_stream {
+    tr_stream base;
+    cudaStream_t handle;
+} tr_cuda_stream;
+
+typedef struct tr_cuda_event {
+    tr_event base;
+    cudaEvent_t handle;
+} tr_cuda_event;
+
+/* Makes an operator in a zeroed object of object_bytes (at least sizeof(tr_op)) that starts with a
+ * tr_op: device, desc, scratch_bytes, run, and a `release` that frees the object; an operator that
+ * owns more replaces it and calls free() on the object last. */
+tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
+                            size_t scratch_bytes,
+                            tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
+                            tr_op **out);
+
+/* The status of a call of the runtime: TR_OK, or the failure with the library's words. */
+tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, int line);
+#define TR_CUDA(expr)                                                                              \
+    do {                                                                                           \
+        tr_status tr_cuda_ = tr_cuda_check((expr), #expr, __FILE__, __LINE__);                     \
+        if (tr_cuda_ != TR_OK) return tr_cuda_;                                                    \
+    } while (0)
+
+static inline cudaStream_t tr_cuda_stream_of(tr_stream *stream) {
+    return ((tr_cuda_stream *)stream)->handle;
+}
+static inline tr_cuda_device *tr_cuda_device_of(tr_device *device) {
+    return (tr_cuda_device *)device;
+}
+
+/* The operators, by name. */
+#define TR_CUDA_PREPARE(UPPER, lower)                                                              \
+    tr_status tr_cuda_prepare_##lower(tr_device *device, const tr_op_desc *desc, tr_op **out);
+TR_OP_LIST(TR_CUDA_PREPARE)
+#undef TR_CUDA_PREPARE

@@ -1,0 +1,22 @@
+/* Launchers of the own kernels: they enqueue on a stream and return what the launch returned.
+ * Shapes and pointers as in device/op.h. Private. */
+#pragma once
+
+#include "base/dtype.h"
+#include "device/op.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* rows.cu */
+cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *a,
+                               const void *b, void *y);
+cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
+                                const void *x, void *y);
+
+#ifdef __cplusplus
+}
+#endif
