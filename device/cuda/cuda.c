@@ -284,5 +284,6 @@ const tr_device_ops tr_device_ops_cuda = {
             /* Operators enter this table as they are written. */
             [TR_OP_ADD] = tr_cuda_prepare_add,
             [TR_OP_CAST] = tr_cuda_prepare_cast,
+            [TR_OP_MATMUL] = tr_cuda_prepare_matmul,
         },
 };

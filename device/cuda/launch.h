@@ -17,6 +17,9 @@ cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t coun
 cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
                                 const void *x, void *y);
 
+/* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
+cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc, void *const *t);
+
 #ifdef __cplusplus
 }
 #endif

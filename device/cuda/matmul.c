@@ -1,0 +1,152 @@
+/* MATMUL through cuBLASLt, and through the own kernel for types that it does not have. */
+#include "base/memory.h"
+#include "device/cuda/blas_layout.h"
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+#include <stdlib.h>
+
+typedef struct cuda_matmul {
+    tr_op base;
+    tr_blas_layout layout;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t first, second, result;
+    cublasLtMatmulAlgo_t algorithm;
+} cuda_matmul;
+
+static tr_status check(cublasStatus_t status, const char *call, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) return TR_OK;
+    return tr_fail_at(__FILE__, line, TR_ERR_DEVICE, "cuBLASLt: %s failed: %s", call,
+                      cublasLtGetStatusName(status));
+}
+#define BLAS(expr) TR_TRY(check((expr), #expr, __LINE__))
+
+static cudaDataType_t type_of(tr_dtype dtype) {
+    return dtype == TR_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *args) {
+    cuda_matmul *op = (cuda_matmul *)base;
+    const tr_matmul_desc *d = &base->desc.matmul;
+    const float alpha = 1, beta = d->accumulate ? 1 : 0;
+    void *c = args->t[TR_MATMUL_C];
+    if (d->bias)
+        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                            &args->t[TR_MATMUL_BIAS], sizeof(void *)));
+    BLAS(cublasLtMatmul(tr_cuda_device_of(base->device)->blas, op->product, &alpha,
+                        args->t[op->layout.first.tensor], op->first,
+                        args->t[op->layout.second.tensor], op->second, &beta, c, op->result, c,
+                        op->result, &op->algorithm, args->scratch, base->scratch_bytes,
+                        tr_cuda_stream_of(stream)));
+    return TR_OK;
+}
+
+static void release_product(tr_op *base) {
+    cuda_matmul *op = (cuda_matmul *)base;
+    if (op->product) (void)cublasLtMatmulDescDestroy(op->product);
+    if (op->first) (void)cublasLtMatrixLayoutDestroy(op->first);
+    if (op->second) (void)cublasLtMatrixLayoutDestroy(op->second);
+    if (op->result) (void)cublasLtMatrixLayoutDestroy(op->result);
+    free(op);
+}
+
+static tr_status describe_matrix(const tr_blas_matrix *x, cublasLtMatrixLayout_t *out) {
+    BLAS(cublasLtMatrixLayoutCreate(out, type_of(x->dtype), (uint64_t)x->rows, (uint64_t)x->columns,
+                                    x->ld));
+    return TR_OK;
+}
+
+/* FP32 means FP32: CUBLAS_COMPUTE_32F does not round operands to TF32. */
+static tr_status describe_product(cuda_matmul *op) {
+    const tr_matmul_desc *d = &op->base.desc.matmul;
+    BLAS(cublasLtMatmulDescCreate(&op->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    cublasOperation_t first = op->layout.first.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = op->layout.second.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                        sizeof first));
+    BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                        sizeof second));
+    if (d->bias) {
+        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+        int32_t type = type_of(d->b);
+        const void *aligned = (const void *)(uintptr_t)TR_ALIGN; /* stands for every buffer */
+        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                            sizeof epilogue));
+        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
+                                            sizeof type));
+        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                            &aligned, sizeof aligned));
+    }
+    TR_TRY(describe_matrix(&op->layout.first, &op->first));
+    TR_TRY(describe_matrix(&op->layout.second, &op->second));
+    TR_TRY(describe_matrix(&op->layout.result, &op->result));
+    return TR_OK;
+}
+
+/* What cuBLAS recommends: 32 MiB from Hopper on, 4 MiB before. */
+static uint64_t workspace_limit(const tr_cuda_device *device) {
+    return (uint64_t)(device->capability >= 90 ? 32 : 4) << 20;
+}
+
+/* The heuristic's first choice, a function of the description and the kind of GPU alone. Parts of a
+ * split sum meet in FP32 in the workspace, in a fixed order: added in place they would be rounded
+ * to the result's type on the way. Leaves the algorithm and its scratch in op; *found is false
+ * where the library has none. */
+static tr_status choose(cuda_matmul *op, bool *found) {
+    const tr_cuda_device *device = tr_cuda_device_of(op->base.device);
+    uint64_t limit = workspace_limit(device);
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* NONE is 0: always allowed */
+    uint32_t alignment = TR_ALIGN;
+    const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result = {0};
+    int count = 0;
+    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
+    for (int i = 0; i < 4 && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = cublasLtMatmulPreferenceSetAttribute(preference, aligned[i], &alignment,
+                                                      sizeof alignment);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status =
+            cublasLtMatmulAlgoGetHeuristic(device->blas, op->product, op->first, op->second,
+                                           op->result, op->result, preference, 1, &result, &count);
+    if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
+    *found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (*found) {
+        op->algorithm = result.algo;
+        op->base.scratch_bytes = result.workspaceSize;
+    } else if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED) {
+        TR_TRY(check(status, "the search for an algorithm", __LINE__));
+    }
+    return TR_OK;
+}
+
+static tr_status run_own(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_matmul(tr_cuda_stream_of(stream), &op->desc.matmul, args->t));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    bool found = false;
+    if (tr_blas_has_types(&desc->matmul)) {
+        tr_op *base;
+        TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_matmul), 0, run_product, &base));
+        base->release = release_product;
+        cuda_matmul *op = (cuda_matmul *)base;
+        op->layout = tr_blas_layout_of(&desc->matmul);
+        tr_status status = describe_product(op);
+        if (status == TR_OK) status = choose(op, &found);
+        if (found) *out = base;
+        else release_product(base);
+        if (status != TR_OK) TR_TRY(status);
+    }
+    if (!found) TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
+    return TR_OK;
+}

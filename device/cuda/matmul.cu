@@ -1,0 +1,60 @@
+/* The own product: any types, leading dimensions and transpositions; slow, for what cuBLASLt does
+ * not have. */
+#include "device/cuda/launch.h"
+#include "device/cuda/pack.cuh"
+
+namespace {
+
+enum { TILE = 16 };
+
+struct matrix {
+    const void *memory;
+    int64_t row, column; /* strides of the matrix as multiplied, in elements */
+    tr_dtype dtype;
+};
+
+__device__ float load(const matrix &x, int64_t row, int64_t column) {
+    int64_t at = row * x.row + column * x.column;
+    return x.dtype == TR_F32 ? tr_load(static_cast<const float *>(x.memory) + at)
+                             : tr_load(static_cast<const __nv_bfloat16 *>(x.memory) + at);
+}
+
+/* A thread computes one element of C; a block a tile of it, in steps of TILE along k. The sum runs
+ * in ascending k with one rounding a term. */
+__global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matrix bias, void *c,
+                       int64_t ldc, tr_dtype dtype, bool has_bias, bool accumulate) {
+    __shared__ float tile_a[TILE][TILE + 1], tile_b[TILE][TILE + 1];
+    const int x = (int)threadIdx.x, y = (int)threadIdx.y;
+    const int64_t tiles = (n + TILE - 1) / TILE;
+    const int64_t row = (int64_t)blockIdx.x / tiles * TILE + y;
+    const int64_t column = (int64_t)blockIdx.x % tiles * TILE + x;
+    float sum = 0;
+    for (int64_t first = 0; first < k; first += TILE) {
+        tile_a[y][x] = row < m && first + x < k ? load(a, row, first + x) : 0;
+        tile_b[y][x] = column < n && first + y < k ? load(b, first + y, column) : 0;
+        __syncthreads();
+        for (int i = 0; i < TILE; i++) sum = fmaf(tile_a[y][i], tile_b[i][x], sum);
+        __syncthreads(); /* before the tiles are filled again */
+    }
+    if (row >= m || column >= n) return;
+    if (has_bias) sum += load(bias, 0, column);
+    int64_t at = row * ldc + column;
+    if (dtype == TR_BF16) tr_store(static_cast<__nv_bfloat16 *>(c) + at, sum);
+    else static_cast<float *>(c)[at] = accumulate ? static_cast<float *>(c)[at] + sum : sum;
+}
+
+} // namespace
+
+cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *d, void *const *t) {
+    int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
+    int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
+    matrix a = {t[TR_MATMUL_A], d->trans_a ? 1 : lda, d->trans_a ? lda : 1, d->a};
+    matrix b = {t[TR_MATMUL_B], d->trans_b ? 1 : ldb, d->trans_b ? ldb : 1, d->b};
+    matrix bias = {t[TR_MATMUL_BIAS], 0, 1, d->b};
+    int64_t blocks = (d->m + TILE - 1) / TILE * ((d->n + TILE - 1) / TILE);
+    if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+    matmul<<<(unsigned)blocks, dim3(TILE, TILE), 0, stream>>>(
+        d->m, d->n, d->k, a, b, bias, t[TR_MATMUL_C], d->ldc ? d->ldc : d->n, d->c, d->bias,
+        d->accumulate);
+    return cudaGetLastError();
+}

@@ -1,0 +1,135 @@
+/* What the cuda device asks of a column-major library is the product that op.h describes: the
+ * layout is carried out on the host by a plain column-major product and compared with ref, for
+ * every matmul of the table and for random ones. */
+#include "base/memory.h"
+#include "device/cuda/blas_layout.h"
+#include "support/op_cases.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static uint64_t seed;
+static tr_device *ref;
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+/* Element of op(x) as a column-major library reads it. */
+static double element(const tr_op_data *data, const tr_blas_matrix *x, int64_t row,
+                      int64_t column) {
+    int64_t r = x->transposed ? column : row, c = x->transposed ? row : column;
+    assert_true(r < x->rows && c < x->columns && x->rows <= x->ld);
+    return tr_element(data->memory[x->tensor], x->dtype, c * x->ld + r);
+}
+
+/* The column-major library: result (+)= op(first) op(second) (+ bias along the rows). */
+static void column_major_product(tr_op_data *data) {
+    const tr_matmul_desc *d = &data->desc.matmul;
+    const tr_blas_layout l = tr_blas_layout_of(d);
+    int64_t inner = l.first.transposed ? l.first.rows : l.first.columns;
+    assert_int_equal(inner, l.second.transposed ? l.second.columns : l.second.rows);
+    assert_int_equal(l.result.rows, l.first.transposed ? l.first.columns : l.first.rows);
+    assert_int_equal(l.result.columns, l.second.transposed ? l.second.rows : l.second.columns);
+    void *c = data->memory[l.result.tensor];
+    for (int64_t column = 0; column < l.result.columns; column++)
+        for (int64_t row = 0; row < l.result.rows; row++) {
+            int64_t at = column * l.result.ld + row;
+            double sum = d->accumulate ? tr_element(c, l.result.dtype, at) : 0;
+            for (int64_t i = 0; i < inner; i++)
+                sum += element(data, &l.first, row, i) * element(data, &l.second, i, column);
+            if (d->bias) sum += tr_element(data->memory[TR_MATMUL_BIAS], d->b, row);
+            tr_element_set(c, l.result.dtype, at, sum);
+        }
+}
+
+static void check_case(const tr_op_case *c) {
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        char text[256], message[256];
+        tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
+        tr_op_data want, got;
+        tr_op_case_describe(c, storage, text, sizeof text);
+        must(tr_op_data_make(c, storage, seed, &want));
+        must(tr_op_data_clone(&want, &got));
+        must(tr_op_data_run(&want, ref, NULL));
+        column_major_product(&got);
+        if (!tr_op_data_compare(&got, &want, message, sizeof message))
+            fail_msg("%s: %s (seed %llu)", text, message, (unsigned long long)seed);
+        tr_op_data_free(&want);
+        tr_op_data_free(&got);
+    }
+}
+
+static void test_table(void **state) {
+    (void)state;
+    int products = 0;
+    for (size_t i = 0; i < tr_op_case_count; i++) {
+        if (tr_op_cases[i].desc.kind != TR_OP_MATMUL) continue;
+        check_case(&tr_op_cases[i]);
+        products++;
+    }
+    assert_true(products > 0);
+}
+
+static uint64_t random_state;
+static int64_t up_to(int64_t n) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(random_state >> 33) % n + 1;
+}
+
+static void test_random(void **state) {
+    (void)state;
+    random_state = seed;
+    for (int i = 0; i < 100; i++) {
+        tr_op_desc m = {.kind = TR_OP_MATMUL};
+        m.matmul = (tr_matmul_desc){.m = up_to(20), .n = up_to(20), .k = up_to(20)};
+        m.matmul.trans_a = up_to(2) == 1;
+        m.matmul.trans_b = up_to(2) == 1;
+        m.matmul.accumulate = up_to(2) == 1;
+        m.matmul.bias = !m.matmul.accumulate && up_to(2) == 1;
+        if (up_to(2) == 1) m.matmul.lda = (m.matmul.trans_a ? m.matmul.m : m.matmul.k) + up_to(9);
+        if (up_to(2) == 1) m.matmul.ldb = (m.matmul.trans_b ? m.matmul.k : m.matmul.n) + up_to(9);
+        if (up_to(2) == 1) m.matmul.ldc = m.matmul.n + up_to(9);
+        check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
+    }
+}
+
+/* Everything that layers/ asks for goes to the library; what it does not document, to the kernel.
+ */
+static void test_types(void **state) {
+    (void)state;
+    const tr_dtype f = TR_F32, h = TR_BF16;
+    assert_true(tr_blas_has_types(&(tr_matmul_desc){.a = f, .b = f, .c = f, .bias = true}));
+    assert_true(tr_blas_has_types(&(tr_matmul_desc){.a = h, .b = h, .c = h, .bias = true}));
+    assert_true(tr_blas_has_types(&(tr_matmul_desc){.a = h, .b = h, .c = f, .accumulate = true}));
+    assert_false(tr_blas_has_types(&(tr_matmul_desc){.a = h, .b = h, .c = f, .bias = true}));
+    assert_false(tr_blas_has_types(&(tr_matmul_desc){.a = f, .b = h, .c = f}));
+    assert_false(tr_blas_has_types(&(tr_matmul_desc){.a = f, .b = f, .c = h}));
+}
+
+static int setup(void **state) {
+    (void)state;
+    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &ref);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tr_device_close(ref);
+    return 0;
+}
+
+int main(void) {
+    seed = tr_test_seed(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_types),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
