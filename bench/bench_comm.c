@@ -126,7 +126,7 @@ static tr_status run_reduce(bench *b) {
     double ours[SIZES], theirs[SIZES];
     int n = tr_world_size(b->world), ranks[256];
     for (int i = 0; i < n && i < 256; i++) ranks[i] = i;
-    TR_TRY(tr_group_open(b->world, ranks, n, 0, 4 << 20, &b->group));
+    TR_TRY(tr_group_open(b->world, b->device, ranks, n, 0, 4 << 20, &b->group));
     TR_TRY(measure(b, reduce_group, ours));
     TR_TRY(tr_world_barrier(b->world));
     TR_TRY(measure(b, reduce_mpi, theirs));

@@ -133,7 +133,7 @@ int cli_sample(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(tr_world_open_local(1, &s->world));
     tr_device_options options = {.threads = 1, .deterministic = true};
     TR_TRY_OUT(tr_device_open(s->config.device.name, &options, &s->device));
-    TR_TRY_OUT(tr_group_open(s->world, &self, 1, 0, 1, &s->alone));
+    TR_TRY_OUT(tr_group_open(s->world, s->device, &self, 1, 0, 1, &s->alone));
     TR_TRY_OUT(load_model(s, root, r.step));
     TR_TRY_OUT(tr_sampler_create(s->device, s->alone, s->model, &r.options, &s->sampler));
     TR_TRY_OUT(write_text(s, &r));

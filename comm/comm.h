@@ -77,11 +77,12 @@ tr_status tr_world_agree(tr_world *world, tr_status mine);
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
-/* A group of world ranks in the given order; called by its members alone, each with the same list
- * and the same `id` (unique in the world, >= 0). A group of one does nothing, fast. max_bytes
- * bounds one piece of a collective: larger ones run in pieces; scratch is taken now. */
-tr_status tr_group_open(tr_world *world, const int *ranks, int n, int id, size_t max_bytes,
-                        tr_group **out);
+/* A group of world ranks in the given order for memory of `device`; called by its members alone,
+ * each with the same list and the same `id` (unique in the world, >= 0). A group of one does
+ * nothing, fast. max_bytes bounds one piece of a collective: larger ones run in pieces; scratch is
+ * taken now. */
+tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
+                        size_t max_bytes, tr_group **out);
 void tr_group_close(tr_group *group);
 int tr_group_rank(const tr_group *group);
 int tr_group_size(const tr_group *group);

@@ -44,8 +44,8 @@ tr_status tr_world_failed(const tr_world *world) {
 static tr_poll poll_all(tr_world *world) {
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
-    for (tr_channel *c = world->channels; c && status == TR_OK; c = tr_channel_next(c))
-        status = tr_channel_poll(c, &poll);
+    for (tr_channel *c = world->channels; c && status == TR_OK; c = c->next)
+        status = c->ops->poll(c, &poll);
     if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
     return poll;
 }

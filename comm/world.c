@@ -18,7 +18,7 @@ struct tr_job_chunk {
 
 static void world_free(tr_world *world, bool failed) {
     tr_engine_stop(world);
-    tr_group_close(world->control);
+    tr_host_group_close(world->control);
     for (tr_job_chunk *c = world->job_chunks; c;) {
         tr_job_chunk *next = c->next;
         free(c);
@@ -48,7 +48,8 @@ static tr_status world_make(tr_transport *transport, tr_world **out) {
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&world->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    TR_TRY_OUT(tr_group_open_control(world, &world->control));
+    TR_TRY_OUT(
+        tr_host_group_open(world, NULL, world->size, -1, TR_TAG_CONTROL, 0, &world->control));
     TR_TRY_OUT(tr_engine_start(world));
     *out = world;
     return TR_OK;

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 typedef struct tr_job tr_job;
+typedef struct tr_host_group tr_host_group;
 typedef struct tr_job_chunk tr_job_chunk;
 
 /* A call that runs in stream order: `run` and what it needs. */
@@ -46,7 +47,7 @@ struct tr_world {
     char failure_message[1024];
     tr_job *free_jobs;
     tr_job_chunk *job_chunks;
-    tr_group *control; /* all ranks */
+    tr_host_group *control; /* all ranks */
 };
 
 double tr_now(void); /* seconds of the monotonic clock */
@@ -88,22 +89,100 @@ tr_status tr_world_failed(const tr_world *world);
  * a host device), its status is returned; else its failure becomes the world's. */
 tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job);
 
-/* --- channels (channel.c), under the lock ----------------------------------------------------- */
+/* --- channels --------------------------------------------------------------------------------- */
 
 typedef struct tr_poll {
     bool outstanding; /* something can still happen */
     bool moved;       /* something has happened */
     double next;      /* a held-back message may go at this time */
 } tr_poll;
-tr_status tr_channel_poll(tr_channel *channel, tr_poll *poll);
-tr_channel *tr_channel_next(tr_channel *channel);
 
-/* --- groups (group.c), blocking -------------------------------------------------------------- */
+typedef struct tr_channel_ops {
+    tr_status (*send)(tr_channel *channel, tr_stream *stream, const void *buffer, size_t bytes,
+                      int64_t *ticket);
+    tr_status (*wait_sent)(tr_channel *channel, tr_stream *stream, int64_t ticket);
+    tr_status (*take)(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);
+    tr_status (*poll)(tr_channel *channel, tr_poll *poll); /* the engine's; under the lock */
+    void (*close)(tr_channel *channel);
+} tr_channel_ops;
 
-/* A group of all ranks with the control plane's tag. */
-tr_status tr_group_open_control(tr_world *world, tr_group **out);
-tr_status tr_group_run_barrier(tr_group *group);
-tr_status tr_group_run_broadcast(tr_group *group, int root, void *buffer, size_t bytes);
+/* Every kind of channel starts with this. */
+struct tr_channel {
+    const tr_channel_ops *ops;
+    tr_channel *next; /* in the world's list */
+    tr_world *world;
+    tr_device *device;
+    int peer;
+    bool sending;
+    size_t max_bytes;
+};
+
+typedef struct tr_channel_desc {
+    tr_world *world;
+    tr_device *device;
+    int peer;
+    bool sending;
+    size_t max_bytes;
+} tr_channel_desc;
+
+tr_status tr_channel_make_host(const tr_channel_desc *desc, tr_channel **out);
+
+/* Polls one channel after a caller's change and wakes the engine for what is left. Under the lock.
+ */
+tr_status tr_channel_poke(tr_channel *channel);
+/* Under the lock: the engine forgets it. */
+void tr_channel_unlist(tr_channel *channel);
+/* TR_ERR_INTERNAL when a message's size is not the expected one. */
+tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_t bytes,
+                                size_t expected);
+
+/* --- groups ----------------------------------------------------------------------------------- */
+
+/* Of two or more ranks, with sizes and types that have been checked. */
+typedef struct tr_group_ops {
+    tr_status (*all_reduce)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                            tr_dtype dtype, tr_reduce op);
+    tr_status (*reduce_scatter)(tr_group *group, tr_stream *stream, const void *in, void *out,
+                                int64_t count, tr_dtype dtype, tr_reduce op);
+    tr_status (*all_gather)(tr_group *group, tr_stream *stream, const void *in, void *out,
+                            int64_t count, tr_dtype dtype);
+    tr_status (*broadcast)(tr_group *group, tr_stream *stream, int root, void *buffer,
+                           size_t bytes);
+    void (*close)(tr_group *group);
+} tr_group_ops;
+
+/* Every kind of group starts with this. */
+struct tr_group {
+    const tr_group_ops *ops;
+    tr_world *world;
+    int id, rank, n;
+};
+
+typedef struct tr_group_desc {
+    tr_world *world;
+    tr_device *device;
+    const int *ranks; /* [n] */
+    int n, id;
+    int rank; /* this rank's place */
+    size_t max_bytes;
+} tr_group_desc;
+
+tr_status tr_group_make_host(const tr_group_desc *desc, tr_group **out);
+
+/* --- rounds of messages between the hosts (group_host.c), blocking ---------------------------- */
+
+/* ranks NULL: all. id: for messages, -1: of all ranks. */
+tr_status tr_host_group_open(tr_world *world, const int *ranks, int n, int id, int tag,
+                             size_t max_bytes, tr_host_group **out);
+void tr_host_group_close(tr_host_group *group);
+tr_status tr_group_run_barrier(tr_host_group *group);
+tr_status tr_group_run_broadcast(tr_host_group *group, int root, void *buffer, size_t bytes);
 /* Rank r's sizes[r] bytes at offsets[r] of `all`; mine is in place already. */
-tr_status tr_group_run_gather(tr_group *group, void *all, const size_t *offsets,
+tr_status tr_group_run_gather(tr_host_group *group, void *all, const size_t *offsets,
                               const size_t *sizes, const char *what);
+/* As the tr_group functions of comm.h, on host memory. */
+tr_status tr_group_run_all_reduce(tr_host_group *group, void *buffer, int64_t count, tr_dtype dtype,
+                                  tr_reduce op);
+tr_status tr_group_run_reduce_scatter(tr_host_group *group, const void *in, void *out,
+                                      int64_t count, tr_dtype dtype, tr_reduce op);
+tr_status tr_group_run_all_gather(tr_host_group *group, const void *in, void *out, size_t bytes);

@@ -143,7 +143,7 @@ static inline bool check_group(const checks *k, tr_stream *stream, const int *ra
     static const int64_t counts[] = {1, 3, 127, 1025, 4501};
     static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F64};
     tr_group *g;
-    CHECK_OK(tr_group_open(k->world, ranks, n, id, max_bytes, &g));
+    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
     CHECK(tr_group_size(g) == n && ranks[tr_group_rank(g)] == tr_world_rank(k->world));
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (int d = 0; d < 3; d++)

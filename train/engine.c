@@ -34,7 +34,7 @@ static tr_status open_line(tr_engine *e, tr_axis axis, int kind, tr_group **out)
     int *ranks, size = tr_world_size(e->desc.world);
     TR_TRY(tr_calloc((size_t)mesh->degree[axis], sizeof *ranks, &ranks));
     tr_mesh_line(mesh, axis, ranks);
-    tr_status status = tr_group_open(e->desc.world, ranks, mesh->degree[axis],
+    tr_status status = tr_group_open(e->desc.world, e->desc.device, ranks, mesh->degree[axis],
                                      kind * size + ranks[0], PIECE_BYTES, out);
     free(ranks);
     return status;
@@ -44,8 +44,8 @@ static tr_status open_groups(tr_engine *e) {
     int *all, size = tr_world_size(e->desc.world);
     TR_TRY(tr_calloc((size_t)size, sizeof *all, &all));
     for (int i = 0; i < size; i++) all[i] = i;
-    tr_status status =
-        tr_group_open(e->desc.world, all, size, GROUP_WORLD * size, PIECE_BYTES, &e->world);
+    tr_status status = tr_group_open(e->desc.world, e->desc.device, all, size, GROUP_WORLD * size,
+                                     PIECE_BYTES, &e->world);
     free(all);
     TR_TRY(status);
     TR_TRY(open_line(e, TR_AXIS_DP, GROUP_DP, &e->dp));

@@ -172,7 +172,8 @@ static tr_status open_ties(tr_store *store, tr_world *world, const tr_mesh *mesh
             index[TR_AXIS_PP] = there;
             ranks[1] = tr_mesh_rank(mesh, index);
             int slot = slot_of(store, param->name, mesh->index[TR_AXIS_PP] == here ? 0 : 1);
-            TR_TRY(tr_group_open(world, ranks, 2, group_id, TIE_PIECE, &store->slot[slot].tie));
+            TR_TRY(tr_group_open(world, store->device, ranks, 2, group_id, TIE_PIECE,
+                                 &store->slot[slot].tie));
         }
     return TR_OK;
 }

@@ -80,7 +80,7 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
     for (int i = 0; i < tp; i++) ranks[i] = i;
     tr_device_options options = {.threads = 1, .deterministic = true};
     RIG_TRY(tr_device_open(device, &options, &r->device));
-    RIG_TRY(tr_group_open(world, ranks, tp, 0, 1 << 12, &r->tp));
+    RIG_TRY(tr_group_open(world, r->device, ranks, tp, 0, 1 << 12, &r->tp));
     tr_model_shape shape = {
         .batch = batch, .seq = seq, .dtype = dtype, .tp_rank = tr_world_rank(world), .tp_size = tp};
     RIG_TRY(tr_model_create(config, &shape, &r->model));

@@ -61,7 +61,7 @@ static bool abort_frees_waits(tr_world *w, uint32_t seed) {
     tr_device *device;
     tr_group *g;
     CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
-    CHECK_OK(tr_group_open(w, ranks, 3, 0, sizeof x, &g));
+    CHECK_OK(tr_group_open(w, device, ranks, 3, 0, sizeof x, &g));
     tr_stream *stream = tr_device_compute(device);
     CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
     if (tr_world_rank(w) == 2) {
@@ -134,7 +134,7 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     tr_stream *stream;
     tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
     CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
-    CHECK_OK(tr_group_open(w, ranks, 2, 4, sizeof x, &g));
+    CHECK_OK(tr_group_open(w, device, ranks, 2, 4, sizeof x, &g));
     CHECK_OK(tr_stream_create(device, &stream));
     /* On another stream the failure is found by the next call. */
     CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
@@ -222,9 +222,9 @@ static void refusals(void **state) {
     tr_channel *c;
     int outside[] = {1};
     assert_int_equal(tr_world_open_local(1, &world), TR_OK);
-    assert_int_equal(tr_group_open(world, outside, 1, 0, 1, &g), TR_ERR_INTERNAL);
-    assert_int_equal(tr_group_open(world, outside, 2, 0, 1, &g), TR_ERR_INTERNAL);
-    assert_int_equal(tr_group_open(world, &(int){0}, 1, -1, 1, &g), TR_ERR_INTERNAL);
+    assert_int_equal(tr_group_open(world, NULL, outside, 1, 0, 1, &g), TR_ERR_INTERNAL);
+    assert_int_equal(tr_group_open(world, NULL, outside, 2, 0, 1, &g), TR_ERR_INTERNAL);
+    assert_int_equal(tr_group_open(world, NULL, &(int){0}, 1, -1, 1, &g), TR_ERR_INTERNAL);
     assert_int_equal(tr_channel_open(world, NULL, 0, true, 1, &c), TR_ERR_INTERNAL);
     tr_world_close(world);
     assert_int_equal(tr_world_open_local(0, &world), TR_ERR_INTERNAL);

@@ -460,7 +460,7 @@ static void *refuse_decode(void *argument) {
     rig r = {.world = world};
     tr_device_options options = {.threads = 1, .deterministic = true};
     RIG_TRY(tr_device_open("ref", &options, &r.device));
-    RIG_TRY(tr_group_open(world, (int[]){0, 1}, 2, 0, 1 << 12, &r.tp));
+    RIG_TRY(tr_group_open(world, r.device, (int[]){0, 1}, 2, 0, 1 << 12, &r.tp));
     tr_model_shape shape = {
         .batch = BATCH, .seq = SEQ, .dtype = TR_F32, .tp_rank = tr_world_rank(world), .tp_size = 2};
     RIG_TRY(tr_model_create(&wide, &shape, &r.model));

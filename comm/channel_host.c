@@ -1,0 +1,296 @@
+/* Channels of host memory: the progress engine moves whole messages. */
+#include "base/memory.h"
+#include "comm/channel_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 16 };
+static const double CLOSE_LIMIT_S =
+    10; /* what close waits for unfinished sends without a deadline */
+
+struct tr_outgoing_chunk {
+    tr_outgoing_chunk *next;
+    tr_outgoing slot[CHUNK];
+};
+
+static tr_host_channel *self_of(tr_channel *channel) {
+    return (tr_host_channel *)channel;
+}
+
+/* --- moving, under the lock ------------------------------------------------------------------- */
+
+bool tr_outgoing_due(tr_outgoing *message, tr_poll *poll) {
+    tr_outgoing *o = message;
+    if (!o->ready) {
+        if (!tr_event_reached(o->event)) return false;
+        o->ready = true;
+        o->visible = o->delay > 0 ? tr_now() + o->delay : 0;
+    }
+    if (o->visible > 0 && o->visible > tr_now()) {
+        if (o->visible < poll->next) poll->next = o->visible;
+        return false;
+    }
+    return true;
+}
+
+void tr_host_channel_sent(tr_host_channel *c, tr_poll *poll) {
+    tr_outgoing *o = c->first;
+    c->first = o->next;
+    if (!c->first) c->end = &c->first;
+    o->next = c->free;
+    c->free = o;
+    c->sent++;
+    poll->moved = true;
+}
+
+static tr_status poll_sending(tr_host_channel *c, tr_poll *poll) {
+    tr_transport *t = c->base.world->transport;
+    while (c->first && c->first->posted) {
+        tr_outgoing *o = c->first;
+        bool done;
+        TR_TRY(t->ops->test(t, &o->request, &done));
+        if (!done) break;
+        tr_host_channel_sent(c, poll);
+    }
+    if (c->first) poll->outstanding = true;
+    for (tr_outgoing *o = c->first; o; o = o->next) {
+        if (o->posted) continue;
+        if (!tr_outgoing_due(o, poll)) return TR_OK;
+        TR_TRY(
+            t->ops->post_send(t, c->base.peer, TR_TAG_CHANNEL, o->buffer, o->bytes, &o->request));
+        o->posted = poll->moved = true;
+    }
+    return TR_OK;
+}
+
+static tr_status poll_receiving(tr_host_channel *c, tr_poll *poll) {
+    tr_transport *t = c->base.world->transport;
+    if (c->posted > c->arrived) {
+        bool done;
+        TR_TRY(t->ops->test(t, &c->request, &done));
+        if (done) {
+            if (c->request.truncated)
+                return TR_FAIL(
+                    TR_ERR_INTERNAL,
+                    "message %lld from rank %d is larger than the %zu bytes of its channel",
+                    (long long)c->arrived, c->base.peer, c->base.max_bytes);
+            c->size[c->arrived++ % TR_CHANNEL_LANDINGS] = c->request.bytes;
+            poll->moved = true;
+        }
+    }
+    /* The next receive waits for nothing but the one before it and a free buffer: what compute does
+     * cannot hold up the sender. */
+    if (c->posted == c->arrived && c->posted < c->taken + TR_CHANNEL_LANDINGS) {
+        TR_TRY(t->ops->post_recv(t, c->base.peer, TR_TAG_CHANNEL,
+                                 c->landing[c->posted % TR_CHANNEL_LANDINGS], c->base.max_bytes,
+                                 &c->request));
+        c->posted++;
+    }
+    if (c->posted > c->arrived) poll->outstanding = true;
+    return TR_OK;
+}
+
+static tr_status host_poll(tr_channel *channel, tr_poll *poll) {
+    tr_host_channel *c = self_of(channel);
+    return channel->sending ? poll_sending(c, poll) : poll_receiving(c, poll);
+}
+
+void tr_host_channel_clear(tr_host_channel *c) {
+    for (tr_outgoing_chunk *k = c->chunks; k;) {
+        tr_outgoing_chunk *next = k->next;
+        for (int i = 0; i < CHUNK; i++)
+            if (k->slot[i].event) tr_event_destroy(k->slot[i].event);
+        free(k);
+        k = next;
+    }
+    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++)
+        if (c->landing[i]) tr_device_free(c->base.device, c->landing[i]);
+}
+
+/* More slots for outgoing messages: in a steady state none is made. */
+static tr_status add_outgoing(tr_host_channel *c) {
+    tr_outgoing_chunk *chunk;
+    TR_TRY(tr_calloc(1, sizeof *chunk, &chunk));
+    tr_status status = TR_OK;
+    for (int i = 0; i < CHUNK; i++)
+        TR_TRY_OUT(tr_event_create(c->base.device, &chunk->slot[i].event));
+    pthread_mutex_lock(&c->base.world->lock);
+    chunk->next = c->chunks;
+    c->chunks = chunk;
+    for (int i = 0; i < CHUNK; i++) {
+        chunk->slot[i].next = c->free;
+        c->free = &chunk->slot[i];
+    }
+    pthread_mutex_unlock(&c->base.world->lock);
+    return TR_OK;
+out:
+    for (int i = 0; i < CHUNK; i++)
+        if (chunk->slot[i].event) tr_event_destroy(chunk->slot[i].event);
+    free(chunk);
+    return status;
+}
+
+tr_status tr_host_channel_init(tr_host_channel *c, const tr_channel_desc *desc) {
+    c->base.world = desc->world;
+    c->base.device = desc->device;
+    c->base.peer = desc->peer;
+    c->base.sending = desc->sending;
+    c->base.max_bytes = desc->max_bytes;
+    c->end = &c->first;
+    if (desc->sending) return add_outgoing(c);
+    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++)
+        TR_TRY(tr_device_alloc(desc->device, desc->max_bytes > 0 ? desc->max_bytes : 1,
+                               &c->landing[i]));
+    return TR_OK;
+}
+
+/* --- sending ---------------------------------------------------------------------------------- */
+
+tr_status tr_host_channel_send(tr_channel *channel, tr_stream *stream, const void *buffer,
+                               size_t bytes, int64_t *ticket) {
+    tr_host_channel *c = self_of(channel);
+    tr_world *world = channel->world;
+    double delay = world->delay ? world->delay(world->delay_context, bytes) : 0;
+    pthread_mutex_lock(&world->lock);
+    tr_outgoing *o = c->free;
+    if (o) c->free = o->next;
+    pthread_mutex_unlock(&world->lock);
+    if (!o) {
+        TR_TRY(add_outgoing(c));
+        return tr_host_channel_send(channel, stream, buffer, bytes, ticket);
+    }
+    tr_status status = tr_event_record(o->event, stream);
+    pthread_mutex_lock(&world->lock);
+    if (status == TR_OK && world->failure != TR_OK) status = tr_world_failed(world);
+    if (status != TR_OK) {
+        o->next = c->free;
+        c->free = o;
+    } else {
+        o->next = NULL;
+        o->buffer = buffer;
+        o->bytes = bytes;
+        o->delay = delay;
+        o->ready = o->posted = false;
+        *c->end = o;
+        c->end = &o->next;
+        *ticket = c->queued++;
+        status = tr_channel_poke(channel);
+    }
+    pthread_mutex_unlock(&world->lock);
+    TR_TRY(status);
+    return TR_OK;
+}
+
+static bool ready_sent(tr_wait *wait) {
+    const tr_host_channel *c = wait->object;
+    return c->sent > wait->number;
+}
+
+static tr_status run_wait_sent(const tr_job *job) {
+    tr_host_channel *c = job->object;
+    tr_wait wait = {.ready = ready_sent,
+                    .object = c,
+                    .number = job->count,
+                    .what = "the end of send",
+                    .peer = c->base.peer};
+    return tr_engine_wait(c->base.world, &wait);
+}
+
+tr_status tr_host_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket) {
+    tr_job job = {.run = run_wait_sent, .object = self_of(channel), .count = ticket};
+    return tr_world_enqueue(channel->world, stream, &job);
+}
+
+static bool ready_drained(tr_wait *wait) {
+    const tr_host_channel *c = wait->object;
+    return c->first == NULL;
+}
+
+void tr_host_channel_drain(tr_host_channel *c) {
+    tr_world *world = c->base.world;
+    pthread_mutex_lock(&world->lock);
+    double deadline = world->hook.deadline_s;
+    pthread_mutex_unlock(&world->lock);
+    tr_wait wait = {.ready = ready_drained,
+                    .object = c,
+                    .number = c->queued - 1,
+                    .what = "the end of send",
+                    .peer = c->base.peer,
+                    .limit_s = deadline > 0 ? deadline : CLOSE_LIMIT_S};
+    (void)tr_engine_wait(world, &wait);
+}
+
+/* --- receiving -------------------------------------------------------------------------------- */
+
+static bool ready_taken(tr_wait *wait) {
+    const tr_host_channel *c = wait->object;
+    return c->taken == wait->number && c->arrived > wait->number;
+}
+
+static tr_status run_take(const tr_job *job) {
+    tr_host_channel *c = job->object;
+    int64_t k = job->count;
+    tr_wait wait = {
+        .ready = ready_taken, .object = c, .number = k, .what = "message", .peer = c->base.peer};
+    TR_TRY(tr_engine_wait(c->base.world, &wait));
+    /* Message k's buffer and size are this job's until `taken` moves on. */
+    size_t size = c->size[k % TR_CHANNEL_LANDINGS];
+    tr_status status = tr_channel_check_size(&c->base, k, size, job->bytes);
+    if (status == TR_OK && size > 0) memcpy(job->out, c->landing[k % TR_CHANNEL_LANDINGS], size);
+    pthread_mutex_lock(&c->base.world->lock);
+    c->taken++;
+    tr_status posted = tr_channel_poke(&c->base);
+    pthread_mutex_unlock(&c->base.world->lock);
+    return status != TR_OK ? status : posted;
+}
+
+static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes) {
+    tr_host_channel *c = self_of(channel);
+    pthread_mutex_lock(&channel->world->lock);
+    int64_t k = c->claimed++;
+    pthread_mutex_unlock(&channel->world->lock);
+    tr_job job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
+    return tr_world_enqueue(channel->world, stream, &job);
+}
+
+/* --- opening and closing ---------------------------------------------------------------------- */
+
+static void host_close(tr_channel *channel) {
+    tr_host_channel *c = self_of(channel);
+    tr_transport *t = channel->world->transport;
+    /* A receiver may be behind; the buffers of unfinished sends are about to go. */
+    if (channel->sending) tr_host_channel_drain(c);
+    bool released = true;
+    pthread_mutex_lock(&channel->world->lock);
+    tr_channel_unlist(channel);
+    for (tr_outgoing *o = c->first; o; o = o->next)
+        if (o->posted) released &= t->ops->cancel(t, &o->request);
+    if (c->posted > c->arrived) released &= t->ops->cancel(t, &c->request);
+    pthread_mutex_unlock(&channel->world->lock);
+    /* Memory that the transport may still write stays: the world has failed and the process ends.
+     */
+    if (!released) return;
+    tr_host_channel_clear(c);
+    free(c);
+}
+
+static const tr_channel_ops host_ops = {.send = tr_host_channel_send,
+                                        .wait_sent = tr_host_channel_wait_sent,
+                                        .take = host_take,
+                                        .poll = host_poll,
+                                        .close = host_close};
+
+tr_status tr_channel_make_host(const tr_channel_desc *desc, tr_channel **out) {
+    tr_host_channel *c;
+    TR_TRY(tr_calloc(1, sizeof *c, &c));
+    tr_status status = tr_host_channel_init(c, desc);
+    if (status != TR_OK) {
+        tr_host_channel_clear(c);
+        free(c);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    c->base.ops = &host_ops;
+    *out = &c->base;
+    return TR_OK;
+}
