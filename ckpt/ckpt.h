@@ -11,9 +11,10 @@
 #include "comm/comm.h"
 #include "layers/param.h"
 
-/* A tensor of the checkpoint, as this rank holds it: boxes of the global tensor in host memory. Its
- * name is <group>/<name>; a rank lists a name once. Together the boxes with `write` set, over all
- * ranks, hold every element of every listed tensor exactly once. */
+/* A tensor of the checkpoint, as this rank holds it: boxes of the global tensor in one dense piece
+ * of host or device memory. Its name is <group>/<name>; a rank lists a name once. Together the
+ * boxes with `write` set, over all ranks, hold every element of every listed tensor exactly once.
+ */
 typedef struct tr_ckpt_tensor {
     char name[TR_NAME_SIZE]; /* with its group: "weights/transformer.wte.weight" */
     int rank;
@@ -21,7 +22,11 @@ typedef struct tr_ckpt_tensor {
     int boxes;
     const tr_box *box;
     float *local; /* FP32, addressed by the boxes' local offsets and strides */
-    bool write;   /* save: this rank is the one that writes these boxes (replicas: one rank) */
+    /* Where `local` is, when that is not host memory; it is moved on the compute stream, tensor by
+     * tensor, through staging memory of the largest. All tensors name the same device. */
+    tr_device *device;
+    int64_t count; /* elements at `local`; read for a device's memory alone */
+    bool write;    /* save: this rank is the one that writes these boxes (replicas: one rank) */
 } tr_ckpt_tensor;
 
 /* Logical state that is not a tensor: small, the same on every rank. */

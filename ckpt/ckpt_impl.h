@@ -95,6 +95,25 @@ bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b);
 int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *dense,
                      const tr_ckpt_tensor *tensor, const tr_box *held, bool gather);
 
+/* --- tensors in device memory (mirror.c) -------------------------------------------------------
+ */
+
+/* The host's view of one tensor at a time. */
+typedef struct tr_mirror {
+    tr_device *device; /* NULL: every tensor is in host memory */
+    float *memory;     /* staging */
+    const tr_ckpt_tensor *source;
+    tr_ckpt_tensor view; /* *source with `local` in host memory */
+} tr_mirror;
+
+tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *out);
+/* mirror->view becomes `tensor` with its present contents; what was viewed before goes back to its
+ * device first when `store` is set. */
+tr_status tr_mirror_turn(tr_mirror *mirror, const tr_ckpt_tensor *tensor, bool store);
+/* The view's contents go to its device. */
+tr_status tr_mirror_store(tr_mirror *mirror);
+void tr_mirror_close(tr_mirror *mirror);
+
 /* --- names and COMMIT ------------------------------------------------------------------------- */
 
 typedef struct tr_path {
@@ -157,9 +176,9 @@ void tr_directory_remove(const char *path);
 
 /* Writes, fsyncs and closes shard `file` of `manifest` in `dir`. Fills offset of this shard's
  * parts, their blocks' checksums and manifest->file[file]. source[part] names the boxes in
- * `tensors`. */
+ * tensors[count]. */
 tr_status tr_shard_write(const char *dir, tr_manifest *manifest, int64_t file,
-                         const tr_part_source *source, const tr_ckpt_tensor *tensors);
+                         const tr_part_source *source, const tr_ckpt_tensor *tensors, int count);
 /* Opens shard `file` for reading: its size and everything that is not payload are checked. */
 tr_status tr_shard_open(const char *dir, const tr_manifest *manifest, int64_t file, tr_path *path,
                         int *fd);

@@ -114,6 +114,7 @@ typedef struct reader {
     int *held; /* of each global tensor: index in tensors, -1 when this rank holds none of it */
     int64_t *copied; /* of each global tensor: elements placed so far, over all boxes */
     float *buffer;   /* one block */
+    tr_mirror mirror;
     int fd;
     tr_path path;
 } reader;
@@ -122,7 +123,7 @@ typedef struct reader {
  * is NULL. */
 static int64_t place_block(const reader *r, const tr_ckpt_part *part, int64_t first, int64_t count,
                            float *from) {
-    const tr_ckpt_tensor *tensor = &r->tensors[r->held[part->tensor]];
+    const tr_ckpt_tensor *tensor = &r->mirror.view;
     tr_box4 stored = tr_box4_make(tensor->rank, part->from, part->extent);
     int64_t placed = 0;
     for (int b = 0; b < tensor->boxes; b++) {
@@ -136,6 +137,7 @@ static int64_t place_block(const reader *r, const tr_ckpt_part *part, int64_t fi
 static tr_status read_part(reader *r, const tr_ckpt_part *part) {
     const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
     int64_t elements = tr_part_bytes(r->manifest, part) / (int64_t)sizeof(float);
+    TR_TRY(tr_mirror_turn(&r->mirror, &r->tensors[r->held[part->tensor]], true));
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
         if (place_block(r, part, first, count, NULL) == 0) continue;
@@ -200,9 +202,12 @@ static tr_status read_all(const tr_manifest *m, const char *dir, tr_ckpt_tensor 
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &r->buffer));
     for (int64_t t = 0; t < m->tensors; t++) r->held[t] = -1;
     for (int i = 0; i < count; i++) r->held[tr_manifest_find(m, tensors[i].name)] = i;
+    TR_TRY_OUT(tr_mirror_open(tensors, count, &r->mirror));
     for (int64_t f = 0; f < m->files; f++) TR_TRY_OUT(read_shard(r, dir, f));
+    TR_TRY_OUT(tr_mirror_store(&r->mirror));
     status = check_complete(r, count, dir);
 out:
+    tr_mirror_close(&r->mirror);
     free(r->held);
     free(r->copied);
     free(r->buffer);

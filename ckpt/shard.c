@@ -124,11 +124,12 @@ static tr_status write_part(int fd, const char *path, const tr_manifest *m,
 }
 
 tr_status tr_shard_write(const char *dir, tr_manifest *m, int64_t shard,
-                         const tr_part_source *source, const tr_ckpt_tensor *tensors) {
+                         const tr_part_source *source, const tr_ckpt_tensor *tensors, int count) {
     char name[NAME_MAX + 1];
     tr_path path;
     int fd = -1;
     float *buffer = NULL;
+    tr_mirror mirror = {0};
     const int64_t needed = tr_manifest_payload(m);
     tr_ckpt_file *file = &m->file[shard];
     tr_status status;
@@ -148,16 +149,18 @@ tr_status tr_shard_write(const char *dir, tr_manifest *m, int64_t shard,
     file->bytes = info.st_size;
     TR_TRY_OUT(tr_file_reserve(fd, path.text, file->bytes, needed));
     TR_TRY_OUT(hash_layout(fd, path.text, m, shard, file->bytes, &file->layout_hash));
+    TR_TRY_OUT(tr_mirror_open(tensors, count, &mirror));
     for (int64_t p = 0; p < m->parts; p++) {
         if (m->part[p].file != shard) continue;
-        const tr_ckpt_tensor *tensor = &tensors[source[p].tensor];
-        TR_TRY_OUT(write_part(fd, path.text, m, &m->part[p], tensor, &tensor->box[source[p].box],
-                              buffer, needed));
+        TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[source[p].tensor], false));
+        TR_TRY_OUT(write_part(fd, path.text, m, &m->part[p], &mirror.view,
+                              &mirror.view.box[source[p].box], buffer, needed));
     }
     status = tr_file_sync_close(fd, path.text, needed);
     fd = -1;
 out:
     if (fd >= 0) (void)close(fd);
+    tr_mirror_close(&mirror);
     free(buffer);
     return status;
 }

@@ -48,6 +48,9 @@ void tr_world_abort(tr_world *world, int code);
  * ranks that wait for it. The others hear of it by tr_world_abort or tr_world_close. */
 void tr_world_give_up(tr_world *world, tr_status status);
 
+/* The failure of an earlier call that a stream has made since, or TR_OK. */
+tr_status tr_world_check(tr_world *world);
+
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);
 /* Ranks on this rank's host, itself included: they share its cores and memory. */

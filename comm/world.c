@@ -160,6 +160,13 @@ void tr_world_give_up(tr_world *world, tr_status status) {
     pthread_mutex_unlock(&world->lock);
 }
 
+tr_status tr_world_check(tr_world *world) {
+    pthread_mutex_lock(&world->lock);
+    tr_status status = world->failure != TR_OK ? tr_world_failed(world) : TR_OK;
+    pthread_mutex_unlock(&world->lock);
+    return status;
+}
+
 int tr_world_rank(const tr_world *world) {
     return world->rank;
 }

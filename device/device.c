@@ -10,6 +10,7 @@ static const tr_device_ops *find_ops(const char *name, int *ordinal) {
     *ordinal = 0;
     if (strcmp(name, "cpu") == 0) return &tr_device_ops_cpu;
     if (strcmp(name, "ref") == 0) return &tr_device_ops_ref;
+    if (strcmp(name, "guarded") == 0) return &tr_device_ops_guarded;
     if (strncmp(name, "cuda", 4) != 0) return NULL;
     if (name[4] == '\0') return &tr_device_ops_cuda;
     if (name[4] != ':' || name[5] < '0' || name[5] > '9') return NULL;

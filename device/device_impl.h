@@ -7,7 +7,7 @@
 typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
 struct tr_device_ops {
-    const char *kind; /* "cpu", "ref", "cuda" */
+    const char *kind; /* "cpu", "ref", "guarded", "cuda" */
     bool on_host;
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
@@ -41,4 +41,5 @@ struct tr_event {
     tr_device *device;
 };
 
-extern const tr_device_ops tr_device_ops_ref, tr_device_ops_cpu, tr_device_ops_cuda;
+extern const tr_device_ops tr_device_ops_ref, tr_device_ops_cpu, tr_device_ops_guarded,
+    tr_device_ops_cuda;

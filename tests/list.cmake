@@ -42,6 +42,9 @@ trireme_run_test(full_disk)
 trireme_run_test(signals)
 trireme_run_test(h5tools)
 
+# What would be wrong on a GPU.
+trireme_run_test(guarded)
+
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)

@@ -23,9 +23,10 @@ struct tr_engine {
     tr_runner *runner[TR_LAYOUT_PROGRAMS];
     tr_optimizer *optimizer;
     char *arena;
-    tr_step_state *state; /* device */
-    tr_step_state host;
+    tr_step_state *state;     /* device */
     int32_t *tokens, *labels; /* device: [micro_batches][micro_batch][seq] */
+    /* Staging memory, which the compute stream reads and writes on its own: */
+    tr_step_state *given, *result;
     int32_t *host_tokens, *host_labels;
 };
 
@@ -63,8 +64,10 @@ static tr_status alloc_data(tr_engine *e) {
     TR_TRY(tr_device_alloc(device, e->layout->token_bytes, (void **)&e->tokens));
     TR_TRY(tr_device_alloc(device, e->layout->token_bytes, (void **)&e->labels));
     TR_TRY(tr_device_alloc(device, sizeof *e->state, (void **)&e->state));
-    TR_TRY(tr_calloc(e->layout->token_bytes, 1, &e->host_tokens));
-    return tr_calloc(e->layout->token_bytes, 1, &e->host_labels);
+    TR_TRY(tr_device_staging_alloc(device, sizeof *e->given, (void **)&e->given));
+    TR_TRY(tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result));
+    TR_TRY(tr_device_staging_alloc(device, e->layout->token_bytes, (void **)&e->host_tokens));
+    return tr_device_staging_alloc(device, e->layout->token_bytes, (void **)&e->host_labels);
 }
 
 /* The stages of this rank. */
@@ -220,9 +223,11 @@ void tr_engine_destroy(tr_engine *e) {
     device_free(e, e->tokens);
     device_free(e, e->labels);
     device_free(e, e->state);
+    tr_device_staging_free(e->desc.device, e->given);
+    tr_device_staging_free(e->desc.device, e->result);
+    tr_device_staging_free(e->desc.device, e->host_tokens);
+    tr_device_staging_free(e->desc.device, e->host_labels);
     free(e->stage);
-    free(e->host_tokens);
-    free(e->host_labels);
     free(e);
 }
 
@@ -239,14 +244,18 @@ static tr_status load_samples(tr_engine *e, bool validation, int64_t first) {
     return tr_stream_copy(stream, e->labels, e->host_labels, e->layout->token_bytes);
 }
 
+/* The one place where the caller waits for the device: everything else of a step is enqueued. */
 static tr_status read_result(tr_engine *e, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
-    TR_TRY(tr_stream_copy(stream, &e->host, e->state, sizeof e->host));
-    TR_TRY(tr_stream_sync(stream)); /* the host reads what the copy wrote */
-    *out = (tr_step_result){.loss = e->host.loss,
-                            .grad_norm = e->host.grad_norm,
-                            .tokens = e->host.valid,
-                            .finite = !e->host.skip};
+    TR_TRY(tr_stream_copy(stream, e->result, e->state, sizeof *e->result));
+    TR_TRY(tr_optimizer_read_stop(e->optimizer));
+    TR_TRY(tr_stream_sync(stream)); /* the host reads what the copies wrote */
+    TR_TRY(tr_world_check(e->desc.world));
+    *out = (tr_step_result){.loss = e->result->loss,
+                            .grad_norm = e->result->grad_norm,
+                            .tokens = e->result->valid,
+                            .finite = !e->result->skip,
+                            .stop = tr_optimizer_stop_requested(e->optimizer)};
     return TR_OK;
 }
 
@@ -254,7 +263,7 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                          float lr, bool stop, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     const tr_adamw_config *adamw = &e->desc.adamw;
-    e->host = (tr_step_state){
+    *e->given = (tr_step_state){
         .seed = e->desc.seed,
         .step = step,
         .first_sample = first_sample,
@@ -264,13 +273,12 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
         .bias_correction1 = (float)(1 - pow((double)adamw->beta1, (double)optimizer_step)),
         .bias_correction2 = (float)(1 - pow((double)adamw->beta2, (double)optimizer_step)),
         .max_norm = e->desc.max_norm};
-    TR_TRY(tr_stream_copy(stream, e->state, &e->host, sizeof e->host));
+    TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
     TR_TRY(load_samples(e, false, first_sample));
     TR_TRY(tr_optimizer_begin(e->optimizer));
     if (stop) TR_TRY(tr_optimizer_request_stop(e->optimizer));
     TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
-    TR_TRY(read_result(e, out));
-    return tr_optimizer_stop_requested(e->optimizer, &out->stop);
+    return read_result(e, out);
 }
 
 tr_status tr_engine_validate(tr_engine *e, int64_t batches, double *loss) {
@@ -278,8 +286,8 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, double *loss) {
     double sum = 0, tokens = 0;
     for (int64_t b = 0; b < batches; b++) {
         tr_step_result result;
-        e->host = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
-        TR_TRY(tr_stream_copy(stream, e->state, &e->host, sizeof e->host));
+        *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
+        TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
         TR_TRY(load_samples(e, true, b * e->desc.batch));
         TR_TRY(tr_optimizer_begin(e->optimizer));
         TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));

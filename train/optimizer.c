@@ -15,6 +15,7 @@ struct tr_optimizer {
     slot_ops *ops; /* [store->slots] */
     tr_op *finish;
     double *vector; /* device: losses, norms, stop */
+    double *stop;   /* staging: what this rank asks, what came of it */
     int64_t losses, norms, length;
     void *scratch;
     size_t bytes;
@@ -133,6 +134,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     o->desc = *desc;
     size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
     TR_TRY_OUT(tr_device_alloc(desc->device, vector_bytes(o), (void **)&o->vector));
+    TR_TRY_OUT(tr_device_staging_alloc(desc->device, 2 * sizeof *o->stop, (void **)&o->stop));
     TR_TRY_OUT(tr_calloc((size_t)desc->store->slots, sizeof *o->ops, &o->ops));
     for (int i = 0; i < desc->store->slots; i++) {
         const tr_slot *slot = &desc->store->slot[i];
@@ -153,6 +155,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_op_release(o->finish);
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
+    tr_device_staging_free(o->desc.device, o->stop);
     free(o->ops);
     free(o);
 }
@@ -179,10 +182,9 @@ int64_t tr_optimizer_loss_stride(const tr_optimizer *o) {
 }
 
 tr_status tr_optimizer_request_stop(tr_optimizer *o) {
-    const double one = 1;
-    tr_stream *stream = tr_device_compute(o->desc.device);
-    TR_TRY(tr_stream_copy(stream, o->vector + o->length - 1, &one, sizeof one));
-    return tr_stream_sync(stream); /* `one` lives on this stack */
+    o->stop[0] = 1;
+    return tr_stream_copy(tr_device_compute(o->desc.device), o->vector + o->length - 1, &o->stop[0],
+                          sizeof *o->stop);
 }
 
 tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
@@ -252,11 +254,11 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     return update ? update_parameters(o, stream) : TR_OK;
 }
 
-tr_status tr_optimizer_stop_requested(tr_optimizer *o, bool *out) {
-    double stop;
-    tr_stream *stream = tr_device_compute(o->desc.device);
-    TR_TRY(tr_stream_copy(stream, &stop, o->vector + o->length - 1, sizeof stop));
-    TR_TRY(tr_stream_sync(stream));
-    *out = stop > 0;
-    return TR_OK;
+tr_status tr_optimizer_read_stop(tr_optimizer *o) {
+    return tr_stream_copy(tr_device_compute(o->desc.device), &o->stop[1], o->vector + o->length - 1,
+                          sizeof *o->stop);
+}
+
+bool tr_optimizer_stop_requested(const tr_optimizer *o) {
+    return o->stop[1] > 0;
 }

@@ -49,5 +49,7 @@ tr_status tr_optimizer_request_stop(tr_optimizer *optimizer);
 tr_status tr_optimizer_reduce(tr_optimizer *optimizer, int local_stage);
 /* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */
 tr_status tr_optimizer_finish(tr_optimizer *optimizer, bool update);
-/* After tr_optimizer_finish and a sync: did any rank ask to stop? */
-tr_status tr_optimizer_stop_requested(tr_optimizer *optimizer, bool *out);
+/* After tr_optimizer_finish: enqueues the read-back of what the ranks asked. */
+tr_status tr_optimizer_read_stop(tr_optimizer *optimizer);
+/* After that and a sync: did any rank ask to stop? */
+bool tr_optimizer_stop_requested(const tr_optimizer *optimizer);

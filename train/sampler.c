@@ -12,8 +12,11 @@ struct tr_sampler {
     tr_model *model;
     tr_sample_options options;
     tr_step_state *state; /* device */
-    tr_step_state host;
-    int32_t *token; /* device */
+    int32_t *token;       /* device */
+    /* Staging memory: */
+    tr_step_state *given;
+    int32_t *fed;
+    float *drawn_from; /* f32[vocab] */
     char *cache, *scratch, *x[2];
     size_t *cache_offset; /* [layers] */
     float *logits;        /* device, f32[vocab] */
@@ -61,6 +64,10 @@ tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
     TR_TRY_OUT(tr_device_alloc(device, vocab * sizeof(float), (void **)&s->logits));
     TR_TRY_OUT(tr_device_alloc(device, sizeof *s->token, (void **)&s->token));
     TR_TRY_OUT(tr_device_alloc(device, sizeof *s->state, (void **)&s->state));
+    TR_TRY_OUT(tr_device_staging_alloc(device, sizeof *s->given, (void **)&s->given));
+    TR_TRY_OUT(tr_device_staging_alloc(device, sizeof *s->fed, (void **)&s->fed));
+    TR_TRY_OUT(tr_device_staging_alloc(device, vocab * sizeof(float), (void **)&s->drawn_from));
+    *s->given = (tr_step_state){0};
 out:
     if (status != TR_OK) tr_sampler_destroy(s);
     else *out = s;
@@ -71,7 +78,10 @@ void tr_sampler_destroy(tr_sampler *s) {
     if (!s) return;
     void *device_memory[] = {s->cache, s->scratch, s->x[0], s->x[1], s->logits, s->token, s->state};
     for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory; i++)
-        if (device_memory[i]) tr_device_free(s->device, device_memory[i]);
+        tr_device_free(s->device, device_memory[i]);
+    tr_device_staging_free(s->device, s->given);
+    tr_device_staging_free(s->device, s->fed);
+    tr_device_staging_free(s->device, s->drawn_from);
     free(s->cache_offset);
     free(s->sorted);
     free(s->history);
@@ -80,9 +90,10 @@ void tr_sampler_destroy(tr_sampler *s) {
 
 static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
     tr_stream *stream = tr_device_compute(s->device);
-    s->host.position = position;
-    TR_TRY(tr_stream_copy(stream, s->state, &s->host, sizeof s->host));
-    TR_TRY(tr_stream_copy(stream, s->token, &token, sizeof token));
+    s->given->position = position;
+    *s->fed = token;
+    TR_TRY(tr_stream_copy(stream, s->state, s->given, sizeof *s->given));
+    TR_TRY(tr_stream_copy(stream, s->token, s->fed, sizeof *s->fed));
     for (int i = 0; i < s->model->count; i++) {
         tr_layer *layer = s->model->layers[i];
         tr_layer_io io = {.stream = stream,
@@ -95,7 +106,7 @@ static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
         io.block[TR_LIFE_SCRATCH] = s->scratch;
         TR_TRY(layer->ops->decode(layer, &io));
     }
-    return tr_stream_sync(stream); /* `token` and the host state are read by the stream */
+    return tr_stream_sync(stream); /* the next token is fed from the same memory */
 }
 
 tr_status tr_sampler_feed(tr_sampler *s, int32_t token) {
@@ -126,15 +137,10 @@ static float threshold(tr_sampler *s, const float *logits, int64_t vocab) {
 
 tr_status tr_sampler_draw(tr_sampler *s, int32_t *token) {
     int64_t vocab = s->model->config.vocab;
-    float *logits;
-    TR_TRY(tr_calloc((size_t)vocab, sizeof *logits, &logits));
+    const float *logits = s->drawn_from;
     tr_stream *stream = tr_device_compute(s->device);
-    tr_status status = tr_stream_copy(stream, logits, s->logits, (size_t)vocab * sizeof *logits);
-    if (status == TR_OK) status = tr_stream_sync(stream);
-    if (status != TR_OK) {
-        free(logits);
-        return status;
-    }
+    TR_TRY(tr_stream_copy(stream, s->drawn_from, s->logits, (size_t)vocab * sizeof *logits));
+    TR_TRY(tr_stream_sync(stream));
     int32_t best = 0;
     for (int32_t i = 1; i < vocab; i++)
         if (logits[i] > logits[best]) best = i;
@@ -152,6 +158,5 @@ tr_status tr_sampler_draw(tr_sampler *s, int32_t *token) {
         }
     }
     s->drawn++;
-    free(logits);
     return TR_OK;
 }

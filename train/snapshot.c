@@ -15,8 +15,8 @@ static int pick_writer(size_t *load, int ranks, size_t bytes) {
     return best;
 }
 
-static void fill(tr_ckpt_tensor *tensor, const char *group, const tr_param *param, float *local,
-                 bool write) {
+static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
+                 const tr_param *param, float *local, bool write) {
     (void)snprintf(tensor->name, sizeof tensor->name, "%s/%.*s", group, TR_NAME_SIZE - 12,
                    param->name);
     tensor->rank = param->rank;
@@ -24,6 +24,8 @@ static void fill(tr_ckpt_tensor *tensor, const char *group, const tr_param *para
     tensor->boxes = param->boxes;
     tensor->box = param->box;
     tensor->local = local;
+    tensor->device = device;
+    tensor->count = param->count;
     tensor->write = write;
 }
 
@@ -48,7 +50,7 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
         float *local[3] = {slot->master, slot->m, slot->v};
         for (int k = 0; k < 3; k++) {
             int writer = pick_writer(load, data_ranks, (size_t)slot->param->count * sizeof(float));
-            fill(&tensors[(*count)++], group[k], slot->param, local[k],
+            fill(&tensors[(*count)++], store->device, group[k], slot->param, local[k],
                  mine && writer == mesh->index[TR_AXIS_DP]);
         }
     }

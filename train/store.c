@@ -222,24 +222,29 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
+/* Initial values pass through one piece of staging memory, as large as the largest parameter. */
 tr_status tr_store_init(tr_store *store, uint64_t seed) {
     tr_stream *stream = tr_device_compute(store->device);
+    tr_status status = TR_OK;
+    int64_t most = 0;
+    float *host;
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].param->count > most) most = store->slot[i].param->count;
+    TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * sizeof *host, (void **)&host));
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;
-        float *host;
-        TR_TRY(tr_calloc((size_t)slot->param->count, sizeof *host, &host));
-        tr_param_init(slot->param, seed, host);
         size_t bytes = (size_t)slot->param->count * sizeof *host;
-        tr_status status = tr_stream_copy(stream, slot->master, host, bytes);
-        /* The copy reads `host` until the stream has passed it. */
-        if (status == TR_OK) status = tr_stream_sync(stream);
-        free(host);
-        TR_TRY(status);
-        TR_TRY(tr_stream_zero(stream, slot->m, bytes));
-        TR_TRY(tr_stream_zero(stream, slot->v, bytes));
+        tr_param_init(slot->param, seed, host);
+        TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));
+        TR_TRY_OUT(tr_stream_zero(stream, slot->m, bytes));
+        TR_TRY_OUT(tr_stream_zero(stream, slot->v, bytes));
+        TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` holds the next ones */
     }
-    return tr_store_publish(store);
+    status = tr_store_publish(store);
+out:
+    tr_device_staging_free(store->device, host);
+    return status;
 }
 
 tr_status tr_store_publish(tr_store *store) {

@@ -1,0 +1,198 @@
+/* The guarded device: the cpu device behind a wall, so that host code which would be wrong on a GPU
+ * is wrong here too. Its pointers are addresses that nobody may touch; the memory lies at a fixed
+ * distance, which its copies and operators alone know. Its compute stream is a thread: work is not
+ * done when a call returns. A copy to or from the host takes staging memory only, since a GPU would
+ * stop the caller for any other. No address is used twice. */
+#include "base/memory.h"
+#include "device/host_impl.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Addresses for each of: the pointers, the memory behind them, staging memory. */
+static const size_t room = (size_t)16 << 30;
+
+typedef struct guarded {
+    tr_device base;
+    tr_device *cpu; /* prepares the operators */
+    tr_stream *compute;
+    tr_event *passed; /* what an operator that is released waits for */
+    char *outside;    /* the first of the three ranges */
+    pthread_mutex_t lock;
+    size_t used, staged; /* under the lock */
+} guarded;
+
+typedef struct guarded_op {
+    tr_op base;
+    tr_op *inner;
+} guarded_op;
+
+static guarded *of(tr_device *device) {
+    return (guarded *)device;
+}
+
+static bool inside(const char *range, const void *pointer) {
+    uintptr_t p = (uintptr_t)pointer, from = (uintptr_t)range;
+    return p >= from && p < from + room;
+}
+
+/* The memory of a device pointer; any other pointer as it is. */
+static void *reach(const guarded *g, const void *pointer) {
+    char *p = (char *)(uintptr_t)pointer;
+    return inside(g->outside, p) ? p + room : p;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* The next addresses of a range. Behind each block lies at least a byte that is no one's. */
+static tr_status take(guarded *g, char *range, size_t *used, size_t bytes, void **out) {
+    const size_t page = 4096;
+    tr_status status = TR_OK;
+    *out = NULL;
+    pthread_mutex_lock(&g->lock);
+    if (bytes >= room - page || (bytes / page + 1) * page > room - *used)
+        status = TR_FAIL(TR_ERR_FIT, "the guarded device has no addresses for %zu bytes", bytes);
+    else {
+        *out = range + *used;
+        *used += (bytes / page + 1) * page;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+static tr_status guarded_alloc(tr_device *device, size_t bytes, void **out) {
+    guarded *g = of(device);
+    return take(g, g->outside, &g->used, bytes, out);
+}
+
+static tr_status guarded_staging_alloc(tr_device *device, size_t bytes, void **out) {
+    guarded *g = of(device);
+    return take(g, g->outside + 2 * room, &g->staged, bytes, out);
+}
+
+/* Memory goes back when the device is closed. */
+static void guarded_free(tr_device *device, void *memory) {
+    (void)device, (void)memory;
+}
+
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static tr_stream *guarded_compute(tr_device *device) {
+    return of(device)->compute;
+}
+
+static tr_status guarded_copy(tr_stream *stream, void *to, const void *from, size_t bytes) {
+    const guarded *g = of(stream->device);
+    const char *staging = g->outside + 2 * room;
+    if ((!inside(g->outside, to) && !inside(staging, to)) ||
+        (!inside(g->outside, from) && !inside(staging, from)))
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "a copy of %zu bytes between device and host memory that is not staging "
+                       "memory: a GPU would stop the caller for it",
+                       bytes);
+    return tr_host_stream_copy(stream, reach(g, to), reach(g, from), bytes);
+}
+
+static tr_status guarded_zero(tr_stream *stream, void *memory, size_t bytes) {
+    return tr_host_stream_zero(stream, reach(of(stream->device), memory), bytes);
+}
+
+/* --- operators -------------------------------------------------------------------------------- */
+
+static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const guarded *g = of(op->device);
+    tr_op *inner = ((guarded_op *)op)->inner;
+    tr_op_args own = *args;
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) own.t[i] = reach(g, args->t[i]);
+    own.scratch = reach(g, args->scratch);
+    own.state = reach(g, args->state);
+    return inner->run(inner, stream, &own);
+}
+
+/* On a GPU an operator may be released while its work is still queued. */
+static void release(tr_op *op) {
+    guarded *g = of(op->device);
+    if (tr_host_event_record(g->passed, g->compute) == TR_OK) (void)tr_host_event_sync(g->passed);
+    tr_op_release(((guarded_op *)op)->inner);
+    free(op);
+}
+
+static tr_status prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    guarded_op *op;
+    TR_TRY(tr_calloc(1, sizeof *op, &op));
+    tr_status status = tr_op_prepare(of(device)->cpu, desc, &op->inner);
+    if (status != TR_OK) {
+        free(op);
+        return status;
+    }
+    op->base = (tr_op){.device = device,
+                       .desc = *desc,
+                       .scratch_bytes = op->inner->scratch_bytes,
+                       .run = run,
+                       .release = release};
+    *out = &op->base;
+    return TR_OK;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static void guarded_close(tr_device *device) {
+    guarded *g = of(device);
+    if (g->compute) tr_host_stream_destroy(g->compute);
+    if (g->passed) tr_host_event_destroy(g->passed);
+    tr_device_close(g->cpu);
+    if (g->outside) (void)munmap(g->outside, 3 * room);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+static tr_status reserve(guarded *g) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *all = mmap(NULL, 3 * room, PROT_NONE, flags, -1, 0);
+    if (all == MAP_FAILED || mprotect((char *)all + room, 2 * room, PROT_READ | PROT_WRITE) != 0)
+        return TR_FAIL(TR_ERR_DEVICE, "the guarded device has no addresses: %s", strerror(errno));
+    g->outside = all;
+    return TR_OK;
+}
+
+static tr_status guarded_open(int ordinal, const tr_device_options *options, tr_device **out) {
+    (void)ordinal;
+    tr_status status = TR_OK;
+    guarded *g;
+    TR_TRY(tr_calloc(1, sizeof *g, &g));
+    g->base = (tr_device){.ops = &tr_device_ops_guarded, .threads = options->threads};
+    pthread_mutex_init(&g->lock, NULL);
+    TR_TRY_OUT(reserve(g));
+    TR_TRY_OUT(tr_device_open("cpu", options, &g->cpu));
+    TR_TRY_OUT(tr_host_event_create(&g->base, &g->passed));
+    TR_TRY_OUT(tr_host_stream_create(&g->base, &g->compute));
+out:
+    if (status != TR_OK) guarded_close(&g->base);
+    else *out = &g->base;
+    return status;
+}
+
+const tr_device_ops tr_device_ops_guarded = {
+    .kind = "guarded",
+    .open = guarded_open,
+    .close = guarded_close,
+    TR_HOST_OPS_STREAMS,
+    .on_host = false,
+    .memory = tr_host_memory,
+    .alloc = guarded_alloc,
+    .free = guarded_free,
+    .staging_alloc = guarded_staging_alloc,
+    .staging_free = guarded_free,
+    .compute = guarded_compute,
+    .stream_copy = guarded_copy,
+    .stream_zero = guarded_zero,
+    .prepare =
+        {
+#define ENTRY(UPPER, lower) [TR_OP_##UPPER] = prepare,
+            TR_OP_LIST(ENTRY)
+#undef ENTRY
+        },
+};

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The guarded device is the cpu device with memory that the host cannot touch and a compute stream of
+# its own: training, validation, saving, resuming and sampling on it give the cpu device's bits, so
+# nothing of a run looks at device memory from the host, and no wait is missing.
+# usage: guarded.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+
+# from RUN REFERENCE RANKS ARGUMENTS...: REFERENCE as it was after its step 10, continued as RUN.
+from() {
+    cp -r "$scratch/$2" "$scratch/$1"
+    rm -r "$(step_dir "$1" 20)"
+    train 0 "$3" "$1" --resume "${@:4}"
+}
+
+for precision in fp32 bf16; do
+    options=(train.precision="$precision")
+    train 0 1 "cpu-$precision" "${options[@]}"
+    train 0 1 "guarded-$precision" "${options[@]}" device.name=guarded
+    same_curve "guarded-$precision" "cpu-$precision"
+    same_tensors "guarded-$precision" "cpu-$precision" 20
+done
+# Saved there, resumed here, and back.
+from to-cpu guarded-fp32 1
+from to-guarded cpu-fp32 1 device.name=guarded
+for run in to-cpu to-guarded; do
+    same_curve "$run" cpu-fp32
+    same_tensors "$run" cpu-fp32 20
+done
+for run in cpu guarded; do
+    "$trireme" sample "$scratch/$run-bf16" -p 'In ' -n 60 --temperature 1 --seed 3 >"$scratch/$run.txt" ||
+        fail "no sample of $run-bf16"
+done
+cmp "$scratch/cpu.txt" "$scratch/guarded.txt" || fail "the samples differ"
+
+finish

@@ -1,0 +1,254 @@
+/* What every device promises beyond its operators: memory, copies, zeros, streams, events, host
+ * calls, staging memory, and a refusal of what does not fit.
+ *
+ * TRIREME_TEST_DEVICE names the device, "guarded" when it is not set (device/guarded.c: the memory
+ * of a GPU without one). Ends with 77 where that device cannot be opened. */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "device/device.h"
+#include "device/op.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { COUNT = 1 << 20 };
+
+static uint64_t seed;
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+static uint32_t *staging(tr_device *device, size_t count) {
+    uint32_t *memory;
+    must(tr_device_staging_alloc(device, count * sizeof *memory, (void **)&memory));
+    return memory;
+}
+
+static uint32_t *on_device(tr_device *device, size_t count) {
+    uint32_t *memory;
+    must(tr_device_alloc(device, count * sizeof *memory, (void **)&memory));
+    return memory;
+}
+
+static uint32_t value(uint64_t i) {
+    return tr_philox4x32(seed, i, 0).v[0];
+}
+
+static void fill(uint32_t *memory, size_t count, uint64_t first) {
+    for (size_t i = 0; i < count; i++) memory[i] = value(first + i);
+}
+
+static void check(const uint32_t *memory, size_t count, uint64_t first) {
+    for (size_t i = 0; i < count; i++)
+        if (memory[i] != value(first + i)) fail_msg("element %zu is wrong", i);
+}
+
+/* Allocations are zeroed and aligned; a piece in their middle is zeroed and copied alone. */
+static void test_copies(void **state) {
+    tr_device *device = *state;
+    tr_stream *stream = tr_device_compute(device);
+    uint32_t *a = on_device(device, COUNT), *b = on_device(device, COUNT);
+    uint32_t *from = staging(device, COUNT), *to = staging(device, COUNT);
+    assert_int_equal((uintptr_t)a % TR_ALIGN, 0);
+    assert_int_equal((uintptr_t)from % TR_ALIGN, 0);
+    fill(from, COUNT, 0);
+    memset(to, 0xff, COUNT * sizeof *to);
+    must(tr_stream_copy(stream, to, a, COUNT * sizeof *a));
+    must(tr_stream_sync(stream));
+    for (size_t i = 0; i < COUNT; i++) assert_int_equal(to[i], 0);
+
+    must(tr_stream_copy(stream, a, from, COUNT * sizeof *a));
+    must(tr_stream_copy(stream, b, a, COUNT * sizeof *a)); /* device to device */
+    must(tr_stream_zero(stream, b + 1001, 77 * sizeof *b));
+    must(tr_stream_copy(stream, b + 5000, a + 9, 1234 * sizeof *b));
+    must(tr_stream_copy(stream, b, a, 0));
+    must(tr_stream_copy(stream, to, b, COUNT * sizeof *b));
+    must(tr_stream_sync(stream));
+    check(to, 1001, 0);
+    for (size_t i = 1001; i < 1078; i++) assert_int_equal(to[i], 0);
+    check(to + 1078, 5000 - 1078, 1078);
+    check(to + 5000, 1234, 9);
+    check(to + 6234, COUNT - 6234, 6234);
+    tr_device_free(device, a);
+    tr_device_free(device, b);
+    tr_device_staging_free(device, from);
+    tr_device_staging_free(device, to);
+}
+
+/* Two streams hand a piece of memory to and fro; each overwrites what the other has read. Without
+ * one of the waits the last value is another. */
+static void test_events(void **state) {
+    enum { ROUNDS = 40 };
+    tr_device *device = *state;
+    tr_stream *stream[2];
+    tr_event *done[2], *never;
+    uint32_t *ball = on_device(device, COUNT), *trail = on_device(device, COUNT);
+    uint32_t *host = staging(device, COUNT);
+    must(tr_event_create(device, &never));
+    assert_true(tr_event_reached(never));
+    must(tr_event_sync(never));
+    for (int i = 0; i < 2; i++) {
+        must(tr_stream_create(device, &stream[i]));
+        must(tr_event_create(device, &done[i]));
+        assert_non_null(tr_stream_native(stream[i]));
+    }
+    must(tr_stream_wait(stream[0], never));
+    fill(host, COUNT, 0);
+    must(tr_stream_copy(stream[0], ball, host, COUNT * sizeof *ball));
+    must(tr_event_record(done[0], stream[0]));
+    for (int round = 0; round < ROUNDS; round++) {
+        /* Stream 1 takes the whole and gives back the front half zeroed; stream 0 mends it. */
+        must(tr_stream_wait(stream[1], done[0]));
+        must(tr_stream_copy(stream[1], trail, ball, COUNT * sizeof *ball));
+        must(tr_stream_zero(stream[1], ball, COUNT / 2 * sizeof *ball));
+        must(tr_event_record(done[1], stream[1]));
+        must(tr_stream_wait(stream[0], done[1]));
+        must(tr_stream_copy(stream[0], ball, trail, COUNT / 2 * sizeof *ball));
+        must(tr_stream_zero(stream[0], trail, COUNT * sizeof *ball));
+        must(tr_event_record(done[0], stream[0]));
+    }
+    must(tr_event_sync(done[0]));
+    assert_true(tr_event_reached(done[0]));
+    memset(host, 0, COUNT * sizeof *host);
+    must(tr_stream_copy(stream[1], host, ball, COUNT * sizeof *ball));
+    must(tr_stream_sync(stream[1]));
+    check(host, COUNT, 0);
+    for (int i = 0; i < 2; i++) {
+        tr_stream_destroy(stream[i]);
+        tr_event_destroy(done[i]);
+    }
+    tr_event_destroy(never);
+    tr_device_free(device, ball);
+    tr_device_free(device, trail);
+    tr_device_staging_free(device, host);
+}
+
+typedef struct visit {
+    atomic_int *turn;
+    const uint32_t *host;
+    int expected;
+    bool right;
+} visit;
+
+static void on_visit(void *argument) {
+    visit *v = argument;
+    usleep(2000);
+    v->right = atomic_fetch_add(v->turn, 1) == v->expected && v->host[0] == value(1) &&
+               v->host[COUNT - 1] == value(COUNT);
+}
+
+/* A host function runs after what was queued before it and before what is queued behind. */
+static void test_host_calls(void **state) {
+    tr_device *device = *state;
+    tr_stream *stream;
+    atomic_int turn = 0;
+    must(tr_stream_create(device, &stream));
+    uint32_t *memory = on_device(device, COUNT), *from = staging(device, COUNT);
+    uint32_t *to = staging(device, COUNT);
+    visit first = {&turn, to, 0, false}, second = {&turn, to, 1, false};
+    fill(from, COUNT, 1);
+    memset(to, 0, COUNT * sizeof *to);
+    must(tr_stream_copy(stream, memory, from, COUNT * sizeof *from));
+    must(tr_stream_copy(stream, to, memory, COUNT * sizeof *from));
+    must(tr_stream_call(stream, on_visit, &first));
+    must(tr_stream_call(stream, on_visit, &second));
+    must(tr_stream_zero(stream, memory, COUNT * sizeof *from));
+    must(tr_stream_copy(stream, to, memory, COUNT * sizeof *from));
+    must(tr_stream_sync(stream));
+    assert_int_equal(atomic_load(&turn), 2);
+    assert_true(first.right);
+    assert_true(second.right);
+    assert_int_equal(to[0], 0);
+    tr_stream_destroy(stream);
+    tr_device_free(device, memory);
+    tr_device_staging_free(device, from);
+    tr_device_staging_free(device, to);
+}
+
+/* An operator reads what was copied before it, and an operator may be released once it is queued.
+ */
+static void test_operator_in_order(void **state) {
+    tr_device *device = *state;
+    tr_stream *stream = tr_device_compute(device);
+    float *a = (float *)on_device(device, COUNT), *host = (float *)staging(device, COUNT);
+    const tr_op_desc desc = {.kind = TR_OP_ADD,
+                             .rows = {.rows = 1, .width = COUNT, .dtype = TR_F32}};
+    tr_op *add;
+    for (int i = 0; i < COUNT; i++) host[i] = (float)i;
+    must(tr_stream_copy(stream, a, host, COUNT * sizeof *a));
+    for (int k = 0; k < 3; k++) {
+        must(tr_op_prepare(device, &desc, &add));
+        const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
+        must(tr_op_run(add, stream, &args));
+        tr_op_release(add);
+    }
+    must(tr_stream_copy(stream, host, a, COUNT * sizeof *a));
+    must(tr_stream_sync(stream));
+    for (int i = 0; i < COUNT; i++)
+        if (host[i] != 8 * (float)i) fail_msg("element %d is %g", i, (double)host[i]);
+    tr_device_free(device, a);
+    tr_device_staging_free(device, host);
+}
+
+static void test_memory(void **state) {
+    tr_device *device = *state;
+    size_t available, total, allocated = device->allocated;
+    void *memory = &available;
+    must(tr_device_memory(device, &available, &total));
+    assert_true(available > 0 && available <= total);
+    assert_int_equal(tr_device_alloc(device, total + 1, &memory), TR_ERR_FIT);
+    assert_null(memory);
+    assert_int_equal(device->allocated, allocated);
+    /* The refusal has left nothing behind: the device goes on. */
+    must(tr_device_alloc(device, 1 << 20, &memory));
+    assert_int_equal(device->allocated, allocated + (1 << 20));
+    must(tr_stream_sync(tr_device_compute(device)));
+    tr_device_free(device, memory);
+    must(tr_device_alloc(device, 0, &memory));
+    tr_device_free(device, memory);
+}
+
+/* Only a device on the host's memory shows its memory to the host, and the guarded one refuses the
+ * copies that a GPU would stop the caller for. */
+static void test_pageable_copies(void **state) {
+    tr_device *device = *state;
+    if (strcmp(device->name, "guarded") != 0) skip();
+    assert_false(tr_device_on_host(device));
+    uint32_t local = 0, *memory = on_device(device, 1);
+    assert_int_equal(tr_stream_copy(tr_device_compute(device), memory, &local, sizeof local),
+                     TR_ERR_INTERNAL);
+    assert_int_equal(tr_stream_copy(tr_device_compute(device), &local, memory, sizeof local),
+                     TR_ERR_INTERNAL);
+    tr_device_free(device, memory);
+}
+
+int main(void) {
+    const char *name = getenv("TRIREME_TEST_DEVICE");
+    tr_device *device;
+    const tr_device_options options = {.threads = 1, .deterministic = true};
+    if (tr_device_open(name ? name : "guarded", &options, &device) != TR_OK) {
+        printf("skipped: %s\n", tr_error_message());
+        return 77;
+    }
+    seed = tr_test_seed(31);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(test_copies, device),
+        cmocka_unit_test_prestate(test_events, device),
+        cmocka_unit_test_prestate(test_host_calls, device),
+        cmocka_unit_test_prestate(test_operator_in_order, device),
+        cmocka_unit_test_prestate(test_memory, device),
+        cmocka_unit_test_prestate(test_pageable_copies, device),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    tr_device_close(device);
+    return failed;
+}
