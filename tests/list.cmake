@@ -22,6 +22,17 @@ set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_ru
 add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
 set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT DNNL_MAX_CPU_ISA=AVX2)
 
+# cuDNN's plans are finished without a GPU; a stand-in takes the driver's place.
+if(TRIREME_WITH_CUDA)
+  add_library(driver_shim SHARED tools/driver_shim.c)
+  set_target_properties(driver_shim PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/driver_shim)
+  target_link_libraries(driver_shim PRIVATE trireme_options)
+  add_dependencies(test_cuda_graphs driver_shim)
+  set_property(TEST unit.test_cuda_graphs APPEND PROPERTY ENVIRONMENT
+    "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/driver_shim:$ENV{LD_LIBRARY_PATH}")
+endif()
+
 # The launcher and the watchdog, with a program of ranks that pretend to train.
 add_executable(spin mpi/spin.c ${CMAKE_SOURCE_DIR}/cli/launch.c
   ${CMAKE_SOURCE_DIR}/cli/life.c)

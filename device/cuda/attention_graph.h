@@ -1,0 +1,76 @@
+/* Causal attention as plans of cuDNN's backend interface: the composite graphs of matrix products,
+ * point-wise operations and reductions that its fused attention engines recognise. A plan is built
+ * for the GPU of a handle, or for a described one: then it cannot run, but everything up to that is
+ * proved on a machine without a GPU. Private to device/cuda and its test. */
+#pragma once
+
+#include "base/status.h"
+#include "device/op.h"
+
+#include <cudnn.h>
+
+/* Strides, in elements, of sequence, head and position; elements of a head are contiguous. */
+typedef struct tr_attention_strides {
+    int64_t sequence, head, position;
+} tr_attention_strides;
+
+/* heads query heads share kv_heads keys and values (a multiple: grouped queries). A bool says which
+ * of the two graphs it is; deterministic changes the backward one. */
+typedef struct tr_attention_shape {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    tr_attention_strides q, kv, y; /* q and dq; k, v, dk and dv; y and dy */
+    tr_dtype dtype;
+    bool backward, deterministic;
+} tr_attention_shape;
+
+/* The tensors of a plan: the first four are read by both directions, scratch follows the outputs.
+ * LSE and ROW_SUM are f32[batch, heads, seq], DQ_SUM f32[batch, heads, seq, head_dim]. */
+typedef enum tr_attention_tensor {
+    TR_ATTENTION_Q,
+    TR_ATTENTION_K,
+    TR_ATTENTION_V,
+    TR_ATTENTION_O,     /* y: forward writes it, backward reads it */
+    TR_ATTENTION_STATS, /* the LSE, likewise */
+    TR_ATTENTION_DO,
+    TR_ATTENTION_DQ,
+    TR_ATTENTION_DK,
+    TR_ATTENTION_DV,
+    TR_ATTENTION_ROW_SUM, /* backward: scratch */
+    TR_ATTENTION_DQ_SUM,  /* backward, not deterministic: scratch */
+    TR_ATTENTION_TENSORS
+} tr_attention_tensor;
+
+/* A finished plan. Identical plans of a device are shared: 0.2 to 1 s of compilation each. */
+typedef struct tr_attention_graph {
+    tr_attention_shape shape;
+    cudnnBackendDescriptor_t plan;
+    int64_t engine; /* cuDNN's number of the engine chosen */
+    size_t workspace_bytes, row_sum_bytes, dq_sum_bytes;
+    float scale;
+    cudnnBackendDescriptor_t *parts; /* all descriptors behind the plan */
+    size_t part_count, part_capacity;
+    struct tr_attention_graph *next; /* of the device's list */
+    int users;
+} tr_attention_graph;
+
+/* The shape of ATTENTION and ATTENTION_DGRAD over packed QKV[batch, seq, 3, heads, head_dim]. */
+tr_attention_shape tr_attention_packed(const tr_attention_desc *desc, bool backward,
+                                       bool deterministic);
+/* And over separate Q[batch, seq, heads, head_dim], K and V[batch, seq, kv_heads, head_dim]. */
+tr_attention_shape tr_attention_separate(const tr_attention_desc *desc, int64_t kv_heads,
+                                         bool backward, bool deterministic);
+
+/* Why cuDNN's engines are not used for a shape, as the end of a sentence; NULL when they are. Some
+ * of what this names the library announces and does not deliver. */
+const char *tr_attention_graph_fault(const tr_attention_shape *shape);
+
+/* Builds the plan in *out. handle: of the GPU that will run it; or NULL, with `described`, the JSON
+ * of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. TR_ERR_DEVICE with a sentence where there is a fault
+ * or no engine is delivered. Release with tr_attention_graph_release (NULL is allowed). */
+tr_status tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+                                   const tr_attention_shape *shape, tr_attention_graph **out);
+void tr_attention_graph_release(tr_attention_graph *graph);
+
+/* Enqueues the plan on the handle's stream; tensors that the plan does not have are not read. */
+tr_status tr_attention_graph_run(const tr_attention_graph *graph, cudnnHandle_t handle,
+                                 void *const tensors[TR_ATTENTION_TENSORS], void *workspace);
