@@ -285,5 +285,7 @@ const tr_device_ops tr_device_ops_cuda = {
             [TR_OP_ADD] = tr_cuda_prepare_add,
             [TR_OP_CAST] = tr_cuda_prepare_cast,
             [TR_OP_MATMUL] = tr_cuda_prepare_matmul,
+            [TR_OP_ATTENTION] = tr_cuda_prepare_attention,
+            [TR_OP_ATTENTION_DGRAD] = tr_cuda_prepare_attention_dgrad,
         },
 };

@@ -16,7 +16,8 @@ typedef struct tr_cuda_device {
     int capability; /* 10 * major + minor: 90 for Hopper */
     bool deterministic;
     cublasLtHandle_t blas;
-    cudnnHandle_t dnn; /* bound to the compute stream */
+    cudnnHandle_t dnn;                           /* bound to the stream that used it last */
+    struct tr_attention_graph *attention_graphs; /* plans in use, shared by operators */
     tr_stream *compute;
 } tr_cuda_device;
 

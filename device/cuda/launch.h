@@ -20,6 +20,15 @@ cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to,
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc, void *const *t);
 
+/* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; row_sums: batch * heads * seq floats of
+ * scratch. */
+enum { TR_ATTENTION_MAX_DIM = 256 };
+cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
+                                     const void *qkv, void *y, float *lse);
+cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
+                                           const void *dy, const void *qkv, const void *y,
+                                           const float *lse, void *dqkv, float *row_sums);
+
 #ifdef __cplusplus
 }
 #endif

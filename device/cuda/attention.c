@@ -1,0 +1,164 @@
+/* ATTENTION and ATTENTION_DGRAD: cuDNN's engines for the heads they take (attention_graph.h), the
+ * own kernels for all others. The description alone decides, so both directions go the same way. */
+#include "base/memory.h"
+#include "device/cuda/attention_graph.h"
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+#include <stdlib.h>
+
+/* --- cuDNN ------------------------------------------------------------------------------------ */
+
+typedef struct cuda_attention {
+    tr_op base;
+    tr_attention_graph *graph; /* shared; one of the device's */
+} cuda_attention;
+
+static bool same_strides(tr_attention_strides a, tr_attention_strides b) {
+    return a.sequence == b.sequence && a.head == b.head && a.position == b.position;
+}
+
+static bool same_shape(const tr_attention_shape *a, const tr_attention_shape *b) {
+    return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads &&
+           a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->dtype == b->dtype &&
+           same_strides(a->q, b->q) && same_strides(a->kv, b->kv) && same_strides(a->y, b->y) &&
+           a->backward == b->backward && a->deterministic == b->deterministic;
+}
+
+/* The device's plan of this shape, built when there is none; give back with drop_graph. Operators
+ * of a device are prepared and released by one thread. */
+static tr_status take_graph(tr_cuda_device *device, const tr_attention_shape *shape,
+                            tr_attention_graph **out) {
+    tr_attention_graph *g = device->attention_graphs;
+    while (g && !same_shape(&g->shape, shape)) g = g->next;
+    if (!g) {
+        TR_TRY(tr_attention_graph_build(device->dnn, NULL, shape, &g));
+        g->next = device->attention_graphs;
+        device->attention_graphs = g;
+    }
+    g->users++;
+    *out = g;
+    return TR_OK;
+}
+
+static void drop_graph(tr_cuda_device *device, tr_attention_graph *graph) {
+    if (--graph->users > 0) return;
+    tr_attention_graph **link = &device->attention_graphs;
+    while (*link != graph) link = &(*link)->next;
+    *link = graph->next;
+    tr_attention_graph_release(graph);
+}
+
+static void release_attention(tr_op *base) {
+    drop_graph(tr_cuda_device_of(base->device), ((cuda_attention *)base)->graph);
+    free(base);
+}
+
+/* Runs the plan on a stream; the handle stays bound to it. Scratch: the library's, then the plan's
+ * two sums. */
+static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, char *scratch) {
+    const tr_attention_graph *g = ((cuda_attention *)base)->graph;
+    cudnnHandle_t dnn = tr_cuda_device_of(base->device)->dnn;
+    cudaStream_t bound = NULL;
+    cudnnStatus_t status = cudnnGetStream(dnn, &bound);
+    if (status == CUDNN_STATUS_SUCCESS && bound != tr_cuda_stream_of(stream))
+        status = cudnnSetStream(dnn, tr_cuda_stream_of(stream));
+    if (status != CUDNN_STATUS_SUCCESS)
+        return TR_FAIL(TR_ERR_DEVICE, "cuDNN took no stream: %s", cudnnGetErrorString(status));
+    tensors[TR_ATTENTION_ROW_SUM] = scratch + tr_align_up(g->workspace_bytes);
+    tensors[TR_ATTENTION_DQ_SUM] =
+        (char *)tensors[TR_ATTENTION_ROW_SUM] + tr_align_up(g->row_sum_bytes);
+    TR_TRY(tr_attention_graph_run(g, dnn, tensors, scratch));
+    return TR_OK;
+}
+
+/* q, k and v, or their gradients, in one packed tensor. */
+static void unpack(const tr_op *op, void *packed, void **q, void **k, void **v) {
+    const tr_attention_desc *d = &op->desc.attention;
+    size_t bytes = (size_t)(d->heads * d->head_dim) * tr_dtype_size(d->dtype);
+    *q = packed;
+    *k = (char *)packed + bytes;
+    *v = (char *)packed + 2 * bytes;
+}
+
+static tr_status run_forward_graph(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_Y],
+                                     [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_LSE]};
+    unpack(op, args->t[TR_ATTENTION_QKV], &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
+           &t[TR_ATTENTION_V]);
+    TR_TRY(run_graph(op, stream, t, args->scratch));
+    return TR_OK;
+}
+
+static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_DGRAD_Y],
+                                     [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_DGRAD_LSE],
+                                     [TR_ATTENTION_DO] = args->t[TR_ATTENTION_DGRAD_DY]};
+    unpack(op, args->t[TR_ATTENTION_DGRAD_QKV], &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
+           &t[TR_ATTENTION_V]);
+    unpack(op, args->t[TR_ATTENTION_DGRAD_DQKV], &t[TR_ATTENTION_DQ], &t[TR_ATTENTION_DK],
+           &t[TR_ATTENTION_DV]);
+    TR_TRY(run_graph(op, stream, t, args->scratch));
+    return TR_OK;
+}
+
+static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
+                               const tr_attention_shape *shape, tr_op **out) {
+    tr_op *base;
+    TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_attention), 0,
+                             shape->backward ? run_backward_graph : run_forward_graph, &base));
+    tr_attention_graph **g = &((cuda_attention *)base)->graph;
+    tr_status status = take_graph(tr_cuda_device_of(device), shape, g);
+    if (status != TR_OK) {
+        free(base);
+        TR_TRY(status);
+    }
+    base->scratch_bytes = tr_align_up((*g)->workspace_bytes) + tr_align_up((*g)->row_sum_bytes) +
+                          tr_align_up((*g)->dq_sum_bytes);
+    base->release = release_attention;
+    *out = base;
+    return TR_OK;
+}
+
+/* --- the own kernels -------------------------------------------------------------------------- */
+
+static tr_status run_forward(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_attention(tr_cuda_stream_of(stream), &op->desc.attention,
+                                     args->t[TR_ATTENTION_QKV], args->t[TR_ATTENTION_Y],
+                                     args->t[TR_ATTENTION_LSE]));
+    return TR_OK;
+}
+
+static tr_status run_backward(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_attention_dgrad(
+        tr_cuda_stream_of(stream), &op->desc.attention, args->t[TR_ATTENTION_DGRAD_DY],
+        args->t[TR_ATTENTION_DGRAD_QKV], args->t[TR_ATTENTION_DGRAD_Y],
+        args->t[TR_ATTENTION_DGRAD_LSE], args->t[TR_ATTENTION_DGRAD_DQKV], args->scratch));
+    return TR_OK;
+}
+
+static tr_status prepare(tr_device *device, const tr_op_desc *desc, bool backward, tr_op **out) {
+    const tr_attention_desc *d = &desc->attention;
+    tr_attention_shape shape =
+        tr_attention_packed(d, backward, tr_cuda_device_of(device)->deterministic);
+    if (!tr_attention_graph_fault(&shape)) {
+        TR_TRY(prepare_graph(device, desc, &shape, out));
+        return TR_OK;
+    }
+    if (d->head_dim > TR_ATTENTION_MAX_DIM)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "attention heads of %lld are too wide for the cuda device: use more heads, "
+                       "of %d at most",
+                       (long long)d->head_dim, (int)TR_ATTENTION_MAX_DIM);
+    size_t scratch = backward ? (size_t)(d->batch * d->heads * d->seq) * sizeof(float) : 0;
+    TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), scratch,
+                             backward ? run_backward : run_forward, out));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return prepare(device, desc, false, out);
+}
+tr_status tr_cuda_prepare_attention_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return prepare(device, desc, true, out);
+}

@@ -1,0 +1,276 @@
+/* The own attention: any head up to 256, either storage, FP32 arithmetic, every sum in one order.
+ * It is the reference on the device and takes what cuDNN does not; it uses no tensor cores.
+ *
+ * A warp owns a row (a query forward and for dQ, a key for dK and dV) and walks over tiles of TILE
+ * rows of the other side, which the block's warps share: lane j scores the tile's row j, and lane c
+ * sums column c, c + 32, ... of the weighted rows. */
+#include "device/cuda/launch.h"
+#include "device/cuda/pack.cuh"
+
+#include <math.h>
+
+namespace {
+
+enum { WARP = 32, WARPS = 4, THREADS = WARP * WARPS, TILE = WARP };
+enum { MAX_DIM = TR_ATTENTION_MAX_DIM, COLUMNS = MAX_DIM / WARP };
+
+/* What a block shares. Rows of the tile are dim + 1 apart, so that lanes meet different banks. */
+struct block_rows {
+    float tile[TILE * (MAX_DIM + 1)];
+    float own[2][WARPS][MAX_DIM];
+    float weight[2][WARPS][TILE];
+};
+
+__device__ int lane() {
+    return (int)(threadIdx.x % WARP);
+}
+__device__ int warp() {
+    return (int)(threadIdx.x / WARP);
+}
+
+/* Where a block works: WARPS rows from first_row on of head h of sequence b. */
+struct place {
+    int64_t first_row, b, h;
+};
+__device__ place place_of(const tr_attention_desc &d, int64_t item) {
+    int64_t blocks = (d.seq + WARPS - 1) / WARPS, head = item / blocks;
+    return place{item % blocks * WARPS, head / d.heads, head % d.heads};
+}
+__host__ __device__ int64_t items_of(const tr_attention_desc &d) {
+    return (d.seq + WARPS - 1) / WARPS * d.batch * d.heads;
+}
+
+/* Rows of dim elements, `stride` apart: of q, k, v (part 0, 1, 2) or of y. */
+template <typename T> struct head_rows {
+    T *first;
+    int64_t stride;
+};
+template <typename T>
+__device__ head_rows<T> packed(const tr_attention_desc &d, const place &at, T *qkv, int64_t part) {
+    int64_t width = d.heads * d.head_dim;
+    return {qkv + at.b * d.seq * 3 * width + part * width + at.h * d.head_dim, 3 * width};
+}
+template <typename T>
+__device__ head_rows<T> plain(const tr_attention_desc &d, const place &at, T *y) {
+    int64_t width = d.heads * d.head_dim;
+    return {y + at.b * d.seq * width + at.h * d.head_dim, width};
+}
+
+/* Rows first.. of x into the tile; zeros past the sequence. All threads. */
+template <typename T>
+__device__ void load_tile(const tr_attention_desc &d, head_rows<const T> x, int64_t first,
+                          block_rows &s) {
+    const int dim = (int)d.head_dim;
+    for (int r = warp(); r < TILE; r += WARPS)
+        for (int c = lane(); c < dim; c += WARP)
+            s.tile[r * (dim + 1) + c] =
+                first + r < d.seq ? tr_load(x.first + (first + r) * x.stride + c) : 0.0f;
+}
+
+/* Row `row` of x into the warp's own row. */
+template <typename T>
+__device__ void load_own(const tr_attention_desc &d, head_rows<const T> x, int64_t row,
+                         float *own) {
+    for (int c = lane(); c < (int)d.head_dim; c += WARP)
+        own[c] = tr_load(x.first + row * x.stride + c);
+}
+
+/* The warp's own row times the tile's row `lane`. */
+__device__ float dot(const tr_attention_desc &d, const float *own, const block_rows &s) {
+    const int dim = (int)d.head_dim;
+    const float *row = s.tile + lane() * (dim + 1);
+    float sum = 0;
+    for (int c = 0; c < dim; c++) sum = fmaf(own[c], row[c], sum);
+    return sum;
+}
+
+/* sums[i] += the weighted sum over the tile of column lane + 32 i. */
+__device__ void accumulate(const tr_attention_desc &d, const float *weight, const block_rows &s,
+                           float (&sums)[COLUMNS]) {
+    const int dim = (int)d.head_dim;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        int c = lane() + WARP * i;
+        if (c < dim)
+            for (int j = 0; j < TILE; j++)
+                sums[i] = fmaf(weight[j], s.tile[j * (dim + 1) + c], sums[i]);
+    }
+}
+
+template <typename T>
+__device__ void store_row(const tr_attention_desc &d, head_rows<T> y, int64_t row,
+                          const float (&sums)[COLUMNS], float factor) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        int c = lane() + WARP * i;
+        if (c < (int)d.head_dim) tr_store(y.first + row * y.stride + c, sums[i] * factor);
+    }
+}
+
+/* Softmax over the tiles as they come (Milakov & Gimelshein 2018): what was summed under a smaller
+ * maximum is scaled down. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    forward(tr_attention_desc d, float scale, const T *qkv, T *y, float *lse) {
+    __shared__ block_rows s;
+    for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
+        const place at = place_of(d, item);
+        const int64_t i = at.first_row + warp(), row = i < d.seq ? i : d.seq - 1;
+        float largest = -INFINITY, sum = 0, sums[COLUMNS] = {0};
+        load_own(d, packed(d, at, qkv, 0), row, s.own[0][warp()]);
+        for (int64_t first = 0; first < at.first_row + WARPS && first < d.seq; first += TILE) {
+            load_tile(d, packed(d, at, qkv, 1), first, s);
+            __syncthreads();
+            s.weight[0][warp()][lane()] =
+                first + lane() <= row ? scale * dot(d, s.own[0][warp()], s) : -INFINITY;
+            __syncthreads(); /* scores are there, the keys are read */
+            load_tile(d, packed(d, at, qkv, 2), first, s);
+            float before = largest;
+            for (int j = 0; j < TILE; j++) largest = fmaxf(largest, s.weight[0][warp()][j]);
+            s.weight[1][warp()][lane()] = expf(s.weight[0][warp()][lane()] - largest);
+            __syncthreads();
+            float shrink = expf(before - largest);
+            sum *= shrink;
+            for (int j = 0; j < TILE; j++) sum += s.weight[1][warp()][j];
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) sums[c] *= shrink;
+            accumulate(d, s.weight[1][warp()], s, sums);
+            __syncthreads(); /* before the tile is filled again */
+        }
+        if (i < d.seq) {
+            store_row(d, plain(d, at, y), i, sums, 1 / sum);
+            if (lane() == 0) lse[(at.b * d.heads + at.h) * d.seq + i] = largest + logf(sum);
+        }
+        __syncthreads(); /* before the own rows are filled again */
+    }
+}
+
+/* dQ, and row_sums[batch, heads, seq] = dy.y for the kernel of dK and dV. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    backward_queries(tr_attention_desc d, float scale, const T *dy, const T *qkv, const T *y,
+                     const float *lse, T *dqkv, float *row_sums) {
+    __shared__ block_rows s;
+    for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
+        const place at = place_of(d, item);
+        const int64_t i = at.first_row + warp(), row = i < d.seq ? i : d.seq - 1;
+        const int64_t statistic = (at.b * d.heads + at.h) * d.seq + row;
+        const head_rows<const T> out = plain(d, at, y);
+        float part = 0, row_sum = 0, sums[COLUMNS] = {0};
+        load_own(d, packed(d, at, qkv, 0), row, s.own[0][warp()]);
+        load_own(d, plain(d, at, dy), row, s.own[1][warp()]);
+        for (int c = lane(); c < (int)d.head_dim; c += WARP)
+            part += s.own[1][warp()][c] * tr_load(out.first + row * out.stride + c);
+        s.weight[0][warp()][lane()] = part;
+        __syncthreads();
+        for (int j = 0; j < WARP; j++) row_sum += s.weight[0][warp()][j];
+        for (int64_t first = 0; first < at.first_row + WARPS && first < d.seq; first += TILE) {
+            load_tile(d, packed(d, at, qkv, 2), first, s);
+            __syncthreads();
+            float dp = dot(d, s.own[1][warp()], s);
+            __syncthreads();
+            load_tile(d, packed(d, at, qkv, 1), first, s);
+            __syncthreads();
+            float p = first + lane() <= row
+                          ? expf(scale * dot(d, s.own[0][warp()], s) - lse[statistic])
+                          : 0.0f;
+            s.weight[0][warp()][lane()] = p * (dp - row_sum) * scale;
+            __syncthreads();
+            accumulate(d, s.weight[0][warp()], s, sums);
+            __syncthreads();
+        }
+        if (i < d.seq) {
+            store_row(d, packed(d, at, dqkv, 0), i, sums, 1.0f);
+            if (lane() == 0) row_sums[statistic] = row_sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* dK and dV: a warp's key meets the queries from its own position on. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    backward_keys(tr_attention_desc d, float scale, const T *dy, const T *qkv, const float *lse,
+                  const float *row_sums, T *dqkv) {
+    __shared__ block_rows s;
+    for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
+        const place at = place_of(d, item);
+        const int64_t j = at.first_row + warp(), row = j < d.seq ? j : d.seq - 1;
+        const int64_t head = (at.b * d.heads + at.h) * d.seq;
+        float dk[COLUMNS] = {0}, dv[COLUMNS] = {0};
+        load_own(d, packed(d, at, qkv, 1), row, s.own[0][warp()]);
+        load_own(d, packed(d, at, qkv, 2), row, s.own[1][warp()]);
+        for (int64_t first = at.first_row / TILE * TILE; first < d.seq; first += TILE) {
+            const int64_t i = first + lane();
+            const bool seen = i >= row && i < d.seq;
+            load_tile(d, packed(d, at, qkv, 0), first, s);
+            __syncthreads();
+            float p = seen ? expf(scale * dot(d, s.own[0][warp()], s) - lse[head + i]) : 0.0f;
+            s.weight[0][warp()][lane()] = p;
+            __syncthreads();
+            load_tile(d, plain(d, at, dy), first, s);
+            __syncthreads();
+            float dp = dot(d, s.own[1][warp()], s);
+            s.weight[1][warp()][lane()] = seen ? p * (dp - row_sums[head + i]) * scale : 0.0f;
+            accumulate(d, s.weight[0][warp()], s, dv);
+            __syncthreads();
+            load_tile(d, packed(d, at, qkv, 0), first, s);
+            __syncthreads();
+            accumulate(d, s.weight[1][warp()], s, dk);
+            __syncthreads();
+        }
+        if (j < d.seq) {
+            store_row(d, packed(d, at, dqkv, 1), j, dk, 1.0f);
+            store_row(d, packed(d, at, dqkv, 2), j, dv, 1.0f);
+        }
+        __syncthreads();
+    }
+}
+
+unsigned blocks_for(const tr_attention_desc &d) {
+    int64_t items = items_of(d);
+    return (unsigned)(items < 65536 ? items : 65536);
+}
+
+float scale_of(const tr_attention_desc &d) {
+    return (float)(1 / sqrt((double)d.head_dim));
+}
+
+template <typename T>
+cudaError_t launch_forward(cudaStream_t stream, const tr_attention_desc &d, const void *qkv,
+                           void *y, float *lse) {
+    forward<T><<<blocks_for(d), THREADS, 0, stream>>>(d, scale_of(d), static_cast<const T *>(qkv),
+                                                      static_cast<T *>(y), lse);
+    return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, const void *dy,
+                            const void *qkv, const void *y, const float *lse, void *dqkv,
+                            float *row_sums) {
+    const T *in = static_cast<const T *>(qkv), *gradient = static_cast<const T *>(dy);
+    T *out = static_cast<T *>(dqkv);
+    backward_queries<T><<<blocks_for(d), THREADS, 0, stream>>>(
+        d, scale_of(d), gradient, in, static_cast<const T *>(y), lse, out, row_sums);
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+    backward_keys<T>
+        <<<blocks_for(d), THREADS, 0, stream>>>(d, scale_of(d), gradient, in, lse, row_sums, out);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
+                                     const void *qkv, void *y, float *lse) {
+    return d->dtype == TR_F32 ? launch_forward<float>(stream, *d, qkv, y, lse)
+                              : launch_forward<__nv_bfloat16>(stream, *d, qkv, y, lse);
+}
+
+cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
+                                           const void *dy, const void *qkv, const void *y,
+                                           const float *lse, void *dqkv, float *row_sums) {
+    return d->dtype == TR_F32
+               ? launch_backward<float>(stream, *d, dy, qkv, y, lse, dqkv, row_sums)
+               : launch_backward<__nv_bfloat16>(stream, *d, dy, qkv, y, lse, dqkv, row_sums);
+}
