@@ -26,6 +26,9 @@ extern const size_t tr_op_case_count;
 typedef enum tr_fill {
     TR_FILL_NORMAL, /* standard normal numbers, rounded to the dtype */
     TR_FILL_GAMMA,  /* 1 + normal / 4 */
+    TR_FILL_SPREAD, /* normal, but at least 1 between the first two of every `limit` elements: the
+                       result of a layer norm is as many times less exact than its arithmetic as the
+                       row is nearly constant */
     TR_FILL_SQUARE, /* normal^2, as second moments are */
     TR_FILL_TOKENS, /* i32 in [0, limit) */
     TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */
@@ -39,11 +42,14 @@ typedef struct tr_op_tensor {
     tr_dtype dtype;
     int64_t count;
     tr_fill fill;
-    int64_t limit; /* tokens and labels */
+    int64_t limit; /* of tokens and labels; elements in a row */
     bool output;   /* others must not change, bit for bit */
     int64_t terms; /* length of the sums behind an output's element; 0: exact to the bit */
-    double inner;  /* eps of values rounded within (probabilities in bf16), else 0 */
-    int alias;     /* index of the tensor whose memory it is, or -1 */
+    double scale; /* root mean square of such a sum, from how its inputs are drawn: an output of few
+                     elements may be small by cancellation, its rounding errors are not; 0 where
+                     nothing cancels */
+    double inner; /* eps of values rounded within (probabilities in bf16), else 0 */
+    int alias;    /* index of the tensor whose memory it is, or -1 */
 } tr_op_tensor;
 
 /* A case with its data in host memory. */
@@ -65,7 +71,7 @@ void tr_op_data_free(tr_op_data *data);
 tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream);
 
 /* Compares what two runs left: inputs bit for bit; an element of an output within
- *   eps(dtype) |want| + (4 eps(f32) sqrt(terms) + inner) max|want of the tensor|.
+ *   eps(dtype) |want| + (4 eps(f32) sqrt(terms) + inner) max(max|want of the tensor|, scale).
  * True when all is well; else `message` says which tensor and element is worst. */
 bool tr_op_data_compare(const tr_op_data *got, const tr_op_data *want, char *message, size_t size);
 

@@ -30,6 +30,8 @@ void tr_element_set(void *memory, tr_dtype dtype, int64_t i, double value) {
     }
 }
 
+enum { LOSS_SCALE = 8 };
+
 static tr_dtype other(tr_dtype dtype) {
     return dtype == TR_F32 ? TR_BF16 : TR_F32;
 }
@@ -73,10 +75,27 @@ static tr_op_tensor input(tr_dtype dtype, int64_t count, tr_fill fill) {
 }
 
 /* Filled with numbers too, so that an element that is not written shows. */
-static tr_op_tensor output(tr_dtype dtype, int64_t count, int64_t terms) {
+static tr_op_tensor output(tr_dtype dtype, int64_t count, int64_t terms, double scale) {
     tr_op_tensor t = input(dtype, count, TR_FILL_NORMAL);
     t.output = true;
     t.terms = terms;
+    t.scale = scale;
+    return t;
+}
+
+static tr_op_tensor exact(tr_dtype dtype, int64_t count) {
+    return output(dtype, count, 0, 0);
+}
+
+/* A sum of numbers of root mean square 1, such as products of standard normal ones. */
+static tr_op_tensor sum_of(int64_t terms, tr_dtype dtype, int64_t count) {
+    return output(dtype, count, terms, sqrt((double)terms));
+}
+
+/* What layer norms read: rows whose variance is no accident of the draw. */
+static tr_op_tensor rows_of(tr_dtype dtype, int64_t rows, int64_t width) {
+    tr_op_tensor t = input(dtype, rows * width, TR_FILL_SPREAD);
+    t.limit = width;
     return t;
 }
 
@@ -90,6 +109,7 @@ static void make_alias(tr_op_tensor *t, int from, int to) {
     t[from].alias = to;
     t[to].output = t[from].output;
     t[to].terms = t[from].terms;
+    t[to].scale = t[from].scale;
     t[to].inner = t[from].inner;
 }
 
@@ -99,7 +119,7 @@ static void matmul_tensors(const tr_matmul_desc *d, tr_op_tensor *t) {
     int64_t ldc = d->ldc ? d->ldc : d->n;
     t[TR_MATMUL_A] = input(d->a, lda * (d->trans_a ? d->k : d->m), TR_FILL_NORMAL);
     t[TR_MATMUL_B] = input(d->b, ldb * (d->trans_b ? d->n : d->k), TR_FILL_NORMAL);
-    t[TR_MATMUL_C] = output(d->c, ldc * d->m, d->k + 1);
+    t[TR_MATMUL_C] = sum_of(d->k + 1, d->c, ldc * d->m);
     if (d->bias) t[TR_MATMUL_BIAS] = input(d->b, d->n, TR_FILL_NORMAL);
 }
 
@@ -109,12 +129,12 @@ static void rows_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     bool in_place = options & TR_CASE_IN_PLACE;
     t[0] = input(d->dtype, count, TR_FILL_NORMAL);
     switch (desc->kind) {
-    case TR_OP_BIAS_GRAD: t[TR_BIAS_GRAD_DBIAS] = output(TR_F32, d->width, d->rows + 1); break;
-    case TR_OP_GELU: t[TR_GELU_Y] = output(d->dtype, count, 1); break;
-    case TR_OP_CAST: t[TR_CAST_Y] = output(d->to, count, 0); break;
+    case TR_OP_BIAS_GRAD: t[TR_BIAS_GRAD_DBIAS] = sum_of(d->rows + 1, TR_F32, d->width); break;
+    case TR_OP_GELU: t[TR_GELU_Y] = output(d->dtype, count, 1, 1); break;
+    case TR_OP_CAST: t[TR_CAST_Y] = exact(d->to, count); break;
     default: /* GELU_DGRAD, ADD: two inputs, and the output may be the first */
         t[1] = input(d->dtype, count, TR_FILL_NORMAL);
-        t[2] = output(d->dtype, count, 1);
+        t[2] = output(d->dtype, count, 1, 1);
         if (in_place) make_alias(t, 2, 0);
     }
 }
@@ -125,28 +145,29 @@ static void layernorm_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     t[0] = input(d->dtype, count, TR_FILL_NORMAL);
     switch (desc->kind) {
     case TR_OP_LAYERNORM:
+        t[TR_LN_X] = rows_of(d->dtype, d->rows, d->width);
         t[TR_LN_GAMMA] = input(d->dtype, d->width, TR_FILL_GAMMA);
         t[TR_LN_BETA] = input(d->dtype, d->width, TR_FILL_NORMAL);
-        t[TR_LN_Y] = output(d->dtype, count, d->width);
-        t[TR_LN_MEAN] = output(TR_F32, d->rows, d->width);
-        t[TR_LN_RSTD] = output(TR_F32, d->rows, d->width);
+        t[TR_LN_Y] = output(d->dtype, count, d->width, 1);
+        t[TR_LN_MEAN] = output(TR_F32, d->rows, d->width, 1 / sqrt((double)d->width));
+        t[TR_LN_RSTD] = output(TR_F32, d->rows, d->width, 0); /* of squares */
         break;
     case TR_OP_LAYERNORM_DGRAD:
-        t[TR_LN_DGRAD_X] = input(d->dtype, count, TR_FILL_NORMAL);
+        t[TR_LN_DGRAD_X] = rows_of(d->dtype, d->rows, d->width);
         t[TR_LN_DGRAD_GAMMA] = input(d->dtype, d->width, TR_FILL_GAMMA);
         t[TR_LN_DGRAD_MEAN] = input(TR_F32, d->rows, TR_FILL_DERIVED);
         t[TR_LN_DGRAD_RSTD] = input(TR_F32, d->rows, TR_FILL_DERIVED);
         if (!(options & TR_CASE_NO_RESIDUAL))
             t[TR_LN_DGRAD_RESIDUAL] = input(d->dtype, count, TR_FILL_NORMAL);
-        t[TR_LN_DGRAD_DX] = output(d->dtype, count, d->width);
+        t[TR_LN_DGRAD_DX] = output(d->dtype, count, d->width, 1);
         if (options & TR_CASE_IN_PLACE) make_alias(t, TR_LN_DGRAD_DX, TR_LN_DGRAD_RESIDUAL);
         break;
     default:
-        t[TR_LN_WGRAD_X] = input(d->dtype, count, TR_FILL_NORMAL);
+        t[TR_LN_WGRAD_X] = rows_of(d->dtype, d->rows, d->width);
         t[TR_LN_WGRAD_MEAN] = input(TR_F32, d->rows, TR_FILL_DERIVED);
         t[TR_LN_WGRAD_RSTD] = input(TR_F32, d->rows, TR_FILL_DERIVED);
-        t[TR_LN_WGRAD_DGAMMA] = output(TR_F32, d->width, d->rows + 1);
-        t[TR_LN_WGRAD_DBETA] = output(TR_F32, d->width, d->rows + 1);
+        t[TR_LN_WGRAD_DGAMMA] = sum_of(d->rows + 1, TR_F32, d->width);
+        t[TR_LN_WGRAD_DBETA] = sum_of(d->rows + 1, TR_F32, d->width);
     }
 }
 
@@ -154,13 +175,13 @@ static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
     int64_t width = d->heads * d->head_dim, count = d->batch * d->seq * width;
     int64_t lse = d->batch * d->heads * d->seq, terms = d->seq + d->head_dim;
-    tr_op_tensor y = output(d->dtype, count, terms);
+    tr_op_tensor y = output(d->dtype, count, terms, 1);
     if (d->dtype == TR_BF16) y.inner = tr_dtype_eps(TR_BF16); /* of probabilities */
     switch (desc->kind) {
     case TR_OP_ATTENTION:
         t[TR_ATTENTION_QKV] = input(d->dtype, 3 * count, TR_FILL_NORMAL);
         t[TR_ATTENTION_Y] = y;
-        t[TR_ATTENTION_LSE] = output(TR_F32, lse, terms);
+        t[TR_ATTENTION_LSE] = output(TR_F32, lse, terms, 1);
         break;
     case TR_OP_ATTENTION_DGRAD:
         t[TR_ATTENTION_DGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
@@ -172,8 +193,8 @@ static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
         break;
     default:
         t[TR_DECODE_QKV] = input(d->dtype, d->batch * 3 * width, TR_FILL_NORMAL);
-        t[TR_DECODE_KCACHE] = output(d->dtype, count, 0);
-        t[TR_DECODE_VCACHE] = output(d->dtype, count, 0);
+        t[TR_DECODE_KCACHE] = exact(d->dtype, count);
+        t[TR_DECODE_VCACHE] = exact(d->dtype, count);
         y.count = d->batch * width;
         t[TR_DECODE_Y] = y;
     }
@@ -186,22 +207,22 @@ static void embed_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor
     case TR_OP_EMBED:
         t[TR_EMBED_TOKENS] = indices(d->rows, TR_FILL_TOKENS, past);
         t[TR_EMBED_TABLE] = input(d->dtype, d->vocab * d->width, TR_FILL_NORMAL);
-        t[TR_EMBED_Y] = output(d->dtype, count, 0);
+        t[TR_EMBED_Y] = exact(d->dtype, count);
         break;
     case TR_OP_EMBED_WGRAD:
         t[TR_EMBED_WGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
         t[TR_EMBED_WGRAD_TOKENS] = indices(d->rows, TR_FILL_TOKENS, past);
-        t[TR_EMBED_WGRAD_DTABLE] = output(TR_F32, d->vocab * d->width, d->rows + 1);
+        t[TR_EMBED_WGRAD_DTABLE] = output(TR_F32, d->vocab * d->width, d->rows + 1, 1);
         break;
     case TR_OP_POSITION:
         t[TR_POSITION_X] = input(d->dtype, count, TR_FILL_NORMAL);
         t[TR_POSITION_TABLE] = input(d->dtype, d->seq * d->width, TR_FILL_NORMAL);
-        t[TR_POSITION_Y] = output(d->dtype, count, 1);
+        t[TR_POSITION_Y] = output(d->dtype, count, 1, 1);
         if (options & TR_CASE_IN_PLACE) make_alias(t, TR_POSITION_Y, TR_POSITION_X);
         break;
     default:
         t[TR_POSITION_WGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
-        t[TR_POSITION_WGRAD_DTABLE] = output(TR_F32, d->seq * d->width, d->rows / d->seq + 1);
+        t[TR_POSITION_WGRAD_DTABLE] = sum_of(d->rows / d->seq + 1, TR_F32, d->seq * d->width);
     }
 }
 
@@ -211,7 +232,7 @@ static void dropout_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
     bool in_place = options & TR_CASE_IN_PLACE;
     t[0] = input(d->dtype, count, TR_FILL_NORMAL);
     if (desc->kind == TR_OP_DROPOUT_DGRAD) {
-        t[TR_DROPOUT_DGRAD_DX] = output(d->dtype, count, 1);
+        t[TR_DROPOUT_DGRAD_DX] = output(d->dtype, count, 1, 1);
         if (in_place) make_alias(t, TR_DROPOUT_DGRAD_DX, TR_DROPOUT_DGRAD_DY);
         return;
     }
@@ -219,7 +240,7 @@ static void dropout_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
         t[TR_DROPOUT_BIAS] = input(d->dtype, d->width, TR_FILL_NORMAL);
     if (!(options & TR_CASE_NO_RESIDUAL))
         t[TR_DROPOUT_RESIDUAL] = input(d->dtype, count, TR_FILL_NORMAL);
-    t[TR_DROPOUT_Y] = output(d->dtype, count, 1);
+    t[TR_DROPOUT_Y] = output(d->dtype, count, 1, 1);
     if (in_place) make_alias(t, TR_DROPOUT_Y, TR_DROPOUT_RESIDUAL);
 }
 
@@ -228,18 +249,18 @@ static void xent_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     int64_t count = d->rows * d->vocab;
     t[TR_XENT_LOGITS] = input(d->dtype, count, TR_FILL_NORMAL);
     if (desc->kind == TR_OP_XENT_MAX) {
-        t[TR_XENT_MAX] = output(TR_F32, d->rows, 0);
+        t[TR_XENT_MAX] = exact(TR_F32, d->rows);
         return;
     }
     t[TR_XENT_LABELS] = indices(d->rows, TR_FILL_LABELS, d->vocab_begin + d->vocab + 5);
     t[TR_XENT_MAX] = input(TR_F32, d->rows, TR_FILL_DERIVED);
     if (desc->kind == TR_OP_XENT_SUM) {
-        t[TR_XENT_SUMS] = output(TR_F32, 2 * d->rows, d->vocab);
+        t[TR_XENT_SUMS] = output(TR_F32, 2 * d->rows, d->vocab, 1);
         return;
     }
     t[TR_XENT_SUMS] = input(TR_F32, 2 * d->rows, TR_FILL_DERIVED);
-    t[TR_XENT_LOSS] = output(TR_F64, 2, d->rows);
-    if (!(options & TR_CASE_EVAL)) t[TR_XENT_LOGITS] = output(d->dtype, count, 1);
+    t[TR_XENT_LOSS] = output(TR_F64, 2, d->rows, 1);
+    if (!(options & TR_CASE_EVAL)) t[TR_XENT_LOGITS] = output(d->dtype, count, 1, LOSS_SCALE);
 }
 
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
@@ -248,22 +269,22 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     switch (desc->kind) {
     case TR_OP_SUMSQ:
         t[TR_SUMSQ_X] = input(TR_F32, desc->sumsq.count, TR_FILL_NORMAL);
-        t[TR_SUMSQ_OUT] = output(TR_F64, 1, 0);
+        t[TR_SUMSQ_OUT] = exact(TR_F64, 1);
         break;
     case TR_OP_STEP_FINISH:
         t[TR_STEP_FINISH_LOSSES] = input(TR_F64, 2 * desc->step_finish.losses, TR_FILL_LOSSES);
         t[TR_STEP_FINISH_NORMS] = input(TR_F64, desc->step_finish.norms, TR_FILL_SQUARE);
-        t[TR_STEP_FINISH_STATE] = output(TR_U8, sizeof(tr_step_state), 0);
+        t[TR_STEP_FINISH_STATE] = exact(TR_U8, sizeof(tr_step_state));
         t[TR_STEP_FINISH_STATE].fill = TR_FILL_STATE;
         break;
     default:
         t[TR_ADAMW_GRAD] = input(TR_F32, count, TR_FILL_NORMAL);
-        t[TR_ADAMW_MASTER] = output(TR_F32, count, terms);
-        t[TR_ADAMW_M] = output(TR_F32, count, terms);
-        t[TR_ADAMW_V] = output(TR_F32, count, terms);
+        t[TR_ADAMW_MASTER] = output(TR_F32, count, terms, 1);
+        t[TR_ADAMW_M] = output(TR_F32, count, terms, 1);
+        t[TR_ADAMW_V] = output(TR_F32, count, terms, 0); /* of squares */
         t[TR_ADAMW_V].fill = TR_FILL_SQUARE;
         if (!(options & TR_CASE_NO_BIAS))
-            t[TR_ADAMW_VALUE] = output(desc->adamw.dtype, count, terms);
+            t[TR_ADAMW_VALUE] = output(desc->adamw.dtype, count, terms, 1);
     }
 }
 
@@ -299,6 +320,10 @@ static double value_of(const tr_op_tensor *t, uint64_t seed, uint64_t stream, in
     uint32_t bits = tr_philox4x32(seed ^ stream, (uint64_t)i, 1).v[0];
     switch (t->fill) {
     case TR_FILL_GAMMA: return 1 + normal / 4;
+    case TR_FILL_SPREAD:
+        if (i % t->limit == 0) return 0.5 + fabs(normal);
+        if (i % t->limit == 1) return -0.5 - fabs(normal);
+        return normal;
     case TR_FILL_SQUARE: return normal * normal;
     case TR_FILL_LABELS:
         if (bits >> 8 & 1 && bits >> 9 & 1) return -1;
@@ -383,7 +408,7 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
                                  .first_sample = 10,
                                  .train = !(c->options & TR_CASE_EVAL),
                                  .skip = !!(c->options & TR_CASE_SKIP),
-                                 .loss_scale = 8,
+                                 .loss_scale = LOSS_SCALE,
                                  .lr = 1e-3f,
                                  .bias_correction1 = 0.271f,
                                  .bias_correction2 = 0.142625f,
@@ -473,8 +498,9 @@ static double excess(const tr_op_tensor *t, double got, double want, double larg
     if (isnan(want) && isnan(got)) return 0;
     double error = fabs(got - want);
     if (error == 0 || got == want) return 0;
-    double tolerance = tr_dtype_eps(t->dtype) * fabs(want) +
-                       (4 * tr_dtype_eps(TR_F32) * sqrt((double)t->terms) + t->inner) * largest;
+    double tolerance =
+        tr_dtype_eps(t->dtype) * fabs(want) +
+        (4 * tr_dtype_eps(TR_F32) * sqrt((double)t->terms) + t->inner) * fmax(largest, t->scale);
     return !isfinite(error) || t->terms == 0 || tolerance == 0 ? INFINITY : error / tolerance;
 }
 
