@@ -196,7 +196,9 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
             break;
         }
         double waited = tr_now() - start;
-        if (limit > 0 && waited > limit) {
+        /* Only a wait that was shown, and so polled more than once: this thread itself may not have
+         * run for longer than the limit. */
+        if (limit > 0 && waited > limit && (shown || !hook.wait)) {
             status = fail_deadline(world, wait, waited);
             break;
         }

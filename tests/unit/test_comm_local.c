@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,8 +55,19 @@ static void shared_checks(void **state) {
 
 /* --- failures -------------------------------------------------------------------------------- */
 
+static atomic_int waiting; /* ranks in their first wait of abort_frees_waits, or past it */
+
+static void count_waiting(void *context, bool begin, const char *what, int peer) {
+    (void)what;
+    (void)peer;
+    bool *counted = context;
+    if (begin && !*counted) waiting++;
+    *counted = true;
+}
+
 static bool abort_frees_waits(tr_world *w, uint32_t seed) {
     (void)seed;
+    bool counted = false;
     int ranks[3] = {0, 1, 2};
     float x[2000] = {0};
     tr_device *device;
@@ -65,13 +77,15 @@ static bool abort_frees_waits(tr_world *w, uint32_t seed) {
     tr_stream *stream = tr_device_compute(device);
     CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
     if (tr_world_rank(w) == 2) {
-        usleep(20000); /* the others are waiting by now */
+        while (waiting < 2) usleep(1000);
         tr_world_abort(w, 9);
     } else {
+        tr_world_set_hook(w, &(tr_wait_hook){.wait = count_waiting, .context = &counted});
         CHECK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
         CHECK(strstr(tr_error_message(), "code 9"));
         CHECK(tr_world_barrier(w) == TR_ERR_RANK); /* and so it stays */
         CHECK(tr_group_all_reduce(g, stream, x, 2, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
+        tr_world_set_hook(w, NULL);
     }
     tr_group_close(g);
     tr_device_close(device);
@@ -80,6 +94,7 @@ static bool abort_frees_waits(tr_world *w, uint32_t seed) {
 
 static void aborts(void **state) {
     (void)state;
+    waiting = 0;
     run_ranks(3, abort_frees_waits);
 }
 
@@ -100,10 +115,7 @@ static void on_wait(void *context, bool begin, const char *what, int peer) {
 /* Rank 1 does not come: the message names it, and what it is late for. */
 static bool late_in_channel(tr_world *w, uint32_t seed) {
     (void)seed;
-    if (tr_world_rank(w) == 1) {
-        usleep(150000);
-        return true;
-    }
+    if (tr_world_rank(w) == 1) return true; /* and waits for rank 0 to close its world too */
     board b = {0};
     tr_device *device;
     tr_channel *from;
@@ -122,10 +134,7 @@ static bool late_in_channel(tr_world *w, uint32_t seed) {
 
 static bool late_in_group(tr_world *w, uint32_t seed) {
     (void)seed;
-    if (tr_world_rank(w) == 1) {
-        usleep(150000);
-        return true;
-    }
+    if (tr_world_rank(w) == 1) return true; /* and waits for rank 0 to close its world too */
     int ranks[2] = {1, 0};
     float x[2000] = {0};
     board b = {0};
