@@ -9,8 +9,8 @@
  *   spin spin far RANK DEADLINE       many steps; RANK has a board of its own, as on another host
  *   spin spin homeless RANK DEADLINE  RANK finds no board
  *
- * Every rank of modes steps and far prints "rank R pid P" before the first step and "rank R done"
- * at its end. */
+ * Every rank prints "rank R pid P" once it is in its first action, and in modes steps and far "rank
+ * R done" at its end. */
 #include "cli/launch.h"
 #include "cli/life.h"
 
@@ -42,22 +42,23 @@ static tr_status step(tr_world *world, tr_life *life, int64_t n, double seconds)
     int rank = tr_world_rank(world);
     tr_board_set_step(board, n);
     tr_board_set_action(board, rank, 40 + rank, 'F');
+    if (n == 1) {
+        (void)printf("rank %d pid %d\n", rank, (int)getpid());
+        (void)fflush(stdout);
+    }
     work(seconds);
     tr_board_set_action(board, -1, -1, 0);
     return tr_world_barrier(world);
 }
 
 static tr_status steps(tr_world *world, tr_life *life, char **argv) {
-    int rank = tr_world_rank(world);
-    (void)printf("rank %d pid %d\n", rank, (int)getpid());
-    (void)fflush(stdout);
     for (int n = 1; n <= atoi(argv[0]); n++) {
         bool stop = false;
         TR_TRY(step(world, life, n, atof(argv[1])));
         TR_TRY(agree_to_stop(world, life, &stop));
         if (stop) return TR_ERR_STOPPED;
     }
-    (void)printf("rank %d done\n", rank);
+    (void)printf("rank %d done\n", tr_world_rank(world));
     return TR_OK;
 }
 

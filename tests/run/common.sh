@@ -33,11 +33,11 @@ checkpoint: {every: 10, keep: 2}
 log: {every: 20}
 Y
 
-# trireme_on RANKS ARGUMENTS...: one rank without a launcher.
+# trireme_on RANKS ARGUMENTS...: one rank without a launcher. The limit is for what hangs.
 trireme_on() {
     local ranks=$1
     shift
-    if [[ $ranks == 1 ]]; then timeout 60 "$trireme" "$@"; else timeout 60 "$trireme" run -n "$ranks" "$@"; fi
+    if [[ $ranks == 1 ]]; then timeout 300 "$trireme" "$@"; else timeout 300 "$trireme" run -n "$ranks" "$@"; fi
 }
 
 # train CODE RANKS RUN ARGUMENTS...: a training run in $scratch/RUN ends with that code; what it says
@@ -95,6 +95,9 @@ until_true() {
     done
     return 1
 }
+
+# last_step RUN: the last that its metrics have.
+last_step() { field "$1" step | tail -n 1; }
 
 # past RUN STEP: its metrics have reached the step.
 past() { [[ -f $scratch/$1/metrics.jsonl && $(wc -l <"$scratch/$1/metrics.jsonl") -ge $2 ]]; }
