@@ -2,7 +2,6 @@
 #include "pipeline/generate_best.h"
 #include "pipeline/generate_block.h"
 #include "pipeline/generate_impl.h"
-#include "pipeline/generate_pull.h"
 
 /* One rank of a V: how far each of its two stages is. */
 typedef struct v_rank {
@@ -70,17 +69,58 @@ tr_status tr_generate_zbv(tr_schedule *s, const tr_schedule_request *request) {
 
 /* --- V under a memory cap --------------------------------------------------------------------- */
 
-enum { AHEADS = 33, LATES = 8, PREFERENCES = 12 };
+/* A schedule for a memory: the blocks that squeeze best into it, over 3 to 64 ranks. */
+enum { MOST_SHAPES = 4 };
+typedef struct tight {
+    tr_block_shape shape[MOST_SHAPES];
+    int shapes;
+} tight;
+
+static const tight v_half = {.shape = {{false, {1, 1, 2, 2}, {2, 2, 1, 2}},
+                                       {false, {1, 3, 1, 3}, {4, 1, 1, 4}},
+                                       {false, {1, 1, 2, 3}, {4, 4, 2, 2}},
+                                       {false, {1, 1, 1, 1}, {1, 1, 1, 1}}},
+                             .shapes = 4};
+static const tight v_min = {.shape = {{false, {1, 1, 1, 1}, {3, 1, 3, 4}},
+                                      {false, {1, 1, 2, 2}, {3, 2, 2, 4}},
+                                      {false, {2, 1, 1, 1}, {1, 1, 2, 2}}},
+                            .shapes = 3};
+static const tight v_1f1b = {
+    .shape = {{true, {1, 1, 2, 3}, {3, 3, 1, 2}}, {true, {1, 1, 2, 4}, {4, 3, 1, 1}}}, .shapes = 2};
+
+static tr_status offer_blocks(tr_best *best, const tight *t) {
+    const tr_schedule *s = best->s;
+    for (int k = 0; k < t->shapes; k++) {
+        tr_schedule *order = NULL;
+        TR_TRY(
+            tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &order));
+        tr_status status = tr_block_fill(order, &t->shape[k], &best->request->memory, best->cap);
+        if (status == TR_OK) status = tr_best_offer(best, order);
+        tr_schedule_destroy(order);
+        TR_TRY(status);
+    }
+    return TR_OK;
+}
+
+enum { AHEADS = 33, LATES = 8, PREFERENCES = 12, ACTIONS = 6 };
 
 /* A micro-batch waits longest on the first rank between its F down and its I back up, hardly at all
  * between its F up and its I down; on the last rank equally long: of the inputs that fit, all but
- * `tail` may be of the way down on the first rank, half on the last, and a few more or fewer. */
+ * `tail` may be of the way down on the first rank, half on the last, and a few more or fewer. What
+ * won most often comes first. */
 static void set_ahead(tr_greedy_rules *rules, int k) {
+    static const char values[AHEADS - 1] = {17, 12, 13, 14, 22, 21, 16, 18, 9,  23, 27,
+                                            8,  4,  0,  1,  2,  3,  5,  6,  7,  10, 11,
+                                            15, 19, 20, 24, 25, 26, 28, 29, 30, 31};
+    if (k == AHEADS - 1) {
+        rules->ahead_first = rules->ahead_last = 0;
+        return;
+    }
     double inputs = 2 * rules->memory.cap / rules->memory.mb;
-    double tail = k % 4, more = (k / 4 - 3) * 0.5;
+    int tail = values[k] % 4;
+    double more = (values[k] / 4 - 3) * 0.5;
     rules->ahead_first = inputs - tail + more;
     rules->ahead_last = inputs / 2 + more;
-    if (k == AHEADS - 1) rules->ahead_first = rules->ahead_last = 0;
 }
 
 static void set_late(tr_greedy_rules *rules, int k) {
@@ -94,60 +134,67 @@ static void set_preference(tr_greedy_rules *rules, int k) {
     rules->first = (tr_greedy_first)(k % TR_GREEDY_FIRSTS);
 }
 
-enum { WEIGHTS = 3, SWAP_BUDGET = 5000000 };
+/* Actions that may be played while rules are chosen, and in the order itself. */
+static const double most_played = 2e6, most_order = 1e6;
 
-/* Offers the periodic order as it is and with its gaps filled; of whole backwards, which pack
- * worse, several of them, and with neighbours swapped. */
-static tr_status offer_block(tr_best *best, bool whole) {
-    static const int weight[WEIGHTS][4] = {{1, 1, 1, 1}, {2, 4, 2, 4}, {2, 4, 4, 1}};
-    const tr_schedule *s = best->s;
-    for (int k = 0; k < (whole ? WEIGHTS : 1); k++)
-        for (int filled = 0; filled < 2; filled++) {
-            tr_schedule *order = NULL;
-            TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of,
-                                      &order));
-            tr_status status = tr_block_fill(order, whole, weight[k]);
-            if (status == TR_OK && filled)
-                status = tr_generate_pull(order, best->request, best->cap);
-            if (status == TR_OK) status = tr_best_offer(best, order);
-            tr_schedule_destroy(order);
-            TR_TRY(status);
-        }
-    return whole && best->found ? tr_generate_swap(best->s, best->request, best->cap, SWAP_BUDGET)
-                                : TR_OK;
+static tr_status choose_rules(tr_best *best, double orders, tr_greedy_rules *rules) {
+    int aheads = orders < AHEADS ? (int)orders + 1 : AHEADS;
+    TR_TRY(tr_best_sweep(best, rules, aheads, set_ahead));
+    if (orders < AHEADS + LATES + PREFERENCES) return TR_OK;
+    if (!rules->whole) TR_TRY(tr_best_sweep(best, rules, LATES, set_late));
+    TR_TRY(tr_best_sweep(best, rules, PREFERENCES, set_preference));
+    return tr_best_sweep(best, rules, AHEADS, set_ahead);
 }
 
-/* The best makespan of orders that are played with the true costs. */
+/* Orders that are played. For large ones the rules are those of the best order for fewer
+ * micro-batches, more of which only repeat its middle. */
+static tr_status offer_played(tr_best *best, bool whole) {
+    const tr_schedule_request *q = best->request;
+    const tr_schedule *s = best->s;
+    tr_greedy_rules rules = {.costs = q->costs, .memory = q->memory, .whole = whole, .late = -1};
+    double actions = (double)ACTIONS * s->ranks * s->micro_batches, orders = most_played / actions;
+    rules.memory.cap = best->cap;
+    int few = q->micro_batches % q->ranks + 2 * q->ranks;
+    if (orders >= 2 * AHEADS + LATES + PREFERENCES || few >= q->micro_batches)
+        return actions > most_order ? TR_OK : choose_rules(best, orders, &rules);
+    if (actions > most_order) return TR_OK;
+    tr_best less = {.request = q, .cap = best->cap};
+    TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, few, s->rank_of, &less.s));
+    tr_status status = choose_rules(&less, orders * q->micro_batches / few, &rules);
+    tr_schedule_destroy(less.s);
+    bool better;
+    return status == TR_OK ? tr_best_play(best, &rules, &better) : status;
+}
+
+/* The best makespan, at the true costs, of blocks and of orders that are played. */
 static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
-                                    double cap) {
-    tr_best best = {.s = s, .request = request, .cap = tr_best_cap(request, cap)};
-    tr_greedy_rules rules = {.costs = request->costs, .memory = request->memory, .late = -1};
+                                    const tight *t, double micro_batches) {
+    tr_best best = {.s = s,
+                    .request = request,
+                    .cap = tr_best_cap(request, micro_batches * request->memory.mb)};
+    TR_TRY(offer_blocks(&best, t));
+    TR_TRY(offer_played(&best, t->shape[0].whole));
+    if (best.found) return TR_OK;
+    /* Under a cap of the request's that no block keeps, in an order too large to be tried often. */
+    tr_greedy_rules rules = {
+        .costs = request->costs, .memory = request->memory, .whole = t->shape[0].whole, .late = -1};
     rules.memory.cap = best.cap;
-    TR_TRY(tr_best_sweep(&best, &rules, AHEADS, set_ahead));
-    TR_TRY(tr_best_sweep(&best, &rules, LATES, set_late));
-    TR_TRY(tr_best_sweep(&best, &rules, PREFERENCES, set_preference));
-    TR_TRY(tr_best_sweep(&best, &rules, AHEADS, set_ahead));
-    return offer_block(&best, false);
+    bool better;
+    return tr_best_play(&best, &rules, &better);
 }
 
 /* V-Half (Qi et al. 2024): floor((p + 2) / 2) micro-batches' memory. */
 tr_status tr_generate_v_half(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, (s->ranks + 2) / 2 * request->memory.mb);
+    return generate_under_cap(s, request, &v_half, (s->ranks + 2) / 2);
 }
 
 /* V-Min: floor((p + 4) / 3). */
 tr_status tr_generate_v_min(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, (s->ranks + 4) / 3 * request->memory.mb);
+    return generate_under_cap(s, request, &v_min, (s->ranks + 4) / 3);
 }
 
 /* 1F1B-V: whole backwards; 3p / 4 micro-batches' memory, in halves, from four ranks on. */
 tr_status tr_generate_1f1b_v(tr_schedule *s, const tr_schedule_request *request) {
     double most = s->ranks < 4 ? s->ranks : 0.5 * ((3 * s->ranks + 1) / 2);
-    tr_best best = {
-        .s = s, .request = request, .cap = tr_best_cap(request, most * request->memory.mb)};
-    tr_greedy_rules rules = {.costs = request->costs, .memory = request->memory, .whole = true};
-    rules.memory.cap = best.cap;
-    TR_TRY(tr_best_sweep(&best, &rules, AHEADS, set_ahead));
-    TR_TRY(tr_best_sweep(&best, &rules, PREFERENCES, set_preference));
-    return offer_block(&best, true);
+    return generate_under_cap(s, request, &v_1f1b, most);
 }
