@@ -1,6 +1,8 @@
 /* Element types and their conversions. */
 #pragma once
 
+#include "base/host_device.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -19,7 +21,7 @@ static inline const char *tr_dtype_name(tr_dtype t) {
     return name[t];
 }
 
-static inline float tr_bf16_to_f32(uint16_t h) {
+TR_HOST_DEVICE static inline float tr_bf16_to_f32(uint16_t h) {
     uint32_t bits = (uint32_t)h << 16;
     float f;
     memcpy(&f, &bits, sizeof f);
@@ -27,7 +29,7 @@ static inline float tr_bf16_to_f32(uint16_t h) {
 }
 
 /* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
-static inline uint16_t tr_f32_to_bf16(float f) {
+TR_HOST_DEVICE static inline uint16_t tr_f32_to_bf16(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);

@@ -3,14 +3,10 @@
  * change it. The arithmetic is shared by host and device. */
 #pragma once
 
+#include "base/host_device.h"
+
 #include <math.h>
 #include <stdint.h>
-
-#ifdef __CUDACC__
-#define TR_HOST_DEVICE __host__ __device__
-#else
-#define TR_HOST_DEVICE
-#endif
 
 typedef struct tr_philox {
     uint32_t v[4];
@@ -34,6 +30,11 @@ TR_HOST_DEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t coun
     }
     tr_philox out = {{c0, c1, c2, c3}};
     return out;
+}
+
+/* Word i of 0..3, without an index that would keep the words out of registers. */
+TR_HOST_DEVICE static inline uint32_t tr_philox_word(tr_philox r, int64_t i) {
+    return i == 0 ? r.v[0] : i == 1 ? r.v[1] : i == 2 ? r.v[2] : r.v[3];
 }
 
 /* SplitMix64's finaliser: folds several words into one key. */

@@ -1,6 +1,7 @@
-/* Arithmetic that every device shares, so that its bits are the same everywhere: the dropout mask,
- * the blocks of SUMSQ, STEP_FINISH, and AdamW's update of one element. Only IEEE operations that
- * round once (no contraction, no library functions but sqrt). */
+/* Arithmetic of one element, in FP32, that the cpu device and the kernels of the cuda device share:
+ * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH and AdamW. Only IEEE
+ * operations that round once (no contraction, no library functions but sqrt, and log once a row),
+ * so the bits are the same everywhere; exponentials, which are each device's own, are arguments. */
 #pragma once
 
 #include "base/philox.h"
@@ -14,7 +15,61 @@ TR_HOST_DEVICE static inline bool tr_dropout_keeps(const tr_dropout_desc *desc,
                                                    const tr_step_state *state, int64_t sample,
                                                    int64_t element) {
     tr_philox r = tr_dropout_bits(state->seed, desc->site, state->step, sample, element / 4);
-    return r.v[element % 4] < tr_dropout_threshold(desc->p);
+    return tr_philox_word(r, element % 4) < tr_dropout_threshold(desc->p);
+}
+
+/* What dropout multiplies kept elements by. */
+TR_HOST_DEVICE static inline float tr_dropout_scale(float p) {
+    return (float)(1.0 / (1.0 - (double)p));
+}
+
+/* gelu(x) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of Hendrycks and
+ * Gimpel (2016) through tanh(u) = 2 / (1 + exp(-2u)) - 1, which loses no digit at either end.
+ * The exponent -2u, then gelu with e = exp of it. */
+#define TR_GELU_SLOPE 1.5957691216057308f
+#define TR_GELU_CUBIC 0.044715f
+TR_HOST_DEVICE static inline float tr_gelu_exponent(float x) {
+    return -(TR_GELU_SLOPE * (x + TR_GELU_CUBIC * x * x * x));
+}
+TR_HOST_DEVICE static inline float tr_gelu(float x, float e) {
+    return x / (1.0f + e);
+}
+
+/* gelu'(x) = s + x s (1 - s) (2u)' with s = 1 / (1 + e) and 1 - s = e s. The exponent is bounded,
+ * since e s s must not be infinity times 0. */
+TR_HOST_DEVICE static inline float tr_gelu_dgrad_exponent(float x) {
+    float z = tr_gelu_exponent(x);
+    return z > 80.0f ? 80.0f : z;
+}
+TR_HOST_DEVICE static inline float tr_gelu_dgrad(float x, float e) {
+    float s = 1.0f / (1.0f + e);
+    float du2 = TR_GELU_SLOPE * (1.0f + 3.0f * TR_GELU_CUBIC * x * x);
+    return s + x * (e * s) * s * du2;
+}
+
+/* Layer norm of one element, and its gradient: with n = (x - mean) rstd and g = dy gamma,
+ * dx = rstd (g - mean(g) - n mean(g n)), means over the row. */
+TR_HOST_DEVICE static inline float tr_layernorm_centred(float x, float mean, float rstd) {
+    return (x - mean) * rstd;
+}
+TR_HOST_DEVICE static inline float tr_layernorm_element(float x, float mean, float rstd,
+                                                        float gamma, float beta) {
+    return tr_layernorm_centred(x, mean, rstd) * gamma + beta;
+}
+TR_HOST_DEVICE static inline float tr_layernorm_dgrad(float g, float n, float rstd, float mean_g,
+                                                      float mean_gn) {
+    return rstd * (g - mean_g - n * mean_gn);
+}
+
+/* The label's column on the rank that holds vocab columns from vocab_begin on, or -1. */
+TR_HOST_DEVICE static inline int64_t tr_xent_column(const tr_xent_desc *desc, int32_t label) {
+    int64_t column = (int64_t)label - desc->vocab_begin;
+    return label >= 0 && column >= 0 && column < desc->vocab ? column : -1;
+}
+
+/* The part of a row in the loss; `sum` and `of_label` as XENT_SUM leaves them. */
+TR_HOST_DEVICE static inline double tr_xent_row_loss(float sum, float of_label) {
+    return log((double)sum) - (double)of_label;
 }
 
 enum { TR_SUMSQ_BLOCK = 4096, TR_SUMSQ_LANES = 8 };
@@ -28,6 +83,13 @@ TR_HOST_DEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
     for (int j = 0; i < n; i++, j++) lane[j] += (double)x[i] * (double)x[i];
     for (int j = 0; j < TR_SUMSQ_LANES; j++) sum += lane[j];
     return sum;
+}
+
+/* Lane j of that block alone. */
+TR_HOST_DEVICE static inline double tr_sumsq_lane(const float *x, int64_t n, int j) {
+    double lane = 0;
+    for (int64_t i = j; i < n; i += TR_SUMSQ_LANES) lane += (double)x[i] * (double)x[i];
+    return lane;
 }
 
 /* The whole of STEP_FINISH: losses[n_losses][2] and norms[n_norms] into the state. */

@@ -1,8 +1,8 @@
 /* DROPOUT_ADD and DROPOUT_DGRAD. The mask is a function of seed, site, step, global sample and
  * element (base/philox.h), so it is drawn again for the gradient rather than kept. */
-#include "base/philox.h"
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
+#include "device/elementwise.h"
 
 /* scale[i] = 1/(1-p) or 0 for elements first .. first + n of one sample, n <= TR_BLOCK. */
 static void draw_mask(const tr_op *op, const tr_step_state *state, int64_t sample, int64_t first,
@@ -13,7 +13,7 @@ static void draw_mask(const tr_op *op, const tr_step_state *state, int64_t sampl
     tr_cpu_kernels_of(op)->philox(tr_dropout_key(state->seed, d->site), (uint64_t)quad,
                                   tr_dropout_counter(state->step, sample), quads, bits);
     const uint32_t threshold = tr_dropout_threshold(d->p), *from = bits + (first - 4 * quad);
-    const float kept = (float)(1.0 / (1.0 - (double)d->p));
+    const float kept = tr_dropout_scale(d->p);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) scale[i] = from[i] < threshold ? kept : 0.0f;
 }

@@ -2,34 +2,21 @@
  * names the table TR_KERNELS. */
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
+#include "device/elementwise.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
-/* 2u of gelu(x) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of Hendrycks
- * and Gimpel (2016) through tanh(u) = 2 / (1 + exp(-2u)) - 1, which loses no digit at either end.
- */
-static const float gelu_slope = 1.5957691216057308f, gelu_cubic = 0.044715f;
-
 static void gelu(int64_t n, const float *x, float *y) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float v = x[i], u2 = gelu_slope * (v + gelu_cubic * v * v * v);
-        y[i] = v / (1.0f + tr_expf(-u2));
-    }
+    for (int64_t i = 0; i < n; i++) y[i] = tr_gelu(x[i], tr_expf(tr_gelu_exponent(x[i])));
 }
 
 static void gelu_dgrad(int64_t n, const float *dy, const float *x, float *dx) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        /* s = 1 / (1 + e); gelu' = s + x s (1 - s) (2u)', with 1 - s = e s. */
-        float v = x[i], u2 = gelu_slope * (v + gelu_cubic * v * v * v);
-        float z = -u2 > 80.0f ? 80.0f : -u2; /* e s s below must not be infinity times 0 */
-        float e = tr_expf(z), s = 1.0f / (1.0f + e);
-        float du2 = gelu_slope * (1.0f + 3.0f * gelu_cubic * v * v);
-        dx[i] = dy[i] * (s + v * (e * s) * s * du2);
-    }
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] * tr_gelu_dgrad(x[i], tr_expf(tr_gelu_dgrad_exponent(x[i])));
 }
 
 static void exponential(int64_t n, const float *x, float shift, float factor, float *y) {

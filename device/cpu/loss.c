@@ -1,12 +1,7 @@
 /* Cross entropy over a vocabulary that tensor ranks may share. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
-
-/* The label's column on this rank, or -1. */
-static int64_t label_column(const tr_xent_desc *d, int32_t label) {
-    int64_t column = (int64_t)label - d->vocab_begin;
-    return label >= 0 && column >= 0 && column < d->vocab ? column : -1;
-}
+#include "device/elementwise.h"
 
 static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
@@ -43,7 +38,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
             tr_cpu_kernels_of(op)->exponential(n, x, largest, 1.0f, e);
             sum += (double)tr_vec_sum(e, n);
         }
-        int64_t column = label_column(d, labels[r]);
+        int64_t column = tr_xent_column(d, labels[r]);
         sums[2 * r] = (float)sum;
         sums[2 * r + 1] = 0;
         if (column >= 0)
@@ -66,7 +61,7 @@ static void logits_gradient(const tr_op *op, const tr_op_args *args) {
         float in[TR_BLOCK], out[TR_BLOCK];
         const float largest = maxima[r], factor = loss_scale / sums[2 * r];
         const bool counts = labels[r] >= 0;
-        const int64_t column = label_column(d, labels[r]);
+        const int64_t column = tr_xent_column(d, labels[r]);
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c), at = r * d->vocab + c;
             const float *x = tr_row_load(d->dtype, logits, at, n, in);
@@ -89,7 +84,7 @@ static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
     double *loss = args->t[TR_XENT_LOSS], sum = 0, count = 0;
     for (int64_t r = 0; r < d->rows; r++) {
         if (labels[r] < 0) continue;
-        sum += log((double)sums[2 * r]) - (double)sums[2 * r + 1];
+        sum += tr_xent_row_loss(sums[2 * r], sums[2 * r + 1]);
         count++;
     }
     loss[0] = sum;

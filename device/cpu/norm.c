@@ -2,6 +2,7 @@
 #include "device/cpu/columns.h"
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
+#include "device/elementwise.h"
 
 /* Sum over the row of X from `from` on, or of (X - mean)^2. */
 static float row_sum(const tr_layernorm_desc *d, const void *x_base, int64_t from) {
@@ -42,7 +43,8 @@ static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
             const float *beta = tr_row_load(d->dtype, args->t[TR_LN_BETA], c, n, in_beta);
             float *y = tr_row_target(d->dtype, args->t[TR_LN_Y], row + c, out);
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+            for (int64_t i = 0; i < n; i++)
+                y[i] = tr_layernorm_element(x[i], mean, rstd, gamma[i], beta[i]);
             tr_row_store(d->dtype, args->t[TR_LN_Y], row + c, n, y);
         }
         means[r] = mean;
@@ -72,7 +74,7 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) {
                     g[i] = dy[i] * gamma[i];
-                    xhat[i] = (x[i] - mean) * rstd;
+                    xhat[i] = tr_layernorm_centred(x[i], mean, rstd);
                 }
                 if (pass == 0) {
                     sum_g += tr_vec_sum(g, n);
@@ -84,7 +86,7 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
                 float *dx = tr_row_target(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, in_dy);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) {
-                    float v = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
+                    float v = tr_layernorm_dgrad(g[i], xhat[i], rstd, mean_g, mean_gx);
                     dx[i] = residual ? v + residual[i] : v;
                 }
                 tr_row_store(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, n, dx);
@@ -109,7 +111,7 @@ static void layernorm_wgrad_rows(const void *arguments, int64_t first_row, int64
         float mean = means[r], rstd = rstds[r];
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-            dgamma[i] += dy[i] * ((x[i] - mean) * rstd);
+            dgamma[i] += dy[i] * tr_layernorm_centred(x[i], mean, rstd);
             dbeta[i] += dy[i];
         }
     }

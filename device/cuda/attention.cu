@@ -4,6 +4,7 @@
  * A warp owns a row (a query forward and for dQ, a key for dK and dV) and walks over tiles of TILE
  * rows of the other side, which the block's warps share: lane j scores the tile's row j, and lane c
  * sums column c, c + 32, ... of the weighted rows. */
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
 
@@ -11,7 +12,7 @@
 
 namespace {
 
-enum { WARP = 32, WARPS = 4, THREADS = WARP * WARPS, TILE = WARP };
+enum { WARP = TR_WARP, WARPS = 4, THREADS = WARP * WARPS, TILE = WARP };
 enum { MAX_DIM = TR_ATTENTION_MAX_DIM, COLUMNS = MAX_DIM / WARP };
 
 /* What a block shares. Rows of the tile are dim + 1 apart, so that lanes meet different banks. */
@@ -20,13 +21,6 @@ struct block_rows {
     float own[2][WARPS][MAX_DIM];
     float weight[2][WARPS][TILE];
 };
-
-__device__ int lane() {
-    return (int)(threadIdx.x % WARP);
-}
-__device__ int warp() {
-    return (int)(threadIdx.x / WARP);
-}
 
 /* Where a block works: WARPS rows from first_row on of head h of sequence b. */
 struct place {
@@ -61,24 +55,24 @@ template <typename T>
 __device__ void load_tile(const tr_attention_desc &d, head_rows<const T> x, int64_t first,
                           block_rows &s) {
     const int dim = (int)d.head_dim;
-    for (int r = warp(); r < TILE; r += WARPS)
-        for (int c = lane(); c < dim; c += WARP)
+    for (int r = tr_warp(); r < TILE; r += WARPS)
+        for (int c = tr_lane(); c < dim; c += WARP)
             s.tile[r * (dim + 1) + c] =
-                first + r < d.seq ? tr_load(x.first + (first + r) * x.stride + c) : 0.0f;
+                first + r < d.seq ? tr_load_one(x.first + (first + r) * x.stride + c) : 0.0f;
 }
 
 /* Row `row` of x into the warp's own row. */
 template <typename T>
 __device__ void load_own(const tr_attention_desc &d, head_rows<const T> x, int64_t row,
                          float *own) {
-    for (int c = lane(); c < (int)d.head_dim; c += WARP)
-        own[c] = tr_load(x.first + row * x.stride + c);
+    for (int c = tr_lane(); c < (int)d.head_dim; c += WARP)
+        own[c] = tr_load_one(x.first + row * x.stride + c);
 }
 
 /* The warp's own row times the tile's row `lane`. */
 __device__ float dot(const tr_attention_desc &d, const float *own, const block_rows &s) {
     const int dim = (int)d.head_dim;
-    const float *row = s.tile + lane() * (dim + 1);
+    const float *row = s.tile + tr_lane() * (dim + 1);
     float sum = 0;
     for (int c = 0; c < dim; c++) sum = fmaf(own[c], row[c], sum);
     return sum;
@@ -90,7 +84,7 @@ __device__ void accumulate(const tr_attention_desc &d, const float *weight, cons
     const int dim = (int)d.head_dim;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
-        int c = lane() + WARP * i;
+        int c = tr_lane() + WARP * i;
         if (c < dim)
             for (int j = 0; j < TILE; j++)
                 sums[i] = fmaf(weight[j], s.tile[j * (dim + 1) + c], sums[i]);
@@ -102,8 +96,8 @@ __device__ void store_row(const tr_attention_desc &d, head_rows<T> y, int64_t ro
                           const float (&sums)[COLUMNS], float factor) {
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
-        int c = lane() + WARP * i;
-        if (c < (int)d.head_dim) tr_store(y.first + row * y.stride + c, sums[i] * factor);
+        int c = tr_lane() + WARP * i;
+        if (c < (int)d.head_dim) tr_store_one(y.first + row * y.stride + c, sums[i] * factor);
     }
 }
 
@@ -115,31 +109,31 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ block_rows s;
     for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
         const place at = place_of(d, item);
-        const int64_t i = at.first_row + warp(), row = i < d.seq ? i : d.seq - 1;
+        const int64_t i = at.first_row + tr_warp(), row = i < d.seq ? i : d.seq - 1;
         float largest = -INFINITY, sum = 0, sums[COLUMNS] = {0};
-        load_own(d, packed(d, at, qkv, 0), row, s.own[0][warp()]);
+        load_own(d, packed(d, at, qkv, 0), row, s.own[0][tr_warp()]);
         for (int64_t first = 0; first < at.first_row + WARPS && first < d.seq; first += TILE) {
             load_tile(d, packed(d, at, qkv, 1), first, s);
             __syncthreads();
-            s.weight[0][warp()][lane()] =
-                first + lane() <= row ? scale * dot(d, s.own[0][warp()], s) : -INFINITY;
+            s.weight[0][tr_warp()][tr_lane()] =
+                first + tr_lane() <= row ? scale * dot(d, s.own[0][tr_warp()], s) : -INFINITY;
             __syncthreads(); /* scores are there, the keys are read */
             load_tile(d, packed(d, at, qkv, 2), first, s);
             float before = largest;
-            for (int j = 0; j < TILE; j++) largest = fmaxf(largest, s.weight[0][warp()][j]);
-            s.weight[1][warp()][lane()] = expf(s.weight[0][warp()][lane()] - largest);
+            for (int j = 0; j < TILE; j++) largest = fmaxf(largest, s.weight[0][tr_warp()][j]);
+            s.weight[1][tr_warp()][tr_lane()] = expf(s.weight[0][tr_warp()][tr_lane()] - largest);
             __syncthreads();
             float shrink = expf(before - largest);
             sum *= shrink;
-            for (int j = 0; j < TILE; j++) sum += s.weight[1][warp()][j];
+            for (int j = 0; j < TILE; j++) sum += s.weight[1][tr_warp()][j];
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) sums[c] *= shrink;
-            accumulate(d, s.weight[1][warp()], s, sums);
+            accumulate(d, s.weight[1][tr_warp()], s, sums);
             __syncthreads(); /* before the tile is filled again */
         }
         if (i < d.seq) {
             store_row(d, plain(d, at, y), i, sums, 1 / sum);
-            if (lane() == 0) lse[(at.b * d.heads + at.h) * d.seq + i] = largest + logf(sum);
+            if (tr_lane() == 0) lse[(at.b * d.heads + at.h) * d.seq + i] = largest + logf(sum);
         }
         __syncthreads(); /* before the own rows are filled again */
     }
@@ -153,35 +147,35 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ block_rows s;
     for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
         const place at = place_of(d, item);
-        const int64_t i = at.first_row + warp(), row = i < d.seq ? i : d.seq - 1;
+        const int64_t i = at.first_row + tr_warp(), row = i < d.seq ? i : d.seq - 1;
         const int64_t statistic = (at.b * d.heads + at.h) * d.seq + row;
         const head_rows<const T> out = plain(d, at, y);
         float part = 0, row_sum = 0, sums[COLUMNS] = {0};
-        load_own(d, packed(d, at, qkv, 0), row, s.own[0][warp()]);
-        load_own(d, plain(d, at, dy), row, s.own[1][warp()]);
-        for (int c = lane(); c < (int)d.head_dim; c += WARP)
-            part += s.own[1][warp()][c] * tr_load(out.first + row * out.stride + c);
-        s.weight[0][warp()][lane()] = part;
+        load_own(d, packed(d, at, qkv, 0), row, s.own[0][tr_warp()]);
+        load_own(d, plain(d, at, dy), row, s.own[1][tr_warp()]);
+        for (int c = tr_lane(); c < (int)d.head_dim; c += WARP)
+            part += s.own[1][tr_warp()][c] * tr_load_one(out.first + row * out.stride + c);
+        s.weight[0][tr_warp()][tr_lane()] = part;
         __syncthreads();
-        for (int j = 0; j < WARP; j++) row_sum += s.weight[0][warp()][j];
+        for (int j = 0; j < WARP; j++) row_sum += s.weight[0][tr_warp()][j];
         for (int64_t first = 0; first < at.first_row + WARPS && first < d.seq; first += TILE) {
             load_tile(d, packed(d, at, qkv, 2), first, s);
             __syncthreads();
-            float dp = dot(d, s.own[1][warp()], s);
+            float dp = dot(d, s.own[1][tr_warp()], s);
             __syncthreads();
             load_tile(d, packed(d, at, qkv, 1), first, s);
             __syncthreads();
-            float p = first + lane() <= row
-                          ? expf(scale * dot(d, s.own[0][warp()], s) - lse[statistic])
+            float p = first + tr_lane() <= row
+                          ? expf(scale * dot(d, s.own[0][tr_warp()], s) - lse[statistic])
                           : 0.0f;
-            s.weight[0][warp()][lane()] = p * (dp - row_sum) * scale;
+            s.weight[0][tr_warp()][tr_lane()] = p * (dp - row_sum) * scale;
             __syncthreads();
-            accumulate(d, s.weight[0][warp()], s, sums);
+            accumulate(d, s.weight[0][tr_warp()], s, sums);
             __syncthreads();
         }
         if (i < d.seq) {
             store_row(d, packed(d, at, dqkv, 0), i, sums, 1.0f);
-            if (lane() == 0) row_sums[statistic] = row_sum;
+            if (tr_lane() == 0) row_sums[statistic] = row_sum;
         }
         __syncthreads();
     }
@@ -195,28 +189,28 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ block_rows s;
     for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
         const place at = place_of(d, item);
-        const int64_t j = at.first_row + warp(), row = j < d.seq ? j : d.seq - 1;
+        const int64_t j = at.first_row + tr_warp(), row = j < d.seq ? j : d.seq - 1;
         const int64_t head = (at.b * d.heads + at.h) * d.seq;
         float dk[COLUMNS] = {0}, dv[COLUMNS] = {0};
-        load_own(d, packed(d, at, qkv, 1), row, s.own[0][warp()]);
-        load_own(d, packed(d, at, qkv, 2), row, s.own[1][warp()]);
+        load_own(d, packed(d, at, qkv, 1), row, s.own[0][tr_warp()]);
+        load_own(d, packed(d, at, qkv, 2), row, s.own[1][tr_warp()]);
         for (int64_t first = at.first_row / TILE * TILE; first < d.seq; first += TILE) {
-            const int64_t i = first + lane();
+            const int64_t i = first + tr_lane();
             const bool seen = i >= row && i < d.seq;
             load_tile(d, packed(d, at, qkv, 0), first, s);
             __syncthreads();
-            float p = seen ? expf(scale * dot(d, s.own[0][warp()], s) - lse[head + i]) : 0.0f;
-            s.weight[0][warp()][lane()] = p;
+            float p = seen ? expf(scale * dot(d, s.own[0][tr_warp()], s) - lse[head + i]) : 0.0f;
+            s.weight[0][tr_warp()][tr_lane()] = p;
             __syncthreads();
             load_tile(d, plain(d, at, dy), first, s);
             __syncthreads();
-            float dp = dot(d, s.own[1][warp()], s);
-            s.weight[1][warp()][lane()] = seen ? p * (dp - row_sums[head + i]) * scale : 0.0f;
-            accumulate(d, s.weight[0][warp()], s, dv);
+            float dp = dot(d, s.own[1][tr_warp()], s);
+            s.weight[1][tr_warp()][tr_lane()] = seen ? p * (dp - row_sums[head + i]) * scale : 0.0f;
+            accumulate(d, s.weight[0][tr_warp()], s, dv);
             __syncthreads();
             load_tile(d, packed(d, at, qkv, 0), first, s);
             __syncthreads();
-            accumulate(d, s.weight[1][warp()], s, dk);
+            accumulate(d, s.weight[1][tr_warp()], s, dk);
             __syncthreads();
         }
         if (j < d.seq) {
@@ -227,11 +221,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-unsigned blocks_for(const tr_attention_desc &d) {
-    int64_t items = items_of(d);
-    return (unsigned)(items < 65536 ? items : 65536);
-}
-
 float scale_of(const tr_attention_desc &d) {
     return (float)(1 / sqrt((double)d.head_dim));
 }
@@ -239,24 +228,19 @@ float scale_of(const tr_attention_desc &d) {
 template <typename T>
 cudaError_t launch_forward(cudaStream_t stream, const tr_attention_desc &d, const void *qkv,
                            void *y, float *lse) {
-    forward<T><<<blocks_for(d), THREADS, 0, stream>>>(d, scale_of(d), static_cast<const T *>(qkv),
-                                                      static_cast<T *>(y), lse);
-    return cudaGetLastError();
+    return tr_launch(stream, tr_grid(items_of(d), 1), THREADS, forward<T>, d, scale_of(d), qkv, y,
+                     lse);
 }
 
 template <typename T>
 cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, const void *dy,
                             const void *qkv, const void *y, const float *lse, void *dqkv,
                             float *row_sums) {
-    const T *in = static_cast<const T *>(qkv), *gradient = static_cast<const T *>(dy);
-    T *out = static_cast<T *>(dqkv);
-    backward_queries<T><<<blocks_for(d), THREADS, 0, stream>>>(
-        d, scale_of(d), gradient, in, static_cast<const T *>(y), lse, out, row_sums);
-    cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) return error;
-    backward_keys<T>
-        <<<blocks_for(d), THREADS, 0, stream>>>(d, scale_of(d), gradient, in, lse, row_sums, out);
-    return cudaGetLastError();
+    const unsigned blocks = tr_grid(items_of(d), 1);
+    TR_TRY_LAUNCH(tr_launch(stream, blocks, THREADS, backward_queries<T>, d, scale_of(d), dy, qkv,
+                            y, lse, dqkv, row_sums));
+    return tr_launch(stream, blocks, THREADS, backward_keys<T>, d, scale_of(d), dy, qkv, lse,
+                     row_sums, dqkv);
 }
 
 } // namespace
@@ -264,7 +248,7 @@ cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, con
 cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
                                      const void *qkv, void *y, float *lse) {
     return d->dtype == TR_F32 ? launch_forward<float>(stream, *d, qkv, y, lse)
-                              : launch_forward<__nv_bfloat16>(stream, *d, qkv, y, lse);
+                              : launch_forward<tr_bf16>(stream, *d, qkv, y, lse);
 }
 
 cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
@@ -272,5 +256,5 @@ cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attenti
                                            const float *lse, void *dqkv, float *row_sums) {
     return d->dtype == TR_F32
                ? launch_backward<float>(stream, *d, dy, qkv, y, lse, dqkv, row_sums)
-               : launch_backward<__nv_bfloat16>(stream, *d, dy, qkv, y, lse, dqkv, row_sums);
+               : launch_backward<tr_bf16>(stream, *d, dy, qkv, y, lse, dqkv, row_sums);
 }

@@ -4,13 +4,6 @@
 
 #include <stdlib.h>
 
-tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
-    if (error == cudaSuccess) return TR_OK;
-    (void)cudaGetLastError(); /* an error that is not sticky must not show up in a later call */
-    return tr_fail_at(file, line, error == cudaErrorMemoryAllocation ? TR_ERR_FIT : TR_ERR_DEVICE,
-                      "CUDA: %s failed: %s", call, cudaGetErrorString(error));
-}
-
 /* Threads other than the opener's (progress engines, tests) start on device 0. */
 static tr_status use(const tr_device *device) {
     TR_CUDA(cudaSetDevice(((const tr_cuda_device *)device)->ordinal));
@@ -170,27 +163,6 @@ static bool cuda_event_reached(tr_event *event) {
     return cudaEventQuery(event_of(event)) != cudaErrorNotReady;
 }
 
-/* --- operators -------------------------------------------------------------------------------- */
-
-static void op_release(tr_op *op) {
-    free(op);
-}
-
-tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
-                            size_t scratch_bytes,
-                            tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
-                            tr_op **out) {
-    tr_op *op;
-    TR_TRY(tr_calloc(1, object_bytes, &op));
-    op->device = device;
-    op->desc = *desc;
-    op->scratch_bytes = scratch_bytes;
-    op->run = run;
-    op->release = op_release;
-    *out = op;
-    return TR_OK;
-}
-
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static void cuda_close(tr_device *device) {
@@ -281,11 +253,8 @@ const tr_device_ops tr_device_ops_cuda = {
     .event_reached = cuda_event_reached,
     .prepare =
         {
-            /* Operators enter this table as they are written. */
-            [TR_OP_ADD] = tr_cuda_prepare_add,
-            [TR_OP_CAST] = tr_cuda_prepare_cast,
-            [TR_OP_MATMUL] = tr_cuda_prepare_matmul,
-            [TR_OP_ATTENTION] = tr_cuda_prepare_attention,
-            [TR_OP_ATTENTION_DGRAD] = tr_cuda_prepare_attention_dgrad,
+#define TR_CUDA_ENTRY(UPPER, lower) [TR_OP_##UPPER] = tr_cuda_prepare_##lower,
+            TR_OP_LIST(TR_CUDA_ENTRY)
+#undef TR_CUDA_ENTRY
         },
 };

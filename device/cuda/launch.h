@@ -1,8 +1,9 @@
 /* Launchers of the own kernels: they enqueue on a stream and return what the launch returned.
- * Shapes and pointers as in device/op.h. Private. */
+ * Shapes and pointers as in device/op.h, the state in device memory. Private. */
 #pragma once
 
 #include "base/dtype.h"
+#include "device/elementwise.h"
 #include "device/op.h"
 
 #include <cuda_runtime_api.h>
@@ -11,11 +12,96 @@
 extern "C" {
 #endif
 
+/* Sums over rows (columns.cuh): rows that a block sums before the second kernel adds the blocks'
+ * sums, and the scratch of `sums` sums of `width` columns. At most 512 chunks. */
+static inline TR_HOST_DEVICE int64_t tr_cuda_chunk_rows(int64_t rows) {
+    return rows <= 512 * 128 ? 128 : (rows + 511) / 512;
+}
+static inline size_t tr_cuda_columns_scratch(int64_t rows, int64_t width, int sums) {
+    const int64_t chunk_rows = tr_cuda_chunk_rows(rows);
+    return (size_t)((rows + chunk_rows - 1) / chunk_rows * width * sums) * sizeof(float);
+}
+
 /* rows.cu */
 cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *a,
                                const void *b, void *y);
 cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
                                 const void *x, void *y);
+cudaError_t tr_cuda_launch_gelu(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *x,
+                                void *y);
+cudaError_t tr_cuda_launch_gelu_dgrad(cudaStream_t stream, tr_dtype dtype, int64_t count,
+                                      const void *dy, const void *x, void *dx);
+/* partial: tr_cuda_columns_scratch of 1 sum. */
+cudaError_t tr_cuda_launch_bias_grad(cudaStream_t stream, tr_dtype dtype, int64_t rows,
+                                     int64_t width, const void *dy, float *dbias, float *partial);
+
+/* norm.cu */
+cudaError_t tr_cuda_launch_layernorm(cudaStream_t stream, const tr_layernorm_desc *d, const void *x,
+                                     const void *gamma, const void *beta, void *y, float *means,
+                                     float *rstds);
+cudaError_t tr_cuda_launch_layernorm_dgrad(cudaStream_t stream, const tr_layernorm_desc *d,
+                                           const void *dy, const void *x, const void *gamma,
+                                           const float *means, const float *rstds,
+                                           const void *residual, void *dx);
+/* partial: tr_cuda_columns_scratch of 2 sums. */
+cudaError_t tr_cuda_launch_layernorm_wgrad(cudaStream_t stream, const tr_layernorm_desc *d,
+                                           const void *dy, const void *x, const float *means,
+                                           const float *rstds, float *dgamma, float *dbeta,
+                                           float *partial);
+
+/* decode.cu; scores: batch * heads * seq floats. */
+cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attention_desc *d,
+                                            const tr_step_state *state, const void *qkv,
+                                            void *kcache, void *vcache, void *y, float *scores);
+
+/* embed.cu */
+enum { TR_SORT_THREADS = 1024 };
+cudaError_t tr_cuda_launch_embed(cudaStream_t stream, const tr_embed_desc *d, const int32_t *tokens,
+                                 const void *table, void *y);
+cudaError_t tr_cuda_launch_position(cudaStream_t stream, const tr_embed_desc *d,
+                                    const tr_step_state *state, const void *x, const void *table,
+                                    void *y);
+cudaError_t tr_cuda_launch_position_wgrad(cudaStream_t stream, const tr_embed_desc *d,
+                                          const void *dy, float *table);
+/* keys: tr_cuda_sort_keys(rows) numbers, rows rounded up to a power of two; rows < 2^32. */
+cudaError_t tr_cuda_launch_embed_wgrad(cudaStream_t stream, const tr_embed_desc *d, const void *dy,
+                                       const int32_t *tokens, float *table, uint64_t *keys);
+static inline int64_t tr_cuda_sort_keys(int64_t rows) {
+    int64_t keys = 2;
+    while (keys < rows) keys *= 2;
+    return keys;
+}
+
+/* dropout.cu; sample is that of tr_op_args. */
+cudaError_t tr_cuda_launch_dropout_add(cudaStream_t stream, const tr_dropout_desc *d,
+                                       const tr_step_state *state, int64_t sample, const void *x,
+                                       const void *bias, const void *residual, void *y);
+cudaError_t tr_cuda_launch_dropout_dgrad(cudaStream_t stream, const tr_dropout_desc *d,
+                                         const tr_step_state *state, int64_t sample, const void *dy,
+                                         void *dx);
+
+/* loss.cu */
+cudaError_t tr_cuda_launch_xent_max(cudaStream_t stream, const tr_xent_desc *d, const void *logits,
+                                    float *maxima);
+cudaError_t tr_cuda_launch_xent_sum(cudaStream_t stream, const tr_xent_desc *d, const void *logits,
+                                    const int32_t *labels, const float *maxima, float *sums);
+cudaError_t tr_cuda_launch_xent_loss(cudaStream_t stream, const tr_xent_desc *d,
+                                     const tr_step_state *state, void *logits,
+                                     const int32_t *labels, const float *maxima, const float *sums,
+                                     double *loss);
+
+/* optimizer.cu; partial: tr_cuda_sumsq_blocks(count) numbers. */
+static inline int64_t tr_cuda_sumsq_blocks(int64_t count) {
+    return (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
+}
+cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
+                                 double *partial);
+cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
+                                       const double *losses, const double *norms,
+                                       tr_step_state *state);
+cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
+                                 const tr_step_state *state, const float *grad, float *master,
+                                 float *m, float *v, void *value);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc, void *const *t);

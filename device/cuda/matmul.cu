@@ -1,5 +1,6 @@
 /* The own product: any types, leading dimensions and transpositions; slow, for what cuBLASLt does
  * not have. */
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
 
@@ -15,8 +16,8 @@ struct matrix {
 
 __device__ float load(const matrix &x, int64_t row, int64_t column) {
     int64_t at = row * x.row + column * x.column;
-    return x.dtype == TR_F32 ? tr_load(static_cast<const float *>(x.memory) + at)
-                             : tr_load(static_cast<const __nv_bfloat16 *>(x.memory) + at);
+    return x.dtype == TR_F32 ? tr_load_one(static_cast<const float *>(x.memory) + at)
+                             : tr_load_one(static_cast<const tr_bf16 *>(x.memory) + at);
 }
 
 /* A thread computes one element of C; a block a tile of it, in steps of TILE along k. The sum runs
@@ -24,7 +25,7 @@ __device__ float load(const matrix &x, int64_t row, int64_t column) {
 __global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matrix bias, void *c,
                        int64_t ldc, tr_dtype dtype, bool has_bias, bool accumulate) {
     __shared__ float tile_a[TILE][TILE + 1], tile_b[TILE][TILE + 1];
-    const int x = (int)threadIdx.x, y = (int)threadIdx.y;
+    const int x = (int)threadIdx.x % TILE, y = (int)threadIdx.x / TILE;
     const int64_t tiles = (n + TILE - 1) / TILE;
     const int64_t row = (int64_t)blockIdx.x / tiles * TILE + y;
     const int64_t column = (int64_t)blockIdx.x % tiles * TILE + x;
@@ -39,7 +40,7 @@ __global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matr
     if (row >= m || column >= n) return;
     if (has_bias) sum += load(bias, 0, column);
     int64_t at = row * ldc + column;
-    if (dtype == TR_BF16) tr_store(static_cast<__nv_bfloat16 *>(c) + at, sum);
+    if (dtype == TR_BF16) tr_store_one(static_cast<tr_bf16 *>(c) + at, sum);
     else static_cast<float *>(c)[at] = accumulate ? static_cast<float *>(c)[at] + sum : sum;
 }
 
@@ -53,8 +54,6 @@ cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *d, 
     matrix bias = {t[TR_MATMUL_BIAS], 0, 1, d->b};
     int64_t blocks = (d->m + TILE - 1) / TILE * ((d->n + TILE - 1) / TILE);
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-    matmul<<<(unsigned)blocks, dim3(TILE, TILE), 0, stream>>>(
-        d->m, d->n, d->k, a, b, bias, t[TR_MATMUL_C], d->ldc ? d->ldc : d->n, d->c, d->bias,
-        d->accumulate);
-    return cudaGetLastError();
+    return tr_launch(stream, (unsigned)blocks, TILE * TILE, matmul, d->m, d->n, d->k, a, b, bias,
+                     t[TR_MATMUL_C], d->ldc ? d->ldc : d->n, d->c, d->bias, d->accumulate);
 }

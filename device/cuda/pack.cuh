@@ -1,44 +1,110 @@
-/* 16-byte packs of storage elements, read and written as FP32. Private to the kernels. */
+/* Storage elements in packs of up to 16 bytes, read and written as FP32. Private to the kernels. */
 #pragma once
 
 #include "base/dtype.h"
 
-#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/* What a thread reads or writes at once. */
-template <typename T> struct tr_pack {
-    static constexpr int size = 16 / sizeof(T);
-    alignas(16) T element[size];
+/* An element of BF16 storage. */
+struct tr_bf16 {
+    uint16_t bits;
 };
 
-__device__ static inline float tr_load(const float *x) {
-    return *x;
-}
-__device__ static inline float tr_load(const __nv_bfloat16 *x) {
-    return __bfloat162float(*x);
-}
-__device__ static inline void tr_store(float *x, float value) {
-    *x = value;
-}
-__device__ static inline void tr_store(__nv_bfloat16 *x, float value) {
-    *x = __float2bfloat16_rn(value);
+/* N elements of storage T in FP32 registers are one access to memory of N * sizeof(T) bytes, which
+ * must be aligned to that. Kernels are made for N = 16 / sizeof(T) and, for rows that do not start
+ * on 16 bytes, for N = 1. */
+template <typename T, int N> struct tr_storage {
+    using type = T;
+    static constexpr int pack = N;
+};
+
+template <int WORDS> struct __attribute__((aligned(4 * WORDS), may_alias)) tr_words {
+    uint32_t word[WORDS];
+};
+template <int N> struct __attribute__((aligned(4 * N), may_alias)) tr_floats { float value[N]; };
+
+/* Two elements of BF16 in one word, the first in its lower half; rounded to nearest, ties to even.
+ */
+__device__ static inline uint32_t tr_bf16_pair(float first, float second) {
+#ifdef __CUDA_ARCH__
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return (uint32_t)tr_f32_to_bf16(first) | (uint32_t)tr_f32_to_bf16(second) << 16;
+#endif
 }
 
-template <typename T> __device__ static inline void tr_load_pack(const T *from, float *to) {
-    tr_pack<T> pack = *reinterpret_cast<const tr_pack<T> *>(from);
+/* Eight FP32 numbers are two packs. */
+template <int N> __device__ static inline void tr_load(const float *from, float (&to)[N]) {
+    constexpr int n = N < 4 ? N : 4;
 #pragma unroll
-    for (int i = 0; i < tr_pack<T>::size; i++) to[i] = tr_load(&pack.element[i]);
-}
-
-template <typename T> __device__ static inline void tr_store_pack(T *to, const float *from) {
-    tr_pack<T> pack;
+    for (int k = 0; k < N; k += n) {
+        const tr_floats<n> pack = *reinterpret_cast<const tr_floats<n> *>(from + k);
 #pragma unroll
-    for (int i = 0; i < tr_pack<T>::size; i++) tr_store(&pack.element[i], from[i]);
-    *reinterpret_cast<tr_pack<T> *>(to) = pack;
+        for (int i = 0; i < n; i++) to[k + i] = pack.value[i];
+    }
 }
 
-/* True when all of a kernel's rows start on a pack: then whole packs may be read and written. */
-static inline bool tr_packable(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+template <int N> __device__ static inline void tr_load(const tr_bf16 *from, float (&to)[N]) {
+    if constexpr (N == 1) {
+        to[0] = tr_bf16_to_f32(from->bits);
+    } else {
+        const tr_words<N / 2> pack = *reinterpret_cast<const tr_words<N / 2> *>(from);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i] = tr_bf16_to_f32((uint16_t)(pack.word[i / 2] >> 16 * (i % 2)));
+    }
+}
+
+template <int N> __device__ static inline void tr_store(float *to, const float (&from)[N]) {
+    constexpr int n = N < 4 ? N : 4;
+#pragma unroll
+    for (int k = 0; k < N; k += n) {
+        tr_floats<n> pack;
+#pragma unroll
+        for (int i = 0; i < n; i++) pack.value[i] = from[k + i];
+        *reinterpret_cast<tr_floats<n> *>(to + k) = pack;
+    }
+}
+
+template <int N> __device__ static inline void tr_store(tr_bf16 *to, const float (&from)[N]) {
+    if constexpr (N == 1) {
+        to->bits = (uint16_t)tr_bf16_pair(from[0], 0.0f);
+    } else {
+        tr_words<N / 2> pack;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) pack.word[i] = tr_bf16_pair(from[2 * i], from[2 * i + 1]);
+        *reinterpret_cast<tr_words<N / 2> *>(to) = pack;
+    }
+}
+
+template <typename T> __device__ static inline float tr_load_one(const T *from) {
+    float value[1];
+    tr_load(from, value);
+    return value[0];
+}
+template <typename T> __device__ static inline void tr_store_one(T *to, float value) {
+    const float from[1] = {value};
+    tr_store(to, from);
+}
+
+/* True when all pointers (NULL counts) start on 16 bytes. */
+template <typename... P> static inline bool tr_aligned(P... pointers) {
+    return (... && (reinterpret_cast<uintptr_t>(pointers) % 16 == 0));
+}
+/* The same for every row of tensors of width elements of storage. */
+template <typename... P>
+static inline bool tr_rows_aligned(tr_dtype dtype, int64_t width, P... pointers) {
+    return width * (dtype == TR_F32 ? 4 : 2) % 16 == 0 && tr_aligned(pointers...);
+}
+
+/* Calls launch(tr_storage<T, N>{}) for the storage type, in packs of 16 bytes or element by
+ * element.
+ */
+template <typename F> static inline cudaError_t tr_dispatch(tr_dtype dtype, bool packs, F launch) {
+    if (dtype == TR_F32)
+        return packs ? launch(tr_storage<float, 4>{}) : launch(tr_storage<float, 1>{});
+    return packs ? launch(tr_storage<tr_bf16, 8>{}) : launch(tr_storage<tr_bf16, 1>{});
 }

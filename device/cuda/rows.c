@@ -1,4 +1,4 @@
-/* Element-wise and row-wise operators of the cuda device. */
+/* Element-wise operators (GELU, ADD, CAST) and the sum over columns (BIAS_GRAD). */
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
@@ -12,10 +12,6 @@ static tr_status run_add(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_add, out);
-}
-
 static tr_status run_cast(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     TR_CUDA(tr_cuda_launch_cast(tr_cuda_stream_of(stream), d->dtype, d->to, count_of(op),
@@ -23,6 +19,40 @@ static tr_status run_cast(tr_op *op, tr_stream *stream, const tr_op_args *args) 
     return TR_OK;
 }
 
+static tr_status run_gelu(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_gelu(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
+                                args->t[TR_GELU_X], args->t[TR_GELU_Y]));
+    return TR_OK;
+}
+
+static tr_status run_gelu_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_gelu_dgrad(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
+                                      args->t[TR_GELU_DGRAD_DY], args->t[TR_GELU_DGRAD_X],
+                                      args->t[TR_GELU_DGRAD_DX]));
+    return TR_OK;
+}
+
+static tr_status run_bias_grad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const tr_rows_desc *d = &op->desc.rows;
+    TR_CUDA(tr_cuda_launch_bias_grad(tr_cuda_stream_of(stream), d->dtype, d->rows, d->width,
+                                     args->t[TR_BIAS_GRAD_DY], args->t[TR_BIAS_GRAD_DBIAS],
+                                     args->scratch));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_add, out);
+}
 tr_status tr_cuda_prepare_cast(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_cast, out);
+}
+tr_status tr_cuda_prepare_gelu(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_gelu, out);
+}
+tr_status tr_cuda_prepare_gelu_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_gelu_dgrad, out);
+}
+tr_status tr_cuda_prepare_bias_grad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    size_t scratch = tr_cuda_columns_scratch(desc->rows.rows, desc->rows.width, 1);
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_bias_grad, out);
 }

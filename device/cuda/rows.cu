@@ -1,72 +1,134 @@
-/* Kernels of the element-wise and row-wise operators. */
+/* Kernels of the element-wise operators and of the sum over columns. */
+#include "device/cuda/columns.cuh"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
+#include "device/elementwise.h"
 
 namespace {
 
-enum { THREADS = 256 };
-
-unsigned blocks_for(int64_t items) {
-    int64_t blocks = (items + THREADS - 1) / THREADS;
-    return (unsigned)(blocks < 65536 ? blocks : 65536);
-}
-
-__device__ int64_t first_item() {
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-__device__ int64_t item_stride() {
-    return (int64_t)gridDim.x * blockDim.x;
-}
-
-/* y = a + b by packs; the last count % pack elements one by one. */
-template <typename T>
-__global__ void add(int64_t packs, int64_t count, const T *a, const T *b, T *y) {
-    constexpr int n = tr_pack<T>::size;
-    for (int64_t i = first_item(); i < packs; i += item_stride()) {
-        float p[n], q[n];
-        tr_load_pack(a + i * n, p);
-        tr_load_pack(b + i * n, q);
-#pragma unroll
-        for (int j = 0; j < n; j++) p[j] += q[j];
-        tr_store_pack(y + i * n, p);
+struct sum {
+    __device__ static float of(float a, float b) {
+        return a + b;
     }
-    for (int64_t i = packs * n + first_item(); i < count; i += item_stride())
-        tr_store(y + i, tr_load(a + i) + tr_load(b + i));
+};
+struct gelu {
+    __device__ static float of(float x) {
+        return tr_gelu(x, expf(tr_gelu_exponent(x)));
+    }
+};
+struct gelu_gradient {
+    __device__ static float of(float dy, float x) {
+        return dy * tr_gelu_dgrad(x, expf(tr_gelu_dgrad_exponent(x)));
+    }
+};
+struct identity {
+    __device__ static float of(float x) {
+        return x;
+    }
+};
+
+/* y = F(x) by packs of N; the last count % N elements one by one. */
+template <typename F, int N, typename X, typename Y>
+__global__ void map_one(int64_t count, const X *x, Y *y) {
+    const int64_t packs = count / N;
+    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
+        float v[N];
+        tr_load(x + i * N, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = F::of(v[j]);
+        tr_store(y + i * N, v);
+    }
+    for (int64_t i = packs * N + tr_first_item(); i < count; i += tr_item_stride())
+        tr_store_one(y + i, F::of(tr_load_one(x + i)));
 }
 
-template <typename T>
-cudaError_t launch_add(cudaStream_t stream, int64_t count, const void *a, const void *b, void *y) {
-    bool whole = tr_packable(a) && tr_packable(b) && tr_packable(y);
-    int64_t packs = whole ? count / tr_pack<T>::size : 0;
-    add<T><<<blocks_for(whole ? packs + 1 : count), THREADS, 0, stream>>>(
-        packs, count, static_cast<const T *>(a), static_cast<const T *>(b), static_cast<T *>(y));
-    return cudaGetLastError();
+/* y = F(a, b) in the same way; y may be a. */
+template <typename F, int N, typename T>
+__global__ void map_two(int64_t count, const T *a, const T *b, T *y) {
+    const int64_t packs = count / N;
+    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
+        float v[N], w[N];
+        tr_load(a + i * N, v);
+        tr_load(b + i * N, w);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = F::of(v[j], w[j]);
+        tr_store(y + i * N, v);
+    }
+    for (int64_t i = packs * N + tr_first_item(); i < count; i += tr_item_stride())
+        tr_store_one(y + i, F::of(tr_load_one(a + i), tr_load_one(b + i)));
 }
 
-template <typename X, typename Y> __global__ void cast(int64_t count, const X *x, Y *y) {
-    for (int64_t i = first_item(); i < count; i += item_stride()) tr_store(y + i, tr_load(x + i));
+template <typename F>
+cudaError_t launch_two(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *a,
+                       const void *b, void *y) {
+    return tr_dispatch(dtype, tr_aligned(a, b, y), [=](auto storage) {
+        using S = decltype(storage);
+        return tr_launch(stream, tr_grid(count, S::pack * TR_THREADS), TR_THREADS,
+                         map_two<F, S::pack, typename S::type>, count, a, b, y);
+    });
 }
 
+/* A pack holds as many elements as 16 bytes of the wider type. */
 template <typename X, typename Y>
 cudaError_t launch_cast(cudaStream_t stream, int64_t count, const void *x, void *y) {
-    cast<X, Y><<<blocks_for(count), THREADS, 0, stream>>>(count, static_cast<const X *>(x),
-                                                          static_cast<Y *>(y));
-    return cudaGetLastError();
+    constexpr int n = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
+    unsigned blocks = tr_grid(count, n * TR_THREADS);
+    return tr_aligned(x, y)
+               ? tr_launch(stream, blocks, TR_THREADS, map_one<identity, n, X, Y>, count, x, y)
+               : tr_launch(stream, blocks, TR_THREADS, map_one<identity, 1, X, Y>, count, x, y);
 }
+
+/* The column sum of BIAS_GRAD. */
+template <typename T> struct bias_rows {
+    const T *dy;
+    int64_t width;
+    template <int N> __device__ void add(int64_t row, int64_t column, float (&total)[1][N]) const {
+        float v[N];
+        tr_load(dy + row * width + column, v);
+#pragma unroll
+        for (int i = 0; i < N; i++) total[0][i] += v[i];
+    }
+};
 
 } // namespace
 
 cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *a,
                                const void *b, void *y) {
-    return dtype == TR_F32 ? launch_add<float>(stream, count, a, b, y)
-                           : launch_add<__nv_bfloat16>(stream, count, a, b, y);
+    return launch_two<sum>(stream, dtype, count, a, b, y);
 }
 
 cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
                                 const void *x, void *y) {
     if (from == TR_F32)
         return to == TR_F32 ? launch_cast<float, float>(stream, count, x, y)
-                            : launch_cast<float, __nv_bfloat16>(stream, count, x, y);
-    return to == TR_F32 ? launch_cast<__nv_bfloat16, float>(stream, count, x, y)
-                        : launch_cast<__nv_bfloat16, __nv_bfloat16>(stream, count, x, y);
+                            : launch_cast<float, tr_bf16>(stream, count, x, y);
+    return to == TR_F32 ? launch_cast<tr_bf16, float>(stream, count, x, y)
+                        : launch_cast<tr_bf16, tr_bf16>(stream, count, x, y);
+}
+
+cudaError_t tr_cuda_launch_gelu(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *x,
+                                void *y) {
+    return tr_dispatch(dtype, tr_aligned(x, y), [=](auto storage) {
+        using S = decltype(storage);
+        using T = typename S::type;
+        return tr_launch(stream, tr_grid(count, S::pack * TR_THREADS), TR_THREADS,
+                         map_one<gelu, S::pack, T, T>, count, x, y);
+    });
+}
+
+cudaError_t tr_cuda_launch_gelu_dgrad(cudaStream_t stream, tr_dtype dtype, int64_t count,
+                                      const void *dy, const void *x, void *dx) {
+    return launch_two<gelu_gradient>(stream, dtype, count, dy, x, dx);
+}
+
+cudaError_t tr_cuda_launch_bias_grad(cudaStream_t stream, tr_dtype dtype, int64_t rows,
+                                     int64_t width, const void *dy, float *dbias, float *partial) {
+    return tr_dispatch(dtype, tr_rows_aligned(dtype, width, dy), [=](auto storage) {
+        using S = decltype(storage);
+        using T = typename S::type;
+        float *const out[] = {dbias};
+        return tr_launch_columns<S::pack, 1>(
+            stream, rows, width, bias_rows<T>{static_cast<const T *>(dy), width}, partial, out);
+    });
 }

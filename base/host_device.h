@@ -1,0 +1,8 @@
+/* Marks inline functions that kernels call as well as the host. */
+#pragma once
+
+#ifdef __CUDACC__
+#define TR_HOST_DEVICE __host__ __device__
+#else
+#define TR_HOST_DEVICE
+#endif

@@ -1,0 +1,76 @@
+/* The kernel of ATTENTION_DECODE: a block takes one head of one sequence. */
+#include "device/cuda/kernel.cuh"
+#include "device/cuda/launch.h"
+#include "device/cuda/pack.cuh"
+
+namespace {
+
+/* scores[batch, heads, seq]. A position outside the cache writes nothing but NaN to y: it cannot be
+ * refused from here. */
+template <typename T>
+__global__ void decode(tr_attention_desc d, const tr_step_state *state, const T *qkv, T *kcache,
+                       T *vcache, T *y, float *all_scores) {
+    __shared__ float part[TR_WARPS][TR_WARP];
+    const int64_t position = state->position, dim = d.head_dim, width = d.heads * dim;
+    const float scale = 1.0f / sqrtf((float)dim);
+    for (int64_t head = blockIdx.x; head < d.batch * d.heads; head += gridDim.x) {
+        const int64_t b = head / d.heads, at = head % d.heads * dim;
+        const T *q = qkv + b * 3 * width + at, *k = q + width, *v = k + width;
+        T *keys = kcache + b * d.seq * width + at, *values = vcache + b * d.seq * width + at;
+        T *to = y + b * width + at;
+        float *scores = all_scores + head * d.seq;
+        if (position < 0 || position >= d.seq) {
+            for (int64_t c = threadIdx.x; c < dim; c += TR_THREADS) tr_store_one(to + c, NAN);
+            continue;
+        }
+        for (int64_t c = threadIdx.x; c < dim; c += TR_THREADS) {
+            keys[position * width + c] = k[c];
+            values[position * width + c] = v[c];
+        }
+        __syncthreads(); /* the caches hold this token */
+        float largest = -INFINITY;
+        for (int64_t j = tr_warp(); j <= position; j += TR_WARPS) {
+            float dot = 0;
+            for (int64_t c = tr_lane(); c < dim; c += TR_WARP)
+                dot += tr_load_one(q + c) * tr_load_one(keys + j * width + c);
+            dot = tr_warp_sum(dot) * scale;
+            if (tr_lane() == 0) scores[j] = dot;
+            largest = fmaxf(largest, dot);
+        }
+        largest = tr_block_max<TR_THREADS>(largest); /* and all scores are written */
+        float sum = 0;
+        for (int64_t j = threadIdx.x; j <= position; j += TR_THREADS) {
+            scores[j] = expf(scores[j] - largest);
+            sum += scores[j];
+        }
+        sum = tr_block_sum<TR_THREADS>(sum);
+        for (int64_t first = 0; first < dim; first += TR_WARP) {
+            const int64_t c = first + tr_lane();
+            float value = 0;
+            if (c < dim) {
+#pragma unroll 4
+                for (int64_t j = tr_warp(); j <= position; j += TR_WARPS)
+                    value += scores[j] * tr_load_one(values + j * width + c);
+            }
+            part[tr_warp()][tr_lane()] = value;
+            __syncthreads();
+            if (tr_warp() == 0 && c < dim) {
+                for (int w = 1; w < TR_WARPS; w++) value += part[w][tr_lane()];
+                tr_store_one(to + c, value / sum);
+            }
+            __syncthreads();
+        }
+    }
+}
+
+} // namespace
+
+cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attention_desc *d,
+                                            const tr_step_state *state, const void *qkv,
+                                            void *kcache, void *vcache, void *y, float *scores) {
+    const unsigned blocks = tr_grid(d->batch * d->heads, 1);
+    return d->dtype == TR_F32 ? tr_launch(stream, blocks, TR_THREADS, decode<float>, *d, state, qkv,
+                                          kcache, vcache, y, scores)
+                              : tr_launch(stream, blocks, TR_THREADS, decode<tr_bf16>, *d, state,
+                                          qkv, kcache, vcache, y, scores);
+}

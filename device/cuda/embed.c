@@ -1,0 +1,51 @@
+/* EMBED, POSITION and their weight gradients. */
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+static tr_status run_embed(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_embed(tr_cuda_stream_of(stream), &op->desc.embed,
+                                 args->t[TR_EMBED_TOKENS], args->t[TR_EMBED_TABLE],
+                                 args->t[TR_EMBED_Y]));
+    return TR_OK;
+}
+
+static tr_status run_embed_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_embed_wgrad(tr_cuda_stream_of(stream), &op->desc.embed,
+                                       args->t[TR_EMBED_WGRAD_DY], args->t[TR_EMBED_WGRAD_TOKENS],
+                                       args->t[TR_EMBED_WGRAD_DTABLE], args->scratch));
+    return TR_OK;
+}
+
+static tr_status run_position(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_position(tr_cuda_stream_of(stream), &op->desc.embed, args->state,
+                                    args->t[TR_POSITION_X], args->t[TR_POSITION_TABLE],
+                                    args->t[TR_POSITION_Y]));
+    return TR_OK;
+}
+
+static tr_status run_position_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_position_wgrad(tr_cuda_stream_of(stream), &op->desc.embed,
+                                          args->t[TR_POSITION_WGRAD_DY],
+                                          args->t[TR_POSITION_WGRAD_DTABLE]));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_embed(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_embed, out);
+}
+tr_status tr_cuda_prepare_embed_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    if (desc->embed.rows > INT32_MAX)
+        return TR_FAIL(
+            TR_ERR_DEVICE,
+            "device %s sorts at most 2147483647 tokens at once, not %lld: take a smaller "
+            "train.micro_batch",
+            device->name, (long long)desc->embed.rows);
+    size_t scratch = (size_t)tr_cuda_sort_keys(desc->embed.rows) * sizeof(uint64_t);
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_embed_wgrad, out);
+}
+tr_status tr_cuda_prepare_position(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_position, out);
+}
+tr_status tr_cuda_prepare_position_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_position_wgrad, out);
+}

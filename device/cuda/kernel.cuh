@@ -1,0 +1,103 @@
+/* How kernels are launched, which items a thread or warp works on, and reductions whose order is
+ * fixed. Private to the kernels.
+ *
+ * Kernels use blocks of whole warps, one dimension, static shared memory, __syncthreads() that all
+ * threads of a block reach and shuffles that all lanes of a warp reach: what the emulation of the
+ * unit tests (tests/unit/support/cuda/) runs on the host. */
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+enum { TR_THREADS = 256, TR_WARP = 32, TR_WARPS = TR_THREADS / TR_WARP };
+
+/* More work than this many blocks do at once is done by the same blocks, one item after the other.
+ */
+#ifndef TR_GRID_LIMIT
+#define TR_GRID_LIMIT 65536
+#endif
+
+static inline unsigned tr_grid(int64_t items, int64_t items_per_block) {
+    int64_t blocks = (items + items_per_block - 1) / items_per_block;
+    return (unsigned)(blocks < TR_GRID_LIMIT ? blocks : TR_GRID_LIMIT);
+}
+
+/* Enqueues kernel(args...); void pointers become those of the kernel's parameters. No blocks: there
+ * is nothing to do. */
+template <typename... P, typename... A>
+cudaError_t tr_launch(cudaStream_t stream, unsigned blocks, unsigned threads, void (*kernel)(P...),
+                      A... args) {
+    if (blocks == 0) return cudaSuccess;
+#ifdef __CUDACC__
+    kernel<<<blocks, threads, 0, stream>>>(static_cast<P>(args)...);
+    return cudaGetLastError();
+#else
+    return tr_emulated_launch(stream, blocks, threads, [=] { kernel(static_cast<P>(args)...); });
+#endif
+}
+
+/* Launches that follow each other on a stream: the first error ends them. */
+#define TR_TRY_LAUNCH(expr)                                                                        \
+    do {                                                                                           \
+        cudaError_t tr_error_ = (expr);                                                            \
+        if (tr_error_ != cudaSuccess) return tr_error_;                                            \
+    } while (0)
+
+/* A thread's items are first, first + stride, ... of all threads of the grid. */
+__device__ static inline int64_t tr_first_item() {
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+__device__ static inline int64_t tr_item_stride() {
+    return (int64_t)gridDim.x * blockDim.x;
+}
+
+/* The same for warps: a warp's rows, and the lane within it. */
+__device__ static inline int64_t tr_first_row() {
+    return tr_first_item() / TR_WARP;
+}
+__device__ static inline int64_t tr_row_stride() {
+    return tr_item_stride() / TR_WARP;
+}
+__device__ static inline int tr_lane() {
+    return (int)(threadIdx.x % TR_WARP);
+}
+__device__ static inline int tr_warp() {
+    return (int)(threadIdx.x / TR_WARP);
+}
+
+/* Every lane gets the sum over the warp. */
+template <typename T> __device__ static inline T tr_warp_sum(T value) {
+#pragma unroll
+    for (int away = TR_WARP / 2; away > 0; away /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, away);
+    return value;
+}
+
+/* Every thread gets the sum over a block of THREADS: within warps, then warps in ascending order.
+ */
+template <int THREADS, typename T> __device__ static inline T tr_block_sum(T value) {
+    __shared__ T part[THREADS / TR_WARP];
+    value = tr_warp_sum(value);
+    if (tr_lane() == 0) part[tr_warp()] = value;
+    __syncthreads();
+    T sum = part[0];
+#pragma unroll
+    for (int w = 1; w < THREADS / TR_WARP; w++) sum += part[w];
+    __syncthreads(); /* everyone has read: the next sum may write */
+    return sum;
+}
+
+/* Every thread gets the largest value over a block of THREADS; NaNs are passed over. */
+template <int THREADS> __device__ static inline float tr_block_max(float value) {
+    __shared__ float part[THREADS / TR_WARP];
+#pragma unroll
+    for (int away = TR_WARP / 2; away > 0; away /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, away));
+    if (tr_lane() == 0) part[tr_warp()] = value;
+    __syncthreads();
+    float largest = part[0];
+#pragma unroll
+    for (int w = 1; w < THREADS / TR_WARP; w++) largest = fmaxf(largest, part[w]);
+    __syncthreads();
+    return largest;
+}

@@ -1,0 +1,34 @@
+/* Cross entropy over a vocabulary that tensor ranks may share. */
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+static tr_status run_xent_max(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_xent_max(tr_cuda_stream_of(stream), &op->desc.xent,
+                                    args->t[TR_XENT_LOGITS], args->t[TR_XENT_MAX]));
+    return TR_OK;
+}
+
+static tr_status run_xent_sum(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_xent_sum(tr_cuda_stream_of(stream), &op->desc.xent,
+                                    args->t[TR_XENT_LOGITS], args->t[TR_XENT_LABELS],
+                                    args->t[TR_XENT_MAX], args->t[TR_XENT_SUMS]));
+    return TR_OK;
+}
+
+static tr_status run_xent_loss(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_xent_loss(tr_cuda_stream_of(stream), &op->desc.xent, args->state,
+                                     args->t[TR_XENT_LOGITS], args->t[TR_XENT_LABELS],
+                                     args->t[TR_XENT_MAX], args->t[TR_XENT_SUMS],
+                                     args->t[TR_XENT_LOSS]));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_xent_max(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_max, out);
+}
+tr_status tr_cuda_prepare_xent_sum(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_sum, out);
+}
+tr_status tr_cuda_prepare_xent_loss(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_loss, out);
+}

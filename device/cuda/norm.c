@@ -1,0 +1,40 @@
+/* LAYERNORM, LAYERNORM_DGRAD and LAYERNORM_WGRAD. */
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+static tr_status run_layernorm(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *const *t = args->t;
+    TR_CUDA(tr_cuda_launch_layernorm(tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_X],
+                                     t[TR_LN_GAMMA], t[TR_LN_BETA], t[TR_LN_Y], t[TR_LN_MEAN],
+                                     t[TR_LN_RSTD]));
+    return TR_OK;
+}
+
+static tr_status run_layernorm_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *const *t = args->t;
+    TR_CUDA(tr_cuda_launch_layernorm_dgrad(
+        tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_DGRAD_DY], t[TR_LN_DGRAD_X],
+        t[TR_LN_DGRAD_GAMMA], t[TR_LN_DGRAD_MEAN], t[TR_LN_DGRAD_RSTD], t[TR_LN_DGRAD_RESIDUAL],
+        t[TR_LN_DGRAD_DX]));
+    return TR_OK;
+}
+
+static tr_status run_layernorm_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *const *t = args->t;
+    TR_CUDA(tr_cuda_launch_layernorm_wgrad(tr_cuda_stream_of(stream), &op->desc.layernorm,
+                                           t[TR_LN_WGRAD_DY], t[TR_LN_WGRAD_X], t[TR_LN_WGRAD_MEAN],
+                                           t[TR_LN_WGRAD_RSTD], t[TR_LN_WGRAD_DGAMMA],
+                                           t[TR_LN_WGRAD_DBETA], args->scratch));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_layernorm(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_layernorm, out);
+}
+tr_status tr_cuda_prepare_layernorm_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_layernorm_dgrad, out);
+}
+tr_status tr_cuda_prepare_layernorm_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    size_t scratch = tr_cuda_columns_scratch(desc->layernorm.rows, desc->layernorm.width, 2);
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_layernorm_wgrad, out);
+}

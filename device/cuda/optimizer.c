@@ -1,0 +1,35 @@
+/* SUMSQ, STEP_FINISH and ADAMW. */
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+static tr_status run_sumsq(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_sumsq(tr_cuda_stream_of(stream), op->desc.sumsq.count,
+                                 args->t[TR_SUMSQ_X], args->t[TR_SUMSQ_OUT], args->scratch));
+    return TR_OK;
+}
+
+static tr_status run_step_finish(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_step_finish(
+        tr_cuda_stream_of(stream), &op->desc.step_finish, args->t[TR_STEP_FINISH_LOSSES],
+        args->t[TR_STEP_FINISH_NORMS], args->t[TR_STEP_FINISH_STATE]));
+    return TR_OK;
+}
+
+static tr_status run_adamw(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *master = args->t[TR_ADAMW_MASTER], *value = args->t[TR_ADAMW_VALUE];
+    TR_CUDA(tr_cuda_launch_adamw(tr_cuda_stream_of(stream), &op->desc.adamw, args->state,
+                                 args->t[TR_ADAMW_GRAD], master, args->t[TR_ADAMW_M],
+                                 args->t[TR_ADAMW_V], value == master ? NULL : value));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_sumsq(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    size_t scratch = (size_t)tr_cuda_sumsq_blocks(desc->sumsq.count) * sizeof(double);
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_sumsq, out);
+}
+tr_status tr_cuda_prepare_step_finish(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_step_finish, out);
+}
+tr_status tr_cuda_prepare_adamw(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_adamw, out);
+}

@@ -1,0 +1,111 @@
+/* Kernels of SUMSQ, STEP_FINISH and ADAMW. */
+#include "device/cuda/kernel.cuh"
+#include "device/cuda/launch.h"
+#include "device/cuda/pack.cuh"
+#include "device/elementwise.h"
+
+namespace {
+
+/* Eight neighbouring threads take a block of 4096 elements, one lane each: partial[blocks]. */
+__global__ void sumsq_blocks(int64_t count, int64_t blocks, const float *x, double *partial) {
+    enum { PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES };
+    __shared__ double lanes[TR_THREADS];
+    const int lane = (int)threadIdx.x % TR_SUMSQ_LANES;
+    for (int64_t first = (int64_t)blockIdx.x * PER_BLOCK; first < blocks;
+         first += (int64_t)gridDim.x * PER_BLOCK) {
+        const int64_t block = first + threadIdx.x / TR_SUMSQ_LANES, from = block * TR_SUMSQ_BLOCK;
+        const int64_t left = count - from;
+        lanes[threadIdx.x] =
+            block < blocks
+                ? tr_sumsq_lane(x + from, left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK, lane)
+                : 0;
+        __syncthreads();
+        if (lane == 0 && block < blocks) {
+            double sum = 0;
+            for (int j = 0; j < TR_SUMSQ_LANES; j++) sum += lanes[threadIdx.x + j];
+            partial[block] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* One thread adds the blocks in ascending order, which the others bring near. */
+__global__ void sumsq_finish(int64_t blocks, const double *partial, double *out) {
+    enum { BATCH = 4 * TR_THREADS };
+    __shared__ double batch[BATCH];
+    double sum = 0;
+    for (int64_t first = 0; first < blocks; first += BATCH) {
+        const int64_t n = blocks - first < BATCH ? blocks - first : BATCH;
+        for (int64_t i = threadIdx.x; i < n; i += TR_THREADS) batch[i] = partial[first + i];
+        __syncthreads();
+        if (threadIdx.x == 0) {
+#pragma unroll 8
+            for (int64_t i = 0; i < n; i++) sum += batch[i];
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *out = sum;
+}
+
+__global__ void step_finish(tr_step_finish_desc d, const double *losses, const double *norms,
+                            tr_step_state *state) {
+    if (threadIdx.x == 0) tr_step_finish(losses, d.losses, norms, d.norms, state);
+}
+
+/* Packs of N elements, then the last count % N. value may be NULL. */
+template <typename T, int N>
+__global__ void adamw(tr_adamw_desc d, const tr_step_state *state, const float *grad, float *master,
+                      float *m, float *v, T *value) {
+    if (state->skip) return;
+    const tr_step_state now = *state;
+    const int64_t packs = d.count / N;
+    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
+        float g[N], w[N], m1[N], v1[N];
+        tr_load(grad + i * N, g);
+        tr_load(master + i * N, w);
+        tr_load(m + i * N, m1);
+        tr_load(v + i * N, v1);
+#pragma unroll
+        for (int j = 0; j < N; j++) tr_adamw_element(&d, &now, g[j], &w[j], &m1[j], &v1[j]);
+        tr_store(master + i * N, w);
+        tr_store(m + i * N, m1);
+        tr_store(v + i * N, v1);
+        if (value) tr_store(value + i * N, w);
+    }
+    for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride()) {
+        tr_adamw_element(&d, &now, grad[i], master + i, m + i, v + i);
+        if (value) tr_store_one(value + i, master[i]);
+    }
+}
+
+} // namespace
+
+cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
+                                 double *partial) {
+    const int64_t blocks = tr_cuda_sumsq_blocks(count);
+    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES), TR_THREADS,
+                            sumsq_blocks, count, blocks, x, partial));
+    return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, partial, out);
+}
+
+cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
+                                       const double *losses, const double *norms,
+                                       tr_step_state *state) {
+    return tr_launch(stream, 1, TR_WARP, step_finish, *d, losses, norms, state);
+}
+
+cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
+                                 const tr_step_state *state, const float *grad, float *master,
+                                 float *m, float *v, void *value) {
+    const unsigned blocks = tr_grid(d->count, 4 * TR_THREADS);
+    const bool packs = tr_aligned(grad, master, m, v, value);
+    if (d->dtype == TR_F32)
+        return packs ? tr_launch(stream, blocks, TR_THREADS, adamw<float, 4>, *d, state, grad,
+                                 master, m, v, value)
+                     : tr_launch(stream, blocks, TR_THREADS, adamw<float, 1>, *d, state, grad,
+                                 master, m, v, value);
+    return packs ? tr_launch(stream, blocks, TR_THREADS, adamw<tr_bf16, 4>, *d, state, grad, master,
+                             m, v, value)
+                 : tr_launch(stream, blocks, TR_THREADS, adamw<tr_bf16, 1>, *d, state, grad, master,
+                             m, v, value);
+}
