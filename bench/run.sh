@@ -36,6 +36,7 @@ flags=$(grep -m 1 '^flags' /proc/cpuinfo | grep -oE 'avx512f|avx512_bf16|amx_bf1
 build trireme bench_runner bench_overlap bench_train bench_op
 measure_runner
 measure_overlap
+bash bench/sleep.sh "$rounds"
 bash bench/launch.sh "$rounds"
 bash bench/two_ranks.sh "$rounds"
 bash bench/torch.sh "$rounds"

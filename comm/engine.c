@@ -70,7 +70,9 @@ static void ask_for_short_turns(void) {
         uint32_t priority;
         uint64_t slice_ns, deadline, period;
     } attributes = {.size = sizeof attributes, .slice_ns = 100000};
-    (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
+    /* A policy that was chosen for the process (chrt) stays. */
+    if (sched_getscheduler(0) == SCHED_OTHER)
+        (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
