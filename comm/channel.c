@@ -50,7 +50,8 @@ tr_status tr_channel_open(tr_world *world, tr_device *device, int peer, bool sen
     const tr_channel_desc desc = {
         .world = world, .device = device, .peer = peer, .sending = sending, .max_bytes = max_bytes};
     tr_channel *c;
-    TR_TRY(tr_channel_make_host(&desc, &c));
+    TR_TRY(tr_device_on_host(device) ? tr_channel_make_host(&desc, &c)
+                                     : tr_channel_make_staged(&desc, &c));
     tr_status status = c->ops->poll ? enlist(c) : TR_OK;
     if (status != TR_OK) {
         tr_channel_close(c);
@@ -76,6 +77,11 @@ tr_status tr_channel_send(tr_channel *channel, tr_stream *stream, const void *bu
 
 tr_status tr_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket) {
     TR_TRY(channel->ops->wait_sent(channel, stream, ticket));
+    return TR_OK;
+}
+
+tr_status tr_channel_expect(tr_channel *channel, const size_t *sizes, int n) {
+    if (channel->ops->expect) TR_TRY(channel->ops->expect(channel, sizes, n));
     return TR_OK;
 }
 

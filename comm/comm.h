@@ -3,9 +3,11 @@
  * A world has one of the transports mpi (processes), local (ranks are threads of one process: unit
  * tests and sanitizers) or, later, nccl. Collectives add in group-rank order, in FP32 (f64 data in
  * FP64), whatever the size or offset, and round once, so their bits do not depend on the transport.
- * Data pointers are host memory (the devices "cpu" and "ref"); messages of a CUDA device are to be
- * staged. A world that has failed (a deadline, an abort, a transport's error) stays failed: every
- * later wait returns that failure. */
+ * Memory of a device that does not compute on the host is staged in pinned buffers by the host
+ * transports. There a stream waits for other ranks in callbacks, which the driver may run one after
+ * the other: only one stream of the device, its compute stream, may take, wait for sends and make
+ * collectives at a time. A world that has failed (a deadline, an abort, a transport's error) stays
+ * failed: every later wait returns that failure. */
 #pragma once
 
 #include "base/dtype.h"
@@ -50,6 +52,9 @@ void tr_world_give_up(tr_world *world, tr_status status);
 
 /* The failure of an earlier call that a stream has made since, or TR_OK. */
 tr_status tr_world_check(tr_world *world);
+/* The caller waits until the stream has done everything that is queued, as tr_stream_sync, but not
+ * for ever when it waits for a rank that is lost. The failure of what was queued, or TR_OK. */
+tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);
@@ -123,6 +128,9 @@ tr_status tr_channel_send(tr_channel *channel, tr_stream *stream, const void *bu
 /* Orders the end of message `ticket` (and all before it) before what is enqueued next on `stream`:
  * after that its buffer may be written again. */
 tr_status tr_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
+/* The sizes of the next n messages that will be taken, after those of earlier calls: a transport
+ * that must know them in advance (nccl) can then receive ahead of the takes. */
+tr_status tr_channel_expect(tr_channel *channel, const size_t *sizes, int n);
 /* Takes the next message, in sending order, and copies it to `to` in stream order; its landing
  * buffer is free again after the copy. TR_ERR_INTERNAL when its size is not `bytes`. */
 tr_status tr_channel_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);

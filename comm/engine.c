@@ -40,11 +40,12 @@ tr_status tr_world_failed(const tr_world *world) {
     return TR_FAIL(world->failure, "%s", world->failure_message);
 }
 
-/* One round over the transport and all channels; an error becomes the world's failure. */
-static tr_poll poll_all(tr_world *world) {
+/* One round over the transport and all channels, or over the transport alone; an error becomes the
+ * world's failure. */
+static tr_poll poll_all(tr_world *world, bool channels) {
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
-    for (tr_channel *c = world->channels; c && status == TR_OK; c = c->next)
+    for (tr_channel *c = channels ? world->channels : NULL; c && status == TR_OK; c = c->next)
         status = c->ops->poll(c, &poll);
     if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
     return poll;
@@ -99,7 +100,7 @@ static void *engine_main(void *argument) {
     while (!world->closing) {
         double sleep = ENGINE_MIN_S, begin = tr_now();
         if (world->drivers == 0 && begin - world->event >= ENGINE_BUSY_S) {
-            tr_poll poll = poll_all(world);
+            tr_poll poll = poll_all(world, true);
             if (!poll.outstanding || world->failure != TR_OK) {
                 /* Nothing can happen before somebody sends or opens a channel, who signals. */
                 world->idle = true;
@@ -189,9 +190,10 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
     double start = tr_now();
     bool shown = false;
     tr_status status = TR_OK;
-    world->drivers++;
+    bool drives = !tr_world_in_callback();
+    if (drives) world->drivers++;
     for (;;) {
-        tr_poll poll = poll_all(world);
+        tr_poll poll = poll_all(world, drives);
         if (wait->ready(wait)) break;
         if (world->failure != TR_OK) {
             status = tr_world_failed(world);
@@ -214,8 +216,10 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         wait_pause(world, waited, poll.next);
         pthread_mutex_lock(&world->lock);
     }
-    world->drivers--;
-    world->event = tr_now();
+    if (drives) {
+        world->drivers--;
+        world->event = tr_now();
+    }
     pthread_mutex_unlock(&world->lock);
     if (shown) hook.wait(hook.context, false, wait->what, wait->peer);
     return status;

@@ -27,7 +27,9 @@ tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, in
                                 .rank = rank,
                                 .max_bytes = max_bytes};
     tr_group *g;
-    TR_TRY(tr_group_make_host(&desc, &g));
+    /* A group of one moves nothing. */
+    bool staged = n > 1 && device && !tr_device_on_host(device);
+    TR_TRY(staged ? tr_group_make_staged(&desc, &g) : tr_group_make_host(&desc, &g));
     g->world = world;
     g->id = id;
     g->rank = rank;

@@ -167,6 +167,12 @@ tr_status tr_world_check(tr_world *world) {
     return status;
 }
 
+tr_status tr_world_sync(tr_world *world, tr_stream *stream) {
+    TR_TRY(tr_stream_sync(stream));
+    TR_TRY(tr_world_check(world));
+    return TR_OK;
+}
+
 int tr_world_rank(const tr_world *world) {
     return world->rank;
 }
@@ -198,10 +204,18 @@ static void job_release(tr_world *world, tr_job *job) {
     world->free_jobs = job;
 }
 
+static _Thread_local bool in_callback;
+
+bool tr_world_in_callback(void) {
+    return in_callback;
+}
+
 static void job_main(void *argument) {
     tr_job *job = argument;
     tr_world *world = job->world;
+    in_callback = job->callback;
     tr_status status = job->run(job);
+    in_callback = false;
     pthread_mutex_lock(&world->lock);
     job->status = status;
     job->finished = true;
@@ -235,6 +249,7 @@ tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job
     *own = *job;
     own->world = world;
     own->caller = pthread_self();
+    own->callback = !tr_device_on_host(tr_stream_device(stream));
     status = tr_stream_call(stream, job_main, own);
     pthread_mutex_lock(&world->lock);
     if (status != TR_OK || own->finished) {

@@ -26,6 +26,7 @@ struct tr_job {
     pthread_t caller;
     tr_status status;
     bool finished, detached;
+    bool callback; /* runs in a callback of a device, which may call no device */
     tr_job *next;
 };
 
@@ -78,6 +79,10 @@ typedef struct tr_wait {
  * world has failed. Takes the lock. */
 tr_status tr_engine_wait(tr_world *world, tr_wait *wait);
 
+/* Whether this thread is inside a job that a device calls back: there a wait leaves the channels,
+ * whose polls may call the device, to the engine. */
+bool tr_world_in_callback(void);
+
 /* The failure that ends this world's use; the first one stays. Under the lock. Returns status. */
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message);
 /* The stored failure as this thread's error. Under the lock. */
@@ -101,6 +106,8 @@ typedef struct tr_channel_ops {
     tr_status (*send)(tr_channel *channel, tr_stream *stream, const void *buffer, size_t bytes,
                       int64_t *ticket);
     tr_status (*wait_sent)(tr_channel *channel, tr_stream *stream, int64_t ticket);
+    /* NULL: sizes need not be known in advance. */
+    tr_status (*expect)(tr_channel *channel, const size_t *sizes, int n);
     tr_status (*take)(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);
     tr_status (*poll)(tr_channel *channel, tr_poll *poll); /* the engine's; under the lock */
     void (*close)(tr_channel *channel);
@@ -126,6 +133,7 @@ typedef struct tr_channel_desc {
 } tr_channel_desc;
 
 tr_status tr_channel_make_host(const tr_channel_desc *desc, tr_channel **out);
+tr_status tr_channel_make_staged(const tr_channel_desc *desc, tr_channel **out);
 
 /* Polls one channel after a caller's change and wakes the engine for what is left. Under the lock.
  */
@@ -168,6 +176,7 @@ typedef struct tr_group_desc {
 } tr_group_desc;
 
 tr_status tr_group_make_host(const tr_group_desc *desc, tr_group **out);
+tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out);
 
 /* --- rounds of messages between the hosts (group_host.c), blocking ---------------------------- */
 

@@ -80,6 +80,10 @@ void tr_stream_destroy(tr_stream *stream) {
     if (stream) stream->device->ops->stream_destroy(stream);
 }
 
+tr_device *tr_stream_device(const tr_stream *stream) {
+    return stream->device;
+}
+
 void *tr_stream_native(tr_stream *stream) {
     return stream->device->ops->stream_native(stream);
 }

@@ -56,6 +56,7 @@ tr_stream *tr_device_compute(tr_device *device);
 /* A further stream. Destroying waits for what is queued. */
 tr_status tr_stream_create(tr_device *device, tr_stream **out);
 void tr_stream_destroy(tr_stream *stream);
+tr_device *tr_stream_device(const tr_stream *stream);
 /* What the device's own library calls the stream: a cudaStream_t; a host device's is the tr_stream
  * itself. */
 void *tr_stream_native(tr_stream *stream);

@@ -2,7 +2,8 @@
  * is wrong here too. Its pointers are addresses that nobody may touch; the memory lies at a fixed
  * distance, which its copies and operators alone know. Its compute stream is a thread: work is not
  * done when a call returns. A copy to or from the host takes staging memory only, since a GPU would
- * stop the caller for any other. No address is used twice. */
+ * stop the caller for any other. No address is used twice. Callbacks of all streams run one at a
+ * time, and the device refuses what they ask of it. */
 #include "base/memory.h"
 #include "device/host_impl.h"
 
@@ -22,8 +23,17 @@ typedef struct guarded {
     tr_event *passed; /* what an operator that is released waits for */
     char *outside;    /* the first of the three ranges */
     pthread_mutex_t lock;
-    size_t used, staged; /* under the lock */
+    size_t used, staged;   /* under the lock */
+    pthread_mutex_t calls; /* held by the callback that runs */
 } guarded;
+
+typedef struct callback {
+    guarded *device;
+    void (*function)(void *argument);
+    void *argument;
+} callback;
+
+static _Thread_local bool in_callback;
 
 typedef struct guarded_op {
     tr_op base;
@@ -84,8 +94,35 @@ static tr_stream *guarded_compute(tr_device *device) {
     return of(device)->compute;
 }
 
+static tr_status refuse_in_callback(void) {
+    return in_callback ? TR_FAIL(TR_ERR_INTERNAL, "a callback of a stream calls its device: a GPU "
+                                                  "forbids it")
+                       : TR_OK;
+}
+
+static void call_back(void *argument) {
+    callback *call = argument;
+    pthread_mutex_lock(&call->device->calls);
+    in_callback = true;
+    call->function(call->argument);
+    in_callback = false;
+    pthread_mutex_unlock(&call->device->calls);
+    free(call);
+}
+
+static tr_status guarded_call(tr_stream *stream, void (*function)(void *), void *argument) {
+    callback *call;
+    TR_TRY(refuse_in_callback());
+    TR_TRY(tr_calloc(1, sizeof *call, &call));
+    *call = (callback){of(stream->device), function, argument};
+    tr_status status = tr_host_stream_call(stream, call_back, call);
+    if (status != TR_OK) free(call);
+    return status;
+}
+
 static tr_status guarded_copy(tr_stream *stream, void *to, const void *from, size_t bytes) {
     const guarded *g = of(stream->device);
+    TR_TRY(refuse_in_callback());
     const char *staging = g->outside + 2 * room;
     if ((!inside(g->outside, to) && !inside(staging, to)) ||
         (!inside(g->outside, from) && !inside(staging, from)))
@@ -104,6 +141,7 @@ static tr_status guarded_zero(tr_stream *stream, void *memory, size_t bytes) {
 
 static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const guarded *g = of(op->device);
+    TR_TRY(refuse_in_callback());
     tr_op *inner = ((guarded_op *)op)->inner;
     tr_op_args own = *args;
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) own.t[i] = reach(g, args->t[i]);
@@ -146,6 +184,7 @@ static void guarded_close(tr_device *device) {
     tr_device_close(g->cpu);
     if (g->outside) (void)munmap(g->outside, 3 * room);
     pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->calls);
     free(g);
 }
 
@@ -165,6 +204,7 @@ static tr_status guarded_open(int ordinal, const tr_device_options *options, tr_
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->base = (tr_device){.ops = &tr_device_ops_guarded, .threads = options->threads};
     pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->calls, NULL);
     TR_TRY_OUT(reserve(g));
     TR_TRY_OUT(tr_device_open("cpu", options, &g->cpu));
     TR_TRY_OUT(tr_host_event_create(&g->base, &g->passed));
@@ -187,6 +227,7 @@ const tr_device_ops tr_device_ops_guarded = {
     .staging_alloc = guarded_staging_alloc,
     .staging_free = guarded_free,
     .compute = guarded_compute,
+    .stream_call = guarded_call,
     .stream_copy = guarded_copy,
     .stream_zero = guarded_zero,
     .prepare =

@@ -63,13 +63,13 @@ bool tr_host_event_reached(tr_event *event);
 #define TR_HOST_OPS_BUT_CLOSE                                                                      \
     .on_host = true, .memory = tr_host_memory, .alloc = tr_host_alloc, .free = tr_host_free,       \
     .staging_alloc = tr_host_alloc, .staging_free = tr_host_free, .compute = tr_host_compute,      \
-    .stream_copy = tr_host_stream_copy, .stream_zero = tr_host_stream_zero, TR_HOST_OPS_STREAMS
+    .stream_copy = tr_host_stream_copy, .stream_zero = tr_host_stream_zero,                        \
+    .stream_call = tr_host_stream_call, TR_HOST_OPS_STREAMS
 
-/* Those that touch no memory of the device. */
+/* Those that touch no memory of the device, and call nobody. */
 #define TR_HOST_OPS_STREAMS                                                                        \
     .stream_native = tr_host_stream_native, .stream_create = tr_host_stream_create,                \
     .stream_destroy = tr_host_stream_destroy, .stream_sync = tr_host_stream_sync,                  \
-    .stream_call = tr_host_stream_call, .stream_wait = tr_host_stream_wait,                        \
-    .event_create = tr_host_event_create, .event_destroy = tr_host_event_destroy,                  \
-    .event_record = tr_host_event_record, .event_sync = tr_host_event_sync,                        \
-    .event_reached = tr_host_event_reached
+    .stream_wait = tr_host_stream_wait, .event_create = tr_host_event_create,                      \
+    .event_destroy = tr_host_event_destroy, .event_record = tr_host_event_record,                  \
+    .event_sync = tr_host_event_sync, .event_reached = tr_host_event_reached

@@ -1,6 +1,6 @@
-/* Checks of a world, the same for every transport: collectives bit for bit against sums in rank
- * order, channels, the control plane. Every rank calls comm_checks() with its world; a failed check
- * prints a line and returns false. For test_comm_local.c and mpi/comm.c. */
+/* Checks of a world, the same for every transport and device: collectives bit for bit against sums
+ * in rank order, channels, the control plane. Every rank calls comm_checks() with its world; a
+ * failed check prints a line and returns false. For test_comm_local.c and mpi/comm.c. */
 #pragma once
 
 #include "comm/comm.h"
@@ -27,6 +27,35 @@ typedef struct checks {
     tr_stream *stream;
     uint32_t seed;
 } checks;
+
+/* Device memory, and staging memory for what the host writes and reads of it. */
+typedef struct both {
+    char *device, *host;
+    size_t bytes;
+} both;
+
+static inline bool both_new(const checks *k, size_t bytes, both *out) {
+    *out = (both){.bytes = bytes};
+    CHECK_OK(tr_device_alloc(k->device, bytes, (void **)&out->device));
+    CHECK_OK(tr_device_staging_alloc(k->device, bytes, (void **)&out->host));
+    return true;
+}
+
+static inline void both_free(const checks *k, both *b) {
+    tr_device_free(k->device, b->device);
+    tr_device_staging_free(k->device, b->host);
+}
+
+static inline bool upload(tr_stream *stream, const both *b) {
+    CHECK_OK(tr_stream_copy(stream, b->device, b->host, b->bytes));
+    return true;
+}
+
+static inline bool download(const checks *k, tr_stream *stream, const both *b) {
+    CHECK_OK(tr_stream_copy(stream, b->host, b->device, b->bytes));
+    CHECK_OK(tr_world_sync(k->world, stream));
+    return true;
+}
 
 /* Number of a position that every rank can compute for every rank. */
 static inline uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
@@ -96,44 +125,50 @@ static inline bool check_collectives(const checks *k, tr_group *g, tr_stream *st
                                      tr_reduce op, bool crafted) {
     int n = tr_group_size(g), me = tr_group_rank(g);
     size_t e = tr_dtype_size(dtype), all = (size_t)(count * n + shift) * e + 8;
-    char *in = malloc(all), *out = malloc(all), *want = malloc(all);
-    CHECK(in && out && want);
-    char *from = in + (size_t)shift * e, *to = out + (size_t)shift * e;
+    size_t offset = (size_t)shift * e;
+    both in, out;
+    char *want = malloc(all);
+    CHECK(both_new(k, all, &in) && both_new(k, all, &out) && want);
+    char *from = in.device + offset, *to = out.device + offset;
     int self = ranks[me];
 
-    fill(to, dtype, count, crafted, k->seed, self, 0);
+    fill(out.host + offset, dtype, count, crafted, k->seed, self, 0);
+    CHECK(upload(stream, &out));
     CHECK_OK(tr_group_all_reduce(g, stream, to, count, dtype, op));
-    CHECK_OK(tr_stream_sync(stream));
+    CHECK(download(k, stream, &out));
     for (int64_t i = 0; i < count; i++) expect(want, dtype, i, op, crafted, k->seed, ranks, n, i);
-    CHECK(wrong(to, want, e, count) == 0);
+    CHECK(wrong(out.host + offset, want, e, count) == 0);
 
     for (int64_t i = 0; i < count; i++)
         expect(want, dtype, i, op, crafted, k->seed, ranks, n, me * count + i);
-    fill(from, dtype, count * n, crafted, k->seed, self, 0);
+    fill(in.host + offset, dtype, count * n, crafted, k->seed, self, 0);
+    CHECK(upload(stream, &in));
     CHECK_OK(tr_group_reduce_scatter(g, stream, from, to, count, dtype, op));
-    CHECK_OK(tr_stream_sync(stream));
-    CHECK(wrong(to, want, e, count) == 0);
+    CHECK(download(k, stream, &out));
+    CHECK(wrong(out.host + offset, want, e, count) == 0);
     CHECK_OK(tr_group_reduce_scatter(g, stream, from, from, count, dtype, op)); /* in place */
-    CHECK_OK(tr_stream_sync(stream));
-    CHECK(wrong(from, want, e, count) == 0);
+    CHECK(download(k, stream, &in));
+    CHECK(wrong(in.host + offset, want, e, count) == 0);
 
     for (int r = 0; r < n; r++)
         fill(want + (size_t)(r * count) * e, dtype, count, crafted, k->seed, ranks[r], 0);
-    fill(from, dtype, count, crafted, k->seed, self, 0);
+    fill(in.host + offset, dtype, count, crafted, k->seed, self, 0);
+    CHECK(upload(stream, &in));
     CHECK_OK(tr_group_all_gather(g, stream, from, to, count, dtype));
-    CHECK_OK(tr_stream_sync(stream));
-    CHECK(wrong(to, want, e, count * n) == 0);
+    CHECK(download(k, stream, &out));
+    CHECK(wrong(out.host + offset, want, e, count * n) == 0);
     CHECK_OK(tr_group_all_gather(g, stream, from, from, count, dtype)); /* in place */
-    CHECK_OK(tr_stream_sync(stream));
-    CHECK(wrong(from, want, e, count * n) == 0);
+    CHECK(download(k, stream, &in));
+    CHECK(wrong(in.host + offset, want, e, count * n) == 0);
 
     int root = (int)(count % n);
-    fill(to, dtype, count, crafted, k->seed, self, 0);
+    fill(out.host + offset, dtype, count, crafted, k->seed, self, 0);
+    CHECK(upload(stream, &out));
     CHECK_OK(tr_group_broadcast(g, stream, root, to, (size_t)count * e));
-    CHECK_OK(tr_stream_sync(stream));
-    CHECK(wrong(to, want + (size_t)(root * count) * e, e, count) == 0);
-    free(in);
-    free(out);
+    CHECK(download(k, stream, &out));
+    CHECK(wrong(out.host + offset, want + (size_t)(root * count) * e, e, count) == 0);
+    both_free(k, &in);
+    both_free(k, &out);
     free(want);
     return true;
 }
@@ -244,35 +279,41 @@ static inline bool check_channels(const checks *k, bool delayed, bool own_stream
     tr_channel *to, *from;
     CHECK_OK(tr_channel_open(w, k->device, next, true, MESSAGE_BYTES, &to));
     CHECK_OK(tr_channel_open(w, k->device, previous, false, MESSAGE_BYTES, &from));
-    unsigned char *source = malloc((size_t)MESSAGES * MESSAGE_BYTES);
-    unsigned char *staged = malloc((size_t)MESSAGES * MESSAGE_BYTES);
-    unsigned char *landed = malloc((size_t)MESSAGES * MESSAGE_BYTES);
-    CHECK(source && landed && staged);
-    for (int m = 0; m < MESSAGES; m++)
+    enum { ALL = MESSAGES * MESSAGE_BYTES };
+    both source, staged, landed;
+    size_t sizes[MESSAGES];
+    CHECK(both_new(k, ALL, &source) && both_new(k, ALL, &staged) && both_new(k, ALL, &landed));
+    for (int m = 0; m < MESSAGES; m++) {
+        sizes[m] = message_size(m);
         for (int i = 0; i < MESSAGE_BYTES; i++)
-            source[m * MESSAGE_BYTES + i] = (unsigned char)hash_of((uint32_t)m, rank, i);
+            source.host[m * MESSAGE_BYTES + i] = (char)hash_of((uint32_t)m, rank, i);
+    }
+    CHECK(upload(out, &source));
+    CHECK_OK(tr_channel_expect(from, sizes, MESSAGES));
     int64_t ticket[MESSAGES];
     for (int m = 0; m < MESSAGES; m++) {
-        unsigned char *message = staged + (size_t)m * MESSAGE_BYTES;
+        char *message = staged.device + (size_t)m * MESSAGE_BYTES;
         /* The stream makes the data: a send that does not wait for it sends rubbish. */
-        if (own_streams && m < 3) CHECK_OK(tr_stream_call(out, slow_work, NULL));
-        CHECK_OK(tr_stream_copy(out, message, source + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
-        CHECK_OK(tr_channel_send(to, out, message, message_size(m), &ticket[m]));
+        if (m < 3) CHECK_OK(tr_stream_call(out, slow_work, NULL));
+        CHECK_OK(
+            tr_stream_copy(out, message, source.device + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
+        CHECK_OK(tr_channel_send(to, out, message, sizes[m], &ticket[m]));
     }
     for (int m = 0; m < MESSAGES; m++)
-        CHECK_OK(tr_channel_take(from, in, landed + (size_t)m * MESSAGE_BYTES, message_size(m)));
+        CHECK_OK(tr_channel_take(from, in, landed.device + (size_t)m * MESSAGE_BYTES, sizes[m]));
     for (int m = 0; m < MESSAGES; m++) {
         CHECK_OK(tr_channel_wait_sent(to, out, ticket[m]));
-        CHECK_OK(tr_stream_zero(out, staged + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
+        CHECK_OK(tr_stream_zero(out, staged.device + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
     }
-    CHECK_OK(tr_stream_sync(in));
-    CHECK_OK(tr_stream_sync(out));
+    CHECK(download(k, in, &landed));
+    CHECK_OK(tr_world_sync(w, out));
     for (int m = 0; m < MESSAGES; m++)
-        for (size_t i = 0; i < message_size(m); i++)
-            CHECK(landed[(size_t)m * MESSAGE_BYTES + i] ==
-                  (unsigned char)hash_of((uint32_t)m, previous, (int64_t)i));
+        for (size_t i = 0; i < sizes[m]; i++)
+            CHECK(landed.host[(size_t)m * MESSAGE_BYTES + i] ==
+                  (char)hash_of((uint32_t)m, previous, (int64_t)i));
     CHECK_OK(tr_world_barrier(w));
-    CHECK(tr_channel_send(to, k->stream, source, MESSAGE_BYTES + 1, ticket) == TR_ERR_INTERNAL);
+    CHECK(tr_channel_send(to, k->stream, source.device, MESSAGE_BYTES + 1, ticket) ==
+          TR_ERR_INTERNAL);
     /* A receive is posted for a message that never comes: close withdraws it. */
     tr_channel_close(to);
     tr_channel_close(from);
@@ -282,26 +323,35 @@ static inline bool check_channels(const checks *k, bool delayed, bool own_stream
         tr_stream_destroy(in);
     }
     tr_world_set_delay(w, NULL, NULL);
-    free(source);
-    free(staged);
-    free(landed);
+    both_free(k, &source);
+    both_free(k, &staged);
+    both_free(k, &landed);
     return true;
 }
 
+/* On a device that is behind the caller the wait tells of it, and the world has failed. */
 static inline bool check_wrong_size(const checks *k) {
     tr_world *w = k->world;
     int rank = tr_world_rank(w);
     if (tr_world_size(w) < 2) return true;
-    char data[8] = {0};
+    both data;
     int64_t ticket;
     tr_channel *c;
+    CHECK(both_new(k, 8, &data));
     if (rank < 2) {
         CHECK_OK(tr_channel_open(w, k->device, 1 - rank, rank == 0, 8, &c));
-        if (rank == 0) CHECK_OK(tr_channel_send(c, k->stream, data, 8, &ticket));
-        else CHECK(tr_channel_take(c, k->stream, data, 7) == TR_ERR_INTERNAL);
+        if (rank == 0) CHECK_OK(tr_channel_send(c, k->stream, data.device, 8, &ticket));
+        else {
+            CHECK_OK(tr_channel_expect(c, &(size_t){8}, 1));
+            tr_status status = tr_channel_take(c, k->stream, data.device, 7);
+            if (status == TR_OK) status = tr_world_sync(w, k->stream);
+            CHECK(status == TR_ERR_INTERNAL);
+            CHECK(strstr(tr_error_message(), "8 bytes, 7 were expected"));
+        }
         tr_channel_close(c);
     }
-    CHECK_OK(tr_world_barrier(w));
+    if (tr_device_on_host(k->device)) CHECK_OK(tr_world_barrier(w));
+    both_free(k, &data);
     return true;
 }
 
@@ -320,45 +370,67 @@ static inline double fixed_delay(void *context, size_t bytes) {
  * the receive of the second was posted before the first was taken. Otherwise the deadline ends it.
  */
 static inline bool check_two_deep(const checks *k) {
-    enum { BIG = 1 << 20 }; /* above any eager limit: a send without its receive stays open */
+    enum {
+        BIG = 5 << 19
+    }; /* above any eager limit: a send without its receive stays open; two
+          chunks and a half */
     tr_world *w = k->world;
     int rank = tr_world_rank(w);
     double delay = 20e-3;
     if (tr_world_size(w) < 2) return true;
-    unsigned char *data = calloc(1, BIG);
+    both data;
     tr_channel *c = NULL;
     int64_t ticket;
-    CHECK(data);
+    CHECK(both_new(k, BIG, &data));
     tr_world_set_hook(w, &(tr_wait_hook){.deadline_s = 20});
     if (rank < 2) CHECK_OK(tr_channel_open(w, k->device, 1 - rank, rank == 0, BIG, &c));
+    if (rank == 1) CHECK_OK(tr_channel_expect(c, (size_t[]){BIG, BIG}, 2));
     if (rank == 0) {
         double start = check_now();
         tr_world_set_delay(w, fixed_delay, &delay);
-        CHECK_OK(tr_channel_send(c, k->stream, data, BIG, &ticket));
-        CHECK_OK(tr_channel_send(c, k->stream, data, BIG, &ticket));
+        CHECK_OK(tr_channel_send(c, k->stream, data.device, BIG, &ticket));
+        CHECK_OK(tr_channel_send(c, k->stream, data.device, BIG, &ticket));
         CHECK_OK(tr_channel_wait_sent(c, k->stream, ticket));
+        CHECK_OK(tr_world_sync(w, k->stream));
         CHECK(check_now() - start >= delay);
         tr_world_set_delay(w, NULL, NULL);
     }
     CHECK_OK(tr_world_barrier(w));
     if (rank == 1) {
-        CHECK_OK(tr_channel_take(c, k->stream, data, BIG));
-        CHECK_OK(tr_channel_take(c, k->stream, data, BIG));
+        CHECK_OK(tr_channel_take(c, k->stream, data.device, BIG));
+        CHECK_OK(tr_channel_take(c, k->stream, data.device, BIG));
+        CHECK_OK(tr_world_sync(w, k->stream));
     }
     tr_channel_close(c);
     CHECK_OK(tr_world_barrier(w));
     tr_world_set_hook(w, NULL);
-    free(data);
+    both_free(k, &data);
     return true;
 }
 
-static inline bool comm_checks(tr_world *world, uint32_t seed) {
-    checks k = {.world = world, .seed = seed};
-    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &k.device));
-    k.stream = tr_device_compute(k.device);
-    bool good = check_control(&k) && check_groups(&k) && check_channels(&k, false, false) &&
-                check_channels(&k, true, false) && check_channels(&k, true, true) &&
-                check_two_deep(&k) && check_wrong_size(&k);
+static inline bool checks_open(tr_world *world, const char *device, uint32_t seed, checks *k) {
+    *k = (checks){.world = world, .seed = seed};
+    CHECK_OK(tr_device_open(device, &(tr_device_options){.threads = 1}, &k->device));
+    k->stream = tr_device_compute(k->device);
+    return true;
+}
+
+/* On the device of this name; messages of two streams only where the device computes on the host.
+ */
+static inline bool comm_checks_on(tr_world *world, const char *device, uint32_t seed) {
+    checks k;
+    bool good = checks_open(world, device, seed, &k) && check_control(&k) && check_groups(&k) &&
+                check_channels(&k, false, false) && check_channels(&k, true, false) &&
+                (!tr_device_on_host(k.device) || check_channels(&k, true, true)) &&
+                check_two_deep(&k);
+    tr_device_close(k.device);
+    return good;
+}
+
+/* The world can be used no longer when the device does not compute on the host. */
+static inline bool comm_checks_last(tr_world *world, const char *device, uint32_t seed) {
+    checks k;
+    bool good = checks_open(world, device, seed, &k) && check_wrong_size(&k);
     tr_device_close(k.device);
     return good;
 }

@@ -1,5 +1,10 @@
 # One line for each MPI test and each whole-run test.
 trireme_mpi_test(comm 1 2 3 5)
+# The same for memory that is staged.
+add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n 3
+  $<TARGET_FILE:comm> guarded)
+set_tests_properties(mpi.comm.staged.3 PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
+  ENVIRONMENT "${mpi_environment}")
 trireme_mpi_test(ckpt 1 3)
 
 trireme_run_test(cli)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The guarded device is the cpu device with memory that the host cannot touch and a compute stream of
 # its own: training, validation, saving, resuming and sampling on it give the cpu device's bits, so
-# nothing of a run looks at device memory from the host, and no wait is missing.
+# nothing of a run looks at device memory from the host, and no wait is missing. Several ranks stage
+# their messages, as ranks that share a GPU do.
 # usage: guarded.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -33,5 +34,15 @@ for run in cpu guarded; do
         fail "no sample of $run-bf16"
 done
 cmp "$scratch/cpu.txt" "$scratch/guarded.txt" || fail "the samples differ"
+
+compare_layout() { # NAME RANKS KEY=VALUE...
+    train 0 "$2" "cpu-$1" "${@:3}"
+    train 0 "$2" "guarded-$1" "${@:3}" device.name=guarded
+    same_curve "guarded-$1" "cpu-$1"
+    same_tensors "guarded-$1" "cpu-$1" 20
+}
+compare_layout pp2 2 parallel.pp=2 train.precision=bf16
+compare_layout pp2-tp2 4 parallel.pp=2 parallel.tp=2 parallel.schedule=gpipe
+compare_layout pp2-dp2 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
 
 finish

@@ -22,6 +22,7 @@ typedef struct rank_thread {
 } rank_thread;
 
 static uint32_t test_seed;
+static const char *device_name; /* of the test that runs now */
 
 static void *rank_main(void *argument) {
     rank_thread *t = argument;
@@ -47,10 +48,24 @@ static void run_ranks(int n, body run) {
     assert_true(good);
 }
 
+static bool checks_of_device(tr_world *world, uint32_t seed) {
+    return comm_checks_on(world, device_name, seed) && comm_checks_last(world, device_name, seed);
+}
+
 static void shared_checks(void **state) {
-    (void)state;
     static const int sizes[] = {1, 2, 3, 5, 8};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) run_ranks(sizes[i], comm_checks);
+    device_name = *state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) run_ranks(sizes[i], checks_of_device);
+}
+
+/* The status of what was enqueued. */
+static tr_status settle(tr_world *w, tr_stream *stream, tr_status status) {
+    return status != TR_OK ? status : tr_world_sync(w, stream);
+}
+
+static float *floats(tr_device *device, int count) {
+    void *memory = NULL;
+    return tr_device_alloc(device, (size_t)count * sizeof(float), &memory) == TR_OK ? memory : NULL;
 }
 
 /* --- failures -------------------------------------------------------------------------------- */
@@ -69,32 +84,35 @@ static bool abort_frees_waits(tr_world *w, uint32_t seed) {
     (void)seed;
     bool counted = false;
     int ranks[3] = {0, 1, 2};
-    float x[2000] = {0};
     tr_device *device;
     tr_group *g;
-    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
-    CHECK_OK(tr_group_open(w, device, ranks, 3, 0, sizeof x, &g));
+    CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
+    float *x = floats(device, 2000);
+    CHECK_OK(tr_group_open(w, device, ranks, 3, 0, 8000, &g));
     tr_stream *stream = tr_device_compute(device);
     CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
+    CHECK_OK(tr_world_sync(w, stream));
     if (tr_world_rank(w) == 2) {
         while (waiting < 2) usleep(1000);
         tr_world_abort(w, 9);
     } else {
         tr_world_set_hook(w, &(tr_wait_hook){.wait = count_waiting, .context = &counted});
-        CHECK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
+        CHECK(settle(w, stream, tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM)) ==
+              TR_ERR_RANK);
         CHECK(strstr(tr_error_message(), "code 9"));
         CHECK(tr_world_barrier(w) == TR_ERR_RANK); /* and so it stays */
         CHECK(tr_group_all_reduce(g, stream, x, 2, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
         tr_world_set_hook(w, NULL);
     }
     tr_group_close(g);
+    tr_device_free(device, x);
     tr_device_close(device);
     return true;
 }
 
 static void aborts(void **state) {
-    (void)state;
     waiting = 0;
+    device_name = *state;
     run_ranks(3, abort_frees_waits);
 }
 
@@ -119,15 +137,17 @@ static bool late_in_channel(tr_world *w, uint32_t seed) {
     board b = {0};
     tr_device *device;
     tr_channel *from;
-    char x;
     tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
-    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
+    CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
     CHECK_OK(tr_channel_open(w, device, 1, false, 1, &from));
-    CHECK(tr_channel_take(from, tr_device_compute(device), &x, 1) == TR_ERR_RANK);
+    float *x = floats(device, 1);
+    tr_stream *stream = tr_device_compute(device);
+    CHECK(settle(w, stream, tr_channel_take(from, stream, x, 1)) == TR_ERR_RANK);
     CHECK(strstr(tr_error_message(), "for rank 1 in message 0"));
     CHECK(strstr(tr_error_message(), "parallel.deadline"));
     CHECK(b.begun == 1 && b.ended == 1 && b.peer == 1 && strstr(b.what, "message 0"));
     tr_channel_close(from);
+    tr_device_free(device, x);
     tr_device_close(device);
     return true;
 }
@@ -136,14 +156,14 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     (void)seed;
     if (tr_world_rank(w) == 1) return true; /* and waits for rank 0 to close its world too */
     int ranks[2] = {1, 0};
-    float x[2000] = {0};
     board b = {0};
     tr_device *device;
     tr_group *g;
     tr_stream *stream;
     tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
-    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
-    CHECK_OK(tr_group_open(w, device, ranks, 2, 4, sizeof x, &g));
+    CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
+    float *x = floats(device, 2000);
+    CHECK_OK(tr_group_open(w, device, ranks, 2, 4, 8000, &g));
     CHECK_OK(tr_stream_create(device, &stream));
     /* On another stream the failure is found by the next call. */
     CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
@@ -153,6 +173,7 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     CHECK(b.begun == 1 && b.ended == 1 && b.peer == -1);
     tr_stream_destroy(stream);
     tr_group_close(g);
+    tr_device_free(device, x);
     tr_device_close(device);
     return true;
 }
@@ -162,21 +183,22 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
 static bool gives_up(tr_world *w, uint32_t seed) {
     (void)seed;
     int me = tr_world_rank(w);
-    char x[4] = {0};
     int64_t ticket;
     tr_device *device;
     tr_channel *channel;
     tr_world_set_hook(w, &(tr_wait_hook){.deadline_s = 600});
-    CHECK_OK(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
+    CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
     if (me == 1) {
         CHECK(tr_world_barrier(w) == TR_ERR_RANK);
     } else {
-        CHECK_OK(tr_channel_open(w, device, 1, true, sizeof x, &channel));
-        CHECK_OK(tr_channel_send(channel, tr_device_compute(device), x, sizeof x, &ticket));
+        float *x = floats(device, 1);
+        CHECK_OK(tr_channel_open(w, device, 1, true, 4, &channel));
+        CHECK_OK(tr_channel_send(channel, tr_device_compute(device), x, 4, &ticket));
         tr_world_give_up(w, TR_FAIL(TR_ERR_DATA, "the loss is not finite"));
         CHECK(tr_world_barrier(w) == TR_ERR_DATA);
         CHECK(strstr(tr_error_message(), "not finite"));
         tr_channel_close(channel);
+        tr_device_free(device, x);
     }
     tr_device_close(device);
     return true;
@@ -190,7 +212,7 @@ static void *late_main(void *argument) {
 }
 
 static void deadlines(void **state) {
-    (void)state;
+    device_name = *state;
     static const body bodies[] = {late_in_channel, late_in_group, gives_up};
     for (int k = 0; k < 3; k++) {
         tr_world *world[2];
@@ -242,8 +264,15 @@ static void refusals(void **state) {
 int main(void) {
     test_seed = (uint32_t)tr_test_seed(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shared_checks), cmocka_unit_test(aborts),   cmocka_unit_test(deadlines),
-        cmocka_unit_test(launchers),     cmocka_unit_test(refusals),
+        cmocka_unit_test_prestate(shared_checks, "ref"),
+        cmocka_unit_test_prestate(aborts, "ref"),
+        cmocka_unit_test_prestate(deadlines, "ref"),
+        /* Staged: */
+        cmocka_unit_test_prestate(shared_checks, "guarded"),
+        cmocka_unit_test_prestate(aborts, "guarded"),
+        cmocka_unit_test_prestate(deadlines, "guarded"),
+        cmocka_unit_test(launchers),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,166 @@
+/* Groups of device memory over a host transport: each piece is copied to a pinned buffer, reduced
+ * or exchanged there by the rounds of group_host.c, so with the same bits, and copied back, all in
+ * the order of the caller's stream. */
+#include "base/memory.h"
+#include "comm/world_impl.h"
+
+#include <stdlib.h>
+
+enum { LEAST_BYTES = 1 << 16 };
+
+typedef struct staged_group {
+    tr_group base;
+    tr_device *device;
+    tr_host_group *rounds;
+    unsigned char *stage; /* pinned; used by one piece at a time, in stream order */
+    size_t bytes;
+} staged_group;
+
+static staged_group *self_of(tr_group *group) {
+    return (staged_group *)group;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static tr_status run_all_reduce(const tr_job *job) {
+    return tr_group_run_all_reduce(job->object, job->out, job->count, job->dtype, job->op);
+}
+
+static tr_status staged_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                                   tr_dtype dtype, tr_reduce op) {
+    staged_group *g = self_of(group);
+    size_t element = tr_dtype_size(dtype);
+    int64_t piece = (int64_t)(g->bytes / element);
+    for (int64_t at = 0; at < count; at += piece) {
+        int64_t part = smaller(piece, count - at);
+        unsigned char *place = (unsigned char *)buffer + (size_t)at * element;
+        tr_job job = {.run = run_all_reduce,
+                      .object = g->rounds,
+                      .out = g->stage,
+                      .count = part,
+                      .dtype = dtype,
+                      .op = op};
+        TR_TRY(tr_stream_copy(stream, g->stage, place, (size_t)part * element));
+        TR_TRY(tr_world_enqueue(group->world, stream, &job));
+        TR_TRY(tr_stream_copy(stream, place, g->stage, (size_t)part * element));
+    }
+    return TR_OK;
+}
+
+static tr_status run_reduce_scatter(const tr_job *job) {
+    return tr_group_run_reduce_scatter(job->object, job->out, job->out, job->count, job->dtype,
+                                       job->op);
+}
+
+/* A piece is the same part of every rank's block. In place, a piece's result lies where none of the
+ * later pieces is read. */
+static tr_status staged_reduce_scatter(tr_group *group, tr_stream *stream, const void *in,
+                                       void *out, int64_t count, tr_dtype dtype, tr_reduce op) {
+    staged_group *g = self_of(group);
+    size_t element = tr_dtype_size(dtype);
+    int64_t piece = (int64_t)(g->bytes / (size_t)group->n / element);
+    for (int64_t at = 0; at < count; at += piece) {
+        int64_t part = smaller(piece, count - at);
+        size_t bytes = (size_t)part * element;
+        for (int r = 0; r < group->n; r++)
+            TR_TRY(tr_stream_copy(stream, g->stage + (size_t)r * bytes,
+                                  (const char *)in + (size_t)(r * count + at) * element, bytes));
+        tr_job job = {.run = run_reduce_scatter,
+                      .object = g->rounds,
+                      .out = g->stage,
+                      .count = part,
+                      .dtype = dtype,
+                      .op = op};
+        TR_TRY(tr_world_enqueue(group->world, stream, &job));
+        TR_TRY(tr_stream_copy(stream, (char *)out + (size_t)at * element, g->stage, bytes));
+    }
+    return TR_OK;
+}
+
+static tr_status run_all_gather(const tr_job *job) {
+    return tr_group_run_all_gather(job->object, job->in, job->out, job->bytes);
+}
+
+static tr_status staged_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
+                                   int64_t count, tr_dtype dtype) {
+    staged_group *g = self_of(group);
+    int64_t total = count * (int64_t)tr_dtype_size(dtype);
+    int64_t piece = (int64_t)(g->bytes / (size_t)group->n);
+    for (int64_t at = 0; at < total; at += piece) {
+        size_t bytes = (size_t)smaller(piece, total - at);
+        unsigned char *mine = g->stage + (size_t)group->rank * bytes;
+        tr_job job = {.run = run_all_gather,
+                      .object = g->rounds,
+                      .in = mine,
+                      .out = g->stage,
+                      .bytes = bytes};
+        TR_TRY(tr_stream_copy(stream, mine, (const char *)in + at, bytes));
+        TR_TRY(tr_world_enqueue(group->world, stream, &job));
+        for (int r = 0; r < group->n; r++)
+            TR_TRY(tr_stream_copy(stream, (char *)out + r * total + at,
+                                  g->stage + (size_t)r * bytes, bytes));
+    }
+    return TR_OK;
+}
+
+static tr_status run_broadcast(const tr_job *job) {
+    return tr_group_run_broadcast(job->object, job->root, job->out, job->bytes);
+}
+
+static tr_status staged_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
+                                  size_t bytes) {
+    staged_group *g = self_of(group);
+    for (size_t at = 0; at < bytes; at += g->bytes) {
+        size_t part = bytes - at < g->bytes ? bytes - at : g->bytes;
+        tr_job job = {.run = run_broadcast,
+                      .object = g->rounds,
+                      .out = g->stage,
+                      .bytes = part,
+                      .root = root};
+        if (root == group->rank)
+            TR_TRY(tr_stream_copy(stream, g->stage, (char *)buffer + at, part));
+        TR_TRY(tr_world_enqueue(group->world, stream, &job));
+        if (root != group->rank)
+            TR_TRY(tr_stream_copy(stream, (char *)buffer + at, g->stage, part));
+    }
+    return TR_OK;
+}
+
+static void release(staged_group *g) {
+    tr_host_group_close(g->rounds);
+    tr_device_staging_free(g->device, g->stage);
+    free(g);
+}
+
+static void staged_close(tr_group *group) {
+    staged_group *g = self_of(group);
+    /* After a failure collectives may still be queued. */
+    (void)tr_stream_sync(tr_device_compute(g->device));
+    release(g);
+}
+
+static const tr_group_ops staged_ops = {.all_reduce = staged_all_reduce,
+                                        .reduce_scatter = staged_reduce_scatter,
+                                        .all_gather = staged_all_gather,
+                                        .broadcast = staged_broadcast,
+                                        .close = staged_close};
+
+tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out) {
+    tr_status status = TR_OK;
+    staged_group *g;
+    TR_TRY(tr_calloc(1, sizeof *g, &g));
+    g->base.ops = &staged_ops;
+    g->device = desc->device;
+    size_t least = LEAST_BYTES + (size_t)desc->n * TR_ALIGN;
+    g->bytes = tr_align_up(desc->max_bytes > least ? desc->max_bytes : least);
+    TR_TRY_OUT(tr_host_group_open(desc->world, desc->ranks, desc->n, desc->id,
+                                  TR_TAG_GROUP + desc->id, g->bytes, &g->rounds));
+    TR_TRY_OUT(tr_device_staging_alloc(desc->device, g->bytes, (void **)&g->stage));
+    *out = &g->base;
+    return TR_OK;
+out:
+    release(g);
+    return status;
+}
