@@ -4,8 +4,8 @@
  * its best step by kind of instruction.
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
- *               precision=fp32|bf16 pp=1 schedule=1f1b threads=1 steps=7 report=0
- * Ranks: mpirun -q --bind-to none -n PP bench_train ... pp=PP. */
+ *               precision=fp32|bf16 pp=1 schedule=1f1b threads=1 steps=7 report=0 device=cpu
+ * deterministic=1 Ranks: mpirun -q --bind-to none -n PP bench_train ... pp=PP. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "layers/model.h"
@@ -21,7 +21,8 @@ enum { WARM_UP = 2, MAX_STEPS = 1 << 20 };
 
 typedef struct options {
     int64_t layers, width, heads, context, vocab, batch, micro_batch, pp, threads, steps, report;
-    const char *precision, *schedule;
+    int64_t deterministic;
+    const char *precision, *schedule, *device;
 } options;
 
 /* Seconds of the instructions of one step, by kind. */
@@ -60,6 +61,8 @@ static tr_status parse(options *o, int argc, char **argv) {
         {"report", &o->report, NULL},
         {"precision", NULL, &o->precision},
         {"schedule", NULL, &o->schedule},
+        {"deterministic", &o->deterministic, NULL},
+        {"device", NULL, &o->device},
     };
     for (int i = 1; i < argc; i++) {
         const char *value = strchr(argv[i], '=');
@@ -182,7 +185,9 @@ static tr_status run(bench *b, tr_world *world) {
     TR_TRY_OUT(
         tr_mesh_make((int)o->pp, 1, 1, tr_world_rank(world), tr_world_size(world), &desc.mesh));
     TR_TRY_OUT(tr_device_open(
-        "cpu", &(tr_device_options){.threads = (int)o->threads, .deterministic = true}, &device));
+        o->device,
+        &(tr_device_options){.threads = (int)o->threads, .deterministic = o->deterministic != 0},
+        &device));
     desc.device = device;
     tr_schedule_request request = {.name = o->schedule,
                                    .ranks = (int)o->pp,
@@ -211,6 +216,8 @@ int main(int argc, char **argv) {
                      .pp = 1,
                      .threads = 1,
                      .steps = 7,
+                     .deterministic = 1,
+                     .device = "cpu",
                      .precision = "fp32",
                      .schedule = "1f1b"}};
     tr_world *world = NULL;

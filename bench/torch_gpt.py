@@ -17,6 +17,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 for key, value in dict(layers=6, width=384, heads=6, vocab=256, context=256, batch=8, threads=1, steps=7).items():
     parser.add_argument("--" + key, type=int, default=value)
 parser.add_argument("--mode", default="fp32", choices=["fp32", "autocast", "bf16"])
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
 torch.set_num_threads(args.threads)
 torch.manual_seed(0)
@@ -58,20 +60,25 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, args.vocab).float(), labels.view(-1))
 
 
-model = GPT().bfloat16() if args.mode == "bf16" else GPT()
+model = GPT().to(args.device)
+if args.mode == "bf16":
+    model = model.bfloat16()
+forward = torch.compile(model) if args.compile else model
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
-tokens, labels = (torch.randint(0, args.vocab, (args.batch, args.context)) for _ in range(2))
+tokens, labels = (torch.randint(0, args.vocab, (args.batch, args.context), device=args.device) for _ in range(2))
 seconds = []
 for _ in range(args.steps + 2):
     start = time.perf_counter()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.mode == "autocast"):
-        loss = model(tokens, labels)
+    with torch.autocast(args.device.split(":")[0], dtype=torch.bfloat16, enabled=args.mode == "autocast"):
+        loss = forward(tokens, labels)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    if args.device != "cpu":
+        torch.cuda.synchronize()
     seconds.append(time.perf_counter() - start)
 best, median = min(seconds[2:]), statistics.median(seconds[2:])
 n_matmul = 12 * args.layers * args.width**2 + args.vocab * args.width
 flops = args.batch * args.context * (6 * n_matmul + 6 * args.layers * args.context * args.width)
 print(f"step best {best * 1e3:.1f} ms median {median * 1e3:.1f} ms; {args.batch * args.context / best:.0f} tok/s "
-      f"{flops / best * 1e-9:.1f} GFLOP/s (best); loss {loss.item():.4f}; torch {torch.__version__} {args.mode}")
+      f"{flops / best * 1e-9:.1f} GFLOP/s (best); loss {loss.item():.4f}; torch {torch.__version__} {args.mode}{' compiled' if args.compile else ''}")

@@ -127,3 +127,7 @@ tr_status tr_event_sync(tr_event *event) {
 bool tr_event_reached(tr_event *event) {
     return event->device->ops->event_reached(event);
 }
+
+void tr_device_mark(const tr_device *device, const char *name) {
+    if (device->ops->mark) device->ops->mark(name);
+}

@@ -78,3 +78,7 @@ tr_status tr_event_record(tr_event *event, tr_stream *stream);
 tr_status tr_stream_wait(tr_stream *stream, tr_event *event);
 tr_status tr_event_sync(tr_event *event);
 bool tr_event_reached(tr_event *event);
+
+/* For profilers: the caller begins what `name` says, or with NULL ends what it began last. Costs
+ * nothing worth a name without a profiler. */
+void tr_device_mark(const tr_device *device, const char *name);

@@ -30,6 +30,7 @@ struct tr_device_ops {
     tr_status (*event_record)(tr_event *event, tr_stream *stream);
     tr_status (*event_sync)(tr_event *event);
     bool (*event_reached)(tr_event *event);
+    void (*mark)(const char *name); /* may be NULL */
     tr_op_prepare_fn prepare[TR_OP_COUNT];
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* --- links ------------------------------------------------------------------------------------ */
@@ -75,11 +76,13 @@ typedef struct run_op {
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
     void *at;            /* RECV, SEND */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
+    char name[48];       /* for profilers */
 } run_op;
 
 struct tr_runner {
     const tr_program *program;
     tr_run_hooks hooks;
+    const tr_device *device;
     tr_stream *stream;
     run_op *op;       /* [program->count] */
     int64_t *ticket;  /* [program->count] */
@@ -125,6 +128,21 @@ static tr_status resolve_transfer(tr_runner *runner, const tr_runner_options *op
     return TR_OK;
 }
 
+/* "F stage 0 mb 3". */
+static void name_op(run_op *op) {
+    static const char *const kind[TR_INSTR_KINDS] = {[TR_INSTR_F] = "F",
+                                                     [TR_INSTR_I] = "I",
+                                                     [TR_INSTR_W] = "W",
+                                                     [TR_INSTR_B] = "B",
+                                                     [TR_INSTR_RECV] = "recv",
+                                                     [TR_INSTR_SEND] = "send",
+                                                     [TR_INSTR_WAIT_SENT] = "wait",
+                                                     [TR_INSTR_REDUCE] = "reduce",
+                                                     [TR_INSTR_FINISH] = "finish"};
+    (void)snprintf(op->name, sizeof op->name, "%s stage %d mb %d", kind[op->kind], op->instr->stage,
+                   op->instr->micro_batch);
+}
+
 tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     tr_status status = TR_OK;
     const tr_program *program = options->program;
@@ -132,6 +150,7 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     TR_TRY(tr_calloc(1, sizeof *runner, &runner));
     runner->program = program;
     runner->hooks = options->hooks;
+    runner->device = options->device;
     runner->stream = tr_device_compute(options->device);
     size_t count = (size_t)program->count;
     TR_TRY_OUT(tr_calloc(count, sizeof *runner->op, &runner->op));
@@ -142,6 +161,7 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
         run_op *op = &runner->op[k];
         op->instr = &program->instr[k];
         op->kind = op->instr->kind;
+        name_op(op);
         switch (op->kind) {
         case TR_INSTR_RECV:
         case TR_INSTR_SEND:
@@ -193,7 +213,10 @@ tr_status tr_runner_step(tr_runner *runner) {
     for (int k = 0; k < runner->program->count; k++) {
         const run_op *op = &runner->op[k];
         if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
-        TR_TRY(run(runner, op));
+        tr_device_mark(runner->device, op->name);
+        tr_status status = run(runner, op);
+        tr_device_mark(runner->device, NULL);
+        TR_TRY(status);
         if (hooks->observe) hooks->observe(hooks->context, op->instr, false);
     }
     return TR_OK;

@@ -61,6 +61,17 @@ trireme_run_test(h5tools)
 # What would be wrong on a GPU.
 trireme_run_test(guarded)
 
+# The bundle, unpacked elsewhere.
+trireme_run_test(bundle)
+
+# What needs a GPU: the checks of tests/gpu.sh, one test each; skipped without one.
+foreach(check IN ITEMS device operators memcheck racecheck fits across sample curves_fp32
+    curves_bf16 placements equivalence_fp32 equivalence_bf16)
+  add_test(NAME gpu.${check} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu.sh ${check})
+  set_tests_properties(gpu.${check} PROPERTIES LABELS gpu TIMEOUT 480 PROCESSORS 2
+    SKIP_RETURN_CODE 77 ENVIRONMENT TRIREME_BUILD=${CMAKE_BINARY_DIR})
+endforeach()
+
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)

@@ -47,6 +47,9 @@ tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, i
         if (tr_cuda_ != TR_OK) return tr_cuda_;                                                    \
     } while (0)
 
+/* A range of NVTX: begins with its name, ends with NULL. */
+void tr_cuda_mark(const char *name);
+
 static inline cudaStream_t tr_cuda_stream_of(tr_stream *stream) {
     return ((tr_cuda_stream *)stream)->handle;
 }

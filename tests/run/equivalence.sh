@@ -7,29 +7,46 @@
 #   step 1 (adam_m, clipping off) norm-wise within 1e-5
 #
 # usage: equivalence.sh TRIREME SCRATCH PRECISION     (ckpt_compare stands beside the tests' programs)
+# TRIREME_TEST_DEVICE: where the ranks compute (cpu); TRIREME_TEST_SIZES: width, heads and context of the
+# model; TRIREME_TEST_JOBS: runs at a time (1).
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
+device=${TRIREME_TEST_DEVICE:-cpu} sizes=${TRIREME_TEST_SIZES:-width: 32, heads: 4, context: 32}
 here=$(cd "$(dirname "$0")" && pwd)
 compare=$(dirname "$scratch")/ckpt_compare
 rm -rf "$scratch" && mkdir -p "$scratch"
 cat >"$scratch/base.yaml" <<Y
-model: {layers: 4, width: 32, heads: 4, context: 32, dropout: 0.1}
+model: {layers: 4, $sizes, dropout: 0.1}
 data: {path: $here/../data/devil.txt}
 train: {steps: 20, batch: 12, micro_batch: 1, seed: 7, precision: $precision, threads: 1, validate_every: 10, validate_batches: 1}
 optim: {lr: 0.003, warmup: 4, clip: 0}
 checkpoint: {every: 20, keep: 2}
 log: {every: 20}
+device: {name: $device}
 Y
 failures=0
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
 field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$1/metrics.jsonl"; } # RUN KEY: one value a step
 
-run() { # NAME PP TP DP SCHEDULE [STEPS]
+run() { # NAME PP TP DP SCHEDULE [STEPS]: in the background once there is a place
   local n=$(($2 * $3 * $4)) launch=()
   [ $n -gt 1 ] && launch=(run -n $n)
+  while [ "$(jobs -pr | wc -l)" -ge "${TRIREME_TEST_JOBS:-1}" ]; do wait -n || true; done
   "$trireme" "${launch[@]}" train "$scratch/base.yaml" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
     parallel.schedule="$5" log.dir="$scratch/$1" ${6:+train.steps=$6 checkpoint.every=$6} >"$scratch/$1.out" 2>&1 ||
-    { fail "$1 ended with $?"; tail -5 "$scratch/$1.out"; }
+    { echo $? >"$scratch/$1.failed"; } &
+}
+
+layouts() { # COMMAND ARGUMENT...: for each layout, with its name, degrees and schedule
+  local tp dp pp schedule
+  for tp in 1 2; do
+    for dp in 1 2 3; do
+      for pp in 1 2 4; do
+        [ $((pp * tp * dp)) -le 8 ] || continue
+        for schedule in gpipe 1f1b; do "$@" "pp$pp-tp$tp-dp$dp-$schedule" $pp $tp $dp $schedule; done
+      done
+    done
+  done
 }
 
 same_bits() { # NAME REFERENCE
@@ -46,26 +63,27 @@ near() { # NAME REFERENCE: losses within the tolerances
          END { exit bad || NR != 20 }' || fail "$1 and $2: losses too far apart"
 }
 
-layouts=0
-for tp in 1 2; do
-  for dp in 1 2 3; do
-    reference=""
-    for pp in 1 2 4; do
-      [ $((pp * tp * dp)) -le 8 ] || continue
-      for schedule in gpipe 1f1b; do
-        name=pp$pp-tp$tp-dp$dp-$schedule
-        run "$name" $pp $tp $dp $schedule
-        layouts=$((layouts + 1))
-        if [ -n "$reference" ]; then same_bits "$name" "$reference"; else reference=$name; fi
-      done
-    done
-    if [ "$precision" = fp32 ]; then
-      near "$reference" pp1-tp1-dp1-gpipe
-      run "first-tp$tp-dp$dp" 1 $tp $dp gpipe 1
-      "$compare" gradients "$scratch/first-tp1-dp1/ckpt/step-00000001" \
-        "$scratch/first-tp$tp-dp$dp/ckpt/step-00000001" 1e-5 || fail "gradients of tp $tp dp $dp"
-    fi
-  done
+count=0
+judge() { # NAME PP TP DP SCHEDULE
+  count=$((count + 1))
+  local reference=pp1-tp$3-dp$4-gpipe first=first-tp$3-dp$4
+  [ "$1" = "$reference" ] || { same_bits "$1" "$reference"; return; }
+  [ "$precision" = fp32 ] || return 0
+  near "$reference" pp1-tp1-dp1-gpipe
+  "$compare" gradients "$scratch/first-tp1-dp1/ckpt/step-00000001" \
+    "$scratch/$first/ckpt/step-00000001" 1e-5 || fail "gradients of tp $3 dp $4"
+}
+
+layouts run
+if [ "$precision" = fp32 ]; then
+  for tp in 1 2; do for dp in 1 2 3; do run "first-tp$tp-dp$dp" 1 $tp $dp gpipe 1; done; done
+fi
+wait
+for failed in "$scratch"/*.failed; do
+  [ -e "$failed" ] || continue
+  fail "$(basename "$failed" .failed) ended with $(cat "$failed")"
+  tail -5 "${failed%.failed}.out"
 done
-echo "$layouts runs, $failures failures"
+layouts judge
+echo "$count runs, $failures failures"
 [ $failures -eq 0 ]

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# The bundle runs where it is unpacked and moved to: every library that is not glibc's or CUDA's comes
+# from inside it, and so does Open MPI; without CUDA's libraries it says which are missing.
+# usage: bundle.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+here=$(cd "$(dirname "$0")/../.." && pwd)
+# The most that a tarball may have.
+most=$((60 << 20))
+
+bash "$here/tools/bundle.sh" "$scratch/t.tar.gz" "$(dirname "$trireme")" >"$scratch/made" 2>&1 || {
+    fail "no bundle: $(tail -n 1 "$scratch/made")"
+    finish
+}
+(($(stat -c %s "$scratch/t.tar.gz") <= most)) || fail "the bundle is too large"
+mkdir "$scratch/first"
+tar -C "$scratch/first" -xf "$scratch/t.tar.gz"
+mkdir "$scratch/a place of its own"
+mv "$scratch/first/trireme" "$scratch/a place of its own/moved"
+bundle="$scratch/a place of its own/moved"
+
+# alone COMMAND...: without anything of the caller's environment.
+alone() { env -i HOME="$scratch" PATH=/usr/bin:/bin TERM=dumb timeout 60 "$@"; }
+
+# Of every program and plugin: what the dynamic linker finds outside, but glibc and CUDA.
+# shellcheck disable=SC2016 # expanded by the inner shell
+alone bash -c 'source "$1/env.sh"; find "$1" -type f \( -perm -u+x -o -name "*.so*" \) ! -name "*.sh" ! -name "*.py" \
+    -exec sh -c '\''for f; do ldd "$f" 2>/dev/null; done'\'' sh {} +' sh "$bundle" >"$scratch/ldd" 2>&1
+grep -q "=> $bundle/lib/libhdf5" "$scratch/ldd" || fail "HDF5 is not in the bundle"
+grep -q "=> $bundle/lib/libmpi\." "$scratch/ldd" || fail "Open MPI is not in the bundle"
+outside=$(awk '$2 == "=>"' "$scratch/ldd" | grep -vF "=> $bundle/" | awk '{ print $1 }' | sort -u |
+    grep -vE '^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|resolv|util)\.so|lib(cudnn|cublas|cublasLt|nccl|cuda|cudart)\.so)' || true)
+[[ -z $outside ]] || fail "not in the bundle: $outside"
+
+# Two ranks under the bundle's own mpirun, one rank alone, and a sample.
+cat >"$scratch/x.yaml" <<Y
+model: {layers: 2, width: 32, heads: 4, context: 32}
+data: {path: $bundle/tests/data/devil.txt}
+train: {steps: 4, batch: 4, micro_batch: 1, threads: 1, validate_every: 0}
+log: {dir: $scratch/pair}
+Y
+alone "$bundle/trireme" run -n 2 train "$scratch/x.yaml" parallel.pp=2 >"$scratch/pair.out" 2>&1 ||
+    fail "two ranks ended with $?: $(tail -n 3 "$scratch/pair.out")"
+# shellcheck disable=SC2016
+alone bash -c 'source "$1/env.sh"; command -v mpirun; export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    OMPI_MCA_rmaps_base_oversubscribe=1; mpirun -q --bind-to none -n 2 trireme train "$2" parallel.dp=2 log.dir="$3"' \
+    sh "$bundle" "$scratch/x.yaml" "$scratch/plain" >"$scratch/plain.out" 2>&1 ||
+    fail "plain mpirun ended with $?: $(tail -n 3 "$scratch/plain.out")"
+[[ $(head -n 1 "$scratch/plain.out") == "$bundle/openmpi/bin/mpirun" ]] || fail "mpirun is not the bundle's"
+# What really was loaded, plugins included.
+alone env LD_DEBUG=libs LD_DEBUG_OUTPUT="$scratch/loaded" "$bundle/trireme" run -n 2 train "$scratch/x.yaml" \
+    parallel.pp=2 log.dir="$scratch/again" >"$scratch/again.out" 2>&1 || fail "two ranks ended with $?"
+outside=$(cat "$scratch"/loaded.* | sed -n 's|.*calling init: \(/.*\)|\1|p' | sort -u | grep -vF "$bundle/" |
+    grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|tinfo|nss_[a-z]*|selinux|pcre2-8|cudnn[a-z_]*|cublasLt|cublas|nccl|cuda|cudart)\.so[.0-9]*)$' |
+    grep -E 'mpi|open-|pmix|hwloc|event|hdf5|dnnl|gomp|yaml|cjson|xxhash|stdc' || true)
+[[ -z $outside ]] || fail "loaded from outside: $outside"
+alone "$bundle/trireme" sample "$scratch/pair" -n 20 >"$scratch/sample" 2>&1 || fail "no sample"
+
+# CUDA in Python's packages is looked for; found nowhere, one sentence says so.
+mkdir -p "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib"
+# shellcheck disable=SC2016
+alone env VIRTUAL_ENV="$scratch/venv" bash -c 'source "$1/env.sh"; trireme_cuda_folders
+    trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda' sh "$bundle" >"$scratch/folders" 2>"$scratch/missing" || true
+grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
+grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
+
+# The tests of GPUs from there.
+code=0
+alone bash "$bundle/tests/gpu.sh" >"$scratch/gpu.out" 2>&1 || code=$?
+[[ $code == 0 || $code == 77 ]] || fail "tests/gpu.sh ended with $code: $(tail -n 3 "$scratch/gpu.out")"
+finish
