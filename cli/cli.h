@@ -41,10 +41,6 @@ void cli_report(cli_context *cli);
 /* Cores that this process may use: a container or a launcher may have left it fewer than there are.
  */
 int cli_usable_cores(void);
-/* Threads of a rank when train.threads is `asked`: 0 means that the ranks of a host share the cores
- * it gives them. The number is made explicit before the run's config is recorded: at another number
- * sums may have other bits. */
-int64_t cli_rank_threads(int64_t asked, int host_ranks);
 
 int cli_help(cli_context *cli, int argc, char **argv);
 int cli_ckpt(cli_context *cli, int argc, char **argv);

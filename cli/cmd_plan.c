@@ -170,10 +170,10 @@ int cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY(tr_config_check(&config, 0));
     /* Scratch depends on the threads that the operators are prepared for. */
     int64_t ranks = config.parallel.pp * config.parallel.tp * config.parallel.dp;
-    tr_device_options options = {
-        .threads =
-            (int)cli_rank_threads(config.train.threads, ranks < INT16_MAX ? (int)ranks : INT16_MAX),
-        .deterministic = config.train.deterministic};
+    int64_t threads = config.train.threads, cores = cli_usable_cores();
+    if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
+    tr_device_options options = {.threads = (int)threads,
+                                 .deterministic = config.train.deterministic};
     TR_TRY_OUT(tr_device_open(config.device.name, &options, &device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan);

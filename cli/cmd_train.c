@@ -51,8 +51,8 @@ static tr_status train(cli_context *cli, tr_world *world, int argc, char **argv,
     tr_status status = tr_world_agree(world, parse(argc, argv, r));
     if (status == TR_OK)
         status = tr_world_agree(world, tr_config_load(r->config, r->overrides, r->count, &config));
-    if (status == TR_OK)
-        config.train.threads = cli_rank_threads(config.train.threads, tr_world_host_ranks(world));
+    /* Explicit before the run's config is recorded: at another number sums may have other bits. */
+    if (status == TR_OK && config.train.threads == 0) config.train.threads = tr_world_cores(world);
     if (status == TR_OK) status = tr_life_begin(world, config.parallel.deadline, &life);
     if (status == TR_OK) {
         tr_train_options options = {.resume = r->resume,

@@ -9,9 +9,3 @@ int cli_usable_cores(void) {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
 }
-
-int64_t cli_rank_threads(int64_t asked, int host_ranks) {
-    int cores = cli_usable_cores();
-    if (asked > 0) return asked;
-    return cores > host_ranks ? cores / host_ranks : 1;
-}

@@ -30,9 +30,11 @@ typedef struct tr_wait_hook {
 /* --- worlds ----------------------------------------------------------------------------------- */
 
 /* Joins MPI (MPI_Init_thread when it has not been called; needs MPI_THREAD_SERIALIZED) and starts
- * the progress engine. One world per process. A process that no launcher started is a world of one
- * without MPI. TR_ERR_DEVICE when Slurm's or torchrun's variables announce several ranks but MPI
- * has one: the message holds the right command. */
+ * the progress engine. One world per process. Where a host has a CPU for every rank, ranks that may
+ * use the same ones divide them, and this thread keeps to its part, as do those it starts later. A
+ * process that no launcher started is a world of one without MPI. TR_ERR_DEVICE when Slurm's or
+ * torchrun's variables announce several ranks but MPI has one: the message holds the right command.
+ */
 tr_status tr_world_open_mpi(tr_world **out);
 /* n worlds for n threads of this process in out[0..n). Nothing is buffered: a send completes only
  * when its receive is posted (rendezvous), as the deadlock proof assumes. */
@@ -60,6 +62,9 @@ int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);
 /* Ranks on this rank's host, itself included: they share its cores and memory. */
 int tr_world_host_ranks(const tr_world *world);
+/* Cores that this rank has for its threads, at least 1: those that it may use, divided by the ranks
+ * of its host that may use the same ones. The same for all of these. */
+int tr_world_cores(const tr_world *world);
 void tr_world_set_hook(tr_world *world, const tr_wait_hook *hook);
 /* Tests and benchmarks: every channel message becomes visible to its receiver no earlier than
  * delay(context, bytes) seconds after it was sent; called on the sender. NULL: no delay. */

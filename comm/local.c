@@ -2,6 +2,7 @@
  * posted and the messages that came before their receive: nothing is buffered. One mutex guards all
  * mailboxes: this transport is for tests and sanitizers, its speed is not. */
 #include "base/memory.h"
+#include "comm/cores.h"
 #include "comm/transport.h"
 
 #include <errno.h>
@@ -229,11 +230,17 @@ tr_status tr_transport_open_local(int n, tr_transport **out) {
     }
     pthread_condattr_destroy(&attributes);
     tr_status status = TR_OK;
+    tr_cores usable;
+    tr_cores_usable(&usable);
     for (; h->open < n; h->open++) {
         tr_transport_local *t;
         TR_TRY_OUT(tr_calloc(1, sizeof *t, &t));
-        t->base = (tr_transport){
-            .ops = &ops, .rank = h->open, .size = n, .host_ranks = n, .tag_limit = 1 << 30};
+        t->base = (tr_transport){.ops = &ops,
+                                 .rank = h->open,
+                                 .size = n,
+                                 .host_ranks = n,
+                                 .cores = usable.count > n ? usable.count / n : 1,
+                                 .tag_limit = 1 << 30};
         t->hub = h;
         out[h->open] = &t->base;
     }

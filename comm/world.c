@@ -181,6 +181,10 @@ int tr_world_host_ranks(const tr_world *world) {
     return world->host_ranks;
 }
 
+int tr_world_cores(const tr_world *world) {
+    return world->transport->cores;
+}
+
 int tr_world_size(const tr_world *world) {
     return world->size;
 }

@@ -1,16 +1,37 @@
 /* comm/ over MPI: the checks of tests/comm_checks.h as one rank of mpirun.
  * usage: comm [DEVICE] */
+#include "comm/cores.h"
 #include "tests/comm_checks.h"
 #include "tests/unit/support/seed.h"
 
+/* The ranks were started alike, on one host: where each can have a CPU, their CPUs are disjoint. */
+static bool cores_are_divided(tr_world *world, int before) {
+    int ranks = tr_world_size(world), due = before > ranks ? before / ranks : 1;
+    tr_cores mine, *all = calloc((size_t)ranks, sizeof *all);
+    tr_cores_usable(&mine);
+    CHECK(all);
+    CHECK_OK(tr_world_gather_all(world, &mine, all, sizeof mine));
+    CHECK(tr_world_cores(world) == due);
+    int users[TR_CORES_MAX] = {0}, most = before >= ranks ? 1 : ranks;
+    for (int r = 0; r < ranks; r++) {
+        CHECK(all[r].count >= due);
+        for (int i = 0; i < all[r].count; i++) CHECK(++users[all[r].cpu[i]] <= most);
+    }
+    free(all);
+    return true;
+}
+
 int main(int argc, char **argv) {
     tr_world *world;
+    tr_cores before;
+    tr_cores_usable(&before);
     if (tr_world_open_mpi(&world) != TR_OK) {
         fprintf(stderr, "%s\n", tr_error_message());
         return 1;
     }
     uint32_t seed = (uint32_t)tr_test_seed(1);
-    bool good = comm_checks_on(world, argc > 1 ? argv[1] : "ref", seed) &&
+    bool good = cores_are_divided(world, before.count) &&
+                comm_checks_on(world, argc > 1 ? argv[1] : "ref", seed) &&
                 (argc > 1 || comm_checks_last(world, "ref", seed));
     if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */
     tr_world_close(world);
