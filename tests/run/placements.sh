@@ -66,17 +66,21 @@ run zb1p 2 parallel.schedule="$samples/zb1p_2rank_2stagep_compute.csv"
 same_bits zb1p one-fp32
 run zb1p-comms 2 parallel.schedule="$samples/zb1p_2rank_2stagep_comms.csv"
 same_bits zb1p-comms one-fp32
-run colocated 1 parallel.schedule="$scratch/one.csv"
-same_bits colocated one-fp32
+for precision in fp32 bf16; do
+  run colocated-$precision 1 train.precision=$precision parallel.schedule="$scratch/one.csv"
+  same_bits colocated-$precision one-$precision
+done
 run dualpipev-file 4 parallel.schedule="$samples/dualpipev_4rank_10mb.csv" train.batch=10
 run ten 1 train.batch=10
 same_bits dualpipev-file ten
 # Every generator, with the stages that it is made with; loops with two and, on two ranks, four.
 names=$("$trireme" help parallel.schedule | sed -n 's/^ *takes *one of \(.*\), or a path.*/\1/p' | tr -d ,)
-[ "$(wc -w <<<"$names")" -ge 8 ] || fail "schedules: $names"
-for name in $names; do
-  run "$name" 2 parallel.schedule="$name"
-  same_bits "$name" one-fp32
+[ "$(wc -w <<<"$names")" = 15 ] || fail "schedules: $names"
+for precision in fp32 bf16; do
+  for name in $names; do
+    run "$name-$precision" 2 train.precision=$precision parallel.schedule="$name"
+    same_bits "$name-$precision" one-$precision
+  done
 done
 run interleaved-2 4 parallel.schedule=interleaved parallel.virtual=2
 same_bits interleaved-2 one-fp32
