@@ -38,6 +38,7 @@ typedef struct search {
     tr_schedule_request request;
     candidate *candidate;
     int candidates;
+    double *costs; /* of the shapes' stages and ranks */
     double best;
     double bound;
     int *order; /* for the largest shape */
@@ -57,22 +58,57 @@ static double way(const tr_auto_shape *s, int from) {
     return sum;
 }
 
+/* The shape's I, which sends only when W has ended too where `whole`. */
+static double input_of(const tr_auto_shape *s, int stage, bool whole) {
+    return s->cost[TR_ACTION_I][stage] + (whole ? s->cost[TR_ACTION_W][stage] : 0);
+}
+
 /* A rank idles until its first F; and until its first I but for the F that `cap` holds. */
-static double bound_of(const tr_auto_shape *s, double cap) {
-    double idle = 0;
+static double bound_of(const tr_auto_shape *s, double cap, bool whole) {
+    double bound = 0, down = way(s, 0), before = 0;
+    const double *f = s->cost[TR_ACTION_F];
     int64_t pairs = (int64_t)s->chunks * s->micro_batches;
     double slots = floor(cap * s->chunks / s->mb * (1 + 1e-12));
     if (slots > (double)pairs) slots = (double)pairs;
-    double down = s->stages * s->f + way(s, 0);
-    for (int r = 0; r < s->ranks; r++) {
+    for (int k = 0; k < s->stages; k++) down += f[k];
+    for (int r = 0; r < s->ranks; r++) { /* its first stage is stage r */
         int stage = tr_auto_stage(s, r, s->chunks - 1);
-        double input = down + (s->stages - 1 - stage) * s->i + way(s, stage);
-        idle = fmax(idle, fmax(r * (s->f + s->c), input - slots * s->f));
+        double input = down + way(s, stage), longest = 0;
+        for (int k = s->stages - 1; k > stage; k--) input += input_of(s, k, whole);
+        for (int q = 0; q < s->chunks; q++) longest = fmax(longest, f[tr_auto_stage(s, r, q)]);
+        bound = fmax(bound, s->work[r] + fmax(before, input - slots * longest));
+        before += f[r] + s->c;
     }
-    return s->work + idle;
+    return bound;
 }
 
-static tr_status add_shape(search *x, int chunks, bool wave) {
+/* Costs of the stages, and work of the ranks, in x->costs at `at`. */
+static tr_status fill_costs(const search *x, tr_auto_shape *s, double *at) {
+    const tr_schedule_request *q = &x->request;
+    size_t stages = (size_t)s->stages;
+    double *cost[3] = {at, at + stages, at + 2 * stages}, *work = at + 3 * stages;
+    for (size_t k = 0; k < stages; k++) {
+        cost[TR_ACTION_F][k] = s->f;
+        cost[TR_ACTION_I][k] = s->i;
+        cost[TR_ACTION_W][k] = s->w;
+    }
+    if (q->stage_costs)
+        TR_TRY(q->stage_costs(q->context, s->stages, cost[TR_ACTION_F], cost[TR_ACTION_I],
+                              cost[TR_ACTION_W]));
+    for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++) {
+        s->cost[type] = cost[type];
+        for (int k = 0; k < s->stages; k++)
+            work[tr_auto_rank(s, k)] += s->micro_batches * cost[type][k];
+    }
+    if (!q->stage_costs) /* the sum itself, without its rounding */
+        for (int r = 0; r < s->ranks; r++)
+            work[r] = q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
+    s->work = work;
+    for (int r = 0; r < s->ranks; r++) s->most_work = fmax(s->most_work, work[r]);
+    return TR_OK;
+}
+
+static tr_status add_shape(search *x, int chunks, bool wave, double *costs) {
     const tr_schedule_request *q = &x->request;
     tr_auto_shape s = {.ranks = q->ranks,
                        .chunks = chunks,
@@ -85,9 +121,9 @@ static tr_status add_shape(search *x, int chunks, bool wave) {
                        .c = q->costs.c,
                        .mb = q->memory.mb,
                        .mw = q->memory.mw,
-                       .cap = q->memory.cap > 0 ? q->memory.cap * (1 + 1e-12) : INFINITY,
-                       .work = q->micro_batches * (q->costs.f + q->costs.i + q->costs.w)};
-    s.bound = bound_of(&s, s.cap);
+                       .cap = q->memory.cap > 0 ? q->memory.cap * (1 + 1e-12) : INFINITY};
+    TR_TRY(fill_costs(x, &s, costs));
+    s.bound = bound_of(&s, s.cap, false);
     candidate *c = &x->candidate[x->candidates++];
     *c = (candidate){.shape = s, .makespan = INFINITY, .recipe.idle = INFINITY};
     return tr_calloc((size_t)s.ranks * (size_t)tr_auto_row(&s), sizeof *c->order, &c->order);
@@ -100,21 +136,41 @@ static int compare(const void *a, const void *b) {
     return (x->shape.chunks > y->shape.chunks) - (x->shape.chunks < y->shape.chunks);
 }
 
+static int most_chunks(const tr_schedule_request *q) {
+    if (q->chunks) return q->chunks;
+    if (q->ranks == 1) return 1;
+    return q->most_chunks && q->most_chunks < MOST_CHUNKS ? q->most_chunks : MOST_CHUNKS;
+}
+
+/* No order of the request ends earlier, whatever its shape and memory. */
+static double bound_of_request(const search *x, int last) {
+    const tr_schedule_request *q = &x->request;
+    const tr_schedule_costs *c = &q->costs;
+    if (!q->stage_costs)
+        return q->micro_batches * (c->f + c->i + c->w) + (q->ranks - 1) * (c->f / last + c->c);
+    double least = INFINITY;
+    for (int n = 0; n < x->candidates; n++)
+        least = fmin(least, bound_of(&x->candidate[n].shape, INFINITY, false));
+    return least;
+}
+
 /* The shapes that the request allows, the most promising first. */
 static tr_status list_shapes(search *x) {
     const tr_schedule_request *q = &x->request;
-    int first = q->chunks ? q->chunks : 1, last = q->chunks ? q->chunks : MOST_CHUNKS;
-    if (!q->chunks && q->ranks == 1) last = 1;
-    TR_TRY(tr_calloc(2 * (size_t)(last - first + 1), sizeof *x->candidate, &x->candidate));
+    int last = most_chunks(q), first = q->chunks ? last : 1;
+    size_t shapes = 2 * (size_t)(last - first + 1), ranks = (size_t)q->ranks;
+    size_t costs = (3 * (size_t)last + 1) * ranks; /* of one shape, at most */
+    TR_TRY(tr_calloc(shapes, sizeof *x->candidate, &x->candidate));
+    TR_TRY(tr_calloc(shapes * costs, sizeof *x->costs, &x->costs));
     for (int v = first; v <= last; v++) {
-        TR_TRY(add_shape(x, v, false));
-        if (v > 1 && q->ranks > 1) TR_TRY(add_shape(x, v, true));
+        TR_TRY(add_shape(x, v, false, x->costs + (size_t)x->candidates * costs));
+        if (v > 1 && q->ranks > 1)
+            TR_TRY(add_shape(x, v, true, x->costs + (size_t)x->candidates * costs));
     }
     qsort(x->candidate, (size_t)x->candidates, sizeof *x->candidate, compare);
-    const tr_schedule_costs *c = &q->costs;
-    x->bound = q->micro_batches * (c->f + c->i + c->w) + (q->ranks - 1) * (c->f / last + c->c);
-    return tr_calloc((size_t)q->ranks * 3 * (size_t)last * (size_t)q->micro_batches,
-                     sizeof *x->order, &x->order);
+    x->bound = bound_of_request(x, last);
+    return tr_calloc(ranks * 3 * (size_t)last * (size_t)q->micro_batches, sizeof *x->order,
+                     &x->order);
 }
 
 static bool can_win(const search *x, const candidate *c) {
@@ -136,8 +192,8 @@ static bool take(search *x, candidate *c, double makespan, const char *from) {
 }
 
 static void note_recipe(candidate *c, const tr_auto_rule *rule, const char *follows) {
-    c->recipe =
-        (recipe){.rule = *rule, .follows = follows != NULL, .idle = c->makespan - c->shape.work};
+    c->recipe = (recipe){
+        .rule = *rule, .follows = follows != NULL, .idle = c->makespan - c->shape.most_work};
     if (follows) memcpy(c->recipe.schedule, follows, sizeof c->recipe.schedule);
 }
 
@@ -249,15 +305,14 @@ static tr_status try_schedule(search *x, const char *name, int chunks) {
  * micro-batches that a rank may hold, some send gradients when I and W have both ended. */
 static double bound_of_known(const tr_auto_shape *s, const char *name) {
     static const char *const whole[] = {"gpipe", "1f1b", "interleaved", "bfs", "1f1b-v"};
-    tr_auto_shape known = *s;
     int p = s->ranks;
+    bool waits = false;
     double most = INFINITY;
     if (strcmp(name, "v-half") == 0) most = (double)((p + 2) / 2);
     if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
     if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
-    for (size_t n = 0; n < sizeof whole / sizeof *whole; n++)
-        if (strcmp(name, whole[n]) == 0) known.i = s->i + s->w;
-    return bound_of(&known, fmin(s->cap, s->mb * most));
+    for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
+    return bound_of(s, fmin(s->cap, s->mb * most), waits);
 }
 
 /* Every known schedule that could be better than the best so far. */
@@ -266,7 +321,7 @@ static tr_status try_schedules(search *x) {
     int chunks;
     for (int g = 0; tr_generate_get(g, &name, &chunks); g++) {
         if (strcmp(name, "auto") == 0 || strcmp(name, "forward") == 0) continue;
-        for (int v = 1; v <= (x->request.chunks ? x->request.chunks : MOST_CHUNKS); v++) {
+        for (int v = 1; v <= most_chunks(&x->request); v++) {
             if ((chunks && v != chunks) || (x->request.chunks && v != x->request.chunks)) continue;
             bool promising = false;
             for (int n = 0; n < x->candidates; n++) {
@@ -429,6 +484,7 @@ static tr_status on_best(search *x, int64_t steps,
 static void close_search(search *x) {
     for (int n = 0; n < x->candidates; n++) free(x->candidate[n].order);
     free(x->candidate);
+    free(x->costs);
     free(x->order);
 }
 

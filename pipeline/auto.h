@@ -5,7 +5,8 @@
 
 typedef struct tr_auto_report {
     double makespan;
-    double bound;       /* m (F + I + W) + (p - 1) (F / v + c): no order ends before it */
+    double bound;       /* m (F + I + W) + (p - 1) (F / v + c): no order ends before it; the same
+                           with the costs of the stages, where they are given */
     double shape_bound; /* the same with the cap: the best that the chosen placement could do */
     double gap;         /* makespan / bound - 1 */
     int chunks;         /* stages a rank of the order */
@@ -14,7 +15,8 @@ typedef struct tr_auto_report {
 
 /* Searches for the order with the least makespan that respects request->memory.cap, as
  * tr_estimate_order measures both: never worse than an order of tr_schedule_make under the same
- * cap. request->chunks stages a rank, in a loop or a wave (a V for two); 0: the best of up to four.
+ * cap, at request->stage_costs too. request->chunks stages a rank, in a loop or a wave (a V for
+ * two); 0: the best of up to four, or most_chunks.
  * bound's v is the largest number of chunks that was allowed.
  *
  * Work is bounded by a number of evaluated actions, so the order depends on the request alone, on

@@ -12,10 +12,12 @@
 typedef struct tr_auto_shape {
     int ranks, chunks, stages, micro_batches;
     bool wave;
-    double f, i, w, c;  /* of one stage; latency between ranks */
-    double mb, mw, cap; /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
-    double work;        /* of a rank: m (F + I + W) */
-    double bound;       /* no order of this shape under the cap ends earlier */
+    double f, i, w, c;     /* of one stage, the mean; latency between ranks */
+    const double *cost[3]; /* F, I, W of every stage */
+    const double *work;    /* of every rank: the sum of its actions */
+    double most_work;      /* the largest of them */
+    double mb, mw, cap;    /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
+    double bound;          /* no order of this shape under the cap ends earlier */
 } tr_auto_shape;
 
 /* Actions are numbered: (type * stages + stage) * m + micro-batch; type F, I or W. */

@@ -80,7 +80,8 @@ static double run(improver *x, double limit) {
         left -= at - x->next[r];
         x->next[r] = at;
         if (now > makespan) makespan = now;
-        double rest = at < x->row ? s->work - x->busy[(size_t)r * (size_t)x->row + (size_t)at] : 0;
+        double rest =
+            at < x->row ? s->work[r] - x->busy[(size_t)r * (size_t)x->row + (size_t)at] : 0;
         if (now + rest > limit * (1 + 1e-12)) return INFINITY;
     }
     return left ? INFINITY : makespan;
@@ -321,15 +322,15 @@ static void fill_needs(improver *x) {
             int f = tr_auto_action(s, TR_ACTION_F, stage, k);
             int i = tr_auto_action(s, TR_ACTION_I, stage, k);
             int w = tr_auto_action(s, TR_ACTION_W, stage, k);
-            x->need[f] = (need){.duration = s->f,
+            x->need[f] = (need){.duration = s->cost[TR_ACTION_F][stage],
                                 .hop = stage ? tr_auto_hop(s, stage - 1) : 0,
                                 .input = stage ? f - m : -1,
                                 .wakes = last ? -1 : tr_auto_rank(s, stage + 1)};
-            x->need[i] = (need){.duration = s->i,
+            x->need[i] = (need){.duration = s->cost[TR_ACTION_I][stage],
                                 .hop = last ? 0 : tr_auto_hop(s, stage),
                                 .input = last ? -1 : i + m,
                                 .wakes = stage ? tr_auto_rank(s, stage - 1) : -1};
-            x->need[w] = (need){.duration = s->w, .input = -1, .wakes = -1};
+            x->need[w] = (need){.duration = s->cost[TR_ACTION_W][stage], .input = -1, .wakes = -1};
         }
     }
 }

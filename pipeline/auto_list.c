@@ -152,7 +152,7 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
     r->idle += t - r->now;
     if (type == TR_ACTION_F) {
         k = at->forward++;
-        r->now = t + s->f;
+        r->now = t + s->cost[TR_ACTION_F][stage];
         r->whole++;
         if (stage + 1 < s->stages) {
             double arrival = r->now + tr_auto_hop(s, stage);
@@ -163,7 +163,7 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
         }
     } else if (type == TR_ACTION_I) {
         k = at->input++;
-        r->now = t + s->i;
+        r->now = t + s->cost[TR_ACTION_I][stage];
         r->whole--;
         r->kept++;
         x->late[(size_t)rank * (size_t)(s->chunks * m) +
@@ -175,7 +175,7 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
         }
     } else {
         k = at->weight++;
-        r->now = t + s->w;
+        r->now = t + s->cost[TR_ACTION_W][stage];
         r->kept--;
         r->late_first++;
         r->late_count--;
@@ -299,7 +299,7 @@ static tr_status run_list(lister *x, double limit, double *makespan, int64_t *st
             step_after(x, rank, r->wake);
         else step(x, rank, r->wake);
         (*steps)++;
-        if (r->idle + s->work >= limit) goto out;
+        if (r->idle + s->work[rank] >= limit) goto out;
     }
     double end = 0;
     for (int r = 0; r < s->ranks; r++) {

@@ -2,6 +2,7 @@
  * generator, and an order that runs, whatever the request. TRIREME_LONG=1: more random requests. */
 #include "pipeline/auto.h"
 #include "pipeline/check.h"
+#include "pipeline/estimate.h"
 #include "pipeline/generate_impl.h"
 #include "pipeline/lower.h"
 #include "pipeline_cases.h"
@@ -185,6 +186,84 @@ static void test_never_worse_than_a_generator(void **state) {
     }
 }
 
+/* --- stages that differ ------------------------------------------------------------------------
+ */
+
+enum { MOST_STAGES = 32 };
+
+/* Costs of stages that differ: the first and the last are the longest. */
+static tr_status cost_stages(void *context, int stages, double *f, double *i, double *w) {
+    uint64_t seed = *(const uint64_t *)context + (uint64_t)stages;
+    for (int k = 0; k < stages; k++) {
+        double more = k == 0 || k + 1 == stages ? 1.5 : 1;
+        f[k] = more * (0.5 + draw_real(&seed)) / stages;
+        i[k] = more * (0.5 + draw_real(&seed)) / stages;
+        w[k] = more * draw_real(&seed) / stages;
+    }
+    return TR_OK;
+}
+
+static void evaluate(const tr_schedule_request *q, const tr_schedule *s, double *makespan,
+                     double *peak) {
+    double f[MOST_STAGES], i[MOST_STAGES], w[MOST_STAGES];
+    tr_stage_table table;
+    tr_estimate *e = NULL;
+    assert_int_equal(cost_stages(q->context, s->stages, f, i, w), TR_OK);
+    test_table_chain(s->stages, 0, 0, 0, &table);
+    for (int k = 0; k < s->stages; k++)
+        table.cost[k] = (tr_stage_cost){.f = f[k], .i = i[k], .w = w[k]};
+    tr_estimate_options options = {.table = &table, .costs = q->costs, .memory = q->memory};
+    if (tr_estimate_order(s, &options, &e) != TR_OK) fail_msg("%s", tr_error_message());
+    *makespan = e->makespan;
+    *peak = 0;
+    for (int r = 0; r < e->ranks; r++) *peak = fmax(*peak, e->peak[r]);
+    tr_estimate_destroy(e);
+    test_table_free(&table);
+}
+
+/* With costs stage by stage: as long as reported, not below the bound, under the cap, and no
+ * generator's order is faster there. */
+static void test_stages_that_differ(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= (getenv("TRIREME_LONG") ? 200 : 8); seed++) {
+        uint64_t random = seed;
+        tr_schedule_request q = {.ranks = 2 + (int)(draw(&random) % 5),
+                                 .micro_batches = 1 + (int)(draw(&random) % 12),
+                                 .costs = {1, 1, 0.5, 0.02},
+                                 .most_chunks = 1 + (int)(draw(&random) % 4),
+                                 .stage_costs = cost_stages,
+                                 .context = &seed};
+        q.memory = (tr_schedule_memory){.mb = 1, .mw = 0.6, .cap = q.ranks};
+        tr_auto_report report;
+        tr_schedule *s = NULL;
+        double makespan, peak;
+        if (tr_schedule_auto(&q, &report, &s) != TR_OK) fail_msg("%s", tr_error_message());
+        assert_true(s->stages <= q.most_chunks * q.ranks);
+        evaluate(&q, s, &makespan, &peak);
+        tr_schedule_destroy(s);
+        assert_true(fabs(makespan - report.makespan) < tolerance * makespan);
+        assert_true(peak <= q.ranks * (1 + tolerance));
+        assert_true(report.bound <= makespan * (1 + tolerance));
+        const char *name;
+        int chunks;
+        for (int g = 0; tr_generate_get(g, &name, &chunks); g++)
+            for (int v = 1; v <= q.most_chunks; v++) {
+                if (strcmp(name, "auto") == 0 || strcmp(name, "forward") == 0) continue;
+                if (chunks && v != chunks) continue;
+                tr_schedule_request known = q;
+                double other;
+                known.name = name;
+                known.chunks = v;
+                if (tr_schedule_make(&known, &s) != TR_OK) fail_msg("%s", tr_error_message());
+                evaluate(&q, s, &other, &peak);
+                tr_schedule_destroy(s);
+                if (peak <= q.ranks * (1 + tolerance) && other < makespan * (1 - tolerance))
+                    fail_msg("seed %d, p %d, m %d: %s of %d chunks takes %g, auto %g", (int)seed,
+                             q.ranks, q.micro_batches, name, v, other, makespan);
+            }
+    }
+}
+
 static void test_corners(void **state) {
     (void)state;
     static const int corners[][3] = {{1, 1, 0}, {1, 7, 0},  {1, 5, 3},  {4, 1, 0},  {5, 2, 2},
@@ -242,6 +321,7 @@ int main(void) {
         cmocka_unit_test(test_beats_published_orders),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_never_worse_than_a_generator),
+        cmocka_unit_test(test_stages_that_differ),
         cmocka_unit_test(test_corners),
         cmocka_unit_test(test_same_request_same_order),
         cmocka_unit_test(test_errors_say_what_is_wrong),
