@@ -2,6 +2,7 @@
  * drawn in the terminal, as SVG and as a trace. */
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
+#include "pipeline/auto.h"
 #include "pipeline/check.h"
 #include "pipeline/draw.h"
 
@@ -61,6 +62,24 @@ static tr_status close_output(const char *path, FILE *out, tr_status status) {
     return status;
 }
 
+/* How far the order that auto found is from the best that could be; beside the order itself, which
+ * may stand on stdout. */
+static tr_status search(const schedule_args *a, tr_schedule **out) {
+    tr_schedule_request request = a->schedule.request;
+    tr_auto_report report;
+    if (!request.ranks || !request.micro_batches)
+        return cli_schedule_open(&a->schedule, "auto", out);
+    request.name = "auto";
+    TR_TRY(tr_schedule_auto(&request, &report, out));
+    (void)fprintf(
+        a->output ? stdout : stderr,
+        "auto: makespan %.6g, %.2f%% above the lower bound %.6g; %d stages a rank, %s%s\n",
+        report.makespan, 100 * (report.gap > 1e-12 ? report.gap : 0), report.bound, report.chunks,
+        strcmp(report.from, "list") ? "from " : "made for these costs",
+        strcmp(report.from, "list") ? report.from : "");
+    return TR_OK;
+}
+
 static tr_status make(int argc, char **argv) {
     schedule_args a;
     tr_schedule *s = NULL;
@@ -68,7 +87,8 @@ static tr_status make(int argc, char **argv) {
     FILE *out = NULL;
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 1, false, &a));
-    TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
+    if (!strcmp(a.name[0], "auto")) TR_TRY_OUT(search(&a, &s));
+    else TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
     TR_TRY_OUT(tr_schedule_print(s, &text));
     if (!a.output) (void)fputs(text, stdout);
     else {

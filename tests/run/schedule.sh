@@ -57,6 +57,13 @@ grep -q '^rank 0   F0F1' out || fail "show: no drawing: $(<out)"
 grep -q $'\033' out && fail "show: colours off a terminal"
 [[ $(head -c 4 s.svg) == '<svg' && $(head -c 1 t.json) == '{' ]] || fail "show: no SVG or trace"
 
+# The search says how far it is from the bound, beside the order.
+prints 'auto: makespan 24.75, 0.00% above the lower bound 24.75; 4 stages a rank, made for these costs' \
+    schedule auto -p 4 -m 8 -o auto.csv
+"$trireme" schedule auto -p 4 -m 8 >out 2>err
+cmp -s out auto.csv || fail "auto: another order on stdout"
+[[ $(<err) == 'auto: makespan 24.75, 0.00% above the lower bound 24.75; '* ]] || fail "auto: said '$(<err)'"
+
 expect 64 "no schedule was named" schedule
 expect 64 "unknown option --fast" schedule gpipe --fast
 expect 64 "--schedule FILE|NAME is missing" simulate --json
