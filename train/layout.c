@@ -51,28 +51,29 @@ static tr_status make_model(tr_layout *l) {
     return tr_model_create(&d->model, &shape, &l->model);
 }
 
-/* Cuts the layers into the schedule's stages. */
-static tr_status place_layers(tr_layout *l) {
-    int stages = l->desc.schedule->stages, n = l->model->count;
+tr_status tr_layout_cut(const tr_model *model, int stages, int *first) {
+    int n = model->count;
     double *cost;
     bool *block;
-    TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
-    TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
     TR_TRY(tr_calloc((size_t)n, sizeof *cost, &cost));
     tr_status status = tr_calloc((size_t)n, sizeof *block, &block);
-    if (status != TR_OK) {
-        free(cost);
-        return status;
-    }
-    for (int i = 0; i < n; i++) {
-        const tr_layer *layer = l->model->layers[i];
+    for (int i = 0; i < n && status == TR_OK; i++) {
+        const tr_layer *layer = model->layers[i];
         cost[i] = layer->flops_f + layer->flops_i + layer->flops_w;
         block[i] = !layer->takes_tokens && !layer->makes_loss;
     }
-    status = tr_cut_balanced(cost, block, n, stages, l->first);
+    if (status == TR_OK) status = tr_cut_balanced(cost, block, n, stages, first);
     free(block);
     free(cost);
-    TR_TRY(status);
+    return status;
+}
+
+/* Cuts the layers into the schedule's stages. */
+static tr_status place_layers(tr_layout *l) {
+    int stages = l->desc.schedule->stages;
+    TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
+    TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
+    TR_TRY(tr_layout_cut(l->model, stages, l->first));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
     return TR_OK;

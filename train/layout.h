@@ -37,6 +37,10 @@ typedef struct tr_memory_plan {
     size_t total;
 } tr_memory_plan;
 
+/* The cut of a model into stages, balanced by FLOPs: first[stages + 1] as tr_cut_balanced has it.
+ */
+tr_status tr_layout_cut(const tr_model *model, int stages, int *first);
+
 /* The model without memory, cut into the schedule's stages, balanced by FLOPs. TR_ERR_CONFIG for
  * sizes that do not go together. Release with tr_layout_destroy. */
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);

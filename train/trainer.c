@@ -12,6 +12,7 @@
 #include "train/snapshot.h"
 #include "train/trace.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -199,11 +200,25 @@ static tr_status resume(trainer *t) {
     return tr_store_publish(tr_engine_store(t->engine));
 }
 
+/* The order that auto found, to be looked at, or to be named as parallel.schedule elsewhere. */
+static tr_status write_order(trainer *t) {
+    char path[TR_CONFIG_PATH + 16], *text;
+    (void)snprintf(path, sizeof path, "%s/schedule.csv", t->config->log.dir);
+    TR_TRY(tr_schedule_print(t->schedule, &text));
+    FILE *f = fopen(path, "w");
+    bool written = f && fputs(text, f) >= 0;
+    if (f && fclose(f)) written = false;
+    free(text);
+    return written ? TR_OK
+                   : TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+}
+
 /* Rank 0 keeps the records of the run. */
 static tr_status open_records(trainer *t) {
     if (!leads(t)) return TR_OK;
     int64_t done = t->options->resume ? t->state->step : -1;
-    return tr_metrics_open(t->config, done, &t->metrics);
+    TR_TRY(tr_metrics_open(t->config, done, &t->metrics));
+    return tr_request_is_auto(t->config) ? write_order(t) : TR_OK;
 }
 
 static tr_status open_trace(trainer *t) {

@@ -82,6 +82,9 @@ for precision in fp32 bf16; do
     same_bits "$name-$precision" one-$precision
   done
 done
+# The order that auto made for the model, from the run directory.
+run auto-file 2 parallel.schedule="$scratch/auto-fp32/schedule.csv"
+same_bits auto-file one-fp32
 run interleaved-2 4 parallel.schedule=interleaved parallel.virtual=2
 same_bits interleaved-2 one-fp32
 run bfs-4 2 parallel.schedule=bfs parallel.virtual=4

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -148,6 +149,46 @@ static void test_time_of_a_step(void **state) {
     tr_device_close(device);
 }
 
+/* The order of auto: no more stages than the model has layers for, the same however often it is
+ * asked for, and on paper not slower than a schedule by name. */
+static void test_auto_is_made_for_the_model(void **state) {
+    (void)state;
+    static const char *const layouts[][2] = {{"parallel.pp=2", "model.layers=4"},
+                                             {"parallel.pp=4", "model.layers=5"},
+                                             {"parallel.pp=2", "model.layers=6"}};
+    tr_device *device;
+    assert_int_equal(tr_device_open("ref", &one_thread, &device), TR_OK);
+    for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+        double makespan[3];
+        char *text[2];
+        tr_config config;
+        for (int n = 0; n < 3; n++) {
+            static const char *const names[] = {"parallel.schedule=auto", "parallel.schedule=1f1b",
+                                                "parallel.schedule=zb-h1"};
+            tr_run_plan *plan;
+            read_config(&config, 3, (const char *[]){layouts[k][0], layouts[k][1], names[n]});
+            assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+            makespan[n] = plan->time->makespan;
+            tr_run_plan_destroy(plan);
+        }
+        assert_true(makespan[0] <= makespan[1] && makespan[0] <= makespan[2]);
+        read_config(&config, 3,
+                    (const char *[]){layouts[k][0], layouts[k][1], "parallel.schedule=auto"});
+        for (int n = 0; n < 2; n++) {
+            tr_schedule *s;
+            tr_schedule_report report;
+            assert_int_equal(tr_request_schedule(&config, &s, &report), TR_OK);
+            assert_true(report.w_ascending && s->stages <= config.model.layers);
+            assert_int_equal(tr_schedule_print(s, &text[n]), TR_OK);
+            tr_schedule_destroy(s);
+        }
+        assert_string_equal(text[0], text[1]);
+        free(text[0]);
+        free(text[1]);
+    }
+    tr_device_close(device);
+}
+
 static void plan_with_limit(const char *limit, tr_device *device, tr_config *config,
                             tr_run_plan **plan) {
     const char *const overrides[] = {"parallel.pp=2", "model.vocab=256", limit};
@@ -189,6 +230,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_time_of_a_step),
+        cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_what_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
