@@ -60,7 +60,7 @@ __global__ void position_wgrad(int64_t batch, int64_t count, const T *dy, float 
  * Rows are sorted by (entry, row): keys that all differ, so their order is unique whatever sorts
  * them. Then the first row of each entry adds up the rows of that entry, in row order. */
 
-constexpr int64_t SORT_KEYS = 2 * TR_SORT_THREADS;
+constexpr int64_t SORT_THREADS = 1024, SORT_KEYS = 2 * SORT_THREADS;
 
 __device__ int64_t key_entry(uint64_t key) {
     return (int64_t)(key >> 32);
@@ -102,18 +102,18 @@ __global__ void sort_shared(int64_t padded, int64_t first_run, int64_t last_run,
     for (int64_t at = (int64_t)blockIdx.x * SORT_KEYS; at < padded;
          at += (int64_t)gridDim.x * SORT_KEYS) {
         for (int k = 0; k < 2; k++) {
-            const int64_t i = threadIdx.x + k * TR_SORT_THREADS;
+            const int64_t i = threadIdx.x + k * SORT_THREADS;
             block[i] = at + i < padded ? keys[at + i] : UINT64_MAX;
         }
         __syncthreads();
         for (int64_t run = first_run; run <= last_run; run *= 2)
-            for (int64_t away = run / 2 < TR_SORT_THREADS ? run / 2 : TR_SORT_THREADS; away > 0;
+            for (int64_t away = run / 2 < SORT_THREADS ? run / 2 : SORT_THREADS; away > 0;
                  away /= 2) {
                 compare_exchange(block, at, pair_low(threadIdx.x, away), away, run);
                 __syncthreads();
             }
         for (int k = 0; k < 2; k++) {
-            const int64_t i = threadIdx.x + k * TR_SORT_THREADS;
+            const int64_t i = threadIdx.x + k * SORT_THREADS;
             if (at + i < padded) keys[at + i] = block[i];
         }
         __syncthreads();
@@ -129,13 +129,12 @@ cudaError_t sort_keys(cudaStream_t stream, int64_t padded, uint64_t *keys) {
     const unsigned blocks = tr_grid(padded, SORT_KEYS), stage_blocks = tr_grid(padded, 512);
     const int64_t within = padded < SORT_KEYS ? padded : SORT_KEYS;
     TR_TRY_LAUNCH(
-        tr_launch(stream, blocks, TR_SORT_THREADS, sort_shared, padded, (int64_t)2, within, keys));
+        tr_launch(stream, blocks, SORT_THREADS, sort_shared, padded, (int64_t)2, within, keys));
     for (int64_t run = 2 * SORT_KEYS; run <= padded; run *= 2) {
         for (int64_t away = run / 2; away >= SORT_KEYS; away /= 2)
             TR_TRY_LAUNCH(
                 tr_launch(stream, stage_blocks, TR_THREADS, sort_stage, padded, away, run, keys));
-        TR_TRY_LAUNCH(
-            tr_launch(stream, blocks, TR_SORT_THREADS, sort_shared, padded, run, run, keys));
+        TR_TRY_LAUNCH(tr_launch(stream, blocks, SORT_THREADS, sort_shared, padded, run, run, keys));
     }
     return cudaSuccess;
 }

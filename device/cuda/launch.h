@@ -55,7 +55,6 @@ cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attent
                                             void *kcache, void *vcache, void *y, float *scores);
 
 /* embed.cu */
-enum { TR_SORT_THREADS = 1024 };
 cudaError_t tr_cuda_launch_embed(cudaStream_t stream, const tr_embed_desc *d, const int32_t *tokens,
                                  const void *table, void *y);
 cudaError_t tr_cuda_launch_position(cudaStream_t stream, const tr_embed_desc *d,

@@ -8,7 +8,7 @@ namespace {
 
 /* Eight neighbouring threads take a block of 4096 elements, one lane each: partial[blocks]. */
 __global__ void sumsq_blocks(int64_t count, int64_t blocks, const float *x, double *partial) {
-    enum { PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES };
+    constexpr int64_t PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES;
     __shared__ double lanes[TR_THREADS];
     const int lane = (int)threadIdx.x % TR_SUMSQ_LANES;
     for (int64_t first = (int64_t)blockIdx.x * PER_BLOCK; first < blocks;
@@ -17,7 +17,8 @@ __global__ void sumsq_blocks(int64_t count, int64_t blocks, const float *x, doub
         const int64_t left = count - from;
         lanes[threadIdx.x] =
             block < blocks
-                ? tr_sumsq_lane(x + from, left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK, lane)
+                ? tr_sumsq_lane(x + from, left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK,
+                                lane)
                 : 0;
         __syncthreads();
         if (lane == 0 && block < blocks) {
@@ -31,7 +32,7 @@ __global__ void sumsq_blocks(int64_t count, int64_t blocks, const float *x, doub
 
 /* One thread adds the blocks in ascending order, which the others bring near. */
 __global__ void sumsq_finish(int64_t blocks, const double *partial, double *out) {
-    enum { BATCH = 4 * TR_THREADS };
+    constexpr int64_t BATCH = 4 * TR_THREADS;
     __shared__ double batch[BATCH];
     double sum = 0;
     for (int64_t first = 0; first < blocks; first += BATCH) {

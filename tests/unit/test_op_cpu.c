@@ -75,29 +75,7 @@ static void test_table(void **state) {
 /* Tensors of more elements than one thread is given alone, and rows longer than a block. */
 static void test_large(void **state) {
     (void)state;
-    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_GELU, TR_OP_GELU_DGRAD, TR_OP_ADD,
-                               TR_OP_CAST};
-    for (int i = 0; i < 5; i++)
-        check_case(&(tr_op_case){{.kind = rows[i], .rows = {.rows = 301, .width = 67}}, 0});
-    for (tr_op_kind k = TR_OP_LAYERNORM; k <= TR_OP_LAYERNORM_WGRAD; k++)
-        check_case(&(tr_op_case){{.kind = k, .layernorm = {301, 259, 1e-5f, TR_F32}}, 0});
-    for (tr_op_kind k = TR_OP_ATTENTION; k <= TR_OP_ATTENTION_DECODE; k++) {
-        check_case(&(tr_op_case){{.kind = k, .attention = {2, 131, 2, 33, TR_F32}}, 0});
-        check_case(&(tr_op_case){{.kind = k, .attention = {1, 96, 3, 64, TR_F32}}, 0});
-    }
-    for (tr_op_kind k = TR_OP_EMBED; k <= TR_OP_EMBED_WGRAD; k++)
-        check_case(&(tr_op_case){
-            {.kind = k, .embed = {.rows = 200, .width = 131, .vocab_begin = 3, .vocab = 40}}, 0});
-    for (tr_op_kind k = TR_OP_POSITION; k <= TR_OP_POSITION_WGRAD; k++)
-        check_case(&(tr_op_case){{.kind = k, .embed = {.rows = 200, .width = 131, .seq = 50}}, 0});
-    for (tr_op_kind k = TR_OP_DROPOUT_ADD; k <= TR_OP_DROPOUT_DGRAD; k++)
-        check_case(&(tr_op_case){
-            {.kind = k, .dropout = {.rows = 60, .width = 1031, .seq = 20, .p = 0.2f, .site = 5}},
-            0});
-    for (tr_op_kind k = TR_OP_XENT_MAX; k <= TR_OP_XENT_LOSS; k++)
-        check_case(&(tr_op_case){{.kind = k, .xent = {.rows = 17, .vocab = 3001}}, 0});
-    check_case(&(tr_op_case){
-        {.kind = TR_OP_ADAMW, .adamw = {20011, 0.9f, 0.95f, 1e-8f, 0.1f, TR_F32}}, 0});
+    for (size_t i = 0; i < tr_op_large_case_count; i++) check_case(&tr_op_large_cases[i]);
 }
 
 static uint64_t random_state;

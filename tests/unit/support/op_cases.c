@@ -157,3 +157,31 @@ const tr_op_case tr_op_cases[] = {
     {ADAMW(64), TR_CASE_SKIP},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
+
+const tr_op_case tr_op_large_cases[] = {
+    {ROWS(BIAS_GRAD, 301, 67), 0},
+    {ROWS(GELU, 301, 67), 0},
+    {ROWS(GELU_DGRAD, 301, 67), 0},
+    {ROWS(ADD, 301, 67), 0},
+    {ROWS(CAST, 301, 67), 0},
+    {NORM(LAYERNORM, 301, 259), 0},
+    {NORM(LAYERNORM_DGRAD, 301, 259), 0},
+    {NORM(LAYERNORM_WGRAD, 301, 259), 0},
+    {ATTENTION(ATTENTION, 2, 131, 2, 33), 0},
+    {ATTENTION(ATTENTION, 1, 96, 3, 64), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 131, 2, 33), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 96, 3, 64), 0},
+    {ATTENTION(ATTENTION_DECODE, 2, 131, 2, 33), 0},
+    {ATTENTION(ATTENTION_DECODE, 1, 96, 3, 64), 0},
+    {EMBED(EMBED, 200, 131, 3, 40), 0},
+    {EMBED(EMBED_WGRAD, 200, 131, 3, 40), 0},
+    {POSITION(POSITION, 200, 131, 50, false), 0},
+    {POSITION(POSITION_WGRAD, 200, 131, 50, false), 0},
+    {DROPOUT(DROPOUT_ADD, 60, 1031, 20, 0.2f), 0},
+    {DROPOUT(DROPOUT_DGRAD, 60, 1031, 20, 0.2f), 0},
+    {XENT(XENT_MAX, 17, 0, 3001), 0},
+    {XENT(XENT_SUM, 17, 0, 3001), 0},
+    {XENT(XENT_LOSS, 17, 0, 3001), 0},
+    {ADAMW(20011), 0},
+};
+const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

@@ -22,6 +22,9 @@ typedef struct tr_op_case {
 
 extern const tr_op_case tr_op_cases[];
 extern const size_t tr_op_case_count;
+/* More elements than one thread or block is given, for implementations that divide the work. */
+extern const tr_op_case tr_op_large_cases[];
+extern const size_t tr_op_large_case_count;
 
 typedef enum tr_fill {
     TR_FILL_NORMAL, /* standard normal numbers, rounded to the dtype */

@@ -1,0 +1,39 @@
+# The own kernels of device/cuda on the host, where no GPU is needed: the .cu files compiled as C++
+# with tests/unit/support/cuda/ in place of the toolkit's headers. test_op_cuda_emulated is
+# test_op_cuda with that device.
+include(CheckLanguage)
+check_language(CXX)
+if(NOT CMAKE_CXX_COMPILER)
+  message(WARNING "no C++ compiler: the CUDA kernels are not tested on the host")
+  return()
+endif()
+enable_language(CXX)
+
+set(cuda_folder ${CMAKE_SOURCE_DIR}/device/cuda)
+file(GLOB kernels CONFIGURE_DEPENDS ${cuda_folder}/*.cu)
+list(TRANSFORM kernels REPLACE "\\.cu$" ".c" OUTPUT_VARIABLE kernel_hosts)
+list(FILTER kernel_hosts EXCLUDE REGEX "/(matmul|attention)\\.c$") # these call libraries
+file(GLOB ref_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/device/ref/*.c)
+set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
+
+add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cases.c unit/support/op_data.c
+  unit/support/cuda/device.c unit/support/cuda/emulation.cpp ${kernels} ${kernel_hosts} ${cuda_folder}/op.c
+  ${CMAKE_SOURCE_DIR}/device/device.c ${CMAKE_SOURCE_DIR}/device/host.c ${CMAKE_SOURCE_DIR}/device/op.c
+  ${ref_sources} ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c)
+target_include_directories(test_op_cuda_emulated BEFORE PRIVATE unit/support/cuda)
+target_include_directories(test_op_cuda_emulated PRIVATE unit)
+# Three blocks a launch at most: a block then does several items, as it does on large tensors.
+target_compile_definitions(test_op_cuda_emulated PRIVATE TR_GRID_LIMIT=3 TRIREME_EMULATED)
+target_compile_features(test_op_cuda_emulated PRIVATE cxx_std_17)
+target_compile_options(test_op_cuda_emulated PRIVATE
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-unused-function>
+  $<$<AND:$<BOOL:${TRIREME_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+if(TRIREME_SANITIZE)
+  target_compile_options(test_op_cuda_emulated PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TRIREME_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=undefined>)
+endif()
+target_link_libraries(test_op_cuda_emulated PRIVATE trireme_options PkgConfig::CMOCKA Threads::Threads m)
+
+add_test(NAME unit.test_op_cuda_emulated COMMAND test_op_cuda_emulated)
+set_tests_properties(unit.test_op_cuda_emulated PROPERTIES LABELS unit TIMEOUT 300)
+add_dependencies(unit_tests test_op_cuda_emulated)

@@ -1,0 +1,127 @@
+/* The cuda device of the emulation, in place of device/cuda/cuda.c: the own kernels run on the host
+ * (cuda_runtime_api.h). cuda:0 runs threads in ascending order, cuda:1 in descending order, and on
+ * cuda:2 no memory starts on 16 bytes, so that no pack may be used. Memory has exactly the size
+ * that was asked for, and is not zeroed: an operator finds its scratch as others left it. */
+#include "base/memory.h"
+#include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ASCENDING, DESCENDING, UNALIGNED, KINDS };
+
+typedef struct emulated {
+    tr_cuda_device base;
+    tr_cuda_stream compute;
+    struct tr_emulated_stream order;
+    size_t offset; /* of memory from 64 bytes */
+} emulated;
+
+static tr_status emulated_open(int ordinal, const tr_device_options *options, tr_device **out) {
+    emulated *e;
+    if (ordinal >= KINDS) return TR_FAIL(TR_ERR_DEVICE, "there are %d emulated GPUs", (int)KINDS);
+    TR_TRY(tr_calloc(1, sizeof *e, &e));
+    e->base.base = (tr_device){.ops = &tr_device_ops_cuda, .threads = options->threads};
+    e->base.compute = &e->compute.base;
+    e->compute = (tr_cuda_stream){.base.device = &e->base.base, .handle = &e->order};
+    e->order.descending = ordinal == DESCENDING;
+    e->offset = ordinal == UNALIGNED ? 8 : 0;
+    *out = &e->base.base;
+    return TR_OK;
+}
+
+static void emulated_close(tr_device *device) {
+    free(device);
+}
+
+static tr_status emulated_alloc(tr_device *device, size_t bytes, void **out) {
+    const size_t offset = ((emulated *)device)->offset;
+    void *memory = NULL;
+    *out = NULL;
+    if (posix_memalign(&memory, 64, bytes + offset) != 0)
+        return TR_FAIL(TR_ERR_FIT, "no memory for %zu bytes", bytes);
+    memset(memory, 0xff, bytes + offset);
+    *out = (char *)memory + offset;
+    return TR_OK;
+}
+
+static void emulated_free(tr_device *device, void *memory) {
+    free((char *)memory - ((emulated *)device)->offset);
+}
+
+static tr_stream *emulated_compute(tr_device *device) {
+    return &((emulated *)device)->compute.base;
+}
+
+static tr_status emulated_sync(tr_stream *stream) {
+    (void)stream;
+    return TR_OK;
+}
+
+static tr_status emulated_copy(tr_stream *stream, void *to, const void *from, size_t bytes) {
+    (void)stream;
+    memcpy(to, from, bytes);
+    return TR_OK;
+}
+
+/* --- operators that a GPU leaves to libraries where it can -------------------------------------
+ */
+
+static tr_status run_matmul(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_matmul(tr_cuda_stream_of(stream), &op->desc.matmul, args->t));
+    return TR_OK;
+}
+
+static tr_status run_attention(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_attention(tr_cuda_stream_of(stream), &op->desc.attention,
+                                     args->t[TR_ATTENTION_QKV], args->t[TR_ATTENTION_Y],
+                                     args->t[TR_ATTENTION_LSE]));
+    return TR_OK;
+}
+
+static tr_status run_attention_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_attention_dgrad(
+        tr_cuda_stream_of(stream), &op->desc.attention, args->t[TR_ATTENTION_DGRAD_DY],
+        args->t[TR_ATTENTION_DGRAD_QKV], args->t[TR_ATTENTION_DGRAD_Y],
+        args->t[TR_ATTENTION_DGRAD_LSE], args->t[TR_ATTENTION_DGRAD_DQKV], args->scratch));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_matmul, out);
+}
+tr_status tr_cuda_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_attention, out);
+}
+tr_status tr_cuda_prepare_attention_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    const tr_attention_desc *d = &desc->attention;
+    size_t row_sums = (size_t)(d->batch * d->heads * d->seq) * sizeof(float);
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), row_sums, run_attention_dgrad, out);
+}
+
+const tr_device_ops tr_device_ops_cuda = {
+    .kind = "cuda",
+    .on_host = true,
+    .open = emulated_open,
+    .close = emulated_close,
+    .alloc = emulated_alloc,
+    .free = emulated_free,
+    .compute = emulated_compute,
+    .stream_sync = emulated_sync,
+    .stream_copy = emulated_copy,
+    .prepare =
+        {
+#define ENTRY(UPPER, lower) [TR_OP_##UPPER] = tr_cuda_prepare_##lower,
+            TR_OP_LIST(ENTRY)
+#undef ENTRY
+        },
+};
+
+/* No other device than ref is needed beside it. */
+static tr_status no_device(int ordinal, const tr_device_options *options, tr_device **out) {
+    (void)ordinal, (void)options, (void)out;
+    return TR_FAIL(TR_ERR_DEVICE, "the emulation has the devices ref and cuda");
+}
+const tr_device_ops tr_device_ops_cpu = {.kind = "cpu", .open = no_device};
+const tr_device_ops tr_device_ops_guarded = {.kind = "guarded", .open = no_device};

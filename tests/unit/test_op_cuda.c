@@ -1,0 +1,228 @@
+/* Every operator of the cuda device against ref: the shared tables, shapes at which the kernels
+ * change their ways, and random shapes; in both storage types, with the same bits when run again.
+ * Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out what libraries compute.
+ *
+ * The same source tests the emulated device (support/cuda/), whose cuda:1 runs threads in the
+ * opposite order and must give the same bits, and whose cuda:2 has no aligned memory. */
+#include "support/op_cases.h"
+#include "support/seed.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t seed;
+static bool own_kernels;
+static tr_device *ref, *cuda, *backwards, *unaligned; /* the last two emulated, or NULL */
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+static void assert_same(const tr_op_data *a, const tr_op_data *b, const char *text) {
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        const tr_op_tensor *t = &a->tensor[i];
+        if (a->memory[i] &&
+            memcmp(a->memory[i], b->memory[i], (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
+            fail_msg("%s: tensor %d has other bits in another run", text, i);
+    }
+}
+
+/* Runs `start` on a device, which must come within the tolerances of `want`. */
+static void run_close(const tr_op_data *start, tr_device *device, const tr_op_data *want,
+                      const char *text, tr_op_data *out) {
+    char message[256];
+    must(tr_op_data_clone(start, out));
+    must(tr_op_data_run(out, device, NULL));
+    if (!tr_op_data_compare(out, want, message, sizeof message))
+        fail_msg("%s on %s: %s (seed %llu)", text, device->name, message, (unsigned long long)seed);
+}
+
+static void run_again(const tr_op_data *start, tr_device *device, const tr_op_data *want,
+                      const char *text) {
+    tr_op_data data;
+    must(tr_op_data_clone(start, &data));
+    must(tr_op_data_run(&data, device, NULL));
+    assert_same(want, &data, text);
+    tr_op_data_free(&data);
+}
+
+/* Products and BF16 attention are the libraries'. */
+static bool leave_out(const tr_op_case *c, tr_dtype storage) {
+    if (!own_kernels) return false;
+    return c->desc.kind == TR_OP_MATMUL ||
+           (storage == TR_BF16 &&
+            (c->desc.kind == TR_OP_ATTENTION || c->desc.kind == TR_OP_ATTENTION_DGRAD));
+}
+
+static void check_case(const tr_op_case *c) {
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
+        if (leave_out(c, storage)) continue;
+        char text[256];
+        tr_op_data start, want, got, other;
+        tr_op_case_describe(c, storage, text, sizeof text);
+        must(tr_op_data_make(c, storage, seed, &start));
+        must(tr_op_data_clone(&start, &want));
+        must(tr_op_data_run(&want, ref, NULL));
+        run_close(&start, cuda, &want, text, &got);
+        run_again(&start, backwards ? backwards : cuda, &got, text);
+        if (unaligned) {
+            run_close(&start, unaligned, &want, text, &other);
+            tr_op_data_free(&other);
+        }
+        tr_op_data_free(&start);
+        tr_op_data_free(&want);
+        tr_op_data_free(&got);
+    }
+}
+
+static void test_table(void **state) {
+    (void)state;
+    for (size_t i = 0; i < tr_op_case_count; i++) check_case(&tr_op_cases[i]);
+}
+
+static void test_large(void **state) {
+    (void)state;
+    for (size_t i = 0; i < tr_op_large_case_count; i++) check_case(&tr_op_large_cases[i]);
+}
+
+/* Where the kernels take another way: chunks of more than 128 rows, several packs a thread, a sort
+ * through global memory, more blocks of SUMSQ than are added at once, one token in every row. */
+static void test_ways(void **state) {
+    (void)state;
+    const tr_op_case cases[] = {
+        {{.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 66000, .width = 3}}, 0},
+        {{.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 140, .width = 520}}, 0},
+        {{.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {.rows = 140, .width = 520, .eps = 1e-5f}},
+         0},
+        {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 4099, .width = 8, .vocab = 40}}, 0},
+        {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 2049, .width = 3, .vocab = 1}}, 0},
+        {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 70, .width = 264, .vocab = 1000}}, 0},
+        {{.kind = TR_OP_XENT_MAX, .xent = {.rows = 3, .vocab = 9005}}, 0},
+        {{.kind = TR_OP_XENT_SUM, .xent = {.rows = 3, .vocab = 9005}}, 0},
+        {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 3, .vocab = 9005}}, 0},
+        {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 1100, .vocab = 5}}, 0},
+        {{.kind = TR_OP_SUMSQ, .sumsq = {.count = 4096 * 1025 + 13}}, 0},
+        {{.kind = TR_OP_DROPOUT_ADD,
+          .dropout = {.rows = 9, .width = 520, .seq = 4, .p = 0.3f, .site = 3}},
+         0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+}
+
+static uint64_t random_state;
+static int64_t up_to(int64_t n) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(random_state >> 33) % n + 1;
+}
+
+static void check_kinds(tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
+    for (tr_op_kind kind = first; kind <= last; kind++) {
+        desc.kind = kind;
+        check_case(&(tr_op_case){desc, 0});
+    }
+}
+
+static void test_random(void **state) {
+    (void)state;
+    random_state = seed;
+    for (int i = 0; i < 8; i++) {
+        int64_t rows = up_to(150), width = up_to(2) == 1 ? up_to(400) : 8 * up_to(50);
+        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_BIAS_GRAD,
+                    TR_OP_BIAS_GRAD);
+        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_GELU,
+                    TR_OP_GELU_DGRAD);
+        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD, TR_OP_CAST);
+        check_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
+                    TR_OP_LAYERNORM_WGRAD);
+        check_kinds((tr_op_desc){.attention = {up_to(2), up_to(70), up_to(3), up_to(70), TR_F32}},
+                    TR_OP_ATTENTION, TR_OP_ATTENTION_DECODE);
+        check_kinds((tr_op_desc){.embed = {.rows = rows,
+                                           .width = width,
+                                           .vocab_begin = up_to(9) - 1,
+                                           .vocab = up_to(60)}},
+                    TR_OP_EMBED, TR_OP_EMBED_WGRAD);
+        int64_t seq = up_to(30);
+        check_kinds((tr_op_desc){.embed = {.rows = seq * up_to(4), .width = width, .seq = seq}},
+                    TR_OP_POSITION, TR_OP_POSITION_WGRAD);
+        check_kinds((tr_op_desc){.dropout = {rows, width, seq, 0.25f, 7, TR_F32}},
+                    TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
+        check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1, .vocab = 8 * width}},
+                    TR_OP_XENT_MAX, TR_OP_XENT_LOSS);
+        check_kinds((tr_op_desc){.adamw = {up_to(5000), 0.9f, 0.95f, 1e-8f, 0.1f, TR_F32}},
+                    TR_OP_ADAMW, TR_OP_ADAMW);
+    }
+}
+
+static void run_decoding(const tr_op_case *c, int64_t position, tr_op_data *start,
+                         tr_op_data *data) {
+    must(tr_op_data_make(c, TR_F32, seed, start));
+    start->state.position = position;
+    must(tr_op_data_clone(start, data));
+    must(tr_op_data_run(data, cuda, NULL));
+}
+
+/* A decoding position outside cache or table is seen by the kernel alone: it touches nothing and
+ * makes the result NaN. */
+static void test_positions(void **state) {
+    (void)state;
+    const tr_op_case decode = {{.kind = TR_OP_ATTENTION_DECODE, .attention = {2, 9, 2, 5, TR_F32}},
+                               0};
+    const tr_op_case position = {
+        {.kind = TR_OP_POSITION, .embed = {.rows = 3, .width = 20, .seq = 9, .decode = true}}, 0};
+    for (int64_t at = -1; at <= 9; at += 10) {
+        tr_op_data start, data;
+        run_decoding(&decode, at, &start, &data);
+        for (int i = TR_DECODE_QKV; i <= TR_DECODE_VCACHE; i++)
+            assert_memory_equal(start.memory[i], data.memory[i],
+                                (size_t)data.tensor[i].count * sizeof(float));
+        for (int64_t i = 0; i < data.tensor[TR_DECODE_Y].count; i++)
+            assert_true(isnan(tr_element(data.memory[TR_DECODE_Y], TR_F32, i)));
+        tr_op_data_free(&start);
+        tr_op_data_free(&data);
+        run_decoding(&position, at, &start, &data);
+        for (int64_t i = 0; i < data.tensor[TR_POSITION_Y].count; i++)
+            assert_true(isnan(tr_element(data.memory[TR_POSITION_Y], TR_F32, i)));
+        tr_op_data_free(&start);
+        tr_op_data_free(&data);
+    }
+}
+
+static int open_devices(void) {
+    const tr_device_options options = {.threads = 1, .deterministic = true};
+    tr_status status = tr_device_open("cuda:0", &options, &cuda);
+    if (status == TR_ERR_DEVICE) {
+        printf("skipped: %s\n", tr_error_message());
+        return 77;
+    }
+    if (status == TR_OK) status = tr_device_open("ref", &options, &ref);
+#ifdef TRIREME_EMULATED
+    if (status == TR_OK) status = tr_device_open("cuda:1", &options, &backwards);
+    if (status == TR_OK) status = tr_device_open("cuda:2", &options, &unaligned);
+#endif
+    if (status != TR_OK) printf("%s\n", tr_error_message());
+    return status == TR_OK ? 0 : 1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),     cmocka_unit_test(test_large),
+        cmocka_unit_test(test_ways),      cmocka_unit_test(test_random),
+        cmocka_unit_test(test_positions),
+    };
+    const char *kernels = getenv("TRIREME_TEST_KERNELS");
+    own_kernels = kernels && strcmp(kernels, "own") == 0;
+    seed = tr_test_seed(1);
+    int code = open_devices();
+    if (code == 0) code = cmocka_run_group_tests(tests, NULL, NULL);
+    tr_device *all[] = {ref, cuda, backwards, unaligned};
+    for (int i = 0; i < 4; i++) tr_device_close(all[i]);
+    return code;
+}
