@@ -8,9 +8,8 @@
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* A graph's tensors: those of tr_attention_tensor, scalars passed by value, and virtual tensors
- * from FIRST_VIRTUAL on; cuDNN's unique ids are these numbers from 1 on. */
-enum { SCALE = TR_ATTENTION_TENSORS, MASKED, ONE, FIRST_VIRTUAL };
+/* Tensors from here on are virtual. */
+enum { FIRST_VIRTUAL = TR_ATTENTION_IDS };
 enum { MAX_OPS = 32, MAX_CONFIGS = 8, RANK = 4 };
 
 /* Dimensions {batch, heads, rows, columns} and strides. */
@@ -87,7 +86,7 @@ static dims transposed(dims d) {
 static descriptor tensor(builder *b, dims d, cudnnDataType_t type, int64_t id) {
     descriptor t = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     bool is_virtual = id >= FIRST_VIRTUAL;
-    bool by_value = id >= SCALE && !is_virtual;
+    bool by_value = id >= TR_ATTENTION_SCALE && !is_virtual;
     set_type(b, t, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
     set(b, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, RANK, d.size);
     set(b, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, RANK, d.stride);
@@ -185,8 +184,8 @@ static descriptor causal(builder *b, dims square, descriptor scores) {
     pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, scores, NULL, NULL, query);
     pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 3, scores, NULL, NULL, key);
     pointwise(b, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, query, key, NULL, seen);
-    pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, scalar(b, MASKED),
-              seen, masked);
+    pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores,
+              scalar(b, TR_ATTENTION_MASKED), seen, masked);
     return masked;
 }
 
@@ -203,7 +202,7 @@ static void build_forward(builder *b) {
     descriptor dot = value(b, square, F32);
     product(b, tensor(b, q, BF16, TR_ATTENTION_Q), tensor(b, transposed(kv), BF16, TR_ATTENTION_K),
             dot);
-    descriptor scaled = compute(b, square, CUDNN_POINTWISE_MUL, dot, scalar(b, SCALE));
+    descriptor scaled = compute(b, square, CUDNN_POINTWISE_MUL, dot, scalar(b, TR_ATTENTION_SCALE));
     descriptor scores = causal(b, square, scaled);
     descriptor largest = value(b, row, F32), sum = value(b, row, F32);
     reduce(b, CUDNN_REDUCE_TENSOR_MAX, scores, largest);
@@ -252,9 +251,9 @@ static void build_backward(builder *b) {
     descriptor summed = value(b, row, F32);
     descriptor row_sum = tensor(b, row, F32, TR_ATTENTION_ROW_SUM);
     reduce(b, CUDNN_REDUCE_TENSOR_ADD, both, summed);
-    pointwise(b, CUDNN_POINTWISE_MUL, F32, -1, summed, scalar(b, ONE), NULL, row_sum);
+    pointwise(b, CUDNN_POINTWISE_MUL, F32, -1, summed, scalar(b, TR_ATTENTION_ONE), NULL, row_sum);
 
-    descriptor scale = scalar(b, SCALE), dot = value(b, square, F32);
+    descriptor scale = scalar(b, TR_ATTENTION_SCALE), dot = value(b, square, F32);
     product(b, q, k, dot);
     descriptor scaled = compute(b, square, CUDNN_POINTWISE_MUL, dot, scale);
     descriptor shifted =
@@ -414,7 +413,9 @@ tr_status tr_attention_graph_build(cudnnHandle_t handle, const char *described,
     tr_attention_graph *g;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->shape = *shape;
-    g->scale = (float)(1 / sqrt((double)shape->head_dim));
+    g->scalars[0] = (float)(1 / sqrt((double)shape->head_dim));
+    g->scalars[TR_ATTENTION_MASKED - TR_ATTENTION_SCALE] = -INFINITY;
+    g->scalars[TR_ATTENTION_ONE - TR_ATTENTION_SCALE] = 1;
     size_t rows = (size_t)(shape->batch * shape->heads * shape->seq);
     if (shape->backward) g->row_sum_bytes = rows * sizeof(float);
     if (shape->backward && !shape->deterministic)
@@ -448,19 +449,17 @@ void tr_attention_graph_release(tr_attention_graph *graph) {
 tr_status tr_attention_graph_run(const tr_attention_graph *graph, cudnnHandle_t handle,
                                  void *const tensors[TR_ATTENTION_TENSORS], void *workspace) {
     const tr_attention_shape *s = &graph->shape;
-    float scale = graph->scale, masked = -INFINITY, one = 1;
-    void *pointers[FIRST_VIRTUAL];
-    int64_t ids[FIRST_VIRTUAL], count = 0;
-    for (int64_t id = 0; id < TR_ATTENTION_TENSORS; id++) {
-        if (id > TR_ATTENTION_STATS && !s->backward) break;
-        if (id == TR_ATTENTION_DQ_SUM && s->deterministic) break;
-        pointers[count] = tensors[id];
+    void *pointers[TR_ATTENTION_IDS];
+    int64_t ids[TR_ATTENTION_IDS], count = 0;
+    for (int64_t id = 0; id < TR_ATTENTION_IDS; id++) {
+        bool backward =
+            (id > TR_ATTENTION_STATS && id < TR_ATTENTION_SCALE) || id == TR_ATTENTION_ONE;
+        if (backward && !s->backward) continue;
+        if (id == TR_ATTENTION_DQ_SUM && s->deterministic) continue;
+        pointers[count] = id < TR_ATTENTION_SCALE
+                              ? tensors[id]
+                              : (void *)&graph->scalars[id - TR_ATTENTION_SCALE];
         ids[count++] = 1 + id;
-    }
-    void *const scalars[] = {&scale, &masked, &one};
-    for (int i = 0; i < (s->backward ? 3 : 2); i++) {
-        pointers[count] = scalars[i];
-        ids[count++] = 1 + SCALE + i;
     }
     descriptor pack = NULL;
     cudnnStatus_t status =

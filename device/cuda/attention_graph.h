@@ -23,7 +23,7 @@ typedef struct tr_attention_shape {
     bool backward, deterministic;
 } tr_attention_shape;
 
-/* The tensors of a plan: the first four are read by both directions, scratch follows the outputs.
+/* The tensors of a plan; cuDNN's unique ids are these numbers from 1 on.
  * LSE and ROW_SUM are f32[batch, heads, seq], DQ_SUM f32[batch, heads, seq, head_dim]. */
 typedef enum tr_attention_tensor {
     TR_ATTENTION_Q,
@@ -37,7 +37,11 @@ typedef enum tr_attention_tensor {
     TR_ATTENTION_DV,
     TR_ATTENTION_ROW_SUM, /* backward: scratch */
     TR_ATTENTION_DQ_SUM,  /* backward, not deterministic: scratch */
-    TR_ATTENTION_TENSORS
+    TR_ATTENTION_TENSORS,
+    TR_ATTENTION_SCALE = TR_ATTENTION_TENSORS, /* scalars, which the plan holds: 1/sqrt(head_dim) */
+    TR_ATTENTION_MASKED,                       /* -infinity */
+    TR_ATTENTION_ONE,
+    TR_ATTENTION_IDS
 } tr_attention_tensor;
 
 /* A finished plan. Identical plans of a device are shared: 0.2 to 1 s of compilation each. */
@@ -46,8 +50,8 @@ typedef struct tr_attention_graph {
     cudnnBackendDescriptor_t plan;
     int64_t engine; /* cuDNN's number of the engine chosen */
     size_t workspace_bytes, row_sum_bytes, dq_sum_bytes;
-    float scale;
-    cudnnBackendDescriptor_t *parts; /* all descriptors behind the plan */
+    float scalars[TR_ATTENTION_IDS - TR_ATTENTION_SCALE];
+    cudnnBackendDescriptor_t *parts; /* all descriptors behind the plan, in their order */
     size_t part_count, part_capacity;
     struct tr_attention_graph *next; /* of the device's list */
     int users;

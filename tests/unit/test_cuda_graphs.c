@@ -1,6 +1,7 @@
 /* cuDNN delivers an engine for the attention of every model that Trireme trains: for a GPU that is
- * described (tests/data/h200.json), plans are finished, kernels compiled, and nothing is run. */
-#include "device/cuda/attention_graph.h"
+ * described (tests/data/h200.json), plans are finished, kernels compiled, and nothing is run. And
+ * what the graphs say, carried out on the host, is what ref computes. */
+#include "support/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,11 +12,16 @@
 
 #include <cmocka.h>
 
+#include "graph_rig.h"
+
+static uint64_t seed;
+static tr_device *ref;
 static char h200[4096];
 
 static tr_status build(const tr_attention_shape *shape, const char *described,
                        tr_attention_graph **out) {
     *out = NULL;
+    rig_forget();
     return tr_attention_graph_build(NULL, described, shape, out);
 }
 
@@ -101,21 +107,82 @@ static void test_no_engine(void **state) {
     assert_refused(&shape, "{", "cuDNN");
 }
 
+/* --- what the graphs compute ------------------------------------------------------------------ */
+
+static void must(tr_status status) {
+    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
+}
+
+/* Part 0, 1, 2 of packed tensors. */
+static void *part_of(const tr_attention_desc *d, void *packed, int64_t part) {
+    return (char *)packed + part * d->heads * d->head_dim * 2;
+}
+
+/* Carries out the graph of a shape on the packed data of an operator's case. */
+static void run_packed(tr_op_data *data, bool deterministic) {
+    const tr_attention_desc *d = &data->desc.attention;
+    bool backward = data->desc.kind == TR_OP_ATTENTION_DGRAD;
+    void **m = data->memory, *t[TR_ATTENTION_TENSORS] = {0};
+    void *qkv = m[backward ? TR_ATTENTION_DGRAD_QKV : TR_ATTENTION_QKV];
+    for (int part = 0; part < 3; part++) {
+        t[TR_ATTENTION_Q + part] = part_of(d, qkv, part);
+        if (backward) t[TR_ATTENTION_DQ + part] = part_of(d, m[TR_ATTENTION_DGRAD_DQKV], part);
+    }
+    t[TR_ATTENTION_O] = m[backward ? TR_ATTENTION_DGRAD_Y : TR_ATTENTION_Y];
+    t[TR_ATTENTION_STATS] = m[backward ? TR_ATTENTION_DGRAD_LSE : TR_ATTENTION_LSE];
+    if (backward) t[TR_ATTENTION_DO] = m[TR_ATTENTION_DGRAD_DY];
+    tr_attention_shape shape = tr_attention_packed(d, backward, deterministic);
+    tr_attention_graph *graph;
+    must(build(&shape, h200, &graph));
+    if (graph->row_sum_bytes) t[TR_ATTENTION_ROW_SUM] = calloc(1, graph->row_sum_bytes);
+    if (graph->dq_sum_bytes) t[TR_ATTENTION_DQ_SUM] = calloc(1, graph->dq_sum_bytes);
+    rig_run(graph, t);
+    free(t[TR_ATTENTION_ROW_SUM]);
+    free(t[TR_ATTENTION_DQ_SUM]);
+    tr_attention_graph_release(graph);
+}
+
+static void test_packed_values(void **state) {
+    (void)state;
+    for (int which = 0; which < 3; which++) {
+        const tr_op_case c = {{.kind = which ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
+                               .attention = {2, 19, 3, 16, 0}},
+                              0};
+        char message[256];
+        tr_op_data want, got;
+        must(tr_op_data_make(&c, TR_BF16, seed, &want));
+        must(tr_op_data_clone(&want, &got));
+        must(tr_op_data_run(&want, ref, NULL));
+        run_packed(&got, which == 2);
+        if (!tr_op_data_compare(&got, &want, message, sizeof message))
+            fail_msg("graph %d: %s (seed %llu)", which, message, (unsigned long long)seed);
+        tr_op_data_free(&want);
+        tr_op_data_free(&got);
+    }
+}
+
 static int read_description(void **state) {
     (void)state;
     FILE *file = fopen(TRIREME_TEST_DATA "/h200.json", "r");
     if (!file) return -1;
     size_t bytes = fread(h200, 1, sizeof h200 - 1, file);
     (void)fclose(file);
-    return bytes > 0 ? 0 : -1;
+    if (bytes == 0) return -1;
+    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &ref);
+}
+
+static int close_ref(void **state) {
+    (void)state;
+    tr_device_close(ref);
+    return 0;
 }
 
 int main(void) {
+    seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_no_engine),
+        cmocka_unit_test(test_models),        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_no_engine),
+        cmocka_unit_test(test_packed_values),
     };
-    return cmocka_run_group_tests(tests, read_description, NULL);
+    return cmocka_run_group_tests(tests, read_description, close_ref);
 }
