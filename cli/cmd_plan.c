@@ -160,6 +160,26 @@ static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan 
         c->device.memory ? "device.memory" : "free memory", advice);
 }
 
+/* The config's device; for GPUs that are elsewhere the cpu device, whose operators' scratch is then
+ * planned. */
+static tr_status open_device(const tr_config *c, const tr_device_options *options,
+                             tr_device **out) {
+    tr_status status = tr_device_open(c->device.name, options, out);
+    if (status != TR_ERR_DEVICE || strncmp(c->device.name, "cuda", 4) != 0) return status;
+    char why[256];
+    (void)snprintf(why, sizeof why, "%s", tr_error_message());
+    if (!c->device.memory)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "%s; to plan for GPUs that are elsewhere, set device.memory to what a rank "
+                       "has there",
+                       why);
+    TR_TRY(tr_device_open("cpu", options, out));
+    (void)printf("device   %s cannot be asked here: scratch is that of the cpu device's "
+                 "operators\n",
+                 c->device.name);
+    return TR_OK;
+}
+
 int cli_plan(cli_context *cli, int argc, char **argv) {
     (void)cli;
     tr_config config;
@@ -174,7 +194,7 @@ int cli_plan(cli_context *cli, int argc, char **argv) {
     if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
     tr_device_options options = {.threads = (int)threads,
                                  .deterministic = config.train.deterministic};
-    TR_TRY_OUT(tr_device_open(config.device.name, &options, &device));
+    TR_TRY_OUT(open_device(&config, &options, &device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan);
     print_memory(plan);

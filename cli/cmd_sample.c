@@ -118,6 +118,17 @@ static tr_status write_text(session *s, const request *r) {
     return TR_OK;
 }
 
+/* The run's device; a run of GPUs is sampled on the CPU where there is none. */
+static tr_status open_device(session *s) {
+    const tr_device_options options = {.threads = 1, .deterministic = true};
+    tr_status status = tr_device_open(s->config.device.name, &options, &s->device);
+    if (status != TR_ERR_DEVICE || strncmp(s->config.device.name, "cuda", 4) != 0) return status;
+    TR_TRY(tr_device_open("cpu", &options, &s->device));
+    fprintf(stderr, "trireme: %s cannot be used here: sampling on the CPU\n",
+            s->config.device.name);
+    return TR_OK;
+}
+
 int cli_sample(cli_context *cli, int argc, char **argv) {
     (void)cli;
     request r;
@@ -131,8 +142,7 @@ int cli_sample(cli_context *cli, int argc, char **argv) {
     tr_status status;
     TR_TRY_OUT(read_config(root, r.step, &s->config));
     TR_TRY_OUT(tr_world_open_local(1, &s->world));
-    tr_device_options options = {.threads = 1, .deterministic = true};
-    TR_TRY_OUT(tr_device_open(s->config.device.name, &options, &s->device));
+    TR_TRY_OUT(open_device(s));
     TR_TRY_OUT(tr_group_open(s->world, s->device, &self, 1, 0, 1, &s->alone));
     TR_TRY_OUT(load_model(s, root, r.step));
     TR_TRY_OUT(tr_sampler_create(s->device, s->alone, s->model, &r.options, &s->sampler));

@@ -60,8 +60,10 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);
-/* Ranks on this rank's host, itself included: they share its cores and memory. */
+/* Ranks on this rank's host, itself included: they share its cores and memory; its place among
+ * them. */
 int tr_world_host_ranks(const tr_world *world);
+int tr_world_host_rank(const tr_world *world);
 /* Cores that this rank has for its threads, at least 1: those that it may use, divided by the ranks
  * of its host that may use the same ones. The same for all of these. */
 int tr_world_cores(const tr_world *world);

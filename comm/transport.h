@@ -50,6 +50,7 @@ struct tr_transport {
     const tr_transport_ops *ops;
     int rank, size;
     int host_ranks; /* ranks on this rank's host, itself included */
+    int host_rank;  /* this rank's place among them */
     int cores;      /* that this rank has for its threads, at least 1 */
     int tag_limit;  /* largest tag */
 };

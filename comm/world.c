@@ -181,6 +181,10 @@ int tr_world_host_ranks(const tr_world *world) {
     return world->host_ranks;
 }
 
+int tr_world_host_rank(const tr_world *world) {
+    return world->transport->host_rank;
+}
+
 int tr_world_cores(const tr_world *world) {
     return world->transport->cores;
 }

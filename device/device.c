@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Splits "cuda:1" into the table and ordinal 1. Host devices have no ordinal. */
+/* Splits "cuda:1" into the table and ordinal 1; "cuda" has ordinal -1. Host devices have none. */
 static const tr_device_ops *find_ops(const char *name, int *ordinal) {
     *ordinal = 0;
     if (strcmp(name, "cpu") == 0) return &tr_device_ops_cpu;
     if (strcmp(name, "ref") == 0) return &tr_device_ops_ref;
     if (strcmp(name, "guarded") == 0) return &tr_device_ops_guarded;
     if (strncmp(name, "cuda", 4) != 0) return NULL;
-    if (name[4] == '\0') return &tr_device_ops_cuda;
+    if (name[4] == '\0') {
+        *ordinal = -1;
+        return &tr_device_ops_cuda;
+    }
     if (name[4] != ':' || name[5] < '0' || name[5] > '9') return NULL;
     char *end;
     long n = strtol(name + 5, &end, 10);
@@ -44,6 +47,12 @@ void tr_device_close(tr_device *device) {
 
 tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes) {
     return device->ops->memory(device, free_bytes, total_bytes);
+}
+
+tr_status tr_device_identity(tr_device *device, char *text, size_t size) {
+    if (device->ops->identity) return device->ops->identity(device, text, size);
+    (void)snprintf(text, size, "host");
+    return TR_OK;
 }
 
 tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out) {

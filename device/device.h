@@ -1,11 +1,11 @@
 /* A device: memory, streams, events and the operator table (device/op.h).
  *
  * Names: "cpu" (oneDNN and OpenMP), "ref" (plain C, FP64 inside; the tests' oracle, on host
- * memory), "cuda:N", and "guarded" (for tests: the cpu device with memory that the host cannot
- * touch and a compute stream of its own, as a GPU has). Everything a device does is ordered by
- * streams and events. On host devices the compute stream is the caller (work is done when the call
- * returns) and every other stream is a thread with a queue, so a missing wait is a race there as on
- * a GPU. */
+ * memory), "cuda:N" or "cuda", and "guarded" (for tests: the cpu device with memory that the host
+ * cannot touch and a compute stream of its own, as a GPU has). Everything a device does is ordered
+ * by streams and events. On host devices the compute stream is the caller (work is done when the
+ * call returns) and every other stream is a thread with a queue, so a missing wait is a race there
+ * as on a GPU. */
 #pragma once
 
 #include "base/status.h"
@@ -29,6 +29,7 @@ struct tr_device {
 
 typedef struct tr_device_options {
     int threads;        /* >= 1 */
+    int host_rank;      /* this rank's place on its host: "cuda" takes the host's GPUs in turn */
     bool deterministic; /* fixed plans and algorithms (GPU) */
 } tr_device_options;
 
@@ -38,6 +39,10 @@ void tr_device_close(tr_device *device);
 
 /* Free and total bytes of the device's memory (host: MemAvailable and MemTotal). */
 tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes);
+
+/* Names the piece of hardware in text[size]: processes of one machine that compute on the same one
+ * get the same text. "host" for host devices. */
+tr_status tr_device_identity(tr_device *device, char *text, size_t size);
 
 /* Device memory, zeroed, aligned to TR_ALIGN; TR_ERR_FIT when there is none. */
 tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out);

@@ -12,6 +12,7 @@ struct tr_device_ops {
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
     tr_status (*memory)(tr_device *device, size_t *free_bytes, size_t *total_bytes);
+    tr_status (*identity)(tr_device *device, char *text, size_t size); /* NULL: "host" */
     tr_status (*alloc)(tr_device *device, size_t bytes, void **out);
     void (*free)(tr_device *device, void *memory);
     tr_status (*staging_alloc)(tr_device *device, size_t bytes, void **out);

@@ -16,6 +16,7 @@ tr_status tr_record_open(size_t capacity, tr_record **out) {
     TR_TRY(tr_calloc(1, sizeof *r, &r));
     *r = (tr_record){.step = -1, .capacity = capacity};
     tr_status status = tr_calloc(capacity, sizeof *r->entry, &r->entry);
+    if (status == TR_OK) status = tr_calloc(2 * capacity, sizeof *r->note, &r->note);
     if (status != TR_OK) {
         tr_record_close(r);
         return tr_trace_at(__FILE__, __LINE__, status);
@@ -27,6 +28,7 @@ tr_status tr_record_open(size_t capacity, tr_record **out) {
 void tr_record_close(tr_record *r) {
     if (!r) return;
     free(r->entry);
+    free(r->note);
     free(r);
 }
 
@@ -53,4 +55,16 @@ void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
                                .message = transfer ? instr->message : -1,
                                .gradient = instr->gradient,
                                .start_ns = tr_record_now_ns()};
+}
+
+static void take_note(void *argument) {
+    const tr_record_note *note = argument;
+    tr_record_observe(note->record, note->instr, note->begin);
+}
+
+void tr_record_enqueue(tr_record *r, tr_stream *stream, const tr_instr *instr, bool begin) {
+    if (r->step < 0 || r->enqueued == 2 * r->capacity) return;
+    tr_record_note *note = &r->note[r->enqueued++];
+    *note = (tr_record_note){.record = r, .instr = instr, .begin = begin};
+    (void)tr_stream_call(stream, take_note, note); /* a stream that fails tells the runner too */
 }

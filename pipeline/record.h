@@ -14,10 +14,19 @@ typedef struct tr_record_entry {
     int64_t start_ns, end_ns;   /* CLOCK_MONOTONIC of this host */
 } tr_record_entry;
 
+/* One end of an instruction, on its way through a stream. */
+typedef struct tr_record_note {
+    struct tr_record *record;
+    const tr_instr *instr;
+    bool begin;
+} tr_record_note;
+
 typedef struct tr_record {
     int32_t step; /* -1: nothing is recorded now */
     size_t count, capacity;
     tr_record_entry *entry;
+    size_t enqueued;
+    tr_record_note *note; /* [2 * capacity] */
 } tr_record;
 
 /* Room for `capacity` instructions; those beyond are not recorded. */
@@ -30,5 +39,8 @@ void tr_record_step(tr_record *record, int32_t step);
 /* tr_run_hooks.observe with the record as context. On a host device an instruction is done when it
  * ends here. */
 void tr_record_observe(void *record, const tr_instr *instr, bool begin);
+/* The same in the order of a stream, for devices whose work is not done when a call returns. The
+ * step of tr_record_step stays until the stream has been waited for. */
+void tr_record_enqueue(tr_record *record, tr_stream *stream, const tr_instr *instr, bool begin);
 
 int64_t tr_record_now_ns(void);

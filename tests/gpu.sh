@@ -63,10 +63,15 @@ check_curves_bf16() { bash tests/run/curves.sh "$build/trireme" "$programs/gpu-c
 check_across() { bash tests/run/across.sh "$build/trireme" "$programs/gpu-across"; }
 check_fits() { bash tests/run/fits.sh "$build/trireme" "$programs/gpu-fits"; }
 
+# Messages and collectives of device memory between ranks that share the device.
+check_comm() {
+    mpirun -q --bind-to none -n 3 "$programs/comm" "$TRIREME_TEST_DEVICE" && echo "3 ranks, one device"
+}
+
 # Text from a checkpoint that the device saved, on the device and on the CPU.
 check_sample() { bash tests/run/sampled.sh "$build/trireme" "$programs/gpu-sampled"; }
 
-all="device operators memcheck racecheck fits across sample curves_fp32 curves_bf16 placements equivalence_fp32 equivalence_bf16"
+all="device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16 placements equivalence_fp32 equivalence_bf16"
 # NCCL with one rank; and with two on one GPU, each under a host name of its own, which NCCL takes for
 # two machines (what it does then is an experiment: it is told, not judged).
 check_nccl_one() { mpirun -q --bind-to none -n 1 "$programs/gpu_nccl"; }

@@ -65,7 +65,7 @@ trireme_run_test(guarded)
 trireme_run_test(bundle)
 
 # What needs a GPU: the checks of tests/gpu.sh, one test each; skipped without one.
-foreach(check IN ITEMS device operators memcheck racecheck fits across sample curves_fp32
+foreach(check IN ITEMS device operators memcheck racecheck comm fits across sample curves_fp32
     curves_bf16 placements equivalence_fp32 equivalence_bf16)
   add_test(NAME gpu.${check} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu.sh ${check})
   set_tests_properties(gpu.${check} PROPERTIES LABELS gpu TIMEOUT 480 PROCESSORS 2

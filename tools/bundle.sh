@@ -32,7 +32,7 @@ mkdir -p "$root/lib" "$root/build/release/tests" "$root/build/release/bench"
 # --- programs, scripts, data ----------------------------------------------------------------------
 
 cp "$build/trireme" "$root/build/release/"
-programs=(test_device ckpt_compare ckpt_relayout)
+programs=(test_device comm ckpt_compare ckpt_relayout)
 for file in "$build"/tests/test_op_cuda "$build"/tests/gpu_*; do
     [[ -f $file && -x $file ]] && programs+=("$(basename "$file")")
 done

@@ -249,8 +249,7 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     TR_TRY(tr_stream_copy(stream, e->result, e->state, sizeof *e->result));
     TR_TRY(tr_optimizer_read_stop(e->optimizer));
-    TR_TRY(tr_stream_sync(stream)); /* the host reads what the copies wrote */
-    TR_TRY(tr_world_check(e->desc.world));
+    TR_TRY(tr_world_sync(e->desc.world, stream)); /* the host reads what the copies wrote */
     *out = (tr_step_result){.loss = e->result->loss,
                             .grad_norm = e->result->grad_norm,
                             .tokens = e->result->valid,

@@ -111,7 +111,8 @@ const tr_key tr_schema[] = {
      .help = "Steps between two progress lines when the output is no terminal."},
 
     {"device.name", TR_KEY_TEXT, AT(device.name), .fallback = "cpu", .example = "cpu",
-     .help = "Where ranks compute: cpu, cuda, cuda:N, or ref (slow, exact)."},
+     .help =
+         "Where ranks compute: cpu, cuda (a host's GPUs in turn), cuda:N, or ref (slow, exact)."},
     {"device.memory", TR_KEY_BYTES, AT(device.memory), .min = 0, .max = 1e15, .fallback = "0",
      .example = "16GiB",
      .help = "Memory a rank may plan, like 16GiB; 0: what is free on its device."},

@@ -37,6 +37,8 @@ typedef struct trainer {
     bool unrecorded;     /* the last step's metrics could not be written */
     tr_progress progress;
     size_t planned_bytes;
+    bool *shares; /* [ranks]: those whose device memory is this rank's, itself included */
+    int sharers;
     double val_loss;    /* the last one */
     tr_record *trace;   /* NULL: none, or written */
     int64_t trace_from; /* the first step recorded */
@@ -71,10 +73,13 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
         [TR_INSTR_F] = 'F',         [TR_INSTR_I] = 'I',      [TR_INSTR_W] = 'W',
         [TR_INSTR_B] = 'B',         [TR_INSTR_RECV] = 'R',   [TR_INSTR_SEND] = 'S',
         [TR_INSTR_WAIT_SENT] = 'S', [TR_INSTR_REDUCE] = 'G', [TR_INSTR_FINISH] = 'O'};
-    if (t->trace && !begin) tr_record_observe(t->trace, instr, false);
+    bool at_once = tr_device_on_host(t->device);
+    if (t->trace && !at_once)
+        tr_record_enqueue(t->trace, tr_device_compute(t->device), instr, begin);
+    if (t->trace && at_once && !begin) tr_record_observe(t->trace, instr, false);
     tr_board_set_action(t->options->board, instr->stage, instr->micro_batch,
                         begin ? letter[instr->kind] : 0);
-    if (t->trace && begin) tr_record_observe(t->trace, instr, true);
+    if (t->trace && at_once && begin) tr_record_observe(t->trace, instr, true);
 }
 
 /* A line for people that ends no run. */
@@ -105,6 +110,7 @@ static tr_status open_local(trainer *t) {
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(t->world), tr_world_size(t->world), &t->mesh));
     tr_device_options device = {.threads = (int)c->train.threads,
+                                .host_rank = tr_world_host_rank(t->world),
                                 .deterministic = c->train.deterministic};
     TR_TRY(tr_device_open(c->device.name, &device, &t->device));
     TR_TRY(open_schedule(t));
@@ -132,7 +138,10 @@ static tr_status make_engine(trainer *t) {
                            .fetch_context = t->data,
                            .observe = observe,
                            .observe_context = t};
-    TR_TRY(tr_request_memory(c, t->device, tr_world_host_ranks(t->world), &desc.memory));
+    size_t ranks = (size_t)tr_world_size(t->world);
+    TR_TRY(tr_world_agree(t->world, tr_calloc(ranks, sizeof *t->shares, &t->shares)));
+    TR_TRY(tr_request_sharers(t->world, t->device, t->shares, &t->sharers));
+    TR_TRY(tr_request_memory(c, t->device, t->sharers, &desc.memory));
     TR_TRY(tr_engine_create(&desc, &t->engine));
     return tr_snapshot_tensors(tr_engine_store(t->engine), &t->mesh, &t->tensors,
                                &t->tensors_count);
@@ -253,6 +262,25 @@ static void print_plan(trainer *t) {
         (double)plan.optimizer / mib, (double)plan.arena / mib, (double)plan.live_peak / mib,
         (double)plan.transfers / mib, (double)plan.data / mib);
     fflush(out);
+}
+
+/* What a GPU holds beside the plans of the ranks on it: CUDA's contexts, the libraries' memory. */
+static void print_device(const trainer *t) {
+    const double mib = 1 << 20;
+    char where[64];
+    size_t available, total, planned = 0;
+    if (tr_device_identity(t->device, where, sizeof where) != TR_OK || !strcmp(where, "host") ||
+        tr_device_memory(t->device, &available, &total) != TR_OK)
+        return;
+    for (int r = 0; r < tr_world_size(t->world); r++)
+        if (t->shares[r]) planned += t->memory[r].allocated;
+    double used = (double)(total - available);
+    fprintf(t->options->out,
+            "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them beside the plan "
+            "(context, libraries, others)\n",
+            t->device->name, where, t->sharers, t->sharers == 1 ? "" : "s", used / mib,
+            (double)total / mib, (used - (double)planned) / mib);
+    fflush(t->options->out);
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
@@ -447,16 +475,17 @@ static tr_status train_steps(trainer *t, bool *alone) {
 static void close_all(trainer *t) {
     if (leads(t)) tr_progress_close(&t->progress);
     tr_metrics_close(t->metrics);
-    tr_record_close(t->trace);
     tr_timeline_destroy(t->planned);
     tr_timeline_destroy(t->measured);
     free(t->memory);
+    free(t->shares);
     free(t->tensors);
     free(t->state);
     tr_engine_destroy(t->engine);
     tr_schedule_destroy(t->schedule);
     tr_data_close(t->data);
     if (t->device) tr_device_close(t->device);
+    tr_record_close(t->trace); /* after the stream that may still write to it */
 }
 
 tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options,
@@ -481,6 +510,7 @@ tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_opti
     TR_TRY_OUT(open_report(&t));
     if (leads(&t)) {
         print_plan(&t);
+        print_device(&t);
         if (options->resume)
             fprintf(options->out, "resumed  after step %lld of %lld\n", (long long)t.state->step,
                     (long long)config->train.steps);

@@ -18,6 +18,13 @@ static tr_status cuda_memory(tr_device *device, size_t *free_bytes, size_t *tota
     return TR_OK;
 }
 
+/* Its place on the bus, which slices of one GPU share: what NCCL compares too. */
+static tr_status cuda_identity(tr_device *device, char *text, size_t size) {
+    TR_TRY(use(device));
+    TR_CUDA(cudaDeviceGetPCIBusId(text, (int)size, tr_cuda_device_of(device)->ordinal));
+    return TR_OK;
+}
+
 static tr_status cuda_alloc(tr_device *device, size_t bytes, void **out) {
     TR_TRY(use(device));
     *out = NULL;
@@ -210,6 +217,7 @@ static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_dev
                        "device.name=cpu",
                        cudaGetErrorString(error));
     }
+    if (ordinal < 0) ordinal = count > 0 ? options->host_rank % count : 0;
     if (ordinal >= count)
         return TR_FAIL(TR_ERR_DEVICE, "there is no GPU %d: this machine has %d, counted from 0",
                        ordinal, count);
@@ -233,6 +241,7 @@ const tr_device_ops tr_device_ops_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .memory = cuda_memory,
+    .identity = cuda_identity,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .staging_alloc = cuda_staging_alloc,

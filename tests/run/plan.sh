@@ -62,7 +62,13 @@ plan 78 heads parallel.tp=3
 plan 78 stages parallel.pp=5
 plan 78 batch train.micro_batch=5
 plan 78 ranks parallel.dp=12 parallel.pp=2 train.batch=7
-plan 69 cuda device.name=cuda:0
+# GPUs that are elsewhere: planned for the memory that is stated, with the cpu device's scratch.
+plan 69 cuda device.name=cuda:99
+says cuda '.*; to plan for GPUs that are elsewhere, set device.memory to what a rank has there'
+plan 0 elsewhere device.name=cuda:99 device.memory=1GiB
+grep -q '^device   cuda:99 cannot be asked here: ' "$scratch/elsewhere.out" || fail "a plan for GPUs elsewhere does not say so"
+plan 0 here device.memory=1GiB
+diff <(sed 1d "$scratch/elsewhere.out") "$scratch/here.out" || fail "the plan for GPUs elsewhere is another"
 code=0
 "$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
 [[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"

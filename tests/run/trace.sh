@@ -29,6 +29,9 @@ grep -q '"name":"rank 1: measured"' pp/trace.json || fail "rank 1 has no times"
 # Two lines of two ranks: 4 micro-batches on each.
 timeout 120 "$trireme" run -n 4 train x.yaml --trace 1 parallel.pp=2 parallel.dp=2 log.dir=dp >log 2>&1 || fail "$(<log)"
 "$check" dp/trace.json 8 32 || fail "the trace of a mesh"
+# Where work is not done when a call returns, times are those of the stream.
+timeout 120 "$trireme" run -n 2 train x.yaml --trace 2 parallel.pp=2 log.dir=guarded device.name=guarded >log 2>&1 || fail "$(<log)"
+"$check" guarded/trace.json 4 64 || fail "the trace of a stream"
 # More steps than there are: those that were. Fewer than two: none, and a warning.
 "$trireme" train x.yaml --trace 99 log.dir=long >log 2>&1 || fail "$(<log)"
 "$check" long/trace.json 2 0 || fail "a trace cut short"
