@@ -53,6 +53,48 @@ static const char *embed_fault(tr_op_kind kind, const tr_embed_desc *d) {
     return NULL;
 }
 
+static const char *rows_fault(tr_op_kind kind, const tr_rows_desc *d) {
+    if (!sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
+    if (!is_storage(d->dtype)) return "its storage is f32 or bf16";
+    if (kind == TR_OP_CAST && !is_storage(d->to)) return "it casts f32 and bf16";
+    return NULL;
+}
+
+static const char *layernorm_fault(const tr_layernorm_desc *d) {
+    if (!sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
+    if (!(d->eps >= 0)) return "eps must not be negative";
+    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+}
+
+static const char *attention_fault(const tr_attention_desc *d) {
+    if (!sizes_fit(1, d->heads, d->head_dim, 3) ||
+        !sizes_fit(1, d->batch, d->seq, 3 * d->heads * d->head_dim) ||
+        !sizes_fit(1, d->seq, d->seq, 1))
+        return "batch, seq, heads and head_dim must be positive";
+    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+}
+
+static const char *dropout_fault(const tr_dropout_desc *d) {
+    if (!sizes_fit(1, d->rows, d->width, 1) || !sizes_fit(1, d->seq, d->width, 1))
+        return "rows, width and seq must be positive";
+    if (!(d->p >= 0 && d->p < 1)) return "p must lie in [0, 1)";
+    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+}
+
+static const char *xent_fault(const tr_xent_desc *d) {
+    if (!sizes_fit(1, d->rows, d->vocab, 1)) return "rows and vocab must be positive";
+    if (d->vocab_begin < 0 || d->vocab_begin > INT32_MAX || d->vocab > INT32_MAX)
+        return "the vocabulary's range must fit 31 bits";
+    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+}
+
+static const char *adamw_fault(const tr_adamw_desc *d) {
+    if (!sizes_fit(0, d->count, 1, 1)) return "count is out of range";
+    if (!(d->beta1 >= 0 && d->beta1 < 1 && d->beta2 >= 0 && d->beta2 < 1 && d->eps >= 0))
+        return "beta1, beta2 must lie in [0, 1) and eps must not be negative";
+    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+}
+
 /* What is wrong with a description, or NULL. */
 static const char *fault(const tr_op_desc *desc) {
     switch (desc->kind) {
@@ -61,61 +103,29 @@ static const char *fault(const tr_op_desc *desc) {
     case TR_OP_GELU:
     case TR_OP_GELU_DGRAD:
     case TR_OP_ADD:
-    case TR_OP_CAST:
-        if (!sizes_fit(1, desc->rows.rows, desc->rows.width, 1))
-            return "rows and width must be positive";
-        if (!is_storage(desc->rows.dtype)) return "its storage is f32 or bf16";
-        if (desc->kind == TR_OP_CAST && !is_storage(desc->rows.to)) return "it casts f32 and bf16";
-        return NULL;
+    case TR_OP_CAST: return rows_fault(desc->kind, &desc->rows);
     case TR_OP_LAYERNORM:
     case TR_OP_LAYERNORM_DGRAD:
-    case TR_OP_LAYERNORM_WGRAD:
-        if (!sizes_fit(1, desc->layernorm.rows, desc->layernorm.width, 1))
-            return "rows and width must be positive";
-        if (!(desc->layernorm.eps >= 0)) return "eps must not be negative";
-        return is_storage(desc->layernorm.dtype) ? NULL : "its storage is f32 or bf16";
+    case TR_OP_LAYERNORM_WGRAD: return layernorm_fault(&desc->layernorm);
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:
-    case TR_OP_ATTENTION_DECODE: {
-        const tr_attention_desc *d = &desc->attention;
-        if (!sizes_fit(1, d->heads, d->head_dim, 3) ||
-            !sizes_fit(1, d->batch, d->seq, 3 * d->heads * d->head_dim) ||
-            !sizes_fit(1, d->seq, d->seq, 1))
-            return "batch, seq, heads and head_dim must be positive";
-        return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
-    }
+    case TR_OP_ATTENTION_DECODE: return attention_fault(&desc->attention);
     case TR_OP_EMBED:
     case TR_OP_EMBED_WGRAD:
     case TR_OP_POSITION:
     case TR_OP_POSITION_WGRAD: return embed_fault(desc->kind, &desc->embed);
     case TR_OP_DROPOUT_ADD:
-    case TR_OP_DROPOUT_DGRAD:
-        if (!sizes_fit(1, desc->dropout.rows, desc->dropout.width, 1) ||
-            !sizes_fit(1, desc->dropout.seq, desc->dropout.width, 1))
-            return "rows, width and seq must be positive";
-        if (!(desc->dropout.p >= 0 && desc->dropout.p < 1)) return "p must lie in [0, 1)";
-        return is_storage(desc->dropout.dtype) ? NULL : "its storage is f32 or bf16";
+    case TR_OP_DROPOUT_DGRAD: return dropout_fault(&desc->dropout);
     case TR_OP_XENT_MAX:
     case TR_OP_XENT_SUM:
-    case TR_OP_XENT_LOSS:
-        if (!sizes_fit(1, desc->xent.rows, desc->xent.vocab, 1))
-            return "rows and vocab must be positive";
-        if (desc->xent.vocab_begin < 0 || desc->xent.vocab_begin > INT32_MAX ||
-            desc->xent.vocab > INT32_MAX)
-            return "the vocabulary's range must fit 31 bits";
-        return is_storage(desc->xent.dtype) ? NULL : "its storage is f32 or bf16";
+    case TR_OP_XENT_LOSS: return xent_fault(&desc->xent);
     case TR_OP_SUMSQ: return sizes_fit(0, desc->sumsq.count, 1, 1) ? NULL : "count is out of range";
     case TR_OP_STEP_FINISH:
         return sizes_fit(0, desc->step_finish.losses, 2, 1) &&
                        sizes_fit(0, desc->step_finish.norms, 1, 1)
                    ? NULL
                    : "losses and norms are out of range";
-    case TR_OP_ADAMW:
-        if (!sizes_fit(0, desc->adamw.count, 1, 1)) return "count is out of range";
-        if (!(desc->adamw.beta1 >= 0 && desc->adamw.beta1 < 1 && desc->adamw.beta2 >= 0 &&
-              desc->adamw.beta2 < 1 && desc->adamw.eps >= 0))
-            return "beta1, beta2 must lie in [0, 1) and eps must not be negative";
-        return is_storage(desc->adamw.dtype) ? NULL : "its storage is f32 or bf16";
+    case TR_OP_ADAMW: return adamw_fault(&desc->adamw);
     case TR_OP_COUNT: break;
     }
     return "there is no such operator";
