@@ -154,11 +154,11 @@ static tr_status refuse_too_large(const tr_engine *e, const tr_memory_plan *plan
     char parts[TR_MEMORY_TEXT];
     if (!e->desc.memory || plan->total <= e->desc.memory) return TR_OK;
     tr_memory_text(plan, parts);
-    return TR_FAIL(TR_ERR_FIT,
-                   "stage %d needs %s and a rank may use %.1f MiB (device.memory): raise "
-                   "parallel.pp or parallel.tp, or lower train.micro_batch (`trireme plan` says "
-                   "what fits)",
-                   e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
+    return TR_FAIL(
+        TR_ERR_FIT,
+        "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): raise "
+        "parallel.pp or parallel.tp, or lower train.micro_batch (`trireme plan` says what fits)",
+        e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
 }
 
 /* The layout of this rank, when it fits. Preparing and lowering are not worth their time for a

@@ -58,7 +58,7 @@ for ranks in 1 3; do
         $dp model.context=100000
     refuses 69 $ranks "this build of Trireme has no CUDA backend: set device.name=cpu|.*[Cc][Uu][Dd][Aa].*" $dp device.name=cuda
     refuses 69 $ranks 'there is no device called "gpu": use cpu, ref, cuda or cuda:N' $dp device.name=gpu
-    refuses 76 $ranks "stage 0 needs .* and a rank may use .*: raise parallel.pp" $dp device.memory=10KiB
+    refuses 76 $ranks "rank 0 of the pipeline needs .* and a rank may use .*: raise parallel.pp" $dp device.memory=10KiB
 done
 refuses 78 1 "parallel.pp=2: parallel.pp \* tp \* dp = 2 \* 2 \* 1 needs 4 ranks, but 1 was started: use .trireme run -n 4 train" \
     parallel.pp=2 parallel.tp=2
