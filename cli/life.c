@@ -111,10 +111,6 @@ tr_board *tr_life_board(tr_life *life) {
     return life->board;
 }
 
-bool tr_life_stop_requested(const tr_life *life) {
-    return tr_board_stop_requested(life->board);
-}
-
 /* The sentence of this thread's failure, with the rank that is late where one is: this rank's wait
  * is over, so the search starts at the one it waited for. */
 static void last_word(const tr_life *life, tr_status status, char *text, size_t size) {

@@ -16,9 +16,6 @@ typedef struct tr_life tr_life;
  * never); turns SIGTERM, SIGINT and SIGUSR1 into a request to stop. One life per process. */
 tr_status tr_life_begin(tr_world *world, double deadline_s, tr_life **out);
 tr_board *tr_life_board(tr_life *life);
-/* True once this rank has been asked to finish its step, save and end with 75. Ranks hear of it at
- * different moments: they must agree on the step. */
-bool tr_life_stop_requested(const tr_life *life);
 /* The end of a rank with `status`, before tr_world_close or tr_world_abort: where it is an error,
  * exactly one rank of the host prints this thread's sentence; for TR_ERR_RANK with the rank that is
  * late and what that one does. After it main stays silent (cli->silent), and the rank may leave;

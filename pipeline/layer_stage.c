@@ -132,10 +132,6 @@ out:
     return status;
 }
 
-void tr_layer_stage_set_source(tr_stage *stage, const tr_layer_source *source) {
-    ((layer_stage *)stage)->source = *source;
-}
-
 static void destroy(tr_stage *stage) {
     layer_stage *s = (layer_stage *)stage;
     free(s->place);

@@ -34,5 +34,3 @@ typedef struct tr_layer_source {
  * stage; the source is copied. Release with stage->ops->destroy. */
 tr_status tr_layer_stage_create(const tr_model *model, const int *first, int stages, int index,
                                 const tr_layer_source *source, tr_stage **out);
-/* Other micro-batches from the next action on: validation beside training. */
-void tr_layer_stage_set_source(tr_stage *stage, const tr_layer_source *source);

@@ -268,12 +268,6 @@ static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b
     return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
 }
 
-bool tr_config_equal(const tr_config *a, const tr_config *b) {
-    for (int i = 0; i < tr_schema_count; i++)
-        if (!same_value(&tr_schema[i], a, b)) return false;
-    return true;
-}
-
 static tr_status other_model(const tr_key *key, const tr_config *config, const tr_config *saved,
                              const char *where) {
     char *now, *then;

@@ -86,8 +86,6 @@ tr_status tr_config_print(const tr_config *config, FILE *file);
 /* The same as a string in *text (free()). */
 tr_status tr_config_text(const tr_config *config, char **text);
 
-/* Equal in every key (not in source and places). */
-bool tr_config_equal(const tr_config *a, const tr_config *b);
 /* TR_ERR_DATA, naming the first key of the model in which the two differ: the checkpoints in
  * `where` were saved with another. Dropout may change. */
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved, const char *where);

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -107,17 +106,6 @@ void tr_progress_show(tr_progress *p, tr_progress_state *state, double now_s) {
         char line[LINE_SIZE];
         (void)fprintf(p->file, "%s\n", tr_progress_format(state, false, line, sizeof line));
     }
-    (void)fflush(p->file);
-}
-
-void tr_progress_note(tr_progress *p, const char *format, ...) {
-    if (p->open_line) (void)fputs("\r\x1b[K", p->file); /* the line comes back at the next step */
-    p->open_line = false;
-    va_list args;
-    va_start(args, format);
-    (void)vfprintf(p->file, format, args);
-    va_end(args);
-    (void)fputc('\n', p->file);
     (void)fflush(p->file);
 }
 

@@ -46,8 +46,5 @@ void tr_progress_open(FILE *file, int64_t every, int64_t steps_done, double now_
  * after the last, without control codes. *state: eta_s is filled in here, from the time since the
  * start. */
 void tr_progress_show(tr_progress *progress, tr_progress_state *state, double now_s);
-/* A line of its own (a checkpoint, a warning) that leaves the refreshed line whole. */
-void tr_progress_note(tr_progress *progress, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-/* Ends the refreshed line. */
+/* Ends the refreshed line, at the end or before a warning. */
 void tr_progress_close(tr_progress *progress);

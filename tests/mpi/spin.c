@@ -29,8 +29,8 @@ static void work(double seconds) {
 }
 
 /* True on every rank once one of them has been asked to stop. */
-static tr_status agree_to_stop(tr_world *world, const tr_life *life, bool *stop) {
-    char mine = tr_life_stop_requested(life), all[64] = {0};
+static tr_status agree_to_stop(tr_world *world, tr_life *life, bool *stop) {
+    char mine = tr_board_stop_requested(tr_life_board(life)), all[64] = {0};
     TR_TRY(tr_world_gather_all(world, &mine, all, 1));
     *stop = memchr(all, 1, sizeof all) != NULL;
     return TR_OK;

@@ -62,6 +62,7 @@ typedef struct rank_state {
     tr_program_set *set[2];
     tr_stage *stage[LAYERS];
     tr_runner *runner[2];
+    double loss[MICRO_BATCHES][2];     /* of the step that ran last, where the head is */
     void *memory[2 * MOST_PARAMS + 2]; /* to free */
     int memories;
 } rank_state;
@@ -147,18 +148,17 @@ static tr_status run_both(rank_state *r) {
                               .tokens = l->tokens + l->skip * TOKENS,
                               .labels = l->labels + l->skip * TOKENS,
                               .token_stride = TOKENS,
-                              .loss = &l->result->loss[0][0],
+                              .loss = &r->loss[0][0],
                               .loss_stride = 2,
                               .first_sample = l->skip * BATCH,
                               .sample_stride = BATCH};
     TR_TRY(prepare_layers(r));
     TR_TRY(make_runners(r, &source));
     TR_TRY(tr_runner_step(r->runner[0]));
+    if (is_here(r, LAYERS - 1)) memcpy(l->result->loss, r->loss, sizeof r->loss);
     state.train = 0;
-    source.loss = &l->result->validation[0][0];
-    for (int k = 0; k < l->schedule->stages; k++)
-        if (r->stage[k]) tr_layer_stage_set_source(r->stage[k], &source);
     TR_TRY(tr_runner_step(r->runner[1]));
+    if (is_here(r, LAYERS - 1)) memcpy(l->result->validation, r->loss, sizeof r->loss);
     size_t at = 0;
     for (int k = 0; k < r->model->count; k++)
         for (int j = 0; j < r->model->layers[k]->params_count; j++) {
