@@ -274,8 +274,8 @@ int main(int argc, char **argv) {
     bool cuda = strncmp(name, "cuda", 4) == 0;
     if (cuda) printf("device %s\n", name);
     else
-        printf("oneDNN %s, %s, BF16 %s, %d threads\n", tr_cpu_onednn_version(), tr_cpu_isa(),
-               tr_cpu_bf16_native() ? "native" : "widened", options.threads);
+        printf("oneDNN %s, %s, BF16 %s, %d threads\n", tr_cpu_onednn_version((char[32]){0}, 32),
+               tr_cpu_isa(), tr_cpu_bf16_native() ? "native" : "widened", options.threads);
     b.bytes_roof = copy_rate(&b);
     for (tr_dtype t = cuda ? TR_BF16 : TR_F32; t <= TR_BF16; t++)
         measure(&b, cuda ? gpu : host, 2, t);

@@ -102,10 +102,10 @@ void doctor_hdf5(doctor_finding *f) {
 }
 
 void doctor_onednn(doctor_finding *f) {
-    const dnnl_version_t *v = dnnl_version(); /* of the library that was loaded */
+    char version[32];
     bool native = tr_cpu_bf16_native();
-    doctor_say(f, native ? DOCTOR_OK : DOCTOR_WARN, "oneDNN %d.%d.%d, %s, BF16 products %s",
-               v->major, v->minor, v->patch, tr_cpu_isa(),
+    doctor_say(f, native ? DOCTOR_OK : DOCTOR_WARN, "oneDNN %s, %s, BF16 products %s",
+               tr_cpu_onednn_version(version, sizeof version), tr_cpu_isa(),
                native ? "of its own" : "widened to FP32");
     if (!native) doctor_remedy(f, "use train.precision: fp32 here; bf16 saves memory but no time");
 }

@@ -3,6 +3,8 @@
 
 #include "device/cpu/cpu_impl.h"
 
+#include <stdio.h>
+
 static void close_cpu(tr_device *device) {
     tr_cpu_device *cpu = (tr_cpu_device *)device;
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
@@ -49,11 +51,10 @@ const char *tr_cpu_isa(void) {
     }
 }
 
-#define TEXT_OF(x)                        #x
-#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
-
-const char *tr_cpu_onednn_version(void) {
-    return VERSION_TEXT(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+const char *tr_cpu_onednn_version(char *text, size_t size) {
+    const dnnl_version_t *v = dnnl_version();
+    (void)snprintf(text, size, "%d.%d.%d", v->major, v->minor, v->patch);
+    return text;
 }
 
 bool tr_cpu_bf16_native(void) {

@@ -176,7 +176,8 @@ static void test_kernels(void **state) {
 static int open_devices(void **state) {
     (void)state;
     seed = tr_test_seed(1);
-    printf("oneDNN %s %s, BF16 %s\n", tr_cpu_onednn_version(), tr_cpu_isa(),
+    char version[32];
+    printf("oneDNN %s %s, BF16 %s\n", tr_cpu_onednn_version(version, sizeof version), tr_cpu_isa(),
            tr_cpu_bf16_native() ? "native" : "widened");
     must(tr_device_open("ref", &(tr_device_options){.threads = 1}, &ref));
     must(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &cpu));
