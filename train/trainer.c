@@ -446,9 +446,22 @@ static tr_status take_step(trainer *t, bool *stop, bool *alone) {
     return TR_OK;
 }
 
+/* Collective. A request to stop that came during set-up: *stop, and what was set up is saved, so
+ * that such a run too can be resumed. */
+static tr_status stop_before_steps(trainer *t, bool *stop) {
+    bool mine = tr_board_stop_requested(t->options->board);
+    tr_status all =
+        tr_world_agree(t->world, mine ? TR_FAIL(TR_ERR_STOPPED, "stopped by a signal") : TR_OK);
+    *stop = all == TR_ERR_STOPPED;
+    if (!*stop) return all;
+    tr_error_clear();
+    return t->saved_step == t->state->step ? TR_OK : save(t, true);
+}
+
 static tr_status train_steps(trainer *t, bool *alone) {
     const tr_config *c = t->config;
     bool stop = false;
+    TR_TRY(stop_before_steps(t, &stop));
     while (t->state->step < c->train.steps && !stop) {
         TR_TRY(take_step(t, &stop, alone));
         bool last = t->state->step == c->train.steps || stop;
