@@ -27,7 +27,7 @@ static tr_status list(const char *run) {
     for (int i = 0; i < count; i++)
         printf("%-10lld  %10.1f  %6d  %s\n", (long long)info[i].step,
                (double)info[i].bytes / (1 << 20), info[i].shards,
-               info[i].valid ? "valid" : info[i].why);
+               info[i].valid ? "complete" : info[i].why);
     free(info);
     return TR_OK;
 }

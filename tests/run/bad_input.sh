@@ -132,6 +132,8 @@ for ranks in 1 2; do
     run=cut-$ranks
     damaged $run cut
     command_fails 65 ".*$cause" ckpt verify $run 20
+    "$trireme" ckpt ls $run >command.out || fail "$run: ckpt ls failed"
+    grep -Eq "^20 .* shard-00002-of-00004.h5 has .*: it is truncated" command.out || fail "$run: ckpt ls: $(<command.out)"
     passed_over $run $ranks "$cause"
     damaged $run cut
     rm -r "$(step_dir $run 10)"
@@ -143,6 +145,9 @@ for ranks in 1 2; do
     run=flipped-$ranks
     damaged $run flipped
     command_fails 65 ".*$cause" ckpt verify $run 20
+    "$trireme" ckpt ls $run >command.out || fail "$run: ckpt ls failed"
+    # It looks at no number, and so does not say more than that all files are there.
+    [[ $(grep -Ec "^(10|20) .* complete$" command.out) == 2 ]] || fail "$run: ckpt ls: $(<command.out)"
     train 65 $ranks $run --resume parallel.tp=$ranks
     says $run ".*$cause.*; move .*/$run/ckpt/step-00000020 away, and --resume continues from step 10"
     intact $run 10
