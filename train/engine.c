@@ -189,7 +189,7 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     e->desc = *desc;
     TR_TRY_OUT(make_layout(e));
     TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
-                               &e->layout->placement, desc->dtype,
+                               &e->layout->placement, desc->dtype, TR_STORE_TRAIN,
                                GROUP_TIE * tr_world_size(desc->world), &e->store));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));

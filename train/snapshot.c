@@ -48,7 +48,7 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
         bool split = !(slot->param->replicated & TR_AXIS_BIT(TR_AXIS_TP));
         bool mine = slot->counted && (split || mesh->index[TR_AXIS_TP] == 0);
         float *local[3] = {slot->master, slot->m, slot->v};
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 3 && local[k]; k++) {
             int writer = pick_writer(load, data_ranks, (size_t)slot->param->count * sizeof(float));
             fill(&tensors[(*count)++], store->device, group[k], slot->param, local[k],
                  mine && writer == mesh->index[TR_AXIS_DP]);

@@ -105,7 +105,9 @@ typedef struct place {
     size_t values, grads, states;
 } place;
 
+/* NULL from a piece that this store does not have. */
 static void *take(char *base, size_t *used, size_t bytes) {
+    if (!base) return NULL;
     void *p = base + *used;
     *used += bytes;
     return p;
@@ -124,7 +126,7 @@ static void place_param(void *context, int stage, tr_param *param) {
     tr_slot *slot = &store->slot[store->slots];
     *slot = (tr_slot){.param = param, .shares = -1, .counted = param->use == 0};
     if (stage != at->last_stage) {
-        store->stage_grad[store->stages++] = (tr_span){(float *)(store->grads + at->grads), 0};
+        store->stage_grad[store->stages++] = (tr_span){take(store->grads, &at->grads, 0), 0};
         at->last_stage = stage;
     }
     size_t bytes = f32_bytes(param);
@@ -180,7 +182,7 @@ static tr_status open_ties(tr_store *store, tr_world *world, const tr_mesh *mesh
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          int tie_group_id, tr_store **out) {
+                          tr_store_use use, int tie_group_id, tr_store **out) {
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
@@ -190,13 +192,15 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank, .dtype = dtype};
     for_each_local(model, placement, pp_rank, measure_param, &sum);
     store->value_bytes = sum.values;
-    store->grad_bytes = sum.grads;
-    store->state_bytes = sum.states;
+    store->grad_bytes = use == TR_STORE_TRAIN ? sum.grads : 0;
+    store->state_bytes = use == TR_STORE_TRAIN ? sum.states : 0;
     TR_TRY_OUT(tr_calloc((size_t)sum.slots, sizeof *store->slot, &store->slot));
     TR_TRY_OUT(tr_calloc((size_t)placement->stages, sizeof *store->stage_grad, &store->stage_grad));
     TR_TRY_OUT(tr_device_alloc(device, sum.values, (void **)&store->values));
-    TR_TRY_OUT(tr_device_alloc(device, sum.grads, (void **)&store->grads));
-    TR_TRY_OUT(tr_device_alloc(device, sum.states, (void **)&store->states));
+    if (use == TR_STORE_TRAIN) {
+        TR_TRY_OUT(tr_device_alloc(device, sum.grads, (void **)&store->grads));
+        TR_TRY_OUT(tr_device_alloc(device, sum.states, (void **)&store->states));
+    }
     place at = {.store = store,
                 .model = model,
                 .placement = placement,

@@ -55,14 +55,17 @@ tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, i
 void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
                     tr_dtype dtype, size_t *values, size_t *grads, size_t *states);
 
+/* What a store is for: training, or the values alone (of which gradients and moments are NULL). */
+typedef enum tr_store_use { TR_STORE_TRAIN, TR_STORE_VALUES } tr_store_use;
+
 /* Allocates the memory and places params' value and grad. Collective over the world when a tied
  * parameter has uses on several pipeline ranks (tie groups; ids from tie_group_id upwards). */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          int tie_group_id, tr_store **out);
+                          tr_store_use use, int tie_group_id, tr_store **out);
 void tr_store_destroy(tr_store *store);
 
-/* Initial values from the seed, moments zero. */
+/* Initial values from the seed, moments zero: of a store for training. */
 tr_status tr_store_init(tr_store *store, uint64_t seed);
 /* Values from masters (after a load); nothing to do in FP32. */
 tr_status tr_store_publish(tr_store *store);
