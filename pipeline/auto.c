@@ -312,7 +312,8 @@ static double bound_of_known(const tr_auto_shape *s, const char *name) {
     if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
     if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
-    return bound_of(s, fmin(s->cap, s->mb * most), waits);
+    double one = waits ? s->mb : fmax(s->mb, s->mw); /* as tr_best_cap has it */
+    return bound_of(s, fmin(s->cap, one * most), waits);
 }
 
 /* Every known schedule that could be better than the best so far. */

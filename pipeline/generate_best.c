@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "pipeline/estimate.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static void swap_orders(tr_schedule *a, tr_schedule *b) {
@@ -71,7 +72,14 @@ tr_status tr_best_sweep(tr_best *best, tr_greedy_rules *rules, int n,
     return TR_OK;
 }
 
-double tr_best_cap(const tr_schedule_request *request, double own) {
-    double cap = request->memory.cap;
-    return cap > 0 && cap < own ? cap : own;
+double tr_best_cap(const tr_schedule_request *request, double micro_batches, bool whole) {
+    const tr_schedule_memory *m = &request->memory;
+    double own = micro_batches * (whole ? m->mb : fmax(m->mb, m->mw));
+    return m->cap > 0 && m->cap < own ? m->cap : own;
+}
+
+tr_status tr_best_end(const tr_best *best) {
+    if (best->found) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG, "schedule %s: no order of it holds at most %g on a rank",
+                   best->s->name, best->cap);
 }

@@ -24,5 +24,9 @@ tr_status tr_best_play(tr_best *best, const tr_greedy_rules *rules, bool *better
 tr_status tr_best_sweep(tr_best *best, tr_greedy_rules *rules, int n,
                         void (*set)(tr_greedy_rules *rules, int k));
 
-/* The smaller of a schedule's own cap and the request's. */
-double tr_best_cap(const tr_schedule_request *request, double own);
+/* The smaller of a schedule's own cap, so many micro-batches, and the request's. A micro-batch
+ * takes mb, or mw when that is more; whole backwards keep no mw. */
+double tr_best_cap(const tr_schedule_request *request, double micro_batches, bool whole);
+
+/* TR_ERR_CONFIG when no order kept to the cap. */
+tr_status tr_best_end(const tr_best *best);

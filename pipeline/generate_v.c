@@ -3,6 +3,8 @@
 #include "pipeline/generate_block.h"
 #include "pipeline/generate_impl.h"
 
+#include <math.h>
+
 /* One rank of a V: how far each of its two stages is. */
 typedef struct v_rank {
     tr_schedule *s;
@@ -116,7 +118,8 @@ static void set_ahead(tr_greedy_rules *rules, int k) {
         rules->ahead_first = rules->ahead_last = 0;
         return;
     }
-    double inputs = 2 * rules->memory.cap / rules->memory.mb;
+    double most = rules->whole ? rules->memory.mb : fmax(rules->memory.mb, rules->memory.mw);
+    double inputs = 2 * rules->memory.cap / most;
     int tail = values[k] % 4;
     double more = (values[k] / 4 - 3) * 0.5;
     rules->ahead_first = inputs - tail + more;
@@ -169,9 +172,8 @@ static tr_status offer_played(tr_best *best, bool whole) {
 /* The best makespan, at the true costs, of blocks and of orders that are played. */
 static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
                                     const tight *t, double micro_batches) {
-    tr_best best = {.s = s,
-                    .request = request,
-                    .cap = tr_best_cap(request, micro_batches * request->memory.mb)};
+    tr_best best = {
+        .s = s, .request = request, .cap = tr_best_cap(request, micro_batches, t->shape[0].whole)};
     TR_TRY(offer_blocks(&best, t));
     TR_TRY(offer_played(&best, t->shape[0].whole));
     if (best.found) return TR_OK;
@@ -180,7 +182,8 @@ static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *r
         .costs = request->costs, .memory = request->memory, .whole = t->shape[0].whole, .late = -1};
     rules.memory.cap = best.cap;
     bool better;
-    return tr_best_play(&best, &rules, &better);
+    TR_TRY(tr_best_play(&best, &rules, &better));
+    return tr_best_end(&best);
 }
 
 /* V-Half (Qi et al. 2024): floor((p + 2) / 2) micro-batches' memory. */

@@ -77,8 +77,11 @@ static void set_late(tr_greedy_rules *rules, int k) {
 /* The best span under the cap of the two rules and of orders that are played with the true costs:
  * so an order is never worse than ZB-H1 (ZB-H2) where that fits. */
 static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
-                                    double cap) {
-    tr_best best = {.s = s, .request = request, .cap = tr_best_cap(request, cap), .span = true};
+                                    double micro_batches) {
+    tr_best best = {.s = s,
+                    .request = request,
+                    .cap = tr_best_cap(request, micro_batches, false),
+                    .span = true};
     tr_greedy_rules rules = {
         .costs = request->costs, .memory = request->memory, .first_patience = 0.5, .late = -1};
     rules.memory.cap = best.cap;
@@ -93,15 +96,15 @@ static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *r
         tr_schedule_destroy(order);
         TR_TRY(status);
     }
-    return TR_OK;
+    return tr_best_end(&best);
 }
 
 /* ZB-1p: at most p micro-batches' memory on a rank. */
 tr_status tr_generate_zb_1p(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, s->ranks * request->memory.mb);
+    return generate_under_cap(s, request, s->ranks);
 }
 
 /* ZB-2p: at most 2p. */
 tr_status tr_generate_zb_2p(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, 2 * s->ranks * request->memory.mb);
+    return generate_under_cap(s, request, 2 * s->ranks);
 }

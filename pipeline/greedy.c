@@ -7,7 +7,7 @@
 
 typedef struct greedy_rank {
     double free, wake; /* end of the last action; when to look again */
-    double held;       /* memory.mb and mw of its stages' parts */
+    double held;       /* of its stages' parts; before its I as much as it will ever take */
     int late;          /* I without their W */
     int ahead;         /* most F of the first stage without their I or B */
     bool forward_last, backward_seen;
@@ -18,10 +18,10 @@ typedef struct greedy {
     tr_schedule *s;
     const tr_greedy_rules *rules;
     int chunks;
-    double mb, mw, cost[TR_ACTION_TYPES]; /* of one stage */
-    int *stage;                           /* [ranks * chunks], of each rank in ascending order */
-    int *next[TR_ACTION_TYPES];           /* F, I or B, W: [stages], next micro-batch */
-    double *done_f, *done_i;              /* [stages * micro_batches]: end of those that started */
+    double most, mw, cost[TR_ACTION_TYPES]; /* of one stage; most: before or after its I */
+    int *stage;                             /* [ranks * chunks], of each rank in ascending order */
+    int *next[TR_ACTION_TYPES];             /* F, I or B, W: [stages], next micro-batch */
+    double *done_f, *done_i; /* [stages * micro_batches]: end of those that started */
     greedy_rank *rank;
     int *heap; /* [ranks]: ranks by wake, ties by number */
 } greedy;
@@ -88,7 +88,7 @@ static bool has_room(const greedy *g, int r, int chunk) {
     if (!chunk && g->next[TR_ACTION_F][first] - g->next[TR_ACTION_I][first] >= g->rank[r].ahead)
         return false;
     double cap = g->rules->memory.cap;
-    return cap <= 0 || rank->held + (spare + 1) * g->mb <= cap * (1 + 1e-12);
+    return cap <= 0 || rank->held + (spare + 1) * g->most <= cap * (1 + 1e-12);
 }
 
 typedef struct option {
@@ -216,7 +216,7 @@ static tr_status execute(greedy *g, int r, tr_action a, double now) {
     if (a.type == TR_ACTION_F) {
         g->done_f[at] = end;
         g->next[TR_ACTION_F][a.stage]++;
-        rank->held += g->mb;
+        rank->held += g->most;
         rank->forward_last = true;
         tell(g, a.stage, a.stage + 1, end);
     } else if (a.type == TR_ACTION_W) {
@@ -227,7 +227,7 @@ static tr_status execute(greedy *g, int r, tr_action a, double now) {
         bool whole = a.type == TR_ACTION_B;
         g->done_i[at] = end;
         g->next[TR_ACTION_I][a.stage]++;
-        rank->held -= whole ? g->mb : g->mb - g->mw;
+        rank->held -= whole ? g->most : g->most - g->mw;
         rank->late += !whole;
         rank->forward_last = false;
         rank->backward_seen = true;
@@ -298,14 +298,15 @@ tr_status tr_greedy_fill(tr_schedule *s, const tr_greedy_rules *rules) {
     int chunks = s->stages / s->ranks;
     const tr_schedule_costs *c = &rules->costs;
     const tr_schedule_memory *memory = &rules->memory;
-    if (memory->cap > 0 && memory->cap < memory->mb * (1 - 1e-12))
+    double most = rules->whole ? memory->mb : fmax(memory->mb, memory->mw);
+    if (memory->cap > 0 && memory->cap < most * (1 - 1e-12))
         return TR_FAIL(TR_ERR_CONFIG,
                        "schedule %s: one micro-batch takes %g of memory and a rank may hold %g",
-                       s->name, memory->mb, memory->cap);
+                       s->name, most, memory->cap);
     greedy g = {.s = s,
                 .rules = rules,
                 .chunks = chunks,
-                .mb = memory->mb / chunks,
+                .most = most / chunks,
                 .mw = memory->mw / chunks,
                 .cost = {[TR_ACTION_F] = c->f / chunks,
                          [TR_ACTION_I] = c->i / chunks,

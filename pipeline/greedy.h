@@ -13,7 +13,7 @@ typedef enum tr_greedy_first {
 
 typedef struct tr_greedy_rules {
     tr_schedule_costs costs;   /* of a rank's whole share, as in a request */
-    tr_schedule_memory memory; /* cap: at least mb, 0: none */
+    tr_schedule_memory memory; /* cap: at least mb and mw, 0: none */
     bool whole;                /* B instead of I and W */
     tr_greedy_first first;
     /* A rank waits for a preferred action that is known to become ready before this part of the

@@ -180,7 +180,9 @@ static void test_never_worse_than_a_generator(void **state) {
                                       draw_real(&seed), draw_real(&seed) * 0.3};
         if (n % 5 == 0) q.costs = (tr_schedule_costs){1, 1, 1, 0};
         q.memory = (tr_schedule_memory){.mb = 1 + draw_real(&seed), .mw = draw_real(&seed)};
-        if (n % 3) q.memory.cap = q.memory.mb * (1 + draw_real(&seed) * 1.5 * q.ranks);
+        if (n % 4 == 0) q.memory.mw += q.memory.mb; /* more after its I than before */
+        double one = fmax(q.memory.mb, q.memory.mw);
+        if (n % 3) q.memory.cap = one * (1 + draw_real(&seed) * 1.5 * q.ranks);
         tr_auto_report report;
         expect_best(&q, make(&q, &report, n % 5 == 1).makespan);
     }

@@ -339,23 +339,31 @@ static void test_memory_of_every_rank(void **state) {
             }
 }
 
-/* A cap below the schedule's own holds too; one below a micro-batch is refused. */
+/* A cap below the schedule's own holds too, and one below a micro-batch is refused, whether that
+ * takes more before its I or after. Whole backwards have no after. */
 static void test_caps_hold(void **state) {
     (void)state;
-    static const char *const names[] = {"zb-1p", "zb-2p", "v-half", "1f1b-v"};
-    for (int n = 0; n < 4; n++)
-        for (int cap = 1; cap <= 6; cap++) {
-            tr_schedule_request q = {.name = names[n],
-                                     .ranks = 4,
-                                     .micro_batches = 7,
-                                     .costs = {1, 1.1, 0.7, 0.1},
-                                     .memory = {.mb = 2, .mw = 1.5, .cap = 2 * cap}};
-            expect_most(&q, "peak", measure(&q).peak, 2 * cap);
-            q.memory.cap = 1.5;
-            tr_schedule *s = NULL;
-            assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
-            assert_non_null(strstr(tr_error_message(), "one micro-batch takes 2"));
-        }
+    static const char *const names[] = {"zb-1p", "zb-2p", "v-half", "v-min", "1f1b-v"};
+    enum { NAMES = sizeof names / sizeof *names };
+    static const double kept[] = {1.5, 2.25, 4};
+    for (int n = 0; n < NAMES; n++)
+        for (int k = 0; k < 3; k++)
+            for (int cap = 0; cap <= 6; cap++) {
+                bool whole = strcmp(names[n], "1f1b-v") == 0;
+                double one = whole ? 2 : fmax(2, kept[k]), most = cap ? cap * one : 8 * one;
+                tr_schedule_request q = {.name = names[n],
+                                         .ranks = 4,
+                                         .micro_batches = 7,
+                                         .costs = {1, 1.1, 0.7, 0.1},
+                                         .memory = {.mb = 2, .mw = kept[k], .cap = cap * one}};
+                expect_most(&q, "peak", measure(&q).peak, most);
+                q.memory.cap = one - 0.1;
+                tr_schedule *s = NULL;
+                char words[64];
+                (void)snprintf(words, sizeof words, "one micro-batch takes %g", one);
+                assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+                assert_non_null(strstr(tr_error_message(), words));
+            }
 }
 
 /* --- golden file ------------------------------------------------------------------------------ */
