@@ -40,14 +40,29 @@ tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request) {
     return TR_OK;
 }
 
-/* Forward alone, breadth first. */
+/* Forward alone: in turns of equal length every rank takes the F nearest the end that it can. So no
+ * more micro-batches are on their way than there are stages, wherever these are. */
 tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request) {
     (void)request;
+    int *next = NULL, *turn_of = NULL; /* next micro-batch of a stage; last turn of a rank */
+    tr_status status = TR_OK;
+    int64_t left = (int64_t)s->stages * s->micro_batches;
     s->forward_only = true;
-    for (int stage = 0; stage < s->stages; stage++)
-        for (int k = 0; k < s->micro_batches; k++)
-            TR_TRY(tr_generate_add(s, stage, TR_ACTION_F, k));
-    return TR_OK;
+    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *next, &next));
+    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *turn_of, &turn_of));
+    for (int turn = 1; left > 0; turn++) /* What stage - 1 does in this turn is not seen yet. */
+        for (int stage = s->stages - 1; stage >= 0; stage--) {
+            int k = next[stage], ready = stage ? next[stage - 1] : s->micro_batches;
+            if (k == ready || turn_of[s->rank_of[stage]] == turn) continue;
+            TR_TRY_OUT(tr_generate_add(s, stage, TR_ACTION_F, k));
+            next[stage]++;
+            turn_of[s->rank_of[stage]] = turn;
+            left--;
+        }
+out:
+    free(turn_of);
+    free(next);
+    return status;
 }
 
 /* --- groups ----------------------------------------------------------------------------------- */

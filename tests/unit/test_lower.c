@@ -187,6 +187,39 @@ static void test_arena_is_tight(void **state) {
     assert_true(worst <= 1.05);
 }
 
+/* Validation behind a training schedule: what waits between a rank's stages does not grow with the
+ * micro-batches, and no rank idles but at the ends, wherever the stages are. */
+static void test_forward_only_holds_little(void **state) {
+    (void)state;
+    enum { RANKS = 4, PLACES = 4 };
+    static const int rank_of[PLACES][12] = {{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3},
+                                            {0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3},
+                                            {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3},
+                                            {3, 1, 0, 2, 0, 3, 1, 2, 1, 2, 0, 3}};
+    for (int n = 0; n < PLACES; n++) {
+        size_t arena[2][RANKS];
+        for (int k = 0; k < 2; k++) {
+            int m = k ? 60 : 20;
+            tr_stage_table t;
+            tr_schedule *like = NULL, *s = NULL;
+            tr_simulation *sim;
+            test_table_chain(12, 4096, 8192, 2048, &t);
+            assert_int_equal(tr_schedule_create("any", RANKS, 12, 4, rank_of[n], &like), TR_OK);
+            assert_int_equal(tr_schedule_forward_of(like, m, &s), TR_OK);
+            tr_program_set *set = lower(s, &t, 0);
+            sim = simulate(set, &t, 0);
+            assert_true(sim->makespan <= 3 * m + 2 * 12);
+            memcpy(arena[k], sim->arena, sizeof arena[k]);
+            tr_simulation_destroy(sim);
+            tr_program_set_destroy(set);
+            tr_schedule_destroy(s);
+            tr_schedule_destroy(like);
+            test_table_free(&t);
+        }
+        for (int r = 0; r < RANKS; r++) assert_int_equal(arena[0][r], arena[1][r]);
+    }
+}
+
 /* GPipe and 1F1B: (m + p - 1)(F + I + W) at equal costs; m and min(m, p - i) micro-batches. */
 static void test_formulas(void **state) {
     (void)state;
@@ -276,7 +309,7 @@ int main(void) {
         cmocka_unit_test(test_random_programs),   cmocka_unit_test(test_v_program),
         cmocka_unit_test(test_arena_is_tight),    cmocka_unit_test(test_formulas),
         cmocka_unit_test(test_latency_is_hidden), cmocka_unit_test(test_waits_can_deadlock),
-        cmocka_unit_test(test_bad_tables),
+        cmocka_unit_test(test_bad_tables),        cmocka_unit_test(test_forward_only_holds_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

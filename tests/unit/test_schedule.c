@@ -50,7 +50,7 @@ static void test_forward_of_keeps_the_placement(void **state) {
     assert_true(s->forward_only);
     assert_int_equal(tr_schedule_check(s, NULL, NULL), TR_OK);
     assert_int_equal(tr_schedule_print(s, &text), TR_OK);
-    assert_string_equal(text, "0F0,0F1,3F0,3F1\n1F0,1F1,2F0,2F1\n");
+    assert_string_equal(text, "0F0,0F1,3F0,3F1\n1F0,2F0,1F1,2F1\n");
     free(text);
     tr_schedule_destroy(s);
     tr_schedule_destroy(v);
