@@ -9,9 +9,7 @@
 tr_model_config tr_request_model(const tr_config *config);
 /* parallel.schedule is auto: the order is made for the model. */
 bool tr_request_is_auto(const tr_config *config);
-/* The checked order of a step on one data rank. That of auto is made from the config alone, the
- * same on all ranks and in a plan: costs are the FLOPs of the stages, at most as many stages a rank
- * as there are layers for, and at most the memory of pp micro-batches on a rank, as 1f1b. Errors as
+/* The checked order of a step on one data rank; that of auto is tr_order_make's. Errors as
  * tr_schedule_open and tr_schedule_check have them. Release with tr_schedule_destroy. */
 tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
                               tr_schedule_report *report);

@@ -1,0 +1,159 @@
+#include "train/order.h"
+
+#include "base/memory.h"
+#include "pipeline/layer_stage.h"
+#include "pipeline/run.h"
+#include "train/layout.h"
+#include "train/request.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- costs ------------------------------------------------------------------------------------ */
+
+/* FLOPs that a rank computes while a byte travels to another: of a CPU and shared memory, and of a
+ * GPU and its links. Orders of magnitude are enough to choose the number of stages by. */
+static const double flops_per_byte_cpu = 20, flops_per_byte_cuda = 2000;
+
+/* A model cut into stages: what its layers' descriptions say of each. */
+typedef struct cut {
+    int *first; /* [stages + 1] */
+    tr_stage_table table;
+} cut;
+
+static void cut_close(cut *x) {
+    tr_layer_table_free(&x->table);
+    free(x->first);
+}
+
+static tr_status cut_open(const tr_model *model, int stages, cut *x) {
+    *x = (cut){0};
+    TR_TRY(tr_calloc((size_t)stages + 1, sizeof *x->first, &x->first));
+    tr_status status = tr_layout_cut(model, stages, x->first);
+    if (status == TR_OK) status = tr_layer_table_make(model, x->first, stages, &x->table);
+    if (status != TR_OK) cut_close(x);
+    return status;
+}
+
+static tr_status stage_flops(void *context, int stages, double *f, double *i, double *w) {
+    cut x;
+    TR_TRY(cut_open(context, stages, &x));
+    for (int s = 0; s < stages; s++) {
+        f[s] = x.table.cost[s].f;
+        i[s] = x.table.cost[s].i;
+        w[s] = x.table.cost[s].w;
+    }
+    cut_close(&x);
+    return TR_OK;
+}
+
+/* Costs of a rank's share, a p-th of the model, and of a message. */
+static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
+    const tr_model_shape *shape = &model->shape;
+    double share = 1.0 / r->ranks, values = (double)(shape->batch * shape->seq * c->model.width);
+    bool cuda = strncmp(c->device.name, "cuda", 4) == 0;
+    r->costs = (tr_schedule_costs){.c = values * (double)tr_dtype_size(shape->dtype) *
+                                        (cuda ? flops_per_byte_cuda : flops_per_byte_cpu)};
+    for (int k = 0; k < model->count; k++) {
+        r->costs.f += model->layers[k]->flops_f * share;
+        r->costs.i += model->layers[k]->flops_i * share;
+        r->costs.w += model->layers[k]->flops_w * share;
+    }
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* The unit is a micro-batch on the rank of the plain cut where it takes most; the cap is 1F1B's. */
+static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
+    cut x;
+    TR_TRY(cut_open(model, r->ranks, &x));
+    double whole = 0, kept = 0;
+    for (int s = 0; s < r->ranks; s++) {
+        const size_t *bytes = x.table.cost[s].bytes;
+        whole = fmax(whole, (double)bytes[TR_LIFE_FI] + (double)bytes[TR_LIFE_FW]);
+        kept = fmax(kept, (double)bytes[TR_LIFE_FW] + (double)bytes[TR_LIFE_IW]);
+    }
+    cut_close(&x);
+    r->memory = (tr_schedule_memory){.mb = 1, .mw = kept / whole};
+    r->memory.cap = r->ranks * fmax(1, r->memory.mw);
+    return TR_OK;
+}
+
+/* Bytes of the rank that takes most under the order. */
+typedef struct need {
+    double total, arena;
+} need;
+
+/* All but what only prepared layers know, their operators' scratch. */
+static tr_status measure(const tr_model *model, const tr_schedule *s, need *out) {
+    cut x;
+    tr_program_set *set = NULL;
+    *out = (need){0};
+    TR_TRY(cut_open(model, s->stages, &x));
+    tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
+    tr_status status = tr_lower(s, &x.table, 0, &set);
+    for (int r = 0; r < s->ranks && status == TR_OK; r++) {
+        size_t values, gradients, moments;
+        tr_store_bytes(model, &placement, r, model->shape.dtype, &values, &gradients, &moments);
+        need n = {.arena = (double)set->program[r].arena_bytes};
+        n.total = (double)values + (double)gradients + (double)moments + n.arena +
+                  (double)tr_links_bytes(&x.table, s->rank_of, s->ranks, r);
+        if (n.total > out->total) *out = n;
+    }
+    tr_program_set_destroy(set);
+    cut_close(&x);
+    return status;
+}
+
+/* The order with as many micro-batches on a rank as fit: what is over the limit is taken from the
+ * cap until nothing is. */
+static tr_status make_under(const tr_model *model, double limit, tr_schedule_request *request,
+                            tr_schedule **out) {
+    enum { TRIES = 8 };
+    double one = fmax(1, request->memory.mw), least = INFINITY;
+    tr_status status = TR_OK;
+    tr_schedule *best = NULL;
+    request->memory.cap = request->micro_batches * one;
+    for (int n = 0; n < TRIES && least > limit; n++) {
+        tr_schedule *s = NULL;
+        need needed;
+        TR_TRY_OUT(tr_schedule_make(request, &s));
+        status = measure(model, s, &needed);
+        bool better = status == TR_OK && needed.total < least;
+        tr_schedule_destroy(better ? best : s);
+        if (better) {
+            best = s;
+            least = needed.total;
+        }
+        if (status != TR_OK || request->memory.cap <= one) break;
+        double part = (limit - (needed.total - needed.arena)) / needed.arena;
+        request->memory.cap = fmax(one, request->memory.cap * fmin(part, 0.95));
+    }
+out:
+    if (status == TR_OK) *out = best;
+    else tr_schedule_destroy(best);
+    return status;
+}
+
+tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_schedule **out) {
+    tr_model_config config = tr_request_model(c);
+    tr_model_shape shape = {.batch = c->train.micro_batch,
+                            .seq = c->model.context,
+                            .dtype = tr_config_dtype(c),
+                            .tp_size = (int)c->parallel.tp};
+    const double known = 0.95; /* the rest is for scratch, tokens and the norm */
+    tr_model *model;
+    TR_TRY(tr_model_create(&config, &shape, &model));
+    describe_costs(c, model, request);
+    request->stage_costs = stage_flops;
+    request->context = model;
+    int64_t most = c->model.layers / request->ranks;
+    request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
+    tr_status status = describe_memory(model, request);
+    if (status == TR_OK && c->device.memory)
+        status = make_under(model, known * (double)c->device.memory, request, out);
+    else if (status == TR_OK) status = tr_schedule_make(request, out);
+    tr_model_destroy(model);
+    return status;
+}
