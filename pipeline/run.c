@@ -1,6 +1,7 @@
 #include "pipeline/run.h"
 
 #include "base/memory.h"
+#include "comm/colour.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 struct tr_links {
     int ranks;
     tr_channel **to, **from; /* [ranks], NULL where nothing travels */
+    tr_channel **opened;     /* [opened_count]: both kinds, in the order of opening */
+    int opened_count;
 };
 
 /* Largest message from rank a to rank b; 0: none. */
@@ -24,25 +27,74 @@ static size_t largest_message(const tr_stage_table *t, const int *rank_of, int a
     return largest;
 }
 
+typedef struct line_desc {
+    tr_world *world;
+    tr_device *device;
+    const tr_stage_table *table;
+    const int *rank_of, *line;
+    int rank;
+} line_desc;
+
+/* Both channels with a peer. The two ends open the same one at the same time: first that to the
+ * higher rank. */
+static tr_status open_pair(tr_links *links, const line_desc *d, int peer) {
+    size_t bytes = largest_message(d->table, d->rank_of, d->rank, peer);
+    for (int turn = 0; turn < 2; turn++) {
+        bool sending = (turn == 0) == (d->rank < peer);
+        tr_channel **channel = sending ? &links->to[peer] : &links->from[peer];
+        TR_TRY(tr_channel_open(d->world, d->device, d->line[peer], sending, bytes, channel));
+        links->opened[links->opened_count++] = *channel;
+    }
+    return TR_OK;
+}
+
+/* The ends of a channel may have to wait for each other: pairs of one colour are opened at the same
+ * time, colour after colour. */
+static tr_status open_rounds(tr_links *links, const line_desc *d, int (*pair)[2], int *colour) {
+    int edges = 0;
+    for (int e = 0; e < d->table->edges; e++) {
+        const tr_edge *edge = &d->table->edge[e];
+        int from = d->rank_of[edge->from], to = d->rank_of[edge->to];
+        if (from == to || edge->bytes == 0) continue;
+        pair[edges][0] = from;
+        pair[edges++][1] = to;
+    }
+    int colours = tr_colour_edges((const int(*)[2])pair, edges, colour);
+    for (int c = 0; c < colours; c++)
+        for (int e = 0; e < edges; e++) {
+            if (colour[e] != c || (pair[e][0] != d->rank && pair[e][1] != d->rank)) continue;
+            int peer = pair[e][0] == d->rank ? pair[e][1] : pair[e][0];
+            /* Two edges may join one pair. */
+            if (!links->to[peer]) TR_TRY(open_pair(links, d, peer));
+        }
+    return TR_OK;
+}
+
 tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
                         const int *rank_of, const int *line, int ranks, int rank, tr_links **out) {
     tr_status status = TR_OK;
     tr_links *links = NULL;
+    int(*pair)[2] = NULL, *colour = NULL;
+    size_t edges = (size_t)table->edges + 1;
+    const line_desc desc = {.world = world,
+                            .device = device,
+                            .table = table,
+                            .rank_of = rank_of,
+                            .line = line,
+                            .rank = rank};
     TR_TRY(tr_calloc(1, sizeof *links, &links));
     links->ranks = ranks;
     TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->to));
     TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->from));
-    for (int peer = 0; peer < ranks; peer++) {
-        if (peer == rank) continue;
-        size_t bytes = largest_message(table, rank_of, rank, peer);
-        if (!bytes) continue;
-        TR_TRY_OUT(tr_channel_open(world, device, line[peer], true, bytes, &links->to[peer]));
-        TR_TRY_OUT(tr_channel_open(world, device, line[peer], false, bytes, &links->from[peer]));
-    }
-    *out = links;
-    return TR_OK;
+    TR_TRY_OUT(tr_calloc(2 * (size_t)ranks, sizeof(tr_channel *), &links->opened));
+    TR_TRY_OUT(tr_calloc(edges, sizeof *pair, &pair));
+    TR_TRY_OUT(tr_calloc(edges, sizeof *colour, &colour));
+    TR_TRY_OUT(open_rounds(links, &desc, pair, colour));
 out:
-    tr_links_close(links);
+    free(pair);
+    free(colour);
+    if (status != TR_OK) tr_links_close(links);
+    else *out = links;
     return status;
 }
 
@@ -56,10 +108,8 @@ size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks
 
 void tr_links_close(tr_links *links) {
     if (!links) return;
-    for (int peer = 0; peer < links->ranks; peer++) {
-        if (links->to && links->to[peer]) tr_channel_close(links->to[peer]);
-        if (links->from && links->from[peer]) tr_channel_close(links->from[peer]);
-    }
+    while (links->opened_count > 0) tr_channel_close(links->opened[--links->opened_count]);
+    free(links->opened);
     free(links->to);
     free(links->from);
     free(links);
@@ -84,8 +134,11 @@ struct tr_runner {
     tr_run_hooks hooks;
     const tr_device *device;
     tr_stream *stream;
-    run_op *op;       /* [program->count] */
-    int64_t *ticket;  /* [program->count] */
+    run_op *op;      /* [program->count] */
+    int64_t *ticket; /* [program->count] */
+    tr_links *links;
+    size_t *sizes; /* [program->count]: of the messages from rank 0, then rank 1, ... */
+    int *first;    /* [ranks + 1]: those from rank r are sizes[first[r]] .. sizes[first[r + 1]] */
     void **edge_data; /* [memories * 3 * edges]: out, dout and din of each action */
 };
 
@@ -128,6 +181,20 @@ static tr_status resolve_transfer(tr_runner *runner, const tr_runner_options *op
     return TR_OK;
 }
 
+/* What the other ranks send to this one in a run, in the order of taking. */
+static tr_status list_messages(tr_runner *runner) {
+    const tr_program *program = runner->program;
+    TR_TRY(tr_calloc((size_t)program->ranks + 1, sizeof *runner->first, &runner->first));
+    TR_TRY(tr_calloc((size_t)program->count, sizeof *runner->sizes, &runner->sizes));
+    for (int k = 0; k < program->count; k++)
+        if (program->instr[k].kind == TR_INSTR_RECV) runner->first[program->instr[k].peer]++;
+    for (int r = 0, end = 0; r <= program->ranks; r++) end = runner->first[r] += end;
+    for (int k = program->count - 1; k >= 0; k--) /* backwards, from the ends to the beginnings */
+        if (program->instr[k].kind == TR_INSTR_RECV)
+            runner->sizes[--runner->first[program->instr[k].peer]] = program->instr[k].bytes;
+    return TR_OK;
+}
+
 /* "F stage 0 mb 3". */
 static void name_op(run_op *op) {
     static const char *const kind[TR_INSTR_KINDS] = {[TR_INSTR_F] = "F",
@@ -149,6 +216,7 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     tr_runner *runner = NULL;
     TR_TRY(tr_calloc(1, sizeof *runner, &runner));
     runner->program = program;
+    runner->links = options->links;
     runner->hooks = options->hooks;
     runner->device = options->device;
     runner->stream = tr_device_compute(options->device);
@@ -157,6 +225,7 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     TR_TRY_OUT(tr_calloc(count, sizeof *runner->ticket, &runner->ticket));
     TR_TRY_OUT(tr_calloc((size_t)program->memories * 3 * (size_t)program->edges, sizeof(void *),
                          &runner->edge_data));
+    TR_TRY_OUT(list_messages(runner));
     for (int k = 0; k < program->count; k++) {
         run_op *op = &runner->op[k];
         op->instr = &program->instr[k];
@@ -180,6 +249,8 @@ out:
 
 void tr_runner_destroy(tr_runner *runner) {
     if (!runner) return;
+    free(runner->sizes);
+    free(runner->first);
     free(runner->edge_data);
     free(runner->ticket);
     free(runner->op);
@@ -208,8 +279,19 @@ static tr_status run(const tr_runner *runner, const run_op *op) {
     return TR_FAIL(TR_ERR_INTERNAL, "a program has an instruction of kind %d", (int)op->kind);
 }
 
+/* Receives may be posted ahead of the takes. */
+static tr_status expect_messages(const tr_runner *runner) {
+    for (int r = 0; r < runner->program->ranks; r++) {
+        int n = runner->first[r + 1] - runner->first[r];
+        if (n > 0)
+            TR_TRY(tr_channel_expect(runner->links->from[r], runner->sizes + runner->first[r], n));
+    }
+    return TR_OK;
+}
+
 tr_status tr_runner_step(tr_runner *runner) {
     const tr_run_hooks *hooks = &runner->hooks;
+    TR_TRY(expect_messages(runner));
     for (int k = 0; k < runner->program->count; k++) {
         const run_op *op = &runner->op[k];
         if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
