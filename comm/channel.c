@@ -1,6 +1,6 @@
 /* Channels: what all kinds share. They are those of channel_host.c for host memory, of
  * channel_staged.c for device memory over the host transports, or of nccl_channel.c. */
-#include "comm/world_impl.h"
+#include "comm/nccl_impl.h"
 
 #include <math.h>
 
@@ -50,8 +50,9 @@ tr_status tr_channel_open(tr_world *world, tr_device *device, int peer, bool sen
     const tr_channel_desc desc = {
         .world = world, .device = device, .peer = peer, .sending = sending, .max_bytes = max_bytes};
     tr_channel *c;
-    TR_TRY(tr_device_on_host(device) ? tr_channel_make_host(&desc, &c)
-                                     : tr_channel_make_staged(&desc, &c));
+    TR_TRY(tr_world_by_nccl(world, device) ? tr_channel_make_nccl(&desc, &c)
+           : tr_device_on_host(device)     ? tr_channel_make_host(&desc, &c)
+                                           : tr_channel_make_staged(&desc, &c));
     tr_status status = c->ops->poll ? enlist(c) : TR_OK;
     if (status != TR_OK) {
         tr_channel_close(c);

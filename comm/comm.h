@@ -1,13 +1,14 @@
 /* Communication of one rank: the world, groups with stream-ordered collectives, and channels.
  *
- * A world has one of the transports mpi (processes), local (ranks are threads of one process: unit
- * tests and sanitizers) or, later, nccl. Collectives add in group-rank order, in FP32 (f64 data in
- * FP64), whatever the size or offset, and round once, so their bits do not depend on the transport.
- * Memory of a device that does not compute on the host is staged in pinned buffers by the host
- * transports. There a stream waits for other ranks in callbacks, which the driver may run one after
- * the other: only one stream of the device, its compute stream, may take, wait for sends and make
- * collectives at a time. A world that has failed (a deadline, an abort, a transport's error) stays
- * failed: every later wait returns that failure. */
+ * A world has one of the transports mpi (processes) and local (ranks are threads of one process:
+ * unit tests and sanitizers); NCCL may carry the data of a GPU beside it (tr_world_use).
+ * Collectives add in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and
+ * round once, so their bits do not depend on the transport. Memory of a device that does not
+ * compute on the host is staged in pinned buffers by the host transports, unless NCCL carries it.
+ * There a stream waits for other ranks in callbacks, which the driver may run one after the other:
+ * only one stream of the device, its compute stream, may take, wait for sends and make collectives
+ * at a time. A world that has failed (a deadline, an abort, a transport's error) stays failed:
+ * every later wait returns that failure. */
 #pragma once
 
 #include "base/dtype.h"
@@ -18,6 +19,10 @@ typedef struct tr_group tr_group;
 typedef struct tr_channel tr_channel;
 
 typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
+
+/* What carries the messages and collectives of a device: the world's transport (staged, for a
+ * device that does not compute on the host), or NCCL. */
+typedef enum tr_data_plane { TR_DATA_AUTO, TR_DATA_MPI, TR_DATA_NCCL } tr_data_plane;
 
 /* What a rank waits for; called by comm/ around every wait longer than a moment (begin true, then
  * false), so that the watchdog's board can show it. `peer` is a world rank or -1 (a group). */
@@ -57,6 +62,21 @@ tr_status tr_world_check(tr_world *world);
 /* The caller waits until the stream has done everything that is queued, as tr_stream_sync, but not
  * for ever when it waits for a rank that is lost. The failure of what was queued, or TR_OK. */
 tr_status tr_world_sync(tr_world *world, tr_stream *stream);
+
+/* Collective, before groups and channels of `device` are opened: chooses what carries their data.
+ * AUTO is NCCL where every rank has a GPU of its own; where GPUs are staged instead, note[size]
+ * holds a line that says why ("": nothing to say). TR_ERR_CONFIG or TR_ERR_DEVICE for NCCL where it
+ * cannot be. The device stays open as long as its groups and channels.
+ *
+ * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
+ * time, and wait for each other; only the calling thread of this world may use them; the sum of
+ * three and more values has NCCL's order; and after a reduce_scatter in place what lies behind the
+ * result is not defined. tr_world_sync then is where a lost rank is noticed. */
+tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
+                       size_t size);
+bool tr_world_uses_nccl(const tr_world *world);
+/* Device memory that NCCL's set-up has taken so far, measured. */
+size_t tr_world_nccl_bytes(const tr_world *world);
 
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);

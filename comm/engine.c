@@ -72,8 +72,7 @@ static void ask_for_short_turns(void) {
         uint64_t slice_ns, deadline, period;
     } attributes = {.size = sizeof attributes, .slice_ns = 100000};
     /* A policy that was chosen for the process (chrt) stays. */
-    if (sched_getscheduler(0) == SCHED_OTHER)
-        (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
+    if (sched_getscheduler(0) == SCHED_OTHER) (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
@@ -157,12 +156,15 @@ static void describe_wait(const tr_wait *wait, char *text, size_t size) {
 
 static tr_status fail_deadline(tr_world *world, const tr_wait *wait, double seconds) {
     char text[128];
+    char whom[32] = "another rank";
+    int late = wait->peer >= 0 ? wait->peer : wait->missing;
+    if (late >= 0) (void)snprintf(whom, sizeof whom, "rank %d", late);
     describe_wait(wait, text, sizeof text);
     tr_status status =
         TR_FAIL(TR_ERR_RANK,
-                "rank %d waited %.1f s for rank %d in %s: that rank is stuck or gone, or needs a "
-                "longer parallel.deadline",
-                world->rank, seconds, wait->peer >= 0 ? wait->peer : wait->missing, text);
+                "rank %d waited %.1f s for %s in %s: that rank is stuck or gone, or needs a longer "
+                "parallel.deadline",
+                world->rank, seconds, whom, text);
     /* A close that gives up after its own limit leaves the world as it is. */
     if (wait->limit_s <= 0) (void)tr_world_fail(world, status, tr_error_message());
     return status;
@@ -179,16 +181,41 @@ static void wait_pause(tr_world *world, double waited, double next) {
     if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
 }
 
+/* Who is waited for, since when, and whether that has been shown through the hook. */
+typedef struct showing {
+    tr_wait_hook hook;
+    double since;
+    int turn;
+    bool shown;
+} showing;
+
+/* Under the lock: whoever is awaited now has not been for long. */
+static void turn_to_next(showing *show, const tr_wait *wait) {
+    if (show->turn == wait->turn) return;
+    if (show->shown) show->hook.wait(show->hook.context, false, wait->what, wait->peer);
+    show->shown = false;
+    show->turn = wait->turn;
+    show->since = tr_now();
+}
+
+static void show_wait(showing *show, const tr_wait *wait) {
+    char text[128];
+    if (show->shown || wait->alone || !show->hook.wait || tr_now() - show->since <= MOMENT_S)
+        return;
+    describe_wait(wait, text, sizeof text);
+    show->hook.wait(show->hook.context, true, text, wait->peer);
+    show->shown = true;
+}
+
 tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
     pthread_mutex_lock(&world->lock);
     if (wait->ready(wait)) {
         pthread_mutex_unlock(&world->lock);
         return TR_OK;
     }
-    tr_wait_hook hook = world->hook;
-    double limit = wait->limit_s > 0 ? wait->limit_s : hook.deadline_s;
     double start = tr_now();
-    bool shown = false;
+    showing show = {.hook = world->hook, .since = start, .turn = wait->turn};
+    double limit = wait->limit_s > 0 ? wait->limit_s : show.hook.deadline_s;
     tr_status status = TR_OK;
     bool drives = !tr_world_in_callback();
     if (drives) world->drivers++;
@@ -199,21 +226,17 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
             status = tr_world_failed(world);
             break;
         }
-        double waited = tr_now() - start;
+        turn_to_next(&show, wait);
+        double now = tr_now(), waited = now - show.since;
         /* Only a wait that was shown, and so polled more than once: this thread itself may not have
          * run for longer than the limit. */
-        if (limit > 0 && waited > limit && (shown || !hook.wait)) {
+        if (limit > 0 && waited > limit && !wait->alone && (show.shown || !show.hook.wait)) {
             status = fail_deadline(world, wait, waited);
             break;
         }
         pthread_mutex_unlock(&world->lock);
-        if (!shown && waited > MOMENT_S && hook.wait) {
-            char text[128];
-            describe_wait(wait, text, sizeof text);
-            hook.wait(hook.context, true, text, wait->peer);
-            shown = true;
-        }
-        wait_pause(world, waited, poll.next);
+        show_wait(&show, wait);
+        wait_pause(world, now - start, poll.next);
         pthread_mutex_lock(&world->lock);
     }
     if (drives) {
@@ -221,6 +244,6 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         world->event = tr_now();
     }
     pthread_mutex_unlock(&world->lock);
-    if (shown) hook.wait(hook.context, false, wait->what, wait->peer);
+    if (show.shown) show.hook.wait(show.hook.context, false, wait->what, wait->peer);
     return status;
 }

@@ -1,7 +1,7 @@
 /* Groups: what all kinds share. A group's collectives are those of group_host.c for host memory, of
  * group_staged.c for device memory over the host transports, or of nccl_group.c. */
 #include "base/memory.h"
-#include "comm/world_impl.h"
+#include "comm/nccl_impl.h"
 
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out) {
@@ -28,8 +28,10 @@ tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, in
                                 .max_bytes = max_bytes};
     tr_group *g;
     /* A group of one moves nothing. */
-    bool staged = n > 1 && device && !tr_device_on_host(device);
-    TR_TRY(staged ? tr_group_make_staged(&desc, &g) : tr_group_make_host(&desc, &g));
+    bool on_host = n == 1 || !device || tr_device_on_host(device);
+    TR_TRY(on_host                           ? tr_group_make_host(&desc, &g)
+           : tr_world_by_nccl(world, device) ? tr_group_make_nccl(&desc, &g)
+                                             : tr_group_make_staged(&desc, &g));
     g->world = world;
     g->id = id;
     g->rank = rank;

@@ -1,6 +1,6 @@
 /* Worlds: opening and closing, stream-ordered jobs, the control plane. */
 #include "base/memory.h"
-#include "comm/world_impl.h"
+#include "comm/nccl_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,7 +168,11 @@ tr_status tr_world_check(tr_world *world) {
 }
 
 tr_status tr_world_sync(tr_world *world, tr_stream *stream) {
-    TR_TRY(tr_stream_sync(stream));
+    if (world->nccl) {
+        TR_TRY(tr_nccl_sync(world, stream, NULL));
+        return TR_OK;
+    }
+    TR_TRY(tr_stream_sync(stream)); /* its waits for other ranks have deadlines of their own */
     TR_TRY(tr_world_check(world));
     return TR_OK;
 }

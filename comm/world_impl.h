@@ -49,6 +49,10 @@ struct tr_world {
     tr_job *free_jobs;
     tr_job_chunk *job_chunks;
     tr_host_group *control; /* all ranks */
+    /* The caller's alone: */
+    const tr_device *nccl_device; /* whose groups and channels NCCL carries, or NULL */
+    struct tr_nccl_comm *nccl;    /* open communicators; the list changes under the lock */
+    size_t nccl_bytes;            /* of device memory that their set-up took */
 };
 
 double tr_now(void); /* seconds of the monotonic clock */
@@ -70,9 +74,11 @@ typedef struct tr_wait {
     int64_t number;
     const char *what; /* "message", "all_reduce": with number and place it makes the sentence */
     int peer;         /* world rank, -1: a group */
-    int missing;
-    int group;      /* id, when peer is -1 */
+    int missing;      /* -1: not known */
+    int group;        /* id, when peer is -1 */
     double limit_s; /* > 0: instead of the hook's deadline; passing it is not the world's failure */
+    int turn;       /* `ready` has changed who is awaited: the time counts anew from here */
+    bool alone;     /* nobody is awaited at the moment: no time counts */
 } tr_wait;
 
 /* Waits until ready, driving progress. TR_ERR_RANK past the deadline, after an abort or when the
@@ -82,6 +88,9 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait);
 /* Whether this thread is inside a job that a device calls back: there a wait leaves the channels,
  * whose polls may call the device, to the engine. */
 bool tr_world_in_callback(void);
+
+/* Whether NCCL carries the data of this device. */
+bool tr_world_by_nccl(const tr_world *world, const tr_device *device);
 
 /* The failure that ends this world's use; the first one stays. Under the lock. Returns status. */
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message);
@@ -109,7 +118,8 @@ typedef struct tr_channel_ops {
     /* NULL: sizes need not be known in advance. */
     tr_status (*expect)(tr_channel *channel, const size_t *sizes, int n);
     tr_status (*take)(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);
-    tr_status (*poll)(tr_channel *channel, tr_poll *poll); /* the engine's; under the lock */
+    /* The engine's, under the lock; NULL: it moves nothing of this kind. */
+    tr_status (*poll)(tr_channel *channel, tr_poll *poll);
     void (*close)(tr_channel *channel);
 } tr_channel_ops;
 

@@ -11,6 +11,7 @@ static const tr_device_ops *find_ops(const char *name, int *ordinal) {
     if (strcmp(name, "cpu") == 0) return &tr_device_ops_cpu;
     if (strcmp(name, "ref") == 0) return &tr_device_ops_ref;
     if (strcmp(name, "guarded") == 0) return &tr_device_ops_guarded;
+    if (strncmp(name, "guarded:", 8) == 0 && name[8]) return &tr_device_ops_guarded;
     if (strncmp(name, "cuda", 4) != 0) return NULL;
     if (name[4] == '\0') {
         *ordinal = -1;

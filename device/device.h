@@ -1,11 +1,11 @@
 /* A device: memory, streams, events and the operator table (device/op.h).
  *
  * Names: "cpu" (oneDNN and OpenMP), "ref" (plain C, FP64 inside; the tests' oracle, on host
- * memory), "cuda:N" or "cuda", and "guarded" (for tests: the cpu device with memory that the host
- * cannot touch and a compute stream of its own, as a GPU has). Everything a device does is ordered
- * by streams and events. On host devices the compute stream is the caller (work is done when the
- * call returns) and every other stream is a thread with a queue, so a missing wait is a race there
- * as on a GPU. */
+ * memory), "cuda:N" or "cuda", and "guarded" or "guarded:N" (for tests: the cpu device with memory
+ * that the host cannot touch and a compute stream of its own, as a GPU has; with a number it passes
+ * for that GPU). Everything a device does is ordered by streams and events. On host devices the
+ * compute stream is the caller (work is done when the call returns) and every other stream is a
+ * thread with a queue, so a missing wait is a race there as on a GPU. */
 #pragma once
 
 #include "base/status.h"

@@ -25,6 +25,9 @@ struct tr_device_ops {
     tr_status (*stream_copy)(tr_stream *stream, void *to, const void *from, size_t bytes);
     tr_status (*stream_zero)(tr_stream *stream, void *memory, size_t bytes);
     tr_status (*stream_call)(tr_stream *stream, void (*function)(void *), void *argument);
+    /* Host devices: a call that counts as work of the device, like a kernel, and not as a callback:
+     * for stand-ins of a GPU's libraries in tests. NULL elsewhere. */
+    tr_status (*stream_work)(tr_stream *stream, void (*function)(void *), void *argument);
     tr_status (*stream_wait)(tr_stream *stream, tr_event *event);
     tr_status (*event_create)(tr_device *device, tr_event **out);
     void (*event_destroy)(tr_event *event);

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -56,6 +57,12 @@ static void *reach(const guarded *g, const void *pointer) {
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
+
+/* "guarded:N" passes for the N-th GPU of the machine. */
+static tr_status guarded_identity(tr_device *device, char *text, size_t size) {
+    (void)snprintf(text, size, "%s", strchr(device->name, ':') ? device->name : "host");
+    return TR_OK;
+}
 
 /* The next addresses of a range. Behind each block lies at least a byte that is no one's. */
 static tr_status take(guarded *g, char *range, size_t *used, size_t bytes, void **out) {
@@ -222,6 +229,7 @@ const tr_device_ops tr_device_ops_guarded = {
     TR_HOST_OPS_STREAMS,
     .on_host = false,
     .memory = tr_host_memory,
+    .identity = guarded_identity,
     .alloc = guarded_alloc,
     .free = guarded_free,
     .staging_alloc = guarded_staging_alloc,

@@ -5,6 +5,15 @@ add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none 
   $<TARGET_FILE:comm> guarded)
 set_tests_properties(mpi.comm.staged.3 PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
   ENVIRONMENT "${mpi_environment}")
+# The same under NCCL's rules: a libnccl.so.2 that checks every call.
+if(TARGET nccl_mock)
+  foreach(ranks IN ITEMS 2 3 5)
+    add_test(NAME mpi.comm.nccl.${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n ${ranks}
+      $<TARGET_FILE:comm> guarded nccl)
+    set_tests_properties(mpi.comm.nccl.${ranks} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
+      ENVIRONMENT "${mpi_environment};LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH}")
+  endforeach()
+endif()
 trireme_mpi_test(ckpt 1 3)
 
 trireme_run_test(cli)

@@ -1,5 +1,5 @@
 /* comm/ over MPI: the checks of tests/comm_checks.h as one rank of mpirun.
- * usage: comm [DEVICE] */
+ * usage: comm [DEVICE [nccl]] */
 #include "comm/cores.h"
 #include "tests/comm_checks.h"
 #include "tests/unit/support/seed.h"
@@ -30,8 +30,9 @@ int main(int argc, char **argv) {
         return 1;
     }
     uint32_t seed = (uint32_t)tr_test_seed(1);
+    bool nccl = argc > 2 && strcmp(argv[2], "nccl") == 0;
     bool good = cores_are_divided(world, before.count) &&
-                comm_checks_on(world, argc > 1 ? argv[1] : "ref", seed) &&
+                comm_checks_on(world, argc > 1 ? argv[1] : "ref", nccl, seed) &&
                 (argc > 1 || comm_checks_last(world, "ref", seed));
     if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */
     tr_world_close(world);

@@ -49,7 +49,8 @@ static void run_ranks(int n, body run) {
 }
 
 static bool checks_of_device(tr_world *world, uint32_t seed) {
-    return comm_checks_on(world, device_name, seed) && comm_checks_last(world, device_name, seed);
+    return comm_checks_on(world, device_name, false, seed) &&
+           comm_checks_last(world, device_name, seed);
 }
 
 static void shared_checks(void **state) {

@@ -1,0 +1,115 @@
+/* Groups of NCCL: one communicator and one stream each. A collective runs on the group's stream,
+ * between two events of the caller's stream. */
+#include "base/memory.h"
+#include "comm/nccl_impl.h"
+
+#include <nccl.h>
+#include <stdlib.h>
+
+typedef struct nccl_group {
+    tr_group base;
+    tr_nccl_comm comm;
+} nccl_group;
+
+static nccl_group *self_of(tr_group *group) {
+    return (nccl_group *)group;
+}
+
+static ncclDataType_t type_of(tr_dtype dtype) {
+    return dtype == TR_F32 ? ncclFloat32 : dtype == TR_F64 ? ncclFloat64 : ncclBfloat16;
+}
+
+static ncclRedOp_t op_of(tr_reduce op) {
+    return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
+}
+
+/* What the caller's stream does next sees the result; the operation is enqueued before that. */
+static tr_status leave(nccl_group *g, tr_stream *stream, ncclResult_t result, const char *call) {
+    int64_t number;
+    TR_TRY(tr_nccl_settle(&g->comm, (int)result, call));
+    TR_TRY(tr_nccl_leave(&g->comm, &number));
+    return tr_nccl_need(&g->comm, number, stream);
+}
+
+static tr_status nccl_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                                 tr_dtype dtype, tr_reduce op) {
+    nccl_group *g = self_of(group);
+    TR_TRY(tr_nccl_enter(&g->comm, "all_reduce", stream));
+    return leave(g, stream,
+                 ncclAllReduce(buffer, buffer, (size_t)count, type_of(dtype), op_of(op),
+                               g->comm.handle, tr_stream_native(g->comm.stream)),
+                 "all_reduce");
+}
+
+/* In place for NCCL is this rank's block of `in`: where `out` is the first one, that block is
+ * copied there afterwards. */
+static tr_status nccl_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
+                                     int64_t count, tr_dtype dtype, tr_reduce op) {
+    nccl_group *g = self_of(group);
+    size_t bytes = (size_t)count * tr_dtype_size(dtype);
+    char *to = in == out ? (char *)out + (size_t)group->rank * bytes : out;
+    TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
+    TR_TRY(tr_nccl_settle(&g->comm,
+                          (int)ncclReduceScatter(in, to, (size_t)count, type_of(dtype), op_of(op),
+                                                 g->comm.handle, tr_stream_native(g->comm.stream)),
+                          "reduce_scatter"));
+    if (to != out) TR_TRY(tr_stream_copy(g->comm.stream, out, to, bytes));
+    return leave(g, stream, ncclSuccess, "reduce_scatter");
+}
+
+/* The same the other way round: this rank's part goes to its place first. */
+static tr_status nccl_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
+                                 int64_t count, tr_dtype dtype) {
+    nccl_group *g = self_of(group);
+    size_t bytes = (size_t)count * tr_dtype_size(dtype);
+    char *mine = (char *)out + (size_t)group->rank * bytes;
+    TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
+    if (in == out && mine != out) TR_TRY(tr_stream_copy(g->comm.stream, mine, in, bytes));
+    return leave(g, stream,
+                 ncclAllGather(in == out ? mine : in, out, (size_t)count, type_of(dtype),
+                               g->comm.handle, tr_stream_native(g->comm.stream)),
+                 "all_gather");
+}
+
+static tr_status nccl_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
+                                size_t bytes) {
+    nccl_group *g = self_of(group);
+    TR_TRY(tr_nccl_enter(&g->comm, "broadcast", stream));
+    return leave(g, stream,
+                 ncclBroadcast(buffer, buffer, bytes, ncclInt8, root, g->comm.handle,
+                               tr_stream_native(g->comm.stream)),
+                 "broadcast");
+}
+
+static void nccl_close(tr_group *group) {
+    nccl_group *g = self_of(group);
+    if (g->comm.world) tr_nccl_close(&g->comm);
+    free(g);
+}
+
+static const tr_group_ops nccl_ops = {.all_reduce = nccl_all_reduce,
+                                      .reduce_scatter = nccl_reduce_scatter,
+                                      .all_gather = nccl_all_gather,
+                                      .broadcast = nccl_broadcast,
+                                      .close = nccl_close};
+
+tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
+    tr_status status = TR_OK;
+    nccl_group *g;
+    TR_TRY(tr_calloc(1, sizeof *g, &g));
+    g->base.ops = &nccl_ops;
+    const tr_nccl_desc comm = {.world = desc->world,
+                               .device = desc->device,
+                               .ranks = desc->ranks,
+                               .n = desc->n,
+                               .rank = desc->rank,
+                               .tag = TR_TAG_GROUP + desc->id,
+                               .id = desc->id,
+                               .peer = -1};
+    TR_TRY_OUT(tr_nccl_open(&comm, &g->comm));
+    *out = &g->base;
+    return TR_OK;
+out:
+    nccl_close(&g->base);
+    return status;
+}

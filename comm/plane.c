@@ -1,0 +1,130 @@
+/* The choice of the data plane, made here alone: what carries the messages of a device. */
+#include "comm/nccl_impl.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the ranks must know of each other. */
+typedef struct place {
+    char machine[48]; /* one kernel: containers of a machine are one machine */
+    char device[48];
+    bool host_id; /* NCCL is told to take each rank for a machine of its own */
+    int nccl;     /* its version; 0: none */
+} place;
+
+typedef struct choice {
+    const tr_device *device;
+    tr_data_plane want;
+    bool nccl;
+    char *note;
+    size_t size;
+} choice;
+
+static void read_machine(char *text, size_t size) {
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    text[0] = '\0';
+    if (file) {
+        if (!fgets(text, (int)size, file)) text[0] = '\0';
+        (void)fclose(file);
+    }
+    text[strcspn(text, "\n")] = '\0';
+}
+
+/* A rank that shares its device with one before it: that one's number; -1: none does. */
+static int find_shared(const place *all, int n, int *second) {
+    for (int b = 1; b < n; b++)
+        for (int a = 0; a < b; a++)
+            if (!strcmp(all[a].machine, all[b].machine) && !strcmp(all[a].device, all[b].device)) {
+                *second = b;
+                return a;
+            }
+    return -1;
+}
+
+static bool lacks(const place *all, int n, bool (*has)(const place *)) {
+    for (int i = 0; i < n; i++)
+        if (!has(&all[i])) return true;
+    return false;
+}
+
+static bool has_nccl(const place *p) {
+    return p->nccl != 0;
+}
+
+static bool has_gpu(const place *p) {
+    return strcmp(p->device, "host") != 0;
+}
+
+/* NCCL was asked for, and cannot be. */
+static tr_status refuse(const place *all, int n, const choice *c) {
+    int second = 0, first = find_shared(all, n, &second);
+    if (tr_device_on_host(c->device))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "parallel.transport=nccl joins GPUs, and device.name=%s is none: set "
+                       "parallel.transport=auto",
+                       c->device->name);
+    if (lacks(all, n, has_nccl))
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "this build of Trireme has no NCCL: set parallel.transport=auto");
+    if (lacks(all, n, has_gpu) || first < 0 || all[first].host_id) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "ranks %d and %d are on one GPU (%s), and NCCL wants one for each rank: set "
+                   "parallel.transport=auto, or give each rank a GPU",
+                   first, second, all[first].device);
+}
+
+/* From what all ranks know: the same outcome on every rank. */
+static tr_status choose(const place *all, int n, choice *c) {
+    if (c->want == TR_DATA_MPI || n == 1) return TR_OK;
+    if (c->want == TR_DATA_NCCL) {
+        TR_TRY(refuse(all, n, c));
+        c->nccl = true;
+        return TR_OK;
+    }
+    if (tr_device_on_host(c->device) || lacks(all, n, has_gpu)) return TR_OK;
+    int second = 0, first = find_shared(all, n, &second);
+    if (lacks(all, n, has_nccl))
+        (void)snprintf(c->note, c->size, "this build has no NCCL: messages are staged on the host");
+    else if (first >= 0)
+        (void)snprintf(c->note, c->size,
+                       "ranks %d and %d share a GPU (%s), which NCCL refuses: messages are staged "
+                       "on the host",
+                       first, second, all[first].device);
+    else c->nccl = true;
+    return TR_OK;
+}
+
+tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
+                       size_t size) {
+    place mine = {.host_id = getenv("NCCL_HOSTID") != NULL, .nccl = tr_nccl_version()};
+    choice c = {.device = device, .want = want, .note = note, .size = size};
+    place *all;
+    if (size > 0) note[0] = '\0';
+    read_machine(mine.machine, sizeof mine.machine);
+    tr_status status = tr_device_identity(device, mine.device, sizeof mine.device);
+    TR_TRY(tr_world_agree(world, status));
+    TR_TRY(tr_world_agree(world, tr_calloc((size_t)world->size, sizeof *all, &all)));
+    status = tr_world_gather_all(world, &mine, all, sizeof mine);
+    if (status == TR_OK) status = choose(all, world->size, &c);
+    free(all);
+    TR_TRY(status);
+    /* Connections of collectives are made with the communicator, not in a step. */
+    if (c.nccl) (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    world->nccl_device = c.nccl ? device : NULL;
+    return TR_OK;
+}
+
+size_t tr_world_nccl_bytes(const tr_world *world) {
+    return world->nccl_bytes;
+}
+
+bool tr_world_uses_nccl(const tr_world *world) {
+    return world->nccl_device != NULL;
+}
+
+bool tr_world_by_nccl(const tr_world *world, const tr_device *device) {
+    return device && world->nccl_device == device;
+}

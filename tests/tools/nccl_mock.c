@@ -1,0 +1,495 @@
+/* A libnccl.so.2 for tests, on the streams of host devices (guarded): what NCCL does to memory, and
+ * what it demands of its callers. It ends the process with a sentence when
+ *   - the ranks of a communicator make different calls, or calls of different counts, types, roots;
+ *   - a send meets a receive of another size or type, or the caller's own rank;
+ *   - a communicator is used while a call is in progress, after its end, or is never ended;
+ *   - a communicator may block, buffers overlap in a way that is not in place.
+ * Calls that return are not done: some return ncclInProgress, and are enqueued only when
+ * ncclCommGetAsyncError says success, which the first message between two ranks is not before both
+ * have called, nor the end of a communicator before all its ranks end it. Sends wait for their
+ * receives; sums are in rank order, in FP32, rounded once. Ranks meet in shared memory of one
+ * machine. */
+#include "base/dtype.h"
+#include "device/device_impl.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <nccl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096, POLLS = 2 };
+
+typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } kind;
+static const char *const kinds[] = {"AllReduce", "ReduceScatter", "AllGather",
+                                    "Broadcast", "Send",          "Recv"};
+
+typedef struct call {
+    kind kind;
+    int type, op, root; /* root: of a broadcast, peer of a send or receive */
+    uint64_t number, count;
+} call;
+
+/* Grows; whoever awaits a value sleeps on it. */
+typedef _Atomic uint32_t counter;
+
+/* One rank's side of the collectives: its step, how far it has read the others', its window. */
+typedef struct desk {
+    counter published, read;
+    call call;
+    char window[WINDOW];
+} desk;
+
+/* From one rank to another. */
+typedef struct box {
+    counter offered, asked, filled, emptied; /* calls of both ends; chunks */
+    atomic_bool sender_called, receiver_called;
+    call send, receive;
+    char window[WINDOW];
+} box;
+
+typedef struct meeting {
+    atomic_int ranks, attached, leaving, present[MOST];
+    desk desk[MOST];
+    box box[MOST][MOST];
+} meeting;
+
+typedef enum state { JOINING, READY, PENDING, FINALIZING, FINALIZED, ENDED } state;
+
+struct ncclComm {
+    state state;
+    int n, rank, polls;
+    const char *ended_by;
+    char name[64];
+    meeting *shared;
+    atomic_bool aborted;
+    atomic_int outstanding; /* pieces of work that are queued */
+    uint64_t calls;         /* collectives */
+    uint64_t sends[MOST], receives[MOST];
+    uint64_t step; /* of the stream's work */
+    uint64_t chunks_out[MOST], chunks_in[MOST];
+    tr_stream *stream; /* all work of a communicator is on one */
+    char *in, *out;    /* staging: [WINDOW], [n][WINDOW] */
+    /* The call that is PENDING: */
+    call call;
+    const char *from;
+    char *to;
+};
+
+static struct ncclComm comms[COMMS];
+static int used;
+static atomic_int live;
+
+__attribute__((noreturn, format(printf, 2, 3))) static void violation(const struct ncclComm *c,
+                                                                      const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    (void)fprintf(stderr, "nccl mock: rank %d of %d of communicator %s: %s\n", c ? c->rank : -1,
+                  c ? c->n : 0, c ? c->name : "?", text);
+    (void)fflush(stderr);
+    abort();
+}
+
+__attribute__((destructor)) static void look_for_leaks(void) {
+    if (live == 0) return;
+    (void)fprintf(stderr, "nccl mock: %d communicators were neither destroyed nor aborted\n", live);
+    _exit(86);
+}
+
+/* --- work on the stream ----------------------------------------------------------------------- */
+
+/* Looks again after a while, because an abort is no counter. */
+static bool reach(struct ncclComm *c, counter *of, uint64_t value) {
+    const struct timespec while_ = {.tv_nsec = 20000000};
+    for (;;) {
+        uint32_t now = *of;
+        if (now >= value) return true;
+        if (c->aborted) return false;
+        (void)syscall(SYS_futex, of, FUTEX_WAIT, now, &while_, NULL, 0);
+    }
+}
+
+static void set(counter *of, uint64_t value) {
+    *of = (uint32_t)value;
+    (void)syscall(SYS_futex, of, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static size_t size_of(int type) {
+    switch (type) {
+    case ncclInt8: return 1;
+    case ncclBfloat16: return 2;
+    case ncclFloat32: return 4;
+    case ncclFloat64: return 8;
+    default: return 0;
+    }
+}
+
+static void describe(const call *k, char *text, size_t size) {
+    (void)snprintf(text, size, "%s number %llu of %llu elements of type %d, operation %d, %s %d",
+                   kinds[k->kind], (unsigned long long)k->number, (unsigned long long)k->count,
+                   k->type, k->op, k->kind >= SEND ? "peer" : "root", k->root);
+}
+
+static bool same(const call *a, const call *b) {
+    return a->kind == b->kind && a->type == b->type && a->op == b->op && a->root == b->root &&
+           a->number == b->number && a->count == b->count;
+}
+
+static double load(const char *p, int type) {
+    if (type == ncclFloat64) return *(const double *)(const void *)p;
+    if (type == ncclFloat32) return (double)*(const float *)(const void *)p;
+    return (double)tr_bf16_to_f32(*(const uint16_t *)(const void *)p);
+}
+
+static void store(char *p, int type, double x) {
+    if (type == ncclFloat64) *(double *)(void *)p = x;
+    else if (type == ncclFloat32) *(float *)(void *)p = (float)x;
+    else *(uint16_t *)(void *)p = tr_f32_to_bf16((float)x);
+}
+
+static void reduce(const struct ncclComm *c, const call *k, size_t offset, uint64_t count) {
+    size_t e = size_of(k->type);
+    for (uint64_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (int r = 0; r < c->n; r++) {
+            double x = load(c->shared->desk[r].window + offset + i * e, k->type);
+            if (r == 0) sum = x;
+            else if (k->op == ncclMax) sum = x > sum || x != x ? x : sum;
+            else if (k->type == ncclFloat64) sum += x;
+            else sum = (double)((float)sum + (float)x);
+        }
+        store(c->out + i * e, k->type, sum);
+    }
+}
+
+typedef struct piece {
+    struct ncclComm *comm;
+    call call;
+    size_t bytes;   /* that this rank brings or takes in this step */
+    uint64_t count; /* of elements of the result, in a reduction */
+    bool first;
+} piece;
+
+/* One step of a collective: all bring a window, all read all. */
+static void meet(struct ncclComm *c, const piece *p) {
+    desk *mine = &c->shared->desk[c->rank];
+    uint64_t step = ++c->step;
+    for (int r = 0; r < c->n; r++) /* my last window was read by all */
+        if (!reach(c, &c->shared->desk[r].read, step - 1)) return;
+    mine->call = p->call;
+    memcpy(mine->window, c->in, p->bytes);
+    set(&mine->published, step);
+    for (int r = 0; r < c->n; r++) {
+        if (!reach(c, &c->shared->desk[r].published, step)) return;
+        if (same(&c->shared->desk[r].call, &p->call)) continue;
+        char a[128], b[128];
+        describe(&p->call, a, sizeof a);
+        describe(&c->shared->desk[r].call, b, sizeof b);
+        violation(c, "calls %s, and rank %d calls %s", a, r, b);
+    }
+    if (p->call.kind == ALL_REDUCE) reduce(c, &p->call, 0, p->count);
+    else if (p->call.kind == REDUCE_SCATTER)
+        reduce(c, &p->call, (size_t)c->rank * p->count * size_of(p->call.type), p->count);
+    else if (p->call.kind == BROADCAST)
+        memcpy(c->out, c->shared->desk[p->call.root].window, p->bytes);
+    else
+        for (int r = 0; r < c->n; r++)
+            memcpy(c->out + (size_t)r * p->bytes, c->shared->desk[r].window, p->bytes);
+    set(&mine->read, step);
+}
+
+static void compare_ends(struct ncclComm *c, const call *send, const call *receive) {
+    if (send->type == receive->type && send->count == receive->count &&
+        send->number == receive->number)
+        return;
+    char a[128], b[128];
+    describe(send, a, sizeof a);
+    describe(receive, b, sizeof b);
+    violation(c, "%s meets %s", a, b);
+}
+
+/* A chunk of a send leaves when its receive is there. */
+static void offer(struct ncclComm *c, const piece *p) {
+    box *b = &c->shared->box[c->rank][p->call.root];
+    if (p->first) {
+        if (!reach(c, &b->emptied, c->chunks_out[p->call.root])) return;
+        b->send = p->call;
+        set(&b->offered, p->call.number);
+        if (!reach(c, &b->asked, p->call.number)) return;
+        compare_ends(c, &b->send, &b->receive);
+    }
+    uint64_t chunk = ++c->chunks_out[p->call.root];
+    if (!reach(c, &b->emptied, chunk - 1)) return;
+    memcpy(b->window, c->in, p->bytes);
+    set(&b->filled, chunk);
+    (void)reach(c, &b->emptied, chunk);
+}
+
+static void fetch(struct ncclComm *c, const piece *p) {
+    box *b = &c->shared->box[p->call.root][c->rank];
+    if (p->first) {
+        b->receive = p->call;
+        set(&b->asked, p->call.number);
+        if (!reach(c, &b->offered, p->call.number)) return;
+        compare_ends(c, &b->send, &b->receive);
+    }
+    uint64_t chunk = ++c->chunks_in[p->call.root];
+    if (!reach(c, &b->filled, chunk)) return;
+    memcpy(c->out, b->window, p->bytes);
+    set(&b->emptied, chunk);
+}
+
+static void work(void *argument) {
+    piece *p = argument;
+    struct ncclComm *c = p->comm;
+    if (!c->aborted) {
+        if (p->call.kind == SEND) offer(c, p);
+        else if (p->call.kind == RECV) fetch(c, p);
+        else meet(c, p);
+    }
+    c->outstanding--;
+    free(p);
+}
+
+static void copy(struct ncclComm *c, void *to, const void *from, size_t bytes) {
+    if (bytes > 0 && c->stream->device->ops->stream_copy(c->stream, to, from, bytes) != TR_OK)
+        violation(c, "a buffer is not the device's");
+}
+
+static void enqueue(struct ncclComm *c, size_t bytes, uint64_t count, bool first) {
+    piece *p = malloc(sizeof *p);
+    if (!p) abort();
+    *p = (piece){.comm = c, .call = c->call, .bytes = bytes, .count = count, .first = first};
+    c->outstanding++;
+    if (c->stream->device->ops->stream_work(c->stream, work, p) != TR_OK) abort();
+}
+
+/* Cuts the pending call into pieces of a window each. */
+static void start(struct ncclComm *c) {
+    const call *k = &c->call;
+    size_t e = size_of(k->type), total = k->count * e;
+    size_t blocks = k->kind == REDUCE_SCATTER ? (size_t)c->n : 1;
+    size_t most = WINDOW / blocks / 8 * 8;
+    for (size_t at = 0; at < total; at += most) {
+        size_t bytes = total - at < most ? total - at : most;
+        bool brings = k->kind != RECV && (k->kind != BROADCAST || k->root == c->rank);
+        for (size_t b = 0; brings && b < blocks; b++)
+            copy(c, c->in + b * bytes, c->from + b * total + at, bytes);
+        enqueue(c, blocks * bytes, bytes / e, at == 0);
+        size_t results = k->kind == ALL_GATHER ? (size_t)c->n : 1;
+        for (size_t b = 0; k->kind != SEND && b < results; b++)
+            copy(c, c->to + b * total + at, c->out + b * bytes, bytes);
+    }
+}
+
+/* --- calls ------------------------------------------------------------------------------------ */
+
+static void enter(struct ncclComm *c, const char *what) {
+    if (!c || c < comms || c >= comms + used) violation(NULL, "%s of no communicator", what);
+    if (c->state == ENDED) violation(c, "%s after %s", what, c->ended_by);
+    if (c->state == FINALIZED) violation(c, "%s after ncclCommFinalize", what);
+    if (c->state != READY) violation(c, "%s while a call is in progress", what);
+}
+
+static bool overlap(const char *a, size_t n, const char *b, size_t m) {
+    return n > 0 && m > 0 && a < b + m && b < a + n;
+}
+
+static void check_buffers(struct ncclComm *c, const call *k, const char *from, const char *to) {
+    size_t one = k->count * size_of(k->type), all = one * (size_t)c->n;
+    bool fits = true;
+    if (k->kind == ALL_GATHER)
+        fits = from == to + (size_t)c->rank * one || !overlap(from, one, to, all);
+    else if (k->kind == REDUCE_SCATTER)
+        fits = to == from + (size_t)c->rank * one || !overlap(from, all, to, one);
+    else if (k->kind < SEND) fits = from == to || !overlap(from, one, to, one);
+    if (!fits) violation(c, "%s: buffers overlap and are not in place", kinds[k->kind]);
+}
+
+/* Whether one end of a send or receive has called. */
+static atomic_bool *called(struct ncclComm *c, const call *k, kind end) {
+    box *b =
+        k->kind == SEND ? &c->shared->box[c->rank][k->root] : &c->shared->box[k->root][c->rank];
+    return end == SEND ? &b->sender_called : &b->receiver_called;
+}
+
+static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
+    enter(c, kinds[k.kind]);
+    if (size_of(k.type) == 0) violation(c, "%s of type %d", kinds[k.kind], k.type);
+    if (k.kind >= SEND && (k.root < 0 || k.root >= c->n || k.root == c->rank))
+        violation(c, "%s with rank %d", kinds[k.kind], k.root);
+    check_buffers(c, &k, from, to);
+    k.number = k.kind == SEND   ? ++c->sends[k.root]
+               : k.kind == RECV ? ++c->receives[k.root]
+                                : ++c->calls;
+    if (!c->stream) {
+        tr_device *device = ((tr_stream *)stream)->device;
+        if (!device->ops->stream_work)
+            violation(c, "%s on a device that is no host", kinds[k.kind]);
+        c->stream = stream;
+        if (device->ops->staging_alloc(device, WINDOW, (void **)&c->in) != TR_OK ||
+            device->ops->staging_alloc(device, (size_t)c->n * WINDOW, (void **)&c->out) != TR_OK)
+            abort();
+    }
+    if (c->stream != stream) violation(c, "%s on another stream", kinds[k.kind]);
+    c->call = k;
+    c->from = from;
+    c->to = to;
+    /* Each third call takes its time. So does the first message: it waits for the other rank's. */
+    if (k.kind >= SEND) *called(c, &k, k.kind) = true;
+    if (k.number % 3 == 0 || (k.kind >= SEND && k.number == 1)) {
+        c->state = PENDING;
+        c->polls = POLLS;
+        return ncclInProgress;
+    }
+    start(c);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    call k = {.kind = ALL_REDUCE, .type = type, .op = op, .count = count};
+    return operate(comm, k, from, to, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    call k = {.kind = REDUCE_SCATTER, .type = type, .op = op, .count = count};
+    return operate(comm, k, from, to, stream);
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return operate(comm, (call){.kind = ALL_GATHER, .type = type, .count = count}, from, to,
+                   stream);
+}
+
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+    call k = {.kind = BROADCAST, .type = type, .root = root, .count = count};
+    return operate(comm, k, from, to, stream);
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+    call k = {.kind = SEND, .type = type, .root = peer, .count = count};
+    return operate(comm, k, from, NULL, stream);
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    call k = {.kind = RECV, .type = type, .root = peer, .count = count};
+    return operate(comm, k, NULL, to, stream);
+}
+
+/* --- communicators ---------------------------------------------------------------------------- */
+
+ncclResult_t ncclGetVersion(int *version) {
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    static atomic_int next;
+    memset(id, 0, sizeof *id);
+    (void)snprintf(id->internal, sizeof id->internal, "/nccl-mock-%ld-%d", (long)getpid(), next++);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
+    if (used == COMMS || n < 1 || n > MOST) violation(NULL, "%d ranks, or too many calls", n);
+    struct ncclComm *c = &comms[used++];
+    c->n = n;
+    c->rank = rank;
+    (void)snprintf(c->name, sizeof c->name, "%.*s", (int)sizeof c->name - 1, id.internal);
+    if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
+        violation(c, "a config without NCCL_CONFIG_INITIALIZER");
+    if (config->blocking != 0) violation(c, "a communicator that may block");
+    int file = shm_open(c->name, O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, sizeof(meeting)) != 0) violation(c, "no shared memory");
+    void *memory = mmap(NULL, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    (void)close(file);
+    if (memory == MAP_FAILED) violation(c, "no shared memory");
+    c->shared = memory;
+    int others = 0;
+    if (!atomic_compare_exchange_strong(&c->shared->ranks, &others, n) && others != n)
+        violation(c, "another rank says that there are %d", others);
+    if (rank < 0 || rank >= n || atomic_exchange(&c->shared->present[rank], 1))
+        violation(c, "a rank that cannot be, or is there already");
+    if (++c->shared->attached == n) (void)shm_unlink(c->name);
+    live++;
+    *out = c;
+    return ncclInProgress;
+}
+
+static void leave(struct ncclComm *c, const char *by) {
+    c->state = ENDED;
+    c->ended_by = by;
+    live--;
+}
+
+static bool may_start(struct ncclComm *c) {
+    if (c->polls > 0) c->polls--;
+    const call *k = &c->call;
+    return c->polls == 0 && (k->kind < SEND || (*called(c, k, SEND) && *called(c, k, RECV)));
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
+    struct ncclComm *c = comm;
+    if (!c || c < comms || c >= comms + used) violation(NULL, "ncclCommGetAsyncError of none");
+    if (c->state == ENDED) violation(c, "ncclCommGetAsyncError after %s", c->ended_by);
+    *result = ncclInProgress;
+    if (c->state == JOINING && c->shared->attached == c->n) c->state = READY;
+    else if (c->state == PENDING && may_start(c)) {
+        start(c);
+        c->state = READY;
+    } else if (c->state == FINALIZING && c->outstanding == 0 && c->shared->leaving >= c->n)
+        c->state = FINALIZED;
+    if (c->state == READY || c->state == FINALIZED) *result = ncclSuccess;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    enter(comm, "ncclCommFinalize");
+    comm->state = FINALIZING;
+    comm->shared->leaving++;
+    return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    if (comm->state == ENDED) violation(comm, "ncclCommDestroy after %s", comm->ended_by);
+    if (comm->state != FINALIZED)
+        violation(comm, "ncclCommDestroy before ncclCommFinalize is done");
+    leave(comm, "ncclCommDestroy");
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    if (comm->state == ENDED) violation(comm, "ncclCommAbort after %s", comm->ended_by);
+    if (comm->state == JOINING) (void)shm_unlink(comm->name);
+    comm->aborted = true;
+    if (comm->state != FINALIZING) comm->shared->leaving++;
+    leave(comm, "ncclCommAbort");
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result) {
+    return result == ncclSuccess ? "no error" : "an error of the mock";
+}
+
+const char *ncclGetLastError(ncclComm_t comm) {
+    (void)comm;
+    return "";
+}
