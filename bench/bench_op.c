@@ -135,7 +135,7 @@ static void report(bench *b, const bench_case *c, int64_t limit, tr_dtype dtype)
     for (int i = 0; i < TR_OP_MAX_TENSORS && !c->touched; i++) bytes += (double)c->size[i];
     bool compute = flops > 0;
     double rate = (compute ? flops : bytes) / seconds;
-    printf("%-24s %9.2f MB %10.1f us %9.1f %-7s %4.0f %%\n", c->label, bytes * 1e-6, seconds * 1e6,
+    printf("%-26s %9.2f MB %10.1f us %9.1f %-7s %4.0f %%\n", c->label, bytes * 1e-6, seconds * 1e6,
            rate / 1e9, compute ? "GFLOP/s" : "GB/s",
            100 * rate / (compute ? b->flops_roof : b->bytes_roof));
     fflush(stdout);
@@ -163,15 +163,30 @@ static bench_case product(const char *label, int64_t m, int64_t n, int64_t k, tr
         .size = {m * k * e, k * n * e, m * n * (int64_t)tr_dtype_size(c), bias ? n * e : 0}};
 }
 
+/* The same product with an epilogue. */
+static bench_case with(bench_case c, tr_epilogue epilogue) {
+    const tr_matmul_desc *d = &c.desc.matmul;
+    bool sums = epilogue == TR_EPILOGUE_BIAS_GRAD;
+    c.desc.matmul.epilogue = epilogue;
+    c.size[sums ? TR_MATMUL_DBIAS : TR_MATMUL_AUX] =
+        sums ? d->n * (int64_t)sizeof(float) : c.size[TR_MATMUL_C];
+    return c;
+}
+
 static void products(bench *b, const shapes *s, tr_dtype dtype) {
     int64_t m = s->batch * s->seq, c = s->width;
     const bench_case cases[] = {
         product("matmul qkv", m, 3 * c, c, dtype, false, false, true),
         product("matmul proj", m, c, c, dtype, false, false, true),
         product("matmul fc", m, 4 * c, c, dtype, false, false, true),
+        with(product("matmul fc, gelu", m, 4 * c, c, dtype, false, false, true), TR_EPILOGUE_GELU),
         product("matmul fc_proj", m, c, 4 * c, dtype, false, false, true),
         product("matmul fc dgrad", m, c, 4 * c, dtype, false, true, false),
         product("matmul fc wgrad", c, 4 * c, m, dtype, true, false, false),
+        with(product("matmul fc wgrad, bias", c, 4 * c, m, dtype, true, false, false),
+             TR_EPILOGUE_BIAS_GRAD),
+        with(product("matmul fc_proj dgrad, gelu", m, 4 * c, c, dtype, false, true, false),
+             TR_EPILOGUE_GELU_DGRAD),
         product("matmul head", m, s->vocab, c, dtype, false, true, false),
         product("matmul head dgrad", m, c, s->vocab, dtype, false, false, false),
         product("matmul head wgrad", s->vocab, c, m, dtype, true, false, false),

@@ -34,9 +34,14 @@ struct tr_device_ops {
     tr_status (*event_record)(tr_event *event, tr_stream *stream);
     tr_status (*event_sync)(tr_event *event);
     bool (*event_reached)(tr_event *event);
-    void (*mark)(const char *name); /* may be NULL */
-    tr_op_prepare_fn prepare[TR_OP_COUNT];
+    void (*mark)(const char *name);        /* may be NULL */
+    tr_op_prepare_fn prepare[TR_OP_COUNT]; /* MATMUL: without an epilogue */
+    /* MATMUL with its epilogue in one; *out stays NULL where the device cannot. NULL: never. */
+    tr_op_prepare_fn fuse;
 };
+
+/* A MATMUL with an epilogue as the device's operators without, one after the other (parts.c). */
+tr_status tr_op_prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
 /* Every implementation's tr_stream and tr_event start with these. */
 struct tr_stream {

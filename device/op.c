@@ -23,6 +23,18 @@ static bool is_storage(tr_dtype dtype) {
     return dtype == TR_F32 || dtype == TR_BF16;
 }
 
+static const char *epilogue_fault(const tr_matmul_desc *d) {
+    bool of_result = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
+    if ((unsigned)d->epilogue > TR_EPILOGUE_BIAS_GRAD) return "there is no such epilogue";
+    if (of_result && d->accumulate) return "it does not accumulate what an epilogue changes";
+    if (of_result && d->ldc && d->ldc != d->n) return "C is dense with an epilogue";
+    if (d->epilogue == TR_EPILOGUE_GELU_DGRAD && d->bias) return "a gradient has no bias";
+    if (d->epilogue == TR_EPILOGUE_BIAS_GRAD &&
+        (d->trans_b || (d->ldb && d->ldb != d->n) || d->bias))
+        return "a bias gradient is that of a dense, untransposed B";
+    return NULL;
+}
+
 static const char *matmul_fault(const tr_matmul_desc *d) {
     if (!sizes_fit(1, d->m, d->n, d->k)) return "m, n and k must be positive";
     if (!is_storage(d->a) || !is_storage(d->b) || !is_storage(d->c))
@@ -35,7 +47,7 @@ static const char *matmul_fault(const tr_matmul_desc *d) {
         return "a leading dimension is out of range";
     if (d->accumulate && d->c != TR_F32) return "it accumulates in f32 only";
     if (d->accumulate && d->bias) return "it has no bias when it accumulates";
-    return NULL;
+    return epilogue_fault(d);
 }
 
 static const char *embed_fault(tr_op_kind kind, const tr_embed_desc *d) {
@@ -139,7 +151,12 @@ tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) 
     if (!prepare)
         return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s", device->name,
                        tr_op_name(desc->kind));
-    TR_TRY(prepare(device, desc, out));
+    if (desc->kind != TR_OP_MATMUL || desc->matmul.epilogue == TR_EPILOGUE_NONE) {
+        TR_TRY(prepare(device, desc, out));
+        return TR_OK;
+    }
+    if (device->ops->fuse) TR_TRY(device->ops->fuse(device, desc, out));
+    if (!*out) TR_TRY(tr_op_prepare_parts(device, desc, out));
     return TR_OK;
 }
 

@@ -66,20 +66,34 @@ typedef struct tr_step_state {
     double valid;          /* set by STEP_FINISH: tokens that count */
 } tr_step_state;
 
-/* C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]). op transposes when trans_* is set (A is then stored
- * [k,m], B [n,k]). accumulate: C is FP32 and added to; excludes bias. bias has B's dtype and is added
- * before the rounding. */
+/* What a product does besides, while its operands or its result are at hand. A device that cannot
+ * does the parts one after the other (device/parts.c), which is also what the words mean. C, and B
+ * of BIAS_GRAD, are then dense. GELU: AUX[m,n] = the product (+ bias), in C's dtype; C = gelu(AUX),
+ * or of AUX before its rounding. GELU_DGRAD: C = gelu'(AUX) * the product, which may be rounded to
+ * C's dtype before; no bias. BIAS_GRAD: of a weight gradient A' DY, with B = DY[k,n]: DBIAS f32[n]
+ * += column sums of B. */
+typedef enum tr_epilogue {
+    TR_EPILOGUE_NONE,
+    TR_EPILOGUE_GELU,
+    TR_EPILOGUE_GELU_DGRAD,
+    TR_EPILOGUE_BIAS_GRAD
+} tr_epilogue;
+
+/* C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]). op transposes when trans_* is set (A is then
+ * stored [k,m], B [n,k]). accumulate: C is FP32 and added to; excludes bias. bias has B's dtype and
+ * is added before the rounding. */
 typedef struct tr_matmul_desc {
     int64_t m, n, k, lda, ldb, ldc;
     tr_dtype a, b, c;
     bool trans_a, trans_b, bias, accumulate;
+    tr_epilogue epilogue;
 } tr_matmul_desc;
-enum { TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS };
+enum { TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS, TR_MATMUL_AUX, TR_MATMUL_DBIAS };
 
 /* Two-dimensional element-wise and row-wise operators: rows x width.
  * BIAS_GRAD: DBIAS[width] (f32) += column sums of DY.
- * GELU (tanh form, Hendrycks & Gimpel 2016): Y = gelu(X). GELU_DGRAD: DX = gelu'(X) * DY; DX may be DY.
- * ADD: Y = A + B; Y may be A.  CAST: storage dtype -> `to`. */
+ * GELU (tanh form, Hendrycks & Gimpel 2016): Y = gelu(X). GELU_DGRAD: DX = gelu'(X) * DY; DX may be
+ * DY. ADD: Y = A + B; Y may be A.  CAST: storage dtype -> `to`. */
 typedef struct tr_rows_desc {
     int64_t rows, width;
     tr_dtype dtype, to;
@@ -154,8 +168,8 @@ enum { TR_POSITION_X, TR_POSITION_TABLE, TR_POSITION_Y };
 enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE };
 
 /* DROPOUT_ADD: Y = RESIDUAL + dropout(X + BIAS); RESIDUAL and BIAS may be NULL. Kept elements are
- *   divided by 1-p. Rounds once. Row r belongs to global sample state->first_sample + args->sample +
- *   r / seq; its element (r % seq) * width + column keys the mask (base/philox.h tr_dropout_bits).
+ *   divided by 1-p. Rounds once. Row r belongs to global sample state->first_sample + args->sample
+ * + r / seq; its element (r % seq) * width + column keys the mask (base/philox.h tr_dropout_bits).
  *   No dropout when p = 0 or state->train = 0. Y may be RESIDUAL or X.
  * DROPOUT_DGRAD: DX = mask * DY / (1-p); DX may be DY. */
 typedef struct tr_dropout_desc {
@@ -168,13 +182,12 @@ enum { TR_DROPOUT_X, TR_DROPOUT_BIAS, TR_DROPOUT_RESIDUAL, TR_DROPOUT_Y };
 enum { TR_DROPOUT_DGRAD_DY, TR_DROPOUT_DGRAD_DX };
 
 /* Cross entropy over a vocabulary split by tensor ranks; a reduction of MAX (max) and of SUMS (sum)
- * over the group stands between the three. LOGITS[rows, vocab] storage dtype; LABELS i32[rows], -1 is
- * a position that does not count.
- * XENT_MAX: MAX f32[rows]. XENT_SUM: SUMS f32[rows, 2] = sum exp(logit - MAX), (logit - MAX) of the
- *   label or 0 when it is on another rank.
- * XENT_LOSS: LOSS f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}, set, not added;
- *   when state->train, LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on
- *   rows that do not count. */
+ * over the group stands between the three. LOGITS[rows, vocab] storage dtype; LABELS i32[rows], -1
+ * is a position that does not count. XENT_MAX: MAX f32[rows]. XENT_SUM: SUMS f32[rows, 2] = sum
+ * exp(logit - MAX), (logit - MAX) of the label or 0 when it is on another rank. XENT_LOSS: LOSS
+ * f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}, set, not added; when
+ * state->train, LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on rows
+ * that do not count. */
 typedef struct tr_xent_desc {
     int64_t rows, vocab, vocab_begin;
     tr_dtype dtype;
@@ -182,26 +195,26 @@ typedef struct tr_xent_desc {
 enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
 
 /* SUMSQ: OUT f64[1] = sum of X[i]^2 over count f32 elements, in an order that depends on the index
- *   alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i % 8 each in
- *   ascending order, lanes added 0..7, blocks added in ascending order, all FP64. */
+ *   alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i % 8 each
+ * in ascending order, lanes added 0..7, blocks added in ascending order, all FP64. */
 typedef struct tr_sumsq_desc {
     int64_t count;
 } tr_sumsq_desc;
 enum { TR_SUMSQ_X, TR_SUMSQ_OUT };
 
-/* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms] added
- *   in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).
- *   grad_norm = sqrt(sum NORMS) / (valid * loss_scale); the clip factor is min(1, max_norm/grad_norm);
- *   skip when loss or norm is not finite or no token counts. */
+/* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms]
+ * added in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).
+ *   grad_norm = sqrt(sum NORMS) / (valid * loss_scale); the clip factor is min(1,
+ * max_norm/grad_norm); skip when loss or norm is not finite or no token counts. */
 typedef struct tr_step_finish_desc {
     int64_t losses, norms;
 } tr_step_finish_desc;
 enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
 
-/* ADAMW (Loshchilov & Hutter 2019) on count elements; reads lr, bias corrections, gradient_factor and
- *   skip from the state: g = GRAD * gradient_factor; M, V, MASTER f32 updated; MASTER -= lr *
- *   (mhat / (sqrt(vhat) + eps) + weight_decay * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself
- *   when the model is FP32). */
+/* ADAMW (Loshchilov & Hutter 2019) on count elements; reads lr, bias corrections, gradient_factor
+ * and skip from the state: g = GRAD * gradient_factor; M, V, MASTER f32 updated; MASTER -= lr *
+ *   (mhat / (sqrt(vhat) + eps) + weight_decay * MASTER); VALUE = MASTER in dtype (NULL or MASTER
+ * itself when the model is FP32). */
 typedef struct tr_adamw_desc {
     int64_t count;
     float beta1, beta2, eps, weight_decay;
@@ -253,6 +266,6 @@ static inline tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args
 void tr_op_release(tr_op *op);
 
 const char *tr_op_name(tr_op_kind kind);
-/* Floating-point operations of one run, as the field counts them (matmul 2mnk, causal attention half
- * of the square); 0 for element-wise operators. */
+/* Floating-point operations of one run, as the field counts them (matmul 2mnk, causal attention
+ * half of the square); 0 for element-wise operators. */
 double tr_op_flops(const tr_op_desc *desc);

@@ -48,7 +48,7 @@ typedef struct block {
     tr_norm ln_1, ln_2;
     tr_linear attn, proj, fc, out;
     residual_add add_attn, add_mlp;
-    tr_plan attention, attention_dgrad, gelu, gelu_dgrad;
+    tr_plan attention, attention_dgrad;
 
     tr_buffer qkv;       /* F..I (R, 3, heads, head_dim) */
     tr_buffer lse;       /* F..I f32 (batch, heads, seq) */
@@ -131,6 +131,7 @@ static void connect_params(block *b) {
     b->out.bias = &b->params[OUT_BIAS];
     /* Row-parallel layers add their bias after the reduction, with the dropout. */
     b->attn.fused_bias = b->fc.fused_bias = true;
+    b->fc.before_gelu = b->out.after_gelu = true;
 }
 
 static void describe_add(block *b, residual_add *add) {
@@ -169,9 +170,6 @@ static void describe(block *b, const tr_usage *usage) {
     b->attention.desc = (tr_op_desc){
         .kind = usage->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION, .attention = attention};
     b->attention_dgrad.desc = (tr_op_desc){.kind = TR_OP_ATTENTION_DGRAD, .attention = attention};
-    tr_rows_desc rows = {.rows = usage->rows, .width = 4 * c, .dtype = dtype};
-    b->gelu.desc = (tr_op_desc){.kind = TR_OP_GELU, .rows = rows};
-    b->gelu_dgrad.desc = (tr_op_desc){.kind = TR_OP_GELU_DGRAD, .rows = rows};
     layer->flops_f += tr_op_flops(&b->attention.desc);
     layer->flops_i += tr_op_flops(&b->attention_dgrad.desc);
 
@@ -217,12 +215,10 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
     TR_TRY(tr_plan_prepare(&b->add_attn.forward, env->device, &scratch));
     TR_TRY(tr_norm_prepare(&b->ln_2, env->device, decode, &scratch));
     TR_TRY(tr_linear_prepare(&b->fc, env->device, decode, &scratch));
-    TR_TRY(tr_plan_prepare(&b->gelu, env->device, &scratch));
     TR_TRY(tr_linear_prepare(&b->out, env->device, decode, &scratch));
     TR_TRY(tr_plan_prepare(&b->add_mlp.forward, env->device, &scratch));
     if (!decode) {
         TR_TRY(tr_plan_prepare(&b->attention_dgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&b->gelu_dgrad, env->device, &scratch));
         TR_TRY(tr_plan_prepare(&b->add_attn.grad_input, env->device, &scratch));
         TR_TRY(tr_plan_prepare(&b->add_mlp.grad_input, env->device, &scratch));
     }
@@ -263,19 +259,16 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     void *scratch = scratch_of(b, io), *h = tr_buffer_at(io, b->h);
     TR_TRY(tr_norm_forward(&b->ln_1, io, scratch, io->x));
-    TR_TRY(tr_linear_forward(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y),
+    TR_TRY(tr_linear_forward(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y), NULL,
                              tr_buffer_at(io, b->qkv)));
     TR_TRY(attend(b, io));
-    TR_TRY(tr_linear_forward(&b->proj, io, scratch, tr_buffer_at(io, b->y), h));
+    TR_TRY(tr_linear_forward(&b->proj, io, scratch, tr_buffer_at(io, b->y), NULL, h));
     TR_TRY(add_forward(b, io, &b->add_attn, b->proj.bias, io->x, h));
 
     TR_TRY(tr_norm_forward(&b->ln_2, io, scratch, h));
     TR_TRY(tr_linear_forward(&b->fc, io, scratch, tr_buffer_at(io, b->ln_2.y),
-                             tr_buffer_at(io, b->fc_y)));
-    tr_op_args gelu = {
-        .t = {[TR_GELU_X] = tr_buffer_at(io, b->fc_y), [TR_GELU_Y] = tr_buffer_at(io, b->gelu_y)}};
-    TR_TRY(tr_plan_run(&b->gelu, io, scratch, gelu));
-    TR_TRY(tr_linear_forward(&b->out, io, scratch, tr_buffer_at(io, b->gelu_y), io->y));
+                             tr_buffer_at(io, b->fc_y), tr_buffer_at(io, b->gelu_y)));
+    TR_TRY(tr_linear_forward(&b->out, io, scratch, tr_buffer_at(io, b->gelu_y), NULL, io->y));
     TR_TRY(add_forward(b, io, &b->add_mlp, b->out.bias, h, io->y));
     return TR_OK;
 }
@@ -297,13 +290,10 @@ static tr_status add_grad_input(const block *b, const tr_layer_io *io, const res
 static tr_status mlp_grad_input(const block *b, const tr_layer_io *io) {
     void *scratch = scratch_of(b, io), *dfc = tr_buffer_at(io, b->dfc);
     TR_TRY(add_grad_input(b, io, &b->add_mlp, io->dy));
-    TR_TRY(tr_linear_grad_input(&b->out, io, scratch, tr_buffer_at(io, b->add_mlp.dx), dfc));
-    tr_op_args gelu = {.t = {[TR_GELU_DGRAD_DY] = dfc,
-                             [TR_GELU_DGRAD_X] = tr_buffer_at(io, b->fc_y),
-                             [TR_GELU_DGRAD_DX] = dfc}};
-    TR_TRY(tr_plan_run(&b->gelu_dgrad, io, scratch, gelu));
+    TR_TRY(tr_linear_grad_input(&b->out, io, scratch, tr_buffer_at(io, b->add_mlp.dx),
+                                tr_buffer_at(io, b->fc_y), dfc));
     void *dln = tr_buffer_at(io, b->ln_2.dy);
-    TR_TRY(tr_linear_grad_input(&b->fc, io, scratch, dfc, dln));
+    TR_TRY(tr_linear_grad_input(&b->fc, io, scratch, dfc, NULL, dln));
     TR_TRY(sum_over_tp(b, io, dln));
     TR_TRY(tr_norm_grad_input(&b->ln_2, io, scratch, tr_buffer_at(io, b->h), io->dy, io->dx));
     return TR_OK;
@@ -314,7 +304,7 @@ static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
     void *scratch = scratch_of(b, io), *dqkv = tr_buffer_at(io, b->dqkv);
     void *dy = tr_buffer_at(io, b->dy);
     TR_TRY(add_grad_input(b, io, &b->add_attn, io->dx));
-    TR_TRY(tr_linear_grad_input(&b->proj, io, scratch, tr_buffer_at(io, b->add_attn.dx), dy));
+    TR_TRY(tr_linear_grad_input(&b->proj, io, scratch, tr_buffer_at(io, b->add_attn.dx), NULL, dy));
     tr_op_args attention = {.t = {[TR_ATTENTION_DGRAD_DY] = dy,
                                   [TR_ATTENTION_DGRAD_QKV] = tr_buffer_at(io, b->qkv),
                                   [TR_ATTENTION_DGRAD_Y] = tr_buffer_at(io, b->y),
@@ -322,7 +312,7 @@ static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
                                   [TR_ATTENTION_DGRAD_DQKV] = dqkv}};
     TR_TRY(tr_plan_run(&b->attention_dgrad, io, scratch, attention));
     void *dln = tr_buffer_at(io, b->ln_1.dy);
-    TR_TRY(tr_linear_grad_input(&b->attn, io, scratch, dqkv, dln));
+    TR_TRY(tr_linear_grad_input(&b->attn, io, scratch, dqkv, NULL, dln));
     TR_TRY(sum_over_tp(b, io, dln));
     TR_TRY(tr_norm_grad_input(&b->ln_1, io, scratch, io->x, io->dx, io->dx));
     return TR_OK;
@@ -365,9 +355,8 @@ static void destroy(tr_layer *layer) {
     tr_linear_release(&b->proj);
     tr_linear_release(&b->fc);
     tr_linear_release(&b->out);
-    tr_plan *plans[] = {&b->attention,           &b->attention_dgrad,   &b->gelu,
-                        &b->gelu_dgrad,          &b->add_attn.forward,  &b->add_mlp.forward,
-                        &b->add_attn.grad_input, &b->add_mlp.grad_input};
+    tr_plan *plans[] = {&b->attention,       &b->attention_dgrad,     &b->add_attn.forward,
+                        &b->add_mlp.forward, &b->add_attn.grad_input, &b->add_mlp.grad_input};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) tr_plan_release(plans[i]);
     free(b);
 }

@@ -4,22 +4,26 @@
 void tr_linear_describe(tr_linear *linear, tr_layer *layer, const tr_usage *usage, int64_t in,
                         int64_t out) {
     tr_dtype dtype = usage->dtype;
-    linear->forward.desc = (tr_op_desc){.kind = TR_OP_MATMUL,
-                                        .matmul = {.m = usage->rows,
-                                                   .n = out,
-                                                   .k = in,
-                                                   .a = dtype,
-                                                   .b = dtype,
-                                                   .c = dtype,
-                                                   .bias = linear->fused_bias}};
-    linear->grad_input.desc = (tr_op_desc){.kind = TR_OP_MATMUL,
-                                           .matmul = {.m = usage->rows,
-                                                      .n = in,
-                                                      .k = out,
-                                                      .a = dtype,
-                                                      .b = dtype,
-                                                      .c = dtype,
-                                                      .trans_b = true}};
+    linear->forward.desc = (tr_op_desc){
+        .kind = TR_OP_MATMUL,
+        .matmul = {.m = usage->rows,
+                   .n = out,
+                   .k = in,
+                   .a = dtype,
+                   .b = dtype,
+                   .c = dtype,
+                   .bias = linear->fused_bias,
+                   .epilogue = linear->before_gelu ? TR_EPILOGUE_GELU : TR_EPILOGUE_NONE}};
+    linear->grad_input.desc = (tr_op_desc){
+        .kind = TR_OP_MATMUL,
+        .matmul = {.m = usage->rows,
+                   .n = in,
+                   .k = out,
+                   .a = dtype,
+                   .b = dtype,
+                   .c = dtype,
+                   .trans_b = true,
+                   .epilogue = linear->after_gelu ? TR_EPILOGUE_GELU_DGRAD : TR_EPILOGUE_NONE}};
     linear->grad_weight.desc = (tr_op_desc){.kind = TR_OP_MATMUL,
                                             .matmul = {.m = in,
                                                        .n = out,
@@ -28,9 +32,8 @@ void tr_linear_describe(tr_linear *linear, tr_layer *layer, const tr_usage *usag
                                                        .b = dtype,
                                                        .c = TR_F32,
                                                        .trans_a = true,
-                                                       .accumulate = true}};
-    linear->grad_bias.desc = (tr_op_desc){
-        .kind = TR_OP_BIAS_GRAD, .rows = {.rows = usage->rows, .width = out, .dtype = dtype}};
+                                                       .accumulate = true,
+                                                       .epilogue = TR_EPILOGUE_BIAS_GRAD}};
     layer->flops_f += tr_op_flops(&linear->forward.desc);
     layer->flops_i += tr_op_flops(&linear->grad_input.desc);
     layer->flops_w += tr_op_flops(&linear->grad_weight.desc);
@@ -41,7 +44,6 @@ tr_status tr_linear_prepare(tr_linear *linear, tr_device *device, bool decode, s
     if (decode) return TR_OK;
     TR_TRY(tr_plan_prepare(&linear->grad_input, device, scratch));
     TR_TRY(tr_plan_prepare(&linear->grad_weight, device, scratch));
-    TR_TRY(tr_plan_prepare(&linear->grad_bias, device, scratch));
     return TR_OK;
 }
 
@@ -49,36 +51,35 @@ void tr_linear_release(tr_linear *linear) {
     tr_plan_release(&linear->forward);
     tr_plan_release(&linear->grad_input);
     tr_plan_release(&linear->grad_weight);
-    tr_plan_release(&linear->grad_bias);
 }
 
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                            const void *x, void *y) {
+                            const void *x, void *aux, void *y) {
     tr_op_args args = {.t = {[TR_MATMUL_A] = (void *)x,
                              [TR_MATMUL_B] = linear->weight->value,
                              [TR_MATMUL_C] = y,
+                             [TR_MATMUL_AUX] = aux,
                              [TR_MATMUL_BIAS] = linear->fused_bias ? linear->bias->value : NULL}};
     TR_TRY(tr_plan_run(&linear->forward, io, scratch, args));
     return TR_OK;
 }
 
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                               const void *dy, void *dx) {
-    tr_op_args args = {
-        .t = {
-            [TR_MATMUL_A] = (void *)dy, [TR_MATMUL_B] = linear->weight->value, [TR_MATMUL_C] = dx}};
+                               const void *dy, const void *aux, void *dx) {
+    tr_op_args args = {.t = {[TR_MATMUL_A] = (void *)dy,
+                             [TR_MATMUL_B] = linear->weight->value,
+                             [TR_MATMUL_C] = dx,
+                             [TR_MATMUL_AUX] = (void *)aux}};
     TR_TRY(tr_plan_run(&linear->grad_input, io, scratch, args));
     return TR_OK;
 }
 
 tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, void *scratch,
                                 const void *x, const void *dy) {
-    tr_op_args weight = {.t = {[TR_MATMUL_A] = (void *)x,
-                               [TR_MATMUL_B] = (void *)dy,
-                               [TR_MATMUL_C] = linear->weight->grad}};
-    TR_TRY(tr_plan_run(&linear->grad_weight, io, scratch, weight));
-    tr_op_args bias = {
-        .t = {[TR_BIAS_GRAD_DY] = (void *)dy, [TR_BIAS_GRAD_DBIAS] = linear->bias->grad}};
-    TR_TRY(tr_plan_run(&linear->grad_bias, io, scratch, bias));
+    tr_op_args args = {.t = {[TR_MATMUL_A] = (void *)x,
+                             [TR_MATMUL_B] = (void *)dy,
+                             [TR_MATMUL_C] = linear->weight->grad,
+                             [TR_MATMUL_DBIAS] = linear->bias->grad}};
+    TR_TRY(tr_plan_run(&linear->grad_weight, io, scratch, args));
     return TR_OK;
 }

@@ -66,20 +66,22 @@ static inline void *tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
 typedef struct tr_linear {
     tr_param *weight, *bias;
     bool fused_bias;
-    tr_plan forward, grad_input, grad_weight, grad_bias;
+    bool before_gelu; /* y is gelu of the output, which goes to aux */
+    bool after_gelu;  /* x is gelu of aux: dx is the gradient of aux */
+    tr_plan forward, grad_input, grad_weight;
 } tr_linear;
 
-/* Describes the operators, with weight, bias and fused_bias set; `in` and `out` are local. Adds F,
- * I and W to the layer's FLOPs. */
+/* Describes the operators, with the fields above `forward` set; `in` and `out` are local. Adds F, I
+ * and W to the layer's FLOPs. */
 void tr_linear_describe(tr_linear *linear, tr_layer *layer, const tr_usage *usage, int64_t in,
                         int64_t out);
 tr_status tr_linear_prepare(tr_linear *linear, tr_device *device, bool decode, size_t *scratch);
 void tr_linear_release(tr_linear *linear);
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                            const void *x, void *y);
-/* dx[rows, in] from dy[rows, out]. */
+                            const void *x, void *aux, void *y);
+/* dx[rows, in] from dy[rows, out]. aux, here and above: NULL without GELU. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                               const void *dy, void *dx);
+                               const void *dy, const void *aux, void *dx);
 /* Adds to the gradients of weight and bias. */
 tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, void *scratch,
                                 const void *x, const void *dy);

@@ -86,6 +86,7 @@ __device__ void accumulate(const tr_attention_desc &d, const float *weight, cons
     for (int i = 0; i < COLUMNS; i++) {
         int c = tr_lane() + WARP * i;
         if (c < dim)
+#pragma unroll 4
             for (int j = 0; j < TILE; j++)
                 sums[i] = fmaf(weight[j], s.tile[j * (dim + 1) + c], sums[i]);
     }

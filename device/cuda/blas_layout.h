@@ -16,10 +16,32 @@ typedef struct tr_blas_matrix {
     int tensor;      /* TR_MATMUL_A, _B or _C: whose memory it is */
 } tr_blas_matrix;
 
-/* result[rows, columns] (+)= op(first) op(second) (+ bias[rows], broadcast over columns). */
+/* What the library does besides, in its own terms. */
+typedef enum tr_blas_epilogue {
+    TR_BLAS_PLAIN,
+    TR_BLAS_BIAS,          /* + vector[rows], the same in every column */
+    TR_BLAS_GELU_AUX,      /* aux = the product, result = gelu of it */
+    TR_BLAS_GELU_AUX_BIAS, /* both */
+    TR_BLAS_DGELU,         /* result = the product * gelu'(aux) */
+    TR_BLAS_BGRAD_FIRST    /* vector[rows] = the sums of op(first)'s rows; set, not added to */
+} tr_blas_epilogue;
+
+/* result[rows, columns] (+)= op(first) op(second), and the epilogue. */
 typedef struct tr_blas_layout {
     tr_blas_matrix first, second, result;
+    tr_blas_epilogue epilogue;
+    tr_dtype vector; /* of BIAS and BGRAD_FIRST */
+    int64_t aux_ld;  /* aux is laid out as the result is, in its dtype */
 } tr_blas_layout;
+
+static inline tr_blas_epilogue tr_blas_epilogue_of(const tr_matmul_desc *d) {
+    switch (d->epilogue) {
+    case TR_EPILOGUE_GELU: return d->bias ? TR_BLAS_GELU_AUX_BIAS : TR_BLAS_GELU_AUX;
+    case TR_EPILOGUE_GELU_DGRAD: return TR_BLAS_DGELU;
+    case TR_EPILOGUE_BIAS_GRAD: return TR_BLAS_BGRAD_FIRST; /* our B is the first operand */
+    default: return d->bias ? TR_BLAS_BIAS : TR_BLAS_PLAIN;
+    }
+}
 
 static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
     int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
@@ -38,11 +60,19 @@ static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
                    .dtype = d->a,
                    .transposed = d->trans_a,
                    .tensor = TR_MATMUL_A},
-        .result = {.rows = d->n, .columns = d->m, .ld = ldc, .dtype = d->c, .tensor = TR_MATMUL_C}};
+        .result = {.rows = d->n, .columns = d->m, .ld = ldc, .dtype = d->c, .tensor = TR_MATMUL_C},
+        .epilogue = tr_blas_epilogue_of(d),
+        .vector = d->bias ? d->b : TR_F32,
+        .aux_ld = ldc};
 }
 
-/* True for the combinations of types that cuBLASLt documents for CUBLAS_COMPUTE_32F: operands of
- * one type, a result of that type or FP32, a bias of the result's type. */
-static inline bool tr_blas_has_types(const tr_matmul_desc *d) {
-    return d->a == d->b && (d->c == d->a || d->c == TR_F32) && (!d->bias || d->b == d->c);
+/* True for what cuBLASLt documents for CUBLAS_COMPUTE_32F: operands of one type, a result of that
+ * type or FP32, a bias of the result's type; aux with a leading dimension of whole 8. A bias
+ * gradient has the result's type, and parameters' gradients are FP32. What is then planned still
+ * depends on the GPU: the library may have no algorithm. */
+static inline bool tr_blas_has(const tr_matmul_desc *d) {
+    bool aux = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
+    if (d->epilogue == TR_EPILOGUE_BIAS_GRAD && d->c != TR_F32) return false;
+    return d->a == d->b && (d->c == d->a || d->c == TR_F32) && (!d->bias || d->b == d->c) &&
+           (!aux || d->n % 8 == 0);
 }

@@ -57,6 +57,9 @@ static inline tr_cuda_device *tr_cuda_device_of(tr_device *device) {
     return (tr_cuda_device *)device;
 }
 
+/* Products with an epilogue through cuBLASLt; *out stays NULL where it has no algorithm. */
+tr_status tr_cuda_fuse_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out);
+
 /* The operators, by name. */
 #define TR_CUDA_PREPARE(UPPER, lower)                                                              \
     tr_status tr_cuda_prepare_##lower(tr_device *device, const tr_op_desc *desc, tr_op **out);

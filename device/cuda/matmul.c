@@ -1,4 +1,5 @@
-/* MATMUL through cuBLASLt, and through the own kernel for types that it does not have. */
+/* MATMUL through cuBLASLt with its epilogues, and through the own kernel for types that it does not
+ * have. */
 #include "base/memory.h"
 #include "device/cuda/blas_layout.h"
 #include "device/cuda/cuda_impl.h"
@@ -12,6 +13,8 @@ typedef struct cuda_matmul {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t first, second, result;
     cublasLtMatmulAlgo_t algorithm;
+    size_t vector_bytes; /* BIAS_GRAD: scratch begins with the vector, which is then added */
+    size_t workspace_bytes;
 } cuda_matmul;
 
 static tr_status check(cublasStatus_t status, const char *call, int line) {
@@ -25,19 +28,41 @@ static cudaDataType_t type_of(tr_dtype dtype) {
     return dtype == TR_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+static tr_status set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
+                     const void *value, size_t bytes) {
+    BLAS(cublasLtMatmulDescSetAttribute(product, attribute, value, bytes));
+    return TR_OK;
+}
+
+/* Where the epilogue's vector and aux are in this run. */
+static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
+    const tr_blas_epilogue epilogue = op->layout.epilogue;
+    const void *vector = op->vector_bytes ? args->scratch : args->t[TR_MATMUL_BIAS];
+    if (epilogue == TR_BLAS_BIAS || epilogue == TR_BLAS_GELU_AUX_BIAS ||
+        epilogue == TR_BLAS_BGRAD_FIRST)
+        TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
+    if (op->base.desc.matmul.epilogue == TR_EPILOGUE_GELU ||
+        op->base.desc.matmul.epilogue == TR_EPILOGUE_GELU_DGRAD)
+        TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &args->t[TR_MATMUL_AUX],
+                   sizeof(void *)));
+    return TR_OK;
+}
+
 static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *args) {
     cuda_matmul *op = (cuda_matmul *)base;
     const tr_matmul_desc *d = &base->desc.matmul;
     const float alpha = 1, beta = d->accumulate ? 1 : 0;
     void *c = args->t[TR_MATMUL_C];
-    if (d->bias)
-        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                            &args->t[TR_MATMUL_BIAS], sizeof(void *)));
+    TR_TRY(point(op, args));
     BLAS(cublasLtMatmul(tr_cuda_device_of(base->device)->blas, op->product, &alpha,
                         args->t[op->layout.first.tensor], op->first,
                         args->t[op->layout.second.tensor], op->second, &beta, c, op->result, c,
-                        op->result, &op->algorithm, args->scratch, base->scratch_bytes,
-                        tr_cuda_stream_of(stream)));
+                        op->result, &op->algorithm, (char *)args->scratch + op->vector_bytes,
+                        op->workspace_bytes, tr_cuda_stream_of(stream)));
+    if (op->vector_bytes)
+        TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), TR_F32, d->n,
+                                   args->t[TR_MATMUL_DBIAS], args->scratch,
+                                   args->t[TR_MATMUL_DBIAS]));
     return TR_OK;
 }
 
@@ -56,27 +81,40 @@ static tr_status describe_matrix(const tr_blas_matrix *x, cublasLtMatrixLayout_t
     return TR_OK;
 }
 
+/* Pointers given here stand for every buffer: the search looks at their alignment. */
+static tr_status describe_epilogue(const cuda_matmul *op) {
+    static const cublasLtEpilogue_t names[] = {[TR_BLAS_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
+                                               [TR_BLAS_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+                                               [TR_BLAS_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
+                                               [TR_BLAS_GELU_AUX_BIAS] =
+                                                   CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                                               [TR_BLAS_DGELU] = CUBLASLT_EPILOGUE_DGELU,
+                                               [TR_BLAS_BGRAD_FIRST] = CUBLASLT_EPILOGUE_BGRADA};
+    const tr_blas_layout *l = &op->layout;
+    const cublasLtEpilogue_t epilogue = names[l->epilogue];
+    const int32_t vector = type_of(l->vector), aux = type_of(l->result.dtype);
+    void *const aligned = (void *)(uintptr_t)TR_ALIGN;
+    const tr_op_args stand = {.t = {[TR_MATMUL_BIAS] = aligned, [TR_MATMUL_AUX] = aligned},
+                              .scratch = aligned};
+    if (l->epilogue == TR_BLAS_PLAIN) return TR_OK;
+    TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector, sizeof vector));
+    if (l->epilogue != TR_BLAS_BIAS && l->epilogue != TR_BLAS_BGRAD_FIRST) {
+        TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &aux, sizeof aux));
+        TR_TRY(
+            set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &l->aux_ld, sizeof l->aux_ld));
+    }
+    return point(op, &stand);
+}
+
 /* FP32 means FP32: CUBLAS_COMPUTE_32F does not round operands to TF32. */
 static tr_status describe_product(cuda_matmul *op) {
-    const tr_matmul_desc *d = &op->base.desc.matmul;
     BLAS(cublasLtMatmulDescCreate(&op->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     cublasOperation_t first = op->layout.first.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = op->layout.second.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
-                                        sizeof first));
-    BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
-                                        sizeof second));
-    if (d->bias) {
-        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        int32_t type = type_of(d->b);
-        const void *aligned = (const void *)(uintptr_t)TR_ALIGN; /* stands for every buffer */
-        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                            sizeof epilogue));
-        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
-                                            sizeof type));
-        BLAS(cublasLtMatmulDescSetAttribute(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                            &aligned, sizeof aligned));
-    }
+    TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TR_TRY(describe_epilogue(op));
     TR_TRY(describe_matrix(&op->layout.first, &op->first));
     TR_TRY(describe_matrix(&op->layout.second, &op->second));
     TR_TRY(describe_matrix(&op->layout.result, &op->result));
@@ -121,7 +159,8 @@ static tr_status choose(cuda_matmul *op, bool *found) {
     *found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     if (*found) {
         op->algorithm = result.algo;
-        op->base.scratch_bytes = result.workspaceSize;
+        op->workspace_bytes = result.workspaceSize;
+        op->base.scratch_bytes = op->vector_bytes + op->workspace_bytes;
     } else if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED) {
         TR_TRY(check(status, "the search for an algorithm", __LINE__));
     }
@@ -133,20 +172,31 @@ static tr_status run_own(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+/* The library's product; *out stays NULL where it has none. */
+static tr_status prepare_library(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     bool found = false;
-    if (tr_blas_has_types(&desc->matmul)) {
-        tr_op *base;
-        TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_matmul), 0, run_product, &base));
-        base->release = release_product;
-        cuda_matmul *op = (cuda_matmul *)base;
-        op->layout = tr_blas_layout_of(&desc->matmul);
-        tr_status status = describe_product(op);
-        if (status == TR_OK) status = choose(op, &found);
-        if (found) *out = base;
-        else release_product(base);
-        if (status != TR_OK) TR_TRY(status);
-    }
-    if (!found) TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
+    if (!tr_blas_has(&desc->matmul)) return TR_OK;
+    tr_op *base;
+    TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_matmul), 0, run_product, &base));
+    base->release = release_product;
+    cuda_matmul *op = (cuda_matmul *)base;
+    op->layout = tr_blas_layout_of(&desc->matmul);
+    if (op->layout.epilogue == TR_BLAS_BGRAD_FIRST)
+        op->vector_bytes = tr_align_up((size_t)desc->matmul.n * sizeof(float));
+    tr_status status = describe_product(op);
+    if (status == TR_OK) status = choose(op, &found);
+    if (found) *out = base;
+    else release_product(base);
+    return status;
+}
+
+tr_status tr_cuda_fuse_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    TR_TRY(prepare_library(device, desc, out));
+    return TR_OK;
+}
+
+tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    TR_TRY(prepare_library(device, desc, out));
+    if (!*out) TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
     return TR_OK;
 }

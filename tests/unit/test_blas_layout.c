@@ -6,6 +6,7 @@
 #include "support/op_cases.h"
 #include "support/seed.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -29,7 +30,48 @@ static double element(const tr_op_data *data, const tr_blas_matrix *x, int64_t r
     return tr_element(data->memory[x->tensor], x->dtype, c * x->ld + r);
 }
 
-/* The column-major library: result (+)= op(first) op(second) (+ bias along the rows). */
+/* GELU and its derivative in the library's tanh form, in double precision. */
+static double gelu_of(double x) {
+    return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
+}
+static double gelu_slope(double x) {
+    double s = 1 / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
+    return s + x * s * (1 - s) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
+}
+
+/* What the epilogue makes of one element of the product. */
+static double epilogue_of(tr_op_data *data, const tr_blas_layout *l, int64_t row, int64_t column,
+                          double sum) {
+    void *aux = data->memory[TR_MATMUL_AUX];
+    int64_t at = column * l->aux_ld + row;
+    switch (l->epilogue) {
+    case TR_BLAS_GELU_AUX_BIAS:
+    case TR_BLAS_BIAS: sum += tr_element(data->memory[TR_MATMUL_BIAS], l->vector, row); break;
+    default: break;
+    }
+    switch (l->epilogue) {
+    case TR_BLAS_GELU_AUX:
+    case TR_BLAS_GELU_AUX_BIAS:
+        assert_true(l->aux_ld >= l->result.rows);
+        tr_element_set(aux, l->result.dtype, at, sum);
+        return gelu_of(sum); /* not of what is stored */
+    case TR_BLAS_DGELU: return sum * gelu_slope(tr_element(aux, l->result.dtype, at));
+    default: return sum;
+    }
+}
+
+/* The vector that BGRAD_FIRST sets, added to the bias gradient as the cuda device does. */
+static void add_bias_gradient(tr_op_data *data, const tr_blas_layout *l, int64_t inner) {
+    assert_int_equal(l->vector, TR_F32);
+    for (int64_t row = 0; row < l->result.rows; row++) {
+        double sum = 0;
+        for (int64_t i = 0; i < inner; i++) sum += element(data, &l->first, row, i);
+        void *to = data->memory[TR_MATMUL_DBIAS];
+        tr_element_set(to, TR_F32, row, tr_element(to, TR_F32, row) + sum);
+    }
+}
+
+/* The column-major library: result (+)= op(first) op(second), with its epilogue. */
 static void column_major_product(tr_op_data *data) {
     const tr_matmul_desc *d = &data->desc.matmul;
     const tr_blas_layout l = tr_blas_layout_of(d);
@@ -44,9 +86,9 @@ static void column_major_product(tr_op_data *data) {
             double sum = d->accumulate ? tr_element(c, l.result.dtype, at) : 0;
             for (int64_t i = 0; i < inner; i++)
                 sum += element(data, &l.first, row, i) * element(data, &l.second, i, column);
-            if (d->bias) sum += tr_element(data->memory[TR_MATMUL_BIAS], d->b, row);
-            tr_element_set(c, l.result.dtype, at, sum);
+            tr_element_set(c, l.result.dtype, at, epilogue_of(data, &l, row, column, sum));
         }
+    if (l.epilogue == TR_BLAS_BGRAD_FIRST) add_bias_gradient(data, &l, inner);
 }
 
 static void check_case(const tr_op_case *c) {
@@ -96,7 +138,14 @@ static void test_random(void **state) {
         if (up_to(2) == 1) m.matmul.lda = (m.matmul.trans_a ? m.matmul.m : m.matmul.k) + up_to(9);
         if (up_to(2) == 1) m.matmul.ldb = (m.matmul.trans_b ? m.matmul.k : m.matmul.n) + up_to(9);
         if (up_to(2) == 1) m.matmul.ldc = m.matmul.n + up_to(9);
+        tr_matmul_desc e = m.matmul; /* with an epilogue that its other fields allow */
+        e.epilogue = (tr_epilogue)up_to(3);
+        if (e.epilogue != TR_EPILOGUE_BIAS_GRAD) e.accumulate = false, e.ldc = 0;
+        else e.trans_b = false, e.ldb = 0;
+        if (e.epilogue != TR_EPILOGUE_GELU) e.bias = false;
         check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
+        m.matmul = e;
+        check_case(&(tr_op_case){m, e.epilogue == TR_EPILOGUE_BIAS_GRAD ? TR_CASE_F32_OUT : 0});
     }
 }
 
@@ -105,12 +154,19 @@ static void test_random(void **state) {
 static void test_types(void **state) {
     (void)state;
     const tr_dtype f = TR_F32, h = TR_BF16;
-    assert_true(tr_blas_has_types(&(tr_matmul_desc){.a = f, .b = f, .c = f, .bias = true}));
-    assert_true(tr_blas_has_types(&(tr_matmul_desc){.a = h, .b = h, .c = h, .bias = true}));
-    assert_true(tr_blas_has_types(&(tr_matmul_desc){.a = h, .b = h, .c = f, .accumulate = true}));
-    assert_false(tr_blas_has_types(&(tr_matmul_desc){.a = h, .b = h, .c = f, .bias = true}));
-    assert_false(tr_blas_has_types(&(tr_matmul_desc){.a = f, .b = h, .c = f}));
-    assert_false(tr_blas_has_types(&(tr_matmul_desc){.a = f, .b = f, .c = h}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = f, .bias = true}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = h, .bias = true}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .accumulate = true}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .bias = true}));
+    const tr_epilogue gelu = TR_EPILOGUE_GELU, sums = TR_EPILOGUE_BIAS_GRAD;
+    assert_true(tr_blas_has(
+        &(tr_matmul_desc){.n = 16, .a = h, .b = h, .c = h, .bias = true, .epilogue = gelu}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 12, .a = h, .b = h, .c = h, .epilogue = gelu}));
+    assert_true(tr_blas_has(
+        &(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = f, .accumulate = true, .epilogue = sums}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = h, .epilogue = sums}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = f, .b = h, .c = f}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = h}));
 }
 
 static int setup(void **state) {
