@@ -1,7 +1,9 @@
 #include "pipeline/arena.h"
 
 #include "base/memory.h"
+#include "pipeline/arena_impl.h"
 
+#include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,105 +43,188 @@ tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes) {
     return TR_OK;
 }
 
-/* --- orders in which items are placed --------------------------------------------------------- */
+/* --- boxes ------------------------------------------------------------------------------------ */
 
-typedef struct candidate {
-    const tr_arena_item *item;
-    int index;
-} candidate;
-
-static int by_start(const candidate *a, const candidate *b) {
-    if (a->item->start != b->item->start) return a->item->start < b->item->start ? -1 : 1;
-    if (a->item->bytes != b->item->bytes) return a->item->bytes > b->item->bytes ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
+/* Items in the order in which they are placed by a sweep. */
+static int compare_starts(const void *left, const void *right) {
+    const tr_arena_box *a = left, *b = right;
+    if (a->start != b->start) return a->start < b->start ? -1 : 1;
+    if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
+    return a->item < b->item ? -1 : a->item > b->item;
 }
 
-static int compare_by_start(const void *a, const void *b) {
-    return by_start(a, b);
+static int compare_ends(const void *left, const void *right) {
+    const tr_arena_ending *a = left, *b = right;
+    if (a->end != b->end) return a->end < b->end ? -1 : 1;
+    return a->box < b->box ? -1 : a->box > b->box;
 }
 
-static int compare_by_bytes(const void *left, const void *right) {
-    const candidate *a = left, *b = right;
-    if (a->item->bytes != b->item->bytes) return a->item->bytes > b->item->bytes ? -1 : 1;
-    return by_start(a, b);
-}
-
-static int compare_by_length(const void *left, const void *right) {
-    const candidate *a = left, *b = right;
-    int64_t length_a = (int64_t)a->item->end - a->item->start;
-    int64_t length_b = (int64_t)b->item->end - b->item->start;
-    if (length_a != length_b) return length_a > length_b ? -1 : 1;
-    return compare_by_bytes(left, right);
-}
-
-static int compare_by_area(const void *left, const void *right) {
-    const candidate *a = left, *b = right;
-    double area_a = (double)a->item->bytes * (double)(a->item->end - a->item->start + 1);
-    double area_b = (double)b->item->bytes * (double)(b->item->end - b->item->start + 1);
-    if (area_a != area_b) return area_a > area_b ? -1 : 1;
-    return compare_by_bytes(left, right);
-}
-
-static int (*const orders[])(const void *, const void *) = {compare_by_bytes, compare_by_start,
-                                                            compare_by_length, compare_by_area};
-
-/* Places the candidates in their order, each into the smallest gap that holds it between the placed
- * items alive with it, else the lowest gap at the end. placed: scratch [n], kept sorted by offset.
- * Offsets go to offset[index]; returns the arena's size. */
-static size_t place(const candidate *order, int n, size_t *offset, int *placed,
-                    const tr_arena_item *items) {
-    size_t size = 0;
-    for (int k = 0; k < n; k++) {
-        const tr_arena_item *item = order[k].item;
-        size_t top = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
-        for (int j = 0; j < k; j++) {
-            const tr_arena_item *other = &items[placed[j]];
-            if (other->end < item->start || other->start > item->end) continue;
-            size_t from = offset[placed[j]];
-            if (from >= top && from - top >= item->bytes && from - top < best_gap) {
-                best_gap = from - top;
-                best = top;
-            }
-            if (from + other->bytes > top) top = from + other->bytes;
-        }
-        size_t at = best != SIZE_MAX ? best : top;
-        offset[order[k].index] = at;
-        if (at + item->bytes > size) size = at + item->bytes;
-        int j = k;
-        for (; j > 0 && offset[placed[j - 1]] > at; j--) placed[j] = placed[j - 1];
-        placed[j] = order[k].index;
+static void count_classes(tr_packer *p) {
+    size_t size[TR_ARENA_CLASSES];
+    p->classes = 0;
+    for (int k = 0; k < p->count; k++) {
+        int c = 0;
+        while (c < p->classes && size[c] != p->boxes[k].bytes) c++;
+        if (c == p->classes && c < TR_ARENA_CLASSES) size[p->classes++] = p->boxes[k].bytes;
+        p->boxes[k].size_class = c < TR_ARENA_CLASSES ? c : TR_ARENA_CLASSES - 1;
     }
-    return size;
+}
+
+static void make_boxes(tr_packer *p) {
+    for (int k = 0; k < p->count; k++)
+        p->boxes[k] = (tr_arena_box){.start = p->items[k].start,
+                                     .end = p->items[k].end,
+                                     .bytes = p->items[k].bytes,
+                                     .item = k};
+    qsort(p->boxes, (size_t)p->count, sizeof *p->boxes, compare_starts);
+    for (int k = 0; k < p->count; k++)
+        p->endings[k] = (tr_arena_ending){.end = p->boxes[k].end, .box = k};
+    qsort(p->endings, (size_t)p->count, sizeof *p->endings, compare_ends);
+    count_classes(p);
+}
+
+void tr_packer_keep(tr_packer *p) {
+    size_t size = 0;
+    for (int k = 0; k < p->count; k++)
+        if (p->boxes[k].offset + p->boxes[k].bytes > size)
+            size = p->boxes[k].offset + p->boxes[k].bytes;
+    if (size >= p->best) return;
+    p->best = size;
+    for (int k = 0; k < p->count; k++) p->items[p->boxes[k].item].offset = p->boxes[k].offset;
+}
+
+/* --- sweeps ----------------------------------------------------------------------------------- */
+
+/* Gives [from, to) back to the gaps. */
+static void give_back(tr_packer *p, size_t from, size_t to) {
+    int low = 0, high = p->gaps; /* the first gap that ends at `from` or behind it */
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (p->gap[middle].to < from) low = middle + 1;
+        else high = middle;
+    }
+    tr_arena_gap *at = &p->gap[low];
+    size_t behind = (size_t)(p->gaps - low);
+    bool joins_low = low < p->gaps && at->to == from;
+    tr_arena_gap *next = joins_low ? at + 1 : at;
+    bool joins_high = next < p->gap + p->gaps && next->from == to;
+    if (joins_low && joins_high) {
+        at->to = next->to;
+        memmove(next, next + 1, (behind - 2) * sizeof *at);
+        p->gaps--;
+    } else if (joins_low) at->to = to;
+    else if (joins_high) next->from = from;
+    else {
+        memmove(at + 1, at, behind * sizeof *at);
+        *at = (tr_arena_gap){from, to};
+        p->gaps++;
+    }
+}
+
+/* The gap for a box: the first that holds it from below, or above, or the smallest; -1: none. */
+static int find_gap(tr_packer *p, size_t bytes, bool above, bool smallest) {
+    int found = -1;
+    size_t least = SIZE_MAX;
+    for (int k = 0; k < p->gaps; k++) {
+        int at = above ? p->gaps - 1 - k : k;
+        size_t room = p->gap[at].to - p->gap[at].from;
+        p->work--;
+        if (room < bytes || room >= least) continue;
+        found = at;
+        least = room;
+        if (!smallest || room == bytes) break;
+    }
+    return found;
+}
+
+/* Places the boxes into an arena of `size` bytes as they begin to live; the classes of `above` from
+ * its end downwards, the others from its start. False when one finds no room. */
+static bool sweep(tr_packer *p, size_t size, unsigned above, bool smallest) {
+    int ended = 0;
+    p->gaps = 1;
+    p->gap[0] = (tr_arena_gap){0, size};
+    for (int k = 0; k < p->count; k++) {
+        tr_arena_box *b = &p->boxes[k];
+        for (; p->endings[ended].end < b->start; ended++) {
+            const tr_arena_box *o = &p->boxes[p->endings[ended].box];
+            give_back(p, o->offset, o->offset + o->bytes);
+        }
+        bool is_above = above >> b->size_class & 1u;
+        int found = find_gap(p, b->bytes, is_above, smallest);
+        p->work--;
+        if (found < 0) return false;
+        tr_arena_gap *g = &p->gap[found];
+        if (is_above) b->offset = g->to -= b->bytes;
+        else {
+            b->offset = g->from;
+            g->from += b->bytes;
+        }
+        if (g->from == g->to) memmove(g, g + 1, (size_t)(--p->gaps - found) * sizeof *g);
+    }
+    return true;
+}
+
+static bool try_size(tr_packer *p, size_t size, unsigned above, bool smallest) {
+    if (!sweep(p, size, above, smallest)) return false;
+    tr_packer_keep(p);
+    return true;
+}
+
+/* Sweeps into smaller arenas as long as one rule fills them. */
+static void shrink(tr_packer *p, unsigned above, bool smallest) {
+    while (p->best > p->peak && p->work > 0) {
+        size_t over = p->best - p->peak, least = p->peak / 256;
+        size_t half = p->peak + over / 2 / TR_ALIGN * TR_ALIGN;
+        size_t step = over / 8 > least ? over / 8 : least;
+        size_t next = step < over ? (p->best - step) / TR_ALIGN * TR_ALIGN : p->peak;
+        if (!try_size(p, half, above, smallest) && !try_size(p, next, above, smallest)) break;
+    }
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+bool tr_packer_is_tight(const tr_packer *p) {
+    return p->best - p->peak <= p->peak / 100;
+}
+
+bool tr_packer_is_done(const tr_packer *p) {
+    return tr_packer_is_tight(p) || p->work <= 0;
+}
+
+/* All rules of the sweep. */
+static void sweep_all(tr_packer *p) {
+    (void)try_size(p, p->total, 0, true); /* finds room whatever happens */
+    for (unsigned above = 0; above >> p->classes == 0 && !tr_packer_is_done(p); above++)
+        for (int smallest = 1; smallest >= 0; smallest--) shrink(p, above, smallest);
+}
+
+static tr_status packer_open(tr_packer *p) {
+    size_t n = (size_t)p->count;
+    /* Offsets are sums of sizes and are added without a check: the sum of all must not overflow. */
+    for (int k = 0; k < p->count; k++)
+        if (__builtin_add_overflow(p->total, p->items[k].bytes, &p->total))
+            return TR_FAIL(TR_ERR_FIT, "the activations of one step overflow a size");
+    TR_TRY(tr_arena_live_peak(p->items, p->count, &p->peak));
+    TR_TRY(tr_calloc(n, sizeof *p->boxes, &p->boxes));
+    TR_TRY(tr_calloc(n, sizeof *p->endings, &p->endings));
+    TR_TRY(tr_calloc(n + 1, sizeof *p->gap, &p->gap));
+    return TR_OK;
 }
 
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes) {
+    enum { WORK = 2000000 };
     tr_status status = TR_OK;
-    candidate *order = NULL;
-    size_t *offset = NULL;
-    int *placed = NULL;
-    size_t peak = 0, total = 0, best = SIZE_MAX;
-    TR_TRY_OUT(tr_arena_live_peak(items, n, &peak));
-    /* place() adds sizes without a check: their sum must not overflow. */
-    for (int k = 0; k < n; k++)
-        if (__builtin_add_overflow(total, items[k].bytes, &total)) {
-            status = TR_FAIL(TR_ERR_FIT, "the activations of one step overflow a size");
-            goto out;
-        }
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *order, &order));
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *offset, &offset));
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *placed, &placed));
-    for (size_t o = 0; o < sizeof orders / sizeof orders[0] && best > peak; o++) {
-        for (int k = 0; k < n; k++) order[k] = (candidate){.item = &items[k], .index = k};
-        qsort(order, (size_t)n, sizeof *order, orders[o]);
-        size_t size = place(order, n, offset, placed, items);
-        if (size >= best) continue;
-        best = size;
-        for (int k = 0; k < n; k++) items[k].offset = offset[k];
-    }
-    *bytes = n ? best : 0;
+    tr_packer p = {.items = items, .count = n, .best = SIZE_MAX, .work = WORK + 16 * (int64_t)n};
+    *bytes = 0;
+    if (n == 0) return TR_OK;
+    TR_TRY_OUT(packer_open(&p));
+    make_boxes(&p);
+    sweep_all(&p);
+    if (!tr_packer_is_tight(&p)) TR_TRY_OUT(tr_packer_search(&p));
+    *bytes = p.best;
 out:
-    free(placed);
-    free(offset);
-    free(order);
+    free(p.gap);
+    free(p.endings);
+    free(p.boxes);
     return status;
 }

@@ -412,7 +412,7 @@ static void expect_runs(const tr_schedule_request *q) {
         fail_msg("p %d, m %d, v %d: %s", q->ranks, q->micro_batches, q->chunks, tr_error_message());
     if (!report.w_ascending) fail_msg("%s", report.note);
     test_table_chain(s->stages, 256, 256, 256, &t);
-    /* The packing of the arena takes a square of the micro-batches: not at every size. */
+    /* Lowering every size takes a minute. */
     if (q->micro_batches <= 6 || q->micro_batches == 17)
         if (tr_lower(s, &t, q->costs.c, &set) != TR_OK) fail_msg("%s", tr_error_message());
     tr_program_set_destroy(set);

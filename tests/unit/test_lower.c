@@ -1,10 +1,9 @@
-/* Programs: transfers agree on both ends, memory never overlaps, the arena is tight, and the
+/* Programs: transfers agree on both ends, memory never overlaps, and the
  * simulated times and peaks are the formulas'. */
 #include "pipeline/simulate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -154,39 +153,6 @@ static void test_v_program(void **state) {
     test_table_free(&t);
 }
 
-/* Within 5% of the live peak, for blocks of random sizes. */
-static void test_arena_is_tight(void **state) {
-    (void)state;
-    test_random r = {tr_test_seed(91731) + 1};
-    static const char *const names[] = {"gpipe", "1f1b", "forward"};
-    double worst = 0;
-    for (int trial = 0; trial < 60; trial++) {
-        int p = test_between(&r, 1, 8), m = test_between(&r, 1, 24);
-        tr_stage_table t;
-        size_t edge = (size_t)test_between(&r, 1, 8) * 1024;
-        test_table_chain(p, (size_t)test_between(&r, 0, 99) * 1000,
-                         edge + (size_t)test_between(&r, 0, 99) * 1000,
-                         (size_t)test_between(&r, 0, 99) * 1000, &t);
-        for (int e = 0; e < t.edges; e++) t.edge[e].bytes = edge;
-        for (int n = 0; n < 3; n++) {
-            tr_schedule *s = NULL;
-            assert_int_equal(tr_schedule_generate(names[n], p, p, m, &s), TR_OK);
-            tr_program_set *set = lower(s, &t, 0.1);
-            for (int k = 0; k < p; k++) {
-                const tr_program *program = &set->program[k];
-                expect_no_overlap(program);
-                worst =
-                    fmax(worst, (double)program->arena_bytes / (double)program->live_peak_bytes);
-            }
-            tr_program_set_destroy(set);
-            tr_schedule_destroy(s);
-        }
-        test_table_free(&t);
-    }
-    print_message("arena at most %.4f of the live peak\n", worst);
-    assert_true(worst <= 1.05);
-}
-
 /* Validation behind a training schedule: what waits between a rank's stages does not grow with the
  * micro-batches, and no rank idles but at the ends, wherever the stages are. */
 static void test_forward_only_holds_little(void **state) {
@@ -306,10 +272,13 @@ static void test_bad_tables(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs),   cmocka_unit_test(test_v_program),
-        cmocka_unit_test(test_arena_is_tight),    cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_latency_is_hidden), cmocka_unit_test(test_waits_can_deadlock),
-        cmocka_unit_test(test_bad_tables),        cmocka_unit_test(test_forward_only_holds_little),
+        cmocka_unit_test(test_random_programs),
+        cmocka_unit_test(test_v_program),
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_latency_is_hidden),
+        cmocka_unit_test(test_waits_can_deadlock),
+        cmocka_unit_test(test_bad_tables),
+        cmocka_unit_test(test_forward_only_holds_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
