@@ -15,6 +15,7 @@ if(TARGET nccl_mock)
   endforeach()
 endif()
 trireme_mpi_test(ckpt 1 3)
+trireme_mpi_test(runner 2 4)
 
 trireme_run_test(cli)
 trireme_run_test(schedule)

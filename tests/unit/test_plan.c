@@ -122,6 +122,20 @@ static void test_bytes_of_training(void **state) {
     compare(1, 0, NULL);
 }
 
+/* The same under every schedule, and validation in the same arena. */
+static void test_bytes_of_every_schedule(void **state) {
+    (void)state;
+    static const char *const names[] = {"gpipe",  "1f1b",   "interleaved", "bfs",
+                                        "zb-h1",  "zb-h2",  "zb-1p",       "zb-2p",
+                                        "v-min",  "v-half", "zbv",         "interleaved-zb",
+                                        "1f1b-v", "auto",   "dualpipev"};
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        char schedule[64];
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", names[k]);
+        compare(2, 2, (const char *[]){"parallel.pp=2", schedule});
+    }
+}
+
 /* The step on paper: what the ranks do and how they idle is the step, and its work is the model's.
  */
 static void test_time_of_a_step(void **state) {
@@ -265,6 +279,7 @@ static void test_what_fits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
+        cmocka_unit_test(test_bytes_of_every_schedule),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),

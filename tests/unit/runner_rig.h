@@ -1,0 +1,372 @@
+/* Runs of lowered programs for tests. Stages here move words instead of activations: every buffer
+ * is filled from one word and checked word by word when it is read, so that a wrong address, a
+ * wrong order, a lifetime that is too short or a missing wait changes the results, which are
+ * compared with a serial evaluation. */
+#pragma once
+
+#include "pipeline/run.h"
+#include "pipeline_cases.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SEED = 4711, MOST_RANKS = 4, STEPS = 4 };
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+static uint64_t fold(uint64_t a, uint64_t b) {
+    return tr_mix64(a * 31 + b);
+}
+
+static void fill(char *memory, size_t bytes, uint64_t value) {
+    uint64_t *word = (uint64_t *)(void *)memory;
+    for (size_t k = 0; k < bytes / 8; k++) word[k] = k ? value ^ (k * 0x9E3779B97F4A7C15u) : value;
+}
+
+/* The word that the memory was filled from, or one that no buffer has. */
+static uint64_t read_back(const char *memory, size_t bytes) {
+    const uint64_t *word = (const uint64_t *)(const void *)memory;
+    for (size_t k = 1; k < bytes / 8; k++)
+        if (word[k] != (word[0] ^ (k * 0x9E3779B97F4A7C15u))) return 0xBADBADBADu + k;
+    return word[0];
+}
+
+/* The values of the model: the same functions for stages and for the serial evaluation. */
+static uint64_t value_h(int stage, int k, int step) {
+    return fold(fold((uint64_t)stage + 1, (uint64_t)k + 1), (uint64_t)step + 1);
+}
+static uint64_t value_out(uint64_t h, int edge) {
+    return fold(h, 1000 + (uint64_t)edge);
+}
+static uint64_t value_fi(uint64_t h) {
+    return fold(h, 1);
+}
+static uint64_t value_fw(uint64_t h) {
+    return fold(h, 2);
+}
+static uint64_t value_iw(uint64_t g) {
+    return fold(g, 3);
+}
+static uint64_t value_din(uint64_t g, int edge) {
+    return fold(g, 2000 + (uint64_t)edge);
+}
+
+/* --- the stage -------------------------------------------------------------------------------- */
+
+typedef struct word_stage {
+    tr_stage stage;
+    const tr_stage_table *t;
+    int step;
+    bool slow;
+    uint64_t sum;  /* of W, in their order; of F when forward only */
+    uint64_t seen; /* the sum when it was reduced, or at the end of a forward-only program */
+    test_random random;
+} word_stage;
+
+static void pause_at_random(word_stage *s) {
+    if (s->slow && test_next(&s->random) % 4 == 0)
+        (void)usleep((useconds_t)(test_next(&s->random) % 60));
+}
+
+/* A block's own part lies behind its inputs. */
+static size_t own_offset(const word_stage *s, tr_lifetime life) {
+    size_t offset = 0;
+    for (int e = 0; e < s->t->edges; e++) {
+        const tr_edge *edge = &s->t->edge[e];
+        size_t end = edge->offset + tr_align_up(edge->bytes);
+        if (edge->to == s->stage.index && edge->life == life && end > offset) offset = end;
+    }
+    return offset;
+}
+
+static void fill_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life, uint64_t value) {
+    size_t offset = own_offset(s, life);
+    fill(io->block[life] + offset, s->t->cost[s->stage.index].bytes[life] - offset, value);
+}
+
+static uint64_t read_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life) {
+    size_t offset = own_offset(s, life);
+    return read_back(io->block[life] + offset, s->t->cost[s->stage.index].bytes[life] - offset);
+}
+
+static void spoil_scratch(word_stage *s, const tr_stage_io *io) {
+    size_t bytes = s->t->cost[s->stage.index].bytes[TR_LIFE_SCRATCH];
+    memset(io->block[TR_LIFE_SCRATCH], 0x55, bytes);
+}
+
+/* Folds the inputs that still live: all, or only those F..W. */
+static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t h, bool all) {
+    for (int e = 0; e < s->t->edges; e++) {
+        const tr_edge *edge = &s->t->edge[e];
+        if (edge->to != s->stage.index || (!all && edge->life != TR_LIFE_FW)) continue;
+        h = fold(h, read_back(io->block[edge->life] + edge->offset, edge->bytes));
+    }
+    return h;
+}
+
+static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
+    word_stage *s = (word_stage *)stage;
+    uint64_t h = read_inputs(s, io, value_h(stage->index, io->micro_batch, s->step), true);
+    spoil_scratch(s, io);
+    fill_own(s, io, TR_LIFE_FI, value_fi(h));
+    fill_own(s, io, TR_LIFE_FW, value_fw(h));
+    pause_at_random(s);
+    for (int e = 0; e < s->t->edges; e++)
+        if (s->t->edge[e].from == stage->index)
+            fill(io->out[e], s->t->edge[e].bytes, value_out(h, e));
+    s->seen = fold(s->seen, h);
+    return TR_OK;
+}
+
+static uint64_t input_gradient(word_stage *s, const tr_stage_io *io) {
+    int stage = s->stage.index;
+    uint64_t g = fold(read_own(s, io, TR_LIFE_FI), read_own(s, io, TR_LIFE_FW));
+    g = read_inputs(s, io, g, true);
+    for (int e = 0; e < s->t->edges; e++)
+        if (s->t->edge[e].from == stage) g = fold(g, read_back(io->dout[e], s->t->edge[e].bytes));
+    spoil_scratch(s, io);
+    pause_at_random(s);
+    for (int e = 0; e < s->t->edges; e++)
+        if (s->t->edge[e].to == stage) fill(io->din[e], s->t->edge[e].bytes, value_din(g, e));
+    return g;
+}
+
+static void weight_gradient(word_stage *s, const tr_stage_io *io, uint64_t iw) {
+    s->sum = fold(s->sum, fold(read_own(s, io, TR_LIFE_FW), iw));
+    s->sum = read_inputs(s, io, s->sum, false);
+    spoil_scratch(s, io);
+}
+
+static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
+    word_stage *s = (word_stage *)stage;
+    fill_own(s, io, TR_LIFE_IW, value_iw(input_gradient(s, io)));
+    return TR_OK;
+}
+
+static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
+    word_stage *s = (word_stage *)stage;
+    weight_gradient(s, io, read_own(s, io, TR_LIFE_IW));
+    return TR_OK;
+}
+
+static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
+    word_stage *s = (word_stage *)stage;
+    size_t bytes = s->t->cost[stage->index].backward_iw;
+    fill(io->block[TR_LIFE_IW], bytes, value_iw(input_gradient(s, io)));
+    weight_gradient(s, io, read_back(io->block[TR_LIFE_IW], bytes));
+    return TR_OK;
+}
+
+static const tr_stage_ops word_ops = {
+    .forward = forward, .grad_input = grad_input, .grad_weight = grad_weight, .backward = backward};
+
+/* --- serial evaluation ------------------------------------------------------------------------ */
+
+typedef struct words {
+    uint64_t *h, *g; /* [stages * micro_batches] */
+    int m;
+} words;
+
+static void serial_values(const tr_stage_table *t, int m, int step, words *v) {
+    v->m = m;
+    if (tr_calloc((size_t)(t->stages * m), 8, &v->h) != TR_OK ||
+        tr_calloc((size_t)(t->stages * m), 8, &v->g) != TR_OK)
+        abort();
+    for (int k = 0; k < m; k++) {
+        for (int s = 0; s < t->stages; s++) {
+            uint64_t h = value_h(s, k, step);
+            for (int e = 0; e < t->edges; e++)
+                if (t->edge[e].to == s) h = fold(h, value_out(v->h[t->edge[e].from * m + k], e));
+            v->h[s * m + k] = h;
+        }
+        for (int s = t->stages - 1; s >= 0; s--) {
+            uint64_t h = v->h[s * m + k], g = fold(value_fi(h), value_fw(h));
+            for (int e = 0; e < t->edges; e++)
+                if (t->edge[e].to == s) g = fold(g, value_out(v->h[t->edge[e].from * m + k], e));
+            for (int e = 0; e < t->edges; e++)
+                if (t->edge[e].from == s) g = fold(g, value_din(v->g[t->edge[e].to * m + k], e));
+            v->g[s * m + k] = g;
+        }
+    }
+}
+
+/* What stage `stage` must have summed after the schedule: `sum` over W, `seen` over F. */
+static void serial_sums(const tr_schedule *s, const tr_stage_table *t, const words *v, int stage,
+                        uint64_t *sum, uint64_t *seen) {
+    int rank = s->rank_of[stage];
+    *sum = *seen = 0;
+    for (int k = 0; k < s->count[rank]; k++) {
+        tr_action a = s->action[rank][k];
+        if (a.stage != stage) continue;
+        int at = stage * v->m + a.micro_batch;
+        if (a.type == TR_ACTION_F) *seen = fold(*seen, v->h[at]);
+        if (a.type != TR_ACTION_W && a.type != TR_ACTION_B) continue;
+        *sum = fold(*sum, fold(value_fw(v->h[at]), value_iw(v->g[at])));
+        for (int e = 0; e < t->edges; e++)
+            if (t->edge[e].to == stage && t->edge[e].life == TR_LIFE_FW)
+                *sum = fold(*sum, value_out(v->h[t->edge[e].from * v->m + a.micro_batch], e));
+    }
+}
+
+/* --- one run ---------------------------------------------------------------------------------- */
+
+/* What the ranks of one run share; read-only while they run, but `result`. */
+typedef struct run_case {
+    const tr_stage_table *t;
+    const tr_schedule *schedule[2]; /* training and forward-only, over the same stages */
+    tr_program_set *set[2];
+    tr_world *world[MOST_RANKS];
+    bool slow;
+    struct {
+        uint64_t sum, seen, reduced;
+        int reductions;
+    } * result; /* [STEPS * stages] */
+    const char *failure[MOST_RANKS];
+    char message[MOST_RANKS][256];
+} run_case;
+
+typedef struct rank_state {
+    run_case *c;
+    int rank, step, reductions, finishes, observed;
+    word_stage *stage; /* [stages] */
+} rank_state;
+
+static tr_status on_reduce(void *context, int stage) {
+    rank_state *r = context;
+    int at = r->step * r->c->t->stages + stage;
+    r->c->result[at].reduced = r->stage[stage].sum;
+    r->c->result[at].reductions++;
+    return TR_OK;
+}
+
+static tr_status on_finish(void *context) {
+    rank_state *r = context;
+    r->finishes++;
+    return TR_OK;
+}
+
+static void on_observe(void *context, const tr_instr *instr, bool begin) {
+    rank_state *r = context;
+    (void)instr;
+    r->observed += begin ? 1 : -1;
+}
+
+static double random_delay(void *context, size_t bytes) {
+    (void)bytes;
+    test_random *random = context;
+    return test_next(random) % 3 ? 0 : (double)(test_next(random) % 300) * 1e-6;
+}
+
+/* Programs take turns: training, forward, training, training. */
+static int program_of(int step) {
+    return step == 1;
+}
+
+static tr_status run_steps(rank_state *r, tr_runner *const runner[2]) {
+    run_case *c = r->c;
+    for (r->step = 0; r->step < STEPS; r->step++) {
+        for (int s = 0; s < c->t->stages; s++) {
+            r->stage[s].step = r->step;
+            r->stage[s].sum = r->stage[s].seen = 0;
+        }
+        TR_TRY(tr_runner_step(runner[program_of(r->step)]));
+        for (int s = 0; s < c->t->stages; s++)
+            if (c->schedule[0]->rank_of[s] == r->rank) {
+                c->result[r->step * c->t->stages + s].sum = r->stage[s].sum;
+                c->result[r->step * c->t->stages + s].seen = r->stage[s].seen;
+            }
+    }
+    return r->finishes == STEPS && r->observed == 0
+               ? TR_OK
+               : TR_FAIL(TR_ERR_INTERNAL, "%d finishes, %d open observations", r->finishes,
+                         r->observed);
+}
+
+static tr_status run_rank(rank_state *r) {
+    run_case *c = r->c;
+    tr_status status = TR_OK;
+    tr_device *device = NULL;
+    tr_links *links = NULL;
+    tr_runner *runner[2] = {NULL, NULL};
+    tr_stage **stages = NULL;
+    void *arena = NULL;
+    int line[MOST_RANKS] = {0, 1, 2, 3}, stage_count = c->t->stages;
+    test_random random = {(uint64_t)r->rank + SEED};
+    tr_device_options device_options = {.threads = 1, .deterministic = true};
+    tr_world *world = c->world[r->rank];
+    if (c->slow) tr_world_set_delay(world, random_delay, &random);
+    TR_TRY_OUT(tr_calloc((size_t)stage_count, sizeof *r->stage, &r->stage));
+    TR_TRY_OUT(tr_calloc((size_t)stage_count, sizeof(tr_stage *), &stages));
+    TR_TRY_OUT(tr_device_open("ref", &device_options, &device));
+    TR_TRY_OUT(tr_links_open(world, device, c->t, c->schedule[0]->rank_of, line, c->set[0]->ranks,
+                             r->rank, &links));
+    for (int s = 0; s < stage_count; s++) {
+        r->stage[s] = (word_stage){.stage = {.ops = &word_ops, .index = s},
+                                   .t = c->t,
+                                   .slow = c->slow,
+                                   .random = {(uint64_t)s + SEED}};
+        if (c->schedule[0]->rank_of[s] == r->rank) stages[s] = &r->stage[s].stage;
+    }
+    size_t bytes = c->set[0]->program[r->rank].arena_bytes;
+    if (c->set[1]->program[r->rank].arena_bytes > bytes)
+        bytes = c->set[1]->program[r->rank].arena_bytes;
+    TR_TRY_OUT(tr_device_alloc(device, bytes, &arena));
+    for (int k = 0; k < 2; k++) {
+        tr_runner_options options = {
+            .device = device,
+            .links = links,
+            .program = &c->set[k]->program[r->rank],
+            .stages = stages,
+            .arena = arena,
+            .hooks = {
+                .reduce = on_reduce, .finish = on_finish, .observe = on_observe, .context = r}};
+        TR_TRY_OUT(tr_runner_create(&options, &runner[k]));
+    }
+    TR_TRY_OUT(run_steps(r, runner));
+out:
+    for (int k = 0; k < 2; k++) tr_runner_destroy(runner[k]);
+    tr_links_close(links);
+    if (arena) tr_device_free(device, arena);
+    if (device) tr_device_close(device);
+    free(stages);
+    free(r->stage);
+    return status;
+}
+
+/* The results of the stages on `rank`, or of all (rank below 0), are those in series. */
+static void expect_results(const run_case *c, int rank) {
+    for (int step = 0; step < STEPS; step++) {
+        const tr_schedule *s = c->schedule[program_of(step)];
+        words v;
+        serial_values(c->t, s->micro_batches, step, &v);
+        for (int stage = 0; stage < c->t->stages; stage++) {
+            uint64_t sum, seen;
+            if (rank >= 0 && s->rank_of[stage] != rank) continue;
+            int at = step * c->t->stages + stage;
+            serial_sums(s, c->t, &v, stage, &sum, &seen);
+            if (c->result[at].sum != sum || c->result[at].seen != seen)
+                fail_msg("%s, step %d, stage %d: another result than in series", s->name, step,
+                         stage);
+            assert_int_equal(c->result[at].reductions, s->forward_only ? 0 : 1);
+            if (!s->forward_only) assert_true(c->result[at].reduced == sum);
+        }
+        free(v.h);
+        free(v.g);
+    }
+}
+
+/* Every schedule but the two that tests name themselves, and its numbers of stages a rank. */
+static const struct {
+    const char *name;
+    int least, most;
+} runner_schedules[] = {{"interleaved", 1, 3}, {"bfs", 1, 3},       {"zb-h1", 1, 1},
+                        {"zb-h2", 1, 1},       {"zb-1p", 1, 1},     {"zb-2p", 1, 1},
+                        {"zbv", 2, 2},         {"v-half", 2, 2},    {"v-min", 2, 2},
+                        {"1f1b-v", 2, 2},      {"dualpipev", 2, 2}, {"interleaved-zb", 1, 3}};
+enum { RUNNER_SCHEDULES = sizeof runner_schedules / sizeof runner_schedules[0] };
