@@ -133,7 +133,7 @@ for ranks in 1 2; do
     damaged $run cut
     command_fails 65 ".*$cause" ckpt verify $run 20
     "$trireme" ckpt ls $run >command.out || fail "$run: ckpt ls failed"
-    grep -Eq "^20 .* shard-00002-of-00004.h5 has .*: it is truncated" command.out || fail "$run: ckpt ls: $(<command.out)"
+    grep -Eq "^20 .*/shard-00002-of-00004.h5 has .*: it is truncated" command.out || fail "$run: ckpt ls: $(<command.out)"
     passed_over $run $ranks "$cause"
     damaged $run cut
     rm -r "$(step_dir $run 10)"
