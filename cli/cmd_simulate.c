@@ -1,6 +1,7 @@
 /* trireme simulate --schedule FILE|NAME ...: times, bubbles and memory of a schedule. */
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
+#include "pipeline/auto.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -51,11 +52,9 @@ static void print_json(const tr_estimate *e, double ideal) {
     (void)printf("}\n");
 }
 
-/* No order of a loop or a V ends before m (F + I + W) + (p - 1) (F / v + c): its last rank starts
- * that late. */
-static void print_bound(const tr_schedule *s, const tr_estimate *e, double ideal,
-                        const tr_schedule_costs *c) {
-    double v = (double)s->stages / s->ranks, bound = ideal + (s->ranks - 1) * (c->f / v + c->c);
+static void print_bound(const tr_schedule *s, const tr_estimate *e, const tr_schedule_costs *c) {
+    double v = (double)s->stages / s->ranks;
+    double bound = tr_auto_bound(s->ranks, s->micro_batches, v, c);
     (void)printf("bound     %.6g with %g stages a rank: %.2f%% above it\n", bound, v,
                  100 * tidy(e->makespan / bound - 1, 1));
 }
@@ -68,7 +67,7 @@ static void print_table(const tr_schedule *s, const tr_estimate *e, double ideal
                  s->stages, s->micro_batches);
     (void)printf("makespan  %.6g, without bubbles %.6g: bubble %.2f%%\n", e->makespan, ideal,
                  100 * tr_bubble_rate(e->makespan, ideal));
-    if (costs) print_bound(s, e, ideal, costs);
+    if (costs && !s->forward_only) print_bound(s, e, costs);
     (void)printf("span      %.6g at most: bubble %.2f%%\n\n", e->longest_span,
                  100 * tr_bubble_rate(e->longest_span, ideal));
     (void)printf("rank %10s %10s %10s %10s %10s %10s %10s\n", "busy", "fill", "drain", "waiting",

@@ -63,9 +63,16 @@ static double input_of(const tr_auto_shape *s, int stage, bool whole) {
     return s->cost[TR_ACTION_I][stage] + (whole ? s->cost[TR_ACTION_W][stage] : 0);
 }
 
+/* The first micro-batch goes down and back up, and W of stage 0 follows. */
+static double path_of(const tr_auto_shape *s, bool whole) {
+    double path = 2 * way(s, 0) + (whole ? 0 : s->cost[TR_ACTION_W][0]);
+    for (int k = 0; k < s->stages; k++) path += s->cost[TR_ACTION_F][k] + input_of(s, k, whole);
+    return path;
+}
+
 /* A rank idles until its first F; and until its first I but for the F that `cap` holds. */
 static double bound_of(const tr_auto_shape *s, double cap, bool whole) {
-    double bound = 0, down = way(s, 0), before = 0;
+    double bound = path_of(s, whole), down = way(s, 0), before = 0;
     const double *f = s->cost[TR_ACTION_F];
     int64_t pairs = (int64_t)s->chunks * s->micro_batches;
     double slots = floor(cap * s->chunks / s->mb * (1 + 1e-12));
@@ -146,8 +153,7 @@ static int most_chunks(const tr_schedule_request *q) {
 static double bound_of_request(const search *x, int last) {
     const tr_schedule_request *q = &x->request;
     const tr_schedule_costs *c = &q->costs;
-    if (!q->stage_costs)
-        return q->micro_batches * (c->f + c->i + c->w) + (q->ranks - 1) * (c->f / last + c->c);
+    if (!q->stage_costs) return tr_auto_bound(q->ranks, q->micro_batches, last, c);
     double least = INFINITY;
     for (int n = 0; n < x->candidates; n++)
         least = fmin(least, bound_of(&x->candidate[n].shape, INFINITY, false));
@@ -559,6 +565,12 @@ static tr_status run(search *x) {
                        "no schedule holds at most %g on a rank when a micro-batch takes %g there",
                        x->request.memory.cap, fmax(x->request.memory.mb, x->request.memory.mw));
     return TR_OK;
+}
+
+double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_schedule_costs *c) {
+    double fill = micro_batches * (c->f + c->i + c->w) + (ranks - 1) * (c->f / chunks + c->c);
+    double path = ranks * (c->f + c->i) + 2 * (ranks - 1) * c->c + c->w / chunks;
+    return fmax(fill, path);
 }
 
 tr_status tr_schedule_auto(const tr_schedule_request *request, tr_auto_report *report,

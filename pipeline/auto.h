@@ -5,13 +5,17 @@
 
 typedef struct tr_auto_report {
     double makespan;
-    double bound;       /* m (F + I + W) + (p - 1) (F / v + c): no order ends before it; the same
-                           with the costs of the stages, where they are given */
+    double bound;       /* tr_auto_bound; the same with the stages' costs, where they are given */
     double shape_bound; /* the same with the cap: the best that the chosen placement could do */
     double gap;         /* makespan / bound - 1 */
     int chunks;         /* stages a rank of the order */
     char from[32];      /* the schedule that it was improved from; "list": made for the costs */
 } tr_auto_report;
+
+/* No order of a loop or wave of v stages a rank, and of fewer, ends before
+ * max(m (F + I + W) + (p - 1) (F / v + c), p (F + I) + 2 (p - 1) c + W / v): the last rank starts
+ * when the first micro-batch reaches it, and that has to go down and back up. */
+double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_schedule_costs *costs);
 
 /* Searches for the order with the least makespan that respects request->memory.cap, as
  * tr_estimate_order measures both: never worse than an order of tr_schedule_make under the same
