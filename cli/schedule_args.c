@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST = 1 << 24 };
 
@@ -80,7 +81,12 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
     if (*at + 1 == argc) return cli_usage(args->command, "a value is missing after %s", option);
     const char *value = argv[++*at];
     if (count) return take_count(args->command, option, value, count);
-    if (is_memory) return take_fields(args->command, option, value, memory, 3);
+    if (is_memory) {
+        TR_TRY(take_fields(args->command, option, value, memory, 3));
+        return r->memory.mb > 0
+                   ? TR_OK
+                   : cli_usage(args->command, "--memory: mB must be more than 0: it is the unit");
+    }
     TR_TRY(take_fields(args->command, option, value, costs, 4));
     if (r->costs.f + r->costs.i + r->costs.w <= 0)
         return cli_usage(args->command, "--costs: one of F, I and W must be more than 0");
@@ -115,19 +121,29 @@ static tr_status open_file(const cli_schedule_args *args, const char *path, tr_s
     return TR_OK;
 }
 
+/* One of the known schedules. */
+static bool is_name(const char *name) {
+    char names[512];
+    tr_schedule_names(names, sizeof names);
+    for (char *rest = names, *known; (known = strtok_r(rest, ", ", &rest));)
+        if (!strcmp(known, name)) return true;
+    return false;
+}
+
 bool cli_schedule_is_file(const char *name) {
     size_t length = strlen(name);
-    return strchr(name, '/') || (length >= 4 && !strcmp(name + length - 4, ".csv"));
+    return strchr(name, '/') || (length >= 4 && !strcmp(name + length - 4, ".csv")) ||
+           (!is_name(name) && access(name, F_OK) == 0);
 }
 
 tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_schedule **out) {
     if (cli_schedule_is_file(name)) return open_file(args, name, out);
-    if (!args->request.ranks || !args->request.micro_batches)
+    if (is_name(name) && (!args->request.ranks || !args->request.micro_batches))
         return cli_usage(args->command, "schedule %s needs the ranks, -p, and micro-batches, -m",
                          name);
     tr_schedule_request request = args->request;
     request.name = name;
-    return tr_schedule_make(&request, out);
+    return tr_schedule_make(&request, out); /* names the known ones for one that is not */
 }
 
 tr_status cli_schedule_estimate(const cli_schedule_args *args, const tr_schedule *schedule,

@@ -17,7 +17,7 @@ void cli_schedule_args_init(const char *command, cli_schedule_args *args);
 tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv, int *at,
                                  bool *taken);
 
-/* A path that ends in .csv or has a '/'. */
+/* A path that ends in .csv or has a '/', or a file that has no schedule's name. */
 bool cli_schedule_is_file(const char *name);
 /* The order of `name`: a generator's for args' sizes, or a file's, which must have the sizes that
  * were given. A file is proved (tr_csv_check). */

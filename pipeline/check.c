@@ -19,6 +19,7 @@ typedef struct check {
     int edges;
     unsigned char *done; /* [stages * micro_batches] of DONE bits */
     int *next;           /* [ranks]: index of the first action not executed */
+    int rank, at;        /* of what is being judged, as in the report */
 } check;
 
 static unsigned char *done_of(const check *c, int stage, int micro_batch) {
@@ -69,6 +70,37 @@ static tr_status check_pair(const tr_schedule *s, int rank, int at) {
                    rank, text, next);
 }
 
+/* Where the stage's first action for the micro-batch stands on its rank; -1: nowhere. */
+static int find_action(const tr_schedule *s, int stage, int micro_batch) {
+    int rank = s->rank_of[stage];
+    for (int k = 0; k < s->count[rank]; k++)
+        if (s->action[rank][k].stage == stage && s->action[rank][k].micro_batch == micro_batch)
+            return k;
+    return -1;
+}
+
+/* Micro-batches of which a part is there come first: a typing error makes one. */
+static tr_status check_none_missing(check *c) {
+    const tr_schedule *s = c->s;
+    unsigned want = s->forward_only ? DONE_F : DONE_F | DONE_I | DONE_W;
+    for (int whole = 0; whole < 2; whole++)
+        for (int stage = 0; stage < s->stages; stage++)
+            for (int k = 0; k < s->micro_batches; k++) {
+                unsigned done = *done_of(c, stage, k), missing = want & ~done;
+                if (!missing || (!done && !whole)) continue;
+                c->rank = s->rank_of[stage];
+                c->at = find_action(s, stage, k);
+                return TR_FAIL(TR_ERR_CONFIG,
+                               "the schedule has no %s of stage %d, micro-batch %d (they are 0 to "
+                               "%d)",
+                               missing & DONE_F   ? "F"
+                               : missing & DONE_I ? "I or B"
+                                                  : "W or B",
+                               stage, k, s->micro_batches - 1);
+            }
+    return TR_OK;
+}
+
 /* Every action in range, on its rank and once; none missing. Leaves `done` full. */
 static tr_status check_complete(check *c) {
     const tr_schedule *s = c->s;
@@ -76,6 +108,8 @@ static tr_status check_complete(check *c) {
     for (int r = 0; r < s->ranks; r++) {
         for (int k = 0; k < s->count[r]; k++) {
             tr_action a = s->action[r][k];
+            c->rank = r;
+            c->at = k;
             TR_TRY(check_ids(s, r, a));
             if (a.overlap) TR_TRY(check_pair(s, r, k));
             unsigned char *done = done_of(c, a.stage, a.micro_batch);
@@ -86,18 +120,7 @@ static tr_status check_complete(check *c) {
             *done = (unsigned char)(*done | done_bits[a.type]);
         }
     }
-    unsigned want = s->forward_only ? DONE_F : DONE_F | DONE_I | DONE_W;
-    for (int stage = 0; stage < s->stages; stage++)
-        for (int k = 0; k < s->micro_batches; k++) {
-            unsigned missing = want & ~(unsigned)*done_of(c, stage, k);
-            if (missing)
-                return TR_FAIL(TR_ERR_CONFIG, "the schedule has no %s of stage %d, micro-batch %d",
-                               missing & DONE_F   ? "F"
-                               : missing & DONE_I ? "I or B"
-                                                  : "W or B",
-                               stage, k);
-        }
-    return TR_OK;
+    return check_none_missing(c);
 }
 
 static bool lacks(const check *c, int stage, int micro_batch, unsigned bit, tr_action_type type,
@@ -131,7 +154,7 @@ static bool is_rank_blocked(const check *c, int rank, tr_action *need) {
 }
 
 /* All ranks are blocked or at their end: follows who waits for whom to the cycle and names it. */
-static tr_status fail_deadlock(const check *c, int rank) {
+static tr_status fail_deadlock(check *c, int rank) {
     const tr_schedule *s = c->s;
     tr_action need = {0};
     /* After as many steps as there are ranks, the walk is on the cycle. */
@@ -142,6 +165,8 @@ static tr_status fail_deadlock(const check *c, int rank) {
     char text[768] = "";
     size_t used = 0;
     int first = rank;
+    c->rank = rank;
+    c->at = c->next[rank];
     do {
         tr_action at = s->action[rank][c->next[rank]];
         (void)is_rank_blocked(c, rank, &need);
@@ -185,7 +210,7 @@ static tr_status check_runs(check *c) {
 
 /* Fills the report; `last` is scratch of [stages]. */
 static void note_w_order(const tr_schedule *s, int *last, tr_schedule_report *report) {
-    *report = (tr_schedule_report){.w_ascending = true};
+    *report = (tr_schedule_report){.w_ascending = true, .rank = -1, .at = -1};
     for (int k = 0; k < s->stages; k++) last[k] = -1;
     for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < s->count[r]; k++) {
@@ -209,7 +234,8 @@ tr_status tr_schedule_check(const tr_schedule *s, const tr_stage_table *table,
     tr_status status = TR_OK;
     tr_edge *chain = NULL;
     int *last = NULL;
-    check c = {.s = s};
+    check c = {.s = s, .rank = -1, .at = -1};
+    if (report) *report = (tr_schedule_report){.rank = -1, .at = -1};
     if (table && table->stages != s->stages)
         return TR_FAIL(TR_ERR_CONFIG, "a schedule of %d stages does not go with a model of %d",
                        s->stages, table->stages);
@@ -231,6 +257,10 @@ tr_status tr_schedule_check(const tr_schedule *s, const tr_stage_table *table,
     TR_TRY_OUT(check_runs(&c));
     if (report) note_w_order(s, last, report);
 out:
+    if (report && status == TR_ERR_CONFIG) {
+        report->rank = c.rank;
+        report->at = c.at;
+    }
     free(last);
     free(c.next);
     free(c.done);

@@ -7,6 +7,7 @@
 typedef struct tr_schedule_report {
     bool w_ascending; /* every stage's W (or B) in ascending micro-batch order */
     char note[256];   /* one line when they are not: sums have another order; else empty */
+    int rank, at; /* after TR_ERR_CONFIG, the action it is about: at -1: the rank; rank -1: none */
 } tr_schedule_report;
 
 /* Checks that every stage has each F, and each B or I and W, exactly once per micro-batch (only F

@@ -267,6 +267,10 @@ tr_status tr_csv_parse(const char *text, size_t length, const char *source, tr_c
     tr_status status = TR_OK;
     tr_csv *csv = NULL;
     size_t capacity = 0;
+    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s:1:1: the file begins with a byte order mark: save it as plain text",
+                       source);
     TR_TRY(tr_csv_create(source, 0, &csv));
     const char *at = text, *end = text + length;
     while (at < end) {

@@ -198,12 +198,26 @@ static void print_cell(const void *context, int rank, int index, char *text, siz
     else (void)snprintf(text, size, "%s", action);
 }
 
+/* The order as tr_schedule_check judges it; a failure gets its place in the file. */
+static tr_status check_order(const tr_csv *csv, const tr_schedule *s) {
+    tr_schedule_report report;
+    tr_status status = tr_schedule_check(s, NULL, &report);
+    if (status != TR_ERR_CONFIG || report.rank < 0) return status;
+    const tr_csv_cell *cell = NULL;
+    for (int k = 0, action = 0; k < csv->count[report.rank] && !cell; k++)
+        if (csv->cell[report.rank][k].kind <= TR_CSV_B && action++ == report.at)
+            cell = &csv->cell[report.rank][k];
+    char sentence[512];
+    (void)snprintf(sentence, sizeof sentence, "%s", tr_error_message());
+    return tr_csv_fail(csv, report.rank, cell, "%s", sentence);
+}
+
 tr_status tr_csv_check(const tr_csv *csv) {
     tr_status status = TR_OK;
     tr_schedule *s = NULL;
     checker c = {.csv = csv};
     TR_TRY_OUT(tr_csv_schedule(csv, &s));
-    TR_TRY_OUT(tr_schedule_check(s, NULL, NULL));
+    TR_TRY_OUT(check_order(csv, s));
     if (!csv->comms) goto out;
     c.s = s;
     size_t cells = PER_MICRO_BATCH * (size_t)s->stages * (size_t)s->micro_batches;

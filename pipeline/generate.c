@@ -52,7 +52,7 @@ static tr_status find(const char *name, int *found) {
         }
     char names[512];
     tr_schedule_names(names, sizeof names);
-    return TR_FAIL(TR_ERR_CONFIG, "parallel.schedule '%s' is unknown; known are: %s", name, names);
+    return TR_FAIL(TR_ERR_CONFIG, "schedule '%s' is unknown; known are: %s", name, names);
 }
 
 bool tr_generate_get(int index, const char **name, int *chunks) {
@@ -91,8 +91,8 @@ static tr_status complete(const tr_schedule_request *request, int g, tr_schedule
     if (!out->chunks) out->chunks = chunks ? chunks : 1;
     if (chunks && out->chunks != chunks)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "schedule %s has %s: %d stages do not go with %d ranks (parallel.virtual "
-                       "must be %d)",
+                       "schedule %s has %s: %d stages do not go with %d ranks (parallel.virtual, "
+                       "or -v, must be %d)",
                        request->name, chunks == 1 ? "one stage a rank" : "two stages a rank",
                        out->chunks * out->ranks, out->ranks, chunks);
     return TR_OK;

@@ -64,6 +64,15 @@ prints 'auto: makespan 24.75, 0.00% above the lower bound 24.75; 4 stages a rank
 cmp -s out auto.csv || fail "auto: another order on stdout"
 [[ $(<err) == 'auto: makespan 24.75, 0.00% above the lower bound 24.75; '* ]] || fail "auto: said '$(<err)'"
 
+# Simulating it says so too; a file may have any name that is no schedule's.
+"$trireme" simulate --schedule auto -p 4 -m 8 >out
+grep -q '^bound     24.75 with 4 stages a rank: 0.00% above it$' out || fail "auto: simulated as $(<out)"
+cp 1f1b.csv order
+prints "$json" simulate --schedule order --json
+# One micro-batch alone goes down and back: that is all that a bound can ask.
+prints 'auto: makespan 6.25, 0.00% above the lower bound 6.25; 4 stages a rank, made for these costs' \
+    schedule auto -p 3 -m 1 -o one.csv
+
 expect 64 "no schedule was named" schedule
 expect 64 "unknown option --fast" schedule gpipe --fast
 expect 64 "--schedule FILE|NAME is missing" simulate --json
@@ -72,13 +81,24 @@ expect 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
 expect 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
 expect 64 "mB is a number of 0 or more, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
 expect 64 "-p 3 does not go with 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
+expect 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
 expect 66 "no.csv cannot be opened" schedule check no.csv
 expect 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
-expect 78 "'2f2b' is unknown; known are: gpipe, 1f1b" schedule 2f2b -p 2 -m 2
+expect 78 "schedule '2f2b' is unknown; known are: gpipe, 1f1b" schedule 2f2b -p 2 -m 2
+expect 78 "schedule 'ordr' is unknown; known are: gpipe, 1f1b" schedule check ordr
 expect 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
 [[ ! -e large.svg ]] || fail "a drawing that was refused left a file"
 printf '0F0,0B0\n1B0,1F0\n' >stuck.csv
-expect 78 "cannot run to its end: " schedule check stuck.csv
+expect 78 "stuck.csv:2:1: schedule stuck.csv cannot run to its end: rank 1 at 1B0 waits for 1F0" \
+    schedule check stuck.csv
+printf '0F0,0F1,0B0,0B2\n1F0,1B0,1F1,1B1\n' >typo.csv
+expect 78 "typo.csv:1:5: the schedule has no I or B of stage 0, micro-batch 1 (they are 0 to 2)" schedule check typo.csv
+printf '0F0,0F2,0B0,0B2\n1F0,1F2,1B0,1B2\n' >hole.csv
+expect 78 "hole.csv:1:1: the schedule has no F of stage 0, micro-batch 1 (they are 0 to 2)" simulate --schedule hole.csv
+printf '(0F0;0B0)OVERLAP_F_B\n' >pair.csv
+expect 78 "pair.csv:1:2: rank 0: 0F0 cannot overlap with 0B0" schedule show pair.csv
+printf '\xef\xbb\xbf0F0,0B0\n' >mark.csv
+expect 78 "mark.csv:1:1: the file begins with a byte order mark" schedule check mark.csv
 printf '0F0,0B0\n1F0,1X0\n' >bad.csv
 expect 78 "bad.csv:2:6: " schedule show bad.csv
 exit 0

@@ -377,7 +377,7 @@ static void test_errors_have_a_place(void **state) {
         {"-1F0\n", "x.csv:1:1: '-1F0' lacks the number of its stage"},
         {"\xef\xbb\xbf"
          "0F0\n",
-         "x.csv:1:1: '???0F0' lacks the number of its stage"},
+         "x.csv:1:1: the file begins with a byte order mark"},
         {"0F0,(0F1;0B0)\n", "x.csv:1:5: '(0F1;0B0)' is no pair"},
         {"0F0,(0F1)OVERLAP_F_B\n", "x.csv:1:5: '(0F1)OVERLAP_F_B' overlaps nothing"},
         {"(0F1;0B0;0W0)OVERLAP_F_B\n", "x.csv:1:9: '(0F1;0B0;0W0)OVERLAP_F_B' has more than two"},
