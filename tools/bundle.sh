@@ -101,6 +101,27 @@ done < <(needed "${files[@]}")
 find "$root" -type f \( -perm -u+x -o -name '*.so*' \) -exec sh -c '
     for f; do [ "$(head -c 4 "$f" | tail -c 3)" != ELF ] || strip --strip-unneeded "$f"; done' sh {} +
 
+# Where CUDA's libraries are missing the dynamic linker would start nothing, not even on the CPU. A
+# stand-in has the names that the programs ask for, and fails at every call (env.sh takes it, and says so).
+stand_in() { # SONAME PREFIX_OF_NAMES
+    local folder=$root/absent/$1 version
+    mkdir -p "$folder"
+    nm -D --undefined-only "$root"/build/release/trireme "$root"/build/release/*/* 2>/dev/null |
+        sed -n "s/.* U \($2[^ ]*\)$/\1/p" | sort -u >"$work/names"
+    [[ -s $work/names ]] || return 0
+    version=$(sed -n 's/.*@//p' "$work/names" | head -n 1)
+    sed 's/@.*//' "$work/names" | sed -E 's/^(.*(String|StatusName))$/const char *\1(void) { return "the library is missing"; }/; t
+        s/^(cu[a-zA-Z]*GetVersion)$/long \1(void) { return 0; }/; t
+        s/^(.*)$/int \1(void) { return 1; }/' >"$work/names.c"
+    echo "${version:-trireme} { global: *; };" >"$work/names.map"
+    cc -shared -fPIC -O1 -fno-builtin -w -Wl,-soname,"$1" ${version:+-Wl,--version-script,"$work/names.map"} \
+        -o "$folder/$1" "$work/names.c" || die "no stand-in for $1"
+    strip --strip-unneeded "$folder/$1"
+}
+stand_in libcublasLt.so.13 cublasLt
+stand_in libcudnn.so.9 cudnn
+stand_in libnccl.so.2 nccl
+
 {
     echo "trireme bundle"
     git rev-parse HEAD 2>/dev/null | sed 's/^/commit  /' || true

@@ -65,6 +65,19 @@ alone env VIRTUAL_ENV="$scratch/venv" bash -c 'source "$1/env.sh"; trireme_cuda_
     trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda' sh "$bundle" >"$scratch/folders" 2>"$scratch/missing" || true
 grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
 grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
+# ... and the program starts without, trains on the CPU and refuses GPUs.
+without() {
+    # shellcheck disable=SC2016
+    alone bash -c 'source "$1/env.sh"; trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda
+        LD_LIBRARY_PATH=$1/lib:$trireme_cuda exec "$1/build/release/trireme" "${@:2}"' sh "$bundle" "$@"
+}
+if ldd "$bundle/build/release/trireme" | grep -q libcublasLt; then
+    without train "$scratch/x.yaml" log.dir="$scratch/without" >"$scratch/without.out" 2>&1 ||
+        fail "without CUDA's libraries: $(tail -n 1 "$scratch/without.out")"
+    code=0
+    without train "$scratch/x.yaml" device.name=cuda >"$scratch/refused.out" 2>&1 || code=$?
+    [[ $code == 69 ]] || fail "device.name=cuda without CUDA's libraries ended with $code, not 69"
+fi
 
 # The tests of GPUs from there.
 code=0

@@ -18,17 +18,23 @@ trireme_cuda_folders() {
     done
 }
 
-# Each library from the first folder that has it; a folder enters the path once.
+# Each library from the first folder that has it; a folder enters the path once. Of a missing one comes
+# the stand-in, with which everything runs but what needs a GPU.
 trireme_find_cuda() {
-    local name folder missing=() found="" have
+    local name folder folders missing=() found="" have
+    folders=$(trireme_cuda_folders)
     for name in libcublasLt.so.13 libcudnn.so.9 libnccl.so.2; do
         have=""
         while read -r folder; do
             [[ -e $folder/$name ]] || continue
             have=$folder
             break
-        done < <(trireme_cuda_folders)
-        if [[ -z $have ]]; then missing+=("$name"); continue; fi
+        done <<<"$folders"
+        if [[ -z $have ]]; then
+            missing+=("$name")
+            found+=${found:+:}$trireme_home/absent/$name
+            continue
+        fi
         # What the dynamic linker searches anyway must not come before this folder's own libraries.
         case $have in /usr/lib/x86_64-linux-gnu | /usr/lib64) continue ;; esac
         [[ :$found: == *":$have:"* ]] || found+=${found:+:}$have
@@ -36,7 +42,7 @@ trireme_find_cuda() {
     trireme_cuda=$found
     ((${#missing[@]} == 0)) || echo "trireme: CUDA's ${missing[*]} not found in a toolkit" \
         "(/usr/local/cuda*/lib64) or in Python's nvidia-* packages: install them, or set" \
-        "TRIREME_CUDA_LIBRARIES=FOLDER:FOLDER" >&2
+        "TRIREME_CUDA_LIBRARIES=FOLDER:FOLDER; without them there is only the CPU" >&2
 }
 
 trireme_find_cuda
