@@ -53,11 +53,18 @@ C
 tr '\n' ',' <"$v" | sed 's/,$//' >"$scratch/none.csv" # two ranks' rows in one: it must not run
 seq -s, -f '0F%g' 0 7 >"$scratch/one.csv"
 sed -i "s/\$/,$(seq -s, -f '1F%g' 0 7),$(seq -s, -f '1B%g' 0 7),$(seq -s, -f '0B%g' 0 7)/" "$scratch/one.csv"
+# Three stages whose ends, which share the tied embedding, are on the last rank and in the middle.
+turned=$scratch/turned.csv
+for stage in 1 2 0; do
+  echo "$(seq -s, -f "${stage}F%g" 0 7),$(seq -s, -f "${stage}B%g" 0 7)"
+done >"$turned"
 
 for precision in fp32 bf16; do
   run one-$precision 1 train.precision=$precision
   run v-$precision 2 train.precision=$precision parallel.schedule="$v"
   same_bits v-$precision one-$precision
+  run turned-$precision 3 train.precision=$precision parallel.schedule="$turned"
+  same_bits turned-$precision one-$precision
   run loop-$precision 2 train.precision=$precision parallel.virtual=2 \
     parallel.schedule="$samples/torchtitan_custom_schedule_2rank_4stage_8mb.csv"
   same_bits loop-$precision one-$precision
