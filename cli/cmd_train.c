@@ -43,9 +43,9 @@ static tr_status parse(int argc, char **argv, request *r) {
 }
 
 /* The part that runs on ranks. Who fails alone ends the world; an agreed failure ends in order. */
-static tr_status train(cli_context *cli, tr_world *world, int argc, char **argv, request *r) {
+static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int argc, char **argv,
+                       request *r) {
     tr_config config;
-    tr_life *life = NULL;
     bool alone = false;
     /* Every rank reads the command and the config, and rank 0 speaks for all when one is wrong. */
     tr_status status = tr_world_agree(world, parse(argc, argv, r));
@@ -53,7 +53,7 @@ static tr_status train(cli_context *cli, tr_world *world, int argc, char **argv,
         status = tr_world_agree(world, tr_config_load(r->config, r->overrides, r->count, &config));
     /* Explicit before the run's config is recorded: at another number sums may have other bits. */
     if (status == TR_OK && config.train.threads == 0) config.train.threads = tr_world_cores(world);
-    if (status == TR_OK) status = tr_life_begin(world, config.parallel.deadline, &life);
+    if (status == TR_OK) status = tr_life_begin(life, world, config.parallel.deadline);
     if (status == TR_OK) {
         tr_train_options options = {.resume = r->resume,
                                     .trace = r->trace,
@@ -74,8 +74,11 @@ int cli_train(cli_context *cli, int argc, char **argv) {
     tr_world *world = NULL;
     r.overrides = calloc((size_t)argc + 1, sizeof *r.overrides);
     if (!r.overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
-    tr_status status = tr_world_open_mpi(&world);
-    if (status == TR_OK) status = train(cli, world, argc, argv, &r);
+    tr_life *life = NULL;
+    tr_status status = tr_life_enter(&life);
+    if (status == TR_OK) status = tr_world_open_mpi(&world);
+    if (status == TR_OK) status = train(cli, life, world, argc, argv, &r);
+    else (void)tr_life_end(life, cli, status);
     free(r.overrides);
     return status;
 }

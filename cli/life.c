@@ -15,6 +15,7 @@ struct tr_life {
     tr_board *board;
     tr_watchdog *watchdog;
     double deadline_s;
+    bool begun;       /* on all ranks */
     _Atomic int peer; /* of the last wait; -1: a group */
 };
 
@@ -45,6 +46,36 @@ static void show_wait(void *context, bool begin, const char *what, int peer) {
     tr_board_set_wait(life->board, begin, what, peer);
 }
 
+static tr_status start_watchdog(tr_life *life) {
+    tr_watchdog_options options = {.report = report, .end = leave};
+    TR_TRY(tr_watchdog_start(life->board, &options, &life->watchdog));
+    return TR_OK;
+}
+
+/* The launcher's board, by what Open MPI says of this rank before MPI has started. */
+static void enter_board(tr_life *life) {
+    const char *name = getenv(TR_BOARD_VARIABLE), *rank = getenv("OMPI_COMM_WORLD_RANK"),
+               *size = getenv("OMPI_COMM_WORLD_SIZE");
+    if (!name || !rank || !size || tr_board_open(name, atoi(size), &life->board) != TR_OK) return;
+    if (tr_board_attach(life->board, atoi(rank)) == TR_OK) {
+        (void)start_watchdog(life);
+    } else {
+        tr_board_close(life->board);
+        life->board = NULL;
+    }
+}
+
+tr_status tr_life_enter(tr_life **out) {
+    *out = NULL;
+    tr_life *life;
+    TR_TRY(tr_calloc(1, sizeof *life, &life));
+    life->peer = -1;
+    enter_board(life);
+    tr_error_clear(); /* tr_life_begin meets it again */
+    *out = life;
+    return TR_OK;
+}
+
 /* The launcher's board, or one that rank 0 names; every rank returns the same status. */
 static tr_status join_board(tr_life *life) {
     char name[64] = "";
@@ -55,8 +86,11 @@ static tr_status join_board(tr_life *life) {
         if (tr_world_rank(life->world) == 0) tr_board_make_name(name, sizeof name);
         TR_TRY(tr_world_broadcast(life->world, 0, name, sizeof name));
     }
-    tr_status mine = tr_board_open(name, tr_world_size(life->world), &life->board);
-    if (mine == TR_OK) mine = tr_board_attach(life->board, tr_world_rank(life->world));
+    tr_status mine = TR_OK;
+    if (!life->board) {
+        mine = tr_board_open(name, tr_world_size(life->world), &life->board);
+        if (mine == TR_OK) mine = tr_board_attach(life->board, tr_world_rank(life->world));
+    }
     /* Nobody is still to open it after the agreement: the name can go, on each host where no
      * launcher sees to that. */
     mine = tr_world_agree(life->world, mine);
@@ -81,30 +115,20 @@ static void forsake(tr_life *life, tr_status status) {
     if (life->board) (void)tr_board_claim_report(life->board);
     tr_board_finish(life->board, status, tr_error_message());
     tr_watchdog_stop(life->watchdog);
-    tr_board_close(life->board);
+    if (life->board) tr_board_close(life->board);
     free(life);
 }
 
-tr_status tr_life_begin(tr_world *world, double deadline_s, tr_life **out) {
-    *out = NULL;
-    tr_life *life = NULL;
-    tr_status status = tr_calloc(1, sizeof *life, &life);
-    TR_TRY_OUT(tr_world_agree(world, status));
+tr_status tr_life_begin(tr_life *life, tr_world *world, double deadline_s) {
     life->world = world;
     life->deadline_s = deadline_s;
-    life->peer = -1;
-    TR_TRY_OUT(join_board(life));
+    TR_TRY(join_board(life));
     take_signals(life->board);
-    tr_watchdog_options options = {.report = report, .end = leave};
-    status = tr_watchdog_start(life->board, &options, &life->watchdog);
-    TR_TRY_OUT(tr_world_agree(world, status));
+    TR_TRY(tr_world_agree(world, life->watchdog ? TR_OK : start_watchdog(life)));
     tr_world_set_hook(
         world, &(tr_wait_hook){.wait = show_wait, .context = life, .deadline_s = deadline_s});
-    *out = life;
+    life->begun = true;
     return TR_OK;
-out:
-    if (life) forsake(life, status);
-    return status;
 }
 
 tr_board *tr_life_board(tr_life *life) {
@@ -128,6 +152,10 @@ static void last_word(const tr_life *life, tr_status status, char *text, size_t 
 
 int tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
     if (!life) return status;
+    if (!life->begun) {
+        forsake(life, status);
+        return status;
+    }
     char text[768] = "";
     if (status != TR_OK && status != TR_ERR_STOPPED) {
         last_word(life, status, text, sizeof text);

@@ -361,7 +361,7 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
     if (v.action) {
         add(buf, size, "action %c for %.1f s", v.action, seconds_since(v.action_ns));
     } else {
-        add(buf, size, "between actions");
+        add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
     }
     if (v.waiting) {
         add(buf, size, ", waits for ");

@@ -8,6 +8,7 @@
  *   spin spin hang RANK DEADLINE      RANK stays in its action for a minute
  *   spin spin far RANK DEADLINE       many steps; RANK has a board of its own, as on another host
  *   spin spin homeless RANK DEADLINE  RANK finds no board
+ *   spin spin early RANK SIGNAL       RANK sends itself the signal before MPI has started
  *
  * Every rank prints "rank R pid P" once it is in its first action, and in modes steps and far "rank
  * R done" at its end. */
@@ -93,17 +94,22 @@ int main(int argc, char **argv) {
     if (argc < 4) return TR_ERR_USAGE;
     cli_context cli = {0};
     const char *mode = argv[2];
-    tr_world *world;
-    tr_life *life = NULL;
-    tr_status status = tr_world_open_mpi(&world);
-    if (status != TR_OK) return status;
     bool far = strcmp(mode, "far") == 0, homeless = strcmp(mode, "homeless") == 0;
     bool limited = far || homeless || strcmp(mode, "hang") == 0;
-    if ((far || homeless) && tr_world_rank(world) == atoi(argv[3]))
-        move_board(far ? "-far" : "/is/no/name");
-    status = tr_life_begin(world, limited ? atof(argv[4]) : 600, &life);
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    bool named = rank && atoi(rank) == atoi(argv[3]);
+    if ((far || homeless) && named) move_board(far ? "-far" : "/is/no/name");
+    tr_world *world;
+    tr_life *life;
+    tr_status status = tr_life_enter(&life);
+    if (status != TR_OK) return status;
+    if (strcmp(mode, "early") == 0 && named) (void)raise(atoi(argv[4]));
+    status = tr_world_open_mpi(&world);
+    if (status != TR_OK) return status;
+    status = tr_life_begin(life, world, limited ? atof(argv[4]) : 600);
     if (status != TR_OK) {
         if (tr_world_rank(world) == 0) (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
+        (void)tr_life_end(life, &cli, status);
         tr_world_close(world);
         return status;
     }

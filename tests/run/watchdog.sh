@@ -96,6 +96,18 @@ for signal in KILL STOP; do
 done
 check "SIGSTOP far away: rank 1 is named" grep -q 'rank 0 waited [0-9.]* s for rank 1' err
 
+# A rank that is lost while MPI starts.
+for signal in KILL STOP; do
+    "$spin" run 3 spin early 1 "$(kill -l $signal)" >out 2>err &
+    job=$!
+    finish
+    check "SIG$signal early: exit code 77 (was $code)" [ "$code" = 77 ]
+    check "SIG$signal early: over within 10 s (took $took)" [ "$took" -le 10 ]
+    check "SIG$signal early: one message" [ "$(wc -l <err)" = 1 ]
+    check "SIG$signal early: it names rank 1" grep -q 'lost rank 1 .*before its first step' err
+    check "SIG$signal early: no board is left" board_gone
+done
+
 # A rank that cannot begin: all end alike, and nobody looks lost.
 "$spin" run 3 spin homeless 1 5 >out 2>err
 code=$?
