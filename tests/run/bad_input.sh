@@ -56,7 +56,8 @@ for ranks in 1 3; do
     refuses 66 $ranks "the data file 'no.txt' cannot be opened: No such file or directory \(data.path\)" $dp data.path=no.txt
     refuses 65 $ranks "a sequence of 100001 tokens .* is longer than the training part of .*: use more data or a smaller model.context" \
         $dp model.context=100000
-    refuses 69 $ranks "this build of Trireme has no CUDA backend: set device.name=cpu|.*[Cc][Uu][Dd][Aa].*" $dp device.name=cuda
+    CUDA_VISIBLE_DEVICES='' refuses 69 $ranks "(this build of Trireme has no CUDA backend|no GPU can be used here .*): .*set device.name=cpu" \
+        $dp device.name=cuda
     refuses 69 $ranks 'there is no device called "gpu": use cpu, ref, cuda or cuda:N' $dp device.name=gpu
     refuses 76 $ranks "rank 0 of the pipeline needs .* and a rank may use .*: raise parallel.pp" $dp device.memory=10KiB
 done
