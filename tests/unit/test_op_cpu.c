@@ -84,6 +84,47 @@ static int64_t up_to(int64_t n) {
     return (int64_t)(random_state >> 33) % n + 1;
 }
 
+/* All other operators, each in shapes of its own. */
+static void check_random_rows(void) {
+    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_GELU, TR_OP_GELU_DGRAD, TR_OP_ADD,
+                               TR_OP_CAST};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        check_case(&(tr_op_case){{.kind = rows[k], .rows = {up_to(200), up_to(200)}}, 0});
+    for (tr_op_kind k = TR_OP_EMBED; k <= TR_OP_POSITION_WGRAD; k++) {
+        int64_t seq = up_to(40);
+        check_case(&(tr_op_case){{.kind = k,
+                                  .embed = {.rows = seq * up_to(6),
+                                            .width = up_to(150),
+                                            .seq = seq,
+                                            .vocab_begin = up_to(30) - 1,
+                                            .vocab = up_to(300)}},
+                                 0});
+    }
+    for (tr_op_kind k = TR_OP_DROPOUT_ADD; k <= TR_OP_DROPOUT_DGRAD; k++)
+        check_case(&(tr_op_case){{.kind = k,
+                                  .dropout = {.rows = up_to(90),
+                                              .width = up_to(400),
+                                              .seq = up_to(40),
+                                              .p = (float)up_to(9) / 10,
+                                              .site = (uint64_t)up_to(1000)}},
+                                 0});
+    for (tr_op_kind k = TR_OP_XENT_MAX; k <= TR_OP_XENT_LOSS; k++)
+        check_case(&(tr_op_case){
+            {.kind = k,
+             .xent = {.rows = up_to(60), .vocab_begin = up_to(30) - 1, .vocab = up_to(600) + 1}},
+            0});
+    check_case(&(tr_op_case){{.kind = TR_OP_SUMSQ, .sumsq = {.count = up_to(30000)}}, 0});
+    check_case(&(tr_op_case){
+        {.kind = TR_OP_STEP_FINISH, .step_finish = {.losses = up_to(40), .norms = up_to(40)}}, 0});
+    check_case(&(tr_op_case){{.kind = TR_OP_ADAMW,
+                              .adamw = {.count = up_to(30000),
+                                        .beta1 = 0.9f,
+                                        .beta2 = 0.95f,
+                                        .eps = 1e-8f,
+                                        .weight_decay = 0.1f}},
+                             0});
+}
+
 static void test_random(void **state) {
     (void)state;
     random_state = seed;
@@ -107,6 +148,7 @@ static void test_random(void **state) {
         for (n.kind = TR_OP_LAYERNORM; n.kind <= TR_OP_LAYERNORM_WGRAD; n.kind++)
             check_case(&(tr_op_case){n, 0});
     }
+    for (int i = 0; i < 8; i++) check_random_rows();
 }
 
 /* Operands of different types, and a product of storage types that no library has. */
