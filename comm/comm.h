@@ -25,7 +25,8 @@ typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
 typedef enum tr_data_plane { TR_DATA_AUTO, TR_DATA_MPI, TR_DATA_NCCL } tr_data_plane;
 
 /* What a rank waits for; called by comm/ around every wait longer than a moment (begin true, then
- * false), so that the watchdog's board can show it. `peer` is a world rank or -1 (a group). */
+ * false), so that the watchdog's board can show it. A wait that fails has no end: others, about to
+ * fail too, see whom this rank waited for. `peer` is a world rank or -1 (a group). */
 typedef struct tr_wait_hook {
     void (*wait)(void *context, bool begin, const char *what, int peer);
     void *context;
@@ -75,6 +76,8 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
+/* "NCCL 2.28.9". */
+void tr_world_nccl_text(char *text, size_t size);
 /* Device memory that NCCL's set-up has taken so far, measured. */
 size_t tr_world_nccl_bytes(const tr_world *world);
 

@@ -244,6 +244,7 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         world->event = tr_now();
     }
     pthread_mutex_unlock(&world->lock);
-    if (show.shown) show.hook.wait(show.hook.context, false, wait->what, wait->peer);
+    if (show.shown && (status == TR_OK || wait->limit_s > 0))
+        show.hook.wait(show.hook.context, false, wait->what, wait->peer);
     return status;
 }

@@ -117,6 +117,13 @@ tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, c
     return TR_OK;
 }
 
+/* Versions from 2.9 on are major * 10000 + minor * 100 + patch. */
+void tr_world_nccl_text(char *text, size_t size) {
+    int version = tr_nccl_version();
+    (void)snprintf(text, size, "NCCL %d.%d.%d", version / 10000, version / 100 % 100,
+                   version % 100);
+}
+
 size_t tr_world_nccl_bytes(const tr_world *world) {
     return world->nccl_bytes;
 }

@@ -74,14 +74,14 @@ check_sample() { bash tests/run/sampled.sh "$build/trireme" "$programs/gpu-sampl
 all="device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16 placements equivalence_fp32 equivalence_bf16"
 # NCCL with one rank; and with two on one GPU, each under a host name of its own, which NCCL takes for
 # two machines (what it does then is an experiment: it is told, not judged).
-check_nccl_one() { mpirun -q --bind-to none -n 1 "$programs/gpu_nccl"; }
+check_nccl_one() { mpirun -q --bind-to none -n 1 "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"; }
 check_nccl_two() {
     # shellcheck disable=SC2016 # the ranks' own shells expand it
     NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=4 mpirun -q --bind-to none -n 2 bash -c \
-        'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$1"' sh "$programs/gpu_nccl" ||
+        'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE" ||
         missing "experiment: two ranks on one GPU did not come together (code $?)"
 }
-[[ ! -x $programs/gpu_nccl ]] || all+=" nccl_one nccl_two"
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || all+=" nccl_one nccl_two"
 
 # --- running them -----------------------------------------------------------------------------------
 

@@ -5,6 +5,14 @@ add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none 
   $<TARGET_FILE:comm> guarded)
 set_tests_properties(mpi.comm.staged.3 PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
   ENVIRONMENT "${mpi_environment}")
+# NCCL on GPUs, and of one rank under its rules; gpu.sh runs it.
+if(TARGET nccl_mock)
+  add_executable(gpu_nccl mpi/gpu_nccl.c)
+  target_link_libraries(gpu_nccl PRIVATE libtrireme)
+  add_test(NAME mpi.comm.nccl.1 COMMAND gpu_nccl guarded)
+  set_tests_properties(mpi.comm.nccl.1 PROPERTIES LABELS mpi TIMEOUT 100
+    ENVIRONMENT "${mpi_environment};LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH}")
+endif()
 # The same under NCCL's rules: a libnccl.so.2 that checks every call.
 if(TARGET nccl_mock)
   foreach(ranks IN ITEMS 2 3 5)
@@ -70,6 +78,13 @@ trireme_run_test(h5tools)
 
 # What would be wrong on a GPU.
 trireme_run_test(guarded)
+
+# Training over NCCL's calls.
+if(TARGET nccl_mock)
+  add_test(NAME run.nccl COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/nccl.sh $<TARGET_FILE:trireme>
+    ${CMAKE_CURRENT_BINARY_DIR}/run-nccl ${nccl_mock_folder})
+  set_tests_properties(run.nccl PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2)
+endif()
 
 # The bundle, unpacked elsewhere.
 trireme_run_test(bundle)

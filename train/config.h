@@ -48,6 +48,7 @@ typedef struct tr_config {
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
         double deadline;               /* seconds a living rank may wait for another */
+        char transport[8];             /* of device memory: auto, mpi, nccl */
     } parallel;
     struct {
         int64_t every, keep; /* steps, 0: only at the end; checkpoints */

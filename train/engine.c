@@ -179,6 +179,8 @@ static tr_status make_layout(tr_engine *e) {
     TR_TRY(open_groups(e));
     TR_TRY(tr_layout_lower(e->layout, d->device, e->tp, pp_rank));
     TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &plan));
+    plan.nccl = tr_world_nccl_bytes(d->world); /* of the groups: measured, as it cannot be planned */
+    plan.total += plan.nccl;
     return refuse_too_large(e, &plan);
 }
 
@@ -325,9 +327,10 @@ void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
         .live_peak = l->program[TR_LAYOUT_TRAIN]->program[pp_rank].live_peak_bytes,
         .transfers = tr_links_bytes(&l->table, l->owner, e->desc.mesh.degree[TR_AXIS_PP], pp_rank),
         .data = 2 * tr_align_up(l->token_bytes) + tr_align_up(sizeof *e->state) +
-                tr_optimizer_bytes(e->optimizer)};
-    out->total =
-        out->parameters + out->gradients + out->optimizer + out->arena + out->transfers + out->data;
+                tr_optimizer_bytes(e->optimizer),
+        .nccl = tr_world_nccl_bytes(e->desc.world)};
+    out->total = out->parameters + out->gradients + out->optimizer + out->arena + out->transfers +
+                 out->data + out->nccl;
 }
 
 void tr_engine_cut(const tr_engine *e, char *text, size_t size) {

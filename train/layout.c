@@ -165,13 +165,14 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
 
 void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
     const double mib = 1 << 20;
-    char activations[64] = "and activations";
+    char activations[64] = "and activations", nccl[32] = "";
+    if (p->nccl) (void)snprintf(nccl, sizeof nccl, ", NCCL %.1f", (double)p->nccl / mib);
     if (p->arena)
         (void)snprintf(activations, sizeof activations, "transfers %.1f, activations %.1f",
                        (double)p->transfers / mib, (double)p->arena / mib);
     (void)snprintf(text, TR_MEMORY_TEXT,
-                   "%s%.1f MiB (parameters %.1f, gradients %.1f, optimizer %.1f, data %.1f, %s)",
+                   "%s%.1f MiB (parameters %.1f, gradients %.1f, optimizer %.1f, data %.1f%s, %s)",
                    p->arena ? "" : "more than ", (double)p->total / mib,
                    (double)p->parameters / mib, (double)p->gradients / mib,
-                   (double)p->optimizer / mib, (double)p->data / mib, activations);
+                   (double)p->optimizer / mib, (double)p->data / mib, nccl, activations);
 }

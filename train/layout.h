@@ -33,6 +33,7 @@ typedef struct tr_memory_plan {
     size_t parameters, gradients, optimizer, arena;
     size_t transfers; /* landing buffers of messages */
     size_t data;      /* tokens, and what the ranks exchange once a step */
+    size_t nccl;      /* taken by NCCL: measured when it was set up, 0 before */
     size_t live_peak; /* of the arena */
     size_t total;
 } tr_memory_plan;

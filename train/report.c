@@ -198,16 +198,18 @@ static tr_status write_curves(const curves *c, FILE *out) {
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-enum { CLASSES = 6, BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
+enum { CLASSES = 7, BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
 static const struct {
     const char *name, *colour;
 } classes[CLASSES] = {{"parameters", "#4c8cc7"}, {"gradients", "#e0a03c"},
                       {"optimizer", "#67b36a"},  {"activations", "#b07cc0"},
-                      {"transfers", "#c9625a"},  {"data", "#9a9a9a"}};
+                      {"transfers", "#c9625a"},  {"data", "#9a9a9a"},
+                      {"NCCL", "#5aa8a0"}};
 
 static size_t class_bytes(const tr_memory_plan *plan, int class) {
     const size_t bytes[CLASSES] = {plan->parameters, plan->gradients, plan->optimizer,
-                                   plan->arena,      plan->transfers, plan->data};
+                                   plan->arena,      plan->transfers, plan->data,
+                                   plan->nccl};
     return bytes[class];
 }
 

@@ -98,6 +98,10 @@ const tr_key tr_schema[] = {
              ".csv."},
     {"parallel.deadline", FLOAT(parallel.deadline, 0.1, 1e9), .fallback = "600",
      .help = "Seconds a rank may wait for another that is alive, before the run is ended."},
+    {"parallel.transport", TR_KEY_CHOICE, AT(parallel.transport), .fallback = "auto",
+     .choices = "auto mpi nccl",
+     .help = "What carries data between GPUs: nccl (one GPU a rank), mpi (through the hosts), auto: "
+             "nccl where every rank has a GPU of its own."},
 
     {"checkpoint.every", INT(checkpoint.every, 0, BIG), .fallback = "0",
      .help = "Steps between two checkpoints; 0: only at the end of the run."},

@@ -37,6 +37,7 @@ typedef struct trainer {
     bool unrecorded;     /* the last step's metrics could not be written */
     tr_progress progress;
     size_t planned_bytes;
+    char transport[192]; /* a line for people; "": the usual one */
     bool *shares; /* [ranks]: those whose device memory is this rank's, itself included */
     int sharers;
     double val_loss;    /* the last one */
@@ -116,6 +117,17 @@ static tr_status open_local(trainer *t) {
     TR_TRY(open_schedule(t));
     return tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
                         (uint64_t)c->train.seed, &t->data);
+}
+
+/* Collective. What carries the data between the ranks' devices. */
+static tr_status choose_transport(trainer *t) {
+    const char *name = t->config->parallel.transport;
+    tr_data_plane want = strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
+                         : strcmp(name, "mpi") == 0 ? TR_DATA_MPI
+                                                    : TR_DATA_AUTO;
+    TR_TRY(tr_world_use(t->world, t->device, want, t->transport, sizeof t->transport));
+    if (tr_world_uses_nccl(t->world)) tr_world_nccl_text(t->transport, sizeof t->transport);
+    return TR_OK;
 }
 
 static tr_status make_engine(trainer *t) {
@@ -257,10 +269,13 @@ static void print_plan(trainer *t) {
     fprintf(
         out,
         "memory   rank 0: %.1f MiB planned = parameters %.1f + gradients %.1f + optimizer %.1f + "
-        "activations %.1f (live peak %.1f) + transfers %.1f + data %.1f\n",
+        "activations %.1f (live peak %.1f) + transfers %.1f + data %.1f",
         (double)plan.total / mib, (double)plan.parameters / mib, (double)plan.gradients / mib,
         (double)plan.optimizer / mib, (double)plan.arena / mib, (double)plan.live_peak / mib,
         (double)plan.transfers / mib, (double)plan.data / mib);
+    if (plan.nccl) fprintf(out, " + NCCL %.1f (measured)", (double)plan.nccl / mib);
+    fputc('\n', out);
+    if (t->transport[0]) fprintf(out, "transport %s\n", t->transport);
     fflush(out);
 }
 
@@ -512,6 +527,7 @@ tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_opti
     tr_status status;
     *alone = false;
     TR_TRY_OUT(tr_world_agree(world, open_local(&t)));
+    TR_TRY_OUT(choose_transport(&t));
     TR_TRY_OUT(tr_world_agree(world, make_engine(&t)));
     TR_TRY_OUT(tr_world_agree(world, start_state(&t)));
     if (options->resume) TR_TRY_OUT(tr_world_agree(world, resume(&t)));

@@ -28,10 +28,10 @@ holds pipe ">20 of 20<" ">planned: makespan" ">measured: makespan .* bubble [0-9
 mapfile -t rows < <(sed -n 's/<td class="number">\([0-9.]*\)<\/td>/ \1/g; s/^<tr><th>rank \([0-9]\)<\/th>\([ 0-9.]*\)<\/tr>$/\1\2/p' "$scratch/pipe/report.html")
 ((${#rows[@]} == 2)) || fail "pipe: ${#rows[@]} ranks have memory, not 2"
 for row in "${rows[@]}"; do
-    read -r rank parameters gradients optimizer activations transfers data planned allocated peak <<<"$row"
-    awk -v sum="$parameters $gradients $optimizer $activations $transfers $data" -v planned="$planned" -v allocated="$allocated" \
+    read -r rank parameters gradients optimizer activations transfers data nccl planned allocated peak <<<"$row"
+    awk -v sum="$parameters $gradients $optimizer $activations $transfers $data $nccl" -v planned="$planned" -v allocated="$allocated" \
         -v peak="$peak" 'BEGIN { n = split(sum, part, " "); for (k = 1; k <= n; k++) all += part[k]
-            exit !(n == 6 && all > 0 && (all - planned) ^ 2 <= 0.04 ^ 2 && allocated >= planned * 0.95 && peak > 0) }' ||
+            exit !(n == 7 && all > 0 && (all - planned) ^ 2 <= 0.04 ^ 2 && allocated >= planned * 0.95 && peak > 0) }' ||
         fail "pipe: memory of rank $rank: $row"
 done
 # Each checkpoint leaves a report, also of a run that is lost after it.

@@ -8,7 +8,9 @@
  * ncclCommGetAsyncError says success, which the first message between two ranks is not before both
  * have called, nor the end of a communicator before all its ranks end it. Sends wait for their
  * receives; sums are in rank order, in FP32, rounded once. Ranks meet in shared memory of one
- * machine. */
+ * machine.
+ * NCCL_MOCK_STUCK=RANK:CALL keeps that rank in that call, NCCL_MOCK_ERROR breaks its communicator.
+ */
 #include "base/dtype.h"
 #include "device/device_impl.h"
 
@@ -67,6 +69,7 @@ typedef enum state { JOINING, READY, PENDING, FINALIZING, FINALIZED, ENDED } sta
 struct ncclComm {
     state state;
     int n, rank, polls;
+    bool broken; /* by NCCL_MOCK_ERROR */
     const char *ended_by;
     char name[64];
     meeting *shared;
@@ -324,12 +327,29 @@ static atomic_bool *called(struct ncclComm *c, const call *k, kind end) {
     return end == SEND ? &b->sender_called : &b->receiver_called;
 }
 
+/* Whether `variable` says "RANK:CALL" of this process and its calls so far. */
+static bool is_told(const char *variable, int calls) {
+    const char *given = getenv(variable), *mine = getenv("OMPI_COMM_WORLD_RANK");
+    char *end;
+    if (!given || !mine || strtol(given, &end, 10) != strtol(mine, NULL, 10)) return false;
+    return *end == ':' && calls >= strtol(end + 1, NULL, 10);
+}
+
+/* What a machine does to a job: a rank that comes no further, though it lives; an error. */
+static void fail_as_told(struct ncclComm *c) {
+    static int calls;
+    calls++;
+    if (is_told("NCCL_MOCK_STUCK", calls)) (void)sleep(3600);
+    if (is_told("NCCL_MOCK_ERROR", calls)) c->broken = true;
+}
+
 static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
     enter(c, kinds[k.kind]);
     if (size_of(k.type) == 0) violation(c, "%s of type %d", kinds[k.kind], k.type);
     if (k.kind >= SEND && (k.root < 0 || k.root >= c->n || k.root == c->rank))
         violation(c, "%s with rank %d", kinds[k.kind], k.root);
     check_buffers(c, &k, from, to);
+    fail_as_told(c);
     k.number = k.kind == SEND   ? ++c->sends[k.root]
                : k.kind == RECV ? ++c->receives[k.root]
                                 : ++c->calls;
@@ -450,6 +470,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     struct ncclComm *c = comm;
     if (!c || c < comms || c >= comms + used) violation(NULL, "ncclCommGetAsyncError of none");
     if (c->state == ENDED) violation(c, "ncclCommGetAsyncError after %s", c->ended_by);
+    *result = ncclRemoteError;
+    if (c->broken) return ncclSuccess;
     *result = ncclInProgress;
     if (c->state == JOINING && c->shared->attached == c->n) c->state = READY;
     else if (c->state == PENDING && may_start(c)) {

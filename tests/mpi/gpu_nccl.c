@@ -1,0 +1,88 @@
+/* NCCL on GPUs. One rank: the collectives of a group of one, which the program itself never makes.
+ * Several: the checks of tests/comm_checks.h. On one GPU NCCL refuses several ranks, unless
+ * NCCL_HOSTID gives each a machine of its own. Exit code 77: there is no GPU.
+ * usage: gpu_nccl [DEVICE] */
+#include "comm/nccl_impl.h"
+#include "tests/comm_checks.h"
+#include "tests/unit/support/seed.h"
+
+enum { COUNT = 1000 };
+
+static bool unchanged(const checks *k, both *data, const char *what) {
+    CHECK(download(k, k->stream, data));
+    for (int i = 0; i < COUNT; i++) {
+        float got;
+        memcpy(&got, data->host + (size_t)i * sizeof got, sizeof got);
+        if (got == (float)i) continue;
+        fprintf(stderr, "%s: element %d is %g\n", what, i, (double)got);
+        return false;
+    }
+    return true;
+}
+
+static bool check_alone(const checks *k) {
+    const tr_group_desc desc = {.world = k->world,
+                                .device = k->device,
+                                .ranks = (int[]){0},
+                                .n = 1,
+                                .max_bytes = 1 << 20};
+    tr_group *g;
+    both data;
+    CHECK_OK(tr_group_make_nccl(&desc, &g));
+    g->world = k->world;
+    g->n = 1;
+    CHECK(both_new(k, COUNT * sizeof(float), &data));
+    for (int i = 0; i < COUNT; i++) store(data.host, TR_F32, i, i);
+    CHECK(upload(k->stream, &data));
+    void *at = data.device;
+    CHECK_OK(g->ops->all_reduce(g, k->stream, at, COUNT, TR_F32, TR_REDUCE_SUM));
+    CHECK(unchanged(k, &data, "all_reduce"));
+    CHECK_OK(g->ops->reduce_scatter(g, k->stream, at, at, COUNT, TR_F32, TR_REDUCE_SUM));
+    CHECK(unchanged(k, &data, "reduce_scatter"));
+    CHECK_OK(g->ops->all_gather(g, k->stream, at, at, COUNT, TR_F32));
+    CHECK(unchanged(k, &data, "all_gather"));
+    CHECK_OK(g->ops->broadcast(g, k->stream, 0, at, COUNT * sizeof(float)));
+    CHECK(unchanged(k, &data, "broadcast"));
+    tr_group_close(g);
+    both_free(k, &data);
+    return true;
+}
+
+static bool check_one_rank(tr_world *world, const char *device) {
+    checks k;
+    CHECK(checks_open(world, device, 1, &k));
+    bool good = check_alone(&k);
+    tr_device_close(k.device);
+    return good;
+}
+
+static bool has_device(const char *name) {
+    tr_device *device;
+    if (tr_device_open(name, &(tr_device_options){.threads = 1}, &device) != TR_OK) return false;
+    tr_device_close(device);
+    return true;
+}
+
+int main(int argc, char **argv) {
+    const char *device = argc > 1 ? argv[1] : "cuda";
+    tr_world *world;
+    char text[64];
+    if (!has_device(device)) {
+        printf("skipped: %s\n", tr_error_message());
+        return 77;
+    }
+    if (tr_world_open_mpi(&world) != TR_OK) {
+        fprintf(stderr, "%s\n", tr_error_message());
+        return 1;
+    }
+    int ranks = tr_world_size(world);
+    bool good = ranks == 1 ? check_one_rank(world, device)
+                           : comm_checks_on(world, device, true, (uint32_t)tr_test_seed(1));
+    if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */
+    tr_world_nccl_text(text, sizeof text);
+    if (tr_world_rank(world) == 0)
+        printf("%s with %d rank%s on %s: %zu bytes of device memory\n", text, ranks,
+               ranks == 1 ? "" : "s", device, tr_world_nccl_bytes(world));
+    tr_world_close(world);
+    return good ? 0 : 1;
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Training over NCCL's calls, carried out by a library that checks every one of them: order, counts, types,
+# pairing, nothing after the end. Every schedule and kind of layout gives the bits of the mpi transport; a
+# rank that is lost, stuck or told of an error ends the job with 77 and one message; ranks on one GPU are
+# staged by themselves, with a line that says so.
+# usage: nccl.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of that libnccl.so.2)
+set -euo pipefail
+trireme=$1 scratch=$2 mock=$(realpath "$3")
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+export LD_LIBRARY_PATH=$mock${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+ldd "$trireme" | grep -q "libnccl.so.2 => $mock/" || fail "the program does not load the library of $mock"
+by_nccl=(device.name=guarded parallel.transport=nccl)
+cat >base.yaml <<Y
+model: {layers: 8, width: 32, heads: 4, context: 32, dropout: 0.1}
+data: {path: $text}
+train: {steps: 4, batch: 8, micro_batch: 1, seed: 7, threads: 1, validate_every: 2, validate_batches: 1}
+optim: {lr: 0.003, warmup: 2}
+log: {every: 20}
+Y
+
+same_bits() { # RUN REFERENCE
+    same_curve "$1" "$2"
+    same_tensors "$1" "$2" 4
+}
+
+# Every schedule on a line of two; the cut changes no bit, so one rank is the reference.
+for precision in fp32 bf16; do train 0 1 one-$precision train.precision=$precision; done
+names=$("$trireme" help parallel.schedule | sed -n 's/^ *takes *one of \(.*\), or a path.*/\1/p' | tr -d ,)
+[[ $(wc -w <<<"$names") -ge 15 ]] || fail "schedules: $names"
+precision=fp32
+for name in $names; do
+    train 0 2 "$name" "${by_nccl[@]}" parallel.pp=2 parallel.schedule="$name" train.precision=$precision
+    same_bits "$name" one-$precision
+    [[ $precision == fp32 ]] && precision=bf16 || precision=fp32
+done
+grep -q '^transport *NCCL ' 1f1b.out || fail "the plan does not name the transport"
+
+# Layouts, against the same ones over the mpi transport.
+compare_layout() { # NAME RANKS KEY=VALUE...
+    train 0 "$2" "mpi-$1" "${@:3}"
+    train 0 "$2" "nccl-$1" "${by_nccl[@]}" "${@:3}"
+    same_bits "nccl-$1" "mpi-$1"
+}
+compare_layout pp4-loop 4 parallel.pp=4 parallel.schedule=interleaved parallel.virtual=2
+compare_layout tp2 2 parallel.tp=2 train.precision=bf16
+compare_layout dp3 3 parallel.dp=3 train.batch=12
+compare_layout pp2-tp2-dp2 8 parallel.pp=2 parallel.tp=2 parallel.dp=2 parallel.schedule=zbv train.batch=16
+
+# --- what is chosen -----------------------------------------------------------------------------------
+
+# "guarded:N" passes for the N-th GPU.
+train 0 2 shared device.name=guarded:0 parallel.pp=2
+same_bits shared one-fp32
+grep -q '^transport *ranks 0 and 1 share a GPU (guarded:0), which NCCL refuses: .*staged' shared.out ||
+    fail "no line tells of the shared GPU: $(<shared.out)"
+train 78 2 forced device.name=guarded:0 parallel.pp=2 parallel.transport=nccl
+says forced "ranks 0 and 1 are on one GPU \(guarded:0\), and NCCL wants one for each"
+train 78 2 host parallel.pp=2 parallel.transport=nccl
+says host "parallel.transport=nccl joins GPUs, and device.name=cpu is none"
+train 0 2 staged device.name=guarded parallel.pp=2 parallel.transport=mpi
+same_bits staged one-fp32
+# shellcheck disable=SC2016 # the ranks' own shells expand it
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+    OMPI_MCA_mpi_yield_when_idle=1 timeout 300 mpirun -q --bind-to none -n 2 bash -c \
+    'exec "$@" device.name=guarded:$OMPI_COMM_WORLD_RANK' sh "$trireme" train base.yaml \
+    log.dir="$scratch/own" parallel.pp=2 >own.out 2>own.err || fail "own: code $? $(<own.err)"
+same_bits own one-fp32
+grep -q '^transport *NCCL ' own.out || fail "ranks with a GPU each do not use NCCL: $(<own.out)"
+
+# --- failures -----------------------------------------------------------------------------------------
+
+# lost RUN PATTERN: the job of $job ends within 15 s with 77 and one message like that.
+lost() {
+    local code=0 begun=$SECONDS
+    timeout 60 tail --pid="$job" -f /dev/null || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
+    wait "$job" || code=$?
+    [[ $code == 77 ]] || fail "$1: exit code $code, not 77"
+    [[ $((SECONDS - begun)) -le 15 ]] || fail "$1: took $((SECONDS - begun)) s"
+    # Open MPI may add a line of its own about a peer that is gone.
+    grep "^trireme: " "$1.err" >"$1.said" || true
+    [[ $(wc -l <"$1.said") == 1 ]] || fail "$1: said '$(<"$1.err")'"
+    grep -Eq "$2" "$1.said" || fail "$1: said '$(<"$1.said")', not '$2'"
+    grep -q "nccl mock: " "$1.err" && fail "$1: $(grep "nccl mock: " "$1.err")"
+    return 0
+}
+begin() { # RUN DEADLINE [VARIABLE=VALUE...]
+    env "${@:3}" "$trireme" run -n 4 train base.yaml log.dir="$scratch/$1" "${by_nccl[@]}" parallel.pp=2 parallel.tp=2 \
+        train.steps=100000 train.validate_every=0 parallel.deadline="$2" >"$1.out" 2>"$1.err" &
+    job=$!
+}
+rank_process() { # RANK: the process of that rank of $job
+    local p
+    for p in $(descendants "$job"); do
+        if [[ $(readlink "/proc/$p/exe") == "$trireme" ]] &&
+            tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$p"; fi
+    done
+}
+for signal in KILL STOP; do
+    begin $signal 60
+    until_true 120 past $signal 5 || fail "$signal: never reached step 5: $(<$signal.err)"
+    kill -$signal "$(rank_process 2)"
+    lost $signal '^trireme: lost rank 2 .*: step [0-9]+'
+done
+# Stopped, and the deadline is over before that counts as lost: not the one that waits for it is named.
+begin late 2
+until_true 120 past late 5 || fail "late: never reached step 5: $(<late.err)"
+kill -STOP "$(rank_process 2)"
+lost late '; late is rank 2 '
+# A living rank that comes no further: the deadline, and it is named.
+begin stuck 3 NCCL_MOCK_STUCK=3:400
+lost stuck '^trireme: rank [0-9] waited 3\.[0-9] s for .*; late is rank 3 '
+# NCCL's own error, on one rank.
+begin error 60 NCCL_MOCK_ERROR=1:400
+lost error '^trireme: NCCL: .* failed: '
+
+finish
