@@ -32,10 +32,27 @@ measure_overlap() {
         ' <<<"$all")" "2 times, not 8"
 }
 
+# The slowest of the profiles at 32 ranks and 256 micro-batches.
+measure_search() {
+    local seconds
+    seconds=$("$release/bench/bench_auto" | awk '/ 32 +256 / { print $(NF - 1) }' | most)
+    row "schedule auto, p=32 m=256, found and simulated, load $(load)" build/release/bench/bench_auto \
+        "$seconds s of a core" "0.3 s"
+}
+
+# 25 million actions, the whole command.
+measure_simulation() {
+    local command=(simulate --schedule interleaved-zb -p 1024 -m 4096 -v 2 --json) used
+    used=$({ /usr/bin/time -f '%e s, %M KiB' "$release/trireme" "${command[@]}" >/dev/null; } 2>&1)
+    row "simulating p=1024 m=4096 v=2, load $(load)" "trireme ${command[*]}" "$used" "10 s, 2 GiB"
+}
+
 flags=$(grep -m 1 '^flags' /proc/cpuinfo | grep -oE 'avx512f|avx512_bf16|amx_bf16' | tr '\n' ' ')
-build trireme bench_runner bench_overlap bench_train bench_op
+build trireme bench_runner bench_overlap bench_train bench_op bench_auto
 measure_runner
 measure_overlap
+measure_search
+measure_simulation
 bash bench/sleep.sh "$rounds"
 bash bench/launch.sh "$rounds"
 bash bench/two_ranks.sh "$rounds"

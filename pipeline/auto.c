@@ -14,7 +14,7 @@ enum { MOST_CHUNKS = 4, ANY = 1 << 30 };
 /* Actions that may be evaluated: in orders made by rule, in orders that follow others, by moves;
  * and each of them at most so often for every action of the order: small ones are soon exhausted.
  */
-static const int64_t list_steps = 600000, refill_steps = 1600000, improve_steps = 4000000,
+static const int64_t list_steps = 600000, refill_steps = 1300000, improve_steps = 4000000,
                      often = 6000;
 
 /* How an order was made: by rule, in front perhaps after a known schedule. The same can be made for

@@ -10,7 +10,7 @@ typedef struct progress {
 } progress;
 
 typedef struct list_rank {
-    double now, wake; /* its last action's end; when it chooses next, INFINITY: not known */
+    double now; /* its last action's end */
     double idle;
     int whole, kept; /* pairs held before, and after, their I */
     int placed;
@@ -21,11 +21,12 @@ typedef struct list_rank {
 typedef struct lister {
     const tr_auto_shape *s;
     tr_auto_rule rule;
-    list_rank *rank;            /* [ranks] */
-    progress *at;               /* [ranks][chunks] */
-    int *late;                  /* [ranks][chunks * m]: chunks whose I has run, in that order */
-    double *forward, *input;    /* [stages * m]: arrival of what F and I need; INFINITY: unknown */
-    int *heap, *place, waiting; /* ranks with a known wake, the earliest first */
+    list_rank *rank;         /* [ranks] */
+    progress *at;            /* [ranks][chunks] */
+    int *late;               /* [ranks][chunks * m]: chunks whose I has run, in that order */
+    double *forward, *input; /* [stages * m]: arrival of what F and I need; INFINITY: unknown */
+    double *wake;            /* [leaves]: when a rank chooses next, INFINITY: not known */
+    int *tree, leaves;       /* [2 leaves]: ranks, the earliest in node 1 */
     int *order;
     const int *from; /* F and I have the order of this one; NULL: by rule */
     int *next;       /* [ranks]: place in `from` */
@@ -33,42 +34,21 @@ typedef struct lister {
 
 /* --- ranks by time ---------------------------------------------------------------------------- */
 
-static bool earlier(const lister *x, int a, int b) {
-    double ta = x->rank[a].wake, tb = x->rank[b].wake;
-    return ta < tb || (!(tb < ta) && a < b);
-}
-
-static void put(lister *x, int slot, int rank) {
-    x->heap[slot] = rank;
-    x->place[rank] = slot;
-}
-
-static void sift(lister *x, int slot) {
-    int rank = x->heap[slot];
-    while (slot > 0 && earlier(x, rank, x->heap[(slot - 1) / 2])) {
-        put(x, slot, x->heap[(slot - 1) / 2]);
-        slot = (slot - 1) / 2;
-    }
-    for (;;) {
-        int child = 2 * slot + 1;
-        if (child >= x->waiting) break;
-        if (child + 1 < x->waiting && earlier(x, x->heap[child + 1], x->heap[child])) child++;
-        if (!earlier(x, x->heap[child], rank)) break;
-        put(x, slot, x->heap[child]);
-        slot = child;
-    }
-    put(x, slot, rank);
-}
-
+/* The tree's node k has the earliest of nodes 2k and 2k + 1, of equal ones the lower rank; its
+ * leaves are the ranks. No branch depends on the times: they are not to be foreseen. */
 static void set_wake(lister *x, int rank, double time) {
-    x->rank[rank].wake = time;
-    sift(x, x->place[rank]);
+    const double *wake = x->wake;
+    x->wake[rank] = time;
+    for (int k = (x->leaves + rank) / 2; k > 0; k /= 2) {
+        const int *of = &x->tree[2 * k];
+        x->tree[k] = of[wake[of[1]] < wake[of[0]]];
+    }
 }
 
 /* An input of `rank` arrives at `time`. */
 static void notify(lister *x, int rank, double time) {
     if (time < x->rank[rank].now) time = x->rank[rank].now;
-    if (time < x->rank[rank].wake) set_wake(x, rank, time);
+    if (time < x->wake[rank]) set_wake(x, rank, time);
 }
 
 /* --- choosing --------------------------------------------------------------------------------- */
@@ -255,25 +235,27 @@ static tr_status open_list(lister *x) {
     TR_TRY(tr_calloc(pairs, sizeof *x->late, &x->late));
     TR_TRY(tr_calloc(pairs, sizeof *x->forward, &x->forward));
     TR_TRY(tr_calloc(pairs, sizeof *x->input, &x->input));
-    TR_TRY(tr_calloc(ranks, sizeof *x->heap, &x->heap));
-    TR_TRY(tr_calloc(ranks, sizeof *x->place, &x->place));
+    for (x->leaves = 1; x->leaves < s->ranks;) x->leaves *= 2;
+    TR_TRY(tr_calloc((size_t)x->leaves, sizeof *x->wake, &x->wake));
+    TR_TRY(tr_calloc(2 * (size_t)x->leaves, sizeof *x->tree, &x->tree));
     TR_TRY(tr_calloc(ranks, sizeof *x->next, &x->next));
     for (size_t n = 0; n < pairs; n++) {
         x->forward[n] = n < m ? 0 : INFINITY; /* stage 0 reads its own data */
         x->input[n] = INFINITY;
     }
-    x->waiting = s->ranks;
-    for (int r = 0; r < s->ranks; r++) {
-        x->rank[r].last = TR_ACTION_I;
-        put(x, r, r);
+    for (int r = 0; r < s->ranks; r++) x->rank[r].last = TR_ACTION_I;
+    for (int k = 0; k < x->leaves; k++) {
+        x->wake[k] = k < s->ranks ? 0 : INFINITY;
+        x->tree[x->leaves + k] = k;
     }
+    for (int k = x->leaves - 1; k > 0; k--) x->tree[k] = x->tree[2 * k]; /* all equal: the lowest */
     return TR_OK;
 }
 
 static void close_list(lister *x) {
     free(x->next);
-    free(x->place);
-    free(x->heap);
+    free(x->tree);
+    free(x->wake);
     free(x->input);
     free(x->forward);
     free(x->late);
@@ -288,16 +270,17 @@ static tr_status run_list(lister *x, double limit, double *makespan, int64_t *st
     *makespan = INFINITY;
     TR_TRY_OUT(open_list(x));
     for (;;) {
-        int rank = x->heap[0];
+        int rank = x->tree[1];
+        double time = x->wake[rank];
         list_rank *r = &x->rank[rank];
-        if (r->wake > 1e300) break;
+        if (time > 1e300) break;
         if (r->placed == row) {
             set_wake(x, rank, INFINITY);
             continue;
         }
         if (x->from && r->placed < row - x->rule.tail - x->rule.slope * rank)
-            step_after(x, rank, r->wake);
-        else step(x, rank, r->wake);
+            step_after(x, rank, time);
+        else step(x, rank, time);
         (*steps)++;
         if (r->idle + s->work[rank] >= limit) goto out;
     }
