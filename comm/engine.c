@@ -146,7 +146,9 @@ void tr_engine_stop(tr_world *world) {
 }
 
 static void describe_wait(const tr_wait *wait, char *text, size_t size) {
-    if (wait->peer >= 0)
+    if (wait->peer >= 0 && wait->number < 0)
+        (void)snprintf(text, size, "%s of the channel with rank %d", wait->what, wait->peer);
+    else if (wait->peer >= 0)
         (void)snprintf(text, size, "%s %lld of the channel with rank %d", wait->what,
                        (long long)wait->number, wait->peer);
     else if (wait->group >= 0)

@@ -123,6 +123,7 @@ tr_status tr_nccl_settle(tr_nccl_comm *comm, int result, const char *call) {
         tr_wait wait = {.ready = ready_settled,
                         .object = &s,
                         .what = call,
+                        .number = -1,
                         .peer = comm->peer,
                         .missing = -1,
                         .group = comm->group};

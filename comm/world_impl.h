@@ -71,7 +71,7 @@ void tr_engine_wake(tr_world *world, bool sent);
 typedef struct tr_wait {
     bool (*ready)(struct tr_wait *wait);
     void *object;
-    int64_t number;
+    int64_t number;   /* of a channel's message; -1: none */
     const char *what; /* "message", "all_reduce": with number and place it makes the sentence */
     int peer;         /* world rank, -1: a group */
     int missing;      /* -1: not known */

@@ -7,7 +7,8 @@
 #   step 1 (adam_m, clipping off) norm-wise within 1e-5
 #
 # usage: equivalence.sh TRIREME SCRATCH PRECISION     (ckpt_compare stands beside the tests' programs)
-# TRIREME_TEST_DEVICE: where the ranks compute (cpu); TRIREME_TEST_SIZES: width, heads and context of the
+# TRIREME_TEST_DEVICE: where the ranks compute (cpu); TRIREME_TEST_TRANSPORT: what carries their data (auto);
+# TRIREME_TEST_SIZES: width, heads and context of the
 # model; TRIREME_TEST_JOBS: runs at a time (1).
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
@@ -23,6 +24,7 @@ optim: {lr: 0.003, warmup: 4, clip: 0}
 checkpoint: {every: 20, keep: 2}
 log: {every: 20}
 device: {name: $device}
+parallel: {transport: ${TRIREME_TEST_TRANSPORT:-auto}}
 Y
 failures=0
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }

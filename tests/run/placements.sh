@@ -2,7 +2,7 @@
 # Stages placed in loops and in a V, by every generator and by CSV files: all train with the bits of
 # one rank.
 #
-# usage: placements.sh TRIREME SCRATCH     (ckpt_compare stands beside the tests' programs)
+# usage: placements.sh TRIREME SCRATCH     (TRIREME_TEST_DEVICE, _TRANSPORT as for equivalence.sh; ckpt_compare stands beside the tests' programs)
 set -euo pipefail
 trireme=$1 scratch=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,6 +16,7 @@ train: {steps: 6, batch: 8, micro_batch: 1, seed: 7, threads: 1, validate_every:
 optim: {lr: 0.003, warmup: 2, clip: 1}
 log: {every: 20}
 device: {name: ${TRIREME_TEST_DEVICE:-cpu}}
+parallel: {transport: ${TRIREME_TEST_TRANSPORT:-auto}}
 Y
 failures=0
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
