@@ -1,6 +1,6 @@
 /* The packing of the arena: no overlap, and at most 5% over the live peak on every schedule, over a
- * grid of ranks, micro-batches, stages a rank and block sizes. The seed picks the part of the grid
- * and the random sizes: PARTS seeds in a row cover all of it. */
+ * grid of ranks, micro-batches, stages a rank (all alike) and block sizes. The seed picks the part
+ * of the grid and the random sizes: PARTS seeds in a row cover all of it. */
 #include "base/memory.h"
 #include "pipeline/generate.h"
 #include "pipeline_cases.h"
