@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 typedef struct trainer {
     const tr_config *config;
@@ -38,7 +39,7 @@ typedef struct trainer {
     tr_progress progress;
     size_t planned_bytes;
     char transport[192]; /* a line for people; "": the usual one */
-    bool *shares; /* [ranks]: those whose device memory is this rank's, itself included */
+    bool *shares;        /* [ranks]: those whose device memory is this rank's, itself included */
     int sharers;
     double val_loss;    /* the last one */
     tr_record *trace;   /* NULL: none, or written */
@@ -128,6 +129,29 @@ static tr_status choose_transport(trainer *t) {
     TR_TRY(tr_world_use(t->world, t->device, want, t->transport, sizeof t->transport));
     if (tr_world_uses_nccl(t->world)) tr_world_nccl_text(t->transport, sizeof t->transport);
     return TR_OK;
+}
+
+/* Collective. Hosts whose files differ, or whose search for an order came to another, would meet in
+ * a wait that never ends. */
+static tr_status compare_orders(trainer *t) {
+    char *text = NULL;
+    size_t ranks = (size_t)tr_world_size(t->world);
+    uint64_t mine, *all = NULL;
+    tr_status status = tr_schedule_print(t->schedule, &text);
+    if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
+    TR_TRY_OUT(tr_world_agree(t->world, status));
+    mine = XXH3_64bits(text, strlen(text));
+    TR_TRY_OUT(tr_world_gather_all(t->world, &mine, all, sizeof mine));
+    for (size_t r = 1; r < ranks && status == TR_OK; r++)
+        if (all[r] != all[0])
+            status = TR_FAIL(TR_ERR_CONFIG,
+                             "rank %zu has another order of micro-batches than rank 0: give every "
+                             "rank the same config and the same file as parallel.schedule",
+                             r);
+out:
+    free(all);
+    free(text);
+    return status;
 }
 
 static tr_status make_engine(trainer *t) {
@@ -527,6 +551,7 @@ tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_opti
     tr_status status;
     *alone = false;
     TR_TRY_OUT(tr_world_agree(world, open_local(&t)));
+    TR_TRY_OUT(compare_orders(&t));
     TR_TRY_OUT(choose_transport(&t));
     TR_TRY_OUT(tr_world_agree(world, make_engine(&t)));
     TR_TRY_OUT(tr_world_agree(world, start_state(&t)));
