@@ -43,7 +43,7 @@ set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_ru
 
 # The cpu device where oneDNN has no BF16 product.
 add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
-set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT DNNL_MAX_CPU_ISA=AVX2)
+set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 600 ENVIRONMENT DNNL_MAX_CPU_ISA=AVX2)
 
 # cuDNN's plans are finished without a GPU; a stand-in takes the driver's place.
 if(TRIREME_WITH_CUDA)

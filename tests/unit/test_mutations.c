@@ -504,7 +504,7 @@ static void test_lists(void **state) {
 }
 
 int main(void) {
-    (void)alarm(getenv("TRIREME_LONG") ? 36000 : 290); /* a hang is a failure */
+    (void)alarm(getenv("TRIREME_LONG") ? 36000 : 590); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_lists),
