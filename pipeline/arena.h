@@ -18,8 +18,9 @@ tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes);
 /* Gives every item an offset so that items alive at one position never overlap; *bytes is the
  * arena's size. Deterministic. Items are placed as they begin to live, into the room that others
  * left: near linear in n. Where that is 1% over the live peak or more a search of bounded work
- * follows (a fraction of a second; most of it only where the arena is 5% over), as long as few
+ * follows (a fraction of a second; where the arena is 5% over up to a second more), as long as few
  * enough items live together. Items of stages alike come within 5% of the live peak; of stages with
- * unequal blocks one program in a thousand is 5 to 13% over, in a V or loop of few ranks.
+ * unequal blocks one program in two thousand is 5 to 11% over, mostly in a V or loop of few ranks
+ * whose last stage is far larger than the others.
  * TR_ERR_FIT when sizes overflow. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes);

@@ -1,4 +1,4 @@
-/* Private to the packing of arenas: what its two searches share. */
+/* Private to the packing of arenas: what its searches share. */
 #pragma once
 
 #include "pipeline/arena.h"
@@ -47,3 +47,5 @@ bool tr_packer_is_done(const tr_packer *packer);
 /* Improves the best by a second search, which takes longer; nothing when there are too many boxes.
  */
 tr_status tr_packer_search(tr_packer *packer);
+/* Improves a best that is more over the peak than what is asked for by a third search. */
+tr_status tr_packer_beam(tr_packer *packer);

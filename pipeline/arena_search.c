@@ -244,6 +244,7 @@ tr_status tr_packer_search(tr_packer *p) {
     if (!count_pairs(p, s.first + 1)) goto out;
     TR_TRY_OUT(searcher_open(&s));
     search(&s, WORK);
+    if (p->best - p->peak > p->peak / TR_ARENA_ASKED) TR_TRY_OUT(tr_packer_beam(p));
     if (p->best - p->peak > p->peak / TR_ARENA_ASKED) search(&s, MOST_WORK);
 out:
     free(s.blame);
