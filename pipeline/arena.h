@@ -20,7 +20,7 @@ tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes);
  * left: near linear in n. Where that is 1% over the live peak or more a search of bounded work
  * follows (a fraction of a second; where the arena is 5% over up to a second more), as long as few
  * enough items live together. Items of stages alike come within 5% of the live peak; of stages with
- * unequal blocks one program in two thousand is 5 to 11% over, mostly in a V or loop of few ranks
+ * unequal blocks one program in two thousand is 5 to 12% over, mostly in a V or loop of few ranks
  * whose last stage is far larger than the others.
  * TR_ERR_FIT when sizes overflow. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes);
