@@ -99,7 +99,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     const sleeping_stage *s = (const sleeping_stage *)stage;
     int k = stage->index;
     if (k > 0)
-        TR_TRY(expect(io->block[TR_LIFE_FW] + s->t->edge[k - 1].offset,
+        TR_TRY(expect(io->block[TR_LIFE_FW][0] + s->t->edge[k - 1].offset,
                       value_of(k - 1, io->micro_batch, false)));
     act(s->b, s->b->o.f);
     if (k + 1 < s->t->stages) fill(io->out[k], value_of(k, io->micro_batch, false));

@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where one layer's memory lies in the stage's blocks. */
-typedef struct layer_place {
-    size_t part[TR_LIFE_COUNT]; /* of its buffers; I..W: when I and W are apart */
-    size_t input;               /* of its input, in the block of its input_life */
-} layer_place;
-
 typedef struct layer_stage {
     tr_stage stage;
     const tr_model *model;
@@ -20,7 +14,7 @@ typedef struct layer_stage {
     int out_edge;       /* index of the edge that leaves, -1: none */
     size_t gradient[2]; /* in scratch: gradients of the boundaries between layers */
     tr_layer_source source;
-    layer_place *place; /* [count] */
+    size_t boundary; /* bytes of the tensor between two layers, aligned */
 } layer_stage;
 
 static const tr_stage_ops ops;
@@ -40,24 +34,24 @@ static tr_status boundary_bytes(const tr_model *model, size_t *bytes) {
     return TR_OK;
 }
 
-/* Places the layers [first, first + count) in the stage's blocks: the one layout, for planning
- * (place NULL) and for running. */
-static tr_status lay_out(const tr_model *model, int first, int count, layer_place *place,
-                         size_t gradient[2], tr_stage_cost *cost) {
-    size_t boundary = 0, scratch = 0;
-    TR_TRY(boundary_bytes(model, &boundary));
-    boundary = tr_align_up(boundary);
-    *cost = (tr_stage_cost){0};
+/* A layer's memory is one piece of each of its stage's blocks. Its input stands in front, in the
+ * block of its input_life. */
+static size_t input_bytes(const tr_layer *layer, tr_lifetime life, size_t boundary) {
+    return !layer->takes_tokens && life == layer->input_life ? boundary : 0;
+}
+
+/* Sums the layers [first, first + count): the one layout, for planning, which wants the bytes of
+ * each layer's pieces, and for running (piece NULL). */
+static void lay_out(const tr_model *model, int first, int count, size_t boundary,
+                    size_t (*piece)[TR_LIFE_SCRATCH], size_t gradient[2], tr_stage_cost *cost) {
+    size_t scratch = 0;
+    *cost = (tr_stage_cost){.pieces = piece ? count : 0, .piece = piece};
     for (int k = 0; k < count; k++) {
         const tr_layer *layer = model->layers[first + k];
-        layer_place at = {0};
-        if (!layer->takes_tokens) {
-            at.input = cost->bytes[layer->input_life];
-            cost->bytes[layer->input_life] += boundary;
-        }
-        for (int life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
-            at.part[life] = cost->bytes[life];
-            cost->bytes[life] += tr_align_up(layer->bytes[life]);
+        for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
+            size_t bytes = input_bytes(layer, life, boundary) + tr_align_up(layer->bytes[life]);
+            cost->bytes[life] += bytes;
+            if (piece) piece[k][life] = bytes;
         }
         size_t iw = tr_align_up(layer->bytes[TR_LIFE_IW]);
         size_t own = tr_align_up(layer->bytes[TR_LIFE_SCRATCH]);
@@ -66,12 +60,10 @@ static tr_status lay_out(const tr_model *model, int first, int count, layer_plac
         cost->f += layer->flops_f;
         cost->i += layer->flops_i;
         cost->w += layer->flops_w;
-        if (place) place[k] = at;
     }
     int gradients = count - 1 < 2 ? count - 1 : 2;
     for (int k = 0; k < 2; k++) gradient[k] = scratch + (size_t)k * boundary;
     cost->bytes[TR_LIFE_SCRATCH] = scratch + (size_t)gradients * boundary;
-    return TR_OK;
 }
 
 tr_status tr_layer_table_make(const tr_model *model, const int *first, int stages,
@@ -82,15 +74,16 @@ tr_status tr_layer_table_make(const tr_model *model, const int *first, int stage
     TR_TRY(boundary_bytes(model, &boundary));
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.cost, &t.cost));
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.edge, &t.edge));
+    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *t.piece, &t.piece));
     for (int k = 0; k < stages; k++) {
         if (first[k] >= first[k + 1] || first[k + 1] > model->count) {
             status = TR_FAIL(TR_ERR_INTERNAL, "stage %d has layers %d to %d of %d", k, first[k],
                              first[k + 1] - 1, model->count);
             goto out;
         }
-        TR_TRY_OUT(lay_out(model, first[k], first[k + 1] - first[k], NULL, gradient, &t.cost[k]));
+        lay_out(model, first[k], first[k + 1] - first[k], tr_align_up(boundary), &t.piece[first[k]],
+                gradient, &t.cost[k]);
         if (k == 0) continue;
-        /* The first layer's input stands in front of everything in its block. */
         tr_edge *edge = &t.edge[k - 1];
         *edge = (tr_edge){
             .from = k - 1, .to = k, .bytes = boundary, .life = model->layers[first[k]]->input_life};
@@ -106,6 +99,7 @@ out:
 void tr_layer_table_free(tr_stage_table *t) {
     free(t->cost);
     free(t->edge);
+    free(t->piece);
     *t = (tr_stage_table){0};
 }
 
@@ -122,20 +116,18 @@ tr_status tr_layer_stage_create(const tr_model *model, const int *first, int sta
     s->in_edge = index - 1;
     s->out_edge = index + 1 < stages ? index : -1;
     s->source = *source;
-    TR_TRY_OUT(tr_calloc((size_t)s->count, sizeof *s->place, &s->place));
-    TR_TRY_OUT(lay_out(model, s->first, s->count, s->place, s->gradient, &cost));
+    TR_TRY_OUT(boundary_bytes(model, &s->boundary));
+    s->boundary = tr_align_up(s->boundary);
+    lay_out(model, s->first, s->count, s->boundary, NULL, s->gradient, &cost);
     *out = &s->stage;
     return TR_OK;
 out:
-    free(s->place);
     free(s);
     return status;
 }
 
 static void destroy(tr_stage *stage) {
-    layer_stage *s = (layer_stage *)stage;
-    free(s->place);
-    free(s);
+    free(stage);
 }
 
 /* --- actions ---------------------------------------------------------------------------------- */
@@ -152,7 +144,7 @@ static char *inside(char *block, size_t offset) {
 static char *input_of(const layer_stage *s, const tr_stage_io *io, int k) {
     const tr_layer *layer = layer_at(s, k);
     if (layer->takes_tokens) return NULL;
-    return inside(io->block[layer->input_life], s->place[k].input);
+    return io->block[layer->input_life][k];
 }
 
 /* What all actions of layer k see of micro-batch io->micro_batch. */
@@ -164,9 +156,9 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                      .state = source->state,
                      .sample = source->first_sample + m * source->sample_stride,
                      .x = input_of(s, io, k)};
-    for (int life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
-        l.block[life] = inside(io->block[life], s->place[k].part[life]);
-    l.block[TR_LIFE_SCRATCH] = io->block[TR_LIFE_SCRATCH];
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
+        l.block[life] = inside(io->block[life][k], input_bytes(layer, life, s->boundary));
+    l.block[TR_LIFE_SCRATCH] = io->scratch;
     if (layer->takes_tokens) l.tokens = source->tokens + m * source->token_stride;
     if (layer->makes_loss) {
         l.labels = source->labels + m * source->token_stride;
@@ -192,7 +184,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
 static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k,
                                   tr_layer_io *l) {
     tr_layer *layer = layer_at(s, k);
-    char *scratch = io->block[TR_LIFE_SCRATCH];
+    char *scratch = io->scratch;
     if (k + 1 < s->count) l->dy = inside(scratch, s->gradient[k % 2]);
     else if (s->out_edge >= 0) l->dy = io->dout[s->out_edge];
     if (k > 0) l->dx = inside(scratch, s->gradient[(k - 1) % 2]);
@@ -219,13 +211,13 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* B: the layers backwards, I and then W of each; its I..W memory is the next layer's after that. */
+/* B: the layers backwards, I and then W of each; its I..W memory is the next layer's after that, as
+ * all pieces of that block are one place. */
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->count - 1; k >= 0; k--) {
         tr_layer *layer = layer_at(s, k);
         tr_layer_io l = layer_io(s, io, k);
-        l.block[TR_LIFE_IW] = io->block[TR_LIFE_IW];
         TR_TRY(layer_grad_input(s, io, k, &l));
         l.dy = NULL;
         l.dx = NULL;

@@ -357,11 +357,11 @@ static tr_status check_table(const tr_stage_table *t) {
         const tr_edge *edge = &t->edge[e];
         if (edge->life != TR_LIFE_FI && edge->life != TR_LIFE_FW)
             return TR_FAIL(TR_ERR_INTERNAL, "edge %d ends in a block that does not live from F", e);
-        size_t block = t->cost[edge->to].bytes[edge->life];
-        if (!edge->bytes || edge->bytes > block || edge->offset > block - edge->bytes)
+        size_t piece = tr_stage_piece_bytes(&t->cost[edge->to], edge->life, 0);
+        if (!edge->bytes || edge->bytes > piece || edge->offset > piece - edge->bytes)
             return TR_FAIL(TR_ERR_INTERNAL,
                            "edge %d of %zu bytes at offset %zu lies outside its block of %zu bytes",
-                           e, edge->bytes, edge->offset, block);
+                           e, edge->bytes, edge->offset, piece);
     }
     return TR_OK;
 }
@@ -429,6 +429,7 @@ void tr_program_set_destroy(tr_program_set *set) {
         tr_program *program = &set->program[r];
         free(program->instr);
         free(program->memory);
+        free(program->piece);
         free(program->place);
         free(program->item);
         free(program->key);

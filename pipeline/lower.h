@@ -48,10 +48,12 @@ typedef struct tr_place {
     size_t offset;
 } tr_place;
 
-/* Where an action finds its memory: offsets in the arena; TR_NO_PLACE for a block of no bytes. */
+/* Where an action finds its memory: tr_program.piece holds, from first_piece on, the offsets of the
+ * pieces of its block F..I, then those of F..W, then those of I..W; TR_NO_PLACE: of no bytes, or
+ * not alive. */
 #define TR_NO_PLACE SIZE_MAX
 typedef struct tr_action_memory {
-    size_t block[TR_LIFE_COUNT];
+    int first_piece, pieces; /* of each block */
     int first_place, places; /* in tr_program.place */
 } tr_action_memory;
 
@@ -78,6 +80,8 @@ typedef struct tr_program {
     tr_instr *instr;
     int memories;
     tr_action_memory *memory;
+    int pieces;
+    size_t *piece; /* [pieces]: offsets in the arena */
     int places;
     tr_place *place;
     int items;

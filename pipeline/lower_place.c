@@ -8,8 +8,8 @@ typedef struct placer {
     const tr_schedule *s;
     const tr_stage_table *t;
     tr_program *program;
-    int *index; /* item of (kind, owner, micro-batch), or -1 */
-    size_t item_capacity, key_capacity, place_capacity;
+    int *index; /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
+    size_t item_capacity, key_capacity, piece_capacity, place_capacity;
 } placer;
 
 static int *index_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
@@ -18,30 +18,47 @@ static int *index_of(const placer *p, tr_item_kind kind, int owner, int micro_ba
     return &p->index[row * (size_t)p->s->micro_batches + (size_t)micro_batch];
 }
 
+static tr_status add_item(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
+                          int position) {
+    tr_program *program = p->program;
+    size_t need = (size_t)program->items + 1;
+    TR_TRY(tr_grow(&program->item, &p->item_capacity, need, sizeof *program->item));
+    TR_TRY(tr_grow(&program->key, &p->key_capacity, need, sizeof *program->key));
+    program->item[program->items] =
+        (tr_arena_item){.start = position, .end = position, .bytes = tr_align_up(bytes)};
+    program->key[program->items++] =
+        (tr_item_key){.kind = kind, .owner = owner, .micro_batch = micro_batch};
+    return TR_OK;
+}
+
 /* The item lives at `position` too; made at its first position. */
 static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
                        int position) {
     if (!bytes) return TR_OK;
-    tr_program *program = p->program;
     int *index = index_of(p, kind, owner, micro_batch);
     if (*index < 0) {
-        size_t need = (size_t)program->items + 1;
-        TR_TRY(tr_grow(&program->item, &p->item_capacity, need, sizeof *program->item));
-        TR_TRY(tr_grow(&program->key, &p->key_capacity, need, sizeof *program->key));
-        *index = program->items++;
-        program->item[*index] =
-            (tr_arena_item){.start = position, .end = position, .bytes = tr_align_up(bytes)};
-        program->key[*index] =
-            (tr_item_key){.kind = kind, .owner = owner, .micro_batch = micro_batch};
+        TR_TRY(add_item(p, kind, owner, micro_batch, bytes, position));
+        *index = p->program->items - 1;
     }
-    program->item[*index].end = position;
+    p->program->item[*index].end = position;
     return TR_OK;
 }
 
+/* The same for a block: one item for each piece that has bytes, one behind the other. */
 static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_batch,
                              int position) {
-    return touch(p, (tr_item_kind)life, stage, micro_batch, p->t->cost[stage].bytes[life],
-                 position);
+    const tr_stage_cost *cost = &p->t->cost[stage];
+    int *index = index_of(p, (tr_item_kind)life, stage, micro_batch);
+    bool made = *index >= 0;
+    int first = made ? *index : p->program->items, item = first;
+    for (int k = 0; k < tr_stage_pieces(cost); k++) {
+        size_t bytes = tr_stage_piece_bytes(cost, life, k);
+        if (!bytes) continue;
+        if (!made) TR_TRY(add_item(p, (tr_item_kind)life, stage, micro_batch, bytes, position));
+        p->program->item[item++].end = position;
+    }
+    if (item > first) *index = first;
+    return TR_OK;
 }
 
 static bool is_local(const placer *p, const tr_edge *edge) {
@@ -107,7 +124,7 @@ static size_t offset_of(const placer *p, tr_item_kind kind, int owner, int micro
     return index < 0 ? TR_NO_PLACE : p->program->item[index].offset;
 }
 
-/* Where the receiving stage reads the edge. */
+/* Where the receiving stage reads the edge: in the block's first piece, which has bytes. */
 static size_t input_of(const placer *p, const tr_edge *edge, int micro_batch) {
     return offset_of(p, (tr_item_kind)edge->life, edge->to, micro_batch) + edge->offset;
 }
@@ -120,16 +137,32 @@ static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offse
     return TR_OK;
 }
 
+/* The pieces of one of the action's blocks, if it is alive now: else its bytes may be in use
+ * elsewhere. */
+static tr_status add_pieces(placer *p, const tr_instr *instr, tr_lifetime life) {
+    tr_program *program = p->program;
+    const tr_stage_cost *cost = &p->t->cost[instr->stage];
+    int item = *index_of(p, (tr_item_kind)life, instr->stage, instr->micro_batch);
+    bool one = life == TR_LIFE_IW && instr->kind == TR_INSTR_B;
+    if (life == TR_LIFE_FI && instr->kind == TR_INSTR_W) item = -1;
+    if (life == TR_LIFE_IW && instr->kind == TR_INSTR_F) item = -1;
+    for (int k = 0; k < tr_stage_pieces(cost); k++) {
+        bool placed = item >= 0 && (one || tr_stage_piece_bytes(cost, life, k));
+        TR_TRY(tr_grow(&program->piece, &p->piece_capacity, (size_t)program->pieces + 1,
+                       sizeof *program->piece));
+        program->piece[program->pieces++] = placed ? program->item[item].offset : TR_NO_PLACE;
+        if (placed && !one) item++;
+    }
+    return TR_OK;
+}
+
 static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
     int stage = instr->stage, k = instr->micro_batch;
-    for (int life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
-        memory->block[life] = offset_of(p, (tr_item_kind)life, stage, k);
-    /* Only blocks that are alive now: others' bytes may be in use elsewhere. */
-    if (instr->kind == TR_INSTR_W) memory->block[TR_LIFE_FI] = TR_NO_PLACE;
-    if (instr->kind == TR_INSTR_F) memory->block[TR_LIFE_IW] = TR_NO_PLACE;
-    memory->block[TR_LIFE_SCRATCH] =
-        p->program->scratch_bytes ? p->program->scratch_offset : TR_NO_PLACE;
+    memory->first_piece = p->program->pieces;
+    memory->pieces = tr_stage_pieces(&p->t->cost[stage]);
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
+        TR_TRY(add_pieces(p, instr, life));
     memory->first_place = p->program->places;
     bool forward = instr->kind == TR_INSTR_F;
     for (int e = 0; e < p->t->edges && instr->kind != TR_INSTR_W; e++) {

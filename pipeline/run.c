@@ -139,6 +139,7 @@ struct tr_runner {
     tr_links *links;
     size_t *sizes; /* [program->count]: of the messages from rank 0, then rank 1, ... */
     int *first;    /* [ranks + 1]: those from rank r are sizes[first[r]] .. sizes[first[r + 1]] */
+    char **piece;  /* [program->pieces]: where they lie */
     void **edge_data; /* [memories * 3 * edges]: out, dout and din of each action */
 };
 
@@ -161,8 +162,13 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
                            .out = data + TR_PLACE_OUT * edges,
                            .dout = data + TR_PLACE_DOUT * edges,
                            .din = data + TR_PLACE_DIN * edges};
-    for (int life = 0; life < TR_LIFE_COUNT; life++)
-        if (memory->block[life] != TR_NO_PLACE) op->io.block[life] = arena + memory->block[life];
+    if (program->scratch_bytes) op->io.scratch = arena + program->scratch_offset;
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
+        int first = memory->first_piece + (int)life * memory->pieces;
+        op->io.block[life] = runner->piece + first;
+        for (int k = first; k < first + memory->pieces; k++)
+            if (program->piece[k] != TR_NO_PLACE) runner->piece[k] = arena + program->piece[k];
+    }
     return TR_OK;
 }
 
@@ -225,6 +231,7 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     TR_TRY_OUT(tr_calloc(count, sizeof *runner->ticket, &runner->ticket));
     TR_TRY_OUT(tr_calloc((size_t)program->memories * 3 * (size_t)program->edges, sizeof(void *),
                          &runner->edge_data));
+    TR_TRY_OUT(tr_calloc((size_t)program->pieces, sizeof *runner->piece, &runner->piece));
     TR_TRY_OUT(list_messages(runner));
     for (int k = 0; k < program->count; k++) {
         run_op *op = &runner->op[k];
@@ -252,6 +259,7 @@ void tr_runner_destroy(tr_runner *runner) {
     free(runner->sizes);
     free(runner->first);
     free(runner->edge_data);
+    free(runner->piece);
     free(runner->ticket);
     free(runner->op);
     free(runner);

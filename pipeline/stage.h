@@ -1,8 +1,8 @@
 /* A stage: what the schedule engine knows of a run of layers. It knows no layer.
  *
- * Per micro-batch a stage keeps blocks of memory by lifetime (F..I, F..W, I..W) and, per action,
- * scratch. Tensors between stages travel over edges. Costs and bytes of every stage are known on
- * every rank; the functions exist where the stage lives. */
+ * Per micro-batch a stage keeps blocks of memory by lifetime (F..I, F..W, I..W), cut into pieces,
+ * and, per action, scratch. Tensors between stages travel over edges. Costs and bytes of every
+ * stage are known on every rank; the functions exist where the stage lives. */
 #pragma once
 
 #include "layers/layer.h"
@@ -10,7 +10,8 @@
 typedef struct tr_stage tr_stage;
 
 /* An edge: one tensor from one stage's F to another's F; its gradient travels back from I to I. The
- * receiving stage reads it at `offset` of its block `life`: it is received straight into place. */
+ * receiving stage reads it at `offset` of the first piece of its block `life`: it is received
+ * straight into place. */
 typedef struct tr_edge {
     int from, to; /* stages */
     char name[32];
@@ -24,13 +25,26 @@ typedef struct tr_stage_cost {
     double f, i, w;              /* seconds, or any unit, of one micro-batch */
     size_t bytes[TR_LIFE_COUNT]; /* scratch: the largest action's; 0 where it is not known */
     size_t backward_iw;          /* I..W bytes while B runs: of one layer */
+    /* Pieces that the blocks are cut into, each placed by itself, as small ones fill the room that
+     * others leave; 0: each block is one piece. */
+    int pieces;
+    size_t (*piece)[TR_LIFE_SCRATCH]; /* [pieces]: their bytes, which `bytes` sums; the table's */
 } tr_stage_cost;
+
+static inline int tr_stage_pieces(const tr_stage_cost *cost) {
+    return cost->pieces ? cost->pieces : 1;
+}
+
+static inline size_t tr_stage_piece_bytes(const tr_stage_cost *cost, tr_lifetime life, int piece) {
+    return cost->pieces ? cost->piece[piece][life] : cost->bytes[life];
+}
 
 typedef struct tr_stage_table {
     int stages;
     tr_stage_cost *cost; /* [stages] */
     int edges;
-    tr_edge *edge; /* [edges] */
+    tr_edge *edge;                    /* [edges] */
+    size_t (*piece)[TR_LIFE_SCRATCH]; /* of all stages, to be freed; NULL: blocks are not cut */
 } tr_stage_table;
 
 /* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage are
@@ -38,10 +52,14 @@ typedef struct tr_stage_table {
 typedef struct tr_stage_io {
     tr_stream *stream;
     int micro_batch;
-    char *block[TR_LIFE_COUNT]; /* aligned to TR_ALIGN; inputs lie in them at their edge's offset */
-    void *const *out;           /* F: where outgoing edge tensors are written */
-    void *const *dout;          /* I, B: gradients of outgoing edges, received */
-    void *const *din;           /* I, B: where gradients of incoming edges are written */
+    /* Where each piece of F..I, F..W and I..W lies, aligned to TR_ALIGN; inputs are at their edge's
+     * offset in the first. In B all pieces of I..W are one place of backward_iw bytes. NULL: not
+     * alive. */
+    char *const *block[TR_LIFE_SCRATCH];
+    char *scratch;
+    void *const *out;  /* F: where outgoing edge tensors are written */
+    void *const *dout; /* I, B: gradients of outgoing edges, received */
+    void *const *din;  /* I, B: where gradients of incoming edges are written */
 } tr_stage_io;
 
 typedef struct tr_stage_ops {

@@ -26,6 +26,7 @@ static inline int test_between(test_random *r, int low, int high) {
 static inline void test_table_free(tr_stage_table *t) {
     free(t->cost);
     free(t->edge);
+    free(t->piece);
 }
 
 static inline tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life, size_t offset) {
@@ -48,6 +49,24 @@ static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
                 {[TR_LIFE_FI] = fi, [TR_LIFE_FW] = fw, [TR_LIFE_IW] = iw, [TR_LIFE_SCRATCH] = 1000},
             .backward_iw = iw / 2};
     for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, e + 1, 256, TR_LIFE_FW, 0);
+}
+
+/* Cuts the blocks of every second stage into two or three pieces more, some of no bytes. */
+static inline void test_table_cut(test_random *r, tr_stage_table *t) {
+    enum { MOST = 4 };
+    if (tr_calloc((size_t)(MOST * t->stages), sizeof *t->piece, &t->piece) != TR_OK) abort();
+    for (int s = 0; s < t->stages; s += 2) {
+        tr_stage_cost *c = &t->cost[s];
+        c->pieces = test_between(r, 3, MOST);
+        c->piece = &t->piece[MOST * s];
+        for (int life = 0; life < TR_LIFE_SCRATCH; life++) {
+            c->piece[0][life] = c->bytes[life];
+            for (int k = 1; k < c->pieces; k++) {
+                c->piece[k][life] = 8 * (size_t)test_between(r, 0, 90);
+                c->bytes[life] += c->piece[k][life];
+            }
+        }
+    }
 }
 
 /* Random costs, block sizes and edges: the chain, and `extra` more edges from a stage to a later
@@ -80,6 +99,7 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
         c->bytes[TR_LIFE_SCRATCH] = 8 * (size_t)test_between(r, 1, 300);
         c->backward_iw = 8 * (size_t)test_between(r, 1, (int)(c->bytes[TR_LIFE_IW] / 8));
     }
+    test_table_cut(r, t);
 }
 
 typedef struct test_order {

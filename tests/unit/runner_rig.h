@@ -86,18 +86,31 @@ static size_t own_offset(const word_stage *s, tr_lifetime life) {
 }
 
 static void fill_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life, uint64_t value) {
+    const tr_stage_cost *cost = &s->t->cost[s->stage.index];
     size_t offset = own_offset(s, life);
-    fill(io->block[life] + offset, s->t->cost[s->stage.index].bytes[life] - offset, value);
+    for (int k = 0; k < tr_stage_pieces(cost); k++, offset = 0) {
+        size_t bytes = tr_stage_piece_bytes(cost, life, k) - offset;
+        if (bytes) fill(io->block[life][k] + offset, bytes, value + (uint64_t)k);
+    }
 }
 
 static uint64_t read_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life) {
+    const tr_stage_cost *cost = &s->t->cost[s->stage.index];
     size_t offset = own_offset(s, life);
-    return read_back(io->block[life] + offset, s->t->cost[s->stage.index].bytes[life] - offset);
+    uint64_t value = 0;
+    for (int k = 0; k < tr_stage_pieces(cost); k++, offset = 0) {
+        size_t bytes = tr_stage_piece_bytes(cost, life, k) - offset;
+        if (!bytes) continue;
+        uint64_t found = read_back(io->block[life][k] + offset, bytes) - (uint64_t)k;
+        if (k > 0 && found != value) return ~value; /* the pieces do not belong together */
+        value = found;
+    }
+    return value;
 }
 
 static void spoil_scratch(word_stage *s, const tr_stage_io *io) {
     size_t bytes = s->t->cost[s->stage.index].bytes[TR_LIFE_SCRATCH];
-    memset(io->block[TR_LIFE_SCRATCH], 0x55, bytes);
+    memset(io->scratch, 0x55, bytes);
 }
 
 /* Folds the inputs that still live: all, or only those F..W. */
@@ -105,7 +118,7 @@ static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t
     for (int e = 0; e < s->t->edges; e++) {
         const tr_edge *edge = &s->t->edge[e];
         if (edge->to != s->stage.index || (!all && edge->life != TR_LIFE_FW)) continue;
-        h = fold(h, read_back(io->block[edge->life] + edge->offset, edge->bytes));
+        h = fold(h, read_back(io->block[edge->life][0] + edge->offset, edge->bytes));
     }
     return h;
 }
@@ -158,8 +171,8 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
     size_t bytes = s->t->cost[stage->index].backward_iw;
-    fill(io->block[TR_LIFE_IW], bytes, value_iw(input_gradient(s, io)));
-    weight_gradient(s, io, read_back(io->block[TR_LIFE_IW], bytes));
+    fill(io->block[TR_LIFE_IW][0], bytes, value_iw(input_gradient(s, io)));
+    weight_gradient(s, io, read_back(io->block[TR_LIFE_IW][0], bytes));
     return TR_OK;
 }
 

@@ -198,7 +198,8 @@ static void test_every_schedule(void **state) {
     assert_true(alike.worst <= 1.05);
 }
 
-/* Programs of unequal stages that one arrangement at a time leaves 5 to 19% over the live peak. */
+/* Programs of unequal stages that one arrangement at a time, or blocks that are not cut into
+ * layers, leave 5 to 19% over the live peak. */
 static void test_unequal_stages(void **state) {
     (void)state;
     static const struct {
@@ -211,7 +212,9 @@ static void test_unequal_stages(void **state) {
         {"1f1b-v", 2, 2, 11, SIZES_GPT2},
         {"1f1b-v", 2, 2, 14, SIZES_APART},
         {"interleaved", 3, 2, 10, SIZES_LAYERS},
-        {"interleaved-zb", 3, 3, 13, SIZES_GPT2},
+        {"1f1b-v", 2, 2, 15, SIZES_GPT2},
+        {"interleaved-zb", 3, 3, 14, SIZES_GPT2},
+        {"zbv", 2, 2, 10, SIZES_GPT2},
         {"interleaved", 4, 2, 14, SIZES_APART},
         {"v-min", 2, 8, 16, SIZES_LAYERS},
         {"interleaved-zb", 3, 2, 16, SIZES_APART},

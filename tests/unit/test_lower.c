@@ -147,7 +147,8 @@ static void test_v_program(void **state) {
     assert_non_null(f1);
     assert_non_null(f2);
     assert_int_equal(f1->places, 1);
-    assert_int_equal(p->place[f1->first_place].offset, f2->block[TR_LIFE_FW]);
+    assert_int_equal(p->place[f1->first_place].offset,
+                     p->piece[f2->first_piece + TR_LIFE_FW * f2->pieces]);
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
     test_table_free(&t);
