@@ -235,9 +235,10 @@ int main(void) {
     const char *name = getenv("TRIREME_TEST_DEVICE");
     tr_device *device;
     const tr_device_options options = {.threads = 1, .deterministic = true};
-    if (tr_device_open(name ? name : "guarded", &options, &device) != TR_OK) {
-        printf("skipped: %s\n", tr_error_message());
-        return 77;
+    tr_status status = tr_device_open(name ? name : "guarded", &options, &device);
+    if (status != TR_OK) {
+        printf("%s: %s\n", status == TR_ERR_DEVICE ? "skipped" : "failed", tr_error_message());
+        return status == TR_ERR_DEVICE ? 77 : 1;
     }
     seed = tr_test_seed(31);
     const struct CMUnitTest tests[] = {
