@@ -76,6 +76,10 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
+/* After it: whether the memory of that rank's device is this rank's too (one GPU, or one machine's
+ * memory for devices that compute on the host), as its own is; the number of such ranks. */
+bool tr_world_shares(const tr_world *world, int rank);
+int tr_world_sharers(const tr_world *world);
 /* "NCCL 2.28.9". */
 void tr_world_nccl_text(char *text, size_t size);
 /* Device memory that NCCL's set-up has taken so far, measured. */

@@ -1,4 +1,5 @@
-/* The choice of the data plane, made here alone: what carries the messages of a device. */
+/* Who shares a device, and the choice of the data plane, made here alone: what carries the messages
+ * of a device. */
 #include "comm/nccl_impl.h"
 
 #include "base/memory.h"
@@ -6,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the ranks must know of each other. */
 typedef struct place {
-    char machine[48]; /* one kernel: containers of a machine are one machine */
+    char machine[64]; /* one kernel: containers of a machine are one machine */
     char device[48];
     bool host_id; /* NCCL is told to take each rank for a machine of its own */
     int nccl;     /* its version; 0: none */
@@ -23,21 +25,26 @@ typedef struct choice {
     size_t size;
 } choice;
 
+/* Into a zeroed text; where the kernel has no name, the host's. */
 static void read_machine(char *text, size_t size) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    text[0] = '\0';
     if (file) {
         if (!fgets(text, (int)size, file)) text[0] = '\0';
         (void)fclose(file);
     }
     text[strcspn(text, "\n")] = '\0';
+    if (!text[0]) (void)gethostname(text, size - 1);
+}
+
+static bool same_place(const place *a, const place *b) {
+    return !strcmp(a->machine, b->machine) && !strcmp(a->device, b->device);
 }
 
 /* A rank that shares its device with one before it: that one's number; -1: none does. */
 static int find_shared(const place *all, int n, int *second) {
     for (int b = 1; b < n; b++)
         for (int a = 0; a < b; a++)
-            if (!strcmp(all[a].machine, all[b].machine) && !strcmp(all[a].device, all[b].device)) {
+            if (same_place(&all[a], &all[b])) {
                 *second = b;
                 return a;
             }
@@ -101,20 +108,38 @@ tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, c
                        size_t size) {
     place mine = {.host_id = getenv("NCCL_HOSTID") != NULL, .nccl = tr_nccl_version()};
     choice c = {.device = device, .want = want, .note = note, .size = size};
-    place *all;
+    size_t ranks = (size_t)world->size;
+    place *all = NULL;
+    bool *shares = NULL;
     if (size > 0) note[0] = '\0';
     read_machine(mine.machine, sizeof mine.machine);
     tr_status status = tr_device_identity(device, mine.device, sizeof mine.device);
-    TR_TRY(tr_world_agree(world, status));
-    TR_TRY(tr_world_agree(world, tr_calloc((size_t)world->size, sizeof *all, &all)));
-    status = tr_world_gather_all(world, &mine, all, sizeof mine);
-    if (status == TR_OK) status = choose(all, world->size, &c);
-    free(all);
-    TR_TRY(status);
+    if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
+    if (status == TR_OK) status = tr_calloc(ranks, sizeof *shares, &shares);
+    TR_TRY_OUT(tr_world_agree(world, status));
+    TR_TRY_OUT(tr_world_gather_all(world, &mine, all, sizeof mine));
+    for (size_t r = 0; r < ranks; r++) shares[r] = same_place(&mine, &all[r]);
+    free(world->shares);
+    world->shares = shares;
+    shares = NULL;
+    TR_TRY_OUT(choose(all, world->size, &c));
     /* Connections of collectives are made with the communicator, not in a step. */
     if (c.nccl) (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     world->nccl_device = c.nccl ? device : NULL;
-    return TR_OK;
+out:
+    free(shares);
+    free(all);
+    return status;
+}
+
+bool tr_world_shares(const tr_world *world, int rank) {
+    return world->shares ? world->shares[rank] : rank == world->rank;
+}
+
+int tr_world_sharers(const tr_world *world) {
+    int count = 0;
+    for (int r = 0; r < world->size; r++) count += tr_world_shares(world, r);
+    return count;
 }
 
 /* Versions from 2.9 on are major * 10000 + minor * 100 + patch. */

@@ -27,6 +27,7 @@ static void world_free(tr_world *world, bool failed) {
     world->transport->ops->close(world->transport, failed);
     pthread_cond_destroy(&world->wake);
     pthread_mutex_destroy(&world->lock);
+    free(world->shares);
     free(world);
 }
 

@@ -51,6 +51,7 @@ struct tr_world {
     tr_host_group *control; /* all ranks */
     /* The caller's alone: */
     const tr_device *nccl_device; /* whose groups and channels NCCL carries, or NULL */
+    bool *shares;                 /* [size]: whose device memory is this rank's too, or NULL */
     struct tr_nccl_comm *nccl;    /* open communicators; the list changes under the lock */
     size_t nccl_bytes;            /* of device memory that their set-up took */
 };

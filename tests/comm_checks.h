@@ -426,6 +426,7 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
     CHECK(checks_open(world, device, seed, &k));
     CHECK_OK(tr_world_use(world, k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, note, sizeof note));
     CHECK(!note[0] && tr_world_uses_nccl(world) == (nccl && tr_world_size(world) > 1));
+    CHECK(tr_world_sharers(world) == tr_world_size(world)); /* one machine's memory */
     bool good = check_control(&k) && check_groups(&k) && check_channels(&k, false, false) &&
                 check_channels(&k, true, false) &&
                 (!tr_device_on_host(k.device) || check_channels(&k, true, true)) &&

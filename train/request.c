@@ -1,12 +1,9 @@
 #include "train/request.h"
 
-#include "base/memory.h"
 #include "pipeline/open.h"
 #include "train/order.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 tr_model_config tr_request_model(const tr_config *c) {
     tr_model_config model = {.layers = c->model.layers,
@@ -36,32 +33,6 @@ tr_status tr_request_schedule(const tr_config *c, tr_schedule **out, tr_schedule
 
 bool tr_request_is_auto(const tr_config *c) {
     return strcmp(c->parallel.schedule, "auto") == 0;
-}
-
-/* Where a rank's device memory is. */
-typedef struct place {
-    char host[64], device[64];
-} place;
-
-tr_status tr_request_sharers(tr_world *world, tr_device *device, bool *shares, int *count) {
-    int size = tr_world_size(world);
-    place mine = {0}, *all = NULL;
-    (void)gethostname(mine.host, sizeof mine.host - 1);
-    tr_status status = tr_device_identity(device, mine.device, sizeof mine.device);
-    if (status == TR_OK) status = tr_calloc((size_t)size, sizeof *all, &all);
-    status = tr_world_agree(world, status);
-    if (status != TR_OK) {
-        free(all);
-        return status;
-    }
-    status = tr_world_gather_all(world, &mine, all, sizeof mine);
-    *count = 0;
-    for (int r = 0; r < size && status == TR_OK; r++) {
-        shares[r] = memcmp(&mine, &all[r], sizeof mine) == 0;
-        *count += shares[r];
-    }
-    free(all);
-    return status;
 }
 
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out) {

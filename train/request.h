@@ -1,7 +1,6 @@
 /* What a config asks of the engine, in the engine's terms. */
 #pragma once
 
-#include "comm/comm.h"
 #include "layers/model.h"
 #include "pipeline/check.h"
 #include "train/config.h"
@@ -13,9 +12,6 @@ bool tr_request_is_auto(const tr_config *config);
  * tr_schedule_open and tr_schedule_check have them. Release with tr_schedule_destroy. */
 tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
                               tr_schedule_report *report);
-/* Collective. Which ranks' device memory is this rank's too (the host's, or one GPU's), itself
- * included: shares[ranks], and their number. */
-tr_status tr_request_sharers(tr_world *world, tr_device *device, bool *shares, int *count);
 /* Bytes that a rank may plan: device.memory, or an equal part of what is free on the device, which
  * `sharers` ranks share. */
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out);

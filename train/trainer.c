@@ -39,11 +39,9 @@ typedef struct trainer {
     tr_progress progress;
     size_t planned_bytes;
     char transport[192]; /* a line for people; "": the usual one */
-    bool *shares;        /* [ranks]: those whose device memory is this rank's, itself included */
-    int sharers;
-    double val_loss;    /* the last one */
-    tr_record *trace;   /* NULL: none, or written */
-    int64_t trace_from; /* the first step recorded */
+    double val_loss;     /* the last one */
+    tr_record *trace;    /* NULL: none, or written */
+    int64_t trace_from;  /* the first step recorded */
     /* Rank 0, for the report; each may be NULL: */
     tr_report_memory *memory;        /* [ranks] */
     tr_timeline *planned, *measured; /* measured: when a trace was recorded */
@@ -174,10 +172,7 @@ static tr_status make_engine(trainer *t) {
                            .fetch_context = t->data,
                            .observe = observe,
                            .observe_context = t};
-    size_t ranks = (size_t)tr_world_size(t->world);
-    TR_TRY(tr_world_agree(t->world, tr_calloc(ranks, sizeof *t->shares, &t->shares)));
-    TR_TRY(tr_request_sharers(t->world, t->device, t->shares, &t->sharers));
-    TR_TRY(tr_request_memory(c, t->device, t->sharers, &desc.memory));
+    TR_TRY(tr_request_memory(c, t->device, tr_world_sharers(t->world), &desc.memory));
     TR_TRY(tr_engine_create(&desc, &t->engine));
     return tr_snapshot_tensors(tr_engine_store(t->engine), &t->mesh, &t->tensors,
                                &t->tensors_count);
@@ -312,12 +307,13 @@ static void print_device(const trainer *t) {
         tr_device_memory(t->device, &available, &total) != TR_OK)
         return;
     for (int r = 0; r < tr_world_size(t->world); r++)
-        if (t->shares[r]) planned += t->memory[r].allocated;
+        if (tr_world_shares(t->world, r)) planned += t->memory[r].allocated;
     double used = (double)(total - available);
+    int sharers = tr_world_sharers(t->world);
     fprintf(t->options->out,
             "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them beside the plan "
             "(context, libraries, others)\n",
-            t->device->name, where, t->sharers, t->sharers == 1 ? "" : "s", used / mib,
+            t->device->name, where, sharers, sharers == 1 ? "" : "s", used / mib,
             (double)total / mib, (used - (double)planned) / mib);
     fflush(t->options->out);
 }
@@ -530,7 +526,6 @@ static void close_all(trainer *t) {
     tr_timeline_destroy(t->planned);
     tr_timeline_destroy(t->measured);
     free(t->memory);
-    free(t->shares);
     free(t->tensors);
     free(t->state);
     tr_engine_destroy(t->engine);

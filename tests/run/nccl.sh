@@ -54,6 +54,7 @@ train 0 2 shared device.name=guarded:0 parallel.pp=2
 same_bits shared one-fp32
 grep -q '^transport *ranks 0 and 1 share a GPU (guarded:0), which NCCL refuses: .*staged' shared.out ||
     fail "no line tells of the shared GPU: $(<shared.out)"
+grep -q '^device *guarded:0 guarded:0, 2 ranks: ' shared.out || fail "the ranks of the GPU: $(<shared.out)"
 train 78 2 forced device.name=guarded:0 parallel.pp=2 parallel.transport=nccl
 says forced "ranks 0 and 1 are on one GPU \(guarded:0\), and NCCL wants one for each"
 train 78 2 host parallel.pp=2 parallel.transport=nccl
@@ -67,6 +68,7 @@ OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_ov
     log.dir="$scratch/own" parallel.pp=2 >own.out 2>own.err || fail "own: code $? $(<own.err)"
 same_bits own one-fp32
 grep -q '^transport *NCCL ' own.out || fail "ranks with a GPU each do not use NCCL: $(<own.out)"
+grep -q '^device *guarded:0 guarded:0, 1 rank: ' own.out || fail "the ranks of each GPU: $(<own.out)"
 
 # --- failures -----------------------------------------------------------------------------------------
 
