@@ -3,8 +3,7 @@
  * every matmul of the table and for random ones. */
 #include "base/memory.h"
 #include "device/cuda/blas_layout.h"
-#include "support/op_cases.h"
-#include "support/seed.h"
+#include "support/op_check.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,10 +16,6 @@
 
 static uint64_t seed;
 static tr_device *ref;
-
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
 
 /* Element of op(x) as a column-major library reads it. */
 static double element(const tr_op_data *data, const tr_blas_matrix *x, int64_t row,
@@ -93,18 +88,14 @@ static void column_major_product(tr_op_data *data) {
 
 static void check_case(const tr_op_case *c) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        char text[256], message[256];
-        tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
-        tr_op_data want, got;
-        tr_op_case_describe(c, storage, text, sizeof text);
-        must(tr_op_data_make(c, storage, seed, &want));
-        must(tr_op_data_clone(&want, &got));
-        must(tr_op_data_run(&want, ref, NULL));
+        tr_op_check check;
+        tr_op_data got;
+        tr_op_check_open(c, bf16 ? TR_BF16 : TR_F32, seed, ref, &check);
+        must(tr_op_data_clone(&check.start, &got));
         column_major_product(&got);
-        if (!tr_op_data_compare(&got, &want, message, sizeof message))
-            fail_msg("%s: %s (seed %llu)", text, message, (unsigned long long)seed);
-        tr_op_data_free(&want);
+        tr_op_check_near(&check, &got, "the library's layout");
         tr_op_data_free(&got);
+        tr_op_check_close(&check);
     }
 }
 
@@ -121,8 +112,7 @@ static void test_table(void **state) {
 
 static uint64_t random_state;
 static int64_t up_to(int64_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)(random_state >> 33) % n + 1;
+    return tr_up_to(&random_state, n);
 }
 
 static void test_random(void **state) {
@@ -130,14 +120,7 @@ static void test_random(void **state) {
     random_state = seed;
     for (int i = 0; i < 100; i++) {
         tr_op_desc m = {.kind = TR_OP_MATMUL};
-        m.matmul = (tr_matmul_desc){.m = up_to(20), .n = up_to(20), .k = up_to(20)};
-        m.matmul.trans_a = up_to(2) == 1;
-        m.matmul.trans_b = up_to(2) == 1;
-        m.matmul.accumulate = up_to(2) == 1;
-        m.matmul.bias = !m.matmul.accumulate && up_to(2) == 1;
-        if (up_to(2) == 1) m.matmul.lda = (m.matmul.trans_a ? m.matmul.m : m.matmul.k) + up_to(9);
-        if (up_to(2) == 1) m.matmul.ldb = (m.matmul.trans_b ? m.matmul.k : m.matmul.n) + up_to(9);
-        if (up_to(2) == 1) m.matmul.ldc = m.matmul.n + up_to(9);
+        m.matmul = tr_random_matmul(&random_state, 20, 20, 20);
         tr_matmul_desc e = m.matmul; /* with an epilogue that its other fields allow */
         e.epilogue = (tr_epilogue)up_to(3);
         if (e.epilogue != TR_EPILOGUE_BIAS_GRAD) e.accumulate = false, e.ldc = 0;
@@ -171,7 +154,7 @@ static void test_types(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &ref);
+    return tr_op_open_ref(&ref);
 }
 
 static int teardown(void **state) {

@@ -1,7 +1,7 @@
 /* cuDNN delivers an engine for the attention of every model that Trireme trains: for a GPU that is
  * described (tests/data/h200.json), plans are finished, kernels compiled, and nothing is run. And
  * what the graphs say, carried out on the host, is what ref computes. */
-#include "support/seed.h"
+#include "support/op_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,10 +109,6 @@ static void test_no_engine(void **state) {
 
 /* --- what the graphs compute ------------------------------------------------------------------ */
 
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
-
 /* Part 0, 1, 2 of packed tensors. */
 static void *part_of(const tr_attention_desc *d, void *packed, int64_t part) {
     return (char *)packed + part * d->heads * d->head_dim * 2;
@@ -148,16 +144,14 @@ static void test_packed_values(void **state) {
         const tr_op_case c = {{.kind = which ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
                                .attention = {2, 19, 3, 16, 0}},
                               0};
-        char message[256];
-        tr_op_data want, got;
-        must(tr_op_data_make(&c, TR_BF16, seed, &want));
-        must(tr_op_data_clone(&want, &got));
-        must(tr_op_data_run(&want, ref, NULL));
+        tr_op_check check;
+        tr_op_data got;
+        tr_op_check_open(&c, TR_BF16, seed, ref, &check);
+        must(tr_op_data_clone(&check.start, &got));
         run_packed(&got, which == 2);
-        if (!tr_op_data_compare(&got, &want, message, sizeof message))
-            fail_msg("graph %d: %s (seed %llu)", which, message, (unsigned long long)seed);
-        tr_op_data_free(&want);
+        tr_op_check_near(&check, &got, which == 2 ? "the deterministic graph" : "the graph");
         tr_op_data_free(&got);
+        tr_op_check_close(&check);
     }
 }
 
@@ -168,7 +162,7 @@ static int read_description(void **state) {
     size_t bytes = fread(h200, 1, sizeof h200 - 1, file);
     (void)fclose(file);
     if (bytes == 0) return -1;
-    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &ref);
+    return tr_op_open_ref(&ref);
 }
 
 static int close_ref(void **state) {

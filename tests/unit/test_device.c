@@ -7,6 +7,7 @@
 #include "base/philox.h"
 #include "device/device.h"
 #include "device/op.h"
+#include "support/must.h"
 #include "support/seed.h"
 
 #include <setjmp.h>
@@ -22,10 +23,6 @@
 enum { COUNT = 1 << 20 };
 
 static uint64_t seed;
-
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
 
 static uint32_t *staging(tr_device *device, size_t count) {
     uint32_t *memory;

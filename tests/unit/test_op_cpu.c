@@ -4,8 +4,7 @@
 #include "base/philox.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
-#include "support/op_cases.h"
-#include "support/seed.h"
+#include "support/op_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,50 +19,19 @@
 static uint64_t seed;
 static tr_device *ref, *cpu, *cpu1, *cpu3; /* on 2, 1 and 3 threads */
 
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
-
-/* Outputs have the same bits, or the test fails. */
-static void assert_same(const tr_op_data *a, const tr_op_data *b, const char *text) {
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        const tr_op_tensor *t = &a->tensor[i];
-        if (a->memory[i] &&
-            memcmp(a->memory[i], b->memory[i], (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
-            fail_msg("%s: tensor %d has other bits in another run", text, i);
-    }
-}
-
-static void run_again(const tr_op_data *start, tr_device *device, const tr_op_data *want,
-                      const char *text) {
-    tr_op_data data;
-    must(tr_op_data_clone(start, &data));
-    must(tr_op_data_run(&data, device, NULL));
-    assert_same(want, &data, text);
-    tr_op_data_free(&data);
-}
-
 static void check_case(const tr_op_case *c) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        char text[256], message[256];
-        tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
-        tr_op_data start, want, got;
-        tr_op_case_describe(c, storage, text, sizeof text);
-        must(tr_op_data_make(c, storage, seed, &start));
-        must(tr_op_data_clone(&start, &want));
-        must(tr_op_data_clone(&start, &got));
-        must(tr_op_data_run(&want, ref, NULL));
-        must(tr_op_data_run(&got, cpu, NULL));
-        if (!tr_op_data_compare(&got, &want, message, sizeof message))
-            fail_msg("%s: %s (seed %llu)", text, message, (unsigned long long)seed);
-        run_again(&start, cpu, &got, text);
+        tr_op_check check;
+        tr_op_data got;
+        tr_op_check_open(c, bf16 ? TR_BF16 : TR_F32, seed, ref, &check);
+        tr_op_check_run(&check, cpu, &got);
+        tr_op_check_same(&check, cpu, &got);
         if (c->desc.kind != TR_OP_MATMUL) {
-            run_again(&start, cpu1, &got, text);
-            run_again(&start, cpu3, &got, text);
+            tr_op_check_same(&check, cpu1, &got);
+            tr_op_check_same(&check, cpu3, &got);
         }
-        tr_op_data_free(&start);
-        tr_op_data_free(&want);
         tr_op_data_free(&got);
+        tr_op_check_close(&check);
     }
 }
 
@@ -80,8 +48,7 @@ static void test_large(void **state) {
 
 static uint64_t random_state;
 static int64_t up_to(int64_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)(random_state >> 33) % n + 1;
+    return tr_up_to(&random_state, n);
 }
 
 /* All other operators, each in shapes of its own. */
@@ -130,14 +97,7 @@ static void test_random(void **state) {
     random_state = seed;
     for (int i = 0; i < 60; i++) {
         tr_op_desc m = {.kind = TR_OP_MATMUL};
-        m.matmul = (tr_matmul_desc){.m = up_to(90), .n = up_to(140), .k = up_to(170)};
-        m.matmul.trans_a = up_to(2) == 1;
-        m.matmul.trans_b = up_to(2) == 1;
-        m.matmul.accumulate = up_to(2) == 1;
-        m.matmul.bias = !m.matmul.accumulate && up_to(2) == 1;
-        if (up_to(2) == 1) m.matmul.lda = (m.matmul.trans_a ? m.matmul.m : m.matmul.k) + up_to(9);
-        if (up_to(2) == 1) m.matmul.ldb = (m.matmul.trans_b ? m.matmul.k : m.matmul.n) + up_to(9);
-        if (up_to(2) == 1) m.matmul.ldc = m.matmul.n + up_to(9);
+        m.matmul = tr_random_matmul(&random_state, 90, 140, 170);
         check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
     }
     for (int i = 0; i < 8; i++) {

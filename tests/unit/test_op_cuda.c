@@ -4,8 +4,7 @@
  *
  * The same source tests the emulated device (support/cuda/), whose cuda:1 runs threads in the
  * opposite order and must give the same bits, and whose cuda:2 has no aligned memory. */
-#include "support/op_cases.h"
-#include "support/seed.h"
+#include "support/op_check.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,38 +20,6 @@ static uint64_t seed;
 static bool own_kernels;
 static tr_device *ref, *cuda, *backwards, *unaligned; /* the last two emulated, or NULL */
 
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
-
-static void assert_same(const tr_op_data *a, const tr_op_data *b, const char *text) {
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        const tr_op_tensor *t = &a->tensor[i];
-        if (a->memory[i] &&
-            memcmp(a->memory[i], b->memory[i], (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
-            fail_msg("%s: tensor %d has other bits in another run", text, i);
-    }
-}
-
-/* Runs `start` on a device, which must come within the tolerances of `want`. */
-static void run_close(const tr_op_data *start, tr_device *device, const tr_op_data *want,
-                      const char *text, tr_op_data *out) {
-    char message[256];
-    must(tr_op_data_clone(start, out));
-    must(tr_op_data_run(out, device, NULL));
-    if (!tr_op_data_compare(out, want, message, sizeof message))
-        fail_msg("%s on %s: %s (seed %llu)", text, device->name, message, (unsigned long long)seed);
-}
-
-static void run_again(const tr_op_data *start, tr_device *device, const tr_op_data *want,
-                      const char *text) {
-    tr_op_data data;
-    must(tr_op_data_clone(start, &data));
-    must(tr_op_data_run(&data, device, NULL));
-    assert_same(want, &data, text);
-    tr_op_data_free(&data);
-}
-
 /* Products and BF16 attention are the libraries'. */
 static bool leave_out(const tr_op_case *c, tr_dtype storage) {
     if (!own_kernels) return false;
@@ -65,21 +32,17 @@ static void check_case(const tr_op_case *c) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
         tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
         if (leave_out(c, storage)) continue;
-        char text[256];
-        tr_op_data start, want, got, other;
-        tr_op_case_describe(c, storage, text, sizeof text);
-        must(tr_op_data_make(c, storage, seed, &start));
-        must(tr_op_data_clone(&start, &want));
-        must(tr_op_data_run(&want, ref, NULL));
-        run_close(&start, cuda, &want, text, &got);
-        run_again(&start, backwards ? backwards : cuda, &got, text);
+        tr_op_check check;
+        tr_op_data got, other;
+        tr_op_check_open(c, storage, seed, ref, &check);
+        tr_op_check_run(&check, cuda, &got);
+        tr_op_check_same(&check, backwards ? backwards : cuda, &got);
         if (unaligned) {
-            run_close(&start, unaligned, &want, text, &other);
+            tr_op_check_run(&check, unaligned, &other);
             tr_op_data_free(&other);
         }
-        tr_op_data_free(&start);
-        tr_op_data_free(&want);
         tr_op_data_free(&got);
+        tr_op_check_close(&check);
     }
 }
 
@@ -119,8 +82,7 @@ static void test_ways(void **state) {
 
 static uint64_t random_state;
 static int64_t up_to(int64_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)(random_state >> 33) % n + 1;
+    return tr_up_to(&random_state, n);
 }
 
 static void check_kinds(tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
@@ -209,7 +171,7 @@ static int open_devices(void) {
         printf("skipped: %s\n", tr_error_message());
         return 77;
     }
-    if (status == TR_OK) status = tr_device_open("ref", &options, &ref);
+    if (status == TR_OK) status = tr_op_open_ref(&ref);
 #ifdef TRIREME_EMULATED
     if (status == TR_OK) status = tr_device_open("cuda:1", &options, &backwards);
     if (status == TR_OK) status = tr_device_open("cuda:2", &options, &unaligned);

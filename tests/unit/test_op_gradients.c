@@ -5,8 +5,7 @@
  * eps sqrt(n) max|Y DY| and the difference to 1/h of that; h^4 makes the truncation less. */
 #include "base/memory.h"
 #include "base/philox.h"
-#include "support/op_cases.h"
-#include "support/seed.h"
+#include "support/op_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -127,10 +126,6 @@ static const gradient gradients[] = {
      .backward = {.kind = TR_OP_DROPOUT_DGRAD, DROPOUT},
      .from = {DY, GRADIENT}},
 };
-
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
 
 /* A prepared operator of ref with its scratch, run on host memory. */
 typedef struct runner {
@@ -287,7 +282,7 @@ static void test_xent_gradient(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
+    return tr_op_open_ref(&device);
 }
 
 static int teardown(void **state) {

@@ -1,8 +1,7 @@
 /* The reference operators against known values and against their own definitions. */
 #include "base/philox.h"
 #include "device/elementwise.h"
-#include "support/op_cases.h"
-#include "support/seed.h"
+#include "support/op_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,10 +14,6 @@
 
 static uint64_t seed;
 static tr_device *device;
-
-static void must(tr_status status) {
-    if (status != TR_OK) fail_msg("%s (%s)", tr_error_message(), tr_error_trace());
-}
 
 /* Runs a description on host memory; ref works in place there. */
 static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, void *const *t,
@@ -488,7 +483,7 @@ static void test_embed(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    return tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
+    return tr_op_open_ref(&device);
 }
 
 static int teardown(void **state) {

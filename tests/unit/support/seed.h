@@ -13,3 +13,9 @@ static inline uint64_t tr_test_seed(uint64_t usual) {
     printf("TRIREME_SEED=%llu\n", (unsigned long long)seed);
     return seed;
 }
+
+/* A number in [1, n]; moves *random on. */
+static inline int64_t tr_up_to(uint64_t *random, int64_t n) {
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(*random >> 33) % n + 1;
+}

@@ -1,0 +1,62 @@
+#include "support/op_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+tr_status tr_op_open_ref(tr_device **out) {
+    return tr_device_open("ref", &(tr_device_options){.threads = 1}, out);
+}
+
+void tr_op_check_open(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_device *ref,
+                      tr_op_check *out) {
+    out->seed = seed;
+    tr_op_case_describe(c, storage, out->text, sizeof out->text);
+    must(tr_op_data_make(c, storage, seed, &out->start));
+    must(tr_op_data_clone(&out->start, &out->want));
+    must(tr_op_data_run(&out->want, ref, NULL));
+}
+
+void tr_op_check_close(tr_op_check *check) {
+    tr_op_data_free(&check->start);
+    tr_op_data_free(&check->want);
+}
+
+void tr_op_check_near(const tr_op_check *check, const tr_op_data *got, const char *where) {
+    char message[256];
+    if (!tr_op_data_compare(got, &check->want, message, sizeof message))
+        fail_msg("%s on %s: %s (seed %llu)", check->text, where, message,
+                 (unsigned long long)check->seed);
+}
+
+void tr_op_check_run(const tr_op_check *check, tr_device *device, tr_op_data *got) {
+    must(tr_op_data_clone(&check->start, got));
+    must(tr_op_data_run(got, device, NULL));
+    tr_op_check_near(check, got, device->name);
+}
+
+void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_data *other) {
+    tr_op_data data;
+    must(tr_op_data_clone(&check->start, &data));
+    must(tr_op_data_run(&data, device, NULL));
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        const tr_op_tensor *t = &data.tensor[i];
+        if (data.memory[i] && memcmp(data.memory[i], other->memory[i],
+                                     (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
+            fail_msg("%s on %s: tensor %d has other bits in another run", check->text, device->name,
+                     i);
+    }
+    tr_op_data_free(&data);
+}
+
+tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t k) {
+    tr_matmul_desc d = {
+        .m = tr_up_to(random, m), .n = tr_up_to(random, n), .k = tr_up_to(random, k)};
+    d.trans_a = tr_up_to(random, 2) == 1;
+    d.trans_b = tr_up_to(random, 2) == 1;
+    d.accumulate = tr_up_to(random, 2) == 1;
+    d.bias = !d.accumulate && tr_up_to(random, 2) == 1;
+    if (tr_up_to(random, 2) == 1) d.lda = (d.trans_a ? d.m : d.k) + tr_up_to(random, 9);
+    if (tr_up_to(random, 2) == 1) d.ldb = (d.trans_b ? d.k : d.n) + tr_up_to(random, 9);
+    if (tr_up_to(random, 2) == 1) d.ldc = d.n + tr_up_to(random, 9);
+    return d;
+}

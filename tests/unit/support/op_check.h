@@ -1,0 +1,31 @@
+/* What the tests of operators share: a case on ref and on other devices, judged; random shapes.
+ * Failures are cmocka's. */
+#pragma once
+
+#include "support/must.h"
+#include "support/op_cases.h"
+#include "support/seed.h"
+
+/* ref on one thread. Release with tr_device_close. */
+tr_status tr_op_open_ref(tr_device **out);
+
+/* A case in one storage type: its data, and what ref makes of them. */
+typedef struct tr_op_check {
+    char text[256]; /* the case, for messages */
+    uint64_t seed;
+    tr_op_data start, want;
+} tr_op_check;
+
+void tr_op_check_open(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_device *ref,
+                      tr_op_check *out);
+void tr_op_check_close(tr_op_check *check);
+/* Fails unless a run on `where` came within the tolerances of ref. */
+void tr_op_check_near(const tr_op_check *check, const tr_op_data *got, const char *where);
+/* Runs the case on a device, which must come within the tolerances of ref. Release `got` with
+ * tr_op_data_free. */
+void tr_op_check_run(const tr_op_check *check, tr_device *device, tr_op_data *got);
+/* The same with nothing kept, which must give the bits of another run. */
+void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_data *other);
+
+/* A product up to these sizes, of any layout, with neither types nor an epilogue. */
+tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t k);
