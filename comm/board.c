@@ -17,6 +17,8 @@
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below: ranks and launcher must be of one build. */
 static const uint64_t board_magic = 0x7472626f61726431u;
+/* Ranks beat four times a second. */
+static const int64_t silence_ns = 1000000000;
 
 typedef struct board_wait {
     _Atomic int64_t since_ns; /* 0: no wait */
@@ -375,16 +377,26 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
     return buf;
 }
 
+/* A rank that was stopped in a wait does not wait: the others wait for it. */
+static bool is_silent(const tr_rank_view *v) {
+    return v->state == TR_RANK_ALIVE && tr_board_now_ns() - v->beat_ns > silence_ns;
+}
+
 int tr_board_longest_working(const tr_board *board, int except) {
     int found = -1;
+    bool silent = false;
     int64_t oldest = INT64_MAX;
     for (int r = 0; r < board->ranks; r++) {
         if (r == except) continue;
         tr_rank_view v;
         tr_board_read(board, r, &v);
-        if (v.state != TR_RANK_ALIVE || v.waiting || v.action_ns >= oldest) continue;
+        bool now_silent = is_silent(&v);
+        if (v.state != TR_RANK_ALIVE || (v.waiting && !now_silent)) continue;
+        int64_t since = now_silent ? v.beat_ns : v.action_ns;
+        if (silent != now_silent ? silent : since >= oldest) continue;
         found = r;
-        oldest = v.action_ns;
+        silent = now_silent;
+        oldest = since;
     }
     return found;
 }
@@ -394,7 +406,7 @@ int tr_board_late_rank(const tr_board *board, int rank) {
     for (int hops = 0; hops < board->ranks; hops++) {
         tr_rank_view v;
         tr_board_read(board, at, &v);
-        if (!v.waiting || v.state != TR_RANK_ALIVE) return at;
+        if (!v.waiting || v.state != TR_RANK_ALIVE || is_silent(&v)) return at;
         if (v.wait_peer < 0) {
             int working = tr_board_longest_working(board, -1);
             return working >= 0 ? working : at;

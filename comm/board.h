@@ -109,8 +109,10 @@ void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
  * action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size);
 /* The rank that `rank` in the end waits for: follows the waits from rank to rank up to one that
- * works (or to a circle). A wait for a group leads to the member of the board that does not wait
- * and is longest in its action. Returns `rank` itself when it waits for nobody. */
+ * works (or to a circle), or that has not beaten for a second: such a rank comes no further, even
+ * where it was stopped in a wait of its own. A wait for a group leads to tr_board_longest_working.
+ * Returns `rank` itself when it waits for nobody. */
 int tr_board_late_rank(const tr_board *board, int rank);
-/* The living rank but `except` that does not wait and is longest in its action, or -1. */
+/* The living rank but `except` that has not beaten for a second and longest; where all beat, the
+ * one that does not wait and is longest in its action; or -1. */
 int tr_board_longest_working(const tr_board *board, int except);

@@ -108,3 +108,12 @@ descendants() {
     echo "$1"
     for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do descendants "$child"; done
 }
+
+# rank_process RANK: the process of that rank of $job.
+rank_process() {
+    local p
+    for p in $(descendants "$job"); do
+        if [[ $(readlink "/proc/$p/exe") == "$trireme" ]] &&
+            grep -qzx "OMPI_COMM_WORLD_RANK=$1" "/proc/$p/environ"; then echo "$p"; fi
+    done
+}

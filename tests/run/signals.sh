@@ -31,15 +31,6 @@ ends() {
 }
 not_running() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
 
-# rank_process RANK: the process of that rank of $job.
-rank_process() {
-    local p
-    for p in $(descendants "$job"); do
-        if [[ $(readlink "/proc/$p/exe") == "$trireme" ]] &&
-            tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$p"; fi
-    done
-}
-
 for ranks in 1 4; do
     layout=()
     [[ $ranks == 1 ]] || layout=("${grid[@]}")

@@ -127,6 +127,27 @@ static void waits_lead_to_the_late_rank(void **state) {
     for (int r = 0; r < 4; r++) tr_board_close(b[r]);
 }
 
+/* Stopped in a wait of its own, it is the one that the others wait for. */
+static void a_silent_rank_is_the_late_one(void **state) {
+    const fixture *f = *state;
+    tr_board *b[4];
+    for (int r = 0; r < 4; r++) b[r] = join_board(f, 4, r);
+    tr_board_set_wait(b[0], true, "receive", 2);
+    for (int r = 1; r < 4; r++) tr_board_set_wait(b[r], true, "all-reduce", -1);
+    assert_int_equal(tr_board_longest_working(f->observer, 0), -1);
+    for (int turns = 0; turns < 500 && tr_board_longest_working(f->observer, 0) < 0; turns++) {
+        pause_ms(10);
+        for (int r = 0; r < 4; r++)
+            if (r != 2) tr_board_beat(b[r]);
+    }
+    tr_board_set_wait(b[1], false, "", -1); /* works, and beats */
+    tr_board_set_wait(b[2], true, "receive", 3);
+    assert_int_equal(tr_board_longest_working(f->observer, 0), 2);
+    assert_int_equal(tr_board_late_rank(f->observer, 0), 2);
+    assert_int_equal(tr_board_late_rank(f->observer, 3), 2);
+    for (int r = 0; r < 4; r++) tr_board_close(b[r]);
+}
+
 static void the_first_failure_stays(void **state) {
     const fixture *f = *state;
     tr_board *a = join_board(f, 4, 0), *b = join_board(f, 4, 1);
@@ -312,6 +333,7 @@ int main(void) {
         board_test(refuses_another_shape),
         board_test(null_board_is_silent),
         board_test(waits_lead_to_the_late_rank),
+        board_test(a_silent_rank_is_the_late_one),
         board_test(the_first_failure_stays),
         board_test(ends_when_told),
         board_test(a_killed_rank_is_told_once),
