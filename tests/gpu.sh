@@ -105,7 +105,7 @@ code=0
 "$programs/test_device" >"$work/device.log" 2>&1 || code=$?
 if [[ $code == 77 ]]; then
     # A GPU that is there and cannot be used is a failure.
-    if [[ $TRIREME_TEST_DEVICE == cuda* ]] && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    if [[ $TRIREME_TEST_DEVICE == cuda* ]] && grep -q '^GPU' <(nvidia-smi -L 2>/dev/null); then
         echo "tests/gpu.sh: nvidia-smi lists a GPU, but: $(grep -m 1 '^skipped' "$work/device.log")" >&2
         exit 1
     fi

@@ -80,7 +80,7 @@ for file in "$plugins"/*.so; do
     mca_{sshmem,spml,scoll,memheap,atomic,crs,vprotocol,monitoring}_* | *_monitoring.so | mca_fs_* | mca_fbtl_*) continue ;;
     mca_fcoll_* | mca_sharedfp_* | mca_io_* | mca_ras_gridengine* | mca_ras_slurm* | mca_ess_slurm*) continue ;;
     esac
-    needed "$file" | grep -qE "^$fabric" || cp "$file" "$mpi${plugins#"$prefix"}/"
+    grep -qE "^$fabric" <(needed "$file") || cp "$file" "$mpi${plugins#"$prefix"}/"
 done
 # The process manager's library finds its own plugins and texts under PMIX_PREFIX.
 pmix=$(ldconfig -p | sed -n 's/.*libpmix\.so\.2 .* => //p' | head -n 1)

@@ -71,7 +71,7 @@ without() {
     alone bash -c 'source "$1/env.sh"; trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda
         LD_LIBRARY_PATH=$1/lib:$trireme_cuda exec "$1/build/release/trireme" "${@:2}"' sh "$bundle" "$@"
 }
-if ldd "$bundle/build/release/trireme" | grep -q libcublasLt; then
+if grep -q libcublasLt <(ldd "$bundle/build/release/trireme"); then
     without train "$scratch/x.yaml" log.dir="$scratch/without" >"$scratch/without.out" 2>&1 ||
         fail "without CUDA's libraries: $(tail -n 1 "$scratch/without.out")"
     code=0
