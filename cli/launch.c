@@ -141,6 +141,7 @@ static int start_mpirun(job *j, const sigset_t *mask) {
     /* Ends with nothing read as soon as mpirun runs: the pipe closes on exec. */
     if (!error) (void)!read(error_pipe[0], &error, sizeof error);
     (void)close(error_pipe[0]);
+    j->watch.parent = j->mpirun;
     if (!error) return 0;
     if (j->mpirun > 0) (void)waitpid(j->mpirun, NULL, 0);
     say_once(j, "mpirun cannot be started: %s; install it with: apt-get install openmpi-bin",
@@ -149,6 +150,11 @@ static int start_mpirun(job *j, const sigset_t *mask) {
 }
 
 /* --- watching --------------------------------------------------------------------------------- */
+
+/* Whether there may be ranks on other hosts, which no board of this one shows. */
+static bool elsewhere(const job *j) {
+    return j->launch->hostfile || j->launch->mpirun_options[0];
+}
 
 static void begin_end(job *j, int code) {
     tr_board_end_all(j->board, code);
@@ -162,7 +168,7 @@ static void on_stop_signal(job *j, int signal) {
         j->watch.asked = !tr_board_stop_requested(j->board);
         tr_board_request_stop(j->board);
         /* Ranks on other hosts do not see this board; mpirun hands the signal on. */
-        if (j->launch->hostfile || j->launch->mpirun_options[0]) (void)kill(j->mpirun, SIGUSR1);
+        if (elsewhere(j)) (void)kill(j->mpirun, SIGUSR1);
         say("%s: the ranks finish their step, save and end%s", strsignal(signal),
             signal == SIGINT ? "; once more ends them at once" : "");
         return;
@@ -196,6 +202,7 @@ static bool all_attached(const job *j) {
 
 static void kill_ranks(const job *j) {
     for (int r = 0; r < j->launch->ranks; r++) tr_watch_kill(j->board, r);
+    tr_watch_kill_unattached(&j->watch, j->board);
 }
 
 /* Ranks get a moment to leave with the job's code; then they are killed, mpirun is asked to end
@@ -206,8 +213,7 @@ static void press_on(job *j) {
     kill_ranks(j);
     /* On one host mpirun ends by itself with its last rank; asked while it is at it, Open MPI 4.1
      * has been seen to crash. */
-    bool elsewhere = j->launch->hostfile || j->launch->mpirun_options[0];
-    if (!j->terminated && (elsewhere || waited > grace_s + mpirun_grace_s / 2)) {
+    if (!j->terminated && (elsewhere(j) || waited > grace_s + mpirun_grace_s / 2)) {
         (void)kill(j->mpirun, SIGTERM);
         j->terminated = true;
     }
@@ -217,7 +223,7 @@ static void press_on(job *j) {
 static void look(job *j) {
     char sentence[768];
     int64_t failed_ns;
-    if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence) >= 0) say("%s", sentence);
+    if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence)) say("%s", sentence);
     if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_board_now_ns();
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && since_s(failed_ns) > failed_grace_s) begin_end(j, failure);
@@ -235,9 +241,10 @@ static void watch_until_the_end(job *j, const sigset_t *handled) {
         } else if (signal > 0 && signal != SIGCHLD) {
             on_stop_signal(j, signal);
         }
-        if (waitpid(j->mpirun, &j->wait_status, WNOHANG) == j->mpirun) return;
+        if (waitpid(j->mpirun, &j->wait_status, WNOHANG) == j->mpirun) break;
         look(j);
     }
+    j->watch.parent = 0;
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
@@ -252,7 +259,8 @@ static int code_of_mpirun(job *j) {
     int code = WEXITSTATUS(status);
     if (code == 0 || (code >= TR_ERR_USAGE && code <= TR_ERR_CONFIG)) return code;
     if (code > 128) {
-        say_once(j, "a rank was ended by a signal (%s)", strsignal(code - 128));
+        say_once(j, "a rank was ended by a signal (%s)%s", strsignal(code - 128),
+                 elsewhere(j) || all_attached(j) ? "" : " before all ranks had begun");
         return TR_ERR_RANK;
     }
     say_once(
@@ -262,9 +270,24 @@ static int code_of_mpirun(job *j) {
     return TR_ERR_DEVICE;
 }
 
+/* MPI itself ended a rank, which could not say so: it leaves with a small code, not by a signal. */
+static bool mpi_did_not_start(job *j) {
+    int status = j->wait_status;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 128) return false;
+    if (tr_watch_gone_with_mpi(j->board) < 0 || tr_board_ending(j->board)) return false;
+    say_once(j, "MPI could not start; see why with: mpirun%s -n %d %s doctor",
+             geteuid() == 0 ? " --allow-run-as-root" : "", j->launch->ranks, j->exe);
+    tr_board_end_all(j->board, TR_ERR_DEVICE);
+    return true;
+}
+
 static int exit_code(job *j) {
     int rank, ending, failure;
-    look(j); /* a rank that mpirun saw dying before we did */
+    /* While MPI starts mpirun kills all ranks for one, which may have had no place on the board:
+     * then nobody can tell whose end was the first. Else the one that mpirun saw dying before we
+     * did is named. */
+    bool known = tr_watch_gone_with_mpi(j->board) < 0 || (j->watch.suspects && all_attached(j));
+    if (!mpi_did_not_start(j) && known) look(j);
     ending = tr_board_ending(j->board);
     failure = tr_board_first_failure(j->board, &rank, NULL);
     kill_ranks(j);

@@ -47,17 +47,20 @@ static void show_wait(void *context, bool begin, const char *what, int peer) {
 }
 
 static tr_status start_watchdog(tr_life *life) {
-    tr_watchdog_options options = {.report = report, .end = leave};
+    /* Whoever started this rank has started the others of this host. */
+    tr_watchdog_options options = {
+        .limits.parent = getenv(TR_RANK_VARIABLE) ? getppid() : 0, .report = report, .end = leave};
     TR_TRY(tr_watchdog_start(life->board, &options, &life->watchdog));
     return TR_OK;
 }
 
 /* The launcher's board, by what Open MPI says of this rank before MPI has started. */
 static void enter_board(tr_life *life) {
-    const char *name = getenv(TR_BOARD_VARIABLE), *rank = getenv("OMPI_COMM_WORLD_RANK"),
+    const char *name = getenv(TR_BOARD_VARIABLE), *rank = getenv(TR_RANK_VARIABLE),
                *size = getenv("OMPI_COMM_WORLD_SIZE");
     if (!name || !rank || !size || tr_board_open(name, atoi(size), &life->board) != TR_OK) return;
     if (tr_board_attach(life->board, atoi(rank)) == TR_OK) {
+        tr_board_set_wait(life->board, true, TR_WAIT_MPI, -1);
         (void)start_watchdog(life);
     } else {
         tr_board_close(life->board);
@@ -122,6 +125,7 @@ static void forsake(tr_life *life, tr_status status) {
 tr_status tr_life_begin(tr_life *life, tr_world *world, double deadline_s) {
     life->world = world;
     life->deadline_s = deadline_s;
+    tr_board_set_wait(life->board, false, NULL, -1);
     TR_TRY(join_board(life));
     take_signals(life->board);
     TR_TRY(tr_world_agree(world, life->watchdog ? TR_OK : start_watchdog(life)));

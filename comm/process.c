@@ -1,5 +1,6 @@
 #include "comm/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -32,4 +33,46 @@ void tr_process_look(pid_t pid, tr_process *out) {
         field++;
     }
     out->start = strtoull(field, NULL, 10);
+}
+
+/* Children are listed by the thread that made them. */
+static int children_of_thread(pid_t pid, const char *thread, pid_t *out, int max) {
+    char path[320];
+    (void)snprintf(path, sizeof path, "/proc/%ld/task/%s/children", (long)pid, thread);
+    FILE *file = fopen(path, "re");
+    int n = 0;
+    long child;
+    while (file && n < max && fscanf(file, "%ld", &child) == 1) out[n++] = (pid_t)child;
+    if (file) (void)fclose(file);
+    return n;
+}
+
+int tr_process_children(pid_t pid, pid_t *out, int max) {
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
+    DIR *threads = opendir(path);
+    if (!threads) return 0;
+    int n = 0;
+    for (const struct dirent *thread; n < max && (thread = readdir(threads));) {
+        if (thread->d_name[0] != '.') {
+            n += children_of_thread(pid, thread->d_name, out + n, max - n);
+        }
+    }
+    (void)closedir(threads);
+    return n;
+}
+
+bool tr_process_variable(pid_t pid, const char *name, char *value, size_t size) {
+    char path[64], *entry = NULL;
+    (void)snprintf(path, sizeof path, "/proc/%ld/environ", (long)pid);
+    FILE *file = fopen(path, "re");
+    size_t room = 0, length = strlen(name);
+    bool found = false;
+    while (file && !found && getdelim(&entry, &room, '\0', file) > 0) {
+        found = strncmp(entry, name, length) == 0 && entry[length] == '=';
+    }
+    if (found) (void)snprintf(value, size, "%s", entry + length + 1);
+    free(entry);
+    if (file) (void)fclose(file);
+    return found;
 }

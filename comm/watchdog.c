@@ -15,6 +15,8 @@ static const double away_s = 3;
 /* Under `trireme run` the ranks leave the report to it, whose stderr nobody cuts off, for so long.
  */
 static const double patience_s = 1.5;
+/* Who is gone while MPI starts is left to mpirun for so long. */
+static const double mpi_patience_s = 5;
 /* Between SIGTERM and SIGKILL of mpirun ranks vanish one by one, on purpose. */
 static const double leaving_s = 3;
 /* A rank that failed ends the job through MPI; who is still there after so long ends on its own. */
@@ -32,6 +34,10 @@ struct tr_watchdog {
 };
 
 typedef enum loss { LOSS_NONE, LOSS_GONE, LOSS_STOPPED, LOSS_SILENT } loss;
+
+static double seconds(int64_t from_ns, int64_t to_ns) {
+    return (double)(to_ns - from_ns) * 1e-9;
+}
 
 static bool same_process(const tr_process *p, const tr_rank_view *v) {
     return p->state == '?' ||
@@ -54,7 +60,7 @@ static loss judge(const tr_board *board, int rank, const tr_watch *watch, int64_
         return v.state == TR_RANK_ALIVE ? LOSS_GONE : LOSS_NONE;
     }
     int64_t from = v.beat_ns > watch->since_ns ? v.beat_ns : watch->since_ns;
-    *late = (double)(now_ns - from) * 1e-9;
+    *late = seconds(from, now_ns);
     if (*late > watch->silent_s) return LOSS_SILENT;
     if (*late > watch->stopped_s && process.state == 'T') return LOSS_STOPPED;
     return LOSS_NONE;
@@ -66,8 +72,8 @@ static bool process_alive(pid_t pid) {
     return process.state && process.state != 'Z';
 }
 
-static void say(const tr_board *board, int rank, loss why, double late, char *text, size_t size) {
-    char what[256], reason[96];
+static void say(const char *who, loss why, double late, char *text, size_t size) {
+    char reason[96];
     switch (why) {
     case LOSS_GONE:
         (void)snprintf(reason, sizeof reason,
@@ -80,48 +86,11 @@ static void say(const tr_board *board, int rank, loss why, double late, char *te
     }
     (void)snprintf(text, size,
                    "lost %s; %s. All ranks end; continue from the last checkpoint with --resume",
-                   tr_board_describe(board, rank, what, sizeof what), reason);
-}
-
-int tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size) {
-    if (watch->stopped_s <= 0) watch->stopped_s = default_stopped_s;
-    if (watch->silent_s <= 0) watch->silent_s = default_silent_s;
-    int64_t now = tr_board_now_ns();
-    if (watch->last_ns == 0 || (double)(now - watch->last_ns) * 1e-9 > away_s)
-        watch->since_ns = now;
-    watch->last_ns = now;
-    if (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL)) return -1;
-
-    pid_t launcher = tr_board_launcher(board);
-    bool observer = tr_board_rank(board) < 0;
-    int64_t stop_ns = tr_board_stop_ns(board);
-    for (int rank = 0; rank < tr_board_ranks(board); rank++) {
-        if (rank == tr_board_rank(board)) continue;
-        double late;
-        loss why = judge(board, rank, watch, now, &late);
-        if (why == LOSS_NONE) continue;
-        if (why == LOSS_GONE && !watch->asked && stop_ns &&
-            (double)(now - stop_ns) * 1e-9 < leaving_s) {
-            continue;
-        }
-        if (watch->suspect != rank + 1) {
-            watch->suspect = rank + 1;
-            watch->suspect_ns = now;
-        }
-        if (!observer && launcher && (double)(now - watch->suspect_ns) * 1e-9 < patience_s &&
-            process_alive(launcher)) {
-            return -1;
-        }
-        say(board, rank, why, late, sentence, size);
-        bool speaker = tr_board_claim_report(board);
-        tr_board_end_all(board, TR_ERR_RANK);
-        return speaker ? rank : -1;
-    }
-    watch->suspect = 0;
-    return -1;
+                   who, reason);
 }
 
 void tr_watch_kill(const tr_board *board, int rank) {
+    if (rank < 0) return;
     tr_rank_view v;
     tr_board_read(board, rank, &v);
     tr_process process;
@@ -130,13 +99,158 @@ void tr_watch_kill(const tr_board *board, int rank) {
     if (same_process(&process, &v)) (void)kill(v.pid, SIGKILL);
 }
 
+int tr_watch_gone_with_mpi(const tr_board *board) {
+    for (int rank = 0; rank < tr_board_ranks(board); rank++) {
+        tr_rank_view v;
+        tr_process process;
+        tr_board_read(board, rank, &v);
+        if (v.state != TR_RANK_ALIVE || !v.waiting || strcmp(v.wait_what, TR_WAIT_MPI) != 0) {
+            continue;
+        }
+        tr_process_look(v.pid, &process);
+        if (!same_process(&process, &v)) return rank;
+    }
+    return -1;
+}
+
+/* --- ranks without a place on the board ------------------------------------------------------- */
+
+enum { MAX_CHILDREN = 4096 };
+
+static bool attached(const tr_board *board, pid_t pid) {
+    for (int rank = 0; rank < tr_board_ranks(board); rank++) {
+        tr_rank_view v;
+        tr_board_read(board, rank, &v);
+        if (v.state != TR_RANK_ABSENT && v.pid == pid) return true;
+    }
+    return false;
+}
+
+static bool process_stopped(pid_t pid) {
+    tr_process process;
+    tr_process_look(pid, &process);
+    return process.state == 'T';
+}
+
+/* The children of watch->parent that have no place on the board, into child[MAX_CHILDREN]. */
+static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child) {
+    if (!watch->parent) return 0;
+    int n = tr_process_children(watch->parent, child, MAX_CHILDREN), left = 0;
+    for (int i = 0; i < n; i++) {
+        if (!attached(board, child[i])) child[left++] = child[i];
+    }
+    return left;
+}
+
+/* How long one of them has been seen stopped, which is watch->stopped then; else 0. */
+static double stopped_unattached(tr_watch *watch, const tr_board *board, int64_t now_ns) {
+    pid_t child[MAX_CHILDREN], found = 0;
+    int n = unattached(watch, board, child);
+    for (int i = 0; i < n && !found; i++) {
+        if (process_stopped(child[i])) found = child[i];
+    }
+    if (found != watch->stopped || watch->stopped_ns < watch->since_ns) watch->stopped_ns = now_ns;
+    watch->stopped = found;
+    return found ? seconds(watch->stopped_ns, now_ns) : 0;
+}
+
+/* The number Open MPI gave to a process, or -1. */
+static int rank_of(pid_t pid) {
+    char number[16];
+    bool known = tr_process_variable(pid, TR_RANK_VARIABLE, number, sizeof number);
+    return known ? atoi(number) : -1;
+}
+
+void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board) {
+    pid_t child[MAX_CHILDREN];
+    int n = unattached(watch, board, child);
+    for (int i = 0; i < n; i++) {
+        if (process_stopped(child[i]) || rank_of(child[i]) >= 0) (void)kill(child[i], SIGKILL);
+    }
+}
+
+/* --- a look ----------------------------------------------------------------------------------- */
+
+typedef struct finding {
+    int rank;
+    loss why;
+    double late;
+} finding;
+
+/* The first loss among the ranks on the board. Who was missed before comes before all others, as
+ * mpirun kills those. */
+static finding find_on_board(const tr_watch *watch, const tr_board *board, int64_t now_ns) {
+    int64_t stop_ns = tr_board_stop_ns(board);
+    bool leaving = !watch->asked && stop_ns && seconds(stop_ns, now_ns) < leaving_s;
+    int ranks = tr_board_ranks(board),
+        first = watch->suspects && watch->lost >= 0 ? watch->lost : 0;
+    for (int i = 0; i < ranks; i++) {
+        int rank = (first + i) % ranks;
+        if (rank == tr_board_rank(board)) continue;
+        finding f = {.rank = rank};
+        f.why = judge(board, rank, watch, now_ns, &f.late);
+        if (f.why != LOSS_NONE && !(f.why == LOSS_GONE && leaving)) return f;
+    }
+    return (finding){.rank = -1};
+}
+
+static finding find(tr_watch *watch, const tr_board *board, int64_t now_ns, char *who,
+                    size_t size) {
+    finding f = find_on_board(watch, board, now_ns);
+    if (f.why != LOSS_NONE) {
+        (void)tr_board_describe(board, f.rank, who, size);
+        return f;
+    }
+    f.late = stopped_unattached(watch, board, now_ns);
+    if (f.late <= watch->stopped_s) return f;
+    f.why = LOSS_STOPPED;
+    f.rank = rank_of(watch->stopped);
+    char number[16] = "";
+    if (f.rank >= 0) (void)snprintf(number, sizeof number, " %d", f.rank);
+    (void)snprintf(who, size, "rank%s (pid %ld): before it began", number, (long)watch->stopped);
+    return f;
+}
+
+/* For how long somebody else, who knows more, is given the time to speak of it. */
+static double patience(const tr_board *board, const tr_watch *watch, const finding *f) {
+    if (f->why == LOSS_GONE && watch->parent && tr_watch_gone_with_mpi(board) >= 0) {
+        return mpi_patience_s;
+    }
+    pid_t launcher = tr_board_launcher(board);
+    return tr_board_rank(board) >= 0 && launcher && process_alive(launcher) ? patience_s : 0;
+}
+
+bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size) {
+    if (watch->stopped_s <= 0) watch->stopped_s = default_stopped_s;
+    if (watch->silent_s <= 0) watch->silent_s = default_silent_s;
+    int64_t now = tr_board_now_ns();
+    if (watch->last_ns == 0 || seconds(watch->last_ns, now) > away_s) watch->since_ns = now;
+    watch->last_ns = now;
+    if (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL)) return false;
+
+    char who[256];
+    finding found = find(watch, board, now, who, sizeof who);
+    if (found.why == LOSS_NONE) {
+        watch->suspects = false;
+        return false;
+    }
+    if (!watch->suspects || watch->lost != found.rank) watch->suspect_ns = now;
+    watch->suspects = true;
+    watch->lost = found.rank;
+    if (seconds(watch->suspect_ns, now) < patience(board, watch, &found)) return false;
+    say(who, found.why, found.late, sentence, size);
+    bool speaker = tr_board_claim_report(board);
+    tr_board_end_all(board, TR_ERR_RANK);
+    return speaker;
+}
+
 /* After the report the others get time to leave with their own code 77, which is then the first
  * that a launcher sees; the lost rank, which may be stopped and cannot leave, is killed after that.
  */
-static void end_after_report(tr_watchdog *watchdog, int lost, const char *sentence) {
+static void end_after_report(tr_watchdog *watchdog, const char *sentence) {
     watchdog->options.report(watchdog->options.context, sentence);
     (void)nanosleep(&(struct timespec){.tv_nsec = 2 * tick_ns}, NULL);
-    tr_watch_kill(watchdog->board, lost);
+    tr_watch_kill(watchdog->board, watchdog->watch.lost);
     watchdog->options.end(watchdog->options.context, TR_ERR_RANK);
 }
 
@@ -156,9 +270,8 @@ static bool turn(tr_watchdog *watchdog) {
         watchdog->options.end(watchdog->options.context, ending);
         return false;
     }
-    int lost = tr_watch_look(&watchdog->watch, board, sentence, sizeof sentence);
-    if (lost < 0) return true;
-    end_after_report(watchdog, lost, sentence);
+    if (!tr_watch_look(&watchdog->watch, board, sentence, sizeof sentence)) return true;
+    end_after_report(watchdog, sentence);
     return false;
 }
 

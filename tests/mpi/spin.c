@@ -9,11 +9,13 @@
  *   spin spin far RANK DEADLINE       many steps; RANK has a board of its own, as on another host
  *   spin spin homeless RANK DEADLINE  RANK finds no board
  *   spin spin early RANK SIGNAL       RANK sends itself the signal before MPI has started
+ *   spin spin unborn RANK SIGNAL      ... before main; SIGNAL 0: it stays there for a minute
  *
  * Every rank prints "rank R pid P" once it is in its first action, and in modes steps and far "rank
  * R done" at its end. */
 #include "cli/launch.h"
 #include "cli/life.h"
+#include "comm/watchdog.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -86,6 +88,14 @@ static void move_board(const char *suffix) {
     (void)setenv(TR_BOARD_VARIABLE, name, 1);
 }
 
+/* glibc hands the arguments of main to what runs before it. */
+__attribute__((constructor)) static void before_main(int argc, char **argv) {
+    const char *rank = getenv(TR_RANK_VARIABLE);
+    if (argc < 5 || strcmp(argv[2], "unborn") != 0 || !rank || atoi(rank) != atoi(argv[3])) return;
+    if (atoi(argv[4]) == 0) work(60);
+    else (void)raise(atoi(argv[4]));
+}
+
 int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[1], "run") == 0) {
         return tr_launch_run(&(tr_launch){
@@ -96,7 +106,7 @@ int main(int argc, char **argv) {
     const char *mode = argv[2];
     bool far = strcmp(mode, "far") == 0, homeless = strcmp(mode, "homeless") == 0;
     bool limited = far || homeless || strcmp(mode, "hang") == 0;
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = getenv(TR_RANK_VARIABLE);
     bool named = rank && atoi(rank) == atoi(argv[3]);
     if ((far || homeless) && named) move_board(far ? "-far" : "/is/no/name");
     tr_world *world;

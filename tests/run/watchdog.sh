@@ -45,6 +45,23 @@ all_ranks_ended() {
 }
 pids() { sed -n 's/^rank [0-9]* pid \([0-9]*\).*/\1/p' out | tr -d '\r'; }
 pid_of() { sed -n "s/^rank $1 pid \([0-9]*\).*/\1/p" out | tr -d '\r'; }
+# For ranks that say no pid: each has this job's mode among its arguments.
+children() { grep -lzx "[u]nborn" /proc/[0-9]*/cmdline 2>/dev/null | grep -qv "/proc/$job/"; }
+until_child() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        children && return
+        sleep 0.1
+    done
+}
+no_child_left() {
+    local i
+    for ((i = 0; i < 100; i++)); do
+        children || return 0
+        sleep 0.1
+    done
+    return 1
+}
 board_gone() { ! ls /dev/shm/trireme-"$UID"-"$job"-* >/dev/null 2>&1; }
 
 # start RANKS ARGUMENTS...: a job in the background, awaited until all ranks are in their first action.
@@ -107,6 +124,48 @@ for signal in KILL STOP; do
     check "SIG$signal early: it names rank 1" grep -q 'lost rank 1 .*before its first step' err
     check "SIG$signal early: no board is left" board_gone
 done
+
+# A rank that is lost before its main, while the dynamic linker still works: it has no place on the board.
+for signal in KILL STOP; do
+    "$spin" run 3 spin unborn 1 "$(kill -l $signal)" >out 2>err &
+    job=$!
+    finish
+    cp err err.$signal
+    check "SIG$signal before main: exit code 77 (was $code)" [ "$code" = 77 ]
+    check "SIG$signal before main: over within 10 s (took $took)" [ "$took" -le 10 ]
+    check "SIG$signal before main: one message" [ "$(wc -l <err)" = 1 ]
+    check "SIG$signal before main: no process is left" no_child_left
+    check "SIG$signal before main: no board is left" board_gone
+done
+check "SIGKILL before main: it says so" grep -q 'a rank was ended by a signal (Killed) before all ranks had begun' err.KILL
+check "SIGSTOP before main: it names rank 1" grep -q 'lost rank 1 (pid [0-9]*): before it began' err
+
+# A request to stop ends such a job too; and where a rank does not come, a second one ends it at once.
+"$spin" run 3 spin unborn 1 "$(kill -l STOP)" >out 2>err &
+job=$!
+until_child
+kill -TERM $job
+finish
+check "SIGTERM beside a stopped rank: exit code 77 (was $code)" [ "$code" = 77 ]
+check "SIGTERM beside a stopped rank: over within 10 s (took $took)" [ "$took" -le 10 ]
+check "SIGTERM beside a stopped rank: no process is left" no_child_left
+"$spin" run 3 spin unborn 1 0 >out 2>err &
+job=$!
+until_child
+kill -TERM $job
+sleep 1
+kill -TERM $job
+finish
+check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 77 ]
+check "two SIGTERM before a rank begins: over within 10 s (took $took)" [ "$took" -le 10 ]
+check "two SIGTERM before a rank begins: no process is left" no_child_left
+
+# MPI itself ends the ranks: nobody was killed.
+OMPI_MCA_pml=none-such "$spin" run 3 spin steps 1 0.1 >out 2>err
+code=$?
+check "MPI does not start: 69 (was $code)" [ "$code" = 69 ]
+check "MPI does not start: one message, with the remedy" [ "$(grep -c '^trireme: MPI could not start; .* doctor$' err)" = 1 ]
+check "MPI does not start: nothing else is said" [ "$(wc -l <err)" = 1 ]
 
 # A rank that cannot begin: all end alike, and nobody looks lost.
 "$spin" run 3 spin homeless 1 5 >out 2>err

@@ -225,30 +225,32 @@ static pid_t start_rank(const fixture *f, int rank, bool beats) {
     for (;;) (void)pause();
 }
 
+enum { none = -2 };
+
 /* Looks as an observer would, for at most `ms` (long where a rank is lost: it ends when it is
- * seen); the lost rank or -1. */
+ * seen); the lost rank or none. */
 static int look_for(tr_board *board, tr_watch watch, int ms, char *sentence, size_t size) {
     int64_t end = tr_board_now_ns() + (int64_t)ms * 1000000;
-    int lost;
+    bool lost;
     do {
         lost = tr_watch_look(&watch, board, sentence, size);
         pause_ms(20);
-    } while (lost < 0 && tr_board_now_ns() < end);
-    return lost;
+    } while (!lost && tr_board_now_ns() < end);
+    return lost ? watch.lost : none;
 }
 
 static void a_killed_rank_is_told_once(void **state) {
     const fixture *f = *state;
     pid_t pid = start_rank(f, 1, true), other = start_rank(f, 0, true);
     char sentence[768];
-    assert_int_equal(look_for(f->observer, (tr_watch){0}, 700, sentence, sizeof sentence), -1);
+    assert_int_equal(look_for(f->observer, (tr_watch){0}, 700, sentence, sizeof sentence), none);
     tr_board_set_launcher(f->observer, getpid()); /* rank 0 leaves the word to this process */
     (void)kill(pid, SIGKILL);
     assert_int_equal(look_for(f->observer, (tr_watch){0}, 60000, sentence, sizeof sentence), 1);
     assert_non_null(strstr(sentence, "rank 1 "));
     assert_non_null(strstr(sentence, "step 11, stage 1, micro-batch 5, action W"));
     assert_non_null(strstr(sentence, "gone"));
-    assert_int_equal(look_for(f->observer, (tr_watch){0}, 100, sentence, sizeof sentence), -1);
+    assert_int_equal(look_for(f->observer, (tr_watch){0}, 100, sentence, sizeof sentence), none);
     int status;
     (void)waitpid(pid, &status, 0);
     (void)waitpid(other, &status, 0); /* its own watchdog saw the word and left */
@@ -262,7 +264,7 @@ static void a_rank_that_said_goodbye_is_not_lost(void **state) {
     tr_board_finish(mine, 0, NULL);
     char sentence[768];
     tr_watch watch = {.silent_s = 0.1};
-    assert_int_equal(look_for(f->observer, watch, 300, sentence, sizeof sentence), -1);
+    assert_int_equal(look_for(f->observer, watch, 300, sentence, sizeof sentence), none);
     tr_board_close(mine);
 }
 
@@ -280,12 +282,55 @@ static void a_stopped_rank_is_lost_and_killed(void **state) {
     assert_true(WIFSIGNALED(status));
 }
 
+/* A child that stops itself at once, as a rank that is stopped before its main; number NULL: before
+ * it has become a rank's program. */
+static pid_t start_stopped(const char *number) {
+    pid_t pid = fork();
+    if (pid) return pid;
+    if (number) {
+        (void)setenv(TR_RANK_VARIABLE, number, 1);
+        (void)execlp("sh", "sh", "-c", "kill -STOP $$", (char *)NULL);
+    } else {
+        (void)raise(SIGSTOP);
+    }
+    _exit(70);
+}
+
+static void a_rank_stopped_before_it_began_is_lost(void **state) {
+    const fixture *f = *state;
+    char sentence[768];
+    tr_watch watch = {.stopped_s = 0.5, .parent = getpid()};
+    const char *number[] = {"3", NULL};
+    const char *wording[] = {"lost rank 3 (pid ", "lost rank (pid "};
+    for (int i = 0; i < 2; i++) {
+        /* A job ends once: a new board for each. */
+        char name[64];
+        tr_board *board;
+        (void)snprintf(name, sizeof name, "%.60s-%d", f->name, i);
+        assert_int_equal(tr_board_open(name, 4, &board), TR_OK);
+        tr_board_unlink(name);
+        pid_t pid = start_stopped(number[i]);
+        assert_int_equal(
+            look_for(board, (tr_watch){.stopped_s = 0.5}, 800, sentence, sizeof sentence),
+            none); /* nobody's child */
+        assert_int_equal(look_for(board, watch, 60000, sentence, sizeof sentence), i == 0 ? 3 : -1);
+        assert_non_null(strstr(sentence, wording[i]));
+        assert_non_null(strstr(sentence, "before it began; its process has been stopped"));
+        assert_int_equal(tr_board_ending(board), TR_ERR_RANK);
+        tr_watch_kill_unattached(&watch, board);
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        tr_board_close(board);
+    }
+}
+
 static void silence_is_judged_by_the_beat_alone(void **state) {
     const fixture *f = *state;
     pid_t busy = start_rank(f, 0, true);
     char sentence[768];
     tr_watch watch = {.silent_s = 2};
-    assert_int_equal(look_for(f->observer, watch, 4000, sentence, sizeof sentence), -1);
+    assert_int_equal(look_for(f->observer, watch, 4000, sentence, sizeof sentence), none);
     pid_t silent = start_rank(f, 1, false);
     assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 1);
     assert_non_null(strstr(sentence, "not beaten"));
@@ -339,6 +384,7 @@ int main(void) {
         board_test(a_killed_rank_is_told_once),
         board_test(a_rank_that_said_goodbye_is_not_lost),
         board_test(a_stopped_rank_is_lost_and_killed),
+        board_test(a_rank_stopped_before_it_began_is_lost),
         board_test(silence_is_judged_by_the_beat_alone),
         board_test(readers_see_whole_updates),
     };
