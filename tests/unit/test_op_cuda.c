@@ -3,7 +3,9 @@
  * Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out what libraries compute.
  *
  * The same source tests the emulated device (support/cuda/), whose cuda:1 runs threads in the
- * opposite order and must give the same bits, and whose cuda:2 has no aligned memory. */
+ * opposite order and must give the same bits, whose cuda:2 has no aligned memory, and whose cuda:3
+ * has an emulated cuBLASLt for the products. */
+#include "device/cuda/blas_layout.h"
 #include "support/op_check.h"
 
 #include <math.h>
@@ -16,9 +18,28 @@
 
 #include <cmocka.h>
 
+#ifdef TRIREME_EMULATED
+#include <cublasLt.h>
+#endif
+
 static uint64_t seed;
 static bool own_kernels;
-static tr_device *ref, *cuda, *backwards, *unaligned; /* the last two emulated, or NULL */
+static tr_device *ref, *cuda;
+static tr_device *backwards, *unaligned, *library; /* emulated, or NULL */
+
+/* What the library has goes there. */
+static void check_library(const tr_op_check *check) {
+#ifdef TRIREME_EMULATED
+    const int64_t before = tr_emulated_products;
+    tr_op_data got;
+    tr_op_check_run(check, library, &got);
+    assert_true(tr_emulated_products > before || !tr_blas_has(&check->start.desc.matmul));
+    tr_op_check_same(check, library, &got);
+    tr_op_data_free(&got);
+#else
+    (void)check;
+#endif
+}
 
 /* Products and BF16 attention are the libraries'. */
 static bool leave_out(const tr_op_case *c, tr_dtype storage) {
@@ -41,6 +62,7 @@ static void check_case(const tr_op_case *c) {
             tr_op_check_run(&check, unaligned, &other);
             tr_op_data_free(&other);
         }
+        if (library && c->desc.kind == TR_OP_MATMUL) check_library(&check);
         tr_op_data_free(&got);
         tr_op_check_close(&check);
     }
@@ -130,6 +152,45 @@ static void test_random(void **state) {
     }
 }
 
+/* Products with any leading dimensions, and an epilogue that the other fields allow. */
+static void test_products(void **state) {
+    (void)state;
+    random_state = seed;
+    for (int i = 0; i < 12 * ROUNDS; i++) {
+        tr_op_desc m = {.kind = TR_OP_MATMUL};
+        m.matmul = tr_random_matmul(&random_state, 20, 20, 20);
+        tr_matmul_desc e = m.matmul;
+        e.epilogue = (tr_epilogue)up_to(3);
+        if (e.epilogue != TR_EPILOGUE_BIAS_GRAD)
+            e.accumulate = false, e.ldc = 0, e.n *= 8, e.ldb *= 8;
+        else e.trans_b = false, e.ldb = 0;
+        if (e.epilogue != TR_EPILOGUE_GELU) e.bias = false;
+        check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
+        m.matmul = e;
+        check_case(&(tr_op_case){m, e.epilogue == TR_EPILOGUE_BIAS_GRAD ? TR_CASE_F32_OUT : 0});
+    }
+}
+
+/* Everything that layers/ asks for goes to the library; what it does not document, to the kernel.
+ */
+static void test_types(void **state) {
+    (void)state;
+    const tr_dtype f = TR_F32, h = TR_BF16;
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = f, .bias = true}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = h, .bias = true}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .accumulate = true}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .bias = true}));
+    const tr_epilogue gelu = TR_EPILOGUE_GELU, sums = TR_EPILOGUE_BIAS_GRAD;
+    assert_true(tr_blas_has(
+        &(tr_matmul_desc){.n = 16, .a = h, .b = h, .c = h, .bias = true, .epilogue = gelu}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 12, .a = h, .b = h, .c = h, .epilogue = gelu}));
+    assert_true(tr_blas_has(
+        &(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = f, .accumulate = true, .epilogue = sums}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = h, .epilogue = sums}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = f, .b = h, .c = f}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = h}));
+}
+
 static void run_decoding(const tr_op_case *c, int64_t position, tr_op_data *start,
                          tr_op_data *data) {
     must(tr_op_data_make(c, TR_F32, seed, start));
@@ -175,6 +236,7 @@ static int open_devices(void) {
 #ifdef TRIREME_EMULATED
     if (status == TR_OK) status = tr_device_open("cuda:1", &options, &backwards);
     if (status == TR_OK) status = tr_device_open("cuda:2", &options, &unaligned);
+    if (status == TR_OK) status = tr_device_open("cuda:3", &options, &library);
 #endif
     if (status != TR_OK) printf("%s\n", tr_error_message());
     return status == TR_OK ? 0 : 1;
@@ -184,6 +246,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),     cmocka_unit_test(test_large),
         cmocka_unit_test(test_ways),      cmocka_unit_test(test_random),
+        cmocka_unit_test(test_products),  cmocka_unit_test(test_types),
         cmocka_unit_test(test_positions),
     };
     const char *kernels = getenv("TRIREME_TEST_KERNELS");
@@ -191,7 +254,7 @@ int main(void) {
     seed = tr_test_seed(1);
     int code = open_devices();
     if (code == 0) code = cmocka_run_group_tests(tests, NULL, NULL);
-    tr_device *all[] = {ref, cuda, backwards, unaligned};
-    for (int i = 0; i < 4; i++) tr_device_close(all[i]);
+    tr_device *all[] = {ref, cuda, backwards, unaligned, library};
+    for (int i = 0; i < 5; i++) tr_device_close(all[i]);
     return code;
 }

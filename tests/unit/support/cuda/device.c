@@ -1,7 +1,8 @@
 /* The cuda device of the emulation, in place of device/cuda/cuda.c: the own kernels run on the host
  * (cuda_runtime_api.h). cuda:0 runs threads in ascending order, cuda:1 in descending order, and on
- * cuda:2 no memory starts on 16 bytes, so that no pack may be used. Memory has exactly the size
- * that was asked for, and is not zeroed: an operator finds its scratch as others left it. */
+ * cuda:2 no memory starts on 16 bytes, so that no pack may be used; none of them has cuBLASLt, so
+ * products are the own kernel's. cuda:3 has it (cublaslt.c). Memory has exactly the size that was
+ * asked for, and is not zeroed: an operator finds its scratch as others left it. */
 #include "base/memory.h"
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
@@ -9,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ASCENDING, DESCENDING, UNALIGNED, KINDS };
+enum { ASCENDING, DESCENDING, UNALIGNED, LIBRARY, KINDS };
 
 typedef struct emulated {
     tr_cuda_device base;
     tr_cuda_stream compute;
     struct tr_emulated_stream order;
-    size_t offset; /* of memory from 64 bytes */
+    size_t offset; /* of memory from TR_ALIGN */
 } emulated;
 
 static tr_status emulated_open(int ordinal, const tr_device_options *options, tr_device **out) {
@@ -27,6 +28,7 @@ static tr_status emulated_open(int ordinal, const tr_device_options *options, tr
     e->compute = (tr_cuda_stream){.base.device = &e->base.base, .handle = &e->order};
     e->order.descending = ordinal == DESCENDING;
     e->offset = ordinal == UNALIGNED ? 8 : 0;
+    e->base.blas = ordinal == LIBRARY ? tr_emulated_blas : NULL;
     *out = &e->base.base;
     return TR_OK;
 }
@@ -39,7 +41,7 @@ static tr_status emulated_alloc(tr_device *device, size_t bytes, void **out) {
     const size_t offset = ((emulated *)device)->offset;
     void *memory = NULL;
     *out = NULL;
-    if (posix_memalign(&memory, 64, bytes + offset) != 0)
+    if (posix_memalign(&memory, TR_ALIGN, bytes + offset) != 0)
         return TR_FAIL(TR_ERR_FIT, "no memory for %zu bytes", bytes);
     memset(memory, 0xff, bytes + offset);
     *out = (char *)memory + offset;
@@ -65,13 +67,8 @@ static tr_status emulated_copy(tr_stream *stream, void *to, const void *from, si
     return TR_OK;
 }
 
-/* --- operators that a GPU leaves to libraries where it can -------------------------------------
+/* --- attention, which a GPU leaves to cuDNN where it can ---------------------------------------
  */
-
-static tr_status run_matmul(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_matmul(tr_cuda_stream_of(stream), &op->desc.matmul, args->t));
-    return TR_OK;
-}
 
 static tr_status run_attention(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_attention(tr_cuda_stream_of(stream), &op->desc.attention,
@@ -88,9 +85,6 @@ static tr_status run_attention_dgrad(tr_op *op, tr_stream *stream, const tr_op_a
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_matmul, out);
-}
 tr_status tr_cuda_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_attention, out);
 }
@@ -110,6 +104,7 @@ const tr_device_ops tr_device_ops_cuda = {
     .compute = emulated_compute,
     .stream_sync = emulated_sync,
     .stream_copy = emulated_copy,
+    .fuse = tr_cuda_fuse_matmul,
     .prepare =
         {
 #define ENTRY(UPPER, lower) [TR_OP_##UPPER] = tr_cuda_prepare_##lower,
