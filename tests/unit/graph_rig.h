@@ -1,7 +1,10 @@
-/* Carries out a cuDNN operation graph on the host, in double precision with the roundings of its
+/* Carries out cuDNN's operation graphs on the host, in double precision with the roundings of their
  * BF16 tensors. This program's cudnnBackendSetAttribute writes down what the library is told, and
- * hands it on; what was told is then computed. Knows matrix products, reductions, reshapes and the
- * point-wise modes of attention. */
+ * hands it on; its cudnnBackendExecute computes what was told. Knows matrix products, reductions,
+ * reshapes and the point-wise modes of attention.
+ *
+ * Graphs for `rig_handle` are built for the described GPU instead: the linker sends
+ * tr_attention_graph_build here (--wrap). */
 #pragma once
 
 #include "device/cuda/attention_graph.h"
@@ -12,7 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RIG_IDS = 128, RIG_RANK = 4 };
+enum { RIG_IDS = 128, RIG_RANK = 4, RIG_GRAPHS = 64 };
+
+/* A handle that nothing but the functions below looks into. */
+static cudnnHandle_t const rig_handle = (cudnnHandle_t) & (char){0};
+static cudaStream_t rig_stream; /* bound to the handle */
+static int64_t rig_executions;
+static const char *rig_described;                        /* the JSON of a GPU */
+static const tr_attention_graph *rig_graphs[RIG_GRAPHS]; /* built: the newest last */
+static int rig_graph_count;
 
 /* Memory of a tensor by its unique id; that of virtual tensors is made and freed by the rig. */
 typedef struct rig_memory {
@@ -31,21 +42,30 @@ typedef struct rig_told {
     cudnnBackendDescriptor_t descriptor;
     cudnnBackendAttributeName_t name;
     size_t bytes;
-    char value[RIG_RANK * sizeof(int64_t)];
+    char value[TR_ATTENTION_IDS * sizeof(void *)];
 } rig_told;
 
 enum { RIG_TOLD = 4096 };
 static rig_told rig_book[RIG_TOLD];
 static int rig_entries;
 
-/* Forgets all descriptors: their addresses are used again. */
-static void rig_forget(void) {
-    rig_entries = 0;
+static size_t rig_size_of(cudnnBackendAttributeType_t type) {
+    switch (type) {
+    case CUDNN_TYPE_CHAR:
+    case CUDNN_TYPE_BOOLEAN: return 1;
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
+    default: return 4;
+    }
 }
 
-static size_t rig_size_of(cudnnBackendAttributeType_t type) {
-    if (type == CUDNN_TYPE_BOOLEAN) return 1;
-    return type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? 8 : 4;
+/* The library's own function of a name that this program has too. */
+static void *rig_library(const char *name) {
+    void *function = dlsym(RTLD_NEXT, name);
+    assert_non_null(function);
+    return function;
 }
 
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
@@ -54,10 +74,10 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        const void *values) {
     static cudnnStatus_t (*library)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t,
                                     cudnnBackendAttributeType_t, int64_t, const void *);
-    if (!library) *(void **)&library = dlsym(RTLD_NEXT, "cudnnBackendSetAttribute");
-    assert_non_null(library);
+    if (!library) *(void **)&library = rig_library("cudnnBackendSetAttribute");
     size_t bytes = (size_t)count * rig_size_of(type);
-    if (rig_entries < RIG_TOLD && bytes <= sizeof rig_book->value) {
+    if (bytes <= sizeof rig_book->value) {
+        assert_true(rig_entries < RIG_TOLD);
         rig_told *told = &rig_book[rig_entries++];
         *told = (rig_told){descriptor, name, bytes, {0}};
         memcpy(told->value, values, bytes);
@@ -65,17 +85,33 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
     return library(descriptor, name, type, count, values);
 }
 
+/* Another descriptor may get its address. */
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+    static cudnnStatus_t (*library)(cudnnBackendDescriptor_t);
+    if (!library) *(void **)&library = rig_library("cudnnBackendDestroyDescriptor");
+    int kept = 0;
+    for (int i = 0; i < rig_entries; i++)
+        if (rig_book[i].descriptor != descriptor) rig_book[kept++] = rig_book[i];
+    rig_entries = kept;
+    return library(descriptor);
+}
+
+static const rig_told *rig_find(cudnnBackendDescriptor_t descriptor,
+                                cudnnBackendAttributeName_t name) {
+    for (int i = 0; i < rig_entries; i++)
+        if (rig_book[i].descriptor == descriptor && rig_book[i].name == name) return &rig_book[i];
+    return NULL;
+}
+
 /* What the library was told; false when the descriptor has no such attribute. */
 static bool rig_get(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                     size_t bytes, void *value) {
+    const rig_told *told = rig_find(descriptor, name);
     memset(value, 0, bytes);
-    for (int i = 0; i < rig_entries; i++) {
-        if (rig_book[i].descriptor != descriptor || rig_book[i].name != name) continue;
-        assert_int_equal(rig_book[i].bytes, bytes);
-        memcpy(value, rig_book[i].value, bytes);
-        return true;
-    }
-    return false;
+    if (!told) return false;
+    assert_int_equal(told->bytes, bytes);
+    memcpy(value, told->value, bytes);
+    return true;
 }
 #define RIG_GET(descriptor, name, variable)                                                        \
     rig_get((descriptor), (name), sizeof(variable), &(variable))
@@ -217,18 +253,56 @@ static bool rig_pointwise(cudnnBackendDescriptor_t op, rig_memory *memory) {
     return true;
 }
 
-/* Carries out the graph's operations in their order on `tensors`, whose types are bf16 or, for the
- * statistics and the sums, f32. */
-static void rig_run(const tr_attention_graph *graph, void *const tensors[TR_ATTENTION_TENSORS]) {
-    rig_memory memory[RIG_IDS] = {{0}};
-    int operations = 0;
-    for (int i = 0; i < TR_ATTENTION_TENSORS; i++) {
-        bool f32 = i == TR_ATTENTION_STATS || i == TR_ATTENTION_ROW_SUM || i == TR_ATTENTION_DQ_SUM;
-        memory[1 + i] = (rig_memory){tensors[i], f32 ? TR_F32 : TR_BF16, false};
+/* Whether a tensor of the graph has this id. */
+static bool rig_has(const tr_attention_graph *graph, int64_t id) {
+    for (size_t i = 0; i < graph->part_count; i++) {
+        int64_t own;
+        if (RIG_GET(graph->parts[i], CUDNN_ATTR_TENSOR_UNIQUE_ID, own) && own == id) return true;
     }
-    for (int i = TR_ATTENTION_SCALE; i < TR_ATTENTION_IDS; i++)
-        memory[1 + i] =
-            (rig_memory){(void *)&graph->scalars[i - TR_ATTENTION_SCALE], TR_F32, false};
+    return false;
+}
+
+/* The memory that a variant pack gives to the tensors of a graph: exactly those that it has. */
+static void rig_unpack(const tr_attention_graph *graph, cudnnBackendDescriptor_t pack,
+                       rig_memory memory[RIG_IDS]) {
+    const rig_told *ids = rig_find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const rig_told *pointers = rig_find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    assert_true(ids && pointers && ids->bytes == pointers->bytes);
+    for (size_t i = 0; i < ids->bytes / 8; i++) {
+        int64_t id;
+        void *data;
+        memcpy(&id, ids->value + 8 * i, 8);
+        memcpy(&data, pointers->value + 8 * i, 8);
+        assert_true(id > 0 && id <= TR_ATTENTION_IDS && rig_has(graph, id));
+        assert_non_null(data);
+        bool f32 = id - 1 == TR_ATTENTION_STATS || id - 1 >= TR_ATTENTION_ROW_SUM;
+        memory[id] = (rig_memory){data, f32 ? TR_F32 : TR_BF16, false};
+    }
+}
+
+/* Workspace and sums lie one behind the other. */
+static void rig_check_scratch(const tr_attention_graph *graph, cudnnBackendDescriptor_t pack,
+                              const rig_memory memory[RIG_IDS]) {
+    char *workspace;
+    assert_true(RIG_GET(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace));
+    if (!graph->row_sum_bytes) return;
+    const char *row_sum = memory[1 + TR_ATTENTION_ROW_SUM].data;
+    assert_true(row_sum >= workspace + graph->workspace_bytes);
+    if (graph->dq_sum_bytes)
+        assert_true((char *)memory[1 + TR_ATTENTION_DQ_SUM].data >= row_sum + graph->row_sum_bytes);
+}
+
+/* Carries out the graph's operations in their order. */
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
+    rig_memory memory[RIG_IDS] = {{0}};
+    int operations = 0, which = rig_graph_count - 1;
+    while (which >= 0 && rig_graphs[which]->plan != plan) which--;
+    assert_true(which >= 0);
+    assert_ptr_equal(handle, rig_handle);
+    const tr_attention_graph *graph = rig_graphs[which];
+    rig_unpack(graph, pack, memory);
+    rig_check_scratch(graph, pack, memory);
     for (size_t i = 0; i < graph->part_count; i++) {
         cudnnBackendDescriptor_t part = graph->parts[i];
         operations += rig_product(part, memory) || rig_reduction(part, memory) ||
@@ -237,4 +311,35 @@ static void rig_run(const tr_attention_graph *graph, void *const tensors[TR_ATTE
     assert_true(operations >= 14);
     for (int i = 0; i < RIG_IDS; i++)
         if (memory[i].own) free(memory[i].data);
+    rig_executions++;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) {
+    assert_ptr_equal(handle, rig_handle);
+    *stream = rig_stream;
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+    assert_ptr_equal(handle, rig_handle);
+    rig_stream = stream;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+tr_status __real_tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+                                          const tr_attention_shape *shape,
+                                          tr_attention_graph **out);
+tr_status __wrap_tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+                                          const tr_attention_shape *shape,
+                                          tr_attention_graph **out);
+tr_status __wrap_tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+                                          const tr_attention_shape *shape,
+                                          tr_attention_graph **out) {
+    bool here = handle == rig_handle;
+    tr_status status = __real_tr_attention_graph_build(
+        here ? NULL : handle, here ? rig_described : described, shape, out);
+    if (status != TR_OK) return status;
+    assert_true(rig_graph_count < RIG_GRAPHS);
+    rig_graphs[rig_graph_count++] = *out;
+    return TR_OK;
 }

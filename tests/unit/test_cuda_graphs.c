@@ -1,6 +1,11 @@
 /* cuDNN delivers an engine for the attention of every model that Trireme trains: for a GPU that is
  * described (tests/data/h200.json), plans are finished, kernels compiled, and nothing is run. And
- * what the graphs say, carried out on the host, is what ref computes. */
+ * the operators of the cuda device, whose graphs are carried out on the host, compute what ref
+ * does.
+ */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "device/cuda/cuda_impl.h"
 #include "support/op_check.h"
 
 #include <setjmp.h>
@@ -21,7 +26,6 @@ static char h200[4096];
 static tr_status build(const tr_attention_shape *shape, const char *described,
                        tr_attention_graph **out) {
     *out = NULL;
-    rig_forget();
     return tr_attention_graph_build(NULL, described, shape, out);
 }
 
@@ -109,49 +113,168 @@ static void test_no_engine(void **state) {
 
 /* --- what the graphs compute ------------------------------------------------------------------ */
 
-/* Part 0, 1, 2 of packed tensors. */
-static void *part_of(const tr_attention_desc *d, void *packed, int64_t part) {
-    return (char *)packed + part * d->heads * d->head_dim * 2;
+/* A cuda device without a GPU: enough of one to prepare attention on. */
+static tr_cuda_device device_of(bool deterministic) {
+    return (tr_cuda_device){.base = {.ops = &tr_device_ops_cuda, .name = "cuda"},
+                            .deterministic = deterministic,
+                            .dnn = rig_handle};
 }
 
-/* Carries out the graph of a shape on the packed data of an operator's case. */
-static void run_packed(tr_op_data *data, bool deterministic) {
-    const tr_attention_desc *d = &data->desc.attention;
-    bool backward = data->desc.kind == TR_OP_ATTENTION_DGRAD;
-    void **m = data->memory, *t[TR_ATTENTION_TENSORS] = {0};
-    void *qkv = m[backward ? TR_ATTENTION_DGRAD_QKV : TR_ATTENTION_QKV];
-    for (int part = 0; part < 3; part++) {
-        t[TR_ATTENTION_Q + part] = part_of(d, qkv, part);
-        if (backward) t[TR_ATTENTION_DQ + part] = part_of(d, m[TR_ATTENTION_DGRAD_DQKV], part);
-    }
-    t[TR_ATTENTION_O] = m[backward ? TR_ATTENTION_DGRAD_Y : TR_ATTENTION_Y];
-    t[TR_ATTENTION_STATS] = m[backward ? TR_ATTENTION_DGRAD_LSE : TR_ATTENTION_LSE];
-    if (backward) t[TR_ATTENTION_DO] = m[TR_ATTENTION_DGRAD_DY];
-    tr_attention_shape shape = tr_attention_packed(d, backward, deterministic);
-    tr_attention_graph *graph;
-    must(build(&shape, h200, &graph));
-    if (graph->row_sum_bytes) t[TR_ATTENTION_ROW_SUM] = calloc(1, graph->row_sum_bytes);
-    if (graph->dq_sum_bytes) t[TR_ATTENTION_DQ_SUM] = calloc(1, graph->dq_sum_bytes);
-    rig_run(graph, t);
-    free(t[TR_ATTENTION_ROW_SUM]);
-    free(t[TR_ATTENTION_DQ_SUM]);
-    tr_attention_graph_release(graph);
+static tr_status prepare(tr_cuda_device *device, const tr_op_desc *desc, tr_op **out) {
+    return desc->kind == TR_OP_ATTENTION
+               ? tr_cuda_prepare_attention(&device->base, desc, out)
+               : tr_cuda_prepare_attention_dgrad(&device->base, desc, out);
 }
 
-static void test_packed_values(void **state) {
+/* Runs the operator on the data, with no more scratch than it asks for, on the stream it is given.
+ */
+static void run_operator(tr_op *op, tr_op_data *data) {
+    static char native[8];
+    tr_cuda_stream stream = {.handle = (cudaStream_t)(void *)&native[rig_executions % 8]};
+    tr_op_args args = {0};
+    int64_t before = rig_executions;
+    assert_int_equal(posix_memalign(&args.scratch, TR_ALIGN, op->scratch_bytes), 0);
+    memset(args.scratch, 0xff, op->scratch_bytes);
+    memcpy(args.t, data->memory, sizeof args.t);
+    must(tr_op_run(op, &stream.base, &args));
+    assert_int_equal(rig_executions, before + 1);
+    assert_ptr_equal(rig_stream, stream.handle);
+    free(args.scratch);
+}
+
+static void test_operators(void **state) {
     (void)state;
     for (int which = 0; which < 3; which++) {
         const tr_op_case c = {{.kind = which ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
                                .attention = {2, 19, 3, 16, 0}},
                               0};
+        tr_cuda_device device = device_of(which == 2);
         tr_op_check check;
         tr_op_data got;
+        tr_op *op, *other;
         tr_op_check_open(&c, TR_BF16, seed, ref, &check);
         must(tr_op_data_clone(&check.start, &got));
-        run_packed(&got, which == 2);
+        must(prepare(&device, &got.desc, &op));
+        must(prepare(&device, &got.desc, &other));
+        /* One plan for both, which is the device's until the last of them goes. */
+        assert_true(device.attention_graphs && !device.attention_graphs->next);
+        assert_int_equal(device.attention_graphs->shape.deterministic, which == 2);
+        tr_op_release(other);
+        run_operator(op, &got);
         tr_op_check_near(&check, &got, which == 2 ? "the deterministic graph" : "the graph");
+        tr_op_release(op);
+        assert_null(device.attention_graphs);
         tr_op_data_free(&got);
         tr_op_check_close(&check);
+    }
+}
+
+/* What cuDNN does not take is the own kernels', in both directions, and needs no plan. */
+static void test_who_computes(void **state) {
+    (void)state;
+    const tr_attention_desc own[] = {{2, 9, 4, 64, TR_F32}, {2, 9, 4, 100, TR_BF16}};
+    tr_cuda_device device = device_of(true);
+    for (int i = 0; i < 4; i++) {
+        const tr_op_desc desc = {.kind = i % 2 ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
+                                 .attention = own[i / 2]};
+        tr_op *op;
+        must(prepare(&device, &desc, &op));
+        assert_null(device.attention_graphs);
+        assert_int_equal(op->scratch_bytes, i % 2 ? 2 * 9 * 4 * sizeof(float) : 0);
+        tr_op_release(op);
+    }
+    const tr_op_desc wide = {.kind = TR_OP_ATTENTION, .attention = {1, 9, 1, 300, TR_BF16}};
+    tr_op *op;
+    assert_int_equal(prepare(&device, &wide, &op), TR_ERR_DEVICE);
+    assert_non_null(strstr(tr_error_message(), "heads of 300 are too wide"));
+}
+
+/* Opening asks for a queue for each stream before it asks for a GPU: the context, when there is
+ * one, has them. */
+static void test_queues(void **state) {
+    (void)state;
+    tr_device *device;
+    assert_int_equal(unsetenv("CUDA_DEVICE_MAX_CONNECTIONS"), 0);
+    assert_int_equal(tr_device_open("cuda:0", &(tr_device_options){.threads = 1}, &device),
+                     TR_ERR_DEVICE);
+    assert_non_null(strstr(tr_error_message(), "no GPU can be used here"));
+    assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
+/* --- grouped queries -------------------------------------------------------------------------- */
+
+enum { BATCH = 2, SEQ = 13, HEADS = 4, KV_HEADS = 2, DIM = 16, ROWS = BATCH * SEQ };
+enum { Q_COUNT = ROWS * HEADS * DIM, KV_COUNT = ROWS * KV_HEADS * DIM };
+
+/* All tensors of attention in memory of their own; kv_heads of k, v and their gradients. */
+typedef struct tensors {
+    uint16_t q[Q_COUNT], k[Q_COUNT], v[Q_COUNT], y[Q_COUNT], dy[Q_COUNT];
+    uint16_t dq[Q_COUNT], dk[Q_COUNT], dv[Q_COUNT];
+    float stats[ROWS * HEADS];
+} tensors;
+
+static void run_separate(tensors *x, int64_t kv_heads, bool backward, bool deterministic) {
+    const tr_attention_desc desc = {BATCH, SEQ, HEADS, DIM, TR_BF16};
+    const tr_attention_shape shape =
+        tr_attention_separate(&desc, kv_heads, backward, deterministic);
+    tr_attention_graph *graph;
+    must(tr_attention_graph_build(rig_handle, NULL, &shape, &graph));
+    const size_t sum_bytes = tr_align_up(graph->row_sum_bytes);
+    char *scratch = calloc(1, graph->workspace_bytes + sum_bytes + graph->dq_sum_bytes + 1);
+    char *sums = scratch + graph->workspace_bytes;
+    void *const t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_Q] = x->q,
+                                           [TR_ATTENTION_K] = x->k,
+                                           [TR_ATTENTION_V] = x->v,
+                                           [TR_ATTENTION_O] = x->y,
+                                           [TR_ATTENTION_STATS] = x->stats,
+                                           [TR_ATTENTION_DO] = x->dy,
+                                           [TR_ATTENTION_DQ] = x->dq,
+                                           [TR_ATTENTION_DK] = x->dk,
+                                           [TR_ATTENTION_DV] = x->dv,
+                                           [TR_ATTENTION_ROW_SUM] = sums,
+                                           [TR_ATTENTION_DQ_SUM] = sums + sum_bytes};
+    must(tr_attention_graph_run(graph, rig_handle, t, scratch));
+    free(scratch);
+    tr_attention_graph_release(graph);
+}
+
+static uint16_t sum_of(uint16_t a, uint16_t b) {
+    return tr_f32_to_bf16(tr_bf16_to_f32(a) + tr_bf16_to_f32(b));
+}
+
+/* Two query heads that share a key are two heads with the same key: outputs and dQ have the same
+ * bits, and the shared key's gradient is the sum of the two. */
+static void test_grouped(void **state) {
+    (void)state;
+    static tensors shared, repeated;
+    const int group = HEADS / KV_HEADS;
+    for (int i = 0; i < Q_COUNT; i++) {
+        shared.q[i] = tr_f32_to_bf16(tr_normal(seed, 1, (uint64_t)i));
+        shared.dy[i] = tr_f32_to_bf16(tr_normal(seed, 2, (uint64_t)i));
+    }
+    for (int i = 0; i < KV_COUNT; i++) {
+        shared.k[i] = tr_f32_to_bf16(tr_normal(seed, 3, (uint64_t)i));
+        shared.v[i] = tr_f32_to_bf16(tr_normal(seed, 4, (uint64_t)i));
+    }
+    repeated = shared;
+    for (int row = 0; row < ROWS * HEADS; row++) {
+        int from = row / HEADS * KV_HEADS + row % HEADS / group;
+        memcpy(repeated.k + row * DIM, shared.k + from * DIM, DIM * sizeof *shared.k);
+        memcpy(repeated.v + row * DIM, shared.v + from * DIM, DIM * sizeof *shared.v);
+    }
+    for (int which = 0; which < 3; which++) {
+        run_separate(&shared, KV_HEADS, which > 0, which == 2);
+        run_separate(&repeated, HEADS, which > 0, which == 2);
+        assert_memory_equal(shared.y, repeated.y, sizeof shared.y);
+        assert_memory_equal(shared.stats, repeated.stats, sizeof shared.stats);
+        assert_memory_equal(shared.dq, repeated.dq, sizeof shared.dq);
+        for (int i = 0; i < KV_COUNT; i++) {
+            int first = (i / DIM / KV_HEADS * HEADS + i / DIM % KV_HEADS * group) * DIM + i % DIM;
+            assert_int_equal(shared.dk[i], sum_of(repeated.dk[first], repeated.dk[first + DIM]));
+            assert_int_equal(shared.dv[i], sum_of(repeated.dv[first], repeated.dv[first + DIM]));
+        }
+        if (which > 0)
+            assert_true(shared.dq[Q_COUNT - 1] != 0 && shared.dk[0] != 0 && shared.dv[0] != 0);
     }
 }
 
@@ -162,6 +285,7 @@ static int read_description(void **state) {
     size_t bytes = fread(h200, 1, sizeof h200 - 1, file);
     (void)fclose(file);
     if (bytes == 0) return -1;
+    rig_described = h200;
     return tr_op_open_ref(&ref);
 }
 
@@ -174,9 +298,10 @@ static int close_ref(void **state) {
 int main(void) {
     seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_no_engine),
-        cmocka_unit_test(test_packed_values),
+        cmocka_unit_test(test_models),    cmocka_unit_test(test_small),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_no_engine),
+        cmocka_unit_test(test_operators), cmocka_unit_test(test_who_computes),
+        cmocka_unit_test(test_grouped),   cmocka_unit_test(test_queues),
     };
     return cmocka_run_group_tests(tests, read_description, close_ref);
 }
