@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The house rules that a compiler does not see: a folder includes headers of its own floor and of
-# those below alone, *_impl.h stay in their folder, and no file names a path of one machine.
+# those below alone, *_impl.h stay in their folder, CUDA is called in device/cuda/ and NCCL in
+# comm/nccl*.c alone, and no file names a path of one machine.
 # Usage: floors.sh [SOURCE_DIR]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -37,6 +38,11 @@ for folder in "${!below[@]}"; do
         faults=$((faults + 1))
     fi
 done
+while read -r line; do
+    echo "a library of GPUs is not used here: $line"
+    faults=$((faults + 1))
+done < <(grep -rnE --include='*.[ch]' '^ *# *include *<(cuda|cublas|cudnn|nvtx|nccl)|\b(cuda|cu|cublas|cudnn|nvtx|nccl)[A-Z][A-Za-z]*\(' \
+    "${!below[@]}" | grep -vE '^device/cuda/|^comm/nccl[a-z_]*\.c:[0-9]+:.*\b(nccl\.h|nccl[A-Z])' || true)
 while read -r line; do
     echo "a path of one machine: $line"
     faults=$((faults + 1))

@@ -3,7 +3,8 @@
  *   - the ranks of a communicator make different calls, or calls of different counts, types, roots;
  *   - a send meets a receive of another size or type, or the caller's own rank;
  *   - a communicator is used while a call is in progress, after its end, or is never ended;
- *   - a communicator may block, buffers overlap in a way that is not in place.
+ *   - a communicator may block, or one that sends may take more than two multiprocessors (CTAs);
+ *   - buffers overlap in a way that is not in place.
  * Calls that return are not done: some return ncclInProgress, and are enqueued only when
  * ncclCommGetAsyncError says success, which the first message between two ranks is not before both
  * have called, nor the end of a communicator before all its ranks end it. Sends wait for their
@@ -68,7 +69,7 @@ typedef enum state { JOINING, READY, PENDING, FINALIZING, FINALIZED, ENDED } sta
 
 struct ncclComm {
     state state;
-    int n, rank, polls;
+    int n, rank, polls, ctas;
     bool broken; /* by NCCL_MOCK_ERROR */
     const char *ended_by;
     char name[64];
@@ -348,6 +349,8 @@ static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *
     if (size_of(k.type) == 0) violation(c, "%s of type %d", kinds[k.kind], k.type);
     if (k.kind >= SEND && (k.root < 0 || k.root >= c->n || k.root == c->rank))
         violation(c, "%s with rank %d", kinds[k.kind], k.root);
+    if (k.kind >= SEND && (c->ctas < 1 || c->ctas > 2))
+        violation(c, "%s may take %d CTAs", kinds[k.kind], c->ctas);
     check_buffers(c, &k, from, to);
     fail_as_told(c);
     k.number = k.kind == SEND   ? ++c->sends[k.root]
@@ -437,6 +440,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
         violation(c, "a config without NCCL_CONFIG_INITIALIZER");
     if (config->blocking != 0) violation(c, "a communicator that may block");
+    c->ctas = config->maxCTAs;
     int file = shm_open(c->name, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, sizeof(meeting)) != 0) violation(c, "no shared memory");
     void *memory = mmap(NULL, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

@@ -198,7 +198,9 @@ static void test_queues(void **state) {
     assert_int_equal(tr_device_open("cuda:0", &(tr_device_options){.threads = 1}, &device),
                      TR_ERR_DEVICE);
     assert_non_null(strstr(tr_error_message(), "no GPU can be used here"));
-    assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    assert_non_null(queues);
+    assert_string_equal(queues, "32");
 }
 
 /* --- grouped queries -------------------------------------------------------------------------- */

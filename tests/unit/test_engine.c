@@ -1,19 +1,26 @@
-/* The engine of one rank: what does not fit is refused before device memory is taken. */
+/* The engine: what does not fit is refused before device memory is taken, and a step is enqueued
+ * without waiting for the device. */
 #include "base/memory.h"
+#include "device/device_impl.h"
 #include "pipeline/generate.h"
 #include "train/engine.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
-static tr_schedule *four_micro_batches(void) {
+static tr_schedule *schedule_of(const char *name, int ranks, int micro_batches) {
     tr_schedule *schedule;
     const tr_schedule_request request = {
-        .name = "1f1b", .ranks = 1, .micro_batches = 4, .chunks = 1};
+        .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = 1};
     assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
     return schedule;
 }
@@ -39,7 +46,7 @@ static void test_refuses_what_does_not_fit(void **state) {
     tr_world *world;
     tr_device *device;
     tr_engine *engine;
-    tr_schedule *schedule = four_micro_batches();
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
     tr_memory_plan plan;
     assert_int_equal(tr_world_open_local(1, &world), TR_OK);
     assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &device), TR_OK);
@@ -72,7 +79,7 @@ static void test_refuses_absurd_sizes(void **state) {
     tr_world *world;
     tr_device *device;
     tr_engine *engine;
-    tr_schedule *schedule = four_micro_batches();
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
     assert_int_equal(tr_world_open_local(1, &world), TR_OK);
     assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
     tr_engine_desc desc = small(world, device, schedule);
@@ -92,10 +99,127 @@ static void test_refuses_absurd_sizes(void **state) {
     tr_world_close(world);
 }
 
+/* --- a step is enqueued ----------------------------------------------------------------------- */
+
+enum { RANKS = 4 };
+
+typedef struct rank_state {
+    tr_world *world;
+    tr_schedule *schedule;
+    int rank, dp, tp;
+    sem_t enqueued; /* all of the step but the reading of its result */
+    bool waited;    /* the device had to do something before */
+    int named, misnamed;
+    char error[256];
+} rank_state;
+
+static _Thread_local char marked[64]; /* what a profiler was told last */
+
+static void mark(const char *name) {
+    if (name) (void)snprintf(marked, sizeof marked, "%s", name);
+}
+
+/* In front of a step on the device's stream. */
+static void hold(void *argument) {
+    rank_state *r = argument;
+    struct timespec end;
+    (void)clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 20;
+    while (!r->waited && sem_timedwait(&r->enqueued, &end) != 0) r->waited = errno == ETIMEDOUT;
+}
+
+static void on_observe(void *context, const tr_instr *instr, bool begin) {
+    static const char letter[] = {
+        [TR_INSTR_F] = 'F', [TR_INSTR_I] = 'I', [TR_INSTR_W] = 'W', [TR_INSTR_B] = 'B'};
+    rank_state *r = context;
+    char name[64];
+    if (begin) return;
+    if ((size_t)instr->kind < sizeof letter && letter[instr->kind]) {
+        (void)snprintf(name, sizeof name, "%c stage %d mb %d", letter[instr->kind], instr->stage,
+                       instr->micro_batch);
+        r->named++;
+        r->misnamed += strcmp(marked, name) != 0;
+    }
+    if (instr->kind == TR_INSTR_FINISH) (void)sem_post(&r->enqueued);
+}
+
+static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *tokens,
+                       int32_t *labels) {
+    (void)context, (void)validation;
+    for (int i = 0; i < 16; i++) tokens[i] = labels[i] = (int32_t)((sample + i) % 256);
+    return TR_OK;
+}
+
+static tr_status take_held_step(rank_state *r, tr_device *device) {
+    tr_engine *engine = NULL;
+    tr_step_result result;
+    tr_engine_desc desc = small(r->world, device, r->schedule);
+    TR_TRY(tr_mesh_make(RANKS / r->dp / r->tp, r->dp, r->tp, r->rank, RANKS, &desc.mesh));
+    desc.fetch = fetch;
+    desc.observe = on_observe;
+    desc.observe_context = r;
+    TR_TRY(tr_engine_create(&desc, &engine));
+    tr_status status = tr_stream_sync(tr_device_compute(device));
+    if (status == TR_OK) status = tr_stream_call(tr_device_compute(device), hold, r);
+    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3f, false, &result);
+    tr_engine_destroy(engine);
+    return status;
+}
+
+static void *rank_main(void *argument) {
+    rank_state *r = argument;
+    tr_device *device;
+    tr_status status = tr_device_open("guarded", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) {
+        tr_device_ops with_marks = *device->ops;
+        with_marks.mark = mark;
+        device->ops = &with_marks;
+        status = take_held_step(r, device);
+        tr_device_close(device);
+    }
+    if (status != TR_OK) {
+        (void)snprintf(r->error, sizeof r->error, "%s", tr_error_message());
+        tr_world_abort(r->world, TR_ERR_INTERNAL);
+    }
+    tr_world_close(r->world);
+    return NULL;
+}
+
+/* The thread that trains waits for nothing inside a step: all of it, transfers, reductions and the
+ * optimizer included, is enqueued while the devices of all ranks are held in front of it. Each
+ * action is marked with its name. */
+static void test_enqueues_ahead(void **state) {
+    (void)state;
+    for (int layout = 0; layout < 2; layout++) {
+        const int dp = 1 + layout, tp = 2 - layout;
+        rank_state rank[RANKS];
+        pthread_t thread[RANKS];
+        tr_world *world[RANKS];
+        tr_schedule *schedule = schedule_of(layout ? "1f1b" : "zb-h1", 2, 4 / dp);
+        assert_int_equal(tr_world_open_local(RANKS, world), TR_OK);
+        for (int i = 0; i < RANKS; i++) {
+            rank[i] = (rank_state){
+                .world = world[i], .schedule = schedule, .rank = i, .dp = dp, .tp = tp};
+            assert_int_equal(sem_init(&rank[i].enqueued, 0, 0), 0);
+            assert_int_equal(pthread_create(&thread[i], NULL, rank_main, &rank[i]), 0);
+        }
+        for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+        for (int i = 0; i < RANKS; i++) {
+            if (rank[i].error[0]) fail_msg("rank %d: %s", i, rank[i].error);
+            if (rank[i].waited) fail_msg("rank %d waits for its device inside a step", i);
+            assert_true(rank[i].named >= 2 * 4 / dp);
+            assert_int_equal(rank[i].misnamed, 0);
+            assert_int_equal(sem_destroy(&rank[i].enqueued), 0);
+        }
+        tr_schedule_destroy(schedule);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refuses_what_does_not_fit),
         cmocka_unit_test(test_refuses_absurd_sizes),
+        cmocka_unit_test(test_enqueues_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
