@@ -1,9 +1,10 @@
-/* trireme schedule NAME ...: an order as CSV; check FILE.csv: the proof that it can run; show:
+/* trireme schedule NAME|FILE ...: an order as CSV; check FILE.csv: the proof that it can run; show:
  * drawn in the terminal, as SVG and as a trace. */
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
 #include "pipeline/auto.h"
 #include "pipeline/check.h"
+#include "pipeline/csv.h"
 #include "pipeline/draw.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ typedef struct schedule_args {
     const char *name[MOST_SHOWN];
     int names;
     const char *output, *svg, *trace;
+    bool comms;
 } schedule_args;
 
 /* Options and names from argv[first]. */
@@ -30,6 +32,10 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
         bool taken;
         TR_TRY(cli_schedule_args_take(&a->schedule, argc, argv, &i, &taken));
         if (taken) continue;
+        if (!show && !strcmp(argv[i], "--comms")) {
+            a->comms = true;
+            continue;
+        }
         const char **path = NULL;
         if (!show && !strcmp(argv[i], "-o")) path = &a->output;
         if (show && !strcmp(argv[i], "--svg")) path = &a->svg;
@@ -80,6 +86,20 @@ static tr_status search(const schedule_args *a, tr_schedule **out) {
     return TR_OK;
 }
 
+/* compute_comms: a file that has its transfers keeps them. */
+static tr_status print_comms(const tr_schedule *s, char **text) {
+    tr_csv *order = NULL, *comms = NULL;
+    tr_status status = TR_OK;
+    if (s->list) return tr_csv_text(s->list, text);
+    TR_TRY_OUT(tr_csv_of(s, &order));
+    TR_TRY_OUT(tr_csv_add_comms(order, true, &comms));
+    TR_TRY_OUT(tr_csv_text(comms, text));
+out:
+    tr_csv_destroy(comms);
+    tr_csv_destroy(order);
+    return status;
+}
+
 static tr_status make(int argc, char **argv) {
     schedule_args a;
     tr_schedule *s = NULL;
@@ -89,7 +109,7 @@ static tr_status make(int argc, char **argv) {
     TR_TRY(parse(argc, argv, 1, false, &a));
     if (!strcmp(a.name[0], "auto")) TR_TRY_OUT(search(&a, &s));
     else TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
-    TR_TRY_OUT(tr_schedule_print(s, &text));
+    TR_TRY_OUT(a.comms ? print_comms(s, &text) : tr_schedule_print(s, &text));
     if (!a.output) (void)fputs(text, stdout);
     else {
         TR_TRY_OUT(open_output(a.output, &out));
@@ -108,7 +128,7 @@ static tr_status check(int argc, char **argv) {
     tr_schedule_report report;
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 2, false, &a));
-    if (a.output) return cli_usage("schedule", "check writes no file");
+    if (a.output || a.comms) return cli_usage("schedule", "check writes no order");
     TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
     TR_TRY_OUT(tr_schedule_check(s, NULL, &report));
     (void)printf("%s: %d ranks, %d stages, %d micro-batches%s; every action is there once, and the "

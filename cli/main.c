@@ -20,8 +20,8 @@ const cli_command cli_commands[] = {
     {"sample", "RUN [-p TEXT] [-n TOKENS] [--temperature T] [--top-k K] [--seed S] [--step N]",
      "text from a checkpoint, whatever layout saved it", cli_sample},
     {"schedule",
-     "NAME -p P -m M [-v V] [-N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
-     "[-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
+     "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
+     "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
      "a pipeline schedule: made, proved or drawn", cli_schedule},
     {"simulate",
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "

@@ -37,6 +37,13 @@ prints '1f1b.csv: 2 ranks, 2 stages, 3 micro-batches; every action is there once
 "$trireme" schedule check "$data/pytorch_csv/dualpipev_4rank_10mb.csv" >out
 grep -q '4 ranks, 8 stages, 10 micro-batches;' out || fail "the golden DualPipeV is not accepted"
 
+# With its transfers, as PyTorch lists them; a file that has them keeps them.
+pair=$data/pytorch_csv/zb1p_2rank_2stagep
+prints "$(<"${pair}_comms.csv")" schedule "${pair}_compute.csv" --comms
+prints "$(<"${pair}_comms.csv")" schedule "${pair}_comms.csv" --comms
+prints $'0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0' schedule gpipe -p 2 -m 1 --comms
+expect 64 "check writes no order" schedule check 1f1b.csv --comms
+
 # 1F1B: (m + p - 1)(F + I + W); rank i holds p - i.
 json='{"makespan": 12, "span": [12, 9], "bubble_makespan": 0.25, "bubble_span": 0.25, "peak": [2, 1]}'
 prints "$json" simulate --schedule 1f1b -p 2 -m 3 --json
