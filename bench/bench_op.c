@@ -117,10 +117,10 @@ static double time_case(bench *b, const bench_case *c, int64_t limit, tr_dtype d
     check(tr_op_prepare(b->device, &c->desc, &op));
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         if (!c->size[i]) continue;
-        check(tr_device_alloc(b->device, (size_t)c->size[i], &args.t[i]));
+        check(tr_device_alloc(b->device, TR_MEMORY_DATA, (size_t)c->size[i], &args.t[i]));
         fill(b, args.t[i], c->size[i], i == c->integers, limit, dtype);
     }
-    check(tr_device_alloc(b->device, op->scratch_bytes + 1, &args.scratch));
+    check(tr_device_alloc(b->device, TR_MEMORY_DATA, op->scratch_bytes + 1, &args.scratch));
     double best = time_op(b, op, &args);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i]);
     tr_device_free(b->device, args.scratch);
@@ -284,7 +284,7 @@ int main(int argc, char **argv) {
                          .bias_correction2 = 0.05f,
                          .gradient_factor = 1}};
     check(tr_device_open(name, &options, &b.device));
-    check(tr_device_alloc(b.device, sizeof *b.at, (void **)&b.at));
+    check(tr_device_alloc(b.device, TR_MEMORY_DATA, sizeof *b.at, (void **)&b.at));
     check(tr_device_staging_alloc(b.device, PATTERN, (void **)&b.pattern));
     bool cuda = strncmp(name, "cuda", 4) == 0;
     if (cuda) printf("device %s\n", name);

@@ -69,7 +69,8 @@ static tr_status run_rank(rank_state *r) {
     TR_TRY_OUT(tr_device_open("ref", &device_options, &device));
     TR_TRY_OUT(tr_links_open(r->world, device, r->table, r->schedule->rank_of, line, RANKS, r->rank,
                              &links));
-    TR_TRY_OUT(tr_device_alloc(device, r->set->program[r->rank].arena_bytes, &arena));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, r->set->program[r->rank].arena_bytes,
+                               &arena));
     tr_runner_options options = {.device = device,
                                  .links = links,
                                  .program = &r->set->program[r->rank],

@@ -257,7 +257,7 @@ static tr_status take_steps(bench *b, const tr_schedule *s, const tr_stage_table
         stages[k] = s->rank_of[k] == b->rank ? &stage[k].stage : NULL;
     }
     TR_TRY_OUT(tr_links_open(b->world, b->device, t, s->rank_of, line, b->ranks, b->rank, &links));
-    TR_TRY_OUT(tr_device_alloc(b->device, program->arena_bytes, &arena));
+    TR_TRY_OUT(tr_device_alloc(b->device, TR_MEMORY_ACTIVATIONS, program->arena_bytes, &arena));
     tr_runner_options options = {.device = b->device,
                                  .links = links,
                                  .program = program,

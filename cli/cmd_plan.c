@@ -71,8 +71,10 @@ static bool alike(const tr_run_plan *p, int a, int b) {
     int line = mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP]; /* the pipeline is outermost */
     return a / line == b / line &&
            rounds_alike((double)p->parameters[a], (double)p->parameters[b], 1e4) &&
-           rounds_alike((double)x->parameters, (double)y->parameters, 0.1 * MIB) &&
-           rounds_alike((double)x->arena, (double)y->arena, 0.1 * MIB) &&
+           rounds_alike((double)x->of[TR_MEMORY_PARAMETERS], (double)y->of[TR_MEMORY_PARAMETERS],
+                        0.1 * MIB) &&
+           rounds_alike((double)x->of[TR_MEMORY_ACTIVATIONS], (double)y->of[TR_MEMORY_ACTIVATIONS],
+                        0.1 * MIB) &&
            rounds_alike((double)x->total, (double)y->total, 0.1 * MIB);
 }
 
@@ -97,9 +99,11 @@ static void print_ranks(const tr_run_plan *p, int first, int last) {
     add_range(&ranks, first, last);
     (void)printf("%-6s %-7s %-11s %11.2f %10.1f %9.1f %9.1f %11.1f (%.1f) %9.1f %6.1f %9.1f\n",
                  stages.text, ranks.text, layers.text, (double)p->parameters[first] * 1e-6,
-                 (double)m->parameters / MIB, (double)m->gradients / MIB,
-                 (double)m->optimizer / MIB, (double)m->arena / MIB, (double)m->live_peak / MIB,
-                 (double)m->transfers / MIB, (double)m->data / MIB, (double)m->total / MIB);
+                 (double)m->of[TR_MEMORY_PARAMETERS] / MIB,
+                 (double)m->of[TR_MEMORY_GRADIENTS] / MIB, (double)m->of[TR_MEMORY_OPTIMIZER] / MIB,
+                 (double)m->of[TR_MEMORY_ACTIVATIONS] / MIB, (double)m->live_peak / MIB,
+                 (double)m->of[TR_MEMORY_TRANSFERS] / MIB, (double)m->of[TR_MEMORY_DATA] / MIB,
+                 (double)m->total / MIB);
 }
 
 static void print_memory(const tr_run_plan *p) {

@@ -140,8 +140,8 @@ tr_status tr_host_channel_init(tr_host_channel *c, const tr_channel_desc *desc) 
     c->end = &c->first;
     if (desc->sending) return add_outgoing(c);
     for (int i = 0; i < TR_CHANNEL_LANDINGS; i++)
-        TR_TRY(tr_device_alloc(desc->device, desc->max_bytes > 0 ? desc->max_bytes : 1,
-                               &c->landing[i]));
+        TR_TRY(tr_device_alloc(desc->device, TR_MEMORY_TRANSFERS,
+                               desc->max_bytes > 0 ? desc->max_bytes : 1, &c->landing[i]));
     return TR_OK;
 }
 

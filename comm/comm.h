@@ -82,8 +82,6 @@ bool tr_world_shares(const tr_world *world, int rank);
 int tr_world_sharers(const tr_world *world);
 /* "NCCL 2.28.9". */
 void tr_world_nccl_text(char *text, size_t size);
-/* Device memory that NCCL's set-up has taken so far, measured. */
-size_t tr_world_nccl_bytes(const tr_world *world);
 
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);

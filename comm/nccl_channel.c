@@ -140,7 +140,7 @@ static tr_status make_landings(nccl_channel *c) {
     tr_device *device = c->base.device;
     size_t bytes = c->base.max_bytes > 0 ? c->base.max_bytes : 1;
     for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) {
-        TR_TRY(tr_device_alloc(device, bytes, &c->landing[i]));
+        TR_TRY(tr_device_alloc(device, TR_MEMORY_TRANSFERS, bytes, &c->landing[i]));
         TR_TRY(tr_event_create(device, &c->copied[i]));
     }
     return TR_OK;
@@ -152,7 +152,7 @@ static tr_status connect(nccl_channel *c) {
     int64_t number;
     void *byte = c->landing[0];
     tr_device *device = c->base.device;
-    if (c->base.sending) TR_TRY(tr_device_alloc(device, 1, &byte));
+    if (c->base.sending) TR_TRY(tr_device_alloc(device, TR_MEMORY_NCCL, 1, &byte));
     tr_status status = tr_nccl_enter(&c->comm, "connection", NULL);
     if (status == TR_OK)
         status = c->base.sending ? enqueue_send(c, byte, 1) : enqueue_receive(c, byte, 1);

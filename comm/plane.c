@@ -149,10 +149,6 @@ void tr_world_nccl_text(char *text, size_t size) {
                    version % 100);
 }
 
-size_t tr_world_nccl_bytes(const tr_world *world) {
-    return world->nccl_bytes;
-}
-
 bool tr_world_uses_nccl(const tr_world *world) {
     return world->nccl_device != NULL;
 }

@@ -53,7 +53,6 @@ struct tr_world {
     const tr_device *nccl_device; /* whose groups and channels NCCL carries, or NULL */
     bool *shares;                 /* [size]: whose device memory is this rank's too, or NULL */
     struct tr_nccl_comm *nccl;    /* open communicators; the list changes under the lock */
-    size_t nccl_bytes;            /* of device memory that their set-up took */
 };
 
 double tr_now(void); /* seconds of the monotonic clock */

@@ -42,8 +42,22 @@ tr_status tr_device_open(const char *name, const tr_device_options *options, tr_
     return TR_OK;
 }
 
+/* One allocation, so that its end can be counted too. */
+typedef struct tr_device_block {
+    struct tr_device_block *next;
+    const void *memory;
+    tr_memory kind;
+    size_t bytes;
+} tr_device_block;
+
 void tr_device_close(tr_device *device) {
-    if (device) device->ops->close(device);
+    if (!device) return;
+    for (tr_device_block *b = device->blocks; b;) {
+        tr_device_block *next = b->next;
+        free(b);
+        b = next;
+    }
+    device->ops->close(device);
 }
 
 tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes) {
@@ -56,14 +70,49 @@ tr_status tr_device_identity(tr_device *device, char *text, size_t size) {
     return TR_OK;
 }
 
-tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out) {
-    TR_TRY(device->ops->alloc(device, bytes, out));
-    device->allocated += tr_align_up(bytes);
+void tr_device_took(tr_device *device, tr_memory kind, size_t bytes) {
+    device->live[kind] += bytes;
+    if (device->live[kind] > device->peak[kind]) device->peak[kind] = device->live[kind];
+}
+
+tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out) {
+    tr_device_block *block;
+    *out = NULL;
+    TR_TRY(tr_calloc(1, sizeof *block, &block));
+    tr_status status = device->ops->alloc(device, bytes, out);
+    if (status != TR_OK) {
+        free(block);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    *block = (tr_device_block){
+        .next = device->blocks, .memory = *out, .kind = kind, .bytes = tr_align_up(bytes)};
+    device->blocks = block;
+    tr_device_took(device, kind, block->bytes);
     return TR_OK;
 }
 
 void tr_device_free(tr_device *device, void *memory) {
-    if (memory) device->ops->free(device, memory);
+    if (!memory) return;
+    for (tr_device_block **at = &device->blocks; *at; at = &(*at)->next) {
+        tr_device_block *block = *at;
+        if (block->memory != memory) continue;
+        device->live[block->kind] -= block->bytes;
+        *at = block->next;
+        free(block);
+        break;
+    }
+    device->ops->free(device, memory);
+}
+
+const char *tr_memory_name(tr_memory kind) {
+    static const char *const names[TR_MEMORY_CLASSES] = {[TR_MEMORY_PARAMETERS] = "parameters",
+                                                         [TR_MEMORY_GRADIENTS] = "gradients",
+                                                         [TR_MEMORY_OPTIMIZER] = "optimizer",
+                                                         [TR_MEMORY_ACTIVATIONS] = "activations",
+                                                         [TR_MEMORY_TRANSFERS] = "transfers",
+                                                         [TR_MEMORY_DATA] = "data",
+                                                         [TR_MEMORY_NCCL] = "NCCL"};
+    return names[kind];
 }
 
 bool tr_device_on_host(const tr_device *device) {

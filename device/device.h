@@ -19,12 +19,27 @@ typedef struct tr_stream tr_stream;
 typedef struct tr_event tr_event;
 typedef struct tr_device_ops tr_device_ops;
 
+/* What device memory is for: the classes of a plan. A device does no more than count them. */
+typedef enum tr_memory {
+    TR_MEMORY_PARAMETERS,
+    TR_MEMORY_GRADIENTS,
+    TR_MEMORY_OPTIMIZER,
+    TR_MEMORY_ACTIVATIONS,
+    TR_MEMORY_TRANSFERS, /* landing buffers of messages */
+    TR_MEMORY_DATA,      /* tokens, and what the ranks exchange once a step */
+    TR_MEMORY_NCCL,      /* NCCL's own */
+    TR_MEMORY_CLASSES
+} tr_memory;
+
 /* Every implementation's tr_device starts with this. */
 struct tr_device {
     const tr_device_ops *ops;
-    char name[16];    /* as opened */
-    int threads;      /* OpenMP threads of the cpu device */
-    size_t allocated; /* bytes that tr_device_alloc has handed out so far, rounded to TR_ALIGN */
+    char name[16]; /* as opened */
+    int threads;   /* OpenMP threads of the cpu device */
+    /* Bytes of each class that are allocated, and the most that ever were; each allocation is
+     * rounded up to TR_ALIGN. */
+    size_t live[TR_MEMORY_CLASSES], peak[TR_MEMORY_CLASSES];
+    struct tr_device_block *blocks; /* the allocations */
 };
 
 typedef struct tr_device_options {
@@ -44,9 +59,14 @@ tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_
  * get the same text. "host" for host devices. */
 tr_status tr_device_identity(tr_device *device, char *text, size_t size);
 
-/* Device memory, zeroed, aligned to TR_ALIGN; TR_ERR_FIT when there is none. */
-tr_status tr_device_alloc(tr_device *device, size_t bytes, void **out);
+/* Device memory, zeroed, aligned to TR_ALIGN; TR_ERR_FIT when there is none. One thread at a time
+ * allocates and frees. */
+tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out);
 void tr_device_free(tr_device *device, void *memory);
+/* Counts bytes that a library has taken on its own, as was measured. */
+void tr_device_took(tr_device *device, tr_memory kind, size_t bytes);
+/* "parameters", "gradients", ... */
+const char *tr_memory_name(tr_memory kind);
 
 /* True when the device computes on host memory ("cpu", "ref"): its pointers can be read here. */
 bool tr_device_on_host(const tr_device *device);

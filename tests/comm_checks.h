@@ -36,7 +36,7 @@ typedef struct both {
 
 static inline bool both_new(const checks *k, size_t bytes, both *out) {
     *out = (both){.bytes = bytes};
-    CHECK_OK(tr_device_alloc(k->device, bytes, (void **)&out->device));
+    CHECK_OK(tr_device_alloc(k->device, TR_MEMORY_DATA, bytes, (void **)&out->device));
     CHECK_OK(tr_device_staging_alloc(k->device, bytes, (void **)&out->host));
     return true;
 }

@@ -22,6 +22,7 @@ struct tr_engine {
     tr_links *links;
     tr_runner *runner[TR_LAYOUT_PROGRAMS];
     tr_optimizer *optimizer;
+    tr_memory_plan plan; /* but NCCL's, which grows while communicators are set up */
     char *arena;
     tr_step_state *state;     /* device */
     int32_t *tokens, *labels; /* device: [micro_batches][micro_batch][seq] */
@@ -61,9 +62,9 @@ static int64_t sample_offset(const tr_engine *e, int micro_batch) {
 
 static tr_status alloc_data(tr_engine *e) {
     tr_device *device = e->desc.device;
-    TR_TRY(tr_device_alloc(device, e->layout->token_bytes, (void **)&e->tokens));
-    TR_TRY(tr_device_alloc(device, e->layout->token_bytes, (void **)&e->labels));
-    TR_TRY(tr_device_alloc(device, sizeof *e->state, (void **)&e->state));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, e->layout->token_bytes, (void **)&e->tokens));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, e->layout->token_bytes, (void **)&e->labels));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *e->state, (void **)&e->state));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->given, (void **)&e->given));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result));
     TR_TRY(tr_device_staging_alloc(device, e->layout->token_bytes, (void **)&e->host_tokens));
@@ -131,8 +132,8 @@ static tr_status make_runners(tr_engine *e) {
                                      e->layout->owner, line, pp, pp_rank, &e->links);
     free(line);
     TR_TRY(status);
-    TR_TRY(
-        tr_device_alloc(e->desc.device, tr_layout_arena(e->layout, pp_rank), (void **)&e->arena));
+    TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
+                           tr_layout_arena(e->layout, pp_rank), (void **)&e->arena));
     for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
         tr_runner_options options = {
             .device = e->desc.device,
@@ -150,10 +151,10 @@ static tr_status make_runners(tr_engine *e) {
 }
 
 /* Refuses what does not fit, with what it is made of. */
-static tr_status refuse_too_large(const tr_engine *e, const tr_memory_plan *plan) {
+static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
-    if (!e->desc.memory || plan->total <= e->desc.memory) return TR_OK;
-    tr_memory_text(plan, parts);
+    if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
+    tr_memory_text(&e->plan, parts);
     return TR_FAIL(
         TR_ERR_FIT,
         "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): raise "
@@ -166,7 +167,6 @@ static tr_status refuse_too_large(const tr_engine *e, const tr_memory_plan *plan
 static tr_status make_layout(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
     int pp_rank = d->mesh.index[TR_AXIS_PP];
-    tr_memory_plan plan;
     tr_layout_desc desc = {.mesh = d->mesh,
                            .model = d->model,
                            .batch = d->batch,
@@ -174,14 +174,13 @@ static tr_status make_layout(tr_engine *e) {
                            .dtype = d->dtype,
                            .schedule = d->schedule};
     TR_TRY(tr_layout_create(&desc, &e->layout));
-    tr_layout_memory_known(e->layout, pp_rank, &plan);
-    TR_TRY(refuse_too_large(e, &plan));
+    tr_layout_memory_known(e->layout, pp_rank, &e->plan);
+    TR_TRY(refuse_too_large(e));
     TR_TRY(open_groups(e));
     TR_TRY(tr_layout_lower(e->layout, d->device, e->tp, pp_rank));
-    TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &plan));
-    plan.nccl = tr_world_nccl_bytes(d->world); /* of the groups: measured, as it cannot be planned */
-    plan.total += plan.nccl;
-    return refuse_too_large(e, &plan);
+    TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan));
+    tr_engine_plan(e, &e->plan); /* with NCCL's groups */
+    return refuse_too_large(e);
 }
 
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
@@ -317,20 +316,9 @@ const tr_stage_table *tr_engine_table(const tr_engine *e) {
 }
 
 void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
-    const tr_layout *l = e->layout;
-    int pp_rank = e->desc.mesh.index[TR_AXIS_PP];
-    *out = (tr_memory_plan){
-        .parameters = e->store->value_bytes,
-        .gradients = e->store->grad_bytes,
-        .optimizer = e->store->state_bytes,
-        .arena = tr_layout_arena(l, pp_rank),
-        .live_peak = l->program[TR_LAYOUT_TRAIN]->program[pp_rank].live_peak_bytes,
-        .transfers = tr_links_bytes(&l->table, l->owner, e->desc.mesh.degree[TR_AXIS_PP], pp_rank),
-        .data = 2 * tr_align_up(l->token_bytes) + tr_align_up(sizeof *e->state) +
-                tr_optimizer_bytes(e->optimizer),
-        .nccl = tr_world_nccl_bytes(e->desc.world)};
-    out->total = out->parameters + out->gradients + out->optimizer + out->arena + out->transfers +
-                 out->data + out->nccl;
+    *out = e->plan;
+    out->of[TR_MEMORY_NCCL] = e->desc.device->peak[TR_MEMORY_NCCL];
+    tr_memory_sum(out);
 }
 
 void tr_engine_cut(const tr_engine *e, char *text, size_t size) {

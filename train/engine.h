@@ -61,7 +61,7 @@ const tr_model *tr_engine_model(const tr_engine *engine);
 const tr_program_set *tr_engine_programs(const tr_engine *engine);
 /* Computed costs of the stages, and the edges between them. */
 const tr_stage_table *tr_engine_table(const tr_engine *engine);
-/* What was allocated; tr_layout_memory says the same before. */
+/* The plan by which memory was allocated, with what NCCL has taken. */
 void tr_engine_plan(const tr_engine *engine, tr_memory_plan *out);
 /* "0-3 | 4-6 | ...": the layers of each stage; at most `size` bytes. */
 void tr_engine_cut(const tr_engine *engine, char *text, size_t size);

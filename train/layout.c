@@ -139,11 +139,11 @@ size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
 }
 
 void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out) {
-    *out = (tr_memory_plan){.data = 2 * tr_align_up(l->token_bytes) +
-                                    tr_align_up(sizeof(tr_step_state))};
-    tr_store_bytes(l->model, &l->placement, pp_rank, l->desc.dtype, &out->parameters,
-                   &out->gradients, &out->optimizer);
-    out->total = out->parameters + out->gradients + out->optimizer + out->data;
+    *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = 2 * tr_align_up(l->token_bytes) +
+                                                      tr_align_up(sizeof(tr_step_state))}};
+    tr_store_bytes(l->model, &l->placement, pp_rank, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
+                   &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
+    tr_memory_sum(out);
 }
 
 tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, int dp_rank,
@@ -155,24 +155,11 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     TR_TRY(tr_optimizer_measure(device, l->model, &l->placement, &mesh, l->desc.dtype,
                                 l->micro_batches, &optimizer));
     tr_layout_memory_known(l, pp_rank, out);
-    out->data += optimizer;
-    out->transfers = tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);
-    out->arena = tr_layout_arena(l, pp_rank);
+    out->of[TR_MEMORY_DATA] += optimizer;
+    out->of[TR_MEMORY_TRANSFERS] =
+        tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);
+    out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     out->live_peak = l->program[TR_LAYOUT_TRAIN]->program[pp_rank].live_peak_bytes;
-    out->total += optimizer + out->arena + out->transfers;
+    tr_memory_sum(out);
     return TR_OK;
-}
-
-void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
-    const double mib = 1 << 20;
-    char activations[64] = "and activations", nccl[32] = "";
-    if (p->nccl) (void)snprintf(nccl, sizeof nccl, ", NCCL %.1f", (double)p->nccl / mib);
-    if (p->arena)
-        (void)snprintf(activations, sizeof activations, "transfers %.1f, activations %.1f",
-                       (double)p->transfers / mib, (double)p->arena / mib);
-    (void)snprintf(text, TR_MEMORY_TEXT,
-                   "%s%.1f MiB (parameters %.1f, gradients %.1f, optimizer %.1f, data %.1f%s, %s)",
-                   p->arena ? "" : "more than ", (double)p->total / mib,
-                   (double)p->parameters / mib, (double)p->gradients / mib,
-                   (double)p->optimizer / mib, (double)p->data / mib, nccl, activations);
 }

@@ -4,6 +4,7 @@
 
 #include "comm/mesh.h"
 #include "pipeline/lower.h"
+#include "train/memory.h"
 #include "train/store.h"
 
 typedef struct tr_layout_desc {
@@ -28,16 +29,6 @@ typedef struct tr_layout {
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower */
 } tr_layout;
 
-/* Planned device bytes of one rank by class. */
-typedef struct tr_memory_plan {
-    size_t parameters, gradients, optimizer, arena;
-    size_t transfers; /* landing buffers of messages */
-    size_t data;      /* tokens, and what the ranks exchange once a step */
-    size_t nccl;      /* taken by NCCL: measured when it was set up, 0 before */
-    size_t live_peak; /* of the arena */
-    size_t total;
-} tr_memory_plan;
-
 /* The cut of a model into stages, balanced by FLOPs: first[stages + 1] as tr_cut_balanced has it.
  */
 tr_status tr_layout_cut(const tr_model *model, int stages, int *first);
@@ -60,8 +51,3 @@ tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_ra
                            tr_memory_plan *out);
 /* Arena of a pipeline rank: training and validation never run at once and share one. */
 size_t tr_layout_arena(const tr_layout *layout, int pp_rank);
-
-/* "12.3 MiB (parameters 1.0, gradients ...)"; "more than" in front, and no number of activations,
- * as long as the arena is not known. */
-enum { TR_MEMORY_TEXT = 192 };
-void tr_memory_text(const tr_memory_plan *plan, char text[TR_MEMORY_TEXT]);

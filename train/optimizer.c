@@ -18,7 +18,6 @@ struct tr_optimizer {
     double *stop;   /* staging: what this rank asks, what came of it */
     int64_t losses, norms, length;
     void *scratch;
-    size_t bytes;
 };
 
 static double *norm_entry(tr_optimizer *o, int slot) {
@@ -133,7 +132,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     TR_TRY(tr_calloc(1, sizeof *o, &o));
     o->desc = *desc;
     size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
-    TR_TRY_OUT(tr_device_alloc(desc->device, vector_bytes(o), (void **)&o->vector));
+    TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, vector_bytes(o), (void **)&o->vector));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, 2 * sizeof *o->stop, (void **)&o->stop));
     TR_TRY_OUT(tr_calloc((size_t)desc->store->slots, sizeof *o->ops, &o->ops));
     for (int i = 0; i < desc->store->slots; i++) {
@@ -141,8 +140,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
         TR_TRY_OUT(prepare_param(&x, slot->param, slot->shares >= 0, &scratch, &o->ops[i]));
     }
     TR_TRY_OUT(prepare_finish(o, desc->device, &scratch));
-    if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, scratch, &o->scratch));
-    o->bytes = tr_align_up(vector_bytes(o)) + tr_align_up(scratch);
+    if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
 out:
     if (status != TR_OK) tr_optimizer_destroy(o);
     else *out = o;
@@ -158,10 +156,6 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_device_staging_free(o->desc.device, o->stop);
     free(o->ops);
     free(o);
-}
-
-size_t tr_optimizer_bytes(const tr_optimizer *o) {
-    return o->bytes;
 }
 
 tr_status tr_optimizer_begin(tr_optimizer *o) {

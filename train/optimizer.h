@@ -34,8 +34,6 @@ void tr_optimizer_destroy(tr_optimizer *optimizer);
 tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
                                const tr_placement *placement, const tr_mesh *mesh, tr_dtype dtype,
                                int micro_batches, size_t *bytes);
-/* Device bytes it took: the shared vector and scratch. */
-size_t tr_optimizer_bytes(const tr_optimizer *optimizer);
 
 /* Start of a step: gradients and the shared vector to zero. */
 tr_status tr_optimizer_begin(tr_optimizer *optimizer);

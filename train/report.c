@@ -198,31 +198,20 @@ static tr_status write_curves(const curves *c, FILE *out) {
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-enum { CLASSES = 7, BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
-static const struct {
-    const char *name, *colour;
-} classes[CLASSES] = {{"parameters", "#4c8cc7"}, {"gradients", "#e0a03c"},
-                      {"optimizer", "#67b36a"},  {"activations", "#b07cc0"},
-                      {"transfers", "#c9625a"},  {"data", "#9a9a9a"},
-                      {"NCCL", "#5aa8a0"}};
-
-static size_t class_bytes(const tr_memory_plan *plan, int class) {
-    const size_t bytes[CLASSES] = {plan->parameters, plan->gradients, plan->optimizer,
-                                   plan->arena,      plan->transfers, plan->data,
-                                   plan->nccl};
-    return bytes[class];
-}
+enum { BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
+static const char *const class_colour[TR_MEMORY_CLASSES] = {
+    "#4c8cc7", "#e0a03c", "#67b36a", "#b07cc0", "#c9625a", "#9a9a9a", "#5aa8a0"};
 
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
-/* One bar a rank, and a mark where the allocated bytes end. */
+/* One bar a rank, and a mark where the bytes that were taken end. */
 static void draw_memory(const tr_report *r, int rows, FILE *out) {
     size_t most = 1;
     for (int k = 0; k < rows; k++) {
         if (r->memory[k].plan.total > most) most = r->memory[k].plan.total;
-        if (r->memory[k].allocated > most) most = r->memory[k].allocated;
+        if (r->memory[k].taken_total > most) most = r->memory[k].taken_total;
     }
     double scale = BAR_WIDTH / (double)most;
     int width = BAR_LEFT + BAR_WIDTH + 20, height = 30 + BAR_ROW * rows;
@@ -230,33 +219,39 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
                   "<div class=\"scroll\"><svg xmlns=\"http://www.w3.org/2000/svg\" "
                   "class=\"memory\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n",
                   width, height, width, height);
-    for (int k = 0; k < CLASSES; k++)
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
         (void)fprintf(out,
                       "<rect x=\"%d\" y=\"4\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                       "<text x=\"%d\" y=\"14\">%s</text>\n",
-                      BAR_LEFT + 110 * k, classes[k].colour, BAR_LEFT + 110 * k + 18,
-                      classes[k].name);
+                      BAR_LEFT + 110 * k, class_colour[k], BAR_LEFT + 110 * k + 18,
+                      tr_memory_name((tr_memory)k));
     (void)fprintf(out,
                   "<rect x=\"%d\" y=\"2\" width=\"2\" height=\"16\" fill=\"#111\"/>"
-                  "<text x=\"%d\" y=\"14\">allocated</text>\n",
-                  BAR_LEFT + 110 * CLASSES, BAR_LEFT + 110 * CLASSES + 8);
+                  "<text x=\"%d\" y=\"14\">taken</text>\n",
+                  BAR_LEFT + 110 * TR_MEMORY_CLASSES, BAR_LEFT + 110 * TR_MEMORY_CLASSES + 8);
     for (int rank = 0; rank < rows; rank++) {
         double x = BAR_LEFT;
         int y = 28 + BAR_ROW * rank;
         (void)fprintf(out, "<text x=\"4\" y=\"%d\">rank %d</text>\n", y + 13, rank);
-        for (int k = 0; k < CLASSES; k++) {
-            size_t bytes = class_bytes(&r->memory[rank].plan, k);
+        for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
+            size_t bytes = r->memory[rank].plan.of[k];
             (void)fprintf(out,
                           "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"18\" fill=\"%s\">"
                           "<title>%s %.2f MiB</title></rect>\n",
-                          x, y, (double)bytes * scale, classes[k].colour, classes[k].name,
-                          mib(bytes));
+                          x, y, (double)bytes * scale, class_colour[k],
+                          tr_memory_name((tr_memory)k), mib(bytes));
             x += (double)bytes * scale;
         }
         (void)fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"2\" height=\"22\" fill=\"#111\"/>\n",
-                      BAR_LEFT + (double)r->memory[rank].allocated * scale - 1, y - 2);
+                      BAR_LEFT + (double)r->memory[rank].taken_total * scale - 1, y - 2);
     }
     (void)fputs("</svg></div>\n", out);
+}
+
+static void write_classes(const size_t *bytes, size_t all, FILE *out) {
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+        (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(bytes[k]));
+    (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(all));
 }
 
 static void write_memory(const tr_report *r, FILE *out) {
@@ -265,23 +260,21 @@ static void write_memory(const tr_report *r, FILE *out) {
     (void)fputs("<h2>Memory</h2>\n", out);
     draw_memory(r, rows, out);
     (void)fputs("<div class=\"scroll\"><table>\n<tr><th>MiB</th>", out);
-    for (int k = 0; k < CLASSES; k++)
-        (void)fprintf(out, "<th class=\"number\">%s</th>", classes[k].name);
-    (void)fputs("<th class=\"number\">planned</th><th class=\"number\">allocated</th>"
-                "<th class=\"number\">live peak</th></tr>\n",
-                out);
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+        (void)fprintf(out, "<th class=\"number\">%s</th>", tr_memory_name((tr_memory)k));
+    (void)fputs("<th class=\"number\">all</th><th class=\"number\">live peak</th></tr>\n", out);
     for (int rank = 0; rank < rows; rank++) {
-        const tr_report_memory *m = &r->memory[rank];
-        (void)fprintf(out, "<tr><th>rank %d</th>", rank);
-        for (int k = 0; k < CLASSES; k++)
-            (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(class_bytes(&m->plan, k)));
-        (void)fprintf(out,
-                      "<td class=\"number\">%.2f</td><td class=\"number\">%.2f</td>"
-                      "<td class=\"number\">%.2f</td></tr>\n",
-                      mib(m->plan.total), mib(m->allocated), mib(m->plan.live_peak));
+        const tr_memory_rank *m = &r->memory[rank];
+        (void)fprintf(out, "<tr><th>rank %d planned</th>", rank);
+        write_classes(m->plan.of, m->plan.total, out);
+        (void)fprintf(out, "<td class=\"number\">%.2f</td></tr>\n<tr><th>rank %d taken</th>",
+                      mib(m->plan.live_peak), rank);
+        write_classes(m->taken, m->taken_total, out);
+        (void)fputs("<td></td></tr>\n", out);
     }
-    (void)fputs("</table></div>\n<p class=\"note\">Planned bytes by class before the first step; "
-                "live peak: the most of the activations that is in use at one time.",
+    (void)fputs("</table></div>\n<p class=\"note\">Planned before the first step, and the most "
+                "that was taken; live "
+                "peak: the most of the activations that is in use at one time.",
                 out);
     if (rows < r->ranks) (void)fprintf(out, " %d more ranks are not shown.", r->ranks - rows);
     (void)fputs("</p>\n", out);

@@ -5,15 +5,9 @@
 #include "train/config.h"
 #include "train/engine.h"
 
-/* The device memory of a rank in bytes. */
-typedef struct tr_report_memory {
-    tr_memory_plan plan;
-    size_t allocated;
-} tr_report_memory;
-
 typedef struct tr_report {
     const tr_config *config;
-    const tr_report_memory *memory; /* [ranks] of the world */
+    const tr_memory_rank *memory; /* [ranks] of the world */
     int ranks;
     const tr_timeline *const *timelines; /* of one unit; may be none */
     int timelines_count;

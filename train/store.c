@@ -191,15 +191,14 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->dtype = dtype;
     measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank, .dtype = dtype};
     for_each_local(model, placement, pp_rank, measure_param, &sum);
-    store->value_bytes = sum.values;
     store->grad_bytes = use == TR_STORE_TRAIN ? sum.grads : 0;
-    store->state_bytes = use == TR_STORE_TRAIN ? sum.states : 0;
     TR_TRY_OUT(tr_calloc((size_t)sum.slots, sizeof *store->slot, &store->slot));
     TR_TRY_OUT(tr_calloc((size_t)placement->stages, sizeof *store->stage_grad, &store->stage_grad));
-    TR_TRY_OUT(tr_device_alloc(device, sum.values, (void **)&store->values));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_PARAMETERS, sum.values, (void **)&store->values));
     if (use == TR_STORE_TRAIN) {
-        TR_TRY_OUT(tr_device_alloc(device, sum.grads, (void **)&store->grads));
-        TR_TRY_OUT(tr_device_alloc(device, sum.states, (void **)&store->states));
+        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_GRADIENTS, sum.grads, (void **)&store->grads));
+        TR_TRY_OUT(
+            tr_device_alloc(device, TR_MEMORY_OPTIMIZER, sum.states, (void **)&store->states));
     }
     place at = {.store = store,
                 .model = model,

@@ -33,7 +33,7 @@ typedef struct tr_store {
     tr_span *stage_grad;  /* [stages], local stages in ascending order */
     char *values;         /* FP32 masters and values in the model's dtype */
     char *grads, *states; /* states: both moments */
-    size_t value_bytes, grad_bytes, state_bytes;
+    size_t grad_bytes;
 } tr_store;
 
 /* Which layers live where: layers first[s] .. first[s+1]-1 make stage s, stage s lives on pipeline

@@ -38,12 +38,12 @@ typedef struct trainer {
     bool unrecorded;     /* the last step's metrics could not be written */
     tr_progress progress;
     size_t planned_bytes;
-    char transport[192]; /* a line for people; "": the usual one */
-    double val_loss;     /* the last one */
-    tr_record *trace;    /* NULL: none, or written */
-    int64_t trace_from;  /* the first step recorded */
+    char transport[192];    /* a line for people; "": the usual one */
+    double val_loss;        /* the last one */
+    tr_record *trace;       /* NULL: none, or written */
+    int64_t trace_from;     /* the first step recorded */
+    tr_memory_rank *memory; /* [ranks] */
     /* Rank 0, for the report; each may be NULL: */
-    tr_report_memory *memory;        /* [ranks] */
     tr_timeline *planned, *measured; /* measured: when a trace was recorded */
     bool unreported;                 /* the last report could not be written */
 } trainer;
@@ -272,7 +272,6 @@ static tr_status open_trace(trainer *t) {
 static void print_plan(trainer *t) {
     tr_memory_plan plan;
     char cut[512];
-    const double mib = 1 << 20;
     const tr_config *c = t->config;
     tr_engine_plan(t->engine, &plan);
     tr_engine_cut(t->engine, cut, sizeof cut);
@@ -285,15 +284,7 @@ static void print_plan(trainer *t) {
             t->mesh.degree[TR_AXIS_PP], t->mesh.degree[TR_AXIS_TP], t->mesh.degree[TR_AXIS_DP],
             c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
-    fprintf(
-        out,
-        "memory   rank 0: %.1f MiB planned = parameters %.1f + gradients %.1f + optimizer %.1f + "
-        "activations %.1f (live peak %.1f) + transfers %.1f + data %.1f",
-        (double)plan.total / mib, (double)plan.parameters / mib, (double)plan.gradients / mib,
-        (double)plan.optimizer / mib, (double)plan.arena / mib, (double)plan.live_peak / mib,
-        (double)plan.transfers / mib, (double)plan.data / mib);
-    if (plan.nccl) fprintf(out, " + NCCL %.1f (measured)", (double)plan.nccl / mib);
-    fputc('\n', out);
+    tr_memory_print_plan(&plan, out);
     if (t->transport[0]) fprintf(out, "transport %s\n", t->transport);
     fflush(out);
 }
@@ -307,7 +298,7 @@ static void print_device(const trainer *t) {
         tr_device_memory(t->device, &available, &total) != TR_OK)
         return;
     for (int r = 0; r < tr_world_size(t->world); r++)
-        if (tr_world_shares(t->world, r)) planned += t->memory[r].allocated;
+        if (tr_world_shares(t->world, r)) planned += t->memory[r].taken_total;
     double used = (double)(total - available);
     int sharers = tr_world_sharers(t->world);
     fprintf(t->options->out,
@@ -375,7 +366,7 @@ static void record(trainer *t, const tr_step_result *result, double lr, double s
                                .lr = lr,
                                .tokens_per_s = line.tokens_per_s,
                                .val_loss = t->val_loss,
-                               .memory = t->device->allocated,
+                               .memory = tr_memory_taken(t->device),
                                .memory_planned = t->planned_bytes};
     tr_progress_show(&t->progress, &shown, now_s());
     bool failed = tr_metrics_write(t->metrics, &line) != TR_OK;
@@ -411,14 +402,20 @@ static tr_status write_trace(trainer *t) {
     return TR_OK;
 }
 
+/* Collective. What every rank has taken by now. */
+static tr_status gather_memory(trainer *t) {
+    tr_memory_plan plan;
+    tr_engine_plan(t->engine, &plan);
+    tr_memory_rank mine = tr_memory_measure(t->device, &plan);
+    return tr_world_gather_all(t->world, &mine, t->memory, sizeof mine);
+}
+
 /* Collective. What the report tells of memory and of the plan; without it there is less in it. */
 static tr_status open_report(trainer *t) {
-    tr_report_memory mine = {.allocated = t->device->allocated};
     size_t ranks = (size_t)tr_world_size(t->world);
-    tr_engine_plan(t->engine, &mine.plan);
     /* A rank without memory keeps the others from waiting for its part. */
     TR_TRY(tr_world_agree(t->world, tr_calloc(ranks, sizeof *t->memory, &t->memory)));
-    TR_TRY(tr_world_gather_all(t->world, &mine, t->memory, sizeof mine));
+    TR_TRY(gather_memory(t));
     if (leads(t) && tr_report_plan(tr_engine_programs(t->engine), tr_engine_table(t->engine),
                                    &t->planned) != TR_OK)
         warn(t, "the report has no timeline: %s", tr_error_message());
@@ -508,7 +505,12 @@ static tr_status train_steps(trainer *t, bool *alone) {
     *alone = true;
     TR_TRY(write_trace(t)); /* of fewer steps than were asked for */
     *alone = false;
+    TR_TRY(gather_memory(t));
     write_report(t);
+    if (leads(t)) {
+        tr_memory_print_taken(t->memory, tr_world_size(t->world), t->options->out);
+        print_device(t);
+    }
     if (leads(t) && t->saved_step == t->state->step)
         fprintf(t->options->out, "saved    %s/step-%08lld\n", t->root, (long long)t->saved_step);
     if (stop && t->state->step < c->train.steps)

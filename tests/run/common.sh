@@ -72,6 +72,13 @@ same_tensors() {
         fail "$1 and $2: tensors of step $3 differ"
 }
 
+# as_planned RUN: at its end it says that each class of memory took what was planned, on every rank.
+as_planned() {
+    [[ $(grep -c '^memory .* took ' "$scratch/$1.out") == 1 ]] &&
+        grep -Eq '^memory +rank 0: took [0-9.]+ MiB, as planned: parameters [0-9.]+, .* data [0-9.]+' "$scratch/$1.out" ||
+        fail "$1: memory: $(grep '^memory' "$scratch/$1.out")"
+}
+
 # intact RUN STEP: a checkpoint whose every block is right.
 intact() {
     "$trireme" ckpt verify "$scratch/$1" "$2" >"$scratch/verify" 2>&1 || fail "$1: step $2: $(<"$scratch/verify")"

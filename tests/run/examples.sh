@@ -45,7 +45,7 @@ done
 says pipeline '^layout   pp 2 x tp 2 x dp 1, 1f1b, 8 micro-batches; stages of layers 0-3 \| 4-7$'
 train gpipe 4 pipeline.yaml parallel.schedule=gpipe train.steps=4
 [[ $(losses pipeline) == "$(losses gpipe)" ]] || fail "gpipe and 1f1b: other losses"
-activations() { sed -n 's/.*activations \([0-9]*\)\..*/\1/p' "$1.out"; }
+activations() { sed -n 's/.* planned = .*activations \([0-9]*\)\..*/\1/p' "$1.out"; }
 (($(activations gpipe) > 3 * $(activations pipeline))) || fail "gpipe does not hold all micro-batches"
 train pipeline 1 pipeline.yaml --resume parallel.pp=1 parallel.tp=1 train.steps=5
 says pipeline '^step 5/5 '

@@ -9,15 +9,14 @@ source "$(dirname "$0")/common.sh"
 device=${TRIREME_TEST_DEVICE:-cpu}
 
 train 0 1 small device.name="$device" train.steps=2 optim.warmup=1 checkpoint.every=0
-# Live bytes over planned bytes, as the progress line has them.
-tail -n 5 "$scratch/small.out" | grep -oE 'mem [0-9]+/[0-9]+ MiB' | tail -n 1 | tr '/' ' ' |
-    awk '{ exit !(NF == 4 && $2 == $3) }' || fail "planned and allocated differ: $(tail -n 2 "$scratch/small.out")"
+as_planned small
+grep -qE 'mem ([0-9]+)/\1 MiB' "$scratch/small.out" || fail "planned and allocated differ: $(grep ^step "$scratch/small.out")"
 
 # No device has room for these: 10^5 layers of width 16384 are hundreds of terabytes.
 start=$SECONDS
 train 76 1 huge device.name="$device" model.width=16384 model.heads=128 model.layers=2000
-says huge 'stage 0 needs more than .* MiB .* and a rank may use .*'
+says huge 'rank 0 of the pipeline needs more than .* MiB .* and a rank may use .*'
 ((SECONDS - start < 60)) || fail "the refusal took $((SECONDS - start)) s"
 train 76 1 limited device.name="$device" device.memory=1MiB model.width=128
-says limited 'stage 0 needs .* \(device\.memory\).*'
+says limited 'rank 0 of the pipeline needs .* \(device\.memory\).*'
 finish

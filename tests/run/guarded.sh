@@ -40,6 +40,9 @@ compare_layout() { # NAME RANKS KEY=VALUE...
     train 0 "$2" "guarded-$1" "${@:3}" device.name=guarded
     same_curve "guarded-$1" "cpu-$1"
     same_tensors "guarded-$1" "cpu-$1" 20
+    as_planned "guarded-$1"
+    diff <(grep '^memory' "$scratch/cpu-$1.out") <(grep '^memory' "$scratch/guarded-$1.out") >"$scratch/diff" ||
+        fail "$1: memory of cpu and guarded: $(<"$scratch/diff")"
 }
 compare_layout pp2 2 parallel.pp=2 train.precision=bf16
 compare_layout pp2-tp2 4 parallel.pp=2 parallel.tp=2 parallel.schedule=gpipe

@@ -41,6 +41,8 @@ compare_layout() { # NAME RANKS KEY=VALUE...
     train 0 "$2" "mpi-$1" "${@:3}"
     train 0 "$2" "nccl-$1" "${by_nccl[@]}" "${@:3}"
     same_bits "nccl-$1" "mpi-$1"
+    as_planned "mpi-$1"
+    as_planned "nccl-$1"
 }
 compare_layout pp4-loop 4 parallel.pp=4 parallel.schedule=interleaved parallel.virtual=2
 compare_layout tp2 2 parallel.tp=2 train.precision=bf16

@@ -48,7 +48,7 @@ typedef struct rig {
 
 static inline void *rig_alloc(rig *r, size_t bytes) {
     void *memory;
-    RIG_TRY(tr_device_alloc(r->device, tr_align_up(bytes + 1), &memory));
+    RIG_TRY(tr_device_alloc(r->device, TR_MEMORY_DATA, tr_align_up(bytes + 1), &memory));
     return memory;
 }
 

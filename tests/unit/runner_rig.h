@@ -329,7 +329,7 @@ static tr_status run_rank(rank_state *r) {
     size_t bytes = c->set[0]->program[r->rank].arena_bytes;
     if (c->set[1]->program[r->rank].arena_bytes > bytes)
         bytes = c->set[1]->program[r->rank].arena_bytes;
-    TR_TRY_OUT(tr_device_alloc(device, bytes, &arena));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, bytes, &arena));
     for (int k = 0; k < 2; k++) {
         tr_runner_options options = {
             .device = device,

@@ -66,7 +66,9 @@ static tr_status settle(tr_world *w, tr_stream *stream, tr_status status) {
 
 static float *floats(tr_device *device, int count) {
     void *memory = NULL;
-    return tr_device_alloc(device, (size_t)count * sizeof(float), &memory) == TR_OK ? memory : NULL;
+    return tr_device_alloc(device, TR_MEMORY_DATA, (size_t)count * sizeof(float), &memory) == TR_OK
+               ? memory
+               : NULL;
 }
 
 /* --- failures -------------------------------------------------------------------------------- */

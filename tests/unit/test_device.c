@@ -32,7 +32,7 @@ static uint32_t *staging(tr_device *device, size_t count) {
 
 static uint32_t *on_device(tr_device *device, size_t count) {
     uint32_t *memory;
-    must(tr_device_alloc(device, count * sizeof *memory, (void **)&memory));
+    must(tr_device_alloc(device, TR_MEMORY_DATA, count * sizeof *memory, (void **)&memory));
     return memory;
 }
 
@@ -198,19 +198,30 @@ static void test_operator_in_order(void **state) {
 
 static void test_memory(void **state) {
     tr_device *device = *state;
-    size_t available, total, allocated = device->allocated;
-    void *memory = &available;
+    const tr_memory A = TR_MEMORY_TRANSFERS, B = TR_MEMORY_NCCL;
+    size_t available, total, piece = 1 << 20;
+    void *memory = &available, *second;
     must(tr_device_memory(device, &available, &total));
     assert_true(available > 0 && available <= total);
-    assert_int_equal(tr_device_alloc(device, total + 1, &memory), TR_ERR_FIT);
+    assert_int_equal(tr_device_alloc(device, A, total + 1, &memory), TR_ERR_FIT);
     assert_null(memory);
-    assert_int_equal(device->allocated, allocated);
+    assert_int_equal(device->peak[A], 0);
     /* The refusal has left nothing behind: the device goes on. */
-    must(tr_device_alloc(device, 1 << 20, &memory));
-    assert_int_equal(device->allocated, allocated + (1 << 20));
+    must(tr_device_alloc(device, A, piece, &memory));
+    must(tr_device_alloc(device, B, 1, &second));
+    tr_device_took(device, B, 7);
+    assert_int_equal(device->live[A], piece);
+    assert_int_equal(device->live[B], TR_ALIGN + 7);
     must(tr_stream_sync(tr_device_compute(device)));
     tr_device_free(device, memory);
-    must(tr_device_alloc(device, 0, &memory));
+    assert_int_equal(device->live[A], 0);
+    must(tr_device_alloc(device, A, piece / 2, &memory));
+    tr_device_free(device, memory);
+    tr_device_free(device, second);
+    assert_int_equal(device->peak[A], piece);
+    assert_int_equal(device->live[B], 7);
+    assert_int_equal(device->peak[B], TR_ALIGN + 7);
+    must(tr_device_alloc(device, A, 0, &memory));
     tr_device_free(device, memory);
 }
 

@@ -60,13 +60,13 @@ static void test_refuses_what_does_not_fit(void **state) {
     assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
     tr_engine_destroy(engine);
 
-    size_t before = device->allocated;
-    const size_t too_small[] = {exact - 1, exact - plan.arena - 1, 1};
+    size_t before = tr_memory_taken(device);
+    const size_t too_small[] = {exact - 1, exact - plan.of[TR_MEMORY_ACTIVATIONS] - 1, 1};
     for (size_t i = 0; i < sizeof too_small / sizeof *too_small; i++) {
         desc.memory = too_small[i];
         assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
         assert_non_null(strstr(tr_error_message(), "device.memory"));
-        assert_int_equal(device->allocated, before);
+        assert_int_equal(tr_memory_taken(device), before);
     }
     tr_schedule_destroy(schedule);
     tr_device_close(device);
@@ -93,7 +93,7 @@ static void test_refuses_absurd_sizes(void **state) {
     desc.model.width = 1 << 20;
     desc.model.layers = 4096;
     assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
-    assert_int_equal(device->allocated, 0);
+    assert_int_equal(tr_memory_taken(device), 0);
     tr_schedule_destroy(schedule);
     tr_device_close(device);
     tr_world_close(world);

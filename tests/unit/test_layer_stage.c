@@ -69,7 +69,7 @@ typedef struct rank_state {
 
 static tr_status take(rank_state *r, size_t bytes, void *out) {
     void *memory = NULL;
-    TR_TRY(tr_device_alloc(r->device, bytes, &memory));
+    TR_TRY(tr_device_alloc(r->device, TR_MEMORY_DATA, bytes, &memory));
     r->memory[r->memories++] = memory;
     memcpy(out, &memory, sizeof memory);
     return TR_OK;

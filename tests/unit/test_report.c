@@ -216,15 +216,12 @@ static tr_timeline *make_timeline(double seconds) {
 static void numbers_are_there(void **state) {
     (void)state;
     const size_t mib = 1 << 20;
-    tr_report_memory memory[2] = {{.plan = {.parameters = 3 * mib,
-                                            .gradients = 5 * mib,
-                                            .optimizer = 7 * mib,
-                                            .arena = 11 * mib,
-                                            .transfers = 17 * mib,
-                                            .data = 13 * mib,
-                                            .live_peak = 10 * mib,
-                                            .total = 56 * mib},
-                                   .allocated = 58 * mib}};
+    tr_memory_rank memory[2] = {
+        {.plan = {.of = {3 * mib, 5 * mib, 7 * mib, 11 * mib, 17 * mib, 13 * mib, 2 * mib},
+                  .live_peak = 10 * mib,
+                  .total = 58 * mib},
+         .taken = {3 * mib, 5 * mib, 7 * mib, 11 * mib, 19 * mib, 13 * mib, 2 * mib},
+         .taken_total = 60 * mib}};
     tr_timeline *timeline = make_timeline(0);
     const tr_timeline *const timelines[] = {timeline};
     use_directory("num <b> & bers");
@@ -250,9 +247,11 @@ static void numbers_are_there(void **state) {
                                  ">11.00<",
                                  ">13.00<",
                                  ">10.00<",
-                                 ">56.00<",
-                                 ">17.00<",
                                  ">58.00<",
+                                 ">17.00<",
+                                 ">19.00<",
+                                 ">2.00<",
+                                 ">60.00<",
                                  "made &lt;up&gt;",
                                  "bubble 25.0%",
                                  ">75.0%<",

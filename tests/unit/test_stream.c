@@ -70,16 +70,16 @@ static void test_memory(void **state) {
     assert_true(available > 0 && available <= total);
     for (size_t bytes = 0; bytes < 5000; bytes += 617) {
         unsigned char *memory;
-        assert_int_equal(tr_device_alloc(device, bytes, (void **)&memory), TR_OK);
+        assert_int_equal(tr_device_alloc(device, TR_MEMORY_DATA, bytes, (void **)&memory), TR_OK);
         assert_int_equal((uintptr_t)memory % TR_ALIGN, 0);
         for (size_t i = 0; i < bytes; i++) assert_int_equal(memory[i], 0);
         memset(memory, 0xff, bytes); /* the next allocation is zeroed nevertheless */
         tr_device_free(device, memory);
     }
     void *memory;
-    assert_int_equal(tr_device_alloc(device, total + 1, &memory), TR_ERR_FIT);
+    assert_int_equal(tr_device_alloc(device, TR_MEMORY_DATA, total + 1, &memory), TR_ERR_FIT);
     assert_null(memory);
-    assert_int_equal(tr_device_alloc(device, SIZE_MAX, &memory), TR_ERR_FIT);
+    assert_int_equal(tr_device_alloc(device, TR_MEMORY_DATA, SIZE_MAX, &memory), TR_ERR_FIT);
 }
 
 enum { APPENDS = 300 };

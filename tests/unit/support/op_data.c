@@ -355,7 +355,7 @@ static tr_status run_ref(const tr_op_desc *desc, tr_step_state *state, void *con
     for (int i = 0; i < n; i++) args.t[i] = t[i];
     TR_TRY(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
     TR_TRY_OUT(tr_op_prepare(device, desc, &op));
-    TR_TRY_OUT(tr_device_alloc(device, op->scratch_bytes, &args.scratch));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
     TR_TRY_OUT(tr_op_run(op, tr_device_compute(device), &args));
 out:
     tr_device_free(device, args.scratch);
@@ -472,14 +472,14 @@ tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream)
     void *state = NULL;
     if (!stream) stream = tr_device_compute(device);
     TR_TRY_OUT(tr_op_prepare(device, &data->desc, &op));
-    TR_TRY_OUT(tr_device_alloc(device, op->scratch_bytes, &args.scratch));
-    TR_TRY_OUT(tr_device_alloc(device, sizeof data->state, &state));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof data->state, &state));
     TR_TRY_OUT(tr_stream_copy(stream, state, &data->state, sizeof data->state));
     args.state = state;
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         if (!data->memory[i]) continue;
         size_t bytes = bytes_of(&data->tensor[i]);
-        TR_TRY_OUT(tr_device_alloc(device, bytes, &args.t[i]));
+        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, bytes, &args.t[i]));
         TR_TRY_OUT(tr_stream_copy(stream, args.t[i], data->memory[i], bytes));
     }
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++)

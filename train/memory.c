@@ -1,0 +1,91 @@
+#include "train/memory.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static double mib(size_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+
+void tr_memory_sum(tr_memory_plan *plan) {
+    plan->total = 0;
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) plan->total += plan->of[k];
+}
+
+size_t tr_memory_taken(const tr_device *device) {
+    size_t sum = 0;
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) sum += device->peak[k];
+    return sum;
+}
+
+tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *plan) {
+    tr_memory_rank rank = {.plan = *plan, .taken_total = tr_memory_taken(device)};
+    memcpy(rank.taken, device->peak, sizeof rank.taken);
+    return rank;
+}
+
+/* Classes that most runs do not have are left out where there are none. */
+static bool is_shown(const tr_memory_plan *plan, int kind) {
+    return kind != TR_MEMORY_NCCL || plan->of[kind] > 0;
+}
+
+__attribute__((format(printf, 2, 3))) static void add(char text[TR_MEMORY_TEXT], const char *format,
+                                                      ...) {
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text + used, TR_MEMORY_TEXT - used, format, args);
+    va_end(args);
+}
+
+void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
+    bool whole = p->of[TR_MEMORY_ACTIVATIONS] > 0;
+    text[0] = '\0';
+    add(text, "%s%.1f MiB (", whole ? "" : "more than ", mib(p->total));
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
+        bool known = whole || (k != TR_MEMORY_ACTIVATIONS && k != TR_MEMORY_TRANSFERS);
+        if (known && is_shown(p, k))
+            add(text, "%s%s %.1f", k ? ", " : "", tr_memory_name((tr_memory)k), mib(p->of[k]));
+    }
+    add(text, "%s)", whole ? "" : ", and activations");
+}
+
+void tr_memory_print_plan(const tr_memory_plan *p, FILE *out) {
+    (void)fprintf(out, "memory   rank 0: %.1f MiB planned =", mib(p->total));
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
+        if (!is_shown(p, k)) continue;
+        (void)fprintf(out, "%s %s %.1f", k ? " +" : "", tr_memory_name((tr_memory)k),
+                      mib(p->of[k]));
+        if (k == TR_MEMORY_ACTIVATIONS) (void)fprintf(out, " (live peak %.1f)", mib(p->live_peak));
+        if (k == TR_MEMORY_NCCL) (void)fputs(" (measured)", out);
+    }
+    (void)fputc('\n', out);
+}
+
+/* To the byte. */
+static bool as_planned(const tr_memory_rank *m) {
+    return memcmp(m->taken, m->plan.of, sizeof m->taken) == 0;
+}
+
+static void print_taken(const tr_memory_rank *m, int rank, FILE *out) {
+    bool same = as_planned(m);
+    (void)fprintf(out, "memory   rank %d: took %.1f", rank, mib(m->taken_total));
+    if (same) (void)fputs(" MiB, as planned:", out);
+    else (void)fprintf(out, " of %.1f MiB planned:", mib(m->plan.total));
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
+        if (!is_shown(&m->plan, k)) continue;
+        (void)fprintf(out, "%s %s %.1f", k ? "," : "", tr_memory_name((tr_memory)k),
+                      mib(m->taken[k]));
+        if (!same) (void)fprintf(out, " of %.1f", mib(m->plan.of[k]));
+    }
+    (void)fputc('\n', out);
+}
+
+void tr_memory_print_taken(const tr_memory_rank *memory, int ranks, FILE *out) {
+    print_taken(&memory[0], 0, out);
+    for (int r = 1; r < ranks; r++) {
+        if (as_planned(&memory[r])) continue;
+        print_taken(&memory[r], r, out);
+        return;
+    }
+}
