@@ -7,12 +7,12 @@
 typedef struct slot_ops {
     tr_op *tie;   /* adds this shared use's gradient to use 0's */
     tr_op *sumsq; /* NULL where another rank counts the parameter */
-    tr_op *adamw; /* NULL for a shared use */
 } slot_ops;
 
 struct tr_optimizer {
     tr_optimizer_desc desc;
     slot_ops *ops; /* [store->slots] */
+    tr_op **step;  /* [store->runs] */
     tr_op *finish;
     double *vector; /* device: losses, norms, stop */
     double *stop;   /* staging: what this rank asks, what came of it */
@@ -41,40 +41,35 @@ static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scra
     return TR_OK;
 }
 
-/* What a parameter's operators depend on, beside itself. */
-typedef struct setting {
-    tr_device *device;
-    const tr_mesh *mesh;
-    tr_dtype dtype;
-    tr_adamw_config adamw;
-} setting;
-
-/* shares: this use's gradient goes to use 0 on the same rank. */
-static tr_status prepare_param(const setting *x, const tr_param *param, bool shares,
-                               size_t *scratch, slot_ops *ops) {
+/* What a parameter's operators depend on, beside itself. shares: this use's gradient goes to use 0
+ * on the same rank. */
+static tr_status prepare_param(tr_device *device, const tr_mesh *mesh, const tr_param *param,
+                               bool shares, size_t *scratch, slot_ops *ops) {
     int64_t count = param->count;
-    const tr_adamw_config *adamw = &x->adamw;
     if (shares) {
         tr_op_desc add = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = TR_F32}};
-        return prepare(x->device, &add, scratch, &ops->tie);
+        return prepare(device, &add, scratch, &ops->tie);
     }
+    if (!counts_norm(mesh, param)) return TR_OK;
+    tr_op_desc square = {.kind = TR_OP_SUMSQ, .sumsq = {.count = count}};
+    return prepare(device, &square, scratch, &ops->sumsq);
+}
+
+static tr_status prepare_step(tr_device *device, const tr_adamw_config *adamw, tr_dtype dtype,
+                              const tr_run *run, size_t *scratch, tr_op **out) {
     tr_op_desc step = {.kind = TR_OP_ADAMW,
-                       .adamw = {.count = count,
+                       .adamw = {.count = run->count,
                                  .beta1 = adamw->beta1,
                                  .beta2 = adamw->beta2,
                                  .eps = adamw->eps,
-                                 .weight_decay = param->decay ? adamw->weight_decay : 0,
-                                 .dtype = x->dtype}};
-    TR_TRY(prepare(x->device, &step, scratch, &ops->adamw));
-    if (!counts_norm(x->mesh, param)) return TR_OK;
-    tr_op_desc square = {.kind = TR_OP_SUMSQ, .sumsq = {.count = count}};
-    return prepare(x->device, &square, scratch, &ops->sumsq);
+                                 .weight_decay = run->decay ? adamw->weight_decay : 0,
+                                 .dtype = dtype}};
+    return prepare(device, &step, scratch, out);
 }
 
 static void release(slot_ops *ops) {
     tr_op_release(ops->tie);
     tr_op_release(ops->sumsq);
-    tr_op_release(ops->adamw);
 }
 
 /* The lengths of the shared vector. */
@@ -96,14 +91,17 @@ static tr_status prepare_finish(tr_optimizer *o, tr_device *device, size_t *scra
 }
 
 typedef struct measure {
-    setting setting;
+    tr_device *device;
+    const tr_mesh *mesh;
     size_t scratch;
+    tr_run all;
 } measure;
 
 static tr_status measure_param(void *context, tr_param *param, bool shares) {
     measure *sum = context;
     slot_ops ops = {0};
-    tr_status status = prepare_param(&sum->setting, param, shares, &sum->scratch, &ops);
+    if (!shares) sum->all.count += param->count;
+    tr_status status = prepare_param(sum->device, sum->mesh, param, shares, &sum->scratch, &ops);
     release(&ops);
     return status;
 }
@@ -111,10 +109,14 @@ static tr_status measure_param(void *context, tr_param *param, bool shares) {
 tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
                                const tr_placement *placement, const tr_mesh *mesh, tr_dtype dtype,
                                int micro_batches, size_t *bytes) {
-    measure sum = {.setting = {.device = device, .mesh = mesh, .dtype = dtype}};
+    measure sum = {.device = device, .mesh = mesh};
     tr_optimizer o = {0};
+    tr_op *step;
     size_vector(&o, mesh, micro_batches, model->params_count);
     TR_TRY(tr_store_visit(model, placement, mesh->index[TR_AXIS_PP], measure_param, &sum));
+    /* No part of a step takes more than all at once. */
+    TR_TRY(prepare_step(device, &(tr_adamw_config){0}, dtype, &sum.all, &sum.scratch, &step));
+    tr_op_release(step);
     TR_TRY(prepare_finish(&o, device, &sum.scratch));
     tr_op_release(o.finish);
     *bytes = tr_align_up(vector_bytes(&o)) + tr_align_up(sum.scratch);
@@ -125,20 +127,22 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     tr_status status = TR_OK;
     tr_optimizer *o = NULL;
     size_t scratch = 0;
-    setting x = {.device = desc->device,
-                 .mesh = desc->mesh,
-                 .dtype = desc->store->dtype,
-                 .adamw = desc->adamw};
+    const tr_store *store = desc->store;
     TR_TRY(tr_calloc(1, sizeof *o, &o));
     o->desc = *desc;
     size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
     TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, vector_bytes(o), (void **)&o->vector));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, 2 * sizeof *o->stop, (void **)&o->stop));
-    TR_TRY_OUT(tr_calloc((size_t)desc->store->slots, sizeof *o->ops, &o->ops));
-    for (int i = 0; i < desc->store->slots; i++) {
-        const tr_slot *slot = &desc->store->slot[i];
-        TR_TRY_OUT(prepare_param(&x, slot->param, slot->shares >= 0, &scratch, &o->ops[i]));
+    TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
+    TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
+    for (int i = 0; i < store->slots; i++) {
+        const tr_slot *slot = &store->slot[i];
+        TR_TRY_OUT(prepare_param(desc->device, desc->mesh, slot->param, slot->shares >= 0, &scratch,
+                                 &o->ops[i]));
     }
+    for (int i = 0; i < store->runs; i++)
+        TR_TRY_OUT(prepare_step(desc->device, &desc->adamw, store->dtype, &store->run[i], &scratch,
+                                &o->step[i]));
     TR_TRY_OUT(prepare_finish(o, desc->device, &scratch));
     if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
 out:
@@ -150,11 +154,13 @@ out:
 void tr_optimizer_destroy(tr_optimizer *o) {
     if (!o) return;
     for (int i = 0; o->ops && i < o->desc.store->slots; i++) release(&o->ops[i]);
+    for (int i = 0; o->step && i < o->desc.store->runs; i++) tr_op_release(o->step[i]);
     tr_op_release(o->finish);
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
     tr_device_staging_free(o->desc.device, o->stop);
     free(o->ops);
+    free(o->step);
     free(o);
 }
 
@@ -217,17 +223,16 @@ static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
 }
 
 static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
-    for (int i = 0; i < o->desc.store->slots; i++) {
-        if (!o->ops[i].adamw) continue;
-        const tr_slot *slot = &o->desc.store->slot[i];
-        tr_op_args args = {.t = {[TR_ADAMW_GRAD] = slot->param->grad,
-                                 [TR_ADAMW_MASTER] = slot->master,
-                                 [TR_ADAMW_M] = slot->m,
-                                 [TR_ADAMW_V] = slot->v,
-                                 [TR_ADAMW_VALUE] = slot->param->value},
+    for (int i = 0; i < o->desc.store->runs; i++) {
+        const tr_run *run = &o->desc.store->run[i];
+        tr_op_args args = {.t = {[TR_ADAMW_GRAD] = run->grad,
+                                 [TR_ADAMW_MASTER] = run->master,
+                                 [TR_ADAMW_M] = run->m,
+                                 [TR_ADAMW_V] = run->v,
+                                 [TR_ADAMW_VALUE] = run->value},
                            .scratch = o->scratch,
                            .state = o->desc.state};
-        TR_TRY(tr_op_run(o->ops[i].adamw, stream, &args));
+        TR_TRY(tr_op_run(o->step[i], stream, &args));
     }
     return TR_OK;
 }

@@ -42,16 +42,16 @@ static void for_each_local(const tr_model *model, const tr_placement *placement,
     }
 }
 
-static size_t f32_bytes(const tr_param *param) {
-    return tr_align_up((size_t)param->count * sizeof(float));
+/* Elements that a parameter takes in every kind of memory: 16-bit values begin on TR_ALIGN too. */
+static size_t room_of(const tr_param *param) {
+    return tr_align_up((size_t)param->count * sizeof(uint16_t)) / sizeof(uint16_t);
 }
 
 typedef struct measure {
     const tr_model *model;
     const tr_placement *placement;
     int pp_rank;
-    tr_dtype dtype;
-    size_t values, grads, states;
+    size_t values, grads; /* elements */
     int slots;
 } measure;
 
@@ -79,22 +79,24 @@ tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, i
 static void measure_param(void *context, int stage, tr_param *param) {
     (void)stage;
     measure *sum = context;
+    size_t room = room_of(param);
     sum->slots++;
-    sum->grads += f32_bytes(param);
-    if (shares_here(sum->model, sum->placement, sum->pp_rank, param)) return;
-    sum->states += 2 * f32_bytes(param);
-    sum->values += f32_bytes(param);
-    if (sum->dtype != TR_F32)
-        sum->values += tr_align_up((size_t)param->count * tr_dtype_size(sum->dtype));
+    sum->grads += room;
+    if (!shares_here(sum->model, sum->placement, sum->pp_rank, param)) sum->values += room;
+}
+
+/* Of a master, and of the value in the model's type beside it. */
+static size_t value_size(tr_dtype dtype) {
+    return sizeof(float) + (dtype == TR_F32 ? 0 : tr_dtype_size(dtype));
 }
 
 void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
                     tr_dtype dtype, size_t *values, size_t *grads, size_t *states) {
-    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank, .dtype = dtype};
+    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank};
     for_each_local(model, placement, pp_rank, measure_param, &sum);
-    *values = sum.values;
-    *grads = sum.grads;
-    *states = sum.states;
+    *values = sum.values * value_size(dtype);
+    *grads = sum.grads * sizeof(float);
+    *states = sum.values * 2 * sizeof(float);
 }
 
 typedef struct place {
@@ -102,16 +104,10 @@ typedef struct place {
     const tr_model *model;
     const tr_placement *placement;
     int pp_rank, last_stage;
-    size_t values, grads, states;
+    float *master, *m, *v; /* of the parameter that is placed next */
+    char *value;
+    float *grad;
 } place;
-
-/* NULL from a piece that this store does not have. */
-static void *take(char *base, size_t *used, size_t bytes) {
-    if (!base) return NULL;
-    void *p = base + *used;
-    *used += bytes;
-    return p;
-}
 
 static int slot_of(const tr_store *store, const char *name, int use) {
     for (int i = 0; i < store->slots; i++)
@@ -120,35 +116,68 @@ static int slot_of(const tr_store *store, const char *name, int use) {
     return -1;
 }
 
-static void place_param(void *context, int stage, tr_param *param) {
+static void list_param(void *context, int stage, tr_param *param) {
     place *at = context;
     tr_store *store = at->store;
+    if (stage != at->last_stage) store->stages++;
+    at->last_stage = stage;
     tr_slot *slot = &store->slot[store->slots];
-    *slot = (tr_slot){.param = param, .shares = -1, .counted = param->use == 0};
-    if (stage != at->last_stage) {
-        store->stage_grad[store->stages++] = (tr_span){take(store->grads, &at->grads, 0), 0};
-        at->last_stage = stage;
-    }
-    size_t bytes = f32_bytes(param);
-    param->grad = take(store->grads, &at->grads, bytes);
-    store->stage_grad[store->stages - 1].count += (int64_t)(bytes / sizeof(float));
-    if (shares_here(at->model, at->placement, at->pp_rank, param)) {
-        slot->shares = slot_of(store, param->name, 0);
-        const tr_slot *first = &store->slot[slot->shares];
-        slot->master = first->master;
-        slot->m = first->m;
-        slot->v = first->v;
-        param->value = first->param->value;
-    } else {
-        slot->master = take(store->values, &at->values, bytes);
-        slot->m = take(store->states, &at->states, bytes);
-        slot->v = take(store->states, &at->states, bytes);
-        param->value = store->dtype == TR_F32
-                           ? (void *)slot->master
-                           : take(store->values, &at->values,
-                                  tr_align_up((size_t)param->count * tr_dtype_size(store->dtype)));
-    }
+    *slot = (tr_slot){.param = param,
+                      .stage = store->stages - 1,
+                      .shares = shares_here(at->model, at->placement, at->pp_rank, param)
+                                    ? slot_of(store, param->name, 0)
+                                    : -1,
+                      .counted = param->use == 0};
     store->slots++;
+}
+
+/* `count` elements on, unless this store has no such memory. */
+static float *next(float *memory, size_t count) {
+    return memory ? memory + count : NULL;
+}
+
+static void place_own(place *at, tr_slot *slot, tr_run *run) {
+    const size_t room = room_of(slot->param);
+    if (run->count == 0)
+        *run = (tr_run){at->grad, at->master, at->m, at->v, at->value, 0, slot->param->decay};
+    slot->master = at->master;
+    slot->m = at->m;
+    slot->v = at->v;
+    slot->param->value = at->value;
+    run->count += (int64_t)room;
+    at->master += room;
+    at->m = next(at->m, room);
+    at->v = next(at->v, room);
+    at->value += room * tr_dtype_size(at->store->dtype);
+}
+
+static void place_shared(const tr_store *store, tr_slot *slot) {
+    const tr_slot *first = &store->slot[slot->shares];
+    slot->master = first->master;
+    slot->m = first->m;
+    slot->v = first->v;
+    slot->param->value = first->param->value;
+}
+
+/* The parameters of a stage: those that decay, those that do not, those that share. */
+static void place_stage(place *at, int stage) {
+    tr_store *store = at->store;
+    enum { DECAYS, STAYS, SHARES, KINDS };
+    float *first = at->grad;
+    for (int kind = 0; kind < KINDS; kind++) {
+        tr_run *run = &store->run[store->runs];
+        for (int i = 0; i < store->slots; i++) {
+            tr_slot *slot = &store->slot[i];
+            int own = slot->shares >= 0 ? SHARES : slot->param->decay ? DECAYS : STAYS;
+            if (slot->stage != stage || own != kind) continue;
+            if (kind == SHARES) place_shared(store, slot);
+            else place_own(at, slot, run);
+            slot->param->grad = at->grad;
+            at->grad = next(at->grad, room_of(slot->param));
+        }
+        if (kind != SHARES && run->count > 0) store->runs++;
+    }
+    store->stage_grad[stage] = (tr_span){first, first ? at->grad - first : 0};
 }
 
 /* Tie groups, in registry order of use 0, so that all members meet them in one order. */
@@ -189,23 +218,32 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->dtype = dtype;
-    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank, .dtype = dtype};
+    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank};
     for_each_local(model, placement, pp_rank, measure_param, &sum);
-    store->grad_bytes = use == TR_STORE_TRAIN ? sum.grads : 0;
+    size_t values, grads, states;
+    tr_store_bytes(model, placement, pp_rank, dtype, &values, &grads, &states);
+    store->grad_bytes = use == TR_STORE_TRAIN ? grads : 0;
+    const size_t stages = (size_t)placement->stages;
     TR_TRY_OUT(tr_calloc((size_t)sum.slots, sizeof *store->slot, &store->slot));
-    TR_TRY_OUT(tr_calloc((size_t)placement->stages, sizeof *store->stage_grad, &store->stage_grad));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_PARAMETERS, sum.values, (void **)&store->values));
+    TR_TRY_OUT(tr_calloc(stages, sizeof *store->stage_grad, &store->stage_grad));
+    TR_TRY_OUT(tr_calloc(2 * stages + 1, sizeof *store->run, &store->run));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
     if (use == TR_STORE_TRAIN) {
-        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_GRADIENTS, sum.grads, (void **)&store->grads));
-        TR_TRY_OUT(
-            tr_device_alloc(device, TR_MEMORY_OPTIMIZER, sum.states, (void **)&store->states));
+        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_GRADIENTS, grads, (void **)&store->grads));
+        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_OPTIMIZER, states, (void **)&store->states));
     }
     place at = {.store = store,
                 .model = model,
                 .placement = placement,
                 .pp_rank = pp_rank,
-                .last_stage = -1};
-    for_each_local(model, placement, pp_rank, place_param, &at);
+                .last_stage = -1,
+                .master = (float *)store->values,
+                .m = (float *)store->states,
+                .v = next((float *)store->states, sum.values),
+                .value = store->values + (dtype == TR_F32 ? 0 : sum.values * sizeof(float)),
+                .grad = (float *)store->grads};
+    for_each_local(model, placement, pp_rank, list_param, &at);
+    for (int s = 0; s < store->stages; s++) place_stage(&at, s);
     TR_TRY_OUT(open_ties(store, world, mesh, model, placement, tie_group_id));
 out:
     if (status != TR_OK) tr_store_destroy(store);
@@ -221,6 +259,7 @@ void tr_store_destroy(tr_store *store) {
     if (store->grads) tr_device_free(store->device, store->grads);
     if (store->states) tr_device_free(store->device, store->states);
     free(store->stage_grad);
+    free(store->run);
     free(store->slot);
     free(store);
 }

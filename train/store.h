@@ -13,6 +13,7 @@
 typedef struct tr_slot {
     tr_param *param;
     float *master, *m, *v; /* f32[param->count] */
+    int stage;             /* of this rank's: 0, 1, ... */
     int shares;            /* slot of the use on this rank whose value and state it shares, or -1 */
     tr_group *tie;         /* sums the gradients of uses on other ranks; NULL without */
     bool counted;          /* this pipeline rank counts it in the norm and saves it (use 0) */
@@ -24,13 +25,24 @@ typedef struct tr_span {
     int64_t count;
 } tr_span;
 
+/* Parameters of one stage that decay, or that do not, lie one behind the other in each kind of
+ * memory, at the same distances: the optimizer steps them as one. Between them are zeros. */
+typedef struct tr_run {
+    float *grad, *master, *m, *v;
+    void *value;
+    int64_t count;
+    bool decay;
+} tr_run;
+
 typedef struct tr_store {
     tr_device *device;
     tr_dtype dtype;
     tr_slot *slot; /* in registry order */
     int slots;
     int stages;
-    tr_span *stage_grad;  /* [stages], local stages in ascending order */
+    tr_span *stage_grad; /* [stages], local stages in ascending order */
+    tr_run *run;         /* [runs], at most two a stage */
+    int runs;
     char *values;         /* FP32 masters and values in the model's dtype */
     char *grads, *states; /* states: both moments */
     size_t grad_bytes;

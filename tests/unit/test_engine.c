@@ -1,5 +1,5 @@
-/* The engine: what does not fit is refused before device memory is taken, and a step is enqueued
- * without waiting for the device. */
+/* The engine: what does not fit is refused before device memory is taken, a step is enqueued
+ * without waiting for the device, and the optimizer steps many tensors at once. */
 #include "base/memory.h"
 #include "device/device_impl.h"
 #include "pipeline/generate.h"
@@ -215,11 +215,80 @@ static void test_enqueues_ahead(void **state) {
     }
 }
 
+/* --- the optimizer ---------------------------------------------------------------------------- */
+
+static tr_op_prepare_fn prepare_adamw;
+static tr_status (*run_adamw)(tr_op *op, tr_stream *stream, const tr_op_args *args);
+static int adamw_runs;
+
+static tr_status count_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    adamw_runs++;
+    return run_adamw(op, stream, args);
+}
+
+static tr_status prepare_counted(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    TR_TRY(prepare_adamw(device, desc, out));
+    run_adamw = (*out)->run;
+    (*out)->run = count_run;
+    return TR_OK;
+}
+
+/* The run that steps a slot; its parts are equally far from the run's beginning in every memory. */
+static int run_of(const tr_store *store, const tr_slot *slot) {
+    const size_t size = tr_dtype_size(store->dtype);
+    for (int i = 0; i < store->runs; i++) {
+        const tr_run *run = &store->run[i];
+        const int64_t at = slot->master - run->master;
+        if (at < 0 || at + slot->param->count > run->count) continue;
+        assert_int_equal(run->decay, slot->param->decay);
+        assert_ptr_equal(slot->param->grad, run->grad + at);
+        assert_ptr_equal(slot->m, run->m + at);
+        assert_ptr_equal(slot->v, run->v + at);
+        assert_ptr_equal(slot->param->value, (char *)run->value + (size_t)at * size);
+        assert_int_equal((uintptr_t)slot->param->value % TR_ALIGN, 0);
+        return i;
+    }
+    fail_msg("%s is in no run", slot->param->name);
+    return -1;
+}
+
+/* A step of a rank's optimizer is two operations, whatever the number of tensors. */
+static void test_steps_many_tensors(void **state) {
+    (void)state;
+    tr_world *world;
+    tr_device *device;
+    tr_engine *engine;
+    tr_step_result result;
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &device), TR_OK);
+    tr_device_ops counting = *device->ops;
+    prepare_adamw = counting.prepare[TR_OP_ADAMW];
+    counting.prepare[TR_OP_ADAMW] = prepare_counted;
+    device->ops = &counting;
+    tr_engine_desc desc = small(world, device, schedule);
+    desc.fetch = fetch;
+    assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
+    assert_int_equal(tr_store_init(tr_engine_store(engine), 1), TR_OK);
+    assert_int_equal(tr_engine_step(engine, 1, 1, 0, 1e-3f, false, &result), TR_OK);
+    const tr_store *store = tr_engine_store(engine);
+    int own = 0;
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].shares < 0) own += run_of(store, &store->slot[i]) >= 0;
+    assert_true(result.finite && own > 20);
+    assert_int_equal(adamw_runs, 2);
+    tr_engine_destroy(engine);
+    tr_schedule_destroy(schedule);
+    tr_device_close(device);
+    tr_world_close(world);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refuses_what_does_not_fit),
         cmocka_unit_test(test_refuses_absurd_sizes),
         cmocka_unit_test(test_enqueues_ahead),
+        cmocka_unit_test(test_steps_many_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

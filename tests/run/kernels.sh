@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# What the compiler makes of the CUDA kernels: machine code for compute capability 8.0 and 9.0a and
+# something for later GPUs, and accesses of 16 bytes in every kernel that takes its tensors in packs.
+# usage: kernels.sh TRIREME SCRATCH_DIR NVCC      (of a build tree)
+set -euo pipefail
+trireme=$1 scratch=$2 nvcc=$3
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+here=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(dirname "$trireme")
+
+# --- for which GPUs -----------------------------------------------------------------------------------
+
+# One line for each .cu file of the program.
+grep -E '"command".* -x cu -c [^ ]*/device/cuda/[a-z_]+\.cu ' "$build/compile_commands.json" >"$scratch/commands" || true
+files=("$here"/device/cuda/*.cu)
+[[ $(wc -l <"$scratch/commands") == "${#files[@]}" ]] || fail "the build compiles $(wc -l <"$scratch/commands") .cu files, not ${#files[@]}"
+if grep -q '^CMAKE_CUDA_ARCHITECTURES:[A-Z]*=native$' "$build/CMakeCache.txt"; then
+    echo "for this machine's GPUs alone"
+else
+    for code in 'sm_80' 'sm_90a' 'compute_[0-9]+'; do
+        missing=$(grep -cvE "code=\[([a-z0-9_]*,)*$code(,[a-z0-9_]*)*\]" "$scratch/commands" || true)
+        [[ $missing == 0 ]] || fail "$missing of ${#files[@]} files are not compiled for $code"
+    done
+fi
+
+# --- how they access memory ---------------------------------------------------------------------------
+
+# Kernels whose template arguments hold a pack of more than one element, or that always use packs.
+packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient)I|sumsq_blocksILb1E'
+# ... of which these write sums, or one number a row or block.
+sums='tr_columns_partial|[0-9](row_max|row_sum)I|sumsq_blocks'
+for file in "${files[@]}"; do
+    "$nvcc" -ptx -std=c++17 -I"$here" -arch=compute_80 --fmad=false "$file" -o "$scratch/kernels.ptx" ||
+        fail "$(basename "$file") does not compile to PTX"
+    cat "$scratch/kernels.ptx"
+done >"$scratch/all.ptx"
+awk '/^(\.visible |\.weak )?\.entry/ { name = $NF; sub(/\(.*/, "", name); print name, "entry" }
+    /ld\.global[a-z0-9.]*\.v4\./ { print name, "load" }
+    /st\.global[a-z0-9.]*\.v4\./ { print name, "store" }' "$scratch/all.ptx" | sort -u >"$scratch/accesses"
+count=0
+while read -r kernel _; do
+    count=$((count + 1))
+    # A cast from BF16 to FP32 reads half as much as it writes, and the other way round.
+    narrow=$(grep -cE 'identityELi4E(7tr_bf16f|f7tr_bf16)E' <<<"$kernel" || true)
+    [[ $narrow == 1 ]] || grep -qxF "$kernel load" "$scratch/accesses" || fail "$kernel: no load of 16 bytes"
+    [[ $narrow == 1 ]] || [[ $kernel =~ $sums ]] || grep -qxF "$kernel store" "$scratch/accesses" ||
+        fail "$kernel: no store of 16 bytes"
+done < <(grep -E " entry$" "$scratch/accesses" | grep -E "$packs")
+((count >= 30)) || fail "$count kernels in packs: their names have changed"
+echo "$count kernels in packs of 16 bytes"
+finish
