@@ -85,9 +85,9 @@ TR_HOST_DEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
     return sum;
 }
 
-/* Lane j of that block alone. */
-TR_HOST_DEVICE static inline double tr_sumsq_lane(const float *x, int64_t n, int j) {
-    double lane = 0;
+/* Lane j of that block alone: `lane` after n more elements, of which the first has index 0 mod 8.
+ */
+TR_HOST_DEVICE static inline double tr_sumsq_lane(double lane, const float *x, int64_t n, int j) {
     for (int64_t i = j; i < n; i += TR_SUMSQ_LANES) lane += (double)x[i] * (double)x[i];
     return lane;
 }

@@ -57,6 +57,13 @@ if(TRIREME_WITH_CUDA)
     "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/driver_shim:$ENV{LD_LIBRARY_PATH}")
 endif()
 
+# What the CUDA compiler makes of the kernels.
+if(TRIREME_WITH_CUDA)
+  add_test(NAME run.kernels COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/kernels.sh
+    $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-kernels ${CMAKE_CUDA_COMPILER})
+  set_tests_properties(run.kernels PROPERTIES LABELS run TIMEOUT 300)
+endif()
+
 # The launcher and the watchdog, with a program of ranks that pretend to train.
 add_executable(spin mpi/spin.c ${CMAKE_SOURCE_DIR}/cli/launch.c
   ${CMAKE_SOURCE_DIR}/cli/life.c)
@@ -91,8 +98,12 @@ endif()
 trireme_run_test(bundle)
 
 # What needs a GPU: the checks of tests/gpu.sh, one test each; skipped without one.
-foreach(check IN ITEMS device operators memcheck racecheck comm fits across sample curves_fp32
-    curves_bf16 placements equivalence_fp32 equivalence_bf16)
+set(gpu_checks device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16
+  placements equivalence_fp32 equivalence_bf16)
+if(TARGET gpu_nccl)
+  list(APPEND gpu_checks nccl_one nccl_two)
+endif()
+foreach(check IN LISTS gpu_checks)
   add_test(NAME gpu.${check} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu.sh ${check})
   set_tests_properties(gpu.${check} PROPERTIES LABELS gpu TIMEOUT 480 PROCESSORS 2
     SKIP_RETURN_CODE 77 ENVIRONMENT TRIREME_BUILD=${CMAKE_BINARY_DIR})

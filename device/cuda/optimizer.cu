@@ -6,25 +6,47 @@
 
 namespace {
 
-/* Eight neighbouring threads take a block of 4096 elements, one lane each: partial[blocks]. */
+/* Elements at .. at + 4 of x, zeros past its end. packs: x starts on 16 bytes, and `at` is whole 4.
+ */
+template <bool packs>
+__device__ void load_four(const float *x, int64_t count, int64_t at, float (&v)[4]) {
+    if (packs && at + 4 <= count) {
+        tr_load(x + at, v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = at + i < count ? x[at + i] : 0.0f;
+    }
+}
+
+/* Eight neighbouring threads take a block of 4096 elements, each one lane of it, and load 32 of its
+ * elements at a time, the next while these are added: zeros add nothing. partial[blocks]. */
+template <bool packs>
 __global__ void sumsq_blocks(int64_t count, int64_t blocks, const float *x, double *partial) {
-    constexpr int64_t PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES;
+    constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES, PIECE = 4 * TR_SUMSQ_LANES;
     __shared__ double lanes[TR_THREADS];
-    const int lane = (int)threadIdx.x % TR_SUMSQ_LANES;
+    __shared__ float pieces[PER_BLOCK][PIECE + 1]; /* + 1: rows in different banks */
+    const int lane = (int)threadIdx.x % TR_SUMSQ_LANES, row = (int)threadIdx.x / TR_SUMSQ_LANES;
     for (int64_t first = (int64_t)blockIdx.x * PER_BLOCK; first < blocks;
          first += (int64_t)gridDim.x * PER_BLOCK) {
-        const int64_t block = first + threadIdx.x / TR_SUMSQ_LANES, from = block * TR_SUMSQ_BLOCK;
-        const int64_t left = count - from;
-        lanes[threadIdx.x] =
-            block < blocks
-                ? tr_sumsq_lane(x + from, left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK,
-                                lane)
-                : 0;
+        const int64_t block = first + row, from = block * TR_SUMSQ_BLOCK;
+        const int64_t longest = count - first * TR_SUMSQ_BLOCK; /* no block has more left */
+        double sum = 0;
+        float v[4];
+        load_four<packs>(x, count, from + 4 * lane, v);
+        for (int64_t at = 0; at < TR_SUMSQ_BLOCK && at < longest; at += PIECE) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) pieces[row][4 * lane + i] = v[i];
+            __syncthreads();
+            load_four<packs>(x, count, from + at + PIECE + 4 * lane, v);
+            sum = tr_sumsq_lane(sum, pieces[row], PIECE, lane);
+            __syncthreads();
+        }
+        lanes[threadIdx.x] = sum;
         __syncthreads();
         if (lane == 0 && block < blocks) {
-            double sum = 0;
-            for (int j = 0; j < TR_SUMSQ_LANES; j++) sum += lanes[threadIdx.x + j];
-            partial[block] = sum;
+            double total = 0;
+            for (int j = 0; j < TR_SUMSQ_LANES; j++) total += lanes[threadIdx.x + j];
+            partial[block] = total;
         }
         __syncthreads();
     }
@@ -84,8 +106,11 @@ __global__ void adamw(tr_adamw_desc d, const tr_step_state *state, const float *
 cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
                                  double *partial) {
     const int64_t blocks = tr_cuda_sumsq_blocks(count);
-    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES), TR_THREADS,
-                            sumsq_blocks, count, blocks, x, partial));
+    const unsigned grid = tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES);
+    TR_TRY_LAUNCH(
+        tr_aligned(x)
+            ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, count, blocks, x, partial)
+            : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, count, blocks, x, partial));
     return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, partial, out);
 }
 
