@@ -167,7 +167,9 @@ static tr_status cuda_event_sync(tr_event *event) {
  * has happened, and nobody waits for work that will not be done. */
 static bool cuda_event_reached(tr_event *event) {
     if (use(event->device) != TR_OK) return true;
-    return cudaEventQuery(event_of(event)) != cudaErrorNotReady;
+    if (cudaEventQuery(event_of(event)) != cudaErrorNotReady) return true;
+    (void)cudaGetLastError(); /* it is no error, but is kept as one */
+    return false;
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

@@ -22,18 +22,26 @@ static inline unsigned tr_grid(int64_t items, int64_t items_per_block) {
     return (unsigned)(blocks < TR_GRID_LIMIT ? blocks : TR_GRID_LIMIT);
 }
 
-/* Enqueues kernel(args...); void pointers become those of the kernel's parameters. No blocks: there
- * is nothing to do. */
+/* Enqueues kernel(values...). What it returns is about this launch, not what an earlier call of
+ * this thread, a library's perhaps, left in cudaGetLastError(). */
+template <typename... P>
+cudaError_t tr_launch_values(cudaStream_t stream, unsigned blocks, unsigned threads,
+                             void (*kernel)(P...), P... values) {
+#ifdef __CUDACC__
+    void *pointers[] = {&values...};
+    return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), pointers, 0, stream);
+#else
+    return tr_emulated_launch(stream, blocks, threads, [=] { kernel(values...); });
+#endif
+}
+
+/* The same; void pointers become those of the kernel's parameters. No blocks: there is nothing to
+ * do. */
 template <typename... P, typename... A>
 cudaError_t tr_launch(cudaStream_t stream, unsigned blocks, unsigned threads, void (*kernel)(P...),
                       A... args) {
     if (blocks == 0) return cudaSuccess;
-#ifdef __CUDACC__
-    kernel<<<blocks, threads, 0, stream>>>(static_cast<P>(args)...);
-    return cudaGetLastError();
-#else
-    return tr_emulated_launch(stream, blocks, threads, [=] { kernel(static_cast<P>(args)...); });
-#endif
+    return tr_launch_values<P...>(stream, blocks, threads, kernel, static_cast<P>(args)...);
 }
 
 /* Launches that follow each other on a stream: the first error ends them. */

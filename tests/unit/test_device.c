@@ -196,6 +196,45 @@ static void test_operator_in_order(void **state) {
     tr_device_staging_free(device, host);
 }
 
+static void on_held(void *argument) {
+    while (!atomic_load((atomic_bool *)argument)) usleep(500);
+}
+
+/* Whoever asks for an event that is not reached yet has done nothing wrong: what this thread
+ * enqueues next is taken. */
+static void test_asked_early(void **state) {
+    tr_device *device = *state;
+    tr_stream *stream, *compute = tr_device_compute(device);
+    tr_event *event;
+    tr_op *add;
+    atomic_bool go = false;
+    float *a = (float *)on_device(device, COUNT), *host = (float *)staging(device, COUNT);
+    const tr_op_desc desc = {.kind = TR_OP_ADD,
+                             .rows = {.rows = 1, .width = COUNT, .dtype = TR_F32}};
+    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
+    must(tr_op_prepare(device, &desc, &add));
+    must(tr_stream_create(device, &stream));
+    must(tr_event_create(device, &event));
+    must(tr_stream_call(stream, on_held, &go));
+    must(tr_event_record(event, stream));
+    host[COUNT - 1] = 3;
+    must(tr_stream_copy(compute, a, host, COUNT * sizeof *a));
+    assert_false(tr_event_reached(event));
+    must(tr_op_run(add, compute, &args));
+    assert_false(tr_event_reached(event));
+    must(tr_stream_copy(compute, host, a, COUNT * sizeof *a));
+    must(tr_stream_sync(compute));
+    assert_true(host[COUNT - 1] == 6);
+    atomic_store(&go, true);
+    must(tr_event_sync(event));
+    assert_true(tr_event_reached(event));
+    tr_op_release(add);
+    tr_stream_destroy(stream);
+    tr_event_destroy(event);
+    tr_device_free(device, a);
+    tr_device_staging_free(device, host);
+}
+
 static void test_memory(void **state) {
     tr_device *device = *state;
     const tr_memory A = TR_MEMORY_TRANSFERS, B = TR_MEMORY_NCCL;
@@ -254,6 +293,7 @@ int main(void) {
         cmocka_unit_test_prestate(test_events, device),
         cmocka_unit_test_prestate(test_host_calls, device),
         cmocka_unit_test_prestate(test_operator_in_order, device),
+        cmocka_unit_test_prestate(test_asked_early, device),
         cmocka_unit_test_prestate(test_memory, device),
         cmocka_unit_test_prestate(test_pageable_copies, device),
     };
