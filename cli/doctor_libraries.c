@@ -163,6 +163,10 @@ void doctor_cuda(doctor_finding *f) {
 }
 
 void doctor_nccl(doctor_finding *f) {
+    if (!*TRIREME_CUDA_TOOLKIT) {
+        doctor_say(f, DOCTOR_OK, "built without NCCL: ranks speak through MPI");
+        return;
+    }
     void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!nccl) {
         doctor_say(f, DOCTOR_OK, "no NCCL: ranks speak through MPI");

@@ -103,12 +103,13 @@ find "$root" -type f \( -perm -u+x -o -name '*.so*' \) -exec sh -c '
 
 # Where CUDA's libraries are missing the dynamic linker would start nothing, not even on the CPU. A
 # stand-in has the names that the programs ask for, and fails at every call (env.sh takes it, and says so).
+# A build without CUDA asks for none, and env.sh then looks for no library.
 stand_in() { # SONAME PREFIX_OF_NAMES
     local folder=$root/absent/$1 version
-    mkdir -p "$folder"
     nm -D --undefined-only "$root"/build/release/trireme "$root"/build/release/*/* 2>/dev/null |
         sed -n "s/.* U \($2[^ ]*\)$/\1/p" | sort -u >"$work/names"
     [[ -s $work/names ]] || return 0
+    mkdir -p "$folder"
     version=$(sed -n 's/.*@//p' "$work/names" | head -n 1)
     sed 's/@.*//' "$work/names" | sed -E 's/^(.*(String|StatusName))$/const char *\1(void) { return "the library is missing"; }/; t
         s/^(cu[a-zA-Z]*GetVersion)$/long \1(void) { return 0; }/; t

@@ -60,18 +60,34 @@ alone "$bundle/trireme" sample "$scratch/pair" -n 20 >"$scratch/sample" 2>&1 || 
 
 # CUDA in Python's packages is looked for; found nowhere, one sentence says so.
 mkdir -p "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib"
-# shellcheck disable=SC2016
-alone env VIRTUAL_ENV="$scratch/venv" bash -c 'source "$1/env.sh"; trireme_cuda_folders
-    trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda' sh "$bundle" >"$scratch/folders" 2>"$scratch/missing" || true
+nowhere() { # BUNDLE: looks for CUDA's libraries where there are none
+    # shellcheck disable=SC2016
+    alone env VIRTUAL_ENV="$scratch/venv" bash -c 'source "$1/env.sh" 2>/dev/null; trireme_cuda_folders
+        trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda' sh "$1" >"$scratch/folders" 2>"$scratch/missing" || true
+}
+nowhere "$bundle"
 grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
-grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
+with_cuda=$(grep -c libcublasLt <(ldd "$bundle/build/release/trireme") || true)
+if ((with_cuda)); then
+    grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
+elif [[ -s $scratch/missing || -e $bundle/absent ]]; then
+    fail "a bundle that has no use for CUDA's libraries speaks of them: $(<"$scratch/missing")"
+fi
+# Programs that ask for one of them alone are told of that one alone.
+mkdir -p "$scratch/lone/absent/libnccl.so.2"
+cp "$bundle/env.sh" "$scratch/lone/"
+nowhere "$scratch/lone"
+grep -q "CUDA's libnccl.so.2 not found in a toolkit" "$scratch/missing" || fail "of one library: $(<"$scratch/missing")"
+rm -r "$scratch/lone/absent"
+nowhere "$scratch/lone"
+[[ ! -s $scratch/missing ]] || fail "of no library: $(<"$scratch/missing")"
 # ... and the program starts without, trains on the CPU and refuses GPUs.
 without() {
     # shellcheck disable=SC2016
     alone bash -c 'source "$1/env.sh"; trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda
         LD_LIBRARY_PATH=$1/lib:$trireme_cuda exec "$1/build/release/trireme" "${@:2}"' sh "$bundle" "$@"
 }
-if grep -q libcublasLt <(ldd "$bundle/build/release/trireme"); then
+if ((with_cuda)); then
     without train "$scratch/x.yaml" log.dir="$scratch/without" >"$scratch/without.out" 2>&1 ||
         fail "without CUDA's libraries: $(tail -n 1 "$scratch/without.out")"
     code=0

@@ -18,12 +18,15 @@ trireme_cuda_folders() {
     done
 }
 
-# Each library from the first folder that has it; a folder enters the path once. Of a missing one comes
-# the stand-in, with which everything runs but what needs a GPU.
+# Each library that the programs ask for, which are those with a stand-in, from the first folder that has
+# it; a folder enters the path once. Of a missing one comes the stand-in, with which everything runs but
+# what needs a GPU.
 trireme_find_cuda() {
-    local name folder folders missing=() found="" have
+    local name names folder folders missing=() found="" have
+    trireme_cuda=
+    names=$(ls "$trireme_home/absent" 2>/dev/null) || return 0
     folders=$(trireme_cuda_folders)
-    for name in libcublasLt.so.13 libcudnn.so.9 libnccl.so.2; do
+    for name in $names; do
         have=""
         while read -r folder; do
             [[ -e $folder/$name ]] || continue
