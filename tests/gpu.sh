@@ -3,6 +3,7 @@
 # the end. Ends with 1 when something failed, with 77 and the reason where there is no GPU.
 #   tests/gpu.sh [CHECK...]          (all when none is given)
 # TRIREME_TEST_DEVICE: the device (cuda; cpu and guarded show that the checks themselves work).
+# TRIREME_TEST_GPUS: how many there are (guarded has as many as it is told; cuda: those that doctor counts).
 # TRIREME_TEST_SECONDS: after these (470) what has not ended has failed.
 # shellcheck disable=SC2317 # the checks are called by name
 set -euo pipefail
@@ -51,13 +52,12 @@ sanitizer() {
 check_memcheck() { sanitizer memcheck --leak-check no; }
 check_racecheck() { sanitizer racecheck; }
 
-# Heads of 64, so that attention takes the way of real models.
-real_heads="width: 256, heads: 4, context: 64"
-suite() { TRIREME_TEST_SIZES=$real_heads TRIREME_TEST_JOBS=$jobs bash tests/run/equivalence.sh "$build/trireme" "$programs/gpu-equivalence-$1" "$1"; }
-check_equivalence_fp32() { suite fp32; }
-check_equivalence_bf16() { suite bf16; }
-check_placements() { TRIREME_TEST_SIZES=$real_heads bash tests/run/placements.sh "$build/trireme" "$programs/gpu-placements"; }
-
+# Heads of 64, so that attention takes the way of real models. Staged messages, where ranks share GPUs.
+export TRIREME_TEST_SIZES="width: 256, heads: 4, context: 64" TRIREME_TEST_JOBS=$jobs TRIREME_TEST_TRANSPORT=mpi
+suite() { bash tests/run/equivalence.sh "$build/trireme" "$programs/gpu-$1-$2" "$2"; }
+check_equivalence_fp32() { suite equivalence fp32; }
+check_equivalence_bf16() { suite equivalence bf16; }
+check_placements() { bash tests/run/placements.sh "$build/trireme" "$programs/gpu-placements"; }
 check_curves_fp32() { bash tests/run/curves.sh "$build/trireme" "$programs/gpu-curves-fp32" fp32; }
 check_curves_bf16() { bash tests/run/curves.sh "$build/trireme" "$programs/gpu-curves-bf16" bf16; }
 check_across() { bash tests/run/across.sh "$build/trireme" "$programs/gpu-across"; }
@@ -81,7 +81,28 @@ check_nccl_two() {
         'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE" ||
         missing "experiment: two ranks on one GPU did not come together (code $?)"
 }
+# NCCL between GPUs, one rank on each: messages and collectives, and the layouts of at most as many ranks,
+# which have the bits of one GPU.
+gpus() { # how many there are, at most 4
+    local count=${TRIREME_TEST_GPUS:-}
+    [[ -n $count ]] || count=$("$build/trireme" doctor 2>/dev/null | sed -n 's/.* CUDA driver [^,]*, \([0-9]*\) device.*/\1/p')
+    echo $((${count:-0} < 4 ? ${count:-0} : 4))
+}
+between() { # COMMAND...: where there are two GPUs, with $ranks
+    ranks=$(gpus)
+    ((ranks >= 2)) || { missing "NCCL between GPUs needs two of them, and there is $ranks"; return; }
+    "$@"
+}
+one_each() {
+    # shellcheck disable=SC2016 # the ranks' own shells expand it
+    mpirun -q --bind-to none -n "$ranks" bash -c 'exec "$0" "$1:$OMPI_COMM_WORLD_RANK"' "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"
+}
+nccl_suite() { TRIREME_TEST_TRANSPORT=nccl TRIREME_TEST_RANKS=$ranks suite nccl "$1"; }
+check_nccl_comm() { between one_each; }
+check_nccl_fp32() { between nccl_suite fp32; }
+check_nccl_bf16() { between nccl_suite bf16; }
 [[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || all+=" nccl_one nccl_two"
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE == cpu ]] || all+=" nccl_comm nccl_fp32 nccl_bf16"
 
 # --- running them -----------------------------------------------------------------------------------
 

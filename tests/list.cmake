@@ -101,7 +101,7 @@ trireme_run_test(bundle)
 set(gpu_checks device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16
   placements equivalence_fp32 equivalence_bf16)
 if(TARGET gpu_nccl)
-  list(APPEND gpu_checks nccl_one nccl_two)
+  list(APPEND gpu_checks nccl_one nccl_two nccl_comm nccl_fp32 nccl_bf16)
 endif()
 foreach(check IN LISTS gpu_checks)
   add_test(NAME gpu.${check} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu.sh ${check})
