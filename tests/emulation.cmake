@@ -1,6 +1,7 @@
-# The own kernels of device/cuda on the host, where no GPU is needed: the .cu files compiled as C++
-# with tests/unit/support/cuda/ in place of the toolkit's headers. test_op_cuda_emulated is
-# test_op_cuda with that device.
+# device/cuda on the host, where no GPU is needed: the .cu files compiled as C++, with
+# tests/unit/support/cuda/ in place of the toolkit's headers. test_op_cuda_emulated is test_op_cuda
+# with a device that runs the kernels in several ways; test_device_emulated is test_device with
+# device/cuda/cuda.c over an emulated runtime.
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
@@ -16,26 +17,33 @@ list(FILTER kernel_hosts EXCLUDE REGEX "/attention\\.c$") # it calls cuDNN
 file(GLOB ref_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/device/ref/*.c)
 set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
 
-add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cases.c unit/support/op_check.c
-  unit/support/op_data.c unit/support/cuda/device.c unit/support/cuda/cublaslt.c
-  unit/support/cuda/emulation.cpp ${kernels} ${kernel_hosts} ${cuda_folder}/op.c
-  ${CMAKE_SOURCE_DIR}/device/device.c ${CMAKE_SOURCE_DIR}/device/host.c ${CMAKE_SOURCE_DIR}/device/op.c ${CMAKE_SOURCE_DIR}/device/parts.c
+add_library(emulated_cuda OBJECT unit/support/cuda/beside.c unit/support/cuda/cublaslt.c unit/support/cuda/runtime.c
+  unit/support/cuda/emulation.cpp ${kernels} ${kernel_hosts} ${cuda_folder}/op.c ${CMAKE_SOURCE_DIR}/device/device.c
+  ${CMAKE_SOURCE_DIR}/device/host.c ${CMAKE_SOURCE_DIR}/device/op.c ${CMAKE_SOURCE_DIR}/device/parts.c
   ${ref_sources} ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c)
-target_include_directories(test_op_cuda_emulated BEFORE PRIVATE unit/support/cuda)
-target_include_directories(test_op_cuda_emulated PRIVATE unit)
+target_include_directories(emulated_cuda BEFORE PUBLIC unit/support/cuda)
+target_include_directories(emulated_cuda PUBLIC unit)
 # Three blocks a launch at most: a block then does several items, as it does on large tensors.
-target_compile_definitions(test_op_cuda_emulated PRIVATE TR_GRID_LIMIT=3 TRIREME_EMULATED)
+target_compile_definitions(emulated_cuda PUBLIC TR_GRID_LIMIT=3 TRIREME_EMULATED)
 # -O1: the build is two seconds faster, the test one second slower.
-target_compile_features(test_op_cuda_emulated PRIVATE cxx_std_17)
-target_compile_options(test_op_cuda_emulated PRIVATE
+target_compile_features(emulated_cuda PRIVATE cxx_std_17)
+target_compile_options(emulated_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-O1;-ffp-contract=off;-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-unused-function>
   $<$<AND:$<BOOL:${TRIREME_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
 if(TRIREME_SANITIZE)
-  target_compile_options(test_op_cuda_emulated PRIVATE
+  target_compile_options(emulated_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TRIREME_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=undefined>)
 endif()
-target_link_libraries(test_op_cuda_emulated PRIVATE trireme_options PkgConfig::CMOCKA Threads::Threads m)
+target_link_libraries(emulated_cuda PUBLIC trireme_options PkgConfig::CMOCKA Threads::Threads m)
 
-add_test(NAME unit.test_op_cuda_emulated COMMAND test_op_cuda_emulated)
-set_tests_properties(unit.test_op_cuda_emulated PROPERTIES LABELS unit TIMEOUT 300)
-add_dependencies(unit_tests test_op_cuda_emulated)
+add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cases.c unit/support/op_check.c
+  unit/support/op_data.c unit/support/cuda/device.c)
+add_executable(test_device_emulated unit/test_device.c ${cuda_folder}/cuda.c)
+foreach(name IN ITEMS test_op_cuda_emulated test_device_emulated)
+  target_link_libraries(${name} PRIVATE emulated_cuda)
+  add_test(NAME unit.${name} COMMAND ${name})
+  set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 300)
+  add_dependencies(unit_tests ${name})
+endforeach()
+# The second GPU: threads start on the first.
+set_property(TEST unit.test_device_emulated APPEND PROPERTY ENVIRONMENT TRIREME_TEST_DEVICE=cuda:1)

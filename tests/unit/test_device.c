@@ -10,6 +10,7 @@
 #include "support/must.h"
 #include "support/seed.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -235,6 +236,64 @@ static void test_asked_early(void **state) {
     tr_device_staging_free(device, host);
 }
 
+typedef struct errand {
+    tr_device *device;
+    uint32_t *from, *to;
+    tr_stream *stream;
+    tr_event *done;
+    void *memory;
+    int step;
+    tr_status status;
+} errand;
+
+/* From `from` through the device to `to`, on a stream of its own: one step. */
+static tr_status carry(errand *e) {
+    const size_t bytes = COUNT * sizeof *e->to;
+    size_t available, total;
+    switch (e->step) {
+    case 0: return tr_stream_create(e->device, &e->stream);
+    case 1: return tr_event_create(e->device, &e->done);
+    case 2: return tr_device_alloc(e->device, TR_MEMORY_DATA, bytes, &e->memory);
+    case 3: return tr_stream_copy(e->stream, e->memory, e->from, bytes);
+    case 4: return tr_stream_zero(e->stream, e->memory, sizeof *e->to);
+    case 5: return tr_stream_copy(e->stream, e->to, e->memory, bytes);
+    case 6: return tr_event_record(e->done, e->stream);
+    case 7: return tr_event_sync(e->done);
+    case 8: return tr_event_reached(e->done) ? TR_OK : TR_ERR_INTERNAL;
+    case 9: return tr_stream_wait(e->stream, e->done);
+    case 10: return tr_stream_sync(e->stream);
+    case 11: return tr_device_memory(e->device, &available, &total);
+    case 12: tr_device_free(e->device, e->memory); return TR_OK;
+    case 13: tr_event_destroy(e->done); return TR_OK;
+    default: tr_stream_destroy(e->stream); return TR_OK;
+    }
+}
+
+static void *carry_main(void *argument) {
+    errand *e = argument;
+    e->status = carry(e);
+    return NULL;
+}
+
+/* Any thread uses the device as the one that opened it does: each call comes from a new one. */
+static void test_other_threads(void **state) {
+    errand e = {.device = *state};
+    e.from = staging(e.device, COUNT);
+    e.to = staging(e.device, COUNT);
+    fill(e.from, COUNT, 5);
+    memset(e.to, 0xff, COUNT * sizeof *e.to);
+    for (e.step = 0; e.step <= 14; e.step++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, carry_main, &e), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        if (e.status != TR_OK) fail_msg("step %d ended with %d", e.step, (int)e.status);
+    }
+    assert_int_equal(e.to[0], 0);
+    check(e.to + 1, COUNT - 1, 6);
+    tr_device_staging_free(e.device, e.from);
+    tr_device_staging_free(e.device, e.to);
+}
+
 static void test_memory(void **state) {
     tr_device *device = *state;
     const tr_memory A = TR_MEMORY_TRANSFERS, B = TR_MEMORY_NCCL;
@@ -294,6 +353,7 @@ int main(void) {
         cmocka_unit_test_prestate(test_host_calls, device),
         cmocka_unit_test_prestate(test_operator_in_order, device),
         cmocka_unit_test_prestate(test_asked_early, device),
+        cmocka_unit_test_prestate(test_other_threads, device),
         cmocka_unit_test_prestate(test_memory, device),
         cmocka_unit_test_prestate(test_pageable_copies, device),
     };

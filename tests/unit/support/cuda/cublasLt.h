@@ -43,6 +43,8 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
 typedef const struct tr_emulated_blas *cublasLtHandle_t;
 extern const cublasLtHandle_t tr_emulated_blas;
 extern int64_t tr_emulated_products; /* carried out so far */
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out);
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 
 typedef struct tr_emulated_product *cublasLtMatmulDesc_t;
 typedef struct tr_emulated_layout *cublasLtMatrixLayout_t;

@@ -1,4 +1,4 @@
-/* The part of CUDA that device/cuda's kernels use, on the host: found in place of the toolkit's
+/* The part of CUDA that device/cuda uses, on the host: found in place of the toolkit's
  * header, it lets a C++ compiler take the .cu files as they are. Kernels run when they are
  * launched, a block after the other, the threads of a block as fibers of one thread that change
  * only at __syncthreads() and shuffles (emulation.cpp).
@@ -16,21 +16,63 @@
 typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorMemoryAllocation = 2,
-    cudaErrorInvalidConfiguration = 9
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorNotReady = 600
 } cudaError_t;
 
-static inline cudaError_t cudaGetLastError(void) {
-    return cudaSuccess;
-}
-static inline const char *cudaGetErrorString(cudaError_t error) {
-    return error == cudaSuccess ? "no error" : "an error of the emulation";
-}
-
-/* A stream is the order in which it runs the blocks of a launch and the threads of a block. */
+/* A stream is the order in which it runs the blocks of a launch and the threads of a block; and the
+ * queue of what else was enqueued (runtime.c), or NULL. */
 typedef struct tr_emulated_stream {
     int descending;
+    struct tr_stream *queue;
 } * cudaStream_t;
 typedef struct tr_emulated_event *cudaEvent_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- the runtime (runtime.c) ------------------------------------------------------------------ */
+
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76
+};
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *memory);
+cudaError_t cudaMallocHost(void **out, size_t bytes);
+cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaMemset(void *memory, int value, size_t bytes);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *), void *argument);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+/* What a kernel waits for: all that its stream holds. */
+void tr_emulated_launches(cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
 
 #ifdef __cplusplus
 #include <math.h>

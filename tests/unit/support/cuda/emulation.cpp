@@ -157,6 +157,7 @@ cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threa
                             void (*body)(void *), void *argument) {
     if (blocks == 0 || threads == 0 || threads > MAX_THREADS || threads % WARP != 0)
         return cudaErrorInvalidConfiguration;
+    tr_emulated_launches(stream);
     kernel = body;
     kernel_argument = argument;
     blockDim.x = threads;
