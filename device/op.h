@@ -187,10 +187,12 @@ enum { TR_DROPOUT_DGRAD_DY, TR_DROPOUT_DGRAD_DX };
  * exp(logit - MAX), (logit - MAX) of the label or 0 when it is on another rank. XENT_LOSS: LOSS
  * f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}, set, not added; when
  * state->train, LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on rows
- * that do not count. */
+ * that do not count. accumulate: of a further part of one rank's columns. MAX is the larger of what
+ * is there and the part's, SUMS is added to, and LOSS, which the first part has set, is left. */
 typedef struct tr_xent_desc {
     int64_t rows, vocab, vocab_begin;
     tr_dtype dtype;
+    bool accumulate;
 } tr_xent_desc;
 enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
 

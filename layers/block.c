@@ -63,7 +63,7 @@ typedef struct block {
 } block;
 
 static void *scratch_of(const block *b, const tr_layer_io *io) {
-    return io->block[TR_LIFE_SCRATCH] + b->operators_at;
+    return io->scratch + b->operators_at;
 }
 
 static tr_status sum_over_tp(const block *b, const tr_layer_io *io, void *x) {

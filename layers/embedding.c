@@ -87,7 +87,7 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
 
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    void *scratch = io->block[TR_LIFE_SCRATCH];
+    void *scratch = io->scratch;
     tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = (void *)io->tokens,
                               [TR_EMBED_TABLE] = e->params[WTE].value,
                               [TR_EMBED_Y] = io->y}};
@@ -106,7 +106,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     TR_TRY(decode(layer, io));
     tr_op_args drop = {.t = {[TR_DROPOUT_X] = io->y, [TR_DROPOUT_Y] = io->y}};
-    TR_TRY(tr_plan_run(&e->drop, io, io->block[TR_LIFE_SCRATCH], drop));
+    TR_TRY(tr_plan_run(&e->drop, io, io->scratch, drop));
     return TR_OK;
 }
 
@@ -114,13 +114,13 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = (void *)io->dy,
                              [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
-    TR_TRY(tr_plan_run(&e->drop_dgrad, io, io->block[TR_LIFE_SCRATCH], drop));
+    TR_TRY(tr_plan_run(&e->drop_dgrad, io, io->scratch, drop));
     return TR_OK;
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    void *scratch = io->block[TR_LIFE_SCRATCH], *dx = tr_buffer_at(io, e->dx);
+    void *scratch = io->scratch, *dx = tr_buffer_at(io, e->dx);
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
                               [TR_EMBED_WGRAD_TOKENS] = (void *)io->tokens,
                               [TR_EMBED_WGRAD_DTABLE] = e->params[WTE].grad}};

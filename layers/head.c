@@ -1,6 +1,8 @@
 /* GPT-2's head: the last LayerNorm, logits through the tied word embedding, and cross entropy over
  * a vocabulary split over tp (Shoeybi et al. 2019, section 3): no rank holds whole rows of logits.
- * R = batch * seq rows, C = width, v = this rank's part of the vocabulary. */
+ * The logits are cut into parts by columns, which are multiplied one by one: one tensor of them all
+ * could be as large as all else that a stage keeps, and no packing of memory comes near its live
+ * peak then. R = batch * seq rows, C = width, v = this rank's part of the vocabulary. */
 #include "layers/model_impl.h"
 #include "layers/param_impl.h"
 #include "layers/piece.h"
@@ -9,6 +11,20 @@
 #include <stdlib.h>
 
 enum { LN_F_WEIGHT, LN_F_BIAS, TIED_WTE, HEAD_PARAMS };
+
+enum {
+    MOST_PARTS = 16,
+    PART_WIDTHS = 8, /* columns of a part, in widths of the model: twice a block's largest tensor */
+    PART_MULTIPLE = 64 /* columns: rows of a part, and of the embedding's, begin aligned */
+};
+_Static_assert(MOST_PARTS + 4 <= TR_LAYER_PIECES, "beside the logits: the input and the norm's");
+
+/* Columns [begin, begin + extent) of this rank's logits. */
+typedef struct logits_part {
+    int64_t begin, extent;
+    tr_buffer logits; /* F..W (R, extent): logits, from the end of F their gradient */
+    tr_plan project, project_dgrad, project_wgrad, xent_max, xent_sum, xent_loss;
+} logits_part;
 
 typedef struct head {
     tr_layer layer;
@@ -19,25 +35,52 @@ typedef struct head {
     bool split;
     tr_group *tp;
     tr_norm ln_f;
-    tr_plan project, project_dgrad, project_wgrad, xent_max, xent_sum, xent_loss, cast;
-    tr_buffer logits;    /* F..W (R, v): logits, from the end of F their gradient */
+    logits_part part[MOST_PARTS];
+    int parts;
+    tr_plan cast;        /* decode: of the logits, else of dln_sum */
     tr_buffer max;       /* scratch f32 (R) */
     tr_buffer sums;      /* scratch f32 (R, 2) */
+    bool sums_dln;       /* the norm's dy is summed over the parts in FP32, then rounded */
+    tr_buffer dln_sum;   /* scratch f32 (R, C) */
     size_t operators_at; /* scratch of operators begins here */
 } head;
 
 static void *scratch_of(const head *h, const tr_layer_io *io) {
-    return io->block[TR_LIFE_SCRATCH] + h->operators_at;
+    return io->scratch + h->operators_at;
 }
 
-/* logits[R, v] = ln[R, C] wte[v, C]^T, and its two gradients. */
-static void describe_projection(head *h, const tr_usage *usage) {
+/* A function of the shape alone. Parts are no larger than PART_WIDTHS asks for, as long as there
+ * are at most MOST_PARTS. */
+static void cut_logits(head *h, const tr_usage *usage) {
+    int64_t v = h->vocab.extent, most = PART_WIDTHS * h->width;
+    int64_t parts = usage->decode ? 1 : (v + most - 1) / most;
+    if (parts > MOST_PARTS) parts = MOST_PARTS;
+    int64_t extent = (v + parts - 1) / parts;
+    if (parts > 1) extent = (extent + PART_MULTIPLE - 1) / PART_MULTIPLE * PART_MULTIPLE;
+    h->parts = 0;
+    for (int64_t begin = 0; begin < v; begin += extent) {
+        logits_part *part = &h->part[h->parts++];
+        part->begin = begin;
+        part->extent = extent < v - begin ? extent : v - begin;
+    }
+}
+
+/* logits[R, n] = ln[R, C] wte[n, C]^T of n columns, and its two gradients: of ln summed over the
+ * parts. */
+static void describe_projection(head *h, const tr_usage *usage, int k) {
+    logits_part *part = &h->part[k];
     tr_dtype dtype = usage->dtype;
-    int64_t R = usage->rows, C = h->width, v = h->vocab.extent;
+    int64_t R = usage->rows, C = h->width, n = part->extent;
     tr_matmul_desc forward = {
-        .m = R, .n = v, .k = C, .a = dtype, .b = dtype, .c = dtype, .trans_b = true};
-    tr_matmul_desc dgrad = {.m = R, .n = C, .k = v, .a = dtype, .b = dtype, .c = dtype};
-    tr_matmul_desc wgrad = {.m = v,
+        .m = R, .n = n, .k = C, .a = dtype, .b = dtype, .c = dtype, .trans_b = true};
+    tr_matmul_desc dgrad = {.m = R,
+                            .n = C,
+                            .k = n,
+                            .a = dtype,
+                            .b = dtype,
+                            .c = h->sums_dln ? TR_F32 : dtype,
+                            .accumulate = k > 0};
+    tr_matmul_desc wgrad = {.m = n,
                             .n = C,
                             .k = R,
                             .a = dtype,
@@ -45,35 +88,48 @@ static void describe_projection(head *h, const tr_usage *usage) {
                             .c = TR_F32,
                             .trans_a = true,
                             .accumulate = true};
-    h->project.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = forward};
-    h->project_dgrad.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dgrad};
-    h->project_wgrad.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = wgrad};
-    h->layer.flops_f += tr_op_flops(&h->project.desc);
-    h->layer.flops_i += tr_op_flops(&h->project_dgrad.desc);
-    h->layer.flops_w += tr_op_flops(&h->project_wgrad.desc);
+    part->project.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = forward};
+    part->project_dgrad.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dgrad};
+    part->project_wgrad.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = wgrad};
+    h->layer.flops_f += tr_op_flops(&part->project.desc);
+    h->layer.flops_i += tr_op_flops(&part->project_dgrad.desc);
+    h->layer.flops_w += tr_op_flops(&part->project_wgrad.desc);
+}
+
+static void describe_part(head *h, const tr_usage *usage, int k) {
+    logits_part *part = &h->part[k];
+    tr_xent_desc xent = {.rows = usage->rows,
+                         .vocab = part->extent,
+                         .vocab_begin = h->vocab.begin + part->begin,
+                         .dtype = usage->dtype,
+                         .accumulate = k > 0};
+    describe_projection(h, usage, k);
+    part->xent_max.desc = (tr_op_desc){.kind = TR_OP_XENT_MAX, .xent = xent};
+    part->xent_sum.desc = (tr_op_desc){.kind = TR_OP_XENT_SUM, .xent = xent};
+    part->xent_loss.desc = (tr_op_desc){.kind = TR_OP_XENT_LOSS, .xent = xent};
+    part->logits = tr_buffer_place(&h->layer, usage, TR_LIFE_FW, part->extent, usage->dtype);
 }
 
 static void describe(head *h, const tr_usage *usage) {
     tr_layer *layer = &h->layer;
     tr_dtype dtype = usage->dtype;
-    int64_t v = h->vocab.extent;
     h->usage = *usage;
     tr_layer_reset(layer);
     tr_norm_describe(&h->ln_f, layer, usage, h->width);
-    describe_projection(h, usage);
-    tr_xent_desc xent = {
-        .rows = usage->rows, .vocab = v, .vocab_begin = h->vocab.begin, .dtype = dtype};
-    h->xent_max.desc = (tr_op_desc){.kind = TR_OP_XENT_MAX, .xent = xent};
-    h->xent_sum.desc = (tr_op_desc){.kind = TR_OP_XENT_SUM, .xent = xent};
-    h->xent_loss.desc = (tr_op_desc){.kind = TR_OP_XENT_LOSS, .xent = xent};
-    tr_rows_desc cast = {.rows = usage->rows, .width = v, .dtype = dtype, .to = TR_F32};
+    cut_logits(h, usage);
+    h->sums_dln = h->parts > 1 && dtype != TR_F32;
+    for (int k = 0; k < h->parts; k++) describe_part(h, usage, k);
+    tr_rows_desc cast = {.rows = usage->rows, .width = h->width, .dtype = TR_F32, .to = dtype};
+    if (usage->decode)
+        cast = (tr_rows_desc){
+            .rows = usage->rows, .width = h->vocab.extent, .dtype = dtype, .to = TR_F32};
     h->cast.desc = (tr_op_desc){.kind = TR_OP_CAST, .rows = cast};
 
-    h->logits = tr_buffer_place(layer, usage, TR_LIFE_FW, v, dtype);
     if (!usage->decode) {
         h->max = tr_buffer_place(layer, usage, TR_LIFE_SCRATCH, 1, TR_F32);
         h->sums = tr_buffer_place(layer, usage, TR_LIFE_SCRATCH, 2, TR_F32);
     }
+    if (h->sums_dln) h->dln_sum = tr_buffer_place(layer, usage, TR_LIFE_SCRATCH, h->width, TR_F32);
     h->operators_at = layer->bytes[TR_LIFE_SCRATCH];
     if (h->split) {
         double rows = (double)usage->rows;
@@ -90,56 +146,78 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
     h->tp = env->tp;
     size_t scratch = 0;
     TR_TRY(tr_norm_prepare(&h->ln_f, env->device, env->decode, &scratch));
-    TR_TRY(tr_plan_prepare(&h->project, env->device, &scratch));
-    if (env->decode) {
-        TR_TRY(tr_plan_prepare(&h->cast, env->device, &scratch));
-    } else {
-        TR_TRY(tr_plan_prepare(&h->project_dgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&h->project_wgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&h->xent_max, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&h->xent_sum, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&h->xent_loss, env->device, &scratch));
+    if (env->decode || h->sums_dln) TR_TRY(tr_plan_prepare(&h->cast, env->device, &scratch));
+    for (int k = 0; k < h->parts; k++) {
+        logits_part *part = &h->part[k];
+        TR_TRY(tr_plan_prepare(&part->project, env->device, &scratch));
+        if (env->decode) continue;
+        TR_TRY(tr_plan_prepare(&part->project_dgrad, env->device, &scratch));
+        TR_TRY(tr_plan_prepare(&part->project_wgrad, env->device, &scratch));
+        TR_TRY(tr_plan_prepare(&part->xent_max, env->device, &scratch));
+        TR_TRY(tr_plan_prepare(&part->xent_sum, env->device, &scratch));
+        TR_TRY(tr_plan_prepare(&part->xent_loss, env->device, &scratch));
     }
     layer->bytes[TR_LIFE_SCRATCH] = h->operators_at + tr_align_up(scratch);
     return TR_OK;
 }
 
-/* Fills the norm's buffers and the logits. */
-static tr_status project(const head *h, const tr_layer_io *io) {
-    void *scratch = scratch_of(h, io);
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x));
+/* The word embedding's rows of a part's columns, in the values or in the gradients. */
+static void *rows_of(const head *h, const logits_part *part, void *table, tr_dtype dtype) {
+    return (char *)table + (size_t)(part->begin * h->width) * tr_dtype_size(dtype);
+}
+
+static tr_status project(const head *h, const tr_layer_io *io, const logits_part *part) {
+    void *wte = h->params[TIED_WTE].value;
     tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->ln_f.y),
-                             [TR_MATMUL_B] = h->params[TIED_WTE].value,
-                             [TR_MATMUL_C] = tr_buffer_at(io, h->logits)}};
-    TR_TRY(tr_plan_run(&h->project, io, scratch, args));
+                             [TR_MATMUL_B] = rows_of(h, part, wte, h->usage.dtype),
+                             [TR_MATMUL_C] = tr_buffer_at(io, part->logits)}};
+    TR_TRY(tr_plan_run(&part->project, io, scratch_of(h, io), args));
     return TR_OK;
 }
 
+static tr_op_args xent_args(const head *h, const tr_layer_io *io, const logits_part *part) {
+    return (tr_op_args){.t = {[TR_XENT_LOGITS] = tr_buffer_at(io, part->logits),
+                              [TR_XENT_LABELS] = (void *)io->labels,
+                              [TR_XENT_MAX] = tr_buffer_at(io, h->max),
+                              [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
+                              [TR_XENT_LOSS] = io->loss}};
+}
+
+/* The parts' maxima and sums are of all of this rank's columns before the group reduces them: the
+ * reductions are two, however many parts there are. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io), *max = tr_buffer_at(io, h->max);
-    void *sums = tr_buffer_at(io, h->sums);
-    TR_TRY(project(h, io));
-    tr_op_args args = {.t = {[TR_XENT_LOGITS] = tr_buffer_at(io, h->logits),
-                             [TR_XENT_LABELS] = (void *)io->labels,
-                             [TR_XENT_MAX] = max,
-                             [TR_XENT_SUMS] = sums,
-                             [TR_XENT_LOSS] = io->loss}};
-    TR_TRY(tr_plan_run(&h->xent_max, io, scratch, args));
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, max, h->usage.rows, TR_F32, TR_REDUCE_MAX));
-    TR_TRY(tr_plan_run(&h->xent_sum, io, scratch, args));
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, sums, 2 * h->usage.rows, TR_F32, TR_REDUCE_SUM));
-    TR_TRY(tr_plan_run(&h->xent_loss, io, scratch, args));
+    void *scratch = scratch_of(h, io);
+    int64_t R = h->usage.rows;
+    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x));
+    for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
+        TR_TRY(project(h, io, part));
+        TR_TRY(tr_plan_run(&part->xent_max, io, scratch, xent_args(h, io, part)));
+    }
+    TR_TRY(
+        tr_group_all_reduce(h->tp, io->stream, tr_buffer_at(io, h->max), R, TR_F32, TR_REDUCE_MAX));
+    for (const logits_part *part = h->part; part < h->part + h->parts; part++)
+        TR_TRY(tr_plan_run(&part->xent_sum, io, scratch, xent_args(h, io, part)));
+    TR_TRY(tr_group_all_reduce(h->tp, io->stream, tr_buffer_at(io, h->sums), 2 * R, TR_F32,
+                               TR_REDUCE_SUM));
+    for (const logits_part *part = h->part; part < h->part + h->parts; part++)
+        TR_TRY(tr_plan_run(&part->xent_loss, io, scratch, xent_args(h, io, part)));
     return TR_OK;
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     void *scratch = scratch_of(h, io), *dln = tr_buffer_at(io, h->ln_f.dy);
-    tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->logits),
-                             [TR_MATMUL_B] = h->params[TIED_WTE].value,
-                             [TR_MATMUL_C] = dln}};
-    TR_TRY(tr_plan_run(&h->project_dgrad, io, scratch, args));
+    void *sum = h->sums_dln ? tr_buffer_at(io, h->dln_sum) : dln;
+    void *wte = h->params[TIED_WTE].value;
+    for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
+        tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, part->logits),
+                                 [TR_MATMUL_B] = rows_of(h, part, wte, h->usage.dtype),
+                                 [TR_MATMUL_C] = sum}};
+        TR_TRY(tr_plan_run(&part->project_dgrad, io, scratch, args));
+    }
+    tr_op_args cast = {.t = {[TR_CAST_X] = sum, [TR_CAST_Y] = dln}};
+    if (h->sums_dln) TR_TRY(tr_plan_run(&h->cast, io, scratch, cast));
     TR_TRY(tr_group_all_reduce(h->tp, io->stream, dln, h->usage.rows * h->width, h->usage.dtype,
                                TR_REDUCE_SUM));
     TR_TRY(tr_norm_grad_input(&h->ln_f, io, scratch, io->x, NULL, io->dx));
@@ -148,32 +226,37 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io);
-    tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->logits),
-                             [TR_MATMUL_B] = tr_buffer_at(io, h->ln_f.y),
-                             [TR_MATMUL_C] = h->params[TIED_WTE].grad}};
-    TR_TRY(tr_plan_run(&h->project_wgrad, io, scratch, args));
+    void *scratch = scratch_of(h, io), *dwte = h->params[TIED_WTE].grad;
+    for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
+        tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, part->logits),
+                                 [TR_MATMUL_B] = tr_buffer_at(io, h->ln_f.y),
+                                 [TR_MATMUL_C] = rows_of(h, part, dwte, TR_F32)}};
+        TR_TRY(tr_plan_run(&part->project_wgrad, io, scratch, args));
+    }
     TR_TRY(tr_norm_grad_weight(&h->ln_f, io, scratch, io->x));
     return TR_OK;
 }
 
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    TR_TRY(project(h, io));
-    tr_op_args args = {.t = {[TR_CAST_X] = tr_buffer_at(io, h->logits), [TR_CAST_Y] = io->logits}};
-    TR_TRY(tr_plan_run(&h->cast, io, scratch_of(h, io), args));
+    void *scratch = scratch_of(h, io);
+    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x));
+    TR_TRY(project(h, io, h->part));
+    tr_op_args args = {
+        .t = {[TR_CAST_X] = tr_buffer_at(io, h->part->logits), [TR_CAST_Y] = io->logits}};
+    TR_TRY(tr_plan_run(&h->cast, io, scratch, args));
     return TR_OK;
 }
 
 static void destroy(tr_layer *layer) {
     head *h = (head *)layer;
     tr_norm_release(&h->ln_f);
-    tr_plan_release(&h->project);
-    tr_plan_release(&h->project_dgrad);
-    tr_plan_release(&h->project_wgrad);
-    tr_plan_release(&h->xent_max);
-    tr_plan_release(&h->xent_sum);
-    tr_plan_release(&h->xent_loss);
+    for (int k = 0; k < MOST_PARTS; k++) {
+        logits_part *part = &h->part[k];
+        tr_plan *plans[] = {&part->project,  &part->project_dgrad, &part->project_wgrad,
+                            &part->xent_max, &part->xent_sum,      &part->xent_loss};
+        for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) tr_plan_release(plans[i]);
+    }
     tr_plan_release(&h->cast);
     free(h);
 }

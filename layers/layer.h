@@ -18,6 +18,8 @@ typedef enum tr_lifetime {
     TR_LIFE_COUNT
 } tr_lifetime;
 
+enum { TR_LAYER_PIECES = 24 }; /* of a layer at most */
+
 /* How a layer is used: fixed before prepare. */
 typedef struct tr_layer_env {
     tr_device *device;
@@ -38,12 +40,14 @@ typedef struct tr_layer_io {
     void *y;              /* F: output (batch, seq, width) */
     const void *dy;       /* I: gradient of the output; may be overwritten by the layer: no */
     void *dx;             /* I: gradient of the input; differs from dy */
-    char *block[TR_LIFE_COUNT]; /* this layer's part of each block, aligned to TR_ALIGN */
-    const int32_t *tokens;      /* (batch, seq) i32 on the device: layers with takes_tokens */
-    const int32_t *labels;      /* (batch, seq) i32, -1 = does not count: layers with makes_loss */
-    double *loss;               /* f64[2] on the device, as XENT_LOSS writes it */
-    void *cache;                /* decode: this layer's key/value cache */
-    float *logits;              /* decode: f32[batch, vocab] of the layer with makes_loss */
+    /* This layer's pieces of each block, and its scratch, aligned to TR_ALIGN. */
+    char *block[TR_LIFE_SCRATCH][TR_LAYER_PIECES];
+    char *scratch;
+    const int32_t *tokens; /* (batch, seq) i32 on the device: layers with takes_tokens */
+    const int32_t *labels; /* (batch, seq) i32, -1 = does not count: layers with makes_loss */
+    double *loss;          /* f64[2] on the device, as XENT_LOSS writes it */
+    void *cache;           /* decode: this layer's key/value cache */
+    float *logits;         /* decode: f32[batch, vocab] of the layer with makes_loss */
 } tr_layer_io;
 
 typedef struct tr_layer tr_layer;
@@ -72,6 +76,9 @@ struct tr_layer {
     bool makes_loss;        /* last layer: y and dy are not used */
     tr_lifetime input_life; /* TR_LIFE_FI or TR_LIFE_FW: how long x must stay */
     size_t bytes[TR_LIFE_COUNT];
+    /* What the blocks are made of, tensor by tensor: pieces need not adjoin. `bytes` sums them. */
+    int pieces; /* of the block that has most of them; at least one */
+    size_t piece[TR_LAYER_PIECES][TR_LIFE_SCRATCH];
     size_t cache_bytes; /* decode: key/value cache of env->batch rows and env->seq positions */
     double flops_f, flops_i, flops_w;      /* of one micro-batch on one tensor rank */
     double reduce_bytes_f, reduce_bytes_i; /* all-reduced over tp */

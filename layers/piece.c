@@ -37,6 +37,9 @@ tr_usage tr_usage_env(const tr_layer_env *env) {
 
 void tr_layer_reset(tr_layer *layer) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) layer->bytes[life] = 0;
+    for (int k = 0; k < TR_LAYER_PIECES; k++)
+        for (int life = 0; life < TR_LIFE_SCRATCH; life++) layer->piece[k][life] = 0;
+    layer->pieces = 1; /* of no bytes, but for the input */
     layer->flops_f = layer->flops_i = layer->flops_w = 0;
     layer->reduce_bytes_f = layer->reduce_bytes_i = 0;
 }
@@ -62,7 +65,12 @@ tr_status tr_layer_check(const tr_layer *layer, const tr_usage *created, const t
 tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime life, int64_t width,
                           tr_dtype dtype) {
     tr_buffer place = {.life = usage->decode ? TR_LIFE_SCRATCH : life};
+    size_t bytes = tr_align_up((size_t)(usage->rows * width) * tr_dtype_size(dtype));
     place.offset = layer->bytes[place.life];
-    layer->bytes[place.life] += tr_align_up((size_t)(usage->rows * width) * tr_dtype_size(dtype));
+    layer->bytes[place.life] += bytes;
+    if (place.life == TR_LIFE_SCRATCH) return place;
+    while (layer->piece[place.piece][life]) place.piece++;
+    layer->piece[place.piece][life] = bytes;
+    if (layer->pieces <= place.piece) layer->pieces = place.piece + 1;
     return place;
 }

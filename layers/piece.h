@@ -29,7 +29,8 @@ tr_status tr_plan_run(const tr_plan *plan, const tr_layer_io *io, void *scratch,
 /* A place in one of the layer's blocks. */
 typedef struct tr_buffer {
     tr_lifetime life;
-    size_t offset;
+    int piece;     /* of the block */
+    size_t offset; /* in scratch */
 } tr_buffer;
 
 /* How the pieces are used. Decoding feeds rows = batch rows of one token, and keeps nothing: all
@@ -48,12 +49,13 @@ void tr_layer_reset(tr_layer *layer);
  * shape differs, TR_ERR_CONFIG for decoding with tp > 1. */
 tr_status tr_layer_check(const tr_layer *layer, const tr_usage *created, const tr_layer_env *env);
 
-/* Places (rows, width) elements at the end of a block and counts them. The caller has checked that
- * the product fits. */
+/* Counts (rows, width) elements as the block's next piece, or at the end of scratch. The caller has
+ * checked that the product fits. */
 tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime life, int64_t width,
                           tr_dtype dtype);
 static inline void *tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
-    return io->block[buffer.life] + buffer.offset;
+    if (buffer.life == TR_LIFE_SCRATCH) return io->scratch + buffer.offset;
+    return io->block[buffer.life][buffer.piece];
 }
 
 /* --- linear layers ------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes);
  * arena's size. Deterministic. Items are placed as they begin to live, into the room that others
  * left: near linear in n. Where that is 1% over the live peak or more a search of bounded work
  * follows (a fraction of a second; where the arena is 5% over up to a second more), as long as few
- * enough items live together. Items of stages alike come within 5% of the live peak. Of 14,400
- * programs of random GPT-2s, cut into layers, 3 are more than that over it, by 9% at most; a head
- * whose one piece is a third of the live peak, in a V or loop of two ranks, costs up to 18%.
- * TR_ERR_FIT when sizes overflow. */
+ * enough items live together. Items of stages alike come within 5% of the live peak, and so do
+ * those of models that are cut into tensors none of which is large against all that lives; of items
+ * of any sizes and lives there are sets that no packing brings so near. TR_ERR_FIT when sizes
+ * overflow. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes);

@@ -10,6 +10,7 @@ typedef struct layer_stage {
     tr_stage stage;
     const tr_model *model;
     int first, count;   /* layers */
+    int *piece;         /* [count]: the first of each layer's pieces among the stage's */
     int in_edge;        /* index of the edge that enters, -1: none */
     int out_edge;       /* index of the edge that leaves, -1: none */
     size_t gradient[2]; /* in scratch: gradients of the boundaries between layers */
@@ -18,6 +19,7 @@ typedef struct layer_stage {
 } layer_stage;
 
 static const tr_stage_ops ops;
+static void destroy(tr_stage *stage);
 
 /* Bytes of the tensor between two layers. */
 static tr_status boundary_bytes(const tr_model *model, size_t *bytes) {
@@ -34,26 +36,27 @@ static tr_status boundary_bytes(const tr_model *model, size_t *bytes) {
     return TR_OK;
 }
 
-/* A layer's memory is one piece of each of its stage's blocks. Its input stands in front, in the
- * block of its input_life. */
+/* A layer's input stands in front of its first piece of the block of its input_life. */
 static size_t input_bytes(const tr_layer *layer, tr_lifetime life, size_t boundary) {
     return !layer->takes_tokens && life == layer->input_life ? boundary : 0;
 }
 
 /* Sums the layers [first, first + count): the one layout, for planning, which wants the bytes of
- * each layer's pieces, and for running (piece NULL). */
+ * all layers' pieces, and for running (piece NULL). */
 static void lay_out(const tr_model *model, int first, int count, size_t boundary,
                     size_t (*piece)[TR_LIFE_SCRATCH], size_t gradient[2], tr_stage_cost *cost) {
     size_t scratch = 0;
-    *cost = (tr_stage_cost){.pieces = piece ? count : 0, .piece = piece};
+    *cost = (tr_stage_cost){.piece = piece};
     for (int k = 0; k < count; k++) {
         const tr_layer *layer = model->layers[first + k];
         for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
-            size_t bytes = input_bytes(layer, life, boundary) + tr_align_up(layer->bytes[life]);
-            cost->bytes[life] += bytes;
-            if (piece) piece[k][life] = bytes;
+            size_t input = input_bytes(layer, life, boundary);
+            cost->bytes[life] += input + layer->bytes[life];
+            for (int j = 0; piece && j < layer->pieces; j++)
+                piece[cost->pieces + j][life] = (j == 0 ? input : 0) + layer->piece[j][life];
         }
-        size_t iw = tr_align_up(layer->bytes[TR_LIFE_IW]);
+        if (piece) cost->pieces += layer->pieces;
+        size_t iw = layer->bytes[TR_LIFE_IW];
         size_t own = tr_align_up(layer->bytes[TR_LIFE_SCRATCH]);
         if (iw > cost->backward_iw) cost->backward_iw = iw;
         if (own > scratch) scratch = own;
@@ -70,19 +73,22 @@ tr_status tr_layer_table_make(const tr_model *model, const int *first, int stage
                               tr_stage_table *out) {
     tr_status status = TR_OK;
     tr_stage_table t = {.stages = stages, .edges = stages - 1};
-    size_t boundary = 0, gradient[2];
+    size_t boundary = 0, pieces = 0, gradient[2];
     TR_TRY(boundary_bytes(model, &boundary));
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.cost, &t.cost));
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.edge, &t.edge));
-    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *t.piece, &t.piece));
+    for (int k = 0; k < model->count; k++) pieces += (size_t)model->layers[k]->pieces;
+    TR_TRY_OUT(tr_calloc(pieces, sizeof *t.piece, &t.piece));
+    pieces = 0;
     for (int k = 0; k < stages; k++) {
         if (first[k] >= first[k + 1] || first[k + 1] > model->count) {
             status = TR_FAIL(TR_ERR_INTERNAL, "stage %d has layers %d to %d of %d", k, first[k],
                              first[k + 1] - 1, model->count);
             goto out;
         }
-        lay_out(model, first[k], first[k + 1] - first[k], tr_align_up(boundary), &t.piece[first[k]],
+        lay_out(model, first[k], first[k + 1] - first[k], tr_align_up(boundary), &t.piece[pieces],
                 gradient, &t.cost[k]);
+        pieces += (size_t)t.cost[k].pieces;
         if (k == 0) continue;
         tr_edge *edge = &t.edge[k - 1];
         *edge = (tr_edge){
@@ -116,17 +122,21 @@ tr_status tr_layer_stage_create(const tr_model *model, const int *first, int sta
     s->in_edge = index - 1;
     s->out_edge = index + 1 < stages ? index : -1;
     s->source = *source;
+    TR_TRY_OUT(tr_calloc((size_t)s->count, sizeof *s->piece, &s->piece));
+    for (int k = 1; k < s->count; k++)
+        s->piece[k] = s->piece[k - 1] + model->layers[s->first + k - 1]->pieces;
     TR_TRY_OUT(boundary_bytes(model, &s->boundary));
     s->boundary = tr_align_up(s->boundary);
     lay_out(model, s->first, s->count, s->boundary, NULL, s->gradient, &cost);
     *out = &s->stage;
     return TR_OK;
 out:
-    free(s);
+    destroy(&s->stage);
     return status;
 }
 
 static void destroy(tr_stage *stage) {
+    free(((layer_stage *)stage)->piece);
     free(stage);
 }
 
@@ -144,7 +154,7 @@ static char *inside(char *block, size_t offset) {
 static char *input_of(const layer_stage *s, const tr_stage_io *io, int k) {
     const tr_layer *layer = layer_at(s, k);
     if (layer->takes_tokens) return NULL;
-    return io->block[layer->input_life][k];
+    return io->block[layer->input_life][s->piece[k]];
 }
 
 /* What all actions of layer k see of micro-batch io->micro_batch. */
@@ -157,8 +167,10 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                      .sample = source->first_sample + m * source->sample_stride,
                      .x = input_of(s, io, k)};
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
-        l.block[life] = inside(io->block[life][k], input_bytes(layer, life, s->boundary));
-    l.block[TR_LIFE_SCRATCH] = io->scratch;
+        for (int j = 0; j < layer->pieces; j++)
+            l.block[life][j] = inside(io->block[life][s->piece[k] + j],
+                                      j == 0 ? input_bytes(layer, life, s->boundary) : 0);
+    l.scratch = io->scratch;
     if (layer->takes_tokens) l.tokens = source->tokens + m * source->token_stride;
     if (layer->makes_loss) {
         l.labels = source->labels + m * source->token_stride;
@@ -211,13 +223,16 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* B: the layers backwards, I and then W of each; its I..W memory is the next layer's after that, as
- * all pieces of that block are one place. */
+/* B: the layers backwards, I and then W of each. All pieces of I..W are one place: a layer's lie
+ * there one behind the other, and the next layer's after that. */
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->count - 1; k >= 0; k--) {
         tr_layer *layer = layer_at(s, k);
         tr_layer_io l = layer_io(s, io, k);
+        size_t at = 0;
+        for (int j = 0; j < layer->pieces; at += layer->piece[j++][TR_LIFE_IW])
+            l.block[TR_LIFE_IW][j] = inside(l.block[TR_LIFE_IW][j], at);
         TR_TRY(layer_grad_input(s, io, k, &l));
         l.dy = NULL;
         l.dx = NULL;

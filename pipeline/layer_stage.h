@@ -1,9 +1,9 @@
 /* Stages made of consecutive layers of a model.
  *
- * Memory of a stage, per micro-batch: in each block the parts of its layers in layer order, and in
- * front of a layer's part the layer's input, in the block of its input_life. Scratch: the largest
- * layer's, and behind it two gradients of boundaries that take turns. B keeps the I..W part of one
- * layer. */
+ * Memory of a stage, per micro-batch: in each block the pieces of its layers in layer order, and in
+ * front of a layer's first piece the layer's input, in the block of its input_life. Scratch: the
+ * largest layer's, and behind it two gradients of boundaries that take turns. B keeps the I..W
+ * pieces of one layer. */
 #pragma once
 
 #include "layers/model.h"

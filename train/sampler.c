@@ -100,10 +100,10 @@ static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
                           .state = s->state,
                           .x = s->x[i % 2],
                           .y = s->x[(i + 1) % 2],
+                          .scratch = s->scratch,
                           .tokens = s->token,
                           .cache = s->cache + s->cache_offset[i],
                           .logits = s->logits};
-        io.block[TR_LIFE_SCRATCH] = s->scratch;
         TR_TRY(layer->ops->decode(layer, &io));
     }
     return tr_stream_sync(stream); /* the next token is fed from the same memory */

@@ -8,7 +8,7 @@ static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
     float *maxima = args->t[TR_XENT_MAX];
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in[TR_BLOCK], largest = -INFINITY;
+        float in[TR_BLOCK], largest = d->accumulate ? maxima[r] : -INFINITY;
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
@@ -30,7 +30,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], e[TR_BLOCK];
         const float largest = maxima[r];
-        double sum = 0;
+        double sum = d->accumulate ? (double)sums[2 * r] : 0;
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
@@ -40,9 +40,9 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
         }
         int64_t column = tr_xent_column(d, labels[r]);
         sums[2 * r] = (float)sum;
-        sums[2 * r + 1] = 0;
+        if (!d->accumulate) sums[2 * r + 1] = 0;
         if (column >= 0)
-            sums[2 * r + 1] =
+            sums[2 * r + 1] +=
                 *tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + column, 1, in) -
                 largest;
     }
@@ -77,7 +77,7 @@ static void logits_gradient(const tr_op *op, const tr_op_args *args) {
     }
 }
 
-static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
+static void set_loss(const tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     const int32_t *labels = args->t[TR_XENT_LABELS];
     const float *sums = args->t[TR_XENT_SUMS];
@@ -89,6 +89,10 @@ static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
     }
     loss[0] = sum;
     loss[1] = count;
+}
+
+static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
+    if (!op->desc.xent.accumulate) set_loss(op, args);
     if (args->state->train) logits_gradient(op, args);
     return TR_OK;
 }

@@ -47,7 +47,7 @@ template <typename T, typename F> __device__ void for_row(const T *row, int64_t 
 
 template <typename T> __global__ void row_max(tr_xent_desc d, const T *logits, float *maxima) {
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
-        float largest = -INFINITY;
+        float largest = d.accumulate ? maxima[r] : -INFINITY;
         for_row(logits + r * d.vocab, d.vocab, [&](float x) { largest = fmaxf(largest, x); });
         largest = tr_block_max<LOSS_THREADS>(largest);
         if (threadIdx.x == 0) maxima[r] = largest;
@@ -65,8 +65,9 @@ __global__ void row_sum(tr_xent_desc d, const T *logits, const int32_t *labels, 
         sum = tr_block_sum<LOSS_THREADS>(sum);
         if (threadIdx.x == 0) {
             const int64_t column = tr_xent_column(&d, labels[r]);
-            sums[2 * r] = sum;
-            sums[2 * r + 1] = column >= 0 ? tr_load_one(row + column) - largest : 0.0f;
+            const float of_label = column >= 0 ? tr_load_one(row + column) - largest : 0.0f;
+            sums[2 * r] = d.accumulate ? sums[2 * r] + sum : sum;
+            sums[2 * r + 1] = d.accumulate ? sums[2 * r + 1] + of_label : of_label;
         }
     }
 }
@@ -145,7 +146,8 @@ cudaError_t tr_cuda_launch_xent_loss(cudaStream_t stream, const tr_xent_desc *d,
                                      const int32_t *labels, const float *maxima, const float *sums,
                                      double *loss) {
     const unsigned blocks = tr_grid(d->rows, 1);
-    TR_TRY_LAUNCH(tr_launch(stream, 1, SUM_THREADS, loss_sum, d->rows, labels, sums, loss));
+    if (!d->accumulate)
+        TR_TRY_LAUNCH(tr_launch(stream, 1, SUM_THREADS, loss_sum, d->rows, labels, sums, loss));
     return d->dtype == TR_F32 ? tr_launch(stream, blocks, LOSS_THREADS, row_gradient<float>, *d,
                                           state, labels, maxima, sums, logits)
                               : tr_launch(stream, blocks, LOSS_THREADS, row_gradient<tr_bf16>, *d,

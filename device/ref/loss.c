@@ -6,7 +6,7 @@
 tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     for (int64_t r = 0; r < d->rows; r++) {
-        double largest = -INFINITY;
+        double largest = d->accumulate ? tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r) : -INFINITY;
         for (int64_t v = 0; v < d->vocab; v++)
             largest =
                 fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + v));
@@ -20,11 +20,15 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
     const int32_t *labels = args->t[TR_XENT_LABELS];
     for (int64_t r = 0; r < d->rows; r++) {
         double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r), sum = 0, of_label = 0;
+        if (d->accumulate) {
+            sum = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r);
+            of_label = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r + 1);
+        }
         for (int64_t v = 0; v < d->vocab; v++) {
             double away =
                 tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + v) - largest;
             sum += exp(away);
-            if (d->vocab_begin + v == labels[r]) of_label = away;
+            if (d->vocab_begin + v == labels[r]) of_label += away;
         }
         tr_ref_store(TR_F32, args->t[TR_XENT_SUMS], 2 * r, sum);
         tr_ref_store(TR_F32, args->t[TR_XENT_SUMS], 2 * r + 1, of_label);
@@ -36,14 +40,13 @@ tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     const int32_t *labels = args->t[TR_XENT_LABELS];
     void *logits = args->t[TR_XENT_LOGITS];
-    double *loss = args->t[TR_XENT_LOSS];
-    loss[0] = loss[1] = 0;
+    double sum_of_losses = 0, count = 0;
     for (int64_t r = 0; r < d->rows; r++) {
         bool counts = labels[r] >= 0;
         double sum = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r);
         if (counts) {
-            loss[0] += log(sum) - tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r + 1);
-            loss[1] += 1;
+            sum_of_losses += log(sum) - tr_ref_load(TR_F32, args->t[TR_XENT_SUMS], 2 * r + 1);
+            count += 1;
         }
         if (!args->state->train) continue;
         double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r);
@@ -54,6 +57,11 @@ tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
             tr_ref_store(d->dtype, logits, i,
                          counts ? (softmax - onehot) * (double)args->state->loss_scale : 0);
         }
+    }
+    double *loss = args->t[TR_XENT_LOSS];
+    if (!d->accumulate) {
+        loss[0] = sum_of_losses;
+        loss[1] = count;
     }
     return TR_OK;
 }

@@ -17,7 +17,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 compare=$(dirname "$scratch")/ckpt_compare
 rm -rf "$scratch" && mkdir -p "$scratch"
 cat >"$scratch/base.yaml" <<Y
-model: {layers: 4, $sizes, dropout: 0.1}
+model: {layers: 4, $sizes, vocab: 700, dropout: 0.1}
 data: {path: $here/../data/devil.txt}
 train: {steps: 20, batch: 12, micro_batch: 1, seed: 7, precision: $precision, threads: 1, validate_every: 10, validate_batches: 1}
 optim: {lr: 0.003, warmup: 4, clip: 0}

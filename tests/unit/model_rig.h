@@ -39,7 +39,7 @@ typedef struct rig {
     tr_step_state *state;
     char *tensor[RIG_LAYERS + 1];  /* x of each layer; [0] and the last are not used */
     char *dtensor[RIG_LAYERS + 1]; /* their gradients */
-    char *block[RIG_LAYERS][TR_LIFE_COUNT];
+    char *block[RIG_LAYERS][TR_LIFE_SCRATCH][TR_LAYER_PIECES], *scratch[RIG_LAYERS];
     char *cache[RIG_LAYERS];
     int32_t *tokens, *labels;
     double *loss;
@@ -108,8 +108,11 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
         for (int life = 0; life < TR_LIFE_COUNT; life++) {
             if (!decode && life != TR_LIFE_SCRATCH && described[life] != layer->bytes[life])
                 abort();
-            r->block[i][life] = rig_alloc(r, layer->bytes[life]);
         }
+        for (int life = 0; life < TR_LIFE_SCRATCH; life++)
+            for (int k = 0; k < layer->pieces; k++)
+                r->block[i][life][k] = rig_alloc(r, layer->piece[k][life]);
+        r->scratch[i] = rig_alloc(r, layer->bytes[TR_LIFE_SCRATCH]);
         r->cache[i] = rig_alloc(r, layer->cache_bytes);
         r->tensor[i] = rig_alloc(r, r->tensor_bytes);
         r->dtensor[i] = rig_alloc(r, r->tensor_bytes);
@@ -123,8 +126,9 @@ static inline void rig_close(rig *r) {
             tr_device_free(r->device, layer->params[j].grad);
             if (layer->params[j].use == 0) tr_device_free(r->device, layer->params[j].value);
         }
-        for (int life = 0; life < TR_LIFE_COUNT; life++)
-            tr_device_free(r->device, r->block[i][life]);
+        for (int life = 0; life < TR_LIFE_SCRATCH; life++)
+            for (int k = 0; k < layer->pieces; k++) tr_device_free(r->device, r->block[i][life][k]);
+        tr_device_free(r->device, r->scratch[i]);
         tr_device_free(r->device, r->cache[i]);
         tr_device_free(r->device, r->tensor[i]);
         tr_device_free(r->device, r->dtensor[i]);
@@ -222,19 +226,24 @@ static inline tr_layer_io rig_io(rig *r, int i) {
                       .y = r->tensor[i + 1],
                       .dy = r->dtensor[i + 1],
                       .dx = r->dtensor[i],
+                      .scratch = r->scratch[i],
                       .tokens = r->tokens,
                       .labels = r->labels,
                       .loss = r->loss,
                       .cache = r->cache[i],
                       .logits = r->logits};
-    for (int life = 0; life < TR_LIFE_COUNT; life++) io.block[life] = r->block[i][life];
+    memcpy(io.block, r->block[i], sizeof io.block);
     if (i == 0) io.x = io.dx = NULL;
     if (i == r->model->count - 1) io.y = NULL, io.dy = NULL;
     return io;
 }
 
 static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
-    rig_poison(r->block[i][life], r->model->layers[i]->bytes[life]);
+    const tr_layer *layer = r->model->layers[i];
+    if (life == TR_LIFE_SCRATCH) rig_poison(r->scratch[i], layer->bytes[life]);
+    else
+        for (int k = 0; k < layer->pieces; k++)
+            rig_poison(r->block[i][life][k], layer->piece[k][life]);
 }
 
 /* The loss summed over the positions that count. */

@@ -1,7 +1,8 @@
 /* The packing of the arena: no overlap, and at most 5% over the live peak on every schedule, over a
- * grid of ranks, micro-batches, stages a rank and block sizes. Where the stages are alike none is
- * more; of unequal ones those that are known to be packed so. The seed picks the part of the grid
- * and the random sizes: PARTS seeds in a row cover all of it. */
+ * grid of ranks, micro-batches, stages a rank and block sizes. Where blocks of unequal stages are
+ * not cut into tensors, as those of a model's layers are, there is no such promise: those that are
+ * over are counted, and some that are hard to pack and are packed stand here too. The seed picks
+ * the part of the grid and the random sizes: PARTS seeds in a row cover all of it. */
 #include "base/memory.h"
 #include "partition/cut.h"
 #include "pipeline/generate.h"
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { PARTS = 127, UNIT = 4096, MOST_STAGES = 32 };
+enum { PARTS = 41, UNIT = 4096, MOST_STAGES = 32 };
 
 static const struct {
     const char *name;
@@ -34,7 +35,7 @@ typedef enum sizes {
     SIZES_MW,     /* all alike: m_W = 0.94 m_B, small edges */
     SIZES_HALF,   /* m_W = 0.5 m_B, large edges */
     SIZES_RANDOM, /* every block and the edges */
-    SIZES_LAYERS, /* unequal: one to six layers alike */
+    SIZES_LAYERS, /* unequal: one to six layers alike, each of some tensors */
     SIZES_GPT2,   /* a GPT-2 as it is cut, with embedding and head */
     SIZES_APART,  /* every block of every stage, and every edge, at random */
     SIZES
@@ -71,21 +72,47 @@ static void make_layers(int stages, test_random *r, tr_stage_table *t) {
     for (int e = 0; e < t->edges; e++) t->edge[e].bytes = edge * UNIT;
 }
 
+/* Cuts a stage's blocks into pieces alike; its input stands in front of the first. */
+static void cut_stage(tr_stage_cost *c, size_t input, int pieces,
+                      size_t (*piece)[TR_LIFE_SCRATCH]) {
+    c->pieces = pieces;
+    c->piece = piece;
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
+        size_t first = life == TR_LIFE_FW ? input : 0;
+        size_t each = (c->bytes[life] - first) / (size_t)pieces / TR_ALIGN * TR_ALIGN;
+        for (int k = 1; k < pieces; k++) piece[k][life] = each;
+        piece[0][life] = c->bytes[life] - (size_t)(pieces - 1) * each;
+    }
+}
+
+/* Cuts layers into tensors. */
+static void cut_layers(tr_stage_table *t) {
+    enum { TENSORS = 4, MOST = 6 * TENSORS };
+    assert_int_equal(tr_calloc((size_t)(MOST * t->stages), sizeof *t->piece, &t->piece), TR_OK);
+    for (int k = 0; k < t->stages; k++) {
+        int layers = (int)t->cost[k].f;
+        cut_stage(&t->cost[k], k > 0 ? t->edge[k - 1].bytes : 0, TENSORS * layers,
+                  &t->piece[MOST * k]);
+    }
+}
+
 static void make_gpt2(int stages, test_random *r, tr_stage_table *t) {
     static const tr_model_config models[] = {{.width = 768, .heads = 12, .vocab = 50257},
                                              {.width = 1600, .heads = 25, .vocab = 50257},
                                              {.width = 4096, .heads = 32, .vocab = 32000},
+                                             {.width = 256, .heads = 4, .vocab = 50304},
                                              {.width = 64, .heads = 4, .vocab = 256}};
-    tr_model_config config = models[test_between(r, 0, 3)];
+    tr_model_config config = models[test_between(r, 0, 4)];
     tr_model_shape shape = {.batch = test_between(r, 1, 4),
                             .seq = 128 * test_between(r, 1, 8),
                             .dtype = test_between(r, 0, 1) ? TR_BF16 : TR_F32,
-                            .tp_size = 1};
+                            .tp_size = 1 << test_between(r, 0, 2)};
     double cost[3 * MOST_STAGES + 2];
     bool block[3 * MOST_STAGES + 2];
     int first[MOST_STAGES + 1];
     tr_model *model = NULL;
     (void)snprintf(config.family, sizeof config.family, "gpt2");
+    if (config.heads % shape.tp_size) shape.tp_size = 1;
     config.layers = test_between(r, stages, 3 * stages);
     config.context = 1024;
     if (tr_model_create(&config, &shape, &model) != TR_OK) fail_msg("%s", tr_error_message());
@@ -153,7 +180,7 @@ static void judge(const tr_program *p, const char *what, tally *all) {
 }
 
 /* A case has its own random numbers: it is the same alone. */
-static void pack_case(const char *name, int v, int p, int m, sizes kind, uint64_t seed,
+static void pack_case(const char *name, int v, int p, int m, sizes kind, bool whole, uint64_t seed,
                       tally *all) {
     static const char *const kinds[SIZES] = {"mw", "half", "random", "layers", "gpt2", "apart"};
     tr_schedule_request q = {.name = name,
@@ -171,6 +198,7 @@ static void pack_case(const char *name, int v, int p, int m, sizes kind, uint64_
     tr_program_set *set = NULL;
     if (tr_schedule_make(&q, &s) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
     make_table(kind, s->stages, &r, &t);
+    if (kind == SIZES_LAYERS && !whole) cut_layers(&t);
     if (tr_lower(s, &t, 0.1, &set) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
     for (int k = 0; k < p; k++) judge(&set->program[k], what, all);
     tr_program_set_destroy(set);
@@ -178,55 +206,45 @@ static void pack_case(const char *name, int v, int p, int m, sizes kind, uint64_
     tr_schedule_destroy(s);
 }
 
-/* Stages alike are asserted; of unequal ones a few in ten thousand are over, and counted. */
 static void test_every_schedule(void **state) {
     (void)state;
     uint64_t seed = tr_test_seed(91731), at = 0;
-    tally alike = {.worst = 0}, unequal = {.worst = 0};
+    tally all[SIZES] = {0};
     for (int n = 0; n < SCHEDULES; n++)
         for (int v = schedules[n].least; v <= schedules[n].most; v++)
             for (int p = 1; p <= 8; p++)
                 for (int m = 1; m <= 16; m++)
                     for (int kind = 0; kind < SIZES; kind++)
                         if ((at++ * 77 + seed) % PARTS == 0)
-                            pack_case(schedules[n].name, v, p, m, (sizes)kind, seed,
-                                      kind < SIZES_LAYERS ? &alike : &unequal);
-    print_message("%d programs: the arena at most %.4f of the live peak (%s)\n", alike.programs,
-                  alike.worst, alike.where);
-    print_message("%d of unequal stages: at most %.4f, %d over 1.05 (%s)\n", unequal.programs,
-                  unequal.worst, unequal.over, unequal.where);
-    assert_true(alike.worst <= 1.05);
+                            pack_case(schedules[n].name, v, p, m, (sizes)kind, false, seed,
+                                      &all[kind]);
+    for (int kind = 0; kind < SIZES; kind++) {
+        print_message("%d programs: the arena at most %.4f of the live peak (%s)\n",
+                      all[kind].programs, all[kind].worst, all[kind].where);
+        if (kind == SIZES_APART) print_message("%d of these are over 1.05\n", all[kind].over);
+        else if (all[kind].over)
+            fail_msg("%s: %.4f of the live peak", all[kind].where, all[kind].worst);
+    }
 }
 
-/* Programs of unequal stages that one arrangement at a time, or blocks that are not cut into
- * layers, leave 5 to 19% over the live peak. */
-static void test_unequal_stages(void **state) {
+/* Programs of unequal stages whose blocks are not cut: sweeps alone, or one arrangement at a time,
+ * leave them 5 to 19% over the live peak. */
+static void test_whole_blocks(void **state) {
     (void)state;
     static const struct {
         const char *name;
         int v, p, m;
         sizes kind;
     } hard[] = {
-        {"1f1b-v", 2, 2, 14, SIZES_LAYERS},
-        {"zbv", 2, 2, 14, SIZES_LAYERS},
-        {"1f1b-v", 2, 2, 11, SIZES_GPT2},
-        {"1f1b-v", 2, 2, 14, SIZES_APART},
-        {"interleaved", 3, 2, 10, SIZES_LAYERS},
-        {"1f1b-v", 2, 2, 15, SIZES_GPT2},
-        {"interleaved-zb", 3, 3, 14, SIZES_GPT2},
-        {"zbv", 2, 2, 10, SIZES_GPT2},
-        {"interleaved", 4, 2, 14, SIZES_APART},
-        {"v-min", 2, 8, 16, SIZES_LAYERS},
-        {"interleaved-zb", 3, 2, 16, SIZES_APART},
-        {"zbv", 2, 4, 16, SIZES_APART},
-        {"zbv", 2, 3, 15, SIZES_GPT2},
-        {"v-min", 2, 7, 15, SIZES_GPT2},
+        {"1f1b-v", 2, 2, 14, SIZES_LAYERS},         {"zbv", 2, 2, 14, SIZES_LAYERS},
+        {"1f1b-v", 2, 2, 14, SIZES_APART},          {"interleaved", 3, 2, 10, SIZES_LAYERS},
+        {"interleaved", 4, 2, 14, SIZES_APART},     {"v-min", 2, 8, 16, SIZES_LAYERS},
+        {"interleaved-zb", 3, 2, 16, SIZES_APART},  {"zbv", 2, 4, 16, SIZES_APART},
         {"interleaved-zb", 3, 2, 13, SIZES_LAYERS},
-        {"v-half", 2, 5, 11, SIZES_GPT2},
     };
     for (size_t k = 0; k < sizeof hard / sizeof hard[0]; k++) {
         tally all = {.worst = 0};
-        pack_case(hard[k].name, hard[k].v, hard[k].p, hard[k].m, hard[k].kind, 2, &all);
+        pack_case(hard[k].name, hard[k].v, hard[k].p, hard[k].m, hard[k].kind, true, 2, &all);
         if (all.worst > 1.05) fail_msg("%s: %.4f of the live peak", all.where, all.worst);
     }
 }
@@ -335,7 +353,7 @@ static void test_bad_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_schedule),     cmocka_unit_test(test_unequal_stages),
+        cmocka_unit_test(test_every_schedule),     cmocka_unit_test(test_whole_blocks),
         cmocka_unit_test(test_many_micro_batches), cmocka_unit_test(test_few_items),
         cmocka_unit_test(test_peak_out_of_reach),  cmocka_unit_test(test_bad_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);

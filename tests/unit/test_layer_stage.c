@@ -30,7 +30,7 @@ static const tr_model_config config = {.family = "gpt2",
                                        .width = 8,
                                        .heads = 2,
                                        .context = 8,
-                                       .vocab = 17,
+                                       .vocab = 150, /* logits in three parts */
                                        .dropout = 0.1f};
 
 typedef struct outcome {

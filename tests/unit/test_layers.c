@@ -18,6 +18,15 @@ static const tr_model_config wide = {.family = "gpt2",
                                      .context = 7,
                                      .vocab = 11,
                                      .dropout = 0.2f};
+/* One whose head cuts its logits: into three parts, into two on each of two tensor ranks, and not
+ * at all on each of three, nor for decoding. */
+static const tr_model_config large = {.family = "gpt2",
+                                      .layers = 1,
+                                      .width = 24,
+                                      .heads = 6,
+                                      .context = 7,
+                                      .vocab = 400,
+                                      .dropout = 0.2f};
 enum { BATCH = 2, SEQ = 5, MOST_PARAMS = 32, MOST_RANKS = 3 };
 
 #ifdef __SANITIZE_THREAD__
@@ -257,14 +266,11 @@ static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
     return loss;
 }
 
-static void test_finite_differences(void **state) {
-    (void)state;
-    tr_model_config config = tiny;
-    config.dropout = 0.25f;
+static void check_differences(const tr_model_config *config) {
     tr_world *world;
     RIG_TRY(tr_world_open_local(1, &world));
     static rig r;
-    rig_open(&r, "ref", world, &config, TR_F32, BATCH, SEQ, false);
+    rig_open(&r, "ref", world, config, TR_F32, BATCH, SEQ, false);
     rig_fill(&r);
     double loss = rig_forward(&r);
     rig_backward(&r, true);
@@ -291,19 +297,26 @@ static void test_finite_differences(void **state) {
     tr_world_close(world);
 }
 
+static void test_finite_differences(void **state) {
+    (void)state;
+    tr_model_config config = tiny;
+    config.dropout = 0.25f;
+    check_differences(&config);
+    check_differences(&large);
+}
+
 /* --- layouts ------------------------------------------------------------------------------------
  */
 
-static void test_tensor_ranks_agree(void **state) {
-    (void)state;
+static void check_tensor_ranks(const tr_model_config *config) {
     for (int d = 0; d < DEVICES; d++) {
         for (int bf16 = 0; bf16 < 2; bf16++) {
             tr_dtype dtype = bf16 ? TR_BF16 : TR_F32;
             result one;
-            run_model(devices[d], &wide, dtype, 1, true, &one);
+            run_model(devices[d], config, dtype, 1, true, &one);
             for (int ranks = 2; ranks <= 3; ranks++) {
                 result several;
-                run_model(devices[d], &wide, dtype, ranks, true, &several);
+                run_model(devices[d], config, dtype, ranks, true, &several);
                 if (bf16)
                     compare(&several, &one, sqrt(30) * EPS_BF16, 4 * sqrt(30) * EPS_BF16, 0.1);
                 else compare(&several, &one, 1e-6, 1e-5, 1e-3);
@@ -314,13 +327,31 @@ static void test_tensor_ranks_agree(void **state) {
     }
 }
 
+static void test_tensor_ranks_agree(void **state) {
+    (void)state;
+    check_tensor_ranks(&wide);
+}
+
+/* Logits cut into parts and logits in one piece. */
+static void test_parts_of_logits_agree(void **state) {
+    (void)state;
+    for (int tp = 1; tp <= 3; tp++) {
+        tr_model *model;
+        tr_model_shape shape = {.batch = BATCH, .seq = SEQ, .dtype = TR_F32, .tp_size = tp};
+        RIG_TRY(tr_model_create(&large, &shape, &model));
+        assert_int_equal(model->layers[model->count - 1]->pieces, 3 + (4 - tp));
+        tr_model_destroy(model);
+    }
+    check_tensor_ranks(&large);
+}
+
 /* I and W apart or layer by layer: the same operators and arguments, so the same bits. */
 static void test_order_changes_no_bit(void **state) {
     (void)state;
     for (int d = 0; d < DEVICES; d++) {
         result apart, together;
-        run_model(devices[d], &wide, TR_BF16, 2, true, &apart);
-        run_model(devices[d], &wide, TR_BF16, 2, false, &together);
+        run_model(devices[d], &large, TR_BF16, 2, true, &apart);
+        run_model(devices[d], &large, TR_BF16, 2, false, &together);
         assert_memory_equal(apart.loss, together.loss, sizeof apart.loss);
         for (int p = 0; p < apart.params; p++)
             assert_memory_equal(apart.grad[p], together.grad[p],
@@ -388,24 +419,26 @@ static double log_sum_exp(const float *x, int64_t n) {
     return max + log(sum);
 }
 
-static void check_decode(const char *device, tr_dtype dtype, double tolerance) {
+/* At every position some tokens, `apart` from one to the next. */
+static void check_decode(const char *device, const tr_model_config *config, tr_dtype dtype,
+                         int apart, double tolerance) {
     static rig whole, step;
     tr_world *worlds[2];
     RIG_TRY(tr_world_open_local(1, &worlds[0]));
     RIG_TRY(tr_world_open_local(1, &worlds[1]));
-    rig_open(&whole, device, worlds[0], &wide, dtype, BATCH, SEQ, false);
-    rig_open(&step, device, worlds[1], &wide, dtype, BATCH, SEQ, true);
+    rig_open(&whole, device, worlds[0], config, dtype, BATCH, SEQ, false);
+    rig_open(&step, device, worlds[1], config, dtype, BATCH, SEQ, true);
     rig_fill(&whole);
     rig_fill(&step);
     whole.state->train = 0;
-    int64_t vocab = wide.vocab;
+    int64_t vocab = config->vocab;
     for (int64_t t = 0; t < SEQ; t++) {
         for (int64_t b = 0; b < BATCH; b++) step.tokens[b] = whole.tokens[b * SEQ + t];
         rig_decode(&step, t);
         for (int64_t b = 0; b < BATCH; b++) {
             const float *logits = &step.logits[b * vocab];
             double total = log_sum_exp(logits, vocab);
-            for (int32_t v = 0; v < vocab; v++) {
+            for (int32_t v = 0; v < vocab; v += apart) {
                 double expected = forward_log_probability(&whole, b * SEQ + t, v);
                 double error = fabs((double)logits[v] - total - expected);
                 if (!(error <= tolerance))
@@ -424,8 +457,11 @@ static void test_decode_equals_forward(void **state) {
     (void)state;
     for (int d = 0; d < DEVICES; d++) {
         /* Logits of size 1 behind 30 roundings. */
-        check_decode(devices[d], TR_F32, 4 * sqrt(30) * EPS_F32);
-        check_decode(devices[d], TR_BF16, 4 * sqrt(30) * EPS_BF16);
+        const double f32 = 4 * sqrt(30) * EPS_F32, bf16 = 4 * sqrt(30) * EPS_BF16;
+        check_decode(devices[d], &wide, TR_F32, 1, f32);
+        check_decode(devices[d], &wide, TR_BF16, 1, bf16);
+        check_decode(devices[d], &large, TR_F32, 57, f32);
+        check_decode(devices[d], &large, TR_BF16, 57, bf16);
     }
 }
 
@@ -502,6 +538,7 @@ int main(void) {
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_finite_differences),
         cmocka_unit_test(test_tensor_ranks_agree),
+        cmocka_unit_test(test_parts_of_logits_agree),
         cmocka_unit_test(test_order_changes_no_bit),
         cmocka_unit_test(test_micro_batch_changes_no_mask),
         cmocka_unit_test(test_decode_equals_forward),

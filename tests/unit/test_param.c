@@ -231,6 +231,39 @@ static void test_hugging_face_list(void **state) {
     tr_model_destroy(model);
 }
 
+/* A function of the shape alone, at most 16: the parts of the head's logits. */
+static void test_parts_of_logits(void **state) {
+    (void)state;
+    static const struct {
+        int64_t width, vocab;
+        int tp, parts;
+        int64_t columns; /* of a part, the last has the rest */
+    } list[] = {{768, 50257, 1, 9, 5632},   {768, 50257, 2, 5, 5056}, {1600, 50257, 1, 4, 12608},
+                {4096, 32000, 1, 1, 32000}, {128, 256, 1, 1, 256},    {128, 1024, 1, 1, 1024},
+                {128, 1025, 1, 2, 576},     {64, 50257, 1, 16, 3200}, {8, 2000, 1, 16, 128}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        tr_model_config c = {.family = "gpt2",
+                             .layers = 1,
+                             .width = list[i].width,
+                             .heads = 4,
+                             .context = 16,
+                             .vocab = list[i].vocab};
+        tr_model_shape shape = {.batch = 2, .seq = 16, .dtype = TR_BF16, .tp_size = list[i].tp};
+        tr_model *model = NULL;
+        assert_int_equal(tr_model_create(&c, &shape, &model), TR_OK);
+        const tr_layer *head = model->layers[model->count - 1];
+        int norm = 3; /* its output, mean and deviation stand in front */
+        assert_int_equal(head->pieces, norm + list[i].parts);
+        int64_t left = (list[i].vocab + list[i].tp - 1) / list[i].tp;
+        for (int k = 0; k < list[i].parts; k++, left -= list[i].columns) {
+            int64_t columns = left < list[i].columns ? left : list[i].columns;
+            assert_int_equal(head->piece[norm + k][TR_LIFE_FW],
+                             tr_align_up((size_t)(2 * 16 * columns) * 2));
+        }
+        tr_model_destroy(model);
+    }
+}
+
 /* Bytes and FLOPs that planning reads before anything is prepared. */
 static void test_described_before_prepare(void **state) {
     (void)state;
@@ -241,8 +274,14 @@ static void test_described_before_prepare(void **state) {
         assert_int_equal(layer->index, i);
         assert_int_equal(layer->takes_tokens, i == 0);
         assert_int_equal(layer->makes_loss, i == whole->count - 1);
-        for (int life = 0; life < TR_LIFE_COUNT; life++)
-            assert_int_equal(layer->bytes[life] % TR_ALIGN, 0);
+        for (int life = 0; life < TR_LIFE_COUNT; life++) {
+            size_t bytes = life == TR_LIFE_SCRATCH ? layer->bytes[life] : 0;
+            for (int k = 0; k < layer->pieces && life != TR_LIFE_SCRATCH; k++) {
+                assert_int_equal(layer->piece[k][life] % TR_ALIGN, 0);
+                bytes += layer->piece[k][life];
+            }
+            assert_int_equal(layer->bytes[life], bytes);
+        }
         assert_true(layer->reduce_bytes_f == 0 && half->reduce_bytes_f > 0);
         matmul += layer->flops_w;
     }
@@ -298,6 +337,7 @@ int main(void) {
         cmocka_unit_test(test_whole_is_row_major),
         cmocka_unit_test(test_values_follow_their_rule),
         cmocka_unit_test(test_hugging_face_list),
+        cmocka_unit_test(test_parts_of_logits),
         cmocka_unit_test(test_described_before_prepare),
         cmocka_unit_test(test_bad_sizes_are_refused),
     };

@@ -1,5 +1,7 @@
-/* The plan of a run: to the byte what the engines of its ranks allocate, and what it advises. */
+/* The plan of a run: to the byte what the engines of its ranks allocate, an arena near the live
+ * peak, and what it advises. */
 #include "base/memory.h"
+#include "support/seed.h"
 #include "train/engine.h"
 #include "train/plan.h"
 #include "train/request.h"
@@ -122,18 +124,95 @@ static void test_bytes_of_training(void **state) {
     compare(1, 0, NULL);
 }
 
+static const struct {
+    const char *name;
+    int stages; /* a rank */
+    bool loops; /* ... and more */
+} schedules[] = {{"gpipe", 1, false},  {"1f1b", 1, false},  {"interleaved", 2, true},
+                 {"bfs", 2, true},     {"zb-h1", 1, false}, {"zb-h2", 1, false},
+                 {"zb-1p", 1, false},  {"zb-2p", 1, false}, {"v-min", 2, false},
+                 {"v-half", 2, false}, {"zbv", 2, false},   {"interleaved-zb", 2, true},
+                 {"1f1b-v", 2, false}, {"auto", 1, false},  {"dualpipev", 2, false}};
+enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
+
 /* The same under every schedule, and validation in the same arena. */
 static void test_bytes_of_every_schedule(void **state) {
     (void)state;
-    static const char *const names[] = {"gpipe",  "1f1b",   "interleaved", "bfs",
-                                        "zb-h1",  "zb-h2",  "zb-1p",       "zb-2p",
-                                        "v-min",  "v-half", "zbv",         "interleaved-zb",
-                                        "1f1b-v", "auto",   "dualpipev"};
-    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+    for (int k = 0; k < SCHEDULES; k++) {
         char schedule[64];
-        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", names[k]);
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k].name);
         compare(2, 2, (const char *[]){"parallel.pp=2", schedule});
     }
+}
+
+typedef struct grid {
+    tr_device *device;
+    uint64_t seed, at; /* at: plans so far; those of the seed's part are made */
+} grid;
+
+static const struct {
+    int width, heads, vocab;
+} shapes[] = {{256, 4, 256},    {256, 4, 50304},   {64, 4, 50257},
+              {768, 12, 50257}, {1600, 25, 50257}, {4096, 32, 32000}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* No rank's arena is more than 5% over its live peak. */
+static void expect_tight(grid *g, int shape, int schedule, int loops, int pp, int layers, int m) {
+    enum { PARTS = 47, TEXT = 40, KEYS = 8 };
+    static const char fixed[] = "data.path: x\nmodel: {context: 256}\ndevice.memory: 1000GiB\n"
+                                "train: {micro_batch: 1, precision: bf16}\n";
+    char text[KEYS][TEXT], all[KEYS * TEXT + KEYS] = "";
+    const char *overrides[KEYS];
+    tr_config config;
+    tr_run_plan *plan;
+    if ((g->at++ * 77 + g->seed) % PARTS != 0) return;
+    (void)snprintf(text[0], TEXT, "model.width=%d", shapes[shape].width);
+    (void)snprintf(text[1], TEXT, "model.heads=%d", shapes[shape].heads);
+    (void)snprintf(text[2], TEXT, "model.vocab=%d", shapes[shape].vocab);
+    (void)snprintf(text[3], TEXT, "model.layers=%d", layers);
+    (void)snprintf(text[4], TEXT, "train.batch=%d", m);
+    (void)snprintf(text[5], TEXT, "parallel.pp=%d", pp);
+    (void)snprintf(text[6], TEXT, "parallel.schedule=%s", schedules[schedule].name);
+    (void)snprintf(text[7], TEXT, "parallel.virtual=%d", loops);
+    int keys = loops ? KEYS : KEYS - 1;
+    for (int k = 0; k < keys; k++) {
+        overrides[k] = text[k];
+        (void)snprintf(all + strlen(all), sizeof all - strlen(all), "%s ", text[k]);
+    }
+    assert_int_equal(tr_config_parse(fixed, strlen(fixed), "x.yaml", overrides, keys, &config),
+                     TR_OK);
+    if (tr_run_plan_make(&config, g->device, &plan) != TR_OK)
+        fail_msg("%s: %s", all, tr_error_message());
+    for (int r = 0; r < plan->ranks; r++) {
+        const tr_memory_plan *memory = &plan->memory[r];
+        double ratio = (double)memory->of[TR_MEMORY_ACTIVATIONS] / (double)memory->live_peak;
+        if (!(ratio <= 1.05)) fail_msg("%s: rank %d plans %.4f of its live peak", all, r, ratio);
+    }
+    tr_run_plan_destroy(plan);
+}
+
+static void expect_schedule_tight(grid *g, int shape, int schedule, int loops, int pp) {
+    static const int micro_batches[] = {4, 7, 12, 16, 24, 32};
+    int stages = pp * (loops ? loops : schedules[schedule].stages);
+    for (int m = 0; m < 6; m++)
+        for (int times = 1; times <= 3; times++)
+            expect_tight(g, shape, schedule, loops, pp, times * stages + (times == 2),
+                         micro_batches[m]);
+}
+
+static void test_arena_of_every_schedule(void **state) {
+    (void)state;
+    static const int ranks[] = {2, 3, 4, 8};
+    grid g = {.seed = tr_test_seed(4)};
+    assert_int_equal(tr_device_open("cpu", &one_thread, &g.device), TR_OK);
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (int k = 0; k < SCHEDULES; k++)
+            for (int p = 0; p < 4; p++) {
+                if (!schedules[k].loops) expect_schedule_tight(&g, shape, k, 0, ranks[p]);
+                else
+                    for (int v = 2; v <= 4; v++) expect_schedule_tight(&g, shape, k, v, ranks[p]);
+            }
+    tr_device_close(g.device);
 }
 
 /* The step on paper: what the ranks do and how they idle is the step, and its work is the model's.
@@ -280,6 +359,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_bytes_of_every_schedule),
+        cmocka_unit_test(test_arena_of_every_schedule),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),

@@ -54,6 +54,15 @@
     {                                                                                              \
         .kind = TR_OP_##KIND, .xent = {.rows = rows_, .vocab_begin = begin_, .vocab = vocab_ }     \
     }
+#define XENT_MORE(KIND, rows_, begin_, vocab_)                                                     \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .xent = {                                                            \
+            .rows = rows_,                                                                         \
+            .vocab_begin = begin_,                                                                 \
+            .vocab = vocab_,                                                                       \
+            .accumulate = true                                                                     \
+        }                                                                                          \
+    }
 #define SUMSQ(n)                                                                                   \
     {                                                                                              \
         .kind = TR_OP_SUMSQ, .sumsq = {.count = n }                                                \
@@ -149,6 +158,10 @@ const tr_op_case tr_op_cases[] = {
     {XENT(XENT_LOSS, 13, 0, 37), 0},
     {XENT(XENT_LOSS, 9, 20, 300), TR_CASE_EVAL},
     {XENT(XENT_LOSS, 9, 20, 300), 0},
+    {XENT_MORE(XENT_MAX, 13, 20, 3), 0},
+    {XENT_MORE(XENT_SUM, 9, 20, 300), 0},
+    {XENT_MORE(XENT_LOSS, 9, 20, 300), 0},
+    {XENT_MORE(XENT_LOSS, 9, 20, 300), TR_CASE_EVAL},
     {ROWS(ADD, 13, 37), 0},
     {ROWS(ADD, 40, 64), TR_CASE_IN_PLACE},
     {ROWS(CAST, 13, 37), 0},

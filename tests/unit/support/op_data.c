@@ -398,6 +398,7 @@ static tr_status derive(tr_op_data *data) {
                        3);
     case TR_OP_XENT_SUM:
     case TR_OP_XENT_LOSS:
+        forward.xent.accumulate = false;
         forward.kind = TR_OP_XENT_MAX;
         TR_TRY(run_ref(&forward, &data->state, m, TR_XENT_LOSS));
         forward.kind = TR_OP_XENT_SUM;
