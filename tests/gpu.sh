@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle; one table at
-# the end. Ends with 1 when something failed, with 77 and the reason where there is no GPU.
+# Everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle: each check with a
+# limit of its own, whatever becomes of the others; one table at the end, also when the script is stopped,
+# and in results/tests.md of the build (tests-CHECK.md when some are chosen). Ends with 1 when something failed, with 77 and the reason where
+# there is no GPU.
 #   tests/gpu.sh [CHECK...]          (all when none is given)
 # TRIREME_TEST_DEVICE: the device (cuda; cpu and guarded show that the checks themselves work).
 # TRIREME_TEST_GPUS: how many there are (guarded has as many as it is told; cuda: those that doctor counts).
-# TRIREME_TEST_SECONDS: after these (470) what has not ended has failed.
+# TRIREME_TEST_SECONDS: after these (470) what has not ended has failed. TRIREME_TEST_LIMIT: the same for
+# each check, where its own limit is longer. TRIREME_RESULTS: the folder of tests.md.
 # shellcheck disable=SC2317 # the checks are called by name
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 # shellcheck source=/dev/null
 [[ ! -f $root/env.sh ]] || source "$root/env.sh"
+# shellcheck source=tests/gpu_lib.sh
+source tests/gpu_lib.sh
 build=${TRIREME_BUILD:-$root/build/release}
+results=${TRIREME_RESULTS:-$build/results}
 programs=$build/tests
 export TRIREME_TEST_DEVICE=${TRIREME_TEST_DEVICE:-cuda}
 limit=${TRIREME_TEST_SECONDS:-470}
@@ -71,13 +77,12 @@ check_comm() {
 # Text from a checkpoint that the device saved, on the device and on the CPU.
 check_sample() { bash tests/run/sampled.sh "$build/trireme" "$programs/gpu-sampled"; }
 
-all="device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16 placements equivalence_fp32 equivalence_bf16"
 # NCCL with one rank; and with two on one GPU, each under a host name of its own, which NCCL takes for
 # two machines (what it does then is an experiment: it is told, not judged).
 check_nccl_one() { mpirun -q --bind-to none -n 1 "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"; }
 check_nccl_two() {
     # shellcheck disable=SC2016 # the ranks' own shells expand it
-    NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=4 mpirun -q --bind-to none -n 2 bash -c \
+    NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=4 timeout --kill-after=5 40 mpirun -q --bind-to none -n 2 bash -c \
         'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE" ||
         missing "experiment: two ranks on one GPU did not come together (code $?)"
 }
@@ -101,8 +106,14 @@ nccl_suite() { TRIREME_TEST_TRANSPORT=nccl TRIREME_TEST_RANKS=$ranks suite nccl 
 check_nccl_comm() { between one_each; }
 check_nccl_fp32() { between nccl_suite fp32; }
 check_nccl_bf16() { between nccl_suite bf16; }
-[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || all+=" nccl_one nccl_two"
-[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE == cpu ]] || all+=" nccl_comm nccl_fp32 nccl_bf16"
+
+# What there is, what tells most first, and the seconds that each may take at the most.
+all="device operators comm fits across sample" nccl=
+declare -A most=([device]=60 [operators]=150 [comm]=60 [fits]=60 [across]=90 [sample]=60 [curves_fp32]=200 [curves_bf16]=200
+    [memcheck]=240 [racecheck]=240 [nccl_one]=60 [nccl_two]=60 [nccl_comm]=60 [nccl_fp32]=240 [nccl_bf16]=240)
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || nccl+=" nccl_one nccl_two"
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE == cpu ]] || nccl+=" nccl_comm nccl_fp32 nccl_bf16"
+all+="$nccl curves_fp32 curves_bf16 placements memcheck equivalence_fp32 equivalence_bf16 racecheck"
 
 # --- running them -----------------------------------------------------------------------------------
 
@@ -122,59 +133,83 @@ done
     exit 66
 }
 rm -rf "$work" && mkdir -p "$work"
-code=0
-"$programs/test_device" >"$work/device.log" 2>&1 || code=$?
-if [[ $code == 77 ]]; then
-    # A GPU that is there and cannot be used is a failure.
-    if [[ $TRIREME_TEST_DEVICE == cuda* ]] && grep -q '^GPU' <(nvidia-smi -L 2>/dev/null); then
-        echo "tests/gpu.sh: nvidia-smi lists a GPU, but: $(grep -m 1 '^skipped' "$work/device.log")" >&2
-        exit 1
-    fi
-    grep -m 1 '^skipped' "$work/device.log"
-    exit 77
-fi
+need_device "$TRIREME_TEST_DEVICE" "$programs" "$work/device.log"
+
+# seconds NAME: that it has, by its own limit and by that of all.
+seconds() {
+    local own=${most[$1]:-$limit} left=$((limit - SECONDS))
+    ((own <= ${TRIREME_TEST_LIMIT:-$own})) || own=$TRIREME_TEST_LIMIT
+    echo $((own < left ? own : left))
+}
 
 # One check in the background, with its output, its end and its seconds in files.
 start() {
+    local time
+    time=$(seconds "$1")
+    ((time > 0)) || return 0
     (
         begin=$SECONDS code=0
-        timeout --kill-after=5 $((limit - begin > 1 ? limit - begin : 1)) \
-            bash "${BASH_SOURCE[0]}" --inner "$1" </dev/null >"$work/$1.log" 2>&1 || code=$?
+        timeout --kill-after=5 "$time" bash "$root/tests/gpu.sh" --inner "$1" </dev/null >"$work/$1.log" 2>&1 &
+        child=$!
+        trap 'kill $child' TERM
+        wait $child || code=$?
         echo "$code $((SECONDS - begin))" >"$work/$1.end"
     ) &
 }
 
-running() { jobs -pr | wc -l; }
+stopped=
+# shellcheck disable=SC2046 # one word a job
+trap 'stopped=yes; kill $(jobs -pr) 2>/dev/null' INT TERM
 for name in $chosen; do
-    while (($(running) >= jobs)); do wait -n || true; done
-    start "$name"
+    while (($(jobs -pr | wc -l) >= jobs)); do wait -n || true; done
+    [[ -n $stopped ]] || start "$name"
 done
-wait
+while [[ -n $(jobs -pr) ]]; do wait || true; done
 
 # --- the table --------------------------------------------------------------------------------------
 
-failed=0
-gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1 || true)
-printf '\n%s on %s%s\n\n' "$("$build/trireme" --version 2>/dev/null | head -n 1 || echo trireme)" \
-    "$TRIREME_TEST_DEVICE" "${gpu:+ ($gpu)}"
-printf '%-18s %-8s %5s  %s\n' check outcome s "last line"
-for name in $chosen; do
-    read -r code seconds <"$work/$name.end" || code=1 seconds=0
+# outcome NAME: sets $outcome and $time.
+outcome() {
+    local code=none
+    time=-
+    [[ ! -s $work/$1.end ]] || read -r code time <"$work/$1.end"
     case $code in
     0) outcome=ok ;;
     77) outcome=skipped ;;
-    124 | 137) outcome=TIMEOUT failed=$((failed + 1)) ;;
-    *) outcome=FAILED failed=$((failed + 1)) ;;
+    none) outcome="no time" ;;
+    124 | 137) outcome=TIMEOUT ;;
+    143) outcome=stopped ;;
+    *) outcome=FAILED ;;
     esac
-    printf '%-18s %-8s %5s  %s\n' "$name" "$outcome" "$seconds" \
-        "$(grep -v '^ *$' "$work/$name.log" | tail -n 1 | cut -c 1-110)"
-done
+}
+
+report() {
+    local name line
+    printf '\n%s\n\n' "$("$build/trireme" --version 2>/dev/null | head -n 1 || echo trireme), $(stamp "$TRIREME_TEST_DEVICE")"
+    printf '| %-16s | %-7s | %4s | %s |\n|---|---|---|---|\n' check outcome s "last line"
+    for name in $chosen; do
+        outcome "$name"
+        line=$(grep -v '^ *$' "$work/$name.log" 2>/dev/null | tail -n 1 | cut -c 1-110 | tr '|' ' ' || true)
+        printf '| %-16s | %-7s | %4s | %s |\n' "$name" "$outcome" "$time" "$line"
+    done
+    for name in $chosen; do
+        outcome "$name"
+        case $outcome in TIMEOUT | FAILED) ;; *) continue ;; esac
+        printf '\n%s, the end of its output:\n\n```\n' "$name"
+        tail -n 25 "$work/$name.log"
+        printf '```\n'
+    done
+    printf '\n%d checks, %d failed%s\n' "$(wc -w <<<"$chosen")" "$failed" "${stopped:+; the script was stopped}"
+}
+
+failed=0
 for name in $chosen; do
-    read -r code _ <"$work/$name.end" || code=1
-    [[ $code == 0 || $code == 77 ]] && continue
-    printf '\n--- %s: the end of %s\n' "$name" "${work#"$root"/}/$name.log"
-    tail -n 25 "$work/$name.log"
+    outcome "$name"
+    [[ $outcome == ok || $outcome == skipped ]] || failed=$((failed + 1))
 done
-printf '\n%d checks, %d failed, %d s\n' "$(wc -w <<<"$chosen")" "$failed" "$SECONDS"
-[[ $# != 1 || $code != 77 ]] || exit 77
+mkdir -p "$results"
+record=$results/tests${1:+-$1}.md
+report 2>&1 | sed "s|$root/||g" | tee "$record"
+echo "written to ${record#"$root"/}; all output: ${work#"$root"/}/" >&2
+[[ $# != 1 || $outcome != skipped ]] || exit 77
 ((failed == 0))

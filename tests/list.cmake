@@ -109,6 +109,9 @@ foreach(check IN LISTS gpu_checks)
     SKIP_RETURN_CODE 77 ENVIRONMENT TRIREME_BUILD=${CMAKE_BINARY_DIR})
 endforeach()
 
+# What those scripts say and write, with what fails, hangs, is missing or is stopped.
+trireme_run_test(gpu_scripts)
+
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)

@@ -46,7 +46,7 @@ for name in bench_op bench_train; do # built on demand: cmake --build build/rele
     fi
 done
 mkdir -p "$root/tests" "$root/bench"
-cp -r tests/run tests/data tests/gpu.sh "$root/tests/"
+cp -r tests/run tests/data tests/gpu.sh tests/gpu_lib.sh "$root/tests/"
 cp bench/gpu.sh bench/lib.sh bench/*.py "$root/bench/"
 cp -r examples docs README.md "$root/"
 cp tools/bundle/env.sh tools/bundle/trireme "$root/"

@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# What tests/gpu.sh and bench/gpu.sh share; sourced from the repository's root, or the bundle's.
+
+# ask_gpu FIELD,...: what nvidia-smi says of the first GPU; nothing where it is missing or does not answer.
+ask_gpu() {
+    local all
+    all=$(timeout 10 nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null) || return 0
+    head -n 1 <<<"$all"
+}
+
+# need_device DEVICE PROGRAMS LOG: returns where the tests' programs can open the device. Else the script
+# ends with the reason: with 77 where there is none, with 1 where a GPU is there and cannot be used.
+need_device() {
+    local code=0 name=$0
+    TRIREME_TEST_DEVICE=$1 timeout --kill-after=5 60 "$2/test_device" >"$3" 2>&1 || code=$?
+    case $code in
+    77)
+        if [[ $1 == cuda* && -n $(ask_gpu name) ]]; then
+            echo "$name: nvidia-smi lists a GPU, but: $(grep -m 1 '^skipped' "$3")" >&2
+            exit 1
+        fi
+        grep -m 1 '^skipped' "$3"
+        exit 77
+        ;;
+    124 | 137)
+        echo "$name: the device $1 does not answer: test_device did not end within 60 s" >&2
+        exit 1
+        ;;
+    esac
+}
+
+# stamp DEVICE: when, what and where, in one line.
+stamp() {
+    local gpu commit
+    gpu=$(ask_gpu name,driver_version,memory.total,clocks.max.sm,power.limit)
+    commit=$(sed -n 's/^commit *//p' VERSION 2>/dev/null || git describe --always --dirty 2>/dev/null || true)
+    echo "$(date -u '+%Y-%m-%d %H:%M') UTC, commit ${commit:-unknown}, device $1${gpu:+ ($gpu)}, $SECONDS s"
+}

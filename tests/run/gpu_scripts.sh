@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# tests/gpu.sh and bench/gpu.sh as a stranger meets them: what fails, hangs, is missing or is stopped costs
+# no other check its turn, one table tells all of it, and the same is in a file. Where there is no GPU, or
+# one that cannot be used, they say so. The device is the guarded one; programs that fail are stood in for.
+# usage: gpu_scripts.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+here=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(dirname "$trireme")
+mkdir "$scratch/bin" "$scratch/results"
+export TRIREME_RESULTS=$scratch/results PATH=$scratch/bin:$PATH TRIREME_TEST_GPUS=0
+
+# stand_in NAME: a build of links to this one, with other programs where the test puts them.
+stand_in() {
+    mkdir -p "$scratch/$1/tests" "$scratch/$1/bench"
+    ln -s "$trireme" "$scratch/$1/trireme"
+    for name in test_device comm ckpt_compare ckpt_relayout gpu_nccl test_op_cuda; do
+        [[ ! -e $build/tests/$name ]] || ln -s "$build/tests/$name" "$scratch/$1/tests/$name"
+    done
+}
+program() { # PATH LINE...: a program of these lines
+    rm -f "$1"
+    printf '%s\n' '#!/bin/sh' "${@:2}" >"$1"
+    chmod +x "$1"
+}
+# scripts CODE NAME BUILD SCRIPT ARGUMENT...: it ends with that code; what it says is in NAME.out and .err.
+scripts() {
+    local code=0
+    # From beside the folder, as the documents have it of a bundle.
+    (cd "$here/.." && TRIREME_BUILD=$scratch/$3 exec timeout 120 bash "$(basename "$here")/$4" "${@:5}") >"$scratch/$2.out" 2>"$scratch/$2.err" || code=$?
+    [[ $code == "$1" ]] || fail "$2 ended with $code, not $1: $(tail -n 5 "$scratch/$2.out" "$scratch/$2.err")"
+}
+row() { # NAME FILE PATTERN...: each is a line of that file
+    for pattern in "${@:3}"; do grep -Eq -- "$pattern" "$scratch/$2" || fail "$1: no '$pattern' in $2: $(<"$scratch/$2")"; done
+}
+
+# All well.
+stand_in well
+TRIREME_TEST_DEVICE=guarded scripts 0 well well tests/gpu.sh device comm fits across sample
+row well well.out '^\| device +\| ok ' '^\| comm +\| ok ' '^\| fits +\| ok ' '^\| across +\| ok ' '^\| sample +\| ok ' \
+    '^trireme .* UTC, commit .*, device guarded' '^5 checks, 0 failed$'
+diff "$scratch/well.out" "$scratch/results/tests-device.md" >"$scratch/diff" || fail "the file and the table differ: $(<"$scratch/diff")"
+# One hangs, one fails, one cannot be here: the rest go on.
+stand_in ill
+program "$scratch/ill/tests/comm" 'sleep 100'
+program "$scratch/ill/tests/ckpt_relayout" 'echo broken; exit 1'
+export TRIREME_TEST_LIMIT=20
+TRIREME_TEST_DEVICE=guarded scripts 1 ill ill tests/gpu.sh comm across memcheck fits
+row ill ill.out '^\| comm +\| TIMEOUT +\| +2[0-9] ' '^\| across +\| FAILED ' '^\| fits +\| ok ' '^4 checks, 2 failed$' \
+    '^across, the end of its output:$' 'loading or saving failed'
+command -v compute-sanitizer >/dev/null || row ill ill.out '^\| memcheck +\| skipped .*(is not installed|there is no test_op_cuda)'
+grep -q "$here/" "$scratch/results/tests-comm.md" && fail "a path of this machine in the file"
+# Stopped: the table all the same.
+rm -r "$scratch/ill/gpu-tests-comm"
+TRIREME_BUILD=$scratch/ill TRIREME_TEST_DEVICE=guarded bash "$here/tests/gpu.sh" comm fits >"$scratch/stopped.out" 2>&1 &
+job=$!
+until_true 30 test -e "$scratch/ill/gpu-tests-comm/comm.log" || fail "stopped: comm has not begun"
+kill -TERM $job
+wait $job && fail "a script that was stopped ended well"
+row stopped stopped.out '^\| comm +\| stopped ' 'the script was stopped$'
+# NCCL between GPUs wants two.
+if [[ -e $build/tests/gpu_nccl ]]; then
+    TRIREME_TEST_DEVICE=guarded scripts 77 lone well tests/gpu.sh nccl_comm
+    row lone lone.out 'skipped: NCCL between GPUs needs two of them, and there is 0'
+fi
+
+# No GPU, one that nvidia-smi lists and nobody can open, one that does not answer.
+if ! nvidia-smi -L >/dev/null 2>&1; then
+    for script in tests/gpu.sh bench/gpu.sh; do
+        program "$scratch/well/bench/bench_op" 'exit 1'
+        program "$scratch/well/bench/bench_train" 'exit 1'
+        rm -f "$scratch/bin/nvidia-smi"
+        scripts 77 none well $script
+        row none none.out '^skipped: '
+        program "$scratch/bin/nvidia-smi" 'echo "A GPU, 580.1"'
+        scripts 1 unusable well $script
+        row unusable unusable.err 'gpu.sh: nvidia-smi lists a GPU, but: skipped: '
+        rm "$scratch/bin/nvidia-smi"
+    done
+fi
+
+# Benchmarks: a failure is a row, and the next is measured; stopped, there is a table.
+stand_in bench
+program "$scratch/bench/bench/bench_op" 'echo "124M, bf16; roofs 800000.0 GFLOP/s, 3000.0 GB/s"; exit 3'
+program "$scratch/bench/bench/bench_train" 'echo "best 1.0 ms; 1000 tok/s 400000.0 GFLOP/s (best)"'
+program "$scratch/bin/no-python" 'exit 1'
+export PYTHON=no-python TRIREME_BENCH_DEVICE=cpu
+scripts 1 failing bench bench/gpu.sh
+row failing failing.out '^\| roof: product in BF16 .* 800.0 TFLOP/s ' '^\| operators .* FAILED: it ended with 3' \
+    '^\| GPT-2 small.* 1000 tok/s, 400.0 model TFLOP/s: 0.500 of the roof' 'not measured: no-python has no PyTorch' ' UTC, commit .*, device cpu'
+diff <(sed -n '/UTC, commit/,$p' "$scratch/failing.out") <(sed -n '/UTC, commit/,$p' "$scratch/results/bench.md") >"$scratch/diff" ||
+    fail "the file and the table differ: $(<"$scratch/diff")"
+program "$scratch/bench/bench/bench_op" 'exit 3'
+program "$scratch/bench/bench/bench_train" "touch '$scratch/begun'; sleep 100"
+TRIREME_BUILD=$scratch/bench bash "$here/bench/gpu.sh" >"$scratch/halted.out" 2>&1 &
+job=$!
+until_true 60 test -e "$scratch/begun" || fail "halted: no training step has begun"
+kill -TERM $job
+wait $job && fail "benchmarks that were stopped ended well"
+row halted halted.out '^\| operators .* FAILED: it ended with 3' '^\| the script was stopped '
+rm "$scratch/bench/bench/bench_op"
+scripts 66 missing bench bench/gpu.sh
+row missing missing.err 'there is no .*bench_op: build the benchmarks first'
+finish
