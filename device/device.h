@@ -45,6 +45,7 @@ struct tr_device {
 typedef struct tr_device_options {
     int threads;        /* >= 1 */
     int host_rank;      /* this rank's place on its host: "cuda" takes the host's GPUs in turn */
+    int ranks;          /* that work together, 0 and 1 alike; above, streams wait for other ranks */
     bool deterministic; /* fixed plans and algorithms (GPU) */
 } tr_device_options;
 

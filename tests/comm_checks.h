@@ -413,7 +413,8 @@ static inline bool check_two_deep(const checks *k) {
 
 static inline bool checks_open(tr_world *world, const char *device, uint32_t seed, checks *k) {
     *k = (checks){.world = world, .seed = seed};
-    CHECK_OK(tr_device_open(device, &(tr_device_options){.threads = 1}, &k->device));
+    const tr_device_options options = {.threads = 1, .ranks = tr_world_size(world)};
+    CHECK_OK(tr_device_open(device, &options, &k->device));
     k->stream = tr_device_compute(k->device);
     return true;
 }

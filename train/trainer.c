@@ -111,6 +111,7 @@ static tr_status open_local(trainer *t) {
                         tr_world_rank(t->world), tr_world_size(t->world), &t->mesh));
     tr_device_options device = {.threads = (int)c->train.threads,
                                 .host_rank = tr_world_host_rank(t->world),
+                                .ranks = tr_world_size(t->world),
                                 .deterministic = c->train.deterministic};
     TR_TRY(tr_device_open(c->device.name, &device, &t->device));
     TR_TRY(open_schedule(t));

@@ -206,10 +206,18 @@ static tr_status open_libraries(tr_cuda_device *cuda) {
     return TR_OK;
 }
 
-static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_device **out) {
-    /* Streams of one process beyond this number would share queues and wait for each other; read
-     * when the context is made. */
+/* What CUDA reads when the context is made; the user's own settings stay. */
+static void set_environment(const tr_device_options *options) {
+    /* Streams of one process beyond this number would share queues and wait for each other. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* A kernel that is loaded when it is launched first waits until the GPU has done all that is
+     * queued, under a lock that stops the other threads' calls. With a receive in the queue that
+     * waits for another rank, which waits for that kernel, it would never end. */
+    if (options->ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_device **out) {
+    set_environment(options);
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {

@@ -189,18 +189,28 @@ static void test_who_computes(void **state) {
     assert_non_null(strstr(tr_error_message(), "heads of 300 are too wide"));
 }
 
-/* Opening asks for a queue for each stream before it asks for a GPU: the context, when there is
- * one, has them. */
-static void test_queues(void **state) {
-    (void)state;
+static void assert_opening_sets(int ranks, const char *name, const char *value) {
+    const tr_device_options options = {.threads = 1, .ranks = ranks};
     tr_device *device;
-    assert_int_equal(unsetenv("CUDA_DEVICE_MAX_CONNECTIONS"), 0);
-    assert_int_equal(tr_device_open("cuda:0", &(tr_device_options){.threads = 1}, &device),
-                     TR_ERR_DEVICE);
+    assert_int_equal(unsetenv(name), 0);
+    assert_int_equal(tr_device_open("cuda:0", &options, &device), TR_ERR_DEVICE);
     assert_non_null(strstr(tr_error_message(), "no GPU can be used here"));
-    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    assert_non_null(queues);
-    assert_string_equal(queues, "32");
+    if (!value) {
+        assert_null(getenv(name));
+        return;
+    }
+    assert_non_null(getenv(name));
+    assert_string_equal(getenv(name), value);
+}
+
+/* Before it asks for a GPU, opening sets what the context will be made with: a queue for each
+ * stream, and where ranks wait for each other all kernels loaded. */
+static void test_environment(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        assert_opening_sets(ranks, "CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        assert_opening_sets(ranks, "CUDA_MODULE_LOADING", ranks > 1 ? "EAGER" : NULL);
+    }
 }
 
 /* --- grouped queries -------------------------------------------------------------------------- */
@@ -303,7 +313,7 @@ int main(void) {
         cmocka_unit_test(test_models),    cmocka_unit_test(test_small),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_no_engine),
         cmocka_unit_test(test_operators), cmocka_unit_test(test_who_computes),
-        cmocka_unit_test(test_grouped),   cmocka_unit_test(test_queues),
+        cmocka_unit_test(test_grouped),   cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, read_description, close_ref);
 }
