@@ -2,7 +2,9 @@
 #include "base/memory.h"
 #include "device/cuda/cuda_impl.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* Threads other than the opener's (progress engines, tests) start on device 0. */
 static tr_status use(const tr_device *device) {
@@ -81,6 +83,8 @@ static tr_status cuda_stream_create(tr_device *device, tr_stream **out) {
     cudaError_t error = cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking);
     if (error != cudaSuccess) free(stream);
     TR_CUDA(error);
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->freed, NULL);
     *out = &stream->base;
     return TR_OK;
 }
@@ -90,6 +94,8 @@ static void cuda_stream_destroy(tr_stream *stream) {
         (void)cudaStreamSynchronize(tr_cuda_stream_of(stream));
         (void)cudaStreamDestroy(tr_cuda_stream_of(stream));
     }
+    pthread_mutex_destroy(&((tr_cuda_stream *)stream)->lock);
+    pthread_cond_destroy(&((tr_cuda_stream *)stream)->freed);
     free(stream);
 }
 
@@ -117,10 +123,59 @@ static tr_status cuda_stream_zero(tr_stream *stream, void *memory, size_t bytes)
     return TR_OK;
 }
 
-/* The function runs in a thread of the driver and must not call CUDA. */
+/* Runs in a thread of the driver. */
+static void run_call(void *argument) {
+    tr_cuda_call *call = argument;
+    tr_cuda_stream *stream = call->stream;
+    call->function(call->argument);
+    pthread_mutex_lock(&stream->lock);
+    call->stream = NULL;
+    pthread_cond_signal(&stream->freed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* After a failure of the device no callback runs any more. */
+static tr_status stream_status(const tr_cuda_stream *stream) {
+    cudaError_t error = cudaStreamQuery(stream->handle);
+    if (error == cudaErrorNotReady) (void)cudaGetLastError(); /* it is no error */
+    else TR_CUDA(error);
+    return TR_OK;
+}
+
+static tr_cuda_call *find_free_call(tr_cuda_stream *stream) {
+    for (int i = 0; i < TR_CUDA_CALLS; i++)
+        if (!stream->call[i].stream) return &stream->call[i];
+    return NULL;
+}
+
+/* A place for a callback: waits until one is free, outside of the driver. */
+static tr_status take_call(tr_cuda_stream *stream, tr_cuda_call **out) {
+    tr_status status = TR_OK;
+    pthread_mutex_lock(&stream->lock);
+    while (!(*out = find_free_call(stream)) && status == TR_OK) {
+        struct timespec end;
+        (void)clock_gettime(CLOCK_REALTIME, &end);
+        end.tv_sec++;
+        if (pthread_cond_timedwait(&stream->freed, &stream->lock, &end) != ETIMEDOUT) continue;
+        pthread_mutex_unlock(&stream->lock);
+        status = stream_status(stream);
+        pthread_mutex_lock(&stream->lock);
+    }
+    if (status == TR_OK) (*out)->stream = stream;
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* The function must not call CUDA. */
 static tr_status cuda_stream_call(tr_stream *stream, void (*function)(void *), void *argument) {
+    tr_cuda_call *call;
     TR_TRY(use(stream->device));
-    TR_CUDA(cudaLaunchHostFunc(tr_cuda_stream_of(stream), function, argument));
+    TR_TRY(take_call((tr_cuda_stream *)stream, &call));
+    call->function = function;
+    call->argument = argument;
+    cudaError_t error = cudaLaunchHostFunc(tr_cuda_stream_of(stream), run_call, call);
+    if (error != cudaSuccess) call->stream = NULL;
+    TR_CUDA(error);
     return TR_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
+#include <pthread.h>
 
 typedef struct tr_cuda_device {
     tr_device base;
@@ -21,9 +22,22 @@ typedef struct tr_cuda_device {
     tr_stream *compute;
 } tr_cuda_device;
 
+/* With dozens of callbacks queued behind one that waits, the driver holds up the calls of every
+ * other thread, of that too which would end the waiting: a stream takes few at a time. */
+enum { TR_CUDA_CALLS = 4 };
+
+typedef struct tr_cuda_call {
+    struct tr_cuda_stream *stream; /* NULL: free */
+    void (*function)(void *argument);
+    void *argument;
+} tr_cuda_call;
+
 typedef struct tr_cuda_stream {
     tr_stream base;
     cudaStream_t handle;
+    pthread_mutex_t lock;
+    pthread_cond_t freed;
+    tr_cuda_call call[TR_CUDA_CALLS]; /* callbacks that are queued; under the lock */
 } tr_cuda_stream;
 
 typedef struct tr_cuda_event {

@@ -294,6 +294,51 @@ static void test_other_threads(void **state) {
     tr_device_staging_free(e.device, e.to);
 }
 
+typedef struct holding {
+    tr_stream *stream;
+    atomic_bool go;
+    atomic_int runs;
+    tr_status status;
+} holding;
+
+static void on_held_turn(void *argument) {
+    holding *h = argument;
+    on_held(&h->go);
+    atomic_fetch_add(&h->runs, 1);
+}
+
+static void *hold_main(void *argument) {
+    holding *h = argument;
+    for (int i = 0; i < 100 && h->status == TR_OK; i++)
+        h->status = tr_stream_call(h->stream, on_held_turn, h);
+    return NULL;
+}
+
+/* Many calls may wait in a stream, longer than a device likes to; other threads use it meanwhile.
+ */
+static void test_many_calls(void **state) {
+    tr_device *device = *state;
+    holding h = {.status = TR_OK};
+    pthread_t thread;
+    uint32_t *memory = on_device(device, COUNT), *host = staging(device, COUNT);
+    must(tr_stream_create(device, &h.stream));
+    assert_int_equal(pthread_create(&thread, NULL, hold_main, &h), 0);
+    (void)usleep(1200000);
+    host[0] = 1;
+    must(tr_stream_copy(tr_device_compute(device), host, memory, sizeof *host));
+    must(tr_stream_sync(tr_device_compute(device)));
+    assert_int_equal(host[0], 0);
+    assert_int_equal(atomic_load(&h.runs), 0);
+    atomic_store(&h.go, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    must(h.status);
+    must(tr_stream_sync(h.stream));
+    assert_int_equal(atomic_load(&h.runs), 100);
+    tr_stream_destroy(h.stream);
+    tr_device_free(device, memory);
+    tr_device_staging_free(device, host);
+}
+
 static void test_memory(void **state) {
     tr_device *device = *state;
     const tr_memory A = TR_MEMORY_TRANSFERS, B = TR_MEMORY_NCCL;
@@ -354,6 +399,7 @@ int main(void) {
         cmocka_unit_test_prestate(test_operator_in_order, device),
         cmocka_unit_test_prestate(test_asked_early, device),
         cmocka_unit_test_prestate(test_other_threads, device),
+        cmocka_unit_test_prestate(test_many_calls, device),
         cmocka_unit_test_prestate(test_memory, device),
         cmocka_unit_test_prestate(test_pageable_copies, device),
     };

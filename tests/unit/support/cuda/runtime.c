@@ -1,7 +1,7 @@
 /* The CUDA runtime of the emulation: two GPUs whose memory is the host's and whose streams are
  * those of host devices. It ends the process with a sentence when
  *   - something of a GPU is used by a thread whose device is the other one;
- *   - a callback calls it;
+ *   - a callback calls it, or more than a dozen of them wait in a stream;
  *   - a call is made while an earlier one's error lies in cudaGetLastError();
  *   - at the end of the process something is left. */
 #include "device/host_impl.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GPUS = 2 };
+enum { GPUS = 2, MOST_CALLBACKS = 12 };
 static const size_t memory_bytes = (size_t)1 << 30;
 
 static struct tr_device host; /* of the queues and events */
@@ -33,6 +33,7 @@ typedef struct owner {
 typedef struct own_stream {
     struct tr_emulated_stream base;
     int gpu;
+    atomic_int callbacks;
 } own_stream;
 struct tr_emulated_event {
     tr_event *event;
@@ -40,6 +41,7 @@ struct tr_emulated_event {
 };
 
 typedef struct callback {
+    own_stream *stream;
     void (*function)(void *argument);
     void *argument;
 } callback;
@@ -203,6 +205,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return cudaSuccess;
 }
 
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    (void)queue_of(stream);
+    return leave(cudaErrorNotReady);
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
     require(kind == cudaMemcpyDefault, "a copy of one direction");
@@ -221,13 +228,15 @@ static void call_back(void *argument) {
     in_callback = true;
     call->function(call->argument);
     in_callback = false;
+    call->stream->callbacks--;
     free(call);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *), void *argument) {
     callback *call = malloc(sizeof *call);
     require(call != NULL, "no memory");
-    *call = (callback){function, argument};
+    *call = (callback){(own_stream *)stream, function, argument};
+    require(++call->stream->callbacks <= MOST_CALLBACKS, "too many callbacks wait");
     must(tr_host_stream_call(queue_of(stream), call_back, call));
     return cudaSuccess;
 }
