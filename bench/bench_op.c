@@ -205,7 +205,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_attention_desc decode = {1, s->seq, s->heads, c / s->heads, t};
     const tr_embed_desc embed = {rows, c, s->seq, 0, vocab, false, t};
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
-    const tr_xent_desc xent = {rows, vocab, 0, t};
+    const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
     const tr_adamw_desc adamw = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t};
     const int64_t lse = s->batch * s->heads * s->seq * f, logits = rows * vocab * e;
 #define CASE(UPPER, member, value, ints, ...)                                                      \
