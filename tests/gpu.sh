@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle: each check with a
 # limit of its own, whatever becomes of the others; one table at the end, also when the script is stopped,
-# and in results/tests.md of the build (tests-CHECK.md when some are chosen). Ends with 1 when something failed, with 77 and the reason where
-# there is no GPU.
+# and in results/tests.md of the build (tests-CHECK.md when some are chosen). Ends with 1 when something
+# failed, with 77 and the reason where there is no GPU.
 #   tests/gpu.sh [CHECK...]          (all when none is given)
 # TRIREME_TEST_DEVICE: the device (cuda; cpu and guarded show that the checks themselves work).
 # TRIREME_TEST_GPUS: how many there are (guarded has as many as it is told; cuda: those that doctor counts).
