@@ -191,13 +191,20 @@ static void drop_name(job *j) {
     j->named = false;
 }
 
-static bool all_attached(const job *j) {
+/* How many ranks have no place on the board; *first is one of them. */
+static int count_absent(const job *j, int *first) {
+    int absent = 0;
     for (int r = 0; r < j->launch->ranks; r++) {
         tr_rank_view v;
         tr_board_read(j->board, r, &v);
-        if (v.state == TR_RANK_ABSENT) return false;
+        if (v.state == TR_RANK_ABSENT && absent++ == 0) *first = r;
     }
-    return true;
+    return absent;
+}
+
+static bool all_attached(const job *j) {
+    int first;
+    return count_absent(j, &first) == 0;
 }
 
 static void kill_ranks(const job *j) {
@@ -249,6 +256,14 @@ static void watch_until_the_end(job *j, const sigset_t *handled) {
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
+static void say_killed(job *j, int signal) {
+    char when[64] = "";
+    int first = 0, absent = elsewhere(j) ? 0 : count_absent(j, &first);
+    if (absent == 1) (void)snprintf(when, sizeof when, " before rank %d had begun", first);
+    if (absent > 1) (void)snprintf(when, sizeof when, " before %d ranks had begun", absent);
+    say_once(j, "a rank was ended by a signal (%s)%s", strsignal(signal), when);
+}
+
 /* mpirun's own verdict, for what no rank has written on the board. */
 static int code_of_mpirun(job *j) {
     int status = j->wait_status;
@@ -259,8 +274,7 @@ static int code_of_mpirun(job *j) {
     int code = WEXITSTATUS(status);
     if (code == 0 || (code >= TR_ERR_USAGE && code <= TR_ERR_CONFIG)) return code;
     if (code > 128) {
-        say_once(j, "a rank was ended by a signal (%s)%s", strsignal(code - 128),
-                 elsewhere(j) || all_attached(j) ? "" : " before all ranks had begun");
+        say_killed(j, code - 128);
         return TR_ERR_RANK;
     }
     say_once(

@@ -137,7 +137,8 @@ for signal in KILL STOP; do
     check "SIG$signal before main: no process is left" no_child_left
     check "SIG$signal before main: no board is left" board_gone
 done
-check "SIGKILL before main: it says so" grep -q 'a rank was ended by a signal (Killed) before all ranks had begun' err.KILL
+check "SIGKILL before main: it says so" \
+    grep -qE '^trireme: a rank was ended by a signal \(Killed\) before (rank 1|[23] ranks) had begun$' err.KILL
 check "SIGSTOP before main: it names rank 1" grep -q 'lost rank 1 (pid [0-9]*): before it began' err
 
 # A request to stop ends such a job too; and where a rank does not come, a second one ends it at once.
