@@ -154,7 +154,11 @@ check "SIGTERM beside a stopped rank: no process is left" no_child_left
 job=$!
 until_child
 kill -TERM $job
-sleep 1
+for ((i = 0; i < 300; i++)); do
+    grep -q "the ranks finish their step" err && break
+    sleep 0.1
+done
+sleep 1 # a second one at once counts as the first
 kill -TERM $job
 finish
 check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 77 ]
