@@ -1,13 +1,11 @@
 /* ATTENTION and ATTENTION_DGRAD: cuDNN's engines for the heads they take (attention_graph.h), the
- * own kernels for all others. The description alone decides, so both directions go the same way. */
+ * own kernels (attention_own.c) for all others. The description alone decides, so both directions
+ * go the same way. */
 #include "base/memory.h"
 #include "device/cuda/attention_graph.h"
 #include "device/cuda/cuda_impl.h"
-#include "device/cuda/launch.h"
 
 #include <stdlib.h>
-
-/* --- cuDNN ------------------------------------------------------------------------------------ */
 
 typedef struct cuda_attention {
     tr_op base;
@@ -120,39 +118,14 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
     return TR_OK;
 }
 
-/* --- the own kernels -------------------------------------------------------------------------- */
-
-static tr_status run_forward(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_attention(tr_cuda_stream_of(stream), &op->desc.attention,
-                                     args->t[TR_ATTENTION_QKV], args->t[TR_ATTENTION_Y],
-                                     args->t[TR_ATTENTION_LSE]));
-    return TR_OK;
-}
-
-static tr_status run_backward(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_attention_dgrad(
-        tr_cuda_stream_of(stream), &op->desc.attention, args->t[TR_ATTENTION_DGRAD_DY],
-        args->t[TR_ATTENTION_DGRAD_QKV], args->t[TR_ATTENTION_DGRAD_Y],
-        args->t[TR_ATTENTION_DGRAD_LSE], args->t[TR_ATTENTION_DGRAD_DQKV], args->scratch));
-    return TR_OK;
-}
-
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, bool backward, tr_op **out) {
-    const tr_attention_desc *d = &desc->attention;
     tr_attention_shape shape =
-        tr_attention_packed(d, backward, tr_cuda_device_of(device)->deterministic);
+        tr_attention_packed(&desc->attention, backward, tr_cuda_device_of(device)->deterministic);
     if (!tr_attention_graph_fault(&shape)) {
         TR_TRY(prepare_graph(device, desc, &shape, out));
         return TR_OK;
     }
-    if (d->head_dim > TR_ATTENTION_MAX_DIM)
-        return TR_FAIL(TR_ERR_DEVICE,
-                       "attention heads of %lld are too wide for the cuda device: use more heads, "
-                       "of %d at most",
-                       (long long)d->head_dim, (int)TR_ATTENTION_MAX_DIM);
-    size_t scratch = backward ? (size_t)(d->batch * d->heads * d->seq) * sizeof(float) : 0;
-    TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), scratch,
-                             backward ? run_backward : run_forward, out));
+    TR_TRY(tr_cuda_prepare_own_attention(device, desc, backward, out));
     return TR_OK;
 }
 
