@@ -1,21 +1,25 @@
 /* cuBLASLt on the host: a plain column-major product, in double precision, of what the descriptors
  * say, with the epilogues that its documentation describes. It ends the process with a sentence
- * when it is asked for what the library does not document, or is handed other memory than it was
- * promised. The workspace is filled: whoever keeps something there loses it. */
+ * when it is asked for what the library does not document, is handed other memory than it was
+ * promised, or something is left at the end. The workspace is filled: whoever keeps something there
+ * loses it. */
 #include "base/dtype.h"
 #include "base/memory.h"
 
 #include <cublasLt.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { WORKSPACE = 1000 };
 
 static const struct tr_emulated_blas { int unused; } library;
 const cublasLtHandle_t tr_emulated_blas = &library;
 int64_t tr_emulated_products;
+static atomic_int live; /* handles and descriptors */
 
 struct tr_emulated_product {
     cublasOperation_t first, second;
@@ -41,12 +45,34 @@ static void require(int holds, const char *what) {
     abort();
 }
 
+__attribute__((destructor)) static void look_for_leaks(void) {
+    if (live == 0) return;
+    (void)fprintf(stderr, "emulated cuBLASLt: %d things are left\n", live);
+    _exit(86);
+}
+
+/* A descriptor, zeroed. */
+static void *create(size_t bytes) {
+    void *descriptor = calloc(1, bytes);
+    require(descriptor != NULL, "no memory");
+    live++;
+    return descriptor;
+}
+static cublasStatus_t destroy(void *descriptor) {
+    require(descriptor != NULL, "no descriptor");
+    free(descriptor);
+    live--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
+    live++;
     *out = &library;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     require(handle == &library, "no library");
+    live--;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -59,15 +85,13 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
     require(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "it computes in FP32");
-    *out = calloc(1, sizeof **out);
-    require(*out != NULL, "no memory");
+    *out = create(sizeof **out);
     (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     (*out)->vector_type = -1;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
-    free(product);
-    return CUBLAS_STATUS_SUCCESS;
+    return destroy(product);
 }
 
 static cublasStatus_t set(void *to, size_t size, const void *value, size_t bytes) {
@@ -95,24 +119,20 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
     require((int64_t)rows <= ld, "a leading dimension that is shorter than a column");
-    *out = malloc(sizeof **out);
-    require(*out != NULL, "no memory");
+    *out = create(sizeof **out);
     **out = (struct tr_emulated_layout){type, (int64_t)rows, (int64_t)columns, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-    free(layout);
-    return CUBLAS_STATUS_SUCCESS;
+    return destroy(layout);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
-    *out = calloc(1, sizeof **out);
-    require(*out != NULL, "no memory");
+    *out = create(sizeof **out);
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-    free(preference);
-    return CUBLAS_STATUS_SUCCESS;
+    return destroy(preference);
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t name,
