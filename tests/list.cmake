@@ -57,6 +57,9 @@ if(TRIREME_WITH_CUDA)
     "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/driver_shim:$ENV{LD_LIBRARY_PATH}")
 endif()
 
+# What the cuda device sets before it asks the driver; skipped without the backend.
+trireme_run_test(environment)
+
 # What the CUDA compiler makes of the kernels.
 if(TRIREME_WITH_CUDA)
   add_test(NAME run.kernels COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/kernels.sh

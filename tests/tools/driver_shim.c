@@ -1,10 +1,14 @@
 /* A libcuda.so.1 for machines without NVIDIA's driver: it takes kernel images and hands out handles
  * that nothing can launch, which is all that cuDNN asks for while it finishes a plan. Everything
- * else says that there is no driver. Put in front of the library path of one test, never installed.
- */
+ * else says that there is no driver. Asked for its version, which is what CUDA does first, it tells
+ * on stderr what the environment has under the name that is in DRIVER_SHIM_TELLS. Put in front of
+ * the library path of tests, never installed. */
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { SUCCESS = 0, STUB_LIBRARY = 34 }; /* of CUresult */
 
+int cuDriverGetVersion(int *version);
 int cuLibraryLoadData(void **library, const void *code, void *jit_options, void **jit_values,
                       unsigned jit_count, void *options, void **values, unsigned count);
 int cuLibraryGetKernel(void **kernel, void *library, const char *name);
@@ -14,6 +18,13 @@ int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device);
 
 static char image, function;
 
+int cuDriverGetVersion(int *version) {
+    (void)version;
+    const char *name = getenv("DRIVER_SHIM_TELLS");
+    const char *value = name ? getenv(name) : NULL;
+    if (name) (void)fprintf(stderr, "%s=%s\n", name, value ? value : "");
+    return STUB_LIBRARY;
+}
 int cuLibraryLoadData(void **library, const void *code, void *jit_options, void **jit_values,
                       unsigned jit_count, void *options, void **values, unsigned count) {
     (void)code, (void)jit_options, (void)jit_values, (void)jit_count;
@@ -47,7 +58,6 @@ int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
         return STUB_LIBRARY;                                                                       \
     }
 NO_DRIVER(cuInit)
-NO_DRIVER(cuDriverGetVersion)
 NO_DRIVER(cuGetErrorName)
 NO_DRIVER(cuGetErrorString)
 NO_DRIVER(cuDeviceGet)
