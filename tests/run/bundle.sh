@@ -69,7 +69,7 @@ nowhere "$bundle"
 grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
 with_cuda=$(grep -c libcublasLt <(ldd "$bundle/build/release/trireme") || true)
 if ((with_cuda)); then
-    grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
+    grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
 elif [[ -s $scratch/missing || -e $bundle/absent ]]; then
     fail "a bundle that has no use for CUDA's libraries speaks of them: $(<"$scratch/missing")"
 fi
@@ -78,6 +78,15 @@ mkdir -p "$scratch/lone/absent/libnccl.so.2"
 cp "$bundle/env.sh" "$scratch/lone/"
 nowhere "$scratch/lone"
 grep -q "CUDA's libnccl.so.2 not found in a toolkit" "$scratch/missing" || fail "of one library: $(<"$scratch/missing")"
+# cuDNN's compiler may lie where nothing else does that is asked for.
+mkdir -p "$scratch/lone/absent/libcudnn.so.9" "$scratch/dnn" "$scratch/rtc"
+touch "$scratch/dnn/libcudnn.so.9" "$scratch/dnn/libnccl.so.2" "$scratch/rtc/libnvrtc.so.13"
+# shellcheck disable=SC2016
+alone env TRIREME_CUDA_LIBRARIES="$scratch/dnn:$scratch/rtc" bash -c 'source "$1/env.sh"; echo "$trireme_cuda"' \
+    sh "$scratch/lone" >"$scratch/compiler" 2>&1 || true
+grep -qxF "$scratch/dnn:$scratch/rtc" "$scratch/compiler" || fail "cuDNN's compiler is not found: $(<"$scratch/compiler")"
+nowhere "$scratch/lone"
+grep -q "libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found" "$scratch/missing" || fail "of a compiler: $(<"$scratch/missing")"
 rm -r "$scratch/lone/absent"
 nowhere "$scratch/lone"
 [[ ! -s $scratch/missing ]] || fail "of no library: $(<"$scratch/missing")"

@@ -20,11 +20,13 @@ trireme_cuda_folders() {
 
 # Each library that the programs ask for, which are those with a stand-in, from the first folder that has
 # it; a folder enters the path once. Of a missing one comes the stand-in, with which everything runs but
-# what needs a GPU.
+# what needs a GPU. NVRTC, with which cuDNN compiles, has none: it finds its own parts on the path alone,
+# and what cuDNN itself knows of its folder is not enough.
 trireme_find_cuda() {
     local name names folder folders missing=() found="" have
     trireme_cuda=
     names=$(ls "$trireme_home/absent" 2>/dev/null) || return 0
+    [[ $names != *libcudnn.so.9* ]] || names+=" libnvrtc.so.13"
     folders=$(trireme_cuda_folders)
     for name in $names; do
         have=""
@@ -35,7 +37,7 @@ trireme_find_cuda() {
         done <<<"$folders"
         if [[ -z $have ]]; then
             missing+=("$name")
-            found+=${found:+:}$trireme_home/absent/$name
+            [[ ! -d $trireme_home/absent/$name ]] || found+=${found:+:}$trireme_home/absent/$name
             continue
         fi
         # What the dynamic linker searches anyway must not come before this folder's own libraries.
@@ -45,7 +47,7 @@ trireme_find_cuda() {
     trireme_cuda=$found
     ((${#missing[@]} == 0)) || echo "trireme: CUDA's ${missing[*]} not found in a toolkit" \
         "(/usr/local/cuda*/lib64) or in Python's nvidia-* packages: install them, or set" \
-        "TRIREME_CUDA_LIBRARIES=FOLDER:FOLDER; without them there is only the CPU" >&2
+        "TRIREME_CUDA_LIBRARIES=FOLDER:FOLDER; what needs them runs on no GPU" >&2
 }
 
 trireme_find_cuda
