@@ -26,11 +26,11 @@ typedef enum tr_blas_epilogue {
     TR_BLAS_BGRAD_FIRST    /* vector[rows] = the sums of op(first)'s rows; set, not added to */
 } tr_blas_epilogue;
 
-/* result[rows, columns] (+)= op(first) op(second), and the epilogue. */
+/* result[rows, columns] (+)= op(first) op(second), and the epilogue. Its vector has the result's
+ * type. */
 typedef struct tr_blas_layout {
     tr_blas_matrix first, second, result;
     tr_blas_epilogue epilogue;
-    tr_dtype vector; /* of BIAS and BGRAD_FIRST */
     int64_t aux_ld;  /* aux is laid out as the result is, in its dtype */
 } tr_blas_layout;
 
@@ -62,7 +62,6 @@ static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
                    .tensor = TR_MATMUL_A},
         .result = {.rows = d->n, .columns = d->m, .ld = ldc, .dtype = d->c, .tensor = TR_MATMUL_C},
         .epilogue = tr_blas_epilogue_of(d),
-        .vector = d->bias ? d->b : TR_F32,
         .aux_ld = ldc};
 }
 

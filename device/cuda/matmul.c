@@ -81,7 +81,8 @@ static tr_status describe_matrix(const tr_blas_matrix *x, cublasLtMatrixLayout_t
     return TR_OK;
 }
 
-/* Pointers given here stand for every buffer: the search looks at their alignment. */
+/* Pointers given here stand for every buffer: the search looks at their alignment. The types of the
+ * vector and of aux are the result's when they are not set. */
 static tr_status describe_epilogue(const cuda_matmul *op) {
     static const cublasLtEpilogue_t names[] = {[TR_BLAS_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
                                                [TR_BLAS_BIAS] = CUBLASLT_EPILOGUE_BIAS,
@@ -92,13 +93,11 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
                                                [TR_BLAS_BGRAD_FIRST] = CUBLASLT_EPILOGUE_BGRADA};
     const tr_blas_layout *l = &op->layout;
     const cublasLtEpilogue_t epilogue = names[l->epilogue];
-    const int32_t vector = type_of(l->vector); /* that of aux is the result's when it is not set */
     void *const aligned = (void *)(uintptr_t)TR_ALIGN;
     const tr_op_args stand = {.t = {[TR_MATMUL_BIAS] = aligned, [TR_MATMUL_AUX] = aligned},
                               .scratch = aligned};
     if (l->epilogue == TR_BLAS_PLAIN) return TR_OK;
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector, sizeof vector));
     if (l->epilogue != TR_BLAS_BIAS && l->epilogue != TR_BLAS_BGRAD_FIRST)
         TR_TRY(
             set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &l->aux_ld, sizeof l->aux_ld));
@@ -155,10 +154,10 @@ static tr_status choose(cuda_matmul *op, bool *found) {
                                            op->result, op->result, preference, 1, &result, &count);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
     *found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    /* INVALID_VALUE is also what it says of an epilogue that it does not have for these types. */
+    /* INVALID_VALUE is also what it says of an epilogue, a bias too, that it does not have here. */
     bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                    (status == CUBLAS_STATUS_INVALID_VALUE &&
-                    op->base.desc.matmul.epilogue != TR_EPILOGUE_NONE);
+                    op->layout.epilogue != TR_BLAS_PLAIN);
     if (*found) {
         op->algorithm = result.algo;
         op->workspace_bytes = result.workspaceSize;

@@ -26,7 +26,6 @@ struct tr_emulated_product {
     cublasLtEpilogue_t epilogue;
     void *vector, *aux;
     int64_t aux_ld;
-    int32_t vector_type;
 };
 
 struct tr_emulated_layout {
@@ -87,7 +86,6 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     require(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "it computes in FP32");
     *out = create(sizeof **out);
     (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    (*out)->vector_type = -1;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
@@ -111,7 +109,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return SET(product->vector);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return SET(product->aux);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return SET(product->aux_ld);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return SET(product->vector_type);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -174,8 +171,6 @@ static void check(const struct tr_emulated_product *p, const struct tr_emulated_
             "matrices that do not fit each other");
     require(a->type == b->type && (d->type == a->type || d->type == CUDA_R_32F),
             "types that it does not document");
-    require(!has_vector(p) || p->vector_type == -1 || p->vector_type == (int32_t)d->type,
-            "a vector of another type than the result's");
     require(!has_vector(p) || p->vector, "an epilogue without its vector");
     require(!has_aux(p) || (p->aux && p->aux_ld >= d->rows && p->aux_ld % 8 == 0),
             "an epilogue whose aux it cannot take");
@@ -193,6 +188,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     require(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
             "parts of a sum may be rounded to the result's type");
     if (!handle) return CUBLAS_STATUS_NOT_SUPPORTED;
+    /* So it may refuse an epilogue: here a vector of one element. */
+    if (has_vector(product) && d->rows == 1) return CUBLAS_STATUS_INVALID_VALUE;
     *results = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE};
     results->algo.data[0] = (uint64_t)product->epilogue;
     for (int i = 0; i < 4; i++) results->algo.data[1 + i] = preference->alignment[i];
