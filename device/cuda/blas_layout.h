@@ -67,11 +67,12 @@ static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
 
 /* True for what cuBLASLt documents for CUBLAS_COMPUTE_32F: operands of one type, a result of that
  * type or FP32, a bias of the result's type; aux with a leading dimension of whole 8. A bias
- * gradient has the result's type, and parameters' gradients are FP32. What is then planned still
- * depends on the GPU: the library may have no algorithm. */
+ * gradient has the result's type, and parameters' gradients are FP32. How exact its GELU is it does
+ * not say: good enough for BF16, not for FP32. What is then planned still depends on the GPU: the
+ * library may have no algorithm. */
 static inline bool tr_blas_has(const tr_matmul_desc *d) {
     bool aux = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
     if (d->epilogue == TR_EPILOGUE_BIAS_GRAD && d->c != TR_F32) return false;
     return d->a == d->b && (d->c == d->a || d->c == TR_F32) && (!d->bias || d->b == d->c) &&
-           (!aux || d->n % 8 == 0);
+           (!aux || (d->c == TR_BF16 && d->n % 8 == 0));
 }

@@ -187,6 +187,7 @@ static void test_types(void **state) {
     assert_true(tr_blas_has(
         &(tr_matmul_desc){.n = 16, .a = h, .b = h, .c = h, .bias = true, .epilogue = gelu}));
     assert_false(tr_blas_has(&(tr_matmul_desc){.n = 12, .a = h, .b = h, .c = h, .epilogue = gelu}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 16, .a = f, .b = f, .c = f, .epilogue = gelu}));
     assert_true(tr_blas_has(
         &(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = f, .accumulate = true, .epilogue = sums}));
     assert_false(tr_blas_has(&(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = h, .epilogue = sums}));
