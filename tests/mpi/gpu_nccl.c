@@ -53,9 +53,12 @@ static bool check_one_rank(tr_world *world, const char *device) {
     return good;
 }
 
+/* The process's first opening, which decides how kernels are loaded: as where ranks wait for each
+ * other. */
 static bool has_device(const char *name) {
+    const tr_device_options options = {.threads = 1, .ranks = 2};
     tr_device *device;
-    if (tr_device_open(name, &(tr_device_options){.threads = 1}, &device) != TR_OK) return false;
+    if (tr_device_open(name, &options, &device) != TR_OK) return false;
     tr_device_close(device);
     return true;
 }

@@ -28,4 +28,9 @@ train 69 2 several device.name=cuda parallel.dp=2
 finds several 2 EAGER
 CUDA_MODULE_LOADING=LAZY train 69 2 own device.name=cuda parallel.dp=2
 finds own 2 LAZY
+# The test of NCCL opens the device before it knows its ranks.
+code=0
+"$tools/gpu_nccl" cuda >nccl.out 2>nccl.err || code=$?
+[[ $code == 77 ]] || fail "gpu_nccl without a GPU ended with $code"
+finds nccl 1 EAGER
 finish
