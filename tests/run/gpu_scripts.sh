@@ -60,6 +60,13 @@ until_true 30 test -e "$scratch/ill/gpu-tests-comm/comm.log" || fail "stopped: c
 kill -TERM $job
 wait $job && fail "a script that was stopped ended well"
 row stopped stopped.out '^\| comm +\| stopped ' 'the script was stopped$'
+# The sanitizer judges accesses, not what the libraries' calls return.
+if [[ -e $build/tests/test_op_cuda ]]; then
+    program "$scratch/bin/compute-sanitizer" 'echo "asked: $*"'
+    TRIREME_TEST_DEVICE=guarded scripts 0 judged well tests/gpu.sh memcheck
+    row judged judged.out '^\| memcheck +\| ok .*asked: --tool memcheck .*--report-api-errors no '
+    rm "$scratch/bin/compute-sanitizer"
+fi
 # NCCL between GPUs wants two.
 if [[ -e $build/tests/gpu_nccl ]]; then
     TRIREME_TEST_DEVICE=guarded scripts 77 lone well tests/gpu.sh nccl_comm
