@@ -118,7 +118,7 @@ rate() { sed -n 's|.* \([0-9.]*\) GFLOP/s.*|\1|p' "$1"; }
 if [[ $device == cpu ]]; then
     models=("small 2 128 2 64 256 4 5 60")
 else
-    models=("124M 12 768 12 1024 50304 32 20 60" "1.5B 48 1600 25 1024 50304 8 8 100")
+    models=("124M 12 768 12 1024 50304 32 20 60" "1.5B 48 1600 25 1024 50304 8 8 150") # a minute of it draws the parameters
 fi
 # read_model NAME LAYERS ...: sets $words, $shape, $time and $ours, where our numbers are.
 read_model() {
@@ -149,7 +149,7 @@ peer() { # MODE NAME LAYERS ...: the same in PyTorch
     read_model "$@"
     over 60 "$shape: PyTorch, compiled, $mode" && return
     for word in "${words[@]}"; do arguments+=("--${word%%=*}" "${word#*=}"); done
-    LD_LIBRARY_PATH=$plain_path limited 100 "$python" bench/torch_gpt.py "${arguments[@]}" --mode "$mode" \
+    LD_LIBRARY_PATH=$plain_path limited 200 "$python" bench/torch_gpt.py "${arguments[@]}" --mode "$mode" \
         --device "$device" --compile >"$work/torch" 2>"$work/torch.err" || code=$?
     cat "$work/torch"
     if ((code != 0)) || [[ -z $(rate "$work/torch") ]]; then # the other's failure is not ours
