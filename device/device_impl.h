@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "device/op.h"
 
+typedef struct tr_queue tr_queue;
 typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
 struct tr_device_ops {

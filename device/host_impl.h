@@ -1,8 +1,7 @@
 /* What the devices on host memory (ref, cpu) share: memory, streams and events. Private to device/.
  *
  * The compute stream is inline: work is done by the caller when a call returns. Every other stream
- * is a thread that works off a queue in order. A queue is a ring that grows when it is full, so a
- * call allocates only while the ring still grows. */
+ * is a queue with a thread (device/queue.h). */
 #pragma once
 
 #include "device/device_impl.h"
