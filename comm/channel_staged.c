@@ -1,10 +1,9 @@
 /* Channels of device memory over a host transport: messages travel in chunks through two pinned
  * buffers at each end, so that the copy of one chunk overlaps the transport of another.
  *
- * The progress engine enqueues the copies on the channel's own stream and watches their events. The
- * stream that computes waits in a callback, which may call no device: so that callback waits for
- * what the engine counts, and the copy out of a landing buffer is enqueued behind it by the caller.
- */
+ * The progress engine enqueues the copies on the channel's own stream and watches their events. What
+ * waits for a message is not the device, which would hold up whoever calls it, but the thread of the
+ * compute stream's queue (device.h). */
 #include "base/memory.h"
 #include "comm/channel_impl.h"
 
@@ -163,27 +162,29 @@ static bool ready_arrived(tr_wait *wait) {
     return c->host.arrived > wait->number;
 }
 
-static tr_status run_arrived(const tr_job *job) {
+/* In the thread of the compute stream's queue. */
+static tr_status run_take(const tr_job *job) {
     staged_channel *c = job->object;
     tr_channel *channel = &c->host.base;
+    tr_world *world = channel->world;
+    int64_t k = job->count;
+    size_t slot = (size_t)(k % TR_CHANNEL_LANDINGS);
     tr_wait wait = {.ready = ready_arrived,
                     .object = c,
-                    .number = job->count,
+                    .number = k,
                     .what = "message",
                     .peer = channel->peer};
-    TR_TRY(tr_engine_wait(channel->world, &wait));
-    return tr_channel_check_size(channel, job->count,
-                                 c->host.size[job->count % TR_CHANNEL_LANDINGS], job->bytes);
-}
-
-static tr_status run_taken(const tr_job *job) {
-    staged_channel *c = job->object;
-    tr_world *world = c->host.base.world;
+    TR_TRY(tr_engine_wait(world, &wait));
+    TR_TRY(tr_channel_check_size(channel, k, c->host.size[slot], job->bytes));
+    tr_stream *compute = tr_device_compute(channel->device);
+    if (job->bytes > 0)
+        TR_TRY(tr_stream_copy(compute, job->out, c->host.landing[slot], job->bytes));
+    TR_TRY(tr_stream_sync(compute));
     pthread_mutex_lock(&world->lock);
     c->host.taken++;
-    tr_engine_wake(world, true); /* a message may be waiting for this landing buffer */
+    tr_status status = tr_channel_poke(channel); /* a message may wait for this landing buffer */
     pthread_mutex_unlock(&world->lock);
-    return TR_OK;
+    return status;
 }
 
 static tr_status staged_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes) {
@@ -191,13 +192,8 @@ static tr_status staged_take(tr_channel *channel, tr_stream *stream, void *to, s
     pthread_mutex_lock(&channel->world->lock);
     int64_t k = c->host.claimed++;
     pthread_mutex_unlock(&channel->world->lock);
-    tr_job arrived = {.run = run_arrived, .object = c, .bytes = bytes, .count = k};
-    TR_TRY(tr_world_enqueue(channel->world, stream, &arrived));
-    if (bytes > 0)
-        TR_TRY(tr_stream_copy(stream, to, c->host.landing[k % TR_CHANNEL_LANDINGS], bytes));
-    tr_job taken = {.run = run_taken, .object = c};
-    TR_TRY(tr_world_enqueue(channel->world, stream, &taken));
-    return TR_OK;
+    tr_job job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
+    return tr_world_enqueue(channel->world, stream, &job);
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */
@@ -217,7 +213,7 @@ static void staged_close(tr_channel *channel) {
     staged_channel *c = self_of(channel);
     tr_transport *t = channel->world->transport;
     if (channel->sending) tr_host_channel_drain(&c->host);
-    /* Its callbacks are over: they have waited for the same, or the world has failed. */
+    /* Its takes are over: they have waited for the same, or the world has failed. */
     (void)tr_stream_sync(tr_device_compute(channel->device));
     bool released = true;
     pthread_mutex_lock(&channel->world->lock);
@@ -240,6 +236,7 @@ static const tr_channel_ops staged_ops = {.send = tr_host_channel_send,
 tr_status tr_channel_make_staged(const tr_channel_desc *desc, tr_channel **out) {
     tr_status status = TR_OK;
     staged_channel *c;
+    TR_TRY(tr_device_start_queue(desc->device));
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     c->host.base.ops = &staged_ops;
     c->chunk_bytes = smaller(CHUNK_BYTES, desc->max_bytes);

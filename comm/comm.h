@@ -4,11 +4,10 @@
  * unit tests and sanitizers); NCCL may carry the data of a GPU beside it (tr_world_use).
  * Collectives add in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and
  * round once, so their bits do not depend on the transport. Memory of a device that does not
- * compute on the host is staged in pinned buffers by the host transports, unless NCCL carries it.
- * There a stream waits for other ranks in callbacks, which the driver may run one after the other:
- * only one stream of the device, its compute stream, may take, wait for sends and make collectives
- * at a time. A world that has failed (a deadline, an abort, a transport's error) stays failed:
- * every later wait returns that failure. */
+ * compute on the host is staged in pinned buffers by the host transports, unless NCCL carries it:
+ * there only the compute stream takes, waits for sends and makes collectives, by way of a queue
+ * (tr_device_start_queue), whose thread waits for the other ranks. A world that has failed (a
+ * deadline, an abort, a transport's error) stays failed: every later wait returns that failure. */
 #pragma once
 
 #include "base/dtype.h"

@@ -40,12 +40,11 @@ tr_status tr_world_failed(const tr_world *world) {
     return TR_FAIL(world->failure, "%s", world->failure_message);
 }
 
-/* One round over the transport and all channels, or over the transport alone; an error becomes the
- * world's failure. */
-static tr_poll poll_all(tr_world *world, bool channels) {
+/* One round over the transport and all channels; an error becomes the world's failure. */
+static tr_poll poll_all(tr_world *world) {
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
-    for (tr_channel *c = channels ? world->channels : NULL; c && status == TR_OK; c = c->next)
+    for (tr_channel *c = world->channels; c && status == TR_OK; c = c->next)
         status = c->ops->poll(c, &poll);
     if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
     return poll;
@@ -99,7 +98,7 @@ static void *engine_main(void *argument) {
     while (!world->closing) {
         double sleep = ENGINE_MIN_S, begin = tr_now();
         if (world->drivers == 0 && begin - world->event >= ENGINE_BUSY_S) {
-            tr_poll poll = poll_all(world, true);
+            tr_poll poll = poll_all(world);
             if (!poll.outstanding || world->failure != TR_OK) {
                 /* Nothing can happen before somebody sends or opens a channel, who signals. */
                 world->idle = true;
@@ -219,10 +218,9 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
     showing show = {.hook = world->hook, .since = start, .turn = wait->turn};
     double limit = wait->limit_s > 0 ? wait->limit_s : show.hook.deadline_s;
     tr_status status = TR_OK;
-    bool drives = !tr_world_in_callback();
-    if (drives) world->drivers++;
+    world->drivers++;
     for (;;) {
-        tr_poll poll = poll_all(world, drives);
+        tr_poll poll = poll_all(world);
         if (wait->ready(wait)) break;
         if (world->failure != TR_OK) {
             status = tr_world_failed(world);
@@ -241,10 +239,8 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         wait_pause(world, now - start, poll.next);
         pthread_mutex_lock(&world->lock);
     }
-    if (drives) {
-        world->drivers--;
-        world->event = tr_now();
-    }
+    world->drivers--;
+    world->event = tr_now();
     pthread_mutex_unlock(&world->lock);
     if (show.shown && (status == TR_OK || wait->limit_s > 0))
         show.hook.wait(show.hook.context, false, wait->what, wait->peer);

@@ -150,6 +150,7 @@ static const tr_group_ops staged_ops = {.all_reduce = staged_all_reduce,
 tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out) {
     tr_status status = TR_OK;
     staged_group *g;
+    TR_TRY(tr_device_start_queue(desc->device));
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->base.ops = &staged_ops;
     g->device = desc->device;

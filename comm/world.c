@@ -217,18 +217,10 @@ static void job_release(tr_world *world, tr_job *job) {
     world->free_jobs = job;
 }
 
-static _Thread_local bool in_callback;
-
-bool tr_world_in_callback(void) {
-    return in_callback;
-}
-
 static void job_main(void *argument) {
     tr_job *job = argument;
     tr_world *world = job->world;
-    in_callback = job->callback;
     tr_status status = job->run(job);
-    in_callback = false;
     pthread_mutex_lock(&world->lock);
     job->status = status;
     job->finished = true;
@@ -255,6 +247,11 @@ static tr_status job_take(tr_world *world, tr_job **out) {
 
 tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job) {
     tr_job *own = NULL;
+    tr_device *device = tr_stream_device(stream);
+    if (!tr_device_on_host(device) && stream != tr_device_compute(device))
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "only the compute stream of device %s may wait for other ranks",
+                       device->name);
     pthread_mutex_lock(&world->lock);
     tr_status status = world->failure != TR_OK ? tr_world_failed(world) : job_take(world, &own);
     pthread_mutex_unlock(&world->lock);
@@ -262,7 +259,6 @@ tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job
     *own = *job;
     own->world = world;
     own->caller = pthread_self();
-    own->callback = !tr_device_on_host(tr_stream_device(stream));
     status = tr_stream_call(stream, job_main, own);
     pthread_mutex_lock(&world->lock);
     if (status != TR_OK || own->finished) {

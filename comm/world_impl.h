@@ -26,7 +26,6 @@ struct tr_job {
     pthread_t caller;
     tr_status status;
     bool finished, detached;
-    bool callback; /* runs in a callback of a device, which may call no device */
     tr_job *next;
 };
 
@@ -85,10 +84,6 @@ typedef struct tr_wait {
  * world has failed. Takes the lock. */
 tr_status tr_engine_wait(tr_world *world, tr_wait *wait);
 
-/* Whether this thread is inside a job that a device calls back: there a wait leaves the channels,
- * whose polls may call the device, to the engine. */
-bool tr_world_in_callback(void);
-
 /* Whether NCCL carries the data of this device. */
 bool tr_world_by_nccl(const tr_world *world, const tr_device *device);
 
@@ -99,8 +94,10 @@ tr_status tr_world_failed(const tr_world *world);
 
 /* --- stream order (world.c) ------------------------------------------------------------------- */
 
-/* Runs a copy of `job` in stream order. When it has run before this returns (the compute stream of
- * a host device), its status is returned; else its failure becomes the world's. */
+/* Runs a copy of `job` in stream order; on a device with memory of its own in the thread of its
+ * compute stream's queue, where it may call the device. When it has run before this returns (the
+ * compute stream of a host device), its status is returned; else its failure becomes the world's.
+ */
 tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job);
 
 /* --- channels --------------------------------------------------------------------------------- */

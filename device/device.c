@@ -1,5 +1,5 @@
 #include "base/memory.h"
-#include "device/device_impl.h"
+#include "device/queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +57,7 @@ void tr_device_close(tr_device *device) {
         free(b);
         b = next;
     }
+    tr_queue_close(tr_device_compute(device)->queue);
     device->ops->close(device);
 }
 
@@ -101,6 +102,7 @@ void tr_device_free(tr_device *device, void *memory) {
         free(block);
         break;
     }
+    tr_device_settle(device);
     device->ops->free(device, memory);
 }
 
@@ -124,69 +126,11 @@ tr_status tr_device_staging_alloc(tr_device *device, size_t bytes, void **out) {
 }
 
 void tr_device_staging_free(tr_device *device, void *memory) {
-    if (memory) device->ops->staging_free(device, memory);
+    if (!memory) return;
+    tr_device_settle(device);
+    device->ops->staging_free(device, memory);
 }
 
 tr_stream *tr_device_compute(tr_device *device) {
     return device->ops->compute(device);
-}
-
-tr_status tr_stream_create(tr_device *device, tr_stream **out) {
-    return device->ops->stream_create(device, out);
-}
-
-void tr_stream_destroy(tr_stream *stream) {
-    if (stream) stream->device->ops->stream_destroy(stream);
-}
-
-tr_device *tr_stream_device(const tr_stream *stream) {
-    return stream->device;
-}
-
-void *tr_stream_native(tr_stream *stream) {
-    return stream->device->ops->stream_native(stream);
-}
-
-tr_status tr_stream_sync(tr_stream *stream) {
-    return stream->device->ops->stream_sync(stream);
-}
-
-tr_status tr_stream_copy(tr_stream *stream, void *to, const void *from, size_t bytes) {
-    return stream->device->ops->stream_copy(stream, to, from, bytes);
-}
-
-tr_status tr_stream_zero(tr_stream *stream, void *memory, size_t bytes) {
-    return stream->device->ops->stream_zero(stream, memory, bytes);
-}
-
-tr_status tr_stream_call(tr_stream *stream, void (*function)(void *), void *argument) {
-    return stream->device->ops->stream_call(stream, function, argument);
-}
-
-tr_status tr_stream_wait(tr_stream *stream, tr_event *event) {
-    return stream->device->ops->stream_wait(stream, event);
-}
-
-tr_status tr_event_create(tr_device *device, tr_event **out) {
-    return device->ops->event_create(device, out);
-}
-
-void tr_event_destroy(tr_event *event) {
-    if (event) event->device->ops->event_destroy(event);
-}
-
-tr_status tr_event_record(tr_event *event, tr_stream *stream) {
-    return event->device->ops->event_record(event, stream);
-}
-
-tr_status tr_event_sync(tr_event *event) {
-    return event->device->ops->event_sync(event);
-}
-
-bool tr_event_reached(tr_event *event) {
-    return event->device->ops->event_reached(event);
-}
-
-void tr_device_mark(const tr_device *device, const char *name) {
-    if (device->ops->mark) device->ops->mark(name);
 }

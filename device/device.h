@@ -79,6 +79,13 @@ void tr_device_staging_free(tr_device *device, void *memory);
 /* The device's one compute stream: owned by the device. */
 tr_stream *tr_device_compute(tr_device *device);
 
+/* From now on a thread of its own hands the device what is enqueued on the compute stream, and a
+ * function that is called in its order runs in that thread: it may wait as long as it likes, for
+ * other ranks too, and call the device, which meanwhile has nothing to do that lies behind it. The
+ * enqueuing thread waits for nothing. A failure is told by the next tr_stream_sync; until then
+ * nothing more is done. Once is enough; on a host device the caller stays the compute stream. */
+tr_status tr_device_start_queue(tr_device *device);
+
 /* A further stream. Destroying waits for what is queued. */
 tr_status tr_stream_create(tr_device *device, tr_stream **out);
 void tr_stream_destroy(tr_stream *stream);
@@ -91,13 +98,14 @@ tr_status tr_stream_sync(tr_stream *stream);
 /* Stream-ordered copy between any two places of device and host memory, and fill with zeros. */
 tr_status tr_stream_copy(tr_stream *stream, void *to, const void *from, size_t bytes);
 tr_status tr_stream_zero(tr_stream *stream, void *memory, size_t bytes);
-/* Stream-ordered call of a host function. On the compute stream of a host device: called at once.
- */
+/* Stream-ordered call of a host function, which waits for nothing and calls no device unless the
+ * stream is a queued one. On the compute stream of a host device: called at once. */
 tr_status tr_stream_call(tr_stream *stream, void (*function)(void *), void *argument);
 
 /* An event is recorded on a stream and waited for by other streams (in order, without blocking the
  * caller unless the waiting stream is the host compute stream) or by the caller. A never recorded
- * event counts as reached. */
+ * event counts as reached. One that a queued stream waits for is recorded anew only after that
+ * wait. */
 tr_status tr_event_create(tr_device *device, tr_event **out);
 void tr_event_destroy(tr_event *event);
 tr_status tr_event_record(tr_event *event, tr_stream *stream);
@@ -107,4 +115,4 @@ bool tr_event_reached(tr_event *event);
 
 /* For profilers: the caller begins what `name` says, or with NULL ends what it began last. Costs
  * nothing worth a name without a profiler. */
-void tr_device_mark(const tr_device *device, const char *name);
+void tr_device_mark(tr_device *device, const char *name);

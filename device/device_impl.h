@@ -4,6 +4,8 @@
 #include "device/device.h"
 #include "device/op.h"
 
+#include <stdatomic.h>
+
 typedef struct tr_queue tr_queue;
 typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
@@ -12,6 +14,8 @@ struct tr_device_ops {
     bool on_host;
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
+    /* What a thread other than the opener's calls before it runs operators; may be NULL. */
+    tr_status (*enter)(tr_device *device);
     tr_status (*memory)(tr_device *device, size_t *free_bytes, size_t *total_bytes);
     tr_status (*identity)(tr_device *device, char *text, size_t size); /* NULL: "host" */
     tr_status (*alloc)(tr_device *device, size_t bytes, void **out);
@@ -47,10 +51,16 @@ tr_status tr_op_prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op *
 /* Every implementation's tr_stream and tr_event start with these. */
 struct tr_stream {
     tr_device *device;
+    tr_queue *queue; /* in front of the compute stream (tr_device_start_queue), or NULL */
 };
 struct tr_event {
     tr_device *device;
+    /* The work in that queue which is to record it, and the last that has; 0: none. */
+    atomic_uint_fast64_t ticket, recorded;
 };
+
+/* Waits until the device has all that was enqueued, before something of it is taken away. */
+void tr_device_settle(tr_device *device);
 
 extern const tr_device_ops tr_device_ops_ref, tr_device_ops_cpu, tr_device_ops_guarded,
     tr_device_ops_cuda;

@@ -151,6 +151,7 @@ tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) 
     if (!prepare)
         return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s", device->name,
                        tr_op_name(desc->kind));
+    tr_device_settle(device); /* a library's handle serves one thread at a time */
     if (desc->kind != TR_OP_MATMUL || desc->matmul.epilogue == TR_EPILOGUE_NONE) {
         TR_TRY(prepare(device, desc, out));
         return TR_OK;
@@ -161,7 +162,9 @@ tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) 
 }
 
 void tr_op_release(tr_op *op) {
-    if (op) op->release(op);
+    if (!op) return;
+    tr_device_settle(op->device);
+    op->release(op);
 }
 
 double tr_op_flops(const tr_op_desc *desc) {

@@ -262,9 +262,8 @@ typedef struct tr_op {
 /* TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for one that this device
  * cannot do. Release with tr_op_release (NULL is allowed). */
 tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out);
-static inline tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    return op->run(op, stream, args);
-}
+/* Stream-ordered; args are copied. On a stream of the host the operator outlives the work. */
+tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);
 void tr_op_release(tr_op *op);
 
 const char *tr_op_name(tr_op_kind kind);

@@ -18,7 +18,7 @@ struct tr_queue {
     int waiters;
     bool closing, skips;
     tr_status status; /* first failure since the last sync, and its sentence */
-    char message[256];
+    char message[1024];
     atomic_int references;
 };
 
@@ -111,8 +111,10 @@ tr_status tr_queue_push(tr_queue *queue, const tr_work *work, uint64_t *ticket) 
     pthread_mutex_lock(&queue->lock);
     if (queue->issued - queue->taken == queue->capacity) status = grow_ring(queue);
     if (status == TR_OK) {
-        queue->ring[queue->issued++ % queue->capacity] = *work;
-        if (ticket) *ticket = queue->issued;
+        tr_work *own = &queue->ring[queue->issued++ % queue->capacity];
+        *own = *work;
+        own->number = queue->issued;
+        if (ticket) *ticket = own->number;
         pthread_cond_signal(&queue->filled);
     }
     pthread_mutex_unlock(&queue->lock);

@@ -8,6 +8,7 @@
 typedef struct tr_work {
     tr_status (*run)(const struct tr_work *work);
     tr_stream *stream;
+    uint64_t number; /* of the queue, from 1 */
     union {
         struct {
             void *to;
@@ -39,7 +40,7 @@ void tr_queue_close(tr_queue *queue);
 tr_queue *tr_queue_retain(tr_queue *queue);
 void tr_queue_release(tr_queue *queue);
 
-/* *ticket, unless NULL: the work's number, from 1. */
+/* *ticket, unless NULL: the work's number. */
 tr_status tr_queue_push(tr_queue *queue, const tr_work *work, uint64_t *ticket);
 /* The number of what was pushed last; 0: nothing. */
 uint64_t tr_queue_last(tr_queue *queue);

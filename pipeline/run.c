@@ -132,7 +132,7 @@ typedef struct run_op {
 struct tr_runner {
     const tr_program *program;
     tr_run_hooks hooks;
-    const tr_device *device;
+    tr_device *device;
     tr_stream *stream;
     run_op *op;      /* [program->count] */
     int64_t *ticket; /* [program->count] */

@@ -192,6 +192,24 @@ static inline bool check_group(const checks *k, tr_stream *stream, const int *ra
     return true;
 }
 
+/* Another stream than the compute stream has no thread that could wait for other ranks. */
+static inline bool check_wrong_stream(const checks *k, tr_stream *stream) {
+    int ranks[64], n = tr_world_size(k->world);
+    for (int i = 0; i < n; i++) ranks[i] = i;
+    tr_group *g;
+    both data;
+    CHECK(both_new(k, 8, &data));
+    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, 2, 64, &g));
+    if (n > 1) {
+        CHECK(tr_group_broadcast(g, stream, 0, data.device, 8) == TR_ERR_INTERNAL);
+        CHECK(strstr(tr_error_message(), "only the compute stream"));
+        CHECK_OK(tr_stream_sync(stream)); /* the root has begun with a copy */
+    }
+    tr_group_close(g);
+    both_free(k, &data);
+    return true;
+}
+
 static inline bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
@@ -204,7 +222,9 @@ static inline bool check_groups(const checks *k) {
     for (int i = rank % 2; i < size; i += 2) ranks[n++] = i;
     tr_stream *stream;
     CHECK_OK(tr_stream_create(k->device, &stream));
-    bool good = check_group(k, stream, ranks, n, 7 + rank % 2, 5000);
+    bool staged = !tr_device_on_host(k->device) && !tr_world_uses_nccl(k->world);
+    bool good = !staged || check_wrong_stream(k, stream);
+    good &= check_group(k, staged ? k->stream : stream, ranks, n, 7 + rank % 2, 5000);
     tr_stream_destroy(stream);
     return good;
 }

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Threads other than the opener's (progress engines, tests) start on device 0. */
-static tr_status use(const tr_device *device) {
-    TR_CUDA(cudaSetDevice(((const tr_cuda_device *)device)->ordinal));
+/* Threads other than the opener's (progress engines, queues, tests) start on device 0. */
+static tr_status use(tr_device *device) {
+    TR_CUDA(cudaSetDevice(tr_cuda_device_of(device)->ordinal));
     return TR_OK;
 }
 
@@ -305,6 +305,7 @@ const tr_device_ops tr_device_ops_cuda = {
     .kind = "cuda",
     .open = cuda_open,
     .close = cuda_close,
+    .enter = use,
     .memory = cuda_memory,
     .identity = cuda_identity,
     .alloc = cuda_alloc,

@@ -22,8 +22,8 @@ typedef struct tr_cuda_device {
     tr_stream *compute;
 } tr_cuda_device;
 
-/* With dozens of callbacks queued behind one that waits, the driver holds up the calls of every
- * other thread, of that too which would end the waiting: a stream takes few at a time. */
+/* With dozens of callbacks queued behind something that waits, the driver holds up the calls of
+ * every other thread, of those too which would end the waiting: a stream takes few at a time. */
 enum { TR_CUDA_CALLS = 4 };
 
 typedef struct tr_cuda_call {

@@ -115,9 +115,11 @@ static void test_no_engine(void **state) {
 
 /* A cuda device without a GPU: enough of one to prepare attention on. */
 static tr_cuda_device device_of(bool deterministic) {
+    static tr_cuda_stream compute;
     return (tr_cuda_device){.base = {.ops = &tr_device_ops_cuda, .name = "cuda"},
                             .deterministic = deterministic,
-                            .dnn = rig_handle};
+                            .dnn = rig_handle,
+                            .compute = &compute.base};
 }
 
 static tr_status prepare(tr_cuda_device *device, const tr_op_desc *desc, tr_op **out) {

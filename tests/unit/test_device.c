@@ -5,8 +5,7 @@
  * of a GPU without one). Ends with 77 where that device cannot be opened. */
 #include "base/memory.h"
 #include "base/philox.h"
-#include "device/device.h"
-#include "device/op.h"
+#include "device/device_impl.h"
 #include "support/must.h"
 #include "support/seed.h"
 
@@ -87,15 +86,15 @@ static void test_copies(void **state) {
 static void test_events(void **state) {
     enum { ROUNDS = 40 };
     tr_device *device = *state;
-    tr_stream *stream[2];
+    tr_stream *stream[2] = {NULL, tr_device_compute(device)};
     tr_event *done[2], *never;
     uint32_t *ball = on_device(device, COUNT), *trail = on_device(device, COUNT);
     uint32_t *host = staging(device, COUNT);
     must(tr_event_create(device, &never));
     assert_true(tr_event_reached(never));
     must(tr_event_sync(never));
+    must(tr_stream_create(device, &stream[0]));
     for (int i = 0; i < 2; i++) {
-        must(tr_stream_create(device, &stream[i]));
         must(tr_event_create(device, &done[i]));
         assert_non_null(tr_stream_native(stream[i]));
     }
@@ -120,10 +119,8 @@ static void test_events(void **state) {
     must(tr_stream_copy(stream[1], host, ball, COUNT * sizeof *ball));
     must(tr_stream_sync(stream[1]));
     check(host, COUNT, 0);
-    for (int i = 0; i < 2; i++) {
-        tr_stream_destroy(stream[i]);
-        tr_event_destroy(done[i]);
-    }
+    tr_stream_destroy(stream[0]);
+    for (int i = 0; i < 2; i++) tr_event_destroy(done[i]);
     tr_event_destroy(never);
     tr_device_free(device, ball);
     tr_device_free(device, trail);
@@ -147,9 +144,8 @@ static void on_visit(void *argument) {
 /* A host function runs after what was queued before it and before what is queued behind. */
 static void test_host_calls(void **state) {
     tr_device *device = *state;
-    tr_stream *stream;
+    tr_stream *stream = tr_device_compute(device);
     atomic_int turn = 0;
-    must(tr_stream_create(device, &stream));
     uint32_t *memory = on_device(device, COUNT), *from = staging(device, COUNT);
     uint32_t *to = staging(device, COUNT);
     visit first = {&turn, to, 0, false}, second = {&turn, to, 1, false};
@@ -166,7 +162,6 @@ static void test_host_calls(void **state) {
     assert_true(first.right);
     assert_true(second.right);
     assert_int_equal(to[0], 0);
-    tr_stream_destroy(stream);
     tr_device_free(device, memory);
     tr_device_staging_free(device, from);
     tr_device_staging_free(device, to);
@@ -198,7 +193,7 @@ static void test_operator_in_order(void **state) {
 }
 
 static void on_held(void *argument) {
-    while (!atomic_load((atomic_bool *)argument)) usleep(500);
+    for (int i = 0; i < 20000 && !atomic_load((atomic_bool *)argument); i++) usleep(500);
 }
 
 /* Whoever asks for an event that is not reached yet has done nothing wrong: what this thread
@@ -339,6 +334,202 @@ static void test_many_calls(void **state) {
     tr_device_staging_free(device, host);
 }
 
+/* --- behind a queue --------------------------------------------------------------------------- */
+
+/* The first that its thread does. */
+static void test_queue_begins(void **state) {
+    tr_device *device = *state;
+    tr_stream *compute = tr_device_compute(device);
+    float *a = (float *)on_device(device, COUNT);
+    const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
+    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
+    tr_op *add;
+    must(tr_op_prepare(device, &desc, &add));
+    must(tr_device_start_queue(device));
+    must(tr_op_run(add, compute, &args));
+    must(tr_stream_sync(compute));
+    must(tr_device_start_queue(device));
+    tr_op_release(add);
+    tr_device_free(device, a);
+}
+
+/* While a function in front of them waits, whoever enqueues waits for nothing, however much it is,
+ * and the device, which has none of it, serves other threads. What is enqueued is done in order. */
+static void test_queue_holds(void **state) {
+    enum { MANY = 3000 };
+    tr_device *device = *state;
+    tr_stream *compute = tr_device_compute(device), *other;
+    tr_event *event;
+    tr_op *add;
+    atomic_bool go = false;
+    float *a = (float *)on_device(device, COUNT), *host = (float *)staging(device, COUNT);
+    const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
+    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a + 4, [TR_ADD_Y] = a + 4}};
+    must(tr_op_prepare(device, &desc, &add));
+    must(tr_stream_create(device, &other));
+    must(tr_event_create(device, &event));
+    for (int i = 0; i < 4; i++) host[i] = 1;
+    must(tr_stream_call(compute, on_held, &go));
+    must(tr_stream_copy(compute, a, host, 4 * sizeof *a));
+    for (int i = 0; i < MANY; i++) must(tr_op_run(add, compute, &args));
+    for (int i = 0; i < MANY; i++) must(tr_stream_zero(compute, a, sizeof *a));
+    must(tr_event_record(event, compute));
+    must(tr_stream_copy(other, a + 8, host, sizeof *a));
+    must(tr_stream_copy(other, host + 8, a + 8, sizeof *a));
+    must(tr_stream_sync(other));
+    assert_true(host[8] == 1);
+    assert_false(tr_event_reached(event));
+    atomic_store(&go, true);
+    must(tr_event_sync(event));
+    assert_true(tr_event_reached(event));
+    must(tr_stream_copy(compute, host, a, 8 * sizeof *a));
+    must(tr_stream_sync(compute));
+    assert_true(host[0] == 0 && host[1] == 1);
+    for (int i = 4; i < 8; i++) assert_true(host[i] == MANY);
+    tr_op_release(add);
+    tr_stream_destroy(other);
+    tr_event_destroy(event);
+    tr_device_free(device, a);
+    tr_device_staging_free(device, host);
+}
+
+typedef struct caller {
+    tr_stream *stream;
+    tr_event *event;
+    float *from, *to;
+    tr_status status;
+} caller;
+
+static void on_calling(void *argument) {
+    caller *c = argument;
+    c->status = tr_stream_copy(c->stream, c->to, c->from, sizeof *c->to);
+    if (c->status == TR_OK) c->status = tr_event_record(c->event, c->stream);
+    if (c->status == TR_OK) c->status = tr_stream_sync(c->stream);
+    if (c->status == TR_OK && !tr_event_reached(c->event)) c->status = TR_ERR_INTERNAL;
+}
+
+/* A function in the queue's thread calls the device: in front of what is enqueued behind it. */
+static void test_queue_calls(void **state) {
+    tr_device *device = *state;
+    caller c = {.stream = tr_device_compute(device), .status = TR_ERR_INTERNAL};
+    float *a = (float *)on_device(device, 2), *host = (float *)staging(device, 2);
+    must(tr_event_create(device, &c.event));
+    c.from = host;
+    c.to = a;
+    host[0] = 5;
+    host[1] = 0;
+    must(tr_event_record(c.event, c.stream));
+    must(tr_stream_call(c.stream, on_calling, &c));
+    must(tr_stream_copy(c.stream, host + 1, a, sizeof *a));
+    must(tr_stream_sync(c.stream));
+    must(c.status);
+    assert_true(host[1] == 5);
+    tr_event_destroy(c.event);
+    tr_device_free(device, a);
+    tr_device_staging_free(device, host);
+}
+
+static void set(void *argument) {
+    atomic_store((atomic_bool *)argument, true);
+}
+
+static tr_status run_failing(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    (void)op, (void)stream, (void)args;
+    return TR_FAIL(TR_ERR_DEVICE, "the operator fails");
+}
+
+/* A failure is told by the next sync, and nothing behind it is done before. */
+static void test_queue_fails(void **state) {
+    tr_device *device = *state;
+    tr_stream *compute = tr_device_compute(device);
+    tr_op failing = {.device = device, .run = run_failing};
+    tr_event *event;
+    atomic_bool called = false;
+    must(tr_event_create(device, &event));
+    must(tr_op_run(&failing, compute, &(tr_op_args){0}));
+    must(tr_stream_call(compute, set, &called));
+    must(tr_event_record(event, compute));
+    assert_int_equal(tr_stream_sync(compute), TR_ERR_DEVICE);
+    assert_non_null(strstr(tr_error_message(), "the operator fails"));
+    assert_false(atomic_load(&called));
+    /* What the event marks was not done, and never will be. */
+    assert_false(tr_event_reached(event));
+    assert_int_equal(tr_event_sync(event), TR_ERR_DEVICE);
+    must(tr_event_record(event, compute));
+    must(tr_event_sync(event));
+    assert_true(tr_event_reached(event));
+    tr_event_destroy(event);
+    must(tr_stream_call(compute, set, &called));
+    must(tr_stream_sync(compute));
+    assert_true(atomic_load(&called));
+}
+
+static atomic_bool handed_over;
+static int early; /* what was done before the device had what was enqueued */
+
+static void nap(void *argument) {
+    usleep(20000);
+    set(argument);
+}
+static void look(void) {
+    early += !atomic_load(&handed_over);
+}
+static void look_at_free(tr_device *device, void *memory) {
+    (void)device, (void)memory;
+    look();
+}
+static void look_at_event(tr_event *event) {
+    (void)event;
+    look();
+}
+static void look_at_op(tr_op *op) {
+    (void)op;
+    look();
+}
+
+static tr_status look_at_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    (void)device, (void)desc, (void)out;
+    look();
+    return TR_OK;
+}
+
+static void nap_before(tr_stream *stream) {
+    atomic_store(&handed_over, false);
+    must(tr_stream_call(stream, nap, &handed_over));
+}
+
+/* What work in the queue may use is not taken away from it, nor used beside it. */
+static void test_queue_settles(void **state) {
+    tr_device *device = *state;
+    tr_stream *compute = tr_device_compute(device);
+    const tr_device_ops *ops = device->ops;
+    tr_device_ops looking = *ops;
+    tr_event event = {.device = device};
+    const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
+    tr_op op = {.device = device, .release = look_at_op}, *made;
+    uint32_t *a = on_device(device, 1), *host = staging(device, 1);
+    looking.free = looking.staging_free = look_at_free;
+    looking.event_destroy = look_at_event;
+    looking.prepare[TR_OP_ADD] = look_at_prepare;
+    device->ops = &looking;
+    nap_before(compute);
+    tr_device_free(device, a);
+    nap_before(compute);
+    tr_device_staging_free(device, host);
+    nap_before(compute);
+    tr_event_destroy(&event);
+    nap_before(compute);
+    tr_op_release(&op);
+    nap_before(compute);
+    must(tr_op_prepare(device, &desc, &made));
+    device->ops = ops;
+    assert_int_equal(early, 0);
+    ops->free(device, a);
+    tr_device_staging_free(device, host);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
 static void test_memory(void **state) {
     tr_device *device = *state;
     const tr_memory A = TR_MEMORY_TRANSFERS, B = TR_MEMORY_NCCL;
@@ -374,11 +565,12 @@ static void test_pageable_copies(void **state) {
     tr_device *device = *state;
     if (strcmp(device->name, "guarded") != 0) skip();
     assert_false(tr_device_on_host(device));
+    tr_stream *stream;
     uint32_t local = 0, *memory = on_device(device, 1);
-    assert_int_equal(tr_stream_copy(tr_device_compute(device), memory, &local, sizeof local),
-                     TR_ERR_INTERNAL);
-    assert_int_equal(tr_stream_copy(tr_device_compute(device), &local, memory, sizeof local),
-                     TR_ERR_INTERNAL);
+    must(tr_stream_create(device, &stream));
+    assert_int_equal(tr_stream_copy(stream, memory, &local, sizeof local), TR_ERR_INTERNAL);
+    assert_int_equal(tr_stream_copy(stream, &local, memory, sizeof local), TR_ERR_INTERNAL);
+    tr_stream_destroy(stream);
     tr_device_free(device, memory);
 }
 
@@ -400,10 +592,25 @@ int main(void) {
         cmocka_unit_test_prestate(test_asked_early, device),
         cmocka_unit_test_prestate(test_other_threads, device),
         cmocka_unit_test_prestate(test_many_calls, device),
+    };
+    const struct CMUnitTest memory_tests[] = {
         cmocka_unit_test_prestate(test_memory, device),
         cmocka_unit_test_prestate(test_pageable_copies, device),
     };
+    const struct CMUnitTest queue_tests[] = {
+        cmocka_unit_test_prestate(test_queue_begins, device),
+        cmocka_unit_test_prestate(test_queue_holds, device),
+        cmocka_unit_test_prestate(test_queue_calls, device),
+        cmocka_unit_test_prestate(test_queue_fails, device),
+        cmocka_unit_test_prestate(test_queue_settles, device),
+    };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    failed += cmocka_run_group_tests(memory_tests, NULL, NULL);
+    /* What a queue adds, and the same behind it. */
+    if (!tr_device_on_host(device)) {
+        failed += cmocka_run_group_tests(queue_tests, NULL, NULL);
+        failed += cmocka_run_group_tests(tests, NULL, NULL);
+    }
     tr_device_close(device);
     return failed;
 }

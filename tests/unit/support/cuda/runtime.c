@@ -2,6 +2,8 @@
  * those of host devices. It ends the process with a sentence when
  *   - something of a GPU is used by a thread whose device is the other one;
  *   - a callback calls it, or more than a dozen of them wait in a stream;
+ *   - a call waits for room in a stream that has been given as much as a driver takes, and for
+ *     seconds there is none;
  *   - a call is made while an earlier one's error lies in cudaGetLastError();
  *   - at the end of the process something is left. */
 #include "device/host_impl.h"
@@ -14,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GPUS = 2, MOST_CALLBACKS = 12 };
+enum { GPUS = 2, MOST_CALLBACKS = 12, MOST_WORKS = 1000 };
 static const size_t memory_bytes = (size_t)1 << 30;
 
 static struct tr_device host; /* of the queues and events */
@@ -33,7 +35,7 @@ typedef struct owner {
 typedef struct own_stream {
     struct tr_emulated_stream base;
     int gpu;
-    atomic_int callbacks;
+    atomic_int callbacks, works;
 } own_stream;
 struct tr_emulated_event {
     tr_event *event;
@@ -210,16 +212,33 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     return leave(cudaErrorNotReady);
 }
 
+static void end_work(void *argument) {
+    ((own_stream *)argument)->works--;
+}
+
+/* Behind what was given to the stream. */
+static void count_work(cudaStream_t stream) {
+    own_stream *own = (own_stream *)stream;
+    own->works++;
+    for (int i = 0; own->works > MOST_WORKS; i++) {
+        require(i < 20000, "a call waits for ever: its stream is full");
+        usleep(100);
+    }
+    must(tr_host_stream_call(stream->queue, end_work, own));
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
     require(kind == cudaMemcpyDefault, "a copy of one direction");
     must(tr_host_stream_copy(queue_of(stream), to, from, bytes));
+    count_work(stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream) {
     require(value == 0, "a fill with other than zeros");
     must(tr_host_stream_zero(queue_of(stream), memory, bytes));
+    count_work(stream);
     return cudaSuccess;
 }
 
