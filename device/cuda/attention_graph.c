@@ -181,8 +181,8 @@ static descriptor causal(builder *b, dims square, descriptor scores) {
     descriptor key = value(b, square, CUDNN_DATA_INT32);
     descriptor seen = value(b, square, CUDNN_DATA_BOOLEAN);
     descriptor masked = value(b, square, CUDNN_DATA_FLOAT);
-    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, scores, NULL, NULL, query);
-    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 3, scores, NULL, NULL, key);
+    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, scores, NULL, NULL, query);
+    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3, scores, NULL, NULL, key);
     pointwise(b, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, query, key, NULL, seen);
     pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores,
               scalar(b, TR_ATTENTION_MASKED), seen, masked);
