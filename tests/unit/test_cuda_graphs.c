@@ -69,7 +69,7 @@ static void test_small(void **state) {
     check(&(tr_attention_desc){1, 128, 1, 64, TR_BF16}, 0);
     check(&(tr_attention_desc){2, 70, 3, 32, TR_BF16}, 0);
     check(&(tr_attention_desc){1, 33, 2, 16, TR_BF16}, 0);
-    check(&(tr_attention_desc){1, 1, 1, 80, TR_BF16}, 0);
+    check(&(tr_attention_desc){1, 2, 1, 80, TR_BF16}, 0);
 }
 
 static void assert_refused(const tr_attention_shape *shape, const char *described,
@@ -80,8 +80,8 @@ static void assert_refused(const tr_attention_shape *shape, const char *describe
         fail_msg("refused with \"%s\", not \"%s\"", tr_error_message(), sentence);
 }
 
-/* The library announces engines for the first two and delivers none; both directions, since a model
- * needs both. */
+/* The library announces engines for the first two and delivers none, and delivers one for a token
+ * alone that does not work; both directions, since a model needs both. */
 static void test_refused(void **state) {
     (void)state;
     for (int backward = 0; backward < 2; backward++) {
@@ -91,6 +91,9 @@ static void test_refused(void **state) {
         desc = (tr_attention_desc){2, 128, 4, 100, TR_BF16};
         shape = tr_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "cannot take bf16 heads of 100");
+        desc = (tr_attention_desc){2, 1, 4, 64, TR_BF16};
+        shape = tr_attention_packed(&desc, backward, false);
+        assert_refused(&shape, h200, "heads of 64: they take no sequence of one token");
         desc = (tr_attention_desc){2, 128, 4, 64, TR_BF16};
         shape = tr_attention_separate(&desc, 3, backward, false);
         assert_refused(&shape, h200, "multiple of the key heads");
@@ -174,15 +177,17 @@ static void test_operators(void **state) {
 /* What cuDNN does not take is the own kernels', in both directions, and needs no plan. */
 static void test_who_computes(void **state) {
     (void)state;
-    const tr_attention_desc own[] = {{2, 9, 4, 64, TR_F32}, {2, 9, 4, 100, TR_BF16}};
+    const tr_attention_desc own[] = {
+        {2, 9, 4, 64, TR_F32}, {2, 9, 4, 100, TR_BF16}, {2, 1, 4, 64, TR_BF16}};
     tr_cuda_device device = device_of(true);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         const tr_op_desc desc = {.kind = i % 2 ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
                                  .attention = own[i / 2]};
         tr_op *op;
         must(prepare(&device, &desc, &op));
         assert_null(device.attention_graphs);
-        assert_int_equal(op->scratch_bytes, i % 2 ? 2 * 9 * 4 * sizeof(float) : 0);
+        assert_int_equal(op->scratch_bytes,
+                         i % 2 ? (size_t)(2 * own[i / 2].seq * 4) * sizeof(float) : 0);
         tr_op_release(op);
     }
     const tr_op_desc wide = {.kind = TR_OP_ATTENTION, .attention = {1, 9, 1, 300, TR_BF16}};
