@@ -143,8 +143,8 @@ void doctor_cuda(doctor_finding *f) {
                           "it with --gpus all");
         return;
     }
+    /* It stays open: a driver that was initialized and is unloaded has been seen to crash. */
     int version = ask(driver, "cuDriverGetVersion"), devices = cuda_devices(driver);
-    (void)dlclose(driver);
     doctor_say(f, DOCTOR_OK, "CUDA driver %d.%d, %d device%s, %s", version / 1000,
                version % 1000 / 10, devices > 0 ? devices : 0, devices == 1 ? "" : "s", built);
     if (devices <= 0) {
