@@ -31,7 +31,7 @@ typedef enum tr_blas_epilogue {
 typedef struct tr_blas_layout {
     tr_blas_matrix first, second, result;
     tr_blas_epilogue epilogue;
-    int64_t aux_ld;  /* aux is laid out as the result is, in its dtype */
+    int64_t aux_ld; /* aux is laid out as the result is, in its dtype */
 } tr_blas_layout;
 
 static inline tr_blas_epilogue tr_blas_epilogue_of(const tr_matmul_desc *d) {

@@ -156,8 +156,7 @@ static tr_status choose(cuda_matmul *op, bool *found) {
     *found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     /* INVALID_VALUE is also what it says of an epilogue, a bias too, that it does not have here. */
     bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
-                   (status == CUBLAS_STATUS_INVALID_VALUE &&
-                    op->layout.epilogue != TR_BLAS_PLAIN);
+                   (status == CUBLAS_STATUS_INVALID_VALUE && op->layout.epilogue != TR_BLAS_PLAIN);
     if (*found) {
         op->algorithm = result.algo;
         op->workspace_bytes = result.workspaceSize;
