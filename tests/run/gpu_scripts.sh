@@ -65,6 +65,12 @@ if [[ -e $build/tests/test_op_cuda ]]; then
     program "$scratch/bin/compute-sanitizer" 'echo "asked: $*"'
     TRIREME_TEST_DEVICE=guarded scripts 0 judged well tests/gpu.sh memcheck
     row judged judged.out '^\| memcheck +\| ok .*asked: --tool memcheck .*--report-api-errors no '
+    program "$scratch/bin/compute-sanitizer" 'echo "Error: Device not supported"; exit 1'
+    TRIREME_TEST_DEVICE=guarded scripts 77 virtual well tests/gpu.sh memcheck
+    row virtual virtual.out '^\| memcheck +\| skipped .*Device not supported'
+    program "$scratch/bin/compute-sanitizer" 'echo "Invalid write"; exit 9'
+    TRIREME_TEST_DEVICE=guarded scripts 1 invalid well tests/gpu.sh memcheck
+    row invalid invalid.out '^\| memcheck +\| FAILED .*Invalid write'
     rm "$scratch/bin/compute-sanitizer"
 fi
 # NCCL between GPUs wants two.
