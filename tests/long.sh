@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The exhaustive runs: every random test under many seeds, a saver killed at every file-system call, and
-# the equivalence suite over NCCL's calls.
+# the equivalence suite on memory that the host cannot touch, staged and over NCCL's calls.
 # They go on where they were stopped: what has passed is noted in build/long/done.
 #
 # usage: tests/long.sh [FIRST_SEED [SEEDS]]     default: 1 1000
@@ -44,14 +44,15 @@ if [[ ${1:-} == --sample ]]; then
   exit $failed
 fi
 first=${1:-1} count=${2:-1000}
-# Every layout and placement over NCCL's calls, checked by the stand-in for its library.
-if [[ -d $tests/nccl_mock ]]; then
-  checked=(env LD_LIBRARY_PATH="$PWD/$tests/nccl_mock:${LD_LIBRARY_PATH:-}" TRIREME_TEST_DEVICE=guarded TRIREME_TEST_TRANSPORT=nccl)
+# Every layout and placement, staged and over NCCL's calls, which the stand-in for its library checks.
+for transport in mpi nccl; do
+  [[ $transport == mpi || -d $tests/nccl_mock ]] || continue
+  checked=(env LD_LIBRARY_PATH="$PWD/$tests/nccl_mock:${LD_LIBRARY_PATH:-}" TRIREME_TEST_DEVICE=guarded TRIREME_TEST_TRANSPORT=$transport)
   for precision in fp32 bf16; do
-    once nccl-equivalence-$precision "${checked[@]}" bash tests/run/equivalence.sh build/release/trireme "$tests/nccl-equivalence" $precision
+    once $transport-equivalence-$precision "${checked[@]}" bash tests/run/equivalence.sh build/release/trireme "$tests/$transport-equivalence" $precision
   done
-  once nccl-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/nccl-placements"
-fi
+  once $transport-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/$transport-placements"
+done
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
 for ((seed = first; seed < first + count; seed++)); do
   for name in "${random[@]}"; do seeded "$name" "$seed"; done
