@@ -114,8 +114,13 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
     base->scratch_bytes = tr_align_up((*g)->workspace_bytes) + tr_align_up((*g)->row_sum_bytes) +
                           tr_align_up((*g)->dq_sum_bytes);
     base->release = release_attention;
-    *out = base;
-    return TR_OK;
+    const tr_attention_desc *d = &desc->attention;
+    size_t packed_bytes =
+        (size_t)(3 * d->batch * d->seq * d->heads * d->head_dim) * tr_dtype_size(d->dtype);
+    if ((*g)->users == 1) status = tr_cuda_warm(base, packed_bytes);
+    if (status == TR_OK) *out = base;
+    else release_attention(base);
+    return status;
 }
 
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, bool backward, tr_op **out) {

@@ -267,7 +267,8 @@ static void set_environment(const tr_device_options *options) {
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     /* A kernel that is loaded when it is launched first waits until the GPU has done all that is
      * queued, under a lock that stops the other threads' calls. With a receive in the queue that
-     * waits for another rank, which waits for that kernel, it would never end. */
+     * waits for another rank, which waits for that kernel, it would never end. (A library's kernels
+     * may be loaded in its own way: tr_cuda_warm.) */
     if (options->ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
@@ -292,6 +293,7 @@ static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_dev
     cuda->base.threads = options->threads;
     cuda->ordinal = ordinal;
     cuda->deterministic = options->deterministic;
+    cuda->warms = options->ranks > 1;
     tr_status status = open_libraries(cuda);
     if (status != TR_OK) {
         cuda_close(&cuda->base);

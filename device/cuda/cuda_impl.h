@@ -16,6 +16,7 @@ typedef struct tr_cuda_device {
     int multiprocessors;
     int capability; /* 10 * major + minor: 90 for Hopper */
     bool deterministic;
+    bool warms; /* several ranks: a library's operators run once when they are prepared */
     cublasLtHandle_t blas;
     cudnnHandle_t dnn;                           /* bound to the stream that used it last */
     struct tr_attention_graph *attention_graphs; /* plans in use, shared by operators */
@@ -52,6 +53,11 @@ tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t ob
                             size_t scratch_bytes,
                             tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
                             tr_op **out);
+
+/* On a device that warms, runs an operator of a library once, on memory that means nothing, `bytes`
+ * of it for the largest tensor: the library may load a kernel when it first runs, which would wait
+ * for all that the GPU has been given, a receive from another rank included (cuda.c). */
+tr_status tr_cuda_warm(tr_op *op, size_t bytes);
 
 /* The status of a call of the runtime: TR_OK, or the failure with the library's words. */
 tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, int line);

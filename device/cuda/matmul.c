@@ -172,6 +172,22 @@ static tr_status run_own(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     return TR_OK;
 }
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t matrix_bytes(const tr_blas_matrix *x) {
+    return (size_t)(x->ld * x->columns) * tr_dtype_size(x->dtype);
+}
+
+/* Aux is as large as the result. */
+static size_t largest_bytes(const cuda_matmul *op) {
+    const tr_blas_layout *l = &op->layout;
+    size_t bytes = larger(matrix_bytes(&l->first), matrix_bytes(&l->second));
+    return larger(larger(bytes, matrix_bytes(&l->result)),
+                  (size_t)op->base.desc.matmul.n * sizeof(float));
+}
+
 /* The library's product; *out stays NULL where it has none. */
 static tr_status prepare_library(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     bool found = false;
@@ -185,7 +201,8 @@ static tr_status prepare_library(tr_device *device, const tr_op_desc *desc, tr_o
         op->vector_bytes = tr_align_up((size_t)desc->matmul.n * sizeof(float));
     tr_status status = describe_product(op);
     if (status == TR_OK) status = choose(op, &found);
-    if (found) *out = base;
+    if (found) status = tr_cuda_warm(base, largest_bytes(op));
+    if (found && status == TR_OK) *out = base;
     else release_product(base);
     return status;
 }

@@ -29,3 +29,19 @@ tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t ob
     *out = op;
     return TR_OK;
 }
+
+tr_status tr_cuda_warm(tr_op *op, size_t bytes) {
+    tr_device *device = op->device;
+    const tr_device_ops *ops = device->ops;
+    const size_t tensor_bytes = tr_align_up(bytes);
+    char *memory;
+    if (!tr_cuda_device_of(device)->warms) return TR_OK;
+    TR_TRY(ops->alloc(device, tensor_bytes + op->scratch_bytes, (void **)&memory));
+    tr_op_args args = {.scratch = memory + tensor_bytes};
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) args.t[i] = memory;
+    tr_stream *stream = ops->compute(device);
+    tr_status status = op->run(op, stream, &args);
+    if (status == TR_OK) status = ops->stream_sync(stream);
+    ops->free(device, memory);
+    return status;
+}
