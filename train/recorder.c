@@ -1,0 +1,165 @@
+#include "train/recorder.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "train/report.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    tr_progress_close(&r->progress); /* leaves a refreshed line whole */
+    fputs("trireme: warning: ", r->warnings);
+    vfprintf(r->warnings, format, args);
+    fputc('\n', r->warnings);
+    va_end(args);
+}
+
+/* Rank 0 keeps the records; the other ranks have nothing to open. */
+tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
+    return r->leads ? tr_metrics_open(r->config, done, &r->metrics) : TR_OK;
+}
+
+void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
+                           const char *transport) {
+    tr_memory_plan plan;
+    char cut[512];
+    const tr_config *c = r->config;
+    tr_engine_plan(engine, &plan);
+    tr_engine_cut(engine, cut, sizeof cut);
+    r->planned_bytes = plan.total;
+    FILE *out = r->out;
+    fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
+            (long long)c->model.layers, (long long)c->model.width,
+            (double)tr_model_parameters(tr_engine_model(engine)) * 1e-6, c->train.precision);
+    fprintf(out, "layout   pp %d x tp %d x dp %d, %s, %lld micro-batches; stages of layers %s\n",
+            mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP], mesh->degree[TR_AXIS_DP],
+            c->parallel.schedule,
+            (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
+    tr_memory_print_plan(&plan, out);
+    if (transport[0]) fprintf(out, "transport %s\n", transport);
+    fflush(out);
+}
+
+/* What a GPU holds besides the plans of its ranks: CUDA's contexts, the libraries' memory. */
+static void print_device(const tr_recorder *r, tr_device *device) {
+    const double mib = 1 << 20;
+    char where[64];
+    size_t available, total, planned = 0;
+    if (tr_device_identity(device, where, sizeof where) != TR_OK || !strcmp(where, "host") ||
+        tr_device_memory(device, &available, &total) != TR_OK)
+        return;
+    for (int k = 0; k < tr_world_size(r->world); k++)
+        if (tr_world_shares(r->world, k)) planned += r->memory[k].taken_total;
+    double used = (double)(total - available);
+    int sharers = tr_world_sharers(r->world);
+    fprintf(r->out,
+            "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them beside the plan "
+            "(context, libraries, others)\n",
+            device->name, where, sharers, sharers == 1 ? "" : "s", used / mib, (double)total / mib,
+            (used - (double)planned) / mib);
+    fflush(r->out);
+}
+
+tr_status tr_recorder_gather_memory(tr_recorder *r, tr_device *device, const tr_engine *engine) {
+    tr_memory_plan plan;
+    tr_engine_plan(engine, &plan);
+    tr_memory_rank mine = tr_memory_measure(device, &plan);
+    return tr_world_gather_all(r->world, &mine, r->memory, sizeof mine);
+}
+
+tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_engine *engine) {
+    size_t ranks = (size_t)tr_world_size(r->world);
+    /* A rank without memory keeps the others from waiting for its part. */
+    TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
+    TR_TRY(tr_recorder_gather_memory(r, device, engine));
+    if (r->leads &&
+        tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine), &r->planned) != TR_OK)
+        tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());
+    return TR_OK;
+}
+
+void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool resumed) {
+    r->val_loss = NAN;
+    print_device(r, device);
+    if (resumed)
+        fprintf(r->out, "resumed  after step %lld of %lld\n", (long long)done,
+                (long long)r->config->train.steps);
+    tr_progress_open(r->out, r->config->log.every, done, tr_now_s(), &r->progress);
+}
+
+void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record *line) {
+    if (!isnan(line->val_loss)) r->val_loss = line->val_loss;
+    tr_progress_state shown = {.step = line->step,
+                               .steps = r->config->train.steps,
+                               .loss = line->loss,
+                               .grad_norm = line->grad_norm,
+                               .lr = line->lr,
+                               .tokens_per_s = line->tokens_per_s,
+                               .val_loss = r->val_loss,
+                               .memory = tr_memory_taken(device),
+                               .memory_planned = r->planned_bytes};
+    tr_progress_show(&r->progress, &shown, tr_now_s());
+    bool failed = tr_metrics_write(r->metrics, line) != TR_OK;
+    if (failed && !r->unrecorded)
+        tr_recorder_warn(r, "the metrics of step %lld and maybe more are lost: %s",
+                         (long long)line->step, tr_error_message());
+    r->unrecorded = failed;
+}
+
+tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
+                                  const tr_program_set *programs, const tr_record *trace,
+                                  int64_t first_step) {
+    tr_timeline *measured = NULL, *planned = NULL;
+    char path[TR_CONFIG_PATH + 16];
+    tr_status status = tr_trace_gather(r->world, mesh, programs, trace, &measured, &planned);
+    if (!r->leads) return status;
+    (void)snprintf(path, sizeof path, "%s/trace.json", r->config->log.dir);
+    if (status != TR_OK) tr_recorder_warn(r, "no trace: %s", tr_error_message());
+    else if (!measured)
+        tr_recorder_warn(r, "no trace: it begins at step %lld, and the run ended before",
+                         (long long)first_step);
+    else if (tr_trace_write(path, measured, planned) != TR_OK)
+        tr_recorder_warn(r, "no trace: %s", tr_error_message());
+    if (measured) { /* the report shows them from now on */
+        tr_timeline_destroy(r->planned);
+        r->planned = planned;
+        r->measured = measured;
+    }
+    return TR_OK;
+}
+
+void tr_recorder_write_report(tr_recorder *r) {
+    const tr_timeline *timelines[2];
+    int count = 0;
+    if (!r->leads) return;
+    if (r->planned) timelines[count++] = r->planned;
+    if (r->measured) timelines[count++] = r->measured;
+    const tr_report report = {.config = r->config,
+                              .memory = r->memory,
+                              .ranks = tr_world_size(r->world),
+                              .timelines = timelines,
+                              .timelines_count = count};
+    bool failed = tr_report_write(&report) != TR_OK;
+    if (failed && !r->unreported && !r->unrecorded)
+        tr_recorder_warn(r, "no report: %s", tr_error_message());
+    r->unreported = failed;
+}
+
+void tr_recorder_finish(tr_recorder *r, tr_device *device) {
+    if (!r->leads) return;
+    tr_memory_print_taken(r->memory, tr_world_size(r->world), r->out);
+    print_device(r, device);
+}
+
+void tr_recorder_close(tr_recorder *r) {
+    if (r->leads) tr_progress_close(&r->progress);
+    tr_metrics_close(r->metrics);
+    tr_timeline_destroy(r->planned);
+    tr_timeline_destroy(r->measured);
+    free(r->memory);
+}

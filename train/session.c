@@ -1,0 +1,259 @@
+#include "train/session.h"
+
+#include "base/memory.h"
+#include "train/request.h"
+#include "train/snapshot.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+bool tr_session_leads(const tr_session *s) {
+    return tr_world_rank(s->world) == 0;
+}
+
+static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *tokens,
+                       int32_t *labels) {
+    const tr_data *data = context;
+    if (validation) tr_data_validation_sample(data, sample, tokens, labels);
+    else tr_data_sample(data, sample, tokens, labels);
+    return TR_OK;
+}
+
+/* The board shows what this rank does; between instructions it does nothing. */
+static void observe(void *context, const tr_instr *instr, bool begin) {
+    const tr_session *s = context;
+    static const char letter[TR_INSTR_KINDS] = {
+        [TR_INSTR_F] = 'F',         [TR_INSTR_I] = 'I',      [TR_INSTR_W] = 'W',
+        [TR_INSTR_B] = 'B',         [TR_INSTR_RECV] = 'R',   [TR_INSTR_SEND] = 'S',
+        [TR_INSTR_WAIT_SENT] = 'S', [TR_INSTR_REDUCE] = 'G', [TR_INSTR_FINISH] = 'O'};
+    bool at_once = tr_device_on_host(s->device);
+    if (s->trace && !at_once)
+        tr_record_enqueue(s->trace, tr_device_compute(s->device), instr, begin);
+    if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
+    tr_board_set_action(s->options->board, instr->stage, instr->micro_batch,
+                        begin ? letter[instr->kind] : 0);
+    if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
+}
+
+/* The order of a step; one line when its sums have another order than other schedules'. */
+static tr_status open_schedule(tr_session *s) {
+    tr_schedule_report report;
+    TR_TRY(tr_request_schedule(s->config, &s->schedule, &report));
+    if (!report.w_ascending && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder, "%s", report.note);
+    return TR_OK;
+}
+
+/* What a rank does by itself: failures here are agreed on afterwards. */
+static tr_status open_local(tr_session *s) {
+    const tr_config *c = s->config;
+    TR_TRY(tr_config_check(c, tr_world_size(s->world)));
+    TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
+                        tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
+    tr_device_options device = {.threads = (int)c->train.threads,
+                                .host_rank = tr_world_host_rank(s->world),
+                                .ranks = tr_world_size(s->world),
+                                .deterministic = c->train.deterministic};
+    TR_TRY(tr_device_open(c->device.name, &device, &s->device));
+    TR_TRY(open_schedule(s));
+    return tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
+                        (uint64_t)c->train.seed, &s->data);
+}
+
+/* Collective. What carries the data between the ranks' devices. */
+static tr_status choose_transport(tr_session *s) {
+    const char *name = s->config->parallel.transport;
+    tr_data_plane want = strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
+                         : strcmp(name, "mpi") == 0 ? TR_DATA_MPI
+                                                    : TR_DATA_AUTO;
+    TR_TRY(tr_world_use(s->world, s->device, want, s->transport, sizeof s->transport));
+    if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
+    return TR_OK;
+}
+
+/* Collective. Ranks with different orders (another file on another host, another result of the
+ * search) would wait for each other forever. */
+static tr_status compare_orders(tr_session *s) {
+    char *text = NULL;
+    size_t ranks = (size_t)tr_world_size(s->world);
+    uint64_t mine, *all = NULL;
+    tr_status status = tr_schedule_print(s->schedule, &text);
+    if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
+    TR_TRY_OUT(tr_world_agree(s->world, status));
+    mine = XXH3_64bits(text, strlen(text));
+    TR_TRY_OUT(tr_world_gather_all(s->world, &mine, all, sizeof mine));
+    for (size_t r = 1; r < ranks && status == TR_OK; r++)
+        if (all[r] != all[0])
+            status = TR_FAIL(TR_ERR_CONFIG,
+                             "rank %zu has another order of micro-batches than rank 0: give every "
+                             "rank the same config and the same file as parallel.schedule",
+                             r);
+out:
+    free(all);
+    free(text);
+    return status;
+}
+
+static tr_status make_engine(tr_session *s) {
+    const tr_config *c = s->config;
+    tr_engine_desc desc = {.world = s->world,
+                           .device = s->device,
+                           .mesh = s->mesh,
+                           .model = tr_request_model(c),
+                           .batch = c->train.batch,
+                           .micro_batch = c->train.micro_batch,
+                           .dtype = tr_config_dtype(c),
+                           .schedule = s->schedule,
+                           .seed = (uint64_t)c->train.seed,
+                           .max_norm = (float)c->optim.clip,
+                           .adamw = {.beta1 = (float)c->optim.beta1,
+                                     .beta2 = (float)c->optim.beta2,
+                                     .eps = (float)c->optim.eps,
+                                     .weight_decay = (float)c->optim.weight_decay},
+                           .fetch = fetch,
+                           .fetch_context = s->data,
+                           .observe = observe,
+                           .observe_context = s};
+    TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
+    TR_TRY(tr_engine_create(&desc, &s->engine));
+    return tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors,
+                               &s->tensors_count);
+}
+
+static tr_status start_state(tr_session *s) {
+    char *text;
+    TR_TRY(tr_calloc(1, sizeof *s->state, &s->state));
+    (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
+    s->saved_step = -1;
+    s->state->seed = (uint64_t)s->config->train.seed;
+    TR_TRY(tr_config_text(s->config, &text));
+    bool fits = strlen(text) < sizeof s->state->config;
+    if (fits) strcpy(s->state->config, text);
+    free(text);
+    return fits ? TR_OK
+                : TR_FAIL(TR_ERR_CONFIG,
+                          "the resolved config is longer than %zu bytes: shorten its "
+                          "paths",
+                          sizeof s->state->config);
+}
+
+/* Rank 0: is there something to resume from, and is it of this model? Shapes alone would not tell
+ * other heads from these. */
+static tr_status check_saved(tr_session *s) {
+    tr_ckpt_state *saved;
+    tr_config *then = NULL;
+    TR_TRY(tr_calloc(1, sizeof *saved, &saved));
+    tr_status status = tr_ckpt_read_state(s->root, -1, saved);
+    if (status == TR_ERR_NOFILE)
+        status = TR_FAIL(TR_ERR_NOFILE,
+                         "there is no checkpoint under '%s' to resume from: start the run without "
+                         "--resume",
+                         s->root);
+    if (status == TR_OK) status = tr_calloc(1, sizeof *then, &then);
+    /* A config that this version cannot read leaves it to the tensors. */
+    if (status == TR_OK &&
+        tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK)
+        status = tr_config_check_model(s->config, then, s->root);
+    free(then);
+    free(saved);
+    return status;
+}
+
+/* Collective. Parameters and counters from the newest valid step. */
+static tr_status resume(tr_session *s) {
+    char skipped[256] = "", *config;
+    TR_TRY(tr_world_agree(s->world, tr_session_leads(s) ? check_saved(s) : TR_OK));
+    TR_TRY(tr_strdup(s->state->config, &config));
+    tr_status status =
+        tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, s->state, skipped);
+    strcpy(s->state->config, config); /* this run's, which may have another layout */
+    free(config);
+    TR_TRY(status);
+    if (skipped[0] && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder,
+                         "resuming from step %lld, because a newer one is not valid: %s",
+                         (long long)s->state->step, skipped);
+    if (s->state->seed != (uint64_t)s->config->train.seed)
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "train.seed is %lld, but the checkpoint was made with %llu: a run is resumed "
+            "with the seed it began with",
+            (long long)s->config->train.seed, (unsigned long long)s->state->seed);
+    s->saved_step = s->state->step;
+    return tr_store_publish(tr_engine_store(s->engine));
+}
+
+/* The order that auto found, to be looked at, or to be named as parallel.schedule elsewhere. */
+static tr_status write_order(tr_session *s) {
+    char path[TR_CONFIG_PATH + 16], *text;
+    (void)snprintf(path, sizeof path, "%s/schedule.csv", s->config->log.dir);
+    TR_TRY(tr_schedule_print(s->schedule, &text));
+    FILE *f = fopen(path, "w");
+    bool written = f && fputs(text, f) >= 0;
+    if (f && fclose(f)) written = false;
+    free(text);
+    return written ? TR_OK
+                   : TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+}
+
+/* Rank 0 keeps the records of the run. */
+static tr_status open_records(tr_session *s) {
+    TR_TRY(tr_recorder_open(&s->recorder, s->options->resume ? s->state->step : -1));
+    return tr_session_leads(s) && tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
+}
+
+static tr_status open_trace(tr_session *s) {
+    if (!s->options->trace) return TR_OK;
+    const tr_program_set *programs = tr_engine_programs(s->engine);
+    size_t count = (size_t)programs->program[s->mesh.index[TR_AXIS_PP]].count;
+    s->trace_from = s->state->step + 2; /* the first step warms up */
+    return tr_record_open(count * (size_t)s->options->trace, &s->trace);
+}
+
+/* Collective, step by step: a failure is agreed on before the next step begins. */
+static tr_status open_agreed(tr_session *s) {
+    const tr_config *c = s->config;
+    bool resumes = s->options->resume;
+    TR_TRY(tr_world_agree(s->world, open_local(s)));
+    TR_TRY(compare_orders(s));
+    TR_TRY(choose_transport(s));
+    TR_TRY(tr_world_agree(s->world, make_engine(s)));
+    TR_TRY(tr_world_agree(s->world, start_state(s)));
+    if (resumes) TR_TRY(tr_world_agree(s->world, resume(s)));
+    TR_TRY(tr_world_agree(s->world, open_records(s)));
+    if (!resumes)
+        TR_TRY(tr_world_agree(s->world,
+                              tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed)));
+    TR_TRY(tr_world_agree(s->world, open_trace(s)));
+    return tr_recorder_open_report(&s->recorder, s->device, s->engine);
+}
+
+tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
+                          tr_session *s) {
+    *s = (tr_session){.config = config,
+                      .options = options,
+                      .world = world,
+                      .recorder = {.config = config,
+                                   .world = world,
+                                   .out = options->out,
+                                   .warnings = options->warnings,
+                                   .leads = tr_world_rank(world) == 0}};
+    TR_TRY(open_agreed(s));
+    if (!tr_session_leads(s)) return TR_OK;
+    tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
+    tr_recorder_start(&s->recorder, s->device, s->state->step, options->resume);
+    return TR_OK;
+}
+
+void tr_session_close(tr_session *s) {
+    tr_recorder_close(&s->recorder);
+    free(s->tensors);
+    free(s->state);
+    tr_engine_destroy(s->engine);
+    tr_schedule_destroy(s->schedule);
+    tr_data_close(s->data);
+    if (s->device) tr_device_close(s->device);
+    tr_record_close(s->trace); /* after the stream that may still write to it */
+}

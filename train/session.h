@@ -1,0 +1,38 @@
+/* All that one rank of a training run holds, opened in the order in which it depends on each other.
+ */
+#pragma once
+
+#include "ckpt/ckpt.h"
+#include "train/data.h"
+#include "train/engine.h"
+#include "train/recorder.h"
+#include "train/trainer.h"
+
+typedef struct tr_session {
+    const tr_config *config;
+    const tr_train_options *options;
+    tr_world *world;
+    tr_mesh mesh;
+    tr_device *device;
+    tr_data *data;
+    tr_schedule *schedule;
+    tr_engine *engine;
+    tr_ckpt_tensor *tensors;
+    int tensors_count;
+    char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
+    tr_ckpt_state *state;
+    int64_t saved_step;  /* newest step that is saved; -1: none */
+    char transport[192]; /* a line for people; "": the usual one */
+    tr_record *trace;    /* NULL: none, or written */
+    int64_t trace_from;  /* the first step recorded */
+    tr_recorder recorder;
+} tr_session;
+
+/* Collective over the world. Opens device, data, schedule and engine, draws the parameters or loads
+ * the newest valid checkpoint, and prints the plan. Every rank returns the same status; the session
+ * is to be closed after a failure too. config, world and options must outlive it. */
+tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
+                          tr_session *session);
+void tr_session_close(tr_session *session);
+/* True on rank 0, which speaks for the run. */
+bool tr_session_leads(const tr_session *session);
