@@ -79,10 +79,20 @@ TR_HOST_DEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t s
                          tr_dropout_counter(step, sample));
 }
 
-/* Standard normal number `index` of stream `name_hash` (Box-Muller, double inside). */
-static inline float tr_normal(uint64_t seed, uint64_t name_hash, uint64_t index) {
-    tr_philox r = tr_philox4x32(tr_mix64(seed ^ tr_mix64(name_hash)), index / 2, 0);
+/* Standard normal numbers 2 * pair and 2 * pair + 1 of stream `name_hash` (Box-Muller, double
+ * inside). */
+static inline void tr_normal_pair(uint64_t seed, uint64_t name_hash, uint64_t pair, float out[2]) {
+    tr_philox r = tr_philox4x32(tr_mix64(seed ^ tr_mix64(name_hash)), pair, 0);
     double u = ((double)r.v[0] + 1.0) / 4294967296.0, a = (double)r.v[1] / 4294967296.0;
-    double radius = sqrt(-2.0 * log(u)), angle = 6.283185307179586 * a;
-    return (float)(radius * (index % 2 ? sin(angle) : cos(angle)));
+    double radius = sqrt(-2.0 * log(u)), sine, cosine;
+    sincos(6.283185307179586 * a, &sine, &cosine);
+    out[0] = (float)(radius * cosine);
+    out[1] = (float)(radius * sine);
+}
+
+/* Standard normal number `index` of stream `name_hash`. */
+static inline float tr_normal(uint64_t seed, uint64_t name_hash, uint64_t index) {
+    float pair[2];
+    tr_normal_pair(seed, name_hash, index / 2, pair);
+    return pair[index % 2];
 }

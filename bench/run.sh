@@ -20,6 +20,12 @@ measure_runner() {
         "$ns ns" "5000 ns"
 }
 
+# Nanoseconds of a normal number.
+measure_param() {
+    row "initial values, normal: one thread; two, load $(load)" build/release/bench/bench_param \
+        "$("$release/bench/bench_param" | awk '/^normal/ { printf "%s ns; %s times as fast", $2, $4 }')" "60 ns; 1.8 times"
+}
+
 # The delay is an offset of a step of sleeps: how many times is it in the difference?
 measure_overlap() {
     local all
@@ -48,8 +54,9 @@ measure_simulation() {
 }
 
 flags=$(grep -m 1 '^flags' /proc/cpuinfo | grep -oE 'avx512f|avx512_bf16|amx_bf16' | tr '\n' ' ')
-build trireme bench_runner bench_overlap bench_train bench_op bench_auto
+build trireme bench_runner bench_param bench_overlap bench_train bench_op bench_auto
 measure_runner
+measure_param
 measure_overlap
 measure_search
 measure_simulation

@@ -54,34 +54,74 @@ void tr_param_keep(tr_param *param, int axis, const tr_range *ranges, int n) {
     param->replicated &= ~TR_AXIS_BIT(TR_AXIS_TP);
 }
 
-static float initial_value(const tr_param *param, uint64_t seed, uint64_t name, int64_t global) {
-    switch (param->init) {
-    case TR_INIT_ONE: return 1;
-    case TR_INIT_NORMAL: return param->init_std * tr_normal(seed, name, (uint64_t)global);
-    case TR_INIT_ZERO: break;
-    }
-    return 0;
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
 
-void tr_param_init(const tr_param *param, uint64_t seed, float *local) {
-    uint64_t name = tr_hash_name(param->name);
-    const int64_t *shape = param->shape;
+/* What the values of a parameter follow from, and where they go. */
+typedef struct drawing {
+    const tr_param *param;
+    uint64_t seed, name;
+    float *local;
+} drawing;
+
+/* Fills local[to] and the n - 1 places after it with the values of global elements `first` and
+ * following. */
+static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
+    const float std = d->param->init_std;
+    float *out = d->local + to;
+    if (d->param->init != TR_INIT_NORMAL) {
+        for (int64_t i = 0; i < n; i++) out[i] = d->param->init == TR_INIT_ONE ? 1 : 0;
+        return;
+    }
+    int64_t i = 0;
+    if (first % 2) out[i++] = std * tr_normal(d->seed, d->name, (uint64_t)first);
+    for (; i + 1 < n; i += 2) { /* both numbers of a pair cost little more than one */
+        float pair[2];
+        tr_normal_pair(d->seed, d->name, (uint64_t)(first + i) / 2, pair);
+        out[i] = std * pair[0];
+        out[i + 1] = std * pair[1];
+    }
+    if (i < n) out[i] = std * tr_normal(d->seed, d->name, (uint64_t)(first + i));
+}
+
+/* Elements of the box that are consecutive in the global tensor and in local memory: the last
+ * dimensions that the box holds whole, and the one before them. */
+static int64_t row_length(const int64_t *shape, const tr_box *box) {
+    int d = TR_PARAM_RANK - 1;
+    int64_t row = box->extent[d];
+    while (d > 0 && box->extent[d] == shape[d]) row *= box->extent[--d];
+    return row;
+}
+
+/* Fills elements begin .. end - 1 of the box, counted in its row-major order. */
+static void draw_part(const drawing *d, const tr_box *box, int64_t begin, int64_t end) {
+    const int64_t row = row_length(d->param->shape, box);
+    while (begin < end) {
+        int64_t n = smaller(row - begin % row, end - begin), left = begin;
+        int64_t first = 0, to = box->local_offset, global_stride = 1;
+        for (int axis = TR_PARAM_RANK - 1; axis >= 0; axis--) {
+            int64_t at = left % box->extent[axis];
+            left /= box->extent[axis];
+            to += at * box->local_stride[axis];
+            first += (box->offset[axis] + at) * global_stride;
+            global_stride *= d->param->shape[axis];
+        }
+        draw_run(d, first, n, to);
+        begin += n;
+    }
+}
+
+void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local) {
+    enum { PART = 1 << 15 }; /* elements: a millisecond of normal numbers */
+    const drawing d = {param, seed, tr_hash_name(param->name), local};
+    (void)threads; /* a build without OpenMP does not read it */
     for (int b = 0; b < param->boxes; b++) {
         const tr_box *box = &param->box[b];
-        const int64_t *from = box->offset, *extent = box->extent, *stride = box->local_stride;
-        for (int64_t i = 0; i < extent[0]; i++) {
-            for (int64_t j = 0; j < extent[1]; j++) {
-                for (int64_t k = 0; k < extent[2]; k++) {
-                    for (int64_t l = 0; l < extent[3]; l++) {
-                        int64_t global = from[0] + i;
-                        global = global * shape[1] + from[1] + j;
-                        global = global * shape[2] + from[2] + k;
-                        global = global * shape[3] + from[3] + l;
-                        local[box->local_offset + i * stride[0] + j * stride[1] + k * stride[2] +
-                              l * stride[3]] = initial_value(param, seed, name, global);
-                    }
-                }
-            }
-        }
+        const int64_t *extent = box->extent, count = extent[0] * extent[1] * extent[2] * extent[3];
+        const int64_t parts = (count + PART - 1) / PART;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (parts > 1)
+        for (int64_t p = 0; p < parts; p++)
+            draw_part(&d, box, p * PART, smaller((p + 1) * PART, count));
     }
 }

@@ -10,8 +10,8 @@
 
 enum { TR_PARAM_RANK = 4, TR_PARAM_BOXES = 4, TR_NAME_SIZE = 128 };
 
-/* A box of the global tensor that this rank holds: global offset and extent, and where it lies in the
- * rank's local memory (offset and strides in elements). */
+/* A box of the global tensor that this rank holds: global offset and extent, and where it lies in
+ * the rank's local memory (offset and strides in elements). */
 typedef struct tr_box {
     int64_t offset[TR_PARAM_RANK], extent[TR_PARAM_RANK];
     int64_t local_offset, local_stride[TR_PARAM_RANK];
@@ -31,9 +31,10 @@ typedef struct tr_param {
     int64_t count; /* local elements; local memory is dense */
     tr_init init;
     float init_std;
-    bool decay;          /* weight decay applies */
-    unsigned replicated; /* TR_AXIS_BIT of the axes over which the value is replicated (beside dp) */
-    unsigned partial;    /* ... over which its gradient is partial and must be summed before use */
+    bool decay; /* weight decay applies */
+    /* Axes, as TR_AXIS_BIT: those over which the value is replicated (besides dp), and those over
+     * which its gradient is partial and must be summed before use. */
+    unsigned replicated, partial;
     tr_param_kind kind;
 
     /* Storage, placed by the trainer before the layer runs. Uses of one parameter on the same
@@ -42,6 +43,6 @@ typedef struct tr_param {
     float *grad; /* f32, local, accumulated over the step's micro-batches */
 } tr_param;
 
-/* Fills dense local FP32 memory local[param->count] with the initial values. Every element is a
- * function of (seed, name, global row-major index) alone. */
-void tr_param_init(const tr_param *param, uint64_t seed, float *local);
+/* Fills dense local FP32 memory local[param->count] with the initial values, by `threads` threads.
+ * Every element is a function of (seed, name, global row-major index) alone. */
+void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local);

@@ -277,7 +277,7 @@ tr_status tr_store_init(tr_store *store, uint64_t seed) {
         tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;
         size_t bytes = (size_t)slot->param->count * sizeof *host;
-        tr_param_init(slot->param, seed, host);
+        tr_param_init(slot->param, seed, store->device->threads, host);
         TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->m, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->v, bytes));

@@ -93,7 +93,7 @@ static tr_status place_param(rank_state *r, tr_param *param) {
     if (param->value) return TR_OK;
     float *master = NULL;
     TR_TRY(tr_calloc(count, sizeof *master, &master));
-    tr_param_init(param, SEED, master);
+    tr_param_init(param, SEED, 1, master);
     tr_status status = take(r, count * sizeof(float), &param->value);
     for (size_t k = 0; status == TR_OK && k < count; k++)
         if (r->l->dtype == TR_F32) ((float *)param->value)[k] = master[k];

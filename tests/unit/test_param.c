@@ -122,8 +122,8 @@ static void test_values_know_no_layout(void **state) {
                 assert_string_equal(a->name, b->name);
                 float *global = calloc((size_t)a->count, sizeof *global);
                 float *local = calloc((size_t)b->count, sizeof *local);
-                tr_param_init(a, 42, global);
-                tr_param_init(b, 42, local);
+                tr_param_init(a, 42, 1, global);
+                tr_param_init(b, 42, 1, local);
                 each_element(b, compare_element, &(struct compare){global, local});
                 free(global);
                 free(local);
@@ -154,7 +154,7 @@ static void test_values_follow_their_rule(void **state) {
     for (int p = 0; p < model->params_count; p++) {
         const tr_param *param = nth_param(model, p);
         float *value = calloc((size_t)param->count, sizeof *value);
-        tr_param_init(param, 7, value);
+        tr_param_init(param, 7, 1, value);
         double sum = 0, squares = 0, n = (double)param->count;
         for (int64_t i = 0; i < param->count; i++) {
             sum += (double)value[i];
