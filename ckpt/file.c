@@ -1,4 +1,5 @@
 /* Files and directories with every return value checked. */
+#include "base/input.h"
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 
@@ -68,27 +69,17 @@ tr_status tr_file_read(int fd, const char *path, void *data, size_t bytes, int64
 }
 
 tr_status tr_file_open(const char *path, int *fd, int64_t *bytes) {
-    /* O_NONBLOCK: a FIFO in a file's place must not hang us. */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (*fd < 0) {
-        if (errno == ENOENT)
-            return TR_FAIL(TR_ERR_DATA, "%s is missing: the checkpoint is incomplete", path);
-        if (errno == ELOOP)
-            return TR_FAIL(TR_ERR_DATA, "%s is a symbolic link: a checkpoint has none", path);
-        return tr_io_fail("open", path, errno, 0);
-    }
-    struct stat info;
-    tr_status status = TR_OK;
-    if (fstat(*fd, &info) != 0) status = tr_io_fail("examine", path, errno, 0);
-    else if (!S_ISREG(info.st_mode))
-        status = TR_FAIL(TR_ERR_DATA, "%s is not a regular file", path);
-    if (status != TR_OK) {
-        (void)close(*fd);
-        *fd = -1;
-        return status;
-    }
-    *bytes = info.st_size;
-    return TR_OK;
+    const char *kind;
+    int result = tr_regular_open(path, O_NOFOLLOW, fd, bytes, &kind);
+    if (result == 0) return TR_OK;
+    if (result < 0)
+        return TR_FAIL(TR_ERR_DATA, "%s is %s, not a regular file: a checkpoint has none", path,
+                       kind);
+    if (result == ENOENT)
+        return TR_FAIL(TR_ERR_DATA, "%s is missing: the checkpoint is incomplete", path);
+    if (result == ELOOP)
+        return TR_FAIL(TR_ERR_DATA, "%s is a symbolic link: a checkpoint has none", path);
+    return tr_io_fail("open", path, result, 0);
 }
 
 tr_status tr_file_load(const char *path, int64_t limit, char **data, size_t *bytes) {

@@ -33,6 +33,9 @@ const cli_command *cli_find(const char *name);
 tr_status cli_usage(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* True for "key=value". The first argument of a command is its config when a file has that name. */
+bool cli_is_setting(const char *argument, bool first);
+
 /* Prints this thread's error, once for a process, unless another rank does. Ranks call it before
  * they leave the world: mpirun ends the job, and with it who is about to speak, at the first exit
  * code other than 0. */

@@ -25,19 +25,19 @@ static tr_status load(int argc, char **argv, tr_config *config) {
 static tr_status print_facts(const tr_config *c, const tr_data *data) {
     long long context = c->model.context, windows = tr_data_windows(data);
     long long train = tr_data_train_tokens(data), all = tr_data_tokens(data);
+    tr_data_facts facts;
+    TR_TRY(tr_data_examine(data, TR_BIGRAM_ALPHA, &facts));
     (void)printf("file      %s (%s)\n", c->data.path, c->data.format);
-    (void)printf("tokens    %lld, %d different\n", all, tr_data_distinct(data));
+    (void)printf("tokens    %lld, %d different\n", all, facts.distinct);
     (void)printf("training  %lld tokens, %lld windows of %lld\n", train, windows, context);
     (void)printf("held out  %lld tokens, %lld windows\n", all - train,
                  (long long)tr_data_validation_windows(data));
     (void)printf("run       %lld steps of %lld sequences: %.2f epochs\n", (long long)c->train.steps,
                  (long long)c->train.batch,
                  (double)c->train.steps * (double)c->train.batch / (double)windows);
-    if (all == train) return TR_OK;
-    double nats;
-    TR_TRY(tr_data_bigram_nats(data, TR_BIGRAM_ALPHA, &nats));
-    (void)printf("bigram    %.4f nats a token on the held-out part (%.4f bits)\n", nats,
-                 nats / log(2));
+    if (!isnan(facts.bigram_nats))
+        (void)printf("bigram    %.4f nats a token on the held-out part (%.4f bits)\n",
+                     facts.bigram_nats, facts.bigram_nats / log(2));
     return TR_OK;
 }
 

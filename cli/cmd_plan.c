@@ -15,7 +15,7 @@ static tr_status load(int argc, char **argv, tr_config *config) {
     if (!overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     tr_status status = TR_OK;
     for (int i = 1; i < argc && status == TR_OK; i++) {
-        if (strchr(argv[i], '=')) overrides[count++] = argv[i];
+        if (cli_is_setting(argv[i], !path && !count)) overrides[count++] = argv[i];
         else if (argv[i][0] == '-') status = cli_usage("plan", "unknown option %s", argv[i]);
         else if (path)
             status =

@@ -1,3 +1,4 @@
+#include "base/input.h"
 #include "cli/cli.h"
 #include "cli/launch.h"
 
@@ -63,8 +64,11 @@ int cli_run(cli_context *cli, int argc, char **argv) {
                        argv[first]);
     }
     launch.command = argv + first;
-    if (launch.hostfile && access(launch.hostfile, R_OK) != 0) {
-        return TR_FAIL(TR_ERR_NOFILE, "hostfile %s: %s", launch.hostfile, strerror(errno));
+    if (launch.hostfile) {
+        int fd;
+        int64_t bytes;
+        TR_TRY(tr_input_open("the hostfile", launch.hostfile, &fd, &bytes)); /* mpirun reads it */
+        (void)close(fd);
     }
     cli->silent = true; /* the launcher or a rank says what there is to say */
     return tr_launch_run(&launch);

@@ -31,7 +31,8 @@ static tr_status parse(int argc, char **argv, request *r) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--resume") == 0) r->resume = true;
         else if (strcmp(argv[i], "--trace") == 0) TR_TRY(parse_trace(argc, argv, &i, &r->trace));
-        else if (strchr(argv[i], '=')) r->overrides[r->count++] = argv[i];
+        else if (cli_is_setting(argv[i], !r->config && !r->count))
+            r->overrides[r->count++] = argv[i];
         else if (argv[i][0] == '-') return cli_usage("train", "unknown option %s", argv[i]);
         else if (r->config)
             return cli_usage("train", "more than one config, or a key without its value: %s",

@@ -45,6 +45,10 @@ tr_status cli_usage(const char *name, const char *format, ...) {
     return TR_FAIL(TR_ERR_USAGE, "%s", sentence);
 }
 
+bool cli_is_setting(const char *argument, bool first) {
+    return strchr(argument, '=') && !(first && access(argument, F_OK) == 0);
+}
+
 static const char *command_name(const void *names, int index) {
     return ((const cli_command *)names)[index].name;
 }

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 enum { MOST = 1 << 24 };
+/* Sums over all actions of a schedule stay finite, and so do quotients of two of them. */
+static const double LEAST_COST = 1e-30, MOST_COST = 1e30;
 
 void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
     *args = (cli_schedule_args){
@@ -51,9 +53,11 @@ static tr_status take_fields(const char *command, const char *option, const char
         const char *number = at + key + 1;
         char *end;
         double value = strtod(number, &end);
-        if (end == number || (*end && *end != ',') || !isfinite(value) || value < 0)
-            return cli_usage(command, "%s: %s is a number of 0 or more, not '%.*s'", option,
-                             fields[found].key, (int)strcspn(number, ","), number);
+        bool number_ends = end != number && (!*end || *end == ',');
+        if (!number_ends || !(value == 0 || (value >= LEAST_COST && value <= MOST_COST)))
+            return cli_usage(command, "%s: %s must be 0 or between %g and %g; '%.*s' is not",
+                             option, fields[found].key, LEAST_COST, MOST_COST,
+                             (int)strcspn(number, ","), number);
         *fields[found].value = value;
         at = end;
         if (!*at) return TR_OK;

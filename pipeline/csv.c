@@ -1,8 +1,8 @@
 #include "pipeline/csv.h"
 
+#include "base/input.h"
 #include "base/memory.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -296,28 +296,12 @@ out:
     return status;
 }
 
-static tr_status read_all(FILE *file, const char *path, char **text, size_t *length) {
-    size_t capacity = 0, got;
-    *length = 0;
-    do {
-        TR_TRY(tr_grow(text, &capacity, *length + 65536, 1));
-        got = fread(*text + *length, 1, 65536, file);
-        *length += got;
-    } while (got);
-    if (ferror(file)) return TR_FAIL(TR_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-    return TR_OK;
-}
-
 tr_status tr_csv_load(const char *path, tr_csv **out) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return TR_FAIL(errno == ENOENT || errno == ENOTDIR ? TR_ERR_NOFILE : TR_ERR_IO,
-                       "schedule %s cannot be opened: %s", path, strerror(errno));
-    char *text = NULL;
+    static const tr_input_limit limit = {.mib = 1024, .failure = TR_ERR_DATA};
+    char *text;
     size_t length;
-    tr_status status = read_all(file, path, &text, &length);
-    (void)fclose(file);
-    if (status == TR_OK) status = tr_csv_parse(text, length, path, out);
+    TR_TRY(tr_input_load("the schedule file", path, limit, &text, &length));
+    tr_status status = tr_csv_parse(text, length, path, out);
     free(text);
     return status;
 }

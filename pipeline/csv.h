@@ -51,9 +51,9 @@ typedef struct tr_csv {
     tr_csv_cell **cell; /* [rows][count] */
 } tr_csv;
 
-/* Reads a file. TR_ERR_NOFILE when there is none; TR_ERR_CONFIG "file:line:column: sentence" for a
- * cell that is none of the grammar, TR_ERR_IO when it cannot be read. Release with tr_csv_destroy.
- */
+/* Reads a file of at most 1 GiB; fails as tr_input_load does (TR_ERR_DATA for a larger one), and
+ * with TR_ERR_CONFIG "file:line:column: sentence" for a cell that the grammar does not have.
+ * Release with tr_csv_destroy. */
 tr_status tr_csv_load(const char *path, tr_csv **out);
 /* The same from text (any bytes); `source` names it in messages. */
 tr_status tr_csv_parse(const char *text, size_t length, const char *source, tr_csv **out);

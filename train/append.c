@@ -16,7 +16,8 @@ static tr_status cannot(const tr_append *file, const char *verb) {
 tr_status tr_append_open(const char *path, int64_t keep, tr_append *out) {
     *out = (tr_append){.fd = -1};
     TR_TRY(tr_strdup(path, &out->path));
-    out->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    /* O_NONBLOCK: a FIFO in the file's place must not hang the run. */
+    out->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
     struct stat info;
     tr_status status = TR_OK;
     if (out->fd < 0 || fstat(out->fd, &info)) status = cannot(out, "opened");

@@ -1,5 +1,6 @@
 #include "train/config.h"
 
+#include "base/input.h"
 #include "base/memory.h"
 #include "train/schema.h"
 #include "train/yaml.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 
 /* More micro-batches than any schedule profits from: planning their memory would take minutes. */
-enum { LARGEST_FILE = 1 << 20, MOST_MICRO_BATCHES = 16384 };
+enum { MOST_MICRO_BATCHES = 16384 };
 
 /* The sentence of the last failure, with the place in front. */
 static tr_status at_place(const char *source, int line, int column) {
@@ -110,34 +111,12 @@ tr_status tr_config_parse(const char *text, size_t length, const char *source,
     return TR_OK;
 }
 
-static tr_status read_file(const char *path, char **text, size_t *length) {
-    tr_status status = TR_OK;
-    *text = NULL;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return TR_FAIL(TR_ERR_NOFILE, "the config file '%s' cannot be opened: %s", path,
-                       strerror(errno));
-    TR_TRY_OUT(tr_calloc(LARGEST_FILE + 1, 1, text));
-    *length = fread(*text, 1, LARGEST_FILE + 1, f);
-    if (ferror(f))
-        status = TR_FAIL(TR_ERR_NOFILE, "the config file '%s' cannot be read: %s", path,
-                         strerror(errno));
-    else if (*length > LARGEST_FILE)
-        status = TR_FAIL(TR_ERR_CONFIG, "%s is larger than 1 MiB: this is no config file", path);
-out:
-    (void)fclose(f);
-    if (status != TR_OK) {
-        free(*text);
-        *text = NULL;
-    }
-    return status;
-}
-
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config) {
+    static const tr_input_limit limit = {.mib = 1, .failure = TR_ERR_CONFIG};
     char *text;
-    size_t length = 0;
-    TR_TRY(read_file(path, &text, &length));
+    size_t length;
+    TR_TRY(tr_input_load("the config file", path, limit, &text, &length));
     tr_status status = tr_config_parse(text, length, path, overrides, count, config);
     free(text);
     TR_TRY(status);

@@ -1,22 +1,22 @@
 #include "train/data.h"
 
+#include "base/input.h"
 #include "base/memory.h"
 #include "base/philox.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum { BYTES = 256, FEISTEL_ROUNDS = 6 };
+enum { BYTES = 256, FEISTEL_ROUNDS = 6, PIECE = 1 << 16 };
 
 struct tr_data {
-    const unsigned char *byte; /* (total) */
+    int fd;
+    char *path;
+    unsigned char *window; /* (context + 1): of the sample being read */
     int64_t total, train;
     int64_t context;
     int64_t windows;    /* of an epoch */
@@ -25,26 +25,32 @@ struct tr_data {
     uint64_t seed;
 };
 
-static tr_status map_file(const char *path, tr_data *data) {
-    tr_status status = TR_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return TR_FAIL(TR_ERR_NOFILE, "the data file '%s' cannot be opened: %s (data.path)", path,
-                       strerror(errno));
-    struct stat info;
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
-        status = TR_FAIL(TR_ERR_NOFILE, "'%s' is no regular file (data.path)", path);
-    } else if (info.st_size == 0) {
-        status = TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty", path);
-    } else {
-        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED)
-            status = TR_FAIL(TR_ERR_IO, "the data file '%s' cannot be mapped: %s", path,
-                             strerror(errno));
-        else *data = (tr_data){.byte = map, .total = info.st_size};
+static tr_status open_file(const char *path, tr_data *data) {
+    tr_status status = tr_input_open("the data file", path, &data->fd, &data->total);
+    if (status != TR_OK) return TR_FAIL(status, "%s (data.path)", tr_error_message());
+    if (data->total == 0) return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty", path);
+    return tr_strdup(path, &data->path);
+}
+
+/* All bytes or an error. Not a mapping: a file that is shortened while it is mapped ends the
+ * process with SIGBUS, and a read says so. */
+static tr_status read_bytes(const tr_data *data, int64_t start, int64_t bytes, unsigned char *to) {
+    while (bytes > 0) {
+        ssize_t n = pread(data->fd, to, (size_t)bytes, start);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return TR_FAIL(TR_ERR_IO, "the data file '%s' cannot be read: %s", data->path,
+                           strerror(errno));
+        if (n == 0)
+            return TR_FAIL(TR_ERR_DATA,
+                           "the data file '%s' was shortened while it was in use: byte %" PRId64
+                           " of %" PRId64 " is gone; restore the file",
+                           data->path, start, data->total);
+        to += n;
+        start += n;
+        bytes -= n;
     }
-    (void)close(fd);
-    return status;
+    return TR_OK;
 }
 
 static tr_status split(const char *path, double validation, int64_t context, tr_data *data) {
@@ -81,8 +87,10 @@ tr_status tr_data_open(const char *path, const char *format, double validation, 
         return TR_FAIL(TR_ERR_CONFIG, "model.context or data.validation is out of range");
     tr_data *data;
     TR_TRY(tr_calloc(1, sizeof *data, &data));
-    tr_status status = map_file(path, data);
+    data->fd = -1;
+    tr_status status = open_file(path, data);
     if (status == TR_OK) status = split(path, validation, context, data);
+    if (status == TR_OK) status = tr_calloc((size_t)context + 1, 1, &data->window);
     if (status != TR_OK) {
         tr_data_close(data);
         TR_TRY(status);
@@ -94,7 +102,9 @@ tr_status tr_data_open(const char *path, const char *format, double validation, 
 
 void tr_data_close(tr_data *data) {
     if (!data) return;
-    if (data->byte) (void)munmap((void *)(uintptr_t)data->byte, (size_t)data->total);
+    if (data->fd >= 0) (void)close(data->fd);
+    free(data->window);
+    free(data->path);
     free(data);
 }
 
@@ -104,13 +114,6 @@ int64_t tr_data_tokens(const tr_data *data) {
 
 int64_t tr_data_train_tokens(const tr_data *data) {
     return data->train;
-}
-
-int tr_data_distinct(const tr_data *data) {
-    int seen[BYTES] = {0}, distinct = 0;
-    for (int64_t i = 0; i < data->total; i++) seen[data->byte[i]] = 1;
-    for (int b = 0; b < BYTES; b++) distinct += seen[b];
-    return distinct;
 }
 
 int64_t tr_data_windows(const tr_data *data) {
@@ -147,41 +150,74 @@ int64_t tr_data_window_start(const tr_data *data, int64_t index) {
 }
 
 /* tokens and labels (context) of the window that starts at `start`. */
-static void read_window(const tr_data *data, int64_t start, int32_t *tokens, int32_t *labels) {
-    const unsigned char *window = data->byte + start;
+static tr_status read_window(tr_data *data, int64_t start, int32_t *tokens, int32_t *labels) {
+    TR_TRY(read_bytes(data, start, data->context + 1, data->window));
     for (int64_t t = 0; t < data->context; t++) {
-        tokens[t] = window[t];
-        labels[t] = window[t + 1];
+        tokens[t] = data->window[t];
+        labels[t] = data->window[t + 1];
     }
-}
-
-void tr_data_sample(const tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
-    read_window(data, tr_data_window_start(data, index), tokens, labels);
-}
-
-void tr_data_validation_sample(const tr_data *data, int64_t index, int32_t *tokens,
-                               int32_t *labels) {
-    read_window(data, data->train + index % data->validation * data->context, tokens, labels);
-}
-
-tr_status tr_data_bigram_nats(const tr_data *data, double alpha, double *nats) {
-    if (data->total - data->train < 2)
-        return TR_FAIL(TR_ERR_DATA, "nothing is held out: set data.validation above 0");
-    int64_t(*pair)[BYTES]; /* (first, second) */
-    int64_t from[BYTES] = {0}, single[BYTES] = {0};
-    TR_TRY(tr_calloc(BYTES, sizeof *pair, &pair));
-    for (int64_t i = 0; i < data->train; i++) single[data->byte[i]]++;
-    for (int64_t i = 0; i + 1 < data->train; i++) {
-        pair[data->byte[i]][data->byte[i + 1]]++;
-        from[data->byte[i]]++;
-    }
-    double sum = 0;
-    for (int64_t i = data->train; i + 1 < data->total; i++) {
-        int a = data->byte[i], b = data->byte[i + 1];
-        double p = ((double)single[b] + 1) / ((double)data->train + BYTES);
-        sum -= log(((double)pair[a][b] + alpha * p) / ((double)from[a] + alpha));
-    }
-    *nats = sum / (double)(data->total - data->train - 1);
-    free(pair);
     return TR_OK;
+}
+
+tr_status tr_data_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
+    return read_window(data, tr_data_window_start(data, index), tokens, labels);
+}
+
+tr_status tr_data_validation_sample(tr_data *data, int64_t index, int32_t *tokens,
+                                    int32_t *labels) {
+    return read_window(data, data->train + index % data->validation * data->context, tokens,
+                       labels);
+}
+
+/* How often a token occurs in a part of the file, and how often one follows another. */
+typedef struct counts {
+    int64_t single[BYTES], pair[BYTES][BYTES]; /* pair: (first, second) */
+} counts;
+
+/* Counts the tokens from..to-1, with the pairs that lie inside. */
+static tr_status count_tokens(const tr_data *data, int64_t from, int64_t to, counts *c) {
+    unsigned char piece[PIECE];
+    int last = -1;
+    for (int64_t at = from, n; at < to; at += n) {
+        n = to - at < PIECE ? to - at : PIECE;
+        TR_TRY(read_bytes(data, at, n, piece));
+        for (int64_t i = 0; i < n; i++) {
+            c->single[piece[i]]++;
+            if (last >= 0) c->pair[last][piece[i]]++;
+            last = piece[i];
+        }
+    }
+    return TR_OK;
+}
+
+/* The formula of the header, over the pairs that were counted. */
+static double bigram_nats(const counts *train, const counts *held, int64_t tokens, double alpha) {
+    double sum = 0, pairs = 0;
+    for (int a = 0; a < BYTES; a++) {
+        int64_t from = 0; /* n(a) of tokens that have a next one */
+        for (int b = 0; b < BYTES; b++) from += train->pair[a][b];
+        for (int b = 0; b < BYTES; b++) {
+            double n = (double)held->pair[a][b];
+            double p = ((double)train->single[b] + 1) / ((double)tokens + BYTES);
+            if (n > 0)
+                sum -= n * log(((double)train->pair[a][b] + alpha * p) / ((double)from + alpha));
+            pairs += n;
+        }
+    }
+    return sum / pairs;
+}
+
+tr_status tr_data_examine(const tr_data *data, double alpha, tr_data_facts *out) {
+    tr_status status = TR_OK;
+    counts *part; /* training, held out */
+    TR_TRY(tr_calloc(2, sizeof *part, &part));
+    *out = (tr_data_facts){.bigram_nats = NAN};
+    TR_TRY_OUT(count_tokens(data, 0, data->train, &part[0]));
+    TR_TRY_OUT(count_tokens(data, data->train, data->total, &part[1]));
+    for (int b = 0; b < BYTES; b++) out->distinct += part[0].single[b] > 0 || part[1].single[b] > 0;
+    if (data->total - data->train >= 2)
+        out->bigram_nats = bigram_nats(&part[0], &part[1], data->train, alpha);
+out:
+    free(part);
+    return status;
 }

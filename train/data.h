@@ -1,4 +1,4 @@
-/* Training data: a file of bytes, mapped, read by global sample index.
+/* Training data: a file of bytes, read by global sample index.
  *
  * A sample is a window of context + 1 tokens: inputs are the first `context`, labels the last.
  * Which window a sample is, is a pure function of (seed, sample index): no state, so any rank can
@@ -11,10 +11,10 @@
 
 typedef struct tr_data tr_data;
 
-/* Maps the file. format: "bytes". validation: fraction in [0, 1) at the end of the file that is
- * held out; 0: none. TR_ERR_NOFILE when it cannot be opened; TR_ERR_DATA with both numbers when a
- * sequence is longer than the training part or (validation > 0) the held-out part. The file must
- * not shrink while it is open. */
+/* Opens the file. format: "bytes". validation: fraction in [0, 1) at the end of the file that is
+ * held out; 0: none. Fails as tr_input_open does, and with TR_ERR_DATA and both numbers when a
+ * sequence is longer than the training part or (validation > 0) the held-out part. Bytes that are
+ * appended later are not read. */
 tr_status tr_data_open(const char *path, const char *format, double validation, int64_t context,
                        uint64_t seed, tr_data **out);
 void tr_data_close(tr_data *data);
@@ -22,8 +22,6 @@ void tr_data_close(tr_data *data);
 /* Tokens of the file and of its training part. */
 int64_t tr_data_tokens(const tr_data *data);
 int64_t tr_data_train_tokens(const tr_data *data);
-/* Different tokens in the whole file. */
-int tr_data_distinct(const tr_data *data);
 /* Training windows of one epoch; held-out windows. */
 int64_t tr_data_windows(const tr_data *data);
 int64_t tr_data_validation_windows(const tr_data *data);
@@ -32,19 +30,24 @@ int64_t tr_data_validation_windows(const tr_data *data);
  * + position; in each epoch the windows lie side by side from a phase in [0, context) drawn by
  * (seed, epoch), and are visited in an order permuted by (seed, epoch). */
 int64_t tr_data_window_start(const tr_data *data, int64_t index);
-/* Training sample `index`: tokens[context], labels[context]. */
-void tr_data_sample(const tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
-/* Held-out window index modulo their number, in file order: tokens[context], labels[context]. */
-void tr_data_validation_sample(const tr_data *data, int64_t index, int32_t *tokens,
-                               int32_t *labels);
+/* Reads training sample `index`: tokens[context], labels[context]. TR_ERR_DATA when the file has
+ * been shortened since it was opened, TR_ERR_IO when it cannot be read. One thread at a time. */
+tr_status tr_data_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
+/* The same for the held-out window `index` modulo their number, in file order. */
+tr_status tr_data_validation_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
 
 /* A bijection of 0..n-1, keyed: a Feistel network over Philox with cycle walking (Black & Rogaway
  * 2002), without memory. 0 <= index < n. */
 int64_t tr_data_permute(uint64_t key, int64_t n, int64_t index);
 
-/* Cross entropy, in nats a token, of the held-out part under a bigram model of the training part
- * that is smoothed towards the unigram model: p(b|a) = (n(a,b) + alpha * p(b)) / (n(a) + alpha),
- * p(b) = (n(b) + 1) / (N + 256) (MacKay & Peto 1995, eq. 21). TR_ERR_DATA when nothing is held out.
- */
+typedef struct tr_data_facts {
+    int distinct; /* different tokens in the whole file */
+    /* Cross entropy, in nats a token, of the held-out part under a bigram model of the training
+     * part that is smoothed towards the unigram model: p(b|a) = (n(a,b) + alpha * p(b)) / (n(a) +
+     * alpha), p(b) = (n(b) + 1) / (N + 256) (MacKay & Peto 1995, eq. 21). NAN when nothing is held
+     * out. */
+    double bigram_nats;
+} tr_data_facts;
 enum { TR_BIGRAM_ALPHA = 8 };
-tr_status tr_data_bigram_nats(const tr_data *data, double alpha, double *nats);
+/* Reads the whole file. Fails as tr_data_sample does. */
+tr_status tr_data_examine(const tr_data *data, double alpha, tr_data_facts *out);

@@ -1,5 +1,6 @@
 #include "train/metrics.h"
 
+#include "base/input.h"
 #include "base/memory.h"
 #include "train/append.h"
 #include "train/tensorboard.h"
@@ -92,9 +93,9 @@ static int64_t line_step(const char *line) {
 /* Bytes of the file up to the first line that is cut short, no record, or of a later step. */
 static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes) {
     *bytes = 0;
-    FILE *f = fopen(path, "r");
-    if (!f && errno == ENOENT) return TR_OK;
-    if (!f) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(errno));
+    FILE *f;
+    TR_TRY(tr_input_stream(path, &f));
+    if (!f) return TR_OK;
     char *line = NULL;
     size_t size = 0;
     for (ssize_t n; (n = getline(&line, &size, f)) > 0 && line[n - 1] == '\n'; *bytes += n) {

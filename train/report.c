@@ -1,5 +1,6 @@
 #include "train/report.h"
 
+#include "base/input.h"
 #include "base/memory.h"
 #include "pipeline/draw.h"
 #include "train/plot.h"
@@ -76,9 +77,9 @@ static tr_status read_curves(const char *dir, curves *c) {
     size_t size = 0;
     tr_status status = TR_OK;
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    FILE *f = fopen(path, "r");
-    if (!f && errno == ENOENT) return TR_OK;
-    if (!f) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(errno));
+    FILE *f;
+    TR_TRY(tr_input_stream(path, &f));
+    if (!f) return TR_OK;
     while (status == TR_OK && getline(&line, &size, f) > 0) {
         cJSON *record = cJSON_Parse(line);
         status = add_record(c, record);

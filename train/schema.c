@@ -100,8 +100,9 @@ const tr_key tr_schema[] = {
      .help = "Seconds a rank may wait for another that is alive, before the run is ended."},
     {"parallel.transport", TR_KEY_CHOICE, AT(parallel.transport), .fallback = "auto",
      .choices = "auto mpi nccl",
-     .help = "What carries data between GPUs: nccl (one GPU a rank), mpi (through the hosts), auto: "
-             "nccl where every rank has a GPU of its own."},
+     .help =
+         "What carries data between GPUs: nccl (one GPU a rank), mpi (through the hosts), auto: "
+         "nccl where every rank has a GPU of its own."},
 
     {"checkpoint.every", INT(checkpoint.every, 0, BIG), .fallback = "0",
      .help = "Steps between two checkpoints; 0: only at the end of the run."},
@@ -217,11 +218,13 @@ static tr_status wrong_type(const tr_key *key, const char *value) {
 }
 
 static tr_status out_of_range(const tr_key *key, const char *value) {
-    if (key->min == key->max)
-        return TR_FAIL(TR_ERR_CONFIG, "%s must be %.15g here; %.80s is not supported", key->name,
-                       key->min, value);
-    return TR_FAIL(TR_ERR_CONFIG, "%s must be between %.15g and %.15g; %.80s is not", key->name,
-                   key->min, key->max, value);
+    /* An integer limit is printed with all its digits. */
+    const char *format = key->type == TR_KEY_FLOAT ? "%.15g" : "%.0f";
+    char low[40], high[40];
+    (void)snprintf(low, sizeof low, format, key->min);
+    (void)snprintf(high, sizeof high, format, key->max);
+    return TR_FAIL(TR_ERR_CONFIG, "%s must be between %s and %s; %.80s is not", key->name, low,
+                   high, value);
 }
 
 /* Decimal digits with an optional sign, and nothing else. False when it is none; an integer too
@@ -257,8 +260,9 @@ static tr_status set_integer(const tr_key *key, const char *value, tr_config *co
     for (size_t i = 0; i < units; i++)
         if (!strcmp(rest, unit[i].suffix)) factor = unit[i].factor;
     if (!factor) return wrong_type(key, value);
-    int64_t all;
-    if (__builtin_mul_overflow(n, factor, &all) || (double)all < key->min || (double)all > key->max)
+    /* The limits are whole and at most 2^53: as a double, 2^53 + 1 would be inside. */
+    int64_t all, low = (int64_t)key->min, high = (int64_t)key->max;
+    if (__builtin_mul_overflow(n, factor, &all) || all < low || all > high)
         return out_of_range(key, value);
     *(int64_t *)field(key, config) = all;
     return TR_OK;

@@ -15,10 +15,9 @@ bool tr_session_leads(const tr_session *s) {
 
 static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *tokens,
                        int32_t *labels) {
-    const tr_data *data = context;
-    if (validation) tr_data_validation_sample(data, sample, tokens, labels);
-    else tr_data_sample(data, sample, tokens, labels);
-    return TR_OK;
+    tr_data *data = context;
+    return validation ? tr_data_validation_sample(data, sample, tokens, labels)
+                      : tr_data_sample(data, sample, tokens, labels);
 }
 
 /* The board shows what this rank does; between instructions it does nothing. */

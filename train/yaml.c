@@ -138,8 +138,23 @@ static tr_status read_stream(reader *r) {
     }
 }
 
+/* Editors on Windows may begin a file with a byte order mark. Moves *text behind the mark of UTF-8,
+ * and refuses UTF-16, whose NUL characters libyaml would name instead. */
+static tr_status take_mark(const char **text, size_t *length, const char *source) {
+    const unsigned char *byte = (const unsigned char *)*text;
+    if (*length >= 2 &&
+        ((byte[0] == 0xff && byte[1] == 0xfe) || (byte[0] == 0xfe && byte[1] == 0xff)))
+        return fail_at(source, 1, 1, "the file is UTF-16: save it as UTF-8");
+    if (*length >= 3 && memcmp(byte, "\xef\xbb\xbf", 3) == 0) {
+        *text += 3;
+        *length -= 3;
+    }
+    return TR_OK;
+}
+
 tr_status tr_yaml_parse(const char *text, size_t length, const char *source, tr_yaml *out) {
     *out = (tr_yaml){0};
+    TR_TRY(take_mark(&text, &length, source));
     reader r = {.source = source, .out = out};
     if (!yaml_parser_initialize(&r.parser)) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, length);

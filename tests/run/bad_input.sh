@@ -20,10 +20,52 @@ refuses() {
 command_fails() {
     local want=$1 pattern=$2 code=0
     shift 2
-    timeout 60 "$trireme" "$@" >command.out 2>command.err || code=$?
+    timeout -k 5 60 "$trireme" "$@" >command.out 2>command.err || code=$?
     [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want"
     says command "$pattern"
 }
+
+# --- files that are none ------------------------------------------------------------------------------
+
+mkfifo fifo fifo.yaml fifo.csv
+: >empty
+truncate -s 1025K large.yaml
+truncate -s 1025M large.csv
+printf 'data.path: fifo\n' >data_fifo.yaml
+for launch in "" "run -n 2"; do
+    dp=${launch:+parallel.dp=2}
+    # shellcheck disable=SC2086 # words
+    {
+        command_fails 66 "the config file 'fifo.yaml' is a pipe: name a regular file" $launch train fifo.yaml $dp
+        command_fails 66 "the config file '/dev/zero' is a device: " $launch train /dev/zero $dp
+        command_fails 78 "the config file 'large.yaml' is larger than 1 MiB, the most it may be" $launch train large.yaml $dp
+        command_fails 66 "the data file 'fifo' is a pipe: name a regular file \(data.path\)" $launch train data_fifo.yaml $dp
+        command_fails 66 "the data file '/dev/zero' is a device: .*\(data.path\)" $launch train data_fifo.yaml data.path=/dev/zero $dp
+        command_fails 65 "the data file 'empty' is empty" $launch train data_fifo.yaml data.path=empty $dp
+        command_fails 66 "the schedule file 'fifo.csv' is a pipe: " $launch train base.yaml parallel.schedule=fifo.csv $dp
+        command_fails 65 "the schedule file 'large.csv' is larger than 1 GiB, the most it may be" \
+            $launch train base.yaml parallel.schedule=large.csv $dp
+    }
+done
+# A pipe in a config's place would have what it says for one rank alone.
+command_fails 66 "the config file '/dev/fd/[0-9]+' is a pipe: " train <(echo data.path: x)
+command_fails 66 "the config file 'fifo' is a pipe: " plan fifo
+command_fails 66 "the config file 'fifo.yaml' is a pipe: " data fifo.yaml
+command_fails 66 "the data file 'fifo' is a pipe: " data fifo
+command_fails 66 "the data file '.' is a directory: " data .
+for check in "schedule check" "schedule show" "simulate --schedule"; do
+    # shellcheck disable=SC2086 # words
+    {
+        command_fails 66 "the schedule file './fifo' is a pipe: " $check ./fifo
+        command_fails 66 "the schedule file '/dev/zero' is a device: " $check /dev/zero
+        command_fails 65 "the schedule file 'large.csv' is larger than 1 GiB" $check large.csv
+    }
+done
+command_fails 66 "the hostfile 'fifo' is a pipe: " run -n 2 --hostfile fifo train base.yaml
+command_fails 66 "the hostfile 'none' cannot be opened: No such file" run -n 2 --hostfile none train base.yaml
+mkdir -p pipe/ckpt-of-none && mkfifo pipe/metrics.jsonl
+train 74 1 pipe
+says pipe "'.*/pipe/metrics.jsonl' cannot be opened: "
 
 # --- the command line and the config -----------------------------------------------------------------
 
@@ -61,6 +103,10 @@ for ranks in 1 3; do
     refuses 69 $ranks 'there is no device called "gpu": use cpu, ref, cuda or cuda:N' $dp device.name=gpu
     refuses 76 $ranks "rank 0 of the pipeline needs .* and a rank may use .*: raise parallel.pp" $dp device.memory=10KiB
 done
+command_fails 78 "train.seed=9007199254740993: train.seed must be between 0 and 9007199254740992; 9007199254740993 is not" \
+    plan base.yaml train.seed=9007199254740993
+command_fails 64 "--costs: F must be 0 or between 1e-30 and 1e\+30; '1e308' is not; usage: " \
+    simulate --schedule 1f1b -p 4 -m 8 --costs F=1e308
 refuses 78 1 "parallel.pp=2: parallel.pp \* tp \* dp = 2 \* 2 \* 1 needs 4 ranks, but 1 was started: use .trireme run -n 4 train" \
     parallel.pp=2 parallel.tp=2
 refuses 78 3 ".*parallel.pp \* tp \* dp = 2 \* 1 \* 1 needs 2 ranks, but 3 were started: use .trireme run -n 2 train" parallel.pp=2

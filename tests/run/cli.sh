@@ -63,6 +63,14 @@ expect 78 "trireme: bad.yaml:3:3: unknown key 'train.stepz'; did you mean train.
 expect 65 "trireme: a sequence of 100001 tokens (model.context + 1) is longer than the training part of '$text', 54702 tokens: use more data or a smaller model.context" \
     data good.yaml model.context=100000
 
+# A config's name may have a '=', and the file may begin with a byte order mark.
+printf '\xef\xbb\xbf' | cat - good.yaml >a=b.yaml
+shows '^tokens    60780, 77 different$' data a=b.yaml
+shows '^layout   pp 1 x tp 1 x dp 1, 1f1b' plan a=b.yaml model.layers=1
+expect 78 "trireme: a=b.yaml: unknown key 'a'; \`trireme help\` lists all keys" plan good.yaml a=b.yaml
+iconv -t UTF-16 good.yaml >utf16.yaml
+expect 78 "trireme: utf16.yaml:1:1: the file is UTF-16: save it as UTF-8" data utf16.yaml
+
 code=0
 "$trireme" --trace data bad.yaml 2>err || code=$?
 [[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--trace: no trace"

@@ -111,7 +111,7 @@ same_bits v-dp-tp one-dp-tp
 grep -q "pp 2 x tp 1 x dp 1, $v, 8 micro-batches; stages of layers .* | .* | .* | " "$scratch/v-fp32.out" ||
   fail "the plan does not name the stages"
 
-refused 66 "gone.csv cannot be opened" parallel.schedule=gone.csv
+refused 66 "gone.csv' cannot be opened" parallel.schedule=gone.csv
 refused 78 "has 2 ranks (rows), and 1 are asked for: set parallel.pp=2" parallel.schedule="$v"
 refused 78 "has 8 micro-batches, and a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
 refused 78 "has 2 stages on 1 ranks, and 3 a rank" parallel.schedule="$scratch/one.csv" parallel.virtual=3

@@ -86,10 +86,10 @@ expect 64 "--schedule FILE|NAME is missing" simulate --json
 expect 64 "needs the ranks, -p, and micro-batches, -m" simulate --schedule gpipe -p 2
 expect 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
 expect 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
-expect 64 "mB is a number of 0 or more, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
+expect 64 "mB must be 0 or between 1e-30 and 1e+30; '-1' is not" schedule gpipe -p 2 -m 2 --memory mB=-1
 expect 64 "-p 3 does not go with 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
 expect 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
-expect 66 "no.csv cannot be opened" schedule check no.csv
+expect 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
 expect 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
 expect 78 "schedule '2f2b' is unknown; known are: gpipe, 1f1b" schedule 2f2b -p 2 -m 2
 expect 78 "schedule 'ordr' is unknown; known are: gpipe, 1f1b" schedule check ordr

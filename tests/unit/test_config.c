@@ -4,11 +4,13 @@
 #include "train/nearest.h"
 #include "train/schema.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -215,6 +217,84 @@ static void files_are_read_or_named(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* A time limit, since neither may hang; the limit of 1 MiB holds to the byte. */
+static void a_config_is_a_regular_file_of_at_most_a_mebibyte(void **state) {
+    (void)state;
+    tr_config c;
+    char path[] = "config-XXXXXX";
+    (void)alarm(20);
+    assert_int_equal(tr_config_load("/dev/zero", NULL, 0, &c), TR_ERR_NOFILE);
+    assert_string_equal(tr_error_message(),
+                        "the config file '/dev/zero' is a device: name a regular file");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    assert_int_equal(tr_config_load(path, NULL, 0, &c), TR_ERR_NOFILE);
+    assert_non_null(strstr(tr_error_message(), "' is a pipe: name a regular file"));
+    (void)alarm(0);
+    assert_int_equal(unlink(path), 0);
+    FILE *f = fdopen(fd, "w+");
+    assert_non_null(f);
+    (void)fputs("data.path: x\n#", f);
+    while (ftell(f) < 1 << 20) (void)fputc('-', f);
+    assert_int_equal(fflush(f), 0);
+    char name[64];
+    (void)snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    assert_int_equal(tr_config_load(name, NULL, 0, &c), TR_OK);
+    (void)fputc('-', f);
+    assert_int_equal(fflush(f), 0);
+    assert_int_equal(tr_config_load(name, NULL, 0, &c), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "' is larger than 1 MiB, the most it may be"));
+    assert_int_equal(fclose(f), 0);
+}
+
+static void a_byte_order_mark_is_passed_over(void **state) {
+    (void)state;
+    tr_config c;
+    assert_int_equal(parse("\xef\xbb\xbf"
+                           "data.path: a\n",
+                           &c),
+                     TR_OK);
+    assert_string_equal(c.data.path, "a");
+    refused("\xef\xbb\xbftrian.steps: 1\n",
+            "x.yaml:1:1: unknown key 'trian.steps'; did you mean train.steps?");
+    const char *const utf16[] = {"\377\376d\0a\0t\0a\0", "\376\377\0d\0a\0t\0a"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tr_config_parse(utf16[i], 10, "x.yaml", NULL, 0, &c), TR_ERR_CONFIG);
+        assert_string_equal(tr_error_message(), "x.yaml:1:1: the file is UTF-16: save it as UTF-8");
+    }
+}
+
+/* Every number is taken at its limits and refused one above and below them, with a sentence that
+ * states them as they are. */
+static void limits_are_exact(void **state) {
+    (void)state;
+    for (int k = 0; k < tr_schema_count; k++) {
+        const tr_key *key = &tr_schema[k];
+        bool whole = key->type == TR_KEY_INT || key->type == TR_KEY_BYTES;
+        if (!whole && key->type != TR_KEY_FLOAT) continue;
+        for (int high = 0; high < 2; high++) {
+            double limit = high ? key->max : key->min;
+            char inside[64], outside[64], said[256];
+            tr_config c = {0};
+            if (whole) {
+                (void)snprintf(inside, sizeof inside, "%lld", (long long)limit);
+                (void)snprintf(outside, sizeof outside, "%lld", (long long)limit + (high ? 1 : -1));
+                (void)snprintf(said, sizeof said, "%s must be between %lld and %lld; %s is not",
+                               key->name, (long long)key->min, (long long)key->max, outside);
+            } else {
+                double next = nextafter(limit, high ? INFINITY : -INFINITY);
+                (void)snprintf(inside, sizeof inside, "%.17g", limit);
+                (void)snprintf(outside, sizeof outside, "%.17g", next);
+                (void)snprintf(said, sizeof said, "%s must be between %.15g and %.15g; %s is not",
+                               key->name, key->min, key->max, outside);
+            }
+            if (tr_key_set(key, inside, &c) != TR_OK) fail_msg("%s", tr_error_message());
+            assert_int_equal(tr_key_set(key, outside, &c), TR_ERR_CONFIG);
+            assert_string_equal(tr_error_message(), said);
+        }
+    }
+}
+
 /* --- random configs and mutated files --------------------------------------------------------- */
 
 static uint64_t seed, draws;
@@ -353,6 +433,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(overrides_win_and_are_checked),
         cmocka_unit_test(checks_name_place_and_remedy),
         cmocka_unit_test(files_are_read_or_named),
+        cmocka_unit_test(a_config_is_a_regular_file_of_at_most_a_mebibyte),
+        cmocka_unit_test(a_byte_order_mark_is_passed_over),
+        cmocka_unit_test(limits_are_exact),
         cmocka_unit_test(printed_configs_load_to_themselves),
         cmocka_unit_test(mutated_files_never_crash),
         cmocka_unit_test(the_schema_is_whole),

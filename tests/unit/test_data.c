@@ -6,10 +6,12 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -92,7 +94,7 @@ static void epochs_cover_the_training_part(void **state) {
         for (int64_t i = 0; i < windows; i++) {
             int32_t tokens[T], labels[T];
             int64_t start = tr_data_window_start(data, epoch * windows + i);
-            tr_data_sample(data, epoch * windows + i, tokens, labels);
+            assert_int_equal(tr_data_sample(data, epoch * windows + i, tokens, labels), TR_OK);
             assert_in_range(start, 0, 900 - T - 1);
             if (start < lowest) lowest = start;
             for (int64_t t = 0; t < T; t++) {
@@ -139,7 +141,7 @@ static void validation_is_read_in_order(void **state) {
     assert_int_equal(windows, 199 / 33);
     for (int64_t i = 0; i < 2 * windows; i++) {
         int32_t tokens[33], labels[33];
-        tr_data_validation_sample(data, i, tokens, labels);
+        assert_int_equal(tr_data_validation_sample(data, i, tokens, labels), TR_OK);
         assert_int_equal(tokens[0], mixed(800 + i % windows * 33));
         assert_int_equal(labels[32], mixed(800 + i % windows * 33 + 33));
     }
@@ -154,7 +156,7 @@ static void the_smallest_data_has_one_window(void **state) {
     assert_int_equal(tr_data_open(path, "bytes", 0, 16, 3, &data), TR_OK);
     assert_int_equal(tr_data_windows(data), 1);
     for (int64_t i = 0; i < 5; i++) assert_int_equal(tr_data_window_start(data, i), 0);
-    tr_data_sample(data, 3, tokens, labels);
+    assert_int_equal(tr_data_sample(data, 3, tokens, labels), TR_OK);
     assert_int_equal(labels[15], mixed(16));
     tr_data_close(data);
 }
@@ -183,20 +185,64 @@ static void bigram_counts_pairs(void **state) {
     (void)state;
     write_file(19 * 100, text_byte);
     tr_data *data;
-    double nats, uniform;
+    tr_data_facts facts, uniform;
     assert_int_equal(tr_data_open(path, "bytes", 0.5, 8, 3, &data), TR_OK);
-    assert_int_equal(tr_data_distinct(data), 7);
-    assert_int_equal(tr_data_bigram_nats(data, 1e-9, &nats), TR_OK);
+    assert_int_equal(tr_data_examine(data, 1e-9, &facts), TR_OK);
+    assert_int_equal(facts.distinct, 7);
     /* After 't': 'o' 2 of 3, ' ' 1 of 3. After 'o': ' ' 2 of 4, 'r' 1, 't' 1. After ' ': b 2, t 2,
      * o 1, n 1 of 6. After r, n, b, e: certain. 19 pairs a period; the repeat joins ' ' and 't'. */
     double t = 3 * log(3) - 2 * log(2), o = 4 * log(4) - 2 * log(2), s = 6 * log(6) - 4 * log(2);
-    assert_true(fabs(nats - (t + o + s) / 19) < 2e-3);
-    assert_int_equal(tr_data_bigram_nats(data, 1e12, &uniform), TR_OK);
-    assert_true(uniform > nats + 0.5); /* heavy smoothing: the unigram model */
+    assert_true(fabs(facts.bigram_nats - (t + o + s) / 19) < 2e-3);
+    assert_int_equal(tr_data_examine(data, 1e12, &uniform), TR_OK);
+    assert_true(uniform.bigram_nats >
+                facts.bigram_nats + 0.5); /* heavy smoothing: the unigram model */
     tr_data_close(data);
     assert_int_equal(tr_data_open(path, "bytes", 0, 8, 3, &data), TR_OK);
-    assert_int_equal(tr_data_bigram_nats(data, 1, &nats), TR_ERR_DATA);
+    assert_int_equal(tr_data_examine(data, 1, &facts), TR_OK);
+    assert_true(facts.distinct == 7 && isnan(facts.bigram_nats));
     tr_data_close(data);
+}
+
+/* Samples behind the new end fail with the file's name; those in front of it are read as before,
+ * also when the file has a new name, and bytes that come back can be read again. */
+static void a_shortened_file_is_an_error(void **state) {
+    (void)state;
+    write_file(1000, mixed);
+    tr_data *data;
+    tr_data_facts facts;
+    int32_t tokens[16], labels[16];
+    int failed = 0;
+    assert_int_equal(tr_data_open(path, "bytes", 0.2, 16, 3, &data), TR_OK);
+    assert_int_equal(truncate(path, 500), 0);
+    for (int64_t i = 0; i < tr_data_windows(data); i++) {
+        bool inside = tr_data_window_start(data, i) + 17 <= 500;
+        tr_status status = tr_data_sample(data, i, tokens, labels);
+        assert_int_equal(status, inside ? TR_OK : TR_ERR_DATA);
+        if (inside) assert_int_equal(tokens[0], mixed(tr_data_window_start(data, i)));
+        else assert_non_null(strstr(tr_error_message(), path));
+        failed += !inside;
+    }
+    assert_in_range(failed, 1, tr_data_windows(data) - 1);
+    assert_int_equal(tr_data_validation_sample(data, 0, tokens, labels), TR_ERR_DATA);
+    assert_int_equal(tr_data_examine(data, 1, &facts), TR_ERR_DATA);
+    write_file(1000, mixed);
+    assert_int_equal(tr_data_validation_sample(data, 0, tokens, labels), TR_OK);
+    assert_int_equal(tokens[0], mixed(800));
+    tr_data_close(data);
+}
+
+/* With a time limit: a FIFO or an endless device must not hang. */
+static void only_regular_files_are_data(void **state) {
+    (void)state;
+    tr_data *data;
+    (void)alarm(20);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(tr_data_open(path, "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_non_null(strstr(tr_error_message(), "is a pipe: name a regular file (data.path)"));
+    assert_int_equal(tr_data_open("/dev/zero", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_non_null(strstr(tr_error_message(), "'/dev/zero' is a device"));
+    (void)alarm(0);
 }
 
 int main(void) {
@@ -209,6 +255,8 @@ int main(void) {
         cmocka_unit_test(the_smallest_data_has_one_window),
         cmocka_unit_test(bad_data_is_refused),
         cmocka_unit_test(bigram_counts_pairs),
+        cmocka_unit_test(a_shortened_file_is_an_error),
+        cmocka_unit_test(only_regular_files_are_data),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -1,0 +1,111 @@
+#include "base/input.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *kind_of(mode_t mode) {
+    return S_ISDIR(mode)    ? "a directory"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "a device";
+}
+
+int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const char **kind) {
+    struct stat info;
+    *kind = "";
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
+    /* A socket cannot be opened at all, with an error that does not say so. */
+    if (*fd < 0 && errno == ENXIO && stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        *kind = kind_of(info.st_mode);
+        return -1;
+    }
+    if (*fd < 0) return errno;
+    int result = fstat(*fd, &info) != 0 ? errno : S_ISREG(info.st_mode) ? 0 : -1;
+    if (result == 0) {
+        *bytes = info.st_size;
+        return 0;
+    }
+    if (result < 0) *kind = kind_of(info.st_mode);
+    (void)close(*fd);
+    *fd = -1;
+    return result;
+}
+
+tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes) {
+    const char *kind;
+    int result = tr_regular_open(path, 0, fd, bytes, &kind);
+    if (result > 0)
+        return TR_FAIL(TR_ERR_NOFILE, "%s '%s' cannot be opened: %s", what, path, strerror(result));
+    if (result < 0)
+        return TR_FAIL(TR_ERR_NOFILE, "%s '%s' is %s: name a regular file", what, path, kind);
+    return TR_OK;
+}
+
+tr_status tr_input_stream(const char *path, FILE **out) {
+    const char *kind;
+    int fd;
+    int64_t bytes;
+    *out = NULL;
+    int result = tr_regular_open(path, 0, &fd, &bytes, &kind);
+    if (result == ENOENT) return TR_OK;
+    if (result == 0) {
+        *out = fdopen(fd, "r");
+        if (*out) return TR_OK;
+        result = errno;
+        (void)close(fd);
+    }
+    if (result < 0)
+        return TR_FAIL(TR_ERR_IO, "'%s' is %s, not a regular file: remove it", path, kind);
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(result));
+}
+
+static tr_status too_large(const char *what, const char *path, tr_input_limit limit) {
+    bool whole_gib = limit.mib % 1024 == 0;
+    return TR_FAIL(limit.failure, "%s '%s' is larger than %" PRId64 " %s, the most it may be", what,
+                   path, whole_gib ? limit.mib / 1024 : limit.mib, whole_gib ? "GiB" : "MiB");
+}
+
+/* Reads up to `most` bytes or to the end; a file of /proc has more than its size says. */
+static tr_status read_all(int fd, const char *what, const char *path, int64_t expected, size_t most,
+                          char **text, size_t *length) {
+    size_t capacity = 0;
+    *length = 0;
+    TR_TRY(tr_grow(text, &capacity, (size_t)expected + 1, 1));
+    while (*length < most) {
+        TR_TRY(tr_grow(text, &capacity, *length + 2, 1)); /* a byte and the 0 byte at least */
+        size_t room = capacity - 1 - *length, left = most - *length;
+        ssize_t n = read(fd, *text + *length, room < left ? room : left);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return TR_FAIL(TR_ERR_IO, "%s '%s' cannot be read: %s", what, path, strerror(errno));
+        if (n == 0) break;
+        *length += (size_t)n;
+    }
+    (*text)[*length] = '\0';
+    return TR_OK;
+}
+
+tr_status tr_input_load(const char *what, const char *path, tr_input_limit limit, char **text,
+                        size_t *length) {
+    int fd;
+    int64_t bytes, most = limit.mib << 20;
+    TR_TRY(tr_input_open(what, path, &fd, &bytes));
+    *text = NULL;
+    *length = 0;
+    tr_status status = bytes > most ? too_large(what, path, limit) : TR_OK;
+    if (status == TR_OK) status = read_all(fd, what, path, bytes, (size_t)most + 1, text, length);
+    if (status == TR_OK && *length > (size_t)most) status = too_large(what, path, limit);
+    (void)close(fd);
+    if (status != TR_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
