@@ -2,19 +2,12 @@
  * as fast two are, for each rule. The threads take turns, round by round; the best round counts.
  *
  * Usage: bench_param [rounds] */
+#include "bench/measure.h"
 #include "layers/param_impl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { ROWS = 4096, COLUMNS = 1024, THREADS = 2 };
-
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void measure(const char *name, tr_init init, int rounds, float *values) {
     const int64_t shape[] = {ROWS, COLUMNS};
@@ -22,9 +15,9 @@ static void measure(const char *name, tr_init init, int rounds, float *values) {
     tr_param param;
     tr_param_describe(&param, 2, shape, init, 0.02f, "%s", name);
     for (int i = 0; i < rounds * THREADS; i++) {
-        double start = now();
+        double start = bench_now();
         tr_param_init(&param, 1, i % THREADS + 1, values);
-        double took = (now() - start) / ((double)ROWS * COLUMNS);
+        double took = (bench_now() - start) / ((double)ROWS * COLUMNS);
         if (took < best[i % THREADS]) best[i % THREADS] = took;
     }
     printf("%-8s %10.2f %10.2f %8.2f\n", name, best[0] * 1e9, best[1] * 1e9, best[0] / best[1]);

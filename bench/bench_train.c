@@ -1,28 +1,31 @@
-/* A training step as `trireme train` takes it (engine, pipeline, optimizer) on random tokens,
- * without files: what the scripts compare with PyTorch, and two ranks with one. One line for the
- * run (best and median step, model FLOP/s) and, with report=1, one for each rank: the seconds of
- * its best step by kind of instruction.
+/* A training step as `trireme train` takes it (engine, pipeline, optimizer) on random tokens that
+ * are drawn before the first step, without files: what the scripts compare with PyTorch, and
+ * several ranks with one. One line for the run (best and median step, model FLOP/s of all ranks)
+ * and, with report=1, one for each rank: the seconds of its best step by kind of instruction.
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
- *               precision=fp32|bf16 pp=1 schedule=1f1b threads=1 steps=7 report=0 device=cpu
- * deterministic=1 Ranks: mpirun -q --bind-to none -n PP bench_train ... pp=PP. */
+ *               precision=fp32|bf16 pp=1 dp=1 tp=1 schedule=1f1b transport=auto|nccl|mpi
+ *               threads=1 steps=7 report=0 device=cpu deterministic=1
+ *
+ * batch: sequences of a step; micro_batch: of one micro-batch on one data rank; threads=0: the
+ * rank's share of the host's cores. Ranks: mpirun -q --bind-to none -n PP*DP*TP bench_train ...;
+ * device=cuda gives each rank of a host a GPU of its own, and NCCL carries the messages. */
 #include "base/memory.h"
-#include "base/philox.h"
+#include "bench/measure.h"
 #include "layers/model.h"
 #include "pipeline/open.h"
 #include "train/engine.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { WARM_UP = 2, MAX_STEPS = 1 << 20 };
+/* POOL: batches of different tokens; later steps use them again. */
+enum { WARM_UP = 2, MAX_STEPS = 1 << 20, POOL = 16 };
 
 typedef struct options {
-    int64_t layers, width, heads, context, vocab, batch, micro_batch, pp, threads, steps, report;
-    int64_t deterministic;
-    const char *precision, *schedule, *device;
+    int64_t layers, width, heads, context, vocab, batch, micro_batch, pp, dp, tp, threads, steps;
+    int64_t report, deterministic;
+    const char *precision, *schedule, *transport, *device;
 } options;
 
 /* Seconds of the instructions of one step, by kind. */
@@ -32,15 +35,11 @@ typedef struct step_time {
 
 typedef struct bench {
     options o;
-    step_time now; /* of this step, on this rank */
+    int64_t samples; /* in the pool */
+    int32_t *pool;   /* (samples, 2, context): tokens and labels of each */
+    step_time now;   /* of this step, on this rank */
     double begun;
 } bench;
-
-static double now_s(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static tr_status parse(options *o, int argc, char **argv) {
     const struct {
@@ -57,10 +56,13 @@ static tr_status parse(options *o, int argc, char **argv) {
         {"threads", &o->threads, NULL},
         {"micro_batch", &o->micro_batch, NULL},
         {"pp", &o->pp, NULL},
+        {"dp", &o->dp, NULL},
+        {"tp", &o->tp, NULL},
         {"steps", &o->steps, NULL},
         {"report", &o->report, NULL},
         {"precision", NULL, &o->precision},
         {"schedule", NULL, &o->schedule},
+        {"transport", NULL, &o->transport},
         {"deterministic", &o->deterministic, NULL},
         {"device", NULL, &o->device},
     };
@@ -71,36 +73,51 @@ static tr_status parse(options *o, int argc, char **argv) {
                          strncmp(keys[k].name, argv[i], (size_t)(value - argv[i])) != 0))
             k++;
         if (k == n)
-            return TR_FAIL(TR_ERR_USAGE, "'%s' is no option; see the head of the source", argv[i]);
+            return TR_FAIL(TR_ERR_USAGE, "unknown option '%s'; the head of the source lists them",
+                           argv[i]);
         if (keys[k].text) *keys[k].text = value + 1;
         else *keys[k].number = atoll(value + 1);
     }
     if (o->steps < 1 || o->steps > MAX_STEPS)
         return TR_FAIL(TR_ERR_USAGE, "steps must be from 1 to %d", MAX_STEPS);
+    if (o->batch < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1 || o->dp < 1 ||
+        o->batch % (o->micro_batch * o->dp) != 0)
+        return TR_FAIL(TR_ERR_USAGE, "batch must be a multiple of micro_batch * dp");
     return TR_OK;
 }
 
-static tr_status random_sample(void *context, bool validation, int64_t sample, int32_t *tokens,
-                               int32_t *labels) {
-    const bench *b = context;
-    (void)validation;
-    for (int64_t i = 0; i < b->o.context; i++) {
-        tr_philox block = tr_philox4x32(1, (uint64_t)sample, (uint64_t)i);
-        tokens[i] = (int32_t)(block.v[0] % (uint32_t)b->o.vocab);
-        labels[i] = (int32_t)(block.v[1] % (uint32_t)b->o.vocab);
+/* The timed steps only copy samples, as training does. */
+static tr_status draw_samples(bench *b) {
+    const options *o = &b->o;
+    const int64_t batches = o->steps + WARM_UP < POOL ? o->steps + WARM_UP : POOL;
+    b->samples = batches * o->batch;
+    TR_TRY(tr_calloc((size_t)(b->samples * 2 * o->context), sizeof *b->pool, &b->pool));
+    for (int64_t s = 0; s < b->samples; s++) {
+        int32_t *tokens = b->pool + s * 2 * o->context, *labels = tokens + o->context;
+        for (int64_t i = 0; i < o->context; i++) {
+            tr_philox block = tr_philox4x32(1, (uint64_t)s, (uint64_t)i);
+            tokens[i] = (int32_t)(block.v[0] % (uint32_t)o->vocab);
+            labels[i] = (int32_t)(block.v[1] % (uint32_t)o->vocab);
+        }
     }
+    return TR_OK;
+}
+
+static tr_status copy_sample(void *context, bool validation, int64_t sample, int32_t *tokens,
+                             int32_t *labels) {
+    const bench *b = context;
+    const size_t length = (size_t)b->o.context;
+    const int32_t *from = b->pool + (size_t)(sample % b->samples) * 2 * length;
+    (void)validation;
+    memcpy(tokens, from, length * sizeof *from);
+    memcpy(labels, from + length, length * sizeof *from);
     return TR_OK;
 }
 
 static void observe(void *context, const tr_instr *instr, bool begin) {
     bench *b = context;
-    if (begin) b->begun = now_s();
-    else b->now.kind[instr->kind] += now_s() - b->begun;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    if (begin) b->begun = bench_now();
+    else b->now.kind[instr->kind] += bench_now() - b->begun;
 }
 
 static tr_status print_ranks(tr_world *world, const step_time *best) {
@@ -135,10 +152,10 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
             fflush(stdout);
         }
         b->now = (step_time){0};
-        double start = now_s();
+        double start = bench_now();
         tr_status status =
             tr_engine_step(engine, s + 1, s + 1, s * o->batch, 3e-4f, false, &result);
-        b->now.whole = now_s() - start;
+        b->now.whole = bench_now() - start;
         if (status != TR_OK) {
             free(seconds);
             TR_TRY(status);
@@ -147,8 +164,7 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
         seconds[s - WARM_UP] = b->now.whole;
         if (b->now.whole < best.whole) best = b->now;
     }
-    qsort(seconds, (size_t)o->steps, sizeof *seconds, compare);
-    double median = seconds[o->steps / 2], tokens = (double)(o->batch * o->context);
+    double median = bench_median(seconds, (int)o->steps), tokens = (double)(o->batch * o->context);
     double flops = tokens * tr_model_flops_per_token(tr_engine_model(engine));
     if (tr_world_rank(world) == 0)
         printf("step best %.1f ms median %.1f ms; %.0f tok/s %.1f GFLOP/s (best); loss %.4f\n",
@@ -156,6 +172,25 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
                result.loss);
     free(seconds);
     return o->report ? print_ranks(world, &best) : TR_OK;
+}
+
+/* The device of this rank, and what carries messages between the ranks: as `trireme train` does. */
+static tr_status open_device(const options *o, tr_world *world, tr_device **out) {
+    const tr_data_plane want = strcmp(o->transport, "nccl") == 0  ? TR_DATA_NCCL
+                               : strcmp(o->transport, "mpi") == 0 ? TR_DATA_MPI
+                                                                  : TR_DATA_AUTO;
+    const int64_t threads = o->threads ? o->threads : tr_world_cores(world);
+    const tr_device_options how = {.threads = (int)threads,
+                                   .host_rank = tr_world_host_rank(world),
+                                   .ranks = tr_world_size(world),
+                                   .deterministic = o->deterministic != 0};
+    char note[256] = "";
+    TR_TRY(tr_device_open(o->device, &how, out));
+    TR_TRY(tr_world_use(world, *out, want, note, sizeof note));
+    if (tr_world_size(world) == 1 || tr_world_rank(world) != 0) return TR_OK;
+    if (tr_world_uses_nccl(world)) tr_world_nccl_text(note, sizeof note);
+    printf("%d ranks, messages: %s\n", tr_world_size(world), *note ? note : "MPI");
+    return TR_OK;
 }
 
 static tr_status run(bench *b, tr_world *world) {
@@ -178,20 +213,18 @@ static tr_status run(bench *b, tr_world *world) {
         .seed = 1,
         .max_norm = 1,
         .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
-        .fetch = random_sample,
+        .fetch = copy_sample,
         .fetch_context = b,
         .observe = observe,
         .observe_context = b};
-    TR_TRY_OUT(
-        tr_mesh_make((int)o->pp, 1, 1, tr_world_rank(world), tr_world_size(world), &desc.mesh));
-    TR_TRY_OUT(tr_device_open(
-        o->device,
-        &(tr_device_options){.threads = (int)o->threads, .deterministic = o->deterministic != 0},
-        &device));
+    TR_TRY_OUT(tr_mesh_make((int)o->pp, (int)o->dp, (int)o->tp, tr_world_rank(world),
+                            tr_world_size(world), &desc.mesh));
+    TR_TRY_OUT(open_device(o, world, &device));
+    TR_TRY_OUT(draw_samples(b));
     desc.device = device;
     tr_schedule_request request = {.name = o->schedule,
                                    .ranks = (int)o->pp,
-                                   .micro_batches = (int)(o->batch / o->micro_batch),
+                                   .micro_batches = (int)(o->batch / (o->micro_batch * o->dp)),
                                    .chunks = 1};
     TR_TRY_OUT(tr_schedule_open(&request, &schedule));
     desc.schedule = schedule;
@@ -202,6 +235,7 @@ out:
     tr_engine_destroy(engine);
     tr_schedule_destroy(schedule);
     if (device) tr_device_close(device);
+    free(b->pool);
     return status;
 }
 
@@ -214,12 +248,15 @@ int main(int argc, char **argv) {
                      .batch = 8,
                      .micro_batch = 8,
                      .pp = 1,
+                     .dp = 1,
+                     .tp = 1,
                      .threads = 1,
                      .steps = 7,
                      .deterministic = 1,
                      .device = "cpu",
                      .precision = "fp32",
-                     .schedule = "1f1b"}};
+                     .schedule = "1f1b",
+                     .transport = "auto"}};
     tr_world *world = NULL;
     tr_status status = parse(&b.o, argc, argv);
     if (status == TR_OK) status = tr_world_open_mpi(&world);

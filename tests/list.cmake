@@ -112,6 +112,16 @@ foreach(check IN LISTS gpu_checks)
     SKIP_RETURN_CODE 77 ENVIRONMENT TRIREME_BUILD=${CMAKE_BINARY_DIR})
 endforeach()
 
+# The benchmarks that they run; skipped where they are not built.
+set(mock_or_none "")
+if(TARGET nccl_mock)
+  set(mock_or_none ${nccl_mock_folder})
+endif()
+add_test(NAME run.benchmarks COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/benchmarks.sh
+  $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-benchmarks "${mock_or_none}")
+set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 300 PROCESSORS 2
+  SKIP_RETURN_CODE 77)
+
 # What those scripts say and write, with what fails, hangs, is missing or is stopped.
 trireme_run_test(gpu_scripts)
 

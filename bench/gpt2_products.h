@@ -1,0 +1,79 @@
+/* The products of a GPT-2 step as the layers ask for them (layers/linear.c, layers/head.c). */
+#pragma once
+
+#include "device/op.h"
+
+typedef struct bench_product {
+    const char *label;
+    tr_op_desc desc;
+} bench_product;
+
+enum { BENCH_PRODUCTS = 15 }; /* those of a block, then three of the head */
+
+/* C[m, n] = A B. */
+static inline tr_op_desc bench_forward(int64_t m, int64_t n, int64_t k, tr_dtype dtype, bool bias,
+                                       tr_epilogue epilogue) {
+    return (tr_op_desc){.kind = TR_OP_MATMUL,
+                        .matmul = {.m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .a = dtype,
+                                   .b = dtype,
+                                   .c = dtype,
+                                   .bias = bias,
+                                   .epilogue = epilogue}};
+}
+
+/* The gradient of the input: C[m, n] = A B'. */
+static inline tr_op_desc bench_dgrad(int64_t m, int64_t n, int64_t k, tr_dtype dtype,
+                                     tr_epilogue epilogue) {
+    tr_op_desc desc = bench_forward(m, n, k, dtype, false, epilogue);
+    desc.matmul.trans_b = true;
+    return desc;
+}
+
+/* The gradient of the weight: C[m, n] += A' B in FP32. */
+static inline tr_op_desc bench_wgrad(int64_t m, int64_t n, int64_t k, tr_dtype dtype,
+                                     tr_epilogue epilogue) {
+    tr_op_desc desc = bench_forward(m, n, k, dtype, false, epilogue);
+    desc.matmul.c = TR_F32;
+    desc.matmul.trans_a = desc.matmul.accumulate = true;
+    return desc;
+}
+
+/* Of `rows` tokens, width c, with the whole vocabulary v in one part. */
+static inline void bench_products(int64_t rows, int64_t c, int64_t v, tr_dtype t,
+                                  bench_product out[BENCH_PRODUCTS]) {
+    const tr_epilogue none = TR_EPILOGUE_NONE, gelu = TR_EPILOGUE_GELU;
+    const tr_epilogue dgelu = TR_EPILOGUE_GELU_DGRAD, sums = TR_EPILOGUE_BIAS_GRAD;
+    const bench_product list[BENCH_PRODUCTS] = {
+        {"matmul qkv, bias", bench_forward(rows, 3 * c, c, t, true, none)},
+        {"matmul proj", bench_forward(rows, c, c, t, false, none)},
+        {"matmul fc, bias, gelu", bench_forward(rows, 4 * c, c, t, true, gelu)},
+        {"matmul out", bench_forward(rows, c, 4 * c, t, false, none)},
+        {"matmul out dgrad, gelu", bench_dgrad(rows, 4 * c, c, t, dgelu)},
+        {"matmul fc dgrad", bench_dgrad(rows, c, 4 * c, t, none)},
+        {"matmul proj dgrad", bench_dgrad(rows, c, c, t, none)},
+        {"matmul qkv dgrad", bench_dgrad(rows, c, 3 * c, t, none)},
+        {"matmul out wgrad, bias", bench_wgrad(4 * c, c, rows, t, sums)},
+        {"matmul fc wgrad, bias", bench_wgrad(c, 4 * c, rows, t, sums)},
+        {"matmul proj wgrad, bias", bench_wgrad(c, c, rows, t, sums)},
+        {"matmul qkv wgrad, bias", bench_wgrad(c, 3 * c, rows, t, sums)},
+        {"matmul head", bench_dgrad(rows, v, c, t, none)},
+        {"matmul head dgrad", bench_forward(rows, c, v, t, false, none)},
+        {"matmul head wgrad", bench_wgrad(v, c, rows, t, none)},
+    };
+    for (int i = 0; i < BENCH_PRODUCTS; i++) out[i] = list[i];
+}
+
+/* Bytes of the product's tensors, by index. */
+static inline void bench_product_sizes(const tr_matmul_desc *d, int64_t size[TR_OP_MAX_TENSORS]) {
+    const int64_t e = (int64_t)tr_dtype_size(d->a), c = (int64_t)tr_dtype_size(d->c);
+    const bool aux = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
+    size[TR_MATMUL_A] = d->m * d->k * e;
+    size[TR_MATMUL_B] = d->k * d->n * e;
+    size[TR_MATMUL_C] = d->m * d->n * c;
+    size[TR_MATMUL_BIAS] = d->bias ? d->n * e : 0;
+    size[TR_MATMUL_AUX] = aux ? d->m * d->n * c : 0;
+    size[TR_MATMUL_DBIAS] = d->epilogue == TR_EPILOGUE_BIAS_GRAD ? d->n * 4 : 0;
+}

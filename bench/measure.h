@@ -1,0 +1,84 @@
+/* What the benchmarks of operators share: medians of times, and normal random data in device
+ * memory, since a GPU draws less power, and runs faster, on numbers that are all alike. */
+#pragma once
+
+#include "base/philox.h"
+#include "device/op.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Bytes of random data; larger tensors repeat them. */
+enum { BENCH_PATTERN = 1 << 24 };
+
+static inline double bench_now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline int bench_compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts x[n]. */
+static inline double bench_median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, bench_compare);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+/* Seconds of one of n calls, which are enqueued together. */
+static inline tr_status bench_time_calls(tr_device *device, tr_status (*call)(void *),
+                                         void *context, int n, double *out) {
+    double start = bench_now();
+    for (int i = 0; i < n; i++) TR_TRY(call(context));
+    TR_TRY(tr_stream_sync(tr_device_compute(device)));
+    *out = (bench_now() - start) / n;
+    return TR_OK;
+}
+
+/* Median seconds of one call(context), which enqueues work on the compute stream: of at least 5
+ * measurements, for `seconds`. On the host a call is done when it returns, and each is measured; on
+ * other devices those that take a tenth of `seconds` are, together. */
+static inline tr_status bench_time(tr_device *device, tr_status (*call)(void *), void *context,
+                                   double seconds, double *out) {
+    enum { LEAST = 5, MOST = 1000 };
+    double took[MOST], begin;
+    int n = 1, count = 0;
+    if (!tr_device_on_host(device)) {
+        double one = 0;
+        TR_TRY(bench_time_calls(device, call, context, 3, &one));
+        TR_TRY(bench_time_calls(device, call, context, 3, &one));
+        n = one < seconds / 10 ? (int)fmin(seconds / 10 / one + 1, MOST) : 1;
+    }
+    for (begin = bench_now(); count < LEAST || (count < MOST && bench_now() - begin < seconds);
+         count++)
+        TR_TRY(bench_time_calls(device, call, context, n, &took[count]));
+    *out = bench_median(took, count);
+    return TR_OK;
+}
+
+/* Fills BENCH_PATTERN bytes with numbers of mean 0 and deviation 1. Pairs of BF16 numbers, read as
+ * FP32, are such numbers too. */
+static inline void bench_draw(void *memory, tr_dtype dtype) {
+    for (int64_t i = 0; i < BENCH_PATTERN / (int64_t)tr_dtype_size(dtype); i += 2) {
+        float pair[2];
+        tr_normal_pair(1, 1, (uint64_t)i / 2, pair);
+        for (int k = 0; k < 2; k++)
+            if (dtype == TR_BF16) ((uint16_t *)memory)[i + k] = tr_f32_to_bf16(pair[k]);
+            else ((float *)memory)[i + k] = pair[k];
+    }
+}
+
+/* Fills a tensor with the pattern, which is staging memory. */
+static inline tr_status bench_fill(tr_device *device, void *tensor, int64_t bytes,
+                                   const void *pattern) {
+    tr_stream *stream = tr_device_compute(device);
+    for (int64_t at = 0; at < bytes; at += BENCH_PATTERN) {
+        int64_t n = bytes - at < BENCH_PATTERN ? bytes - at : BENCH_PATTERN;
+        TR_TRY(tr_stream_copy(stream, (char *)tensor + at, pattern, (size_t)n));
+    }
+    return tr_stream_sync(stream);
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The benchmarks that GPUs are measured with: a training step with micro-batches and with several ranks, each
+# on a device of its own, over NCCL's calls, computes what one rank does; operators are timed on a device
+# whose memory the host cannot touch.
+# usage: benchmarks.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of a libnccl.so.2 that checks its callers, or "")
+set -euo pipefail
+trireme=$1 scratch=$2 mock=${3:-}
+source "$(dirname "$0")/common.sh"
+bench=$(dirname "$trireme")/bench
+for name in bench_train bench_op; do
+    [[ -x $bench/$name ]] || {
+        echo "skipped: there is no $name: build the target benches first"
+        exit 77
+    }
+done
+cd "$scratch"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+    OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+model=(layers=2 width=64 heads=4 context=32 vocab=64 batch=8 steps=2)
+
+# step NAME RANKS OPTION...: what it says is in NAME.out.
+step() {
+    local command=("$bench/bench_train" "${model[@]}" "${@:3}")
+    (($2 == 1)) || command=(mpirun -q --bind-to none -n "$2" "${command[@]}")
+    timeout 100 "${command[@]}" >"$1.out" 2>"$1.err" </dev/null || fail "$1 ended with $?: $(<"$1.err")"
+}
+loss() { sed -n 's/.*; loss \([0-9.]*\)$/\1/p' "$1.out"; }
+says() { grep -q -- "$2" "$1.out" || fail "$1: no '$2' in: $(<"$1.out")"; }
+same_loss() { [[ -n $(loss one) && $(loss "$1") == "$(loss one)" ]] || fail "$1: loss $(loss "$1"), not $(loss one)"; }
+
+step one 1 micro_batch=8
+step micro 1 micro_batch=2 threads=0
+same_loss micro
+step staged 2 micro_batch=2 pp=2 device=guarded:0
+same_loss staged
+says staged '^2 ranks, messages: .*staged on the host'
+if [[ -n $mock ]]; then
+    export LD_LIBRARY_PATH=$mock${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    for axis in pp dp tp; do
+        step nccl-$axis 2 micro_batch=2 $axis=2 device=guarded transport=nccl
+        same_loss nccl-$axis
+        says nccl-$axis '^2 ranks, messages: NCCL '
+    done
+fi
+code=0
+"$bench/bench_train" "${model[@]}" micro_batch=3 2>uneven.err || code=$?
+[[ $code == 64 ]] || fail "a batch that is no multiple ended with $code"
+grep -q 'batch must be a multiple of micro_batch \* dp' uneven.err || fail "uneven: $(<uneven.err)"
+timeout 100 "$bench/bench_op" 1 attention_decode guarded >op.out 2>&1 || fail "bench_op: $(<op.out)"
+grep -q '^attention_decode .* us ' op.out || fail "bench_op: $(<op.out)"
+finish
