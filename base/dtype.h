@@ -9,15 +9,14 @@
 
 typedef enum tr_dtype { TR_F32, TR_BF16, TR_F64, TR_I32, TR_U8, TR_DTYPE_COUNT } tr_dtype;
 
+/* The tables are in the order of tr_dtype: C++ has no array designators. */
 static inline size_t tr_dtype_size(tr_dtype t) {
-    static const size_t size[TR_DTYPE_COUNT] = {
-        [TR_F32] = 4, [TR_BF16] = 2, [TR_F64] = 8, [TR_I32] = 4, [TR_U8] = 1};
+    static const size_t size[TR_DTYPE_COUNT] = {4, 2, 8, 4, 1};
     return size[t];
 }
 
 static inline const char *tr_dtype_name(tr_dtype t) {
-    static const char *const name[TR_DTYPE_COUNT] = {
-        [TR_F32] = "f32", [TR_BF16] = "bf16", [TR_F64] = "f64", [TR_I32] = "i32", [TR_U8] = "u8"};
+    static const char *const name[TR_DTYPE_COUNT] = {"f32", "bf16", "f64", "i32", "u8"};
     return name[t];
 }
 

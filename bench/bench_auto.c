@@ -74,5 +74,5 @@ int main(void) {
     for (int k = 0; k < PROFILES && status == TR_OK; k++)
         status = measure(&profiles[k], 32, 256, 0);
     if (status != TR_OK) fprintf(stderr, "bench_auto: %s\n", tr_error_message());
-    return status;
+    return (int)status;
 }

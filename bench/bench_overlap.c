@@ -147,5 +147,5 @@ int main(void) {
     tr_status status = measure(0);
     if (status == TR_OK) status = measure(F / 2);
     if (status != TR_OK) fprintf(stderr, "bench_overlap: %s\n", tr_error_message());
-    return status;
+    return (int)status;
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 enum { MICRO_BATCHES = 256, STEPS = 200, ROUNDS = 5 };
+static const double ACTIONS = 2 * MICRO_BATCHES * STEPS;
 
 static tr_status nothing(tr_stage *stage, const tr_stage_io *io) {
     (void)stage;
@@ -42,7 +43,7 @@ static tr_status measure(const char *name, tr_device *device) {
     for (int round = 0; round < ROUNDS; round++) {
         double start = now();
         for (int step = 0; step < STEPS; step++) TR_TRY_OUT(tr_runner_step(runner));
-        double seconds = (now() - start) / (STEPS * 2.0 * MICRO_BATCHES);
+        double seconds = (now() - start) / ACTIONS;
         if (seconds < best) best = seconds;
     }
     printf("%-6s %8.1f ns per action\n", name, best * 1e9);
@@ -62,5 +63,5 @@ int main(void) {
     if (status == TR_OK) status = measure("1f1b", device);
     if (status != TR_OK) fprintf(stderr, "bench_runner: %s\n", tr_error_message());
     if (device) tr_device_close(device);
-    return status;
+    return (int)status;
 }

@@ -349,7 +349,7 @@ static tr_status parse(settings *o, int argc, char **argv) {
         else if (length == 1 && *argv[k] == 'f') o->f = number * 1e-3;
         else if (length == 1 && *argv[k] == 'i') o->i = number * 1e-3;
         else if (length == 1 && *argv[k] == 'w') o->w = number * 1e-3;
-        else if (length == 5 && !strncmp(argv[k], "steps", 5) && number <= MOST_STEPS)
+        else if (length == 5 && !strncmp(argv[k], "steps", 5) && number <= (int)MOST_STEPS)
             o->steps = (int)number;
         else return TR_FAIL(TR_ERR_CONFIG, "what is %s?", argv[k]);
     }

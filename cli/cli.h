@@ -18,9 +18,9 @@ typedef struct cli_command {
     const char *name;
     const char *arguments; /* "CONFIG [key=value ...]" */
     const char *summary;   /* one line */
-    /* argv[0] is the command's name. Returns the exit code; main prints this thread's error, if
-     * there is one, when it is not 0. */
-    int (*run)(cli_context *cli, int argc, char **argv);
+    /* argv[0] is the command's name. Returns the exit code, TR_OK after success; main prints this
+     * thread's error, if there is one, when it is not 0. */
+    tr_status (*run)(cli_context *cli, int argc, char **argv);
 } cli_command;
 
 extern const cli_command cli_commands[];
@@ -45,13 +45,13 @@ void cli_report(cli_context *cli);
  */
 int cli_usable_cores(void);
 
-int cli_help(cli_context *cli, int argc, char **argv);
-int cli_ckpt(cli_context *cli, int argc, char **argv);
-int cli_data(cli_context *cli, int argc, char **argv);
-int cli_doctor(cli_context *cli, int argc, char **argv);
-int cli_plan(cli_context *cli, int argc, char **argv);
-int cli_run(cli_context *cli, int argc, char **argv);
-int cli_sample(cli_context *cli, int argc, char **argv);
-int cli_schedule(cli_context *cli, int argc, char **argv);
-int cli_simulate(cli_context *cli, int argc, char **argv);
-int cli_train(cli_context *cli, int argc, char **argv);
+tr_status cli_help(cli_context *cli, int argc, char **argv);
+tr_status cli_ckpt(cli_context *cli, int argc, char **argv);
+tr_status cli_data(cli_context *cli, int argc, char **argv);
+tr_status cli_doctor(cli_context *cli, int argc, char **argv);
+tr_status cli_plan(cli_context *cli, int argc, char **argv);
+tr_status cli_run(cli_context *cli, int argc, char **argv);
+tr_status cli_sample(cli_context *cli, int argc, char **argv);
+tr_status cli_schedule(cli_context *cli, int argc, char **argv);
+tr_status cli_simulate(cli_context *cli, int argc, char **argv);
+tr_status cli_train(cli_context *cli, int argc, char **argv);

@@ -45,7 +45,7 @@ static tr_status verify(const char *run, int64_t step) {
     return status;
 }
 
-int cli_ckpt(cli_context *cli, int argc, char **argv) {
+tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
     if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {

@@ -41,7 +41,7 @@ static tr_status print_facts(const tr_config *c, const tr_data *data) {
     return TR_OK;
 }
 
-int cli_data(cli_context *cli, int argc, char **argv) {
+tr_status cli_data(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc < 2) return cli_usage("data", "data takes a config or a data file");
     tr_config config;

@@ -105,25 +105,25 @@ static double write_seconds(int fd, int chunks) {
 }
 
 static void check_disk(doctor_finding *f) {
-    enum { CHUNKS = 64 };
+    const int chunks = 64; /* of 1 MiB */
     char path[] = ".trireme-doctor-XXXXXX";
     int fd = mkstemp(path);
     double seconds = -1;
     if (fd >= 0) {
         (void)unlink(path); /* nothing stays, whatever happens */
-        seconds = write_seconds(fd, CHUNKS);
+        seconds = write_seconds(fd, chunks);
     }
     int cause = errno;
     if (fd >= 0) (void)close(fd);
     if (seconds < 0) {
-        doctor_say(f, DOCTOR_WARN, "%d MiB cannot be written here: %s", CHUNKS, strerror(cause));
+        doctor_say(f, DOCTOR_WARN, "%d MiB cannot be written here: %s", chunks, strerror(cause));
         doctor_remedy(f, "set log.dir to a directory with room for checkpoints");
         return;
     }
-    double speed = CHUNKS / (seconds > 1e-6 ? seconds : 1e-6);
+    double speed = chunks / (seconds > 1e-6 ? seconds : 1e-6);
     bool fast = speed >= 50;
     doctor_say(f, fast ? DOCTOR_OK : DOCTOR_WARN,
-               "this directory takes %.0f MiB/s (%d MiB and fsync)", speed, CHUNKS);
+               "this directory takes %.0f MiB/s (%d MiB and fsync)", speed, chunks);
     if (!fast) doctor_remedy(f, "checkpoints will be slow: set log.dir to a faster disk");
 }
 
@@ -138,7 +138,7 @@ static const struct {
     {"shm", check_shm},        {"disk", check_disk},
 };
 
-int cli_doctor(cli_context *cli, int argc, char **argv) {
+tr_status cli_doctor(cli_context *cli, int argc, char **argv) {
     (void)cli, (void)argv;
     static const char *const level_name[] = {"ok", "warn", "fail"};
     if (argc > 1) return cli_usage("doctor", "doctor takes no arguments");

@@ -59,7 +59,7 @@ static void print_overview(void) {
     print_keys(NULL);
 }
 
-int cli_help(cli_context *cli, int argc, char **argv) {
+tr_status cli_help(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc > 2) return cli_usage("help", "help takes one word");
     if (argc < 2) {

@@ -184,7 +184,7 @@ static tr_status open_device(const tr_config *c, const tr_device_options *option
     return TR_OK;
 }
 
-int cli_plan(cli_context *cli, int argc, char **argv) {
+tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     (void)cli;
     tr_config config;
     tr_device *device = NULL;

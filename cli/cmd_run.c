@@ -53,7 +53,7 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
 }
 
 /* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] COMMAND [ARGUMENTS] */
-int cli_run(cli_context *cli, int argc, char **argv) {
+tr_status cli_run(cli_context *cli, int argc, char **argv) {
     enum { MAX_OPTIONS = 64 };
     char *options[MAX_OPTIONS] = {NULL};
     tr_launch launch = {.mpirun_options = options};
@@ -71,5 +71,5 @@ int cli_run(cli_context *cli, int argc, char **argv) {
         (void)close(fd);
     }
     cli->silent = true; /* the launcher or a rank says what there is to say */
-    return tr_launch_run(&launch);
+    return (tr_status)tr_launch_run(&launch);
 }

@@ -129,7 +129,7 @@ static tr_status open_device(session *s) {
     return TR_OK;
 }
 
-int cli_sample(cli_context *cli, int argc, char **argv) {
+tr_status cli_sample(cli_context *cli, int argc, char **argv) {
     (void)cli;
     request r;
     char root[TR_CONFIG_PATH + 8];

@@ -196,7 +196,7 @@ out:
     return status;
 }
 
-int cli_schedule(cli_context *cli, int argc, char **argv) {
+tr_status cli_schedule(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc > 1 && !strcmp(argv[1], "check")) return check(argc, argv);
     if (argc > 1 && !strcmp(argv[1], "show")) return show(argc, argv);

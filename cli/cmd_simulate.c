@@ -83,7 +83,7 @@ static void print_table(const tr_schedule *s, const tr_estimate *e, double ideal
         (void)printf("\nover the cap: %.6g of at most %.6g\n", most, cap);
 }
 
-int cli_simulate(cli_context *cli, int argc, char **argv) {
+tr_status cli_simulate(cli_context *cli, int argc, char **argv) {
     (void)cli;
     simulate_args a;
     tr_schedule *s = NULL;

@@ -70,7 +70,7 @@ static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int arg
     return status;
 }
 
-int cli_train(cli_context *cli, int argc, char **argv) {
+tr_status cli_train(cli_context *cli, int argc, char **argv) {
     request r = {0};
     tr_world *world = NULL;
     r.overrides = calloc((size_t)argc + 1, sizeof *r.overrides);

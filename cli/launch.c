@@ -324,7 +324,7 @@ int tr_launch_run(const tr_launch *launch) {
     tr_status status = tr_board_open(j.name, launch->ranks, &j.board);
     if (status != TR_OK) {
         say("%s", tr_error_message());
-        return status;
+        return (int)status;
     }
     j.named = true;
     tr_board_set_launcher(j.board, getpid());

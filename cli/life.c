@@ -116,7 +116,7 @@ static void take_signals(tr_board *board) {
 static void forsake(tr_life *life, tr_status status) {
     take_signals(NULL);
     if (life->board) (void)tr_board_claim_report(life->board);
-    tr_board_finish(life->board, status, tr_error_message());
+    tr_board_finish(life->board, (int)status, tr_error_message());
     tr_watchdog_stop(life->watchdog);
     if (life->board) tr_board_close(life->board);
     free(life);
@@ -154,7 +154,7 @@ static void last_word(const tr_life *life, tr_status status, char *text, size_t 
                    tr_board_describe(life->board, rank, late, sizeof late));
 }
 
-int tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
+tr_status tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
     if (!life) return status;
     if (!life->begun) {
         forsake(life, status);
@@ -169,7 +169,7 @@ int tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
         }
         cli->silent = true;
     }
-    tr_board_finish(life->board, status, text);
+    tr_board_finish(life->board, (int)status, text);
     tr_watchdog_stop(life->watchdog);
     /* A rank that never comes to the end of the world must not keep this one there. */
     tr_world_set_hook(life->world, &(tr_wait_hook){.deadline_s = life->deadline_s});

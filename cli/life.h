@@ -26,4 +26,4 @@ tr_board *tr_life_board(tr_life *life);
  * late and what that one does. After it main stays silent (cli->silent), and the rank may leave;
  * waits keep their deadline. Where the life has not begun the agreed failure is main's to say. A
  * life of NULL changes nothing. Returns the exit code. */
-int tr_life_end(tr_life *life, cli_context *cli, tr_status status);
+tr_status tr_life_end(tr_life *life, cli_context *cli, tr_status status);

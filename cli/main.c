@@ -53,7 +53,7 @@ static const char *command_name(const void *names, int index) {
     return ((const cli_command *)names)[index].name;
 }
 
-static int unknown_command(const char *name) {
+static tr_status unknown_command(const char *name) {
     int near = tr_nearest(name, command_name, cli_commands, cli_command_count);
     if (near >= 0)
         return TR_FAIL(TR_ERR_USAGE, "'%s' is no command; did you mean `trireme %s`?", name,
@@ -71,12 +71,12 @@ static bool is_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
-static int dispatch(cli_context *cli, int argc, char **argv) {
+static tr_status dispatch(cli_context *cli, int argc, char **argv) {
     if (argc < 2) return TR_FAIL(TR_ERR_USAGE, "no command was given; `trireme help` lists them");
     const char *name = argv[1];
     if (!strcmp(name, "--version")) {
         (void)printf("trireme %s\n", TRIREME_VERSION);
-        return 0;
+        return TR_OK;
     }
     if (is_help(name)) name = "help";
     const cli_command *command = cli_find(name);
@@ -133,8 +133,8 @@ int main(int argc, char **argv) {
     const char *trace = getenv("TRIREME_TRACE");
     cli_context cli = {.trace = trace && !strcmp(trace, "1"), .silent = is_later_rank()};
     argc = take_trace(argc, argv, &cli.trace);
-    int code = dispatch(&cli, argc, argv);
+    tr_status code = dispatch(&cli, argc, argv);
     if (fflush(stdout) != 0 && code == 0) code = TR_FAIL(TR_ERR_IO, "the output cannot be written");
     if (code != 0) cli_report(&cli);
-    return code;
+    return (int)code;
 }

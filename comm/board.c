@@ -302,11 +302,9 @@ static void read_wait(const board_slot *slot, tr_rank_view *view) {
 
 void tr_board_read(const tr_board *board, int rank, tr_rank_view *view) {
     const board_slot *slot = &board->header->slots[rank];
-    *view = (tr_rank_view){.state = atomic_load_explicit(&slot->state, memory_order_acquire),
-                           .step = -1,
-                           .stage = -1,
-                           .micro_batch = -1,
-                           .wait_peer = -1};
+    int32_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+    *view = (tr_rank_view){
+        .state = (tr_rank_state)state, .step = -1, .stage = -1, .micro_batch = -1, .wait_peer = -1};
     if (view->state == TR_RANK_ABSENT) return;
     view->pid = atomic_load(&slot->pid);
     view->pid_start = atomic_load(&slot->pid_start);

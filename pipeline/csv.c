@@ -15,18 +15,18 @@ static const struct {
     const char *name;
     bool whole_stage; /* takes no micro-batch */
 } kinds[TR_CSV_KINDS] = {
-    [TR_CSV_F] = {"F"},
-    [TR_CSV_I] = {"I"},
-    [TR_CSV_W] = {"W"},
-    [TR_CSV_B] = {"B"},
-    [TR_CSV_SEND_F] = {"SEND_F"},
-    [TR_CSV_RECV_F] = {"RECV_F"},
-    [TR_CSV_SEND_B] = {"SEND_B"},
-    [TR_CSV_RECV_B] = {"RECV_B"},
-    [TR_CSV_UNSHARD] = {"UNSHARD", true},
-    [TR_CSV_RESHARD] = {"RESHARD", true},
-    [TR_CSV_REDUCE_GRAD] = {"REDUCE_GRAD", true},
-    [TR_CSV_BUBBLE] = {""},
+    [TR_CSV_F] = {.name = "F"},
+    [TR_CSV_I] = {.name = "I"},
+    [TR_CSV_W] = {.name = "W"},
+    [TR_CSV_B] = {.name = "B"},
+    [TR_CSV_SEND_F] = {.name = "SEND_F"},
+    [TR_CSV_RECV_F] = {.name = "RECV_F"},
+    [TR_CSV_SEND_B] = {.name = "SEND_B"},
+    [TR_CSV_RECV_B] = {.name = "RECV_B"},
+    [TR_CSV_UNSHARD] = {.name = "UNSHARD", .whole_stage = true},
+    [TR_CSV_RESHARD] = {.name = "RESHARD", .whole_stage = true},
+    [TR_CSV_REDUCE_GRAD] = {.name = "REDUCE_GRAD", .whole_stage = true},
+    [TR_CSV_BUBBLE] = {.name = ""},
 };
 
 /* --- table ------------------------------------------------------------------------------------ */

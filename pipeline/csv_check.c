@@ -18,12 +18,12 @@ typedef struct checker {
     int *reduce; /* [stages]: index of REDUCE_GRAD, -1: none */
 } checker;
 
-static size_t index_of(const checker *c, int kind, int stage, int micro_batch) {
+static size_t index_of(const checker *c, tr_csv_kind kind, int stage, int micro_batch) {
     return ((size_t)kind * (size_t)c->s->stages + (size_t)stage) * (size_t)c->s->micro_batches +
            (size_t)micro_batch;
 }
 
-static int at(const checker *c, int kind, int stage, int micro_batch) {
+static int at(const checker *c, tr_csv_kind kind, int stage, int micro_batch) {
     return c->at[index_of(c, kind, stage, micro_batch)];
 }
 
@@ -116,7 +116,7 @@ static tr_status check_action(const checker *c, int row, const tr_csv_cell *cell
     for (int k = 0; k < 2; k++) {
         int other = need[k].other;
         if (other < 0 || other >= c->s->stages || c->s->rank_of[other] == row) continue;
-        if (at(c, (int)need[k].transfer->kind, cell->stage, cell->micro_batch) >= 0) continue;
+        if (at(c, need[k].transfer->kind, cell->stage, cell->micro_batch) >= 0) continue;
         char text[40], missing[40];
         tr_csv_cell_print(cell, text, sizeof text);
         tr_csv_cell_print(need[k].transfer, missing, sizeof missing);

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-enum { LEFT = 64, RIGHT = 200, TOP = 34, ROW = 24, GAP = 4, LEAST_PLOT = 600, MOST_PLOT = 6000 };
+static const double LEFT = 64, RIGHT = 200, TOP = 34, ROW = 24, GAP = 4;
+static const double LEAST_PLOT = 600, MOST_PLOT = 6000;
 
 static const char *const style =
     "<style>text{font:12px sans-serif;fill:#222}.n{font-size:10px;text-anchor:middle;"
@@ -45,7 +46,7 @@ static void draw_event(const tr_timeline *t, const tr_event *event, double scale
     char name[96], letter = is_action(event) ? tr_action_letter((tr_action_type)event->kind) : 'O';
     tr_event_print(event, name, sizeof name);
     (void)fprintf(out,
-                  "<rect class=\"%c c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\">"
+                  "<rect class=\"%c c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\">"
                   "<title>%s: %.6g to %.6g</title></rect>\n",
                   letter, chunk, x, y, width, ROW - GAP, name, event->start, event->end);
     if (!is_action(event)) return;
@@ -59,15 +60,16 @@ static void draw_panel(const tr_timeline *t, double scale, double y, FILE *out) 
     double busy = 0;
     for (int r = 0; r < t->ranks; r++) busy += t->time[r].busy;
     double whole = t->makespan * t->ranks;
-    (void)fprintf(out, "<text class=\"t\" x=\"%d\" y=\"%.1f\">", LEFT, y + 18);
+    (void)fprintf(out, "<text class=\"t\" x=\"%.0f\" y=\"%.1f\">", LEFT, y + 18);
     write_text(out, t->title);
     (void)fprintf(out, ": makespan %.6g%s, bubble %.1f%%</text>\n", t->makespan,
                   t->seconds > 0 ? " s" : "", whole > 0 ? 100 * fmax(1 - busy / whole, 0) : 0);
     for (int r = 0; r < t->ranks; r++) {
-        double row = y + TOP + (double)r * ROW, width = t->makespan * scale;
+        double row = y + TOP + r * ROW, width = t->makespan * scale;
         const tr_rank_time *time = &t->time[r];
         (void)fprintf(out, "<text x=\"8\" y=\"%.1f\">rank %d</text>\n", row + 14, r);
-        (void)fprintf(out, "<rect class=\"i\" x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\"/>\n",
+        (void)fprintf(out,
+                      "<rect class=\"i\" x=\"%.0f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\"/>\n",
                       LEFT, row, width, ROW - GAP);
         double part = t->makespan > 0 ? 100 / t->makespan : 0;
         (void)fprintf(out,
@@ -80,7 +82,7 @@ static void draw_panel(const tr_timeline *t, double scale, double y, FILE *out) 
     for (size_t k = 0; k < t->count; k++) {
         const tr_event *event = &t->event[k];
         if (event->track == TR_TRACK_COMPUTE)
-            draw_event(t, event, scale, y + TOP + (double)event->rank * ROW, out);
+            draw_event(t, event, scale, y + TOP + event->rank * ROW, out);
     }
 }
 
@@ -90,10 +92,10 @@ static void draw_legend(double y, FILE *out) {
                                                        [TR_ACTION_W] = "W weight gradient",
                                                        [TR_ACTION_B] = "B both gradients"};
     for (int k = 0; k < TR_ACTION_TYPES; k++) {
-        int x = LEFT + 150 * k;
+        double x = LEFT + 150 * k;
         (void)fprintf(out,
-                      "<rect class=\"%c\" x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\"/>"
-                      "<text x=\"%d\" y=\"%.1f\">%s</text>\n",
+                      "<rect class=\"%c\" x=\"%.0f\" y=\"%.1f\" width=\"12\" height=\"12\"/>"
+                      "<text x=\"%.0f\" y=\"%.1f\">%s</text>\n",
                       names[k][0], x, y, x + 18, y + 10, names[k]);
     }
 }
@@ -104,7 +106,7 @@ tr_status tr_draw_svg(const tr_timeline *const *timelines, int count, FILE *out)
     for (int n = 0; n < count; n++) {
         const tr_timeline *t = timelines[n];
         longest = fmax(longest, t->makespan);
-        height += TOP + (double)t->ranks * ROW + 16;
+        height += TOP + t->ranks * ROW + 16;
     }
     double plot = plot_width(timelines, count, longest), width = LEFT + plot + RIGHT;
     double scale = longest > 0 ? plot / longest : 1, y = 4;
@@ -116,7 +118,7 @@ tr_status tr_draw_svg(const tr_timeline *const *timelines, int count, FILE *out)
     (void)fputs("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n", out);
     for (int n = 0; n < count; n++) {
         draw_panel(timelines[n], scale, y, out);
-        y += TOP + (double)timelines[n]->ranks * ROW + 16;
+        y += TOP + timelines[n]->ranks * ROW + 16;
     }
     draw_legend(y, out);
     (void)fputs("</svg>\n", out);

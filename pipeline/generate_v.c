@@ -141,9 +141,9 @@ static void set_preference(tr_greedy_rules *rules, int k) {
 static const double most_played = 2e6, most_order = 1e6;
 
 static tr_status choose_rules(tr_best *best, double orders, tr_greedy_rules *rules) {
-    int aheads = orders < AHEADS ? (int)orders + 1 : AHEADS;
+    int aheads = orders < (int)AHEADS ? (int)orders + 1 : AHEADS;
     TR_TRY(tr_best_sweep(best, rules, aheads, set_ahead));
-    if (orders < AHEADS + LATES + PREFERENCES) return TR_OK;
+    if (orders < (int)(AHEADS + LATES + PREFERENCES)) return TR_OK;
     if (!rules->whole) TR_TRY(tr_best_sweep(best, rules, LATES, set_late));
     TR_TRY(tr_best_sweep(best, rules, PREFERENCES, set_preference));
     return tr_best_sweep(best, rules, AHEADS, set_ahead);

@@ -82,6 +82,7 @@ trireme_run_test(placements)
 # Checkpoints, bad input and the ends of a run.
 trireme_run_test(resume fp32)
 trireme_run_test(resume bf16)
+trireme_run_test(old_run)
 trireme_run_test(bad_input)
 trireme_run_test(full_disk)
 trireme_run_test(signals)
@@ -124,6 +125,8 @@ set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 300 PROCESSORS
 
 # What those scripts say and write, with what fails, hangs, is missing or is stopped.
 trireme_run_test(gpu_scripts)
+# And what tests/run.sh says.
+trireme_run_test(suite)
 
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole suite: set-up, release build and every test, then the unit tests under AddressSanitizer
-# and UndefinedBehaviorSanitizer, then the tests of streams and threads under ThreadSanitizer.
-# Logs stay in build/log. Ends non-zero when any step fails.
+# The whole suite: set-up, release build and every test, everything compiled by clang too, then the unit
+# tests under AddressSanitizer and UndefinedBehaviorSanitizer, then the tests of streams and threads
+# under ThreadSanitizer. Logs stay in build/log. Ends non-zero when any step fails.
 # shellcheck disable=SC2317 # functions are called through step
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,12 +10,45 @@ logs=build/log
 mkdir -p "$logs"
 failed=()
 
-# step NAME WHAT COMMAND...: runs the command with its output in build/log/NAME.log and says in one
-# line how it went. A failure shows the end of the log and is remembered.
+# progress LOG: how far the step with this log is: tests that have ended and those that run, or else
+# the log's last line.
+progress() {
+    awk '
+        $1 == "Start" { running[$3] = 1 }
+        $2 == "Test" && $1 ~ "^[0-9]+/[0-9]+$" {
+            ended = $1
+            sub(/.*#[0-9]+: /, "")
+            delete running[$1]
+        }
+        NF { last = substr($0, 1, 90) }
+        END {
+            for (name in running) names = names " " name
+            if (names != "") last = (ended ? ended : "no") " tests have ended; running:" names
+            print last
+        }' "$1"
+}
+
+# tick WHAT LOG: says every half minute how far the step is.
+tick() {
+    local start=$SECONDS pipe
+    exec {pipe}<> <(:) # nothing comes; unlike sleep, read leaves no process when this one is killed
+    while read -r -t 30 -u "$pipe" || kill -0 $$ 2>/dev/null; do
+        echo "$1: $((SECONDS - start)) s: $(progress "$2")"
+    done
+}
+
+# step NAME WHAT COMMAND...: runs the command with its output in build/log/NAME.log, says every half
+# minute how far it is and at the end how it went. A failure shows the end of the log and is remembered.
 step() {
-    local name=$1 what=$2 start=$SECONDS
+    local name=$1 what=$2 start=$SECONDS ticker code=0
     shift 2
-    if "$@" </dev/null >"$logs/$name.log" 2>&1; then
+    : >"$logs/$name.log"
+    tick "$what" "$logs/$name.log" &
+    ticker=$!
+    "$@" </dev/null >"$logs/$name.log" 2>&1 || code=$?
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" || true
+    if ((code == 0)); then
         echo "$what: ok ($((SECONDS - start)) s)"
         return 0
     fi
@@ -25,11 +58,11 @@ step() {
     return 1
 }
 
-# build PRESET TARGET OPTIONS...: configures and builds one preset.
+# build PRESET TARGETS...: configures and builds one preset.
 build() {
-    local preset=$1 target=$2
-    shift 2
-    cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON "$@" && cmake --build "build/$preset" --target "$target"
+    local preset=$1
+    shift
+    cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
 }
 
 # suite PRESET CTEST_OPTIONS...: two tests at a time, less where a test declares more processors.
@@ -60,12 +93,13 @@ finish() {
     exit 0
 }
 
-bash tools/setup.sh </dev/null || {
+bash tools/setup.sh clang libomp-dev </dev/null || {
     failed+=(setup)
     finish
 }
 step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
+step build-clang "build of everything by clang" build clang all benches || true
 step test "tests (release)" suite release || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and testing Trireme needs and that are not there yet.
 # A second run finds nothing to do and needs neither root nor the network.
+# usage: tools/setup.sh [PACKAGE ...]     more packages, such as the tests' second compiler
 set -euo pipefail
 
 packages=(
@@ -9,6 +10,7 @@ packages=(
     libhdf5-dev hdf5-tools
     libdnnl-dev libyaml-dev libcjson-dev libxxhash-dev zlib1g-dev
     libcmocka-dev strace
+    "$@"
 )
 
 fail() {

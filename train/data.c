@@ -198,7 +198,7 @@ static double bigram_nats(const counts *train, const counts *held, int64_t token
         for (int b = 0; b < BYTES; b++) from += train->pair[a][b];
         for (int b = 0; b < BYTES; b++) {
             double n = (double)held->pair[a][b];
-            double p = ((double)train->single[b] + 1) / ((double)tokens + BYTES);
+            double p = ((double)train->single[b] + 1) / ((double)(tokens + BYTES));
             if (n > 0)
                 sum -= n * log(((double)train->pair[a][b] + alpha * p) / ((double)from + alpha));
             pairs += n;

@@ -214,7 +214,7 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
         if (r->memory[k].plan.total > most) most = r->memory[k].plan.total;
         if (r->memory[k].taken_total > most) most = r->memory[k].taken_total;
     }
-    double scale = BAR_WIDTH / (double)most;
+    double scale = (double)BAR_WIDTH / (double)most;
     int width = BAR_LEFT + BAR_WIDTH + 20, height = 30 + BAR_ROW * rows;
     (void)fprintf(out,
                   "<div class=\"scroll\"><svg xmlns=\"http://www.w3.org/2000/svg\" "
@@ -244,7 +244,7 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
             x += (double)bytes * scale;
         }
         (void)fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"2\" height=\"22\" fill=\"#111\"/>\n",
-                      BAR_LEFT + (double)r->memory[rank].taken_total * scale - 1, y - 2);
+                      (double)BAR_LEFT + (double)r->memory[rank].taken_total * scale - 1, y - 2);
     }
     (void)fputs("</svg></div>\n", out);
 }

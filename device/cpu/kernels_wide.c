@@ -1,6 +1,4 @@
-/* The kernels for AVX-512; elsewhere the same as the base ones, and never chosen. */
-#ifdef __x86_64__
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512bw,avx512dq,prefer-vector-width=512")
-#endif
+/* The kernels for AVX-512: CMakeLists.txt compiles this file for it. On other architectures they
+ * are the base kernels and are never chosen. */
 #define TR_KERNELS tr_cpu_kernels_wide
 #include "device/cpu/kernels_body.h"

@@ -112,16 +112,16 @@ int main(int argc, char **argv) {
     tr_world *world;
     tr_life *life;
     tr_status status = tr_life_enter(&life);
-    if (status != TR_OK) return status;
+    if (status != TR_OK) return (int)status;
     if (strcmp(mode, "early") == 0 && named) (void)raise(atoi(argv[4]));
     status = tr_world_open_mpi(&world);
-    if (status != TR_OK) return status;
+    if (status != TR_OK) return (int)status;
     status = tr_life_begin(life, world, limited ? atof(argv[4]) : 600);
     if (status != TR_OK) {
         if (tr_world_rank(world) == 0) (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
         (void)tr_life_end(life, &cli, status);
         tr_world_close(world);
-        return status;
+        return (int)status;
     }
     if (strcmp(mode, "steps") == 0) {
         status = steps(world, life, argv + 3);
@@ -130,8 +130,8 @@ int main(int argc, char **argv) {
     } else {
         status = misbehave(world, life, mode, argv + 3);
     }
-    int code = tr_life_end(life, &cli, status);
-    if (status != TR_OK && status != TR_ERR_STOPPED) tr_world_abort(world, code);
+    status = tr_life_end(life, &cli, status);
+    if (status != TR_OK && status != TR_ERR_STOPPED) tr_world_abort(world, (int)status);
     tr_world_close(world);
-    return code;
+    return (int)status;
 }

@@ -36,14 +36,15 @@ for word in "\$@"; do
         train.steps=4 train.batch=4 train.micro_batch=1 train.validate_batches=1 train.threads=1 checkpoint.every=2)
 done
 exec '$trireme' "\${args[@]}"
+END
+# The real cmake, which builds only the test that the README runs, and without optimization.
+one_test=$(sed -n 's/^ctest .* -R unit\.\([a-z_]*\) .*/\1/p' "$root/README.md")
+cmake=$(command -v cmake)
+cat >bin/cmake <<END
 #!/usr/bin/env bash
-args=()
-for word in "\$@"; do
-    args+=("\$word")
-    [[ \$word == x.yaml ]] && args+=(model.layers=2 model.width=32 model.heads=4 model.context=32
-        train.steps=4 train.batch=4 train.micro_batch=1 train.validate_batches=1 train.threads=1 checkpoint.every=2)
-done
-exec '$trireme' "\${args[@]}"
+[[ \$1 != --build ]] || set -- "\$@" --target $one_test
+[[ \$1 != --preset ]] || set -- "\$@" -DCMAKE_C_FLAGS_RELEASE= -DTRIREME_CUDA=OFF
+exec '$cmake' "\$@"
 END
 # Reads on after its last line, so that the command in front of it is not ended by a closed pipe.
 printf '#!/bin/sh\n/usr/bin/head "$@"\nexec cat >/dev/null\n' >bin/head
@@ -58,6 +59,17 @@ lines=$(wc -l <x.yaml)
 
 # --- every sh block -------------------------------------------------------------------------------
 
+# as_after_quickstart FOLDER: the sources, configured as the quickstart leaves them.
+as_after_quickstart() {
+    local entry configure
+    for entry in "$root"/*; do
+        [[ $entry == */build ]] || ln -s "$entry" "$1/"
+    done
+    configure=$(sed -n 's/^ *\(cmake --preset release.*\) && cmake --build build\/release$/\1/p' "$root/examples/quickstart.sh")
+    [[ -n $configure ]] || fail "examples/quickstart.sh does not configure the release preset"
+    (cd "$1" && bash -euo pipefail -c "$configure" >../configure.log 2>&1) || fail "$configure failed: $(tail -n 3 configure.log)"
+}
+
 # run_block DOCUMENT LINE FILE: in the document's folder.
 run_block() {
     (cd "$1" && timeout 120 bash -euo pipefail "$3" </dev/null >"$3.out" 2>&1) && return 0
@@ -70,6 +82,7 @@ for document in "${documents[@]}"; do
     mkdir "$name"
     cp x.yaml "$name/"
     cp "$root/tests/data/devil.txt" "$name/corpus.txt"
+    [[ $name != README.md ]] || as_after_quickstart "$name"
     block="" start=0
     while IFS=: read -r line text; do
         if [[ $text == '```' ]]; then

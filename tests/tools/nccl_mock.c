@@ -37,7 +37,9 @@ static const char *const kinds[] = {"AllReduce", "ReduceScatter", "AllGather",
 
 typedef struct call {
     kind kind;
-    int type, op, root; /* root: of a broadcast, peer of a send or receive */
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    int root; /* of a broadcast; peer of a send or receive */
     uint64_t number, count;
 } call;
 
@@ -129,7 +131,7 @@ static void set(counter *of, uint64_t value) {
     (void)syscall(SYS_futex, of, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static size_t size_of(int type) {
+static size_t size_of(ncclDataType_t type) {
     switch (type) {
     case ncclInt8: return 1;
     case ncclBfloat16: return 2;
@@ -150,13 +152,13 @@ static bool same(const call *a, const call *b) {
            a->number == b->number && a->count == b->count;
 }
 
-static double load(const char *p, int type) {
+static double load(const char *p, ncclDataType_t type) {
     if (type == ncclFloat64) return *(const double *)(const void *)p;
     if (type == ncclFloat32) return (double)*(const float *)(const void *)p;
     return (double)tr_bf16_to_f32(*(const uint16_t *)(const void *)p);
 }
 
-static void store(char *p, int type, double x) {
+static void store(char *p, ncclDataType_t type, double x) {
     if (type == ncclFloat64) *(double *)(void *)p = x;
     else if (type == ncclFloat32) *(float *)(void *)p = (float)x;
     else *(uint16_t *)(void *)p = tr_f32_to_bf16((float)x);

@@ -236,9 +236,9 @@ static int wait_for_end(session *t) {
     double ended = 0;
     for (;;) {
         bool open = read_some(t, 0.05);
-        if (!ended && waitpid(t->child, &status, WNOHANG) == t->child) ended = now_s();
-        if (ended && (!open || now_s() - ended > 1)) break;
-        if (!ended && now_s() > t->deadline) return give_up(t, "the command still runs");
+        if (ended == 0 && waitpid(t->child, &status, WNOHANG) == t->child) ended = now_s();
+        if (ended != 0 && (!open || now_s() - ended > 1)) break;
+        if (ended == 0 && now_s() > t->deadline) return give_up(t, "the command still runs");
         if (!open) (void)usleep(20000);
     }
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

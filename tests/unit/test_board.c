@@ -38,7 +38,7 @@ static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
     tr_board_make_name(f->name, sizeof f->name);
     *state = f;
-    return tr_board_open(f->name, 4, &f->observer);
+    return (int)tr_board_open(f->name, 4, &f->observer);
 }
 
 static int tear_down(void **state) {

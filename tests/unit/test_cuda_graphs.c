@@ -329,7 +329,7 @@ static int read_description(void **state) {
     (void)fclose(file);
     if (bytes == 0) return -1;
     rig_described = h200;
-    return tr_op_open_ref(&ref);
+    return (int)tr_op_open_ref(&ref);
 }
 
 static int close_ref(void **state) {

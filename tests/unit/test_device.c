@@ -385,7 +385,7 @@ static void test_queue_holds(void **state) {
     must(tr_stream_copy(compute, host, a, 8 * sizeof *a));
     must(tr_stream_sync(compute));
     assert_true(host[0] == 0 && host[1] == 1);
-    for (int i = 4; i < 8; i++) assert_true(host[i] == MANY);
+    for (int i = 4; i < 8; i++) assert_true(host[i] == (float)MANY);
     tr_op_release(add);
     tr_stream_destroy(other);
     tr_event_destroy(event);

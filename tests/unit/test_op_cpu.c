@@ -56,7 +56,8 @@ static void check_random_rows(void) {
     const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_GELU, TR_OP_GELU_DGRAD, TR_OP_ADD,
                                TR_OP_CAST};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
-        check_case(&(tr_op_case){{.kind = rows[k], .rows = {up_to(200), up_to(200)}}, 0});
+        check_case(
+            &(tr_op_case){{.kind = rows[k], .rows = {.rows = up_to(200), .width = up_to(200)}}, 0});
     for (tr_op_kind k = TR_OP_EMBED; k <= TR_OP_POSITION_WGRAD; k++) {
         int64_t seq = up_to(40);
         check_case(&(tr_op_case){{.kind = k,

@@ -282,7 +282,7 @@ static void test_xent_gradient(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    return tr_op_open_ref(&device);
+    return (int)tr_op_open_ref(&device);
 }
 
 static int teardown(void **state) {

@@ -520,7 +520,7 @@ static void test_embed(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    return tr_op_open_ref(&device);
+    return (int)tr_op_open_ref(&device);
 }
 
 static int teardown(void **state) {

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# tests/run.sh itself, in a tree where set-up, builds and tests are stand-ins: it says how far a slow
+# step is, prints ctest's closing lines, and ends non-zero when a step fails.
+# usage: suite.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+rm -rf "$2" && mkdir -p "$2/tests" "$2/tools" "$2/bin" && cd "$2"
+failures=0
+fail() {
+    echo "FAIL: $*"
+    sed 's/^/    /' out
+    failures=$((failures + 1))
+}
+
+# The file `broken` says which stand-in fails.
+sed 's/-t 30 /-t 0.3 /' "$here/run.sh" >tests/run.sh
+cmp -s tests/run.sh "$here/run.sh" && { echo "FAIL: the interval of tests/run.sh was not found"; exit 1; }
+printf 'echo "setup: $*" >>called\n' >tools/setup.sh
+printf 'echo "long: a seed"\n' >tests/long.sh
+cat >bin/cmake <<'S'
+#!/bin/sh
+echo "cmake $*" >>called
+echo "[1/2] Compiling"
+case "$*" in --build*$(cat broken)*) echo "this does not compile"; exit 1 ;; esac
+S
+cat >bin/ctest <<'S'
+#!/bin/sh
+echo "ctest $*" >>called
+case "$*" in *" -N "*) echo "Total Tests: 1"; exit ;; *build/release*) ;; *) exit 0 ;; esac
+printf '      Start  1: unit.quick\n 1/3 Test  #1: unit.quick ....   Passed    0.01 sec\n'
+printf '      Start  2: run.slow\n      Start 13: run.slower\n'
+n=0
+until grep -q 'tests have ended' out || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done
+printf ' 2/3 Test  #2: run.slow ....   Passed    1.01 sec\n 3/3 Test #13: run.slower ....   Passed    1.01 sec\n\n'
+if [ "$(cat broken)" = one-test ]; then
+    printf '67%% tests passed, 1 tests failed out of 3\n\nThe following tests FAILED:\n\t 13 - run.slower (Failed)\n'
+    exit 8
+fi
+printf '100%% tests passed, 0 tests failed out of 3\n'
+S
+printf '#!/bin/sh\nshift\nexec "$@"\n' >bin/setarch
+chmod +x bin/*
+
+# suite CODE BROKEN: runs it and expects that exit code.
+suite() {
+    local code=0
+    echo "$2" >broken
+    PATH=$PWD/bin:$PATH bash tests/run.sh >out 2>&1 </dev/null || code=$?
+    [[ $code == "$1" ]] || fail "exit code $code, not $1"
+}
+says() { grep -Eq -- "$1" out || fail "it does not say '$1'"; }
+
+suite 0 nothing
+says '^tests \(release\): [0-9]+ s: 1/3 tests have ended; running: (run.slow run.slower|run.slower run.slow)$'
+says '^100% tests passed, 0 tests failed out of 3$'
+says '^tests: all passed in [0-9]+ s$'
+grep -q 'cmake --build build/clang --target all benches' called || fail "nothing was built by clang"
+for process in /proc/[0-9]*; do
+    [[ $process == "/proc/$$" || $(readlink "$process/cwd" || true) != "$PWD" ]] || fail "process ${process#/proc/} was left"
+done
+
+suite 1 one-test
+says '^tests \(release\): FAILED after'
+says '^	 13 - run.slower \(Failed\)$'
+says '^tests: FAILED \(test\) after'
+
+suite 1 clang
+says '^build of everything by clang: FAILED after'
+says '^    this does not compile$'
+says '^tests: FAILED \(build-clang\) after'
+echo "$failures failures"
+[[ $failures == 0 ]]
