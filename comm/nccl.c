@@ -1,8 +1,8 @@
 /* Communicators of NCCL: opening, waiting for non-blocking calls, failures, closing. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
+#include "comm/nccl_library.h"
 
-#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,10 @@ static const double CLOSE_LIMIT_S = 10; /* what close waits without a deadline *
 
 int tr_nccl_version(void) {
     int version = 0;
+    if (tr_nccl_open_library() != TR_OK) {
+        tr_error_clear(); /* a machine without NCCL stages its messages on the host */
+        return 0;
+    }
     return ncclGetVersion(&version) == ncclSuccess ? version : 0;
 }
 
@@ -258,6 +262,7 @@ tr_status tr_nccl_open(const tr_nccl_desc *d, tr_nccl_comm *comm) {
                            .peer = d->peer,
                            .group = d->id,
                            .other = d->n == 2 ? d->ranks[1 - d->rank] : -1};
+    TR_TRY(tr_nccl_open_library());
     TR_TRY(tr_stream_create(d->device, &comm->stream));
     TR_TRY(tr_device_memory(d->device, &before, &total));
     pthread_mutex_lock(&d->world->lock);

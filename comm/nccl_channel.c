@@ -3,8 +3,8 @@
  * the host. Messages of no bytes are not sent: both ends know their sizes. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
+#include "comm/nccl_library.h"
 
-#include <nccl.h>
 #include <stdlib.h>
 
 enum {

@@ -2,8 +2,8 @@
  * between two events of the caller's stream. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
+#include "comm/nccl_library.h"
 
-#include <nccl.h>
 #include <stdlib.h>
 
 typedef struct nccl_group {

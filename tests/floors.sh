@@ -42,7 +42,7 @@ while read -r line; do
     echo "a library of GPUs is not used here: $line"
     faults=$((faults + 1))
 done < <(grep -rnE --include='*.[ch]' '^ *# *include *<(cuda|cublas|cudnn|nvtx|nccl)|\b(cuda|cu|cublas|cudnn|nvtx|nccl)[A-Z][A-Za-z]*\(' \
-    "${!below[@]}" | grep -vE '^device/cuda/|^comm/nccl[a-z_]*\.c:[0-9]+:.*\b(nccl\.h|nccl[A-Z])' || true)
+    "${!below[@]}" | grep -vE '^device/cuda/|^comm/nccl[a-z_]*\.[ch]:[0-9]+:.*\b(nccl\.h|nccl[A-Z])' || true)
 while read -r line; do
     echo "a path of one machine: $line"
     faults=$((faults + 1))

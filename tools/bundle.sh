@@ -101,27 +101,10 @@ done < <(needed "${files[@]}")
 find "$root" -type f \( -perm -u+x -o -name '*.so*' \) -exec sh -c '
     for f; do [ "$(head -c 4 "$f" | tail -c 3)" != ELF ] || strip --strip-unneeded "$f"; done' sh {} +
 
-# Where CUDA's libraries are missing the dynamic linker would start nothing, not even on the CPU. A
-# stand-in has the names that the programs ask for, and fails at every call (env.sh takes it, and says so).
-# A build without CUDA asks for none, and env.sh then looks for no library.
-stand_in() { # SONAME PREFIX_OF_NAMES
-    local folder=$root/absent/$1 version
-    nm -D --undefined-only "$root"/build/release/trireme "$root"/build/release/*/* 2>/dev/null |
-        sed -n "s/.* U \($2[^ ]*\)$/\1/p" | sort -u >"$work/names"
-    [[ -s $work/names ]] || return 0
-    mkdir -p "$folder"
-    version=$(sed -n 's/.*@//p' "$work/names" | head -n 1)
-    sed 's/@.*//' "$work/names" | sed -E 's/^(.*(String|StatusName))$/const char *\1(void) { return "the library is missing"; }/; t
-        s/^(cu[a-zA-Z]*GetVersion)$/long \1(void) { return 0; }/; t
-        s/^(.*)$/int \1(void) { return 1; }/' >"$work/names.c"
-    echo "${version:-trireme} { global: *; };" >"$work/names.map"
-    cc -shared -fPIC -O1 -fno-builtin -w -Wl,-soname,"$1" ${version:+-Wl,--version-script,"$work/names.map"} \
-        -o "$folder/$1" "$work/names.c" || die "no stand-in for $1"
-    strip --strip-unneeded "$folder/$1"
-}
-stand_in libcublasLt.so.13 cublasLt
-stand_in libcudnn.so.9 cudnn
-stand_in libnccl.so.2 nccl
+# The programs load CUDA's libraries when they open a GPU; env.sh finds the folders of those named here.
+# A build without CUDA names none.
+cuda_names='lib(cublasLt|cudnn|nccl)\.so\.[0-9]+'
+grep -haoE "$cuda_names" "$root"/build/release/trireme | sort -u >"$root/cuda-libraries" || true
 
 {
     echo "trireme bundle"

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "device/op.h"
 
-#include <cudnn.h>
+#include "device/cuda/libraries.h"
 
 /* Strides, in elements, of sequence, head and position; elements of a head are contiguous. */
 typedef struct tr_attention_strides {

@@ -238,6 +238,7 @@ static void cuda_close(tr_device *device) {
 }
 
 static tr_status open_libraries(tr_cuda_device *cuda) {
+    TR_TRY(tr_cuda_open_libraries());
     TR_TRY(use(&cuda->base));
     TR_CUDA(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount,
                                    cuda->ordinal));

@@ -3,11 +3,10 @@
  * their launchers (launch.h), which take a cudaStream_t and return a cudaError_t. Private. */
 #pragma once
 
+#include "device/cuda/libraries.h"
 #include "device/device_impl.h"
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 #include <pthread.h>
 
 typedef struct tr_cuda_device {

@@ -67,19 +67,21 @@ nowhere() { # BUNDLE: looks for CUDA's libraries where there are none
 }
 nowhere "$bundle"
 grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
-with_cuda=$(grep -c libcublasLt <(ldd "$bundle/build/release/trireme") || true)
+with_cuda=$(grep -c "^libcublasLt" "$bundle/cuda-libraries" || true)
 if ((with_cuda)); then
     grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
-elif [[ -s $scratch/missing || -e $bundle/absent ]]; then
+elif [[ -s $scratch/missing ]]; then
     fail "a bundle that has no use for CUDA's libraries speaks of them: $(<"$scratch/missing")"
 fi
 # Programs that ask for one of them alone are told of that one alone.
-mkdir -p "$scratch/lone/absent/libnccl.so.2"
+mkdir -p "$scratch/lone"
 cp "$bundle/env.sh" "$scratch/lone/"
+echo libnccl.so.2 >"$scratch/lone/cuda-libraries"
 nowhere "$scratch/lone"
 grep -q "CUDA's libnccl.so.2 not found in a toolkit" "$scratch/missing" || fail "of one library: $(<"$scratch/missing")"
 # cuDNN's compiler may lie where nothing else does that is asked for.
-mkdir -p "$scratch/lone/absent/libcudnn.so.9" "$scratch/dnn" "$scratch/rtc"
+mkdir -p "$scratch/dnn" "$scratch/rtc"
+printf "%s\n" libcudnn.so.9 libnccl.so.2 >"$scratch/lone/cuda-libraries"
 touch "$scratch/dnn/libcudnn.so.9" "$scratch/dnn/libnccl.so.2" "$scratch/rtc/libnvrtc.so.13"
 # shellcheck disable=SC2016
 alone env TRIREME_CUDA_LIBRARIES="$scratch/dnn:$scratch/rtc" bash -c 'source "$1/env.sh"; echo "$trireme_cuda"' \
@@ -87,7 +89,7 @@ alone env TRIREME_CUDA_LIBRARIES="$scratch/dnn:$scratch/rtc" bash -c 'source "$1
 grep -qxF "$scratch/dnn:$scratch/rtc" "$scratch/compiler" || fail "cuDNN's compiler is not found: $(<"$scratch/compiler")"
 nowhere "$scratch/lone"
 grep -q "libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found" "$scratch/missing" || fail "of a compiler: $(<"$scratch/missing")"
-rm -r "$scratch/lone/absent"
+rm "$scratch/lone/cuda-libraries"
 nowhere "$scratch/lone"
 [[ ! -s $scratch/missing ]] || fail "of no library: $(<"$scratch/missing")"
 # ... and the program starts without, trains on the CPU and refuses GPUs.

@@ -9,7 +9,7 @@ trireme=$1 scratch=$2 mock=$(realpath "$3")
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 export LD_LIBRARY_PATH=$mock${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-grep -q "libnccl.so.2 => $mock/" <(ldd "$trireme") || fail "the program does not load the library of $mock"
+grep -q "calling init: $mock/libnccl.so.2" <(LD_DEBUG=libs "$trireme" doctor 2>&1) || fail "the program does not load the library of $mock"
 by_nccl=(device.name=guarded parallel.transport=nccl)
 cat >base.yaml <<Y
 model: {layers: 8, width: 32, heads: 4, context: 32, dropout: 0.1}

@@ -1,7 +1,8 @@
 /* Carries out cuDNN's operation graphs on the host, in double precision with the roundings of their
- * BF16 tensors. This program's cudnnBackendSetAttribute writes down what the library is told, and
- * hands it on; its cudnnBackendExecute computes what was told. Knows matrix products, reductions,
- * reshapes and the point-wise modes of attention.
+ * BF16 tensors. rig_enter puts the rig's functions in place of some of cuDNN's: the one that sets
+ * an attribute writes down what the library is told, and hands it on; the one that executes
+ * computes what was told. Knows matrix products, reductions, reshapes and the point-wise modes of
+ * attention.
  *
  * Graphs for `rig_handle` are built for the described GPU instead: the linker sends
  * tr_attention_graph_build here (--wrap). */
@@ -10,7 +11,6 @@
 #include "device/cuda/attention_graph.h"
 #include "support/op_cases.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,20 +61,14 @@ static size_t rig_size_of(cudnnBackendAttributeType_t type) {
     }
 }
 
-/* The library's own function of a name that this program has too. */
-static void *rig_library(const char *name) {
-    void *function = dlsym(RTLD_NEXT, name);
-    assert_non_null(function);
-    return function;
-}
+/* The library's own functions. */
+static __typeof__(tr_cudnnBackendSetAttribute) rig_library_set;
+static __typeof__(tr_cudnnBackendDestroyDescriptor) rig_library_destroy;
 
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+static cudnnStatus_t rig_set_attribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count,
                                        const void *values) {
-    static cudnnStatus_t (*library)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t,
-                                    cudnnBackendAttributeType_t, int64_t, const void *);
-    if (!library) *(void **)&library = rig_library("cudnnBackendSetAttribute");
     size_t bytes = (size_t)count * rig_size_of(type);
     if (bytes <= sizeof rig_book->value) {
         assert_true(rig_entries < RIG_TOLD);
@@ -82,18 +76,16 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
         *told = (rig_told){descriptor, name, bytes, {0}};
         memcpy(told->value, values, bytes);
     }
-    return library(descriptor, name, type, count, values);
+    return rig_library_set(descriptor, name, type, count, values);
 }
 
 /* Another descriptor may get its address. */
-cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
-    static cudnnStatus_t (*library)(cudnnBackendDescriptor_t);
-    if (!library) *(void **)&library = rig_library("cudnnBackendDestroyDescriptor");
+static cudnnStatus_t rig_destroy_descriptor(cudnnBackendDescriptor_t descriptor) {
     int kept = 0;
     for (int i = 0; i < rig_entries; i++)
         if (rig_book[i].descriptor != descriptor) rig_book[kept++] = rig_book[i];
     rig_entries = kept;
-    return library(descriptor);
+    return rig_library_destroy(descriptor);
 }
 
 static const rig_told *rig_find(cudnnBackendDescriptor_t descriptor,
@@ -293,8 +285,8 @@ static void rig_check_scratch(const tr_attention_graph *graph, cudnnBackendDescr
 }
 
 /* Carries out the graph's operations in their order. */
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                  cudnnBackendDescriptor_t pack) {
+static cudnnStatus_t rig_execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                 cudnnBackendDescriptor_t pack) {
     rig_memory memory[RIG_IDS] = {{0}};
     int operations = 0, which = rig_graph_count - 1;
     while (which >= 0 && rig_graphs[which]->plan != plan) which--;
@@ -315,15 +307,27 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) {
+static cudnnStatus_t rig_get_stream(cudnnHandle_t handle, cudaStream_t *stream) {
     assert_ptr_equal(handle, rig_handle);
     *stream = rig_stream;
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+static cudnnStatus_t rig_set_stream(cudnnHandle_t handle, cudaStream_t stream) {
     assert_ptr_equal(handle, rig_handle);
     rig_stream = stream;
     return CUDNN_STATUS_SUCCESS;
+}
+
+/* Loads cuDNN and takes the place of the functions above. */
+static void rig_enter(void) {
+    if (tr_cuda_open_libraries() != TR_OK) fail_msg("%s", tr_error_message());
+    rig_library_set = tr_cudnnBackendSetAttribute;
+    rig_library_destroy = tr_cudnnBackendDestroyDescriptor;
+    tr_cudnnBackendSetAttribute = rig_set_attribute;
+    tr_cudnnBackendDestroyDescriptor = rig_destroy_descriptor;
+    tr_cudnnBackendExecute = rig_execute;
+    tr_cudnnGetStream = rig_get_stream;
+    tr_cudnnSetStream = rig_set_stream;
 }
 
 tr_status __real_tr_attention_graph_build(cudnnHandle_t handle, const char *described,

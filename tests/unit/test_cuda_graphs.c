@@ -329,6 +329,7 @@ static int read_description(void **state) {
     (void)fclose(file);
     if (bytes == 0) return -1;
     rig_described = h200;
+    rig_enter();
     return (int)tr_op_open_ref(&ref);
 }
 

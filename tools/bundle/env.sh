@@ -18,14 +18,13 @@ trireme_cuda_folders() {
     done
 }
 
-# Each library that the programs ask for, which are those with a stand-in, from the first folder that has
-# it; a folder enters the path once. Of a missing one comes the stand-in, with which everything runs but
-# what needs a GPU. NVRTC, with which cuDNN compiles, has none: it finds its own parts on the path alone,
-# and what cuDNN itself knows of its folder is not enough.
+# Finds each library that the program may load (cuda-libraries) in the first folder that has it; a folder
+# enters the path once. Without them everything runs except what needs a GPU. NVRTC, with which cuDNN
+# compiles, is looked for too: it finds its own parts on the path alone.
 trireme_find_cuda() {
     local name names folder folders missing=() found="" have
     trireme_cuda=
-    names=$(ls "$trireme_home/absent" 2>/dev/null) || return 0
+    names=$(cat "$trireme_home/cuda-libraries" 2>/dev/null) || return 0
     [[ $names != *libcudnn.so.9* ]] || names+=" libnvrtc.so.13"
     folders=$(trireme_cuda_folders)
     for name in $names; do
@@ -37,7 +36,6 @@ trireme_find_cuda() {
         done <<<"$folders"
         if [[ -z $have ]]; then
             missing+=("$name")
-            [[ ! -d $trireme_home/absent/$name ]] || found+=${found:+:}$trireme_home/absent/$name
             continue
         fi
         # What the dynamic linker searches anyway must not come before this folder's own libraries.
