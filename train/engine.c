@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PIECE_BYTES = 1 << 22 };
 
@@ -29,6 +30,8 @@ struct tr_engine {
     /* Staging memory, which the compute stream reads and writes on its own: */
     tr_step_state *given, *result;
     int32_t *host_tokens, *host_labels;
+    tr_status read;   /* what came of this rank's last fetches, */
+    char unread[512]; /* and the sentence of a failure */
 };
 
 static tr_status open_line(tr_engine *e, tr_axis axis, int kind, tr_group **out) {
@@ -232,17 +235,37 @@ void tr_engine_destroy(tr_engine *e) {
     free(e);
 }
 
-/* This rank's samples of the batch that begins at global sample `first`. */
-static tr_status load_samples(tr_engine *e, bool validation, int64_t first) {
-    tr_stream *stream = tr_device_compute(e->desc.device);
+static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first) {
     int64_t context = e->desc.model.context, row = 0;
     for (int mb = 0; mb < e->layout->micro_batches; mb++)
         for (int64_t i = 0; i < e->desc.micro_batch; i++, row++)
             TR_TRY(e->desc.fetch(e->desc.fetch_context, validation,
                                  first + sample_offset(e, mb) + i, e->host_tokens + row * context,
                                  e->host_labels + row * context));
+    return TR_OK;
+}
+
+/* The start of a step: this rank's samples of the batch that begins at global sample `first`. The
+ * other ranks are about to wait for this one, so a rank without its samples takes the step too,
+ * with other tokens, and spoils it. */
+static tr_status begin(tr_engine *e, bool validation, int64_t first) {
+    tr_stream *stream = tr_device_compute(e->desc.device);
+    e->read = fetch_samples(e, validation, first);
+    if (e->read != TR_OK) {
+        (void)snprintf(e->unread, sizeof e->unread, "%s", tr_error_message());
+        memset(e->host_tokens, 0, e->layout->token_bytes);
+        memset(e->host_labels, 0, e->layout->token_bytes);
+    }
     TR_TRY(tr_stream_copy(stream, e->tokens, e->host_tokens, e->layout->token_bytes));
-    return tr_stream_copy(stream, e->labels, e->host_labels, e->layout->token_bytes);
+    TR_TRY(tr_stream_copy(stream, e->labels, e->host_labels, e->layout->token_bytes));
+    TR_TRY(tr_optimizer_begin(e->optimizer));
+    return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
+}
+
+/* Collective, after a step that was not finite. */
+static tr_status agree_on_reading(tr_engine *e) {
+    tr_status mine = e->read == TR_OK ? TR_OK : TR_FAIL(e->read, "%s", e->unread);
+    return tr_world_agree(e->desc.world, mine);
 }
 
 /* The one place where the caller waits for the device: everything else of a step is enqueued. */
@@ -256,7 +279,8 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
                             .tokens = e->result->valid,
                             .finite = !e->result->skip,
                             .stop = tr_optimizer_stop_requested(e->optimizer)};
-    return TR_OK;
+    if (!out->finite) out->unread = agree_on_reading(e);
+    return out->unread == TR_ERR_RANK ? TR_ERR_RANK : TR_OK; /* a lost rank agrees on nothing */
 }
 
 tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int64_t first_sample,
@@ -274,28 +298,30 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
         .bias_correction2 = (float)(1 - pow((double)adamw->beta2, (double)optimizer_step)),
         .max_norm = e->desc.max_norm};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-    TR_TRY(load_samples(e, false, first_sample));
-    TR_TRY(tr_optimizer_begin(e->optimizer));
+    TR_TRY(begin(e, false, first_sample));
     if (stop) TR_TRY(tr_optimizer_request_stop(e->optimizer));
     TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
     return read_result(e, out);
 }
 
-tr_status tr_engine_validate(tr_engine *e, int64_t batches, double *loss) {
+tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
-    double sum = 0, tokens = 0;
-    for (int64_t b = 0; b < batches; b++) {
+    double sum = 0;
+    *out = (tr_step_result){.finite = true};
+    for (int64_t b = 0; b < batches && out->unread == TR_OK; b++) {
         tr_step_result result;
         *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
         TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-        TR_TRY(load_samples(e, true, b * e->desc.batch));
-        TR_TRY(tr_optimizer_begin(e->optimizer));
+        TR_TRY(begin(e, true, b * e->desc.batch));
         TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
         TR_TRY(read_result(e, &result));
         sum += result.loss * result.tokens;
-        tokens += result.tokens;
+        out->tokens += result.tokens;
+        out->finite &= result.finite;
+        out->stop |= result.stop;
+        out->unread = result.unread;
     }
-    *loss = tokens > 0 ? sum / tokens : NAN;
+    out->loss = out->tokens > 0 ? sum / out->tokens : NAN;
     return TR_OK;
 }
 

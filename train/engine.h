@@ -8,7 +8,8 @@
 #include "train/optimizer.h"
 #include "train/store.h"
 
-/* One sample: context tokens and labels (-1: does not count) of global sample `sample`. */
+/* Reads one sample: context tokens and labels (-1: does not count) of global sample `sample`. May
+ * fail on a rank by itself. */
 typedef tr_status (*tr_fetch_fn)(void *context, bool validation, int64_t sample, int32_t *tokens,
                                  int32_t *labels);
 
@@ -38,6 +39,9 @@ typedef struct tr_step_result {
     double tokens;          /* that counted */
     bool finite;            /* false: nothing was changed */
     bool stop;              /* a rank asked to stop */
+    /* The failure of a rank's fetch, the same on all ranks, as this thread's error; nothing was
+     * changed then. */
+    tr_status unread;
 } tr_step_result;
 
 typedef struct tr_engine tr_engine;
@@ -52,8 +56,9 @@ void tr_engine_destroy(tr_engine *engine);
  * this one included. stop: this rank asks all to stop after the step. Collective. */
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
                          int64_t first_sample, float lr, bool stop, tr_step_result *out);
-/* Mean loss of `batches` whole batches of validation samples from 0. Collective. */
-tr_status tr_engine_validate(tr_engine *engine, int64_t batches, double *loss);
+/* Mean loss of `batches` whole batches of validation samples from 0, fewer when one is unread;
+ * `out` is as a step's. Collective. */
+tr_status tr_engine_validate(tr_engine *engine, int64_t batches, tr_step_result *out);
 
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);

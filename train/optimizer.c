@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct slot_ops {
@@ -16,6 +17,7 @@ struct tr_optimizer {
     tr_op *finish;
     double *vector; /* device: losses, norms, stop */
     double *stop;   /* staging: what this rank asks, what came of it */
+    double *spoil;  /* staging */
     int64_t losses, norms, length;
     void *scratch;
 };
@@ -75,7 +77,7 @@ static void release(slot_ops *ops) {
 /* The lengths of the shared vector. */
 static void size_vector(tr_optimizer *o, const tr_mesh *mesh, int micro_batches, int params_count) {
     o->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches;
-    o->norms = (int64_t)params_count * mesh->degree[TR_AXIS_TP];
+    o->norms = (int64_t)params_count * mesh->degree[TR_AXIS_TP] + 1; /* the last one spoils */
     o->length = 2 * o->losses + o->norms + 1;
 }
 
@@ -133,6 +135,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
     TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, vector_bytes(o), (void **)&o->vector));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, 2 * sizeof *o->stop, (void **)&o->stop));
+    TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->spoil, (void **)&o->spoil));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
     for (int i = 0; i < store->slots; i++) {
@@ -159,6 +162,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
     tr_device_staging_free(o->desc.device, o->stop);
+    tr_device_staging_free(o->desc.device, o->spoil);
     free(o->ops);
     free(o->step);
     free(o);
@@ -168,6 +172,12 @@ tr_status tr_optimizer_begin(tr_optimizer *o) {
     tr_stream *stream = tr_device_compute(o->desc.device);
     TR_TRY(tr_stream_zero(stream, o->desc.store->grads, o->desc.store->grad_bytes));
     return tr_stream_zero(stream, o->vector, (size_t)o->length * sizeof(double));
+}
+
+tr_status tr_optimizer_spoil(tr_optimizer *o) {
+    *o->spoil = NAN;
+    return tr_stream_copy(tr_device_compute(o->desc.device),
+                          o->vector + 2 * o->losses + o->norms - 1, o->spoil, sizeof *o->spoil);
 }
 
 /* Tensor ranks compute the same losses: rank 0's count, the others' go behind the vector. */

@@ -2,9 +2,9 @@
  * clip factor, AdamW. Everything is stream-ordered and reads what changes from the step state.
  *
  * One FP64 vector carries all that the ranks must know of each other, reduced once a step over the
- * world: losses [dp][micro-batches][2], norms [parameters][tp], and a stop request. Each entry is
- * written by one rank and is zero elsewhere, so the sum is exact, and every rank adds the entries
- * in the same order: the result does not depend on the cut. */
+ * world: losses [dp][micro-batches][2], norms [parameters][tp] and one that spoils the step, and a
+ * stop request. Each entry is written by one rank and is zero elsewhere, so the sum is exact, and
+ * every rank adds the entries in the same order: the result does not depend on the cut. */
 #pragma once
 
 #include "train/store.h"
@@ -37,6 +37,9 @@ tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
 
 /* Start of a step: gradients and the shared vector to zero. */
 tr_status tr_optimizer_begin(tr_optimizer *optimizer);
+/* After tr_optimizer_begin, on any rank: the step changes nothing on all ranks, as if the gradient
+ * were not finite. */
+tr_status tr_optimizer_spoil(tr_optimizer *optimizer);
 /* Where micro-batch 0 of this data rank writes its loss, f64[2], and the distance to the next. */
 double *tr_optimizer_loss(tr_optimizer *optimizer);
 int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);

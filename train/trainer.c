@@ -24,26 +24,39 @@ static tr_status save(tr_session *s, bool last) {
     return TR_OK;
 }
 
-static tr_status validate(tr_session *s, double *loss) {
+static tr_status validate(tr_session *s, tr_step_result *result) {
     int64_t batches = s->config->train.validate_batches;
     int64_t whole = tr_data_validation_windows(s->data) / s->config->train.batch;
     if (batches == 0 || batches > whole) batches = whole > 0 ? whole : 1;
-    return tr_engine_validate(s->engine, batches, loss);
+    return tr_engine_validate(s->engine, batches, result);
 }
 
 static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
+/* "step 12 is saved" */
+static const char *saved_text(const tr_session *s, char *text, size_t size) {
+    if (s->saved_step < 0) (void)snprintf(text, size, "no step is saved");
+    else (void)snprintf(text, size, "step %lld is saved", (long long)s->saved_step);
+    return text;
+}
+
 static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_result *result) {
-    char saved[64] = "no step is saved";
-    if (s->saved_step >= 0)
-        (void)snprintf(saved, sizeof saved, "step %lld is saved", (long long)s->saved_step);
+    char saved[64];
     return TR_FAIL(
         TR_ERR_DATA,
         "training has diverged: at step %lld the loss is %g and the gradient's norm %g; lower "
         "optim.lr, lengthen optim.warmup, or set a smaller optim.clip (%s)",
-        (long long)step, result->loss, result->grad_norm, saved);
+        (long long)step, result->loss, result->grad_norm, saved_text(s, saved, sizeof saved));
+}
+
+/* Collective. The end of a run whose data cannot be read any more: saves the last finished step. */
+static tr_status end_unread(tr_session *s, tr_status unread, const char *why) {
+    char saved[64];
+    if (s->state->step > 0 && s->saved_step != s->state->step) TR_TRY(save(s, false));
+    tr_recorder_write_report(&s->recorder);
+    return TR_FAIL(unread, "%s (%s)", why, saved_text(s, saved, sizeof saved));
 }
 
 /* Collective. Writes what was recorded, which may be less than was asked for. */
@@ -64,8 +77,8 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
                       .warmup = c->optim.warmup,
                       .steps = c->train.steps};
     int64_t step = s->state->step + 1;
-    double begin = tr_now_s(), val_loss = NAN;
-    tr_step_result result;
+    double begin = tr_now_s();
+    tr_step_result result, validation = {.loss = NAN};
     tr_board_set_step(s->options->board, step);
     int64_t traced = step - s->trace_from;
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
@@ -73,8 +86,9 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           (float)tr_lr_at(&lr, step), tr_board_stop_requested(s->options->board),
                           &result));
-    *alone = false;
-    if (!result.finite) { /* every rank sees the same result */
+    *alone = false; /* every rank sees the same result */
+    if (result.unread != TR_OK) return end_unread(s, result.unread, tr_error_message());
+    if (!result.finite) {
         tr_recorder_write_report(&s->recorder);
         return not_finite(s, step, &result);
     }
@@ -88,18 +102,20 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     *alone = true;
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
     if (c->data.validation > 0 && (due(c->train.validate_every, step) || step == c->train.steps))
-        TR_TRY(validate(s, &val_loss));
+        TR_TRY(validate(s, &validation));
     *alone = false;
+    char unread[512]; /* recording may fail too, with a sentence of its own */
+    (void)snprintf(unread, sizeof unread, "%s", tr_error_message());
     if (tr_session_leads(s)) {
         tr_metrics_record line = {.step = step,
                                   .loss = result.loss,
                                   .grad_norm = result.grad_norm,
                                   .lr = tr_lr_at(&lr, step),
                                   .tokens_per_s = result.tokens / seconds,
-                                  .val_loss = val_loss};
+                                  .val_loss = validation.unread ? NAN : validation.loss};
         tr_recorder_step(&s->recorder, s->device, &line);
     }
-    return TR_OK;
+    return validation.unread ? end_unread(s, validation.unread, unread) : TR_OK;
 }
 
 /* Collective. A request to stop that came during set-up: *stop, and what was set up is saved, so

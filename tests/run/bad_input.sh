@@ -129,6 +129,37 @@ for ranks in 1 4; do
     intact $run "$(sed -n 's/.*(step \([0-9]*\) is saved).*/\1/p' $run.err)"
 done
 
+# --- a data file that is shortened ------------------------------------------------------------------
+
+# The run ends with 65 on every rank and one sentence, the last finished step is saved, and when the file is
+# back the run goes on to the bits of one that was left alone.
+[[ $(wc -c <"$text") == 60780 ]] || fail "shortened: the file has another size"
+train 0 1 whole train.steps=200 checkpoint.every=0
+for ranks in 1 4; do
+    layout=(parallel.pp=$ranks)
+    run=shortened-$ranks
+    cp "$text" $run.txt
+    layout+=(data.path=$run.txt train.steps=200 checkpoint.every=0)
+    (until_true 60 past $run 5 && truncate -s 100 $run.txt) &
+    train 65 $ranks $run "${layout[@]}"
+    wait $!
+    saved=$(last_step $run)
+    says $run "the data file '$run.txt' was shortened while it was in use: byte [0-9]+ of 60780 is gone; restore the file \(step $saved is saved\)"
+    intact $run "$saved"
+    cp "$text" $run.txt
+    train 0 $ranks $run "${layout[@]}" --resume
+    same_tensors $run whole 200
+    [[ $(field $run step | wc -l) == 200 ]] || fail "$run: not every step is recorded"
+done
+
+# The held-out part alone: the step before the validation is recorded, and saved.
+cp "$text" held.txt
+(until_true 60 past held 5 && truncate -s 55000 held.txt) &
+train 65 2 held parallel.dp=2 data.path=held.txt train.steps=100000 train.validate_every=200
+wait $!
+says held "the data file 'held.txt' was shortened .* \(step [0-9]*00 is saved\)"
+intact held "$(last_step held)"
+
 # --- checkpoints ------------------------------------------------------------------------------------
 
 train 0 4 good parallel.pp=2 parallel.tp=2

@@ -6,6 +6,7 @@
 #include "train/engine.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include <cmocka.h>
 
@@ -112,8 +114,8 @@ typedef struct rank_state {
     tr_world *world;
     tr_schedule *schedule;
     int rank, dp, tp;
-    sem_t enqueued; /* all of the step but the reading of its result */
-    bool waited;    /* the device had to do something before */
+    sem_t enqueued;       /* all of the step but the reading of its result */
+    bool waited;          /* the device had to do something before */
     names actions, marks; /* of the step; what a profiler was told */
     char error[256];
 } rank_state;
@@ -225,6 +227,129 @@ static void test_enqueues_ahead(void **state) {
     }
 }
 
+/* --- a rank without its samples --------------------------------------------------------------- */
+
+typedef struct reader {
+    tr_world *world;
+    tr_schedule *schedule;
+    int rank, dp;
+    bool fails; /* the next fetch */
+    bool validating;
+    double loss; /* of the step after a failed one */
+    char error[256];
+} reader;
+
+static tr_status fetch_or_fail(void *context, bool validation, int64_t sample, int32_t *tokens,
+                               int32_t *labels) {
+    reader *r = context;
+    if (r->fails && validation == r->validating) {
+        r->fails = false;
+        return TR_FAIL(TR_ERR_DATA, "rank %d has no sample %d", r->rank, (int)sample);
+    }
+    return fetch(NULL, validation, sample, tokens, labels);
+}
+
+/* Of master weights and moments. */
+static uint64_t hash_store(const tr_store *store) {
+    uint64_t hash = 0;
+    for (int i = 0; i < store->runs; i++) {
+        const tr_run *run = &store->run[i];
+        const size_t bytes = (size_t)run->count * sizeof(float);
+        const float *part[] = {run->master, run->m, run->v};
+        for (int k = 0; k < 3; k++) hash = hash * 31 + XXH3_64bits(part[k], bytes);
+    }
+    return hash;
+}
+
+#define EXPECT(condition)                                                                          \
+    do {                                                                                           \
+        if (!(condition)) return TR_FAIL(TR_ERR_INTERNAL, "line %d: " #condition, __LINE__);       \
+    } while (0)
+
+/* Step 2 and the validation after it fail on rank `failing`, or on none (-1). */
+static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out, int failing) {
+    char says[64];
+    tr_step_result result;
+    tr_engine_desc desc = small(r->world, device, r->schedule);
+    TR_TRY(tr_mesh_make(RANKS / r->dp, r->dp, 1, r->rank, RANKS, &desc.mesh));
+    desc.fetch = fetch_or_fail;
+    desc.fetch_context = r;
+    TR_TRY(tr_engine_create(&desc, out));
+    TR_TRY(tr_store_init(tr_engine_store(*out), 1));
+    TR_TRY(tr_engine_step(*out, 1, 1, 0, 1e-3f, false, &result));
+    EXPECT(result.finite && result.unread == TR_OK);
+    (void)snprintf(says, sizeof says, "rank %d has no sample", failing);
+    if (failing >= 0) {
+        uint64_t before = hash_store(tr_engine_store(*out));
+        r->fails = r->rank == failing;
+        TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, false, &result));
+        EXPECT(result.unread == TR_ERR_DATA && !result.finite);
+        EXPECT(strstr(tr_error_message(), says));
+        EXPECT(hash_store(tr_engine_store(*out)) == before);
+        r->fails = r->rank == failing;
+        r->validating = true;
+        TR_TRY(tr_engine_validate(*out, 3, &result));
+        EXPECT(result.unread == TR_ERR_DATA && strstr(tr_error_message(), says));
+        r->validating = false;
+    }
+    TR_TRY(tr_engine_validate(*out, 3, &result));
+    EXPECT(result.unread == TR_OK && isfinite(result.loss));
+    TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, false, &result));
+    EXPECT(result.finite && result.unread == TR_OK);
+    TR_TRY(tr_engine_step(*out, 3, 3, 16, 1e-3f, false, &result));
+    r->loss = result.loss;
+    return TR_OK;
+}
+
+static int failing_rank;
+
+static void *reader_main(void *argument) {
+    reader *r = argument;
+    tr_device *device;
+    tr_engine *engine = NULL;
+    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) {
+        status = take_unread_steps(r, device, &engine, failing_rank);
+        if (status != TR_OK) {
+            (void)snprintf(r->error, sizeof r->error, "%s", tr_error_message());
+            tr_world_abort(r->world, TR_ERR_INTERNAL);
+        }
+        tr_engine_destroy(engine);
+        tr_device_close(device);
+    }
+    tr_world_close(r->world);
+    return NULL;
+}
+
+static double loss_with(int failing, int dp) {
+    reader rank[RANKS];
+    pthread_t thread[RANKS];
+    tr_world *world[RANKS];
+    tr_schedule *schedule = schedule_of("1f1b", RANKS / dp, 4 / dp);
+    failing_rank = failing;
+    assert_int_equal(tr_world_open_local(RANKS, world), TR_OK);
+    for (int i = 0; i < RANKS; i++) {
+        rank[i] = (reader){.world = world[i], .schedule = schedule, .rank = i, .dp = dp};
+        assert_int_equal(pthread_create(&thread[i], NULL, reader_main, &rank[i]), 0);
+    }
+    for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < RANKS; i++)
+        if (rank[i].error[0]) fail_msg("rank %d of dp %d: %s", i, dp, rank[i].error);
+    tr_schedule_destroy(schedule);
+    return rank[0].loss;
+}
+
+/* A rank that cannot read its samples ends the step on all ranks with its sentence; nothing has
+ * changed, so that the same step can be taken later. */
+static void test_a_rank_without_samples_changes_nothing(void **state) {
+    (void)state;
+    for (int dp = 2; dp <= 4; dp *= 2) {
+        double usual = loss_with(-1, dp);
+        for (int failing = 0; failing < RANKS; failing++)
+            assert_true(loss_with(failing, dp) == usual);
+    }
+}
+
 /* --- the optimizer ---------------------------------------------------------------------------- */
 
 static tr_op_prepare_fn prepare_adamw;
@@ -298,6 +423,7 @@ int main(void) {
         cmocka_unit_test(test_refuses_what_does_not_fit),
         cmocka_unit_test(test_refuses_absurd_sizes),
         cmocka_unit_test(test_enqueues_ahead),
+        cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
         cmocka_unit_test(test_steps_many_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
