@@ -1,4 +1,4 @@
-/* trireme train CONFIG [--resume] [--trace N] [key=value ...] */
+/* trireme train CONFIG [--resume[=auto]] [--trace N] [key=value ...] */
 #include "cli/cli.h"
 #include "cli/life.h"
 #include "train/trainer.h"
@@ -8,7 +8,7 @@
 
 typedef struct request {
     const char *config;
-    bool resume;
+    tr_resume resume;
     int trace;
     const char **overrides;
     int count;
@@ -29,7 +29,10 @@ static tr_status parse_trace(int argc, char **argv, int *at, int *trace) {
 
 static tr_status parse(int argc, char **argv, request *r) {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--resume") == 0) r->resume = true;
+        if (strcmp(argv[i], "--resume") == 0) r->resume = TR_RESUME_YES;
+        else if (strcmp(argv[i], "--resume=auto") == 0) r->resume = TR_RESUME_AUTO;
+        else if (strncmp(argv[i], "--resume=", 9) == 0)
+            return cli_usage("train", "--resume takes =auto or nothing, not '%s'", argv[i] + 8);
         else if (strcmp(argv[i], "--trace") == 0) TR_TRY(parse_trace(argc, argv, &i, &r->trace));
         else if (cli_is_setting(argv[i], !r->config && !r->count))
             r->overrides[r->count++] = argv[i];

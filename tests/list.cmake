@@ -38,6 +38,9 @@ set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600 PROCESSORS 2)
 trireme_run_test(readme)
 trireme_run_test(examples)
 
+# A file system that cannot lock.
+target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl)
+
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
   test_layer_stage)
@@ -85,6 +88,8 @@ trireme_run_test(resume fp32)
 trireme_run_test(resume bf16)
 trireme_run_test(old_run)
 trireme_run_test(bad_input)
+trireme_run_test(rundir)
+trireme_run_test(races)
 trireme_run_test(full_disk)
 trireme_run_test(signals)
 trireme_run_test(h5tools)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The exhaustive runs: every random test under many seeds, a saver killed at every file-system call, and
-# the equivalence suite on memory that the host cannot touch, staged and over NCCL's calls.
+# The exhaustive runs: every random test under many seeds, a saver killed at every file-system call,
+# jobs that race for one directory, and the equivalence suite on memory that the host cannot touch, staged and over NCCL's calls.
 # They go on where they were stopped: what has passed is noted in build/long/done.
 #
 # usage: tests/long.sh [FIRST_SEED [SEEDS]]     default: 1 1000
@@ -53,6 +53,7 @@ for transport in mpi nccl; do
   done
   once $transport-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/$transport-placements"
 done
+once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "$tests/run-races-long"
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
 for ((seed = first; seed < first + count; seed++)); do
   for name in "${random[@]}"; do seeded "$name" "$seed"; done

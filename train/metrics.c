@@ -6,7 +6,6 @@
 #include "train/tensorboard.h"
 
 #include <cjson/cJSON.h>
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -20,50 +19,6 @@ enum { PATH_SIZE = TR_CONFIG_PATH + 64 };
 struct tr_metrics {
     tr_append lines, events;
 };
-
-static tr_status make_directory(const char *path) {
-    char part[TR_CONFIG_PATH];
-    for (const char *end = path; *end;) {
-        end += strspn(end, "/");
-        end += strcspn(end, "/");
-        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        if (mkdir(part, 0755) && errno != EEXIST)
-            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s (log.dir)", part,
-                           strerror(errno));
-    }
-    struct stat info;
-    if (stat(path, &info) || !S_ISDIR(info.st_mode))
-        return TR_FAIL(TR_ERR_IO, "'%s' is no directory (log.dir)", path);
-    return TR_OK;
-}
-
-/* True when the directory holds anything. */
-static bool has_entries(const char *path) {
-    DIR *directory = opendir(path);
-    if (!directory) return false;
-    int found = 0;
-    for (struct dirent *e; (e = readdir(directory));) found += e->d_name[0] != '.';
-    (void)closedir(directory);
-    return found > 0;
-}
-
-static tr_status refuse_another_run(const char *dir) {
-    char lines[PATH_SIZE], checkpoints[PATH_SIZE];
-    struct stat info;
-    (void)snprintf(lines, sizeof lines, "%s/metrics.jsonl", dir);
-    (void)snprintf(checkpoints, sizeof checkpoints, "%s/ckpt", dir);
-    if (has_entries(checkpoints))
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' holds another run: continue it with --resume, or choose another "
-                       "directory with log.dir=...",
-                       dir);
-    if (stat(lines, &info) == 0 && info.st_size > 0)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' holds a run without a checkpoint: remove it, or "
-                       "choose another directory with log.dir=...",
-                       dir);
-    return TR_OK;
-}
 
 /* Through a temporary file, so that a full disk cannot take the config away. */
 static tr_status write_config(const tr_config *config) {
@@ -107,14 +62,23 @@ static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes
     return TR_OK;
 }
 
+tr_status tr_metrics_set_aside(const char *dir, bool *moved) {
+    char lines[PATH_SIZE], old[PATH_SIZE];
+    struct stat info;
+    (void)snprintf(lines, sizeof lines, "%s/metrics.jsonl", dir);
+    (void)snprintf(old, sizeof old, "%s/metrics.old.jsonl", dir);
+    *moved = stat(lines, &info) == 0 && info.st_size > 0;
+    if (*moved && rename(lines, old))
+        return TR_FAIL(TR_ERR_IO, "'%s' cannot be renamed: %s", lines, strerror(errno));
+    return TR_OK;
+}
+
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out) {
     const char *dir = config->log.dir;
     char path[PATH_SIZE];
     int64_t keep = 0;
-    TR_TRY(make_directory(dir));
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (resume_step < 0) TR_TRY(refuse_another_run(dir));
-    else TR_TRY(kept_length(path, resume_step, &keep));
+    if (resume_step >= 0) TR_TRY(kept_length(path, resume_step, &keep));
     TR_TRY(write_config(config));
 
     tr_metrics *m;

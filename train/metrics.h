@@ -12,10 +12,13 @@ typedef struct tr_metrics_record {
     double val_loss; /* NAN: no validation after this step */
 } tr_metrics_record;
 
-/* Opens the run directory, made with its parents when it does not exist, and writes the resolved
- * config to config.yaml. resume_step < 0: a new run; TR_ERR_CONFIG when the directory holds the
- * metrics or checkpoints of another. resume_step >= 0: entries of later steps, and a last line cut
- * short, are removed from metrics.jsonl. TR_ERR_IO when it cannot be written. */
+/* Renames the metrics of a run that saved nothing to metrics.old.jsonl. *moved: there were some. */
+tr_status tr_metrics_set_aside(const char *dir, bool *moved);
+
+/* Opens the records in the run directory, which exists, and writes the resolved config to
+ * config.yaml. resume_step < 0: a new run, whose metrics.jsonl begins empty. resume_step >= 0:
+ * entries of later steps, and a last line cut short, are removed from metrics.jsonl. TR_ERR_IO when
+ * it cannot be written. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]}

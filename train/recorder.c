@@ -21,7 +21,15 @@ void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
 
 /* Rank 0 keeps the records; the other ranks have nothing to open. */
 tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
-    return r->leads ? tr_metrics_open(r->config, done, &r->metrics) : TR_OK;
+    if (!r->leads) return TR_OK;
+    bool moved = false;
+    if (done < 0) TR_TRY(tr_metrics_set_aside(r->config->log.dir, &moved));
+    if (moved)
+        fprintf(r->out,
+                "begin    at step 1: a run before saved nothing in '%s'; its metrics are now in "
+                "metrics.old.jsonl\n",
+                r->config->log.dir);
+    return tr_metrics_open(r->config, done, &r->metrics);
 }
 
 void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,

@@ -31,7 +31,8 @@ typedef struct tr_recorder {
     bool unreported; /* the last report could not be written */
 } tr_recorder;
 
-/* Opens the metrics after step `done` of a resumed run; -1: a fresh run. */
+/* Opens the metrics after step `done` of a resumed run; -1: a fresh run, which puts those of a run
+ * that saved nothing aside and says so. */
 tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
 /* Collective. Gathers every rank's memory and simulates the planned timeline; without that the
  * report shows less. */

@@ -121,12 +121,73 @@ static tr_status make_engine(tr_session *s) {
                                &s->tensors_count);
 }
 
-static tr_status start_state(tr_session *s) {
-    char *text;
-    TR_TRY(tr_calloc(1, sizeof *s->state, &s->state));
-    (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
+/* --- a new run, or a saved one ---------------------------------------------------------------- */
+
+/* Rank 0: is there a run to go on with? Then *s->state is as it was saved last. */
+static tr_status find_start(tr_session *s) {
+    if (s->options->resume == TR_RESUME_NO) {
+        if (!tr_rundir_has_checkpoints(&s->dir)) return TR_OK;
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "'%s' holds another run: continue it with --resume, or choose another "
+                       "directory with log.dir=...",
+                       s->config->log.dir);
+    }
+    tr_status status = s->dir.fd < 0 && s->options->resume == TR_RESUME_YES
+                           ? TR_ERR_NOFILE
+                           : tr_ckpt_read_state(s->root, -1, s->state);
+    s->resumes = status == TR_OK;
+    if (status != TR_ERR_NOFILE) return status;
+    tr_error_clear();
+    if (s->options->resume == TR_RESUME_AUTO) return TR_OK;
+    return TR_FAIL(TR_ERR_NOFILE,
+                   "there is no checkpoint under '%s' to resume from: start the run without "
+                   "--resume, or with --resume=auto",
+                   s->root);
+}
+
+/* Rank 0: nothing in log.dir is read or written before it is held. */
+static tr_status take_directory(tr_session *s) {
+    char note[256];
+    bool make = s->options->resume != TR_RESUME_YES;
+    tr_status status = tr_rundir_take(s->config->log.dir, make, &s->dir, note);
+    if (status != TR_OK && (make || status != TR_ERR_NOFILE)) return status;
+    if (note[0]) tr_recorder_warn(&s->recorder, "%s", note);
+    return find_start(s);
+}
+
+/* Collective. Every rank learns whether a saved run goes on, and its state. */
+static tr_status open_directory(tr_session *s) {
     s->saved_step = -1;
-    s->state->seed = (uint64_t)s->config->train.seed;
+    (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
+    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *s->state, &s->state)));
+    TR_TRY(tr_world_agree(s->world, tr_session_leads(s) ? take_directory(s) : TR_OK));
+    TR_TRY(tr_world_broadcast(s->world, 0, &s->resumes, sizeof s->resumes));
+    return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);
+}
+
+/* Is the saved run one of this model and this sample order? Shapes alone would not tell other heads
+ * from these. */
+static tr_status check_saved(const tr_session *s) {
+    const tr_ckpt_state *saved = s->state;
+    tr_config *then;
+    if (saved->seed != (uint64_t)s->config->train.seed)
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "train.seed is %lld, but the checkpoint was made with %llu: a run is resumed "
+            "with the seed it began with",
+            (long long)s->config->train.seed, (unsigned long long)saved->seed);
+    TR_TRY(tr_calloc(1, sizeof *then, &then));
+    tr_status status = TR_OK;
+    /* A config that this version cannot read leaves it to the tensors. */
+    if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK)
+        status = tr_config_check_model(s->config, then, s->root);
+    free(then);
+    return status;
+}
+
+/* This run's config, which may have another layout than the saved one, is what it saves. */
+static tr_status set_config_text(tr_session *s) {
+    char *text;
     TR_TRY(tr_config_text(s->config, &text));
     bool fits = strlen(text) < sizeof s->state->config;
     if (fits) strcpy(s->state->config, text);
@@ -138,50 +199,23 @@ static tr_status start_state(tr_session *s) {
                           sizeof s->state->config);
 }
 
-/* Rank 0: is there something to resume from, and is it of this model? Shapes alone would not tell
- * other heads from these. */
-static tr_status check_saved(tr_session *s) {
-    tr_ckpt_state *saved;
-    tr_config *then = NULL;
-    TR_TRY(tr_calloc(1, sizeof *saved, &saved));
-    tr_status status = tr_ckpt_read_state(s->root, -1, saved);
-    if (status == TR_ERR_NOFILE)
-        status = TR_FAIL(TR_ERR_NOFILE,
-                         "there is no checkpoint under '%s' to resume from: start the run without "
-                         "--resume",
-                         s->root);
-    if (status == TR_OK) status = tr_calloc(1, sizeof *then, &then);
-    /* A config that this version cannot read leaves it to the tensors. */
-    if (status == TR_OK &&
-        tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK)
-        status = tr_config_check_model(s->config, then, s->root);
-    free(then);
-    free(saved);
-    return status;
-}
-
 /* Collective. Parameters and counters from the newest valid step. */
-static tr_status resume(tr_session *s) {
-    char skipped[256] = "", *config;
-    TR_TRY(tr_world_agree(s->world, tr_session_leads(s) ? check_saved(s) : TR_OK));
-    TR_TRY(tr_strdup(s->state->config, &config));
-    tr_status status =
-        tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, s->state, skipped);
-    strcpy(s->state->config, config); /* this run's, which may have another layout */
-    free(config);
-    TR_TRY(status);
+static tr_status load(tr_session *s) {
+    char skipped[256] = "";
+    TR_TRY(tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, s->state, skipped));
     if (skipped[0] && tr_session_leads(s))
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
                          (long long)s->state->step, skipped);
-    if (s->state->seed != (uint64_t)s->config->train.seed)
-        return TR_FAIL(
-            TR_ERR_CONFIG,
-            "train.seed is %lld, but the checkpoint was made with %llu: a run is resumed "
-            "with the seed it began with",
-            (long long)s->config->train.seed, (unsigned long long)s->state->seed);
     s->saved_step = s->state->step;
     return tr_store_publish(tr_engine_store(s->engine));
+}
+
+/* Collective. Parameters and counters of step 0, or of the saved one. */
+static tr_status start_state(tr_session *s) {
+    if (s->resumes) TR_TRY(tr_world_agree(s->world, load(s)));
+    else s->state->seed = (uint64_t)s->config->train.seed;
+    return tr_world_agree(s->world, set_config_text(s));
 }
 
 /* The order that auto found, to be looked at, or to be named as parallel.schedule elsewhere. */
@@ -199,7 +233,7 @@ static tr_status write_order(tr_session *s) {
 
 /* Rank 0 keeps the records of the run. */
 static tr_status open_records(tr_session *s) {
-    TR_TRY(tr_recorder_open(&s->recorder, s->options->resume ? s->state->step : -1));
+    TR_TRY(tr_recorder_open(&s->recorder, s->resumes ? s->state->step : -1));
     return tr_session_leads(s) && tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
 }
 
@@ -214,15 +248,15 @@ static tr_status open_trace(tr_session *s) {
 /* Collective, step by step: a failure is agreed on before the next step begins. */
 static tr_status open_agreed(tr_session *s) {
     const tr_config *c = s->config;
-    bool resumes = s->options->resume;
+    TR_TRY(open_directory(s));
+    if (s->resumes) TR_TRY(tr_world_agree(s->world, check_saved(s)));
     TR_TRY(tr_world_agree(s->world, open_local(s)));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
     TR_TRY(tr_world_agree(s->world, make_engine(s)));
-    TR_TRY(tr_world_agree(s->world, start_state(s)));
-    if (resumes) TR_TRY(tr_world_agree(s->world, resume(s)));
+    TR_TRY(start_state(s));
     TR_TRY(tr_world_agree(s->world, open_records(s)));
-    if (!resumes)
+    if (!s->resumes)
         TR_TRY(tr_world_agree(s->world,
                               tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed)));
     TR_TRY(tr_world_agree(s->world, open_trace(s)));
@@ -234,6 +268,7 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
     *s = (tr_session){.config = config,
                       .options = options,
                       .world = world,
+                      .dir.fd = -1,
                       .recorder = {.config = config,
                                    .world = world,
                                    .out = options->out,
@@ -242,7 +277,7 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
     TR_TRY(open_agreed(s));
     if (!tr_session_leads(s)) return TR_OK;
     tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
-    tr_recorder_start(&s->recorder, s->device, s->state->step, options->resume);
+    tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);
     return TR_OK;
 }
 
@@ -255,4 +290,5 @@ void tr_session_close(tr_session *s) {
     tr_data_close(s->data);
     if (s->device) tr_device_close(s->device);
     tr_record_close(s->trace); /* after the stream that may still write to it */
+    tr_rundir_release(&s->dir);
 }

@@ -6,6 +6,7 @@
 #include "train/data.h"
 #include "train/engine.h"
 #include "train/recorder.h"
+#include "train/rundir.h"
 #include "train/trainer.h"
 
 typedef struct tr_session {
@@ -19,7 +20,9 @@ typedef struct tr_session {
     tr_engine *engine;
     tr_ckpt_tensor *tensors;
     int tensors_count;
+    tr_rundir dir;                 /* held by rank 0 */
     char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
+    bool resumes;                  /* a saved run goes on */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
     char transport[192]; /* a line for people; "": the usual one */
@@ -28,9 +31,10 @@ typedef struct tr_session {
     tr_recorder recorder;
 } tr_session;
 
-/* Collective over the world. Opens device, data, schedule and engine, draws the parameters or loads
- * the newest valid checkpoint, and prints the plan. Every rank returns the same status; the session
- * is to be closed after a failure too. config, world and options must outlive it. */
+/* Collective over the world. Takes log.dir, opens device, data, schedule and engine, draws the
+ * parameters or loads the newest valid checkpoint, and prints the plan. Every rank returns the same
+ * status; the session is to be closed after a failure too. config, world and options must outlive
+ * it. */
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
                           tr_session *session);
 void tr_session_close(tr_session *session);

@@ -60,9 +60,11 @@ static void tensorboard_bytes_are_exact(void **state) {
     assert_true(tr_tb_scalar_record(1.0, INT64_MAX, longest, 1, record) <= TR_TB_RECORD);
 }
 
-/* A new config whose run directory is <root>/<name>. */
+/* A new config whose run directory is <root>/<name>, which exists. */
 static void use_directory(const char *name) {
     char text[256];
+    (void)snprintf(text, sizeof text, "%s/%s", root, name);
+    assert_int_equal(mkdir(text, 0755), 0);
     (void)snprintf(text, sizeof text, "{data.path: a, log.dir: %s/%s}", root, name);
     assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", NULL, 0, &config), TR_OK);
 }
@@ -141,16 +143,12 @@ static int count_events(void) {
 static void lines_keep_bits_and_resume_cuts(void **state) {
     (void)state;
     tr_metrics *m;
-    use_directory("deep/er");
+    use_directory("lines");
     assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
     write_steps(m, 1, 200);
     tr_metrics_close(m);
     has_steps(200);
     assert_int_equal(count_events(), 1);
-
-    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_ERR_CONFIG);
-    assert_non_null(strstr(tr_error_message(), "remove it"));
-    has_steps(200);
 
     FILE *f = open_lines("a"); /* the writer died within a line */
     (void)fputs("{\"step\":201,\"lo", f);
@@ -173,20 +171,31 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     assert_true(same_config(&config, &saved));
 }
 
-static void a_start_that_wrote_nothing_may_be_repeated(void **state) {
+static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
     (void)state;
     tr_metrics *m;
+    bool moved;
+    char old[1200];
     use_directory("twice");
-    for (int i = 0; i < 2; i++) {
+    (void)snprintf(old, sizeof old, "%s/metrics.old.jsonl", config.log.dir);
+    for (int i = 0; i < 2; i++) { /* no metrics, or none in them */
+        assert_int_equal(tr_metrics_set_aside(config.log.dir, &moved), TR_OK);
+        assert_false(moved);
         assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+        if (i == 1) write_steps(m, 1, 7);
         tr_metrics_close(m);
     }
-    char path[1200];
-    (void)snprintf(path, sizeof path, "%s/ckpt", config.log.dir);
-    assert_int_equal(mkdir(path, 0755), 0);
-    (void)snprintf(path, sizeof path, "%s/ckpt/step-00000010", config.log.dir);
-    assert_int_equal(mkdir(path, 0755), 0);
-    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_ERR_CONFIG);
+    assert_int_equal(tr_metrics_set_aside(config.log.dir, &moved), TR_OK);
+    assert_true(moved);
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+    has_steps(0);
+    tr_metrics_close(m);
+    FILE *f = open_lines("r");
+    assert_int_equal(fgetc(f), EOF);
+    (void)fclose(f);
+    struct stat info;
+    assert_int_equal(stat(old, &info), 0);
+    assert_true(info.st_size > 0);
 }
 
 static void what_cannot_be_written_is_named(void **state) {
@@ -194,6 +203,7 @@ static void what_cannot_be_written_is_named(void **state) {
     tr_metrics *m;
     tr_append full;
     use_directory("file");
+    assert_int_equal(rmdir(config.log.dir), 0);
     FILE *f = fopen(config.log.dir, "w");
     assert_non_null(f);
     (void)fclose(f);
@@ -332,7 +342,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensorboard_bytes_are_exact),
         cmocka_unit_test(lines_keep_bits_and_resume_cuts),
-        cmocka_unit_test(a_start_that_wrote_nothing_may_be_repeated),
+        cmocka_unit_test(metrics_of_a_run_that_saved_nothing_are_kept),
         cmocka_unit_test(what_cannot_be_written_is_named),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_pipe_gets_lines_without_codes),

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The run directory: one job at a time, whatever dies; a job that is started again goes on where it was.
+# usage: rundir.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+host=$(uname -n)
+# At a constant rate no step depends on their number.
+options=(optim.min_lr=0.003 log.every=1000)
+grid=(parallel.pp=2 parallel.tp=2)
+
+# begin RANKS RUN ARGUMENTS...: starts a job in the background; $job is its process.
+begin() {
+    local ranks=$1 run=$2 launch=()
+    shift 2
+    [[ $ranks == 1 ]] || launch=(run -n "$ranks")
+    "$trireme" "${launch[@]}" train base.yaml log.dir="$run" "${options[@]}" "$@" >"$run.out" 2>"$run.err" &
+    job=$!
+}
+
+# end_job: kills it with all its processes.
+end_job() { { descendants "$job" | xargs kill -9; wait "$job"; } 2>/dev/null || true; }
+
+# in_use RANKS RUN ARGUMENTS...: another job is told who holds the directory.
+in_use() {
+    local ranks=$1 run=$2 code=0
+    shift 2
+    trireme_on "$ranks" train base.yaml log.dir="$run" "${options[@]}" "$@" >second.out 2>second.err || code=$?
+    [[ $code == 78 ]] || fail "$run: a second job ended with $code, not 78"
+    says second "'$run' is in use by process $holder on host $host: wait until that run ends, or choose another directory with log.dir="
+}
+
+train 0 1 whole "${options[@]}" train.steps=40
+
+# --- a second job, and a start after a death before the first checkpoint -----------------------------
+
+for ranks in 1 4; do
+    layout=()
+    [[ $ranks == 1 ]] || layout=("${grid[@]}")
+    run=held-$ranks
+    begin $ranks $run "${layout[@]}" train.steps=100000 checkpoint.every=0
+    until_true 120 past $run 5 || fail "$run: never reached step 5"
+    holder=$job
+    [[ $ranks == 1 ]] || holder=$(rank_process 0)
+    in_use 1 $run
+    in_use 1 $run --resume
+    in_use $ranks $run "${layout[@]}" --resume=auto
+    end_job
+    lines=$(wc -l <$run/metrics.jsonl)
+    train 66 $ranks $run "${options[@]}" "${layout[@]}" --resume
+    says $run "there is no checkpoint under '.*/$run/ckpt' to resume from: start the run without --resume"
+    [[ $(wc -l <$run/metrics.jsonl) == "$lines" ]] || fail "$run: a job that was refused changed the metrics"
+    train 0 $ranks $run "${options[@]}" "${layout[@]}" train.steps=40
+    grep -q "^begin    at step 1: .*metrics.old.jsonl" $run.out || fail "$run: the old metrics were taken without a word"
+    [[ $(wc -l <$run/metrics.old.jsonl) == "$lines" ]] || fail "$run: the old metrics are not kept"
+    [[ $ranks == 1 ]] || train 0 4 whole-4 "${options[@]}" "${layout[@]}" train.steps=40
+    reference=whole
+    [[ $ranks == 1 ]] || reference=whole-4
+    same_curve $run $reference
+    same_tensors $run $reference 40
+done
+
+# --- --resume=auto: starts, goes on, and has nothing left to do --------------------------------------
+
+train 0 1 auto "${options[@]}" --resume=auto train.steps=20
+train 78 1 auto "${options[@]}" train.steps=40
+says auto "'.*/auto' holds another run: "
+train 0 1 auto "${options[@]}" --resume=auto train.steps=40
+grep -q "^resumed  after step 20 of 40" auto.out || fail "auto: did not resume"
+same_curve auto whole
+same_tensors auto whole 40
+train 0 1 auto "${options[@]}" --resume=auto train.steps=40
+same_curve auto whole
+train 64 1 auto --resume=yes
+says auto "--resume takes =auto or nothing, not '=yes'; usage: "
+# Where a checkpoint is damaged, nothing begins anew.
+cp -r auto broken
+for step in broken/ckpt/step-*; do rm "$step/COMMIT"; done
+train 65 1 broken "${options[@]}" --resume=auto train.steps=40
+says broken "no checkpoint under .* is valid: "
+
+# A job that is refused for another reason leaves no directory.
+train 66 1 nothing data.path=missing.txt
+[[ ! -e nothing ]] || fail "nothing: $(ls -A nothing)"
+
+finish

@@ -1,0 +1,298 @@
+/* The run directory: one process holds it, its death frees it, and what cannot be locked is said.
+ */
+#include "train/rundir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char root[] = "rundir-XXXXXX", path[128], note[256];
+static int lock_error; /* what the file system answers to a lock; 0: it locks */
+
+/* The linker sends every fcntl() here. */
+int __real_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...) {
+    va_list args;
+    va_start(args, command);
+    void *argument = va_arg(args, void *);
+    va_end(args);
+    if (command == F_OFD_SETLK && lock_error) {
+        errno = lock_error;
+        return -1;
+    }
+    return __real_fcntl(fd, command, argument);
+}
+
+static int make_root(void **state) {
+    (void)state;
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+    (void)state;
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r '%s'", root);
+    return system(command);
+}
+
+static const char *in_root(const char *name) {
+    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+    return path;
+}
+
+static bool exists(const char *name) {
+    char whole[160];
+    struct stat info;
+    (void)snprintf(whole, sizeof whole, "%s%s", path, name);
+    return stat(whole, &info) == 0;
+}
+
+static void touch(const char *name) {
+    char whole[160];
+    (void)snprintf(whole, sizeof whole, "%s%s", path, name);
+    FILE *f = fopen(whole, "w");
+    assert_non_null(f);
+    (void)fclose(f);
+}
+
+static tr_status take(tr_rundir *out) {
+    return tr_rundir_take(path, true, out, note);
+}
+
+static void a_second_run_is_told_who_holds_it(void **state) {
+    (void)state;
+    tr_rundir a, b;
+    char host[65] = "", name[128];
+    (void)in_root("deep/er");
+    assert_int_equal(take(&a), TR_OK);
+    assert_string_equal(note, "");
+    assert_int_equal(take(&b), TR_ERR_CONFIG);
+    (void)gethostname(host, sizeof host - 1);
+    (void)snprintf(name, sizeof name, "process %ld on host %s:", (long)getpid(), host);
+    assert_non_null(strstr(tr_error_message(), name));
+    assert_non_null(strstr(tr_error_message(), "log.dir="));
+    tr_rundir_release(&b); /* does nothing */
+    assert_int_equal(take(&b), TR_ERR_CONFIG);
+    tr_rundir_release(&a);
+    assert_int_equal(take(&b), TR_OK);
+    tr_rundir_release(&b);
+}
+
+/* A child takes the directory and waits; *child is its process. */
+static int hold_in_child(pid_t *child) {
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    *child = fork();
+    if (*child == 0) {
+        tr_rundir dir;
+        char own[256];
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (tr_rundir_take(path, true, &dir, own) == TR_OK) (void)!write(ready[1], "x", 1);
+        (void)pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    (void)close(ready[0]);
+    return close(ready[1]);
+}
+
+static void the_death_of_the_holder_frees_it(void **state) {
+    (void)state;
+    pid_t child;
+    tr_rundir dir;
+    char name[64];
+    (void)in_root("killed");
+    assert_int_equal(hold_in_child(&child), 0);
+    (void)snprintf(name, sizeof name, "process %ld ", (long)child);
+    assert_int_equal(take(&dir), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), name));
+    (void)kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(take(&dir), TR_OK);
+    tr_rundir_release(&dir);
+}
+
+/* The lock file still names a dead holder until the new one has written its name. */
+static void a_dead_holder_is_not_named(void **state) {
+    (void)state;
+    pid_t child;
+    tr_rundir dir;
+    char host[65] = "", lock[160];
+    (void)in_root("renamed");
+    assert_int_equal(hold_in_child(&child), 0);
+    pid_t dead = fork();
+    if (dead == 0) _exit(0);
+    assert_int_equal(waitpid(dead, NULL, 0), dead);
+    (void)gethostname(host, sizeof host - 1);
+    (void)snprintf(lock, sizeof lock, "%s/lock", path);
+    FILE *f = fopen(lock, "w");
+    assert_non_null(f);
+    (void)fprintf(f, "host %s\nprocess %ld\n", host, (long)dead);
+    (void)fclose(f);
+    pid_t writer = fork();
+    if (writer == 0) { /* the holder gets to its name late */
+        (void)usleep(100000);
+        f = fopen(lock, "w");
+        if (f) (void)fprintf(f, "host %s\nprocess %ld\n", host, (long)child);
+        if (f) (void)fclose(f);
+        _exit(0);
+    }
+    char name[64];
+    (void)snprintf(name, sizeof name, "process %ld ", (long)child);
+    assert_int_equal(take(&dir), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), name));
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    (void)kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void what_cannot_be_locked_is_said(void **state) {
+    (void)state;
+    static const int errors[] = {ENOLCK, ENOSYS, EOPNOTSUPP};
+    tr_rundir dir;
+    (void)in_root("unlocked");
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        lock_error = errors[i];
+        assert_int_equal(take(&dir), TR_OK);
+        assert_non_null(strstr(note, "cannot lock"));
+        assert_non_null(strstr(note, path));
+        tr_rundir_release(&dir);
+    }
+    lock_error = EIO;
+    assert_int_equal(take(&dir), TR_ERR_IO);
+    lock_error = 0;
+}
+
+static bool are_local(const char *options) {
+    char text[1024];
+    int n = snprintf(text, sizeof text,
+                     "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
+                     "36 22 0:45 / /home rw,noatime shared:9 - %s\n"
+                     "37 22 0:46 / /scratch rw - nfs4 other:/x rw,local_lock=none\n",
+                     options);
+    FILE *f = fmemopen(text, (size_t)n, "r");
+    assert_non_null(f);
+    bool local = tr_rundir_locks_are_local(f, 0, 45);
+    (void)fclose(f);
+    return local;
+}
+
+static void local_locks_are_known_by_the_mount(void **state) {
+    (void)state;
+    assert_false(are_local("nfs4 server:/home rw,vers=4.2,hard,local_lock=none,addr=10.0.0.1"));
+    assert_false(are_local("nfs server:/home rw,vers=3,hard,local_lock=flock,addr=10.0.0.1"));
+    assert_true(are_local("nfs server:/home rw,vers=3,nolock,local_lock=all,addr=10.0.0.1"));
+    assert_true(are_local("nfs server:/home rw,vers=3,hard,local_lock=posix"));
+    assert_true(are_local("lustre 10.0.0.1@tcp:/fs rw,localflock"));
+    assert_false(are_local("lustre 10.0.0.1@tcp:/fs rw,flock"));
+    assert_false(are_local("ext4 /dev/nolock rw"));
+}
+
+static void only_an_untouched_directory_goes(void **state) {
+    (void)state;
+    tr_rundir dir;
+    (void)in_root("fresh");
+    assert_int_equal(take(&dir), TR_OK);
+    assert_true(exists("/lock"));
+    tr_rundir_release(&dir);
+    assert_false(exists(""));
+
+    assert_int_equal(mkdir(path, 0755), 0); /* a user's */
+    assert_int_equal(take(&dir), TR_OK);
+    tr_rundir_release(&dir);
+    assert_true(exists(""));
+    assert_int_equal(rmdir(path), 0);
+
+    assert_int_equal(take(&dir), TR_OK);
+    touch("/metrics.jsonl");
+    tr_rundir_release(&dir);
+    assert_true(exists("/metrics.jsonl"));
+}
+
+static void a_missing_directory_is_not_made_to_resume(void **state) {
+    (void)state;
+    tr_rundir dir;
+    (void)in_root("missing");
+    assert_int_equal(tr_rundir_take(path, false, &dir, note), TR_ERR_NOFILE);
+    assert_false(exists(""));
+    tr_rundir_release(&dir);
+}
+
+static void a_removed_directory_is_noticed(void **state) {
+    (void)state;
+    tr_rundir dir, other;
+    char moved[160];
+    (void)in_root("removed");
+    assert_int_equal(take(&dir), TR_OK);
+    assert_true(tr_rundir_in_place(&dir));
+    (void)snprintf(moved, sizeof moved, "%s.moved", path);
+    assert_int_equal(rename(path, moved), 0);
+    assert_false(tr_rundir_in_place(&dir));
+    assert_int_equal(take(&other), TR_OK); /* another run takes the name */
+    assert_false(tr_rundir_in_place(&dir));
+    assert_true(tr_rundir_in_place(&other));
+    tr_rundir_release(&dir);
+    assert_true(exists("/lock")); /* the other's */
+    tr_rundir_release(&other);
+}
+
+/* Runs that come and go: a directory that one removes is never held by two, or by none. */
+static void directories_that_vanish_are_held_by_one(void **state) {
+    (void)state;
+    enum { CHILDREN = 4, ROUNDS = 3000 };
+    pid_t child[CHILDREN];
+    (void)in_root("busy");
+    char owner[160];
+    (void)snprintf(owner, sizeof owner, "%s.owner", path);
+    for (int c = 0; c < CHILDREN; c++) {
+        child[c] = fork();
+        if (child[c] != 0) continue;
+        int failures = 0;
+        for (int i = 0; i < ROUNDS; i++) {
+            tr_rundir dir;
+            char own[256];
+            tr_status status = tr_rundir_take(path, true, &dir, own);
+            if (status == TR_ERR_CONFIG) continue;
+            if (status != TR_OK || !tr_rundir_in_place(&dir)) failures++;
+            int fd = open(owner, O_CREAT | O_EXCL | O_WRONLY, 0644);
+            if (fd < 0) failures++; /* somebody else holds it too */
+            else (void)close(fd);
+            (void)unlink(owner);
+            tr_rundir_release(&dir);
+        }
+        _exit(failures ? 1 : 0);
+    }
+    for (int c = 0; c < CHILDREN; c++) {
+        int status;
+        assert_int_equal(waitpid(child[c], &status, 0), child[c]);
+        assert_int_equal(status, 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_second_run_is_told_who_holds_it),
+        cmocka_unit_test(the_death_of_the_holder_frees_it),
+        cmocka_unit_test(a_dead_holder_is_not_named),
+        cmocka_unit_test(what_cannot_be_locked_is_said),
+        cmocka_unit_test(local_locks_are_known_by_the_mount),
+        cmocka_unit_test(only_an_untouched_directory_goes),
+        cmocka_unit_test(a_missing_directory_is_not_made_to_resume),
+        cmocka_unit_test(a_removed_directory_is_noticed),
+        cmocka_unit_test(directories_that_vanish_are_held_by_one),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}

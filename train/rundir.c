@@ -1,0 +1,218 @@
+#include "train/rundir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NOTE = 256, PATH_SIZE = TR_CONFIG_PATH + 8, HOST = 65 };
+
+static void lock_path(const char *dir, char path[PATH_SIZE]) {
+    (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
+}
+
+/* *made: set when it did not exist. */
+static tr_status make_directory(const char *path, bool *made) {
+    char part[TR_CONFIG_PATH];
+    for (const char *end = path; *end;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
+        bool created = mkdir(part, 0755) == 0;
+        if (!created && errno != EEXIST)
+            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s (log.dir)", part,
+                           strerror(errno));
+        *made = *made || (created && !*end);
+    }
+    struct stat info;
+    if (stat(path, &info) || !S_ISDIR(info.st_mode))
+        return TR_FAIL(TR_ERR_IO, "'%s' is no directory (log.dir)", path);
+    return TR_OK;
+}
+
+/* --- who holds it ----------------------------------------------------------------------------- */
+
+typedef struct holder {
+    char host[HOST];
+    long pid; /* 0: not known */
+} holder;
+
+/* The lock file says who holds the lock, for people alone. */
+static void write_holder(int fd) {
+    char host[HOST] = "", text[HOST + 64];
+    (void)gethostname(host, sizeof host - 1);
+    int n = snprintf(text, sizeof text, "host %s\nprocess %ld\n", host, (long)getpid());
+    if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n) return; /* a full disk */
+    (void)fsync(fd); /* so that other hosts see it */
+}
+
+static holder read_holder(const char *path) {
+    holder h = {.pid = 0};
+    char text[HOST + 64] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return h;
+    if (read(fd, text, sizeof text - 1) <= 0 ||
+        sscanf(text, "host %64s process %ld", h.host, &h.pid) != 2)
+        h.pid = 0;
+    (void)close(fd);
+    return h;
+}
+
+/* A holder takes the lock before it writes its name: until then the file is empty or names an
+ * earlier one. */
+static tr_status held(const char *dir, const char *path) {
+    char here[HOST] = "";
+    holder h;
+    (void)gethostname(here, sizeof here - 1);
+    for (int tries = 0;; tries++) {
+        h = read_holder(path);
+        bool dead = !strcmp(h.host, here) && h.pid > 0 && kill((pid_t)h.pid, 0) && errno == ESRCH;
+        if ((h.pid > 0 && !dead) || tries == 100) break;
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10 * 1000000}, NULL);
+    }
+    if (h.pid <= 0)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "'%s' is in use by another run: wait until that run ends, or choose another "
+                       "directory with log.dir=...",
+                       dir);
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "'%s' is in use by process %ld on host %s: wait until that run ends, or choose "
+                   "another directory with log.dir=...",
+                   dir, h.pid, h.host);
+}
+
+/* --- the lock --------------------------------------------------------------------------------- */
+
+bool tr_rundir_locks_are_local(FILE *mounts, unsigned major, unsigned minor) {
+    char *line = NULL;
+    size_t size = 0;
+    bool local = false;
+    while (getline(&line, &size, mounts) > 0) {
+        unsigned a, b;
+        const char *type = strstr(line, " - ");
+        if (sscanf(line, "%*d %*d %u:%u", &a, &b) != 2 || a != major || b != minor || !type)
+            continue;
+        bool nfs = !strncmp(type, " - nfs", 6), lustre = !strncmp(type, " - lustre", 9);
+        local = (nfs && (strstr(type, ",nolock") || strstr(type, "local_lock=all") ||
+                         strstr(type, "local_lock=posix"))) ||
+                (lustre && strstr(type, "localflock"));
+    }
+    free(line);
+    return local;
+}
+
+static void note_local_locks(const char *dir, int fd, char *note) {
+    struct stat info;
+    FILE *mounts = fopen("/proc/self/mountinfo", "re");
+    if (!mounts) return;
+    if (!fstat(fd, &info) &&
+        tr_rundir_locks_are_local(mounts, major(info.st_dev), minor(info.st_dev)))
+        (void)snprintf(note, NOTE,
+                       "the file system of '%.120s' is mounted with locks of this host alone: a "
+                       "second job on another host would not be noticed",
+                       dir);
+    (void)fclose(mounts);
+}
+
+/* A lock of the open file, not of the process, so that no other descriptor of the file frees it
+ * when it is closed. *free_now: false when another run holds it. */
+static tr_status try_lock(const char *dir, int fd, bool *free_now, char *note) {
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int failed;
+    *free_now = true;
+    do failed = fcntl(fd, F_OFD_SETLK, &whole);
+    while (failed && errno == EINTR);
+    if (!failed) {
+        note_local_locks(dir, fd, note);
+    } else if (errno == EACCES || errno == EAGAIN) {
+        *free_now = false;
+    } else if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL) {
+        (void)snprintf(note, NOTE,
+                       "the file system of '%.120s' cannot lock (%s): a second job in the "
+                       "directory would not be noticed",
+                       dir, strerror(errno));
+    } else {
+        return TR_FAIL(TR_ERR_IO, "'%s/lock' cannot be locked: %s", dir, strerror(errno));
+    }
+    return TR_OK;
+}
+
+static bool same_file(int fd, const char *path) {
+    struct stat a, b;
+    return !fstat(fd, &a) && !stat(path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static tr_status open_lock(const char *dir, const char *path, int *fd) {
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (*fd >= 0) return TR_OK;
+    if (errno == ENOENT || errno == ENOTDIR)
+        return TR_FAIL(TR_ERR_NOFILE, "there is no directory '%s' (log.dir)", dir);
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened: %s (log.dir)", path, strerror(errno));
+}
+
+tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note) {
+    char path[PATH_SIZE];
+    note[0] = '\0';
+    *out = (tr_rundir){.fd = -1};
+    (void)snprintf(out->path, sizeof out->path, "%s", dir);
+    lock_path(dir, path);
+    /* An ending run may remove the directory between our steps: then they begin again. */
+    for (int tries = 0; tries < 1000; tries++) {
+        int fd;
+        bool taken;
+        if (make) TR_TRY(make_directory(dir, &out->made));
+        tr_status status = open_lock(dir, path, &fd);
+        if (status == TR_ERR_NOFILE && make) continue;
+        TR_TRY(status);
+        status = try_lock(dir, fd, &taken, note);
+        if (status == TR_OK && taken && same_file(fd, path)) {
+            write_holder(fd);
+            out->fd = fd;
+            return TR_OK;
+        }
+        (void)close(fd);
+        TR_TRY(status);
+        if (!taken) return held(dir, path);
+    }
+    return TR_FAIL(TR_ERR_IO, "'%s' is removed again and again: choose another log.dir", dir);
+}
+
+bool tr_rundir_in_place(const tr_rundir *dir) {
+    char path[PATH_SIZE];
+    lock_path(dir->path, path);
+    return dir->fd < 0 || same_file(dir->fd, path);
+}
+
+/* True when the directory exists and holds anything visible but `except`. */
+static bool has_entries(const char *path, const char *except) {
+    DIR *directory = opendir(path);
+    if (!directory) return false;
+    bool found = false;
+    for (struct dirent *e; (e = readdir(directory));)
+        found = found || (e->d_name[0] != '.' && strcmp(e->d_name, except));
+    (void)closedir(directory);
+    return found;
+}
+
+bool tr_rundir_has_checkpoints(const tr_rundir *dir) {
+    char path[PATH_SIZE];
+    (void)snprintf(path, sizeof path, "%s/ckpt", dir->path);
+    return has_entries(path, "");
+}
+
+void tr_rundir_release(tr_rundir *dir) {
+    char path[PATH_SIZE];
+    if (dir->fd < 0) return;
+    lock_path(dir->path, path);
+    bool empty = tr_rundir_in_place(dir) && !has_entries(dir->path, "lock");
+    if (empty) (void)unlink(path); /* while it is held: nobody else has written there */
+    (void)close(dir->fd);
+    if (empty && dir->made) (void)rmdir(dir->path);
+    dir->fd = -1;
+}
