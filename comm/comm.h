@@ -75,6 +75,9 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
+/* After it: the compute units of a GPU that one channel's posted receive holds until its message
+ * has come; 0 where NCCL does not carry the messages. */
+int tr_world_receive_units(const tr_world *world);
 /* After it: whether the memory of that rank's device is this rank's too (one GPU, or one machine's
  * memory for devices that compute on the host), as its own is; the number of such ranks. */
 bool tr_world_shares(const tr_world *world, int rank);

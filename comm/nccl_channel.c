@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 enum {
-    MAX_CTAS = 2, /* multiprocessors that a waiting receive may take from compute */
     SENDER = 0,
     RECEIVER = 1 /* ranks of the communicator */
 };
@@ -182,7 +181,7 @@ tr_status tr_channel_make_nccl(const tr_channel_desc *d, tr_channel **out) {
                                .tag = TR_TAG_CHANNEL,
                                .id = -1,
                                .peer = d->peer,
-                               .max_ctas = MAX_CTAS};
+                               .max_ctas = TR_NCCL_CHANNEL_UNITS};
     if (!d->sending) TR_TRY_OUT(make_landings(c));
     TR_TRY_OUT(tr_nccl_open(&comm, &c->comm));
     TR_TRY_OUT(connect(c));

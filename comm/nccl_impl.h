@@ -4,6 +4,9 @@
 
 #include "comm/world_impl.h"
 
+/* Of a channel: multiprocessors that a message, or a receive which waits for one, may hold. */
+enum { TR_NCCL_CHANNEL_UNITS = 2 };
+
 /* An operation that was enqueued: on its communicator's stream up to `done`. */
 typedef struct tr_nccl_op {
     const char *what;

@@ -154,6 +154,10 @@ bool tr_world_uses_nccl(const tr_world *world) {
     return world->nccl_device != NULL;
 }
 
+int tr_world_receive_units(const tr_world *world) {
+    return world->nccl_device ? TR_NCCL_CHANNEL_UNITS : 0;
+}
+
 bool tr_world_by_nccl(const tr_world *world, const tr_device *device) {
     return device && world->nccl_device == device;
 }

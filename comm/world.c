@@ -126,6 +126,9 @@ tr_status tr_world_open_mpi(tr_world **out) {
         return TR_OK;
     }
     tr_transport *transport;
+    long ranks;
+    (void)announced(&ranks);
+    tr_device_set_environment(ranks > 1 ? 2 : 1); /* an MPI library may start CUDA */
     TR_TRY(tr_transport_open_mpi(&transport));
     if (transport->size == 1) {
         tr_status status = check_launch();

@@ -25,6 +25,16 @@ static const tr_device_ops *find_ops(const char *name, int *ordinal) {
     return &tr_device_ops_cuda;
 }
 
+void tr_device_set_environment(int ranks) {
+    /* Streams of one process beyond this number would share queues and wait for each other. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* A kernel that is loaded when it is launched first waits until the GPU has done all that is
+     * queued, under a lock that stops the other threads' calls. With a receive in the queue that
+     * waits for another rank, which waits for that kernel, it would never end. (A library's kernels
+     * may be loaded in its own way: device/cuda/op.c warms its operators.) */
+    if (ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out) {
     *out = NULL;
     int ordinal;
@@ -115,6 +125,10 @@ const char *tr_memory_name(tr_memory kind) {
                                                          [TR_MEMORY_DATA] = "data",
                                                          [TR_MEMORY_NCCL] = "NCCL"};
     return names[kind];
+}
+
+void tr_device_reserve(tr_device *device, int units) {
+    device->reserved = units;
 }
 
 bool tr_device_on_host(const tr_device *device) {

@@ -36,10 +36,12 @@ struct tr_device {
     const tr_device_ops *ops;
     char name[16]; /* as opened */
     int threads;   /* OpenMP threads of the cpu device */
+    int reserved;  /* compute units that products leave alone (tr_device_reserve) */
     /* Bytes of each class that are allocated, and the most that ever were; each allocation is
      * rounded up to TR_ALIGN. */
     size_t live[TR_MEMORY_CLASSES], peak[TR_MEMORY_CLASSES];
     struct tr_device_block *blocks; /* the allocations */
+    struct tr_op *operators;        /* prepared ones, by description */
 };
 
 typedef struct tr_device_options {
@@ -48,6 +50,11 @@ typedef struct tr_device_options {
     int ranks;          /* that work together, 0 and 1 alike; above, streams wait for other ranks */
     bool deterministic; /* fixed plans and algorithms (GPU) */
 } tr_device_options;
+
+/* Sets what CUDA reads from the environment when it is first called in this process; what the user
+ * has set stays. Opening a GPU does it too, but an MPI library that knows CUDA may call it before.
+ * ranks: as in the options. */
+void tr_device_set_environment(int ranks);
 
 /* Opens a device by name. TR_ERR_DEVICE with the reason when it cannot be used here. */
 tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out);
@@ -112,6 +119,16 @@ tr_status tr_event_record(tr_event *event, tr_stream *stream);
 tr_status tr_stream_wait(tr_stream *stream, tr_event *event);
 tr_status tr_event_sync(tr_event *event);
 bool tr_event_reached(tr_event *event);
+
+/* Products that are prepared from now on leave that many compute units (multiprocessors of a GPU)
+ * to kernels which hold theirs while they wait, as posted receives do: a product that counted on
+ * them too would run a second wave for the rest. Nothing on a deterministic device. */
+void tr_device_reserve(tr_device *device, int units);
+/* Counts the prepared operators that run without the library that the device has for them
+ * (tr_op.way), which is slow, and names them in text[size]: "12 x matmul 8192x3072x768 bf16 with
+ * gelu in parts, ...". 0 and "" when there is none, and on devices whose operators are their own.
+ */
+int tr_device_fallbacks(const tr_device *device, char *text, size_t size);
 
 /* For profilers: the caller begins what `name` says, or with NULL ends what it began last. Costs
  * nothing worth a name without a profiler. */

@@ -48,6 +48,14 @@ struct tr_device_ops {
 /* A MATMUL with an epilogue as the device's operators without, one after the other (parts.c). */
 tr_status tr_op_prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
+/* The device's operator of this description, with one more user; NULL when there is none. */
+tr_op *tr_op_share(tr_device *device, const tr_op_desc *desc);
+/* Puts an operator among those of its device, with one user. */
+void tr_op_list(tr_op *op);
+/* Takes one user away. True when it was the last: the operator is out of the list, to be released.
+ */
+bool tr_op_unshare(tr_op *op);
+
 /* Every implementation's tr_stream and tr_event start with these. */
 struct tr_stream {
     tr_device *device;

@@ -61,6 +61,11 @@ TR_HOST_DEVICE static inline float tr_layernorm_dgrad(float g, float n, float rs
     return rstd * (g - mean_g - n * mean_gn);
 }
 
+/* Elements from one row of logits to the next. */
+TR_HOST_DEVICE static inline int64_t tr_xent_ld(const tr_xent_desc *desc) {
+    return desc->ld ? desc->ld : desc->vocab;
+}
+
 /* The label's column on the rank that holds vocab columns from vocab_begin on, or -1. */
 TR_HOST_DEVICE static inline int64_t tr_xent_column(const tr_xent_desc *desc, int32_t label) {
     int64_t column = (int64_t)label - desc->vocab_begin;

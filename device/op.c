@@ -95,6 +95,8 @@ static const char *dropout_fault(const tr_dropout_desc *d) {
 
 static const char *xent_fault(const tr_xent_desc *d) {
     if (!sizes_fit(1, d->rows, d->vocab, 1)) return "rows and vocab must be positive";
+    if (d->ld && d->ld < d->vocab) return "ld is shorter than a row of logits";
+    if (!sizes_fit(0, d->rows, d->ld, 1)) return "ld is out of range";
     if (d->vocab_begin < 0 || d->vocab_begin > INT32_MAX || d->vocab > INT32_MAX)
         return "the vocabulary's range must fit 31 bits";
     return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
@@ -151,18 +153,23 @@ tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) 
     if (!prepare)
         return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s", device->name,
                        tr_op_name(desc->kind));
+    if ((*out = tr_op_share(device, desc))) return TR_OK;
     tr_device_settle(device); /* a library's handle serves one thread at a time */
     if (desc->kind != TR_OP_MATMUL || desc->matmul.epilogue == TR_EPILOGUE_NONE) {
         TR_TRY(prepare(device, desc, out));
-        return TR_OK;
+    } else {
+        if (device->ops->fuse) TR_TRY(device->ops->fuse(device, desc, out));
+        if (!*out) {
+            TR_TRY(tr_op_prepare_parts(device, desc, out));
+            if (device->ops->fuse) (*out)->way = TR_OP_IN_PARTS;
+        }
     }
-    if (device->ops->fuse) TR_TRY(device->ops->fuse(device, desc, out));
-    if (!*out) TR_TRY(tr_op_prepare_parts(device, desc, out));
+    tr_op_list(*out);
     return TR_OK;
 }
 
 void tr_op_release(tr_op *op) {
-    if (!op) return;
+    if (!op || !tr_op_unshare(op)) return;
     tr_device_settle(op->device);
     op->release(op);
 }

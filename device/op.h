@@ -188,9 +188,10 @@ enum { TR_DROPOUT_DGRAD_DY, TR_DROPOUT_DGRAD_DX };
  * f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}, set, not added; when
  * state->train, LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on rows
  * that do not count. accumulate: of a further part of one rank's columns. MAX is the larger of what
- * is there and the part's, SUMS is added to, and LOSS, which the first part has set, is left. */
+ * is there and the part's, SUMS is added to, and LOSS, which the first part has set, is left. Rows
+ * of LOGITS are ld elements apart; those beyond vocab are neither read nor written. */
 typedef struct tr_xent_desc {
-    int64_t rows, vocab, vocab_begin;
+    int64_t rows, vocab, vocab_begin, ld;
     tr_dtype dtype;
     bool accumulate;
 } tr_xent_desc;
@@ -250,17 +251,28 @@ typedef struct tr_op_args {
     int64_t sample; /* offset of row 0's sample from the step's first sample */
 } tr_op_args;
 
+/* How a device runs an operator. On devices without libraries of their own all are whole. */
+typedef enum tr_op_way {
+    TR_OP_WHOLE,    /* as one, by the library where there is one */
+    TR_OP_IN_PARTS, /* a product and its epilogue apart: the library has no plan for both */
+    TR_OP_OWN       /* in an own kernel, which is slow: the library does not take the description */
+} tr_op_way;
+
 /* A prepared operator. Implementations extend it. */
 typedef struct tr_op {
     tr_device *device;
     tr_op_desc desc;
     size_t scratch_bytes;
+    tr_op_way way;
+    int users;          /* of equal descriptions: prepared and not yet released */
+    struct tr_op *next; /* of the device's */
     tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);
     void (*release)(struct tr_op *op);
 } tr_op;
 
-/* TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for one that this device
- * cannot do. Release with tr_op_release (NULL is allowed). */
+/* Plans an operator; equal descriptions give one operator. One thread of a device prepares and
+ * releases. TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for one that this
+ * device cannot do. Release with tr_op_release (NULL is allowed). */
 tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out);
 /* Stream-ordered; args are copied. On a stream of the host the operator outlives the work. */
 tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);

@@ -15,14 +15,17 @@ enum { LN_F_WEIGHT, LN_F_BIAS, TIED_WTE, HEAD_PARAMS };
 enum {
     MOST_PARTS = 16,
     PART_WIDTHS = 8, /* columns of a part, in widths of the model: twice a block's largest tensor */
-    PART_MULTIPLE = 64 /* columns: rows of a part, and of the embedding's, begin aligned */
+    /* Of columns: every row of a part, and of its part of the embedding, begins aligned. A GPU has
+     * its fast products for those alone. */
+    PART_MULTIPLE = 64
 };
 _Static_assert(MOST_PARTS + 4 <= TR_LAYER_PIECES, "beside the logits: the input and the norm's");
 
 /* Columns [begin, begin + extent) of this rank's logits. */
 typedef struct logits_part {
     int64_t begin, extent;
-    tr_buffer logits; /* F..W (R, extent): logits, from the end of F their gradient */
+    int64_t ld;       /* elements from row to row: no fewer than extent */
+    tr_buffer logits; /* F..W (R, ld): logits, from the end of F their gradient */
     tr_plan project, project_dgrad, project_wgrad, xent_max, xent_sum, xent_loss;
 } logits_part;
 
@@ -49,19 +52,24 @@ static void *scratch_of(const head *h, const tr_layer_io *io) {
     return io->scratch + h->operators_at;
 }
 
+static int64_t whole_multiple(int64_t columns) {
+    return (columns + PART_MULTIPLE - 1) / PART_MULTIPLE * PART_MULTIPLE;
+}
+
 /* A function of the shape alone. Parts are no larger than PART_WIDTHS asks for, as long as there
- * are at most MOST_PARTS. */
+ * are at most MOST_PARTS. Decoding keeps them dense: CAST reads them. */
 static void cut_logits(head *h, const tr_usage *usage) {
     int64_t v = h->vocab.extent, most = PART_WIDTHS * h->width;
     int64_t parts = usage->decode ? 1 : (v + most - 1) / most;
     if (parts > MOST_PARTS) parts = MOST_PARTS;
     int64_t extent = (v + parts - 1) / parts;
-    if (parts > 1) extent = (extent + PART_MULTIPLE - 1) / PART_MULTIPLE * PART_MULTIPLE;
+    if (parts > 1) extent = whole_multiple(extent);
     h->parts = 0;
     for (int64_t begin = 0; begin < v; begin += extent) {
         logits_part *part = &h->part[h->parts++];
         part->begin = begin;
         part->extent = extent < v - begin ? extent : v - begin;
+        part->ld = usage->decode ? part->extent : whole_multiple(part->extent);
     }
 }
 
@@ -71,11 +79,18 @@ static void describe_projection(head *h, const tr_usage *usage, int k) {
     logits_part *part = &h->part[k];
     tr_dtype dtype = usage->dtype;
     int64_t R = usage->rows, C = h->width, n = part->extent;
-    tr_matmul_desc forward = {
-        .m = R, .n = n, .k = C, .a = dtype, .b = dtype, .c = dtype, .trans_b = true};
+    tr_matmul_desc forward = {.m = R,
+                              .n = n,
+                              .k = C,
+                              .ldc = part->ld,
+                              .a = dtype,
+                              .b = dtype,
+                              .c = dtype,
+                              .trans_b = true};
     tr_matmul_desc dgrad = {.m = R,
                             .n = C,
                             .k = n,
+                            .lda = part->ld,
                             .a = dtype,
                             .b = dtype,
                             .c = h->sums_dln ? TR_F32 : dtype,
@@ -83,6 +98,7 @@ static void describe_projection(head *h, const tr_usage *usage, int k) {
     tr_matmul_desc wgrad = {.m = n,
                             .n = C,
                             .k = R,
+                            .lda = part->ld,
                             .a = dtype,
                             .b = dtype,
                             .c = TR_F32,
@@ -101,13 +117,14 @@ static void describe_part(head *h, const tr_usage *usage, int k) {
     tr_xent_desc xent = {.rows = usage->rows,
                          .vocab = part->extent,
                          .vocab_begin = h->vocab.begin + part->begin,
+                         .ld = part->ld,
                          .dtype = usage->dtype,
                          .accumulate = k > 0};
     describe_projection(h, usage, k);
     part->xent_max.desc = (tr_op_desc){.kind = TR_OP_XENT_MAX, .xent = xent};
     part->xent_sum.desc = (tr_op_desc){.kind = TR_OP_XENT_SUM, .xent = xent};
     part->xent_loss.desc = (tr_op_desc){.kind = TR_OP_XENT_LOSS, .xent = xent};
-    part->logits = tr_buffer_place(&h->layer, usage, TR_LIFE_FW, part->extent, usage->dtype);
+    part->logits = tr_buffer_place(&h->layer, usage, TR_LIFE_FW, part->ld, usage->dtype);
 }
 
 static void describe(head *h, const tr_usage *usage) {

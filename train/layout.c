@@ -129,6 +129,21 @@ tr_status tr_layout_lower(tr_layout *l, tr_device *device, tr_group *tp, int pp_
     return status;
 }
 
+static bool are_neighbours(const tr_layout *l, int a, int b) {
+    for (int s = 0; s + 1 < l->placement.stages; s++) {
+        int from = l->owner[s], to = l->owner[s + 1];
+        if ((from == a && to == b) || (from == b && to == a)) return true;
+    }
+    return false;
+}
+
+int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
+    int count = 0;
+    for (int r = 0; r < l->desc.mesh.degree[TR_AXIS_PP]; r++)
+        count += r != pp_rank && are_neighbours(l, pp_rank, r);
+    return count;
+}
+
 size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
     size_t most = 0;
     for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) {

@@ -38,6 +38,10 @@ tr_status tr_layout_cut(const tr_model *model, int stages, int *first);
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);
 void tr_layout_destroy(tr_layout *layout);
 
+/* Number of pipeline ranks that this one receives messages from: those with a stage next to one of
+ * its own. */
+int tr_layout_neighbours(const tr_layout *layout, int pp_rank);
+
 /* Prepares the layers of pipeline rank pp_rank, or of every rank when it is below 0 (the operators'
  * scratch is part of the arena, and prepare alone knows it), and lowers the step and its
  * validation. tp: as tr_layer_env says. Called once. */

@@ -12,7 +12,7 @@ static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
-                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + c, n, in);
+                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * tr_xent_ld(d) + c, n, in);
             float m = tr_vec_max(x, n);
             largest = m > largest ? m : largest;
         }
@@ -34,7 +34,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
-                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + c, n, in);
+                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * tr_xent_ld(d) + c, n, in);
             tr_cpu_kernels_of(op)->exponential(n, x, largest, 1.0f, e);
             sum += (double)tr_vec_sum(e, n);
         }
@@ -43,7 +43,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
         if (!d->accumulate) sums[2 * r + 1] = 0;
         if (column >= 0)
             sums[2 * r + 1] +=
-                *tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + column, 1, in) -
+                *tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * tr_xent_ld(d) + column, 1, in) -
                 largest;
     }
     return TR_OK;
@@ -63,7 +63,7 @@ static void logits_gradient(const tr_op *op, const tr_op_args *args) {
         const bool counts = labels[r] >= 0;
         const int64_t column = tr_xent_column(d, labels[r]);
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
-            int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c), at = r * d->vocab + c;
+            int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c), at = r * tr_xent_ld(d) + c;
             const float *x = tr_row_load(d->dtype, logits, at, n, in);
             float *dx = tr_row_target(d->dtype, logits, at, out);
             if (counts) {

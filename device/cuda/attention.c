@@ -9,46 +9,11 @@
 
 typedef struct cuda_attention {
     tr_op base;
-    tr_attention_graph *graph; /* shared; one of the device's */
+    tr_attention_graph *graph;
 } cuda_attention;
 
-static bool same_strides(tr_attention_strides a, tr_attention_strides b) {
-    return a.sequence == b.sequence && a.head == b.head && a.position == b.position;
-}
-
-static bool same_shape(const tr_attention_shape *a, const tr_attention_shape *b) {
-    return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads &&
-           a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->dtype == b->dtype &&
-           same_strides(a->q, b->q) && same_strides(a->kv, b->kv) && same_strides(a->y, b->y) &&
-           a->backward == b->backward && a->deterministic == b->deterministic;
-}
-
-/* The device's plan of this shape, built when there is none; give back with drop_graph. Operators
- * of a device are prepared and released by one thread. */
-static tr_status take_graph(tr_cuda_device *device, const tr_attention_shape *shape,
-                            tr_attention_graph **out) {
-    tr_attention_graph *g = device->attention_graphs;
-    while (g && !same_shape(&g->shape, shape)) g = g->next;
-    if (!g) {
-        TR_TRY(tr_attention_graph_build(device->dnn, NULL, shape, &g));
-        g->next = device->attention_graphs;
-        device->attention_graphs = g;
-    }
-    g->users++;
-    *out = g;
-    return TR_OK;
-}
-
-static void drop_graph(tr_cuda_device *device, tr_attention_graph *graph) {
-    if (--graph->users > 0) return;
-    tr_attention_graph **link = &device->attention_graphs;
-    while (*link != graph) link = &(*link)->next;
-    *link = graph->next;
-    tr_attention_graph_release(graph);
-}
-
 static void release_attention(tr_op *base) {
-    drop_graph(tr_cuda_device_of(base->device), ((cuda_attention *)base)->graph);
+    tr_attention_graph_release(((cuda_attention *)base)->graph);
     free(base);
 }
 
@@ -106,7 +71,7 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
     TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_attention), 0,
                              shape->backward ? run_backward_graph : run_forward_graph, &base));
     tr_attention_graph **g = &((cuda_attention *)base)->graph;
-    tr_status status = take_graph(tr_cuda_device_of(device), shape, g);
+    tr_status status = tr_attention_graph_build(tr_cuda_device_of(device)->dnn, NULL, shape, g);
     if (status != TR_OK) {
         free(base);
         TR_TRY(status);
@@ -117,7 +82,7 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
     const tr_attention_desc *d = &desc->attention;
     size_t packed_bytes =
         (size_t)(3 * d->batch * d->seq * d->heads * d->head_dim) * tr_dtype_size(d->dtype);
-    if ((*g)->users == 1) status = tr_cuda_warm(base, packed_bytes);
+    status = tr_cuda_warm(base, packed_bytes);
     if (status == TR_OK) *out = base;
     else release_attention(base);
     return status;

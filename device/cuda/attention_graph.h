@@ -44,7 +44,7 @@ typedef enum tr_attention_tensor {
     TR_ATTENTION_IDS
 } tr_attention_tensor;
 
-/* A finished plan. Identical plans of a device are shared: 0.2 to 1 s of compilation each. */
+/* A finished plan: 0.2 to 1 s of compilation. */
 typedef struct tr_attention_graph {
     tr_attention_shape shape;
     cudnnBackendDescriptor_t plan;
@@ -53,8 +53,6 @@ typedef struct tr_attention_graph {
     float scalars[TR_ATTENTION_IDS - TR_ATTENTION_SCALE];
     cudnnBackendDescriptor_t *parts; /* all descriptors behind the plan, in their order */
     size_t part_count, part_capacity;
-    struct tr_attention_graph *next; /* of the device's list */
-    int users;
 } tr_attention_graph;
 
 /* The shape of ATTENTION and ATTENTION_DGRAD over packed QKV[batch, seq, 3, heads, head_dim]. */
@@ -64,8 +62,8 @@ tr_attention_shape tr_attention_packed(const tr_attention_desc *desc, bool backw
 tr_attention_shape tr_attention_separate(const tr_attention_desc *desc, int64_t kv_heads,
                                          bool backward, bool deterministic);
 
-/* Why cuDNN's engines are not used for a shape, as the end of a sentence; NULL when they are. Some
- * of what this names the library announces and does not deliver. */
+/* Says why cuDNN's engines are not used for a shape, as the end of a sentence; NULL when they are.
+ */
 const char *tr_attention_graph_fault(const tr_attention_shape *shape);
 
 /* Builds the plan in *out. handle: of the GPU that will run it; or NULL, with `described`, the JSON

@@ -28,5 +28,6 @@ tr_status tr_cuda_prepare_own_attention(tr_device *device, const tr_op_desc *des
     size_t scratch = backward ? (size_t)(d->batch * d->heads * d->seq) * sizeof(float) : 0;
     TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), scratch,
                              backward ? run_backward : run_forward, out));
+    (*out)->way = TR_OP_OWN;
     return TR_OK;
 }

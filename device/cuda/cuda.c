@@ -231,9 +231,11 @@ static bool cuda_event_reached(tr_event *event) {
 
 static void cuda_close(tr_device *device) {
     tr_cuda_device *cuda = tr_cuda_device_of(device);
-    if (cuda->compute) cuda_stream_destroy(cuda->compute);
+    /* cuDNN's handle is bound to the stream, so it goes first. */
+    if (cuda->compute) (void)cudaStreamSynchronize(tr_cuda_stream_of(cuda->compute));
     if (cuda->dnn) (void)cudnnDestroy(cuda->dnn);
     if (cuda->blas) (void)cublasLtDestroy(cuda->blas);
+    if (cuda->compute) cuda_stream_destroy(cuda->compute);
     free(cuda);
 }
 
@@ -262,19 +264,8 @@ static tr_status open_libraries(tr_cuda_device *cuda) {
     return TR_OK;
 }
 
-/* What CUDA reads when the context is made; the user's own settings stay. */
-static void set_environment(const tr_device_options *options) {
-    /* Streams of one process beyond this number would share queues and wait for each other. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    /* A kernel that is loaded when it is launched first waits until the GPU has done all that is
-     * queued, under a lock that stops the other threads' calls. With a receive in the queue that
-     * waits for another rank, which waits for that kernel, it would never end. (A library's kernels
-     * may be loaded in its own way: tr_cuda_warm.) */
-    if (options->ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-}
-
 static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_device **out) {
-    set_environment(options);
+    tr_device_set_environment(options->ranks);
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {

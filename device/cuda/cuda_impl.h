@@ -17,8 +17,7 @@ typedef struct tr_cuda_device {
     bool deterministic;
     bool warms; /* several ranks: a library's operators run once when they are prepared */
     cublasLtHandle_t blas;
-    cudnnHandle_t dnn;                           /* bound to the stream that used it last */
-    struct tr_attention_graph *attention_graphs; /* plans in use, shared by operators */
+    cudnnHandle_t dnn; /* bound to the stream that used it last */
     tr_stream *compute;
 } tr_cuda_device;
 

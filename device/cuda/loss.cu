@@ -48,7 +48,8 @@ template <typename T, typename F> __device__ void for_row(const T *row, int64_t 
 template <typename T> __global__ void row_max(tr_xent_desc d, const T *logits, float *maxima) {
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
         float largest = d.accumulate ? maxima[r] : -INFINITY;
-        for_row(logits + r * d.vocab, d.vocab, [&](float x) { largest = fmaxf(largest, x); });
+        for_row(logits + r * tr_xent_ld(&d), d.vocab,
+                [&](float x) { largest = fmaxf(largest, x); });
         largest = tr_block_max<LOSS_THREADS>(largest);
         if (threadIdx.x == 0) maxima[r] = largest;
     }
@@ -58,7 +59,7 @@ template <typename T>
 __global__ void row_sum(tr_xent_desc d, const T *logits, const int32_t *labels, const float *maxima,
                         float *sums) {
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
-        const T *row = logits + r * d.vocab;
+        const T *row = logits + r * tr_xent_ld(&d);
         const float largest = maxima[r];
         float sum = 0;
         for_row(row, d.vocab, [&](float x) { sum += expf(x - largest); });
@@ -97,7 +98,7 @@ __global__ void row_gradient(tr_xent_desc d, const tr_step_state *state, const i
     if (!state->train) return;
     const float loss_scale = state->loss_scale;
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
-        T *row = logits + r * d.vocab;
+        T *row = logits + r * tr_xent_ld(&d);
         const row_packs<T> parts(row, d.vocab);
         const float largest = maxima[r], factor = loss_scale / sums[2 * r];
         const bool counts = labels[r] >= 0;

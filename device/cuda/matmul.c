@@ -104,6 +104,15 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
     return point(op, &stand);
 }
 
+/* The library plans a product for all compute units unless it is told how many there are. How many
+ * are reserved depends on the cut, and other units may give other bits. */
+static tr_status describe_units(const cuda_matmul *op) {
+    const tr_cuda_device *device = tr_cuda_device_of(op->base.device);
+    const int32_t units = device->multiprocessors - device->base.reserved;
+    if (device->deterministic || device->base.reserved == 0 || units < 1) return TR_OK;
+    return set(op->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &units, sizeof units);
+}
+
 /* FP32 means FP32: CUBLAS_COMPUTE_32F does not round operands to TF32. */
 static tr_status describe_product(cuda_matmul *op) {
     BLAS(cublasLtMatmulDescCreate(&op->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -111,6 +120,7 @@ static tr_status describe_product(cuda_matmul *op) {
     cublasOperation_t second = op->layout.second.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TR_TRY(describe_units(op));
     TR_TRY(describe_epilogue(op));
     TR_TRY(describe_matrix(&op->layout.first, &op->first));
     TR_TRY(describe_matrix(&op->layout.second, &op->second));
@@ -214,6 +224,8 @@ tr_status tr_cuda_fuse_matmul(tr_device *device, const tr_op_desc *desc, tr_op *
 
 tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     TR_TRY(prepare_library(device, desc, out));
-    if (!*out) TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
+    if (*out) return TR_OK;
+    TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
+    (*out)->way = TR_OP_OWN;
     return TR_OK;
 }

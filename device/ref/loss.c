@@ -3,13 +3,17 @@
 
 #include <math.h>
 
+static int64_t row_stride(const tr_xent_desc *d) {
+    return d->ld ? d->ld : d->vocab;
+}
+
 tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     for (int64_t r = 0; r < d->rows; r++) {
         double largest = d->accumulate ? tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r) : -INFINITY;
         for (int64_t v = 0; v < d->vocab; v++)
-            largest =
-                fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + v));
+            largest = fmax(largest,
+                           tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * row_stride(d) + v));
         tr_ref_store(TR_F32, args->t[TR_XENT_MAX], r, largest);
     }
     return TR_OK;
@@ -26,7 +30,7 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
         }
         for (int64_t v = 0; v < d->vocab; v++) {
             double away =
-                tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * d->vocab + v) - largest;
+                tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS], r * row_stride(d) + v) - largest;
             sum += exp(away);
             if (d->vocab_begin + v == labels[r]) of_label += away;
         }
@@ -51,7 +55,7 @@ tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
         if (!args->state->train) continue;
         double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX], r);
         for (int64_t v = 0; v < d->vocab; v++) {
-            int64_t i = r * d->vocab + v;
+            int64_t i = r * row_stride(d) + v;
             double softmax = exp(tr_ref_load(d->dtype, logits, i) - largest) / sum;
             double onehot = d->vocab_begin + v == labels[r] ? 1 : 0;
             tr_ref_store(d->dtype, logits, i,

@@ -4,6 +4,16 @@
 #include "tests/comm_checks.h"
 #include "tests/unit/support/seed.h"
 
+#include <mpi.h>
+
+static bool cuda_was_told; /* how to load kernels, before an MPI library could have started it */
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    cuda_was_told = loading && strcmp(loading, "EAGER") == 0;
+    return PMPI_Init_thread(argc, argv, required, provided);
+}
+
 /* The ranks were started alike, on one host: where each can have a CPU, their CPUs are disjoint. */
 static bool cores_are_divided(tr_world *world, int before) {
     int ranks = tr_world_size(world), due = before > ranks ? before / ranks : 1;
@@ -25,13 +35,15 @@ int main(int argc, char **argv) {
     tr_world *world;
     tr_cores before;
     tr_cores_usable(&before);
+    (void)unsetenv("CUDA_MODULE_LOADING");
     if (tr_world_open_mpi(&world) != TR_OK) {
         fprintf(stderr, "%s\n", tr_error_message());
         return 1;
     }
     uint32_t seed = (uint32_t)tr_test_seed(1);
     bool nccl = argc > 2 && strcmp(argv[2], "nccl") == 0;
-    bool good = cores_are_divided(world, before.count) &&
+    bool good = cuda_was_told == (tr_world_size(world) > 1) &&
+                cores_are_divided(world, before.count) &&
                 comm_checks_on(world, argc > 1 ? argv[1] : "ref", nccl, seed) &&
                 (argc > 1 || comm_checks_last(world, "ref", seed));
     if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */

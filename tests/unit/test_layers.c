@@ -332,6 +332,39 @@ static void test_tensor_ranks_agree(void **state) {
     check_tensor_ranks(&wide);
 }
 
+/* Rows of logits begin on 64 elements, whatever the vocabulary and its split: products on a GPU
+ * whose rows begin elsewhere are several times slower. */
+static void check_rows_of_logits(int64_t vocab, int tp, int rank) {
+    enum { NORM_PIECES = 3, ROWS = BATCH * SEQ };
+    tr_model *model;
+    tr_model_config config = wide;
+    config.width = 8 * tp;
+    config.heads = tp;
+    config.vocab = vocab;
+    tr_model_shape shape = {
+        .batch = BATCH, .seq = SEQ, .dtype = TR_F32, .tp_size = tp, .tp_rank = rank};
+    RIG_TRY(tr_model_create(&config, &shape, &model));
+    const tr_layer *head = model->layers[model->count - 1];
+    int64_t columns = 0;
+    for (int k = NORM_PIECES; k < head->pieces; k++) {
+        int64_t bytes = (int64_t)head->piece[k][TR_LIFE_FW], row = bytes / ROWS;
+        assert_int_equal(bytes % ROWS, 0);
+        assert_int_equal(row % (int64_t)(64 * sizeof(float)), 0);
+        columns += row / (int64_t)sizeof(float);
+    }
+    int64_t share = (vocab + tp - 1) / tp;
+    assert_in_range(columns, share - 1, share + 63);
+    tr_model_destroy(model);
+}
+
+static void test_rows_of_logits_are_aligned(void **state) {
+    (void)state;
+    const int64_t vocabs[] = {50257, 50304, 32003, 4099, 256};
+    for (size_t i = 0; i < sizeof vocabs / sizeof *vocabs; i++)
+        for (int tp = 1; tp <= 8; tp++)
+            for (int rank = 0; rank < tp; rank++) check_rows_of_logits(vocabs[i], tp, rank);
+}
+
 /* Logits cut into parts and logits in one piece. */
 static void test_parts_of_logits_agree(void **state) {
     (void)state;
@@ -538,6 +571,7 @@ int main(void) {
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_finite_differences),
         cmocka_unit_test(test_tensor_ranks_agree),
+        cmocka_unit_test(test_rows_of_logits_are_aligned),
         cmocka_unit_test(test_parts_of_logits_agree),
         cmocka_unit_test(test_order_changes_no_bit),
         cmocka_unit_test(test_micro_batch_changes_no_mask),

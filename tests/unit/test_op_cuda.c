@@ -48,8 +48,10 @@ static void check_library(const tr_op_check *check) {
 static bool leave_out(const tr_op_desc *d) {
     if (!own_kernels) return false;
     if (d->kind == TR_OP_MATMUL) return tr_blas_has(&d->matmul);
+    const tr_attention_desc *a = &d->attention;
     return (d->kind == TR_OP_ATTENTION || d->kind == TR_OP_ATTENTION_DGRAD) &&
-           d->attention.dtype == TR_BF16 && d->attention.head_dim % 8 == 0;
+           a->dtype == TR_BF16 && a->seq >= 64 &&
+           (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128);
 }
 
 static void check_case(const tr_op_case *c) {
@@ -140,6 +142,9 @@ static void test_random(void **state) {
                     TR_OP_LAYERNORM_WGRAD);
         check_kinds((tr_op_desc){.attention = {up_to(2), up_to(70), up_to(3), up_to(70), TR_F32}},
                     TR_OP_ATTENTION, TR_OP_ATTENTION_DECODE);
+        /* On a GPU in BF16: cuDNN's. */
+        check_kinds((tr_op_desc){.attention = {1, 63 + up_to(70), 2, 32 + 32 * up_to(3), TR_F32}},
+                    TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
         check_kinds((tr_op_desc){.embed = {.rows = rows,
                                            .width = width,
                                            .vocab_begin = up_to(9) - 1,
@@ -150,7 +155,9 @@ static void test_random(void **state) {
                     TR_OP_POSITION, TR_OP_POSITION_WGRAD);
         check_kinds((tr_op_desc){.dropout = {rows, width, seq, 0.25f, 7, TR_F32}},
                     TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
-        check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1, .vocab = 8 * width}},
+        check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
+                                          .vocab = 8 * width,
+                                          .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
                     TR_OP_XENT_MAX, TR_OP_XENT_LOSS);
         check_kinds((tr_op_desc){.adamw = {up_to(5000), 0.9f, 0.95f, 1e-8f, 0.1f, TR_F32}},
                     TR_OP_ADAMW, TR_OP_ADAMW);
@@ -231,6 +238,124 @@ static void test_positions(void **state) {
     }
 }
 
+/* Products of a layer as layers/ describes them, in BF16: forward, gradients of input and weight.
+ */
+static const tr_matmul_desc products[] = {
+    {.m = 64, .n = 96, .k = 32, .a = TR_BF16, .b = TR_BF16, .c = TR_BF16, .bias = true},
+    {.m = 64,
+     .n = 128,
+     .k = 32,
+     .a = TR_BF16,
+     .b = TR_BF16,
+     .c = TR_BF16,
+     .bias = true,
+     .epilogue = TR_EPILOGUE_GELU},
+    {.m = 64,
+     .n = 128,
+     .k = 32,
+     .a = TR_BF16,
+     .b = TR_BF16,
+     .c = TR_BF16,
+     .trans_b = true,
+     .epilogue = TR_EPILOGUE_GELU_DGRAD},
+    {.m = 32,
+     .n = 128,
+     .k = 64,
+     .a = TR_BF16,
+     .b = TR_BF16,
+     .c = TR_F32,
+     .trans_a = true,
+     .accumulate = true,
+     .epilogue = TR_EPILOGUE_BIAS_GRAD},
+};
+enum { PRODUCTS = sizeof products / sizeof *products };
+
+/* Equal descriptions are one operator, which is planned, and run to warm up, once; the last user
+ * releases it. */
+static void test_shared(void **state) {
+    (void)state;
+    tr_device *device = library ? library : cuda;
+    tr_op *first[PRODUCTS], *second[PRODUCTS];
+    char text[256];
+    for (int i = 0; i < PRODUCTS; i++) {
+        const tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[i]};
+        must(tr_op_prepare(device, &desc, &first[i]));
+    }
+#ifdef TRIREME_EMULATED
+    const int64_t before = tr_emulated_products;
+#endif
+    for (int i = 0; i < PRODUCTS; i++) {
+        tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[i]};
+        must(tr_op_prepare(device, &desc, &second[i]));
+        assert_ptr_equal(first[i], second[i]);
+        desc.matmul.lda = 1000;
+        must(tr_op_prepare(device, &desc, &second[i]));
+        assert_ptr_not_equal(first[i], second[i]);
+        tr_op_release(second[i]);
+    }
+#ifdef TRIREME_EMULATED
+    assert_int_equal(tr_emulated_products, before + PRODUCTS); /* of the other ld */
+#endif
+    /* The library takes a layer's products whole. */
+    if (tr_device_fallbacks(device, text, sizeof text) != 0) fail_msg("%s", text);
+    for (int i = 0; i < PRODUCTS; i++) {
+        tr_op_release(first[i]);
+        tr_op_release(first[i]);
+    }
+    assert_null(device->operators);
+}
+
+/* Products leave the units alone that are reserved for kernels which wait, but not where the cut,
+ * on which their number depends, must change no bit. */
+static void test_reserved(void **state) {
+    (void)state;
+#ifdef TRIREME_EMULATED
+    const int reserved[] = {0, 4, 0, 132};
+    const int32_t planned[] = {0, 128, 0, 0};
+    const tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[1]};
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        const tr_device_options options = {
+            .threads = 1, .ranks = 2, .deterministic = deterministic};
+        tr_device *device;
+        must(tr_device_open("cuda:3", &options, &device));
+        for (int i = 0; i < 4; i++) {
+            tr_op *op;
+            tr_device_reserve(device, reserved[i]);
+            must(tr_op_prepare(device, &desc, &op)); /* runs once */
+            assert_int_equal(tr_emulated_units, deterministic ? 0 : planned[i]);
+            tr_op_release(op);
+        }
+        tr_device_close(device);
+    }
+#endif
+}
+
+/* What runs without its library is counted by the layers that use it, and named. */
+static void test_fallbacks(void **state) {
+    (void)state;
+    tr_device *device = library ? library : cuda;
+    tr_op_desc parts = {.kind = TR_OP_MATMUL, .matmul = products[1]};
+    parts.matmul.a = parts.matmul.b = parts.matmul.c = TR_F32;
+    tr_op_desc own = {.kind = TR_OP_MATMUL, .matmul = {.m = 3, .n = 5, .k = 7, .c = TR_BF16}};
+    tr_op *op[3];
+    char text[256], little[12];
+    must(tr_op_prepare(device, &parts, &op[0]));
+    must(tr_op_prepare(device, &parts, &op[1]));
+    must(tr_op_prepare(device, &own, &op[2]));
+    assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 3);
+    assert_string_equal(text, "1 x matmul 3x5x7 f32 in the own kernel, "
+                              "2 x matmul 64x128x32 f32 with gelu in parts");
+    assert_int_equal(tr_device_fallbacks(device, little, sizeof little), 3);
+    assert_string_equal(little, "1 x matm...");
+    for (int i = 0; i < 3; i++) tr_op_release(op[i]);
+    assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 0);
+    assert_string_equal(text, "");
+    /* A device without libraries has nothing to fall back from. */
+    must(tr_op_prepare(ref, &parts, &op[0]));
+    assert_int_equal(tr_device_fallbacks(ref, text, sizeof text), 0);
+    tr_op_release(op[0]);
+}
+
 static int open_devices(void) {
     const tr_device_options options = {.threads = 1, .deterministic = true};
     tr_status status = tr_device_open("cuda:0", &options, &cuda);
@@ -254,7 +379,8 @@ int main(void) {
         cmocka_unit_test(test_table),     cmocka_unit_test(test_large),
         cmocka_unit_test(test_ways),      cmocka_unit_test(test_random),
         cmocka_unit_test(test_products),  cmocka_unit_test(test_types),
-        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_fallbacks), cmocka_unit_test(test_reserved),
     };
     const char *kernels = getenv("TRIREME_TEST_KERNELS");
     own_kernels = kernels && strcmp(kernels, "own") == 0;

@@ -215,6 +215,21 @@ static void test_arena_of_every_schedule(void **state) {
     tr_device_close(g.device);
 }
 
+/* Ranks that hold a stage next to one of the rank's own, however many stages they share. */
+static void test_neighbours(void **state) {
+    (void)state;
+    int line[] = {0, 1, 2, 3}, loop[] = {0, 1, 2, 0, 1, 2}, v[] = {0, 1, 2, 2, 1, 0};
+    const struct {
+        int *owner, stages, ranks, of[4];
+    } cases[] = {{line, 4, 4, {1, 2, 2, 1}}, {loop, 6, 3, {2, 2, 2}}, {v, 6, 3, {1, 2, 1}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tr_layout layout = {.owner = cases[i].owner, .placement.stages = cases[i].stages};
+        layout.desc.mesh.degree[TR_AXIS_PP] = cases[i].ranks;
+        for (int r = 0; r < cases[i].ranks; r++)
+            assert_int_equal(tr_layout_neighbours(&layout, r), cases[i].of[r]);
+    }
+}
+
 /* The step on paper: what the ranks do and how they idle is the step, and its work is the model's.
  */
 static void test_time_of_a_step(void **state) {
@@ -360,6 +375,7 @@ int main(void) {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_bytes_of_every_schedule),
         cmocka_unit_test(test_arena_of_every_schedule),
+        cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),

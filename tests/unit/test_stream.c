@@ -306,7 +306,7 @@ static void test_queued_failure(void **state) {
     assert_int_equal(tr_stream_sync(stream), TR_OK);
     runs = 1;
     assert_int_equal(tr_op_run(op, tr_device_compute(*state), &args), TR_ERR_DATA);
-    tr_op_release(op);
+    op->release(op); /* it is not of the list of prepared ones */
     tr_stream_destroy(stream);
 }
 

@@ -54,12 +54,13 @@
     {                                                                                              \
         .kind = TR_OP_##KIND, .xent = {.rows = rows_, .vocab_begin = begin_, .vocab = vocab_ }     \
     }
-#define XENT_MORE(KIND, rows_, begin_, vocab_)                                                     \
+#define XENT_MORE(KIND, rows_, begin_, vocab_, ld_)                                                \
     {                                                                                              \
         .kind = TR_OP_##KIND, .xent = {                                                            \
             .rows = rows_,                                                                         \
             .vocab_begin = begin_,                                                                 \
             .vocab = vocab_,                                                                       \
+            .ld = ld_,                                                                             \
             .accumulate = true                                                                     \
         }                                                                                          \
     }
@@ -158,10 +159,16 @@ const tr_op_case tr_op_cases[] = {
     {XENT(XENT_LOSS, 13, 0, 37), 0},
     {XENT(XENT_LOSS, 9, 20, 300), TR_CASE_EVAL},
     {XENT(XENT_LOSS, 9, 20, 300), 0},
-    {XENT_MORE(XENT_MAX, 13, 20, 3), 0},
-    {XENT_MORE(XENT_SUM, 9, 20, 300), 0},
-    {XENT_MORE(XENT_LOSS, 9, 20, 300), 0},
-    {XENT_MORE(XENT_LOSS, 9, 20, 300), TR_CASE_EVAL},
+    {XENT_MORE(XENT_MAX, 13, 20, 3, 0), 0},
+    {XENT_MORE(XENT_SUM, 9, 20, 300, 0), 0},
+    {XENT_MORE(XENT_LOSS, 9, 20, 300, 0), 0},
+    {XENT_MORE(XENT_LOSS, 9, 20, 300, 0), TR_CASE_EVAL},
+    {XENT_MORE(XENT_MAX, 13, 0, 37, 64), 0},
+    {XENT_MORE(XENT_SUM, 13, 0, 37, 64), 0},
+    {XENT_MORE(XENT_LOSS, 13, 0, 37, 64), 0},
+    {XENT_MORE(XENT_MAX, 9, 20, 301, 303), 0},
+    {XENT_MORE(XENT_SUM, 9, 20, 301, 303), 0},
+    {XENT_MORE(XENT_LOSS, 9, 20, 301, 303), 0},
     {ROWS(ADD, 13, 37), 0},
     {ROWS(ADD, 40, 64), TR_CASE_IN_PLACE},
     {ROWS(CAST, 13, 37), 0},

@@ -254,7 +254,7 @@ static void dropout_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
 
 static void xent_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
     const tr_xent_desc *d = &desc->xent;
-    int64_t count = d->rows * d->vocab;
+    int64_t count = d->rows * (d->ld ? d->ld : d->vocab);
     t[TR_XENT_LOGITS] = input(d->dtype, count, TR_FILL_NORMAL);
     if (desc->kind == TR_OP_XENT_MAX) {
         t[TR_XENT_MAX] = exact(TR_F32, d->rows);

@@ -27,7 +27,8 @@ typedef enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15
 } cublasLtMatmulDescAttributes_t;
 typedef enum cublasLtMatmulPreferenceAttributes_t {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -42,6 +43,7 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
 typedef const struct tr_emulated_blas *cublasLtHandle_t;
 extern const cublasLtHandle_t tr_emulated_blas;
 extern int64_t tr_emulated_products; /* carried out so far */
+extern int32_t tr_emulated_units;    /* that the last one was planned for; 0: all */
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 

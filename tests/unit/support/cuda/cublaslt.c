@@ -19,6 +19,7 @@ enum { WORKSPACE = 1000 };
 static const struct tr_emulated_blas { int unused; } library;
 const cublasLtHandle_t tr_emulated_blas = &library;
 int64_t tr_emulated_products;
+int32_t tr_emulated_units;
 static atomic_int live; /* handles and descriptors */
 
 struct tr_emulated_product {
@@ -26,6 +27,7 @@ struct tr_emulated_product {
     cublasLtEpilogue_t epilogue;
     void *vector, *aux;
     int64_t aux_ld;
+    int32_t units;
 };
 
 struct tr_emulated_layout {
@@ -109,6 +111,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return SET(product->vector);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return SET(product->aux);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return SET(product->aux_ld);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return SET(product->units);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -257,6 +260,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
             "less aligned than promised");
     require(c == d, "C is not D");
     tr_emulated_products++;
+    tr_emulated_units = product->units;
     const int64_t inner = inner_of(product, la);
     for (int64_t column = 0; column < ld->columns; column++)
         for (int64_t row = 0; row < ld->rows; row++) {

@@ -195,7 +195,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     return cudaSuccess;
 }
 
+static cudaStream_t bound; /* cuDNN's */
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    require(stream != bound, "a stream is destroyed to which cuDNN is bound");
     tr_host_stream_destroy(queue_of(stream));
     free(stream);
     live--;
@@ -320,11 +323,13 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *out) {
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
     require(handle != NULL, "no cuDNN");
+    bound = NULL;
     live--;
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
     require(handle && stream && stream->queue, "cuDNN without a stream");
+    bound = stream;
     return CUDNN_STATUS_SUCCESS;
 }
 const char *cudnnGetErrorString(cudnnStatus_t status) {
