@@ -26,6 +26,7 @@ static void print_key(const tr_key *key) {
     (void)printf("%s\n  %s\n", key->name, key->help);
     print_range(key);
     if (key->fallback) (void)printf("  default  %s\n", key->fallback);
+    if (key->on_gpu) (void)printf("  on GPUs  %s\n", key->on_gpu);
     const char *example = key->example ? key->example : key->fallback;
     (void)printf("  in YAML  %s: %s\n  argument %s=%s\n", key->name, example, key->name, example);
     if (!strcmp(key->name, "model.preset")) print_presets();

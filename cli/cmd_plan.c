@@ -1,6 +1,7 @@
 /* trireme plan CONFIG [key=value ...]: what a run takes of every rank, without a rank. */
 #include "cli/cli.h"
 #include "train/plan.h"
+#include "train/request.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,6 +31,9 @@ static tr_status load(int argc, char **argv, tr_config *config) {
 
 static void print_head(const tr_config *c, const tr_run_plan *p) {
     const tr_model *model = p->layout->model;
+    char costs[256];
+    tr_request_costs(c, costs, sizeof costs);
+    if (costs[0]) (void)printf("slow     %s\n", costs);
     (void)printf(
         "model    %s, %lld layers, width %lld, %.2f M parameters, %s; %.4g MFLOP a token\n",
         c->model.family, (long long)c->model.layers, (long long)c->model.width,

@@ -7,19 +7,20 @@ trireme=$1
 page=$(cd "$(dirname "$0")/.." && pwd)/docs/config.md
 
 tables() {
-    local key section last="" help meaning takes default
+    local key section last="" help meaning takes default gpu
     "$trireme" help | sed -n 's/^  \([a-z]*\.[a-z_0-9]*\) .*/\1/p' | while read -r key; do
         section=${key%%.*}
         help=$("$trireme" help "$key")
         meaning=$(sed -n '2s/^ *//p' <<<"$help")
         takes=$(sed -n 's/^  takes    //p' <<<"$help")
         default=$(sed -n 's/^  default  //p' <<<"$help")
+        gpu=$(sed -n 's/^  on GPUs  //p' <<<"$help")
         if [[ $section != "$last" ]]; then
             printf '\n### %s\n\n| key | takes | default | meaning |\n|---|---|---|---|\n' "$section"
         fi
         last=$section
         # shellcheck disable=SC2016 # Markdown's backticks
-        printf '| `%s` | %s | %s | %s |\n' "$key" "$takes" "${default:+\`$default\`}" "$meaning"
+        printf '| `%s` | %s | %s | %s |\n' "$key" "$takes" "${default:+\`$default\`}${gpu:+; \`$gpu\` on GPUs}" "$meaning"
     done
     printf '\n### Presets\n\n```\n'
     "$trireme" help model.preset | sed -n 's/^  \([a-z0-9.-]* *layers [0-9]*, .*\)/\1/p'

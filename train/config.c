@@ -83,12 +83,38 @@ static void take_log_dir(tr_config *config) {
         (void)snprintf(config->log.dir, sizeof config->log.dir, "runs/%.*s", length, name);
 }
 
+bool tr_config_on_gpu(const tr_config *config) {
+    return strncmp(config->device.name, "cuda", 4) == 0;
+}
+
+/* True for a key whose default follows the device, and which has its default. */
+static bool follows_device(const tr_config *config, int index) {
+    return tr_schema[index].on_gpu && config->place[index].line == 0;
+}
+
+static tr_status take_device_defaults(tr_config *config) {
+    if (!tr_config_on_gpu(config)) return TR_OK;
+    for (int i = 0; i < tr_schema_count; i++)
+        if (follows_device(config, i))
+            TR_TRY(tr_key_set(&tr_schema[i], tr_schema[i].on_gpu, config));
+    return TR_OK;
+}
+
+void tr_config_keep(tr_config *config, const tr_config *saved) {
+    for (int i = 0; i < tr_schema_count; i++) {
+        size_t at = tr_schema[i].offset;
+        if (follows_device(config, i))
+            memcpy((char *)config + at, (const char *)saved + at, tr_schema[i].size);
+    }
+}
+
 static tr_status fill(const tr_yaml *yaml, const char *source, const char *const *overrides,
                       int count, tr_config *config) {
     for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(&yaml->entry[i], source, config));
     for (int i = 0; i < count; i++) TR_TRY(set_override(overrides[i], i + 1, config));
     take_preset(config);
     take_log_dir(config);
+    TR_TRY(take_device_defaults(config));
     if (!config->data.path[0])
         return TR_FAIL(TR_ERR_CONFIG,
                        "%s: data.path is missing: name the file to learn from, like data.path: "

@@ -68,14 +68,22 @@ typedef struct tr_config {
 
 /* Fills *config: defaults, then the file, then overrides ("key=value" or "--key=value", the last of
  * equal keys wins), then the preset's sizes where no size was given, then log.dir ("runs/<name of
- * the file>") when it was not. TR_ERR_NOFILE when the file cannot be opened; TR_ERR_CONFIG
- * "file:line:column: ..." (overrides: "key=value: ...") for unknown keys with the nearest one,
- * wrong types, values out of range, keys given twice and a missing data.path. */
+ * the file>") when it was not, then the defaults that are others where device.name is a GPU's. What
+ * is found on this machine decides nothing. TR_ERR_NOFILE when the file cannot be opened;
+ * TR_ERR_CONFIG "file:line:column: ..." (overrides: "key=value: ...") for unknown keys with the
+ * nearest one, wrong types, values out of range, keys given twice and a missing data.path. */
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config);
 /* The same from text; `source` names it in messages. */
 tr_status tr_config_parse(const char *text, size_t length, const char *source,
                           const char *const *overrides, int count, tr_config *config);
+
+/* True when device.name is cuda or cuda:N. */
+bool tr_config_on_gpu(const tr_config *config);
+
+/* Gives keys that nobody has set and whose default follows the device the values that `saved`, of
+ * the run that is continued, has: on another device it goes on with its own precision. */
+void tr_config_keep(tr_config *config, const tr_config *saved);
 
 /* Checks what needs more than one key: batch against dp and micro_batch, heads and width, heads and
  * tp, stages and layers, min_lr and lr, vocabulary and data format; with world_size > 0 also

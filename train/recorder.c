@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "train/report.h"
+#include "train/request.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -35,12 +36,14 @@ tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
 void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport) {
     tr_memory_plan plan;
-    char cut[512];
+    char cut[512], costs[256];
     const tr_config *c = r->config;
     tr_engine_plan(engine, &plan);
     tr_engine_cut(engine, cut, sizeof cut);
     r->planned_bytes = plan.total;
     FILE *out = r->out;
+    tr_request_costs(c, costs, sizeof costs);
+    if (costs[0]) fprintf(out, "slow     %s\n", costs);
     fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
             (long long)c->model.layers, (long long)c->model.width,
             (double)tr_model_parameters(tr_engine_model(engine)) * 1e-6, c->train.precision);
@@ -51,6 +54,28 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);
     fflush(out);
+}
+
+tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
+    struct fallbacks {
+        int32_t count;
+        char text[252];
+    } mine = {0}, *all;
+    int ranks = tr_world_size(r->world), first = ranks;
+    long long total = 0;
+    TR_TRY(tr_world_agree(r->world, tr_calloc((size_t)ranks, sizeof *all, &all)));
+    mine.count = tr_device_fallbacks(device, mine.text, sizeof mine.text);
+    tr_status status = tr_world_gather_all(r->world, &mine, all, sizeof mine);
+    for (int k = ranks - 1; k >= 0 && status == TR_OK; k--) {
+        total += all[k].count;
+        if (all[k].count) first = k;
+    }
+    if (r->leads && total > 0)
+        fprintf(r->out, "slow     %lld operator%s without cuBLASLt or cuDNN; rank %d: %s\n", total,
+                total == 1 ? "" : "s", first, all[first].text);
+    fflush(r->out);
+    free(all);
+    return status;
 }
 
 /* What a GPU holds besides the plans of its ranks: CUDA's contexts, the libraries' memory. */

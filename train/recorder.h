@@ -41,6 +41,9 @@ tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device,
 /* Rank 0 prints what will run: model, layout, memory, and the transport unless it is "". */
 void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport);
+/* Collective. Rank 0 says in one line which operators of which ranks run without their GPU's
+ * library (tr_device_fallbacks); nothing when there is none. */
+tr_status tr_recorder_show_fallbacks(tr_recorder *recorder, const tr_device *device);
 /* Rank 0 says after which step a resumed run goes on, and starts the progress line. */
 void tr_recorder_start(tr_recorder *recorder, tr_device *device, int64_t done, bool resumed);
 /* Prints a warning. It ends a refreshed progress line first. */

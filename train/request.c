@@ -3,6 +3,7 @@
 #include "pipeline/open.h"
 #include "train/order.h"
 
+#include <stdio.h>
 #include <string.h>
 
 tr_model_config tr_request_model(const tr_config *c) {
@@ -33,6 +34,23 @@ tr_status tr_request_schedule(const tr_config *c, tr_schedule **out, tr_schedule
 
 bool tr_request_is_auto(const tr_config *c) {
     return strcmp(c->parallel.schedule, "auto") == 0;
+}
+
+void tr_request_costs(const tr_config *c, char *text, size_t size) {
+    double tokens = (double)(c->train.micro_batch * c->model.context);
+    double square = tokens * (double)(c->model.heads / c->parallel.tp * c->model.context);
+    if (size > 0) text[0] = '\0';
+    if (!tr_config_on_gpu(c)) return;
+    if (tr_config_dtype(c) != TR_BF16)
+        (void)snprintf(
+            text, size,
+            "train.precision is fp32: a GPU's tensor cores and cuDNN's attention are not "
+            "used, and a step takes many times as long as in bf16");
+    else if (c->train.deterministic)
+        (void)snprintf(text, size,
+                       "train.deterministic is true: cuDNN's attention may write %.1f MiB a "
+                       "micro-batch and layer that it needs not when it is false",
+                       square * (double)tr_dtype_size(TR_BF16) / (1 << 20));
 }
 
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out) {

@@ -19,6 +19,7 @@ typedef struct tr_key {
     size_t offset, size;  /* in tr_config */
     double min, max;      /* numbers: both included */
     const char *fallback; /* default, as it would be written; NULL: see help */
+    const char *on_gpu;   /* default where device.name is a GPU's; NULL: the same */
     const char *choices;  /* separated by one space */
     const char *example;
     const char *help; /* one sentence */

@@ -166,8 +166,8 @@ static tr_status open_directory(tr_session *s) {
 }
 
 /* Is the saved run one of this model and this sample order? Shapes alone would not tell other heads
- * from these. */
-static tr_status check_saved(const tr_session *s) {
+ * from these. Where a default follows the device, its value holds. */
+static tr_status check_saved(tr_session *s) {
     const tr_ckpt_state *saved = s->state;
     tr_config *then;
     if (saved->seed != (uint64_t)s->config->train.seed)
@@ -179,8 +179,10 @@ static tr_status check_saved(const tr_session *s) {
     TR_TRY(tr_calloc(1, sizeof *then, &then));
     tr_status status = TR_OK;
     /* A config that this version cannot read leaves it to the tensors. */
-    if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK)
+    if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
+        tr_config_keep(&s->own, then);
         status = tr_config_check_model(s->config, then, s->root);
+    }
     free(then);
     return status;
 }
@@ -265,19 +267,21 @@ static tr_status open_agreed(tr_session *s) {
 
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
                           tr_session *s) {
-    *s = (tr_session){.config = config,
+    *s = (tr_session){.config = &s->own,
+                      .own = *config,
                       .options = options,
                       .world = world,
                       .dir.fd = -1,
-                      .recorder = {.config = config,
+                      .recorder = {.config = &s->own,
                                    .world = world,
                                    .out = options->out,
                                    .warnings = options->warnings,
                                    .leads = tr_world_rank(world) == 0}};
     TR_TRY(open_agreed(s));
-    if (!tr_session_leads(s)) return TR_OK;
-    tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
-    tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);
+    bool leads = tr_session_leads(s);
+    if (leads) tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
+    TR_TRY(tr_recorder_show_fallbacks(&s->recorder, s->device));
+    if (leads) tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);
     return TR_OK;
 }
 

@@ -10,7 +10,8 @@
 #include "train/trainer.h"
 
 typedef struct tr_session {
-    const tr_config *config;
+    const tr_config *config; /* what holds: `own` */
+    tr_config own;           /* as given; a resumed run keeps some of the checkpoint's values */
     const tr_train_options *options;
     tr_world *world;
     tr_mesh mesh;
@@ -33,8 +34,8 @@ typedef struct tr_session {
 
 /* Collective over the world. Takes log.dir, opens device, data, schedule and engine, draws the
  * parameters or loads the newest valid checkpoint, and prints the plan. Every rank returns the same
- * status; the session is to be closed after a failure too. config, world and options must outlive
- * it. */
+ * status; the session is to be closed after a failure too, and is not moved. world and options must
+ * outlive it. */
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
                           tr_session *session);
 void tr_session_close(tr_session *session);

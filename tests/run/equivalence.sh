@@ -19,7 +19,7 @@ rm -rf "$scratch" && mkdir -p "$scratch"
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 4, $sizes, vocab: 700, dropout: 0.1}
 data: {path: $here/../data/devil.txt}
-train: {steps: 20, batch: 12, micro_batch: 1, seed: 7, precision: $precision, threads: 1, validate_every: 10, validate_batches: 1}
+train: {steps: 20, batch: 12, micro_batch: 1, seed: 7, precision: $precision, threads: 1, deterministic: true, validate_every: 10, validate_batches: 1}
 optim: {lr: 0.003, warmup: 4, clip: 0}
 checkpoint: {every: 20, keep: 2}
 log: {every: 20}

@@ -12,7 +12,8 @@ rm -rf "$scratch" && mkdir -p "$scratch"
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 8, ${TRIREME_TEST_SIZES:-width: 32, heads: 4, context: 32}, vocab: 700, dropout: 0.1}
 data: {path: $here/../data/devil.txt}
-train: {steps: 6, batch: 8, micro_batch: 1, seed: 7, threads: 1, validate_every: 3, validate_batches: 1}
+train:
+  {steps: 6, batch: 8, micro_batch: 1, seed: 7, precision: fp32, threads: 1, deterministic: true, validate_every: 3, validate_batches: 1}
 optim: {lr: 0.003, warmup: 2, clip: 1}
 log: {every: 20}
 device: {name: ${TRIREME_TEST_DEVICE:-cpu}}

@@ -65,10 +65,24 @@ plan 78 ranks parallel.dp=12 parallel.pp=2 train.batch=7
 # GPUs that are elsewhere: planned for the memory that is stated, with the cpu device's scratch.
 plan 69 cuda device.name=cuda:99
 says cuda '.*; to plan for GPUs that are elsewhere, set device.memory to what a rank has there'
-plan 0 elsewhere device.name=cuda:99 device.memory=1GiB
+gpus=(device.name=cuda:99 device.memory=1GiB)
+fast=(train.precision=bf16 train.deterministic=false)
+plan 0 elsewhere "${gpus[@]}" "${fast[@]}"
 grep -q '^device   cuda:99 cannot be asked here: ' "$scratch/elsewhere.out" || fail "a plan for GPUs elsewhere does not say so"
-plan 0 here device.memory=1GiB
+plan 0 here device.memory=1GiB "${fast[@]}"
 diff <(sed 1d "$scratch/elsewhere.out") "$scratch/here.out" || fail "the plan for GPUs elsewhere is another"
+# There BF16 and not deterministic are the defaults, and what others cost is said in one line.
+sed -i 's/ precision: fp32,//; s/ deterministic: true,//' "$scratch/base.yaml"
+plan 0 elsewhere "${gpus[@]}"
+diff <(sed 1d "$scratch/elsewhere.out") "$scratch/here.out" || fail "the defaults on GPUs are others"
+plan 0 fp32 "${gpus[@]}" train.precision=fp32
+grep -q '^slow     train.precision is fp32: ' "$scratch/fp32.out" || fail "nothing tells what fp32 costs on a GPU"
+plan 0 deterministic "${gpus[@]}" train.deterministic=true model.context=1024 train.micro_batch=4
+grep -q '^slow     train.deterministic is true: .* 32.0 MiB ' "$scratch/deterministic.out" ||
+    fail "nothing tells what train.deterministic costs on a GPU"
+grep -q '^slow ' "$scratch/here.out" "$scratch/elsewhere.out" && fail "a cost that is none is told"
+plan 0 host device.memory=1GiB
+grep -q '^model .*, fp32' "$scratch/host.out" || fail "the defaults of the cpu device have changed"
 code=0
 "$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
 [[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"

@@ -56,6 +56,23 @@ for layout in "4 1 1" "1 2 1" "1 1 3" "2 1 2" "1 4 1" "2 2 1"; do
     near "$run" one
 done
 
+# Where a default follows the device, a key that nobody has set keeps the checkpoint's value, as when a
+# run on GPUs goes on without them; what is set holds.
+if [[ $precision == bf16 ]]; then
+    cp "$scratch/base.yaml" "$scratch/set.yaml"
+    sed -i 's/ precision: fp32,//; s/ deterministic: true,//' "$scratch/base.yaml"
+    train 0 1 gpu train.precision=bf16 train.deterministic=false
+    resumed kept gpu 1
+    same_curve kept gpu
+    same_tensors kept gpu 20
+    grep -q 'precision: bf16' "$scratch/kept/config.yaml" || fail "kept: the config does not record bf16"
+    grep -q 'deterministic: false' "$scratch/kept/config.yaml" || fail "kept: the config does not record deterministic"
+    resumed changed gpu 1 train.precision=fp32
+    grep -q 'precision: fp32' "$scratch/changed/config.yaml" || fail "changed: what was set does not hold"
+    grep -q 'deterministic: false' "$scratch/changed/config.yaml" || fail "changed: deterministic was not set"
+    mv "$scratch/set.yaml" "$scratch/base.yaml"
+fi
+
 # A whole job killed between two saves, wherever it is once it is past step 25: it would go on for ever,
 # and is resumed for ten steps more. At a constant rate no step depends on their number.
 long=("${options[@]}" optim.warmup=10 optim.min_lr=0.003)

@@ -69,6 +69,47 @@ static void block_and_dotted_keys_are_one(void **state) {
     assert_false(same_config(&a, &b));
 }
 
+/* On GPUs, here or elsewhere, some defaults are others; what is set holds everywhere. */
+static void defaults_follow_the_device(void **state) {
+    (void)state;
+    static const char *const devices[] = {"cpu", "ref", "guarded", "cuda", "cuda:3"};
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        char text[128];
+        tr_config c;
+        bool gpu = i >= 3;
+        (void)snprintf(text, sizeof text, "{data.path: a, device.name: '%s'}", devices[i]);
+        assert_int_equal(parse(text, &c), TR_OK);
+        assert_int_equal(tr_config_on_gpu(&c), gpu);
+        assert_string_equal(c.train.precision, gpu ? "bf16" : "fp32");
+        assert_int_equal(c.train.deterministic, !gpu);
+        (void)snprintf(text, sizeof text,
+                       "{data.path: a, device.name: '%s', train: {precision: fp32, deterministic: "
+                       "true}}",
+                       devices[i]);
+        assert_int_equal(parse(text, &c), TR_OK);
+        assert_string_equal(c.train.precision, "fp32");
+        assert_true(c.train.deterministic);
+    }
+}
+
+/* A resumed run keeps what its checkpoint says of the keys that nobody has set and whose default
+ * follows the device, and of no others. */
+static void a_resumed_run_keeps_its_defaults(void **state) {
+    (void)state;
+    tr_config gpu, cpu, set;
+    assert_int_equal(parse("{data.path: a, device.name: cuda, train.steps: 5}", &gpu), TR_OK);
+    assert_int_equal(parse("{data.path: a}", &cpu), TR_OK);
+    assert_int_equal(parse("{data.path: a, train.precision: fp32}", &set), TR_OK);
+    tr_config_keep(&cpu, &gpu);
+    assert_string_equal(cpu.train.precision, "bf16");
+    assert_false(cpu.train.deterministic);
+    assert_string_equal(cpu.device.name, "cpu");
+    assert_int_equal(cpu.train.steps, 1000);
+    tr_config_keep(&set, &gpu);
+    assert_string_equal(set.train.precision, "fp32");
+    assert_false(set.train.deterministic);
+}
+
 static void every_error_has_its_place(void **state) {
     (void)state;
     refused("data.path: a\ntrain:\n  stepz: 5\n",
@@ -428,6 +469,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_from_file_preset_and_defaults),
         cmocka_unit_test(block_and_dotted_keys_are_one),
+        cmocka_unit_test(defaults_follow_the_device),
+        cmocka_unit_test(a_resumed_run_keeps_its_defaults),
         cmocka_unit_test(every_error_has_its_place),
         cmocka_unit_test(broken_yaml_has_its_place),
         cmocka_unit_test(overrides_win_and_are_checked),
