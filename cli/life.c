@@ -14,6 +14,7 @@ struct tr_life {
     tr_world *world;
     tr_board *board;
     tr_watchdog *watchdog;
+    tr_heartbeat *heartbeat; /* the world's; NULL where this rank is not its host's leader */
     double deadline_s;
     bool begun;       /* on all ranks */
     _Atomic int peer; /* of the last wait; -1: a group */
@@ -129,6 +130,8 @@ tr_status tr_life_begin(tr_life *life, tr_world *world, double deadline_s) {
     TR_TRY(join_board(life));
     take_signals(life->board);
     TR_TRY(tr_world_agree(world, life->watchdog ? TR_OK : start_watchdog(life)));
+    TR_TRY(tr_world_agree(world, tr_heartbeat_open(world, life->board, &life->heartbeat)));
+    if (life->heartbeat) tr_watchdog_lead(life->watchdog, life->heartbeat);
     tr_world_set_hook(
         world, &(tr_wait_hook){.wait = show_wait, .context = life, .deadline_s = deadline_s});
     life->begun = true;
@@ -171,6 +174,7 @@ tr_status tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
     }
     tr_board_finish(life->board, (int)status, text);
     tr_watchdog_stop(life->watchdog);
+    tr_heartbeat_bye(life->heartbeat);
     /* A rank that never comes to the end of the world must not keep this one there. */
     tr_world_set_hook(life->world, &(tr_wait_hook){.deadline_s = life->deadline_s});
     /* The board stays mapped: a signal may still want to write its request. */

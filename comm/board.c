@@ -10,15 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below: ranks and launcher must be of one build. */
-static const uint64_t board_magic = 0x7472626f61726431u;
-/* Ranks beat four times a second. */
-static const int64_t silence_ns = 1000000000;
+static const uint64_t board_magic = 0x7472626f61726432u;
+/* A rank's heartbeat is due four times a second, that of another host's rank once a second. */
+static const int64_t silence_ns = 1000000000, remote_silence_ns = 3000000000;
 
 typedef struct board_wait {
     _Atomic int64_t since_ns; /* 0: no wait */
@@ -54,6 +55,8 @@ typedef struct board_header {
     _Atomic int64_t stop_ns;
     _Atomic uint64_t failure; /* (rank + 1) << 32 | code of the first failure */
     _Atomic int64_t failure_ns;
+    _Atomic uint64_t id;
+    _Atomic int32_t leader; /* rank + 1 */
     board_slot slots[];
 } board_header;
 
@@ -174,6 +177,16 @@ int tr_board_rank(const tr_board *board) {
     return board->rank;
 }
 
+uint64_t tr_board_id(tr_board *board) {
+    uint64_t fresh = 0, none = 0;
+    /* Without random numbers the time and the process have to tell two boards apart. */
+    if (getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) != sizeof fresh || !fresh) {
+        fresh = (uint64_t)tr_board_now_ns() << 16 ^ (uint64_t)getpid();
+    }
+    (void)atomic_compare_exchange_strong(&board->header->id, &none, fresh);
+    return atomic_load(&board->header->id);
+}
+
 /* --- this rank's slot ------------------------------------------------------------------------- */
 
 static void put(_Atomic int64_t *where, int64_t value) {
@@ -188,20 +201,23 @@ void tr_board_set_step(tr_board *board, int64_t step) {
     if (board && board->mine) put(&board->mine->step, step + 1);
 }
 
-void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action) {
-    if (!board || !board->mine) return;
-    uint64_t packed = ((uint64_t)(stage + 1) & 0xffffff) << 40 |
-                      ((uint64_t)(micro_batch + 1) & 0xffffffff) << 8 | (unsigned char)action;
-    put(&board->mine->action_ns, tr_board_now_ns());
-    atomic_store_explicit(&board->mine->action, packed, memory_order_relaxed);
+static uint64_t pack_action(int stage, int64_t micro_batch, char action) {
+    return ((uint64_t)(stage + 1) & 0xffffff) << 40 |
+           ((uint64_t)(micro_batch + 1) & 0xffffffff) << 8 | (unsigned char)action;
 }
 
-void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer) {
+void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action) {
     if (!board || !board->mine) return;
-    board_slot *slot = board->mine;
+    put(&board->mine->action_ns, tr_board_now_ns());
+    atomic_store_explicit(&board->mine->action, pack_action(stage, micro_batch, action),
+                          memory_order_relaxed);
+}
+
+/* since_ns 0: the wait ends. */
+static void write_wait(board_slot *slot, int64_t since_ns, const char *what, int peer) {
     uint32_t next = atomic_load_explicit(&slot->turn, memory_order_relaxed) + 1;
     board_wait *wait = &slot->waits[next & 1];
-    if (begin) {
+    if (since_ns) {
         uint64_t words[WAIT_WORDS] = {0};
         if (what) memcpy(words, what, strnlen(what, sizeof words - 1));
         for (int i = 0; i < WAIT_WORDS; i++) {
@@ -209,8 +225,12 @@ void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer) 
         }
         atomic_store_explicit(&wait->peer, peer, memory_order_release);
     }
-    atomic_store_explicit(&wait->since_ns, begin ? tr_board_now_ns() : 0, memory_order_release);
+    atomic_store_explicit(&wait->since_ns, since_ns, memory_order_release);
     atomic_store_explicit(&slot->turn, next, memory_order_release);
+}
+
+void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer) {
+    if (board && board->mine) write_wait(board->mine, begin ? tr_board_now_ns() : 0, what, peer);
 }
 
 void tr_board_wait_hook(void *board, bool begin, const char *what, int peer) {
@@ -230,6 +250,39 @@ void tr_board_finish(tr_board *board, int code, const char *message) {
         put(&board->header->failure_ns, tr_board_now_ns());
     }
     atomic_store_explicit(&slot->state, TR_RANK_FINISHED, memory_order_release);
+}
+
+/* --- ranks of other hosts --------------------------------------------------------------------- */
+
+void tr_board_show_remote(tr_board *board, int rank, const tr_rank_view *view) {
+    board_slot *slot = &board->header->slots[rank];
+    int32_t state = atomic_load(&slot->state);
+    if (state != TR_RANK_ABSENT && state != TR_RANK_REMOTE) return;
+    if (state == TR_RANK_ABSENT) {
+        (void)snprintf(slot->host, sizeof slot->host, "%s", view->host);
+        atomic_store(&slot->pid, view->pid);
+    }
+    put(&slot->beat_ns, view->beat_ns);
+    put(&slot->step, view->step + 1);
+    put(&slot->action_ns, view->action_ns);
+    atomic_store_explicit(&slot->action, pack_action(view->stage, view->micro_batch, view->action),
+                          memory_order_relaxed);
+    write_wait(slot, view->waiting ? view->wait_ns : 0, view->wait_what, view->wait_peer);
+    atomic_store_explicit(&slot->state, TR_RANK_REMOTE, memory_order_release);
+}
+
+void tr_board_drop_remote(tr_board *board, int rank) {
+    int32_t remote = TR_RANK_REMOTE;
+    (void)atomic_compare_exchange_strong(&board->header->slots[rank].state, &remote,
+                                         TR_RANK_ABSENT);
+}
+
+void tr_board_set_leader(tr_board *board, int rank) {
+    atomic_store(&board->header->leader, rank + 1);
+}
+
+int tr_board_leader(const tr_board *board) {
+    return atomic_load(&board->header->leader) - 1;
 }
 
 /* --- the job ---------------------------------------------------------------------------------- */
@@ -375,9 +428,14 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
     return buf;
 }
 
-/* A rank that was stopped in a wait does not wait: the others wait for it. */
+static bool is_alive(const tr_rank_view *v) {
+    return v->state == TR_RANK_ALIVE || v->state == TR_RANK_REMOTE;
+}
+
+/* A rank that was stopped in a wait does not wait: the other ranks wait for it. */
 static bool is_silent(const tr_rank_view *v) {
-    return v->state == TR_RANK_ALIVE && tr_board_now_ns() - v->beat_ns > silence_ns;
+    int64_t limit = v->state == TR_RANK_REMOTE ? remote_silence_ns : silence_ns;
+    return is_alive(v) && tr_board_now_ns() - v->beat_ns > limit;
 }
 
 int tr_board_longest_working(const tr_board *board, int except) {
@@ -389,7 +447,7 @@ int tr_board_longest_working(const tr_board *board, int except) {
         tr_rank_view v;
         tr_board_read(board, r, &v);
         bool now_silent = is_silent(&v);
-        if (v.state != TR_RANK_ALIVE || (v.waiting && !now_silent)) continue;
+        if (!is_alive(&v) || (v.waiting && !now_silent)) continue;
         int64_t since = now_silent ? v.beat_ns : v.action_ns;
         if (silent != now_silent ? silent : since >= oldest) continue;
         found = r;
@@ -404,7 +462,7 @@ int tr_board_late_rank(const tr_board *board, int rank) {
     for (int hops = 0; hops < board->ranks; hops++) {
         tr_rank_view v;
         tr_board_read(board, at, &v);
-        if (!v.waiting || v.state != TR_RANK_ALIVE || is_silent(&v)) return at;
+        if (!v.waiting || !is_alive(&v) || is_silent(&v)) return at;
         if (v.wait_peer < 0) {
             int working = tr_board_longest_working(board, -1);
             return working >= 0 ? working : at;

@@ -4,8 +4,8 @@
  * system call: updates are async-signal-safe), read by every other rank's watchdog and by `trireme
  * run`. The launcher chooses the name and hands it on in TRIREME_BOARD; under plain mpirun world
  * rank 0 makes one with tr_board_make_name() and broadcasts it. Memory full of zeros is a valid
- * empty board, so whoever comes first creates it and nobody waits. Ranks of another host have a
- * board of their own there and stay empty slots here.
+ * empty board, so the first process creates it and none waits. Ranks of another host have a board
+ * of their own there; heartbeats between the hosts (comm/heartbeat.h) copy them to rank 0's board.
  *
  * Setters accept a NULL board and do nothing, so that callers need not ask whether there is one. */
 #pragma once
@@ -25,6 +25,7 @@ typedef enum tr_rank_state {
     TR_RANK_ABSENT,   /* not attached: not started yet, or on another host */
     TR_RANK_ALIVE,    /* attached; its end would be a loss */
     TR_RANK_FINISHED, /* said that it ends, with an exit code */
+    TR_RANK_REMOTE, /* alive on another host, as that host last told: its pid is not of this host */
 } tr_rank_state;
 
 /* One rank's slot as read at one moment. Times are CLOCK_MONOTONIC nanoseconds: a suspended machine
@@ -64,6 +65,8 @@ void tr_board_close(tr_board *board);
 void tr_board_unlink(const char *name);
 
 int tr_board_ranks(const tr_board *board);
+/* A random number, the same for all processes that have this board open and for no others. */
+uint64_t tr_board_id(tr_board *board);
 /* The slot this process attached to, or -1 for an observer. */
 int tr_board_rank(const tr_board *board);
 
@@ -80,6 +83,17 @@ void tr_board_wait_hook(void *board, bool begin, const char *what, int peer);
 /* Announces the end of this rank: to be called before it leaves MPI or exits. A failure (any code
  * but 0 and TR_ERR_STOPPED) becomes the job's code when it is the first. message may be NULL. */
 void tr_board_finish(tr_board *board, int code, const char *message);
+
+/* --- ranks of other hosts --------------------------------------------------------------------- */
+
+/* Shows a living rank of another host in its slot, with times of this host's clock. One thread of
+ * the job on this host calls it. Does nothing to the slot of a rank that attached here. */
+void tr_board_show_remote(tr_board *board, int rank, const tr_rank_view *view);
+/* The slot becomes ABSENT again: the rank's host no longer tells of it. */
+void tr_board_drop_remote(tr_board *board, int rank);
+/* The rank of this host that exchanges heartbeats with other hosts; -1: none does. */
+void tr_board_set_leader(tr_board *board, int rank);
+int tr_board_leader(const tr_board *board);
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
@@ -108,11 +122,11 @@ void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
 /* One clause for messages, in buf[size]: "rank 1 (host h, pid 42): step 7, stage 1, micro-batch 3,
  * action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size);
-/* The rank that `rank` in the end waits for: follows the waits from rank to rank up to one that
- * works (or to a circle), or that has not beaten for a second: such a rank comes no further, even
- * where it was stopped in a wait of its own. A wait for a group leads to tr_board_longest_working.
- * Returns `rank` itself when it waits for nobody. */
+/* The rank that `rank` waits for in the end. Follows the waits from rank to rank and stops at a
+ * rank that works, at a circle, or at a rank without a recent heartbeat (1 s; 3 s on another host):
+ * that one makes no progress, even if it was stopped in a wait of its own. A wait for a group leads
+ * to tr_board_longest_working. Returns `rank` itself when it waits for no rank. */
 int tr_board_late_rank(const tr_board *board, int rank);
-/* The living rank but `except` that has not beaten for a second and longest; where all beat, the
- * one that does not wait and is longest in its action; or -1. */
+/* The living rank (except `except`) with the oldest heartbeat, if one has no recent heartbeat; else
+ * the rank that has worked longest on its action without a wait; or -1. */
 int tr_board_longest_working(const tr_board *board, int except);

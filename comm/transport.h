@@ -55,9 +55,9 @@ struct tr_transport {
     int tag_limit;  /* largest tag */
 };
 
-/* Tags: one for all channels (a channel is a directed pair), one for the control plane, one a
- * group. */
-enum { TR_TAG_CHANNEL, TR_TAG_CONTROL, TR_TAG_GROUP };
+/* Tags: one for all channels (a channel is a directed pair), one for the control plane, one for
+ * heartbeats between hosts, one a group. */
+enum { TR_TAG_CHANNEL, TR_TAG_CONTROL, TR_TAG_HEARTBEAT, TR_TAG_GROUP };
 
 /* n transports that share memory, in out[0..n); every send is a rendezvous. TR_ERR_FIT without
  * memory. */

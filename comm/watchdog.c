@@ -4,27 +4,33 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-static const double default_stopped_s = 5, default_silent_s = 10;
-/* An observer whose looks lie further apart was away itself and cannot tell who was late. */
-static const double away_s = 3;
-/* Under `trireme run` the ranks leave the report to it, whose stderr nobody cuts off, for so long.
+static const double default_stopped_s = 5, default_silent_s = 10, default_remote_s = 15;
+/* An observer whose looks lie further apart did not run itself, and cannot tell which rank is late.
  */
+static const double away_s = 3;
+/* How long to wait for a better-informed observer to report the loss first: the launcher, whose
+ * stderr is not cut off, or the leader, which tells the other hosts. */
 static const double patience_s = 1.5;
-/* Who is gone while MPI starts is left to mpirun for so long. */
+/* The same for mpirun, when a process vanishes while MPI starts. */
 static const double mpi_patience_s = 5;
 /* Between SIGTERM and SIGKILL of mpirun ranks vanish one by one, on purpose. */
 static const double leaving_s = 3;
-/* A rank that failed ends the job through MPI; who is still there after so long ends on its own. */
+/* A rank that failed ends the job through MPI. A rank that is still alive after this time ends by
+ * itself. */
 static const double failed_s = 10;
+/* How long a leader waits until rank 0's host has taken its report; then it reports by itself. */
+static const double relay_s = 2;
 static const int64_t tick_ns = 250 * 1000000;
 
 struct tr_watchdog {
     tr_board *board;
+    _Atomic(tr_heartbeat *) heartbeat; /* of a leader, else NULL */
     tr_watchdog_options options;
     tr_watch watch;
     pthread_t thread;
@@ -33,7 +39,7 @@ struct tr_watchdog {
     bool stop;
 };
 
-typedef enum loss { LOSS_NONE, LOSS_GONE, LOSS_STOPPED, LOSS_SILENT } loss;
+typedef enum loss { LOSS_NONE, LOSS_GONE, LOSS_STOPPED, LOSS_SILENT, LOSS_REMOTE } loss;
 
 static double seconds(int64_t from_ns, int64_t to_ns) {
     return (double)(to_ns - from_ns) * 1e-9;
@@ -44,23 +50,23 @@ static bool same_process(const tr_process *p, const tr_rank_view *v) {
            (p->state && p->state != 'Z' && p->state != 'X' && p->start == v->pid_start);
 }
 
-/* What is wrong with one rank at now_ns; `late` is how long its last beat is ago, counted from
+/* What is wrong with one rank at now_ns. *late is the age of its last heartbeat, counted from
  * since_ns at the earliest. */
 static loss judge(const tr_board *board, int rank, const tr_watch *watch, int64_t now_ns,
                   double *late) {
     tr_rank_view v;
     tr_board_read(board, rank, &v);
-    *late = 0;
+    int64_t from = v.beat_ns > watch->since_ns ? v.beat_ns : watch->since_ns;
+    *late = seconds(from, now_ns);
+    if (v.state == TR_RANK_REMOTE) return *late > watch->remote_s ? LOSS_REMOTE : LOSS_NONE;
     if (v.state != TR_RANK_ALIVE) return LOSS_NONE;
     tr_process process;
     tr_process_look(v.pid, &process);
     if (!same_process(&process, &v)) {
-        /* It may have said good-bye between the two looks. */
+        /* It may have finished between the two looks. */
         tr_board_read(board, rank, &v);
         return v.state == TR_RANK_ALIVE ? LOSS_GONE : LOSS_NONE;
     }
-    int64_t from = v.beat_ns > watch->since_ns ? v.beat_ns : watch->since_ns;
-    *late = seconds(from, now_ns);
     if (*late > watch->silent_s) return LOSS_SILENT;
     if (*late > watch->stopped_s && process.state == 'T') return LOSS_STOPPED;
     return LOSS_NONE;
@@ -72,8 +78,14 @@ static bool process_alive(pid_t pid) {
     return process.state && process.state != 'Z';
 }
 
+void tr_watch_say_lost(const char *who, const char *why, char *sentence, size_t size) {
+    (void)snprintf(sentence, size,
+                   "lost %s; %s. All ranks end; continue from the last checkpoint with --resume",
+                   who, why);
+}
+
 static void say(const char *who, loss why, double late, char *text, size_t size) {
-    char reason[96];
+    char reason[128];
     switch (why) {
     case LOSS_GONE:
         (void)snprintf(reason, sizeof reason,
@@ -82,11 +94,15 @@ static void say(const char *who, loss why, double late, char *text, size_t size)
     case LOSS_STOPPED:
         (void)snprintf(reason, sizeof reason, "its process has been stopped for %.0f s", late);
         break;
-    default: (void)snprintf(reason, sizeof reason, "it has not beaten for %.0f s", late); break;
+    case LOSS_REMOTE:
+        (void)snprintf(reason, sizeof reason,
+                       "no heartbeat for %.0f s: its process was stopped, its host is down, or the "
+                       "network is cut",
+                       late);
+        break;
+    default: (void)snprintf(reason, sizeof reason, "no heartbeat for %.0f s", late); break;
     }
-    (void)snprintf(text, size,
-                   "lost %s; %s. All ranks end; continue from the last checkpoint with --resume",
-                   who, reason);
+    tr_watch_say_lost(who, reason, text, size);
 }
 
 void tr_watch_kill(const tr_board *board, int rank) {
@@ -94,7 +110,7 @@ void tr_watch_kill(const tr_board *board, int rank) {
     tr_rank_view v;
     tr_board_read(board, rank, &v);
     tr_process process;
-    if (v.state == TR_RANK_ABSENT) return;
+    if (v.state == TR_RANK_ABSENT || v.state == TR_RANK_REMOTE) return;
     tr_process_look(v.pid, &process);
     if (same_process(&process, &v)) (void)kill(v.pid, SIGKILL);
 }
@@ -113,7 +129,7 @@ int tr_watch_gone_with_mpi(const tr_board *board) {
     return -1;
 }
 
-/* --- ranks without a place on the board ------------------------------------------------------- */
+/* --- ranks that have not attached to the board ------------------------------------------------ */
 
 enum { MAX_CHILDREN = 4096 };
 
@@ -121,7 +137,7 @@ static bool attached(const tr_board *board, pid_t pid) {
     for (int rank = 0; rank < tr_board_ranks(board); rank++) {
         tr_rank_view v;
         tr_board_read(board, rank, &v);
-        if (v.state != TR_RANK_ABSENT && v.pid == pid) return true;
+        if (v.state != TR_RANK_ABSENT && v.state != TR_RANK_REMOTE && v.pid == pid) return true;
     }
     return false;
 }
@@ -132,7 +148,8 @@ static bool process_stopped(pid_t pid) {
     return process.state == 'T';
 }
 
-/* The children of watch->parent that have no place on the board, into child[MAX_CHILDREN]. */
+/* The children of watch->parent that have not attached, into child[MAX_CHILDREN]; returns how many.
+ */
 static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child) {
     if (!watch->parent) return 0;
     int n = tr_process_children(watch->parent, child, MAX_CHILDREN), left = 0;
@@ -142,7 +159,7 @@ static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child
     return left;
 }
 
-/* How long one of them has been seen stopped, which is watch->stopped then; else 0. */
+/* Looks for one of them that is stopped (watch->stopped), and returns for how long; else 0. */
 static double stopped_unattached(tr_watch *watch, const tr_board *board, int64_t now_ns) {
     pid_t child[MAX_CHILDREN], found = 0;
     int n = unattached(watch, board, child);
@@ -177,8 +194,8 @@ typedef struct finding {
     double late;
 } finding;
 
-/* The first loss among the ranks on the board. Who was missed before comes before all others, as
- * mpirun kills those. */
+/* The first loss among the ranks on the board. The rank that was suspected before comes first:
+ * mpirun kills the other ranks because of it. */
 static finding find_on_board(const tr_watch *watch, const tr_board *board, int64_t now_ns) {
     int64_t stop_ns = tr_board_stop_ns(board);
     bool leaving = !watch->asked && stop_ns && seconds(stop_ns, now_ns) < leaving_s;
@@ -211,18 +228,21 @@ static finding find(tr_watch *watch, const tr_board *board, int64_t now_ns, char
     return f;
 }
 
-/* For how long somebody else, who knows more, is given the time to speak of it. */
 static double patience(const tr_board *board, const tr_watch *watch, const finding *f) {
     if (f->why == LOSS_GONE && watch->parent && tr_watch_gone_with_mpi(board) >= 0) {
         return mpi_patience_s;
     }
+    int me = tr_board_rank(board), leader = tr_board_leader(board);
+    if (me < 0) return 0;
     pid_t launcher = tr_board_launcher(board);
-    return tr_board_rank(board) >= 0 && launcher && process_alive(launcher) ? patience_s : 0;
+    if (launcher && process_alive(launcher)) return patience_s;
+    return leader >= 0 && leader != me && leader != f->rank ? patience_s : 0;
 }
 
 bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size) {
     if (watch->stopped_s <= 0) watch->stopped_s = default_stopped_s;
     if (watch->silent_s <= 0) watch->silent_s = default_silent_s;
+    if (watch->remote_s <= 0) watch->remote_s = default_remote_s;
     int64_t now = tr_board_now_ns();
     if (watch->last_ns == 0 || seconds(watch->last_ns, now) > away_s) watch->since_ns = now;
     watch->last_ns = now;
@@ -244,11 +264,45 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
     return speaker;
 }
 
-/* After the report the others get time to leave with their own code 77, which is then the first
- * that a launcher sees; the lost rank, which may be stopped and cannot leave, is killed after that.
+/* --- the thread ------------------------------------------------------------------------------- */
+
+/* A turn of the heartbeats between hosts: when another host tells that the job ends, it ends here
+ * too, and this host prints the sentence that came along, if any. */
+static void hear(tr_watchdog *watchdog) {
+    tr_heartbeat *heartbeat = atomic_load(&watchdog->heartbeat);
+    tr_heartbeat_end end;
+    if (!heartbeat || !tr_heartbeat_turn(heartbeat, &end)) return;
+    bool speaker = tr_board_claim_report(watchdog->board);
+    tr_board_end_all(watchdog->board, end.code);
+    if (speaker && end.sentence[0])
+        watchdog->options.report(watchdog->options.context, end.sentence);
+}
+
+/* Tells the other hosts that the job ends, and waits until rank 0's host has answered if that is to
+ * print the sentence. False when it has not answered in time. */
+static bool tell(tr_watchdog *watchdog, int code, const char *sentence) {
+    tr_heartbeat *heartbeat = atomic_load(&watchdog->heartbeat);
+    if (!heartbeat) return false;
+    tr_heartbeat_end end;
+    bool by_rank_0 = tr_board_rank(watchdog->board) != 0 && sentence[0];
+    tr_heartbeat_tell(heartbeat, code, sentence);
+    bool heard = tr_heartbeat_turn(heartbeat, &end);
+    for (int64_t begin = tr_board_now_ns();
+         by_rank_0 && !heard && seconds(begin, tr_board_now_ns()) < relay_s;) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = tick_ns / 25}, NULL);
+        heard = tr_heartbeat_turn(heartbeat, &end);
+    }
+    return heard;
+}
+
+/* After the report the other ranks get time to leave with code 77, which is then the first code
+ * that a launcher sees. The lost rank, which may be stopped and cannot leave, is killed after that.
  */
 static void end_after_report(tr_watchdog *watchdog, const char *sentence) {
-    watchdog->options.report(watchdog->options.context, sentence);
+    bool here = tr_board_rank(watchdog->board) == 0;
+    if (here) watchdog->options.report(watchdog->options.context, sentence);
+    bool told = tell(watchdog, TR_ERR_RANK, here ? "" : sentence);
+    if (!here && !told) watchdog->options.report(watchdog->options.context, sentence);
     (void)nanosleep(&(struct timespec){.tv_nsec = 2 * tick_ns}, NULL);
     tr_watch_kill(watchdog->board, watchdog->watch.lost);
     watchdog->options.end(watchdog->options.context, TR_ERR_RANK);
@@ -260,13 +314,14 @@ static bool turn(tr_watchdog *watchdog) {
     char sentence[768];
     int64_t failed_ns;
     tr_board_beat(board);
+    hear(watchdog);
     int ending = tr_board_ending(board);
     int failure = tr_board_first_failure(board, NULL, &failed_ns);
-    if (!ending && failure && failed_ns &&
-        (double)(tr_board_now_ns() - failed_ns) * 1e-9 > failed_s) {
+    if (!ending && failure && failed_ns && seconds(failed_ns, tr_board_now_ns()) > failed_s) {
         ending = failure;
     }
     if (ending) {
+        (void)tell(watchdog, ending, "");
         watchdog->options.end(watchdog->options.context, ending);
         return false;
     }
@@ -327,6 +382,10 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     }
     *out = watchdog;
     return TR_OK;
+}
+
+void tr_watchdog_lead(tr_watchdog *watchdog, tr_heartbeat *heartbeat) {
+    atomic_store(&watchdog->heartbeat, heartbeat);
 }
 
 void tr_watchdog_stop(tr_watchdog *watchdog) {

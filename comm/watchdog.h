@@ -1,66 +1,75 @@
-/* The watchdog: notices that a rank of this host is lost, and sees to it that all end.
+/* The watchdog: notices a lost rank and ends the job.
  *
- * A thread of each rank beats on the board and looks at the other ranks' beats and processes;
- * `trireme run` looks with the same eyes (tr_watch_look). A rank is lost when its process is gone
- * without having said so, when it has been stopped (SIGSTOP) for 5 s, or when it has not beaten for
- * 10 s. How long an action takes is never judged: the beat comes from a thread of its own. Of a
- * rank without a place on the board the process alone is seen: stopped for 5 s, it is lost too. */
+ * A thread of each rank writes heartbeats to the board, and looks at the other ranks' heartbeats
+ * and processes; `trireme run` looks in the same way (tr_watch_look). A rank of this host is lost
+ * when its process is gone although it did not say that it ends, when the process has been stopped
+ * (SIGSTOP) for 5 s, or when there is no heartbeat for 10 s. A rank of another host that the board
+ * shows (comm/heartbeat.h) is lost when there is no heartbeat for 15 s. The length of an action is
+ * never judged: a thread of its own writes the heartbeat. Of a rank that has not attached to the
+ * board only the process can be seen: it is lost when it has been stopped for 5 s. */
 #pragma once
 
 #include "comm/board.h"
+#include "comm/heartbeat.h"
 
-/* What a rank waits for, as its place on the board shows it, while MPI starts. */
+/* What a rank waits for while MPI starts, as the board shows it. */
 #define TR_WAIT_MPI "MPI to start"
-/* Its number, in the environment of every process that Open MPI starts as a rank. */
+/* The rank's number, in the environment of every process that Open MPI starts as a rank. */
 #define TR_RANK_VARIABLE "OMPI_COMM_WORLD_RANK"
 
 typedef struct tr_watchdog tr_watchdog;
 
-/* One observer's memory between two looks. Zero-initialise, but for the limits. */
+/* What one observer remembers between two looks. Zero-initialise, except the limits. */
 typedef struct tr_watch {
-    double stopped_s; /* a rank stopped for longer is lost; 0: 5 s */
-    double silent_s;  /* a rank without a beat for longer is lost; 0: 10 s */
-    int64_t last_ns, since_ns;
-    bool asked; /* this observer itself has asked the job to stop (tr_board_request_stop) */
-    /* Whose children the ranks of this host are (mpirun or its daemon); 0: not known, or gone. */
-    pid_t parent;
-    bool suspects; /* since suspect_ns, that `lost` is lost */
-    int lost; /* a rank; -1: one that has no place on the board and whose number is not known */
+    double stopped_s; /* a process stopped for longer is lost; 0: 5 s */
+    double silent_s;  /* a rank of this host without a heartbeat for longer is lost; 0: 10 s */
+    double remote_s;  /* a rank of another host without a heartbeat for longer is lost; 0: 15 s */
+    int64_t last_ns, since_ns; /* the last look; nothing is counted from before since_ns */
+    bool asked;    /* this observer itself has asked the job to stop (tr_board_request_stop) */
+    pid_t parent;  /* of the ranks of this host: mpirun or its daemon; 0: not known, or gone */
+    bool suspects; /* since suspect_ns this observer takes rank `lost` for lost */
+    int lost;      /* -1: a rank that has not attached, with an unknown number */
     int64_t suspect_ns;
-    pid_t stopped; /* a child of `parent` without a place on the board; 0: none. Since stopped_ns */
+    pid_t
+        stopped; /* a stopped child of `parent` that has not attached, since stopped_ns; 0: none */
     int64_t stopped_ns;
 } tr_watch;
 
-/* One look at every rank but the observer's own, to be repeated a few times a second. When one is
- * lost (watch->lost), tells all ranks to end with TR_ERR_RANK (tr_board_end_all); where nobody has
- * spoken for the job yet, also claims the report, writes the one sentence to sentence[size] and
- * returns true. Nobody is lost after the job has begun to end: who is killed then is killed on
- * purpose. Nor, for 3 s, a process that is gone after somebody else's request to stop: mpirun sends
- * SIGTERM and then SIGKILL to the ranks of this host when one of another host is lost. Nor, for
- * 5 s, one that is gone while MPI starts and has a parent, who knows how it ended. An observer
- * that was itself away (suspended) starts to count anew. */
+/* Looks once at every rank except the observer's own; to be repeated a few times a second. When a
+ * rank is lost (watch->lost), tells all ranks to end with TR_ERR_RANK (tr_board_end_all). The first
+ * observer that finds the loss also claims the report, writes the sentence to sentence[size], and
+ * gets true.
+ *
+ * Does not report a missing process once the job is ending: it was killed on purpose. Nor for 3 s
+ * after another process asked the job to stop: when mpirun loses a rank of another host, it sends
+ * the ranks of this host SIGTERM, then SIGKILL. Nor for 5 s while MPI starts, if the rank has a
+ * known parent, which knows how it ended. An observer that did not run for a while (a suspended
+ * process) starts to count again. */
 bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size);
-/* Kills rank's process (SIGKILL ends stopped ones too) if it is still the one that attached; rank
- * -1 is nobody. */
+/* Kills the process of a rank of this host (SIGKILL also ends a stopped process), if it is still
+ * the one that attached. Does nothing for rank -1 and for ranks of other hosts. */
 void tr_watch_kill(const tr_board *board, int rank);
-/* Kills the ranks of this host that have no place on the board: children of watch->parent. */
+/* Kills the ranks of this host that have not attached to the board: children of watch->parent. */
 void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board);
-/* A rank that was there while MPI started and is gone since, or -1. */
+/* A rank whose process vanished while MPI started, or -1. */
 int tr_watch_gone_with_mpi(const tr_board *board);
+/* The sentence that reports a lost rank: `who` is tr_board_describe's text, `why` a clause. */
+void tr_watch_say_lost(const char *who, const char *why, char *sentence, size_t size);
 
 typedef struct tr_watchdog_options {
     tr_watch limits;
-    /* Both are called on the watchdog's thread. report: this process speaks for the job and shows
-     * the sentence. end: the process has to leave with `code` now, whatever its other threads do
-     * (_exit). */
+    /* Both are called on the watchdog's thread. report: this process prints the job's one sentence.
+     * end: the process has to leave with `code` now, whatever its other threads do (_exit). */
     void (*report)(void *context, const char *sentence);
     void (*end)(void *context, int code);
     void *context;
 } tr_watchdog_options;
 
-/* Starts beating for the rank that `board` is attached to, and watching. The board must outlive it.
- */
+/* Starts the heartbeats of the rank that `board` is attached to, and the looks at the other ranks.
+ * The board must outlive the watchdog. */
 tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options, tr_watchdog **out);
-/* Ends the thread; to be called after tr_board_finish, else this rank falls silent. NULL is fine.
- */
+/* From now on the watchdog's thread also takes the turns of a leader's heartbeats between hosts. */
+void tr_watchdog_lead(tr_watchdog *watchdog, tr_heartbeat *heartbeat);
+/* Ends the thread; to be called after tr_board_finish, since there are no heartbeats from then on.
+ * NULL is fine. */
 void tr_watchdog_stop(tr_watchdog *watchdog);

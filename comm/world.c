@@ -17,6 +17,7 @@ struct tr_job_chunk {
 /* --- opening and closing --------------------------------------------------------------------- */
 
 static void world_free(tr_world *world, bool failed) {
+    tr_heartbeat_close(world->heartbeat, failed);
     tr_engine_stop(world);
     tr_host_group_close(world->control);
     for (tr_job_chunk *c = world->job_chunks; c;) {

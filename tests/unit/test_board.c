@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -215,6 +216,7 @@ static pid_t start_rank(const fixture *f, int rank, bool beats) {
         } while (v.action != 'W');
         return pid;
     }
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* does not outlive a test that fails */
     tr_board *board;
     tr_watchdog *dog;
     tr_watchdog_options options = {.report = count_report, .end = leave};
@@ -333,10 +335,32 @@ static void silence_is_judged_by_the_beat_alone(void **state) {
     assert_int_equal(look_for(f->observer, watch, 4000, sentence, sizeof sentence), none);
     pid_t silent = start_rank(f, 1, false);
     assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 1);
-    assert_non_null(strstr(sentence, "not beaten"));
+    assert_non_null(strstr(sentence, "no heartbeat for"));
     (void)kill(silent, SIGKILL);
     (void)waitpid(silent, NULL, 0);
     (void)waitpid(busy, NULL, 0);
+}
+
+/* A rank of another host: its pid means nothing here, and its limit is longer. */
+static void a_remote_rank_is_judged_by_its_heartbeat(void **state) {
+    const fixture *f = *state;
+    tr_rank_view shown = {.pid = getpid(), .host = "elsewhere", .step = 7, .stage = 1};
+    shown.beat_ns = tr_board_now_ns();
+    tr_board_show_remote(f->observer, 3, &shown);
+    tr_watch_kill(f->observer, 3); /* would end this process */
+    tr_rank_view v;
+    tr_board_read(f->observer, 3, &v);
+    assert_int_equal(v.state, TR_RANK_REMOTE);
+    assert_int_equal(v.step, 7);
+    char sentence[768];
+    tr_watch watch = {.silent_s = 0.1, .remote_s = 0.8};
+    assert_int_equal(look_for(f->observer, watch, 300, sentence, sizeof sentence), none);
+    assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 3);
+    assert_non_null(strstr(sentence, "lost rank 3 (host elsewhere, pid "));
+    assert_non_null(strstr(sentence, "no heartbeat for"));
+    tr_board_drop_remote(f->observer, 3);
+    tr_board_read(f->observer, 3, &v);
+    assert_int_equal(v.state, TR_RANK_ABSENT);
 }
 
 static void *write_waits(void *argument) {
@@ -386,6 +410,7 @@ int main(void) {
         board_test(a_stopped_rank_is_lost_and_killed),
         board_test(a_rank_stopped_before_it_began_is_lost),
         board_test(silence_is_judged_by_the_beat_alone),
+        board_test(a_remote_rank_is_judged_by_its_heartbeat),
         board_test(readers_see_whole_updates),
     };
     return cmocka_run_group_tests_name("board", tests, NULL, NULL);
