@@ -49,10 +49,10 @@ typedef struct tr_ckpt_info {
 } tr_ckpt_info;
 
 /* Collective over the world. Saves step state->step under root. On a failure (disk full, ...) every
- * rank returns the same TR_ERR_IO with path, errno text, bytes needed and free; the temporary
- * directory is removed and older steps are untouched. Saving a step that exists already is an error
- * of the same kind, unless what exists fails its checks: then it is replaced. TR_ERR_INTERNAL when
- * the lists break the contract above. */
+ * rank returns the same TR_ERR_IO with path and errno text, and for want of room the bytes needed;
+ * the temporary directory is removed and older steps are untouched. Saving a step that exists
+ * already is an error of the same kind, unless what exists fails its checks: then it is replaced.
+ * TR_ERR_INTERNAL when the lists break the contract above. */
 tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *state,
                        const tr_ckpt_tensor *tensors, int count);
 

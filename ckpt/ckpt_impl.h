@@ -142,8 +142,9 @@ tr_status tr_commit_parse(const char *text, size_t bytes, const char *path, tr_c
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* TR_ERR_IO: "cannot <what> <path>: <errno text>"; with needed > 0 also the bytes that the
- * checkpoint needs and those that are free. */
+/* Fails with TR_ERR_IO: "cannot <what> <path>: <errno text>". needed: payload bytes of the
+ * checkpoint that is being saved, which the sentence states where room is missing; 0 while nothing
+ * is saved. */
 tr_status tr_io_fail(const char *what, const char *path, int error, int64_t needed);
 /* All bytes or an error; short transfers and EINTR are continued. */
 tr_status tr_file_write(int fd, const char *path, const void *data, size_t bytes, int64_t offset,

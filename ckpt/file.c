@@ -11,31 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Free bytes of the file system that holds path, or the nearest parent that exists; -1 unknown. */
-static int64_t free_bytes(const char *path) {
-    char text[PATH_MAX];
-    (void)snprintf(text, sizeof text, "%s", path);
-    for (;;) {
-        struct statvfs fs;
-        if (statvfs(text, &fs) == 0) return (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
-        char *slash = strrchr(text, '/');
-        if (!slash || slash == text)
-            return statvfs("/", &fs) == 0 && slash ? (int64_t)fs.f_bavail * (int64_t)fs.f_frsize
-                                                   : -1;
-        *slash = '\0';
-    }
-}
-
 tr_status tr_io_fail(const char *what, const char *path, int error, int64_t needed) {
-    if (needed <= 0) return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s", what, path, strerror(error));
-    int64_t available = free_bytes(path);
+    const char *cause = strerror(error);
+    if (needed <= 0) return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s", what, path, cause);
+    if (error != ENOSPC && error != EDQUOT && error != EFBIG)
+        return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s (older checkpoints are untouched)", what, path,
+                       cause);
+    /* What is free is no help: a part of the checkpoint may be written, and quotas do not show. */
     return TR_FAIL(TR_ERR_IO,
-                   "cannot %s %s: %s; the checkpoint needs %" PRId64 " bytes and %" PRId64
-                   " are free: make room or set another log.dir (older checkpoints are untouched)",
-                   what, path, strerror(error), needed, available);
+                   "cannot %s %s: %s; a checkpoint of this run takes at least %" PRId64
+                   " bytes: %s (older checkpoints are untouched)",
+                   what, path, cause, needed,
+                   error == EFBIG ? "raise the limit on a file's size (ulimit -f)"
+                                  : "make room or set another log.dir");
 }
 
 tr_status tr_file_write(int fd, const char *path, const void *data, size_t bytes, int64_t offset,

@@ -137,8 +137,7 @@ tr_status tr_shard_write(const char *dir, tr_manifest *m, int64_t shard,
     tr_shard_name(shard, m->files, name);
     TR_TRY(tr_path_join(dir, name, &path));
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
-    const int64_t room = bytes_at_most(m, shard);
-    TR_TRY_OUT(tr_file_try(path.text, room, room > needed ? room : needed));
+    TR_TRY_OUT(tr_file_try(path.text, bytes_at_most(m, shard), needed));
     TR_TRY_OUT(lay_out(path.text, m, shard));
     struct stat info;
     fd = open(path.text, O_RDWR | O_CLOEXEC);

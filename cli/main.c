@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 #include "train/nearest.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,12 +132,14 @@ static void limit_spinning(const char *command, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead */
     if (argc > 1) limit_spinning(argv[1], argv);
     const char *trace = getenv("TRIREME_TRACE");
     cli_context cli = {.trace = trace && !strcmp(trace, "1"), .silent = is_later_rank()};
     argc = take_trace(argc, argv, &cli.trace);
     tr_status code = dispatch(&cli, argc, argv);
-    if (fflush(stdout) != 0 && code == 0) code = TR_FAIL(TR_ERR_IO, "the output cannot be written");
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0)
+        code = TR_FAIL(TR_ERR_IO, "the output cannot be written");
     if (code != 0) cli_report(&cli);
     return (int)code;
 }

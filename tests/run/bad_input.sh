@@ -118,6 +118,13 @@ refuses 78 3 "train.batch=13: train.batch 13 is not a multiple of .*: the next t
 SLURM_NTASKS=4 refuses 69 1 "SLURM_NTASKS=4, but MPI sees one rank: start with 'srun --mpi=pmix -n 4 trireme " parallel.dp=4
 WORLD_SIZE=4 refuses 69 1 "WORLD_SIZE=4, but MPI sees one rank .*: start with 'trireme run -n 4 " parallel.dp=4
 
+# A limit on the size of a file is no death by SIGXFSZ.
+limit=$(ulimit -S -f)
+ulimit -S -f 400
+train 74 1 limited checkpoint.every=0
+ulimit -S -f "$limit"
+says limited "cannot .*: File too large; a checkpoint of this run takes at least [0-9]+ bytes: raise the limit on a file's size \(ulimit -f\)"
+
 # --- a run that diverges ----------------------------------------------------------------------------
 
 for ranks in 1 4; do

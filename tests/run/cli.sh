@@ -85,7 +85,11 @@ for check in build cores mpi root threads hdf5 onednn cuda nccl files locked cor
     grep -Eq "^(ok  |warn|fail)  $check " out || fail "doctor: no line for $check"
 done
 [[ -z $(ls -A | grep trireme-doctor || true) ]] || fail "doctor left a file behind"
-[[ -w /dev/full ]] && { "$trireme" help >/dev/full 2>err && fail "a full disk went unseen" || [[ $? == 74 ]]; }
+# Output that was lost before the end too, in parts as large as stdio's buffer or flushed line by line.
+for command in help "schedule 1f1b -p 64 -m 1000" doctor; do
+    # shellcheck disable=SC2086 # words
+    [[ ! -w /dev/full ]] || { "$trireme" $command >/dev/full 2>err && fail "$command: a full disk went unseen" || [[ $? == 74 ]]; }
+done
 
 # A trainer's threads spin little between loops, unless the user has said how.
 code=0

@@ -32,7 +32,10 @@ for ranks in 1 4; do
     run=last-$ranks
     disk $run 8000
     train 74 $ranks $run "${layout[@]}" model.layers=2 model.width=128 train.batch=4
-    says $run ".*step-00000020.*: No space left on device"
+    says $run ".*step-00000020.*: No space left on device; a checkpoint of this run takes at least [0-9]+ bytes: make room"
+    # What it says is the size of a checkpoint, and not less than nine tenths of one.
+    size=$(du -sb $run/ckpt/step-00000010 | cut -f1) said=$(grep -Eo 'at least [0-9]+' $run.err | grep -Eo '[0-9]+')
+    ((said <= size && said >= size * 9 / 10)) || fail "$run: speaks of $said bytes, and step 10 has $size"
     nothing_half $run
     intact $run 10
     [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"
