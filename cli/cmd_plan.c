@@ -1,6 +1,8 @@
-/* trireme plan CONFIG [key=value ...]: what a run takes of every rank, without a rank. */
+/* trireme plan CONFIG [--rate GFLOP/s] [key=value ...]: what a run takes of every rank, and how
+ * long it lasts, without a rank. */
 #include "cli/cli.h"
 #include "train/plan.h"
+#include "train/rate.h"
 #include "train/request.h"
 
 #include <math.h>
@@ -10,13 +12,23 @@
 
 static const double MIB = 1 << 20;
 
-static tr_status load(int argc, char **argv, tr_config *config) {
+static tr_status parse_rate(int argc, char **argv, int *at, double *rate) {
+    char *end = NULL;
+    if (*at + 1 < argc) *rate = strtod(argv[++*at], &end) * 1e9;
+    if (!end || end == argv[*at] || *end || !isfinite(*rate) || *rate <= 0)
+        return cli_usage("plan", "--rate takes the GFLOP/s of a rank, for example 400000");
+    return TR_OK;
+}
+
+/* rate: FLOP/s by --rate; 0: not given. */
+static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
     const char *path = NULL, **overrides = calloc((size_t)argc + 1, sizeof *overrides);
     int count = 0;
     if (!overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     tr_status status = TR_OK;
     for (int i = 1; i < argc && status == TR_OK; i++) {
         if (cli_is_setting(argv[i], !path && !count)) overrides[count++] = argv[i];
+        else if (!strcmp(argv[i], "--rate")) status = parse_rate(argc, argv, &i, rate);
         else if (argv[i][0] == '-') status = cli_usage("plan", "unknown option %s", argv[i]);
         else if (path)
             status =
@@ -131,19 +143,70 @@ static double bubble(const tr_run_plan *p, double total) {
     return fabs(percent) < 1e-9 ? 0 : percent;
 }
 
-static void print_time(const tr_run_plan *p) {
+static void print_step(const tr_run_plan *p) {
     const tr_simulation *t = p->time;
     double longest = 0;
     for (int r = 0; r < t->ranks; r++) longest = fmax(longest, t->time[r].span);
     (void)printf("\nstep     %.4g GFLOP of a rank from end to end, of which %.2f%% bubble; longest "
-                 "span %.4g, %.2f%%\n\n",
+                 "span %.4g, %.2f%%\n",
                  t->makespan * 1e-9, bubble(p, t->makespan), longest * 1e-9, bubble(p, longest));
+}
+
+static void print_shares(const tr_run_plan *p) {
+    const tr_simulation *t = p->time;
     (void)printf("%-8s %8s %8s %8s %8s %10s   in %% of the step\n", "pipeline", "busy", "fill",
                  "drain", "waiting", "imbalance");
     for (int r = 0; r < t->ranks; r++)
         (void)printf("%-8d %8.2f %8.2f %8.2f %8.2f %10.2f\n", r, share(p, t->time[r].busy),
                      share(p, t->time[r].fill), share(p, t->time[r].drain),
                      share(p, t->time[r].waiting), share(p, t->time[r].imbalance));
+}
+
+/* "41 s", "12 min", "3.5 h" or "20 days" in text[size]; returns it. */
+static const char *duration(double seconds, char *text, size_t size) {
+    const struct {
+        double below, unit;
+        const char *format;
+    } scale[] = {{1, 1e-3, "%.3g ms"},
+                 {120, 1, "%.3g s"},
+                 {7200, 60, "%.0f min"},
+                 {172800, 3600, "%.1f h"},
+                 {INFINITY, 86400, "%.0f days"}};
+    size_t i = 0;
+    while (seconds >= scale[i].below) i++;
+    (void)snprintf(text, size, scale[i].format, seconds / scale[i].unit);
+    return text;
+}
+
+/* FLOP/s of one of the ranks when all compute: this machine's CPUs are shared by them. */
+static double shared_rate(double alone, const tr_device *device, int ranks) {
+    double wanted = (double)ranks * device->threads, cores = cli_usable_cores();
+    return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
+}
+
+/* given: FLOP/s by --rate, or 0. here: the device is the config's own. */
+static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run_plan *p,
+                             double given, bool here) {
+    char step[32], run[32];
+    double rate = given;
+    if (!given && !here) {
+        (void)printf("time     not known for %s, which is not here: give a rank's speed with "
+                     "--rate GFLOP/s\n\n",
+                     c->device.name);
+        return TR_OK;
+    }
+    if (!given) {
+        TR_TRY(tr_rate_measure(c, device, &rate));
+        rate = shared_rate(rate, device, p->ranks);
+    }
+    double seconds = p->time->makespan / rate;
+    (void)printf("time     about %s a step, %.0f tok/s, %s for %lld steps: %.4g GFLOP/s a rank "
+                 "(%s), without transfers and optimizer\n\n",
+                 duration(seconds, step, sizeof step),
+                 (double)(c->train.batch * c->model.context) / seconds,
+                 duration(seconds * (double)c->train.steps, run, sizeof run),
+                 (long long)c->train.steps, rate * 1e-9, given ? "--rate" : "measured here");
+    return TR_OK;
 }
 
 static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan *p) {
@@ -170,9 +233,10 @@ static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan 
 
 /* The config's device; for GPUs that are elsewhere the cpu device, whose operators' scratch is then
  * planned. */
-static tr_status open_device(const tr_config *c, const tr_device_options *options,
+static tr_status open_device(const tr_config *c, const tr_device_options *options, bool *here,
                              tr_device **out) {
     tr_status status = tr_device_open(c->device.name, options, out);
+    *here = status == TR_OK;
     if (status != TR_ERR_DEVICE || strncmp(c->device.name, "cuda", 4) != 0) return status;
     char why[256];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
@@ -194,7 +258,9 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     tr_device *device = NULL;
     tr_run_plan *plan = NULL;
     tr_status status = TR_OK;
-    TR_TRY(load(argc, argv, &config));
+    double rate = 0;
+    bool here;
+    TR_TRY(load(argc, argv, &config, &rate));
     TR_TRY(tr_config_check(&config, 0));
     /* Scratch depends on the threads that the operators are prepared for. */
     int64_t ranks = config.parallel.pp * config.parallel.tp * config.parallel.dp;
@@ -202,11 +268,13 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
     tr_device_options options = {.threads = (int)threads,
                                  .deterministic = config.train.deterministic};
-    TR_TRY_OUT(open_device(&config, &options, &device));
+    TR_TRY_OUT(open_device(&config, &options, &here, &device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan);
     print_memory(plan);
-    print_time(plan);
+    print_step(plan);
+    TR_TRY_OUT(print_speed(&config, device, plan, rate, here));
+    print_shares(plan);
     TR_TRY_OUT(judge(&config, device, plan));
 out:
     tr_run_plan_destroy(plan);

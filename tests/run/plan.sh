@@ -70,11 +70,38 @@ fast=(train.precision=bf16 train.deterministic=false)
 plan 0 elsewhere "${gpus[@]}" "${fast[@]}"
 grep -q '^device   cuda:99 cannot be asked here: ' "$scratch/elsewhere.out" || fail "a plan for GPUs elsewhere does not say so"
 plan 0 here device.memory=1GiB "${fast[@]}"
-diff <(sed 1d "$scratch/elsewhere.out") "$scratch/here.out" || fail "the plan for GPUs elsewhere is another"
+grep -q '^time     not known for cuda:99, which is not here: ' "$scratch/elsewhere.out" || fail "seconds without a rate"
+diff <(grep -Ev '^(device|time) ' "$scratch/elsewhere.out") <(grep -v '^time ' "$scratch/here.out") ||
+    fail "the plan for GPUs elsewhere is another"
+
+# Seconds: of a stated rate exactly, of this machine measured once and remembered.
+plan 0 stated device.name=cuda:99 device.memory=1GiB --rate 250
+awk '/^step/ { work = $2 } /^time/ { seconds = $3; if ($4 == "ms") seconds /= 1000; steps = 12 * 32 / $7 }
+    END { exit !(seconds > 0.99 * work / 250 && seconds < 1.01 * work / 250 && steps > 0.99 * seconds && steps < 1.01 * seconds) }' \
+    "$scratch/stated.out" || fail "seconds at 250 GFLOP/s: $(grep -E '^(step|time) ' "$scratch/stated.out")"
+for bad in 0 -1 x inf; do
+    code=0
+    "$trireme" plan "$scratch/base.yaml" --rate "$bad" >/dev/null 2>"$scratch/rate.err" || code=$?
+    [[ $code == 64 ]] || fail "--rate $bad: exit code $code, not 64"
+done
+export XDG_CACHE_HOME=$scratch/cache
+plan 0 first
+[[ $(wc -l <"$scratch/cache/trireme/rates") == 1 ]] || fail "the rate is not remembered"
+plan 0 second
+diff <(grep ^time "$scratch/first.out") <(grep ^time "$scratch/second.out") || fail "a remembered rate is another"
+sed -E 's/ [^ ]*$/ 1e9/' -i "$scratch/cache/trireme/rates"
+plan 0 third
+grep -q ': 1 GFLOP/s a rank (measured here)' "$scratch/third.out" || fail "the remembered rate is not read: $(grep ^time "$scratch/third.out")"
+sed -E 's/ [^ ]*$/ -1/' -i "$scratch/cache/trireme/rates"
+plan 0 fourth
+grep -q '^time     about ' "$scratch/fourth.out" || fail "no time with a damaged cache"
+XDG_CACHE_HOME=/proc/nowhere plan 0 unwritable
+grep -q '^time     about ' "$scratch/unwritable.out" || fail "no time without a cache"
 # There BF16 and not deterministic are the defaults, and what others cost is said in one line.
 sed -i 's/ precision: fp32,//; s/ deterministic: true,//' "$scratch/base.yaml"
 plan 0 elsewhere "${gpus[@]}"
-diff <(sed 1d "$scratch/elsewhere.out") "$scratch/here.out" || fail "the defaults on GPUs are others"
+diff <(grep -Ev "^(device|time) " "$scratch/elsewhere.out") <(grep -v "^time " "$scratch/here.out") ||
+    fail "the defaults on GPUs are others"
 plan 0 fp32 "${gpus[@]}" train.precision=fp32
 grep -q '^slow     train.precision is fp32: ' "$scratch/fp32.out" || fail "nothing tells what fp32 costs on a GPU"
 plan 0 deterministic "${gpus[@]}" train.deterministic=true model.context=1024 train.micro_batch=4
@@ -86,5 +113,5 @@ grep -q '^model .*, fp32' "$scratch/host.out" || fail "the defaults of the cpu d
 code=0
 "$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
 [[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"
-says usage 'no config was given; usage: trireme plan CONFIG \[key=value ...\]'
+says usage 'no config was given; usage: trireme plan CONFIG \[--rate GFLOP/s\] \[key=value ...\]'
 finish
