@@ -37,6 +37,16 @@ typedef struct tr_ckpt_state {
     int64_t optimizer_step; /* Adam's t: steps not skipped */
     int64_t skipped;
     double tokens_seen;
+    /* The data that the run reads. data_bytes 0: not recorded, an older version saved; then all of
+     * them are 0. */
+    int64_t data_bytes;   /* of the file */
+    uint64_t data_hash;   /* of blocks spread over them */
+    uint64_t data_format; /* hash of its name */
+    double validation;    /* fraction that is held out */
+    int64_t split_bytes;  /* of the file when that part was cut off at its end */
+    /* The epoch that next_sample is in: its number, its first sample, and how much of the file it
+     * reads. */
+    int64_t epoch, epoch_sample, epoch_bytes;
     char config[16384]; /* resolved config text of the run that saved */
 } tr_ckpt_state;
 

@@ -3,7 +3,7 @@
  * - /<group>/<name>: virtual, FP32, global shape (a scalar: one element), NaN where a shard is
  *   missing
  * - /config.yaml: text of the run's config
- * - /state/: step next_sample seed optimizer_step skipped tokens_seen
+ * - /state/: the numbers of tr_ckpt_state
  * - /manifest/: tensors files parts blocks, the arrays of tr_manifest */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
@@ -91,8 +91,19 @@ static const field state_fields[] = {
     {"/state/optimizer_step", KIND_I64, offsetof(tr_ckpt_state, optimizer_step)},
     {"/state/skipped", KIND_I64, offsetof(tr_ckpt_state, skipped)},
     {"/state/tokens_seen", KIND_F64, offsetof(tr_ckpt_state, tokens_seen)},
+    {"/state/data_bytes", KIND_I64, offsetof(tr_ckpt_state, data_bytes)},
+    {"/state/data_hash", KIND_U64, offsetof(tr_ckpt_state, data_hash)},
+    {"/state/data_format", KIND_U64, offsetof(tr_ckpt_state, data_format)},
+    {"/state/validation", KIND_F64, offsetof(tr_ckpt_state, validation)},
+    {"/state/split_bytes", KIND_I64, offsetof(tr_ckpt_state, split_bytes)},
+    {"/state/epoch", KIND_I64, offsetof(tr_ckpt_state, epoch)},
+    {"/state/epoch_sample", KIND_I64, offsetof(tr_ckpt_state, epoch_sample)},
+    {"/state/epoch_bytes", KIND_I64, offsetof(tr_ckpt_state, epoch_bytes)},
 };
-enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
+enum {
+    STATE_FIELDS = sizeof state_fields / sizeof *state_fields,
+    FIRST_STATE_FIELDS = 6, /* every version has these; a later one that is missing is 0 */
+};
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
@@ -282,11 +293,17 @@ static tr_status get_config(hid_t file, tr_ckpt_state *state) {
     return good ? TR_OK : TR_FAIL(TR_ERR_DATA, "/config.yaml is not what this build writes there");
 }
 
+static tr_status get_state(hid_t file, size_t limit, tr_ckpt_state *state) {
+    for (int i = 0; i < STATE_FIELDS; i++) {
+        const field *f = &state_fields[i];
+        if (i >= FIRST_STATE_FIELDS && H5Lexists(file, f->path, H5P_DEFAULT) == 0) continue;
+        TR_TRY(get(file, f->path, f->kind, limit, NULL, (char *)state + f->at, NULL));
+    }
+    return get_config(file, state);
+}
+
 static tr_status get_all(hid_t file, size_t limit, tr_manifest *m) {
-    for (int i = 0; i < STATE_FIELDS; i++)
-        TR_TRY(get(file, state_fields[i].path, state_fields[i].kind, limit, NULL,
-                   (char *)&m->state + state_fields[i].at, NULL));
-    TR_TRY(get_config(file, &m->state));
+    TR_TRY(get_state(file, limit, &m->state));
     TR_TRY(get(file, "/manifest/tensors", KIND_ENTRY, limit, &m->tensors, NULL, &m->tensor));
     TR_TRY(get(file, "/manifest/files", KIND_FILE, limit, &m->files, NULL, &m->file));
     TR_TRY(get(file, "/manifest/parts", KIND_PART, limit, &m->parts, NULL, &m->part));

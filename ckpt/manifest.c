@@ -143,6 +143,7 @@ static tr_status check_places(const tr_manifest *m, const char *where, tr_status
 }
 
 tr_status tr_manifest_check(const tr_manifest *m, bool placed, const char *where, tr_status code) {
+    TR_TRY(tr_state_check(&m->state, where, code));
     for (int64_t t = 0; t < m->tensors; t++)
         if (!entry_good(&m->tensor[t]) ||
             (t > 0 && strcmp(m->tensor[t - 1].name, m->tensor[t].name) >= 0))

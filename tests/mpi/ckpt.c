@@ -35,7 +35,8 @@ static bool run(tr_world *world, const char *root) {
                              .box = &box,
                              .local = local,
                              .write = true};
-    tr_ckpt_state state = {.step = 7, .next_sample = 70}, loaded;
+    tr_ckpt_state state = {.step = 7, .next_sample = 70, .optimizer_step = 7, .tokens_seen = 700},
+                  loaded;
     for (int64_t i = 0; i < box.extent[0] * COLUMNS; i++)
         local[i] = value_of(box.offset[0] + i / COLUMNS, i % COLUMNS);
     if (tr_ckpt_save(world, root, &state, &tensor, 1) != TR_OK) return false;

@@ -267,9 +267,17 @@ static tr_ckpt_state state_of(int64_t step) {
     tr_ckpt_state s = {.step = step,
                        .next_sample = 17 * step,
                        .seed = UINT64_MAX - (uint64_t)step,
-                       .optimizer_step = step - 1,
-                       .skipped = 1,
-                       .tokens_seen = 0.1 * (double)step};
+                       .optimizer_step = step - (step > 0),
+                       .skipped = step > 0,
+                       .tokens_seen = 100.1 * (double)step,
+                       .data_bytes = 5000 + step,
+                       .data_hash = UINT64_MAX - 1,
+                       .data_format = UINT64_MAX - 2,
+                       .validation = 0.1,
+                       .split_bytes = 4000,
+                       .epoch = step / 2,
+                       .epoch_sample = 16 * step,
+                       .epoch_bytes = 5000};
     (void)snprintf(s.config, sizeof s.config, "train:\n  steps: %" PRId64 "\n", step);
     return s;
 }

@@ -63,7 +63,11 @@ static void *save_half(void *argument) {
                              .box = &box,
                              .local = local,
                              .write = true};
-    tr_ckpt_state state = {.step = s->step, .config = "x: 1\n"};
+    tr_ckpt_state state = {.step = s->step,
+                           .next_sample = s->step,
+                           .optimizer_step = s->step,
+                           .tokens_seen = (double)s->step,
+                           .config = "x: 1\n"};
     s->status = tr_ckpt_save(s->world, s->root, &state, &tensor, 1);
     tr_world_close(s->world);
     return NULL;

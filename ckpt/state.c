@@ -1,0 +1,61 @@
+/* The ranges of the logical state: a checkpoint with a right checksum may still have been made by
+ * another program. */
+#include "ckpt/ckpt_impl.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* Far above what any run reaches, and far below what overflows. */
+#define MOST_STEPS   (INT64_C(1) << 40)
+#define MOST_SAMPLES (INT64_C(1) << 40) /* of one step */
+#define MOST_TOKENS  16777216.0         /* of one sample */
+#define MOST_BYTES   (INT64_C(1) << 60)
+
+static bool between(int64_t value, int64_t low, int64_t high) {
+    return value >= low && value <= high;
+}
+
+/* A step takes at least one sample; next_sample <= step * MOST_SAMPLES, which would overflow. */
+static bool samples_good(const tr_ckpt_state *s) {
+    if (s->step == 0) return s->next_sample == 0;
+    return s->next_sample >= s->step && (s->next_sample - 1) / s->step < MOST_SAMPLES;
+}
+
+static bool tokens_good(const tr_ckpt_state *s) {
+    double samples = (double)s->next_sample;
+    return isfinite(s->tokens_seen) && s->tokens_seen >= samples &&
+           s->tokens_seen <= samples * MOST_TOKENS;
+}
+
+static bool data_recorded(const tr_ckpt_state *s) {
+    return s->data_bytes || s->data_hash || s->data_format || s->validation != 0 ||
+           s->split_bytes || s->epoch || s->epoch_sample || s->epoch_bytes;
+}
+
+/* Name of the first field that is out of range, or NULL. */
+static const char *data_fault(const tr_ckpt_state *s) {
+    if (!data_recorded(s)) return NULL;
+    if (!between(s->data_bytes, 1, MOST_BYTES)) return "data_bytes";
+    if (!(s->validation >= 0 && s->validation < 1)) return "validation";
+    if (!between(s->epoch_bytes, 1, s->data_bytes)) return "epoch_bytes";
+    if (!between(s->split_bytes, 1, s->epoch_bytes)) return "split_bytes";
+    if (!between(s->epoch_sample, 0, s->next_sample)) return "epoch_sample";
+    if (!between(s->epoch, 0, s->epoch_sample)) return "epoch"; /* an epoch has a sample or more */
+    return NULL;
+}
+
+static const char *fault(const tr_ckpt_state *s) {
+    if (!between(s->step, 0, MOST_STEPS)) return "step";
+    if (!samples_good(s)) return "next_sample";
+    if (!between(s->optimizer_step, 0, s->step)) return "optimizer_step";
+    if (s->skipped != s->step - s->optimizer_step) return "skipped";
+    if (!tokens_good(s)) return "tokens_seen";
+    return data_fault(s);
+}
+
+tr_status tr_state_check(const tr_ckpt_state *state, const char *where, tr_status code) {
+    const char *field = fault(state);
+    if (!field) return TR_OK;
+    return TR_FAIL(code, "%s: /state/%s is not a value that a run of %" PRId64 " steps can have",
+                   where, field, state->step);
+}

@@ -1,0 +1,132 @@
+/* The logical state of a checkpoint: what a run can have passes, and no number that it cannot have.
+ */
+#include "ckpt/ckpt_impl.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* After 1000 steps of 16 sequences of 128 tokens, in the fourth epoch of a file that has grown. */
+static tr_ckpt_state good_state(void) {
+    return (tr_ckpt_state){.step = 1000,
+                           .next_sample = 16000,
+                           .seed = 1,
+                           .optimizer_step = 990,
+                           .skipped = 10,
+                           .tokens_seen = 16000.0 * 128,
+                           .data_bytes = 700000,
+                           .data_hash = 5,
+                           .data_format = 6,
+                           .validation = 0.1,
+                           .split_bytes = 500000,
+                           .epoch = 3,
+                           .epoch_sample = 15000,
+                           .epoch_bytes = 600000};
+}
+
+static void what_a_run_can_have_passes(void **state) {
+    (void)state;
+    tr_ckpt_state s = good_state();
+    assert_int_equal(tr_state_check(&s, "here", TR_ERR_DATA), TR_OK);
+    /* saved by a version that recorded nothing of the data */
+    memset((char *)&s + offsetof(tr_ckpt_state, data_bytes), 0,
+           offsetof(tr_ckpt_state, config) - offsetof(tr_ckpt_state, data_bytes));
+    assert_int_equal(tr_state_check(&s, "here", TR_ERR_DATA), TR_OK);
+    s = (tr_ckpt_state){.step = 0, .seed = UINT64_MAX}; /* stopped before the first step */
+    assert_int_equal(tr_state_check(&s, "here", TR_ERR_DATA), TR_OK);
+}
+
+#define FIELD(name) #name, offsetof(tr_ckpt_state, name)
+static const struct {
+    const char *name;
+    size_t at;
+    int64_t value;
+} integers[] = {
+    {FIELD(step), -1},
+    {FIELD(step), INT64_MIN},
+    {FIELD(step), INT64_MAX},
+    {FIELD(step), (INT64_C(1) << 40) + 1},
+    {FIELD(next_sample), -1},
+    {FIELD(next_sample), INT64_MIN},
+    {FIELD(next_sample), INT64_MAX},
+    {FIELD(next_sample), 0},
+    {FIELD(next_sample), 999},
+    {FIELD(optimizer_step), -1},
+    {FIELD(optimizer_step), INT64_MIN},
+    {FIELD(optimizer_step), INT64_MAX},
+    {FIELD(optimizer_step), 1001},
+    {FIELD(skipped), -1},
+    {FIELD(skipped), INT64_MIN},
+    {FIELD(skipped), INT64_MAX},
+    {FIELD(skipped), 9},
+    {FIELD(skipped), 11},
+    {FIELD(data_bytes), -1},
+    {FIELD(data_bytes), INT64_MIN},
+    {FIELD(data_bytes), INT64_MAX},
+    {FIELD(data_bytes), 0},
+    {FIELD(split_bytes), -1},
+    {FIELD(split_bytes), INT64_MIN},
+    {FIELD(split_bytes), INT64_MAX},
+    {FIELD(split_bytes), 0},
+    {FIELD(split_bytes), 600001},
+    {FIELD(epoch), -1},
+    {FIELD(epoch), INT64_MIN},
+    {FIELD(epoch), INT64_MAX},
+    {FIELD(epoch), 15001},
+    {FIELD(epoch_sample), -1},
+    {FIELD(epoch_sample), INT64_MIN},
+    {FIELD(epoch_sample), INT64_MAX},
+    {FIELD(epoch_sample), 16001},
+    {FIELD(epoch_bytes), -1},
+    {FIELD(epoch_bytes), INT64_MIN},
+    {FIELD(epoch_bytes), INT64_MAX},
+    {FIELD(epoch_bytes), 0},
+    {FIELD(epoch_bytes), 700001},
+};
+
+static const struct {
+    const char *name;
+    size_t at;
+} numbers[] = {{FIELD(tokens_seen)}, {FIELD(validation)}};
+
+/* The sentence names the field, and is one. */
+static void refused(const tr_ckpt_state *s, const char *name) {
+    char field[64];
+    assert_int_equal(tr_state_check(s, "runs/x/index.h5", TR_ERR_DATA), TR_ERR_DATA);
+    (void)snprintf(field, sizeof field, "runs/x/index.h5: /state/%s is not", name);
+    assert_non_null(strstr(tr_error_message(), field));
+}
+
+static void what_no_run_can_have_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
+        tr_ckpt_state s = good_state();
+        memcpy((char *)&s + integers[i].at, &integers[i].value, sizeof(int64_t));
+        refused(&s, integers[i].name);
+    }
+    static const double values[] = {-1, NAN, INFINITY, -INFINITY, 1e300};
+    for (size_t f = 0; f < sizeof numbers / sizeof *numbers; f++)
+        for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+            tr_ckpt_state s = good_state();
+            memcpy((char *)&s + numbers[f].at, &values[i], sizeof(double));
+            refused(&s, numbers[f].name);
+        }
+    tr_ckpt_state s = {.step = 0, .next_sample = 1, .tokens_seen = 1};
+    refused(&s, "next_sample");
+    s = (tr_ckpt_state){.step = 0, .tokens_seen = 1};
+    refused(&s, "tokens_seen");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_run_can_have_passes),
+        cmocka_unit_test(what_no_run_can_have_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
