@@ -39,12 +39,15 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
 }
 
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes) {
-    const char *kind;
+    enum { MOST_SHOWN = 512 }; /* the cause stands behind the path */
+    const char *kind, *more = strlen(path) > MOST_SHOWN ? "..." : "";
     int result = tr_regular_open(path, 0, fd, bytes, &kind);
     if (result > 0)
-        return TR_FAIL(TR_ERR_NOFILE, "%s '%s' cannot be opened: %s", what, path, strerror(result));
+        return TR_FAIL(TR_ERR_NOFILE, "%s '%.*s%s' cannot be opened: %s", what, MOST_SHOWN, path,
+                       more, strerror(result));
     if (result < 0)
-        return TR_FAIL(TR_ERR_NOFILE, "%s '%s' is %s: name a regular file", what, path, kind);
+        return TR_FAIL(TR_ERR_NOFILE, "%s '%.*s%s' is %s: name a regular file", what, MOST_SHOWN,
+                       path, more, kind);
     return TR_OK;
 }
 

@@ -29,6 +29,9 @@ tr_status tr_fail_at(const char *file, int line, tr_status code, const char *for
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    /* A name may hold any character: a sentence stays one line, and commands no terminal. */
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
     memcpy(message, text, sizeof text);
     trace[0] = '\0';
     return tr_trace_at(file, line, code);

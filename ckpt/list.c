@@ -92,13 +92,18 @@ static int ascending(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
+/* A directory that cannot be opened: of one that does not exist nothing is to be listed. */
+static tr_status no_directory(const char *root, int error) {
+    return error == ENOENT || error == ENOTDIR ? TR_OK : tr_io_fail("open", root, error, 0);
+}
+
 /* Step numbers that have a directory, ascending, in *out (malloc'd). No root: none. */
 static tr_status scan(const char *root, int64_t **out, size_t *count) {
     size_t capacity = 0;
     *out = NULL;
     *count = 0;
     DIR *dir = opendir(root);
-    if (!dir) return errno == ENOENT ? TR_OK : tr_io_fail("open", root, errno, 0);
+    if (!dir) return no_directory(root, errno);
     tr_status status = TR_OK;
     for (struct dirent *entry; status == TR_OK && (errno = 0, entry = readdir(dir)) != NULL;) {
         int64_t step;
@@ -278,7 +283,7 @@ static bool owner_is_dead(const char *path) {
 
 static tr_status remove_leftovers(const char *root) {
     DIR *dir = opendir(root);
-    if (!dir) return errno == ENOENT ? TR_OK : tr_io_fail("open", root, errno, 0);
+    if (!dir) return no_directory(root, errno);
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
         tr_path path;
         bool trash = strncmp(entry->d_name, ".trash-step-", 12) == 0;

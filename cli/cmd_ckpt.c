@@ -7,6 +7,7 @@
 #include <string.h>
 
 static tr_status root_of(const char *run, char *root, size_t size) {
+    if (!*run) return TR_FAIL(TR_ERR_USAGE, "the run's name is empty");
     int n = snprintf(root, size, "%s/ckpt", run);
     if (n < 0 || (size_t)n >= size)
         return TR_FAIL(TR_ERR_USAGE, "the path %.80s... is too long", run);

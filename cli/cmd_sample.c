@@ -40,7 +40,7 @@ static tr_status parse(int argc, char **argv, request *r) {
         else return cli_usage("sample", "unknown option %s", option);
         if (*end || end == value) return cli_usage("sample", "not a number: %s", value);
     }
-    if (!r->run) return cli_usage("sample", "no run directory was given");
+    if (!r->run || !*r->run) return cli_usage("sample", "no run directory was given");
     if (!r->prompt[0]) return cli_usage("sample", "the prompt is empty");
     if (r->tokens < 0 || !(r->options.temperature >= 0) || r->options.top_k < 0)
         return cli_usage("sample", "-n, --temperature and --top-k are not negative");

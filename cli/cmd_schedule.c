@@ -1,5 +1,6 @@
 /* trireme schedule NAME|FILE ...: an order as CSV; check FILE.csv: the proof that it can run; show:
  * drawn in the terminal, as SVG and as a trace. */
+#include "base/output.h"
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
 #include "pipeline/auto.h"
@@ -52,20 +53,11 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
     return TR_OK;
 }
 
-/* Opens a file that a drawing or order is written to. */
+/* Opens a file that a drawing or order is written to. It may be a pipe. */
 static tr_status open_output(const char *path, FILE **out) {
     *out = fopen(path, "w");
     if (*out) return TR_OK;
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-}
-
-/* Closes it; a failure that came before is kept. */
-static tr_status close_output(const char *path, FILE *out, tr_status status) {
-    int failed = ferror(out);
-    if (fclose(out) != 0) failed = 1;
-    if (status == TR_OK && failed)
-        return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    return status;
 }
 
 /* How far the order that auto found is from the best that could be; beside the order itself, which
@@ -114,7 +106,7 @@ static tr_status make(int argc, char **argv) {
     else {
         TR_TRY_OUT(open_output(a.output, &out));
         (void)fputs(text, out);
-        TR_TRY_OUT(close_output(a.output, out, TR_OK));
+        TR_TRY_OUT(tr_output_close(a.output, out, TR_OK));
     }
 out:
     free(text);
@@ -174,7 +166,7 @@ static tr_status draw_to(const char *path, const tr_timeline *const *timelines, 
     if (!path) return TR_OK;
     TR_TRY(tr_draw_check(timelines, count));
     TR_TRY(open_output(path, &out));
-    return close_output(path, out, draw(timelines, count, out));
+    return tr_output_close(path, out, draw(timelines, count, out));
 }
 
 static tr_status show(int argc, char **argv) {

@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/output.h"
 #include "train/append.h"
 #include "train/tensorboard.h"
 
@@ -25,11 +26,9 @@ static tr_status write_config(const tr_config *config) {
     char path[PATH_SIZE], temporary[PATH_SIZE + 8];
     (void)snprintf(path, sizeof path, "%s/config.yaml", config->log.dir);
     (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *f = fopen(temporary, "w");
-    if (!f) return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    tr_status status = tr_config_print(config, f);
-    if (fclose(f) != 0 && status == TR_OK)
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    FILE *f;
+    TR_TRY(tr_output_open(temporary, &f));
+    tr_status status = tr_output_close(temporary, f, tr_config_print(config, f));
     if (status == TR_OK && rename(temporary, path))
         status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
     if (status != TR_OK) (void)unlink(temporary);

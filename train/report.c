@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/output.h"
 #include "pipeline/draw.h"
 #include "train/plot.h"
 
@@ -353,23 +354,10 @@ tr_status tr_report_write(const tr_report *r) {
     (void)snprintf(path, sizeof path, "%s/report.html", r->config->log.dir);
     (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
     TR_TRY_OUT(read_curves(r->config->log.dir, &c));
-    out = fopen(temporary, "w");
-    if (!out) {
+    TR_TRY_OUT(tr_output_open(temporary, &out));
+    status = tr_output_close(temporary, out, write_page(r, &c, out));
+    if (status == TR_OK && rename(temporary, path))
         status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-        goto out;
-    }
-    status = write_page(r, &c, out);
-    errno = 0;
-    bool failed = fflush(out) != 0 || ferror(out) != 0;
-    int cause = errno; /* 0: an earlier write failed, nearly always for want of room */
-    failed = fclose(out) != 0 || failed;
-    if (status == TR_OK && !failed && rename(temporary, path)) {
-        failed = true;
-        cause = errno;
-    }
-    if (status == TR_OK && failed)
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path,
-                         strerror(cause ? cause : ENOSPC));
     if (status != TR_OK) (void)unlink(temporary);
 out:
     free_curves(&c);

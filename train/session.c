@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include "base/memory.h"
+#include "base/output.h"
 #include "train/request.h"
 #include "train/snapshot.h"
 
@@ -225,12 +226,14 @@ static tr_status write_order(tr_session *s) {
     char path[TR_CONFIG_PATH + 16], *text;
     (void)snprintf(path, sizeof path, "%s/schedule.csv", s->config->log.dir);
     TR_TRY(tr_schedule_print(s->schedule, &text));
-    FILE *f = fopen(path, "w");
-    bool written = f && fputs(text, f) >= 0;
-    if (f && fclose(f)) written = false;
+    FILE *f;
+    tr_status status = tr_output_open(path, &f);
+    if (status == TR_OK) {
+        (void)fputs(text, f);
+        status = tr_output_close(path, f, TR_OK);
+    }
     free(text);
-    return written ? TR_OK
-                   : TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    return status;
 }
 
 /* Rank 0 keeps the records of the run. */

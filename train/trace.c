@@ -1,6 +1,7 @@
 #include "train/trace.h"
 
 #include "base/memory.h"
+#include "base/output.h"
 #include "pipeline/draw.h"
 
 #include <errno.h>
@@ -305,10 +306,7 @@ tr_status tr_trace_write(const char *path, const tr_timeline *measured,
                          const tr_timeline *planned) {
     const tr_timeline *both[] = {planned, measured};
     TR_TRY(tr_draw_check(both, 2));
-    FILE *file = fopen(path, "w");
-    if (!file) return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    tr_status status = tr_draw_trace(both, 2, file);
-    if (fclose(file) != 0 && status == TR_OK)
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    return status;
+    FILE *file;
+    TR_TRY(tr_output_open(path, &file));
+    return tr_output_close(path, file, tr_draw_trace(both, 2, file));
 }

@@ -66,6 +66,13 @@ command_fails 66 "the hostfile 'none' cannot be opened: No such file" run -n 2 -
 mkdir -p pipe/ckpt-of-none && mkfifo pipe/metrics.jsonl
 train 74 1 pipe
 says pipe "'.*/pipe/metrics.jsonl' cannot be opened: "
+# Of what it writes whole, the config has to be there, and without a trace or a report a run goes on.
+mkdir -p pipe2 && mkfifo pipe2/config.yaml.tmp
+train 74 1 pipe2
+says pipe2 "'.*/pipe2/config.yaml.tmp' cannot be written: "
+mkdir -p pipe3 && mkfifo pipe3/trace.json pipe3/report.html.tmp
+train 0 1 pipe3 --trace 2
+[[ $(grep -c '^trireme: warning: no \(trace\|report\): .*pipe3/.* cannot be written: ' pipe3.err) == 2 ]] || fail "pipe3: $(<pipe3.err)"
 
 # --- the command line and the config -----------------------------------------------------------------
 

@@ -57,6 +57,14 @@ shows '^bigram    2\.[0-9]+ nats' data good.yaml
 
 expect 66 "trireme: the config file 'no.yaml' cannot be opened: No such file or directory" data no.yaml
 expect 66 "trireme: the data file 'no.txt' cannot be opened: No such file or directory (data.path)" data no.txt
+# A sentence is one line without control characters, and has its cause also when the path is long.
+expect 66 "trireme: the config file 'a?b?[31m.yaml' cannot be opened: No such file or directory" data $'a\nb\e[31m.yaml'
+long=$(printf 'd/%.0s' {1..2000})
+expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: No such file or directory" plan "$long.yaml"
+expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: File name too long" plan "$long$long.yaml"
+expect 66 "trireme: there is no checkpoint under $text/ckpt" ckpt ls "$text"
+expect 66 "trireme: there is no checkpoint under $text/ckpt" sample "$text"
+expect 64 "trireme: the run's name is empty" ckpt ls ""
 expect 78 "trireme: trian.steps=5: unknown key 'trian.steps'; did you mean train.steps?" data good.yaml trian.steps=5
 printf 'data.path: x\ntrain:\n  stepz: 5\n' >bad.yaml
 expect 78 "trireme: bad.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps?" data bad.yaml

@@ -1,0 +1,33 @@
+#include "base/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+static tr_status cannot(const char *path, int cause) {
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(cause));
+}
+
+tr_status tr_output_open(const char *path, FILE **out) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (*out) return TR_OK;
+    int cause = errno;
+    if (fd >= 0) (void)close(fd);
+    return cannot(path, cause);
+}
+
+tr_status tr_output_close(const char *path, FILE *out, tr_status status) {
+    errno = 0;
+    bool failed = fflush(out) != 0 || ferror(out) != 0;
+    int cause = errno; /* 0: an earlier write failed, and its cause is forgotten */
+    if (fclose(out) != 0 && !failed) {
+        failed = true;
+        cause = errno;
+    }
+    if (status != TR_OK || !failed) return status;
+    return cause ? cannot(path, cause)
+                 : TR_FAIL(TR_ERR_IO, "'%s' cannot be written: is the disk full?", path);
+}
