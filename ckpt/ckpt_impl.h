@@ -177,10 +177,10 @@ void tr_directory_remove(const char *path);
 
 /* --- shards ----------------------------------------------------------------------------------- */
 
-/* Writes, fsyncs and closes shard `file` of `manifest` in `dir`. Fills offset of this shard's
- * parts, their blocks' checksums and manifest->file[file]. source[part] names the boxes in
- * tensors[count]. */
-tr_status tr_shard_write(const char *dir, tr_manifest *manifest, int64_t file,
+/* Writes, fsyncs and closes shard `file` of `manifest` in `dir`, and tells `world` how many payload
+ * bytes are written. Fills offset of this shard's parts, their blocks' checksums and
+ * manifest->file[file]. source[part] names the boxes in tensors[count]. Not collective. */
+tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *manifest, int64_t file,
                          const tr_part_source *source, const tr_ckpt_tensor *tensors, int count);
 /* Opens shard `file` for reading: its size and everything that is not payload are checked. */
 tr_status tr_shard_open(const char *dir, const tr_manifest *manifest, int64_t file, tr_path *path,

@@ -109,6 +109,8 @@ out:
 /* --- reading ---------------------------------------------------------------------------------- */
 
 typedef struct reader {
+    tr_world *world; /* told of the bytes */
+    int64_t done, wanted;
     const tr_manifest *manifest;
     tr_ckpt_tensor *tensors;
     int *held; /* of each global tensor: index in tensors, -1 when this rank holds none of it */
@@ -143,7 +145,10 @@ static tr_status read_part(reader *r, const tr_ckpt_part *part) {
         if (place_block(r, part, first, count, NULL) == 0) continue;
         TR_TRY(tr_shard_read_block(r->fd, r->path.text, r->manifest, part, b, r->buffer, &first,
                                    &count));
-        r->copied[part->tensor] += place_block(r, part, first, count, r->buffer);
+        int64_t placed = place_block(r, part, first, count, r->buffer);
+        r->copied[part->tensor] += placed;
+        r->done += placed * (int64_t)sizeof(float);
+        tr_world_tell_work(r->world, r->done, r->wanted);
     }
     return TR_OK;
 }
@@ -173,14 +178,19 @@ static tr_status read_shard(reader *r, const char *dir, int64_t file) {
     return status;
 }
 
+static int64_t elements_of(const tr_ckpt_tensor *tensor) {
+    int64_t elements = 0;
+    for (int b = 0; b < tensor->boxes; b++) {
+        tr_box4 box = tr_box4_make(tensor->rank, tensor->box[b].offset, tensor->box[b].extent);
+        elements += tr_box4_volume(&box);
+    }
+    return elements;
+}
+
 static tr_status check_complete(const reader *r, int count, const char *dir) {
     for (int i = 0; i < count; i++) {
         const tr_ckpt_tensor *tensor = &r->tensors[i];
-        int64_t wanted = 0;
-        for (int b = 0; b < tensor->boxes; b++) {
-            tr_box4 box = tr_box4_make(tensor->rank, tensor->box[b].offset, tensor->box[b].extent);
-            wanted += tr_box4_volume(&box);
-        }
+        int64_t wanted = elements_of(tensor);
         int64_t placed = r->copied[tr_manifest_find(r->manifest, tensor->name)];
         if (placed != wanted)
             return TR_FAIL(TR_ERR_DATA, "%s holds %" PRId64 " of %" PRId64 " elements of %s", dir,
@@ -189,11 +199,12 @@ static tr_status check_complete(const reader *r, int count, const char *dir) {
     return TR_OK;
 }
 
-static tr_status read_all(const tr_manifest *m, const char *dir, tr_ckpt_tensor *tensors,
-                          int count) {
+static tr_status read_all(tr_world *world, const tr_manifest *m, const char *dir,
+                          tr_ckpt_tensor *tensors, int count) {
     reader *r = NULL;
     tr_status status;
     TR_TRY(tr_calloc(1, sizeof *r, &r));
+    r->world = world;
     r->manifest = m;
     r->tensors = tensors;
     r->fd = -1;
@@ -201,7 +212,10 @@ static tr_status read_all(const tr_manifest *m, const char *dir, tr_ckpt_tensor 
     TR_TRY_OUT(tr_calloc((size_t)m->tensors, sizeof *r->copied, &r->copied));
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &r->buffer));
     for (int64_t t = 0; t < m->tensors; t++) r->held[t] = -1;
-    for (int i = 0; i < count; i++) r->held[tr_manifest_find(m, tensors[i].name)] = i;
+    for (int i = 0; i < count; i++) {
+        r->held[tr_manifest_find(m, tensors[i].name)] = i;
+        r->wanted += elements_of(&tensors[i]) * (int64_t)sizeof(float);
+    }
     TR_TRY_OUT(tr_mirror_open(tensors, count, &r->mirror));
     for (int64_t f = 0; f < m->files; f++) TR_TRY_OUT(read_shard(r, dir, f));
     TR_TRY_OUT(tr_mirror_store(&r->mirror));
@@ -250,7 +264,7 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
     TR_TRY_OUT(tr_world_agree(world, tr_index_parse(image, bytes, f->dir.text, &m)));
 
     TR_TRY_OUT(compare_all(world, &m, tensors, count, f->dir.text));
-    status = read_all(&m, f->dir.text, tensors, count);
+    status = read_all(world, &m, f->dir.text, tensors, count);
     TR_TRY_OUT(tr_world_agree(world, tr_step_advise(root, f->step, status)));
     *state = m.state;
     if (skipped_why) memcpy(skipped_why, f->why, sizeof f->why);

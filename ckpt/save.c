@@ -238,8 +238,8 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
     TR_TRY_OUT(tr_world_broadcast(world, 0, s->uuid, sizeof s->uuid));
     status = name_paths(s);
     if (status == TR_OK && s->mine >= 0)
-        status =
-            tr_shard_write(s->temporary.text, &s->manifest, s->mine, s->source, tensors, count);
+        status = tr_shard_write(world, s->temporary.text, &s->manifest, s->mine, s->source, tensors,
+                                count);
     /* No index before every shard is durable. */
     TR_TRY_OUT(tr_world_agree(world, status));
     TR_TRY_OUT(collect(world, s));

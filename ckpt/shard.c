@@ -103,64 +103,85 @@ static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
     return bytes;
 }
 
-static tr_status write_part(int fd, const char *path, const tr_manifest *m,
-                            const tr_ckpt_part *part, const tr_ckpt_tensor *tensor,
-                            const tr_box *box, float *buffer, int64_t needed) {
+/* A shard that is being written. */
+typedef struct writer {
+    tr_world *world; /* told of the bytes */
+    tr_manifest *manifest;
+    int fd;
+    tr_path path;
+    float *buffer;         /* one block */
+    int64_t needed;        /* payload of the whole checkpoint */
+    int64_t done, payload; /* of this shard */
+} writer;
+
+static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_tensor *tensor,
+                            const tr_box *box) {
     const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
     tr_box4 place = tr_box4_make(tensor->rank, part->from, part->extent);
     int64_t elements = tr_box4_volume(&place);
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
         size_t bytes = (size_t)count * sizeof(float);
-        if (tr_box4_copy(&place, first, count, buffer, tensor, box, true) != count)
+        if (tr_box4_copy(&place, first, count, w->buffer, tensor, box, true) != count)
             return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not hold its part",
                            tensor->name);
-        m->block[part->first_block + b] =
-            XXH3_64bits_withSeed(buffer, bytes, tr_block_seed(m, part, b));
-        TR_TRY(tr_file_write(fd, path, buffer, bytes, part->offset + first * (int64_t)sizeof(float),
-                             needed));
+        w->manifest->block[part->first_block + b] =
+            XXH3_64bits_withSeed(w->buffer, bytes, tr_block_seed(w->manifest, part, b));
+        TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes,
+                             part->offset + first * (int64_t)sizeof(float), w->needed));
+        w->done += (int64_t)bytes;
+        tr_world_tell_work(w->world, w->done, w->payload);
     }
     return TR_OK;
 }
 
-tr_status tr_shard_write(const char *dir, tr_manifest *m, int64_t shard,
-                         const tr_part_source *source, const tr_ckpt_tensor *tensors, int count) {
-    char name[NAME_MAX + 1];
-    tr_path path;
-    int fd = -1;
-    float *buffer = NULL;
+/* The parts of the shard, one behind the other. */
+static tr_status write_parts(writer *w, int64_t shard, const tr_part_source *source,
+                             const tr_ckpt_tensor *tensors, int count) {
+    const tr_manifest *m = w->manifest;
     tr_mirror mirror = {0};
-    const int64_t needed = tr_manifest_payload(m);
-    tr_ckpt_file *file = &m->file[shard];
     tr_status status;
-
-    tr_shard_name(shard, m->files, name);
-    TR_TRY(tr_path_join(dir, name, &path));
-    TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
-    TR_TRY_OUT(tr_file_try(path.text, bytes_at_most(m, shard), needed));
-    TR_TRY_OUT(lay_out(path.text, m, shard));
-    struct stat info;
-    fd = open(path.text, O_RDWR | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        status = tr_io_fail("open", path.text, errno, needed);
-        goto out;
-    }
-    file->bytes = info.st_size;
-    TR_TRY_OUT(tr_file_reserve(fd, path.text, file->bytes, needed));
-    TR_TRY_OUT(hash_layout(fd, path.text, m, shard, file->bytes, &file->layout_hash));
+    for (int64_t p = 0; p < m->parts; p++)
+        if (m->part[p].file == shard) w->payload += tr_part_bytes(m, &m->part[p]);
     TR_TRY_OUT(tr_mirror_open(tensors, count, &mirror));
     for (int64_t p = 0; p < m->parts; p++) {
         if (m->part[p].file != shard) continue;
         TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[source[p].tensor], false));
-        TR_TRY_OUT(write_part(fd, path.text, m, &m->part[p], &mirror.view,
-                              &mirror.view.box[source[p].box], buffer, needed));
+        TR_TRY_OUT(write_part(w, &m->part[p], &mirror.view, &mirror.view.box[source[p].box]));
     }
-    status = tr_file_sync_close(fd, path.text, needed);
-    fd = -1;
 out:
-    if (fd >= 0) (void)close(fd);
     tr_mirror_close(&mirror);
-    free(buffer);
+    return status;
+}
+
+tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *m, int64_t shard,
+                         const tr_part_source *source, const tr_ckpt_tensor *tensors, int count) {
+    char name[NAME_MAX + 1];
+    writer w = {.world = world, .manifest = m, .fd = -1, .needed = tr_manifest_payload(m)};
+    tr_ckpt_file *file = &m->file[shard];
+    const char *path = w.path.text;
+    tr_status status;
+
+    tr_shard_name(shard, m->files, name);
+    TR_TRY(tr_path_join(dir, name, &w.path));
+    TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &w.buffer));
+    TR_TRY_OUT(tr_file_try(path, bytes_at_most(m, shard), w.needed));
+    TR_TRY_OUT(lay_out(path, m, shard));
+    struct stat info;
+    w.fd = open(path, O_RDWR | O_CLOEXEC);
+    if (w.fd < 0 || fstat(w.fd, &info) != 0) {
+        status = tr_io_fail("open", path, errno, w.needed);
+        goto out;
+    }
+    file->bytes = info.st_size;
+    TR_TRY_OUT(tr_file_reserve(w.fd, path, file->bytes, w.needed));
+    TR_TRY_OUT(hash_layout(w.fd, path, m, shard, file->bytes, &file->layout_hash));
+    TR_TRY_OUT(write_parts(&w, shard, source, tensors, count));
+    status = tr_file_sync_close(w.fd, path, w.needed);
+    w.fd = -1;
+out:
+    if (w.fd >= 0) (void)close(w.fd);
+    free(w.buffer);
     return status;
 }
 

@@ -179,6 +179,11 @@ static void on_stop_signal(job *j, int signal) {
     }
 }
 
+/* The ranks cannot see the terminal: the board tells them its size. */
+static void tell_columns(const job *j) {
+    tr_board_set_columns(j->board, tr_terminal_columns(stdout));
+}
+
 /* Ctrl-Z reaches the launcher alone: it takes the job with it, and brings it back. */
 static void suspend(const job *j) {
     (void)kill(j->mpirun, SIGTSTP);
@@ -245,6 +250,8 @@ static void watch_until_the_end(job *j, const sigset_t *handled) {
         int signal = sigtimedwait(handled, NULL, &tick);
         if (signal == SIGTSTP) {
             suspend(j);
+        } else if (signal == SIGWINCH) {
+            tell_columns(j);
         } else if (signal > 0 && signal != SIGCHLD) {
             on_stop_signal(j, signal);
         }
@@ -333,11 +340,12 @@ int tr_launch_run(const tr_launch *launch) {
     /* Blocked from here on and taken one by one in the loop. */
     sigset_t handled, before;
     (void)sigemptyset(&handled);
-    const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGTSTP, SIGCHLD};
+    const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGTSTP, SIGCHLD, SIGWINCH};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         (void)sigaddset(&handled, signals[i]);
     }
     (void)sigprocmask(SIG_BLOCK, &handled, &before);
+    tell_columns(&j);
     int code = start_mpirun(&j, &before);
     if (code == 0) {
         watch_until_the_end(&j, &handled);

@@ -47,6 +47,11 @@ static void show_wait(void *context, bool begin, const char *what, int peer) {
     tr_board_set_wait(life->board, begin, what, peer);
 }
 
+static void show_work(void *context, int64_t done, int64_t total) {
+    const tr_life *life = context;
+    tr_board_set_work(life->board, done, total);
+}
+
 static tr_status start_watchdog(tr_life *life) {
     /* Whoever started this rank has started the others of this host. */
     tr_watchdog_options options = {
@@ -132,8 +137,10 @@ tr_status tr_life_begin(tr_life *life, tr_world *world, double deadline_s) {
     TR_TRY(tr_world_agree(world, life->watchdog ? TR_OK : start_watchdog(life)));
     TR_TRY(tr_world_agree(world, tr_heartbeat_open(world, life->board, &life->heartbeat)));
     if (life->heartbeat) tr_watchdog_lead(life->watchdog, life->heartbeat);
-    tr_world_set_hook(
-        world, &(tr_wait_hook){.wait = show_wait, .context = life, .deadline_s = deadline_s});
+    tr_world_set_hook(world, &(tr_world_hook){.wait = show_wait,
+                                              .work = show_work,
+                                              .context = life,
+                                              .deadline_s = deadline_s});
     life->begun = true;
     return TR_OK;
 }
@@ -176,7 +183,7 @@ tr_status tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
     tr_watchdog_stop(life->watchdog);
     tr_heartbeat_bye(life->heartbeat);
     /* A rank that never comes to the end of the world must not keep this one there. */
-    tr_world_set_hook(life->world, &(tr_wait_hook){.deadline_s = life->deadline_s});
+    tr_world_set_hook(life->world, &(tr_world_hook){.deadline_s = life->deadline_s});
     /* The board stays mapped: a signal may still want to write its request. */
     free(life);
     return status;

@@ -17,7 +17,7 @@
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below: ranks and launcher must be of one build. */
-static const uint64_t board_magic = 0x7472626f61726432u;
+static const uint64_t board_magic = 0x7472626f61726433u;
 /* A rank's heartbeat is due four times a second, that of another host's rank once a second. */
 static const int64_t silence_ns = 1000000000, remote_silence_ns = 3000000000;
 
@@ -33,6 +33,8 @@ typedef struct board_slot {
     _Atomic int64_t step;      /* value + 1, so that zero means none */
     _Atomic uint64_t action;   /* stage + 1: 24 bits, micro-batch + 1: 32 bits, letter: 8 bits */
     _Atomic int64_t action_ns; /* begin of the action */
+    _Atomic int32_t work;
+    _Atomic int64_t work_done, work_total;
     /* The current wait is waits[turn & 1]; the writer fills the other one and then turns, so a
      * reader finds a whole one even when the writer has been stopped half-way. */
     _Atomic uint32_t turn;
@@ -52,6 +54,7 @@ typedef struct board_header {
     _Atomic int32_t launcher;
     _Atomic int32_t reported;
     _Atomic int32_t ending;
+    _Atomic int32_t columns;
     _Atomic int64_t stop_ns;
     _Atomic uint64_t failure; /* (rank + 1) << 32 | code of the first failure */
     _Atomic int64_t failure_ns;
@@ -206,6 +209,18 @@ static uint64_t pack_action(int stage, int64_t micro_batch, char action) {
            ((uint64_t)(micro_batch + 1) & 0xffffffff) << 8 | (unsigned char)action;
 }
 
+void tr_board_begin_work(tr_board *board, int work) {
+    tr_board_set_work(board, 0, 0);
+    if (board && board->mine) atomic_store_explicit(&board->mine->work, work, memory_order_release);
+}
+
+/* A reader between the two stores sees an old total: what it shows is wrong for a moment. */
+void tr_board_set_work(tr_board *board, int64_t done, int64_t total) {
+    if (!board || !board->mine) return;
+    put(&board->mine->work_done, done);
+    put(&board->mine->work_total, total);
+}
+
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action) {
     if (!board || !board->mine) return;
     put(&board->mine->action_ns, tr_board_now_ns());
@@ -333,6 +348,14 @@ pid_t tr_board_launcher(const tr_board *board) {
     return atomic_load(&board->header->launcher);
 }
 
+void tr_board_set_columns(tr_board *board, int columns) {
+    atomic_store(&board->header->columns, columns);
+}
+
+int tr_board_columns(const tr_board *board) {
+    return board ? atomic_load(&board->header->columns) : 0;
+}
+
 /* --- reading ---------------------------------------------------------------------------------- */
 
 /* Reads again when the writer has turned meanwhile: it may have come round to this wait. */
@@ -369,10 +392,24 @@ void tr_board_read(const tr_board *board, int rank, tr_rank_view *view) {
     view->micro_batch = (int64_t)(action >> 8 & 0xffffffff) - 1;
     view->action = (char)(action & 0xff);
     view->action_ns = atomic_load(&slot->action_ns);
+    view->work = atomic_load(&slot->work);
+    view->work_done = atomic_load(&slot->work_done);
+    view->work_total = atomic_load(&slot->work_total);
     read_wait(slot, view);
     if (view->state == TR_RANK_FINISHED) {
         view->exit_code = atomic_load(&slot->exit_code);
         memcpy(view->message, slot->message, sizeof view->message);
+    }
+}
+
+void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *total) {
+    *done = *total = 0;
+    for (int rank = 0; board && rank < board->ranks; rank++) {
+        const board_slot *slot = &board->header->slots[rank];
+        if (atomic_load(&slot->state) != TR_RANK_ALIVE || atomic_load(&slot->work) != work)
+            continue;
+        *done += atomic_load(&slot->work_done);
+        *total += atomic_load(&slot->work_total);
     }
 }
 

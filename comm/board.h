@@ -37,11 +37,13 @@ typedef struct tr_rank_view {
         pid_start; /* start time of the process (/proc/PID/stat), so that a reused pid is known */
     char host[64];
     int64_t beat_ns;
-    int64_t step;        /* -1: none yet */
-    int stage;           /* -1: none */
-    int64_t micro_batch; /* -1: none */
-    char action;         /* F, I, W, B, ...; 0: between actions */
-    int64_t action_ns;   /* when it began */
+    int64_t step;                  /* -1: none yet */
+    int stage;                     /* -1: none */
+    int64_t micro_batch;           /* -1: none */
+    char action;                   /* F, I, W, B, ...; 0: between actions */
+    int64_t action_ns;             /* when it began */
+    int work;                      /* as given to tr_board_begin_work; 0: none yet */
+    int64_t work_done, work_total; /* in a unit of its own; total 0: not known */
     bool waiting;
     char wait_what[48];
     int wait_peer; /* world rank, or -1: a group */
@@ -76,9 +78,14 @@ void tr_board_beat(tr_board *board);
 void tr_board_set_step(tr_board *board, int64_t step);
 /* stage and micro_batch -1 where there is none; action 0 between actions. */
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
+/* Begins a piece of work that may be long; `work` is the caller's name for it, nothing is done yet.
+ */
+void tr_board_begin_work(tr_board *board, int work);
+/* How much of it is done (bytes of a save, actions of a step); total 0: not known. */
+void tr_board_set_work(tr_board *board, int64_t done, int64_t total);
 /* Begin or end of a wait; peer is a world rank or -1. `what` is cut to 47 bytes. */
 void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer);
-/* The same as tr_wait_hook.wait of comm.h; context is the board. */
+/* The same as tr_world_hook.wait of comm.h; context is the board. */
 void tr_board_wait_hook(void *board, bool begin, const char *what, int peer);
 /* Announces the end of this rank: to be called before it leaves MPI or exits. A failure (any code
  * but 0 and TR_ERR_STOPPED) becomes the job's code when it is the first. message may be NULL. */
@@ -114,11 +121,16 @@ int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns);
 /* The process that watches this board from outside (`trireme run`), 0 when there is none. */
 void tr_board_set_launcher(tr_board *board, pid_t pid);
 pid_t tr_board_launcher(const tr_board *board);
+/* Columns of the terminal that the launcher writes to, which its ranks cannot ask; 0: not known. */
+void tr_board_set_columns(tr_board *board, int columns);
+int tr_board_columns(const tr_board *board);
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
 int64_t tr_board_now_ns(void);
 void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
+/* The sums over the living ranks that are at this work; 0 and 0 where the board is NULL. */
+void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *total);
 /* One clause for messages, in buf[size]: "rank 1 (host h, pid 42): step 7, stage 1, micro-batch 3,
  * action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size);

@@ -23,14 +23,16 @@ typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
  * device that does not compute on the host), or NCCL. */
 typedef enum tr_data_plane { TR_DATA_AUTO, TR_DATA_MPI, TR_DATA_NCCL } tr_data_plane;
 
-/* What a rank waits for; called by comm/ around every wait longer than a moment (begin true, then
- * false), so that the watchdog's board can show it. A wait that fails has no end: others, about to
- * fail too, see whom this rank waited for. `peer` is a world rank or -1 (a group). */
-typedef struct tr_wait_hook {
+/* What a rank does, for the watchdog's board. wait: what it waits for; called around every wait
+ * longer than a moment (begin true, then false). A wait that fails has no end: others, about to
+ * fail too, see whom this rank waited for. `peer` is a world rank or -1 (a group). work: see
+ * tr_world_tell_work. Either may be NULL. */
+typedef struct tr_world_hook {
     void (*wait)(void *context, bool begin, const char *what, int peer);
+    void (*work)(void *context, int64_t done, int64_t total);
     void *context;
     double deadline_s; /* a wait of a living rank past this fails with TR_ERR_RANK; 0 = never */
-} tr_wait_hook;
+} tr_world_hook;
 
 /* --- worlds ----------------------------------------------------------------------------------- */
 
@@ -94,7 +96,10 @@ int tr_world_host_rank(const tr_world *world);
 /* Cores that this rank has for its threads, at least 1: those that it may use, divided by the ranks
  * of its host that may use the same ones. The same for all of these. */
 int tr_world_cores(const tr_world *world);
-void tr_world_set_hook(tr_world *world, const tr_wait_hook *hook);
+void tr_world_set_hook(tr_world *world, const tr_world_hook *hook);
+/* Tells the hook how much of a long piece of work this rank has done, in a unit of its own (bytes
+ * of a checkpoint, values that are drawn), so that others can show it. Not collective; cheap. */
+void tr_world_tell_work(tr_world *world, int64_t done, int64_t total);
 /* Tests and benchmarks: every channel message becomes visible to its receiver no earlier than
  * delay(context, bytes) seconds after it was sent; called on the sender. NULL: no delay. */
 void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),

@@ -184,7 +184,7 @@ static void wait_pause(tr_world *world, double waited, double next) {
 
 /* Who is waited for, since when, and whether that has been shown through the hook. */
 typedef struct showing {
-    tr_wait_hook hook;
+    tr_world_hook hook;
     double since;
     int turn;
     bool shown;

@@ -202,10 +202,18 @@ int tr_world_size(const tr_world *world) {
     return world->size;
 }
 
-void tr_world_set_hook(tr_world *world, const tr_wait_hook *hook) {
+void tr_world_set_hook(tr_world *world, const tr_world_hook *hook) {
     pthread_mutex_lock(&world->lock);
-    world->hook = hook ? *hook : (tr_wait_hook){0};
+    world->hook = hook ? *hook : (tr_world_hook){0};
     pthread_mutex_unlock(&world->lock);
+}
+
+void tr_world_tell_work(tr_world *world, int64_t done, int64_t total) {
+    if (!world) return;
+    pthread_mutex_lock(&world->lock);
+    tr_world_hook hook = world->hook;
+    pthread_mutex_unlock(&world->lock);
+    if (hook.work) hook.work(hook.context, done, total);
 }
 
 void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),

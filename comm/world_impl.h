@@ -40,7 +40,7 @@ struct tr_world {
     bool idle;            /* the engine sleeps until a signal */
     double event;         /* when something last moved or a caller last polled */
     tr_channel *channels; /* open ones */
-    tr_wait_hook hook;
+    tr_world_hook hook;
     double (*delay)(void *context, size_t bytes);
     void *delay_context;
     tr_status failure; /* the first failure: it stays, and every later wait returns it */

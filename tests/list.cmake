@@ -83,6 +83,9 @@ trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
 trireme_run_test(placements)
 
+# What a run shows while it works.
+trireme_run_test(progress)
+
 # Checkpoints, bad input and the ends of a run.
 trireme_run_test(resume fp32)
 trireme_run_test(resume bf16)

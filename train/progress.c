@@ -1,50 +1,21 @@
 #include "train/progress.h"
 
-#include <inttypes.h>
+#include "base/clock.h"
+
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { LINE_SIZE = 320 };
-static const double refresh_s = 0.1; /* a terminal far away need not follow every step */
+static const double refresh_s = 0.1;  /* a terminal far away need not follow every step */
+static const double tick_s = 0.25;    /* between two looks of the thread */
+static const double patience_s = 1.5; /* without a word, so that one comes within 2 s */
+static const double pipe_s = 10;      /* between two such lines in a pipe */
 
-static const char *format_rate(double per_s, char *buffer, size_t size) {
-    static const char *const unit[] = {"", "k", "M", "G"};
-    int u = 0;
-    for (; per_s >= 999.95 && u < 3; u++) per_s /= 1000;
-    (void)snprintf(buffer, size, "%.*f%s", u ? 1 : 0, per_s, unit[u]);
-    return buffer;
-}
-
-static const char *format_eta(double seconds, char *buffer, size_t size) {
-    if (!(seconds >= 0 && seconds < 3.6e8)) {
-        (void)snprintf(buffer, size, "?");
-    } else {
-        int64_t s = (int64_t)ceil(seconds);
-        (void)snprintf(buffer, size, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600,
-                       s / 60 % 60, s % 60);
-    }
-    return buffer;
-}
-
-const char *tr_progress_format(const tr_progress_state *s, bool colour, char *buffer, size_t size) {
-    char rate[32], eta[32], val[40] = "";
-    bool large = s->memory_planned >= (size_t)1 << 30;
-    double unit = large ? 1073741824.0 : 1048576.0;
-    if (!isnan(s->val_loss)) (void)snprintf(val, sizeof val, " val %.4f", s->val_loss);
-    (void)snprintf(buffer, size,
-                   "step %" PRId64 "/%" PRId64 " loss %s%.4f%s%s gnorm %.3f lr %.2e %s tok/s mem "
-                   "%.*f/%.*f %s eta %s",
-                   s->step, s->steps, colour ? "\x1b[1m" : "", s->loss, colour ? "\x1b[0m" : "",
-                   val, s->grad_norm, s->lr, format_rate(s->tokens_per_s, rate, sizeof rate),
-                   large ? 1 : 0, (double)s->memory / unit, large ? 1 : 0,
-                   (double)s->memory_planned / unit, large ? "GiB" : "MiB",
-                   format_eta(s->eta_s, eta, sizeof eta));
-    return buffer;
-}
+/* --- the terminal ----------------------------------------------------------------------------- */
 
 int tr_terminal_columns(FILE *file) {
     struct winsize window;
@@ -65,52 +36,195 @@ static int told_columns(void) {
     return columns > 0 && columns <= USHRT_MAX ? (int)columns : 0;
 }
 
-void tr_progress_open(FILE *file, int64_t every, int64_t steps_done, double now_s,
-                      tr_progress *out) {
-    const char *no_colour = getenv("NO_COLOR");
-    int columns = has_launcher() ? told_columns() : 0;
-    bool terminal = has_launcher() ? columns > 0 : tr_terminal_columns(file) > 0;
-    *out = (tr_progress){.file = file,
-                         .terminal = terminal,
-                         .colour = terminal && !(no_colour && *no_colour),
-                         .columns = columns,
-                         .every = every,
-                         .first_step = steps_done,
-                         .first_s = now_s,
-                         .shown_s = -INFINITY};
+/* Columns that a line may fill: the last stays free, or the terminal would wrap. They are asked for
+ * every time, as windows change their size. */
+static int room(const tr_progress *p) {
+    int now =
+        p->columns ? tr_board_columns(p->options.board) : tr_terminal_columns(p->options.file);
+    if (now <= 0) now = p->columns;
+    return now > 1 ? now - 1 : 79;
 }
 
-static void refresh(tr_progress *p, const tr_progress_state *state) {
-    char line[LINE_SIZE];
-    int now = p->columns ? p->columns : tr_terminal_columns(p->file); /* windows change size */
-    int columns = now > 1 ? now : 80;
-    /* A line that wraps cannot be refreshed: one that is too long is cut, and then without colour,
-     * whose codes have no width. */
-    bool whole = strlen(tr_progress_format(state, false, line, sizeof line)) < (size_t)columns;
-    if (whole) (void)tr_progress_format(state, p->colour, line, sizeof line);
-    (void)fprintf(p->file, "\r%.*s\x1b[K", whole ? LINE_SIZE : columns - 1, line);
+static void end_line(tr_progress *p) {
+    if (p->open_line) (void)fputc('\n', p->options.file);
+    p->open_line = false;
+    if (p->options.file) (void)fflush(p->options.file);
+}
+
+static void refresh(tr_progress *p, const char *line) {
+    (void)fprintf(p->options.file, "\r%s\x1b[K", line);
+    (void)fflush(p->options.file);
     p->open_line = true;
 }
 
-void tr_progress_show(tr_progress *p, tr_progress_state *state, double now_s) {
-    int64_t done = state->step - p->first_step;
-    bool ends = done <= 1 || state->step >= state->steps;
-    state->eta_s =
-        done > 0 ? (now_s - p->first_s) / (double)done * (double)(state->steps - state->step) : -1;
-    if (p->terminal) {
-        if (!ends && now_s - p->shown_s < refresh_s) return;
-        p->shown_s = now_s;
-        refresh(p, state);
-    } else {
-        if (!ends && state->step % p->every != 0) return;
-        char line[LINE_SIZE];
-        (void)fprintf(p->file, "%s\n", tr_progress_format(state, false, line, sizeof line));
+static void write_line(tr_progress *p, const char *line) {
+    (void)fprintf(p->options.file, "%s\n", line);
+    (void)fflush(p->options.file);
+}
+
+/* --- opening and closing ---------------------------------------------------------------------- */
+
+void tr_progress_open(const tr_progress_options *options, double now_s, tr_progress *p) {
+    const char *no_colour = getenv("NO_COLOR");
+    int columns = has_launcher() ? told_columns() : 0;
+    bool terminal = has_launcher() ? columns > 0 : tr_terminal_columns(options->file) > 0;
+    *p = (tr_progress){.options = *options,
+                       .terminal = terminal,
+                       .colour = terminal && !(no_colour && *no_colour),
+                       .columns = columns,
+                       .said_s = now_s,
+                       .shown_s = -INFINITY,
+                       .activity_s = -INFINITY};
+    pthread_condattr_t monotonic;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_cond_init(&p->wake, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+}
+
+static void tick(tr_progress *p, double now_s);
+
+static void *watch(void *argument) {
+    tr_progress *p = argument;
+    (void)pthread_mutex_lock(&p->lock);
+    while (!p->stop) {
+        int64_t until = tr_now_ns() + (int64_t)(tick_s * 1e9);
+        const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+        /* Sleeps until the next look, or until tr_progress_close wakes it. */
+        (void)pthread_cond_timedwait(&p->wake, &p->lock, &at);
+        if (!p->stop) tick(p, tr_now_s());
     }
-    (void)fflush(p->file);
+    (void)pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+void tr_progress_watch(tr_progress *p) {
+    sigset_t all, before;
+    (void)sigfillset(&all); /* signals are the main thread's business */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    p->watched = pthread_create(&p->thread, NULL, watch, p) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void tr_progress_close(tr_progress *p) {
-    if (p->open_line) (void)fputc('\n', p->file);
-    p->open_line = false;
-    (void)fflush(p->file);
+    (void)pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    (void)pthread_cond_signal(&p->wake);
+    (void)pthread_mutex_unlock(&p->lock);
+    if (p->watched) (void)pthread_join(p->thread, NULL);
+    end_line(p);
+    (void)pthread_cond_destroy(&p->wake);
+    (void)pthread_mutex_destroy(&p->lock);
+}
+
+void tr_progress_hold(tr_progress *p) {
+    (void)pthread_mutex_lock(&p->lock);
+    end_line(p);
+}
+
+/* What was written counts as a word: the next one about long work comes a while after it. */
+void tr_progress_release(tr_progress *p) {
+    p->said_s = tr_now_s();
+    p->activity_s = -INFINITY;
+    if (p->options.file) (void)fflush(p->options.file);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* --- what goes on ----------------------------------------------------------------------------- */
+
+void tr_progress_phase(tr_progress *p, tr_phase phase, int64_t step, double now_s) {
+    (void)pthread_mutex_lock(&p->lock);
+    p->phase = phase;
+    p->phase_step = step;
+    p->phase_s = now_s;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+void tr_progress_start(tr_progress *p, int64_t done, double now_s) {
+    (void)pthread_mutex_lock(&p->lock);
+    p->first_step = done;
+    p->first_s = now_s;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+static tr_activity look(const tr_progress *p, double now_s) {
+    tr_activity a = {.phase = p->phase,
+                     .step = p->phase_step,
+                     .first = p->state.steps == 0,
+                     .micro_batch = -1,
+                     .micro_batches = p->options.micro_batches,
+                     .seconds = now_s - p->phase_s};
+    tr_rank_view view;
+    if (!p->options.board) return a;
+    tr_board_read(p->options.board, tr_board_rank(p->options.board), &view);
+    tr_board_sum_work(p->options.board, (int)p->phase, &a.done, &a.total);
+    if (view.work == (int)p->phase) a.micro_batch = view.micro_batch;
+    return a;
+}
+
+/* The last step's line with what goes on since, its time left counted down. */
+static void refresh_activity(tr_progress *p, const tr_activity *activity, double now_s) {
+    char line[TR_LINE_SIZE];
+    tr_progress_state state = p->state;
+    if (state.steps == 0) {
+        refresh(p, tr_line_activity(activity, room(p), line));
+        return;
+    }
+    if (state.eta_s > 0) state.eta_s = fmax(0, state.eta_s - (now_s - p->step_s));
+    refresh(p, tr_line_step(&state, activity, room(p), p->colour, line));
+}
+
+/* Somebody has told, or will tell, why the job ends: that is its last word. */
+static bool job_ends(const tr_progress *p) {
+    const tr_board *board = p->options.board;
+    return board && (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL));
+}
+
+static void tick(tr_progress *p, double now_s) {
+    char line[TR_LINE_SIZE];
+    bool usual = p->phase == TR_PHASE_STEP && p->state.steps > 0; /* not the first step */
+    double patience = usual && !p->terminal ? pipe_s : patience_s;
+    double pause = p->terminal ? 2 * tick_s : pipe_s;
+    if (p->phase == TR_PHASE_NONE || now_s - p->said_s < patience ||
+        now_s - p->activity_s < pause || job_ends(p))
+        return;
+    p->activity_s = now_s;
+    tr_activity activity = look(p, now_s);
+    if (p->terminal) refresh_activity(p, &activity, now_s);
+    else write_line(p, tr_line_activity(&activity, 0, line));
+}
+
+void tr_progress_tick(tr_progress *p, double now_s) {
+    (void)pthread_mutex_lock(&p->lock);
+    tick(p, now_s);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* --- steps ------------------------------------------------------------------------------------ */
+
+static void show(tr_progress *p, const tr_progress_state *state, double now_s) {
+    char line[TR_LINE_SIZE];
+    int64_t done = state->step - p->first_step;
+    bool ends = done <= 1 || state->step >= state->steps;
+    p->state = *state;
+    p->state.eta_s =
+        done > 0 ? (now_s - p->first_s) / (double)done * (double)(state->steps - state->step) : -1;
+    p->step_s = p->said_s = now_s;
+    p->phase = TR_PHASE_NONE;
+    if (job_ends(p)) return;
+    if (p->terminal) {
+        if (!ends && now_s - p->shown_s < refresh_s) return;
+        p->shown_s = now_s;
+        refresh(p, tr_line_step(&p->state, NULL, room(p), p->colour, line));
+    } else if (ends || state->step % p->options.every == 0) {
+        p->activity_s = -INFINITY;
+        write_line(p, tr_line_step(&p->state, NULL, 0, false, line));
+    }
+}
+
+void tr_progress_show(tr_progress *p, const tr_progress_state *state, double now_s) {
+    (void)pthread_mutex_lock(&p->lock);
+    show(p, state, now_s);
+    (void)pthread_mutex_unlock(&p->lock);
 }

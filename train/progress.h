@@ -1,50 +1,76 @@
-/* The progress line: refreshed in place on a terminal, a line each interval in a pipe. */
+/* What a run shows while it runs: the line of steps, and what goes on where a step, the set-up or a
+ * save takes long. Refreshed in place on a terminal, whole lines in a pipe.
+ *
+ * A thread of its own watches the time, since the caller computes meanwhile; it reads the board and
+ * changes nothing. It is not the watchdog's: a terminal that is held (Ctrl-S) must stop no beat. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "comm/board.h"
+#include "train/line.h"
+
+#include <pthread.h>
 #include <stdio.h>
 
-typedef struct tr_progress_state {
-    int64_t step, steps; /* done (from 1); of the whole run */
-    double loss, grad_norm, lr, tokens_per_s;
-    double val_loss;               /* the last one; NAN: none yet */
-    size_t memory, memory_planned; /* bytes of this rank: live peak, plan */
-    double eta_s;                  /* seconds to the end; < 0: unknown */
-} tr_progress_state;
+typedef struct tr_progress_options {
+    FILE *file;            /* stays the caller's */
+    int64_t every;         /* steps between lines in a pipe */
+    int64_t micro_batches; /* of a step on one data rank */
+    const tr_board *board; /* of which this rank's work is shown, and the columns; may be NULL */
+} tr_progress_options;
 
 typedef struct tr_progress {
-    FILE *file;
+    tr_progress_options options;
     bool terminal, colour;
     int columns; /* of the terminal, where another process told; 0: ask the file */
-    int64_t every;
-    int64_t first_step; /* steps done before this process began, and when that was */
-    double first_s, shown_s;
+    /* One lock for all that is written for people, and for what is below. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_t thread;
+    bool watched, stop;
     bool open_line; /* the cursor stands at the end of a refreshed line */
+    tr_phase phase;
+    int64_t phase_step;
+    double phase_s;          /* when it began */
+    tr_progress_state state; /* the last step shown; steps 0: none yet */
+    int64_t first_step;      /* steps done before this process began, and when that was */
+    double first_s;
+    double said_s;     /* when the last step ended, or something else was said */
+    double step_s;     /* when the last step ended */
+    double shown_s;    /* when it was last refreshed */
+    double activity_s; /* when it was last said what goes on */
 } tr_progress;
 
 /* What `trireme run` tells its ranks: the columns of the terminal that their output ends on, or 0.
- * mpirun gives every rank a pseudo-terminal, whatever mpirun itself writes to. */
+ * mpirun gives every rank a pseudo-terminal, whatever mpirun itself writes to. When the size
+ * changes, the new one is on the board. */
 #define TR_TERMINAL_VARIABLE "TRIREME_TERMINAL"
 
 /* Columns of the terminal that `file` is; 0 when it is none, or TERM is missing or "dumb". */
 int tr_terminal_columns(FILE *file);
 
-/* The line without its end, e.g. "step 120/2000 loss 3.2816 val 3.31 gnorm 0.94 lr 2.9e-04 18.4k
- * tok/s mem 0.4/1.2 GiB eta 00:41:07", in buffer; returns it. colour: with terminal codes. */
-const char *tr_progress_format(const tr_progress_state *state, bool colour, char *buffer,
-                               size_t size);
-
-/* Starts on `file`, which stays the caller's. It counts as a terminal when tr_terminal_columns says
- * so; in a rank that mpirun or srun started, when TR_TERMINAL_VARIABLE does. NO_COLOR
- * (no-color.org) keeps colours away. every: steps between lines in a pipe. steps_done: before this
- * process; now_s: seconds of any steady clock. */
-void tr_progress_open(FILE *file, int64_t every, int64_t steps_done, double now_s,
-                      tr_progress *out);
-/* After each step. In a pipe a line is written after the first step, after every `every`-th and
- * after the last, without control codes. *state: eta_s is filled in here, from the time since the
- * start. */
-void tr_progress_show(tr_progress *progress, tr_progress_state *state, double now_s);
-/* Ends the refreshed line, at the end or before a warning. */
+/* Shows nothing yet. The file counts as a terminal when tr_terminal_columns says so; in a rank that
+ * mpirun or srun started, when TR_TERMINAL_VARIABLE does. NO_COLOR (no-color.org) keeps colours
+ * away. now_s, here and below: seconds of the steady clock (base/clock.h). */
+void tr_progress_open(const tr_progress_options *options, double now_s, tr_progress *out);
+/* Starts the thread that calls tr_progress_tick; without one (a limit of processes) long work stays
+ * silent. */
+void tr_progress_watch(tr_progress *progress);
+/* Ends the thread and the refreshed line; nothing is shown afterwards. */
 void tr_progress_close(tr_progress *progress);
+
+/* A phase begins; step: the one that is made or saved. */
+void tr_progress_phase(tr_progress *progress, tr_phase phase, int64_t step, double now_s);
+/* The steps begin, after `done` of them: the time left is counted from here. */
+void tr_progress_start(tr_progress *progress, int64_t done, double now_s);
+/* After each step. In a pipe a line is written after the first step, after every `every`-th and
+ * after the last, without control codes. state->eta_s is not read: the time left follows from the
+ * time since the start. */
+void tr_progress_show(tr_progress *progress, const tr_progress_state *state, double now_s);
+/* Shows what goes on when nothing else has been said for a while: refreshed on a terminal; in a
+ * pipe a line, at most one in 10 s, and within a step after the first only when it takes longer. */
+void tr_progress_tick(tr_progress *progress, double now_s);
+
+/* Between the two the caller may write to the file, and to others on the same terminal: the
+ * refreshed line is ended and nobody else writes. */
+void tr_progress_hold(tr_progress *progress);
+void tr_progress_release(tr_progress *progress);

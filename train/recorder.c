@@ -10,14 +10,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+void tr_recorder_say(tr_recorder *r, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    tr_progress_hold(&r->progress);
+    vfprintf(r->out, format, args);
+    fputc('\n', r->out);
+    tr_progress_release(&r->progress);
+    va_end(args);
+}
+
 void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    tr_progress_close(&r->progress); /* leaves a refreshed line whole */
+    tr_progress_hold(&r->progress);
     fputs("trireme: warning: ", r->warnings);
     vfprintf(r->warnings, format, args);
     fputc('\n', r->warnings);
+    tr_progress_release(&r->progress);
     va_end(args);
+}
+
+void tr_recorder_begin(tr_recorder *r, const tr_board *board) {
+    const tr_config *c = r->config;
+    tr_progress_options options = {.file = r->out,
+                                   .every = c->log.every,
+                                   .micro_batches =
+                                       c->train.batch / c->parallel.dp / c->train.micro_batch,
+                                   .board = board};
+    r->val_loss = NAN;
+    tr_progress_open(&options, tr_now_s(), &r->progress);
+    if (r->leads) tr_progress_watch(&r->progress);
 }
 
 /* Rank 0 keeps the records; the other ranks have nothing to open. */
@@ -26,10 +49,10 @@ tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
     bool moved = false;
     if (done < 0) TR_TRY(tr_metrics_set_aside(r->config->log.dir, &moved));
     if (moved)
-        fprintf(r->out,
-                "begin    at step 1: a run before saved nothing in '%s'; its metrics are now in "
-                "metrics.old.jsonl\n",
-                r->config->log.dir);
+        tr_recorder_say(r,
+                        "begin    at step 1: a run before saved nothing in '%s'; its metrics are "
+                        "now in metrics.old.jsonl",
+                        r->config->log.dir);
     return tr_metrics_open(r->config, done, &r->metrics);
 }
 
@@ -43,6 +66,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     r->planned_bytes = plan.total;
     FILE *out = r->out;
     tr_request_costs(c, costs, sizeof costs);
+    tr_progress_hold(&r->progress);
     if (costs[0]) fprintf(out, "slow     %s\n", costs);
     fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
             (long long)c->model.layers, (long long)c->model.width,
@@ -53,7 +77,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);
-    fflush(out);
+    tr_progress_release(&r->progress);
 }
 
 tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
@@ -71,15 +95,14 @@ tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
         if (all[k].count) first = k;
     }
     if (r->leads && total > 0)
-        fprintf(r->out, "slow     %lld operator%s without cuBLASLt or cuDNN; rank %d: %s\n", total,
-                total == 1 ? "" : "s", first, all[first].text);
-    fflush(r->out);
+        tr_recorder_say(r, "slow     %lld operator%s without cuBLASLt or cuDNN; rank %d: %s", total,
+                        total == 1 ? "" : "s", first, all[first].text);
     free(all);
     return status;
 }
 
 /* What a GPU holds besides the plans of its ranks: CUDA's contexts, the libraries' memory. */
-static void print_device(const tr_recorder *r, tr_device *device) {
+static void print_device(tr_recorder *r, tr_device *device) {
     const double mib = 1 << 20;
     char where[64];
     size_t available, total, planned = 0;
@@ -90,12 +113,11 @@ static void print_device(const tr_recorder *r, tr_device *device) {
         if (tr_world_shares(r->world, k)) planned += r->memory[k].taken_total;
     double used = (double)(total - available);
     int sharers = tr_world_sharers(r->world);
-    fprintf(r->out,
-            "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them beside the plan "
-            "(context, libraries, others)\n",
-            device->name, where, sharers, sharers == 1 ? "" : "s", used / mib, (double)total / mib,
-            (used - (double)planned) / mib);
-    fflush(r->out);
+    tr_recorder_say(r,
+                    "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them beside the "
+                    "plan (context, libraries, others)",
+                    device->name, where, sharers, sharers == 1 ? "" : "s", used / mib,
+                    (double)total / mib, (used - (double)planned) / mib);
 }
 
 tr_status tr_recorder_gather_memory(tr_recorder *r, tr_device *device, const tr_engine *engine) {
@@ -117,12 +139,11 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
 }
 
 void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool resumed) {
-    r->val_loss = NAN;
     print_device(r, device);
     if (resumed)
-        fprintf(r->out, "resumed  after step %lld of %lld\n", (long long)done,
-                (long long)r->config->train.steps);
-    tr_progress_open(r->out, r->config->log.every, done, tr_now_s(), &r->progress);
+        tr_recorder_say(r, "resumed  after step %lld of %lld", (long long)done,
+                        (long long)r->config->train.steps);
+    tr_progress_start(&r->progress, done, tr_now_s());
 }
 
 void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record *line) {
@@ -185,12 +206,14 @@ void tr_recorder_write_report(tr_recorder *r) {
 
 void tr_recorder_finish(tr_recorder *r, tr_device *device) {
     if (!r->leads) return;
+    tr_progress_hold(&r->progress);
     tr_memory_print_taken(r->memory, tr_world_size(r->world), r->out);
+    tr_progress_release(&r->progress);
     print_device(r, device);
 }
 
 void tr_recorder_close(tr_recorder *r) {
-    if (r->leads) tr_progress_close(&r->progress);
+    tr_progress_close(&r->progress);
     tr_metrics_close(r->metrics);
     tr_timeline_destroy(r->planned);
     tr_timeline_destroy(r->measured);

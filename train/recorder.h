@@ -31,6 +31,9 @@ typedef struct tr_recorder {
     bool unreported; /* the last report could not be written */
 } tr_recorder;
 
+/* Starts to show what goes on: rank 0, as the board has it (may be NULL). Ended by
+ * tr_recorder_close, on every rank. */
+void tr_recorder_begin(tr_recorder *recorder, const tr_board *board);
 /* Opens the metrics after step `done` of a resumed run; -1: a fresh run, which puts those of a run
  * that saved nothing aside and says so. */
 tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
@@ -44,9 +47,11 @@ void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const
 /* Collective. Rank 0 says in one line which operators of which ranks run without their GPU's
  * library (tr_device_fallbacks); nothing when there is none. */
 tr_status tr_recorder_show_fallbacks(tr_recorder *recorder, const tr_device *device);
-/* Rank 0 says after which step a resumed run goes on, and starts the progress line. */
+/* Rank 0 says after which step a resumed run goes on, and starts the line of steps. */
 void tr_recorder_start(tr_recorder *recorder, tr_device *device, int64_t done, bool resumed);
-/* Prints a warning. It ends a refreshed progress line first. */
+/* Print a line for people, and a warning. They end a refreshed progress line first. */
+__attribute__((format(printf, 2, 3))) void tr_recorder_say(tr_recorder *recorder,
+                                                           const char *format, ...);
 __attribute__((format(printf, 2, 3))) void tr_recorder_warn(tr_recorder *recorder,
                                                             const char *format, ...);
 /* Rank 0 shows and records one finished step. */

@@ -1,5 +1,6 @@
 #include "train/session.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
 #include "train/request.h"
@@ -14,6 +15,31 @@ bool tr_session_leads(const tr_session *s) {
     return tr_world_rank(s->world) == 0;
 }
 
+void tr_session_begin(tr_session *s, tr_phase phase, int64_t total) {
+    tr_board *board = s->options->board;
+    int64_t step = s->state ? s->state->step + (phase == TR_PHASE_STEP) : 0;
+    s->work_done = 0;
+    s->work_total = total;
+    tr_board_begin_work(board, (int)phase);
+    tr_board_set_work(board, 0, total);
+    if (tr_session_leads(s)) tr_progress_phase(&s->recorder.progress, phase, step, tr_now_s());
+}
+
+/* A B computes both gradients. */
+static int64_t actions_of(tr_instr_kind kind) {
+    bool action = (unsigned)kind < (unsigned)TR_ACTION_TYPES;
+    return kind == TR_INSTR_B ? 2 : action;
+}
+
+int64_t tr_session_actions(const tr_session *s, bool forwards_alone) {
+    const tr_program *program = &tr_engine_programs(s->engine)->program[s->mesh.index[TR_AXIS_PP]];
+    int64_t actions = 0;
+    for (int k = 0; k < program->count; k++)
+        if (!forwards_alone || program->instr[k].kind == TR_INSTR_F)
+            actions += actions_of(program->instr[k].kind);
+    return actions;
+}
+
 static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *tokens,
                        int32_t *labels) {
     tr_data *data = context;
@@ -23,7 +49,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *
 
 /* The board shows what this rank does; between instructions it does nothing. */
 static void observe(void *context, const tr_instr *instr, bool begin) {
-    const tr_session *s = context;
+    tr_session *s = context;
     static const char letter[TR_INSTR_KINDS] = {
         [TR_INSTR_F] = 'F',         [TR_INSTR_I] = 'I',      [TR_INSTR_W] = 'W',
         [TR_INSTR_B] = 'B',         [TR_INSTR_RECV] = 'R',   [TR_INSTR_SEND] = 'S',
@@ -34,6 +60,10 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
     tr_board_set_action(s->options->board, instr->stage, instr->micro_batch,
                         begin ? letter[instr->kind] : 0);
+    if (!begin) {
+        s->work_done += actions_of(instr->kind);
+        tr_board_set_work(s->options->board, s->work_done, s->work_total);
+    }
     if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
 }
 
@@ -57,7 +87,9 @@ static tr_status open_local(tr_session *s) {
                                 .ranks = tr_world_size(s->world),
                                 .deterministic = c->train.deterministic};
     TR_TRY(tr_device_open(c->device.name, &device, &s->device));
+    tr_session_begin(s, TR_PHASE_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
+    tr_session_begin(s, TR_PHASE_OPEN, 0);
     return tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
                         (uint64_t)c->train.seed, &s->data);
 }
@@ -205,6 +237,7 @@ static tr_status set_config_text(tr_session *s) {
 /* Collective. Parameters and counters from the newest valid step. */
 static tr_status load(tr_session *s) {
     char skipped[256] = "";
+    tr_session_begin(s, TR_PHASE_LOAD, 0);
     TR_TRY(tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, s->state, skipped));
     if (skipped[0] && tr_session_leads(s))
         tr_recorder_warn(&s->recorder,
@@ -253,17 +286,24 @@ static tr_status open_trace(tr_session *s) {
 /* Collective, step by step: a failure is agreed on before the next step begins. */
 static tr_status open_agreed(tr_session *s) {
     const tr_config *c = s->config;
+    tr_session_begin(s, TR_PHASE_OPEN, 0);
     TR_TRY(open_directory(s));
     if (s->resumes) TR_TRY(tr_world_agree(s->world, check_saved(s)));
     TR_TRY(tr_world_agree(s->world, open_local(s)));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
+    tr_session_begin(s, TR_PHASE_PREPARE, 0);
     TR_TRY(tr_world_agree(s->world, make_engine(s)));
+    if (tr_session_leads(s)) /* before what may take long, and after what may refuse the run */
+        tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     TR_TRY(start_state(s));
     TR_TRY(tr_world_agree(s->world, open_records(s)));
-    if (!s->resumes)
+    if (!s->resumes) {
+        tr_session_begin(s, TR_PHASE_DRAW, 0);
         TR_TRY(tr_world_agree(s->world,
                               tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed)));
+    }
+    tr_session_begin(s, TR_PHASE_NONE, 0);
     TR_TRY(tr_world_agree(s->world, open_trace(s)));
     return tr_recorder_open_report(&s->recorder, s->device, s->engine);
 }
@@ -280,11 +320,10 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
                                    .out = options->out,
                                    .warnings = options->warnings,
                                    .leads = tr_world_rank(world) == 0}};
+    tr_recorder_begin(&s->recorder, options->board);
     TR_TRY(open_agreed(s));
-    bool leads = tr_session_leads(s);
-    if (leads) tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     TR_TRY(tr_recorder_show_fallbacks(&s->recorder, s->device));
-    if (leads) tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);
+    if (tr_session_leads(s)) tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);
     return TR_OK;
 }
 

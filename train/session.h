@@ -30,6 +30,7 @@ typedef struct tr_session {
     tr_record *trace;    /* NULL: none, or written */
     int64_t trace_from;  /* the first step recorded */
     tr_recorder recorder;
+    int64_t work_done, work_total; /* of the phase: actions of a step or a validation */
 } tr_session;
 
 /* Collective over the world. Takes log.dir, opens device, data, schedule and engine, draws the
@@ -39,5 +40,10 @@ typedef struct tr_session {
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
                           tr_session *session);
 void tr_session_close(tr_session *session);
+/* A phase begins that may take long: the board and, on rank 0, the progress line show it. total:
+ * forwards and gradients of micro-batches that this rank will compute; 0: it has other work. */
+void tr_session_begin(tr_session *session, tr_phase phase, int64_t total);
+/* What this rank computes in a training step, for tr_session_begin; of it the forwards alone. */
+int64_t tr_session_actions(const tr_session *session, bool forwards_alone);
 /* True on rank 0, which speaks for the run. */
 bool tr_session_leads(const tr_session *session);

@@ -217,6 +217,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     int pp_rank = mesh->index[TR_AXIS_PP];
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
+    store->world = world;
     store->dtype = dtype;
     measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank};
     for_each_local(model, placement, pp_rank, measure_param, &sum);
@@ -268,10 +269,14 @@ void tr_store_destroy(tr_store *store) {
 tr_status tr_store_init(tr_store *store, uint64_t seed) {
     tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
-    int64_t most = 0;
+    int64_t most = 0, drawn = 0, all = 0;
     float *host;
-    for (int i = 0; i < store->slots; i++)
+    for (int i = 0; i < store->slots; i++) {
+        if (store->slot[i].shares >= 0) continue;
+        all += store->slot[i].param->count;
         if (store->slot[i].param->count > most) most = store->slot[i].param->count;
+    }
+    tr_world_tell_work(store->world, 0, all);
     TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * sizeof *host, (void **)&host));
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
@@ -282,6 +287,8 @@ tr_status tr_store_init(tr_store *store, uint64_t seed) {
         TR_TRY_OUT(tr_stream_zero(stream, slot->m, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->v, bytes));
         TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` holds the next ones */
+        drawn += slot->param->count;
+        tr_world_tell_work(store->world, drawn, all);
     }
     status = tr_store_publish(store);
 out:

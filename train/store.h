@@ -36,6 +36,7 @@ typedef struct tr_run {
 
 typedef struct tr_store {
     tr_device *device;
+    tr_world *world;
     tr_dtype dtype;
     tr_slot *slot; /* in registry order */
     int slots;
@@ -77,7 +78,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                           tr_store_use use, int tie_group_id, tr_store **out);
 void tr_store_destroy(tr_store *store);
 
-/* Initial values from the seed, moments zero: of a store for training. */
+/* Draws the initial values from the seed and tells the world how many are drawn; moments are zero.
+ * Of a store for training. Not collective. */
 tr_status tr_store_init(tr_store *store, uint64_t seed);
 /* Values from masters (after a load); nothing to do in FP32. */
 tr_status tr_store_publish(tr_store *store);

@@ -9,7 +9,9 @@
 
 /* Collective. A failed save is a warning unless it is the run's last. */
 static tr_status save(tr_session *s, bool last) {
+    tr_session_begin(s, TR_PHASE_SAVE, 0);
     tr_status status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
+    tr_session_begin(s, TR_PHASE_NONE, 0);
     if (status == TR_OK) {
         s->saved_step = s->state->step;
         if (tr_session_leads(s)) status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep);
@@ -28,6 +30,7 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     int64_t batches = s->config->train.validate_batches;
     int64_t whole = tr_data_validation_windows(s->data) / s->config->train.batch;
     if (batches == 0 || batches > whole) batches = whole > 0 ? whole : 1;
+    tr_session_begin(s, TR_PHASE_VALIDATE, batches * tr_session_actions(s, true));
     return tr_engine_validate(s->engine, batches, result);
 }
 
@@ -81,6 +84,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     tr_step_result result, validation = {.loss = NAN};
     tr_board_set_step(s->options->board, step);
     int64_t traced = step - s->trace_from;
+    tr_session_begin(s, TR_PHASE_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     *alone = true; /* inside a step nobody waits for an agreement */
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
@@ -133,7 +137,6 @@ static tr_status stop_before_steps(tr_session *s, bool *stop) {
 /* Collective. The last records, and the status of a run that ended in order. */
 static tr_status finish(tr_session *s, bool stop, bool *alone) {
     const tr_config *c = s->config;
-    if (tr_session_leads(s)) tr_progress_close(&s->recorder.progress);
     *alone = true;
     TR_TRY(write_trace(s));
     *alone = false;
@@ -141,7 +144,7 @@ static tr_status finish(tr_session *s, bool stop, bool *alone) {
     tr_recorder_write_report(&s->recorder);
     tr_recorder_finish(&s->recorder, s->device);
     if (tr_session_leads(s) && s->saved_step == s->state->step)
-        fprintf(s->options->out, "saved    %s/step-%08lld\n", s->root, (long long)s->saved_step);
+        tr_recorder_say(&s->recorder, "saved    %s/step-%08lld", s->root, (long long)s->saved_step);
     if (stop && s->state->step < c->train.steps)
         return TR_FAIL(
             TR_ERR_STOPPED,

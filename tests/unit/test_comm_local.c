@@ -99,7 +99,7 @@ static bool abort_frees_waits(tr_world *w, uint32_t seed) {
         while (waiting < 2) usleep(1000);
         tr_world_abort(w, 9);
     } else {
-        tr_world_set_hook(w, &(tr_wait_hook){.wait = count_waiting, .context = &counted});
+        tr_world_set_hook(w, &(tr_world_hook){.wait = count_waiting, .context = &counted});
         CHECK(settle(w, stream, tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM)) ==
               TR_ERR_RANK);
         CHECK(strstr(tr_error_message(), "code 9"));
@@ -140,7 +140,7 @@ static bool late_in_channel(tr_world *w, uint32_t seed) {
     board b = {0};
     tr_device *device;
     tr_channel *from;
-    tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
+    tr_world_set_hook(w, &(tr_world_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
     CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
     CHECK_OK(tr_channel_open(w, device, 1, false, 1, &from));
     float *x = floats(device, 1);
@@ -163,7 +163,7 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     tr_device *device;
     tr_group *g;
     tr_stream *stream;
-    tr_world_set_hook(w, &(tr_wait_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
+    tr_world_set_hook(w, &(tr_world_hook){.wait = on_wait, .context = &b, .deadline_s = 0.05});
     CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
     float *x = floats(device, 2000);
     CHECK_OK(tr_group_open(w, device, ranks, 2, 4, 8000, &g));
@@ -191,7 +191,7 @@ static bool gives_up(tr_world *w, uint32_t seed) {
     int64_t ticket;
     tr_device *device;
     tr_channel *channel;
-    tr_world_set_hook(w, &(tr_wait_hook){.deadline_s = 600});
+    tr_world_set_hook(w, &(tr_world_hook){.deadline_s = 600});
     CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
     if (me == 1) {
         CHECK(tr_world_barrier(w) == TR_ERR_RANK);

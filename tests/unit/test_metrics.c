@@ -1,13 +1,11 @@
-/* The run directory: TensorBoard bytes, JSONL numbers bit for bit, resuming; the progress line. */
+/* The run directory: TensorBoard bytes, JSONL numbers bit for bit, resuming. */
 #include "base/philox.h"
 #include "support/same_config.h"
 #include "train/metrics.h"
-#include "train/progress.h"
 #include "train/tensorboard.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -232,112 +230,6 @@ static void what_is_not_finite_is_null(void **state) {
         line, "{\"step\":1,\"loss\":null,\"grad_norm\":null,\"lr\":1,\"tokens_per_s\":0}\n");
 }
 
-static tr_progress_state progress_state(int64_t step) {
-    return (tr_progress_state){.step = step,
-                               .steps = 25,
-                               .loss = 3.28164,
-                               .grad_norm = 0.94,
-                               .lr = 2.9e-4,
-                               .tokens_per_s = 18432,
-                               .val_loss = step < 20 ? NAN : 3.31,
-                               .memory = (size_t)61 << 20,
-                               .memory_planned = (size_t)139 << 20};
-}
-
-static void a_pipe_gets_lines_without_codes(void **state) {
-    (void)state;
-    FILE *f = tmpfile();
-    assert_non_null(f);
-    tr_progress p;
-    tr_progress_open(f, 10, 0, 100.0, &p);
-    assert_false(p.terminal);
-    for (int64_t step = 1; step <= 25; step++) {
-        tr_progress_state s = progress_state(step);
-        tr_progress_show(&p, &s, 100.0 + 2.0 * (double)step);
-    }
-    tr_progress_close(&p);
-    char text[2048];
-    rewind(f);
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
-    (void)fclose(f);
-    assert_string_equal(
-        text,
-        "step 1/25 loss 3.2816 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta 00:00:48\n"
-        "step 10/25 loss 3.2816 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta 00:00:30\n"
-        "step 20/25 loss 3.2816 val 3.3100 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta "
-        "00:00:10\n"
-        "step 25/25 loss 3.2816 val 3.3100 gnorm 0.940 lr 2.90e-04 18.4k tok/s mem 61/139 MiB eta "
-        "00:00:00\n");
-}
-
-/* What openpty would show: the line is rewritten in place, and left whole before a warning. */
-static void a_terminal_gets_one_refreshed_line(void **state) {
-    (void)state;
-    FILE *f = tmpfile();
-    assert_non_null(f);
-    tr_progress p;
-    tr_progress_open(f, 10, 0, 0.0, &p);
-    p.terminal = true;
-    for (int64_t step = 1; step <= 25; step++) {
-        tr_progress_state s = progress_state(step);
-        s.memory_planned = 0;
-        s.lr = 0;
-        tr_progress_show(&p, &s, 0.06 * (double)step); /* every second step is shown */
-        if (step == 13) tr_progress_close(&p);
-    }
-    tr_progress_close(&p);
-    char text[8192];
-    rewind(f);
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
-    (void)fclose(f);
-    int shown = 0, ends = 0;
-    for (char *c = text; *c; c++) {
-        shown += *c == '\r';
-        ends += *c == '\n';
-    }
-    assert_int_equal(shown, 13);
-    assert_int_equal(ends, 2);
-    assert_null(strstr(text, "\x1b[1m"));
-    char line[320];
-    tr_progress_state s = progress_state(20);
-    assert_non_null(
-        strstr(tr_progress_format(&s, true, line, sizeof line), "\x1b[1m3.2816\x1b[0m"));
-}
-
-/* 1: the line would be refreshed, 0: written anew each interval. */
-static int refreshes_on(const char *terminal) {
-    FILE *f = fopen(terminal, "r+");
-    assert_non_null(f);
-    tr_progress p;
-    tr_progress_open(f, 10, 0, 0.0, &p);
-    (void)fclose(f);
-    return p.terminal;
-}
-
-/* mpirun gives each rank a pseudo-terminal even when its own output is a pipe. */
-static void a_rank_believes_its_launcher_alone(void **state) {
-    (void)state;
-    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-    if (terminal < 0) skip();
-    assert_int_equal(grantpt(terminal) || unlockpt(terminal), 0);
-    char name[64];
-    (void)snprintf(name, sizeof name, "%s", ptsname(terminal));
-    (void)setenv("TERM", "xterm", 1);
-    (void)unsetenv("PMIX_RANK");
-    (void)unsetenv("OMPI_COMM_WORLD_RANK");
-    (void)setenv(TR_TERMINAL_VARIABLE, "0", 1); /* says nothing without a launcher */
-    assert_int_equal(refreshes_on(name), 1);
-    assert_int_equal(refreshes_on("/dev/null"), 0);
-    (void)setenv("OMPI_COMM_WORLD_RANK", "0", 1);
-    assert_int_equal(refreshes_on(name), 0);
-    (void)setenv(TR_TERMINAL_VARIABLE, "132", 1);
-    assert_int_equal(refreshes_on("/dev/null"), 1); /* a pipe of srun, say */
-    (void)unsetenv(TR_TERMINAL_VARIABLE);
-    assert_int_equal(refreshes_on(name), 0);
-    (void)unsetenv("OMPI_COMM_WORLD_RANK");
-    (void)close(terminal);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensorboard_bytes_are_exact),
@@ -345,9 +237,6 @@ int main(void) {
         cmocka_unit_test(metrics_of_a_run_that_saved_nothing_are_kept),
         cmocka_unit_test(what_cannot_be_written_is_named),
         cmocka_unit_test(what_is_not_finite_is_null),
-        cmocka_unit_test(a_pipe_gets_lines_without_codes),
-        cmocka_unit_test(a_terminal_gets_one_refreshed_line),
-        cmocka_unit_test(a_rank_believes_its_launcher_alone),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -1,0 +1,51 @@
+/* The words of the progress line: the last finished step, and what goes on since, for any width. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TR_LINE_SIZE = 384 };
+
+/* What a run does; also the name of the work on the board. */
+typedef enum tr_phase {
+    TR_PHASE_NONE, /* nothing that may take long */
+    TR_PHASE_OPEN,
+    TR_PHASE_SCHEDULE,
+    TR_PHASE_PREPARE,
+    TR_PHASE_LOAD, /* in bytes */
+    TR_PHASE_DRAW,
+    TR_PHASE_STEP,
+    TR_PHASE_VALIDATE,
+    TR_PHASE_SAVE, /* in bytes */
+    TR_PHASES
+} tr_phase;
+
+/* The last finished step. */
+typedef struct tr_progress_state {
+    int64_t step, steps; /* done (from 1); of the whole run */
+    double loss, grad_norm, lr, tokens_per_s;
+    double val_loss;               /* the last one; NAN: none yet */
+    size_t memory, memory_planned; /* bytes of this rank: live peak, plan */
+    double eta_s;                  /* seconds to the end; < 0: unknown */
+} tr_progress_state;
+
+typedef struct tr_activity {
+    tr_phase phase;
+    int64_t step; /* being made, saved */
+    bool first;   /* the first step of this process */
+    int64_t micro_batch,
+        micro_batches;   /* of rank 0, from 0; -1: none. 0 micro_batches: not known */
+    int64_t done, total; /* of all ranks; total 0: not known */
+    double seconds;      /* since its begin */
+} tr_activity;
+
+/* "step 120/2000 loss 3.2816 val 3.31 gnorm 0.94 lr 2.9e-04 18.4k tok/s mem 0.4/1.2 GiB eta
+ * 00:41:07", and " | micro-batch 3/8, 28 s left" where activity is not NULL; in buffer
+ * [TR_LINE_SIZE], returned. With columns > 0 it has at most so many: loss, tokens/s and time left
+ * stay, cut where even these do not fit; the other fields are taken by their importance where they
+ * fit. colour: with terminal codes. */
+const char *tr_line_step(const tr_progress_state *state, const tr_activity *activity, int columns,
+                         bool colour, char *buffer);
+/* "now      warming up: step 1, micro-batch 3 of 8, about 30 s left", cut to the columns. */
+const char *tr_line_activity(const tr_activity *activity, int columns, char *buffer);
