@@ -2,7 +2,8 @@
  * its tensors, the median time of a run, GFLOP/s or GB/s, and its share of the roof measured in the
  * same run: a square product for operators that are counted in FLOPs, a copy larger than the caches
  * for the rest (which may then pass 100 % when its tensors stay in the cache). Off the host a time
- * is that of many runs, enqueued together, over their number.
+ * is that of many runs, enqueued together, over their number. Exit code 1: one ran without the
+ * library that the device has for it.
  *
  * Usage: bench_op [threads [part of an operator's name [device]]] */
 #include "base/memory.h"
@@ -38,6 +39,7 @@ typedef struct bench {
     double flops_roof, bytes_roof;
     const char *wanted; /* part of a label */
     bool gpu;           /* larger sizes */
+    int slow;           /* operators that ran without the library that the device has for them */
 } bench;
 
 static void check(tr_status status) {
@@ -73,14 +75,15 @@ static tr_status run_op(void *context) {
     return tr_op_run(r->op, r->stream, &r->args);
 }
 
-/* Median seconds of one run. */
-static double time_case(bench *b, const bench_case *c, int64_t limit) {
+/* Median seconds of one run, and how the device runs it. */
+static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way *way) {
     running r = {.args.state = b->at, .stream = tr_device_compute(b->device)};
     double seconds;
     memcpy(b->other, &b->state, sizeof b->state);
     check(tr_stream_copy(r.stream, b->at, b->other, sizeof b->state));
     check(tr_stream_sync(r.stream));
     check(tr_op_prepare(b->device, &c->desc, &r.op));
+    *way = r.op->way;
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         if (!c->size[i]) continue;
         check(tr_device_alloc(b->device, TR_MEMORY_DATA, (size_t)c->size[i], &r.args.t[i]));
@@ -96,14 +99,19 @@ static double time_case(bench *b, const bench_case *c, int64_t limit) {
 
 static void report(bench *b, const bench_case *c, int64_t limit) {
     if (!strstr(c->label, b->wanted)) return;
-    double seconds = time_case(b, c, limit), flops = tr_op_flops(&c->desc);
+    static const char *const ways[] = {[TR_OP_WHOLE] = "",
+                                       [TR_OP_IN_PARTS] = "  SLOW: in parts",
+                                       [TR_OP_OWN] = "  SLOW: own kernel"};
+    tr_op_way way;
+    double seconds = time_case(b, c, limit, &way), flops = tr_op_flops(&c->desc);
     double bytes = (double)c->touched;
     for (int i = 0; i < TR_OP_MAX_TENSORS && !c->touched; i++) bytes += (double)c->size[i];
     bool compute = flops > 0;
     double rate = (compute ? flops : bytes) / seconds;
-    printf("%-26s %9.2f MB %10.1f us %9.1f %-7s %4.0f %%\n", c->label, bytes * 1e-6, seconds * 1e6,
-           rate / 1e9, compute ? "GFLOP/s" : "GB/s",
-           100 * rate / (compute ? b->flops_roof : b->bytes_roof));
+    printf("%-26s %9.2f MB %10.1f us %9.1f %-7s %4.0f %%%s\n", c->label, bytes * 1e-6,
+           seconds * 1e6, rate / 1e9, compute ? "GFLOP/s" : "GB/s",
+           100 * rate / (compute ? b->flops_roof : b->bytes_roof), ways[way]);
+    b->slow += way != TR_OP_WHOLE;
     fflush(stdout);
 }
 
@@ -192,14 +200,14 @@ static double copy_rate(bench *b) {
                                 .rows = {.rows = 1, .width = count, .dtype = TR_F32, .to = TR_F32}},
                        .integers = -1,
                        .size = {count * 4, count * 4}};
-    return (double)(count * 8) / time_case(b, &copy, 1);
+    return (double)(count * 8) / time_case(b, &copy, 1, &(tr_op_way){0});
 }
 
 static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
     const int64_t n = b->gpu ? 8192 : 1024;
     const bench_case roof = product("roof", bench_forward(n, n, n, t, false, TR_EPILOGUE_NONE));
     bench_draw(b->normal, t);
-    b->flops_roof = tr_op_flops(&roof.desc) / time_case(b, &roof, 1);
+    b->flops_roof = tr_op_flops(&roof.desc) / time_case(b, &roof, 1, &(tr_op_way){0});
     for (int i = 0; i < count; i++) {
         printf("\n%s, %s; roofs %.1f GFLOP/s, %.1f GB/s\n", models[i].name, tr_dtype_name(t),
                b->flops_roof / 1e9, b->bytes_roof / 1e9);
@@ -241,5 +249,7 @@ int main(int argc, char **argv) {
     tr_device_staging_free(b.device, b.other);
     tr_device_free(b.device, b.at);
     tr_device_close(b.device);
-    return 0;
+    if (b.slow == 0) return 0;
+    fprintf(stderr, "bench_op: %d operators ran without cuBLASLt or cuDNN (SLOW above)\n", b.slow);
+    return 1;
 }

@@ -193,6 +193,14 @@ static tr_status open_device(const options *o, tr_world *world, tr_device **out)
     return TR_OK;
 }
 
+/* One line when this rank's operators miss the device's libraries, as `trireme train` says it. */
+static void tell_fallbacks(const tr_world *world, const tr_device *device) {
+    char text[256];
+    int count = tr_device_fallbacks(device, text, sizeof text);
+    if (count > 0 && tr_world_rank(world) == 0)
+        printf("slow     %d operators without cuBLASLt or cuDNN: %s\n", count, text);
+}
+
 static tr_status run(bench *b, tr_world *world) {
     const options *o = &b->o;
     tr_status status = TR_OK;
@@ -229,6 +237,7 @@ static tr_status run(bench *b, tr_world *world) {
     TR_TRY_OUT(tr_schedule_open(&request, &schedule));
     desc.schedule = schedule;
     TR_TRY_OUT(tr_engine_create(&desc, &engine));
+    tell_fallbacks(world, device);
     TR_TRY_OUT(tr_store_init(tr_engine_store(engine), desc.seed));
     TR_TRY_OUT(take_steps(b, world, engine));
 out:

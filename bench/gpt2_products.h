@@ -8,7 +8,7 @@ typedef struct bench_product {
     tr_op_desc desc;
 } bench_product;
 
-enum { BENCH_PRODUCTS = 15 }; /* those of a block, then three of the head */
+enum { BENCH_BLOCK_PRODUCTS = 12, BENCH_PRODUCTS = 15 }; /* the last three: the head */
 
 /* C[m, n] = A B. */
 static inline tr_op_desc bench_forward(int64_t m, int64_t n, int64_t k, tr_dtype dtype, bool bias,

@@ -72,7 +72,7 @@ static inline void bench_draw(void *memory, tr_dtype dtype) {
     }
 }
 
-/* Fills a tensor with the pattern, which is staging memory. */
+/* Fills a tensor with the pattern, in host memory. */
 static inline tr_status bench_fill(tr_device *device, void *tensor, int64_t bytes,
                                    const void *pattern) {
     tr_stream *stream = tr_device_compute(device);

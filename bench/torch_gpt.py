@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch on the same training step as bench_train: the peer that bench/torch.sh measures beside.
 
-One step is forward, backward and AdamW (fused) on random tokens in one process. Prints the best and
-the median step after two of warm-up, and model GFLOP/s by 6 N_matmul + 6 L T C a token.
+One step is forward and backward of each micro-batch and AdamW (fused), on random tokens in one
+process. Prints the best and the median step after two of warm-up, and model GFLOP/s by 6 N_matmul + 6 L T C a token.
 PyTorch: python3 -m venv DIR && DIR/bin/pip install torch
 """
 import argparse
@@ -16,6 +16,7 @@ from torch import nn
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 for key, value in dict(layers=6, width=384, heads=6, vocab=256, context=256, batch=8, threads=1, steps=7).items():
     parser.add_argument("--" + key, type=int, default=value)
+parser.add_argument("--micro_batch", type=int, help="sequences of one forward and backward; the batch when not given")
 parser.add_argument("--mode", default="fp32", choices=["fp32", "autocast", "bf16"])
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--compile", action="store_true")
@@ -66,12 +67,15 @@ if args.mode == "bf16":
 forward = torch.compile(model) if args.compile else model
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
 tokens, labels = (torch.randint(0, args.vocab, (args.batch, args.context), device=args.device) for _ in range(2))
+size = args.micro_batch or args.batch
 seconds = []
 for _ in range(args.steps + 2):
-    start = time.perf_counter()
-    with torch.autocast(args.device.split(":")[0], dtype=torch.bfloat16, enabled=args.mode == "autocast"):
-        loss = forward(tokens, labels)
-    loss.backward()
+    start, loss = time.perf_counter(), 0
+    for part, labels_part in zip(tokens.split(size), labels.split(size)):
+        with torch.autocast(args.device.split(":")[0], dtype=torch.bfloat16, enabled=args.mode == "autocast"):
+            share = forward(part, labels_part) * (len(part) / args.batch)
+        share.backward()
+        loss += share.detach()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     if args.device != "cpu":

@@ -47,3 +47,7 @@ foreach(name IN ITEMS test_op_cuda_emulated test_device_emulated)
 endforeach()
 # The second GPU: threads start on the first.
 set_property(TEST unit.test_device_emulated APPEND PROPERTY ENVIRONMENT TRIREME_TEST_DEVICE=cuda:1)
+
+# The benchmark of cuBLASLt's plans, over the stand-in for the library (run/benchmarks.sh).
+add_executable(bench_matmul_emulated ${CMAKE_SOURCE_DIR}/bench/bench_matmul.c unit/support/cuda/device.c)
+target_link_libraries(bench_matmul_emulated PRIVATE emulated_cuda)

@@ -40,7 +40,9 @@ for name in "${programs[@]}"; do
     [[ -x $build/tests/$name ]] || die "there is no $build/tests/$name: build all"
     cp "$build/tests/$name" "$root/build/release/tests/"
 done
-for name in bench_op bench_train; do # built on demand: cmake --build build/release --target benches
+benches=(bench_op bench_train) # built on demand: cmake --build build/release --target benches
+[[ ! -x $build/tests/test_op_cuda ]] || benches+=(bench_matmul)
+for name in "${benches[@]}"; do
     if [[ -x $build/bench/$name ]]; then cp "$build/bench/$name" "$root/build/release/bench/"; else
         echo "bundle.sh: without $name, which bench/gpu.sh needs (cmake --build $build --target benches)" >&2
     fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmarks that GPUs are measured with: a training step with micro-batches and with several ranks, each
 # on a device of its own, over NCCL's calls, computes what one rank does; operators are timed on a device
-# whose memory the host cannot touch.
+# whose memory the host cannot touch; every plan of a stand-in for cuBLASLt is timed.
 # usage: benchmarks.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of a libnccl.so.2 that checks its callers, or "")
 set -euo pipefail
 trireme=$1 scratch=$2 mock=${3:-}
@@ -48,4 +48,17 @@ code=0
 grep -q 'batch must be a multiple of micro_batch \* dp' uneven.err || fail "uneven: $(<uneven.err)"
 timeout 100 "$bench/bench_op" 1 attention_decode guarded >op.out 2>&1 || fail "bench_op: $(<op.out)"
 grep -q '^attention_decode .* us ' op.out || fail "bench_op: $(<op.out)"
+
+# Three plans a product, in two sizes of workspace; six of the products also in parts. Without the library
+# there are none.
+plans=$(dirname "$trireme")/tests/bench_matmul_emulated
+if [[ -x $plans ]]; then
+    timeout 100 "$plans" cuda:3 64 32 64 >plans.out 2>&1 || fail "bench_matmul: $(<plans.out)"
+    rows() { grep -Ec "^matmul .* $1 +3 +[0-9]" plans.out || true; } # with three plans
+    [[ "$(rows 32) $(rows 256) $(rows 'fused +256') $(rows 'parts +256')" == "15 21 6 6" ]] ||
+        fail "bench_matmul: other rows: $(<plans.out)"
+    grep -q '^these sizes, products of a block: first plans [1-9][0-9.]* us; ' plans.out || fail "no sum: $(<plans.out)"
+    timeout 100 "$plans" cuda:0 64 32 64 >none.out 2>&1 || fail "bench_matmul without plans: $(<none.out)"
+    grep -q '^matmul proj .* the library has no plan$' none.out || fail "without plans: $(<none.out)"
+fi
 finish

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WORKSPACE = 1000 };
+enum { WORKSPACE = 1000, PLANS = 3 }; /* that it proposes at most */
 
 static const struct tr_emulated_blas { int unused; } library;
 const cublasLtHandle_t tr_emulated_blas = &library;
@@ -187,18 +187,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               int *count) {
     check(product, a, b, c, d);
     *count = 0;
-    require(wanted == 1 && preference->workspace >= WORKSPACE, "no room for its workspace");
+    require(wanted >= 1 && preference->workspace >= WORKSPACE, "no room for its workspace");
     require(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
             "parts of a sum may be rounded to the result's type");
     if (!handle) return CUBLAS_STATUS_NOT_SUPPORTED;
     /* So it may refuse an epilogue: here a vector of one element. */
     if (has_vector(product) && d->rows == 1) return CUBLAS_STATUS_INVALID_VALUE;
-    *results = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE};
-    results->algo.data[0] = (uint64_t)product->epilogue;
-    for (int i = 0; i < 4; i++) results->algo.data[1 + i] = preference->alignment[i];
-    *count = 1;
+    for (*count = 0; *count < wanted && *count < PLANS; ++*count) {
+        cublasLtMatmulHeuristicResult_t *plan = &results[*count];
+        *plan = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE};
+        plan->algo.data[0] = (uint64_t)product->epilogue;
+        for (int i = 0; i < 4; i++) plan->algo.data[1 + i] = preference->alignment[i];
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
+
+__typeof__(cublasLtMatmulAlgoGetHeuristic) *tr_cublasLtMatmulAlgoGetHeuristic =
+    cublasLtMatmulAlgoGetHeuristic;
 
 /* --- the product ------------------------------------------------------------------------------ */
 

@@ -1,0 +1,236 @@
+/* The products of a GPT-2 step in BF16 by every plan that cuBLASLt proposes, on normal random data:
+ * the first plan, which the device takes, beside the fastest, with 32 and with 256 MiB of
+ * workspace, and a product with its epilogue in one plan beside the two apart. At the end the sum
+ * over the products of a block. Each time is a median of a run as training does it.
+ *
+ * The device's own search for a plan is intercepted where it calls the library, so that what is
+ * timed is the device's operator with another plan.
+ *
+ * Usage: bench_matmul [device [rows width vocab]], GPT-2 124M and 1.5B when no sizes are given */
+#include "base/memory.h"
+#include "bench/gpt2_products.h"
+#include "bench/measure.h"
+#include "device/cuda/libraries.h"
+#include "device/device_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PLANS = 32, LIMITS = 2 };
+
+static const size_t limits[LIMITS] = {(size_t)32 << 20, (size_t)256 << 20};
+
+/* What the next search gives: plan `index` of those that fit the workspace. */
+static struct {
+    int index, found; /* found: by the last search */
+    size_t workspace;
+} choice;
+
+static __typeof__(tr_cublasLtMatmulAlgoGetHeuristic) library_search;
+
+/* In place of the library's search. */
+static cublasStatus_t choose_plan(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                  cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                  cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                  cublasLtMatmulPreference_t preference, int wanted,
+                                  cublasLtMatmulHeuristicResult_t *results, int *count) {
+    cublasLtMatmulHeuristicResult_t all[PLANS];
+    int n = 0;
+    (void)wanted;
+    *count = choice.found = 0;
+    cublasStatus_t status =
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &choice.workspace, sizeof choice.workspace);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    status = library_search(handle, product, a, b, c, d, preference, PLANS, all, &n);
+    for (int i = 0; i < n && status == CUBLAS_STATUS_SUCCESS; i++) {
+        if (all[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        if (choice.found++ != choice.index) continue;
+        *results = all[i];
+        *count = 1;
+    }
+    return status;
+}
+
+typedef struct bench {
+    tr_device *device;
+    void *normal, *scratch;
+    double roof; /* FLOP/s of a square product by the first plan */
+} bench;
+
+/* Seconds by the first and by the fastest plan. */
+typedef struct timing {
+    int plans, best_plan;
+    double first, best;
+    size_t best_scratch;
+} timing;
+
+typedef struct running {
+    tr_op *op;
+    tr_stream *stream;
+    tr_op_args args;
+} running;
+
+static tr_status run_op(void *context) {
+    const running *r = context;
+    return tr_op_run(r->op, r->stream, &r->args);
+}
+
+/* A product and its epilogue apart, also where the library has a plan for both. */
+static tr_status prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    TR_TRY(tr_op_prepare_parts(device, desc, out));
+    tr_op_list(*out);
+    return TR_OK;
+}
+
+typedef tr_status (*prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
+
+/* Times every plan. A plan that the library refuses to run is passed over. */
+static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc,
+                            const tr_op_args *args, size_t workspace, timing *out) {
+    running r = {.stream = tr_device_compute(b->device), .args = *args};
+    *out = (timing){.plans = 1};
+    choice.workspace = workspace;
+    for (choice.index = 0; choice.index < out->plans; choice.index++) {
+        double seconds;
+        TR_TRY(prepare(b->device, desc, &r.op));
+        if (choice.index == 0) out->plans = choice.found;
+        const size_t scratch = r.op->scratch_bytes;
+        tr_status status = out->plans ? bench_time(b->device, run_op, &r, 0.02, &seconds) : TR_OK;
+        tr_op_release(r.op);
+        if (out->plans == 0) return TR_OK;
+        if (status != TR_OK) continue;
+        if (choice.index == 0) out->first = seconds;
+        if (out->best > 0 && seconds >= out->best) continue;
+        out->best = seconds;
+        out->best_plan = choice.index;
+        out->best_scratch = scratch;
+    }
+    return TR_OK;
+}
+
+static void print_timing(const bench *b, const bench_product *p, const char *way, size_t workspace,
+                         const timing *t) {
+    const double rate = tr_op_flops(&p->desc) / t->best;
+    printf("%-24s %-6s %4zu %5d", p->label, way, workspace >> 20, t->plans);
+    if (t->plans == 0) printf("  the library has no plan\n");
+    else
+        printf(" %10.1f %10.1f %+6.1f %% %4d %8.1f %9.1f %4.0f %%\n", t->first * 1e6, t->best * 1e6,
+               100 * (t->best / t->first - 1), t->best_plan, (double)t->best_scratch / (1 << 20),
+               rate / 1e12, 100 * rate / b->roof);
+    fflush(stdout);
+}
+
+/* Seconds of the products of a block: by the first plans; by the fastest in each workspace; and
+ * where the parts replace what is slower in one plan. */
+typedef struct sums {
+    double first, best[LIMITS], apart;
+} sums;
+
+static tr_status allocate(bench *b, const tr_op_desc *desc, tr_op_args *args) {
+    int64_t size[TR_OP_MAX_TENSORS] = {0};
+    bench_product_sizes(&desc->matmul, size);
+    args->scratch = b->scratch;
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        if (!size[i]) continue;
+        TR_TRY(tr_device_alloc(b->device, TR_MEMORY_DATA, (size_t)size[i], &args->t[i]));
+        TR_TRY(bench_fill(b->device, args->t[i], size[i], b->normal));
+    }
+    return TR_OK;
+}
+
+static tr_status measure(bench *b, const bench_product *p, sums *sum) {
+    const bool fused = p->desc.matmul.epilogue != TR_EPILOGUE_NONE;
+    tr_op_args args = {0};
+    timing whole[LIMITS] = {0}, apart = {0};
+    tr_status status = TR_OK;
+    TR_TRY_OUT(allocate(b, &p->desc, &args));
+    for (int i = 0; i < LIMITS; i++) {
+        TR_TRY_OUT(time_plans(b, tr_op_prepare, &p->desc, &args, limits[i], &whole[i]));
+        print_timing(b, p, fused ? "fused" : "", limits[i], &whole[i]);
+    }
+    if (fused) {
+        TR_TRY_OUT(time_plans(b, prepare_parts, &p->desc, &args, limits[LIMITS - 1], &apart));
+        print_timing(b, p, "parts", limits[LIMITS - 1], &apart);
+    }
+    sum->first += whole[0].plans ? whole[0].first : apart.first;
+    for (int i = 0; i < LIMITS; i++) sum->best[i] += whole[i].plans ? whole[i].best : apart.best;
+    const timing *last = &whole[LIMITS - 1];
+    sum->apart +=
+        apart.plans && (!last->plans || apart.best < last->best) ? apart.best : last->best;
+out:
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i]);
+    return status;
+}
+
+/* The roof of the shares: 8192^3, or the model's rows where they are fewer. */
+static tr_status measure_roof(bench *b, int64_t n) {
+    const bench_product roof = {"square", bench_forward(n, n, n, TR_BF16, false, TR_EPILOGUE_NONE)};
+    tr_op_args args = {0};
+    timing t = {0};
+    tr_status status = TR_OK;
+    TR_TRY_OUT(allocate(b, &roof.desc, &args));
+    TR_TRY_OUT(time_plans(b, tr_op_prepare, &roof.desc, &args, limits[0], &t));
+    if (t.first > 0) b->roof = tr_op_flops(&roof.desc) / t.first;
+    print_timing(b, &roof, "", limits[0], &t);
+out:
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i]);
+    return status;
+}
+
+static tr_status measure_model(bench *b, const char *name, int64_t rows, int64_t width,
+                               int64_t vocab) {
+    bench_product list[BENCH_PRODUCTS];
+    sums block = {0}, head = {0};
+    printf("\n%s, %lld rows, bf16\n%-24s %-6s %4s %5s %10s %10s %8s %4s %8s %9s %6s\n", name,
+           (long long)rows, "product", "", "MiB", "plans", "first us", "best us", "gain", "plan",
+           "its MiB", "TFLOP/s", "roof");
+    TR_TRY(measure_roof(b, rows < 8192 ? rows : 8192));
+    bench_products(rows, width, vocab, TR_BF16, list);
+    for (int i = 0; i < BENCH_PRODUCTS; i++)
+        TR_TRY(measure(b, &list[i], i < BENCH_BLOCK_PRODUCTS ? &block : &head));
+    printf("%s, products of a block: first plans %.1f us; fastest in 32 MiB %.1f us, in 256 MiB "
+           "%.1f us, "
+           "in parts where that is faster %.1f us; head: %.1f, %.1f, %.1f us\n",
+           name, block.first * 1e6, block.best[0] * 1e6, block.best[1] * 1e6, block.apart * 1e6,
+           head.first * 1e6, head.best[0] * 1e6, head.best[1] * 1e6);
+    return TR_OK;
+}
+
+static tr_status run(bench *b, const char *device, int argc, char **argv) {
+    const tr_device_options options = {.threads = 1};
+    /* Behind the workspace, the device's own scratch: a vector, sums of columns. */
+    const size_t scratch = limits[LIMITS - 1] + ((size_t)64 << 20);
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_device_open(device, &options, &b->device));
+    library_search = tr_cublasLtMatmulAlgoGetHeuristic;
+    tr_cublasLtMatmulAlgoGetHeuristic = choose_plan;
+    TR_TRY_OUT(tr_calloc(1, BENCH_PATTERN, &b->normal));
+    TR_TRY_OUT(tr_device_alloc(b->device, TR_MEMORY_DATA, scratch, &b->scratch));
+    bench_draw(b->normal, TR_BF16);
+    if (argc == 5) {
+        TR_TRY_OUT(measure_model(b, "these sizes", atoll(argv[2]), atoll(argv[3]), atoll(argv[4])));
+    } else {
+        TR_TRY_OUT(measure_model(b, "124M", 16 * 1024, 768, 50304));
+        TR_TRY_OUT(measure_model(b, "1.5B", 8 * 1024, 1600, 50304));
+    }
+out:
+    if (b->device) {
+        tr_device_free(b->device, b->scratch);
+        tr_device_close(b->device);
+    }
+    free(b->normal);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    bench b = {0};
+    if (argc > 2 && argc != 5) {
+        fprintf(stderr, "usage: bench_matmul [device [rows width vocab]]\n");
+        return 64;
+    }
+    tr_status status = run(&b, argc > 1 ? argv[1] : "cuda", argc, argv);
+    if (status != TR_OK)
+        fprintf(stderr, "bench_matmul: %s (%s)\n", tr_error_message(), tr_error_trace());
+    return (int)status;
+}
