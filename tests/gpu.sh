@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle: each check with a
-# limit of its own, whatever becomes of the others; one table at the end, also when the script is stopped,
-# and in results/tests.md of the build (tests-CHECK.md when some are chosen). Ends with 1 when something
-# failed, with 77 and the reason where there is no GPU.
+# Everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle, the most telling
+# checks first: each with a limit of its own, whatever becomes of the others. One table at the end, also when
+# the script is stopped; it is in results/tests.md of the build (tests-CHECK.md when some are chosen) as far as
+# it goes whenever a check has ended. Ends with 1 when something failed, with 77 and the reason where there is
+# no GPU.
 #   tests/gpu.sh [CHECK...]          (all when none is given)
 # TRIREME_TEST_DEVICE: the device (cuda; cpu and guarded show that the checks themselves work).
 # TRIREME_TEST_GPUS: how many there are (guarded has as many as it is told; cuda: those that doctor counts).
@@ -35,13 +36,23 @@ missing() {
     return 77
 }
 
+check_doctor() {
+    local code=0 text
+    text=$("$build/trireme" doctor) || code=$?
+    printf '%s\n\n' "$text"
+    grep ' cuda ' <<<"$text"
+    return $code
+}
 check_device() { "$programs/test_device"; }
 
-# Every operator against ref, with the same cases and tolerances as the cpu device's.
-check_operators() {
+# Operators against ref: in BF16 at the sizes of GPT-2 124M; all, with the same cases and tolerances as the
+# cpu device's.
+operators() {
     [[ -x $programs/test_op_cuda ]] || { missing "there is no test_op_cuda in this build"; return; }
-    "$programs/test_op_cuda"
+    TRIREME_TEST_ONLY=$1 "$programs/test_op_cuda"
 }
+check_models() { operators test_models; }
+check_operators() { operators '*'; }
 
 # sanitizer TOOL OPTION...: compute-sanitizer over the own kernels. There are virtual machines whose GPU it
 # does not take.
@@ -97,13 +108,9 @@ check_nccl_two() {
 }
 # NCCL between GPUs, one rank on each: messages and collectives, and the layouts of at most as many ranks,
 # which have the bits of one GPU.
-gpus() { # how many there are, at most 4
-    local count=${TRIREME_TEST_GPUS:-}
-    [[ -n $count ]] || count=$("$build/trireme" doctor 2>/dev/null | sed -n 's/.* CUDA driver [^,]*, \([0-9]*\) device.*/\1/p')
-    echo $((${count:-0} < 4 ? ${count:-0} : 4))
-}
 between() { # COMMAND...: where there are two GPUs, with $ranks
-    ranks=$(gpus)
+    ranks=$(gpus "$build/trireme")
+    ((ranks <= 4)) || ranks=4
     ((ranks >= 2)) || { missing "NCCL between GPUs needs two of them, and there is $ranks"; return; }
     "$@"
 }
@@ -117,12 +124,14 @@ check_nccl_fp32() { between nccl_suite fp32; }
 check_nccl_bf16() { between nccl_suite bf16; }
 
 # What there is, what tells most first, and the seconds that each may take at the most.
-all="device operators comm fits across sample" nccl=
-declare -A most=([device]=60 [operators]=150 [comm]=60 [fits]=60 [across]=90 [sample]=60 [curves_fp32]=200 [curves_bf16]=200
+first="doctor models operators device fits sample across curves_bf16" last="memcheck placements equivalence_bf16 equivalence_fp32 racecheck"
+declare -A most=([doctor]=60 [models]=90 [device]=60 [operators]=150 [comm]=60 [fits]=60 [across]=90 [sample]=60 [curves_fp32]=200 [curves_bf16]=200
     [memcheck]=240 [racecheck]=240 [nccl_one]=60 [nccl_two]=60 [nccl_comm]=60 [nccl_fp32]=240 [nccl_bf16]=240)
-[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || nccl+=" nccl_one nccl_two"
-[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE == cpu ]] || nccl+=" nccl_comm nccl_fp32 nccl_bf16"
-all+="$nccl curves_fp32 curves_bf16 placements memcheck equivalence_fp32 equivalence_bf16 racecheck"
+nccl=
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || nccl+=" nccl_one"
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE == cpu ]] || nccl+=" nccl_comm nccl_bf16 nccl_fp32"
+[[ ! -x $programs/gpu_nccl || $TRIREME_TEST_DEVICE != cuda* ]] || nccl+=" nccl_two"
+all="$first$nccl comm curves_fp32 $last"
 
 # --- running them -----------------------------------------------------------------------------------
 
@@ -133,7 +142,7 @@ fi
 chosen=${*:-$all}
 for name in $chosen; do
     [[ " $all " == *" $name "* ]] || {
-        echo "tests/gpu.sh: there is no check '$name'; there are: $all" >&2
+        echo "tests/gpu.sh: unknown check '$name'; the checks are: $all" >&2
         exit 64
     }
 done
@@ -166,18 +175,10 @@ start() {
     ) &
 }
 
-stopped=
-# shellcheck disable=SC2046 # one word a job
-trap 'stopped=yes; kill $(jobs -pr) 2>/dev/null' INT TERM
-for name in $chosen; do
-    while (($(jobs -pr | wc -l) >= jobs)); do wait -n || true; done
-    [[ -n $stopped ]] || start "$name"
-done
-while [[ -n $(jobs -pr) ]]; do wait || true; done
-
 # --- the table --------------------------------------------------------------------------------------
 
 # outcome NAME: sets $outcome and $time.
+unfinished=waiting # until the end
 outcome() {
     local code=none
     time=-
@@ -185,7 +186,7 @@ outcome() {
     case $code in
     0) outcome=ok ;;
     77) outcome=skipped ;;
-    none) outcome="no time" ;;
+    none) outcome=$unfinished ;;
     124 | 137) outcome=TIMEOUT ;;
     143) outcome=stopped ;;
     *) outcome=FAILED ;;
@@ -193,11 +194,12 @@ outcome() {
 }
 
 report() {
-    local name line
+    local name line failed=0
     printf '\n%s\n\n' "$("$build/trireme" --version 2>/dev/null | head -n 1 || echo trireme), $(stamp "$TRIREME_TEST_DEVICE")"
     printf '| %-16s | %-7s | %4s | %s |\n|---|---|---|---|\n' check outcome s "last line"
     for name in $chosen; do
         outcome "$name"
+        case $outcome in ok | skipped | waiting) ;; *) failed=$((failed + 1)) ;; esac
         line=$(grep -v '^ *$' "$work/$name.log" 2>/dev/null | tail -n 1 | cut -c 1-110 | tr '|' ' ' || true)
         printf '| %-16s | %-7s | %4s | %s |\n' "$name" "$outcome" "$time" "$line"
     done
@@ -211,14 +213,31 @@ report() {
     printf '\n%d checks, %d failed%s\n' "$(wc -w <<<"$chosen")" "$failed" "${stopped:+; the script was stopped}"
 }
 
-failed=0
-for name in $chosen; do
-    outcome "$name"
-    [[ $outcome == ok || $outcome == skipped ]] || failed=$((failed + 1))
-done
-mkdir -p "$results"
 record=$results/tests${1:+-$1}.md
-report 2>&1 | sed "s|$root/||g" | tee "$record"
+# write_report: as far as the checks have come, to the file.
+write_report() { report 2>&1 | sed "s|$root/||g" >"$record"; }
+
+# --- one after the other, or several at a time --------------------------------------------------------
+
+mkdir -p "$results"
+stopped=
+# shellcheck disable=SC2046 # one word a job
+trap 'stopped=yes; kill $(jobs -pr) 2>/dev/null' INT TERM
+for name in $chosen; do
+    while (($(jobs -pr | wc -l) >= jobs)); do
+        wait -n || true
+        write_report
+    done
+    [[ -n $stopped ]] || start "$name"
+done
+while [[ -n $(jobs -pr) ]]; do
+    wait -n || true
+    write_report
+done
+unfinished="no time"
+write_report
+cat "$record"
 echo "written to ${record#"$root"/}; all output: ${work#"$root"/}/" >&2
+outcome "${chosen##* }"
 [[ $# != 1 || $outcome != skipped ]] || exit 77
-((failed == 0))
+grep -q ' checks, 0 failed$' "$record"

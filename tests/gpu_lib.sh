@@ -12,6 +12,7 @@ ask_gpu() {
 # ends with the reason: with 77 where there is none, with 1 where a GPU is there and cannot be used.
 need_device() {
     local code=0 name=$0
+    gpu_words=$(ask_gpu name,driver_version,memory.total,clocks.max.sm,power.limit)
     TRIREME_TEST_DEVICE=$1 timeout --kill-after=5 60 "$2/test_device" >"$3" 2>&1 || code=$?
     case $code in
     77)
@@ -29,10 +30,16 @@ need_device() {
     esac
 }
 
-# stamp DEVICE: when, what and where, in one line.
+# stamp DEVICE: when, what and where, in one line; after need_device.
 stamp() {
-    local gpu commit
-    gpu=$(ask_gpu name,driver_version,memory.total,clocks.max.sm,power.limit)
+    local commit
     commit=$(sed -n 's/^commit *//p' VERSION 2>/dev/null || git describe --always --dirty 2>/dev/null || true)
-    echo "$(date -u '+%Y-%m-%d %H:%M') UTC, commit ${commit:-unknown}, device $1${gpu:+ ($gpu)}, $SECONDS s"
+    echo "$(date -u '+%Y-%m-%d %H:%M') UTC, commit ${commit:-unknown}, device $1${gpu_words:+ ($gpu_words)}, $SECONDS s"
+}
+
+# gpus TRIREME: how many there are, as TRIREME_TEST_GPUS has it or doctor counts them.
+gpus() {
+    local count=${TRIREME_TEST_GPUS:-}
+    [[ -n $count ]] || count=$("$1" doctor 2>/dev/null | sed -n 's/.* CUDA driver [^,]*, \([0-9]*\) device.*/\1/p')
+    echo "${count:-0}"
 }

@@ -112,7 +112,7 @@ endif()
 trireme_run_test(bundle)
 
 # What needs a GPU: the checks of tests/gpu.sh, one test each; skipped without one.
-set(gpu_checks device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16
+set(gpu_checks doctor models device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16
   placements equivalence_fp32 equivalence_bf16)
 if(TARGET gpu_nccl)
   list(APPEND gpu_checks nccl_one nccl_two nccl_comm nccl_fp32 nccl_bf16)

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# tests/gpu.sh and bench/gpu.sh as a stranger meets them: what fails, hangs, is missing or is stopped costs
-# no other check its turn, one table tells all of it, and the same is in a file. Where there is no GPU, or
-# one that cannot be used, they say so. The device is the guarded one; programs that fail are stood in for.
+# tests/gpu.sh and bench/gpu.sh as a stranger meets them: what tells most comes first; what fails, hangs, is
+# missing or is stopped costs no other check its turn; each row is written to a file at once, and one table
+# tells all at the end. Where there is no GPU, or one that cannot be used, they say so. The device is the
+# guarded one; programs that fail are stood in for.
 # usage: gpu_scripts.sh TRIREME SCRATCH_DIR
+# shellcheck disable=SC2016 # the stand-ins expand what is in single quotes
 set -euo pipefail
 trireme=$1 scratch=$2
 # shellcheck source=tests/run/common.sh
@@ -42,6 +44,9 @@ TRIREME_TEST_DEVICE=guarded scripts 0 well well tests/gpu.sh device comm fits ac
 row well well.out '^\| device +\| ok ' '^\| comm +\| ok ' '^\| fits +\| ok ' '^\| across +\| ok ' '^\| sample +\| ok ' \
     '^trireme .* UTC, commit .*, device guarded' '^5 checks, 0 failed$'
 diff "$scratch/well.out" "$scratch/results/tests-device.md" >"$scratch/diff" || fail "the file and the table differ: $(<"$scratch/diff")"
+# The order.
+TRIREME_TEST_DEVICE=guarded scripts 64 unknown well tests/gpu.sh nonsense
+row unknown unknown.err "unknown check 'nonsense'; the checks are: doctor models operators device fits sample across curves_bf16 "
 # One hangs, one fails, one cannot be here: the rest go on.
 stand_in ill
 program "$scratch/ill/tests/comm" 'sleep 100'
@@ -52,14 +57,15 @@ row ill ill.out '^\| comm +\| TIMEOUT +\| +2[0-9] ' '^\| across +\| FAILED ' '^\
     '^across, the end of its output:$' 'loading or saving failed'
 command -v compute-sanitizer >/dev/null || row ill ill.out '^\| memcheck +\| skipped .*(is not installed|there is no test_op_cuda)'
 grep -q "$here/" "$scratch/results/tests-comm.md" && fail "a path of this machine in the file"
-# Stopped: the table all the same.
-rm -r "$scratch/ill/gpu-tests-comm"
-TRIREME_BUILD=$scratch/ill TRIREME_TEST_DEVICE=guarded bash "$here/tests/gpu.sh" comm fits >"$scratch/stopped.out" 2>&1 &
+# Stopped: the table all the same, of which the file has the first row already.
+TRIREME_BUILD=$scratch/ill TRIREME_TEST_DEVICE=guarded bash "$here/tests/gpu.sh" doctor comm fits >"$scratch/stopped.out" 2>&1 &
 job=$!
-until_true 30 test -e "$scratch/ill/gpu-tests-comm/comm.log" || fail "stopped: comm has not begun"
+until_true 60 test -e "$scratch/ill/gpu-tests-doctor/comm.log" || fail "stopped: comm has not begun"
+until_true 60 grep -Eq '^\| doctor +\| ok ' "$scratch/results/tests-doctor.md" || fail "stopped: no row of doctor before the end"
+grep -Eq '^\| comm +\| waiting ' "$scratch/results/tests-doctor.md" || fail "stopped: no row of a check that has not ended"
 kill -TERM $job
 wait $job && fail "a script that was stopped ended well"
-row stopped stopped.out '^\| comm +\| stopped ' 'the script was stopped$'
+row stopped stopped.out '^\| doctor +\| ok .* cuda ' '^\| comm +\| stopped ' 'the script was stopped$'
 # The sanitizer judges accesses, not what the libraries' calls return.
 if [[ -e $build/tests/test_op_cuda ]]; then
     program "$scratch/bin/compute-sanitizer" 'echo "asked: $*"'
@@ -94,7 +100,8 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     done
 fi
 
-# Benchmarks: a failure is a row, and the next is measured; stopped, there is a table.
+# Benchmarks: a failure is a row, and the next is measured; stopped, there is a table, of which the file has
+# the rows already.
 stand_in bench
 program "$scratch/bench/bench/bench_op" 'echo "124M, bf16; roofs 800000.0 GFLOP/s, 3000.0 GB/s"; exit 3'
 program "$scratch/bench/bench/bench_train" 'echo "best 1.0 ms; 1000 tok/s 400000.0 GFLOP/s (best)"'
@@ -102,17 +109,51 @@ program "$scratch/bin/no-python" 'exit 1'
 export PYTHON=no-python TRIREME_BENCH_DEVICE=cpu
 scripts 1 failing bench bench/gpu.sh
 row failing failing.out '^\| roof: product in BF16 .* 800.0 TFLOP/s ' '^\| operators .* FAILED: it ended with 3' \
-    '^\| GPT-2 small.* 1000 tok/s, 400.0 model TFLOP/s: 0.500 of the roof' 'not measured: no-python has no PyTorch' ' UTC, commit .*, device cpu'
-diff <(sed -n '/UTC, commit/,$p' "$scratch/failing.out") <(sed -n '/UTC, commit/,$p' "$scratch/results/bench.md") >"$scratch/diff" ||
+    '^\| profile of a step.* `trace` \| .*F [0-9.]+ ms.* profile.txt ' '^\| products .* left out: ' \
+    '^\| GPT-2 small.* 1000 tok/s, 400.0 model TFLOP/s: 0.500 of the roof' '^\| training over NCCL .* needs two GPUs, and there is 0' \
+    'not measured: no-python has no PyTorch' ' UTC, commit .*, device cpu'
+diff <(sed -n '/UTC, commit/,$p' "$scratch/failing.out") "$scratch/results/bench.md" >"$scratch/diff" ||
     fail "the file and the table differ: $(<"$scratch/diff")"
 program "$scratch/bench/bench/bench_op" 'exit 3'
 program "$scratch/bench/bench/bench_train" "touch '$scratch/begun'; sleep 100"
-TRIREME_BUILD=$scratch/bench bash "$here/bench/gpu.sh" >"$scratch/halted.out" 2>&1 &
+TRIREME_BUILD=$scratch/bench bash "$here/bench/gpu.sh" operators batches >"$scratch/halted.out" 2>&1 &
 job=$!
 until_true 60 test -e "$scratch/begun" || fail "halted: no training step has begun"
+row written results/bench.md '^\| operators .* FAILED: it ended with 3'
 kill -TERM $job
 wait $job && fail "benchmarks that were stopped ended well"
 row halted halted.out '^\| operators .* FAILED: it ended with 3' '^\| the script was stopped '
+scripts 64 step bench bench/gpu.sh nonsense
+row step step.err "unknown step 'nonsense'; the steps are: doctor operators profile products batches training ranks pytorch"
+
+# The order on GPUs, with a profiler that fails and one that does not; what does not fit is no failure.
+stand_in gpus
+order=$scratch/order
+first_rank="[ \"\${OMPI_COMM_WORLD_RANK:-0}\" = 0 ] || exit 0" # others say nothing
+noted() { program "$1" "$first_rank" "echo \"$2\" >>'$order'" "${@:3}"; } # PATH WORDS LINE...
+rm "$scratch/gpus/trireme"
+noted "$scratch/gpus/trireme" 'trireme $1' 'echo "ok    cuda     CUDA driver 580.1, 2 devices"'
+noted "$scratch/gpus/bench/bench_op" 'operators' 'echo "124M, bf16; roofs 800000.0 GFLOP/s, 3000.0 GB/s"'
+noted "$scratch/gpus/bench/bench_matmul" 'products' 'echo "124M, products of a block: first plans 2.0 us"'
+noted "$scratch/gpus/bench/bench_train" 'train $*' 'case "$*" in *"micro_batch=64 "*) echo "no memory"; exit 76 ;; esac' \
+    'echo "best 1.0 ms; 1000 tok/s 400000.0 GFLOP/s (best)"'
+noted "$scratch/bin/nsys" 'nsys $1' 'exit 5'
+noted "$scratch/bin/ncu" 'ncu'
+TRIREME_TEST_GPUS=2 TRIREME_BENCH_DEVICE=guarded scripts 0 gpus gpus bench/gpu.sh
+rm "$scratch/bin/nsys" "$scratch/bin/ncu"
+row gpus gpus.out '^\| profile of a step.* `nsys` \| FAILED: it ended with 5' '^\| profile of a step.* `ncu` \| all in profile.txt' \
+    '^\| products of a block, 124M .* first plans 2.0 us ' '^\| GPT-2 124M.* 4 micro-batches of 64 .* does not fit: no memory' \
+    '^\| GPT-2 124M.* 16 micro-batches of 32 .* 0.500 of the roof' '^\| GPT-2 124M.* 32, deterministic ' \
+    '^\| GPT-2 124M.* dp=2 .* 0.250 of the roof'
+came=$(sed 's/^train .* layers=\([0-9]*\) .* batch=\([0-9]*\) .*/train \1 \2/; s/^train layers=\([0-9]*\) .* batch=\([0-9]*\) .*/train \1 \2/' "$order" | uniq | tr '\n' ',')
+want='trireme doctor,operators,nsys profile,ncu,products,train 12 128,train 12 64,train 12 256,train 12 32,train 12 16,train 48 32,'
+[[ $came == "$want"*"train 12 512,train 48 512,train 12 512," ]] || fail "another order: $came"
+
+# An operator without its library.
+program "$scratch/gpus/bench/bench_train" 'echo "slow     1 operators without cuBLASLt"; echo "best 1.0 ms; 1000 tok/s 4.0 GFLOP/s"'
+TRIREME_BENCH_DEVICE=guarded scripts 1 slow gpus bench/gpu.sh batches
+row slow slow.out '^\| GPT-2 124M.* 1000 tok/s, .*; FAILED: 1 operators without cuBLASLt '
+
 rm "$scratch/bench/bench/bench_op"
 scripts 66 missing bench bench/gpu.sh
 row missing missing.err 'there is no .*bench_op: build the benchmarks first'

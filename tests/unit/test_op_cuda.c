@@ -1,10 +1,12 @@
 /* Every operator of the cuda device against ref: the shared tables, shapes at which the kernels
  * change their ways, and random shapes; in both storage types, with the same bits when run again.
- * Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out what libraries compute.
+ * Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out what libraries compute;
+ * TRIREME_TEST_ONLY=PATTERN runs the tests of that name.
  *
  * The same source tests the emulated device (support/cuda/), whose cuda:1 runs threads in the
  * opposite order and must give the same bits, whose cuda:2 has no aligned memory, and whose cuda:3
  * has an emulated cuBLASLt for the products. */
+#include "bench/gpt2_products.h"
 #include "device/cuda/blas_layout.h"
 #include "support/op_check.h"
 
@@ -54,15 +56,11 @@ static bool leave_out(const tr_op_desc *d) {
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128);
 }
 
-static void check_case(const tr_op_case *c) {
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        tr_op_check check;
-        tr_op_data got, other;
-        tr_op_check_open(c, bf16 ? TR_BF16 : TR_F32, seed, ref, &check);
-        if (leave_out(&check.start.desc)) {
-            tr_op_check_close(&check);
-            continue;
-        }
+static void check_storage(const tr_op_case *c, tr_dtype storage) {
+    tr_op_check check;
+    tr_op_data got, other;
+    tr_op_check_open(c, storage, seed, ref, &check);
+    if (!leave_out(&check.start.desc)) {
         tr_op_check_run(&check, cuda, &got);
         tr_op_check_same(&check, backwards ? backwards : cuda, &got);
         if (unaligned) {
@@ -71,8 +69,51 @@ static void check_case(const tr_op_case *c) {
         }
         if (library && c->desc.kind == TR_OP_MATMUL) check_library(&check);
         tr_op_data_free(&got);
-        tr_op_check_close(&check);
     }
+    tr_op_check_close(&check);
+}
+
+static void check_case(const tr_op_case *c) {
+    check_storage(c, TR_F32);
+    check_storage(c, TR_BF16);
+}
+
+/* The operators of GPT-2 124M in BF16, with fewer rows, since ref is slow, and a part of the head's
+ * columns. What runs on the host is smaller yet. */
+#ifdef TRIREME_EMULATED
+enum { ROWS = 24, WIDTH = 64, SEQ = 72, VOCAB = 192 };
+#else
+enum { ROWS = 128, WIDTH = 768, SEQ = 1024, VOCAB = 5632 };
+#endif
+
+static void test_models(void **state) {
+    (void)state;
+    const tr_op_desc list[] = {
+        {.kind = TR_OP_ATTENTION, .attention = {1, SEQ, 2, 64, TR_BF16}},
+        {.kind = TR_OP_ATTENTION_DGRAD, .attention = {1, SEQ, 2, 64, TR_BF16}},
+        {.kind = TR_OP_LAYERNORM, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
+        {.kind = TR_OP_LAYERNORM_DGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
+        {.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
+        {.kind = TR_OP_DROPOUT_ADD, .dropout = {ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}},
+        {.kind = TR_OP_DROPOUT_DGRAD, .dropout = {ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}},
+        {.kind = TR_OP_EMBED, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
+        {.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
+        {.kind = TR_OP_POSITION, .embed = {.rows = ROWS, .width = WIDTH, .seq = ROWS}},
+        {.kind = TR_OP_POSITION_WGRAD, .embed = {.rows = ROWS, .width = WIDTH, .seq = ROWS}},
+        {.kind = TR_OP_XENT_MAX, .xent = {.rows = ROWS, .vocab = VOCAB}},
+        {.kind = TR_OP_XENT_SUM, .xent = {.rows = ROWS, .vocab = VOCAB}},
+        {.kind = TR_OP_XENT_LOSS, .xent = {.rows = ROWS, .vocab = VOCAB}},
+        {.kind = TR_OP_SUMSQ, .sumsq = {4 * WIDTH * WIDTH}},
+        {.kind = TR_OP_ADAMW, .adamw = {4 * WIDTH * WIDTH, 0.9f, 0.95f, 1e-8f, 0.1f, TR_BF16}},
+    };
+    bench_product products[BENCH_PRODUCTS];
+    bench_products(ROWS, WIDTH, VOCAB, TR_BF16, products);
+    for (int i = 0; i < BENCH_PRODUCTS; i++) {
+        const unsigned out = products[i].desc.matmul.c == TR_F32 ? TR_CASE_F32_OUT : 0;
+        check_storage(&(tr_op_case){products[i].desc, out}, TR_BF16);
+    }
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        check_storage(&(tr_op_case){list[i], 0}, TR_BF16);
 }
 
 static void test_table(void **state) {
@@ -376,14 +417,16 @@ static int open_devices(void) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_large),
-        cmocka_unit_test(test_ways),      cmocka_unit_test(test_random),
-        cmocka_unit_test(test_products),  cmocka_unit_test(test_types),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_fallbacks), cmocka_unit_test(test_reserved),
+        cmocka_unit_test(test_models),   cmocka_unit_test(test_table),
+        cmocka_unit_test(test_large),    cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_random),   cmocka_unit_test(test_products),
+        cmocka_unit_test(test_types),    cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_shared),   cmocka_unit_test(test_fallbacks),
+        cmocka_unit_test(test_reserved),
     };
-    const char *kernels = getenv("TRIREME_TEST_KERNELS");
+    const char *kernels = getenv("TRIREME_TEST_KERNELS"), *only = getenv("TRIREME_TEST_ONLY");
     own_kernels = kernels && strcmp(kernels, "own") == 0;
+    if (only) cmocka_set_test_filter(only);
     seed = tr_test_seed(1);
     int code = open_devices();
     if (code == 0) code = cmocka_run_group_tests(tests, NULL, NULL);
