@@ -102,7 +102,7 @@ if ((with_cuda)); then
     without train "$scratch/x.yaml" log.dir="$scratch/without" >"$scratch/without.out" 2>&1 ||
         fail "without CUDA's libraries: $(tail -n 1 "$scratch/without.out")"
     code=0
-    without train "$scratch/x.yaml" device.name=cuda >"$scratch/refused.out" 2>&1 || code=$?
+    without train "$scratch/x.yaml" device.name=cuda log.dir="$scratch/refused" >"$scratch/refused.out" 2>&1 || code=$?
     [[ $code == 69 ]] || fail "device.name=cuda without CUDA's libraries ended with $code, not 69"
 fi
 
