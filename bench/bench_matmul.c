@@ -85,7 +85,7 @@ static tr_status prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op 
 
 typedef tr_status (*prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
-/* Times every plan. A plan that the library refuses to run is passed over. */
+/* Times every plan. A plan that the library then refuses to run is passed over. */
 static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc,
                             const tr_op_args *args, size_t workspace, timing *out) {
     running r = {.stream = tr_device_compute(b->device), .args = *args};
@@ -100,7 +100,7 @@ static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc
         tr_op_release(r.op);
         if (out->plans == 0) return TR_OK;
         if (status != TR_OK) continue;
-        if (choice.index == 0) out->first = seconds;
+        if (out->first == 0) out->first = seconds;
         if (out->best > 0 && seconds >= out->best) continue;
         out->best = seconds;
         out->best_plan = choice.index;

@@ -25,10 +25,9 @@ typedef struct bench_case {
     const char *label;
     tr_op_desc desc;
     int64_t size[TR_OP_MAX_TENSORS];
-    int integers; /* index of the tensor of tokens or labels, or -1 */
-    unsigned
-        positive;    /* bit mask of FP32 tensors whose values are positive: sums, maxima, squares */
-    int64_t touched; /* 0: all */
+    int integers;      /* index of the tensor of tokens or labels, or -1 */
+    unsigned positive; /* bit mask of FP32 tensors: sums, maxima, squares */
+    int64_t touched;   /* 0: all */
 } bench_case;
 
 typedef struct bench {
