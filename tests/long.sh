@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The exhaustive runs: every random test under many seeds, a saver killed at every file-system call,
-# jobs that race for one directory, and the equivalence suite on memory that the host cannot touch, staged and over NCCL's calls.
+# The exhaustive runs: every random test and every trial of tests/trials.sh under many seeds, a saver
+# killed at every file-system call, jobs that race for one directory, and the equivalence suite on memory
+# that the host cannot touch, staged and over NCCL's calls.
 # They go on where they were stopped: what has passed is noted in build/long/done.
 #
 # usage: tests/long.sh [FIRST_SEED [SEEDS]]     default: 1 1000
-#        tests/long.sh --sample TEXT            three of the runs, chosen by a text (CI: the commit)
+#        tests/long.sh --sample TEXT            some random tests and a trial of each kind; the text
+#                                               (CI: the commit) chooses the seeds
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,6 +14,7 @@ tests=build/release/tests
 work=build/long
 random=(test_op_cpu test_op_ref test_op_gradients test_comm_local test_stream test_check test_lower test_arena
   test_plan test_runner test_cut test_ckpt test_csv test_mutations)
+trials=(lost stop race damage hostile)
 mkdir -p "$work"
 touch "$work/done"
 
@@ -24,13 +27,18 @@ once() {
     echo "$name" >>"$work/done"
     rm "$work/$name.log"
   else
-    echo "long: FAILED $name: see $work/$name.log"
+    echo "long: FAILED $name: see $work/$name.log, which ends with:"
+    tail -n 20 "$work/$name.log" | sed 's/^/    /'
     failed=1
   fi
 }
 
 seeded() { # TEST SEED
   once "$1-$2" env TRIREME_SEED="$2" timeout 600 "$tests/$1"
+}
+
+trial() { # KIND SEED
+  once "trial-$1-$2" bash tests/trials.sh "$1" "$2"
 }
 
 failed=0
@@ -40,6 +48,10 @@ if [[ ${1:-} == --sample ]]; then
   seed=$(printf %s "$text" | cksum | cut -d' ' -f1)
   for i in 0 1 2; do
     seeded "${random[$(((seed / (i + 1) + i) % ${#random[@]}))]}" $((seed + i))
+  done
+  for kind in "${trials[@]}"; do
+    echo "long: tests/trials.sh $kind $seed"
+    trial "$kind" "$seed"
   done
   exit $failed
 fi
@@ -57,6 +69,7 @@ once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
 for ((seed = first; seed < first + count; seed++)); do
   for name in "${random[@]}"; do seeded "$name" "$seed"; done
+  for kind in "${trials[@]}"; do trial "$kind" "$seed"; done
   echo "long: seed $seed done"
 done
 exit $failed

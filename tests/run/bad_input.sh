@@ -83,6 +83,8 @@ command_fails 64 "ranks cannot run 'trian'; " run -n 2 trian base.yaml
 command_fails 64 "ckpt wants ls or verify, and a run; usage: " ckpt list runs
 command_fails 66 "there is no checkpoint under nowhere/ckpt" ckpt ls nowhere
 command_fails 66 "there is no checkpoint under nowhere/ckpt" sample nowhere
+command_fails 66 "there is no checkpoint under base.yaml/ckpt" ckpt ls base.yaml
+command_fails 66 "there is no checkpoint under base.yaml/ckpt" sample base.yaml
 
 printf 'data.path: %s\ntrain:\n  steps: ten\n' "$text" >type.yaml
 printf 'data.path: %s\ntrain:\n  stepz: 10\n' "$text" >key.yaml

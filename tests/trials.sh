@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Seeded trials of what an operator and hard days do to a run. A trial is a kind and a number, and the
+# same number repeats it:
+#   lost     a rank is killed or stopped at a random moment: it is named, 77; the run goes on to the same bits
+#   stop     signals reach the launcher, mpirun, a rank or all of them: 75, saved; the run goes on to the same bits
+#   race     two jobs of several ranks want one log.dir: one of them gets it, the steps are those of one run
+#   damage   a checkpoint's files are damaged: refused or passed over, never believed
+#   hostile  files and words that are none: one sentence and a documented exit code
+# What a trial of several ranks meets depends on the machine's load too; what is expected holds for all.
+#
+# usage: tests/trials.sh KIND SEED [COUNT]     default: 1 trial; the numbers count up from SEED
+#        TRIREME_BUILD: the build folder (default build/release)
+# The files of a trial that failed stay in build/trials.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+build=${TRIREME_BUILD:-build/release}
+kind=${1:-} seed=${2:-} count=${3:-1}
+[[ -f tests/trials/$kind.sh && $seed =~ ^[0-9]+$ && $count =~ ^[0-9]+$ ]] || {
+    sed -n '3,/^set/{/^# usage/,/^set/{/^#/s/^# //p}}' "$0"
+    exit 64
+}
+[[ -x $build/trireme ]] || { echo "trials: $build/trireme is not there: build first"; exit 69; }
+
+failed=0
+for ((n = seed; n < seed + count; n++)); do
+    if TRIREME_BUILD=$build timeout --kill-after=10 600 bash tests/trials/one.sh "$kind" "$n" "build/trials/$kind-$n"; then
+        rm -rf "build/trials/$kind-$n"
+    else
+        echo "trials: FAILED: repeat it with: tests/trials.sh $kind $n; its files are in $root/build/trials/$kind-$n"
+        failed=1
+    fi
+done
+exit $failed

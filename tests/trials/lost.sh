@@ -1,0 +1,39 @@
+# A rank is killed or stopped at a random moment of a run, the start of MPI included.
+# shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
+pick_layout
+[[ $ranks != 1 ]] || { ranks=2 layout=(parallel.dp=2); }
+reference
+pick signal KILL KILL STOP
+draw victim "$ranks"
+draw_moment
+what="rank $victim of $ranks (${layout[*]}), SIG$signal $moment"
+
+launch run run
+await_moment run
+found() { gone "$job" || lost=$(rank_process "$victim"); [[ -n $lost ]]; }
+lost=""
+until_true 60 found || true
+if [[ -n $lost ]] && kill -"$signal" "$lost" 2>/dev/null; then
+    before=$(steps_done run)
+    ends run
+    what+=", $before steps done, exit code $code"
+    if ((code == 0)); then # it came after the rank's last word
+        [[ $(last_step run) == 60 ]] || fail "run: ended with 0 after step $(last_step run)"
+    else
+        [[ $code == 77 ]] || fail "run: exit code $code, not 77: $(<run.err)"
+        [[ $(grep -c "^trireme: " run.err) == 1 ]] || fail "run: not one sentence: $(<run.err)"
+        # A rank that had not joined the job yet has no name there.
+        grep -Eq "^trireme: (lost rank $victim [^0-9]*.*pid $lost\b|.*before (rank $victim|[0-9]+ ranks) had begun)" run.err ||
+            fail "run: rank $victim, process $lost, is not named: $(<run.err)"
+        if compgen -G "run/ckpt/step-*" >/dev/null; then
+            "$trireme" ckpt verify run >verify.out 2>&1 || fail "run: $(<verify.out)"
+            grep -q -- "--resume" run.err || fail "run: nothing about --resume: $(<run.err)"
+        else
+            ! grep -q -- "--resume" run.err || fail "run: there is nothing to resume: $(<run.err)"
+        fi
+    fi
+else
+    ends run
+    what+=", over before"
+fi
+goes_on run

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# One trial: what the kinds share, and then the kind's own file.
+# usage: one.sh KIND SEED SCRATCH_DIR
+# shellcheck disable=SC2034 # the kinds use what is set here
+set -euo pipefail
+kind=$1 seed=$2 scratch=$3
+trireme=$TRIREME_BUILD/trireme
+compare=$(realpath "$TRIREME_BUILD")/tests # ckpt_compare
+folder=$(realpath "$(dirname "$0")")
+source "$folder/../run/common.sh"
+tools=$compare
+cd "$scratch"
+RANDOM=$seed
+
+# --- chance -----------------------------------------------------------------------------------------
+
+# draw NAME N: a number below N, up to 2^30. No $(...): a subshell's numbers would come again.
+draw() { printf -v "$1" %d $(((RANDOM * 32768 + RANDOM) % $2)); }
+
+# pick NAME WORD...: one of the words.
+pick() {
+    local name=$1 index
+    shift
+    draw index $#
+    shift "$index"
+    printf -v "$name" %s "$1"
+}
+
+# --- jobs -------------------------------------------------------------------------------------------
+
+# Slow enough for a signal to meet something, and at a constant rate, at which the number of steps
+# changes none of them.
+options=(train.steps=60 train.batch=24 checkpoint.every=15 optim.min_lr=0.003 log.every=60)
+
+# pick_layout: ranks, and the words that spread the model over them.
+pick_layout() {
+    pick layout "1" "2 parallel.pp=2" "2 parallel.tp=2" "2 parallel.dp=2" "3 parallel.dp=3" \
+        "4 parallel.pp=2 parallel.tp=2" "4 parallel.pp=2 parallel.dp=2" "4 parallel.pp=4"
+    read -r -a layout <<<"$layout"
+    ranks=${layout[0]}
+    layout=("${layout[@]:1}")
+}
+
+# reference: the same run without any fault, in `whole`.
+reference() { train 0 "$ranks" whole "${options[@]}" "${layout[@]}"; }
+
+# draw_moment: a moment of a run, of the start or a step, as $moment_step and $moment_ms; $moment names it.
+draw_moment() {
+    pick moment_step start steps steps steps
+    if [[ $moment_step == start ]]; then
+        moment_step=0
+        draw moment_ms 1000
+        moment="$moment_ms ms after the start"
+    else
+        draw moment_step 59
+        draw moment_ms 60
+        moment_step=$((moment_step + 1))
+        moment="$moment_ms ms after step $moment_step"
+    fi
+}
+
+# await_moment RUN: until then, or until $job has ended.
+await_moment() {
+    until gone "$job" || ((moment_step == 0 || $(steps_done "$1") >= moment_step)); do sleep 0.01; done
+    sleep "$(printf '%d.%03d' $((moment_ms / 1000)) $((moment_ms % 1000)))"
+}
+
+# launch RUN OUTPUT ARGUMENTS...: a job in a session of its own, with no signal ignored; $job is its
+# process, and what it says goes to OUTPUT.out and .err.
+launch() {
+    local run=$1 output=$2 words=()
+    shift 2
+    [[ $ranks == 1 ]] || words=(run -n "$ranks")
+    setsid env --default-signal "$trireme" "${words[@]}" train base.yaml log.dir="$run" "${options[@]}" "${layout[@]}" "$@" \
+        >"$output.out" 2>"$output.err" &
+    job=$!
+}
+
+# gone PROCESS: it has ended, and may wait for its parent.
+gone() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == [ZX] ]]; }
+
+# ranks_of_job: the processes of this trial's ranks, whoever their parent is now.
+ranks_of_job() {
+    local p
+    for p in /proc/[0-9]*; do
+        if [[ $(readlink "$p/exe") == "$trireme" && $(readlink "$p/cwd") == "$scratch" ]]; then echo "${p#/proc/}"; fi
+    done 2>/dev/null
+}
+none_left() { [[ -z $(ranks_of_job) ]]; }
+
+# ends RUN: $job has to end, and leave nothing; $code is its exit code.
+ends() {
+    code=0
+    until_true 120 gone "$job" || { fail "$1: it still runs after 120 s"; descendants "$job" | xargs kill -9; }
+    wait "$job" 2>/dev/null || code=$?
+    until_true 10 none_left || { fail "$1: processes are left: $(ranks_of_job | tr '\n' ' ')"; ranks_of_job | xargs kill -9; }
+    compgen -G "/dev/shm/trireme-$UID-$job-*" >/dev/null && fail "$1: shared memory is left in /dev/shm"
+    grep -Eq "Process received signal|Backtrace|Sanitizer" "$1.err" && fail "$1: something crashed: $(<"$1.err")"
+    true
+}
+
+# catches PROCESS SIGNAL: it would react to the signal, by a handler or by waiting for it.
+catches() {
+    local mask
+    while read -r mask; do
+        ((16#$mask >> ($2 - 1) & 1)) && return
+    done < <(sed -n 's/^Sig\(Cgt\|Blk\):\s*//p' "/proc/$1/status" 2>/dev/null)
+    return 1
+}
+
+# steps_done RUN: what its metrics hold.
+steps_done() { if [[ -f $scratch/$1/metrics.jsonl ]]; then wc -l <"$scratch/$1/metrics.jsonl"; else echo 0; fi; }
+
+# goes_on RUN: the run is taken up, and ends with the bits of the reference.
+goes_on() {
+    train 0 "$ranks" "$1" "${options[@]}" "${layout[@]}" --resume=auto
+    same_curve "$1" whole
+    same_tensors "$1" whole 60
+}
+
+# shellcheck source=/dev/null
+source "$folder/$kind.sh"
+if ((failures)); then
+    echo "$kind $seed: $what: $failures failures"
+    exit 1
+fi
+echo "$kind $seed: $what: ok"
