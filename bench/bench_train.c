@@ -154,7 +154,7 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
         b->now = (step_time){0};
         double start = bench_now();
         tr_status status =
-            tr_engine_step(engine, s + 1, s + 1, s * o->batch, 3e-4f, false, &result);
+            tr_engine_step(engine, s + 1, s + 1, s * o->batch, 3e-4f, &result);
         b->now.whole = bench_now() - start;
         if (status != TR_OK) {
             free(seconds);

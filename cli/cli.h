@@ -12,6 +12,9 @@ typedef struct cli_context {
     /* This process does not print the error that ends it: another rank says the same. main sets it
      * from the launcher's rank; a command whose ranks have not agreed on an error clears it. */
     bool silent;
+    /* The command writes its output to a file as well: stdout that cannot be written is no error.
+     */
+    bool keeps_output;
 } cli_context;
 
 typedef struct cli_command {

@@ -78,8 +78,9 @@ tr_status cli_train(cli_context *cli, int argc, char **argv) {
     tr_world *world = NULL;
     r.overrides = calloc((size_t)argc + 1, sizeof *r.overrides);
     if (!r.overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    cli->keeps_output = true; /* log.dir/log.txt */
     tr_life *life = NULL;
-    tr_status status = tr_life_enter(&life);
+    tr_status status = tr_life_enter(cli, &life);
     if (status == TR_OK) status = tr_world_open_mpi(&world);
     if (status == TR_OK) status = train(cli, life, world, argc, argv, &r);
     else (void)tr_life_end(life, cli, status);

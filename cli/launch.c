@@ -1,25 +1,21 @@
 #include "cli/launch.h"
 
-#include "comm/process.h"
+#include "cli/mpirun.h"
+#include "cli/signals.h"
 #include "comm/watchdog.h"
 #include "train/progress.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 /* Between the end of a job and the ranks' own exits; then mpirun's turn; then nobody is asked. */
 static const double grace_s = 0.75, mpirun_grace_s = 4, failed_grace_s = 8;
-static const double second_signal_s = 0.5;
 
 typedef struct job {
     const tr_launch *launch;
@@ -28,25 +24,17 @@ typedef struct job {
     bool named; /* the board still has its name */
     char exe[4096];
     pid_t mpirun;
+    tr_relay *output[2]; /* of mpirun: its stdout and stderr */
+    bool refreshes;      /* the ranks' progress line is refreshed on a terminal */
     int wait_status;
-    int64_t stop_ns;   /* first request to stop */
+    bool stopping;     /* the ranks were asked to stop */
+    int64_t urgent_ns; /* the first urgent signal; 0: none yet */
     int64_t ending_ns; /* since when the job has to be over */
-    bool terminated;   /* mpirun has been told */
     tr_watch watch;
 } job;
 
 static double since_s(int64_t ns) {
     return (double)(tr_board_now_ns() - ns) * 1e-9;
-}
-
-/* One write: what ranks say at the same moment cannot come between. */
-__attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    (void)dprintf(STDERR_FILENO, "trireme: %s\n", text);
 }
 
 /* Speaks for the job unless somebody has. */
@@ -56,97 +44,7 @@ __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *f
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (tr_board_claim_report(j->board)) say("%s", text);
-}
-
-/* --- starting --------------------------------------------------------------------------------- */
-
-/* Containers often forbid reading another process's memory, which Open MPI finds out too late. */
-static bool can_copy_between_processes(void) {
-    char from = 'x', to = 0;
-    struct iovec local = {.iov_base = &to, .iov_len = 1},
-                 remote = {.iov_base = &from, .iov_len = 1};
-    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
-}
-
-/* What the user has set stays. */
-static void set_environment(const job *j) {
-    if (geteuid() == 0) {
-        (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-        (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    }
-    (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
-    (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (!can_copy_between_processes()) {
-        (void)setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    }
-    (void)setenv(TR_BOARD_VARIABLE, j->name, 1);
-    char columns[16];
-    (void)snprintf(columns, sizeof columns, "%d", tr_terminal_columns(stdout));
-    (void)setenv(TR_TERMINAL_VARIABLE, columns, 1);
-}
-
-/* mpirun's arguments; the caller frees the list, not the words. NULL when out of memory. */
-static char **mpirun_arguments(job *j, char *count, size_t count_size) {
-    const tr_launch *launch = j->launch;
-    size_t n = 16, used = 0;
-    for (char **o = launch->mpirun_options; *o; o++) n++;
-    for (char **c = launch->command; *c; c++) n++;
-    char **argv = calloc(n, sizeof *argv);
-    if (!argv) return NULL;
-    (void)snprintf(count, count_size, "%d", launch->ranks);
-    char *const fixed[] = {"mpirun", "-q", "--bind-to",       "none", "-n",
-                           count,    "-x", TR_BOARD_VARIABLE, "-x",   TR_TERMINAL_VARIABLE};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
-    if (launch->hostfile) {
-        argv[used++] = "--hostfile";
-        argv[used++] = (char *)launch->hostfile;
-    }
-    for (char **o = launch->mpirun_options; *o; o++) argv[used++] = *o;
-    argv[used++] = j->exe;
-    for (char **c = launch->command; *c; c++) argv[used++] = *c;
-    return argv;
-}
-
-/* The child's side of the fork: never returns. A process group of its own keeps the terminal's
- * Ctrl-C from it, so that the ranks can finish their step. */
-static void become_mpirun(char **argv, const sigset_t *mask, pid_t parent, int error_pipe) {
-    (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(TR_ERR_RANK); /* the launcher died before the line above */
-    int null = open("/dev/null", O_RDONLY);
-    if (null >= 0) (void)dup2(null, STDIN_FILENO);
-    (void)sigprocmask(SIG_SETMASK, mask, NULL);
-    (void)execvp(argv[0], argv);
-    int error = errno;
-    (void)!write(error_pipe, &error, sizeof error);
-    _exit(TR_ERR_DEVICE);
-}
-
-static int start_mpirun(job *j, const sigset_t *mask) {
-    char count[16];
-    int error_pipe[2];
-    char **argv = mpirun_arguments(j, count, sizeof count);
-    if (!argv || pipe2(error_pipe, O_CLOEXEC) != 0) {
-        say_once(j, "starting mpirun: %s", strerror(errno));
-        free(argv);
-        return TR_ERR_DEVICE;
-    }
-    pid_t parent = getpid();
-    j->mpirun = fork();
-    if (j->mpirun == 0) become_mpirun(argv, mask, parent, error_pipe[1]);
-    int error = j->mpirun < 0 ? errno : 0;
-    (void)close(error_pipe[1]);
-    free(argv);
-    /* Ends with nothing read as soon as mpirun runs: the pipe closes on exec. */
-    if (!error) (void)!read(error_pipe[0], &error, sizeof error);
-    (void)close(error_pipe[0]);
-    j->watch.parent = j->mpirun;
-    if (!error) return 0;
-    if (j->mpirun > 0) (void)waitpid(j->mpirun, NULL, 0);
-    say_once(j, "mpirun cannot be started: %s; install it with: apt-get install openmpi-bin",
-             strerror(error));
-    return TR_ERR_DEVICE;
+    if (tr_board_claim_report(j->board)) tr_signal_say(text, j->refreshes);
 }
 
 /* --- watching --------------------------------------------------------------------------------- */
@@ -161,22 +59,31 @@ static void begin_end(job *j, int code) {
     if (!j->ending_ns) j->ending_ns = tr_board_now_ns();
 }
 
+static void ask_to_stop(job *j) {
+    if (j->stopping) return;
+    j->stopping = true;
+    /* A rank may have asked before: then mpirun is ending the job. */
+    j->watch.asked = !tr_board_stop_requested(j->board);
+    tr_board_request_stop(j->board);
+    tr_board_tell_ranks(j->board);
+    /* Ranks on other hosts do not see this board; mpirun hands the signal on. */
+    if (elsewhere(j)) (void)kill(j->mpirun, SIGUSR1);
+}
+
 static void on_stop_signal(job *j, int signal) {
-    if (!j->stop_ns) {
-        j->stop_ns = tr_board_now_ns();
-        /* A rank may have asked before: then mpirun is ending the job. */
-        j->watch.asked = !tr_board_stop_requested(j->board);
-        tr_board_request_stop(j->board);
-        /* Ranks on other hosts do not see this board; mpirun hands the signal on. */
-        if (elsewhere(j)) (void)kill(j->mpirun, SIGUSR1);
-        say("%s: the ranks finish their step, save and end%s", strsignal(signal),
-            signal == SIGINT ? "; once more ends them at once" : "");
-        return;
+    bool again = j->stopping;
+    if (tr_signal_is_urgent(signal)) {
+        again = j->urgent_ns;
+        bool second = again && since_s(j->urgent_ns) > TR_SECOND_SIGNAL_S;
+        if (second && !tr_board_any_done(j->board)) {
+            say_once(j, TR_SECOND_SIGNAL_TEXT);
+            begin_end(j, TR_ERR_RANK);
+            return;
+        }
+        if (!again) j->urgent_ns = tr_board_now_ns();
     }
-    if ((signal == SIGINT || signal == SIGTERM) && since_s(j->stop_ns) > second_signal_s) {
-        say_once(j, "ended by a second signal, without saving; the last checkpoint is intact");
-        begin_end(j, TR_ERR_RANK);
-    }
+    if (!again) tr_signal_say(tr_signal_text(signal), j->refreshes);
+    ask_to_stop(j);
 }
 
 /* The ranks cannot see the terminal: the board tells them its size. */
@@ -217,25 +124,24 @@ static void kill_ranks(const job *j) {
     tr_watch_kill_unattached(&j->watch, j->board);
 }
 
-/* Ranks get a moment to leave with the job's code; then they are killed, mpirun is asked to end
- * what is left on other hosts, and at last is killed itself. */
+/* Ranks get a moment to leave with the job's code; then they are killed, and at last mpirun. On
+ * this host mpirun ends by itself with its last rank; on others its daemons end their ranks once it
+ * is gone. */
 static void press_on(job *j) {
     double waited = since_s(j->ending_ns);
     if (waited < grace_s) return;
     kill_ranks(j);
-    /* On one host mpirun ends by itself with its last rank; asked while it is at it, Open MPI 4.1
-     * has been seen to crash. */
-    if (!j->terminated && (elsewhere(j) || waited > grace_s + mpirun_grace_s / 2)) {
-        (void)kill(j->mpirun, SIGTERM);
-        j->terminated = true;
-    }
-    if (waited > grace_s + mpirun_grace_s) (void)kill(-j->mpirun, SIGKILL);
+    int first;
+    bool none_here = count_absent(j, &first) == j->launch->ranks;
+    if (waited > grace_s + (none_here && elsewhere(j) ? 0 : mpirun_grace_s))
+        (void)kill(-j->mpirun, SIGKILL);
 }
 
 static void look(job *j) {
     char sentence[768];
     int64_t failed_ns;
-    if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence)) say("%s", sentence);
+    if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence))
+        tr_signal_say(sentence, j->refreshes);
     if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_board_now_ns();
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && since_s(failed_ns) > failed_grace_s) begin_end(j, failure);
@@ -256,6 +162,8 @@ static void watch_until_the_end(job *j, const sigset_t *handled) {
             on_stop_signal(j, signal);
         }
         if (waitpid(j->mpirun, &j->wait_status, WNOHANG) == j->mpirun) break;
+        signal = j->stopping ? 0 : tr_mpirun_held_signal(j->mpirun);
+        if (signal) on_stop_signal(j, signal);
         look(j);
     }
     j->watch.parent = 0;
@@ -320,39 +228,64 @@ static int exit_code(job *j) {
     return failure;
 }
 
-int tr_launch_run(const tr_launch *launch) {
-    job j = {.launch = launch};
-    ssize_t length = readlink("/proc/self/exe", j.exe, sizeof j.exe - 1);
-    if (length <= 0) {
-        say("this executable cannot be found through /proc: %s", strerror(errno));
-        return TR_ERR_DEVICE;
+/* Waits until all output is copied; a reader that has stopped reading is waited for until a signal
+ * comes. */
+static void drain(job *j, const sigset_t *handled) {
+    for (int i = 0; i < 2; i++) {
+        while (j->output[i] && !tr_relay_ended(j->output[i])) {
+            struct timespec tick = {.tv_nsec = 5 * 1000000};
+            int signal = sigtimedwait(handled, NULL, &tick);
+            if (signal == SIGTSTP) (void)raise(SIGSTOP);
+            else if (signal > 0 && signal != SIGCHLD && signal != SIGWINCH) return;
+        }
+        tr_relay_close(j->output[i]);
+        j->output[i] = NULL;
     }
-    tr_board_make_name(j.name, sizeof j.name);
-    tr_status status = tr_board_open(j.name, launch->ranks, &j.board);
-    if (status != TR_OK) {
-        say("%s", tr_error_message());
-        return (int)status;
-    }
-    j.named = true;
-    tr_board_set_launcher(j.board, getpid());
-    set_environment(&j);
+}
 
-    /* Blocked from here on and taken one by one in the loop. */
+/* The signals that the launcher takes one by one in its loop; those that were ignored when it
+ * began are ignored by the kernel only while they are not blocked. */
+static void handled_signals(sigset_t *handled) {
+    const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGTSTP, SIGWINCH};
+    (void)sigemptyset(handled);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (!tr_signal_is_ignored(signals[i])) (void)sigaddset(handled, signals[i]);
+    (void)sigaddset(handled, SIGCHLD);
+}
+
+/* Opens the board, the launcher's only shared memory. */
+static tr_status open_board(job *j) {
+    ssize_t length = readlink("/proc/self/exe", j->exe, sizeof j->exe - 1);
+    if (length <= 0)
+        return TR_FAIL(TR_ERR_DEVICE, "this executable cannot be found through /proc: %s",
+                       strerror(errno));
+    tr_board_make_name(j->name, sizeof j->name);
+    TR_TRY(tr_board_open(j->name, j->launch->ranks, &j->board));
+    j->named = true;
+    tr_board_set_launcher(j->board, getpid());
+    return TR_OK;
+}
+
+int tr_launch_run(const tr_launch *launch) {
+    job j = {.launch = launch, .refreshes = tr_signal_refreshes()};
     sigset_t handled, before;
-    (void)sigemptyset(&handled);
-    const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGTSTP, SIGCHLD, SIGWINCH};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        (void)sigaddset(&handled, signals[i]);
-    }
+    handled_signals(&handled);
     (void)sigprocmask(SIG_BLOCK, &handled, &before);
-    tell_columns(&j);
-    int code = start_mpirun(&j, &before);
+    void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
+    int code = (int)open_board(&j);
+    if (code == 0) tell_columns(&j);
+    if (code == 0) code = (int)tr_mpirun_start(launch, j.exe, j.name, &j.mpirun, j.output);
     if (code == 0) {
+        j.watch.parent = j.mpirun;
         watch_until_the_end(&j, &handled);
         code = exit_code(&j);
+    } else {
+        tr_signal_say(tr_error_message(), false);
     }
+    drain(&j, &handled);
     drop_name(&j);
     tr_board_close(j.board);
+    (void)signal(SIGPIPE, pipe_before);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     return code;
 }

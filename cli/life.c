@@ -1,9 +1,9 @@
 #include "cli/life.h"
 
 #include "base/memory.h"
+#include "cli/signals.h"
 #include "comm/watchdog.h"
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,20 +20,9 @@ struct tr_life {
     _Atomic int peer; /* of the last wait; -1: a group */
 };
 
-/* A signal handler has no argument to carry it. */
-static tr_board *signal_board;
-
-static void on_signal(int signal) {
-    (void)signal;
-    tr_board_request_stop(signal_board);
-}
-
 static void report(void *context, const char *sentence) {
     (void)context;
-    char line[1024];
-    int n = snprintf(line, sizeof line, "trireme: %s\n", sentence);
-    if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
-    (void)!write(STDERR_FILENO, line, (size_t)n);
+    tr_signal_say(sentence, tr_signal_refreshes());
 }
 
 static void leave(void *context, int code) {
@@ -74,9 +63,10 @@ static void enter_board(tr_life *life) {
     }
 }
 
-tr_status tr_life_enter(tr_life **out) {
+tr_status tr_life_enter(const cli_context *cli, tr_life **out) {
     *out = NULL;
     tr_life *life;
+    tr_signals_take(getenv(TR_BOARD_VARIABLE), !cli->silent); /* the launcher may signal soon */
     TR_TRY(tr_calloc(1, sizeof *life, &life));
     life->peer = -1;
     enter_board(life);
@@ -107,20 +97,10 @@ static tr_status join_board(tr_life *life) {
     return mine;
 }
 
-static void take_signals(tr_board *board) {
-    signal_board = board;
-    struct sigaction action = {.sa_handler = board ? on_signal : SIG_DFL, .sa_flags = SA_RESTART};
-    (void)sigemptyset(&action.sa_mask);
-    const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        (void)sigaction(signals[i], &action, NULL);
-    }
-}
-
 /* Some rank's life did not begin, and main says why: a rank that has its place on the board must
  * not look lost when it leaves. */
 static void forsake(tr_life *life, tr_status status) {
-    take_signals(NULL);
+    tr_signals_use(NULL);
     if (life->board) (void)tr_board_claim_report(life->board);
     tr_board_finish(life->board, (int)status, tr_error_message());
     tr_watchdog_stop(life->watchdog);
@@ -133,7 +113,7 @@ tr_status tr_life_begin(tr_life *life, tr_world *world, double deadline_s) {
     life->deadline_s = deadline_s;
     tr_board_set_wait(life->board, false, NULL, -1);
     TR_TRY(join_board(life));
-    take_signals(life->board);
+    tr_signals_use(life->board);
     TR_TRY(tr_world_agree(world, life->watchdog ? TR_OK : start_watchdog(life)));
     TR_TRY(tr_world_agree(world, tr_heartbeat_open(world, life->board, &life->heartbeat)));
     if (life->heartbeat) tr_watchdog_lead(life->watchdog, life->heartbeat);

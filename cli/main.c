@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 #include "train/nearest.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -131,14 +132,24 @@ static void limit_spinning(const char *command, char **argv) {
     (void)execv(self, argv); /* returns only when it fails, which costs nothing but speed */
 }
 
+/* The number of a standard file that is closed would go to the next file that is opened, and lines
+ * for people into a checkpoint. Opened the wrong way round, it still fails as a closed file does.
+ */
+static void open_closed_files(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv) {
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead */
+    open_closed_files();
     if (argc > 1) limit_spinning(argv[1], argv);
     const char *trace = getenv("TRIREME_TRACE");
     cli_context cli = {.trace = trace && !strcmp(trace, "1"), .silent = is_later_rank()};
     argc = take_trace(argc, argv, &cli.trace);
     tr_status code = dispatch(&cli, argc, argv);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0)
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
         code = TR_FAIL(TR_ERR_IO, "the output cannot be written");
     if (code != 0) cli_report(&cli);
     return (int)code;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -69,6 +70,7 @@ struct tr_board {
     int ranks;
     int rank;
     board_slot *mine;
+    _Atomic(_Atomic double *) stop_word;
 };
 
 int64_t tr_board_now_ns(void) {
@@ -304,8 +306,28 @@ int tr_board_leader(const tr_board *board) {
 
 void tr_board_request_stop(tr_board *board) {
     int64_t none = 0;
-    if (board)
-        (void)atomic_compare_exchange_strong(&board->header->stop_ns, &none, tr_board_now_ns());
+    if (!board) return;
+    (void)atomic_compare_exchange_strong(&board->header->stop_ns, &none, tr_board_now_ns());
+    _Atomic double *word = atomic_load(&board->stop_word);
+    if (word) atomic_store(word, 1);
+}
+
+void tr_board_set_stop_word(tr_board *board, _Atomic double *word) {
+    if (!board) return;
+    atomic_store(&board->stop_word, word);
+    if (word && tr_board_stop_requested(board)) atomic_store(word, 1);
+}
+
+void tr_board_tell_ranks(const tr_board *board) {
+    for (int rank = 0; rank < board->ranks; rank++) {
+        tr_rank_view v;
+        tr_process process;
+        tr_board_read(board, rank, &v);
+        if (v.state != TR_RANK_ALIVE) continue;
+        tr_process_look(v.pid, &process);
+        bool same = process.state == '?' || process.start == v.pid_start;
+        if (same) (void)kill(v.pid, SIGUSR1);
+    }
 }
 
 bool tr_board_stop_requested(const tr_board *board) {
@@ -331,6 +353,16 @@ void tr_board_end_all(tr_board *board, int code) {
 
 int tr_board_ending(const tr_board *board) {
     return atomic_load(&board->header->ending);
+}
+
+bool tr_board_any_done(const tr_board *board) {
+    for (int rank = 0; rank < board->ranks; rank++) {
+        const board_slot *slot = &board->header->slots[rank];
+        if (atomic_load(&slot->state) != TR_RANK_FINISHED) continue;
+        int code = atomic_load(&slot->exit_code);
+        if (code == 0 || code == TR_ERR_STOPPED) return true;
+    }
+    return false;
 }
 
 int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns) {

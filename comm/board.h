@@ -104,8 +104,14 @@ int tr_board_leader(const tr_board *board);
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
-/* "Finish the step, save, exit 75". Async-signal-safe; ranks look between steps and agree. */
+/* "Finish the step, save, exit 75". Async-signal-safe. Ranks agree on it in every step. */
 void tr_board_request_stop(tr_board *board);
+/* From now on tr_board_request_stop also sets *word to 1 where this process calls it; *word is set
+ * at once where somebody has called it before. NULL: no longer. */
+void tr_board_set_stop_word(tr_board *board, _Atomic double *word);
+/* After tr_board_request_stop in a process that is no rank: sends the living ranks of this host
+ * SIGUSR1, which has them call it too. */
+void tr_board_tell_ranks(const tr_board *board);
 bool tr_board_stop_requested(const tr_board *board);
 int64_t tr_board_stop_ns(const tr_board *board);
 /* True for exactly one caller of a job: the one that prints the job's one error message. */
@@ -115,6 +121,8 @@ bool tr_board_reported(const tr_board *board);
  * the job goes on. */
 void tr_board_end_all(tr_board *board, int code);
 int tr_board_ending(const tr_board *board);
+/* True once a rank has finished in order: what the run had to save is saved. Async-signal-safe. */
+bool tr_board_any_done(const tr_board *board);
 /* Code of the first rank that finished with a failure, with that rank and the time; else 0.
  */
 int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns);

@@ -35,6 +35,19 @@ void tr_process_look(pid_t pid, tr_process *out) {
     out->start = strtoull(field, NULL, 10);
 }
 
+uint64_t tr_process_pending(pid_t pid) {
+    static const char name[] = "ShdPnd:";
+    char path[64], line[256];
+    uint64_t pending = 0;
+    (void)snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, name, sizeof name - 1))
+            pending = strtoull(line + sizeof name - 1, NULL, 16);
+    if (file) (void)fclose(file);
+    return pending;
+}
+
 /* Children are listed by the thread that made them. */
 static int children_of_thread(pid_t pid, const char *thread, pid_t *out, int max) {
     char path[320];

@@ -17,6 +17,9 @@ void tr_process_look(pid_t pid, tr_process *out);
 /* The children of a process into out[max], in the order of /proc; returns how many there are, at
  * most max. 0 where the kernel does not list them. */
 int tr_process_children(pid_t pid, pid_t *out, int max);
+/* The signals that have been sent to a process and wait because it blocks them: bit n - 1 for
+ * signal n. */
+uint64_t tr_process_pending(pid_t pid);
 /* The value that a variable of the process's environment had when its program began, into
  * value[size]; false where it has none or may not be read. */
 bool tr_process_variable(pid_t pid, const char *name, char *value, size_t size);

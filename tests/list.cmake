@@ -72,8 +72,9 @@ if(TRIREME_WITH_CUDA)
 endif()
 
 # The launcher and the watchdog, with a program of ranks that pretend to train.
-add_executable(spin mpi/spin.c ${CMAKE_SOURCE_DIR}/cli/launch.c
-  ${CMAKE_SOURCE_DIR}/cli/life.c)
+set(cli ${CMAKE_SOURCE_DIR}/cli)
+add_executable(spin mpi/spin.c ${cli}/launch.c ${cli}/life.c ${cli}/mpirun.c ${cli}/relay.c
+  ${cli}/signals.c)
 target_link_libraries(spin PRIVATE libtrireme)
 add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
   $<TARGET_FILE:spin> ${CMAKE_CURRENT_BINARY_DIR}/run-watchdog $<TARGET_FILE:trireme>)
@@ -96,6 +97,7 @@ trireme_run_test(races)
 trireme_run_test(forged)
 trireme_run_test(full_disk)
 trireme_run_test(signals)
+trireme_run_test(stopping)
 trireme_run_test(h5tools)
 
 # What would be wrong on a GPU.

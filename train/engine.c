@@ -286,7 +286,7 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
 }
 
 tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int64_t first_sample,
-                         float lr, bool stop, tr_step_result *out) {
+                         float lr, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     const tr_adamw_config *adamw = &e->desc.adamw;
     *e->given = (tr_step_state){
@@ -301,7 +301,6 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
         .max_norm = e->desc.max_norm};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
     TR_TRY(begin(e, false, first_sample));
-    if (stop) TR_TRY(tr_optimizer_request_stop(e->optimizer));
     TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
     return read_result(e, out);
 }
@@ -325,6 +324,10 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
     }
     out->loss = out->tokens > 0 ? sum / out->tokens : NAN;
     return TR_OK;
+}
+
+_Atomic double *tr_engine_stop_word(tr_engine *e) {
+    return tr_optimizer_stop_word(e->optimizer);
 }
 
 tr_store *tr_engine_store(tr_engine *e) {

@@ -38,7 +38,7 @@ typedef struct tr_step_result {
     double loss, grad_norm; /* nats a token; of the mean gradient */
     double tokens;          /* that counted */
     bool finite;            /* false: nothing was changed */
-    bool stop;              /* a rank asked to stop */
+    bool stop;              /* a rank had asked to stop when the step's end ran */
     /* The failure of a rank's fetch, the same on all ranks, as this thread's error; nothing was
      * changed then. */
     tr_status unread;
@@ -53,12 +53,14 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out);
 void tr_engine_destroy(tr_engine *engine);
 
 /* One training step. `step` is from 1; `lr` of this step; optimizer_step counts steps not skipped,
- * this one included. stop: this rank asks all to stop after the step. Collective. */
+ * this one included. Collective. */
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
-                         int64_t first_sample, float lr, bool stop, tr_step_result *out);
+                         int64_t first_sample, float lr, tr_step_result *out);
 /* Mean loss of `batches` whole batches of validation samples from 0, fewer when one is unread;
  * `out` is as a step's. Collective. */
 tr_status tr_engine_validate(tr_engine *engine, int64_t batches, tr_step_result *out);
+/* tr_optimizer_stop_word; valid as long as the engine. */
+_Atomic double *tr_engine_stop_word(tr_engine *engine);
 
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);

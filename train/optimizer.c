@@ -3,6 +3,7 @@
 #include "base/memory.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 typedef struct slot_ops {
@@ -16,8 +17,10 @@ struct tr_optimizer {
     tr_op **step;  /* [store->runs] */
     tr_op *finish;
     double *vector; /* device: losses, norms, stop */
-    double *stop;   /* staging: what this rank asks, what came of it */
-    double *spoil;  /* staging */
+    /* Staging: not 0 once this rank asks to stop; the sum over the ranks, read back. */
+    _Atomic double *asks;
+    double *asked;
+    double *spoil; /* staging */
     int64_t losses, norms, length;
     void *scratch;
 };
@@ -134,7 +137,9 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     o->desc = *desc;
     size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
     TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, vector_bytes(o), (void **)&o->vector));
-    TR_TRY_OUT(tr_device_staging_alloc(desc->device, 2 * sizeof *o->stop, (void **)&o->stop));
+    TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->asks, (void **)&o->asks));
+    atomic_init(o->asks, 0);
+    TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->asked, (void **)&o->asked));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->spoil, (void **)&o->spoil));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
@@ -161,7 +166,8 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_op_release(o->finish);
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
-    tr_device_staging_free(o->desc.device, o->stop);
+    tr_device_staging_free(o->desc.device, (void *)o->asks);
+    tr_device_staging_free(o->desc.device, o->asked);
     tr_device_staging_free(o->desc.device, o->spoil);
     free(o->ops);
     free(o->step);
@@ -191,10 +197,8 @@ int64_t tr_optimizer_loss_stride(const tr_optimizer *o) {
     return o->desc.mesh->index[TR_AXIS_TP] != 0 ? 0 : 2;
 }
 
-tr_status tr_optimizer_request_stop(tr_optimizer *o) {
-    o->stop[0] = 1;
-    return tr_stream_copy(tr_device_compute(o->desc.device), o->vector + o->length - 1, &o->stop[0],
-                          sizeof *o->stop);
+_Atomic double *tr_optimizer_stop_word(tr_optimizer *o) {
+    return o->asks;
 }
 
 tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
@@ -253,6 +257,9 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
         TR_TRY(sum_ties(o, stream));
         TR_TRY(take_norms(o, stream));
     }
+    /* In stream order, so that a request counts for this step until its end runs. */
+    TR_TRY(tr_stream_copy(stream, o->vector + o->length - 1, (const void *)o->asks,
+                          sizeof *o->vector));
     TR_TRY(tr_group_all_reduce(o->desc.world, stream, o->vector, o->length, TR_F64, TR_REDUCE_SUM));
     tr_op_args args = {.t = {[TR_STEP_FINISH_LOSSES] = o->vector,
                              [TR_STEP_FINISH_NORMS] = o->vector + 2 * o->losses,
@@ -264,10 +271,10 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
 }
 
 tr_status tr_optimizer_read_stop(tr_optimizer *o) {
-    return tr_stream_copy(tr_device_compute(o->desc.device), &o->stop[1], o->vector + o->length - 1,
-                          sizeof *o->stop);
+    return tr_stream_copy(tr_device_compute(o->desc.device), o->asked, o->vector + o->length - 1,
+                          sizeof *o->asked);
 }
 
 bool tr_optimizer_stop_requested(const tr_optimizer *o) {
-    return o->stop[1] > 0;
+    return *o->asked > 0;
 }

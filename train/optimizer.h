@@ -43,8 +43,9 @@ tr_status tr_optimizer_spoil(tr_optimizer *optimizer);
 /* Where micro-batch 0 of this data rank writes its loss, f64[2], and the distance to the next. */
 double *tr_optimizer_loss(tr_optimizer *optimizer);
 int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
-/* Asks all ranks to stop after this step (before tr_optimizer_finish). */
-tr_status tr_optimizer_request_stop(tr_optimizer *optimizer);
+/* Staging memory, 0 at first: a value of 1 asks all ranks to stop. Any thread or signal handler may
+ * write it at any time; the device reads it when tr_optimizer_finish runs. */
+_Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
 /* The gradients of local stage k (0, 1, ... of this rank) are complete: sums them over data ranks.
  */
 tr_status tr_optimizer_reduce(tr_optimizer *optimizer, int local_stage);

@@ -59,7 +59,7 @@ static tr_status time_steps(tr_engine *engine, double *seconds) {
     *seconds = 0;
     for (int64_t step = 0; step <= LEAST_STEPS || tr_now_s() - begun < STEPS_S; step++) {
         double start = tr_now_s();
-        TR_TRY(tr_engine_step(engine, step + 1, step + 1, 0, 0, false, &result));
+        TR_TRY(tr_engine_step(engine, step + 1, step + 1, 0, 0, &result));
         double taken = tr_now_s() - start;
         if (step == 0) begun = tr_now_s();
         else if (step == 1 || taken < *seconds) *seconds = taken;

@@ -150,6 +150,7 @@ static tr_status make_engine(tr_session *s) {
                            .observe_context = s};
     TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
     TR_TRY(tr_engine_create(&desc, &s->engine));
+    tr_board_set_stop_word(s->options->board, tr_engine_stop_word(s->engine));
     return tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors,
                                &s->tensors_count);
 }
@@ -329,6 +330,7 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
 
 void tr_session_close(tr_session *s) {
     tr_recorder_close(&s->recorder);
+    tr_board_set_stop_word(s->options->board, NULL);
     free(s->tensors);
     free(s->state);
     tr_engine_destroy(s->engine);

@@ -88,8 +88,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     *alone = true; /* inside a step nobody waits for an agreement */
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
-                          (float)tr_lr_at(&lr, step), tr_board_stop_requested(s->options->board),
-                          &result));
+                          (float)tr_lr_at(&lr, step), &result));
     *alone = false; /* every rank sees the same result */
     if (result.unread != TR_OK) return end_unread(s, result.unread, tr_error_message());
     if (!result.finite) {
@@ -108,6 +107,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     if (c->data.validation > 0 && (due(c->train.validate_every, step) || step == c->train.steps))
         TR_TRY(validate(s, &validation));
     *alone = false;
+    *stop |= validation.stop;
     char unread[512]; /* recording may fail too, with a sentence of its own */
     (void)snprintf(unread, sizeof unread, "%s", tr_error_message());
     if (tr_session_leads(s)) {

@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     if ((far || homeless) && named) move_board(far ? "-far" : "/is/no/name");
     tr_world *world;
     tr_life *life;
-    tr_status status = tr_life_enter(&life);
+    tr_status status = tr_life_enter(&cli, &life);
     if (status != TR_OK) return (int)status;
     if (strcmp(mode, "early") == 0 && named) (void)raise(atoi(argv[4]));
     status = tr_world_open_mpi(&world);

@@ -155,7 +155,7 @@ job=$!
 until_child
 kill -TERM $job
 for ((i = 0; i < 300; i++)); do
-    grep -q "the ranks finish their step" err && break
+    grep -q "finishing this step and saving" err && break
     sleep 0.1
 done
 sleep 1 # a second one at once counts as the first

@@ -11,6 +11,7 @@
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -173,7 +174,7 @@ static tr_status take_held_step(rank_state *r, tr_device *device) {
     TR_TRY(tr_engine_create(&desc, &engine));
     tr_status status = tr_stream_sync(tr_device_compute(device));
     if (status == TR_OK) status = tr_stream_call(tr_device_compute(device), hold, r);
-    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3f, false, &result);
+    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3f, &result);
     tr_engine_destroy(engine);
     return status;
 }
@@ -276,13 +277,13 @@ static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out
     desc.fetch_context = r;
     TR_TRY(tr_engine_create(&desc, out));
     TR_TRY(tr_store_init(tr_engine_store(*out), 1));
-    TR_TRY(tr_engine_step(*out, 1, 1, 0, 1e-3f, false, &result));
+    TR_TRY(tr_engine_step(*out, 1, 1, 0, 1e-3f, &result));
     EXPECT(result.finite && result.unread == TR_OK);
     (void)snprintf(says, sizeof says, "rank %d has no sample", failing);
     if (failing >= 0) {
         uint64_t before = hash_store(tr_engine_store(*out));
         r->fails = r->rank == failing;
-        TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, false, &result));
+        TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, &result));
         EXPECT(result.unread == TR_ERR_DATA && !result.finite);
         EXPECT(strstr(tr_error_message(), says));
         EXPECT(hash_store(tr_engine_store(*out)) == before);
@@ -294,9 +295,9 @@ static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out
     }
     TR_TRY(tr_engine_validate(*out, 3, &result));
     EXPECT(result.unread == TR_OK && isfinite(result.loss));
-    TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, false, &result));
+    TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, &result));
     EXPECT(result.finite && result.unread == TR_OK);
-    TR_TRY(tr_engine_step(*out, 3, 3, 16, 1e-3f, false, &result));
+    TR_TRY(tr_engine_step(*out, 3, 3, 16, 1e-3f, &result));
     r->loss = result.loss;
     return TR_OK;
 }
@@ -405,7 +406,7 @@ static void test_steps_many_tensors(void **state) {
     desc.fetch = fetch;
     assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
     assert_int_equal(tr_store_init(tr_engine_store(engine), 1), TR_OK);
-    assert_int_equal(tr_engine_step(engine, 1, 1, 0, 1e-3f, false, &result), TR_OK);
+    assert_int_equal(tr_engine_step(engine, 1, 1, 0, 1e-3f, &result), TR_OK);
     const tr_store *store = tr_engine_store(engine);
     int own = 0;
     for (int i = 0; i < store->slots; i++)
@@ -418,6 +419,71 @@ static void test_steps_many_tensors(void **state) {
     tr_world_close(world);
 }
 
+/* --- a request to stop ------------------------------------------------------------------------ */
+
+typedef struct request {
+    tr_engine *engine;
+    tr_device *device;
+    bool before, after; /* the end of a step: when the request comes; the device, not the host, has
+                           to read it: it is written in the stream's order */
+} request;
+
+static void ask(void *engine) {
+    atomic_store(tr_engine_stop_word(engine), 1);
+}
+
+static void ask_around_the_end(void *context, const tr_instr *instr, bool begin) {
+    request *r = context;
+    if (instr->kind != TR_INSTR_FINISH || !(begin ? r->before : r->after)) return;
+    assert_int_equal(tr_stream_call(tr_device_compute(r->device), ask, r->engine), TR_OK);
+}
+
+static bool stops(tr_engine *engine, int64_t step) {
+    tr_step_result result;
+    assert_int_equal(tr_engine_step(engine, step, step, 0, 1e-3f, &result), TR_OK);
+    return result.stop;
+}
+
+/* A request counts for the step in progress until the device has read it at the step's end, also
+ * where the host has enqueued that end long before; after that it counts for the next step. */
+static void check_stop(const char *device_name) {
+    tr_world *world;
+    request r = {0};
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &r.device),
+                     TR_OK);
+    tr_engine_desc desc = small(world, r.device, schedule);
+    desc.fetch = fetch;
+    desc.observe = ask_around_the_end;
+    desc.observe_context = &r;
+    assert_int_equal(tr_engine_create(&desc, &r.engine), TR_OK);
+    assert_int_equal(tr_store_init(tr_engine_store(r.engine), 1), TR_OK);
+    assert_false(stops(r.engine, 1));
+    r.before = true;
+    assert_true(stops(r.engine, 2));
+    r.before = false;
+    assert_true(stops(r.engine, 3)); /* a request stays */
+    atomic_store(tr_engine_stop_word(r.engine), 0);
+    r.after = true;
+    assert_false(stops(r.engine, 4));
+    r.after = false;
+    assert_true(stops(r.engine, 5));
+    tr_step_result validation;
+    assert_int_equal(tr_engine_validate(r.engine, 1, &validation), TR_OK);
+    assert_true(validation.stop);
+    tr_engine_destroy(r.engine);
+    tr_schedule_destroy(schedule);
+    tr_device_close(r.device);
+    tr_world_close(world);
+}
+
+static void test_stops_after_the_step_in_progress(void **state) {
+    (void)state;
+    check_stop("cpu");
+    check_stop("guarded"); /* a queue runs what was enqueued, as on a GPU */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refuses_what_does_not_fit),
@@ -425,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_enqueues_ahead),
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
         cmocka_unit_test(test_steps_many_tensors),
+        cmocka_unit_test(test_stops_after_the_step_in_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

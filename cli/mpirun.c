@@ -1,0 +1,135 @@
+#include "cli/mpirun.h"
+
+#include "cli/signals.h"
+#include "comm/process.h"
+#include "train/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const int held_signals[] = {SIGTERM, SIGINT, SIGHUP};
+
+/* Containers often forbid reading another process's memory, which Open MPI finds out too late. */
+static bool can_copy_between_processes(void) {
+    char from = 'x', to = 0;
+    struct iovec local = {.iov_base = &to, .iov_len = 1},
+                 remote = {.iov_base = &from, .iov_len = 1};
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+/* What the user has set stays. */
+static void set_environment(const char *board) {
+    if (geteuid() == 0) {
+        (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+    (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+    (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (!can_copy_between_processes()) {
+        (void)setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    }
+    (void)setenv(TR_BOARD_VARIABLE, board, 1);
+    char columns[16];
+    (void)snprintf(columns, sizeof columns, "%d", tr_terminal_columns(stdout));
+    (void)setenv(TR_TERMINAL_VARIABLE, columns, 1);
+}
+
+/* mpirun's arguments; the caller frees the list, not the words. NULL when out of memory. */
+static char **arguments(const tr_launch *launch, const char *exe, char *count, size_t count_size) {
+    size_t n = 16, used = 0;
+    for (char **o = launch->mpirun_options; *o; o++) n++;
+    for (char **c = launch->command; *c; c++) n++;
+    char **argv = calloc(n, sizeof *argv);
+    if (!argv) return NULL;
+    (void)snprintf(count, count_size, "%d", launch->ranks);
+    char *const fixed[] = {"mpirun", "-q", "--bind-to",       "none", "-n",
+                           count,    "-x", TR_BOARD_VARIABLE, "-x",   TR_TERMINAL_VARIABLE};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
+    if (launch->hostfile) {
+        argv[used++] = "--hostfile";
+        argv[used++] = (char *)launch->hostfile;
+    }
+    for (char **o = launch->mpirun_options; *o; o++) argv[used++] = *o;
+    argv[used++] = (char *)exe;
+    for (char **c = launch->command; *c; c++) argv[used++] = *c;
+    return argv;
+}
+
+/* A blocked signal stays blocked in mpirun, whose handlers would end the ranks within 2 s; mpirun
+ * unblocks all signals in its ranks. */
+static void set_signals(void) {
+    sigset_t held;
+    (void)sigemptyset(&held);
+    for (size_t i = 0; i < sizeof held_signals / sizeof *held_signals; i++)
+        (void)sigaddset(&held, held_signals[i]);
+    (void)sigprocmask(SIG_SETMASK, &held, NULL);
+    (void)signal(SIGPIPE, SIG_DFL);
+}
+
+/* The child's side of the fork: never returns. A process group of its own keeps the terminal's
+ * Ctrl-C from it. mpirun hands SIGUSR1 on to the ranks, which then stop and save. */
+static void become_mpirun(char **argv, pid_t parent, const int output[2], int error_pipe) {
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGUSR1);
+    if (getppid() != parent) _exit(TR_ERR_RANK); /* the launcher died before the line above */
+    int null = open("/dev/null", O_RDONLY);
+    if (null >= 0) (void)dup2(null, STDIN_FILENO);
+    (void)dup2(output[0], STDOUT_FILENO);
+    (void)dup2(output[1], STDERR_FILENO);
+    set_signals();
+    (void)execvp(argv[0], argv);
+    int error = errno;
+    (void)!write(error_pipe, &error, sizeof error);
+    _exit(TR_ERR_DEVICE);
+}
+
+/* Returns 0, or the errno for which mpirun did not start. */
+static int spawn(char **argv, const int output[2], pid_t *pid) {
+    int error_pipe[2], error = 0;
+    if (pipe2(error_pipe, O_CLOEXEC) != 0) return errno;
+    pid_t parent = getpid();
+    *pid = fork();
+    if (*pid == 0) become_mpirun(argv, parent, output, error_pipe[1]);
+    if (*pid < 0) error = errno;
+    (void)close(error_pipe[1]);
+    /* Ends with nothing read as soon as mpirun runs: the pipe closes on exec. */
+    if (!error) (void)!read(error_pipe[0], &error, sizeof error);
+    (void)close(error_pipe[0]);
+    if (error && *pid > 0) (void)waitpid(*pid, NULL, 0);
+    return error;
+}
+
+tr_status tr_mpirun_start(const tr_launch *launch, const char *exe, const char *board, pid_t *pid,
+                          tr_relay *relay[2]) {
+    char count[16];
+    int output[2] = {-1, -1}, error = ENOMEM;
+    set_environment(board);
+    tr_status status = tr_relay_open(STDOUT_FILENO, &output[0], &relay[0]);
+    if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, &output[1], &relay[1]);
+    char **argv = arguments(launch, exe, count, sizeof count);
+    if (status == TR_OK && argv) error = spawn(argv, output, pid);
+    free(argv);
+    for (int i = 0; i < 2; i++)
+        if (output[i] >= 0) (void)close(output[i]);
+    TR_TRY(status);
+    if (!error) return TR_OK;
+    return TR_FAIL(TR_ERR_DEVICE,
+                   "mpirun cannot be started: %s; install it with: apt-get install openmpi-bin",
+                   strerror(error));
+}
+
+int tr_mpirun_held_signal(pid_t pid) {
+    uint64_t pending = tr_process_pending(pid);
+    for (size_t i = 0; i < sizeof held_signals / sizeof *held_signals; i++)
+        if (pending >> (held_signals[i] - 1) & 1 && !tr_signal_is_ignored(held_signals[i]))
+            return held_signals[i];
+    return 0;
+}

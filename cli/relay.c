@@ -1,0 +1,107 @@
+#include "cli/relay.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CHUNK = 1 << 16 };
+static const int64_t silence_ns = 1000000000;
+
+struct tr_relay {
+    int from, to;
+    pthread_t thread;
+    atomic_bool ended, writing;
+    _Atomic int64_t read_ns; /* when something came last */
+    char chunk[CHUNK];
+};
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Writes a chunk, or drops what cannot be written. */
+static void put(int to, const char *data, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t n = write(to, data, bytes);
+        if (n > 0) {
+            data += n;
+            bytes -= (size_t)n;
+        } else if (n < 0 && errno == EAGAIN) { /* somebody has made the terminal non-blocking */
+            (void)poll(&(struct pollfd){.fd = to, .events = POLLOUT}, 1, -1);
+        } else if (n == 0 || errno != EINTR) {
+            return;
+        }
+    }
+}
+
+static void *copy(void *argument) {
+    tr_relay *r = argument;
+    for (;;) {
+        ssize_t n = read(r->from, r->chunk, CHUNK);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        atomic_store(&r->writing, true);
+        atomic_store(&r->read_ns, now_ns());
+        put(r->to, r->chunk, (size_t)n);
+        atomic_store(&r->writing, false);
+    }
+    atomic_store(&r->ended, true);
+    return NULL;
+}
+
+static tr_status start(tr_relay *r, int *input) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return TR_FAIL(TR_ERR_DEVICE, "a pipe for the ranks' output: %s; see ulimit -n",
+                       strerror(errno));
+    r->from = ends[0];
+    atomic_store(&r->read_ns, now_ns());
+    /* The launcher takes the signals; the new thread inherits this mask. */
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&r->thread, NULL, copy, r);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) {
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        return TR_FAIL(TR_ERR_DEVICE, "a thread for the ranks' output: %s; see ulimit -u",
+                       strerror(error));
+    }
+    *input = ends[1];
+    return TR_OK;
+}
+
+tr_status tr_relay_open(int to, int *input, tr_relay **out) {
+    tr_relay *r;
+    TR_TRY(tr_calloc(1, sizeof *r, &r));
+    r->to = to;
+    tr_status status = start(r, input);
+    if (status != TR_OK) free(r);
+    else *out = r;
+    return status;
+}
+
+bool tr_relay_ended(const tr_relay *r) {
+    if (atomic_load(&r->ended)) return true;
+    return !atomic_load(&r->writing) && now_ns() - atomic_load(&r->read_ns) > silence_ns;
+}
+
+void tr_relay_close(tr_relay *r) {
+    if (!r || !atomic_load(&r->ended)) return;
+    (void)pthread_join(r->thread, NULL);
+    (void)close(r->from);
+    free(r);
+}

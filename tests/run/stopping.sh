@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Requests to stop: the run ends after the step in progress, whichever processes get the signal; a second
+# signal ends it at once; no closed output, closed terminal or ignored signal ends it.
+# usage: stopping.sh TRIREME SCRATCH_DIR [SIGNALS [SEED]]
+# SIGNALS of them come at random moments.
+# shellcheck disable=SC2154,SC2086,SC2046
+set -euo pipefail
+trireme=$1 scratch=$2 trials=${3:-4} seed=${4:-$RANDOM}
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+export TERM=xterm
+RANDOM=$seed
+echo "seed $seed"
+base=(data.validation=0 train.validate_every=0 checkpoint.every=0 log.every=1 train.steps=100000)
+second=train.batch=1200 # steps of about a second, on two ranks too
+
+# choose RANKS RUN ARGUMENTS...: the words of the run's command, ${words[@]}. A shell starts what goes on in the background
+# with Ctrl-C ignored.
+choose() {
+    local ranks=$1 run=$2
+    shift 2
+    rm -rf "$run"
+    words=(env --default-signal=INT "$trireme")
+    [[ $ranks == 1 ]] || words+=(run -n "$ranks")
+    words+=(train base.yaml "log.dir=$scratch/$run" "${base[@]}" "parallel.pp=$ranks" "$@")
+}
+
+# begin RANKS RUN ARGUMENTS...: starts the run and waits for its first step; $job is its process.
+begin() {
+    local run=$2
+    choose "$@"
+    "${words[@]}" >"$run.out" 2>"$run.err" &
+    job=$!
+    until_true 120 past "$run" 1 || fail "$run: never took a step"
+}
+
+# ends RUN CODE: $job ends with it.
+ends() {
+    local code=0
+    until_true 120 not_running "$job" || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
+    wait "$job" || code=$?
+    [[ $code == "$2" ]] || { fail "$1: exit code $code, not $2"; tail -n 5 "$1.err"; }
+}
+not_running() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
+saved_step() { find "$1/ckpt" -name 'step-*' | sed 's/.*step-0*//' | sort -n | tail -n 1; }
+
+# said RUN LINE...: its stderr is exactly these lines (patterns).
+said() {
+    local run=$1 n=0 line
+    shift
+    for line; do
+        n=$((n + 1))
+        sed -n "${n}p" "$run.err" | grep -qx -- "trireme: $line" || fail "$run: line $n is not '$line': $(<"$run.err")"
+    done
+    [[ $(wc -l <"$run.err") == "$n" ]] || fail "$run: said '$(<"$run.err")'"
+}
+saved='stopped by a signal after step [0-9]*, which is saved: .*--resume.*'
+term='SIGTERM: finishing this step and saving; a second SIGTERM aborts immediately'
+ctrl_c='Ctrl-C: finishing this step and saving; press Ctrl-C again to abort immediately'
+hup='SIGHUP: finishing this step and saving'
+
+# The step in progress is the last. A signal may come between the end of a step and its record: one may be
+# followed by another step.
+late=0
+for ((i = 0; i < trials; i++)); do
+    ranks=$((1 + i % 2))
+    begin $ranks moment $second
+    sleep "$((RANDOM % 2)).$((RANDOM % 10))$((RANDOM % 10))"
+    kill -TERM "$job"
+    recorded=$(last_step moment)
+    ends moment 75
+    step=$(saved_step moment)
+    [[ $step == "$(last_step moment)" ]] || fail "moment $i: step $step is saved, not $(last_step moment)"
+    ((step >= recorded && step <= recorded + 2)) || fail "moment $i: step $recorded was recorded, step $step saved"
+    ((step <= recorded + 1)) || late=$((late + 1))
+done
+((late <= 1 + trials / 10)) || fail "$late of $trials runs took another step"
+
+for ranks in 1 2; do
+    # The signal reaches every process: what a batch system, systemd or a closed terminal does. A long step goes
+    # on for longer than mpirun would wait for its ranks.
+    for signal in TERM INT HUP; do
+        begin $ranks all train.batch=$([[ $ranks$signal == 2TERM ]] && echo 9600 || echo 300)
+        kill -$signal $(descendants "$job")
+        ends all 75
+        case $signal in TERM) said all "$term" "$saved" ;; INT) said all "$ctrl_c" "$saved" ;; *) said all "$hup" "$saved" ;; esac
+    done
+
+    # A second signal ends the run; one of SIGHUP does not, and none does once the run is saved.
+    begin $ranks twice train.batch=2400
+    kill -TERM "$job"
+    sleep 0.7 # two within half a second count as one
+    kill -INT "$job"
+    ends twice 77
+    said twice "$term" "aborted by a second signal, without saving; the last checkpoint is intact"
+    begin $ranks hups train.batch=2400
+    kill -HUP "$job"
+    sleep 0.7
+    kill -HUP "$job" || true
+    ends hups 75
+    said hups "$hup" "$saved"
+
+    # nohup: the signal stays ignored, whichever process gets it.
+    choose $ranks ignored
+    env --ignore-signal=HUP "${words[@]}" >ignored.out 2>ignored.err &
+    job=$!
+    until_true 120 past ignored 1 || fail "nohup: never took a step"
+    kill -HUP $(descendants "$job")
+    before=$(last_step ignored)
+    until_true 60 past ignored $((before + 5)) || fail "nohup: SIGHUP ended the run"
+    kill -TERM "$job"
+    ends ignored 75
+    said ignored "$term" "$saved"
+
+    # Nobody reads the output, or it is closed.
+    choose $ranks piped train.steps=60
+    "${words[@]}" 2>piped.err | head -n 1 >/dev/null && true
+    ended=("${PIPESTATUS[@]}")
+    [[ ${ended[0]} == 0 && $(saved_step piped) == 60 && ! -s piped.err ]] || fail "| head, $ranks ranks: ${ended[0]}: $(<piped.err)"
+    choose $ranks piped train.steps=60
+    { "${words[@]}" 2>&1 >/dev/null || echo $? >code; } | true
+    [[ $(saved_step piped) == 60 ]] || fail "stderr | true, $ranks ranks: $(<code)"
+    choose $ranks closed train.steps=60
+    "${words[@]}" >&- 2>&- || fail "closed output, $ranks ranks: exit code $?"
+    [[ $(saved_step closed) == 60 ]] || fail "closed output, $ranks ranks: not saved"
+
+    # In a terminal: the line stands alone, below what the refreshed line showed before.
+    choose $ranks terminal $second
+    code=0
+    "$tools/pty_run" record 100x30 'wait:step 2/' 'keys:^C' -- "${words[@]}" || code=$?
+    [[ $code == 75 ]] || fail "Ctrl-C in a terminal, $ranks ranks: exit code $code"
+    grep -qx "trireme: $ctrl_c" record.screen || fail "Ctrl-C in a terminal, $ranks ranks: $(tail -n 5 record.screen)"
+    choose $ranks terminal $second
+    "$tools/pty_run" record 100x30 'wait:step 2/' hangup -- "${words[@]}" && code=0 || code=$?
+    [[ $code == 75 && $(saved_step terminal) -ge 2 ]] || fail "a closed terminal, $ranks ranks: exit code $code"
+done
+
+# mpirun alone gets the signal (killall mpirun).
+begin 2 mpirun $second
+kill -TERM "$(descendants "$job" | sed -n 2p)"
+ends mpirun 75
+said mpirun "$term" "$saved"
+
+# The launcher is killed: the ranks save, and nothing is left.
+begin 2 orphans $second
+all=$(descendants "$job")
+before=$(last_step orphans)
+kill -KILL "$job"
+wait "$job" || true
+gone() { for p in $all; do not_running "$p" || return 1; done; }
+until_true 60 gone || { fail "the launcher was killed: a process is left"; kill -9 $all; }
+[[ $(saved_step orphans) -ge $before ]] || fail "the launcher was killed: nothing is saved"
+finish
