@@ -24,6 +24,7 @@ typedef struct tr_config {
     } model;
     struct {
         char path[TR_CONFIG_PATH], format[16];
+        char changed[8];   /* refuse, allow: other data than those of the checkpoint */
         double validation; /* held-out fraction at the end of the file */
     } data;
     struct {

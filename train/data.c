@@ -10,19 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
-enum { BYTES = 256, FEISTEL_ROUNDS = 6, PIECE = 1 << 16 };
+enum { BYTES = 256, FEISTEL_ROUNDS = 6, PIECE = 1 << 16, HASHED_PIECES = 64 };
+
+/* Bytes over which the windows of an epoch are laid, one by one. */
+typedef struct stretch {
+    int64_t windows;
+    int64_t phases; /* starts of the first window: 0..phases-1 */
+} stretch;
 
 struct tr_data {
     int fd;
     char *path;
     unsigned char *window; /* (context + 1): of the sample being read */
-    int64_t total, train;
+    int64_t total;         /* bytes of the file */
+    double validation;
     int64_t context;
-    int64_t windows;    /* of an epoch */
-    int64_t phases;     /* starts of the first window: 0..phases-1 */
-    int64_t validation; /* windows held out */
     uint64_t seed;
+    tr_data_extent extent;
+    int64_t train; /* bytes in front of the held-out part */
+    stretch front; /* of every epoch; what was appended behind the held-out part comes after it */
+    int64_t held;  /* windows held out */
 };
 
 static tr_status open_file(const char *path, tr_data *data) {
@@ -53,29 +62,80 @@ static tr_status read_bytes(const tr_data *data, int64_t start, int64_t bytes, u
     return TR_OK;
 }
 
-static tr_status split(const char *path, double validation, int64_t context, tr_data *data) {
-    int64_t held = (int64_t)((double)data->total * validation);
-    int64_t need = context + 1; /* a label for every input */
-    data->train = data->total - held;
-    data->context = context;
+/* None in bytes that are too few for a window and its last label. */
+static stretch lay_windows(int64_t bytes, int64_t context) {
+    if (bytes <= context) return (stretch){0, 1};
+    /* One window is given up so that every phase has the same number of them. */
+    int64_t windows = (bytes - context) / context;
+    if (windows == 0) windows = 1;
+    int64_t slack = bytes - 1 - windows * context;
+    return (stretch){windows, slack < context ? slack + 1 : context};
+}
+
+static tr_status check_split(const tr_data *data, int64_t held) {
+    int64_t need = data->context + 1; /* a label for every input */
     if (data->train < need)
         return TR_FAIL(TR_ERR_DATA,
                        "a sequence of %" PRId64 " tokens (model.context + 1) is longer than the "
                        "training part of '%s', %" PRId64 " tokens: use more data or a smaller "
                        "model.context",
-                       need, path, data->train);
-    if (validation > 0 && held < need)
+                       need, data->path, data->train);
+    if (data->validation > 0 && held < need)
         return TR_FAIL(TR_ERR_DATA,
                        "a sequence of %" PRId64 " tokens (model.context + 1) is longer than the "
                        "held-out part of '%s', %" PRId64 " tokens: use more data, a larger "
                        "data.validation (0 for none) or a smaller model.context",
-                       need, path, held);
-    /* One window is given up so that every phase has the same number of them. */
-    int64_t windows = (data->train - context) / context;
-    data->windows = windows > 0 ? windows : 1;
-    int64_t slack = data->train - 1 - data->windows * context;
-    data->phases = slack < context ? slack + 1 : context;
-    data->validation = held > 0 ? (held - 1) / context : 0;
+                       need, data->path, held);
+    return TR_OK;
+}
+
+tr_status tr_data_use(tr_data *data, const tr_data_extent *extent) {
+    if (data->total < extent->bytes)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' has %" PRId64 " bytes here and %" PRId64
+                       " where rank 0 reads it: give every host the same file",
+                       data->path, data->total, extent->bytes);
+    int64_t held = (int64_t)((double)extent->split * data->validation);
+    data->extent = *extent;
+    data->train = extent->split - held;
+    TR_TRY(check_split(data, held));
+    data->front = lay_windows(data->train, data->context);
+    data->held = held > 0 ? (held - 1) / data->context : 0;
+    return TR_OK;
+}
+
+/* What an epoch of that many bytes has behind the held-out part. */
+static stretch appended(const tr_data *data, int64_t bytes) {
+    return lay_windows(bytes - data->extent.split, data->context);
+}
+
+static int64_t windows_of(const tr_data *data, int64_t bytes) {
+    return data->front.windows + appended(data, bytes).windows;
+}
+
+tr_data_extent tr_data_extent_at(const tr_data *data, int64_t sample) {
+    tr_data_extent at = data->extent;
+    int64_t next = at.epoch_sample + windows_of(data, at.epoch_bytes);
+    if (sample < next) return at;
+    int64_t windows = windows_of(data, at.bytes), whole = (sample - next) / windows;
+    at.epoch += 1 + whole;
+    at.epoch_sample = next + whole * windows;
+    at.epoch_bytes = at.bytes;
+    return at;
+}
+
+tr_status tr_data_hash(const tr_data *data, int64_t bytes, uint64_t *hash) {
+    unsigned char piece[PIECE];
+    const int64_t last = HASHED_PIECES - 1, rest = bytes - PIECE;
+    *hash = (uint64_t)bytes;
+    for (int64_t i = 0; i <= last; i++) {
+        /* rest * i / last, without the product, which overflows. */
+        int64_t at = rest > last * PIECE ? rest / last * i + rest % last * i / last : i * PIECE;
+        int64_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        if (n <= 0) break;
+        TR_TRY(read_bytes(data, at, n, piece));
+        *hash = XXH3_64bits_withSeed(piece, (size_t)n, *hash);
+    }
     return TR_OK;
 }
 
@@ -88,14 +148,19 @@ tr_status tr_data_open(const char *path, const char *format, double validation, 
     tr_data *data;
     TR_TRY(tr_calloc(1, sizeof *data, &data));
     data->fd = -1;
+    data->validation = validation;
+    data->context = context;
+    data->seed = seed;
     tr_status status = open_file(path, data);
-    if (status == TR_OK) status = split(path, validation, context, data);
+    if (status == TR_OK)
+        status = tr_data_use(data, &(tr_data_extent){.bytes = data->total,
+                                                     .split = data->total,
+                                                     .epoch_bytes = data->total});
     if (status == TR_OK) status = tr_calloc((size_t)context + 1, 1, &data->window);
     if (status != TR_OK) {
         tr_data_close(data);
         TR_TRY(status);
     }
-    data->seed = seed;
     *out = data;
     return TR_OK;
 }
@@ -117,11 +182,11 @@ int64_t tr_data_train_tokens(const tr_data *data) {
 }
 
 int64_t tr_data_windows(const tr_data *data) {
-    return data->windows;
+    return windows_of(data, data->extent.bytes);
 }
 
 int64_t tr_data_validation_windows(const tr_data *data) {
-    return data->validation;
+    return data->held;
 }
 
 int64_t tr_data_permute(uint64_t key, int64_t n, int64_t index) {
@@ -141,12 +206,21 @@ int64_t tr_data_permute(uint64_t key, int64_t n, int64_t index) {
     return (int64_t)x;
 }
 
+/* One of 0..n-1, by 64 random bits. */
+static int64_t pick(uint32_t low, uint32_t high, int64_t n) {
+    return (int64_t)(((uint64_t)high << 32 | low) % (uint64_t)n);
+}
+
 int64_t tr_data_window_start(const tr_data *data, int64_t index) {
-    uint64_t epoch = (uint64_t)(index / data->windows);
-    uint64_t key = tr_mix64(data->seed ^ tr_mix64(tr_hash_name("data.order"))) ^ tr_mix64(epoch);
+    const tr_data_extent at = tr_data_extent_at(data, index);
+    const stretch front = data->front, behind = appended(data, at.epoch_bytes);
+    uint64_t key =
+        tr_mix64(data->seed ^ tr_mix64(tr_hash_name("data.order"))) ^ tr_mix64((uint64_t)at.epoch);
     tr_philox r = tr_philox4x32(key, 0, ~UINT64_C(0)); /* a counter that no round uses */
-    int64_t phase = (int64_t)(((uint64_t)r.v[1] << 32 | r.v[0]) % (uint64_t)data->phases);
-    return phase + tr_data_permute(key, data->windows, index % data->windows) * data->context;
+    int64_t window = tr_data_permute(key, front.windows + behind.windows, index - at.epoch_sample);
+    if (window < front.windows) return pick(r.v[0], r.v[1], front.phases) + window * data->context;
+    return at.split + pick(r.v[2], r.v[3], behind.phases) +
+           (window - front.windows) * data->context;
 }
 
 /* tokens and labels (context) of the window that starts at `start`. */
@@ -165,8 +239,7 @@ tr_status tr_data_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t 
 
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, int32_t *tokens,
                                     int32_t *labels) {
-    return read_window(data, data->train + index % data->validation * data->context, tokens,
-                       labels);
+    return read_window(data, data->train + index % data->held * data->context, tokens, labels);
 }
 
 /* How often a token occurs in a part of the file, and how often one follows another. */

@@ -1,8 +1,11 @@
 /* Training data: a file of bytes, read by global sample index.
  *
  * A sample is a window of context + 1 tokens: inputs are the first `context`, labels the last.
- * Which window a sample is, is a pure function of (seed, sample index): no state, so any rank can
- * read any sample, and a run continues from any step. The last part of the file is held out. */
+ * Which window a sample is, is a pure function of (seed, sample index, what is read): any rank can
+ * read any sample, and a run continues from any step. The last part of the file is held out.
+ *
+ * A file may grow at its end between two parts of a run: the held-out part stays where it is, the
+ * epoch in progress stays as it was, and later epochs read what was appended too. */
 #pragma once
 
 #include "base/status.h"
@@ -19,16 +22,34 @@ tr_status tr_data_open(const char *path, const char *format, double validation, 
                        uint64_t seed, tr_data **out);
 void tr_data_close(tr_data *data);
 
-/* Tokens of the file and of its training part. */
+/* What a run reads of the file. */
+typedef struct tr_data_extent {
+    int64_t bytes; /* of the file; epochs after the one below read all but the held-out part */
+    int64_t split; /* of the file when its last part was held out */
+    /* The epoch in progress: its number, its first sample, and of how many bytes it is made. */
+    int64_t epoch, epoch_sample, epoch_bytes;
+} tr_data_extent;
+
+/* Reads on as `extent` says, from its epoch_sample on. A file that was opened is read whole, from
+ * sample 0. TR_ERR_DATA when the file is shorter, or as tr_data_open. */
+tr_status tr_data_use(tr_data *data, const tr_data_extent *extent);
+/* What is read from `sample` (>= epoch_sample) on: the extent with the epoch of that sample. */
+tr_data_extent tr_data_extent_at(const tr_data *data, int64_t sample);
+/* Hash of the first `bytes` of the file: of all of them up to 4 MiB, of 64 blocks of 64 KiB from
+ * the first to the last byte of a longer one. Fails as tr_data_sample does. */
+tr_status tr_data_hash(const tr_data *data, int64_t bytes, uint64_t *hash);
+
+/* Tokens of the file, and of those in front of the held-out part. */
 int64_t tr_data_tokens(const tr_data *data);
 int64_t tr_data_train_tokens(const tr_data *data);
-/* Training windows of one epoch; held-out windows. */
+/* Training windows of an epoch after the one in progress; held-out windows. */
 int64_t tr_data_windows(const tr_data *data);
 int64_t tr_data_validation_windows(const tr_data *data);
 
-/* First token of the window that training sample `index` (>= 0) is. Sample index = epoch * windows
- * + position; in each epoch the windows lie side by side from a phase in [0, context) drawn by
- * (seed, epoch), and are visited in an order permuted by (seed, epoch). */
+/* First token of the window that training sample `index` (>= epoch_sample) is. In each epoch the
+ * windows lie side by side from a phase in [0, context) drawn by (seed, epoch), those of what was
+ * appended behind the held-out part from another, and all are visited in an order permuted by
+ * (seed, epoch). */
 int64_t tr_data_window_start(const tr_data *data, int64_t index);
 /* Reads training sample `index`: tokens[context], labels[context]. TR_ERR_DATA when the file has
  * been shortened since it was opened, TR_ERR_IO when it cannot be read. One thread at a time. */

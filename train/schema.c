@@ -43,6 +43,11 @@ const tr_key tr_schema[] = {
      .help = "How the file is read: bytes (every byte is a token)."},
     {"data.validation", FLOAT(data.validation, 0, 0.9), .fallback = "0.1",
      .help = "Fraction at the end of the file that is held out for validation."},
+    {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
+     .choices = "refuse allow",
+     .help = "What --resume does with other data than those that the checkpoint was made with: "
+             "refuse (exit code 78), or allow (a new epoch begins with them). Data that have only "
+             "grown at their end are never refused."},
 
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},

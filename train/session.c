@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/output.h"
 #include "train/request.h"
+#include "train/same_data.h"
 #include "train/snapshot.h"
 
 #include <errno.h>
@@ -235,11 +236,28 @@ static tr_status set_config_text(tr_session *s) {
                           sizeof s->state->config);
 }
 
-/* Collective. Parameters and counters from the newest valid step. */
+/* Collective. What is read of the data, as the checkpoint says where there is one. */
+static tr_status settle_data(tr_session *s) {
+    char note[TR_SAME_DATA_NOTE];
+    TR_TRY(tr_same_data_settle(s->world, s->config, s->resumes, s->data, s->state, note));
+    if (note[0] && tr_session_leads(s)) tr_recorder_warn(&s->recorder, "%s", note);
+    return TR_OK;
+}
+
+/* Collective. Parameters of the newest valid step, whose state has been read before. */
 static tr_status load(tr_session *s) {
     char skipped[256] = "";
+    tr_ckpt_state *again;
     tr_session_begin(s, TR_PHASE_LOAD, 0);
-    TR_TRY(tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, s->state, skipped));
+    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *again, &again)));
+    tr_status status =
+        tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, again, skipped);
+    bool same = again->step == s->state->step;
+    free(again);
+    TR_TRY(status);
+    if (!same)
+        return TR_FAIL(TR_ERR_DATA, "the checkpoints in '%s' changed while they were read",
+                       s->root);
     if (skipped[0] && tr_session_leads(s))
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
@@ -251,7 +269,7 @@ static tr_status load(tr_session *s) {
 /* Collective. Parameters and counters of step 0, or of the saved one. */
 static tr_status start_state(tr_session *s) {
     if (s->resumes) TR_TRY(tr_world_agree(s->world, load(s)));
-    else s->state->seed = (uint64_t)s->config->train.seed;
+    s->state->seed = (uint64_t)s->config->train.seed;
     return tr_world_agree(s->world, set_config_text(s));
 }
 
@@ -291,6 +309,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(open_directory(s));
     if (s->resumes) TR_TRY(tr_world_agree(s->world, check_saved(s)));
     TR_TRY(tr_world_agree(s->world, open_local(s)));
+    TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
     tr_session_begin(s, TR_PHASE_PREPARE, 0);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "train/lr.h"
+#include "train/same_data.h"
 #include "train/session.h"
 
 #include <math.h>
@@ -98,6 +99,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     s->state->step = step;
     s->state->optimizer_step++;
     s->state->next_sample += c->train.batch;
+    tr_same_data_advance(s->data, s->state);
     s->state->tokens_seen += result.tokens;
     *stop = result.stop;
     double seconds = tr_now_s() - begin;

@@ -148,6 +148,112 @@ static void validation_is_read_in_order(void **state) {
     tr_data_close(data);
 }
 
+/* Every token of [from, to) that `windows` windows from `first` on read, once; returns the number
+ * of windows that begin at or after `behind`. */
+static int64_t read_epoch(const tr_data *data, int64_t first, int64_t windows, int64_t behind,
+                          int64_t context, int64_t bytes) {
+    char *used = calloc((size_t)bytes, 1);
+    assert_non_null(used);
+    int64_t later = 0;
+    for (int64_t i = first; i < first + windows; i++) {
+        int64_t start = tr_data_window_start(data, i);
+        assert_in_range(start, 0, bytes - context - 1);
+        later += start >= behind;
+        for (int64_t t = 0; t < context; t++) assert_int_equal(used[start + t]++, 0);
+    }
+    free(used);
+    return later;
+}
+
+/* Growth: the epoch in progress and the held-out part stay as they were to the token, later epochs
+ * read what was appended and never what is held out. */
+static void growth_counts_from_the_next_epoch(void **state) {
+    (void)state;
+    enum { OLD = 1000, NEW = 1500, T = 16 };
+    tr_data *before, *after;
+    write_file(OLD, mixed);
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &before), TR_OK);
+    int64_t windows = tr_data_windows(before), now = 3 * windows + 5;
+    tr_data_extent was = tr_data_extent_at(before, now);
+    assert_int_equal(was.epoch, 3);
+    assert_int_equal(was.epoch_sample, 3 * windows);
+    assert_int_equal(was.epoch_bytes, OLD);
+
+    write_file(NEW, mixed);
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &after), TR_OK);
+    was.bytes = NEW;
+    assert_int_equal(tr_data_use(after, &was), TR_OK);
+    assert_int_equal(tr_data_validation_windows(after), tr_data_validation_windows(before));
+    int32_t tokens[T], labels[T];
+    assert_int_equal(tr_data_validation_sample(after, 0, tokens, labels), TR_OK);
+    assert_int_equal(tokens[0], mixed(900));
+    int64_t next = 4 * windows, larger = tr_data_windows(after);
+    assert_int_equal(larger, windows + (NEW - OLD - T) / T);
+    for (int64_t i = now; i < next; i++)
+        assert_int_equal(tr_data_window_start(after, i), tr_data_window_start(before, i));
+    for (int64_t e = 0; e < 10; e++) {
+        int64_t first = next + e * larger;
+        tr_data_extent at = tr_data_extent_at(after, first + larger - 1);
+        assert_int_equal(at.epoch, 4 + e);
+        assert_int_equal(at.epoch_sample, first);
+        assert_int_equal(at.epoch_bytes, NEW);
+        assert_int_equal(read_epoch(after, first, larger, OLD, T, NEW), larger - windows);
+        for (int64_t i = first; i < first + larger; i++) {
+            int64_t start = tr_data_window_start(after, i);
+            assert_true(start + T < 900 || start >= OLD); /* labels too */
+        }
+    }
+    /* The state that is saved in a later epoch gives the same samples. */
+    tr_data_extent later = tr_data_extent_at(after, next + larger + 3);
+    assert_int_equal(tr_data_use(before, &later),
+                     TR_ERR_DATA); /* it was opened when it was short */
+    tr_data_close(before);
+    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &before), TR_OK);
+    assert_int_equal(tr_data_use(before, &later), TR_OK);
+    for (int64_t i = next + larger + 3; i < next + 5 * larger; i++)
+        assert_int_equal(tr_data_window_start(after, i), tr_data_window_start(before, i));
+    tr_data_close(before);
+    tr_data_close(after);
+}
+
+static int64_t changed_at;
+static int changed(int64_t i) {
+    return i == changed_at ? mixed(i) ^ 1 : mixed(i);
+}
+
+static uint64_t hash_of_file(int64_t bytes) {
+    tr_data *data;
+    uint64_t hash;
+    assert_int_equal(tr_data_open(path, "bytes", 0, 4, 3, &data), TR_OK);
+    assert_int_equal(tr_data_hash(data, bytes, &hash), TR_OK);
+    tr_data_close(data);
+    return hash;
+}
+
+/* A short file is hashed whole; of a long one the first and the last block, and some between. */
+static void the_hash_sees_a_change(void **state) {
+    (void)state;
+    enum { SHORT = 100000, LONG = 6000000 };
+    write_file(SHORT, mixed);
+    uint64_t whole = hash_of_file(SHORT);
+    assert_true(hash_of_file(SHORT - 1) != whole);
+    for (int64_t i = 0; i < 40; i++) {
+        changed_at = (SHORT - 1) * i / 39;
+        write_file(SHORT, changed);
+        assert_true(hash_of_file(SHORT) != whole);
+    }
+    write_file(SHORT + 5000, mixed); /* grown: what was recorded is the same */
+    assert_int_equal(hash_of_file(SHORT), whole);
+    write_file(LONG, mixed);
+    whole = hash_of_file(LONG);
+    static const int64_t seen[] = {0, 65535, LONG - 65536, LONG - 1};
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        changed_at = seen[i];
+        write_file(LONG, changed);
+        assert_true(hash_of_file(LONG) != whole);
+    }
+}
+
 static void the_smallest_data_has_one_window(void **state) {
     (void)state;
     write_file(17, mixed);
@@ -252,6 +358,8 @@ int main(void) {
         cmocka_unit_test(epochs_cover_the_training_part),
         cmocka_unit_test(a_sample_depends_on_seed_and_index_alone),
         cmocka_unit_test(validation_is_read_in_order),
+        cmocka_unit_test(growth_counts_from_the_next_epoch),
+        cmocka_unit_test(the_hash_sees_a_change),
         cmocka_unit_test(the_smallest_data_has_one_window),
         cmocka_unit_test(bad_data_is_refused),
         cmocka_unit_test(bigram_counts_pairs),

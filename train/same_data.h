@@ -1,0 +1,20 @@
+/* Whether a resumed run finds the data that it was trained on, and what it reads of them.
+ *
+ * A checkpoint records length, hash, format and split of the data. The path is not recorded: the
+ * same content elsewhere is the same data. */
+#pragma once
+
+#include "ckpt/ckpt.h"
+#include "train/config.h"
+#include "train/data.h"
+
+enum { TR_SAME_DATA_NOTE = 512 };
+
+/* Collective. Fills the data's part of *state, the same on every rank, and makes every rank's data
+ * read on as it says. resumes: *state is as it was saved; TR_ERR_CONFIG when it was saved with
+ * other data and data.changed is refuse. TR_ERR_DATA when a rank has another file than rank 0.
+ * note: on rank 0 a sentence for people, or "". */
+tr_status tr_same_data_settle(tr_world *world, const tr_config *config, bool resumes, tr_data *data,
+                              tr_ckpt_state *state, char note[TR_SAME_DATA_NOTE]);
+/* After state->next_sample has moved: the epoch that it is in. */
+void tr_same_data_advance(const tr_data *data, tr_ckpt_state *state);
