@@ -39,6 +39,12 @@ tr_status cli_usage(const char *name, const char *format, ...)
 /* True for "key=value". The first argument of a command is its config when a file has that name. */
 bool cli_is_setting(const char *argument, bool first);
 
+/* The value of a command's option: decimal, within both limits. TR_ERR_USAGE with the limits. */
+tr_status cli_take_integer(const char *command, const char *option, const char *text, int64_t least,
+                           int64_t most, int64_t *out);
+tr_status cli_take_number(const char *command, const char *option, const char *text, double least,
+                          double most, double *out);
+
 /* Prints this thread's error, once for a process, unless another rank does. Ranks call it before
  * they leave the world: mpirun ends the job, and with it who is about to speak, at the first exit
  * code other than 0. */

@@ -50,10 +50,8 @@ tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
     if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {
-        char *end = NULL;
-        long long step = argc == 4 ? strtoll(argv[3], &end, 10) : -1;
-        if (argc == 4 && (*end || end == argv[3] || step < 0))
-            return TR_FAIL(TR_ERR_USAGE, "'%s' is not a step: give a number, like 100", argv[3]);
+        int64_t step = -1;
+        if (argc == 4) TR_TRY(cli_take_integer("ckpt", "STEP", argv[3], 0, INT64_MAX, &step));
         return verify(argv[2], step);
     }
     return cli_usage("ckpt", "ckpt wants ls or verify, and a run");

@@ -7,15 +7,38 @@
 #include "train/sampler.h"
 #include "train/snapshot.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct request {
     const char *run, *prompt;
-    long long tokens, step;
+    int64_t tokens, step;
     tr_sample_options options;
 } request;
+
+static tr_status parse_option(const char *option, const char *value, request *r) {
+    int64_t n;
+    double x;
+    if (strcmp(option, "-p") == 0) {
+        r->prompt = value;
+    } else if (strcmp(option, "-n") == 0) {
+        return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->tokens);
+    } else if (strcmp(option, "--temperature") == 0) {
+        TR_TRY(cli_take_number("sample", option, value, 0, 1e6, &x));
+        r->options.temperature = (float)x;
+    } else if (strcmp(option, "--top-k") == 0) {
+        TR_TRY(cli_take_integer("sample", option, value, 0, INT32_MAX, &n));
+        r->options.top_k = (int)n;
+    } else if (strcmp(option, "--seed") == 0) {
+        TR_TRY(cli_take_integer("sample", option, value, 0, INT64_MAX, &n));
+        r->options.seed = (uint64_t)n;
+    } else if (strcmp(option, "--step") == 0) {
+        return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->step);
+    } else return cli_usage("sample", "unknown option %s", option);
+    return TR_OK;
+}
 
 static tr_status parse(int argc, char **argv, request *r) {
     *r = (request){.prompt = "\n", .tokens = 200, .step = -1, .options = {.temperature = 0.8f}};
@@ -27,23 +50,10 @@ static tr_status parse(int argc, char **argv, request *r) {
             continue;
         }
         if (i + 1 == argc) return cli_usage("sample", "a value is missing after %s", option);
-        char *value = argv[++i], *end = value;
-        if (strcmp(option, "-p") == 0) {
-            r->prompt = value;
-            continue;
-        }
-        if (strcmp(option, "-n") == 0) r->tokens = strtoll(value, &end, 10);
-        else if (strcmp(option, "--temperature") == 0) r->options.temperature = strtof(value, &end);
-        else if (strcmp(option, "--top-k") == 0) r->options.top_k = (int)strtol(value, &end, 10);
-        else if (strcmp(option, "--seed") == 0) r->options.seed = strtoull(value, &end, 10);
-        else if (strcmp(option, "--step") == 0) r->step = strtoll(value, &end, 10);
-        else return cli_usage("sample", "unknown option %s", option);
-        if (*end || end == value) return cli_usage("sample", "not a number: %s", value);
+        TR_TRY(parse_option(option, argv[++i], r));
     }
     if (!r->run || !*r->run) return cli_usage("sample", "no run directory was given");
     if (!r->prompt[0]) return cli_usage("sample", "the prompt is empty");
-    if (r->tokens < 0 || !(r->options.temperature >= 0) || r->options.top_k < 0)
-        return cli_usage("sample", "-n, --temperature and --top-k are not negative");
     return TR_OK;
 }
 
@@ -59,7 +69,7 @@ typedef struct session {
 } session;
 
 /* The run's config from its checkpoint, on one rank. */
-static tr_status read_config(const char *root, long long step, tr_config *config) {
+static tr_status read_config(const char *root, int64_t step, tr_config *config) {
     tr_ckpt_state *state;
     TR_TRY(tr_calloc(1, sizeof *state, &state));
     tr_status status = tr_ckpt_read_state(root, step, state);
@@ -69,7 +79,7 @@ static tr_status read_config(const char *root, long long step, tr_config *config
     return status;
 }
 
-static tr_status load_model(session *s, const char *root, long long step) {
+static tr_status load_model(session *s, const char *root, int64_t step) {
     const tr_config *c = &s->config;
     tr_model_config model = {.layers = c->model.layers,
                              .width = c->model.width,
@@ -107,11 +117,12 @@ static tr_status write_text(session *s, const request *r) {
     for (size_t i = 0; i < length; i++)
         TR_TRY(tr_sampler_feed(s->sampler, (unsigned char)r->prompt[i]));
     fputs(r->prompt, stdout);
-    for (long long i = 0; i < r->tokens; i++) {
+    for (int64_t i = 0; i < r->tokens; i++) {
         int32_t token;
         TR_TRY(tr_sampler_draw(s->sampler, &token));
         fputc((int)token, stdout);
-        fflush(stdout);
+        if (fflush(stdout) != 0)
+            return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
         TR_TRY(tr_sampler_feed(s->sampler, token));
     }
     fputc('\n', stdout);

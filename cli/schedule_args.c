@@ -19,11 +19,8 @@ void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
 }
 
 static tr_status take_count(const char *command, const char *option, const char *value, int *out) {
-    char *end;
-    long n = strtol(value, &end, 10);
-    if (end == value || *end || n < 1 || n > MOST)
-        return cli_usage(command, "%s takes a whole number from 1 to %d, not '%s'", option, MOST,
-                         value);
+    int64_t n;
+    TR_TRY(cli_take_integer(command, option, value, 1, MOST, &n));
     *out = (int)n;
     return TR_OK;
 }

@@ -195,6 +195,10 @@ for ranks in 1 2; do
     says good "train.seed is 8, but the checkpoint was made with 7: "
 done
 intact good 20
+code=0
+timeout -k 5 60 "$trireme" sample good -n 1000000000 >/dev/full 2>command.err || code=$?
+[[ $code == 74 ]] || fail "sample to a full disk: exit code $code"
+says command "the text cannot be written: No space left on device"
 
 # damaged RUN HOW: a copy of the good run whose newest step has a shard that is cut or flipped.
 damaged() {

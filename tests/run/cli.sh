@@ -57,6 +57,15 @@ shows '^bigram    2\.[0-9]+ nats' data good.yaml
 
 expect 66 "trireme: the config file 'no.yaml' cannot be opened: No such file or directory" data no.yaml
 expect 66 "trireme: the data file 'no.txt' cannot be opened: No such file or directory (data.path)" data no.txt
+# Numbers beyond what their option takes are refused, not cut off.
+for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" "--step -1" "--temperature inf" "--temperature 1e7" "-n 0x10"; do
+    # shellcheck disable=SC2086 # words
+    code=0 && "$trireme" sample no-run $option >out 2>err || code=$?
+    [[ $code == 64 ]] && grep -Eq "^trireme: ${option% *} takes a (whole )?number from 0 to .*, not '${option#* }'; usage: " err ||
+        fail "sample $option: exit code $code: $(<err)"
+done
+expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP]" ckpt verify no-run x
+
 # A sentence is one line without control characters, and has its cause also when the path is long.
 expect 66 "trireme: the config file 'a?b?[31m.yaml' cannot be opened: No such file or directory" data $'a\nb\e[31m.yaml'
 long=$(printf 'd/%.0s' {1..2000})
