@@ -156,6 +156,18 @@ static tr_status open_lock(const char *dir, const char *path, int *fd) {
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened: %s (log.dir)", path, strerror(errno));
 }
 
+/* What would fail at the first save, perhaps hours later. */
+static tr_status check_checkpoints(const char *dir) {
+    char path[PATH_SIZE];
+    struct stat info;
+    (void)snprintf(path, sizeof path, "%s/ckpt", dir);
+    if (stat(path, &info)) return TR_OK; /* it is made with the first checkpoint */
+    int cause = !S_ISDIR(info.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) ? errno : 0;
+    if (!cause) return TR_OK;
+    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s': %s (log.dir)", path,
+                   strerror(cause));
+}
+
 tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note) {
     char path[PATH_SIZE];
     note[0] = '\0';
@@ -172,6 +184,11 @@ tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note)
         TR_TRY(status);
         status = try_lock(dir, fd, &taken, note);
         if (status == TR_OK && taken && same_file(fd, path)) {
+            status = check_checkpoints(dir);
+            if (status != TR_OK) {
+                (void)close(fd);
+                TR_TRY(status);
+            }
             write_holder(fd);
             out->fd = fd;
             return TR_OK;

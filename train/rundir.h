@@ -13,8 +13,9 @@ typedef struct tr_rundir {
 
 /* Takes the directory; `make`: creates it, with its parents, where it is missing. TR_ERR_CONFIG
  * names host and process of the run that holds it; TR_ERR_NOFILE when it is missing and `make` is
- * false; TR_ERR_IO when it cannot be made or opened. note[256]: empty, or a sentence when the lock
- * does not keep every other job out, since the file system cannot lock. */
+ * false; TR_ERR_IO when it cannot be made or opened, or its ckpt cannot be written to. note[256]:
+ * empty, or a sentence when the lock does not keep every other job out, since the file system
+ * cannot lock. */
 tr_status tr_rundir_take(const char *path, bool make, tr_rundir *out, char *note);
 /* False when the directory that was taken is no longer at its path: removed, moved or replaced. */
 bool tr_rundir_in_place(const tr_rundir *dir);

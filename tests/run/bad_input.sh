@@ -67,6 +67,10 @@ mkdir -p pipe/ckpt-of-none && mkfifo pipe/metrics.jsonl
 train 74 1 pipe
 says pipe "'.*/pipe/metrics.jsonl' cannot be opened: "
 # Of what it writes whole, the config has to be there, and without a trace or a report a run goes on.
+mkdir -p pipe1 && : >pipe1/ckpt
+train 74 1 pipe1
+says pipe1 "checkpoints cannot be saved in '.*/pipe1/ckpt': Not a directory \(log.dir\)"
+[[ ! -s pipe1/metrics.jsonl ]] || fail "pipe1: steps were taken"
 mkdir -p pipe2 && mkfifo pipe2/config.yaml.tmp
 train 74 1 pipe2
 says pipe2 "'.*/pipe2/config.yaml.tmp' cannot be written: "
