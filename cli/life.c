@@ -16,8 +16,9 @@ struct tr_life {
     tr_watchdog *watchdog;
     tr_heartbeat *heartbeat; /* the world's; NULL where this rank is not its host's leader */
     double deadline_s;
-    bool begun;       /* on all ranks */
-    _Atomic int peer; /* of the last wait; -1: a group */
+    bool begun;                       /* on all ranks */
+    _Atomic int peer;                 /* of the last wait; -1: a group */
+    _Atomic(tr_world *) looked_after; /* by the watchdog; NULL: none */
 };
 
 static void report(void *context, const char *sentence) {
@@ -41,10 +42,19 @@ static void show_work(void *context, int64_t done, int64_t total) {
     tr_board_set_work(life->board, done, total);
 }
 
+static bool look(void *context, char *sentence, size_t size) {
+    tr_life *life = context;
+    tr_world *world = atomic_load(&life->looked_after);
+    return world && tr_world_look(world, sentence, size);
+}
+
 static tr_status start_watchdog(tr_life *life) {
     /* Whoever started this rank has started the others of this host. */
-    tr_watchdog_options options = {
-        .limits.parent = getenv(TR_RANK_VARIABLE) ? getppid() : 0, .report = report, .end = leave};
+    tr_watchdog_options options = {.limits.parent = getenv(TR_RANK_VARIABLE) ? getppid() : 0,
+                                   .look = look,
+                                   .report = report,
+                                   .end = leave,
+                                   .context = life};
     TR_TRY(tr_watchdog_start(life->board, &options, &life->watchdog));
     return TR_OK;
 }
@@ -121,6 +131,7 @@ tr_status tr_life_begin(tr_life *life, tr_world *world, double deadline_s) {
                                               .work = show_work,
                                               .context = life,
                                               .deadline_s = deadline_s});
+    atomic_store(&life->looked_after, world);
     life->begun = true;
     return TR_OK;
 }

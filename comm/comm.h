@@ -65,6 +65,13 @@ tr_status tr_world_check(tr_world *world);
  * for ever when it waits for a rank that is lost. The failure of what was queued, or TR_OK. */
 tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 
+/* Looks after the world's calling thread from another one, a few times a second: it may be inside a
+ * call of NCCL that waits for a lost rank. Shows such a wait through the hook. Past the deadline
+ * the world fails, and NCCL's communicators are aborted, which ends the call. True, with a
+ * sentence, when that does not help: then the process has to end. Waits for nothing but the abort.
+ */
+bool tr_world_look(tr_world *world, char *sentence, size_t size);
+
 /* Collective, before groups and channels of `device` are opened: chooses what carries their data.
  * AUTO is NCCL where every rank has a GPU of its own; where GPUs are staged instead, note[size]
  * holds a line that says why ("": nothing to say). TR_ERR_CONFIG or TR_ERR_DEVICE for NCCL where it

@@ -144,7 +144,7 @@ void tr_engine_stop(tr_world *world) {
     world->engine_runs = false;
 }
 
-static void describe_wait(const tr_wait *wait, char *text, size_t size) {
+void tr_wait_describe(const tr_wait *wait, char *text, size_t size) {
     if (wait->peer >= 0 && wait->number < 0)
         (void)snprintf(text, size, "%s of the channel with rank %d", wait->what, wait->peer);
     else if (wait->peer >= 0)
@@ -155,12 +155,12 @@ static void describe_wait(const tr_wait *wait, char *text, size_t size) {
     else (void)snprintf(text, size, "%s of all ranks", wait->what);
 }
 
-static tr_status fail_deadline(tr_world *world, const tr_wait *wait, double seconds) {
+tr_status tr_wait_fail(tr_world *world, const tr_wait *wait, double seconds) {
     char text[128];
     char whom[32] = "another rank";
     int late = wait->peer >= 0 ? wait->peer : wait->missing;
     if (late >= 0) (void)snprintf(whom, sizeof whom, "rank %d", late);
-    describe_wait(wait, text, sizeof text);
+    tr_wait_describe(wait, text, sizeof text);
     tr_status status =
         TR_FAIL(TR_ERR_RANK,
                 "rank %d waited %.1f s for %s in %s: that rank is stuck or gone, or needs a longer "
@@ -203,7 +203,7 @@ static void show_wait(showing *show, const tr_wait *wait) {
     char text[128];
     if (show->shown || wait->alone || !show->hook.wait || tr_now() - show->since <= MOMENT_S)
         return;
-    describe_wait(wait, text, sizeof text);
+    tr_wait_describe(wait, text, sizeof text);
     show->hook.wait(show->hook.context, true, text, wait->peer);
     show->shown = true;
 }
@@ -231,7 +231,7 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         /* Only a wait that was shown, and so polled more than once: this thread itself may not have
          * run for longer than the limit. */
         if (limit > 0 && waited > limit && !wait->alone && (show.shown || !show.hook.wait)) {
-            status = fail_deadline(world, wait, waited);
+            status = tr_wait_fail(world, wait, waited);
             break;
         }
         pthread_mutex_unlock(&world->lock);

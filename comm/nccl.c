@@ -1,4 +1,4 @@
-/* Communicators of NCCL: opening, waiting for non-blocking calls, failures, closing. */
+/* Communicators of NCCL: opening, calls and who watches them, failures, closing. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
@@ -8,7 +8,9 @@
 #include <string.h>
 
 enum { SLOTS = 16 };
-static const double CLOSE_LIMIT_S = 10; /* what close waits without a deadline */
+static const double CLOSE_LIMIT_S = 10;  /* what close waits without a deadline */
+static const double ABORT_LIMIT_S = 10;  /* in which an aborted call has to return */
+static const double SHOWN_AFTER_S = 0.1; /* a call that takes longer waits for another rank */
 
 int tr_nccl_version(void) {
     int version = 0;
@@ -21,14 +23,31 @@ int tr_nccl_version(void) {
 
 /* --- failures --------------------------------------------------------------------------------- */
 
-void tr_nccl_abort(tr_nccl_comm *comm) {
-    if (comm->handle) (void)ncclCommAbort(comm->handle);
+/* Only one of two threads gets the handle. */
+static ncclComm_t take_handle(tr_nccl_comm *comm) {
+    pthread_mutex_lock(&comm->world->lock);
+    ncclComm_t handle = comm->handle;
     comm->handle = NULL;
+    pthread_mutex_unlock(&comm->world->lock);
+    return handle;
+}
+
+void tr_nccl_abort(tr_nccl_comm *comm) {
+    ncclComm_t handle = take_handle(comm);
+    if (handle) (void)ncclCommAbort(handle);
+}
+
+static tr_nccl_comm *find_open(tr_world *world) {
+    pthread_mutex_lock(&world->lock);
+    tr_nccl_comm *c = world->nccl;
+    while (c && !c->handle) c = c->next;
+    pthread_mutex_unlock(&world->lock);
+    return c;
 }
 
 /* After a failure on one communicator no other will complete either: other ranks give up too. */
 static void abort_all(tr_world *world) {
-    for (tr_nccl_comm *c = world->nccl; c; c = c->next) tr_nccl_abort(c);
+    for (tr_nccl_comm *c = find_open(world); c; c = find_open(world)) tr_nccl_abort(c);
 }
 
 static tr_status fail_nccl(tr_nccl_comm *comm, int result, const char *call) {
@@ -103,44 +122,94 @@ tr_status tr_nccl_need(tr_nccl_comm *comm, int64_t number, tr_stream *stream) {
     return TR_OK;
 }
 
-/* --- waiting ---------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
-typedef struct settling {
-    tr_nccl_comm *comm;
-    int result;
-} settling;
-
-/* Under the world's lock. */
-static bool ready_settled(tr_wait *wait) {
-    settling *s = wait->object;
-    ncclResult_t now = ncclSuccess;
-    ncclResult_t asked = ncclCommGetAsyncError(s->comm->handle, &now);
-    s->result = asked == ncclSuccess ? (int)now : (int)asked;
-    return s->result != ncclInProgress;
+void tr_nccl_begin(tr_nccl_comm *comm, const char *name) {
+    comm->call = (tr_nccl_call){.comm = comm,
+                                .wait = {.what = name,
+                                         .number = -1,
+                                         .peer = comm->peer,
+                                         .missing = comm->other,
+                                         .group = comm->group},
+                                .since = tr_now()};
+    pthread_mutex_lock(&comm->world->lock);
+    comm->world->call = &comm->call;
+    pthread_mutex_unlock(&comm->world->lock);
 }
 
-tr_status tr_nccl_settle(tr_nccl_comm *comm, int result, const char *call) {
-    if (result == ncclSuccess) return TR_OK;
-    settling s = {.comm = comm, .result = result};
-    tr_status status = TR_OK;
-    if (result == ncclInProgress && comm->handle) {
-        tr_wait wait = {.ready = ready_settled,
-                        .object = &s,
-                        .what = call,
-                        .number = -1,
-                        .peer = comm->peer,
-                        .missing = -1,
-                        .group = comm->group};
-        status = tr_engine_wait(comm->world, &wait);
+tr_status tr_nccl_end(tr_nccl_comm *comm, int result) {
+    tr_world *world = comm->world;
+    tr_nccl_call *call = &comm->call;
+    pthread_mutex_lock(&world->lock);
+    world->call = NULL;
+    if (call->shown) world->hook.wait(world->hook.context, false, call->wait.what, call->wait.peer);
+    pthread_mutex_unlock(&world->lock);
+    tr_status status = call->aborted > 0 ? tr_world_check(world) : TR_OK;
+    if (status == TR_OK && result != ncclSuccess) {
+        status = fail_nccl(comm, result, call->wait.what);
+        tr_world_give_up(world, status);
     }
-    if (status == TR_OK && s.result != ncclSuccess) {
-        status = fail_nccl(comm, s.result, call);
-        tr_world_give_up(comm->world, status);
-    }
-    if (status != TR_OK) abort_all(comm->world);
+    if (status != TR_OK) abort_all(world);
     TR_TRY(status);
     return TR_OK;
 }
+
+/* Under the lock: the board shows whom the calling thread waits for inside the library. */
+static void show_call(tr_world *world, tr_nccl_call *call) {
+    char text[128];
+    if (call->shown || !call->comm->meets || !world->hook.wait) return;
+    if (tr_now() - call->since < SHOWN_AFTER_S) return;
+    tr_wait_describe(&call->wait, text, sizeof text);
+    world->hook.wait(world->hook.context, true, text, call->wait.peer);
+    call->shown = true;
+}
+
+/* Under the lock. A call that waits for nobody makes this rank late, so the board does not show it
+ * waiting; the hook is told that this rank looks for no other. */
+static void fail_stuck(tr_world *world, const tr_nccl_call *call, double waited) {
+    char text[128];
+    tr_wait_describe(&call->wait, text, sizeof text);
+    tr_status status = TR_FAIL(TR_ERR_RANK,
+                               "rank %d: a call of NCCL (%s) has not returned for %.1f s: a "
+                               "connection or the GPU is stuck "
+                               "(NCCL_DEBUG=INFO tells more)",
+                               world->rank, text, waited);
+    (void)tr_world_fail(world, status, tr_error_message());
+    if (!world->hook.wait) return;
+    world->hook.wait(world->hook.context, true, text, world->rank);
+    world->hook.wait(world->hook.context, false, text, world->rank);
+}
+
+/* Under the lock. *abort: the call has just passed the deadline. True: it cannot be ended. */
+static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *sentence,
+                       size_t size) {
+    double now = tr_now(), waited = now - call->since, limit = world->hook.deadline_s;
+    if (limit <= 0 || waited <= limit) return false;
+    if (call->aborted <= 0) {
+        if (call->comm->meets) (void)tr_wait_fail(world, &call->wait, waited);
+        else fail_stuck(world, call, waited);
+        call->aborted = now;
+        *abort = call->comm->handle != NULL; /* not while it is set up */
+        if (*abort) return false;
+    } else if (now - call->aborted < ABORT_LIMIT_S) return false;
+    (void)snprintf(sentence, size, "%s", world->failure_message);
+    return true;
+}
+
+bool tr_nccl_look(tr_world *world, char *sentence, size_t size) {
+    bool abort = false, end = false;
+    /* Whoever holds the lock is no call of NCCL. */
+    if (pthread_mutex_trylock(&world->lock) != 0) return false;
+    if (world->call) {
+        show_call(world, world->call);
+        end = judge_call(world, world->call, &abort, sentence, size);
+    }
+    pthread_mutex_unlock(&world->lock);
+    if (abort) abort_all(world);
+    return end;
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 typedef struct syncing {
     tr_world *world;
@@ -226,7 +295,8 @@ tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *o
 
 /* --- opening and closing ---------------------------------------------------------------------- */
 
-/* The first rank's id for all ranks, over the host transport. */
+/* The first rank's id for all ranks, over the host transport. The ranks leave together: then none
+ * waits long for another inside the library, where the deadline could only end the process. */
 static tr_status agree_on_id(const tr_nccl_desc *d, ncclUniqueId *id) {
     tr_host_group *g;
     memset(id, 0, sizeof *id);
@@ -236,6 +306,7 @@ static tr_status agree_on_id(const tr_nccl_desc *d, ncclUniqueId *id) {
                        ncclGetLastError(NULL));
     TR_TRY(tr_host_group_open(d->world, d->ranks, d->n, d->id, d->tag, sizeof *id, &g));
     tr_status status = tr_group_run_broadcast(g, 0, id, sizeof *id);
+    if (status == TR_OK) status = tr_group_run_barrier(g);
     tr_host_group_close(g);
     TR_TRY(status);
     return TR_OK;
@@ -245,20 +316,24 @@ static tr_status init(const tr_nccl_desc *d, tr_nccl_comm *comm) {
     ncclUniqueId id;
     TR_TRY(agree_on_id(d, &id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0; /* every call returns, and can be given up at the deadline */
+    config.blocking = 1; /* else NCCL starts a thread for every call */
     if (d->max_ctas > 0) {
         config.minCTAs = 1;
         config.maxCTAs = d->max_ctas;
     }
     ncclComm_t handle = NULL;
+    tr_nccl_begin(comm, "set-up by NCCL");
     ncclResult_t result = ncclCommInitRankConfig(&handle, d->n, id, d->rank, &config);
+    pthread_mutex_lock(&d->world->lock);
     comm->handle = handle;
-    return tr_nccl_settle(comm, (int)result, "set-up by NCCL");
+    pthread_mutex_unlock(&d->world->lock);
+    return tr_nccl_end(comm, (int)result);
 }
 
 tr_status tr_nccl_open(const tr_nccl_desc *d, tr_nccl_comm *comm) {
     size_t before = 0, after = 0, total;
     *comm = (tr_nccl_comm){.world = d->world,
+                           .meets = true,
                            .peer = d->peer,
                            .group = d->id,
                            .other = d->n == 2 ? d->ranks[1 - d->rank] : -1};
@@ -276,14 +351,20 @@ tr_status tr_nccl_open(const tr_nccl_desc *d, tr_nccl_comm *comm) {
     return TR_OK;
 }
 
+/* Waits until the communicator's ranks end it too. */
+static tr_status finalize(tr_nccl_comm *comm) {
+    comm->meets = true;
+    tr_nccl_begin(comm, "the end of NCCL");
+    TR_TRY(tr_nccl_end(comm, (int)ncclCommFinalize(comm->handle)));
+    (void)ncclCommDestroy(take_handle(comm));
+    return TR_OK;
+}
+
 void tr_nccl_close(tr_nccl_comm *comm) {
     tr_world *world = comm->world;
-    if (comm->handle && tr_nccl_sync(world, comm->stream, comm) == TR_OK &&
-        tr_nccl_settle(comm, (int)ncclCommFinalize(comm->handle), "the end of NCCL") == TR_OK) {
-        (void)ncclCommDestroy(comm->handle);
-        comm->handle = NULL;
-    }
-    tr_nccl_abort(comm);
+    bool done =
+        comm->handle && tr_nccl_sync(world, comm->stream, comm) == TR_OK && finalize(comm) == TR_OK;
+    if (!done) tr_nccl_abort(comm);
     if (comm->stream) tr_stream_destroy(comm->stream);
     for (int64_t i = 0; i < comm->slots; i++) {
         tr_event_destroy(comm->op[i].done);

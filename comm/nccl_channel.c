@@ -31,10 +31,9 @@ static nccl_channel *self_of(tr_channel *channel) {
 /* --- sending ---------------------------------------------------------------------------------- */
 
 static tr_status enqueue_send(nccl_channel *c, const void *buffer, size_t bytes) {
-    return tr_nccl_settle(&c->comm,
-                          (int)ncclSend(buffer, bytes, ncclInt8, RECEIVER, c->comm.handle,
-                                        tr_stream_native(c->comm.stream)),
-                          "send");
+    tr_nccl_begin(&c->comm, "send");
+    return tr_nccl_end(&c->comm, (int)ncclSend(buffer, bytes, ncclInt8, RECEIVER, c->comm.handle,
+                                               tr_stream_native(c->comm.stream)));
 }
 
 static tr_status nccl_send(tr_channel *channel, tr_stream *stream, const void *buffer, size_t bytes,
@@ -52,10 +51,9 @@ static tr_status nccl_wait_sent(tr_channel *channel, tr_stream *stream, int64_t 
 /* --- receiving -------------------------------------------------------------------------------- */
 
 static tr_status enqueue_receive(nccl_channel *c, void *landing, size_t bytes) {
-    return tr_nccl_settle(&c->comm,
-                          (int)ncclRecv(landing, bytes, ncclInt8, SENDER, c->comm.handle,
-                                        tr_stream_native(c->comm.stream)),
-                          "receive");
+    tr_nccl_begin(&c->comm, "receive");
+    return tr_nccl_end(&c->comm, (int)ncclRecv(landing, bytes, ncclInt8, SENDER, c->comm.handle,
+                                               tr_stream_native(c->comm.stream)));
 }
 
 /* Enqueues the receive of the next message into its landing buffer, once that has been copied. */
@@ -159,6 +157,7 @@ static tr_status connect(nccl_channel *c) {
     if (status == TR_OK) status = tr_nccl_sync(c->base.world, c->comm.stream, &c->comm);
     if (c->base.sending) tr_device_free(device, byte);
     c->comm.begun = c->comm.over = 0; /* the channel's first message is number 0 */
+    c->comm.meets = false;
     return status;
 }
 

@@ -23,10 +23,9 @@ static ncclRedOp_t op_of(tr_reduce op) {
     return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
 }
 
-/* What the caller's stream does next sees the result; the operation is enqueued before that. */
-static tr_status leave(nccl_group *g, tr_stream *stream, ncclResult_t result, const char *call) {
+/* What the caller's stream does next sees the result. */
+static tr_status leave(nccl_group *g, tr_stream *stream) {
     int64_t number;
-    TR_TRY(tr_nccl_settle(&g->comm, (int)result, call));
     TR_TRY(tr_nccl_leave(&g->comm, &number));
     return tr_nccl_need(&g->comm, number, stream);
 }
@@ -35,10 +34,11 @@ static tr_status nccl_all_reduce(tr_group *group, tr_stream *stream, void *buffe
                                  tr_dtype dtype, tr_reduce op) {
     nccl_group *g = self_of(group);
     TR_TRY(tr_nccl_enter(&g->comm, "all_reduce", stream));
-    return leave(g, stream,
-                 ncclAllReduce(buffer, buffer, (size_t)count, type_of(dtype), op_of(op),
-                               g->comm.handle, tr_stream_native(g->comm.stream)),
-                 "all_reduce");
+    tr_nccl_begin(&g->comm, "all_reduce");
+    TR_TRY(tr_nccl_end(&g->comm,
+                       (int)ncclAllReduce(buffer, buffer, (size_t)count, type_of(dtype), op_of(op),
+                                          g->comm.handle, tr_stream_native(g->comm.stream))));
+    return leave(g, stream);
 }
 
 /* In place for NCCL is this rank's block of `in`: where `out` is the first one, that block is
@@ -49,12 +49,12 @@ static tr_status nccl_reduce_scatter(tr_group *group, tr_stream *stream, const v
     size_t bytes = (size_t)count * tr_dtype_size(dtype);
     char *to = in == out ? (char *)out + (size_t)group->rank * bytes : out;
     TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
-    TR_TRY(tr_nccl_settle(&g->comm,
-                          (int)ncclReduceScatter(in, to, (size_t)count, type_of(dtype), op_of(op),
-                                                 g->comm.handle, tr_stream_native(g->comm.stream)),
-                          "reduce_scatter"));
+    tr_nccl_begin(&g->comm, "reduce_scatter");
+    TR_TRY(tr_nccl_end(&g->comm,
+                       (int)ncclReduceScatter(in, to, (size_t)count, type_of(dtype), op_of(op),
+                                              g->comm.handle, tr_stream_native(g->comm.stream))));
     if (to != out) TR_TRY(tr_stream_copy(g->comm.stream, out, to, bytes));
-    return leave(g, stream, ncclSuccess, "reduce_scatter");
+    return leave(g, stream);
 }
 
 /* The same the other way round: this rank's part goes to its place first. */
@@ -65,20 +65,22 @@ static tr_status nccl_all_gather(tr_group *group, tr_stream *stream, const void 
     char *mine = (char *)out + (size_t)group->rank * bytes;
     TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
     if (in == out && mine != out) TR_TRY(tr_stream_copy(g->comm.stream, mine, in, bytes));
-    return leave(g, stream,
-                 ncclAllGather(in == out ? mine : in, out, (size_t)count, type_of(dtype),
-                               g->comm.handle, tr_stream_native(g->comm.stream)),
-                 "all_gather");
+    tr_nccl_begin(&g->comm, "all_gather");
+    TR_TRY(tr_nccl_end(&g->comm,
+                       (int)ncclAllGather(in == out ? mine : in, out, (size_t)count, type_of(dtype),
+                                          g->comm.handle, tr_stream_native(g->comm.stream))));
+    return leave(g, stream);
 }
 
 static tr_status nccl_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
                                 size_t bytes) {
     nccl_group *g = self_of(group);
     TR_TRY(tr_nccl_enter(&g->comm, "broadcast", stream));
-    return leave(g, stream,
-                 ncclBroadcast(buffer, buffer, bytes, ncclInt8, root, g->comm.handle,
-                               tr_stream_native(g->comm.stream)),
-                 "broadcast");
+    tr_nccl_begin(&g->comm, "broadcast");
+    TR_TRY(tr_nccl_end(&g->comm,
+                       (int)ncclBroadcast(buffer, buffer, bytes, ncclInt8, root, g->comm.handle,
+                                          tr_stream_native(g->comm.stream))));
+    return leave(g, stream);
 }
 
 static void nccl_close(tr_group *group) {
@@ -107,6 +109,7 @@ tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
                                .id = desc->id,
                                .peer = -1};
     TR_TRY_OUT(tr_nccl_open(&comm, &g->comm));
+    g->comm.meets = false;
     *out = &g->base;
     return TR_OK;
 out:

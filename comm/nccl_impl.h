@@ -15,11 +15,23 @@ typedef struct tr_nccl_op {
     bool waited;      /* `needed` is recorded */
 } tr_nccl_op;
 
-/* The calling thread of the world makes all calls of NCCL: the engine's thread none. */
+/* A call of NCCL in progress. Where its ranks meet it waits for the others; else it returns at
+ * once, and one that does not is stuck. */
+typedef struct tr_nccl_call {
+    struct tr_nccl_comm *comm;
+    tr_wait wait; /* for whom, in words */
+    double since;
+    bool shown;     /* through the hook */
+    double aborted; /* when all communicators were, because it did not return; 0: not */
+} tr_nccl_call;
+
+/* The calling thread of the world makes all calls of NCCL; a watchdog's thread aborts. */
 typedef struct tr_nccl_comm {
     struct tr_nccl_comm *next; /* in the world's list */
     tr_world *world;
-    void *handle; /* ncclComm_t; NULL once aborted */
+    void *handle; /* ncclComm_t; NULL once aborted; changes under the lock */
+    tr_nccl_call call;
+    bool meets; /* its calls wait for the other ranks: while it is made, connected and ended */
     tr_stream *stream;
     int peer, group; /* world rank or -1; group's id: for messages */
     int other;       /* world rank of the other one of two, or -1 */
@@ -53,9 +65,13 @@ tr_status tr_nccl_enter(tr_nccl_comm *comm, const char *what, tr_stream *after);
 tr_status tr_nccl_leave(tr_nccl_comm *comm, int64_t *number);
 /* Orders the end of operation `number` before what is enqueued next on `stream`. */
 tr_status tr_nccl_need(tr_nccl_comm *comm, int64_t number, tr_stream *stream);
-/* Waits until a call that returned `result` (an ncclResult_t) is over, up to the deadline. A
- * failure of NCCL becomes the world's, and all communicators are aborted. */
-tr_status tr_nccl_settle(tr_nccl_comm *comm, int result, const char *call);
+/* Around every call of NCCL: between the two tr_nccl_look watches it. `name` is a literal. end
+ * takes what the call returned, an ncclResult_t: a failure becomes the world's, and all
+ * communicators are aborted; if the call was aborted, the world's failure is returned. */
+void tr_nccl_begin(tr_nccl_comm *comm, const char *name);
+tr_status tr_nccl_end(tr_nccl_comm *comm, int result);
+/* tr_world_look for NCCL. */
+bool tr_nccl_look(tr_world *world, char *sentence, size_t size);
 
 /* Waits until the stream has done everything queued or a communicator has failed. Only the time in
  * which the stream waits for an operation, or any time an operation of `own` (may be NULL) takes,

@@ -325,6 +325,13 @@ static bool turn(tr_watchdog *watchdog) {
         watchdog->options.end(watchdog->options.context, ending);
         return false;
     }
+    if (watchdog->options.look &&
+        watchdog->options.look(watchdog->options.context, sentence, sizeof sentence)) {
+        if (tr_board_claim_report(board))
+            watchdog->options.report(watchdog->options.context, sentence);
+        tr_board_end_all(board, TR_ERR_RANK); /* this process too, in its next turn */
+        return true;
+    }
     if (!tr_watch_look(&watchdog->watch, board, sentence, sizeof sentence)) return true;
     end_after_report(watchdog, sentence);
     return false;

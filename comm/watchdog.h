@@ -58,6 +58,9 @@ void tr_watch_say_lost(const char *who, const char *why, char *sentence, size_t 
 
 typedef struct tr_watchdog_options {
     tr_watch limits;
+    /* Called on the watchdog's thread in every turn; may be NULL. True, with a sentence: this rank
+     * cannot go on, and the job ends. */
+    bool (*look)(void *context, char *sentence, size_t size);
     /* Both are called on the watchdog's thread. report: this process prints the job's one sentence.
      * end: the process has to leave with `code` now, whatever its other threads do (_exit). */
     void (*report)(void *context, const char *sentence);

@@ -182,6 +182,10 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream) {
     return TR_OK;
 }
 
+bool tr_world_look(tr_world *world, char *sentence, size_t size) {
+    return tr_world_uses_nccl(world) && tr_nccl_look(world, sentence, size);
+}
+
 int tr_world_rank(const tr_world *world) {
     return world->rank;
 }

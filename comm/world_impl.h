@@ -53,6 +53,7 @@ struct tr_world {
     const tr_device *nccl_device; /* whose groups and channels NCCL carries, or NULL */
     bool *shares;                 /* [size]: whose device memory is this rank's too, or NULL */
     struct tr_nccl_comm *nccl;    /* open communicators; the list changes under the lock */
+    struct tr_nccl_call *call;    /* of NCCL, that the caller is in, or NULL; under the lock */
 };
 
 double tr_now(void); /* seconds of the monotonic clock */
@@ -84,6 +85,11 @@ typedef struct tr_wait {
 /* Waits until ready, driving progress. TR_ERR_RANK past the deadline, after an abort or when the
  * world has failed. Takes the lock. */
 tr_status tr_engine_wait(tr_world *world, tr_wait *wait);
+/* What is waited for, as the board shows it: "message 3 of the channel with rank 1". */
+void tr_wait_describe(const tr_wait *wait, char *text, size_t size);
+/* The failure of a wait that has passed its deadline; it becomes the world's unless the wait had a
+ * limit of its own. Under the lock. */
+tr_status tr_wait_fail(tr_world *world, const tr_wait *wait, double seconds);
 
 /* Whether NCCL carries the data of this device. */
 bool tr_world_by_nccl(const tr_world *world, const tr_device *device);

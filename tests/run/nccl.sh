@@ -80,7 +80,7 @@ lost() {
     timeout 60 tail --pid="$job" -f /dev/null || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
     wait "$job" || code=$?
     [[ $code == 77 ]] || fail "$1: exit code $code, not 77"
-    took=$(($(date +%s) - $(stat -c %Y "$1/metrics.jsonl")))
+    took=$(($(date +%s) - $(stat -c %Y "$(ls "$1/metrics.jsonl" 2>/dev/null || echo "$1.out")")))
     [[ $took -le 15 ]] || fail "$1: ended $took s after its last step"
     # Open MPI may add a line of its own about a peer that is gone.
     grep "^trireme: " "$1.err" >"$1.said" || true
@@ -105,9 +105,20 @@ begin late 2
 until_true 120 past late 5 || fail "late: never reached step 5: $(<late.err)"
 kill -STOP "$(rank_process 2)"
 lost late '; late is rank 2 '
-# A living rank that comes no further: the deadline, and it is named.
-begin stuck 3 NCCL_MOCK_STUCK=3:400
+# A living rank that comes no further, outside of NCCL: the deadline, and it is named.
+begin stuck 3 LD_PRELOAD="$mock/libstuck_read.so" STUCK_READ=3:100
 lost stuck '^trireme: rank [0-9] waited 3\.[0-9] s for .*; late is rank 3 '
+# A call of NCCL that does not return: an abort from another thread ends it. One that does not return even
+# then, and one that cannot be aborted because the communicator is being made, end with the process.
+stuck_call='^trireme: rank (3: a call of NCCL .* has not returned for 3\.[0-9] s: |[0-9] waited 3\.[0-9] s .*; late is rank 3 )'
+begin blocked 3 NCCL_MOCK_STUCK=3:400
+lost blocked "$stuck_call"
+begin meeting 3 NCCL_MOCK_STUCK=3:1
+lost meeting '^trireme: rank [0-9] waited 3\.[0-9] s for '
+begin deaf 3 NCCL_MOCK_DEAF=3:400
+lost deaf "$stuck_call"
+begin making 3 NCCL_MOCK_STUCK=3:0
+lost making '^trireme: rank [0-9] waited 3\.[0-9] s for .* in set-up by NCCL of '
 # NCCL's own error, on one rank.
 begin error 60 NCCL_MOCK_ERROR=1:400
 lost error '^trireme: NCCL: .* failed: '

@@ -2,15 +2,17 @@
  * what it demands of its callers. It ends the process with a sentence when
  *   - the ranks of a communicator make different calls, or calls of different counts, types, roots;
  *   - a send meets a receive of another size or type, or the caller's own rank;
- *   - a communicator is used while a call is in progress, after its end, or is never ended;
- *   - a communicator may block, or one that sends may take more than two multiprocessors (CTAs);
+ *   - a communicator is used while another thread's call is in progress (but to abort it), after
+ * its end, or is never ended;
+ *   - a communicator may not block, or one that sends may take more than two multiprocessors
+ * (CTAs);
  *   - buffers overlap in a way that is not in place.
- * Calls that return are not done: some return ncclInProgress, and are enqueued only when
- * ncclCommGetAsyncError says success, which the first message between two ranks is not before both
- * have called, nor the end of a communicator before all its ranks end it. Sends wait for their
- * receives; sums are in rank order, in FP32, rounded once. Ranks meet in shared memory of one
- * machine.
- * NCCL_MOCK_STUCK=RANK:CALL keeps that rank in that call, NCCL_MOCK_ERROR breaks its communicator.
+ * Calls enqueue and return. Three kinds block, until the communicator is aborted: it is made when
+ * all its ranks make it, and ended when all end it; the first message between two ranks is enqueued
+ * when both have called. Sends wait for their receives; sums are in rank order, in FP32, rounded
+ * once. Ranks meet in shared memory of one machine. NCCL_MOCK_STUCK=RANK:CALL keeps that rank in
+ * that call until its communicator is aborted (CALL 0: for ever, where its first one is made),
+ * NCCL_MOCK_DEAF=RANK:CALL for ever, whatever is aborted; NCCL_MOCK_ERROR breaks its communicator.
  */
 #include "base/dtype.h"
 #include "device/device_impl.h"
@@ -29,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096, POLLS = 2 };
+enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096 };
 
 typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } kind;
 static const char *const kinds[] = {"AllReduce", "ReduceScatter", "AllGather",
@@ -67,11 +69,12 @@ typedef struct meeting {
     box box[MOST][MOST];
 } meeting;
 
-typedef enum state { JOINING, READY, PENDING, FINALIZING, FINALIZED, ENDED } state;
+typedef enum state { READY, FINALIZED, ENDED } state;
 
 struct ncclComm {
-    state state;
-    int n, rank, polls, ctas;
+    _Atomic state state;
+    atomic_bool busy; /* a call is in progress */
+    int n, rank, ctas;
     bool broken; /* by NCCL_MOCK_ERROR */
     const char *ended_by;
     char name[64];
@@ -84,7 +87,7 @@ struct ncclComm {
     uint64_t chunks_out[MOST], chunks_in[MOST];
     tr_stream *stream; /* all work of a communicator is on one */
     char *in, *out;    /* staging: [WINDOW], [n][WINDOW] */
-    /* The call that is PENDING: */
+    /* The call in progress: */
     call call;
     const char *from;
     char *to;
@@ -281,7 +284,7 @@ static void enqueue(struct ncclComm *c, size_t bytes, uint64_t count, bool first
     if (c->stream->device->ops->stream_work(c->stream, work, p) != TR_OK) abort();
 }
 
-/* Cuts the pending call into pieces of a window each. */
+/* Cuts the call into pieces of a window each. */
 static void start(struct ncclComm *c) {
     const call *k = &c->call;
     size_t e = size_of(k->type), total = k->count * e;
@@ -305,7 +308,7 @@ static void enter(struct ncclComm *c, const char *what) {
     if (!c || c < comms || c >= comms + used) violation(NULL, "%s of no communicator", what);
     if (c->state == ENDED) violation(c, "%s after %s", what, c->ended_by);
     if (c->state == FINALIZED) violation(c, "%s after ncclCommFinalize", what);
-    if (c->state != READY) violation(c, "%s while a call is in progress", what);
+    if (atomic_exchange(&c->busy, true)) violation(c, "%s while a call is in progress", what);
 }
 
 static bool overlap(const char *a, size_t n, const char *b, size_t m) {
@@ -338,12 +341,25 @@ static bool is_told(const char *variable, int calls) {
     return *end == ':' && calls >= strtol(end + 1, NULL, 10);
 }
 
-/* What a machine does to a job: a rank that comes no further, though it lives; an error. */
+static void nap(void) {
+    (void)nanosleep(&(const struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+/* What a machine does to a job: a call that does not return; an error. */
 static void fail_as_told(struct ncclComm *c) {
     static int calls;
     calls++;
-    if (is_told("NCCL_MOCK_STUCK", calls)) (void)sleep(3600);
+    while (is_told("NCCL_MOCK_STUCK", calls) && !c->aborted) nap();
+    if (is_told("NCCL_MOCK_DEAF", calls)) (void)sleep(3600);
     if (is_told("NCCL_MOCK_ERROR", calls)) c->broken = true;
+}
+
+/* The first message waits for the other rank's call. */
+static bool meets(struct ncclComm *c, const call *k) {
+    if (k->kind < SEND || k->number > 1) return true;
+    *called(c, k, k->kind) = true;
+    while (!c->aborted && !(*called(c, k, SEND) && *called(c, k, RECV))) nap();
+    return !c->aborted;
 }
 
 static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
@@ -371,14 +387,9 @@ static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *
     c->call = k;
     c->from = from;
     c->to = to;
-    /* Each third call takes its time. So does the first message: it waits for the other rank's. */
-    if (k.kind >= SEND) *called(c, &k, k.kind) = true;
-    if (k.number % 3 == 0 || (k.kind >= SEND && k.number == 1)) {
-        c->state = PENDING;
-        c->polls = POLLS;
-        return ncclInProgress;
-    }
+    if (c->aborted || !meets(c, &k)) return ncclRemoteError;
     start(c);
+    c->busy = false;
     return ncclSuccess;
 }
 
@@ -441,7 +452,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     (void)snprintf(c->name, sizeof c->name, "%.*s", (int)sizeof c->name - 1, id.internal);
     if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
         violation(c, "a config without NCCL_CONFIG_INITIALIZER");
-    if (config->blocking != 0) violation(c, "a communicator that may block");
+    if (config->blocking != 1) violation(c, "a communicator that may not block");
     c->ctas = config->maxCTAs;
     int file = shm_open(c->name, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, sizeof(meeting)) != 0) violation(c, "no shared memory");
@@ -454,10 +465,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
         violation(c, "another rank says that there are %d", others);
     if (rank < 0 || rank >= n || atomic_exchange(&c->shared->present[rank], 1))
         violation(c, "a rank that cannot be, or is there already");
+    if (is_told("NCCL_MOCK_STUCK", 0)) (void)sleep(3600);
     if (++c->shared->attached == n) (void)shm_unlink(c->name);
+    while (c->shared->attached < n) nap();
     live++;
     *out = c;
-    return ncclInProgress;
+    return ncclSuccess;
 }
 
 static void leave(struct ncclComm *c, const char *by) {
@@ -466,34 +479,22 @@ static void leave(struct ncclComm *c, const char *by) {
     live--;
 }
 
-static bool may_start(struct ncclComm *c) {
-    if (c->polls > 0) c->polls--;
-    const call *k = &c->call;
-    return c->polls == 0 && (k->kind < SEND || (*called(c, k, SEND) && *called(c, k, RECV)));
-}
-
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     struct ncclComm *c = comm;
     if (!c || c < comms || c >= comms + used) violation(NULL, "ncclCommGetAsyncError of none");
     if (c->state == ENDED) violation(c, "ncclCommGetAsyncError after %s", c->ended_by);
-    *result = ncclRemoteError;
-    if (c->broken) return ncclSuccess;
-    *result = ncclInProgress;
-    if (c->state == JOINING && c->shared->attached == c->n) c->state = READY;
-    else if (c->state == PENDING && may_start(c)) {
-        start(c);
-        c->state = READY;
-    } else if (c->state == FINALIZING && c->outstanding == 0 && c->shared->leaving >= c->n)
-        c->state = FINALIZED;
-    if (c->state == READY || c->state == FINALIZED) *result = ncclSuccess;
+    *result = c->broken ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     enter(comm, "ncclCommFinalize");
-    comm->state = FINALIZING;
     comm->shared->leaving++;
-    return ncclInProgress;
+    while (!comm->aborted && (comm->outstanding > 0 || comm->shared->leaving < comm->n)) nap();
+    if (comm->aborted) return ncclRemoteError;
+    comm->state = FINALIZED;
+    comm->busy = false;
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -506,10 +507,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (comm->state == ENDED) violation(comm, "ncclCommAbort after %s", comm->ended_by);
-    if (comm->state == JOINING) (void)shm_unlink(comm->name);
-    comm->aborted = true;
-    if (comm->state != FINALIZING) comm->shared->leaving++;
+    comm->shared->leaving++;
     leave(comm, "ncclCommAbort");
+    comm->aborted = true;
     return ncclSuccess;
 }
 
