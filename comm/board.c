@@ -18,7 +18,7 @@
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below: ranks and launcher must be of one build. */
-static const uint64_t board_magic = 0x7472626f61726433u;
+static const uint64_t board_magic = 0x7472626f61726434u;
 /* A rank's heartbeat is due four times a second, that of another host's rank once a second. */
 static const int64_t silence_ns = 1000000000, remote_silence_ns = 3000000000;
 
@@ -57,6 +57,7 @@ typedef struct board_header {
     _Atomic int32_t ending;
     _Atomic int32_t columns;
     _Atomic int64_t stop_ns;
+    _Atomic int64_t saved;    /* step + 2; 1: none, 0: not known */
     _Atomic uint64_t failure; /* (rank + 1) << 32 | code of the first failure */
     _Atomic int64_t failure_ns;
     _Atomic uint64_t id;
@@ -204,6 +205,16 @@ void tr_board_beat(tr_board *board) {
 
 void tr_board_set_step(tr_board *board, int64_t step) {
     if (board && board->mine) put(&board->mine->step, step + 1);
+}
+
+void tr_board_set_saved(tr_board *board, int64_t step) {
+    if (board) put(&board->header->saved, step + 2);
+}
+
+bool tr_board_saved(const tr_board *board, int64_t *step) {
+    int64_t value = atomic_load_explicit(&board->header->saved, memory_order_relaxed);
+    *step = value - 2;
+    return value != 0;
 }
 
 static uint64_t pack_action(int stage, int64_t micro_batch, char action) {

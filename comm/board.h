@@ -104,6 +104,11 @@ int tr_board_leader(const tr_board *board);
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
+/* The newest step that is saved; -1: none. */
+void tr_board_set_saved(tr_board *board, int64_t step);
+/* False when no rank of this host has said it yet. */
+bool tr_board_saved(const tr_board *board, int64_t *step);
+
 /* "Finish the step, save, exit 75". Async-signal-safe. Ranks agree on it in every step. */
 void tr_board_request_stop(tr_board *board);
 /* From now on tr_board_request_stop also sets *word to 1 where this process calls it; *word is set

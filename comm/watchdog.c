@@ -2,6 +2,7 @@
 
 #include "comm/process.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -78,13 +79,19 @@ static bool process_alive(pid_t pid) {
     return process.state && process.state != 'Z';
 }
 
-void tr_watch_say_lost(const char *who, const char *why, char *sentence, size_t size) {
-    (void)snprintf(sentence, size,
-                   "lost %s; %s. All ranks end; continue from the last checkpoint with --resume",
-                   who, why);
+void tr_watch_say_lost(const tr_board *board, const char *who, const char *why, char *sentence,
+                       size_t size) {
+    int64_t step;
+    char next[64] = "";
+    if (tr_board_saved(board, &step)) {
+        if (step < 0) (void)snprintf(next, sizeof next, "; nothing was saved: start again");
+        else (void)snprintf(next, sizeof next, "; --resume continues after step %" PRId64, step);
+    }
+    (void)snprintf(sentence, size, "lost %s; %s. All ranks end%s", who, why, next);
 }
 
-static void say(const char *who, loss why, double late, char *text, size_t size) {
+static void say(const tr_board *board, const char *who, loss why, double late, char *text,
+                size_t size) {
     char reason[128];
     switch (why) {
     case LOSS_GONE:
@@ -102,7 +109,7 @@ static void say(const char *who, loss why, double late, char *text, size_t size)
         break;
     default: (void)snprintf(reason, sizeof reason, "no heartbeat for %.0f s", late); break;
     }
-    tr_watch_say_lost(who, reason, text, size);
+    tr_watch_say_lost(board, who, reason, text, size);
 }
 
 void tr_watch_kill(const tr_board *board, int rank) {
@@ -258,7 +265,7 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
     watch->suspects = true;
     watch->lost = found.rank;
     if (seconds(watch->suspect_ns, now) < patience(board, watch, &found)) return false;
-    say(who, found.why, found.late, sentence, size);
+    say(board, who, found.why, found.late, sentence, size);
     bool speaker = tr_board_claim_report(board);
     tr_board_end_all(board, TR_ERR_RANK);
     return speaker;

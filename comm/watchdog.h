@@ -53,8 +53,10 @@ void tr_watch_kill(const tr_board *board, int rank);
 void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board);
 /* A rank whose process vanished while MPI started, or -1. */
 int tr_watch_gone_with_mpi(const tr_board *board);
-/* The sentence that reports a lost rank: `who` is tr_board_describe's text, `why` a clause. */
-void tr_watch_say_lost(const char *who, const char *why, char *sentence, size_t size);
+/* The sentence that reports a lost rank, and what can be resumed: `who` is tr_board_describe's
+ * text, `why` a clause. */
+void tr_watch_say_lost(const tr_board *board, const char *who, const char *why, char *sentence,
+                       size_t size);
 
 typedef struct tr_watchdog_options {
     tr_watch limits;

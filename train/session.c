@@ -270,6 +270,7 @@ static tr_status load(tr_session *s) {
 static tr_status start_state(tr_session *s) {
     if (s->resumes) TR_TRY(tr_world_agree(s->world, load(s)));
     s->state->seed = (uint64_t)s->config->train.seed;
+    tr_board_set_saved(s->options->board, s->saved_step);
     return tr_world_agree(s->world, set_config_text(s));
 }
 

@@ -15,6 +15,7 @@ static tr_status save(tr_session *s, bool last) {
     tr_session_begin(s, TR_PHASE_NONE, 0);
     if (status == TR_OK) {
         s->saved_step = s->state->step;
+        tr_board_set_saved(s->options->board, s->saved_step);
         if (tr_session_leads(s)) status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep);
         if (status != TR_OK) /* what is kept too long harms nobody */
             tr_recorder_warn(&s->recorder, "%s", tr_error_message());

@@ -46,6 +46,11 @@ for ranks in 1 4; do
     in_use 1 $run
     in_use 1 $run --resume
     in_use $ranks $run "${layout[@]}" --resume=auto
+    if [[ $ranks == 4 ]]; then
+        kill -9 "$(rank_process 2)"
+        until_true 60 grep -q "^trireme: lost rank 2 .* All ranks end; nothing was saved: start again$" $run.err ||
+            fail "$run: said '$(<$run.err)'"
+    fi
     end_job
     lines=$(wc -l <$run/metrics.jsonl)
     train 66 $ranks $run "${options[@]}" "${layout[@]}" --resume

@@ -260,6 +260,24 @@ static void a_killed_rank_is_told_once(void **state) {
     assert_int_equal(WEXITSTATUS(status), TR_ERR_RANK);
 }
 
+/* --resume is spoken of when there is something to resume. */
+static void a_loss_is_told_with_what_is_saved(void **state) {
+    const fixture *f = *state;
+    char sentence[256];
+    tr_board *mine = join_board(f, 4, 1);
+    tr_watch_say_lost(f->observer, "rank 1", "why", sentence, sizeof sentence);
+    assert_string_equal(sentence, "lost rank 1; why. All ranks end");
+    tr_board_set_saved(mine, -1);
+    tr_watch_say_lost(f->observer, "rank 1", "why", sentence, sizeof sentence);
+    assert_string_equal(sentence,
+                        "lost rank 1; why. All ranks end; nothing was saved: start again");
+    tr_board_set_saved(mine, 40);
+    tr_watch_say_lost(f->observer, "rank 1", "why", sentence, sizeof sentence);
+    assert_string_equal(sentence,
+                        "lost rank 1; why. All ranks end; --resume continues after step 40");
+    tr_board_close(mine);
+}
+
 static void a_rank_that_said_goodbye_is_not_lost(void **state) {
     const fixture *f = *state;
     tr_board *mine = join_board(f, 4, 3);
@@ -406,6 +424,7 @@ int main(void) {
         board_test(the_first_failure_stays),
         board_test(ends_when_told),
         board_test(a_killed_rank_is_told_once),
+        board_test(a_loss_is_told_with_what_is_saved),
         board_test(a_rank_that_said_goodbye_is_not_lost),
         board_test(a_stopped_rank_is_lost_and_killed),
         board_test(a_rank_stopped_before_it_began_is_lost),
