@@ -169,6 +169,10 @@ static tr_status draw_to(const char *path, const tr_timeline *const *timelines, 
     return tr_output_close(path, out, draw(timelines, count, out));
 }
 
+static tr_status draw_svg(const tr_timeline *const *timelines, int count, FILE *out) {
+    return tr_draw_svg(timelines, count, &(tr_draw_svg_options){0}, out);
+}
+
 static tr_status show(int argc, char **argv) {
     schedule_args a;
     tr_timeline *timelines[MOST_SHOWN] = {NULL};
@@ -177,7 +181,7 @@ static tr_status show(int argc, char **argv) {
     const tr_timeline *const *drawn = (const tr_timeline *const *)timelines;
     tr_draw_text_options options = terminal();
     for (int k = 0; k < a.names; k++) TR_TRY_OUT(plan(&a, a.name[k], &timelines[k]));
-    TR_TRY_OUT(draw_to(a.svg, drawn, a.names, tr_draw_svg));
+    TR_TRY_OUT(draw_to(a.svg, drawn, a.names, draw_svg));
     TR_TRY_OUT(draw_to(a.trace, drawn, a.names, tr_draw_trace));
     for (int k = 0; k < a.names; k++) {
         if (k) (void)putchar('\n');

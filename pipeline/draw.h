@@ -23,10 +23,22 @@ tr_status tr_draw_text(const tr_timeline *timeline, const tr_draw_text_options *
  * a file is opened for them. */
 tr_status tr_draw_check(const tr_timeline *const *timelines, int count);
 
+typedef struct tr_draw_svg_options {
+    /* Of the whole drawing, in pixels; only as many steps are drawn as it has room for (at least
+     * one). 0: all steps, as wide as the shortest action needs for its number. */
+    int width;
+} tr_draw_svg_options;
+
+/* How many steps of the timelines such a drawing shows, from the first one, and how many events. */
+void tr_draw_svg_size(const tr_timeline *const *timelines, int count,
+                      const tr_draw_svg_options *options, int *steps, size_t *events);
+
 /* A self-contained SVG: one panel a timeline, below one another and at one scale, so that planned
- * and measured times can be compared; one row a rank, its bubble at the right; actions are named
- * when the pointer rests on them. All timelines have one unit. Fails as tr_draw_check. */
-tr_status tr_draw_svg(const tr_timeline *const *timelines, int count, FILE *out);
+ * and measured times can be compared; one row a rank, its bubble at the right; an axis, and a line
+ * where a step begins; actions are named when the pointer rests on them. All timelines have one
+ * unit. TR_ERR_CONFIG when it would show more than TR_DRAW_MOST events. */
+tr_status tr_draw_svg(const tr_timeline *const *timelines, int count,
+                      const tr_draw_svg_options *options, FILE *out);
 
 /* Trace JSON: a process for each rank of each timeline, a thread for each of its tracks, a complete
  * event (X) for each event, and an arrow (s, f) from each SEND to its RECV. A unit without seconds

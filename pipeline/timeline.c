@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,6 +27,7 @@ tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro
 void tr_timeline_destroy(tr_timeline *t) {
     if (!t) return;
     free(t->event);
+    free(t->step);
     free(t->time);
     free(t);
 }
@@ -63,19 +65,61 @@ static tr_status separate(tr_timeline *t) {
     return TR_OK;
 }
 
-tr_status tr_timeline_finish(tr_timeline *t, double least) {
-    TR_TRY(separate(t));
-    t->makespan = least;
+/* Where the steps begin and end. */
+static tr_status find_steps(tr_timeline *t, double least) {
+    for (size_t k = 0; k < t->count; k++)
+        if (t->event[k].step >= t->steps) t->steps = t->event[k].step + 1;
+    if (!t->steps) t->steps = 1;
+    TR_TRY(tr_calloc((size_t)t->steps, sizeof *t->step, &t->step));
+    for (int s = 0; s < t->steps; s++) t->step[s] = (tr_timeline_step){INFINITY, 0};
     for (size_t k = 0; k < t->count; k++) {
         const tr_event *event = &t->event[k];
-        tr_rank_time *time = &t->time[event->rank];
+        tr_timeline_step *step = &t->step[event->step];
         if (!is_action(event)) continue;
-        if (time->busy <= 0 || event->start < time->first) time->first = event->start;
-        if (event->end > time->last) time->last = event->end;
-        time->busy += event->end - event->start;
-        if (event->end > t->makespan) t->makespan = event->end;
+        step->begin = fmin(step->begin, event->start);
+        step->end = fmax(step->end, event->end);
     }
-    tr_bubble_split(t->time, t->ranks, t->makespan);
+    t->step[t->steps - 1].end = fmax(t->step[t->steps - 1].end, least);
+    for (int s = 0; s < t->steps; s++) {
+        if (!isfinite(t->step[s].begin)) t->step[s].begin = s + 1 < t->steps ? t->step[s].end : 0;
+        t->makespan = fmax(t->makespan, t->step[s].end);
+        t->span += t->step[s].end - t->step[s].begin;
+    }
+    return TR_OK;
+}
+
+/* Adds the parts of one step, `of` [ranks] with first, last and busy, to the sums. */
+static void add_step(tr_timeline *t, tr_rank_time *of, double length) {
+    tr_bubble_split(of, t->ranks, length);
+    for (int r = 0; r < t->ranks; r++) {
+        tr_rank_time *sum = &t->time[r];
+        sum->busy += of[r].busy;
+        sum->span += of[r].span;
+        sum->fill += of[r].fill;
+        sum->drain += of[r].drain;
+        sum->waiting += of[r].waiting;
+        sum->imbalance += of[r].imbalance;
+    }
+}
+
+tr_status tr_timeline_finish(tr_timeline *t, double least) {
+    tr_rank_time *of = NULL; /* [steps][ranks], from the step's begin */
+    size_t ranks = (size_t)t->ranks;
+    TR_TRY(separate(t));
+    TR_TRY(find_steps(t, least));
+    TR_TRY(tr_calloc((size_t)t->steps * ranks, sizeof *of, &of));
+    for (size_t k = 0; k < t->count; k++) {
+        const tr_event *event = &t->event[k];
+        tr_rank_time *time = &of[(size_t)event->step * ranks + (size_t)event->rank];
+        double begin = t->step[event->step].begin, start = event->start - begin;
+        if (!is_action(event)) continue;
+        if (time->busy <= 0 || start < time->first) time->first = start;
+        time->last = fmax(time->last, event->end - begin);
+        time->busy += event->end - event->start;
+    }
+    for (int s = 0; s < t->steps; s++)
+        add_step(t, of + (size_t)s * ranks, t->step[s].end - t->step[s].begin);
+    free(of);
     return TR_OK;
 }
 

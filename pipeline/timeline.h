@@ -19,15 +19,26 @@ typedef struct tr_event {
     int stage, micro_batch; /* as in tr_instr */
     int peer, message;      /* SEND, RECV: the other rank, number on the channel; else -1 */
     bool gradient;          /* SEND, RECV */
+    int step;               /* from 0 */
     double start, end;
 } tr_event;
+
+/* The pipeline's part of a step: from the start of its first action to the end of its last one, on
+ * any rank. The optimizer and what lies between two steps are no part of it. */
+typedef struct tr_timeline_step {
+    double begin, end;
+} tr_timeline_step;
 
 typedef struct tr_timeline {
     char title[96];
     int ranks, stages, micro_batches;
-    double seconds; /* of one time unit; 0: a unit of its own */
-    double makespan;
-    tr_rank_time *time; /* [ranks] */
+    double seconds;     /* of one time unit; 0: a unit of its own */
+    double makespan;    /* the last end of an action */
+    double span;        /* the lengths of all steps together: what busy and idle are shares of */
+    tr_rank_time *time; /* [ranks]: sums over the steps; without first and last */
+    int64_t first_step; /* the number of step 0 in its run; 0: it has none */
+    int steps;
+    tr_timeline_step *step; /* [steps] */
     size_t count, capacity;
     tr_event *event;
 } tr_timeline;
@@ -40,8 +51,8 @@ void tr_timeline_destroy(tr_timeline *timeline);
  * that begins before the one in front of it ends. */
 tr_status tr_timeline_add(tr_timeline *timeline, tr_event event);
 
-/* Fills makespan (the last end of an action; `least` when that is more) and time from the events.
- */
+/* Fills makespan, span, time and the steps from the events. The last step ends at `least` when that
+ * is more. */
 tr_status tr_timeline_finish(tr_timeline *timeline, double least);
 
 /* The events of an order of the chain of stages, estimated with `times` and without a table: its

@@ -170,7 +170,8 @@ tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
                                   int64_t first_step) {
     tr_timeline *measured = NULL, *planned = NULL;
     char path[TR_CONFIG_PATH + 16];
-    tr_status status = tr_trace_gather(r->world, mesh, programs, trace, &measured, &planned);
+    tr_status status =
+        tr_trace_gather(r->world, mesh, programs, trace, first_step, &measured, &planned);
     if (!r->leads) return status;
     (void)snprintf(path, sizeof path, "%s/trace.json", r->config->log.dir);
     if (status != TR_OK) tr_recorder_warn(r, "no trace: %s", tr_error_message());

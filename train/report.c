@@ -14,8 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Rows of a table, and events of drawings that a browser opens at once. */
-enum { PATH_SIZE = TR_CONFIG_PATH + 32, MOST_ROWS = 64, MOST_EVENTS = 20000 };
+/* Rows of a table, and events of drawings that a browser opens at once; pixels of the page's text,
+ * as in the style below. */
+enum { PATH_SIZE = TR_CONFIG_PATH + 32, MOST_ROWS = 64, MOST_EVENTS = 20000, PAGE_WIDTH = 1180 };
 
 typedef enum column { STEP, LOSS, NORM, LR, SPEED, VALIDATION, COLUMNS } column;
 static const char *const keys[COLUMNS] = {"step", "loss",         "grad_norm",
@@ -42,6 +43,7 @@ static const char *const head =
     "td,th{padding:3px 12px 3px 0;text-align:left;border-bottom:1px solid #e4e4e4}\n"
     "td.number,th.number{text-align:right;padding-left:12px;font-variant-numeric:tabular-nums}\n"
     ".note{color:#555}\n"
+    "svg.timeline{max-width:100%;height:auto}\n"
     "svg.memory text{font:12px sans-serif;fill:#333}svg.memory rect{stroke:none}\n"
     "</style>\n<title>Trireme: ";
 
@@ -286,7 +288,7 @@ static void write_memory(const tr_report *r, FILE *out) {
 
 static void write_bubbles(const tr_timeline *t, FILE *out) {
     int rows = t->ranks < MOST_ROWS ? t->ranks : MOST_ROWS;
-    double part = t->makespan > 0 ? 100 / t->makespan : 0;
+    double part = t->span > 0 ? 100 / t->span : 0;
     (void)fputs("<div class=\"scroll\"><table>\n<tr><th>", out);
     tr_plot_text(t->title, out);
     (void)fputs("</th><th class=\"number\">busy</th><th class=\"number\">bubble</th>"
@@ -295,7 +297,7 @@ static void write_bubbles(const tr_timeline *t, FILE *out) {
                 out);
     for (int r = 0; r < rows; r++) {
         const tr_rank_time *time = &t->time[r];
-        const double share[] = {time->busy,    fmax(t->makespan - time->busy, 0),
+        const double share[] = {time->busy,    fmax(t->span - time->busy, 0),
                                 time->fill,    time->drain,
                                 time->waiting, time->imbalance};
         (void)fprintf(out, "<tr><th>rank %d</th>", r);
@@ -308,23 +310,36 @@ static void write_bubbles(const tr_timeline *t, FILE *out) {
         (void)fprintf(out, "<p class=\"note\">%d more ranks are not shown.</p>\n", t->ranks - rows);
 }
 
-static tr_status write_timelines(const tr_report *r, FILE *out) {
-    size_t events = 0;
-    if (!r->timelines_count) return TR_OK;
-    (void)fputs("<h2>Pipeline</h2>\n<p class=\"note\">", out);
-    (void)fputs(r->timelines[0]->seconds > 0
-                    ? "The recorded steps of all ranks: as planned, with the mean measured times "
-                      "of each stage, and as they ran. Grey: reductions and the optimizer."
-                    : "One step of the ranks of a pipeline as planned, with the computed costs of "
-                      "the layers; the unit is the mean forward of a stage. Measured times come "
-                      "with train --trace N.",
-                out);
+static void write_note(const tr_report *r, int drawn, FILE *out) {
+    const tr_timeline *first = r->timelines[0];
+    (void)fputs("<p class=\"note\">", out);
+    if (first->seconds > 0)
+        (void)fputs("The recorded steps of all ranks: as planned, with the mean measured times of "
+                    "each stage in the step, and as they ran. A step's makespan goes from its "
+                    "first action to its last; grey, and no part of it: reductions and the "
+                    "optimizer.",
+                    out);
+    else
+        (void)fputs("One step of the ranks of a pipeline as planned, with the computed costs of "
+                    "the layers; the unit is the mean forward of a stage. Measured times come "
+                    "with train --trace N.",
+                    out);
+    if (drawn < first->steps)
+        (void)fprintf(out, " The first %d of %d steps are drawn; numbers are of all.", drawn,
+                      first->steps);
     (void)fputs(" Rest the pointer on an action for its name.</p>\n", out);
-    for (int k = 0; k < r->timelines_count; k++) events += r->timelines[k]->count;
+}
+
+static tr_status write_timelines(const tr_report *r, FILE *out) {
+    const tr_draw_svg_options options = {.width = PAGE_WIDTH};
+    size_t events;
+    int drawn;
+    if (!r->timelines_count) return TR_OK;
+    tr_draw_svg_size(r->timelines, r->timelines_count, &options, &drawn, &events);
+    (void)fputs("<h2>Pipeline</h2>\n", out);
+    write_note(r, drawn, out);
     if (events <= MOST_EVENTS) {
-        (void)fputs("<div class=\"scroll\">\n", out);
-        TR_TRY(tr_draw_svg(r->timelines, r->timelines_count, out));
-        (void)fputs("</div>\n", out);
+        TR_TRY(tr_draw_svg(r->timelines, r->timelines_count, &options, out));
     } else (void)fprintf(out, "<p>%zu events are too many to be drawn here.</p>\n", events);
     for (int k = 0; k < r->timelines_count; k++) write_bubbles(r->timelines[k], out);
     return TR_OK;

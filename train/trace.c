@@ -57,9 +57,10 @@ typedef struct trace_part {
 typedef struct tracer {
     int ranks, pp;
     const tr_program_set *programs;
-    trace_part *part; /* [ranks] */
-    int steps;        /* highest + 1 */
-    int messages;     /* highest number in a step + 1 */
+    trace_part *part;   /* [ranks] */
+    int steps;          /* highest + 1 */
+    int messages;       /* highest number in a step + 1 */
+    int64_t first_step; /* number of step 0 in the run */
     int64_t zero_ns;
     int64_t *begin_ns; /* [steps]: of each step */
 } tracer;
@@ -131,7 +132,9 @@ static tr_track track_of(tr_instr_kind kind) {
 
 static tr_status make_timeline(const tracer *x, const char *title, tr_timeline **out) {
     const tr_program *first = &x->programs->program[0];
-    return tr_timeline_create(title, x->ranks, first->stages, first->micro_batches, 1, out);
+    TR_TRY(tr_timeline_create(title, x->ranks, first->stages, first->micro_batches, 1, out));
+    (*out)->first_step = x->first_step;
+    return TR_OK;
 }
 
 static tr_status make_measured(const tracer *x, tr_timeline **out) {
@@ -152,6 +155,7 @@ static tr_status make_measured(const tracer *x, tr_timeline **out) {
                            .peer = transfer ? part->line[entry->peer] : -1,
                            .message = transfer ? entry->step * x->messages + entry->message : -1,
                            .gradient = entry->gradient,
+                           .step = entry->step,
                            .start = seconds_of(x, entry->start_ns),
                            .end = seconds_of(x, entry->end_ns)}));
         }
@@ -161,8 +165,8 @@ static tr_status make_measured(const tracer *x, tr_timeline **out) {
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-/* Mean times of each stage's actions: a B counts as I, unless I and W are there too. */
-static tr_status measure_costs(const tracer *x, tr_stage_cost *cost) {
+/* Mean times of each stage's actions in a step: a B counts as I, unless I and W are there too. */
+static tr_status measure_costs(const tracer *x, int step, tr_stage_cost *cost) {
     enum { KINDS = TR_ACTION_TYPES };
     int stages = x->programs->program[0].stages;
     double *sum = NULL, *count = NULL;
@@ -172,7 +176,7 @@ static tr_status measure_costs(const tracer *x, tr_stage_cost *cost) {
     for (int r = 0; r < x->ranks; r++)
         for (size_t k = 0; k < x->part[r].entries; k++) {
             const tr_record_entry *entry = &x->part[r].entry[k];
-            if (entry->kind >= KINDS) continue;
+            if (entry->step != step || entry->kind >= KINDS) continue;
             size_t cell = (size_t)entry->stage * KINDS + (size_t)entry->kind;
             sum[cell] += 1e-9 * (double)(entry->end_ns - entry->start_ns);
             count[cell] += 1;
@@ -220,46 +224,54 @@ static tr_status fastest_message(const tr_timeline *measured, double *out) {
     return TR_OK;
 }
 
-/* The line's plan for every world rank and step. */
-static tr_status copy_plan(const tracer *x, const tr_timeline *line, tr_timeline *planned) {
-    for (int s = 0; s < x->steps; s++) {
-        double begin = seconds_of(x, x->begin_ns[s]);
-        if (x->begin_ns[s] == INT64_MAX) continue;
-        for (int r = 0; r < x->ranks; r++)
-            for (size_t k = 0; k < line->count; k++) {
-                tr_event event = line->event[k];
-                if (event.rank != x->part[r].pp_rank) continue;
-                event.rank = r;
-                if (event.peer >= 0) {
-                    event.peer = x->part[r].line[event.peer];
-                    event.message += s * x->messages;
-                }
-                event.start += begin;
-                event.end += begin;
-                TR_TRY(tr_timeline_add(planned, event));
+/* The line's plan of a step for every world rank. */
+static tr_status copy_plan(const tracer *x, const tr_timeline *line, int step, double begin,
+                           tr_timeline *planned) {
+    for (int r = 0; r < x->ranks; r++)
+        for (size_t k = 0; k < line->count; k++) {
+            tr_event event = line->event[k];
+            if (event.rank != x->part[r].pp_rank) continue;
+            event.rank = r;
+            event.step = step;
+            if (event.peer >= 0) {
+                event.peer = x->part[r].line[event.peer];
+                event.message += step * x->messages;
             }
-    }
-    return tr_timeline_finish(planned, 0);
+            event.start += begin;
+            event.end += begin;
+            TR_TRY(tr_timeline_add(planned, event));
+        }
+    return TR_OK;
 }
 
-static tr_status make_planned(const tracer *x, const tr_timeline *measured, tr_timeline **out) {
+/* Plans a step that begins with the measured one, but not before *free_at; moves that on. */
+static tr_status plan_step(const tracer *x, int step, double latency, double *free_at,
+                           tr_timeline *planned) {
     tr_status status = TR_OK;
     tr_stage_cost *cost = NULL;
     tr_simulation *simulation = NULL;
     tr_timeline *line = NULL;
-    double latency = 0;
+    double begin = fmax(seconds_of(x, x->begin_ns[step]), *free_at);
     TR_TRY_OUT(tr_calloc((size_t)x->programs->program[0].stages, sizeof *cost, &cost));
-    TR_TRY_OUT(measure_costs(x, cost));
-    TR_TRY_OUT(fastest_message(measured, &latency));
+    TR_TRY_OUT(measure_costs(x, step, cost));
     TR_TRY_OUT(tr_simulate(x->programs, cost, latency, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", x->programs, simulation, 1, &line));
-    TR_TRY_OUT(make_timeline(x, "planned", out));
-    TR_TRY_OUT(copy_plan(x, line, *out));
+    TR_TRY_OUT(copy_plan(x, line, step, begin, planned));
+    *free_at = begin + line->makespan;
 out:
     tr_timeline_destroy(line);
     tr_simulation_destroy(simulation);
     free(cost);
     return status;
+}
+
+static tr_status make_planned(const tracer *x, const tr_timeline *measured, tr_timeline **out) {
+    double latency = 0, free_at = 0;
+    TR_TRY(fastest_message(measured, &latency));
+    TR_TRY(make_timeline(x, "planned", out));
+    for (int s = 0; s < x->steps; s++)
+        if (x->begin_ns[s] != INT64_MAX) TR_TRY(plan_step(x, s, latency, &free_at, *out));
+    return tr_timeline_finish(*out, 0);
 }
 
 static tr_status make_timelines(tracer *x, const char *all, const size_t *sizes,
@@ -273,13 +285,16 @@ static tr_status make_timelines(tracer *x, const char *all, const size_t *sizes,
 }
 
 tr_status tr_trace_gather(tr_world *world, const tr_mesh *mesh, const tr_program_set *programs,
-                          const tr_record *record, tr_timeline **measured, tr_timeline **planned) {
+                          const tr_record *record, int64_t first_step, tr_timeline **measured,
+                          tr_timeline **planned) {
     tr_status status = TR_OK;
     void *mine = NULL, *all = NULL;
     size_t bytes = 0, *sizes = NULL;
     int64_t offset_ns = 0;
-    tracer x = {
-        .ranks = tr_world_size(world), .pp = mesh->degree[TR_AXIS_PP], .programs = programs};
+    tracer x = {.ranks = tr_world_size(world),
+                .pp = mesh->degree[TR_AXIS_PP],
+                .programs = programs,
+                .first_step = first_step};
     *measured = *planned = NULL;
     TR_TRY(tr_trace_clock(world, &offset_ns));
     status = pack(mesh, record, offset_ns, &mine, &bytes);

@@ -75,7 +75,8 @@ static void test_svg(void **state) {
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    assert_int_equal(tr_draw_svg((const tr_timeline *const *)t, 2, out), TR_OK);
+    assert_int_equal(tr_draw_svg((const tr_timeline *const *)t, 2, &(tr_draw_svg_options){0}, out),
+                     TR_OK);
     fclose(out);
     assert_true(test_is_xml(text));
     assert_int_equal(test_count(text, "<rect class=\"F"), 2 * 4 * 100 + 1);
@@ -86,6 +87,66 @@ static void test_svg(void **state) {
     tr_timeline_destroy(t[0]);
     tr_timeline_destroy(t[1]);
     tr_schedule_destroy(s);
+}
+
+/* Steps 5, 6, ... of 2 ranks and 10 ms, each with 8 F of 1 ms and an optimizer of 1 ms. */
+static tr_timeline *make_steps(int steps) {
+    tr_timeline *t;
+    assert_int_equal(tr_timeline_create("measured", 2, 2, 8, 1, &t), TR_OK);
+    t->first_step = 5;
+    for (int s = 0; s < steps; s++)
+        for (int k = 0; k < 18; k++) {
+            double start = 0.01 * s + 0.001 * (k % 9);
+            assert_int_equal(
+                tr_timeline_add(t, (tr_event){.rank = k / 9,
+                                              .kind = k % 9 < 8 ? TR_INSTR_F : TR_INSTR_FINISH,
+                                              .stage = k / 9,
+                                              .micro_batch = k % 9,
+                                              .peer = -1,
+                                              .message = -1,
+                                              .step = s,
+                                              .start = start,
+                                              .end = start + 0.001}),
+                TR_OK);
+        }
+    assert_int_equal(tr_timeline_finish(t, 0), TR_OK);
+    return t;
+}
+
+static void steps_fit_their_width(void **state) {
+    (void)state;
+    for (int steps = 1; steps <= 100; steps = steps * 3 + 1) {
+        tr_timeline *t = make_steps(steps);
+        const tr_timeline *const drawn[] = {t};
+        const tr_draw_svg_options options = {.width = 1000};
+        int shown;
+        size_t events;
+        tr_draw_svg_size(drawn, 1, &options, &shown, &events);
+        assert_int_equal(shown, steps < 12 ? steps : 12); /* 816 pixels, 8 actions of 8 pixels */
+        assert_int_equal(events, 18 * shown);
+        char *text = NULL;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        assert_int_equal(tr_draw_svg(drawn, 1, &options, out), TR_OK);
+        fclose(out);
+        assert_true(test_is_xml(text));
+        assert_non_null(strstr(text, " width=\"1000\" "));
+        assert_int_equal(test_count(text, "<line class=\"s\""), shown);
+        assert_non_null(strstr(text, ">step 5<"));
+        assert_null(strstr(text, ">step 17<"));
+        assert_non_null(strstr(text, ">0 ms<"));
+        assert_true(test_count(text, " ms<") > 2);
+        assert_non_null(strstr(text, steps > 1 ? ": makespan 0.008 s a step, bubble 0.0%"
+                                               : ": makespan 0.008 s, bubble 0.0%"));
+        for (const char *x = text; (x = strstr(x, "<rect class=\"")); x++) {
+            double left, width;
+            assert_int_equal(sscanf(strstr(x, " x="), " x=\"%lf\"", &left), 1);
+            assert_int_equal(sscanf(strstr(x, " width="), " width=\"%lf\"", &width), 1);
+            assert_true(left >= 64 && left + width <= 1000);
+        }
+        free(text);
+        tr_timeline_destroy(t);
+    }
 }
 
 /* Every stage boundary between ranks is crossed twice by each micro-batch. */
@@ -137,6 +198,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_svg),
+        cmocka_unit_test(steps_fit_their_width),
         cmocka_unit_test(test_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,7 @@ static tr_status gather(job *j) {
     tr_status status = fill(j, rank, record);
     if (status == TR_OK) status = tr_trace_clock(j->world, &j->offset);
     if (status == TR_OK)
-        status = tr_trace_gather(j->world, &mesh, j->set, record, &j->measured, &j->planned);
+        status = tr_trace_gather(j->world, &mesh, j->set, record, 7, &j->measured, &j->planned);
     tr_record_close(record);
     return status;
 }
@@ -102,6 +102,26 @@ static void expect_file(const tr_timeline *measured, const tr_timeline *planned,
     assert_int_equal(tr_trace_write("no-directory/x", measured, planned), TR_ERR_IO);
 }
 
+/* Shares are those of a step, whatever lies between the steps. */
+static void is_of_one_step(const tr_timeline *t, const job *j) {
+    double last = 0, busy = 0;
+    for (int r = 0; r < PP; r++) {
+        last = fmax(last, j->sim->time[r].last);
+        busy += j->sim->time[r].busy;
+    }
+    assert_int_equal(t->steps, STEPS);
+    assert_int_equal(t->first_step, 7);
+    assert_true(fabs(t->span - 1e-3 * STEPS * last) < 1e-7);
+    double sum = 0;
+    for (int r = 0; r < t->ranks; r++) {
+        const tr_rank_time *time = &t->time[r];
+        double idle = time->fill + time->drain + time->waiting + time->imbalance;
+        assert_true(fabs(t->span - time->busy - idle) < 1e-7);
+        sum += time->busy;
+    }
+    assert_true(fabs(sum - 1e-3 * STEPS * j->dp * busy) < 1e-7);
+}
+
 static void expect_back(const char *name, int dp, int m, double c) {
     tr_stage_table t;
     tr_schedule *s = NULL;
@@ -139,6 +159,8 @@ static void expect_back(const char *name, int dp, int m, double c) {
         assert_true(fabs(x->start - y->start) < 1e-8 && fabs(x->end - y->end) < 1e-8);
     }
     assert_true(fabs(j[0].measured->makespan - 1e-3 * (gap + sim->makespan)) < 1e-8);
+    is_of_one_step(j[0].planned, &j[0]);
+    is_of_one_step(j[0].measured, &j[0]);
     tr_timeline_destroy(j[0].measured);
     tr_timeline_destroy(j[0].planned);
     tr_simulation_destroy(sim);
