@@ -54,8 +54,8 @@ static double unit_of(double bytes, const char **name) {
 
 /* --- what goes on ----------------------------------------------------------------------------- */
 
-static bool counts_bytes(const tr_activity *a) {
-    return a->phase == TR_PHASE_LOAD || a->phase == TR_PHASE_SAVE;
+bool tr_phase_counts_bytes(tr_phase phase) {
+    return phase == TR_PHASE_LOAD || phase == TR_PHASE_SAVE;
 }
 
 static void add_name(const tr_activity *a, bool brief, char *text, size_t size) {
@@ -82,7 +82,7 @@ static void add_amount(const tr_activity *a, bool brief, char *text, size_t size
         if (a->micro_batch < 0 || a->micro_batches <= 0) return;
         add(text, size, ", micro-batch %" PRId64 "%s%" PRId64, a->micro_batch + 1, of,
             a->micro_batches);
-    } else if (counts_bytes(a) && a->total > 0) {
+    } else if (tr_phase_counts_bytes(a->phase) && a->total > 0) {
         double scale = unit_of((double)a->total, &unit);
         int digits = a->total < 10 << 20 || scale > 1048576.0;
         add(text, size, "%s %.*f%s%.*f %s", brief ? "" : ":", digits, (double)a->done / scale, of,

@@ -21,6 +21,9 @@ typedef enum tr_phase {
     TR_PHASES
 } tr_phase;
 
+/* Loading and saving are told in bytes. */
+bool tr_phase_counts_bytes(tr_phase phase);
+
 /* The last finished step. */
 typedef struct tr_progress_state {
     int64_t step, steps; /* done (from 1); of the whole run */

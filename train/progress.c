@@ -14,6 +14,7 @@ static const double refresh_s = 0.1;  /* a terminal far away need not follow eve
 static const double tick_s = 0.25;    /* between two looks of the thread */
 static const double patience_s = 1.5; /* without a word, so that one comes within 2 s */
 static const double pipe_s = 10;      /* between two such lines in a pipe */
+static const double bytes_s = 5;      /* a line in a pipe waits so long for the first bytes */
 
 /* --- the terminal ----------------------------------------------------------------------------- */
 
@@ -189,8 +190,11 @@ static void tick(tr_progress *p, double now_s) {
     if (p->phase == TR_PHASE_NONE || now_s - p->said_s < patience ||
         now_s - p->activity_s < pause || job_ends(p))
         return;
-    p->activity_s = now_s;
     tr_activity activity = look(p, now_s);
+    /* The one line of ten seconds shall have bytes and rate. */
+    bool early = tr_phase_counts_bytes(p->phase) && !activity.done && activity.seconds < bytes_s;
+    if (early && !p->terminal) return;
+    p->activity_s = now_s;
     if (p->terminal) refresh_activity(p, &activity, now_s);
     else write_line(p, tr_line_activity(&activity, 0, line));
 }
