@@ -1,5 +1,7 @@
 #include "train/rate_cache.h"
 
+#include "base/input.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
@@ -35,10 +37,9 @@ static bool find_folder(char *path, size_t size, bool make) {
 }
 
 static int read_entries(const char *path, entry *entries) {
-    struct stat info;
     int count = 0;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return 0;
-    FILE *file = fopen(path, "r");
+    FILE *file;
+    if (tr_input_stream(path, &file) != TR_OK) tr_error_clear(); /* as if there were none */
     while (file && count < MOST_ENTRIES) {
         entry *e = &entries[count];
         if (fscanf(file, "%" SCNx64 " %" SCNd64 " %lf", &e->key, &e->time, &e->rate) != 3) break;
