@@ -153,8 +153,7 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
         }
         b->now = (step_time){0};
         double start = bench_now();
-        tr_status status =
-            tr_engine_step(engine, s + 1, s + 1, s * o->batch, 3e-4f, &result);
+        tr_status status = tr_engine_step(engine, s + 1, s + 1, s * o->batch, 3e-4f, &result);
         b->now.whole = bench_now() - start;
         if (status != TR_OK) {
             free(seconds);
@@ -238,7 +237,7 @@ static tr_status run(bench *b, tr_world *world) {
     desc.schedule = schedule;
     TR_TRY_OUT(tr_engine_create(&desc, &engine));
     tell_fallbacks(world, device);
-    TR_TRY_OUT(tr_store_init(tr_engine_store(engine), desc.seed));
+    TR_TRY_OUT(tr_store_init(tr_engine_store(engine), desc.seed, NULL));
     TR_TRY_OUT(take_steps(b, world, engine));
 out:
     tr_engine_destroy(engine);

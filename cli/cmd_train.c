@@ -1,15 +1,22 @@
-/* trireme train CONFIG [--resume[=auto]] [--trace N] [key=value ...] */
+/* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...] */
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/life.h"
+#include "comm/process.h"
+#include "train/time_limit.h"
 #include "train/trainer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct request {
     const char *config;
     tr_resume resume;
     int trace;
+    double time_limit_s; /* 0: none */
+    const char *time_limit;
     const char **overrides;
     int count;
 } request;
@@ -27,6 +34,21 @@ static tr_status parse_trace(int argc, char **argv, int *at, int *trace) {
     return TR_OK;
 }
 
+static tr_status parse_time_limit(int argc, char **argv, int *at, request *r) {
+    if (*at + 1 == argc) return cli_usage("train", "--time-limit takes a duration, such as 1h30m");
+    r->time_limit = argv[++*at];
+    if (tr_time_limit_parse(r->time_limit, &r->time_limit_s) == TR_OK) return TR_OK;
+    char sentence[256];
+    (void)snprintf(sentence, sizeof sentence, "%s", tr_error_message());
+    return cli_usage("train", "%s", sentence);
+}
+
+/* Seconds that the run has taken already: since the launcher began, where it is on this host. */
+static double age_s(tr_board *board) {
+    pid_t launcher = tr_board_launcher(board);
+    return tr_process_age_s(launcher ? launcher : getpid());
+}
+
 static tr_status parse(int argc, char **argv, request *r) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--resume") == 0) r->resume = TR_RESUME_YES;
@@ -34,6 +56,7 @@ static tr_status parse(int argc, char **argv, request *r) {
         else if (strncmp(argv[i], "--resume=", 9) == 0)
             return cli_usage("train", "--resume takes =auto or nothing, not '%s'", argv[i] + 8);
         else if (strcmp(argv[i], "--trace") == 0) TR_TRY(parse_trace(argc, argv, &i, &r->trace));
+        else if (strcmp(argv[i], "--time-limit") == 0) TR_TRY(parse_time_limit(argc, argv, &i, r));
         else if (cli_is_setting(argv[i], !r->config && !r->count))
             r->overrides[r->count++] = argv[i];
         else if (argv[i][0] == '-') return cli_usage("train", "unknown option %s", argv[i]);
@@ -61,6 +84,9 @@ static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int arg
     if (status == TR_OK) {
         tr_train_options options = {.resume = r->resume,
                                     .trace = r->trace,
+                                    .time_limit = r->time_limit,
+                                    .time_end_s =
+                                        tr_now_s() + r->time_limit_s - age_s(tr_life_board(life)),
                                     .board = tr_life_board(life),
                                     .out = stdout,
                                     .warnings = stderr};

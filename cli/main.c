@@ -29,9 +29,10 @@ const cli_command cli_commands[] = {
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
      "[--memory mB=1,mW=0,cap=P] [--json]",
      "times, bubbles and memory of a pipeline schedule", cli_simulate},
-    {"train", "CONFIG [--resume[=auto]] [--trace N] [key=value ...]",
-     "trains; --resume continues the run (=auto: or starts it); --trace records N steps in "
-     "trace.json",
+    {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]",
+     "trains; --resume continues the run (=auto: or starts it); --time-limit (90, 30m, 1h30m) "
+     "saves "
+     "and stops in time; --trace records N steps in trace.json",
      cli_train},
 };
 const int cli_command_count = sizeof cli_commands / sizeof *cli_commands;

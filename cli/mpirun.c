@@ -112,8 +112,9 @@ tr_status tr_mpirun_start(const tr_launch *launch, const char *exe, const char *
     char count[16];
     int output[2] = {-1, -1}, error = ENOMEM;
     set_environment(board);
-    tr_status status = tr_relay_open(STDOUT_FILENO, &output[0], &relay[0]);
-    if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, &output[1], &relay[1]);
+    tr_status status = tr_relay_open(STDOUT_FILENO, NULL, &output[0], &relay[0]);
+    const tr_relay *line_of = tr_signal_refreshes() ? relay[0] : NULL;
+    if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, line_of, &output[1], &relay[1]);
     char **argv = arguments(launch, exe, count, sizeof count);
     if (status == TR_OK && argv) error = spawn(argv, output, pid);
     free(argv);

@@ -1,5 +1,6 @@
 #include "cli/relay.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -20,16 +21,12 @@ static const int64_t silence_ns = 1000000000;
 struct tr_relay {
     int from, to;
     pthread_t thread;
+    const tr_relay *line_of; /* to the same terminal; may be NULL */
     atomic_bool ended, writing;
+    atomic_bool open_line;   /* the last byte ended no line */
     _Atomic int64_t read_ns; /* when something came last */
     char chunk[CHUNK];
 };
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Writes a chunk, or drops what cannot be written. */
 static void put(int to, const char *data, size_t bytes) {
@@ -46,6 +43,14 @@ static void put(int to, const char *data, size_t bytes) {
     }
 }
 
+/* What is written to stderr must not stand behind a line that is refreshed. */
+static void let_line_end(const tr_relay *r) {
+    const struct timespec moment = {.tv_nsec = 10 * 1000000};
+    for (int i = 0; i < 10 && atomic_load(&r->line_of->open_line); i++)
+        (void)nanosleep(&moment, NULL);
+    if (atomic_load(&r->line_of->open_line)) put(r->to, "\n", 1);
+}
+
 static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
@@ -53,8 +58,10 @@ static void *copy(void *argument) {
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         atomic_store(&r->writing, true);
-        atomic_store(&r->read_ns, now_ns());
+        atomic_store(&r->read_ns, tr_now_ns());
+        if (r->line_of) let_line_end(r);
         put(r->to, r->chunk, (size_t)n);
+        atomic_store(&r->open_line, r->chunk[n - 1] != '\n');
         atomic_store(&r->writing, false);
     }
     atomic_store(&r->ended, true);
@@ -67,7 +74,7 @@ static tr_status start(tr_relay *r, int *input) {
         return TR_FAIL(TR_ERR_DEVICE, "a pipe for the ranks' output: %s; see ulimit -n",
                        strerror(errno));
     r->from = ends[0];
-    atomic_store(&r->read_ns, now_ns());
+    atomic_store(&r->read_ns, tr_now_ns());
     /* The launcher takes the signals; the new thread inherits this mask. */
     sigset_t all, before;
     (void)sigfillset(&all);
@@ -84,10 +91,11 @@ static tr_status start(tr_relay *r, int *input) {
     return TR_OK;
 }
 
-tr_status tr_relay_open(int to, int *input, tr_relay **out) {
+tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **out) {
     tr_relay *r;
     TR_TRY(tr_calloc(1, sizeof *r, &r));
     r->to = to;
+    r->line_of = line_of;
     tr_status status = start(r, input);
     if (status != TR_OK) free(r);
     else *out = r;
@@ -96,7 +104,7 @@ tr_status tr_relay_open(int to, int *input, tr_relay **out) {
 
 bool tr_relay_ended(const tr_relay *r) {
     if (atomic_load(&r->ended)) return true;
-    return !atomic_load(&r->writing) && now_ns() - atomic_load(&r->read_ns) > silence_ns;
+    return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > silence_ns;
 }
 
 void tr_relay_close(tr_relay *r) {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 void tr_process_look(pid_t pid, tr_process *out) {
@@ -33,6 +34,16 @@ void tr_process_look(pid_t pid, tr_process *out) {
         field++;
     }
     out->start = strtoull(field, NULL, 10);
+}
+
+double tr_process_age_s(pid_t pid) {
+    tr_process process;
+    struct timespec now;
+    long ticks_per_s = sysconf(_SC_CLK_TCK);
+    tr_process_look(pid, &process);
+    if (!process.start || ticks_per_s <= 0 || clock_gettime(CLOCK_BOOTTIME, &now)) return 0;
+    double age = (double)now.tv_sec - (double)process.start / (double)ticks_per_s;
+    return age > 0 ? age : 0;
 }
 
 uint64_t tr_process_pending(pid_t pid) {

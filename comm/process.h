@@ -17,6 +17,8 @@ void tr_process_look(pid_t pid, tr_process *out);
 /* The children of a process into out[max], in the order of /proc; returns how many there are, at
  * most max. 0 where the kernel does not list them. */
 int tr_process_children(pid_t pid, pid_t *out, int max);
+/* Seconds since the process began; 0 when that is not known. */
+double tr_process_age_s(pid_t pid);
 /* The signals that have been sent to a process and wait because it blocks them: bit n - 1 for
  * signal n. */
 uint64_t tr_process_pending(pid_t pid);

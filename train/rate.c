@@ -87,7 +87,7 @@ static tr_status time_step(const tr_config *c, tr_device *device, tr_world *worl
     TR_TRY_OUT(tr_schedule_open(&request, &schedule));
     desc.schedule = schedule;
     TR_TRY_OUT(tr_engine_create(&desc, &engine));
-    TR_TRY_OUT(tr_store_init(tr_engine_store(engine), 1));
+    TR_TRY_OUT(tr_store_init(tr_engine_store(engine), 1, NULL));
     *flops = tr_model_flops_per_token(tr_engine_model(engine)) * (double)desc.micro_batch *
              (double)desc.model.context;
     TR_TRY_OUT(time_steps(engine, seconds));

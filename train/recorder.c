@@ -10,25 +10,55 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_LINE = 2048 };
+
+/* Prints whole lines for people. */
+static void print(tr_recorder *r, FILE *file, const char *text) {
+    tr_progress_hold(&r->progress);
+    fputs(text, file);
+    tr_progress_release(&r->progress);
+    tr_recorder_keep(r, "%s", text);
+}
+
 void tr_recorder_say(tr_recorder *r, const char *format, ...) {
+    char line[MOST_LINE], whole[MOST_LINE + 1];
     va_list args;
     va_start(args, format);
-    tr_progress_hold(&r->progress);
-    vfprintf(r->out, format, args);
-    fputc('\n', r->out);
-    tr_progress_release(&r->progress);
+    (void)vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    (void)snprintf(whole, sizeof whole, "%s\n", line);
+    print(r, r->out, whole);
 }
 
 void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
+    char line[MOST_LINE], whole[MOST_LINE + 32];
     va_list args;
     va_start(args, format);
-    tr_progress_hold(&r->progress);
-    fputs("trireme: warning: ", r->warnings);
-    vfprintf(r->warnings, format, args);
-    fputc('\n', r->warnings);
-    tr_progress_release(&r->progress);
+    (void)vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    (void)snprintf(whole, sizeof whole, "trireme: warning: %s\n", line);
+    print(r, r->warnings, whole);
+}
+
+void tr_recorder_keep(tr_recorder *r, const char *format, ...) {
+    char text[2 * MOST_LINE];
+    if (!r->leads || r->log.fd < 0) return;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    bool failed = tr_append_write(&r->log, text, strlen(text)) != TR_OK, first = !r->unlogged;
+    r->unlogged = failed;
+    if (failed && first && !r->unrecorded)
+        tr_recorder_warn(r, "lines are missing in log.txt: %s", tr_error_message());
+}
+
+static void open_log(tr_recorder *r) {
+    char path[TR_CONFIG_PATH + 16];
+    (void)snprintf(path, sizeof path, "%s/log.txt", r->config->log.dir);
+    if (tr_append_open(path, -1, &r->log) == TR_OK) return;
+    tr_append_close(&r->log);
+    tr_recorder_warn(r, "no log.txt: %s", tr_error_message());
 }
 
 void tr_recorder_begin(tr_recorder *r, const tr_board *board) {
@@ -39,6 +69,7 @@ void tr_recorder_begin(tr_recorder *r, const tr_board *board) {
                                        c->train.batch / c->parallel.dp / c->train.micro_batch,
                                    .board = board};
     r->val_loss = NAN;
+    r->log.fd = -1;
     tr_progress_open(&options, tr_now_s(), &r->progress);
     if (r->leads) tr_progress_watch(&r->progress);
 }
@@ -64,9 +95,12 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     tr_engine_plan(engine, &plan);
     tr_engine_cut(engine, cut, sizeof cut);
     r->planned_bytes = plan.total;
-    FILE *out = r->out;
+    char *text = NULL;
+    size_t size;
+    open_log(r);
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return; /* no memory: the run will say so */
     tr_request_costs(c, costs, sizeof costs);
-    tr_progress_hold(&r->progress);
     if (costs[0]) fprintf(out, "slow     %s\n", costs);
     fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
             (long long)c->model.layers, (long long)c->model.width,
@@ -77,7 +111,8 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);
-    tr_progress_release(&r->progress);
+    if (fclose(out) == 0) print(r, r->out, text);
+    free(text);
 }
 
 tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
@@ -158,6 +193,10 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
                                .memory = tr_memory_taken(device),
                                .memory_planned = r->planned_bytes};
     tr_progress_show(&r->progress, &shown, tr_now_s());
+    bool ends = line->step - r->progress.first_step <= 1 || line->step >= shown.steps;
+    char text[TR_LINE_SIZE];
+    if (ends || line->step % r->config->log.every == 0)
+        tr_recorder_keep(r, "%s\n", tr_line_step(&r->progress.state, NULL, 0, false, text));
     bool failed = tr_metrics_write(r->metrics, line) != TR_OK;
     if (failed && !r->unrecorded)
         tr_recorder_warn(r, "the metrics of step %lld and maybe more are lost: %s",
@@ -207,15 +246,19 @@ void tr_recorder_write_report(tr_recorder *r) {
 
 void tr_recorder_finish(tr_recorder *r, tr_device *device) {
     if (!r->leads) return;
-    tr_progress_hold(&r->progress);
-    tr_memory_print_taken(r->memory, tr_world_size(r->world), r->out);
-    tr_progress_release(&r->progress);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (out) tr_memory_print_taken(r->memory, tr_world_size(r->world), out);
+    if (out && fclose(out) == 0) print(r, r->out, text);
+    free(text);
     print_device(r, device);
 }
 
 void tr_recorder_close(tr_recorder *r) {
     tr_progress_close(&r->progress);
     tr_metrics_close(r->metrics);
+    tr_append_close(&r->log);
     tr_timeline_destroy(r->planned);
     tr_timeline_destroy(r->measured);
     free(r->memory);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "train/append.h"
 #include "train/config.h"
 #include "train/engine.h"
 #include "train/memory.h"
@@ -23,6 +24,8 @@ typedef struct tr_recorder {
     tr_metrics *metrics;
     bool unrecorded; /* the last step's metrics could not be written */
     tr_progress progress;
+    tr_append log; /* log.txt: all lines for people, whole and without codes */
+    bool unlogged; /* it cannot be written */
     size_t planned_bytes;
     double val_loss;        /* the last one; NAN: none yet */
     tr_memory_rank *memory; /* [ranks] */
@@ -41,7 +44,8 @@ tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
  * report shows less. */
 tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device,
                                   const tr_engine *engine);
-/* Rank 0 prints what will run: model, layout, memory, and the transport unless it is "". */
+/* Rank 0 opens log.txt, to which a resumed run appends, and prints what will run: model, layout,
+ * memory, and the transport unless it is "". */
 void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport);
 /* Collective. Rank 0 says in one line which operators of which ranks run without their GPU's
@@ -69,4 +73,7 @@ tr_status tr_recorder_gather_memory(tr_recorder *recorder, tr_device *device,
 void tr_recorder_write_report(tr_recorder *recorder);
 /* Rank 0 prints what the run took of each class of memory. */
 void tr_recorder_finish(tr_recorder *recorder, tr_device *device);
+/* Writes a line to log.txt alone. Does nothing while it is not open. */
+__attribute__((format(printf, 2, 3))) void tr_recorder_keep(tr_recorder *recorder,
+                                                            const char *format, ...);
 void tr_recorder_close(tr_recorder *recorder);

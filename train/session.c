@@ -8,6 +8,7 @@
 #include "train/snapshot.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -303,29 +304,50 @@ static tr_status open_trace(tr_session *s) {
     return tr_record_open(count * (size_t)s->options->trace, &s->trace);
 }
 
+/* Every part of the set-up ends here: a request to stop ends the run before the next part. There is
+ * nothing to save, since no step was taken. */
+static tr_status go_on(tr_session *s, tr_status status) {
+    bool asked = tr_board_stop_requested(s->options->board);
+    if (asked && (status == TR_OK || status == TR_ERR_STOPPED))
+        status = TR_FAIL(TR_ERR_STOPPED,
+                         "stopped by a signal before a step was taken, so there was nothing to "
+                         "save: start again with the same command");
+    return tr_world_agree(s->world, status);
+}
+
+/* The time limit counts from the start of the command. */
+static void start_limit(tr_session *s) {
+    const double bytes_per_parameter = 12; /* values and two moments */
+    double parameters = (double)tr_model_parameters(tr_engine_model(s->engine));
+    bool limited = s->options->time_limit && tr_session_leads(s);
+    tr_time_limit_open(limited ? s->options->time_end_s : INFINITY,
+                       bytes_per_parameter * parameters, &s->limit);
+}
+
 /* Collective, step by step: a failure is agreed on before the next step begins. */
 static tr_status open_agreed(tr_session *s) {
     const tr_config *c = s->config;
     tr_session_begin(s, TR_PHASE_OPEN, 0);
     TR_TRY(open_directory(s));
-    if (s->resumes) TR_TRY(tr_world_agree(s->world, check_saved(s)));
-    TR_TRY(tr_world_agree(s->world, open_local(s)));
+    if (s->resumes) TR_TRY(go_on(s, check_saved(s)));
+    TR_TRY(go_on(s, open_local(s)));
     TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
     tr_session_begin(s, TR_PHASE_PREPARE, 0);
-    TR_TRY(tr_world_agree(s->world, make_engine(s)));
+    TR_TRY(go_on(s, make_engine(s)));
+    start_limit(s);
     if (tr_session_leads(s)) /* before what may take long, and after what may refuse the run */
         tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     TR_TRY(start_state(s));
-    TR_TRY(tr_world_agree(s->world, open_records(s)));
+    TR_TRY(go_on(s, open_records(s)));
     if (!s->resumes) {
         tr_session_begin(s, TR_PHASE_DRAW, 0);
-        TR_TRY(tr_world_agree(s->world,
-                              tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed)));
+        TR_TRY(go_on(s, tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed,
+                                      s->options->board)));
     }
     tr_session_begin(s, TR_PHASE_NONE, 0);
-    TR_TRY(tr_world_agree(s->world, open_trace(s)));
+    TR_TRY(go_on(s, open_trace(s)));
     return tr_recorder_open_report(&s->recorder, s->device, s->engine);
 }
 

@@ -7,6 +7,7 @@
 #include "train/engine.h"
 #include "train/recorder.h"
 #include "train/rundir.h"
+#include "train/time_limit.h"
 #include "train/trainer.h"
 
 typedef struct tr_session {
@@ -29,6 +30,8 @@ typedef struct tr_session {
     char transport[192]; /* a line for people; "": the usual one */
     tr_record *trace;    /* NULL: none, or written */
     int64_t trace_from;  /* the first step recorded */
+    tr_time_limit limit; /* only rank 0's counts */
+    bool late;           /* rank 0: the limit is near, the step in progress is the last */
     tr_recorder recorder;
     int64_t work_done, work_total; /* of the phase: actions of a step or a validation */
 } tr_session;

@@ -266,7 +266,7 @@ void tr_store_destroy(tr_store *store) {
 }
 
 /* Initial values pass through one piece of staging memory, as large as the largest parameter. */
-tr_status tr_store_init(tr_store *store, uint64_t seed) {
+tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
     tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
     int64_t most = 0, drawn = 0, all = 0;
@@ -281,6 +281,8 @@ tr_status tr_store_init(tr_store *store, uint64_t seed) {
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;
+        if (tr_board_stop_requested(board))
+            TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
         size_t bytes = (size_t)slot->param->count * sizeof *host;
         tr_param_init(slot->param, seed, store->device->threads, host);
         TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));

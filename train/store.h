@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "comm/board.h"
 #include "comm/mesh.h"
 #include "layers/model.h"
 
@@ -79,7 +80,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
 void tr_store_destroy(tr_store *store);
 
 /* Draws the initial values from the seed and tells the world how many are drawn; moments are zero.
- * Of a store for training. Not collective. */
-tr_status tr_store_init(tr_store *store, uint64_t seed);
+ * Of a store for training. Not collective. TR_ERR_STOPPED soon after a request to stop on the
+ * board, which may be NULL. */
+tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
 /* Values from masters (after a load); nothing to do in FP32. */
 tr_status tr_store_publish(tr_store *store);

@@ -6,14 +6,17 @@
 #include "train/session.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 /* Collective. A failed save is a warning unless it is the run's last. */
 static tr_status save(tr_session *s, bool last) {
+    double begin = tr_now_s();
     tr_session_begin(s, TR_PHASE_SAVE, 0);
     tr_status status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
     tr_session_begin(s, TR_PHASE_NONE, 0);
     if (status == TR_OK) {
+        tr_time_limit_took(&s->limit.save_s, tr_now_s() - begin);
         s->saved_step = s->state->step;
         tr_board_set_saved(s->options->board, s->saved_step);
         if (tr_session_leads(s)) status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep);
@@ -38,6 +41,10 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
 
 static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
+}
+
+static bool validates(const tr_config *c, int64_t step) {
+    return c->data.validation > 0 && (due(c->train.validate_every, step) || step == c->train.steps);
 }
 
 /* "step 12 is saved" */
@@ -107,8 +114,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     if (s->trace) tr_record_step(s->trace, -1);
     *alone = true;
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
-    if (c->data.validation > 0 && (due(c->train.validate_every, step) || step == c->train.steps))
-        TR_TRY(validate(s, &validation));
+    if (validates(c, step)) TR_TRY(validate(s, &validation));
     *alone = false;
     *stop |= validation.stop;
     char unread[512]; /* recording may fail too, with a sentence of its own */
@@ -125,21 +131,21 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     return validation.unread ? end_unread(s, validation.unread, unread) : TR_OK;
 }
 
-/* Collective. A request to stop that came during set-up: *stop, and what was set up is saved, so
- * that such a run too can be resumed. */
-static tr_status stop_before_steps(tr_session *s, bool *stop) {
-    bool mine = tr_board_stop_requested(s->options->board);
-    tr_status all =
-        tr_world_agree(s->world, mine ? TR_FAIL(TR_ERR_STOPPED, "stopped by a signal") : TR_OK);
-    *stop = all == TR_ERR_STOPPED;
-    if (!*stop) return all;
-    tr_error_clear();
-    return s->saved_step == s->state->step ? TR_OK : save(s, true);
+/* Rank 0 asks all to stop after this step when the time limit leaves no room for another one. */
+static void mind_the_limit(tr_session *s) {
+    const tr_config *c = s->config;
+    int64_t step = s->state->step + 1;
+    tr_time_need need = {.validates = {validates(c, step), validates(c, step + 1)},
+                         .saves = due(c->checkpoint.every, step)};
+    if (s->late || !tr_time_limit_is_near(&s->limit, tr_now_s(), &need)) return;
+    s->late = true;
+    atomic_store(tr_engine_stop_word(s->engine), 1);
 }
 
 /* Collective. The last records, and the status of a run that ended in order. */
 static tr_status finish(tr_session *s, bool stop, bool *alone) {
     const tr_config *c = s->config;
+    bool limited = s->late && !tr_board_stop_requested(s->options->board);
     *alone = true;
     TR_TRY(write_trace(s));
     *alone = false;
@@ -151,8 +157,9 @@ static tr_status finish(tr_session *s, bool stop, bool *alone) {
     if (stop && s->state->step < c->train.steps)
         return TR_FAIL(
             TR_ERR_STOPPED,
-            "stopped by a signal after step %lld, which is saved: continue with the same command "
-            "and --resume",
+            "stopped by %s%s after step %lld, which is saved: continue with the same command and "
+            "--resume",
+            limited ? "--time-limit " : "a signal", limited ? s->options->time_limit : "",
             (long long)s->state->step);
     return TR_OK;
 }
@@ -160,9 +167,11 @@ static tr_status finish(tr_session *s, bool stop, bool *alone) {
 static tr_status train_steps(tr_session *s, bool *alone) {
     const tr_config *c = s->config;
     bool stop = false;
-    TR_TRY(stop_before_steps(s, &stop));
     while (s->state->step < c->train.steps && !stop) {
+        double begin = tr_now_s();
+        mind_the_limit(s);
         TR_TRY(take_step(s, &stop, alone));
+        tr_time_limit_took(&s->limit.step_s[validates(c, s->state->step)], tr_now_s() - begin);
         bool last = s->state->step == c->train.steps || stop;
         if (last || due(c->checkpoint.every, s->state->step)) TR_TRY(save(s, last));
         /* Not where a save has just found no room; after the last step it comes with the trace. */
@@ -177,6 +186,7 @@ tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_opti
     *alone = false;
     tr_status status = tr_session_open(config, world, options, &s);
     if (status == TR_OK) status = train_steps(&s, alone);
+    if (status != TR_OK) tr_recorder_keep(&s.recorder, "trireme: %s\n", tr_error_message());
     if (*alone) tr_world_give_up(world, status);
     tr_session_close(&s);
     return status;

@@ -13,14 +13,17 @@ typedef enum tr_resume {
 
 typedef struct tr_train_options {
     tr_resume resume;
-    int trace;            /* steps of which the timeline is recorded, from this run's second */
-    tr_board *board;      /* what this rank does is shown there; its stop request is obeyed */
-    FILE *out, *warnings; /* what people read; written by rank 0 */
+    int trace;              /* steps of which the timeline is recorded, from this run's second */
+    const char *time_limit; /* the user's words for it; NULL: none */
+    double time_end_s;      /* of the steady clock (base/clock.h) */
+    tr_board *board;        /* what this rank does is shown there; its stop request is obeyed */
+    FILE *out, *warnings;   /* what people read; written by rank 0 */
 } tr_train_options;
 
 /* Collective over the world. Rank 0 holds log.dir while the run lives; TR_ERR_CONFIG names the
- * process of another run that does. TR_ERR_STOPPED after a stop request, with a checkpoint saved.
- * When the ranks agreed on a failure every one returns it and *alone is false; *alone is true when
- * this rank failed by itself, and the caller has to end the world (tr_world_abort). */
+ * process of another run that does. TR_ERR_STOPPED after a stop request or at the time limit, with
+ * a checkpoint saved. When the ranks agreed on a failure every one returns it and *alone is false;
+ * *alone is true when this rank failed by itself, and the caller has to end the world
+ * (tr_world_abort). */
 tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options,
                    bool *alone);

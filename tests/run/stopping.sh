@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Requests to stop: the run ends after the step in progress, whichever processes get the signal; a second
-# signal ends it at once; no closed output, closed terminal or ignored signal ends it.
+# signal ends it at once; no closed output, closed terminal or ignored signal ends it. Also log.txt and the
+# time limit.
 # usage: stopping.sh TRIREME SCRATCH_DIR [SIGNALS [SEED]]
 # SIGNALS of them come at random moments.
 # shellcheck disable=SC2154,SC2086,SC2046
@@ -42,7 +43,7 @@ ends() {
     [[ $code == "$2" ]] || { fail "$1: exit code $code, not $2"; tail -n 5 "$1.err"; }
 }
 not_running() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
-saved_step() { find "$1/ckpt" -name 'step-*' | sed 's/.*step-0*//' | sort -n | tail -n 1; }
+saved_step() { find "$1" -path '*/ckpt/step-*' -prune | sed 's/.*step-0*//' | sort -n | tail -n 1; }
 
 # said RUN LINE...: its stderr is exactly these lines (patterns).
 said() {
@@ -87,7 +88,7 @@ for ranks in 1 2; do
     done
 
     # A second signal ends the run; one of SIGHUP does not, and none does once the run is saved.
-    begin $ranks twice train.batch=2400
+    begin $ranks twice train.batch=9600
     kill -TERM "$job"
     sleep 0.7 # two within half a second count as one
     kill -INT "$job"
@@ -133,6 +134,40 @@ for ranks in 1 2; do
     choose $ranks terminal $second
     "$tools/pty_run" record 100x30 'wait:step 2/' hangup -- "${words[@]}" && code=0 || code=$?
     [[ $code == 75 && $(saved_step terminal) -ge 2 ]] || fail "a closed terminal, $ranks ranks: exit code $code"
+done
+
+# log.txt holds the lines of all starts, whole and without codes of a terminal.
+choose 2 logged train.steps=30
+"$tools/pty_run" record 100x30 -- "${words[@]}" || fail "log.txt: exit code $?"
+"${words[@]}" --resume=auto train.steps=40 >logged.out 2>logged.err || fail "log.txt: exit code $?"
+[[ $(grep -c '^step ' logged/log.txt) == 40 && $(grep -c '^model ' logged/log.txt) == 2 ]] ||
+    fail "log.txt: $(<logged/log.txt)"
+grep -q '^resumed  after step 30' logged/log.txt || fail "log.txt: $(<logged/log.txt)"
+grep -q $'[\r\x1b]' logged/log.txt && fail "log.txt: control codes: $(cat -v logged/log.txt)"
+diff <(sed -n '/^resumed/,$p' logged/log.txt) <(sed -n '/^resumed/,$p' logged.out | tr -d '\r') || fail "log.txt is not what was shown"
+
+# A time limit ends the run like a signal, before the time is over; how long before says test_time_limit.
+for ranks in 1 2; do
+    begin=$SECONDS
+    choose $ranks limit --time-limit 6s
+    code=0
+    timeout 120 "${words[@]}" >limit.out 2>limit.err || code=$?
+    [[ $code == 75 && $((SECONDS - begin)) -ge 2 ]] || fail "--time-limit, $ranks ranks: exit code $code: $(<limit.err)"
+    said limit "stopped by --time-limit 6s after step [0-9]*, which is saved: .*--resume.*"
+    grep -q '^trireme: stopped by --time-limit' limit/log.txt || fail "log.txt: the last sentence is missing"
+done
+
+# A request during the set-up ends it: nothing is saved, and the run can be started again.
+for ranks in 1 2; do
+    choose $ranks early model.layers=12 model.width=384
+    "${words[@]}" >early.out 2>early.err &
+    job=$!
+    until_true 60 grep -q '^memory' early.out || fail "early: no plan"
+    kill -TERM "$job"
+    ends early 75
+    said early "$term" "stopped by a signal before a step was taken, .*: start again with the same command"
+    [[ -z $(saved_step early) && ! -s early/metrics.jsonl ]] || fail "early: took a step"
+    "${words[@]}" train.steps=1 >early.out 2>early.err || fail "early: cannot be started again: $(<early.err)"
 done
 
 # mpirun alone gets the signal (killall mpirun).

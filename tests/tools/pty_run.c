@@ -94,7 +94,8 @@ static void put(screen *s, char c) {
 /* A whole control sequence: ESC [ K clears to the end of the row, the others move nothing. */
 static void control(screen *s, const char *sequence, size_t length) {
     char *row = s->row[s->rows - 1];
-    if (sequence[length - 1] == 'K' && s->at < strlen(row)) row[s->at] = '\0';
+    if (sequence[length - 1] == 'K' && s->at < strlen(row))
+        memset(row + s->at, 0, MOST_COLUMNS + 1 - s->at);
 }
 
 static void show(session *t, char c) {

@@ -276,7 +276,7 @@ static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out
     desc.fetch = fetch_or_fail;
     desc.fetch_context = r;
     TR_TRY(tr_engine_create(&desc, out));
-    TR_TRY(tr_store_init(tr_engine_store(*out), 1));
+    TR_TRY(tr_store_init(tr_engine_store(*out), 1, NULL));
     TR_TRY(tr_engine_step(*out, 1, 1, 0, 1e-3f, &result));
     EXPECT(result.finite && result.unread == TR_OK);
     (void)snprintf(says, sizeof says, "rank %d has no sample", failing);
@@ -405,7 +405,7 @@ static void test_steps_many_tensors(void **state) {
     tr_engine_desc desc = small(world, device, schedule);
     desc.fetch = fetch;
     assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
-    assert_int_equal(tr_store_init(tr_engine_store(engine), 1), TR_OK);
+    assert_int_equal(tr_store_init(tr_engine_store(engine), 1, NULL), TR_OK);
     assert_int_equal(tr_engine_step(engine, 1, 1, 0, 1e-3f, &result), TR_OK);
     const tr_store *store = tr_engine_store(engine);
     int own = 0;
@@ -458,7 +458,7 @@ static void check_stop(const char *device_name) {
     desc.observe = ask_around_the_end;
     desc.observe_context = &r;
     assert_int_equal(tr_engine_create(&desc, &r.engine), TR_OK);
-    assert_int_equal(tr_store_init(tr_engine_store(r.engine), 1), TR_OK);
+    assert_int_equal(tr_store_init(tr_engine_store(r.engine), 1, NULL), TR_OK);
     assert_false(stops(r.engine, 1));
     r.before = true;
     assert_true(stops(r.engine, 2));

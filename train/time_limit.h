@@ -1,0 +1,29 @@
+/* The time limit of a run: when it has to stop so that its last save is done in time. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+
+typedef struct tr_time_limit {
+    double end_s; /* of the steady clock; INFINITY: no limit */
+    /* Seconds, 0 while unknown: a step without and with a validation, a save. */
+    double step_s[2], save_s;
+} tr_time_limit;
+
+/* What belongs to the step that is about to begin and to the one after it. */
+typedef struct tr_time_need {
+    bool validates[2]; /* the step, the next step */
+    bool saves;        /* between the two */
+} tr_time_need;
+
+/* "90", "5s", "30m" or "1h30m" as seconds; TR_ERR_USAGE for anything else, and for nothing. */
+tr_status tr_time_limit_parse(const char *text, double *seconds);
+/* bytes: of a checkpoint, for the first guess of a save's time. */
+void tr_time_limit_open(double end_s, double bytes, tr_time_limit *out);
+/* Takes a duration into an estimate, which follows a longer one at once and a shorter one slowly.
+ */
+void tr_time_limit_took(double *estimate, double seconds);
+/* True when the step that is about to begin has to be the last: another one and the save might not
+ * end before the limit. */
+bool tr_time_limit_is_near(const tr_time_limit *limit, double now_s, const tr_time_need *need);
