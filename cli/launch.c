@@ -1,7 +1,9 @@
 #include "cli/launch.h"
 
 #include "cli/mpirun.h"
+#include "cli/mpirun_log.h"
 #include "cli/signals.h"
+#include "cli/sweep.h"
 #include "comm/watchdog.h"
 #include "train/progress.h"
 
@@ -17,6 +19,10 @@
 /* Between the end of a job and the ranks' own exits; then mpirun's turn; then nobody is asked. */
 static const double grace_s = 0.75, mpirun_grace_s = 4, failed_grace_s = 8;
 
+/* How long mpirun may take to name the rank that it lost: it sends the other ranks SIGTERM, SIGKILL
+ * 1 s later, and names the rank when all have ended. */
+static const double verdict_s = 8;
+
 typedef struct job {
     const tr_launch *launch;
     tr_board *board;
@@ -31,6 +37,8 @@ typedef struct job {
     int64_t urgent_ns; /* the first urgent signal; 0: none yet */
     int64_t ending_ns; /* since when the job has to be over */
     tr_watch watch;
+    tr_mpirun_log log;
+    tr_job_folder folder;
 } job;
 
 static double since_s(int64_t ns) {
@@ -49,9 +57,22 @@ __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *f
 
 /* --- watching --------------------------------------------------------------------------------- */
 
-/* Whether there may be ranks on other hosts, which no board of this one shows. */
+static tr_rank_state state_of(const job *j, int rank) {
+    tr_rank_view v;
+    tr_board_read(j->board, rank, &v);
+    return v.state;
+}
+
+static bool any_is(const job *j, tr_rank_state state) {
+    for (int r = 0; r < j->launch->ranks; r++) {
+        if (state_of(j, r) == state) return true;
+    }
+    return false;
+}
+
+/* Whether there are ranks on other hosts, or may be some that this board does not show yet. */
 static bool elsewhere(const job *j) {
-    return j->launch->hostfile || j->launch->mpirun_options[0];
+    return tr_launch_spans_hosts(j->launch) || any_is(j, TR_RANK_REMOTE);
 }
 
 static void begin_end(job *j, int code) {
@@ -66,8 +87,9 @@ static void ask_to_stop(job *j) {
     j->watch.asked = !tr_board_stop_requested(j->board);
     tr_board_request_stop(j->board);
     tr_board_tell_ranks(j->board);
-    /* Ranks on other hosts do not see this board; mpirun hands the signal on. */
-    if (elsewhere(j)) (void)kill(j->mpirun, SIGUSR1);
+    /* One rank is enough, since the ranks agree in every step. When none is on this host, mpirun
+     * hands the signal on. */
+    if (elsewhere(j) && !any_is(j, TR_RANK_ALIVE)) (void)kill(j->mpirun, SIGUSR1);
 }
 
 static void on_stop_signal(job *j, int signal) {
@@ -124,24 +146,58 @@ static void kill_ranks(const job *j) {
     tr_watch_kill_unattached(&j->watch, j->board);
 }
 
-/* Ranks get a moment to leave with the job's code; then they are killed, and at last mpirun. On
- * this host mpirun ends by itself with its last rank; on others its daemons end their ranks once it
- * is gone. */
+/* Ranks get a moment to leave with the job's code; then they are killed. On this host mpirun ends
+ * by itself with its last rank. A host that does not answer would keep it waiting, so it is killed,
+ * and the daemons of the other hosts, which notice that at once, end what is left of their ranks.
+ */
 static void press_on(job *j) {
     double waited = since_s(j->ending_ns);
     if (waited < grace_s) return;
     kill_ranks(j);
-    int first;
-    bool none_here = count_absent(j, &first) == j->launch->ranks;
-    if (waited > grace_s + (none_here && elsewhere(j) ? 0 : mpirun_grace_s))
+    if (waited > grace_s + (elsewhere(j) ? grace_s : mpirun_grace_s)) {
         (void)kill(-j->mpirun, SIGKILL);
+    }
+}
+
+/* Of a job on several hosts mpirun has said which rank ended first, or which daemon it lost: the
+ * other ranks end because of it. */
+static void say_named_by_mpirun(job *j) {
+    char who[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
+    int rank = j->log.rank, signal = j->log.signal;
+    if (rank >= 0 && !signal) return; /* it failed, and has said so itself */
+    if (signal) {
+        (void)snprintf(why, sizeof why, "a signal ended its process (%s%s)", strsignal(signal),
+                       signal == SIGKILL ? ", perhaps for lack of memory: see dmesg" : "");
+    }
+    if (rank < 0) {
+        (void)snprintf(who, sizeof who, "host %s", j->log.node);
+    } else if (state_of(j, rank) == TR_RANK_ABSENT) {
+        (void)snprintf(who, sizeof who, "rank %d (host %s): before it began", rank, j->log.node);
+    } else {
+        (void)tr_board_describe(j->board, rank, who, sizeof who);
+    }
+    tr_watch_say_lost(j->board, who, why, text, sizeof text);
+    say_once(j, "%s", text);
+    begin_end(j, TR_ERR_RANK);
+}
+
+/* The loss that this job ends for, if there is one. */
+static void find_loss(job *j) {
+    char sentence[768];
+    tr_mpirun_log_read(&j->log);
+    if (j->log.rank >= 0 || j->log.node[0]) {
+        say_named_by_mpirun(j);
+        return;
+    }
+    /* Until then the ranks that mpirun kills look lost. */
+    if (j->log.aborting_ns && since_s(j->log.aborting_ns) < verdict_s && j->watch.parent) return;
+    if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence))
+        tr_signal_say(sentence, j->refreshes);
 }
 
 static void look(job *j) {
-    char sentence[768];
     int64_t failed_ns;
-    if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence))
-        tr_signal_say(sentence, j->refreshes);
+    find_loss(j);
     if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_board_now_ns();
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && since_s(failed_ns) > failed_grace_s) begin_end(j, failure);
@@ -253,13 +309,15 @@ static void handled_signals(sigset_t *handled) {
     (void)sigaddset(handled, SIGCHLD);
 }
 
-/* Opens the board, the launcher's only shared memory. */
+/* Opens the board, the launcher's only shared memory, and makes the job's folder. */
 static tr_status open_board(job *j) {
     ssize_t length = readlink("/proc/self/exe", j->exe, sizeof j->exe - 1);
     if (length <= 0)
         return TR_FAIL(TR_ERR_DEVICE, "this executable cannot be found through /proc: %s",
                        strerror(errno));
+    tr_sweep();
     tr_board_make_name(j->name, sizeof j->name);
+    tr_job_folder_make(&j->folder, j->name);
     TR_TRY(tr_board_open(j->name, j->launch->ranks, &j->board));
     j->named = true;
     tr_board_set_launcher(j->board, getpid());
@@ -268,12 +326,14 @@ static tr_status open_board(job *j) {
 
 int tr_launch_run(const tr_launch *launch) {
     job j = {.launch = launch, .refreshes = tr_signal_refreshes()};
+    j.log = (tr_mpirun_log){.fd = -1, .rank = -1};
     sigset_t handled, before;
     handled_signals(&handled);
     (void)sigprocmask(SIG_BLOCK, &handled, &before);
     void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
     int code = (int)open_board(&j);
     if (code == 0) tell_columns(&j);
+    if (tr_launch_spans_hosts(launch)) tr_mpirun_log_open(&j.log);
     if (code == 0) code = (int)tr_mpirun_start(launch, j.exe, j.name, &j.mpirun, j.output);
     if (code == 0) {
         j.watch.parent = j.mpirun;
@@ -285,6 +345,8 @@ int tr_launch_run(const tr_launch *launch) {
     drain(&j, &handled);
     drop_name(&j);
     tr_board_close(j.board);
+    tr_mpirun_log_close(&j.log);
+    tr_job_folder_remove(&j.folder);
     (void)signal(SIGPIPE, pipe_before);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     return code;

@@ -11,6 +11,11 @@ typedef struct tr_launch {
     char **command;        /* NULL-terminated: the arguments of every rank */
 } tr_launch;
 
+/* True when the user names hosts or gives mpirun options of its own, which may name some. */
+static inline bool tr_launch_spans_hosts(const tr_launch *launch) {
+    return launch->hostfile || launch->mpirun_options[0];
+}
+
 /* Runs the job to its end and returns its exit code: the code of the first rank that failed, 75
  * after a stop with a checkpoint, 77 when a rank was lost or ended by a signal. SIGTERM, SIGINT,
  * SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a second SIGINT or SIGTERM ends at

@@ -50,9 +50,12 @@ static char **arguments(const tr_launch *launch, const char *exe, char *count, s
     char **argv = calloc(n, sizeof *argv);
     if (!argv) return NULL;
     (void)snprintf(count, count_size, "%d", launch->ranks);
-    char *const fixed[] = {"mpirun", "-q", "--bind-to",       "none", "-n",
-                           count,    "-x", TR_BOARD_VARIABLE, "-x",   TR_TERMINAL_VARIABLE};
+    char *const fixed[] = {
+        "mpirun", "--bind-to",         "none", "-n", count, "-x", TR_BOARD_VARIABLE,
+        "-x",     TR_TERMINAL_VARIABLE};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
+    /* On several hosts the launcher reads what mpirun says (cli/mpirun_log.h). */
+    if (!tr_launch_spans_hosts(launch)) argv[used++] = "-q";
     if (launch->hostfile) {
         argv[used++] = "--hostfile";
         argv[used++] = (char *)launch->hostfile;

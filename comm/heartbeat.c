@@ -34,7 +34,7 @@ typedef struct message {
 /* The messages to and from one other leader. */
 typedef struct peer_link {
     int peer;
-    int *ranks; /* [n], ascending: whom the peer's messages may show */
+    int *ranks; /* [n], ascending: the ranks that the peer's messages may show */
     int n;
     message *in, *out;
     size_t in_bytes;

@@ -74,11 +74,15 @@ endif()
 # The launcher and the watchdog, with a program of ranks that pretend to train.
 set(cli ${CMAKE_SOURCE_DIR}/cli)
 add_executable(spin mpi/spin.c ${cli}/launch.c ${cli}/life.c ${cli}/mpirun.c ${cli}/relay.c
-  ${cli}/signals.c)
+  ${cli}/signals.c ${cli}/mpirun_log.c ${cli}/sweep.c)
 target_link_libraries(spin PRIVATE libtrireme)
 add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
   $<TARGET_FILE:spin> ${CMAKE_CURRENT_BINARY_DIR}/run-watchdog $<TARGET_FILE:trireme>)
 set_tests_properties(run.watchdog PROPERTIES LABELS run TIMEOUT 300 PROCESSORS 2)
+# Two hosts, made of network namespaces; skipped where these are not allowed.
+add_test(NAME run.hosts COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/hosts.sh
+  $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-hosts $<TARGET_FILE:spin>)
+set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77)
 # Layout equivalence: the same losses and parameters on every layout and schedule.
 trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
@@ -99,6 +103,7 @@ trireme_run_test(same_data)
 trireme_run_test(full_disk)
 trireme_run_test(signals)
 trireme_run_test(stopping)
+trireme_run_test(sweep)
 trireme_run_test(h5tools)
 
 # What would be wrong on a GPU.

@@ -1,0 +1,25 @@
+/* What mpirun itself says of its ranks: which one ended first, and how.
+ *
+ * mpirun kills all ranks when one has ended, and on another host no process may be left that saw
+ * the first one end. mpirun knows it, and says so when the last rank has ended. Its own messages
+ * (not those of the ranks) go to memory that only the launcher reads. The words are Open MPI 4's;
+ * when they are missing, a rank that another host lost is noticed by its heartbeats. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct tr_mpirun_log {
+    int fd;              /* -1: none */
+    long at;             /* read up to here */
+    int64_t aborting_ns; /* mpirun has begun to end the ranks; 0: no */
+    int rank;            /* that ended first and too early; -1: not known */
+    int signal;          /* which ended it; 0: it left with an exit code */
+    char node[256]; /* mpirun's name of a host: of that rank, or one that does not answer; or "" */
+} tr_mpirun_log;
+
+/* Sets the environment for an mpirun that is started after it. */
+void tr_mpirun_log_open(tr_mpirun_log *log);
+/* Reads what is new. */
+void tr_mpirun_log_read(tr_mpirun_log *log);
+void tr_mpirun_log_close(tr_mpirun_log *log);

@@ -1,0 +1,164 @@
+#include "cli/sweep.h"
+
+#include "comm/board.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char shared_memory[] = "/dev/shm", segment_prefix[] = "vader_segment.";
+
+static const char *temporary_folder(void) {
+    const char *path = getenv("TMPDIR");
+    return path && path[0] == '/' ? path : "/tmp";
+}
+
+/* --- shared memory of ranks ------------------------------------------------------------------- */
+
+/* Open MPI numbers the job of an mpirun in the upper half of 32 bits, and writes the number in
+ * decimal to FOLDER/ompi.HOST.UID/pid.N/contact.txt. 0: not known. */
+static uint32_t read_job_number(const char *file) {
+    char text[64] = "";
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return 0;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    (void)close(fd);
+    unsigned long number = got > 0 ? strtoul(text, NULL, 10) : 0;
+    return number <= UINT32_MAX ? (uint32_t)number & 0xffff0000u : 0;
+}
+
+/* True when a process that this user may look at has the file mapped. */
+static bool is_mapped(const char *path) {
+    DIR *processes = opendir("/proc");
+    bool found = false;
+    const struct dirent *process;
+    while (processes && !found && (process = readdir(processes))) {
+        char maps[300], *line = NULL;
+        size_t room = 0;
+        if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
+        (void)snprintf(maps, sizeof maps, "/proc/%s/maps", process->d_name);
+        FILE *file = fopen(maps, "re");
+        while (file && !found && getline(&line, &room, file) > 0)
+            found = strstr(line, path) != NULL;
+        free(line);
+        if (file) (void)fclose(file);
+    }
+    if (processes) (void)closedir(processes);
+    return found;
+}
+
+/* Whether "vader_segment.HOST.UID.JOB.RANK" is of this user and of the job with that number. */
+static bool is_segment_of(const char *name, uint32_t number) {
+    if (strncmp(name, segment_prefix, sizeof segment_prefix - 1) != 0) return false;
+    int dots = 0;
+    const char *at = name + strlen(name);
+    while (at > name && dots < 3) dots += *--at == '.'; /* the host's name may have dots too */
+    unsigned user, job;
+    int rank;
+    return dots == 3 && sscanf(at, ".%u.%x.%d", &user, &job, &rank) == 3 && user == geteuid() &&
+           (job & 0xffff0000u) == number;
+}
+
+static void remove_segments(uint32_t number) {
+    DIR *folder = opendir(shared_memory);
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        char path[300];
+        struct stat info;
+        if (!is_segment_of(entry->d_name, number)) continue;
+        (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
+        bool mine = lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid();
+        /* A later job may have been given the number of one that was killed. */
+        if (mine && !is_mapped(path)) (void)unlink(path);
+    }
+    if (folder) (void)closedir(folder);
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info;
+    (void)where;
+    const char *name = strrchr(path, '/');
+    uint32_t number = 0;
+    if (kind == FTW_F && name && strcmp(name, "/contact.txt") == 0) number = read_job_number(path);
+    if (number) remove_segments(number);
+    (void)remove(path);
+    return 0;
+}
+
+static void remove_tree(const char *path) {
+    (void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+/* --- folders ---------------------------------------------------------------------------------- */
+
+/* Opens and locks a folder of this user. Returns -1 when it is not one, or when a living job holds
+ * the lock; with `wait` it waits for the lock, which a sweep may hold for a moment. Children
+ * inherit it. */
+static int lock_folder(const char *path, bool wait) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (fd < 0) return -1;
+    bool good = fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
+                flock(fd, wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0;
+    if (good) return fd;
+    (void)close(fd);
+    return -1;
+}
+
+void tr_sweep(void) {
+    char prefix[64], path[512];
+    const char *base = temporary_folder();
+    (void)snprintf(prefix, sizeof prefix, "trireme-%ld-", (long)getuid());
+    DIR *folder = opendir(base);
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
+        int n = snprintf(path, sizeof path, "%s/%s", base, entry->d_name);
+        int lock = n < (int)sizeof path ? lock_folder(path, false) : -1;
+        if (lock < 0) continue;
+        tr_board_unlink(path + strlen(base));
+        remove_tree(path);
+        (void)close(lock);
+    }
+    if (folder) (void)closedir(folder);
+}
+
+void tr_job_folder_make(tr_job_folder *folder, const char *board) {
+    *folder = (tr_job_folder){.board = board, .lock = -1};
+    int n = snprintf(folder->path, sizeof folder->path, "%s%s", temporary_folder(), board);
+    bool fits = n < (int)sizeof folder->path;
+    bool chosen = getenv("OMPI_MCA_orte_tmpdir_base") || getenv("OMPI_MCA_orte_local_tmpdir_base");
+    /* A sweep that began before the lock was taken has removed the folder when it is unlocked. */
+    for (int i = 0; i < 10 && fits && !chosen && folder->lock < 0; i++) {
+        struct stat info;
+        if (mkdir(folder->path, 0700) != 0) break;
+        folder->lock = lock_folder(folder->path, true);
+        if (folder->lock < 0) break;
+        if (stat(folder->path, &info) == 0) continue;
+        (void)close(folder->lock);
+        folder->lock = -1;
+    }
+    if (folder->lock >= 0) {
+        (void)setenv("OMPI_MCA_orte_local_tmpdir_base", folder->path, 1);
+        return;
+    }
+    if (fits && !chosen) (void)rmdir(folder->path);
+    folder->path[0] = '\0';
+}
+
+void tr_job_folder_remove(tr_job_folder *folder) {
+    if (!folder->path[0]) return;
+    remove_tree(folder->path);
+    (void)close(folder->lock);
+    folder->path[0] = '\0';
+}

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Jobs on two hosts: two network namespaces of this machine, joined by a virtual cable, each with a
+# host name and (on the second) a /dev/shm of its own. The same bits as on one host; a rank killed or
+# stopped on the second host, a lost daemon of mpirun and a cut cable end the job with 77 and one
+# sentence that names what was lost. Needs root. usage: hosts.sh TRIREME SCRATCH_DIR SPIN
+set -u
+trireme=$1
+scratch=$2
+spin=$(realpath "$3")
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
+
+# Names of this run alone; an interface's has at most 15 characters.
+first=tra$$ second=trb$$
+clean() {
+    local ns
+    for ns in $first $second; do
+        ip netns pids "$ns" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
+        ip netns del "$ns" 2>/dev/null
+    done
+}
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+[[ $EUID == 0 ]] || skip "only root makes network namespaces"
+command -v ip >/dev/null || skip "no ip command: apt-get install iproute2"
+trap clean EXIT
+trap 'exit 1' HUP INT TERM
+ip netns add $first 2>"$scratch/why" && ip netns add $second &&
+    ip link add v$first netns $first type veth peer name v$second netns $second 2>>"$scratch/why" &&
+    ip netns exec $second unshare -u -m mount -t tmpfs none /dev/shm 2>>"$scratch/why" ||
+    skip "network namespaces are not allowed here: $(<"$scratch/why")"
+ip -n $first addr add 10.77.0.1/24 dev v$first
+ip -n $second addr add 10.77.0.2/24 dev v$second
+for ns in $first $second; do ip -n $ns link set lo up; done
+ip -n $first link set v$first up
+cable() { ip -n $second link set v$second "$1"; }
+cable up
+
+# What mpirun takes for ssh: it starts its daemon on the second host, with a plain environment.
+cat >"$scratch/agent.sh" <<A
+#!/usr/bin/env bash
+shift
+exec env -i PATH="$PATH" HOME="$HOME" ip netns exec $second unshare -u -m bash -c \\
+    'hostname hostb; mount -t tmpfs none /dev/shm; exec bash -c "\$0"' "\$*"
+A
+chmod +x "$scratch/agent.sh"
+export OMPI_MCA_plm_rsh_agent="$scratch/agent.sh" OMPI_MCA_btl=tcp,vader,self
+export OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 OMPI_MCA_oob_tcp_if_include=10.77.0.0/24
+
+on_first() { exec ip netns exec $first unshare -u bash -c 'hostname hosta; exec "$@"' on_first "$@"; }
+
+# hosts SLOTS: as many ranks on each.
+hosts() { printf '10.77.0.%d slots='"$1"'\n' 1 2 >"$scratch/hosts"; }
+
+# Ranks go to the first host until its slots are taken.
+trireme_on() {
+    local ranks=$1
+    shift
+    if [[ $ranks == 1 ]]; then timeout 100 "$trireme" "$@"; return; fi
+    (on_first timeout 100 "$trireme" run -n "$ranks" --hostfile "$scratch/hosts" "$@")
+}
+
+# rank_on NAMESPACE RANK: the process of that rank.
+rank_on() {
+    local p
+    for p in $(ip netns pids "$1"); do
+        if [[ $(readlink "/proc/$p/exe") == "$trireme" ]] &&
+            grep -qzx "OMPI_COMM_WORLD_RANK=$2" "/proc/$p/environ"; then echo "$p"; fi
+    done
+}
+
+no_rank_on() {
+    local p
+    for p in $(ip netns pids "$1"); do
+        [[ $(readlink "/proc/$p/exe") == "$trireme" && $(ps -o stat= -p "$p") != Z* ]] && return 1
+    done
+    true
+}
+
+# start RUN RANKS: a job in the background, past its step 20 when this returns.
+start() {
+    local run=$1 ranks=$2
+    rm -rf "${scratch:?}/$run"
+    trireme_on "$ranks" train "$scratch/base.yaml" log.dir="$scratch/$run" train.steps=1000000 \
+        train.validate_every=1000000 checkpoint.every=1000000 parallel.pp="$ranks" \
+        >"$scratch/$run.out" 2>"$scratch/$run.err" &
+    job=$!
+    until_true 60 past "$run" 20 || fail "$run: $(<"$scratch/$run.err")"
+    began=$SECONDS
+}
+
+# ends RUN SECONDS PATTERN: the job ends within that time, with 77 and that one line.
+ends() {
+    local code=0 took
+    wait "$job" || code=$?
+    took=$((SECONDS - began))
+    [[ $code == 77 ]] || fail "$1: exit code $code, not 77"
+    ((took <= $2)) || fail "$1: over after $took s, not $2"
+    says "$1" "$3"
+    echo "$1: $took s"
+    until_true 40 no_rank_on $first || fail "$1: a rank is left on the first host"
+    until_true 40 no_rank_on $second || fail "$1: a rank is left on the second host"
+}
+
+# Ranks that compute for longer than any limit, without a call of MPI, next to all of the following.
+hosts 2
+cp "$scratch/hosts" "$scratch/hosts.spin"
+(OMPI_MCA_orte_default_hostfile="$scratch/hosts.spin" on_first timeout 100 "$spin" run 3 spin steps 1 20) \
+    >"$scratch/spin.out" 2>"$scratch/spin.err" &
+spinning=$!
+
+train 0 1 one
+hosts 1
+train 0 2 two parallel.pp=2
+same_curve two one
+same_tensors two one 20
+
+start killed 2
+kill -KILL "$(rank_on $second 1)"
+ends killed 20 'lost rank 1 \(host hostb, pid [0-9]+\): .*; a signal ended its process \(Killed,'
+
+start daemon 2
+kill -KILL "$(ps -o ppid= -p "$(rank_on $second 1)")"
+ends daemon 20 "lost host 10.77.0.2; mpirun's daemon there has ended"
+
+# Two ranks on the second host: the one that is left sees more than the first host.
+hosts 2
+start beside 4
+kill -STOP "$(rank_on $second 3)"
+ends beside 20 'lost rank 3 \(host hostb, pid [0-9]+\): step .*; its process has been stopped for [0-9]+ s'
+
+code=0
+wait $spinning || code=$?
+[[ $code == 0 && $(grep -c ' done' "$scratch/spin.out") == 3 && ! -s $scratch/spin.err ]] ||
+    fail "a long action: exit code $code, $(cat "$scratch/spin.out" "$scratch/spin.err")"
+
+start near 4
+kill -KILL "$(rank_on $first 1)"
+ends near 20 'lost rank 1 \(host hosta, pid [0-9]+\): .*; (a signal ended its process \(Killed,|its process is gone)'
+
+hosts 1
+start stopped 2
+kill -STOP "$(rank_on $second 1)"
+ends stopped 40 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
+
+start cut 2
+cable down
+ends cut 40 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
+cable up
+finish

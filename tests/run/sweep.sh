@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# What killed jobs leave in TMPDIR and /dev/shm: the launcher removes it at the end of its job, the next
+# `trireme run` when the launcher was killed too; never what belongs to a living job, or to others.
+# usage: sweep.sh TRIREME SCRATCH_DIR
+set -u
+trireme=$1
+scratch=$2
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
+export TMPDIR=$scratch/tmp OMPI_MCA_btl=vader,self
+mkdir -p "$TMPDIR"
+
+folders() { find "$TMPDIR" -mindepth 1 -maxdepth 1 -name "trireme-*" -printf '%f\n'; }
+is_gone() { [[ ! -e $1 ]]; }
+
+# start RUN STEPS: a job in the background, past its step 10 when this returns; $job and $mpirun are its
+# processes, $folder its folder, $segments the shared memory of its ranks.
+start() {
+    local before
+    before=$(folders)
+    trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/$1" train.steps="$2" parallel.pp=2 \
+        train.validate_every=1000000 checkpoint.every=1000000 >"$scratch/$1.out" 2>"$scratch/$1.err" &
+    waiter=$!
+    until_true 60 past "$1" 10 || fail "$1: $(<"$scratch/$1.err")"
+    folder=$TMPDIR/$(comm -13 <(sort <<<"$before") <(folders | sort))
+    job=$(descendants "$waiter" | while read -r p; do
+        [[ $(readlink "/proc/$p/exe") == "$trireme" ]] && echo "$p"
+    done | head -n 1)
+    mpirun=$(cat "/proc/$job/task/"*/children)
+    mpirun=${mpirun%% *}
+    ranks="$(rank_process 0) $(rank_process 1)"
+    segments=$(for p in $ranks; do grep -o '/dev/shm/vader_segment[^ ]*' "/proc/$p/maps"; done | sort -u)
+    [[ -d $folder/ompi.$(hostname).$UID && $(wc -w <<<"$segments") == 2 ]] ||
+        fail "$1: the session files and segments are not where they are expected: $folder $segments"
+}
+
+# left RUN: fails for each file of that job which is there.
+left() {
+    local file
+    for file in $folder $segments /dev/shm/"${folder##*/}"; do is_gone "$file" || fail "$1: $file is left"; done
+}
+
+ended() {
+    local p
+    for p in "$@"; do [[ -e /proc/$p && $(ps -o stat= -p "$p") != Z* ]] && return 1; done
+    true
+}
+
+# mpirun is killed: the launcher removes what mpirun left.
+start mpirun 1000000
+kill -KILL "$mpirun"
+code=0
+wait "$waiter" || code=$?
+[[ $code == 77 ]] || fail "mpirun: exit code $code, not 77"
+left mpirun
+
+# A job lives on while others are killed, and while what they left is removed.
+start living 1000000
+living="$job $waiter" living_files="$folder $segments"
+
+# All processes of a job are killed: the next run removes what they left.
+start all 1000000
+# shellcheck disable=SC2086
+kill -KILL "$job" "$mpirun" $ranks
+# shellcheck disable=SC2086
+until_true 20 ended "$job" "$mpirun" $ranks || fail "all: a process is left"
+for file in $folder $segments; do is_gone "$file" && fail "all: $file is gone before the next run"; done
+ln -s "$scratch/base.yaml" "$TMPDIR/trireme-$UID-link"
+ln -s "$scratch/living" "$TMPDIR/trireme-$UID-folder"
+touch "$TMPDIR/trireme-$UID-file"
+mkdir "$TMPDIR/trireme-$((UID + 1))-other" "$TMPDIR/other"
+"$trireme" run -n 1 help >"$scratch/help.out" 2>&1 || fail "the next run: $(<"$scratch/help.out")"
+left all
+for file in $living_files "$scratch/base.yaml" "$scratch/living/metrics.jsonl" \
+    "$TMPDIR"/{"trireme-$UID-link","trireme-$UID-folder","trireme-$UID-file","trireme-$((UID + 1))-other",other}; do
+    is_gone "$file" && fail "the next run has removed $file"
+done
+
+# The launcher is killed alone: mpirun ends the ranks.
+start launcher 1000000
+kill -KILL "$job"
+# shellcheck disable=SC2086
+until_true 60 ended "$mpirun" $ranks || fail "launcher: a process is left"
+"$trireme" run -n 1 help >"$scratch/help.out" 2>&1
+left launcher
+
+# Killed at any moment of the start.
+for delay in 0 0.05 0.1 0.2 0.3 0.5; do
+    "$trireme" run -n 2 train "$scratch/base.yaml" log.dir="$scratch/early$delay" >/dev/null 2>&1 &
+    job=$!
+    sleep $delay
+    processes=$(descendants $job)
+    # shellcheck disable=SC2086
+    kill -KILL $processes 2>/dev/null
+    wait $job 2>/dev/null
+    # shellcheck disable=SC2086
+    until_true 20 ended $processes || fail "$delay s: a process is left"
+    "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
+    [[ $(folders | grep -cEv -- "-(link|folder|file|other)$") == 1 ]] || fail "$delay s: left is $(folders)"
+done
+
+# shellcheck disable=SC2086
+kill -TERM ${living% *}
+code=0
+wait "${living#* }" || code=$?
+[[ $code == 75 ]] || fail "the living job: exit code $code, not 75: $(<"$scratch/living.err")"
+for file in $living_files; do is_gone "$file" || fail "the living job: $file is left"; done
+finish
