@@ -189,13 +189,13 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                              double given, bool here) {
     char step[32], run[32];
     double rate = given;
-    if (!given && !here) {
+    if (given == 0 && !here) {
         (void)printf("time     not known for %s, which is not here: give a rank's speed with "
                      "--rate GFLOP/s\n\n",
                      c->device.name);
         return TR_OK;
     }
-    if (!given) {
+    if (given == 0) {
         TR_TRY(tr_rate_measure(c, device, &rate));
         rate = shared_rate(rate, device, p->ranks);
     }
@@ -205,7 +205,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                  duration(seconds, step, sizeof step),
                  (double)(c->train.batch * c->model.context) / seconds,
                  duration(seconds * (double)c->train.steps, run, sizeof run),
-                 (long long)c->train.steps, rate * 1e-9, given ? "--rate" : "measured here");
+                 (long long)c->train.steps, rate * 1e-9, given != 0 ? "--rate" : "measured here");
     return TR_OK;
 }
 

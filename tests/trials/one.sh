@@ -50,7 +50,7 @@ draw_moment() {
     if [[ $moment_step == start ]]; then
         moment_step=0
         draw moment_ms 1000
-        moment="$moment_ms ms after the start"
+        moment="$moment_ms ms after its processes were there"
     else
         draw moment_step 59
         draw moment_ms 60
@@ -61,8 +61,16 @@ draw_moment() {
 
 # await_moment RUN: until then, or until $job has ended.
 await_moment() {
-    until gone "$job" || ((moment_step == 0 || $(steps_done "$1") >= moment_step)); do sleep 0.01; done
-    sleep "$(printf '%d.%03d' $((moment_ms / 1000)) $((moment_ms % 1000)))"
+    until gone "$job" || ((moment_step == 0)) || { count_steps "$1" && ((steps >= moment_step)); }; do nap 5; done
+    nap "$moment_ms"
+}
+
+# nap MILLISECONDS, without a process of its own: it would take longer than a step.
+exec {never}<> <(:)
+nap() {
+    local seconds
+    printf -v seconds '%d.%03d' $(($1 / 1000)) $(($1 % 1000))
+    read -r -t "$seconds" -u "$never" || true
 }
 
 # launch RUN OUTPUT ARGUMENTS...: a job in a session of its own, with no signal ignored; $job is its
@@ -77,7 +85,11 @@ launch() {
 }
 
 # gone PROCESS: it has ended, and may wait for its parent.
-gone() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == [ZX] ]]; }
+gone() {
+    local stat
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    [[ $stat == *") "[ZX]" "* ]]
+}
 
 # ranks_of_job: the processes of this trial's ranks, whoever their parent is now.
 ranks_of_job() {
@@ -99,17 +111,23 @@ ends() {
     true
 }
 
-# catches PROCESS SIGNAL: it would react to the signal, by a handler or by waiting for it.
+# catches PROCESS SIGNAL: it would react to the signal. The launcher waits for signals once it has a
+# child, which its masks do not show; the other processes have handlers.
 catches() {
     local mask
+    [[ $1 != "$job" || $ranks == 1 ]] || { [[ -n $(cat "/proc/$1/task/"*/children 2>/dev/null) ]] && return; }
     while read -r mask; do
         ((16#$mask >> ($2 - 1) & 1)) && return
-    done < <(sed -n 's/^Sig\(Cgt\|Blk\):\s*//p' "/proc/$1/status" 2>/dev/null)
+    done < <(sed -n 's/^Sig\(Cgt\|Ign\):\s*//p' "/proc/$1/status" 2>/dev/null)
     return 1
 }
 
-# steps_done RUN: what its metrics hold.
-steps_done() { if [[ -f $scratch/$1/metrics.jsonl ]]; then wc -l <"$scratch/$1/metrics.jsonl"; else echo 0; fi; }
+# count_steps RUN: $steps are those that its metrics hold.
+count_steps() {
+    local lines=()
+    { mapfile -t lines <"$scratch/$1/metrics.jsonl"; } 2>/dev/null || true
+    steps=${#lines[@]}
+}
 
 # goes_on RUN: the run is taken up, and ends with the bits of the reference.
 goes_on() {

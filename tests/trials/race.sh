@@ -38,6 +38,7 @@ for k in 0 1; do
 done
 ((done_by)) || fail "run: neither job did its work"
 until_true 10 none_left || fail "run: processes are left: $(ranks_of_job | tr '\n' ' ')"
-[[ $(steps_done run) == 60 ]] || fail "run: its metrics have $(steps_done run) lines"
+count_steps run
+((steps == 60)) || fail "run: its metrics have $steps lines"
 same_curve run whole
 same_tensors run whole 60
