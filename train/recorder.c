@@ -87,6 +87,13 @@ tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
     return tr_metrics_open(r->config, done, &r->metrics);
 }
 
+void tr_recorder_reopen(tr_recorder *r, int64_t done) {
+    tr_metrics *again;
+    if (tr_metrics_open(r->config, done, &again) != TR_OK) return; /* the next record tells */
+    tr_metrics_close(r->metrics);
+    r->metrics = again;
+}
+
 void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport) {
     tr_memory_plan plan;

@@ -233,3 +233,17 @@ void tr_rundir_release(tr_rundir *dir) {
     if (empty && dir->made) (void)rmdir(dir->path);
     dir->fd = -1;
 }
+
+tr_status tr_rundir_restore(tr_rundir *dir) {
+    char note[NOTE];
+    tr_rundir again;
+    tr_status status = tr_rundir_take(dir->path, true, &again, note);
+    if (status == TR_OK && tr_rundir_has_checkpoints(&again)) {
+        tr_rundir_release(&again);
+        status = TR_FAIL(TR_ERR_IO, "'%s' holds another run now", dir->path);
+    }
+    if (status != TR_OK) return TR_FAIL(TR_ERR_IO, "%s", tr_error_message());
+    (void)close(dir->fd);
+    dir->fd = again.fd;
+    return TR_OK;
+}

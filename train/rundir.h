@@ -19,6 +19,9 @@ typedef struct tr_rundir {
 tr_status tr_rundir_take(const char *path, bool make, tr_rundir *out, char *note);
 /* False when the directory that was taken is no longer at its path: removed, moved or replaced. */
 bool tr_rundir_in_place(const tr_rundir *dir);
+/* Makes and takes the path again after that. TR_ERR_IO when it cannot be made, or another run has
+ * taken it or left checkpoints there; the directory that was moved away is then still held. */
+tr_status tr_rundir_restore(tr_rundir *dir);
 /* True when the directory holds checkpoints, or what may be some. */
 bool tr_rundir_has_checkpoints(const tr_rundir *dir);
 /* Frees the directory, and removes it when it was made for this run and nothing was written to it.

@@ -24,6 +24,7 @@ typedef struct tr_session {
     int tensors_count;
     tr_rundir dir;                 /* held by rank 0 */
     char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
+    bool dir_lost;                 /* it was removed while the run used it; known to rank 0 */
     bool resumes;                  /* a saved run goes on */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */

@@ -9,11 +9,30 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+/* Rank 0. A run directory that was removed is made again, so that the next checkpoint has a place;
+ * one that another run has taken is left to it: TR_ERR_IO. */
+static tr_status guard_directory(tr_session *s) {
+    if (!tr_session_leads(s) || tr_rundir_in_place(&s->dir)) return TR_OK;
+    bool said = s->dir_lost;
+    TR_TRY(tr_rundir_restore(&s->dir));
+    s->dir_lost = true;
+    s->saved_step = -1;
+    tr_recorder_reopen(&s->recorder, s->state->step);
+    if (!said)
+        tr_recorder_warn(&s->recorder,
+                         "'%s' was removed while the run used it: it is made again, and what was "
+                         "in it is lost",
+                         s->config->log.dir);
+    return TR_OK;
+}
+
 /* Collective. A failed save is a warning unless it is the run's last. */
 static tr_status save(tr_session *s, bool last) {
     double begin = tr_now_s();
     tr_session_begin(s, TR_PHASE_SAVE, 0);
-    tr_status status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
+    tr_status status = tr_world_agree(s->world, guard_directory(s));
+    if (status == TR_OK)
+        status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
     tr_session_begin(s, TR_PHASE_NONE, 0);
     if (status == TR_OK) {
         tr_time_limit_took(&s->limit.save_s, tr_now_s() - begin);
@@ -120,6 +139,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     char unread[512]; /* recording may fail too, with a sentence of its own */
     (void)snprintf(unread, sizeof unread, "%s", tr_error_message());
     if (tr_session_leads(s)) {
+        (void)guard_directory(s); /* a save tells whether it could be made again */
         tr_metrics_record line = {.step = step,
                                   .loss = result.loss,
                                   .grad_norm = result.grad_norm,
@@ -161,7 +181,12 @@ static tr_status finish(tr_session *s, bool stop, bool *alone) {
             "--resume",
             limited ? "--time-limit " : "a signal", limited ? s->options->time_limit : "",
             (long long)s->state->step);
-    return TR_OK;
+    return tr_world_agree(
+        s->world, s->dir_lost ? TR_FAIL(TR_ERR_IO,
+                                        "'%s' was removed while the run used it: step %lld is "
+                                        "saved, and what was written before is lost",
+                                        c->log.dir, (long long)s->saved_step)
+                              : TR_OK);
 }
 
 static tr_status train_steps(tr_session *s, bool *alone) {

@@ -85,6 +85,40 @@ for step in broken/ckpt/step-*; do rm "$step/COMMIT"; done
 train 65 1 broken "${options[@]}" --resume=auto train.steps=40
 says broken "no checkpoint under .* is valid: "
 
+# --- a directory that is removed while it is used -----------------------------------------------------
+
+# removed RANKS RUN ARGUMENTS...: the run says so once, saves its last step all the same, and ends with 74.
+removed() {
+    local ranks=$1 run=$2 code=0
+    shift 2
+    begin "$ranks" "$run" train.steps=150 checkpoint.every=50 "$@"
+    until_true 120 past "$run" 20 || fail "$run: never reached step 20"
+    rm -r "$run" || rm -rf "$run"
+    wait "$job" || code=$?
+    [[ $code == 74 ]] || fail "$run: ended with $code, not 74"
+    [[ $(grep -c "^trireme: warning: '$run' was removed while the run used it: it is made again" "$run.err") == 1 ]] &&
+        [[ $(grep -c "^trireme: '$run' was removed while the run used it: step 150 is saved" "$run.err") == 1 ]] &&
+        [[ $(wc -l <"$run.err") == 2 ]] || fail "$run: said '$(<"$run.err")'"
+    intact "$run" 150
+    [[ $(last_step "$run") == 150 ]] || fail "$run: the metrics do not go on"
+}
+removed 1 removed-1
+removed 4 removed-4 "${grid[@]}"
+
+# Another run has taken the place: it keeps it, and the first one cannot save.
+begin 1 first train.steps=400 checkpoint.every=0
+until_true 120 past first 5 || fail "first: never reached step 5"
+cp -r whole other
+kill -STOP "$job" # between two steps nobody else is as fast
+mv first first.away
+mv other first
+kill -CONT "$job"
+code=0
+wait "$job" || code=$?
+[[ $code == 74 ]] || fail "first: ended with $code, not 74"
+says first "'first' holds another run now"
+[[ ! -e first/ckpt/step-00000400 && $(last_step first) == 40 ]] || fail "first: wrote to the second run"
+
 # A job that is refused for another reason leaves no directory.
 train 66 1 nothing data.path=missing.txt
 [[ ! -e nothing ]] || fail "nothing: $(ls -A nothing)"
