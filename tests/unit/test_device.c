@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "device/device_impl.h"
-#include "support/must.h"
+#include "support/device_tests.h"
 #include "support/seed.h"
 
 #include <pthread.h>
@@ -20,21 +20,7 @@
 
 #include <cmocka.h>
 
-enum { COUNT = 1 << 20 };
-
 static uint64_t seed;
-
-static uint32_t *staging(tr_device *device, size_t count) {
-    uint32_t *memory;
-    must(tr_device_staging_alloc(device, count * sizeof *memory, (void **)&memory));
-    return memory;
-}
-
-static uint32_t *on_device(tr_device *device, size_t count) {
-    uint32_t *memory;
-    must(tr_device_alloc(device, TR_MEMORY_DATA, count * sizeof *memory, (void **)&memory));
-    return memory;
-}
 
 static uint32_t value(uint64_t i) {
     return tr_philox4x32(seed, i, 0).v[0];
@@ -192,12 +178,8 @@ static void test_operator_in_order(void **state) {
     tr_device_staging_free(device, host);
 }
 
-static void on_held(void *argument) {
-    for (int i = 0; i < 20000 && !atomic_load((atomic_bool *)argument); i++) usleep(500);
-}
-
-/* Whoever asks for an event that is not reached yet has done nothing wrong: what this thread
- * enqueues next is taken. */
+/* Asking for an event that is not reached yet is no error: the device takes what this thread
+ * enqueues next. */
 static void test_asked_early(void **state) {
     tr_device *device = *state;
     tr_stream *stream, *compute = tr_device_compute(device);
@@ -309,8 +291,8 @@ static void *hold_main(void *argument) {
     return NULL;
 }
 
-/* Many calls may wait in a stream, longer than a device likes to; other threads use it meanwhile.
- */
+/* Many calls may wait in a stream, more than a device's own queue holds, for longer than a second;
+ * other threads use the device meanwhile. */
 static void test_many_calls(void **state) {
     tr_device *device = *state;
     holding h = {.status = TR_OK};
@@ -331,202 +313,6 @@ static void test_many_calls(void **state) {
     assert_int_equal(atomic_load(&h.runs), 100);
     tr_stream_destroy(h.stream);
     tr_device_free(device, memory);
-    tr_device_staging_free(device, host);
-}
-
-/* --- behind a queue --------------------------------------------------------------------------- */
-
-/* The first that its thread does. */
-static void test_queue_begins(void **state) {
-    tr_device *device = *state;
-    tr_stream *compute = tr_device_compute(device);
-    float *a = (float *)on_device(device, COUNT);
-    const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
-    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
-    tr_op *add;
-    must(tr_op_prepare(device, &desc, &add));
-    must(tr_device_start_queue(device));
-    must(tr_op_run(add, compute, &args));
-    must(tr_stream_sync(compute));
-    must(tr_device_start_queue(device));
-    tr_op_release(add);
-    tr_device_free(device, a);
-}
-
-/* While a function in front of them waits, whoever enqueues waits for nothing, however much it is,
- * and the device, which has none of it, serves other threads. What is enqueued is done in order. */
-static void test_queue_holds(void **state) {
-    enum { MANY = 3000 };
-    tr_device *device = *state;
-    tr_stream *compute = tr_device_compute(device), *other;
-    tr_event *event;
-    tr_op *add;
-    atomic_bool go = false;
-    float *a = (float *)on_device(device, COUNT), *host = (float *)staging(device, COUNT);
-    const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
-    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a + 4, [TR_ADD_Y] = a + 4}};
-    must(tr_op_prepare(device, &desc, &add));
-    must(tr_stream_create(device, &other));
-    must(tr_event_create(device, &event));
-    for (int i = 0; i < 4; i++) host[i] = 1;
-    must(tr_stream_call(compute, on_held, &go));
-    must(tr_stream_copy(compute, a, host, 4 * sizeof *a));
-    for (int i = 0; i < MANY; i++) must(tr_op_run(add, compute, &args));
-    for (int i = 0; i < MANY; i++) must(tr_stream_zero(compute, a, sizeof *a));
-    must(tr_event_record(event, compute));
-    must(tr_stream_copy(other, a + 8, host, sizeof *a));
-    must(tr_stream_copy(other, host + 8, a + 8, sizeof *a));
-    must(tr_stream_sync(other));
-    assert_true(host[8] == 1);
-    assert_false(tr_event_reached(event));
-    atomic_store(&go, true);
-    must(tr_event_sync(event));
-    assert_true(tr_event_reached(event));
-    must(tr_stream_copy(compute, host, a, 8 * sizeof *a));
-    must(tr_stream_sync(compute));
-    assert_true(host[0] == 0 && host[1] == 1);
-    for (int i = 4; i < 8; i++) assert_true(host[i] == (float)MANY);
-    tr_op_release(add);
-    tr_stream_destroy(other);
-    tr_event_destroy(event);
-    tr_device_free(device, a);
-    tr_device_staging_free(device, host);
-}
-
-typedef struct caller {
-    tr_stream *stream;
-    tr_event *event;
-    float *from, *to;
-    tr_status status;
-} caller;
-
-static void on_calling(void *argument) {
-    caller *c = argument;
-    c->status = tr_stream_copy(c->stream, c->to, c->from, sizeof *c->to);
-    if (c->status == TR_OK) c->status = tr_event_record(c->event, c->stream);
-    if (c->status == TR_OK) c->status = tr_stream_sync(c->stream);
-    if (c->status == TR_OK && !tr_event_reached(c->event)) c->status = TR_ERR_INTERNAL;
-}
-
-/* A function in the queue's thread calls the device: in front of what is enqueued behind it. */
-static void test_queue_calls(void **state) {
-    tr_device *device = *state;
-    caller c = {.stream = tr_device_compute(device), .status = TR_ERR_INTERNAL};
-    float *a = (float *)on_device(device, 2), *host = (float *)staging(device, 2);
-    must(tr_event_create(device, &c.event));
-    c.from = host;
-    c.to = a;
-    host[0] = 5;
-    host[1] = 0;
-    must(tr_event_record(c.event, c.stream));
-    must(tr_stream_call(c.stream, on_calling, &c));
-    must(tr_stream_copy(c.stream, host + 1, a, sizeof *a));
-    must(tr_stream_sync(c.stream));
-    must(c.status);
-    assert_true(host[1] == 5);
-    tr_event_destroy(c.event);
-    tr_device_free(device, a);
-    tr_device_staging_free(device, host);
-}
-
-static void set(void *argument) {
-    atomic_store((atomic_bool *)argument, true);
-}
-
-static tr_status run_failing(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    (void)op, (void)stream, (void)args;
-    return TR_FAIL(TR_ERR_DEVICE, "the operator fails");
-}
-
-/* A failure is told by the next sync, and nothing behind it is done before. */
-static void test_queue_fails(void **state) {
-    tr_device *device = *state;
-    tr_stream *compute = tr_device_compute(device);
-    tr_op failing = {.device = device, .run = run_failing};
-    tr_event *event;
-    atomic_bool called = false;
-    must(tr_event_create(device, &event));
-    must(tr_op_run(&failing, compute, &(tr_op_args){0}));
-    must(tr_stream_call(compute, set, &called));
-    must(tr_event_record(event, compute));
-    assert_int_equal(tr_stream_sync(compute), TR_ERR_DEVICE);
-    assert_non_null(strstr(tr_error_message(), "the operator fails"));
-    assert_false(atomic_load(&called));
-    /* What the event marks was not done, and never will be. */
-    assert_false(tr_event_reached(event));
-    assert_int_equal(tr_event_sync(event), TR_ERR_DEVICE);
-    must(tr_event_record(event, compute));
-    must(tr_event_sync(event));
-    assert_true(tr_event_reached(event));
-    tr_event_destroy(event);
-    must(tr_stream_call(compute, set, &called));
-    must(tr_stream_sync(compute));
-    assert_true(atomic_load(&called));
-}
-
-static atomic_bool handed_over;
-static int early; /* what was done before the device had what was enqueued */
-
-static void nap(void *argument) {
-    usleep(20000);
-    set(argument);
-}
-static void look(void) {
-    early += !atomic_load(&handed_over);
-}
-static void look_at_free(tr_device *device, void *memory) {
-    (void)device, (void)memory;
-    look();
-}
-static void look_at_event(tr_event *event) {
-    (void)event;
-    look();
-}
-static void look_at_op(tr_op *op) {
-    (void)op;
-    look();
-}
-
-static tr_status look_at_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    static tr_op op;
-    op = (tr_op){.device = device, .desc = *desc, .release = look_at_op};
-    *out = &op;
-    look();
-    return TR_OK;
-}
-
-static void nap_before(tr_stream *stream) {
-    atomic_store(&handed_over, false);
-    must(tr_stream_call(stream, nap, &handed_over));
-}
-
-/* What work in the queue may use is not taken away from it, nor used beside it. */
-static void test_queue_settles(void **state) {
-    tr_device *device = *state;
-    tr_stream *compute = tr_device_compute(device);
-    const tr_device_ops *ops = device->ops;
-    tr_device_ops looking = *ops;
-    tr_event event = {.device = device};
-    const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
-    tr_op *op;
-    uint32_t *a = on_device(device, 1), *host = staging(device, 1);
-    looking.free = looking.staging_free = look_at_free;
-    looking.event_destroy = look_at_event;
-    looking.prepare[TR_OP_ADD] = look_at_prepare;
-    device->ops = &looking;
-    nap_before(compute);
-    tr_device_free(device, a);
-    nap_before(compute);
-    tr_device_staging_free(device, host);
-    nap_before(compute);
-    tr_event_destroy(&event);
-    nap_before(compute);
-    must(tr_op_prepare(device, &desc, &op));
-    nap_before(compute);
-    tr_op_release(op);
-    device->ops = ops;
-    assert_int_equal(early, 0);
-    ops->free(device, a);
     tr_device_staging_free(device, host);
 }
 
@@ -599,18 +385,11 @@ int main(void) {
         cmocka_unit_test_prestate(test_memory, device),
         cmocka_unit_test_prestate(test_pageable_copies, device),
     };
-    const struct CMUnitTest queue_tests[] = {
-        cmocka_unit_test_prestate(test_queue_begins, device),
-        cmocka_unit_test_prestate(test_queue_holds, device),
-        cmocka_unit_test_prestate(test_queue_calls, device),
-        cmocka_unit_test_prestate(test_queue_fails, device),
-        cmocka_unit_test_prestate(test_queue_settles, device),
-    };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     failed += cmocka_run_group_tests(memory_tests, NULL, NULL);
     /* What a queue adds, and the same behind it. */
     if (!tr_device_on_host(device)) {
-        failed += cmocka_run_group_tests(queue_tests, NULL, NULL);
+        failed += test_device_queue(device);
         failed += cmocka_run_group_tests(tests, NULL, NULL);
     }
     tr_device_close(device);
