@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char message[1024];
-static _Thread_local char trace[1024];
+static _Thread_local tr_error last;
 
 static const char *file_tail(const char *file) {
     const char *slash = strrchr(file, '/');
@@ -16,35 +15,43 @@ static const char *file_tail(const char *file) {
 }
 
 tr_status tr_trace_at(const char *file, int line, tr_status code) {
-    size_t used = strlen(trace);
-    (void)snprintf(trace + used, sizeof trace - used, "%s%s:%d", used ? " < " : "", file_tail(file),
-                   line);
+    size_t used = strlen(last.trace);
+    (void)snprintf(last.trace + used, sizeof last.trace - used, "%s%s:%d", used ? " < " : "",
+                   file_tail(file), line);
     return code;
 }
 
 tr_status tr_fail_at(const char *file, int line, tr_status code, const char *format, ...) {
     /* Through a local buffer: an argument may be the previous message itself. */
-    char text[sizeof message];
+    char text[sizeof last.message];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    /* A name may hold any character: a sentence stays one line, and commands no terminal. */
+    /* A name may contain any character: the sentence must stay one line without control codes. */
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-    memcpy(message, text, sizeof text);
-    trace[0] = '\0';
+    memcpy(last.message, text, sizeof text);
+    last.trace[0] = '\0';
     return tr_trace_at(file, line, code);
 }
 
 const char *tr_error_message(void) {
-    return message;
+    return last.message;
 }
 
 const char *tr_error_trace(void) {
-    return trace;
+    return last.trace;
 }
 
 void tr_error_clear(void) {
-    message[0] = trace[0] = '\0';
+    last.message[0] = last.trace[0] = '\0';
+}
+
+void tr_error_save(tr_error *out) {
+    *out = last;
+}
+
+void tr_error_restore(const tr_error *error) {
+    last = *error;
 }

@@ -53,3 +53,11 @@ tr_status tr_trace_at(const char *file, int line, tr_status code);
 const char *tr_error_message(void);
 const char *tr_error_trace(void);
 void tr_error_clear(void);
+
+/* A copy of this thread's last failure. Saved before work whose own failures do not count, and
+ * restored after it, so that the caller still reports the first one. */
+typedef struct tr_error {
+    char message[1024], trace[1024];
+} tr_error;
+void tr_error_save(tr_error *out);
+void tr_error_restore(const tr_error *error);

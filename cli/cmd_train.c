@@ -38,9 +38,7 @@ static tr_status parse_time_limit(int argc, char **argv, int *at, request *r) {
     if (*at + 1 == argc) return cli_usage("train", "--time-limit takes a duration, such as 1h30m");
     r->time_limit = argv[++*at];
     if (tr_time_limit_parse(r->time_limit, &r->time_limit_s) == TR_OK) return TR_OK;
-    char sentence[256];
-    (void)snprintf(sentence, sizeof sentence, "%s", tr_error_message());
-    return cli_usage("train", "%s", sentence);
+    return cli_usage("train", "%s", tr_error_message());
 }
 
 /* Seconds that the run has taken already: since the launcher began, where it is on this host. */

@@ -42,7 +42,9 @@ void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
 
 void tr_recorder_keep(tr_recorder *r, const char *format, ...) {
     char text[2 * MOST_LINE];
+    tr_error before;
     if (!r->leads || r->log.fd < 0) return;
+    tr_error_save(&before);
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
@@ -51,6 +53,7 @@ void tr_recorder_keep(tr_recorder *r, const char *format, ...) {
     r->unlogged = failed;
     if (failed && first && !r->unrecorded)
         tr_recorder_warn(r, "lines are missing in log.txt: %s", tr_error_message());
+    tr_error_restore(&before);
 }
 
 static void open_log(tr_recorder *r) {
@@ -189,6 +192,8 @@ void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool res
 }
 
 void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record *line) {
+    tr_error before;
+    tr_error_save(&before);
     if (!isnan(line->val_loss)) r->val_loss = line->val_loss;
     tr_progress_state shown = {.step = line->step,
                                .steps = r->config->train.steps,
@@ -209,6 +214,7 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
         tr_recorder_warn(r, "the metrics of step %lld and maybe more are lost: %s",
                          (long long)line->step, tr_error_message());
     r->unrecorded = failed;
+    tr_error_restore(&before);
 }
 
 tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
@@ -237,7 +243,9 @@ tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
 void tr_recorder_write_report(tr_recorder *r) {
     const tr_timeline *timelines[2];
     int count = 0;
+    tr_error before;
     if (!r->leads) return;
+    tr_error_save(&before);
     if (r->planned) timelines[count++] = r->planned;
     if (r->measured) timelines[count++] = r->measured;
     const tr_report report = {.config = r->config,
@@ -249,6 +257,7 @@ void tr_recorder_write_report(tr_recorder *r) {
     if (failed && !r->unreported && !r->unrecorded)
         tr_recorder_warn(r, "no report: %s", tr_error_message());
     r->unreported = failed;
+    tr_error_restore(&before);
 }
 
 void tr_recorder_finish(tr_recorder *r, tr_device *device) {

@@ -1,6 +1,7 @@
 /* What rank 0 shows and keeps of a run: the lines for people, metrics, trace and report.
  *
- * No record is worth a run: what cannot be written becomes one warning, not a failure. */
+ * No record is worth a run: what cannot be written becomes one warning, not a failure. Functions
+ * that return no status leave this thread's error as it was. */
 #pragma once
 
 #include "comm/comm.h"

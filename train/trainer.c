@@ -83,11 +83,13 @@ static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_res
 }
 
 /* Collective. The end of a run whose data cannot be read any more: saves the last finished step. */
-static tr_status end_unread(tr_session *s, tr_status unread, const char *why) {
+static tr_status end_unread(tr_session *s, tr_status unread) {
     char saved[64];
+    tr_error why;
+    tr_error_save(&why); /* a save that fails has a sentence of its own */
     if (s->state->step > 0 && s->saved_step != s->state->step) TR_TRY(save(s, false));
     tr_recorder_write_report(&s->recorder);
-    return TR_FAIL(unread, "%s (%s)", why, saved_text(s, saved, sizeof saved));
+    return TR_FAIL(unread, "%s (%s)", why.message, saved_text(s, saved, sizeof saved));
 }
 
 /* Collective. Writes what was recorded, which may be less than was asked for. */
@@ -118,7 +120,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           (float)tr_lr_at(&lr, step), &result));
     *alone = false; /* every rank sees the same result */
-    if (result.unread != TR_OK) return end_unread(s, result.unread, tr_error_message());
+    if (result.unread != TR_OK) return end_unread(s, result.unread);
     if (!result.finite) {
         tr_recorder_write_report(&s->recorder);
         return not_finite(s, step, &result);
@@ -136,8 +138,6 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     if (validates(c, step)) TR_TRY(validate(s, &validation));
     *alone = false;
     *stop |= validation.stop;
-    char unread[512]; /* recording may fail too, with a sentence of its own */
-    (void)snprintf(unread, sizeof unread, "%s", tr_error_message());
     if (tr_session_leads(s)) {
         (void)guard_directory(s); /* a save tells whether it could be made again */
         tr_metrics_record line = {.step = step,
@@ -148,7 +148,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
                                   .val_loss = validation.unread ? NAN : validation.loss};
         tr_recorder_step(&s->recorder, s->device, &line);
     }
-    return validation.unread ? end_unread(s, validation.unread, unread) : TR_OK;
+    return validation.unread ? end_unread(s, validation.unread) : TR_OK;
 }
 
 /* Rank 0 asks all to stop after this step when the time limit leaves no room for another one. */
