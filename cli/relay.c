@@ -23,8 +23,8 @@ struct tr_relay {
     pthread_t thread;
     const tr_relay *line_of; /* to the same terminal; may be NULL */
     atomic_bool ended, writing;
-    atomic_bool open_line;   /* the last byte ended no line */
-    _Atomic int64_t read_ns; /* when something came last */
+    atomic_bool open_line;   /* the last byte copied was not a newline */
+    _Atomic int64_t read_ns; /* when bytes came last */
     char chunk[CHUNK];
 };
 
@@ -35,7 +35,7 @@ static void put(int to, const char *data, size_t bytes) {
         if (n > 0) {
             data += n;
             bytes -= (size_t)n;
-        } else if (n < 0 && errno == EAGAIN) { /* somebody has made the terminal non-blocking */
+        } else if (n < 0 && errno == EAGAIN) { /* another process made the terminal non-blocking */
             (void)poll(&(struct pollfd){.fd = to, .events = POLLOUT}, 1, -1);
         } else if (n == 0 || errno != EINTR) {
             return;
@@ -43,7 +43,8 @@ static void put(int to, const char *data, size_t bytes) {
     }
 }
 
-/* What is written to stderr must not stand behind a line that is refreshed. */
+/* Waits briefly for the end of a line that is refreshed, and ends it otherwise: an error message
+ * must begin a new row. */
 static void let_line_end(const tr_relay *r) {
     const struct timespec moment = {.tv_nsec = 10 * 1000000};
     for (int i = 0; i < 10 && atomic_load(&r->line_of->open_line); i++)
@@ -54,10 +55,11 @@ static void let_line_end(const tr_relay *r) {
 static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
+        (void)poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, -1);
+        atomic_store(&r->writing, true); /* before the pipe looks empty to tr_relay_ended */
         ssize_t n = read(r->from, r->chunk, CHUNK);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
-        atomic_store(&r->writing, true);
         atomic_store(&r->read_ns, tr_now_ns());
         if (r->line_of) let_line_end(r);
         put(r->to, r->chunk, (size_t)n);
@@ -104,6 +106,8 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
 
 bool tr_relay_ended(const tr_relay *r) {
     if (atomic_load(&r->ended)) return true;
+    /* The thread may not have run yet: first the pipe must be empty, then nothing in its hands. */
+    if (poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, 0) != 0) return false;
     return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > silence_ns;
 }
 

@@ -1,0 +1,43 @@
+/* The relay between the ranks' output and the launcher's (cli/relay.h). */
+#include "cli/relay.h"
+#include "support/must.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void sleep_ms(long ms) {
+    (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* Output that comes after a long silence is copied before the relay counts as ended, also while
+ * another process keeps the pipe open. */
+static void test_output_after_silence(void **state) {
+    (void)state;
+    int file[2], input;
+    tr_relay *relay;
+    char line[8];
+    assert_int_equal(pipe(file), 0);
+    must(tr_relay_open(file[1], NULL, &input, &relay));
+    for (int k = 0; k < 3; k++) {
+        while (!tr_relay_ended(relay)) sleep_ms(10); /* a second without output */
+        assert_int_equal(write(input, "saved\n", 6), 6);
+        assert_false(tr_relay_ended(relay));
+        assert_int_equal(read(file[0], line, sizeof line), 6);
+    }
+    (void)close(input);
+    while (!tr_relay_ended(relay)) sleep_ms(1);
+    tr_relay_close(relay);
+    (void)close(file[0]);
+    (void)close(file[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_output_after_silence)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
