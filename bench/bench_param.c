@@ -17,7 +17,7 @@ static void measure(const char *name, tr_init init, int rounds, float *values) {
     for (int i = 0; i < rounds * THREADS; i++) {
         double start = bench_now();
         tr_param_init(&param, 1, i % THREADS + 1, values);
-        double took = (bench_now() - start) / ((double)ROWS * COLUMNS);
+        double took = (bench_now() - start) / ((double)(ROWS * COLUMNS));
         if (took < best[i % THREADS]) best[i % THREADS] = took;
     }
     printf("%-8s %10.2f %10.2f %8.2f\n", name, best[0] * 1e9, best[1] * 1e9, best[0] / best[1]);

@@ -111,7 +111,7 @@ static void is_of_one_step(const tr_timeline *t, const job *j) {
     }
     assert_int_equal(t->steps, STEPS);
     assert_int_equal(t->first_step, 7);
-    assert_true(fabs(t->span - 1e-3 * STEPS * last) < 1e-7);
+    assert_true(fabs(t->span - 1e-3 * (double)STEPS * last) < 1e-7);
     double sum = 0;
     for (int r = 0; r < t->ranks; r++) {
         const tr_rank_time *time = &t->time[r];
@@ -119,7 +119,7 @@ static void is_of_one_step(const tr_timeline *t, const job *j) {
         assert_true(fabs(t->span - time->busy - idle) < 1e-7);
         sum += time->busy;
     }
-    assert_true(fabs(sum - 1e-3 * STEPS * j->dp * busy) < 1e-7);
+    assert_true(fabs(sum - 1e-3 * (double)STEPS * j->dp * busy) < 1e-7);
 }
 
 static void expect_back(const char *name, int dp, int m, double c) {
