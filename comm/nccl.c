@@ -1,4 +1,4 @@
-/* Communicators of NCCL: opening, calls and who watches them, failures, closing. */
+/* Communicators of NCCL: opening, calls and the watch over them, failures, closing. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
@@ -37,17 +37,22 @@ void tr_nccl_abort(tr_nccl_comm *comm) {
     if (handle) (void)ncclCommAbort(handle);
 }
 
-static tr_nccl_comm *find_open(tr_world *world) {
+/* The handle of any open communicator, or NULL. Finds and takes it under one lock, since the other
+ * thread may close the communicator as soon as the lock is free. */
+static ncclComm_t take_any_handle(tr_world *world) {
     pthread_mutex_lock(&world->lock);
     tr_nccl_comm *c = world->nccl;
     while (c && !c->handle) c = c->next;
+    ncclComm_t handle = c ? c->handle : NULL;
+    if (c) c->handle = NULL;
     pthread_mutex_unlock(&world->lock);
-    return c;
+    return handle;
 }
 
 /* After a failure on one communicator no other will complete either: other ranks give up too. */
 static void abort_all(tr_world *world) {
-    for (tr_nccl_comm *c = find_open(world); c; c = find_open(world)) tr_nccl_abort(c);
+    for (ncclComm_t h = take_any_handle(world); h; h = take_any_handle(world))
+        (void)ncclCommAbort(h);
 }
 
 static tr_status fail_nccl(tr_nccl_comm *comm, int result, const char *call) {
@@ -154,7 +159,7 @@ tr_status tr_nccl_end(tr_nccl_comm *comm, int result) {
     return TR_OK;
 }
 
-/* Under the lock: the board shows whom the calling thread waits for inside the library. */
+/* Under the lock: the board shows which rank the calling thread waits for inside the library. */
 static void show_call(tr_world *world, tr_nccl_call *call) {
     char text[128];
     if (call->shown || !call->comm->meets || !world->hook.wait) return;
@@ -164,8 +169,8 @@ static void show_call(tr_world *world, tr_nccl_call *call) {
     call->shown = true;
 }
 
-/* Under the lock. A call that waits for nobody makes this rank late, so the board does not show it
- * waiting; the hook is told that this rank looks for no other. */
+/* Under the lock. A call that waits for no other rank makes this rank late, so the board does not
+ * show it waiting: the hook gets a wait for this rank itself, and its end. */
 static void fail_stuck(tr_world *world, const tr_nccl_call *call, double waited) {
     char text[128];
     tr_wait_describe(&call->wait, text, sizeof text);
@@ -198,7 +203,7 @@ static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *s
 
 bool tr_nccl_look(tr_world *world, char *sentence, size_t size) {
     bool abort = false, end = false;
-    /* Whoever holds the lock is no call of NCCL. */
+    /* A thread that holds the lock is not inside a call of NCCL. */
     if (pthread_mutex_trylock(&world->lock) != 0) return false;
     if (world->call) {
         show_call(world, world->call);

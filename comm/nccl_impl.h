@@ -15,11 +15,11 @@ typedef struct tr_nccl_op {
     bool waited;      /* `needed` is recorded */
 } tr_nccl_op;
 
-/* A call of NCCL in progress. Where its ranks meet it waits for the others; else it returns at
- * once, and one that does not is stuck. */
+/* A call of NCCL in progress. Where the communicator `meets`, the call waits for the other ranks;
+ * else it returns at once, and a call that does not is stuck. */
 typedef struct tr_nccl_call {
     struct tr_nccl_comm *comm;
-    tr_wait wait; /* for whom, in words */
+    tr_wait wait; /* what it waits for */
     double since;
     bool shown;     /* through the hook */
     double aborted; /* when all communicators were, because it did not return; 0: not */
@@ -56,7 +56,7 @@ tr_status tr_nccl_open(const tr_nccl_desc *desc, tr_nccl_comm *comm);
 /* Waits until what was enqueued is done (up to the deadline, 10 s without one) and the other ranks
  * close it too, or aborts after a failure. */
 void tr_nccl_close(tr_nccl_comm *comm);
-/* Aborts a communicator whose work nobody will complete; it takes no call afterwards. */
+/* Aborts a communicator whose work will not be completed; it takes no call afterwards. */
 void tr_nccl_abort(tr_nccl_comm *comm);
 
 /* An operation is what lies between enter and leave on the communicator's stream. enter: it comes
