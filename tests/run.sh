@@ -93,10 +93,7 @@ finish() {
     exit 0
 }
 
-bash tools/setup.sh clang libomp-dev </dev/null || {
-    failed+=(setup)
-    finish
-}
+step setup "set-up" bash tools/setup.sh clang libomp-dev || finish
 step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 step build-clang "build of everything by clang" build clang all benches || true

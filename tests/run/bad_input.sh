@@ -154,22 +154,23 @@ done
 # The run ends with 65 on every rank and one sentence, the last finished step is saved, and when the file is
 # back the run goes on to the bits of one that was left alone.
 [[ $(wc -c <"$text") == 60780 ]] || fail "shortened: the file has another size"
-train 0 1 whole train.steps=200 checkpoint.every=0
 for ranks in 1 4; do
-    layout=(parallel.pp=$ranks)
     run=shortened-$ranks
+    # At a constant rate the number of steps changes none of them.
+    options=(data.path=$run.txt checkpoint.every=0 optim.min_lr=0.003)
     cp "$text" $run.txt
-    layout+=(data.path=$run.txt train.steps=200 checkpoint.every=0)
     (until_true 60 past $run 5 && truncate -s 100 $run.txt) &
-    train 65 $ranks $run "${layout[@]}"
+    train 65 $ranks $run parallel.pp=$ranks "${options[@]}" train.steps=100000
     wait $!
     saved=$(last_step $run)
     says $run "the data file '$run.txt' was shortened while it was in use: byte [0-9]+ of 60780 is gone; restore the file \(step $saved is saved\)"
     intact $run "$saved"
     cp "$text" $run.txt
-    train 0 $ranks $run "${layout[@]}" --resume
-    same_tensors $run whole 200
-    [[ $(field $run step | wc -l) == 200 ]] || fail "$run: not every step is recorded"
+    end=$((saved + 10))
+    train 0 $ranks $run parallel.pp=$ranks "${options[@]}" train.steps=$end --resume
+    train 0 1 whole-$ranks "${options[@]}" train.steps=$end
+    same_tensors $run whole-$ranks $end
+    [[ $(field $run step | wc -l) == "$end" ]] || fail "$run: not every step is recorded"
 done
 
 # The held-out part alone: the step before the validation is recorded, and saved.
@@ -220,7 +221,7 @@ damaged() {
     fi
 }
 
-# passed_over RUN RANKS CAUSE: the run continues from step 10, and takes step 20 anew.
+# passed_over RUN RANKS CAUSE: the run continues from step 10, and takes step 20 again.
 passed_over() {
     train 0 "$2" "$1" --resume parallel.tp="$2"
     [[ -z $3 ]] || says "$1" "warning: resuming from step 10, because a newer one is not valid: .*$3"

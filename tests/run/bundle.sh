@@ -69,7 +69,7 @@ nowhere "$bundle"
 grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
 with_cuda=$(grep -c "^libcublasLt" "$bundle/cuda-libraries" || true)
 if ((with_cuda)); then
-    grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "nobody says what is missing"
+    grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "no line says what is missing"
 elif [[ -s $scratch/missing ]]; then
     fail "a bundle that has no use for CUDA's libraries speaks of them: $(<"$scratch/missing")"
 fi

@@ -17,6 +17,16 @@ fail() {
     failures=$((failures + 1))
 }
 
+# Nothing that a test has started outlives it, also when it is stopped or a command fails.
+leave_nothing() {
+    local p
+    for p in $(descendants $$); do
+        [[ $p == "$$" ]] || kill -KILL "$p" 2>/dev/null || true
+    done
+}
+trap leave_nothing EXIT
+trap 'exit 1' HUP INT TERM
+
 # The last line of a test.
 finish() {
     echo "$failures failures"

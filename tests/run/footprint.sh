@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# What a rank takes beside its plan: little anonymous memory, and no library of a GPU unless it opens one.
+# What a rank takes besides its plan: little anonymous memory, and no library of a GPU unless it opens one.
 # usage: footprint.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
 # shellcheck source=tests/run/common.sh
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
-most=$((30 << 10)) # KiB beside the plan
+most=$((30 << 10)) # KiB besides the plan
 
 "$trireme" run -n 2 train base.yaml log.dir="$scratch/run" parallel.pp=2 train.steps=1000000 checkpoint.every=0 \
     >run.out 2>run.err &
 job=$!
-trap 'kill -9 $(descendants "$job") 2>/dev/null || true' EXIT
 until_true 60 past run 3 || fail "no third step: $(<run.err)"
 planned=$(sed -n 's/^memory .* rank 0: \([0-9.]*\) MiB planned.*/\1/p' run.out)
 for rank in 0 1; do

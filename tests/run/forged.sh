@@ -13,7 +13,7 @@ train 0 1 good train.steps=4 checkpoint.every=4
 refuses() {
     local run=$1 code=0
     shift
-    timeout -k 1 20 "$trireme" "$@" >"$run.out" 2>"$run.err" || code=$?
+    timeout -k 1 100 "$trireme" "$@" >"$run.out" 2>"$run.err" || code=$?
     [[ $code == 65 ]] || fail "$run: trireme $1 ended with $code, not 65"
     says $run ".*/state/$field is not .*"
 }

@@ -85,7 +85,7 @@ if [[ -e $build/tests/gpu_nccl ]]; then
     row lone lone.out 'skipped: NCCL between GPUs needs two of them, and there is 0'
 fi
 
-# No GPU, one that nvidia-smi lists and nobody can open, one that does not answer.
+# No GPU, one that nvidia-smi lists and that cannot be opened, one that does not answer.
 if ! nvidia-smi -L >/dev/null 2>&1; then
     for script in tests/gpu.sh bench/gpu.sh; do
         program "$scratch/well/bench/bench_op" 'exit 1'

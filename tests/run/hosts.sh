@@ -119,17 +119,17 @@ same_tensors two one 20
 
 start killed 2
 kill -KILL "$(rank_on $second 1)"
-ends killed 20 'lost rank 1 \(host hostb, pid [0-9]+\): .*; a signal ended its process \(Killed,'
+ends killed 60 'lost rank 1 \(host hostb, pid [0-9]+\): .*; a signal ended its process \(Killed,'
 
 start daemon 2
 kill -KILL "$(ps -o ppid= -p "$(rank_on $second 1)")"
-ends daemon 20 "lost host 10.77.0.2; mpirun's daemon there has ended"
+ends daemon 60 "lost host 10.77.0.2; mpirun's daemon there has ended"
 
 # Two ranks on the second host: the one that is left sees more than the first host.
 hosts 2
-start beside 4
+start together 4
 kill -STOP "$(rank_on $second 3)"
-ends beside 20 'lost rank 3 \(host hostb, pid [0-9]+\): step .*; its process has been stopped for [0-9]+ s'
+ends together 60 'lost rank 3 \(host hostb, pid [0-9]+\): step .*; its process has been stopped for [0-9]+ s'
 
 code=0
 wait $spinning || code=$?
@@ -138,15 +138,15 @@ wait $spinning || code=$?
 
 start near 4
 kill -KILL "$(rank_on $first 1)"
-ends near 20 'lost rank 1 \(host hosta, pid [0-9]+\): .*; (a signal ended its process \(Killed,|its process is gone)'
+ends near 60 'lost rank 1 \(host hosta, pid [0-9]+\): .*; (a signal ended its process \(Killed,|its process is gone)'
 
 hosts 1
 start stopped 2
 kill -STOP "$(rank_on $second 1)"
-ends stopped 40 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
+ends stopped 60 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
 
 start cut 2
 cable down
-ends cut 40 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
+ends cut 60 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
 cable up
 finish

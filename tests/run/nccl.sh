@@ -74,14 +74,14 @@ grep -q '^device *guarded:0 guarded:0, 1 rank: ' own.out || fail "the ranks of e
 
 # --- failures -----------------------------------------------------------------------------------------
 
-# lost RUN PATTERN: the job of $job ends within 15 s of its last step, with 77 and one message like that.
+# lost RUN PATTERN: the job of $job ends within 40 s of its last step, with 77 and one message like that.
 lost() {
     local code=0 took
     timeout 60 tail --pid="$job" -f /dev/null || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
     wait "$job" || code=$?
     [[ $code == 77 ]] || fail "$1: exit code $code, not 77"
     took=$(($(date +%s) - $(stat -c %Y "$(ls "$1/metrics.jsonl" 2>/dev/null || echo "$1.out")")))
-    [[ $took -le 15 ]] || fail "$1: ended $took s after its last step"
+    [[ $took -le 40 ]] || fail "$1: ended $took s after its last step"
     # Open MPI may add a line of its own about a peer that is gone.
     grep "^trireme: " "$1.err" >"$1.said" || true
     [[ $(wc -l <"$1.said") == 1 ]] || fail "$1: said '$(<"$1.err")'"
@@ -100,25 +100,27 @@ for signal in KILL STOP; do
     kill -$signal "$(rank_process 2)"
     lost $signal '^trireme: lost rank 2 .*: step [0-9]+'
 done
-# Stopped, and the deadline is over before that counts as lost: not the one that waits for it is named.
+# A stopped rank, with a deadline that is over before the rank counts as lost: the message names that rank, not
+# the one that waits for it.
 begin late 2
 until_true 120 past late 5 || fail "late: never reached step 5: $(<late.err)"
 kill -STOP "$(rank_process 2)"
 lost late '; late is rank 2 '
-# A living rank that comes no further, outside of NCCL: the deadline, and it is named.
+# A living rank that makes no progress, outside of NCCL: the deadline ends the job, and names that rank.
+over='([3-9]|[1-9][0-9])\.[0-9]' # the deadline of 3 s, or what a busy machine makes of it
 begin stuck 3 LD_PRELOAD="$mock/libstuck_read.so" STUCK_READ=3:100
-lost stuck '^trireme: rank [0-9] waited 3\.[0-9] s for .*; late is rank 3 '
+lost stuck "^trireme: rank [0-9] waited $over s for .*; late is rank 3 "
 # A call of NCCL that does not return: an abort from another thread ends it. One that does not return even
 # then, and one that cannot be aborted because the communicator is being made, end with the process.
-stuck_call='^trireme: rank (3: a call of NCCL .* has not returned for 3\.[0-9] s: |[0-9] waited 3\.[0-9] s .*; late is rank 3 )'
+stuck_call="^trireme: rank (3: a call of NCCL .* has not returned for $over s: |[0-9] waited $over s .*; late is rank 3 )"
 begin blocked 3 NCCL_MOCK_STUCK=3:400
 lost blocked "$stuck_call"
 begin meeting 3 NCCL_MOCK_STUCK=3:1
-lost meeting '^trireme: rank [0-9] waited 3\.[0-9] s for '
+lost meeting "^trireme: rank [0-9] waited $over s for "
 begin deaf 3 NCCL_MOCK_DEAF=3:400
 lost deaf "$stuck_call"
 begin making 3 NCCL_MOCK_STUCK=3:0
-lost making '^trireme: rank [0-9] waited 3\.[0-9] s for .* in set-up by NCCL of '
+lost making "^trireme: rank [0-9] waited $over s for .* in set-up by NCCL of "
 # NCCL's own error, on one rank.
 begin error 60 NCCL_MOCK_ERROR=1:400
 lost error '^trireme: NCCL: .* failed: '

@@ -22,8 +22,8 @@ slow() {
 terminal() {
     # shellcheck disable=SC2016 # pty_run's shell knows the child
     local code=0 end=('do:kill -KILL $child') want=137
-    [[ $ranks == 1 ]] || end=('keys:^C' 'do:sleep 1' 'keys:^C') want=77
-    "$tools/pty_run" "$@" limit:60 "${end[@]}" -- "${run[@]}" || code=$?
+    [[ $ranks == 1 ]] || end=('keys:^C' 'wait:press Ctrl-C again' 'do:sleep 1' 'keys:^C') want=77
+    "$tools/pty_run" "$@" limit:120 "${end[@]}" -- "${run[@]}" || code=$?
     [[ $code == "$want" ]] || { fail "$1: pty_run ended with $code"; tail -c 1000 "$1"; }
 }
 

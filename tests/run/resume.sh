@@ -56,7 +56,7 @@ for layout in "4 1 1" "1 2 1" "1 1 3" "2 1 2" "1 4 1" "2 2 1"; do
     near "$run" one
 done
 
-# Where a default follows the device, a key that nobody has set keeps the checkpoint's value, as when a
+# Where a default follows the device, a key that the user has not set keeps the checkpoint's value, as when a
 # run on GPUs goes on without them; what is set holds.
 if [[ $precision == bf16 ]]; then
     cp "$scratch/base.yaml" "$scratch/set.yaml"

@@ -79,7 +79,7 @@ train 0 1 auto "${options[@]}" --resume=auto train.steps=40
 same_curve auto whole
 train 64 1 auto --resume=yes
 says auto "--resume takes =auto or nothing, not '=yes'; usage: "
-# Where a checkpoint is damaged, nothing begins anew.
+# Where every checkpoint is damaged, --resume=auto does not start the run again.
 cp -r auto broken
 for step in broken/ckpt/step-*; do rm "$step/COMMIT"; done
 train 65 1 broken "${options[@]}" --resume=auto train.steps=40
@@ -109,7 +109,7 @@ removed 4 removed-4 "${grid[@]}"
 begin 1 first train.steps=400 checkpoint.every=0
 until_true 120 past first 5 || fail "first: never reached step 5"
 cp -r whole other
-kill -STOP "$job" # between two steps nobody else is as fast
+kill -STOP "$job" # another process cannot act between two steps as fast
 mv first first.away
 mv other first
 kill -CONT "$job"

@@ -91,21 +91,21 @@ for signal in KILL STOP; do
     kill -"$signal" "$(pid_of 1)"
     finish
     check "SIG$signal: exit code 77 (was $code)" [ "$code" = 77 ]
-    check "SIG$signal: over within 10 s (took $took)" [ "$took" -le 10 ]
+    check "SIG$signal: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal: one message" [ "$(wc -l <err)" = 1 ]
     check "SIG$signal: it names rank 1 and its step" grep -q 'lost rank 1 .*: step [0-9]' err
     check "SIG$signal: no process is left" no_rank_left
     check "SIG$signal: no board is left" board_gone
 done
 
-# A rank of another host: no board shows it. mpirun sees its death, and the deadline its silence;
-# nobody of this host is blamed.
+# A rank of another host, which no board shows: mpirun notices its death, and the deadline that it is stopped;
+# no rank of this host is named.
 for signal in KILL STOP; do
     start 2 far 1 3
     kill -"$signal" "$(pid_of 1)"
     finish
     check "SIG$signal far away: exit code 77 (was $code)" [ "$code" = 77 ]
-    check "SIG$signal far away: over within 15 s (took $took)" [ "$took" -le 15 ]
+    check "SIG$signal far away: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal far away: one message" [ "$(wc -l <err)" = 1 ]
     check "SIG$signal far away: rank 0 is not blamed" [ "$(lines_of 'lost rank 0')" = 0 ]
     check "SIG$signal far away: no process is left" no_rank_left
@@ -119,7 +119,7 @@ for signal in KILL STOP; do
     job=$!
     finish
     check "SIG$signal early: exit code 77 (was $code)" [ "$code" = 77 ]
-    check "SIG$signal early: over within 10 s (took $took)" [ "$took" -le 10 ]
+    check "SIG$signal early: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal early: one message" [ "$(wc -l <err)" = 1 ]
     check "SIG$signal early: it names rank 1" grep -q 'lost rank 1 .*before its first step' err
     check "SIG$signal early: no board is left" board_gone
@@ -132,7 +132,7 @@ for signal in KILL STOP; do
     finish
     cp err err.$signal
     check "SIG$signal before main: exit code 77 (was $code)" [ "$code" = 77 ]
-    check "SIG$signal before main: over within 10 s (took $took)" [ "$took" -le 10 ]
+    check "SIG$signal before main: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal before main: one message" [ "$(wc -l <err)" = 1 ]
     check "SIG$signal before main: no process is left" no_child_left
     check "SIG$signal before main: no board is left" board_gone
@@ -147,9 +147,9 @@ job=$!
 until_child
 kill -TERM $job
 finish
-check "SIGTERM beside a stopped rank: exit code 77 (was $code)" [ "$code" = 77 ]
-check "SIGTERM beside a stopped rank: over within 10 s (took $took)" [ "$took" -le 10 ]
-check "SIGTERM beside a stopped rank: no process is left" no_child_left
+check "SIGTERM next to a stopped rank: exit code 77 (was $code)" [ "$code" = 77 ]
+check "SIGTERM next to a stopped rank: over within 25 s (took $took)" [ "$took" -le 25 ]
+check "SIGTERM next to a stopped rank: no process is left" no_child_left
 "$spin" run 3 spin unborn 1 0 >out 2>err &
 job=$!
 until_child
@@ -162,17 +162,17 @@ sleep 1 # a second one at once counts as the first
 kill -TERM $job
 finish
 check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 77 ]
-check "two SIGTERM before a rank begins: over within 10 s (took $took)" [ "$took" -le 10 ]
+check "two SIGTERM before a rank begins: over within 25 s (took $took)" [ "$took" -le 25 ]
 check "two SIGTERM before a rank begins: no process is left" no_child_left
 
-# MPI itself ends the ranks: nobody was killed.
+# MPI itself ends the ranks: none was killed.
 OMPI_MCA_pml=none-such "$spin" run 3 spin steps 1 0.1 >out 2>err
 code=$?
 check "MPI does not start: 69 (was $code)" [ "$code" = 69 ]
 check "MPI does not start: one message, with the remedy" [ "$(grep -c '^trireme: MPI could not start; .* doctor$' err)" = 1 ]
 check "MPI does not start: nothing else is said" [ "$(wc -l <err)" = 1 ]
 
-# A rank that cannot begin: all end alike, and nobody looks lost.
+# A rank that cannot begin: all end alike, and none is reported as lost.
 "$spin" run 3 spin homeless 1 5 >out 2>err
 code=$?
 check "no board for a rank: 69 (was $code)" [ "$code" = 69 ]

@@ -45,7 +45,7 @@ typedef struct call {
     uint64_t number, count;
 } call;
 
-/* Grows; whoever awaits a value sleeps on it. */
+/* Grows; a thread that waits for a value sleeps on it. */
 typedef _Atomic uint32_t counter;
 
 /* One rank's side of the collectives: its step, how far it has read the others', its window. */

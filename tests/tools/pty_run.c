@@ -1,15 +1,19 @@
 /* pty_run RECORD COLUMNSxROWS [ACTION...] -- COMMAND [ARGUMENT...]
  *
  * Runs a command in a pseudo-terminal of that size, which is its controlling terminal, and takes
- * the actions in order while it runs: wait:REGEX         until what was written since the last
- * match matches (extended, one line) size:COLUMNSxROWS  resizes the terminal (the foreground
- * processes get SIGWINCH) keys:TEXT          types; ^C is Ctrl-C, ^Z, ^D and ^\ likewise do:SHELL
- * runs a shell command; $child is the command's process hangup             closes the terminal
- *   limit:SECONDS      for all that follows, 120 at first; then everything of the session is killed
+ * the actions in order while it runs:
  *
- * RECORD gets the bytes that were written. Each action but wait and limit leaves its text there as
- * a string that terminals ignore: ESC _ ACTION ESC \. RECORD.screen gets what a user sees in the
- * end, with all that has scrolled away.
+ * - wait:REGEX waits until the output since the last match matches (extended, one line);
+ * - size:COLUMNSxROWS resizes the terminal: the foreground processes get SIGWINCH;
+ * - keys:TEXT types; ^C is Ctrl-C, and ^Z, ^D and ^\ likewise;
+ * - do:SHELL runs a shell command, in which $child is the command's process;
+ * - hangup closes the terminal;
+ * - limit:SECONDS limits the time of all later actions and of the command itself (120 s at first),
+ *   after which every process of the session is killed.
+ *
+ * Writes the output to RECORD. Each action except wait and limit is in it as a string that
+ * terminals ignore: ESC _ ACTION ESC \. RECORD.screen gets what a user sees in the end, with all
+ * that has scrolled away.
  *
  * Exit code: the command's, or 128 + its signal; 124 after the limit; 125 when the command ended
  * before an action could be taken; 64 for wrong arguments. */
@@ -43,7 +47,7 @@ typedef struct session {
     char seen[MOST_SEEN + 1]; /* what was written since the last match */
     size_t seen_length;
     double deadline;
-    bool closed; /* nobody has the terminal open any more */
+    bool closed; /* no process has the terminal open any more */
     char escape[64];
     size_t escape_length; /* of the control sequence that is being read */
 } session;
@@ -91,7 +95,7 @@ static void put(screen *s, char c) {
     }
 }
 
-/* A whole control sequence: ESC [ K clears to the end of the row, the others move nothing. */
+/* Applies a control sequence: ESC [ K clears to the end of the row; all others do nothing. */
 static void control(screen *s, const char *sequence, size_t length) {
     char *row = s->row[s->rows - 1];
     if (sequence[length - 1] == 'K' && s->at < strlen(row))
@@ -125,7 +129,7 @@ static bool write_screen(const screen *s, const char *record) {
 
 static void take_in(session *t, const char *bytes, size_t count) {
     (void)fwrite(bytes, 1, count, t->record);
-    (void)fflush(t->record); /* for who looks while it runs */
+    (void)fflush(t->record); /* a test may read it while the command runs */
     for (size_t k = 0; k < count; k++) {
         show(t, bytes[k]);
         if (t->seen_length == MOST_SEEN) { /* the newer half is kept */
@@ -137,7 +141,7 @@ static void take_in(session *t, const char *bytes, size_t count) {
     t->seen[t->seen_length] = '\0';
 }
 
-/* Waits for bytes for at most that long; false once nobody writes any more. */
+/* Waits for output for at most that long; false once no process has the terminal open. */
 static bool read_some(session *t, double seconds) {
     char bytes[4096];
     struct pollfd from = {.fd = t->terminal, .events = POLLIN};

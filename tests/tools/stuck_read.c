@@ -1,5 +1,5 @@
-/* A library to be preloaded: STUCK_READ=RANK:CALL keeps that rank for ever in that call of pread,
- * as a file server does that answers no more. Its other threads go on. */
+/* Preloaded into a program: with STUCK_READ=RANK:CALL, that call of pread never returns on that
+ * rank, like a read from a file server that no longer answers. The rank's other threads go on. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>

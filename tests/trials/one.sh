@@ -91,13 +91,15 @@ gone() {
     [[ $stat == *") "[ZX]" "* ]]
 }
 
-# ranks_of_job: the processes of this trial's ranks, whoever their parent is now.
+# ranks_of_job: the processes of this trial's ranks, whatever their parent is now.
 ranks_of_job() {
     local p
     for p in /proc/[0-9]*; do
         if [[ $(readlink "$p/exe") == "$trireme" && $(readlink "$p/cwd") == "$scratch" ]]; then echo "${p#/proc/}"; fi
     done 2>/dev/null
 }
+# Jobs have sessions of their own, and ranks may have lost their parents.
+trap 'leave_nothing; ranks_of_job | xargs -r kill -KILL 2>/dev/null || true' EXIT
 none_left() { [[ -z $(ranks_of_job) ]]; }
 
 # ends RUN: $job has to end, and leave nothing; $code is its exit code.

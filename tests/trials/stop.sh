@@ -15,7 +15,7 @@ what="$ranks ranks (${layout[*]}), SIG$signal to $target"
 [[ $target != rank ]] || what+=" $victim"
 what+=" $moment"
 
-# Those whom the signal is for, once each would react to it.
+# aims: sets $aim to the processes that the signal is for.
 aims() {
     local p
     case $target in
