@@ -1,7 +1,7 @@
 /* The products of a GPT-2 step in BF16 by every plan that cuBLASLt proposes, on normal random data:
- * the first plan, which the device takes, beside the fastest, with 32 and with 256 MiB of
- * workspace, and a product with its epilogue in one plan beside the two apart. At the end the sum
- * over the products of a block. Each time is a median of a run as training does it.
+ * the first plan, which the device takes, and the fastest, with 32 and with 256 MiB of workspace;
+ * a product with its epilogue in one plan, and in two. At the end the sum over the products of a
+ * block. Each time is a median of a run as training does it.
  *
  * The device's own search for a plan is intercepted where it calls the library, so that what is
  * timed is the device's operator with another plan.
@@ -28,7 +28,7 @@ static struct {
 
 static __typeof__(tr_cublasLtMatmulAlgoGetHeuristic) library_search;
 
-/* In place of the library's search. */
+/* Replaces the library's search. */
 static cublasStatus_t choose_plan(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                   cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                   cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -190,8 +190,7 @@ static tr_status measure_model(bench *b, const char *name, int64_t rows, int64_t
     for (int i = 0; i < BENCH_PRODUCTS; i++)
         TR_TRY(measure(b, &list[i], i < BENCH_BLOCK_PRODUCTS ? &block : &head));
     printf("%s, products of a block: first plans %.1f us; fastest in 32 MiB %.1f us, in 256 MiB "
-           "%.1f us, "
-           "in parts where that is faster %.1f us; head: %.1f, %.1f, %.1f us\n",
+           "%.1f us, in parts where that is faster %.1f us; head: %.1f, %.1f, %.1f us\n",
            name, block.first * 1e6, block.best[0] * 1e6, block.best[1] * 1e6, block.apart * 1e6,
            head.first * 1e6, head.best[0] * 1e6, head.best[1] * 1e6);
     return TR_OK;

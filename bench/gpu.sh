@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every GPU benchmark, from a build tree or an unpacked bundle, in the order of what it tells:
 #   doctor     the machine: driver, libraries, clocks
-#   operators  every operator in BF16 at the sizes of GPT-2 124M and 1.5B beside the roofs of this run (a product
+#   operators  every operator in BF16 at the sizes of GPT-2 124M and 1.5B against the roofs of this run (a product
 #              of 8192^3, a copy of 1 GiB)
 #   profile    a training step of 124M, kernel by kernel: Nsight Systems, Nsight Compute, or else the program's trace
 #   products   the products of a step by every plan of cuBLASLt, in 32 and 256 MiB of workspace, fused and in parts

@@ -25,11 +25,11 @@ typedef enum tr_rank_state {
     TR_RANK_ABSENT,   /* not attached: not started yet, or on another host */
     TR_RANK_ALIVE,    /* attached; its end would be a loss */
     TR_RANK_FINISHED, /* said that it ends, with an exit code */
-    TR_RANK_REMOTE, /* alive on another host, as that host last told: its pid is not of this host */
+    TR_RANK_REMOTE,   /* alive on another host, by its last message; the pid is of that host */
 } tr_rank_state;
 
 /* One rank's slot as read at one moment. Times are CLOCK_MONOTONIC nanoseconds: a suspended machine
- * makes nobody late. */
+ * makes no rank late. */
 typedef struct tr_rank_view {
     tr_rank_state state;
     pid_t pid;
@@ -96,7 +96,7 @@ void tr_board_finish(tr_board *board, int code, const char *message);
 /* Shows a living rank of another host in its slot, with times of this host's clock. One thread of
  * the job on this host calls it. Does nothing to the slot of a rank that attached here. */
 void tr_board_show_remote(tr_board *board, int rank, const tr_rank_view *view);
-/* The slot becomes ABSENT again: the rank's host no longer tells of it. */
+/* Makes the slot ABSENT again: the messages of the rank's host no longer contain it. */
 void tr_board_drop_remote(tr_board *board, int rank);
 /* The rank of this host that exchanges heartbeats with other hosts; -1: none does. */
 void tr_board_set_leader(tr_board *board, int rank);
@@ -106,16 +106,16 @@ int tr_board_leader(const tr_board *board);
 
 /* The newest step that is saved; -1: none. */
 void tr_board_set_saved(tr_board *board, int64_t step);
-/* False when no rank of this host has said it yet. */
+/* Returns the newest saved step; false when no rank of this host has set it yet. */
 bool tr_board_saved(const tr_board *board, int64_t *step);
 
 /* "Finish the step, save, exit 75". Async-signal-safe. Ranks agree on it in every step. */
 void tr_board_request_stop(tr_board *board);
-/* From now on tr_board_request_stop also sets *word to 1 where this process calls it; *word is set
- * at once where somebody has called it before. NULL: no longer. */
+/* From now on tr_board_request_stop also sets *word to 1 when this process calls it. Sets *word at
+ * once when a stop has been requested already. NULL: sets no word any more. */
 void tr_board_set_stop_word(tr_board *board, _Atomic double *word);
-/* After tr_board_request_stop in a process that is no rank: sends the living ranks of this host
- * SIGUSR1, which has them call it too. */
+/* After tr_board_request_stop in a process that is not a rank: sends SIGUSR1 to the living ranks of
+ * this host, so that they call tr_board_request_stop too. */
 void tr_board_tell_ranks(const tr_board *board);
 bool tr_board_stop_requested(const tr_board *board);
 int64_t tr_board_stop_ns(const tr_board *board);
@@ -126,7 +126,8 @@ bool tr_board_reported(const tr_board *board);
  * the job goes on. */
 void tr_board_end_all(tr_board *board, int code);
 int tr_board_ending(const tr_board *board);
-/* True once a rank has finished in order: what the run had to save is saved. Async-signal-safe. */
+/* True once a rank has finished without a failure: the run has saved its state. Async-signal-safe.
+ */
 bool tr_board_any_done(const tr_board *board);
 /* Code of the first rank that finished with a failure, with that rank and the time; else 0.
  */
@@ -134,7 +135,7 @@ int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns);
 /* The process that watches this board from outside (`trireme run`), 0 when there is none. */
 void tr_board_set_launcher(tr_board *board, pid_t pid);
 pid_t tr_board_launcher(const tr_board *board);
-/* Columns of the terminal that the launcher writes to, which its ranks cannot ask; 0: not known. */
+/* Columns of the launcher's terminal, which the ranks cannot ask for; 0: not known. */
 void tr_board_set_columns(tr_board *board, int columns);
 int tr_board_columns(const tr_board *board);
 

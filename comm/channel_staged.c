@@ -1,9 +1,9 @@
 /* Channels of device memory over a host transport: messages travel in chunks through two pinned
  * buffers at each end, so that the copy of one chunk overlaps the transport of another.
  *
- * The progress engine enqueues the copies on the channel's own stream and watches their events. What
- * waits for a message is not the device, which would hold up whoever calls it, but the thread of the
- * compute stream's queue (device.h). */
+ * The progress engine enqueues the copies on the channel's own stream and watches their events. The
+ * device does not wait for a message, since that would block every thread that calls it: the thread
+ * of the compute stream's queue waits instead (device.h). */
 #include "base/memory.h"
 #include "comm/channel_impl.h"
 
@@ -169,11 +169,8 @@ static tr_status run_take(const tr_job *job) {
     tr_world *world = channel->world;
     int64_t k = job->count;
     size_t slot = (size_t)(k % TR_CHANNEL_LANDINGS);
-    tr_wait wait = {.ready = ready_arrived,
-                    .object = c,
-                    .number = k,
-                    .what = "message",
-                    .peer = channel->peer};
+    tr_wait wait = {
+        .ready = ready_arrived, .object = c, .number = k, .what = "message", .peer = channel->peer};
     TR_TRY(tr_engine_wait(world, &wait));
     TR_TRY(tr_channel_check_size(channel, k, c->host.size[slot], job->bytes));
     tr_stream *compute = tr_device_compute(channel->device);

@@ -24,9 +24,9 @@ typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
 typedef enum tr_data_plane { TR_DATA_AUTO, TR_DATA_MPI, TR_DATA_NCCL } tr_data_plane;
 
 /* What a rank does, for the watchdog's board. wait: what it waits for; called around every wait
- * longer than a moment (begin true, then false). A wait that fails has no end: others, about to
- * fail too, see whom this rank waited for. `peer` is a world rank or -1 (a group). work: see
- * tr_world_tell_work. Either may be NULL. */
+ * longer than a moment (begin true, then false). A wait that fails gets no end call, so that the
+ * board still shows which rank it waited for when the other ranks fail too. `peer` is a world rank
+ * or -1 (a group). work: see tr_world_tell_work. Either may be NULL. */
 typedef struct tr_world_hook {
     void (*wait)(void *context, bool begin, const char *what, int peer);
     void (*work)(void *context, int64_t done, int64_t total);
@@ -47,8 +47,8 @@ tr_status tr_world_open_mpi(tr_world **out);
  * when its receive is posted (rendezvous), as the deadlock proof assumes. */
 tr_status tr_world_open_local(int n, tr_world **out);
 /* Collective; groups and channels are closed before. Ends the engine; MPI_Finalize for mpi. After a
- * failure it waits for nobody: the others' waits fail (local), or mpirun ends them when this
- * process ends without MPI_Finalize. */
+ * failure it waits for no rank: the other ranks' waits fail (local), or mpirun ends those ranks
+ * when this process ends without MPI_Finalize. */
 void tr_world_close(tr_world *world);
 /* Ends every rank of the world at once with this exit code (MPI_Abort; local: every wait of every
  * rank fails with TR_ERR_RANK). */
@@ -65,11 +65,11 @@ tr_status tr_world_check(tr_world *world);
  * for ever when it waits for a rank that is lost. The failure of what was queued, or TR_OK. */
 tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 
-/* Looks after the world's calling thread from another one, a few times a second: it may be inside a
- * call of NCCL that waits for a lost rank. Shows such a wait through the hook. Past the deadline
- * the world fails, and NCCL's communicators are aborted, which ends the call. True, with a
- * sentence, when that does not help: then the process has to end. Waits for nothing but the abort.
- */
+/* Watches the world's calling thread; another thread calls this a few times a second. The calling
+ * thread may be inside a call of NCCL that waits for a lost rank: shows such a wait through the
+ * hook. Past the deadline the world fails, and NCCL's communicators are aborted, which ends the
+ * call. Returns true, with a sentence, when the abort does not end it: then the process has to end.
+ * Waits for nothing except the abort. */
 bool tr_world_look(tr_world *world, char *sentence, size_t size);
 
 /* Collective, before groups and channels of `device` are opened: chooses what carries their data.
@@ -84,8 +84,8 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
-/* After it: the compute units of a GPU that one channel's posted receive holds until its message
- * has come; 0 where NCCL does not carry the messages. */
+/* After tr_world_use: how many compute units of a GPU the posted receive of one channel holds until
+ * its message has come; 0 where NCCL does not carry the messages. */
 int tr_world_receive_units(const tr_world *world);
 /* After it: whether the memory of that rank's device is this rank's too (one GPU, or one machine's
  * memory for devices that compute on the host), as its own is; the number of such ranks. */
@@ -105,7 +105,7 @@ int tr_world_host_rank(const tr_world *world);
 int tr_world_cores(const tr_world *world);
 void tr_world_set_hook(tr_world *world, const tr_world_hook *hook);
 /* Tells the hook how much of a long piece of work this rank has done, in a unit of its own (bytes
- * of a checkpoint, values that are drawn), so that others can show it. Not collective; cheap. */
+ * of a checkpoint, values that are drawn), for the progress line. Not collective; cheap. */
 void tr_world_tell_work(tr_world *world, int64_t done, int64_t total);
 /* Tests and benchmarks: every channel message becomes visible to its receiver no earlier than
  * delay(context, bytes) seconds after it was sent; called on the sender. NULL: no delay. */
@@ -114,10 +114,11 @@ void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t b
 
 /* --- control plane: host memory, blocking, for set-up, checkpoints and agreement --------------
  *
- * Where a call fails on one rank alone (no memory), that rank gives up: nobody is left waiting. */
+ * Where a call fails on one rank alone (no memory), that rank gives up, and the other ranks stop
+ * waiting. */
 
 tr_status tr_world_barrier(tr_world *world);
-/* `bytes` from root's buffer into everyone's. */
+/* Copies `bytes` from root's buffer into every rank's. */
 tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t bytes);
 /* Every rank's `bytes` in rank order into all[size * bytes]. */
 tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size_t bytes);

@@ -1,6 +1,7 @@
 /* Progress. A thread polls while anything is outstanding, with sleeps between polls that grow while
  * nothing moves; a caller that waits polls itself, and the thread stands back meanwhile. Ranks
- * share few cores, so whoever waits longer than SPIN_S sleeps: the core belongs to who computes. */
+ * share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to threads
+ * that compute. */
 #include "comm/world_impl.h"
 
 #include <math.h>
@@ -100,7 +101,7 @@ static void *engine_main(void *argument) {
         if (world->drivers == 0 && begin - world->event >= ENGINE_BUSY_S) {
             tr_poll poll = poll_all(world);
             if (!poll.outstanding || world->failure != TR_OK) {
-                /* Nothing can happen before somebody sends or opens a channel, who signals. */
+                /* Nothing can happen before a thread sends or opens a channel, which signals. */
                 world->idle = true;
                 pthread_cond_wait(&world->wake, &world->lock);
                 world->idle = false;
@@ -157,15 +158,15 @@ void tr_wait_describe(const tr_wait *wait, char *text, size_t size) {
 
 tr_status tr_wait_fail(tr_world *world, const tr_wait *wait, double seconds) {
     char text[128];
-    char whom[32] = "another rank";
+    char late_rank[32] = "another rank";
     int late = wait->peer >= 0 ? wait->peer : wait->missing;
-    if (late >= 0) (void)snprintf(whom, sizeof whom, "rank %d", late);
+    if (late >= 0) (void)snprintf(late_rank, sizeof late_rank, "rank %d", late);
     tr_wait_describe(wait, text, sizeof text);
     tr_status status =
         TR_FAIL(TR_ERR_RANK,
                 "rank %d waited %.1f s for %s in %s: that rank is stuck or gone, or needs a longer "
                 "parallel.deadline",
-                world->rank, seconds, whom, text);
+                world->rank, seconds, late_rank, text);
     /* A close that gives up after its own limit leaves the world as it is. */
     if (wait->limit_s <= 0) (void)tr_world_fail(world, status, tr_error_message());
     return status;
@@ -182,7 +183,7 @@ static void wait_pause(tr_world *world, double waited, double next) {
     if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
 }
 
-/* Who is waited for, since when, and whether that has been shown through the hook. */
+/* A wait, when it began, and whether it has been shown through the hook. */
 typedef struct showing {
     tr_world_hook hook;
     double since;
@@ -190,7 +191,7 @@ typedef struct showing {
     bool shown;
 } showing;
 
-/* Under the lock: whoever is awaited now has not been for long. */
+/* Under the lock. The wait is for another rank now: it begins again. */
 static void turn_to_next(showing *show, const tr_wait *wait) {
     if (show->turn == wait->turn) return;
     if (show->shown) show->hook.wait(show->hook.context, false, wait->what, wait->peer);

@@ -1,6 +1,6 @@
 /* Channels of NCCL: a communicator of two ranks and a stream for each directed pair. Sends and
- * receives run on that stream; events order them with the stream that computes, and nobody waits on
- * the host. Messages of no bytes are not sent: both ends know their sizes. */
+ * receives run on that stream; events order them with the stream that computes, and no thread of
+ * the host waits. Messages of no bytes are not sent: both ends know their sizes. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
@@ -116,7 +116,7 @@ static tr_status nccl_take(tr_channel *channel, tr_stream *stream, void *to, siz
 
 static void nccl_close(tr_channel *channel) {
     nccl_channel *c = self_of(channel);
-    /* A receive for a message that nobody took may never end. */
+    /* A receive for a message that was never taken may never end. */
     if (c->posted > c->taken) tr_nccl_abort(&c->comm);
     if (c->comm.world) tr_nccl_close(&c->comm);
     for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) {

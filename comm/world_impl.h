@@ -78,8 +78,8 @@ typedef struct tr_wait {
     int missing;      /* -1: not known */
     int group;        /* id, when peer is -1 */
     double limit_s; /* > 0: instead of the hook's deadline; passing it is not the world's failure */
-    int turn;       /* `ready` has changed who is awaited: the time counts anew from here */
-    bool alone;     /* nobody is awaited at the moment: no time counts */
+    int turn;   /* counts how often `ready` has begun to wait for another rank: time starts again */
+    bool alone; /* waits for no rank at the moment: no time counts */
 } tr_wait;
 
 /* Waits until ready, driving progress. TR_ERR_RANK past the deadline, after an abort or when the

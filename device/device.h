@@ -111,8 +111,8 @@ tr_status tr_stream_call(tr_stream *stream, void (*function)(void *), void *argu
 
 /* An event is recorded on a stream and waited for by other streams (in order, without blocking the
  * caller unless the waiting stream is the host compute stream) or by the caller. A never recorded
- * event counts as reached. One that a queued stream waits for is recorded anew only after that
- * wait. */
+ * event counts as reached. An event that a queued stream waits for must not be recorded again
+ * before that wait. */
 tr_status tr_event_create(tr_device *device, tr_event **out);
 void tr_event_destroy(tr_event *event);
 tr_status tr_event_record(tr_event *event, tr_stream *stream);

@@ -50,10 +50,10 @@ tr_status tr_op_prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op *
 
 /* The device's operator of this description, with one more user; NULL when there is none. */
 tr_op *tr_op_share(tr_device *device, const tr_op_desc *desc);
-/* Puts an operator among those of its device, with one user. */
+/* Adds an operator to its device's list, with one user. */
 void tr_op_list(tr_op *op);
-/* Takes one user away. True when it was the last: the operator is out of the list, to be released.
- */
+/* Removes one user. True when it was the last one: the operator has left the list, and the caller
+ * releases it. */
 bool tr_op_unshare(tr_op *op);
 
 /* Every implementation's tr_stream and tr_event start with these. */

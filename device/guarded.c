@@ -1,9 +1,9 @@
 /* The guarded device: the cpu device behind a wall, so that host code which would be wrong on a GPU
- * is wrong here too. Its pointers are addresses that nobody may touch; the memory lies at a fixed
- * distance, which its copies and operators alone know. Its compute stream is a thread: work is not
- * done when a call returns. A copy to or from the host takes staging memory only, since a GPU would
- * stop the caller for any other. No address is used twice. Callbacks of all streams run one at a
- * time, and the device refuses what they ask of it. */
+ * is wrong here too. Its pointers are addresses that no thread may touch; the memory lies at a
+ * fixed distance, which only its copies and operators know. Its compute stream is a thread: work is
+ * not done when a call returns. A copy to or from the host takes staging memory only, since a GPU
+ * would stop the caller for any other. No address is used twice. Callbacks of all streams run one
+ * at a time, and the device refuses what they ask of it. */
 #include "base/memory.h"
 #include "device/host_impl.h"
 

@@ -65,7 +65,7 @@ bool tr_host_event_reached(tr_event *event);
     .stream_copy = tr_host_stream_copy, .stream_zero = tr_host_stream_zero,                        \
     .stream_call = tr_host_stream_call, TR_HOST_OPS_STREAMS
 
-/* Those that touch no memory of the device, and call nobody. */
+/* Those that touch no memory of the device and call no function. */
 #define TR_HOST_OPS_STREAMS                                                                        \
     .stream_native = tr_host_stream_native, .stream_create = tr_host_stream_create,                \
     .stream_destroy = tr_host_stream_destroy, .stream_sync = tr_host_stream_sync,                  \

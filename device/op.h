@@ -251,9 +251,9 @@ typedef struct tr_op_args {
     int64_t sample; /* offset of row 0's sample from the step's first sample */
 } tr_op_args;
 
-/* How a device runs an operator. On devices without libraries of their own all are whole. */
+/* How a device runs an operator. TR_OP_WHOLE for all on devices without libraries. */
 typedef enum tr_op_way {
-    TR_OP_WHOLE,    /* as one, by the library where there is one */
+    TR_OP_WHOLE,    /* in one call, of the library where there is one */
     TR_OP_IN_PARTS, /* a product and its epilogue apart: the library has no plan for both */
     TR_OP_OWN       /* in an own kernel, which is slow: the library does not take the description */
 } tr_op_way;
@@ -264,8 +264,8 @@ typedef struct tr_op {
     tr_op_desc desc;
     size_t scratch_bytes;
     tr_op_way way;
-    int users;          /* of equal descriptions: prepared and not yet released */
-    struct tr_op *next; /* of the device's */
+    int users;          /* tr_op_prepare calls with an equal description, not yet released */
+    struct tr_op *next; /* in the device's list */
     tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);
     void (*release)(struct tr_op *op);
 } tr_op;

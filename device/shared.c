@@ -1,12 +1,13 @@
-/* The operators of a device by description: equal ones are one operator with several users, since a
- * library's plan takes up to a second to make. And which of them run without their library. */
+/* The operators of a device by description: equal descriptions share one operator, since a library
+ * takes up to a second to plan one. Also lists the operators that run without their library. */
 #include "device/device_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* --- equal descriptions (padding and the union's other members say nothing) --------------------
- */
+/* --- equal descriptions ----------------------------------------------------------------------- */
+
+/* Field by field: padding and the union's other members may differ. */
 
 static bool same_matmul(const tr_matmul_desc *a, const tr_matmul_desc *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb &&
@@ -83,8 +84,7 @@ static bool same(const tr_op_desc *a, const tr_op_desc *b) {
     return false;
 }
 
-/* --- the device's list -------------------------------------------------------------------------
- */
+/* --- the device's list ------------------------------------------------------------------------ */
 
 tr_op *tr_op_share(tr_device *device, const tr_op_desc *desc) {
     tr_op *op = device->operators;
@@ -107,10 +107,9 @@ bool tr_op_unshare(tr_op *op) {
     return true;
 }
 
-/* --- without a library -------------------------------------------------------------------------
- */
+/* --- without a library ------------------------------------------------------------------------ */
 
-/* "matmul 8192x3072x768 bf16 gelu, in parts" */
+/* "matmul 8192x3072x768 bf16 with gelu in parts" */
 static void describe(const tr_op *op, char *text, size_t size) {
     static const char *const epilogues[] = {[TR_EPILOGUE_GELU] = " with gelu",
                                             [TR_EPILOGUE_GELU_DGRAD] = " with gelu_dgrad",

@@ -15,8 +15,8 @@ enum { LN_F_WEIGHT, LN_F_BIAS, TIED_WTE, HEAD_PARAMS };
 enum {
     MOST_PARTS = 16,
     PART_WIDTHS = 8, /* columns of a part, in widths of the model: twice a block's largest tensor */
-    /* Of columns: every row of a part, and of its part of the embedding, begins aligned. A GPU has
-     * its fast products for those alone. */
+    /* Of columns, so that every row of a part, and of its part of the embedding, begins aligned: a
+     * GPU's fast products need that. */
     PART_MULTIPLE = 64
 };
 _Static_assert(MOST_PARTS + 4 <= TR_LAYER_PIECES, "beside the logits: the input and the norm's");

@@ -58,7 +58,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* What the values of a parameter follow from, and where they go. */
+/* What determines the values of a parameter, and where they are written. */
 typedef struct drawing {
     const tr_param *param;
     uint64_t seed, name;

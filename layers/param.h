@@ -1,4 +1,4 @@
-/* Parameters. A layer lists its parameters here and nobody else lists them: initialization,
+/* Parameters. A layer lists its parameters here, and they are listed nowhere else: initialization,
  * optimizer shards, gradient norm, checkpoint and export all come from this one registry. */
 #pragma once
 

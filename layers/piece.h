@@ -16,7 +16,7 @@ typedef struct tr_plan {
     tr_op *op;
 } tr_plan;
 
-/* Plans the operator anew; *scratch grows to what it needs. */
+/* Plans the operator again; *scratch grows to what it needs. */
 tr_status tr_plan_prepare(tr_plan *plan, tr_device *device, size_t *scratch);
 void tr_plan_release(tr_plan *plan);
 /* Runs a plan with the call's stream, step state and sample; `scratch` is the operators' scratch.
@@ -43,7 +43,7 @@ typedef struct tr_usage {
 
 tr_usage tr_usage_train(const tr_model_shape *shape);
 tr_usage tr_usage_env(const tr_layer_env *env);
-/* Bytes and FLOPs of a layer that is described anew. */
+/* Bytes and FLOPs of a layer that is described again. */
 void tr_layer_reset(tr_layer *layer);
 /* Checks the environment against what the layer was created for: TR_ERR_INTERNAL when a training
  * shape differs, TR_ERR_CONFIG for decoding with tp > 1. */

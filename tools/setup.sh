@@ -31,7 +31,7 @@ if ((${#missing[@]} == 0)); then
     exit 0
 fi
 
-# Without a terminal nobody can type sudo's password, so it must not ask for one.
+# Without a terminal sudo cannot read a password, so it must not ask for one.
 as_root=()
 if ((EUID != 0)); then
     command -v sudo >/dev/null ||

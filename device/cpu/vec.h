@@ -62,8 +62,8 @@ static inline float tr_vec_dot(const float *x, const float *y, int64_t n) {
     return tr_v8_sum(low + high) + tail;
 }
 
-/* Largest of x[n], -infinity for none. A NaN may be passed over: whoever uses the maximum to shift
- * an exponent meets it again. */
+/* Largest of x[n], -infinity for none. A NaN may be passed over: a caller that shifts exponents by
+ * the maximum meets the NaN again. */
 static inline float tr_vec_max(const float *x, int64_t n) {
     float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)

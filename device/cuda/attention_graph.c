@@ -394,8 +394,8 @@ tr_attention_shape tr_attention_separate(const tr_attention_desc *d, int64_t kv_
 
 const char *tr_attention_graph_fault(const tr_attention_shape *s) {
     if (s->dtype != TR_BF16) return "they compute bf16 alone";
-    /* cuDNN finishes plans for every multiple of 8 and for 2 tokens. These are the shapes that
-     * others train on: the numbers of the rest have yet to be proved on a GPU. */
+    /* cuDNN also makes plans for every multiple of 8 and for 2 tokens. Only these shapes are in
+     * common use; the results of the rest have not been checked on a GPU. */
     if (s->head_dim != 64 && s->head_dim != 96 && s->head_dim != 128)
         return "they are used for heads of 64, 96 and 128";
     if (s->seq < 64) return "they are used from 64 tokens on";

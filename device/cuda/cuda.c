@@ -218,8 +218,8 @@ static tr_status cuda_event_sync(tr_event *event) {
     return TR_OK;
 }
 
-/* After a failure of the device every event counts as reached: the next call on a stream says what
- * has happened, and nobody waits for work that will not be done. */
+/* After a failure of the device every event counts as reached: the next call on a stream returns
+ * the failure, and no thread waits for work that will not be done. */
 static bool cuda_event_reached(tr_event *event) {
     if (use(event->device) != TR_OK) return true;
     if (cudaEventQuery(event_of(event)) != cudaErrorNotReady) return true;

@@ -334,7 +334,7 @@ static void test_bad_lists_are_refused(void **state) {
     assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* outside */
     l.piece[0][0] = (piece){-1, 3, {0}, {10}};
     l.pieces[0] = 1;
-    assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* nobody writes */
+    assert_int_equal(save_model(path_of("h"), 1, &m, &l), TR_ERR_INTERNAL); /* no rank writes */
     assert_int_equal(count_entries(path_of("h"), ""), 0);
     free_model(&m);
 }

@@ -183,8 +183,8 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     return true;
 }
 
-/* Rank 0 fails with messages that nobody takes: neither closing them nor leaving waits for rank 1,
- * whose own wait ends with it. */
+/* Rank 0 fails with messages that rank 1 never takes: neither closing their channels nor leaving
+ * waits for rank 1, and rank 1's own wait ends too. */
 static bool gives_up(tr_world *w, uint32_t seed) {
     (void)seed;
     int me = tr_world_rank(w);

@@ -43,7 +43,7 @@ static bool until(bool (*condition)(const tr_board *board), const tr_board *boar
     return condition(board);
 }
 
-/* Every rank of the other hosts has been heard of in step 9. */
+/* The board shows every rank of the other hosts in step 9. */
 static bool shows_step_9(const tr_board *board) {
     for (int r = 0; r < RANKS; r++) {
         tr_rank_view v;
@@ -75,7 +75,7 @@ static const char *watch_rank(rank_thread *t) {
     tr_board_set_wait(board, true, "message 5", 3);
     atomic_fetch_add(&ready, 1);
     tr_heartbeat_end end = {0};
-    if (turn_until(heartbeat, &over, &end)) return "an end that nobody told";
+    if (turn_until(heartbeat, &over, &end)) return "an end that no rank told";
     tr_board_finish(board, 0, NULL);
     tr_heartbeat_bye(heartbeat);
     return NULL;

@@ -1,5 +1,5 @@
 /* What a run shows while it runs: lines of steps and of long work, for a pipe and for terminals of
- * any width. The clock is the test's, but for the thread's. */
+ * any width. The clock is the test's, except in the thread. */
 #include "train/progress.h"
 
 #include "base/clock.h"
@@ -315,7 +315,7 @@ static void the_board_tells_how_far_it_is(void **state) {
     tr_board_begin_work(board[1], TR_PHASE_SAVE); /* which is ahead */
     tr_board_set_work(board[1], 5, 1000000);
     tr_progress_tick(&p, 140);
-    tr_board_end_all(board[0], TR_ERR_RANK); /* whoever does that has the last word */
+    tr_board_end_all(board[0], TR_ERR_RANK); /* the observer that does that prints the last line */
     tr_progress_tick(&p, 160);
     show(&p, 1, 161);
     assert_string_equal(text_of(&p, f, text),
@@ -348,7 +348,7 @@ static void the_launcher_tells_the_columns(void **state) {
     tr_board_close(board);
 }
 
-/* 1: the line would be refreshed, 0: written anew each interval. */
+/* 1: the line would be refreshed, 0: written again each interval. */
 static int refreshes_on(const char *terminal) {
     FILE *f = fopen(terminal, "r+");
     assert_non_null(f);

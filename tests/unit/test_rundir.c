@@ -268,7 +268,7 @@ static void directories_that_vanish_are_held_by_one(void **state) {
             if (status == TR_ERR_CONFIG) continue;
             if (status != TR_OK || !tr_rundir_in_place(&dir)) failures++;
             int fd = open(owner, O_CREAT | O_EXCL | O_WRONLY, 0644);
-            if (fd < 0) failures++; /* somebody else holds it too */
+            if (fd < 0) failures++; /* another process holds it too */
             else (void)close(fd);
             (void)unlink(owner);
             tr_rundir_release(&dir);

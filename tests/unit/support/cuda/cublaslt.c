@@ -1,8 +1,8 @@
 /* cuBLASLt on the host: a plain column-major product, in double precision, of what the descriptors
  * say, with the epilogues that its documentation describes. It ends the process with a sentence
  * when it is asked for what the library does not document, is handed other memory than it was
- * promised, or something is left at the end. The workspace is filled: whoever keeps something there
- * loses it. */
+ * promised, or something is left at the end. The workspace is filled: what a caller keeps there
+ * is lost. */
 #include "base/dtype.h"
 #include "base/memory.h"
 
