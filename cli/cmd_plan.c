@@ -12,11 +12,13 @@
 
 static const double MIB = 1 << 20;
 
+/* The limits keep the printed times finite. */
 static tr_status parse_rate(int argc, char **argv, int *at, double *rate) {
-    char *end = NULL;
-    if (*at + 1 < argc) *rate = strtod(argv[++*at], &end) * 1e9;
-    if (!end || end == argv[*at] || *end || !isfinite(*rate) || *rate <= 0)
+    double giga;
+    if (*at + 1 == argc)
         return cli_usage("plan", "--rate takes the GFLOP/s of a rank, for example 400000");
+    TR_TRY(cli_take_number("plan", "--rate", argv[++*at], 1e-6, 1e12, &giga));
+    *rate = giga * 1e9;
     return TR_OK;
 }
 
@@ -237,7 +239,7 @@ static tr_status open_device(const tr_config *c, const tr_device_options *option
                              tr_device **out) {
     tr_status status = tr_device_open(c->device.name, options, out);
     *here = status == TR_OK;
-    if (status != TR_ERR_DEVICE || strncmp(c->device.name, "cuda", 4) != 0) return status;
+    if (status != TR_ERR_DEVICE || !tr_config_on_gpu(c)) return status;
     char why[256];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     if (!c->device.memory)

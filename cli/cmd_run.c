@@ -2,7 +2,6 @@
 #include "cli/cli.h"
 #include "cli/launch.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,13 +19,11 @@ static bool split(char *text, char **words, size_t max) {
     return true;
 }
 
-static bool parse_ranks(const char *text, int *ranks) {
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < 1 || value > 65536) return false;
-    *ranks = (int)value;
-    return true;
+static tr_status parse_ranks(const char *text, int *ranks) {
+    int64_t n;
+    TR_TRY(cli_take_integer("run", "-n", text, 1, 65536, &n));
+    *ranks = (int)n;
+    return TR_OK;
 }
 
 /* The options in front of the command; *first is the command's place in argv. */
@@ -38,9 +35,7 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
         bool hostfile = !strcmp(option, "--hostfile"), mpi = !strcmp(option, "--mpi");
         if (!ranks && !hostfile && !mpi) return cli_usage("run", "unknown option %s", option);
         if (++i == argc) return cli_usage("run", "a value is missing after %s", option);
-        if (ranks && !parse_ranks(argv[i], &launch->ranks)) {
-            return cli_usage("run", "-n wants a number of ranks between 1 and 65536");
-        }
+        if (ranks) TR_TRY(parse_ranks(argv[i], &launch->ranks));
         if (hostfile) launch->hostfile = argv[i];
         if (mpi && !split(argv[i], launch->mpirun_options, max)) {
             return cli_usage("run", "--mpi has too many words");

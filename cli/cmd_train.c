@@ -25,11 +25,8 @@ enum { MOST_TRACED = 1000 };
 
 static tr_status parse_trace(int argc, char **argv, int *at, int *trace) {
     if (*at + 1 == argc) return cli_usage("train", "--trace takes the number of steps to record");
-    char *end, *value = argv[++*at];
-    long n = strtol(value, &end, 10);
-    if (end == value || *end || n < 1 || n > MOST_TRACED)
-        return cli_usage("train", "--trace takes a number of steps from 1 to %d, not '%s'",
-                         MOST_TRACED, value);
+    int64_t n;
+    TR_TRY(cli_take_integer("train", "--trace", argv[++*at], 1, MOST_TRACED, &n));
     *trace = (int)n;
     return TR_OK;
 }

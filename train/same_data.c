@@ -51,7 +51,8 @@ static tr_status find_change(const tr_config *config, const tr_data *data, const
     return TR_OK;
 }
 
-/* Another file begins with an epoch of its own: an order of other windows says nothing of it. */
+/* Begins a new epoch with another file, since the order of the epoch in progress is one of other
+ * windows. An epoch of which nothing was read yet keeps its number. */
 static tr_status accept_change(const tr_config *config, const char *change, const tr_data *data,
                                tr_ckpt_state *s, char *note) {
     if (strcmp(config->data.changed, "allow"))
@@ -62,7 +63,7 @@ static tr_status accept_change(const tr_config *config, const char *change, cons
     int64_t bytes = tr_data_tokens(data);
     const tr_data_extent extent = {.bytes = bytes,
                                    .split = bytes,
-                                   .epoch = s->next_sample > 0 ? s->epoch + 1 : 0,
+                                   .epoch = s->epoch + (s->next_sample > s->epoch_sample),
                                    .epoch_sample = s->next_sample,
                                    .epoch_bytes = bytes};
     set_extent(s, &extent);

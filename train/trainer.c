@@ -133,13 +133,14 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     *stop = result.stop;
     double seconds = tr_now_s() - begin;
     if (s->trace) tr_record_step(s->trace, -1);
+    (void)guard_directory(
+        s); /* before the step's records; a failure comes again in the next save */
     *alone = true;
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
     if (validates(c, step)) TR_TRY(validate(s, &validation));
     *alone = false;
     *stop |= validation.stop;
     if (tr_session_leads(s)) {
-        (void)guard_directory(s); /* a save tells whether it could be made again */
         tr_metrics_record line = {.step = step,
                                   .loss = result.loss,
                                   .grad_norm = result.grad_norm,

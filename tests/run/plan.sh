@@ -79,7 +79,7 @@ plan 0 stated device.name=cuda:99 device.memory=1GiB --rate 250
 awk '/^step/ { work = $2 } /^time/ { seconds = $3; if ($4 == "ms") seconds /= 1000; steps = 12 * 32 / $7 }
     END { exit !(seconds > 0.99 * work / 250 && seconds < 1.01 * work / 250 && steps > 0.99 * seconds && steps < 1.01 * seconds) }' \
     "$scratch/stated.out" || fail "seconds at 250 GFLOP/s: $(grep -E '^(step|time) ' "$scratch/stated.out")"
-for bad in 0 -1 x inf; do
+for bad in 0 -1 x inf 1e-310; do
     code=0
     "$trireme" plan "$scratch/base.yaml" --rate "$bad" >/dev/null 2>"$scratch/rate.err" || code=$?
     [[ $code == 64 ]] || fail "--rate $bad: exit code $code, not 64"
