@@ -21,7 +21,7 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
     struct stat info;
     *kind = "";
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
-    /* A socket cannot be opened at all, with an error that does not say so. */
+    /* The error of opening a socket does not say that it is one. */
     if (*fd < 0 && errno == ENXIO && stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         *kind = kind_of(info.st_mode);
         return -1;
@@ -39,7 +39,7 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
 }
 
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes) {
-    enum { MOST_SHOWN = 512 }; /* the cause stands behind the path */
+    enum { MOST_SHOWN = 512 }; /* the cause follows the path */
     const char *kind, *more = strlen(path) > MOST_SHOWN ? "..." : "";
     int result = tr_regular_open(path, 0, fd, bytes, &kind);
     if (result > 0)

@@ -10,8 +10,8 @@
 #include <stdio.h>
 
 /* Opens a regular file for reading; `flags` are added to open's (O_NOFOLLOW). Returns 0, or the
- * errno of open. Where something else than a regular file has the name it returns -1 and *kind says
- * what: "a directory", "a pipe". *fd is open after 0 only. */
+ * errno of open. Returns -1 when the path is not a regular file, and *kind says what it is: "a
+ * directory", "a pipe". *fd is open after 0 only. */
 int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const char **kind);
 
 /* The same for a file that a user named; `what` is its name in messages ("the config file").
@@ -22,7 +22,7 @@ tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *by
  * such file. TR_ERR_IO instead of TR_ERR_NOFILE: the program has chosen the name. */
 tr_status tr_input_stream(const char *path, FILE **out);
 
-/* What a file may be at most, and the failure when it is larger. */
+/* The size limit of a file, and the status of a file that is larger. */
 typedef struct tr_input_limit {
     int64_t mib;
     tr_status failure;

@@ -22,7 +22,7 @@ tr_status tr_output_open(const char *path, FILE **out) {
 tr_status tr_output_close(const char *path, FILE *out, tr_status status) {
     errno = 0;
     bool failed = fflush(out) != 0 || ferror(out) != 0;
-    int cause = errno; /* 0: an earlier write failed, and its cause is forgotten */
+    int cause = errno; /* 0: an earlier write failed, and its cause is not known */
     if (fclose(out) != 0 && !failed) {
         failed = true;
         cause = errno;

@@ -37,8 +37,8 @@ typedef struct tr_ckpt_state {
     int64_t optimizer_step; /* Adam's t: steps not skipped */
     int64_t skipped;
     double tokens_seen;
-    /* The data that the run reads. data_bytes 0: not recorded, an older version saved; then all of
-     * them are 0. */
+    /* The data that the run reads. All of these are 0 in a checkpoint of an older version, which
+     * did not record them. */
     int64_t data_bytes;   /* of the file */
     uint64_t data_hash;   /* of blocks spread over them */
     uint64_t data_format; /* hash of its name */
@@ -59,7 +59,7 @@ typedef struct tr_ckpt_info {
 } tr_ckpt_info;
 
 /* Collective over the world. Saves step state->step under root. On a failure (disk full, ...) every
- * rank returns the same TR_ERR_IO with path and errno text, and for want of room the bytes needed;
+ * rank returns the same TR_ERR_IO with path and errno text, and on a full disk the bytes needed;
  * the temporary directory is removed and older steps are untouched. Saving a step that exists
  * already is an error of the same kind, unless what exists fails its checks: then it is replaced.
  * TR_ERR_INTERNAL when the lists break the contract above. */

@@ -54,12 +54,12 @@ int64_t tr_manifest_find(const tr_manifest *manifest, const char *name);
 /* Numbers of the parts that lie in `file`, by ascending file offset, in *out (malloc'd). */
 tr_status tr_manifest_parts_of(const tr_manifest *manifest, int64_t file, int64_t **out,
                                int64_t *count);
-/* Every promise above, tr_state_check, and: boxes inside their tensors, disjoint and covering them; payload inside
- * its file and disjoint; no product overflows. `placed` false: before offsets and sizes of files
- * are known. On a fault TR_FAIL(code, "<where>: ..."). */
+/* Checks every promise above, the state (tr_state_check), and: boxes inside their tensors, disjoint
+ * and covering them; payload inside its file and disjoint; no product overflows. `placed` false:
+ * before offsets and sizes of files are known. On a fault TR_FAIL(code, "<where>: ..."). */
 tr_status tr_manifest_check(const tr_manifest *manifest, bool placed, const char *where,
                             tr_status code);
-/* TR_FAIL(code, "<where>: ...") with the first number of the state that no run can have. */
+/* Fails with `code` and "<where>: ..." for the first number of the state that no run can reach. */
 tr_status tr_state_check(const tr_ckpt_state *state, const char *where, tr_status code);
 /* Payload bytes of a part and of the whole checkpoint. */
 int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part);

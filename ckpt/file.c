@@ -19,7 +19,7 @@ tr_status tr_io_fail(const char *what, const char *path, int error, int64_t need
     if (error != ENOSPC && error != EDQUOT && error != EFBIG)
         return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s (older checkpoints are untouched)", what, path,
                        cause);
-    /* What is free is no help: a part of the checkpoint may be written, and quotas do not show. */
+    /* Free bytes are not stated: part of the checkpoint may be written, and quotas do not show. */
     return TR_FAIL(TR_ERR_IO,
                    "cannot %s %s: %s; a checkpoint of this run takes at least %" PRId64
                    " bytes: %s (older checkpoints are untouched)",

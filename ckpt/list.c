@@ -92,7 +92,7 @@ static int ascending(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* A directory that cannot be opened: of one that does not exist nothing is to be listed. */
+/* The status of a directory that cannot be opened: one that does not exist has no entries. */
 static tr_status no_directory(const char *root, int error) {
     return error == ENOENT || error == ENOTDIR ? TR_OK : tr_io_fail("open", root, error, 0);
 }

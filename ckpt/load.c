@@ -109,7 +109,7 @@ out:
 /* --- reading ---------------------------------------------------------------------------------- */
 
 typedef struct reader {
-    tr_world *world; /* told of the bytes */
+    tr_world *world; /* gets the number of bytes read */
     int64_t done, wanted;
     const tr_manifest *manifest;
     tr_ckpt_tensor *tensors;

@@ -105,7 +105,7 @@ static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
 
 /* A shard that is being written. */
 typedef struct writer {
-    tr_world *world; /* told of the bytes */
+    tr_world *world; /* gets the number of bytes written */
     tr_manifest *manifest;
     int fd;
     tr_path path;
@@ -135,7 +135,7 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
     return TR_OK;
 }
 
-/* The parts of the shard, one behind the other. */
+/* Writes the parts of the shard one after the other. */
 static tr_status write_parts(writer *w, int64_t shard, const tr_part_source *source,
                              const tr_ckpt_tensor *tensors, int count) {
     const tr_manifest *m = w->manifest;

@@ -15,7 +15,8 @@ static bool between(int64_t value, int64_t low, int64_t high) {
     return value >= low && value <= high;
 }
 
-/* A step takes at least one sample; next_sample <= step * MOST_SAMPLES, which would overflow. */
+/* A step takes 1 to MOST_SAMPLES samples. A quotient is compared, since the product may overflow.
+ */
 static bool samples_good(const tr_ckpt_state *s) {
     if (s->step == 0) return s->next_sample == 0;
     return s->next_sample >= s->step && (s->next_sample - 1) / s->step < MOST_SAMPLES;

@@ -12,8 +12,7 @@ typedef struct cli_context {
     /* This process does not print the error that ends it: another rank says the same. main sets it
      * from the launcher's rank; a command whose ranks have not agreed on an error clears it. */
     bool silent;
-    /* The command writes its output to a file as well: stdout that cannot be written is no error.
-     */
+    /* The command writes its output to a file too, so that a closed stdout is not an error. */
     bool keeps_output;
 } cli_context;
 
@@ -46,8 +45,8 @@ tr_status cli_take_number(const char *command, const char *option, const char *t
                           double most, double *out);
 
 /* Prints this thread's error, once for a process, unless another rank does. Ranks call it before
- * they leave the world: mpirun ends the job, and with it who is about to speak, at the first exit
- * code other than 0. */
+ * they leave the world: at the first exit code other than 0 mpirun ends the job, also ranks that
+ * have not printed yet. */
 void cli_report(cli_context *cli);
 
 /* Cores that this process may use: a container or a launcher may have left it fewer than there are.

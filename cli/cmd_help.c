@@ -82,8 +82,7 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
     if (known || section || index >= 0) return 0;
     int near = tr_schema_nearest(word);
     if (near < 0)
-        return TR_FAIL(TR_ERR_USAGE, "'%s' is no command and no key; `trireme help` lists all",
-                       word);
-    return TR_FAIL(TR_ERR_USAGE, "'%s' is no command and no key; did you mean `trireme help %s`?",
+        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists all", word);
+    return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean `trireme help %s`?",
                    word, tr_schema[near].name);
 }

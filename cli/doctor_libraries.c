@@ -174,8 +174,6 @@ void doctor_nccl(doctor_finding *f) {
     }
     int v = ask(nccl, "ncclGetVersion");
     if (v > 0) doctor_say(f, DOCTOR_OK, "NCCL %d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
-    else
-        doctor_say(f, DOCTOR_WARN,
-                   "libnccl.so.2 does not say its version: ranks speak through MPI");
+    else doctor_say(f, DOCTOR_WARN, "libnccl.so.2 does not say its version: ranks use MPI instead");
     (void)dlclose(nccl);
 }

@@ -16,7 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Between the end of a job and the ranks' own exits; then mpirun's turn; then nobody is asked. */
+/* After the end of a job: how long the ranks may take to exit, then mpirun before it is killed; how
+ * long a rank that failed may take to end the job. */
 static const double grace_s = 0.75, mpirun_grace_s = 4, failed_grace_s = 8;
 
 /* How long mpirun may take to name the rank that it lost: it sends the other ranks SIGTERM, SIGKILL
@@ -45,7 +46,7 @@ static double since_s(int64_t ns) {
     return (double)(tr_board_now_ns() - ns) * 1e-9;
 }
 
-/* Speaks for the job unless somebody has. */
+/* Prints the job's one message unless a rank has printed it. */
 __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *format, ...) {
     char text[1024];
     va_list args;
@@ -162,21 +163,21 @@ static void press_on(job *j) {
 /* Of a job on several hosts mpirun has said which rank ended first, or which daemon it lost: the
  * other ranks end because of it. */
 static void say_named_by_mpirun(job *j) {
-    char who[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
+    char lost[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
     int rank = j->log.rank, signal = j->log.signal;
-    if (rank >= 0 && !signal) return; /* it failed, and has said so itself */
+    if (rank >= 0 && !signal) return; /* it failed and reported that itself */
     if (signal) {
         (void)snprintf(why, sizeof why, "a signal ended its process (%s%s)", strsignal(signal),
                        signal == SIGKILL ? ", perhaps for lack of memory: see dmesg" : "");
     }
     if (rank < 0) {
-        (void)snprintf(who, sizeof who, "host %s", j->log.node);
+        (void)snprintf(lost, sizeof lost, "host %s", j->log.node);
     } else if (state_of(j, rank) == TR_RANK_ABSENT) {
-        (void)snprintf(who, sizeof who, "rank %d (host %s): before it began", rank, j->log.node);
+        (void)snprintf(lost, sizeof lost, "rank %d (host %s): before it began", rank, j->log.node);
     } else {
-        (void)tr_board_describe(j->board, rank, who, sizeof who);
+        (void)tr_board_describe(j->board, rank, lost, sizeof lost);
     }
-    tr_watch_say_lost(j->board, who, why, text, sizeof text);
+    tr_watch_say_lost(j->board, lost, why, text, sizeof text);
     say_once(j, "%s", text);
     begin_end(j, TR_ERR_RANK);
 }
@@ -269,8 +270,7 @@ static bool mpi_did_not_start(job *j) {
 static int exit_code(job *j) {
     int rank, ending, failure;
     /* While MPI starts mpirun kills all ranks for one, which may have had no place on the board:
-     * then nobody can tell whose end was the first. Else the one that mpirun saw dying before we
-     * did is named. */
+     * then the first one is not known. Otherwise the rank that mpirun saw end first is named. */
     bool known = tr_watch_gone_with_mpi(j->board) < 0 || (j->watch.suspects && all_attached(j));
     if (!mpi_did_not_start(j) && known) look(j);
     ending = tr_board_ending(j->board);

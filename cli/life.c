@@ -49,7 +49,7 @@ static bool look(void *context, char *sentence, size_t size) {
 }
 
 static tr_status start_watchdog(tr_life *life) {
-    /* Whoever started this rank has started the others of this host. */
+    /* The process that started this rank started the other ranks of this host too. */
     tr_watchdog_options options = {.limits.parent = getenv(TR_RANK_VARIABLE) ? getppid() : 0,
                                    .look = look,
                                    .report = report,
@@ -100,15 +100,15 @@ static tr_status join_board(tr_life *life) {
         mine = tr_board_open(name, tr_world_size(life->world), &life->board);
         if (mine == TR_OK) mine = tr_board_attach(life->board, tr_world_rank(life->world));
     }
-    /* Nobody is still to open it after the agreement: the name can go, on each host where no
-     * launcher sees to that. */
+    /* After the agreement every rank has opened the board, so its name is removed on each host
+     * where no launcher does that. */
     mine = tr_world_agree(life->world, mine);
     if (!given || (life->board && !tr_board_launcher(life->board))) tr_board_unlink(name);
     return mine;
 }
 
-/* Some rank's life did not begin, and main says why: a rank that has its place on the board must
- * not look lost when it leaves. */
+/* Ends a life that did not begin on some rank; main prints why. A rank with a place on the board
+ * must not look lost when it exits. */
 static void forsake(tr_life *life, tr_status status) {
     tr_signals_use(NULL);
     if (life->board) (void)tr_board_claim_report(life->board);
@@ -173,7 +173,8 @@ tr_status tr_life_end(tr_life *life, cli_context *cli, tr_status status) {
     tr_board_finish(life->board, (int)status, text);
     tr_watchdog_stop(life->watchdog);
     tr_heartbeat_bye(life->heartbeat);
-    /* A rank that never comes to the end of the world must not keep this one there. */
+    /* The deadline still counts: this rank must not wait forever for one that never closes the
+     * world. */
     tr_world_set_hook(life->world, &(tr_world_hook){.deadline_s = life->deadline_s});
     /* The board stays mapped: a signal may still want to write its request. */
     free(life);

@@ -61,9 +61,9 @@ static const char *command_name(const void *names, int index) {
 static tr_status unknown_command(const char *name) {
     int near = tr_nearest(name, command_name, cli_commands, cli_command_count);
     if (near >= 0)
-        return TR_FAIL(TR_ERR_USAGE, "'%s' is no command; did you mean `trireme %s`?", name,
+        return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s`?", name,
                        cli_commands[near].name);
-    return TR_FAIL(TR_ERR_USAGE, "'%s' is no command; `trireme help` lists them", name);
+    return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; `trireme help` lists them", name);
 }
 
 const cli_command *cli_find(const char *name) {
@@ -121,8 +121,8 @@ void cli_report(cli_context *cli) {
 /* OpenMP's threads spin at the end of every parallel loop, for milliseconds: when another process
  * takes one of their cores, all wait for it, and training has been seen 20 times slower. A thousand
  * turns bridge the gap between two loops and cost an idle machine little. libgomp reads the number
- * once, while the program is loaded, so a trainer starts anew with it; ranks inherit it from `run`.
- * What the user has set stays. */
+ * once, while the program is loaded, so a trainer starts itself again with it; ranks inherit it
+ * from `run`. What the user has set stays. */
 static void limit_spinning(const char *command, char **argv) {
     bool trains = !strcmp(command, "train"), launches = !strcmp(command, "run");
     char self[4096];
@@ -133,9 +133,9 @@ static void limit_spinning(const char *command, char **argv) {
     (void)execv(self, argv); /* returns only when it fails, which costs nothing but speed */
 }
 
-/* The number of a standard file that is closed would go to the next file that is opened, and lines
- * for people into a checkpoint. Opened the wrong way round, it still fails as a closed file does.
- */
+/* The next file that is opened would get the number of a standard file that is closed, and progress
+ * lines would go into a checkpoint. /dev/null is opened in the wrong direction, so that reads and
+ * writes still fail. */
 static void open_closed_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0)

@@ -29,7 +29,8 @@ typedef struct tr_draw_svg_options {
     int width;
 } tr_draw_svg_options;
 
-/* How many steps of the timelines such a drawing shows, from the first one, and how many events. */
+/* Computes how many steps of the timelines such a drawing shows, from the first one, and how many
+ * events. */
 void tr_draw_svg_size(const tr_timeline *const *timelines, int count,
                       const tr_draw_svg_options *options, int *steps, size_t *events);
 

@@ -82,8 +82,8 @@ tr_status tr_config_parse(const char *text, size_t length, const char *source,
 /* True when device.name is cuda or cuda:N. */
 bool tr_config_on_gpu(const tr_config *config);
 
-/* Gives keys that nobody has set and whose default follows the device the values that `saved`, of
- * the run that is continued, has: on another device it goes on with its own precision. */
+/* Copies from `saved`, the config of the run that is continued, each key that the user has not set
+ * and whose default follows the device: on another device the run keeps its precision. */
 void tr_config_keep(tr_config *config, const tr_config *saved);
 
 /* Checks what needs more than one key: batch against dp and micro_batch, heads and width, heads and

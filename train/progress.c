@@ -176,7 +176,7 @@ static void refresh_activity(tr_progress *p, const tr_activity *activity, double
     refresh(p, tr_line_step(&state, activity, room(p), p->colour, line));
 }
 
-/* Somebody has told, or will tell, why the job ends: that is its last word. */
+/* True once the job is ending: the reason must stay its last line. */
 static bool job_ends(const tr_progress *p) {
     const tr_board *board = p->options.board;
     return board && (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL));
@@ -191,7 +191,7 @@ static void tick(tr_progress *p, double now_s) {
         now_s - p->activity_s < pause || job_ends(p))
         return;
     tr_activity activity = look(p, now_s);
-    /* The one line of ten seconds shall have bytes and rate. */
+    /* Of the lines that come every ten seconds the first waits for bytes and a rate. */
     bool early = tr_phase_counts_bytes(p->phase) && !activity.done && activity.seconds < bytes_s;
     if (early && !p->terminal) return;
     p->activity_s = now_s;

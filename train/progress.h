@@ -2,7 +2,8 @@
  * save takes long. Refreshed in place on a terminal, whole lines in a pipe.
  *
  * A thread of its own watches the time, since the caller computes meanwhile; it reads the board and
- * changes nothing. It is not the watchdog's: a terminal that is held (Ctrl-S) must stop no beat. */
+ * changes nothing. It is not the watchdog's thread: a stopped terminal (Ctrl-S) must not stop
+ * heartbeats. */
 #pragma once
 
 #include "comm/board.h"
@@ -71,6 +72,6 @@ void tr_progress_show(tr_progress *progress, const tr_progress_state *state, dou
 void tr_progress_tick(tr_progress *progress, double now_s);
 
 /* Between the two the caller may write to the file, and to others on the same terminal: the
- * refreshed line is ended and nobody else writes. */
+ * refreshed line is ended, and no other thread writes. */
 void tr_progress_hold(tr_progress *progress);
 void tr_progress_release(tr_progress *progress);

@@ -22,7 +22,7 @@ typedef struct entry {
     double rate;
 } entry;
 
-/* The cache's folder, made where it is missing and `make` says so; false where there is no home. */
+/* Finds the cache's folder; creates it if `make`. False when the user has no home. */
 static bool find_folder(char *path, size_t size, bool make) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (cache && *cache == '/') (void)snprintf(path, size, "%s", cache);

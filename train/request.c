@@ -49,7 +49,7 @@ void tr_request_costs(const tr_config *c, char *text, size_t size) {
     else if (c->train.deterministic)
         (void)snprintf(text, size,
                        "train.deterministic is true: cuDNN's attention may write %.1f MiB a "
-                       "micro-batch and layer that it needs not when it is false",
+                       "micro-batch and layer that it does not need otherwise",
                        square * (double)tr_dtype_size(TR_BF16) / (1 << 20));
 }
 

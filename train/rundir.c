@@ -36,14 +36,14 @@ static tr_status make_directory(const char *path, bool *made) {
     return TR_OK;
 }
 
-/* --- who holds it ----------------------------------------------------------------------------- */
+/* --- the holder ------------------------------------------------------------------------------- */
 
 typedef struct holder {
     char host[HOST];
     long pid; /* 0: not known */
 } holder;
 
-/* The lock file says who holds the lock, for people alone. */
+/* Writes the host and process of the lock's holder; only messages use them. */
 static void write_holder(int fd) {
     char host[HOST] = "", text[HOST + 64];
     (void)gethostname(host, sizeof host - 1);
@@ -228,7 +228,7 @@ void tr_rundir_release(tr_rundir *dir) {
     if (dir->fd < 0) return;
     lock_path(dir->path, path);
     bool empty = tr_rundir_in_place(dir) && !has_entries(dir->path, "lock");
-    if (empty) (void)unlink(path); /* while it is held: nobody else has written there */
+    if (empty) (void)unlink(path); /* while it is locked: no other run has written there */
     (void)close(dir->fd);
     if (empty && dir->made) (void)rmdir(dir->path);
     dir->fd = -1;

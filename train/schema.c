@@ -45,9 +45,9 @@ const tr_key tr_schema[] = {
      .help = "Fraction at the end of the file that is held out for validation."},
     {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
      .choices = "refuse allow",
-     .help = "What --resume does with other data than those that the checkpoint was made with: "
-             "refuse (exit code 78), or allow (a new epoch begins with them). Data that have only "
-             "grown at their end are never refused."},
+     .help = "What --resume does when the data differ from those of the checkpoint: refuse (exit "
+             "code 78), or allow (a new epoch begins with them). Data that have only grown at "
+             "their end are never refused."},
 
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},

@@ -201,8 +201,8 @@ static tr_status open_directory(tr_session *s) {
     return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);
 }
 
-/* Is the saved run one of this model and this sample order? Shapes alone would not tell other heads
- * from these. Where a default follows the device, its value holds. */
+/* Checks that the saved run has this model and this sample order: with another number of heads the
+ * tensors have the same shapes. Keys whose default follows the device keep the saved value. */
 static tr_status check_saved(tr_session *s) {
     const tr_ckpt_state *saved = s->state;
     tr_config *then;

@@ -1,5 +1,4 @@
-/* All that one rank of a training run holds, opened in the order in which it depends on each other.
- */
+/* The objects of one rank of a training run, opened in the order of their dependencies. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -11,7 +10,7 @@
 #include "train/trainer.h"
 
 typedef struct tr_session {
-    const tr_config *config; /* what holds: `own` */
+    const tr_config *config; /* the config in effect: `own` */
     tr_config own;           /* as given; a resumed run keeps some of the checkpoint's values */
     const tr_train_options *options;
     tr_world *world;
@@ -49,5 +48,5 @@ void tr_session_close(tr_session *session);
 void tr_session_begin(tr_session *session, tr_phase phase, int64_t total);
 /* What this rank computes in a training step, for tr_session_begin; of it the forwards alone. */
 int64_t tr_session_actions(const tr_session *session, bool forwards_alone);
-/* True on rank 0, which speaks for the run. */
+/* True on rank 0, which prints for the run. */
 bool tr_session_leads(const tr_session *session);

@@ -39,7 +39,7 @@ static tr_status save(tr_session *s, bool last) {
         s->saved_step = s->state->step;
         tr_board_set_saved(s->options->board, s->saved_step);
         if (tr_session_leads(s)) status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep);
-        if (status != TR_OK) /* what is kept too long harms nobody */
+        if (status != TR_OK) /* an old checkpoint that stays does no harm */
             tr_recorder_warn(&s->recorder, "%s", tr_error_message());
         return TR_OK;
     }
@@ -116,7 +116,7 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     int64_t traced = step - s->trace_from;
     tr_session_begin(s, TR_PHASE_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
-    *alone = true; /* inside a step nobody waits for an agreement */
+    *alone = true; /* inside a step the other ranks wait for no agreement */
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           (float)tr_lr_at(&lr, step), &result));
     *alone = false; /* every rank sees the same result */

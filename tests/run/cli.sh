@@ -33,9 +33,9 @@ shows() {
 }
 
 expect 64 "trireme: no command was given; \`trireme help\` lists them"
-expect 64 "trireme: 'dta' is no command; did you mean \`trireme data\`?" dta
-expect 64 "trireme: 'xyzzy' is no command; \`trireme help\` lists them" xyzzy
-expect 64 "trireme: 'stepz' is no command and no key; did you mean \`trireme help train.steps\`?" help stepz
+expect 64 "trireme: unknown command 'dta'; did you mean \`trireme data\`?" dta
+expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists them" xyzzy
+expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]" train x.yaml --fast
 expect 66 "trireme: there is no checkpoint under no-run/ckpt" ckpt ls no-run
