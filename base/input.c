@@ -80,9 +80,10 @@ static tr_status read_all(int fd, const char *what, const char *path, int64_t ex
                           char **text, size_t *length) {
     size_t capacity = 0;
     *length = 0;
-    TR_TRY(tr_grow(text, &capacity, (size_t)expected + 1, 1));
+    TR_TRY(tr_grow(text, &capacity, (size_t)expected + 2,
+                   1)); /* the loop then finds the end without growing */
     while (*length < most) {
-        TR_TRY(tr_grow(text, &capacity, *length + 2, 1)); /* a byte and the 0 byte at least */
+        TR_TRY(tr_grow(text, &capacity, *length + 2, 1)); /* room for a byte and the 0 byte */
         size_t room = capacity - 1 - *length, left = most - *length;
         ssize_t n = read(fd, *text + *length, room < left ? room : left);
         if (n < 0 && errno == EINTR) continue;

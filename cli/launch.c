@@ -109,7 +109,7 @@ static void on_stop_signal(job *j, int signal) {
     ask_to_stop(j);
 }
 
-/* The ranks cannot see the terminal: the board tells them its size. */
+/* Writes the terminal's size to the board, since the ranks cannot see the terminal. */
 static void tell_columns(const job *j) {
     tr_board_set_columns(j->board, tr_terminal_columns(stdout));
 }

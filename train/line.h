@@ -21,7 +21,7 @@ typedef enum tr_phase {
     TR_PHASES
 } tr_phase;
 
-/* Loading and saving are told in bytes. */
+/* True for loading and saving, whose progress is counted in bytes. */
 bool tr_phase_counts_bytes(tr_phase phase);
 
 /* The last finished step. */

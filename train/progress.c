@@ -207,10 +207,17 @@ void tr_progress_tick(tr_progress *p, double now_s) {
 
 /* --- steps ------------------------------------------------------------------------------------ */
 
+static bool is_first_or_last(const tr_progress *p, int64_t step, int64_t steps) {
+    return step - p->first_step <= 1 || step >= steps;
+}
+
+bool tr_progress_is_due(const tr_progress *p, int64_t step, int64_t steps) {
+    return is_first_or_last(p, step, steps) || step % p->options.every == 0;
+}
+
 static void show(tr_progress *p, const tr_progress_state *state, double now_s) {
     char line[TR_LINE_SIZE];
     int64_t done = state->step - p->first_step;
-    bool ends = done <= 1 || state->step >= state->steps;
     p->state = *state;
     p->state.eta_s =
         done > 0 ? (now_s - p->first_s) / (double)done * (double)(state->steps - state->step) : -1;
@@ -218,10 +225,11 @@ static void show(tr_progress *p, const tr_progress_state *state, double now_s) {
     p->phase = TR_PHASE_NONE;
     if (job_ends(p)) return;
     if (p->terminal) {
+        bool ends = is_first_or_last(p, state->step, state->steps);
         if (!ends && now_s - p->shown_s < refresh_s) return;
         p->shown_s = now_s;
         refresh(p, tr_line_step(&p->state, NULL, room(p), p->colour, line));
-    } else if (ends || state->step % p->options.every == 0) {
+    } else if (tr_progress_is_due(p, state->step, state->steps)) {
         p->activity_s = -INFINITY;
         write_line(p, tr_line_step(&p->state, NULL, 0, false, line));
     }

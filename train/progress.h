@@ -63,9 +63,11 @@ void tr_progress_close(tr_progress *progress);
 void tr_progress_phase(tr_progress *progress, tr_phase phase, int64_t step, double now_s);
 /* The steps begin, after `done` of them: the time left is counted from here. */
 void tr_progress_start(tr_progress *progress, int64_t done, double now_s);
-/* After each step. In a pipe a line is written after the first step, after every `every`-th and
- * after the last, without control codes. state->eta_s is not read: the time left follows from the
- * time since the start. */
+/* True when this step has a line of its own in a pipe: the first one, every `every`-th, the last.
+ */
+bool tr_progress_is_due(const tr_progress *progress, int64_t step, int64_t steps);
+/* Shows a finished step: refreshed on a terminal; in a pipe a line without control codes when the
+ * step is due. state->eta_s is not read: the time left follows from the time since the start. */
 void tr_progress_show(tr_progress *progress, const tr_progress_state *state, double now_s);
 /* Shows what goes on when nothing else has been said for a while: refreshed on a terminal; in a
  * pipe a line, at most one in 10 s, and within a step after the first only when it takes longer. */

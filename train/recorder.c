@@ -92,7 +92,7 @@ tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
 
 void tr_recorder_reopen(tr_recorder *r, int64_t done) {
     tr_metrics *again;
-    if (tr_metrics_open(r->config, done, &again) != TR_OK) return; /* the next record tells */
+    if (tr_metrics_open(r->config, done, &again) != TR_OK) return; /* the next record warns */
     tr_metrics_close(r->metrics);
     r->metrics = again;
 }
@@ -146,7 +146,7 @@ tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
     return status;
 }
 
-/* What a GPU holds besides the plans of its ranks: CUDA's contexts, the libraries' memory. */
+/* Prints the GPU's memory that is outside its ranks' plans: CUDA's contexts, the libraries'. */
 static void print_device(tr_recorder *r, tr_device *device) {
     const double mib = 1 << 20;
     char where[64];
@@ -159,7 +159,7 @@ static void print_device(tr_recorder *r, tr_device *device) {
     double used = (double)(total - available);
     int sharers = tr_world_sharers(r->world);
     tr_recorder_say(r,
-                    "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them beside the "
+                    "device   %s %s, %d rank%s: %.1f of %.1f MiB in use, %.1f of them outside the "
                     "plan (context, libraries, others)",
                     device->name, where, sharers, sharers == 1 ? "" : "s", used / mib,
                     (double)total / mib, (used - (double)planned) / mib);
@@ -205,9 +205,8 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
                                .memory = tr_memory_taken(device),
                                .memory_planned = r->planned_bytes};
     tr_progress_show(&r->progress, &shown, tr_now_s());
-    bool ends = line->step - r->progress.first_step <= 1 || line->step >= shown.steps;
     char text[TR_LINE_SIZE];
-    if (ends || line->step % r->config->log.every == 0)
+    if (tr_progress_is_due(&r->progress, line->step, shown.steps))
         tr_recorder_keep(r, "%s\n", tr_line_step(&r->progress.state, NULL, 0, false, text));
     bool failed = tr_metrics_write(r->metrics, line) != TR_OK;
     if (failed && !r->unrecorded)

@@ -206,7 +206,7 @@ bool tr_rundir_in_place(const tr_rundir *dir) {
     return dir->fd < 0 || same_file(dir->fd, path);
 }
 
-/* True when the directory exists and holds anything visible but `except`. */
+/* True when the directory exists and has a visible entry other than `except`. */
 static bool has_entries(const char *path, const char *except) {
     DIR *directory = opendir(path);
     if (!directory) return false;
@@ -240,7 +240,7 @@ tr_status tr_rundir_restore(tr_rundir *dir) {
     tr_status status = tr_rundir_take(dir->path, true, &again, note);
     if (status == TR_OK && tr_rundir_has_checkpoints(&again)) {
         tr_rundir_release(&again);
-        status = TR_FAIL(TR_ERR_IO, "'%s' holds another run now", dir->path);
+        status = TR_FAIL(TR_ERR_IO, "'%s' contains another run now", dir->path);
     }
     if (status != TR_OK) return TR_FAIL(TR_ERR_IO, "%s", tr_error_message());
     (void)close(dir->fd);

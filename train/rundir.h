@@ -1,4 +1,4 @@
-/* The run directory (log.dir) while a run uses it: one process holds it, rank 0 of the run. */
+/* The run directory (log.dir) while a run uses it: rank 0 of the run keeps it locked. */
 #pragma once
 
 #include "train/config.h"
@@ -22,12 +22,12 @@ bool tr_rundir_in_place(const tr_rundir *dir);
 /* Makes and takes the path again after that. TR_ERR_IO when it cannot be made, or another run has
  * taken it or left checkpoints there; the directory that was moved away is then still held. */
 tr_status tr_rundir_restore(tr_rundir *dir);
-/* True when the directory holds checkpoints, or what may be some. */
+/* True when the directory contains checkpoints, or what may be some. */
 bool tr_rundir_has_checkpoints(const tr_rundir *dir);
 /* Frees the directory, and removes it when it was made for this run and nothing was written to it.
  * Does nothing when it is not held. */
 void tr_rundir_release(tr_rundir *dir);
 
-/* True when locks on the file system `major`:`minor` hold on this host alone, by its mount options
+/* True when locks on the file system `major`:`minor` count on this host alone, by its mount options
  * (NFS: nolock, local_lock; Lustre: localflock). mounts: the text of /proc/self/mountinfo. */
 bool tr_rundir_locks_are_local(FILE *mounts, unsigned major, unsigned minor);

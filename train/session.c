@@ -164,7 +164,7 @@ static tr_status find_start(tr_session *s) {
     if (s->options->resume == TR_RESUME_NO) {
         if (!tr_rundir_has_checkpoints(&s->dir)) return TR_OK;
         return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' holds another run: continue it with --resume, or choose another "
+                       "'%s' contains another run: continue it with --resume, or choose another "
                        "directory with log.dir=...",
                        s->config->log.dir);
     }

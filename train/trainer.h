@@ -6,7 +6,7 @@
 #include "train/config.h"
 
 typedef enum tr_resume {
-    TR_RESUME_NO,   /* a new run; TR_ERR_CONFIG where log.dir holds checkpoints */
+    TR_RESUME_NO,   /* a new run; TR_ERR_CONFIG where log.dir contains checkpoints */
     TR_RESUME_YES,  /* from the newest valid step of log.dir; TR_ERR_NOFILE without one */
     TR_RESUME_AUTO, /* the same, or a new run where no step is saved */
 } tr_resume;
@@ -20,10 +20,10 @@ typedef struct tr_train_options {
     FILE *out, *warnings;   /* what people read; written by rank 0 */
 } tr_train_options;
 
-/* Collective over the world. Rank 0 holds log.dir while the run lives; TR_ERR_CONFIG names the
- * process of another run that does. TR_ERR_STOPPED after a stop request or at the time limit, with
- * a checkpoint saved. When the ranks agreed on a failure every one returns it and *alone is false;
- * *alone is true when this rank failed by itself, and the caller has to end the world
- * (tr_world_abort). */
+/* Collective over the world. Rank 0 locks log.dir until the run ends; TR_ERR_CONFIG names the
+ * process of another run that has locked it. TR_ERR_STOPPED after a stop request or at the time
+ * limit, with a checkpoint saved. When the ranks agreed on a failure every one returns it and
+ * *alone is false; *alone is true when this rank failed by itself, and the caller has to end the
+ * world (tr_world_abort). */
 tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options,
                    bool *alone);

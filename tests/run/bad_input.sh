@@ -185,9 +185,9 @@ intact held "$(last_step held)"
 
 train 0 4 good parallel.pp=2 parallel.tp=2
 train 78 1 good
-says good "'.*/good' holds another run: continue it with --resume, or choose another directory with log.dir=..."
+says good "'.*/good' contains another run: continue it with --resume, or choose another directory with log.dir=..."
 train 78 4 good parallel.pp=2 parallel.tp=2
-says good "'.*/good' holds another run: "
+says good "'.*/good' contains another run: "
 refuses 66 4 "there is no checkpoint under '.*' to resume from: start the run without --resume" \
     --resume parallel.pp=2 parallel.tp=2
 for ranks in 1 2; do

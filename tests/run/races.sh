@@ -31,7 +31,7 @@ race() {
         code=0
         wait "${jobs[i]}" 2>/dev/null || code=$?
         [[ $code == 0 || $code == 137 ]] && continue
-        grep -Eq "^trireme: ('$run' is in use by |'$run' holds another run: |there is no checkpoint under )" \
+        grep -Eq "^trireme: ('$run' is in use by |'$run' contains another run: |there is no checkpoint under )" \
             "$run.$i.err" || fail "$run: job $i ended with $code: $(<"$run.$i.err")"
     done
     train 0 1 "$run" "${options[@]}" --resume=auto

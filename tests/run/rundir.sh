@@ -70,7 +70,7 @@ done
 
 train 0 1 auto "${options[@]}" --resume=auto train.steps=20
 train 78 1 auto "${options[@]}" train.steps=40
-says auto "'.*/auto' holds another run: "
+says auto "'.*/auto' contains another run: "
 train 0 1 auto "${options[@]}" --resume=auto train.steps=40
 grep -q "^resumed  after step 20 of 40" auto.out || fail "auto: did not resume"
 same_curve auto whole
@@ -116,7 +116,7 @@ kill -CONT "$job"
 code=0
 wait "$job" || code=$?
 [[ $code == 74 ]] || fail "first: ended with $code, not 74"
-says first "'first' holds another run now"
+says first "'first' contains another run now"
 [[ ! -e first/ckpt/step-00000400 && $(last_step first) == 40 ]] || fail "first: wrote to the second run"
 
 # A job that is refused for another reason leaves no directory.

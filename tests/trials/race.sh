@@ -30,7 +30,7 @@ for k in 0 1; do
         0) done_by=$((done_by + 1)) ;;
         66 | 78)
             [[ $(wc -l <$err) == 1 ]] || fail "run: not one sentence: $(<$err)"
-            grep -Eq "^trireme: ('run' is in use by process [0-9]+ on host |'run' holds another run: |there is no checkpoint under )" $err ||
+            grep -Eq "^trireme: ('run' is in use by process [0-9]+ on host |'run' contains another run: |there is no checkpoint under )" $err ||
                 fail "run: said $(<$err)"
             ;;
         *) fail "run: exit code ${code_of[k]}: $(<$err)" ;;
