@@ -16,7 +16,7 @@ typedef enum tr_status {
     TR_ERR_DEVICE = 69,   /* device or library unavailable, wrong launch */
     TR_ERR_INTERNAL = 70, /* a bug in Trireme, or a library that broke its contract */
     TR_ERR_IO = 74,       /* disk full, read or write error */
-    TR_ERR_STOPPED = 75,  /* ended by a signal, checkpoint saved: resume */
+    TR_ERR_STOPPED = 75,  /* stopped by a signal or a time limit, and saved: resume */
     TR_ERR_FIT = 76,      /* does not fit the memory */
     TR_ERR_RANK = 77,     /* a rank was lost or passed its deadline */
     TR_ERR_CONFIG = 78,   /* bad configuration */

@@ -206,7 +206,7 @@ tr_status tr_step_find(const char *root, int64_t step, int64_t *found, tr_path *
         return TR_FAIL(TR_ERR_NOFILE, "there is no checkpoint under %s", root);
     if (*found < 0)
         return TR_FAIL(TR_ERR_DATA,
-                       "no checkpoint under %s is valid: begin anew with another log.dir; the "
+                       "no checkpoint under %s is valid: start again with another log.dir; the "
                        "newest: %s",
                        root, passed_over);
     if (why) (void)snprintf(why, WHY, "%s", passed_over);
@@ -222,7 +222,7 @@ tr_status tr_step_advise(const char *root, int64_t step, tr_status status) {
     if (step_path(root, step, &dir) != TR_OK || newest_valid(root, step, &older, why) != TR_OK)
         return TR_FAIL(status, "%s", cause);
     if (older < 0)
-        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: begin anew with another log.dir",
+        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: start again with another log.dir",
                        cause);
     return TR_FAIL(TR_ERR_DATA,
                    "%s; move %s away, and --resume continues from step %" PRId64

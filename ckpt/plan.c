@@ -110,8 +110,8 @@ static int by_place(const void *a, const void *b) {
     return x->source.rank < y->source.rank ? -1 : x->source.rank > y->source.rank;
 }
 
-/* The sorted announcements as a manifest. A tensor that nobody writes is found by the check: it has
- * an entry and no part. */
+/* The sorted announcements as a manifest. A tensor that no rank writes is found by the check: it
+ * has an entry and no part. */
 static tr_status fill(tr_manifest *m, const announced *all, size_t count, tr_part_source **source) {
     size_t tensors = 0, parts = 0;
     for (size_t i = 0; i < count; i++) {

@@ -245,7 +245,7 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
     TR_TRY_OUT(collect(world, s));
     TR_TRY_OUT(tr_world_agree(world, first ? commit_step(s) : TR_OK));
 out:
-    /* Every rank has agreed that the attempt is over: nobody writes there any more. */
+    /* Every rank has agreed that the attempt is over: no rank writes there any more. */
     if (s->made) tr_directory_remove(s->temporary.text);
     if (s->lock >= 0) (void)close(s->lock);
     tr_manifest_free(&s->manifest);

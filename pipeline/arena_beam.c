@@ -3,7 +3,7 @@
  * backwards as they cease), each at either end of every gap that holds it, or so far from an end
  * that the largest box to come fits there; of all arrangements those with the least cost go on. An
  * arrangement costs little when its gaps are few and neighbours end together, so that the room they
- * leave is whole. What weighs how much is drawn anew in every round. */
+ * leave is whole. The weights are drawn again in every round. */
 #include "pipeline/arena_impl.h"
 
 #include "base/memory.h"

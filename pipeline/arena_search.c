@@ -13,7 +13,7 @@ enum {
     WORK = 8 << 20,
     MOST_WORK = 128 << 20, /* boxes and sections looked at: the second where 5% is missed */
     MOST_PAIRS = 1 << 21,  /* of boxes alive together: beyond it there is no second search */
-    MOST_STEPS_BACK = 10   /* then the search begins anew with other ranks */
+    MOST_STEPS_BACK = 10   /* then the search starts again with other ranks */
 };
 
 typedef struct searcher {
@@ -26,7 +26,7 @@ typedef struct searcher {
     size_t *load;   /* [sections]: bytes that are not yet placed there */
     size_t *lowest; /* [count]: a box's place, if it came next */
     bool *placed;   /* [count] */
-    double *rank;   /* [count]: who comes first among boxes of equal place */
+    double *rank;   /* [count]: order of boxes at the same place */
     double *blame;  /* [count]: grows where the search fails */
     int *order;     /* [count]: placed boxes */
     int depth;

@@ -70,7 +70,8 @@ static double path_of(const tr_auto_shape *s, bool whole) {
     return path;
 }
 
-/* A rank idles until its first F; and until its first I but for the F that `cap` holds. */
+/* A rank is idle before its first F, and again before its first I once it has run as many F as
+ * `cap` allows. */
 static double bound_of(const tr_auto_shape *s, double cap, bool whole) {
     double bound = path_of(s, whole), down = way(s, 0), before = 0;
     const double *f = s->cost[TR_ACTION_F];
@@ -214,7 +215,7 @@ static double pick(search *x, const double *of, int count) {
     return of[(int)(draw(x) * count)];
 }
 
-/* The rule with one to three of its parts drawn anew. */
+/* The rule with one to three of its parts drawn again. */
 static tr_auto_rule vary(search *x, const tr_auto_shape *s, tr_auto_rule rule) {
     static const double depths[] = {0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 1e6};
     static const double waits[] = {0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2};

@@ -54,13 +54,13 @@ typedef struct tr_auto_rule {
     int admit;            /* most micro-batches on a rank */
     int late;             /* W that may wait while F or I could start */
     double gap;           /* following: a wait of so many W has a W */
-    int tail, slope;      /* following: tail + slope * rank actions at its end are chosen anew */
+    int tail, slope;      /* following: tail + slope * rank actions at its end are chosen again */
 } tr_auto_rule;
 
 /* Orders by list scheduling with the shape's costs, in O(actions * chunks). from: NULL, or an order
  * that runs and respects the cap: all but the last actions of a rank have F and I in its
- * order, and W anew, when the rank would wait, when the next F has no room, and when more than
- * rule->late have gathered. order: ranks rows of tr_auto_row actions, not `from`. *makespan:
+ * order, and W placed again, when the rank would wait, when the next F has no room, and when more
+ * than rule->late have gathered. order: ranks rows of tr_auto_row actions, not `from`. *makespan:
  * INFINITY when it was given up because it cannot end before `limit`, or blocked, which needs a
  * `from`, or a cap below one micro-batch. *steps is raised by the actions placed. */
 tr_status tr_auto_list(const tr_auto_shape *shape, const tr_auto_rule *rule, const int *from,

@@ -153,7 +153,8 @@ static bool is_rank_blocked(const check *c, int rank, tr_action *need) {
     return is_blocked(c, at[0], need) || (at[0].overlap && is_blocked(c, at[1], need));
 }
 
-/* All ranks are blocked or at their end: follows who waits for whom to the cycle and names it. */
+/* All ranks are blocked or at their end: follows the waits from rank to rank to the cycle and names
+ * it. */
 static tr_status fail_deadlock(check *c, int rank) {
     const tr_schedule *s = c->s;
     tr_action need = {0};

@@ -59,7 +59,7 @@ tr_status tr_csv_load(const char *path, tr_csv **out);
 tr_status tr_csv_parse(const char *text, size_t length, const char *source, tr_csv **out);
 void tr_csv_destroy(tr_csv *csv);
 
-/* The file's text with LF line ends: what was loaded, but for line ends and white space around
+/* The file's text with LF line ends: what was loaded, except line ends and white space around
  * cells. *text is malloc'd; the caller frees it. */
 tr_status tr_csv_text(const tr_csv *csv, char **text);
 /* "3F12", "3SEND_F12", "3UNSHARD", "" into text (at least 40 bytes); a pair's entries one by one.

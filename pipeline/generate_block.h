@@ -16,7 +16,7 @@ typedef struct tr_block_shape {
  * weight * (length - hop)^2 over all steps of a micro-batch to its least. F, I and W are one unit,
  * B two. Then every action moves to the first idle time that its inputs allow, F as far as no rank
  * holds more than cap (0: any amount): that closes gaps of the first and last micro-batches. A rank
- * holds more than the cap only where the block itself does. Time O(ranks + actions), but for the
+ * holds more than the cap only where the block itself does. Time O(ranks + actions), except the
  * search of an idle time. */
 tr_status tr_block_fill(tr_schedule *s, const tr_block_shape *shape,
                         const tr_schedule_memory *memory, double cap);

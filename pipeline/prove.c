@@ -72,8 +72,8 @@ static int waits_for(const prover *p, int rank) {
     return rank;
 }
 
-/* All ranks are blocked or at their end: follows who waits for whom to the cycle, or to a rank that
- * has ended, and names what is there. */
+/* All ranks are blocked or at their end: follows the waits from rank to rank to the cycle, or to a
+ * rank that has ended, and names it. */
 static tr_status fail_blocked(const prover *p, int rank) {
     for (int k = 0; k < p->l->ranks && !is_at_end(p, waits_for(p, rank)); k++)
         rank = waits_for(p, rank);

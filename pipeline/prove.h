@@ -1,6 +1,7 @@
 /* Proof that ranks which do their events in order all reach their end: rendezvous over one first
  * in, first out channel for each directed pair of ranks, and no buffer anywhere. What ends here
- * ends with any number of buffers, and at any speed: who waits for whom does not depend on time.
+ * ends with any number of buffers, and at any speed: which rank waits for which does not depend on
+ * time.
  *
  * One pipeline line is enough. Lines beside it (data and tensor ranks) run the same lists and meet
  * in collectives of equal place: map every event of every line to its place in this line's lists,

@@ -197,7 +197,7 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
     TR_TRY_OUT(open_channels(&sim));
     TR_TRY_OUT(run(&sim));
-    /* Messages that nobody waited for have times too. */
+    /* Messages that no rank waited for have times too. */
     for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c], latency);
     fill_result(&sim);
     *out = sim.result;

@@ -92,6 +92,8 @@ tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
 
 void tr_recorder_reopen(tr_recorder *r, int64_t done) {
     tr_metrics *again;
+    tr_append_close(&r->log);
+    open_log(r);
     if (tr_metrics_open(r->config, done, &again) != TR_OK) return; /* the next record warns */
     tr_metrics_close(r->metrics);
     r->metrics = again;

@@ -41,7 +41,7 @@ void tr_recorder_begin(tr_recorder *recorder, const tr_board *board);
 /* Opens the metrics after step `done` of a resumed run; -1: a fresh run, which puts those of a run
  * that saved nothing aside and says so. */
 tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
-/* Begins the metrics again after step `done`, in a directory that was made again. */
+/* Opens log.txt and the metrics again after step `done`, in a directory that was made again. */
 void tr_recorder_reopen(tr_recorder *recorder, int64_t done);
 /* Collective. Gathers every rank's memory and simulates the planned timeline; without that the
  * report shows less. */

@@ -241,7 +241,7 @@ for ranks in 1 2; do
     damaged $run cut
     rm -r "$(step_dir $run 10)"
     train 65 $ranks $run --resume parallel.tp=$ranks
-    says $run "no checkpoint under .* is valid: begin anew with another log.dir; the newest: .*$cause"
+    says $run "no checkpoint under .* is valid: start again with another log.dir; the newest: .*$cause"
 
     # A flipped octet shows while it is read: the sentence tells how to go on.
     cause="shard-00002-of-00004.h5: block [0-9]+ of tensor .* does not have its checksum: it is corrupt"
@@ -259,6 +259,6 @@ for ranks in 1 2; do
     damaged $run flipped
     rm -r "$(step_dir $run 10)"
     train 65 $ranks $run --resume parallel.tp=$ranks
-    says $run ".*$cause.*; no valid step before it: begin anew with another log.dir"
+    says $run ".*$cause.*; no valid step before it: start again with another log.dir"
 done
 finish

@@ -101,6 +101,7 @@ removed() {
         [[ $(wc -l <"$run.err") == 2 ]] || fail "$run: said '$(<"$run.err")'"
     intact "$run" 150
     [[ $(last_step "$run") == 150 ]] || fail "$run: the metrics do not go on"
+    grep -q '^step 150/150 ' "$run/log.txt" || fail "$run: log.txt does not go on"
 }
 removed 1 removed-1
 removed 4 removed-4 "${grid[@]}"
