@@ -9,6 +9,7 @@
 #include "train/request.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
  * training's, little enough for some steps a second at 20 GFLOP/s on a CPU, 20 TFLOP/s on a GPU. */
 static const double HOST_FLOPS = 4e9, GPU_FLOPS = 4e12;
 static const double STEPS_S = 0.25; /* for steps of one length, of which the fastest counts */
+/* How long a result is remembered, measured on an idle machine and on a busy one. */
+static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
 enum { LEAST_STEPS = 2, LEAST_TOKENS = 16, MOST_VOCAB = 1024 };
 
 /* A model of one layer whose micro-batch is bounded by `flops`: first fewer sequences, then shorter
@@ -122,11 +125,18 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
                    c->model.dropout > 0);
 }
 
+/* Other processes ran on the CPUs in the last minute. */
+static bool is_busy(const tr_device *device) {
+    double load;
+    return tr_device_on_host(device) && getloadavg(&load, 1) == 1 && load > 0.5;
+}
+
 tr_status tr_rate_measure(const tr_config *config, tr_device *device, double *flops_per_s) {
     char key[1024];
     describe(config, device, key, sizeof key);
     if (tr_rate_cache_read(key, flops_per_s)) return TR_OK;
+    bool busy = is_busy(device);
     TR_TRY(measure(config, device, flops_per_s));
-    tr_rate_cache_write(key, *flops_per_s);
+    tr_rate_cache_write(key, *flops_per_s, busy ? BUSY_LASTS_S : IDLE_LASTS_S);
     return TR_OK;
 }

@@ -13,12 +13,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* A file of the latest rates, one a line: hash of the key, time, FLOP/s. */
-enum { MOST_ENTRIES = 64, PATH = 4096, DAY_S = 24 * 3600 };
+/* A file of the latest rates, one a line: hash of the key, the time when it expires, FLOP/s. */
+enum { MOST_ENTRIES = 64, PATH = 4096 };
 
 typedef struct entry {
     uint64_t key;
-    int64_t time;
+    int64_t expires;
     double rate;
 } entry;
 
@@ -42,7 +42,7 @@ static int read_entries(const char *path, entry *entries) {
     if (tr_input_stream(path, &file) != TR_OK) tr_error_clear(); /* as if there were none */
     while (file && count < MOST_ENTRIES) {
         entry *e = &entries[count];
-        if (fscanf(file, "%" SCNx64 " %" SCNd64 " %lf", &e->key, &e->time, &e->rate) != 3) break;
+        if (fscanf(file, "%" SCNx64 " %" SCNd64 " %lf", &e->key, &e->expires, &e->rate) != 3) break;
         count++;
     }
     if (file) (void)fclose(file);
@@ -59,7 +59,7 @@ bool tr_rate_cache_read(const char *key, double *rate) {
     int64_t now = (int64_t)time(NULL);
     for (int i = 0; i < count; i++) {
         const entry *e = &entries[i];
-        if (e->key != wanted || e->time > now || now - e->time > DAY_S) continue;
+        if (e->key != wanted || e->expires < now) continue;
         if (!isfinite(e->rate) || e->rate <= 0) continue;
         *rate = e->rate;
         return true;
@@ -67,7 +67,7 @@ bool tr_rate_cache_read(const char *key, double *rate) {
     return false;
 }
 
-void tr_rate_cache_write(const char *key, double rate) {
+void tr_rate_cache_write(const char *key, double rate, int64_t lasts_s) {
     char path[PATH], fresh[PATH + 32];
     entry old[MOST_ENTRIES];
     if (!find_folder(path, sizeof path, true)) return;
@@ -78,10 +78,11 @@ void tr_rate_cache_write(const char *key, double rate) {
     FILE *file = fopen(fresh, "w");
     if (!file) return;
     uint64_t mine = XXH3_64bits(key, strlen(key));
-    (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", mine, (int64_t)time(NULL), rate);
+    (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", mine, (int64_t)time(NULL) + lasts_s,
+                  rate);
     for (int i = 0, kept = 1; i < count && kept < MOST_ENTRIES; i++) {
         if (old[i].key == mine) continue;
-        (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", old[i].key, old[i].time,
+        (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", old[i].key, old[i].expires,
                       old[i].rate);
         kept++;
     }
