@@ -14,12 +14,12 @@
  * directory", "a pipe". *fd is open after 0 only. */
 int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const char **kind);
 
-/* The same for a file that a user named; `what` is its name in messages ("the config file").
- * TR_ERR_NOFILE with path and cause when it cannot be opened or is not a regular file. */
+/* Opens a regular file that a user named; `what` is its name in messages ("the config file"). Fails
+ * with TR_ERR_NOFILE, path and cause when it cannot be opened or is not a regular file. */
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes);
 
-/* As tr_input_open, for reading line by line. *out is NULL, and the call succeeds, when there is no
- * such file. TR_ERR_IO instead of TR_ERR_NOFILE: the program has chosen the name. */
+/* Opens a regular file of the program's own for reading line by line. *out is NULL, and the call
+ * succeeds, when there is no such file. Fails with TR_ERR_IO, path and cause. */
 tr_status tr_input_stream(const char *path, FILE **out);
 
 /* The size limit of a file, and the status of a file that is larger. */

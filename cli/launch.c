@@ -160,8 +160,8 @@ static void press_on(job *j) {
     }
 }
 
-/* Of a job on several hosts mpirun has said which rank ended first, or which daemon it lost: the
- * other ranks end because of it. */
+/* Reports the rank that ended first, or the host that was lost, as mpirun of a job on several hosts
+ * named it: the other ranks end because of that. */
 static void say_named_by_mpirun(job *j) {
     char lost[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
     int rank = j->log.rank, signal = j->log.signal;

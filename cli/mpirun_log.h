@@ -1,9 +1,9 @@
-/* What mpirun itself says of its ranks: which one ended first, and how.
+/* The messages of mpirun itself about its ranks: which one ended first, and how.
  *
  * mpirun kills all ranks when one has ended, and on another host no process may be left that saw
- * the first one end. mpirun knows it, and says so when the last rank has ended. Its own messages
- * (not those of the ranks) go to memory that only the launcher reads. The words are Open MPI 4's;
- * when they are missing, a rank that another host lost is noticed by its heartbeats. */
+ * the first one end. mpirun knows it, and prints that when the last rank has ended. Its own
+ * messages (not those of the ranks) go to memory that only the launcher reads. The words are Open
+ * MPI 4's; when they are missing, a rank that another host lost is noticed by its heartbeats. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,8 +18,8 @@ typedef struct tr_mpirun_log {
     char node[256]; /* mpirun's name of a host: of that rank, or one that does not answer; or "" */
 } tr_mpirun_log;
 
-/* Sets the environment for an mpirun that is started after it. */
+/* Opens the log, and sets the environment for an mpirun that is started after it. */
 void tr_mpirun_log_open(tr_mpirun_log *log);
-/* Reads what is new. */
+/* Reads the messages that are new. */
 void tr_mpirun_log_read(tr_mpirun_log *log);
 void tr_mpirun_log_close(tr_mpirun_log *log);

@@ -33,7 +33,7 @@ typedef struct tr_data_extent {
 /* Reads on as `extent` says, from its epoch_sample on. A file that was opened is read whole, from
  * sample 0. TR_ERR_DATA when the file is shorter, or as tr_data_open. */
 tr_status tr_data_use(tr_data *data, const tr_data_extent *extent);
-/* What is read from `sample` (>= epoch_sample) on: the extent with the epoch of that sample. */
+/* Returns what is read from `sample` (>= epoch_sample) on: the extent with that sample's epoch. */
 tr_data_extent tr_data_extent_at(const tr_data *data, int64_t sample);
 /* Hash of the first `bytes` of the file: of all of them up to 4 MiB, of 64 blocks of 64 KiB from
  * the first to the last byte of a longer one. Fails as tr_data_sample does. */
@@ -54,7 +54,7 @@ int64_t tr_data_window_start(const tr_data *data, int64_t index);
 /* Reads training sample `index`: tokens[context], labels[context]. TR_ERR_DATA when the file has
  * been shortened since it was opened, TR_ERR_IO when it cannot be read. One thread at a time. */
 tr_status tr_data_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
-/* The same for the held-out window `index` modulo their number, in file order. */
+/* Reads the held-out window `index` modulo their number, in file order; as tr_data_sample. */
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
 
 /* A bijection of 0..n-1, keyed: a Feistel network over Philox with cycle walking (Black & Rogaway

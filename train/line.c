@@ -132,7 +132,7 @@ const char *tr_line_activity(const tr_activity *activity, int columns, char *buf
 
 /* --- the line --------------------------------------------------------------------------------- */
 
-/* As they stand in the line. */
+/* In their order in the line. */
 typedef enum field { STEP, LOSS, VAL, NORM, LR, RATE, MEM, ETA, NOW, NOW_SHORT, FIELDS } field;
 static const field by_importance[FIELDS] = {LOSS, RATE, ETA, NOW,  NOW_SHORT,
                                             STEP, VAL,  MEM, NORM, LR};

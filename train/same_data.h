@@ -11,10 +11,10 @@
 enum { TR_SAME_DATA_NOTE = 512 };
 
 /* Collective. Fills the data's part of *state, the same on every rank, and makes every rank's data
- * read on as it says. resumes: *state is as it was saved; TR_ERR_CONFIG when it was saved with
- * other data and data.changed is refuse. TR_ERR_DATA when a rank has another file than rank 0.
- * note: on rank 0 a sentence for people, or "". */
+ * read on as it says. resumes: *state is as it was saved. Fails with TR_ERR_CONFIG when it was
+ * saved with other data and data.changed is refuse, and with TR_ERR_DATA when a rank has another
+ * file than rank 0. note: on rank 0 a sentence for people, or "". */
 tr_status tr_same_data_settle(tr_world *world, const tr_config *config, bool resumes, tr_data *data,
                               tr_ckpt_state *state, char note[TR_SAME_DATA_NOTE]);
-/* After state->next_sample has moved: the epoch that it is in. */
+/* Updates the epoch in *state after state->next_sample has moved. */
 void tr_same_data_advance(const tr_data *data, tr_ckpt_state *state);

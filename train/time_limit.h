@@ -11,17 +11,18 @@ typedef struct tr_time_limit {
     double step_s[2], save_s;
 } tr_time_limit;
 
-/* What belongs to the step that is about to begin and to the one after it. */
+/* Work that belongs to the step that is about to begin and to the step after it. */
 typedef struct tr_time_need {
     bool validates[2]; /* the step, the next step */
     bool saves;        /* between the two */
 } tr_time_need;
 
-/* "90", "5s", "30m" or "1h30m" as seconds; TR_ERR_USAGE for anything else, and for nothing. */
+/* Reads "90", "5s", "30m" or "1h30m" as seconds. Fails with TR_ERR_USAGE for other text and for 0.
+ */
 tr_status tr_time_limit_parse(const char *text, double *seconds);
-/* bytes: of a checkpoint, for the first guess of a save's time. */
+/* Starts a limit at end_s. bytes: size of a checkpoint, for the first estimate of a save's time. */
 void tr_time_limit_open(double end_s, double bytes, tr_time_limit *out);
-/* Takes a duration into an estimate, which follows a longer one at once and a shorter one slowly.
+/* Updates an estimate with a measured duration: at once with a longer one, slowly with a shorter.
  */
 void tr_time_limit_took(double *estimate, double seconds);
 /* True when the step that is about to begin has to be the last: another one and the save might not
