@@ -1,7 +1,7 @@
 /* Communication of one rank: the world, groups with stream-ordered collectives, and channels.
  *
  * A world has one of the transports mpi (processes) and local (ranks are threads of one process:
- * unit tests and sanitizers); NCCL may carry the data of a GPU beside it (tr_world_use).
+ * unit tests and sanitizers); NCCL may also carry the data of a GPU (tr_world_use).
  * Collectives add in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and
  * round once, so their bits do not depend on the transport. Memory of a device that does not
  * compute on the host is staged in pinned buffers by the host transports, unless NCCL carries it:
@@ -59,10 +59,10 @@ void tr_world_abort(tr_world *world, int code);
  * ranks that wait for it. The others hear of it by tr_world_abort or tr_world_close. */
 void tr_world_give_up(tr_world *world, tr_status status);
 
-/* The failure of an earlier call that a stream has made since, or TR_OK. */
+/* Returns the failure of an earlier call that a stream has made since, or TR_OK. */
 tr_status tr_world_check(tr_world *world);
-/* The caller waits until the stream has done everything that is queued, as tr_stream_sync, but not
- * for ever when it waits for a rank that is lost. The failure of what was queued, or TR_OK. */
+/* Waits like tr_stream_sync until the stream has done all queued work, but also ends when that work
+ * waits for a lost rank. Returns the failure of the queued work, or TR_OK. */
 tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 
 /* Watches the world's calling thread; another thread calls this a few times a second. The calling

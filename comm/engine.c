@@ -60,7 +60,7 @@ static double clamp(double x, double least, double most) {
 }
 
 /* The thread's turns are short, and late ones hold up messages. Linux 6.12 and later take a short
- * slice as the wish to run soon after waking, beside a thread that computes (else it waits for the
+ * slice as the wish to run soon after waking, next to a thread that computes (else it waits for the
  * end of that thread's slice, milliseconds); older ones ignore it. Its timers are exact, not 50 us
  * late. */
 static void ask_for_short_turns(void) {

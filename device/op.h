@@ -56,7 +56,7 @@ typedef struct tr_step_state {
     int64_t position;     /* decoding: index of the token being fed */
     int32_t train;        /* 0: forward only; dropout off, no gradient of the loss */
     int32_t skip;         /* set by STEP_FINISH: a loss or gradient is not finite, change nothing */
-    float loss_scale;     /* power of two that seeds backward (1 but for FP16) */
+    float loss_scale;     /* power of two that seeds backward (1 except for FP16) */
     float lr;
     float bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
     float max_norm;                           /* clip to this global norm; 0 = no clipping */

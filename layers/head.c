@@ -19,7 +19,7 @@ enum {
      * GPU's fast products need that. */
     PART_MULTIPLE = 64
 };
-_Static_assert(MOST_PARTS + 4 <= TR_LAYER_PIECES, "beside the logits: the input and the norm's");
+_Static_assert(MOST_PARTS + 4 <= TR_LAYER_PIECES, "besides the logits: the input and the norm's");
 
 /* Columns [begin, begin + extent) of this rank's logits. */
 typedef struct logits_part {

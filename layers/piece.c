@@ -39,7 +39,7 @@ void tr_layer_reset(tr_layer *layer) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) layer->bytes[life] = 0;
     for (int k = 0; k < TR_LAYER_PIECES; k++)
         for (int life = 0; life < TR_LIFE_SCRATCH; life++) layer->piece[k][life] = 0;
-    layer->pieces = 1; /* of no bytes, but for the input */
+    layer->pieces = 1; /* of no bytes, except the input */
     layer->flops_f = layer->flops_i = layer->flops_w = 0;
     layer->reduce_bytes_f = layer->reduce_bytes_i = 0;
 }

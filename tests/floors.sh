@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
-# Each folder and what it may include beside itself; pipeline and ckpt stand side by side.
+# Each folder and what it may include besides itself; pipeline and ckpt stand side by side.
 declare -A below=(
     [base]=""
     [device]="base"

@@ -8,7 +8,7 @@ unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE PMI_SIZE
 trireme=$(realpath "$trireme")
 rm -rf "$scratch" && mkdir -p "$scratch"
 scratch=$(realpath "$scratch")
-tools=$(dirname "$scratch") # ckpt_compare and the like stand beside the tests' programs
+tools=$(dirname "$scratch") # ckpt_compare and the like are next to the tests' programs
 text=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../data/devil.txt")
 failures=0
 

@@ -6,7 +6,7 @@
 #   across tp and dp (FP32): loss of step 1 within 1e-6, of all steps within 1e-5 relative; gradients of
 #   step 1 (adam_m, clipping off) norm-wise within 1e-5
 #
-# usage: equivalence.sh TRIREME SCRATCH PRECISION     (ckpt_compare stands beside the tests' programs)
+# usage: equivalence.sh TRIREME SCRATCH PRECISION     (ckpt_compare is next to the tests' programs)
 # TRIREME_TEST_DEVICE: where the ranks compute (cpu); TRIREME_TEST_TRANSPORT: what carries their data (auto);
 # TRIREME_TEST_SIZES: width, heads and context of the model; TRIREME_TEST_JOBS: runs at a time (1).
 set -euo pipefail

@@ -30,7 +30,7 @@ program() { # PATH LINE...: a program of these lines
 # scripts CODE NAME BUILD SCRIPT ARGUMENT...: it ends with that code; what it says is in NAME.out and .err.
 scripts() {
     local code=0
-    # From beside the folder, as the documents have it of a bundle.
+    # From the folder that holds it, as the documents run a bundle.
     (cd "$here/.." && TRIREME_BUILD=$scratch/$3 exec timeout 120 bash "$(basename "$here")/$4" "${@:5}") >"$scratch/$2.out" 2>"$scratch/$2.err" || code=$?
     [[ $code == "$1" ]] || fail "$2 ended with $code, not $1: $(tail -n 5 "$scratch/$2.out" "$scratch/$2.err")"
 }

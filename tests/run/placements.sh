@@ -2,7 +2,7 @@
 # Stages placed in loops and in a V, by every generator and by CSV files: all train with the bits of
 # one rank.
 #
-# usage: placements.sh TRIREME SCRATCH     (TRIREME_TEST_DEVICE, _TRANSPORT as for equivalence.sh; ckpt_compare stands beside the tests' programs)
+# usage: placements.sh TRIREME SCRATCH     (TRIREME_TEST_DEVICE, _TRANSPORT as for equivalence.sh; ckpt_compare is next to the tests' programs)
 set -euo pipefail
 trireme=$1 scratch=$2
 here=$(cd "$(dirname "$0")" && pwd)

@@ -73,7 +73,7 @@ if [[ $precision == bf16 ]]; then
     mv "$scratch/set.yaml" "$scratch/base.yaml"
 fi
 
-# A whole job killed between two saves, wherever it is once it is past step 25: it would go on for ever,
+# A whole job killed between two saves, wherever it is once it is past step 25: it would not end,
 # and is resumed for ten steps more. At a constant rate no step depends on their number.
 long=("${options[@]}" optim.warmup=10 optim.min_lr=0.003)
 for ranks in 1 4; do

@@ -91,17 +91,17 @@ says broken "no checkpoint under .* is valid: "
 removed() {
     local ranks=$1 run=$2 code=0
     shift 2
-    begin "$ranks" "$run" train.steps=150 checkpoint.every=50 "$@"
+    begin "$ranks" "$run" train.steps=500 checkpoint.every=100 "$@"
     until_true 120 past "$run" 20 || fail "$run: never reached step 20"
     rm -r "$run" || rm -rf "$run"
     wait "$job" || code=$?
     [[ $code == 74 ]] || fail "$run: ended with $code, not 74"
     [[ $(grep -c "^trireme: warning: '$run' was removed while the run used it: it is made again" "$run.err") == 1 ]] &&
-        [[ $(grep -c "^trireme: '$run' was removed while the run used it: step 150 is saved" "$run.err") == 1 ]] &&
+        [[ $(grep -c "^trireme: '$run' was removed while the run used it: step 500 is saved" "$run.err") == 1 ]] &&
         [[ $(wc -l <"$run.err") == 2 ]] || fail "$run: said '$(<"$run.err")'"
-    intact "$run" 150
-    [[ $(last_step "$run") == 150 ]] || fail "$run: the metrics do not go on"
-    grep -q '^step 150/150 ' "$run/log.txt" || fail "$run: log.txt does not go on"
+    intact "$run" 500
+    [[ $(last_step "$run") == 500 ]] || fail "$run: the metrics do not go on"
+    grep -q '^step 500/500 ' "$run/log.txt" || fail "$run: log.txt does not go on"
 }
 removed 1 removed-1
 removed 4 removed-4 "${grid[@]}"

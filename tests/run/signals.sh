@@ -6,7 +6,7 @@ set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
-# At a constant rate no step depends on their number: runs that are interrupted would go on for ever, and
+# At a constant rate no step depends on their number: runs that are interrupted would not end, and
 # are resumed for some steps more.
 options=(checkpoint.every=20 log.every=50 optim.min_lr=0.003)
 forever=train.steps=100000

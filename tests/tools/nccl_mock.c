@@ -11,8 +11,9 @@
  * all its ranks make it, and ended when all end it; the first message between two ranks is enqueued
  * when both have called. Sends wait for their receives; sums are in rank order, in FP32, rounded
  * once. Ranks meet in shared memory of one machine. NCCL_MOCK_STUCK=RANK:CALL keeps that rank in
- * that call until its communicator is aborted (CALL 0: for ever, where its first one is made),
- * NCCL_MOCK_DEAF=RANK:CALL for ever, whatever is aborted; NCCL_MOCK_ERROR breaks its communicator.
+ * that call until its communicator is aborted (CALL 0: without end, where its first one is made),
+ * NCCL_MOCK_DEAF=RANK:CALL without end, whatever is aborted; NCCL_MOCK_ERROR breaks its
+ * communicator.
  */
 #include "base/dtype.h"
 #include "device/device_impl.h"

@@ -46,7 +46,7 @@ static inline const char *trace_arrows(const trace_slice *x, int n, const trace_
         if (f[id].ts < s[id].ts) return "an arrow leads back in time";
         if (f[id].pid == s[id].pid) return "an arrow stays in its process";
         if (!trace_in_slice(x, n, &s[id]) || !trace_in_slice(x, n, &f[id]))
-            return "an arrow ends beside a slice";
+            return "an arrow does not end at a slice";
     }
     return NULL;
 }
