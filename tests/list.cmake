@@ -10,7 +10,7 @@ if(TARGET nccl_mock)
   add_executable(gpu_nccl mpi/gpu_nccl.c)
   target_link_libraries(gpu_nccl PRIVATE libtrireme)
   add_test(NAME mpi.comm.nccl.1 COMMAND gpu_nccl guarded)
-  set_tests_properties(mpi.comm.nccl.1 PROPERTIES LABELS mpi TIMEOUT 100
+  set_tests_properties(mpi.comm.nccl.1 PROPERTIES LABELS mpi TIMEOUT 300
     ENVIRONMENT "${mpi_environment};LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH}")
 endif()
 # The same under NCCL's rules: a libnccl.so.2 that checks every call.
@@ -78,11 +78,11 @@ add_executable(spin mpi/spin.c ${cli}/launch.c ${cli}/life.c ${cli}/mpirun.c ${c
 target_link_libraries(spin PRIVATE libtrireme)
 add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
   $<TARGET_FILE:spin> ${CMAKE_CURRENT_BINARY_DIR}/run-watchdog $<TARGET_FILE:trireme>)
-set_tests_properties(run.watchdog PROPERTIES LABELS run TIMEOUT 300 PROCESSORS 2)
+set_tests_properties(run.watchdog PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2)
 # Two hosts, made of network namespaces; skipped where these are not allowed.
 add_test(NAME run.hosts COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/hosts.sh
   $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-hosts $<TARGET_FILE:spin>)
-set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77)
+set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2 SKIP_RETURN_CODE 77)
 # Layout equivalence: the same losses and parameters on every layout and schedule.
 trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
@@ -138,7 +138,7 @@ if(TARGET nccl_mock)
 endif()
 add_test(NAME run.benchmarks COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/benchmarks.sh
   $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-benchmarks "${mock_or_none}")
-set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 300 PROCESSORS 2
+set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2
   SKIP_RETURN_CODE 77)
 
 # What those scripts say and write, with what fails, hangs, is missing or is stopped.
