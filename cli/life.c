@@ -114,7 +114,8 @@ static void forsake(tr_life *life, tr_status status) {
     if (life->board) (void)tr_board_claim_report(life->board);
     tr_board_finish(life->board, (int)status, tr_error_message());
     tr_watchdog_stop(life->watchdog);
-    if (life->board) tr_board_close(life->board);
+    /* A heartbeat uses the board until the world is closed. */
+    if (life->board && !life->heartbeat) tr_board_close(life->board);
     free(life);
 }
 

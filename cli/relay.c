@@ -52,6 +52,22 @@ static void let_line_end(const tr_relay *r) {
     if (atomic_load(&r->line_of->open_line)) put(r->to, "\n", 1);
 }
 
+/* Removes Open MPI's own report of a copy from the memory of a process that has just died; returns
+ * the bytes that are left. The lost rank has a sentence of its own. */
+static size_t drop_failed_copies(char *data, size_t bytes) {
+    static const char report[] = "] Read -1, expected ";
+    char *found;
+    while ((found = memmem(data, bytes, report, sizeof report - 1))) {
+        char *begin = found, *end = memchr(found, '\n', bytes - (size_t)(found - data));
+        while (begin > data && begin[-1] != '\n') begin--;
+        if (!end) return (size_t)(begin - data);
+        size_t rest = bytes - (size_t)(end + 1 - data);
+        memmove(begin, end + 1, rest);
+        bytes = (size_t)(begin - data) + rest;
+    }
+    return bytes;
+}
+
 static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
@@ -61,9 +77,12 @@ static void *copy(void *argument) {
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         atomic_store(&r->read_ns, tr_now_ns());
-        if (r->line_of) let_line_end(r);
-        put(r->to, r->chunk, (size_t)n);
-        atomic_store(&r->open_line, r->chunk[n - 1] != '\n');
+        size_t left = drop_failed_copies(r->chunk, (size_t)n);
+        if (left > 0) {
+            if (r->line_of) let_line_end(r);
+            put(r->to, r->chunk, left);
+            atomic_store(&r->open_line, r->chunk[left - 1] != '\n');
+        }
         atomic_store(&r->writing, false);
     }
     atomic_store(&r->ended, true);

@@ -28,9 +28,9 @@ static bool find_folder(char *path, size_t size, bool make) {
     if (cache && *cache == '/') (void)snprintf(path, size, "%s", cache);
     else if (home && *home == '/') (void)snprintf(path, size, "%s/.cache", home);
     else return false;
-    if (make) (void)mkdir(path, 0700);
     size_t used = strlen(path);
     if (used + sizeof "/trireme/rates.12345678901" > size) return false;
+    if (make) (void)mkdir(path, 0700);
     (void)snprintf(path + used, size - used, "/trireme");
     if (make) (void)mkdir(path, 0700);
     return true;

@@ -37,7 +37,29 @@ static void test_output_after_silence(void **state) {
     (void)close(file[1]);
 }
 
+/* Open MPI's report of a copy from a rank that died is dropped, and nothing around it. */
+static void test_failed_copies(void **state) {
+    (void)state;
+    static const char text[] = "trireme: lost rank 1\n[host:42] Read -1, expected 4096, errno = 3\n"
+                               "[host:42] Read -1, expected 8, errno = 3\n[host:42] kept\n";
+    static const char want[] = "trireme: lost rank 1\n[host:42] kept\n";
+    int file[2], input;
+    tr_relay *relay;
+    char got[sizeof text];
+    assert_int_equal(pipe(file), 0);
+    must(tr_relay_open(file[1], NULL, &input, &relay));
+    assert_int_equal(write(input, text, sizeof text - 1), sizeof text - 1);
+    (void)close(input);
+    while (!tr_relay_ended(relay)) sleep_ms(1);
+    assert_int_equal(read(file[0], got, sizeof got), sizeof want - 1);
+    assert_memory_equal(got, want, sizeof want - 1);
+    tr_relay_close(relay);
+    (void)close(file[0]);
+    (void)close(file[1]);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_output_after_silence)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_output_after_silence),
+                                       cmocka_unit_test(test_failed_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
