@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
 
@@ -8,7 +9,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 void doctor_say(doctor_finding *finding, doctor_level level, const char *format, ...) {
@@ -90,9 +90,9 @@ static void check_shm(doctor_finding *f) {
 /* Seconds for `chunks` MiB written and fsynced to fd; -1 with errno on a failure. */
 static double write_seconds(int fd, int chunks) {
     static char chunk[1 << 20];
-    struct timespec from, to;
+    double begin;
     memset(chunk, 0xa5, sizeof chunk); /* a hole would cost nothing */
-    (void)clock_gettime(CLOCK_MONOTONIC, &from);
+    begin = tr_now_s();
     for (int i = 0; i < chunks; i++)
         for (size_t done = 0; done < sizeof chunk;) {
             ssize_t n = write(fd, chunk + done, sizeof chunk - done);
@@ -100,8 +100,7 @@ static double write_seconds(int fd, int chunks) {
             done += (size_t)n;
         }
     if (fsync(fd)) return -1;
-    (void)clock_gettime(CLOCK_MONOTONIC, &to);
-    return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    return tr_now_s() - begin;
 }
 
 static void check_disk(doctor_finding *f) {

@@ -1,5 +1,6 @@
 #include "cli/launch.h"
 
+#include "base/clock.h"
 #include "cli/mpirun.h"
 #include "cli/mpirun_log.h"
 #include "cli/signals.h"
@@ -43,7 +44,7 @@ typedef struct job {
 } job;
 
 static double since_s(int64_t ns) {
-    return (double)(tr_board_now_ns() - ns) * 1e-9;
+    return (double)(tr_now_ns() - ns) * 1e-9;
 }
 
 /* Prints the job's one message unless a rank has printed it. */
@@ -78,7 +79,7 @@ static bool elsewhere(const job *j) {
 
 static void begin_end(job *j, int code) {
     tr_board_end_all(j->board, code);
-    if (!j->ending_ns) j->ending_ns = tr_board_now_ns();
+    if (!j->ending_ns) j->ending_ns = tr_now_ns();
 }
 
 static void ask_to_stop(job *j) {
@@ -103,7 +104,7 @@ static void on_stop_signal(job *j, int signal) {
             begin_end(j, TR_ERR_RANK);
             return;
         }
-        if (!again) j->urgent_ns = tr_board_now_ns();
+        if (!again) j->urgent_ns = tr_now_ns();
     }
     if (!again) tr_signal_say(tr_signal_text(signal), j->refreshes);
     ask_to_stop(j);
@@ -199,7 +200,7 @@ static void find_loss(job *j) {
 static void look(job *j) {
     int64_t failed_ns;
     find_loss(j);
-    if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_board_now_ns();
+    if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_now_ns();
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && since_s(failed_ns) > failed_grace_s) begin_end(j, failure);
     if (j->ending_ns) press_on(j);

@@ -1,5 +1,6 @@
 #include "cli/mpirun_log.h"
 
+#include "base/clock.h"
 #include "comm/board.h"
 
 #include <fcntl.h>
@@ -35,7 +36,7 @@ static void take_line(tr_mpirun_log *log, const char *line) {
                *detected = strstr(line, "Process name: [["),
                *daemon = strstr(line, "Remote daemon: [[");
     if (strstr(line, "the job has been aborted") && !log->aborting_ns) {
-        log->aborting_ns = tr_board_now_ns();
+        log->aborting_ns = tr_now_ns();
     }
     if (log->rank >= 0) return;
     if (noticed) {

@@ -1,5 +1,6 @@
 #include "cli/signals.h"
 
+#include "base/clock.h"
 #include "train/progress.h"
 
 #include <errno.h>
@@ -70,7 +71,7 @@ static void abort_job(tr_board *board) {
 
 static void on_signal(int signal) {
     int error = errno;
-    int64_t now = tr_board_now_ns(), first = 0;
+    int64_t now = tr_now_ns(), first = 0;
     tr_board *board = atomic_load(&self.board);
     bool urgent = tr_signal_is_urgent(signal), again = atomic_exchange(&self.asked, true);
     if (urgent) {

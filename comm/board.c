@@ -1,11 +1,12 @@
 #include "comm/board.h"
 
+#include "base/clock.h"
+#include "base/text.h"
 #include "comm/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
@@ -74,15 +74,9 @@ struct tr_board {
     _Atomic(_Atomic double *) stop_word;
 };
 
-int64_t tr_board_now_ns(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 void tr_board_make_name(char *name, size_t size) {
     (void)snprintf(name, size, "/trireme-%ld-%ld-%llx", (long)getuid(), (long)getpid(),
-                   (unsigned long long)tr_board_now_ns());
+                   (unsigned long long)tr_now_ns());
 }
 
 /* Claims an empty header for `ranks`; false when it belongs to something else. */
@@ -158,7 +152,7 @@ tr_status tr_board_attach(tr_board *board, int rank) {
     if (gethostname(slot->host, sizeof slot->host - 1) != 0) slot->host[0] = '\0';
     atomic_store(&slot->pid, getpid());
     atomic_store(&slot->pid_start, self.start);
-    atomic_store(&slot->beat_ns, tr_board_now_ns());
+    atomic_store(&slot->beat_ns, tr_now_ns());
     atomic_store_explicit(&slot->state, TR_RANK_ALIVE, memory_order_release);
     board->mine = slot;
     board->rank = rank;
@@ -187,7 +181,7 @@ uint64_t tr_board_id(tr_board *board) {
     uint64_t fresh = 0, none = 0;
     /* Without random numbers the time and the process have to tell two boards apart. */
     if (getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) != sizeof fresh || !fresh) {
-        fresh = (uint64_t)tr_board_now_ns() << 16 ^ (uint64_t)getpid();
+        fresh = (uint64_t)tr_now_ns() << 16 ^ (uint64_t)getpid();
     }
     (void)atomic_compare_exchange_strong(&board->header->id, &none, fresh);
     return atomic_load(&board->header->id);
@@ -200,7 +194,7 @@ static void put(_Atomic int64_t *where, int64_t value) {
 }
 
 void tr_board_beat(tr_board *board) {
-    if (board && board->mine) put(&board->mine->beat_ns, tr_board_now_ns());
+    if (board && board->mine) put(&board->mine->beat_ns, tr_now_ns());
 }
 
 void tr_board_set_step(tr_board *board, int64_t step) {
@@ -236,7 +230,7 @@ void tr_board_set_work(tr_board *board, int64_t done, int64_t total) {
 
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action) {
     if (!board || !board->mine) return;
-    put(&board->mine->action_ns, tr_board_now_ns());
+    put(&board->mine->action_ns, tr_now_ns());
     atomic_store_explicit(&board->mine->action, pack_action(stage, micro_batch, action),
                           memory_order_relaxed);
 }
@@ -258,7 +252,7 @@ static void write_wait(board_slot *slot, int64_t since_ns, const char *what, int
 }
 
 void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer) {
-    if (board && board->mine) write_wait(board->mine, begin ? tr_board_now_ns() : 0, what, peer);
+    if (board && board->mine) write_wait(board->mine, begin ? tr_now_ns() : 0, what, peer);
 }
 
 void tr_board_wait_hook(void *board, bool begin, const char *what, int peer) {
@@ -275,7 +269,7 @@ void tr_board_finish(tr_board *board, int code, const char *message) {
     if (code != 0 && code != TR_ERR_STOPPED &&
         atomic_compare_exchange_strong(&board->header->failure, &none,
                                        (uint64_t)(board->rank + 1) << 32 | (uint32_t)code)) {
-        put(&board->header->failure_ns, tr_board_now_ns());
+        put(&board->header->failure_ns, tr_now_ns());
     }
     atomic_store_explicit(&slot->state, TR_RANK_FINISHED, memory_order_release);
 }
@@ -318,7 +312,7 @@ int tr_board_leader(const tr_board *board) {
 void tr_board_request_stop(tr_board *board) {
     int64_t none = 0;
     if (!board) return;
-    (void)atomic_compare_exchange_strong(&board->header->stop_ns, &none, tr_board_now_ns());
+    (void)atomic_compare_exchange_strong(&board->header->stop_ns, &none, tr_now_ns());
     _Atomic double *word = atomic_load(&board->stop_word);
     if (word) atomic_store(word, 1);
 }
@@ -456,54 +450,44 @@ void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *
     }
 }
 
-/* Appends to text[size]; a text that is full stays as it is. */
-__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
-                                                      ...) {
-    size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text + used, size - used, format, args);
-    va_end(args);
-}
-
 static double seconds_since(int64_t ns) {
-    return (double)(tr_board_now_ns() - ns) * 1e-9;
+    return (double)(tr_now_ns() - ns) * 1e-9;
 }
 
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size) {
     if (size == 0) return buf;
     buf[0] = '\0';
     if (!board || rank < 0 || rank >= board->ranks) {
-        add(buf, size, "rank %d (not on the board)", rank);
+        tr_text_add(buf, size, "rank %d (not on the board)", rank);
         return buf;
     }
     tr_rank_view v;
     tr_board_read(board, rank, &v);
     if (v.state == TR_RANK_ABSENT) {
-        add(buf, size, "rank %d (not on the board of this host)", rank);
+        tr_text_add(buf, size, "rank %d (not on the board of this host)", rank);
         return buf;
     }
-    add(buf, size, "rank %d (host %s, pid %ld): ", rank, v.host, (long)v.pid);
+    tr_text_add(buf, size, "rank %d (host %s, pid %ld): ", rank, v.host, (long)v.pid);
     if (v.state == TR_RANK_FINISHED) {
-        add(buf, size, "finished with exit code %d", v.exit_code);
+        tr_text_add(buf, size, "finished with exit code %d", v.exit_code);
         return buf;
     }
-    if (v.step >= 0) add(buf, size, "step %lld, ", (long long)v.step);
-    if (v.stage >= 0) add(buf, size, "stage %d, ", v.stage);
-    if (v.micro_batch >= 0) add(buf, size, "micro-batch %lld, ", (long long)v.micro_batch);
+    if (v.step >= 0) tr_text_add(buf, size, "step %lld, ", (long long)v.step);
+    if (v.stage >= 0) tr_text_add(buf, size, "stage %d, ", v.stage);
+    if (v.micro_batch >= 0) tr_text_add(buf, size, "micro-batch %lld, ", (long long)v.micro_batch);
     if (v.action) {
-        add(buf, size, "action %c for %.1f s", v.action, seconds_since(v.action_ns));
+        tr_text_add(buf, size, "action %c for %.1f s", v.action, seconds_since(v.action_ns));
     } else {
-        add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
+        tr_text_add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
     }
     if (v.waiting) {
-        add(buf, size, ", waits for ");
+        tr_text_add(buf, size, ", waits for ");
         if (v.wait_peer >= 0) {
-            add(buf, size, "rank %d (%s)", v.wait_peer, v.wait_what);
+            tr_text_add(buf, size, "rank %d (%s)", v.wait_peer, v.wait_what);
         } else {
-            add(buf, size, "its group (%s)", v.wait_what);
+            tr_text_add(buf, size, "its group (%s)", v.wait_what);
         }
-        add(buf, size, " for %.1f s", seconds_since(v.wait_ns));
+        tr_text_add(buf, size, " for %.1f s", seconds_since(v.wait_ns));
     }
     return buf;
 }
@@ -515,7 +499,7 @@ static bool is_alive(const tr_rank_view *v) {
 /* A rank that was stopped in a wait does not wait: the other ranks wait for it. */
 static bool is_silent(const tr_rank_view *v) {
     int64_t limit = v->state == TR_RANK_REMOTE ? remote_silence_ns : silence_ns;
-    return is_alive(v) && tr_board_now_ns() - v->beat_ns > limit;
+    return is_alive(v) && tr_now_ns() - v->beat_ns > limit;
 }
 
 int tr_board_longest_working(const tr_board *board, int except) {

@@ -141,7 +141,6 @@ int tr_board_columns(const tr_board *board);
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-int64_t tr_board_now_ns(void);
 void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
 /* The sums over the living ranks that are at this work; 0 and 0 where the board is NULL. */
 void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *total);

@@ -1,4 +1,5 @@
 /* Channels of host memory: the progress engine moves whole messages. */
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/channel_impl.h"
 
@@ -25,9 +26,9 @@ bool tr_outgoing_due(tr_outgoing *message, tr_poll *poll) {
     if (!o->ready) {
         if (!tr_event_reached(o->event)) return false;
         o->ready = true;
-        o->visible = o->delay > 0 ? tr_now() + o->delay : 0;
+        o->visible = o->delay > 0 ? tr_now_s() + o->delay : 0;
     }
-    if (o->visible > 0 && o->visible > tr_now()) {
+    if (o->visible > 0 && o->visible > tr_now_s()) {
         if (o->visible < poll->next) poll->next = o->visible;
         return false;
     }

@@ -2,6 +2,7 @@
  * nothing moves; a caller that waits polls itself, and the thread stands back meanwhile. Ranks
  * share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to threads
  * that compute. */
+#include "base/clock.h"
 #include "comm/world_impl.h"
 
 #include <math.h>
@@ -22,12 +23,6 @@ static const double ENGINE_MIN_S = 200e-6, ENGINE_MAX_S = 1e-3, ENGINE_PART = 0.
 static const double ENGINE_BUSY_S = 20e-6; /* the thread's sleep while messages move */
 static const double BUSY_POLL_S = 20e-6;   /* a poll this long has moved data in the transport */
 static const double MOMENT_S = 1e-3;       /* a wait longer than this is shown through the hook */
-
-double tr_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {
     if (world->failure == TR_OK) {
@@ -97,7 +92,7 @@ static void *engine_main(void *argument) {
     ask_for_short_turns();
     pthread_mutex_lock(&world->lock);
     while (!world->closing) {
-        double sleep = ENGINE_MIN_S, begin = tr_now();
+        double sleep = ENGINE_MIN_S, begin = tr_now_s();
         if (world->drivers == 0 && begin - world->event >= ENGINE_BUSY_S) {
             tr_poll poll = poll_all(world);
             if (!poll.outstanding || world->failure != TR_OK) {
@@ -107,7 +102,7 @@ static void *engine_main(void *argument) {
                 world->idle = false;
                 continue;
             }
-            double end = tr_now();
+            double end = tr_now_s();
             bool moved = poll.moved || end - begin > BUSY_POLL_S;
             if (moved) world->event = end;
             sleep = moved ? ENGINE_BUSY_S
@@ -121,7 +116,7 @@ static void *engine_main(void *argument) {
 }
 
 void tr_engine_wake(tr_world *world, bool sent) {
-    if (sent) world->event = tr_now() - ENGINE_BUSY_S;
+    if (sent) world->event = tr_now_s() - ENGINE_BUSY_S;
     if (sent || world->idle) pthread_cond_signal(&world->wake);
 }
 
@@ -179,7 +174,7 @@ static void wait_pause(tr_world *world, double waited, double next) {
         return;
     }
     double sleep =
-        shorter(clamp(waited * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now());
+        shorter(clamp(waited * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now_s());
     if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
 }
 
@@ -197,12 +192,12 @@ static void turn_to_next(showing *show, const tr_wait *wait) {
     if (show->shown) show->hook.wait(show->hook.context, false, wait->what, wait->peer);
     show->shown = false;
     show->turn = wait->turn;
-    show->since = tr_now();
+    show->since = tr_now_s();
 }
 
 static void show_wait(showing *show, const tr_wait *wait) {
     char text[128];
-    if (show->shown || wait->alone || !show->hook.wait || tr_now() - show->since <= MOMENT_S)
+    if (show->shown || wait->alone || !show->hook.wait || tr_now_s() - show->since <= MOMENT_S)
         return;
     tr_wait_describe(wait, text, sizeof text);
     show->hook.wait(show->hook.context, true, text, wait->peer);
@@ -215,7 +210,7 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         pthread_mutex_unlock(&world->lock);
         return TR_OK;
     }
-    double start = tr_now();
+    double start = tr_now_s();
     showing show = {.hook = world->hook, .since = start, .turn = wait->turn};
     double limit = wait->limit_s > 0 ? wait->limit_s : show.hook.deadline_s;
     tr_status status = TR_OK;
@@ -228,7 +223,7 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
             break;
         }
         turn_to_next(&show, wait);
-        double now = tr_now(), waited = now - show.since;
+        double now = tr_now_s(), waited = now - show.since;
         /* Only a wait that was shown, and so polled more than once: this thread itself may not have
          * run for longer than the limit. */
         if (limit > 0 && waited > limit && !wait->alone && (show.shown || !show.hook.wait)) {
@@ -241,7 +236,7 @@ tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
         pthread_mutex_lock(&world->lock);
     }
     world->drivers--;
-    world->event = tr_now();
+    world->event = tr_now_s();
     pthread_mutex_unlock(&world->lock);
     if (show.shown && (status == TR_OK || wait->limit_s > 0))
         show.hook.wait(show.hook.context, false, wait->what, wait->peer);

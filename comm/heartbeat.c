@@ -1,5 +1,6 @@
 #include "comm/heartbeat.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/world_impl.h"
 
@@ -93,7 +94,7 @@ static bool is_done(tr_heartbeat *h, peer_link *l, tr_request *request) {
 }
 
 static beat make_beat(int rank, const tr_rank_view *v) {
-    int64_t now = tr_board_now_ns();
+    int64_t now = tr_now_ns();
     beat b = {.rank = rank,
               .stage = v->stage,
               .wait_peer = v->wait_peer,
@@ -129,19 +130,19 @@ static void post_message(tr_heartbeat *h, peer_link *l) {
     else bytes = put_beats(h, m);
     l->sending =
         check(l, t->ops->post_send(t, l->peer, TR_TAG_HEARTBEAT, m, sizeof *m + bytes, &l->send));
-    l->sent_ns = tr_board_now_ns();
+    l->sent_ns = tr_now_ns();
     l->told = m->code != 0;
     l->left = m->bye;
 }
 
 static bool is_due(const tr_heartbeat *h, const peer_link *l) {
     if (l->failed || l->sending || l->left) return false;
-    return h->leaving || (h->end.code && !l->told) || tr_board_now_ns() - l->sent_ns >= period_ns;
+    return h->leaving || (h->end.code && !l->told) || tr_now_ns() - l->sent_ns >= period_ns;
 }
 
 /* Shows the ranks of a message on the board; those of its host that it leaves out have finished. */
 static void show_beats(tr_heartbeat *h, const peer_link *l, const message *m) {
-    int64_t now = tr_board_now_ns();
+    int64_t now = tr_now_ns();
     int at = 0;
     for (int i = 0; i < l->n; i++) {
         beat b = {.rank = -1};
@@ -225,7 +226,7 @@ void tr_heartbeat_tell(tr_heartbeat *heartbeat, int code, const char *sentence) 
  */
 static void flush(tr_heartbeat *h, bool hear, double seconds) {
     tr_heartbeat_end ignored;
-    for (double end = tr_now() + seconds; tr_now() < end;) {
+    for (double end = tr_now_s() + seconds; tr_now_s() < end;) {
         pthread_mutex_lock(&h->world->lock);
         (void)turn_links(h, &ignored);
         bool done = true;
@@ -306,7 +307,7 @@ static bool find_leaders(const place *all, int size, int *leader) {
 }
 
 static void show_places(tr_heartbeat *h, const place *all) {
-    int64_t now = tr_board_now_ns();
+    int64_t now = tr_now_ns();
     for (int i = 0; i < h->links; i++) {
         const peer_link *l = &h->link[i];
         for (int k = 0; k < l->n; k++) {

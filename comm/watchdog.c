@@ -1,5 +1,6 @@
 #include "comm/watchdog.h"
 
+#include "base/clock.h"
 #include "comm/process.h"
 
 #include <inttypes.h>
@@ -250,7 +251,7 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
     if (watch->stopped_s <= 0) watch->stopped_s = default_stopped_s;
     if (watch->silent_s <= 0) watch->silent_s = default_silent_s;
     if (watch->remote_s <= 0) watch->remote_s = default_remote_s;
-    int64_t now = tr_board_now_ns();
+    int64_t now = tr_now_ns();
     if (watch->last_ns == 0 || seconds(watch->last_ns, now) > away_s) watch->since_ns = now;
     watch->last_ns = now;
     if (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL)) return false;
@@ -294,8 +295,8 @@ static bool tell(tr_watchdog *watchdog, int code, const char *sentence) {
     bool by_rank_0 = tr_board_rank(watchdog->board) != 0 && sentence[0];
     tr_heartbeat_tell(heartbeat, code, sentence);
     bool heard = tr_heartbeat_turn(heartbeat, &end);
-    for (int64_t begin = tr_board_now_ns();
-         by_rank_0 && !heard && seconds(begin, tr_board_now_ns()) < relay_s;) {
+    for (int64_t begin = tr_now_ns();
+         by_rank_0 && !heard && seconds(begin, tr_now_ns()) < relay_s;) {
         (void)nanosleep(&(struct timespec){.tv_nsec = tick_ns / 25}, NULL);
         heard = tr_heartbeat_turn(heartbeat, &end);
     }
@@ -324,7 +325,7 @@ static bool turn(tr_watchdog *watchdog) {
     hear(watchdog);
     int ending = tr_board_ending(board);
     int failure = tr_board_first_failure(board, NULL, &failed_ns);
-    if (!ending && failure && failed_ns && seconds(failed_ns, tr_board_now_ns()) > failed_s) {
+    if (!ending && failure && failed_ns && seconds(failed_ns, tr_now_ns()) > failed_s) {
         ending = failure;
     }
     if (ending) {

@@ -56,8 +56,6 @@ struct tr_world {
     struct tr_nccl_call *call;    /* of NCCL, that the caller is in, or NULL; under the lock */
 };
 
-double tr_now(void); /* seconds of the monotonic clock */
-
 /* --- engine.c --------------------------------------------------------------------------------- */
 
 /* Starts the progress thread of a world of two or more ranks; stops it. */

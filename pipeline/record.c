@@ -1,15 +1,9 @@
 #include "pipeline/record.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
-#include <time.h>
-
-int64_t tr_record_now_ns(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 tr_status tr_record_open(size_t capacity, tr_record **out) {
     tr_record *r = NULL;
@@ -41,7 +35,7 @@ void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
     if (r->step < 0 || r->count == r->capacity) return;
     tr_record_entry *entry = &r->entry[r->count];
     if (!begin) {
-        entry->end_ns = tr_record_now_ns();
+        entry->end_ns = tr_now_ns();
         r->count++;
         return;
     }
@@ -54,7 +48,7 @@ void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
                                .peer = transfer ? instr->peer : -1,
                                .message = transfer ? instr->message : -1,
                                .gradient = instr->gradient,
-                               .start_ns = tr_record_now_ns()};
+                               .start_ns = tr_now_ns()};
 }
 
 static void take_note(void *argument) {

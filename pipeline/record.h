@@ -42,5 +42,3 @@ void tr_record_observe(void *record, const tr_instr *instr, bool begin);
 /* The same in the order of a stream, for devices whose work is not done when a call returns. The
  * step of tr_record_step stays until the stream has been waited for. */
 void tr_record_enqueue(tr_record *record, tr_stream *stream, const tr_instr *instr, bool begin);
-
-int64_t tr_record_now_ns(void);

@@ -1,20 +1,11 @@
 #include "train/line.h"
 
+#include "base/text.h"
+
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Appends to text[size]; a text that is full stays as it is. */
-__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
-                                                      ...) {
-    size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text + used, size - used, format, args);
-    va_end(args);
-}
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
@@ -68,11 +59,11 @@ static void add_name(const tr_activity *a, bool brief, char *text, size_t size) 
         [TR_PHASE_STEP] = "step",
         [TR_PHASE_VALIDATE] = "validating",
         [TR_PHASE_SAVE] = "saving"};
-    if (a->phase == TR_PHASE_STEP && a->first) add(text, size, "warming up: ");
-    add(text, size, "%s", name[a->phase] ? name[a->phase] : "");
+    if (a->phase == TR_PHASE_STEP && a->first) tr_text_add(text, size, "warming up: ");
+    tr_text_add(text, size, "%s", name[a->phase] ? name[a->phase] : "");
     bool numbered = a->phase == TR_PHASE_STEP || (a->phase == TR_PHASE_SAVE && !brief);
-    if (a->phase == TR_PHASE_SAVE && !brief) add(text, size, " step");
-    if (numbered) add(text, size, " %" PRId64, a->step);
+    if (a->phase == TR_PHASE_SAVE && !brief) tr_text_add(text, size, " step");
+    if (numbered) tr_text_add(text, size, " %" PRId64, a->step);
 }
 
 /* How far it is: bytes and their rate, a micro-batch, or percents. */
@@ -80,19 +71,20 @@ static void add_amount(const tr_activity *a, bool brief, char *text, size_t size
     const char *of = brief ? "/" : " of ", *unit;
     if (a->phase == TR_PHASE_STEP) {
         if (a->micro_batch < 0 || a->micro_batches <= 0) return;
-        add(text, size, ", micro-batch %" PRId64 "%s%" PRId64, a->micro_batch + 1, of,
-            a->micro_batches);
+        tr_text_add(text, size, ", micro-batch %" PRId64 "%s%" PRId64, a->micro_batch + 1, of,
+                    a->micro_batches);
     } else if (tr_phase_counts_bytes(a->phase) && a->total > 0) {
         double scale = unit_of((double)a->total, &unit);
         int digits = a->total < 10 << 20 || scale > 1048576.0;
-        add(text, size, "%s %.*f%s%.*f %s", brief ? "" : ":", digits, (double)a->done / scale, of,
-            digits, (double)a->total / scale, unit);
+        tr_text_add(text, size, "%s %.*f%s%.*f %s", brief ? "" : ":", digits,
+                    (double)a->done / scale, of, digits, (double)a->total / scale, unit);
         if (a->done <= 0 || a->seconds <= 0) return;
         double rate = (double)a->done / a->seconds;
         scale = unit_of(rate, &unit);
-        add(text, size, ", %.*f %s/s", rate < 10 * scale, rate / scale, unit);
+        tr_text_add(text, size, ", %.*f %s/s", rate < 10 * scale, rate / scale, unit);
     } else if (a->total > 0) {
-        add(text, size, "%s %.0f %%", brief ? "" : ":", 100 * (double)a->done / (double)a->total);
+        tr_text_add(text, size, "%s %.0f %%", brief ? "" : ":",
+                    100 * (double)a->done / (double)a->total);
     }
 }
 
@@ -101,19 +93,20 @@ static void add_time(const tr_activity *a, bool brief, char *text, size_t size) 
     char time[32];
     double share = a->total > 0 ? (double)a->done / (double)a->total : 0;
     if (a->phase == TR_PHASE_SAVE && share >= 1) {
-        add(text, size, ", waiting for the disk");
+        tr_text_add(text, size, ", waiting for the disk");
     } else if (share >= 0.01 && share < 1 && a->seconds >= 0.5) {
         (void)format_about(a->seconds / share * (1 - share), time, sizeof time);
-        add(text, size, brief ? ", %s left" : ", about %s left", time);
+        tr_text_add(text, size, brief ? ", %s left" : ", about %s left", time);
     } else if (a->seconds >= 0.5) {
-        add(text, size, ", for %s", format_about(a->seconds, time, sizeof time));
+        tr_text_add(text, size, ", for %s", format_about(a->seconds, time, sizeof time));
     }
 }
 
 /* For a narrow terminal: "step 3: 31 %", "saving: 31 %". */
 static void describe_shortest(const tr_activity *a, char *text, size_t size) {
     add_name(a, true, text, size);
-    if (a->total > 0) add(text, size, ": %.0f %%", 100 * (double)a->done / (double)a->total);
+    if (a->total > 0)
+        tr_text_add(text, size, ": %.0f %%", 100 * (double)a->done / (double)a->total);
 }
 
 static void describe(const tr_activity *a, bool brief, char *text, size_t size) {
@@ -124,7 +117,7 @@ static void describe(const tr_activity *a, bool brief, char *text, size_t size) 
 
 const char *tr_line_activity(const tr_activity *activity, int columns, char *buffer) {
     buffer[0] = '\0';
-    add(buffer, TR_LINE_SIZE, "now      ");
+    tr_text_add(buffer, TR_LINE_SIZE, "now      ");
     describe(activity, false, buffer, TR_LINE_SIZE);
     if (columns > 0 && strlen(buffer) > (size_t)columns) buffer[columns] = '\0';
     return buffer;
@@ -144,19 +137,19 @@ static void fill(const tr_progress_state *s, const tr_activity *activity,
     bool large = s->memory_planned >= (size_t)1 << 30;
     double unit = large ? 1073741824.0 : 1048576.0;
     for (int f = 0; f < FIELDS; f++) text[f][0] = '\0';
-    add(text[STEP], size, "step %" PRId64 "/%" PRId64, s->step, s->steps);
-    add(text[LOSS], size, "loss %.4f", s->loss);
-    if (!isnan(s->val_loss)) add(text[VAL], size, "val %.4f", s->val_loss);
-    add(text[NORM], size, "gnorm %.3f", s->grad_norm);
-    add(text[LR], size, "lr %.2e", s->lr);
-    add(text[RATE], size, "%s tok/s", format_rate(s->tokens_per_s, number, sizeof number));
-    add(text[MEM], size, "mem %.*f/%.*f %s", large ? 1 : 0, (double)s->memory / unit, large ? 1 : 0,
-        (double)s->memory_planned / unit, large ? "GiB" : "MiB");
-    add(text[ETA], size, "eta %s", format_eta(s->eta_s, number, sizeof number));
+    tr_text_add(text[STEP], size, "step %" PRId64 "/%" PRId64, s->step, s->steps);
+    tr_text_add(text[LOSS], size, "loss %.4f", s->loss);
+    if (!isnan(s->val_loss)) tr_text_add(text[VAL], size, "val %.4f", s->val_loss);
+    tr_text_add(text[NORM], size, "gnorm %.3f", s->grad_norm);
+    tr_text_add(text[LR], size, "lr %.2e", s->lr);
+    tr_text_add(text[RATE], size, "%s tok/s", format_rate(s->tokens_per_s, number, sizeof number));
+    tr_text_add(text[MEM], size, "mem %.*f/%.*f %s", large ? 1 : 0, (double)s->memory / unit,
+                large ? 1 : 0, (double)s->memory_planned / unit, large ? "GiB" : "MiB");
+    tr_text_add(text[ETA], size, "eta %s", format_eta(s->eta_s, number, sizeof number));
     if (!activity) return;
-    add(text[NOW], size, "| ");
+    tr_text_add(text[NOW], size, "| ");
     describe(activity, true, text[NOW], size);
-    add(text[NOW_SHORT], size, "| ");
+    tr_text_add(text[NOW_SHORT], size, "| ");
     describe_shortest(activity, text[NOW_SHORT], size);
 }
 
@@ -178,11 +171,11 @@ const char *tr_line_step(const tr_progress_state *state, const tr_activity *acti
     buffer[0] = '\0';
     for (int f = 0; f < FIELDS; f++) {
         if (!taken[f]) continue;
-        if (buffer[0]) add(buffer, TR_LINE_SIZE, " ");
+        if (buffer[0]) tr_text_add(buffer, TR_LINE_SIZE, " ");
         /* A line that is cut has no colour: its codes have no width. */
         if (f == LOSS && colour && whole)
-            add(buffer, TR_LINE_SIZE, "loss \x1b[1m%s\x1b[0m", text[f] + strlen("loss "));
-        else add(buffer, TR_LINE_SIZE, "%s", text[f]);
+            tr_text_add(buffer, TR_LINE_SIZE, "loss \x1b[1m%s\x1b[0m", text[f] + strlen("loss "));
+        else tr_text_add(buffer, TR_LINE_SIZE, "%s", text[f]);
     }
     if (!whole) buffer[columns] = '\0';
     return buffer;

@@ -1,5 +1,6 @@
 #include "train/trace.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
 #include "pipeline/draw.h"
@@ -21,11 +22,11 @@ tr_status tr_trace_clock(tr_world *world, int64_t *offset_ns) {
             int64_t ping = 0, pong = 0;
             /* Nobody is still in the last trip: the ping leaves at once. */
             TR_TRY(tr_world_barrier(world));
-            int64_t begin = tr_record_now_ns();
+            int64_t begin = tr_now_ns();
             TR_TRY(tr_world_broadcast(world, 0, &ping, sizeof ping));
-            pong = tr_record_now_ns();
+            pong = tr_now_ns();
             TR_TRY(tr_world_broadcast(world, peer, &pong, sizeof pong));
-            int64_t trip = tr_record_now_ns() - begin;
+            int64_t trip = tr_now_ns() - begin;
             if (rank == 0 && trip < fastest) {
                 fastest = trip;
                 best = begin + trip / 2 - pong;

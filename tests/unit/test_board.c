@@ -1,5 +1,6 @@
 /* The board and the watchdog: what a rank writes is what another reads, chains of waits lead to the
  * late rank, and a lost rank (killed, stopped, silent) is told by exactly one observer. */
+#include "base/clock.h"
 #include "comm/board.h"
 #include "comm/watchdog.h"
 
@@ -232,12 +233,12 @@ enum { none = -2 };
 /* Looks as an observer would, for at most `ms` (long where a rank is lost: it ends when it is
  * seen); the lost rank or none. */
 static int look_for(tr_board *board, tr_watch watch, int ms, char *sentence, size_t size) {
-    int64_t end = tr_board_now_ns() + (int64_t)ms * 1000000;
+    int64_t end = tr_now_ns() + (int64_t)ms * 1000000;
     bool lost;
     do {
         lost = tr_watch_look(&watch, board, sentence, size);
         pause_ms(20);
-    } while (!lost && tr_board_now_ns() < end);
+    } while (!lost && tr_now_ns() < end);
     return lost ? watch.lost : none;
 }
 
@@ -363,7 +364,7 @@ static void silence_is_judged_by_the_beat_alone(void **state) {
 static void a_remote_rank_is_judged_by_its_heartbeat(void **state) {
     const fixture *f = *state;
     tr_rank_view shown = {.pid = getpid(), .host = "elsewhere", .step = 7, .stage = 1};
-    shown.beat_ns = tr_board_now_ns();
+    shown.beat_ns = tr_now_ns();
     tr_board_show_remote(f->observer, 3, &shown);
     tr_watch_kill(f->observer, 3); /* would end this process */
     tr_rank_view v;
