@@ -19,7 +19,7 @@ launch() {
     rm -rf "$work/run"
     ((ranks == 1)) || command+=(run -n "$ranks")
     local layout=(parallel.pp="$ranks")
-    ((ranks < 64)) || layout=(parallel.dp="$ranks" train.batch="$ranks" train.micro_batch=1)
+    ((ranks < 64)) || layout=(parallel.pp=1 parallel.dp="$ranks" train.batch="$ranks" train.micro_batch=1)
     while read -r line; do
         [[ -n $end || $line != "step 1/"* ]] || end=$EPOCHREALTIME
     done < <("${command[@]}" train examples/quickstart.yaml data.path="$work/text" \
