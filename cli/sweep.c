@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char shared_memory[] = "/dev/shm", segment_prefix[] = "vader_segment.";
@@ -69,34 +71,50 @@ static bool is_segment_of(const char *name, uint32_t number) {
            (job & 0xffff0000u) == number;
 }
 
-static void remove_segments(uint32_t number) {
+/* Returns false when a process still has a segment mapped: that segment stays. */
+static bool remove_segments(uint32_t number) {
     DIR *folder = opendir(shared_memory);
     const struct dirent *entry;
+    bool all = true;
     while (folder && (entry = readdir(folder))) {
         char path[300];
         struct stat info;
         if (!is_segment_of(entry->d_name, number)) continue;
         (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
-        bool mine = lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid();
-        /* A later job may have been given the number of one that was killed. */
-        if (mine && !is_mapped(path)) (void)unlink(path);
+        if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) continue;
+        /* A killed rank may take a moment to die, and a later job may have been given the number of
+         * one that was killed. */
+        bool mapped = is_mapped(path);
+        if (!mapped) (void)unlink(path);
+        all &= !mapped;
     }
     if (folder) (void)closedir(folder);
+    return all;
 }
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)info;
+    (void)kind;
     (void)where;
-    const char *name = strrchr(path, '/');
-    uint32_t number = 0;
-    if (kind == FTW_F && name && strcmp(name, "/contact.txt") == 0) number = read_job_number(path);
-    if (number) remove_segments(number);
     (void)remove(path);
     return 0;
 }
 
-static void remove_tree(const char *path) {
-    (void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+/* Removes a job's folder and the segments that its session files point to. Returns false, and keeps
+ * the folder, while a process has one of the segments mapped. */
+static bool remove_job(const char *path) {
+    char pattern[600];
+    glob_t found = {0};
+    bool all = true;
+    (void)snprintf(pattern, sizeof pattern, "%s/ompi.*/pid.*/contact.txt", path);
+    (void)glob(pattern, GLOB_NOSORT, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        uint32_t number = read_job_number(found.gl_pathv[i]);
+        if (number && !remove_segments(number)) all = false;
+    }
+    globfree(&found);
+    if (all) (void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    return all;
 }
 
 /* --- folders ---------------------------------------------------------------------------------- */
@@ -127,7 +145,7 @@ void tr_sweep(void) {
         int lock = n < (int)sizeof path ? lock_folder(path, false) : -1;
         if (lock < 0) continue;
         tr_board_unlink(path + strlen(base));
-        remove_tree(path);
+        (void)remove_job(path);
         (void)close(lock);
     }
     if (folder) (void)closedir(folder);
@@ -158,7 +176,8 @@ void tr_job_folder_make(tr_job_folder *folder, const char *board) {
 
 void tr_job_folder_remove(tr_job_folder *folder) {
     if (!folder->path[0]) return;
-    remove_tree(folder->path);
+    const struct timespec tick = {.tv_nsec = 10 * 1000000};
+    for (int i = 0; i < 500 && !remove_job(folder->path); i++) (void)nanosleep(&tick, NULL);
     (void)close(folder->lock);
     folder->path[0] = '\0';
 }
