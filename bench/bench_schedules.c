@@ -2,7 +2,7 @@
  *   Zero Bubble Pipeline Parallelism (Qi et al. 2023), Table 5: bubble rates of the longest span,
  * at the profiled times of Table 6; and the best public order at equal memory in 18 cells. usage:
  * bench_schedules [zb_table5_6.csv]   prints two tables in Markdown. */
-#include "pipeline/estimate.h"
+#include "pipeline/orders/estimate.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,9 +9,9 @@
  * schedule all, those with a choice with two stages a rank. Prints the latency and one row of a
  * table for each: simulated and median measured makespan, their ratio, that of the worst step. */
 #include "base/memory.h"
-#include "pipeline/generate.h"
-#include "pipeline/run.h"
-#include "pipeline/simulate.h"
+#include "pipeline/orders/generate.h"
+#include "pipeline/program/run.h"
+#include "pipeline/program/simulate.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "bench/measure.h"
 #include "layers/model.h"
-#include "pipeline/open.h"
+#include "pipeline/orders/open.h"
 #include "train/engine.h"
 
 #include <stdio.h>

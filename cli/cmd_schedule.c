@@ -3,10 +3,10 @@
 #include "base/output.h"
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
-#include "pipeline/auto.h"
-#include "pipeline/check.h"
-#include "pipeline/csv.h"
-#include "pipeline/draw.h"
+#include "pipeline/draw/draw.h"
+#include "pipeline/orders/auto.h"
+#include "pipeline/orders/check.h"
+#include "pipeline/orders/csv.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* trireme simulate --schedule FILE|NAME ...: times, bubbles and memory of a schedule. */
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
-#include "pipeline/auto.h"
+#include "pipeline/orders/auto.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #include "cli/schedule_args.h"
 
 #include "cli/cli.h"
-#include "pipeline/csv.h"
+#include "pipeline/orders/csv.h"
 
 #include <math.h>
 #include <stdlib.h>

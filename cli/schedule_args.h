@@ -1,8 +1,8 @@
 /* What the commands about schedules share: a schedule's name or file, sizes, costs and memory. */
 #pragma once
 
-#include "pipeline/estimate.h"
-#include "pipeline/generate.h"
+#include "pipeline/orders/estimate.h"
+#include "pipeline/orders/generate.h"
 
 typedef struct cli_schedule_args {
     const char *command;         /* for messages */

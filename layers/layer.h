@@ -8,15 +8,8 @@
 
 #include "comm/comm.h"
 #include "device/op.h"
+#include "layers/lifetime.h"
 #include "layers/param.h"
-
-typedef enum tr_lifetime {
-    TR_LIFE_FI, /* from the start of F to the end of I */
-    TR_LIFE_FW, /* from the start of F to the end of W */
-    TR_LIFE_IW, /* from the start of I to the end of W */
-    TR_LIFE_SCRATCH,
-    TR_LIFE_COUNT
-} tr_lifetime;
 
 enum { TR_LAYER_PIECES = 24 }; /* of a layer at most */
 

@@ -1,8 +1,8 @@
 #include "train/engine.h"
 
 #include "base/memory.h"
-#include "pipeline/layer_stage.h"
-#include "pipeline/schedule.h"
+#include "layers/layer_stage.h"
+#include "pipeline/orders/schedule.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/mesh.h"
-#include "pipeline/run.h"
+#include "pipeline/program/run.h"
 #include "train/layout.h"
 #include "train/optimizer.h"
 #include "train/store.h"

@@ -1,9 +1,9 @@
 #include "train/layout.h"
 
 #include "base/memory.h"
+#include "layers/layer_stage.h"
 #include "partition/cut.h"
-#include "pipeline/layer_stage.h"
-#include "pipeline/run.h"
+#include "pipeline/program/run.h"
 #include "train/optimizer.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/mesh.h"
-#include "pipeline/lower.h"
+#include "pipeline/program/lower.h"
 #include "train/memory.h"
 #include "train/store.h"
 

@@ -1,8 +1,8 @@
 #include "train/order.h"
 
 #include "base/memory.h"
-#include "pipeline/layer_stage.h"
-#include "pipeline/run.h"
+#include "layers/layer_stage.h"
+#include "pipeline/program/run.h"
 #include "train/layout.h"
 #include "train/request.h"
 

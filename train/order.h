@@ -1,7 +1,7 @@
 /* parallel.schedule auto: the order that is made for a config's model. */
 #pragma once
 
-#include "pipeline/generate.h"
+#include "pipeline/orders/generate.h"
 #include "train/config.h"
 
 /* Completes the request (ranks, micro_batches and chunks are given) and makes the order, from the

@@ -2,7 +2,7 @@
  * of a step on paper. */
 #pragma once
 
-#include "pipeline/simulate.h"
+#include "pipeline/program/simulate.h"
 #include "train/config.h"
 #include "train/layout.h"
 

@@ -3,7 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
-#include "pipeline/draw.h"
+#include "pipeline/draw/draw.h"
 #include "train/plot.h"
 
 #include <cjson/cJSON.h>

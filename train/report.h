@@ -1,7 +1,7 @@
 /* report.html of the run directory: one file that opens offline, without scripts. */
 #pragma once
 
-#include "pipeline/timeline.h"
+#include "pipeline/draw/timeline.h"
 #include "train/config.h"
 #include "train/engine.h"
 

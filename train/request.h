@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/model.h"
-#include "pipeline/check.h"
+#include "pipeline/orders/check.h"
 #include "train/config.h"
 
 tr_model_config tr_request_model(const tr_config *config);

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
-#include "pipeline/draw.h"
+#include "pipeline/draw/draw.h"
 
 #include <errno.h>
 #include <math.h>

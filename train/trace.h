@@ -3,8 +3,8 @@
 
 #include "comm/comm.h"
 #include "comm/mesh.h"
-#include "pipeline/record.h"
-#include "pipeline/timeline.h"
+#include "pipeline/draw/timeline.h"
+#include "pipeline/program/record.h"
 
 /* Nanoseconds to add to this rank's clock for rank 0's: half of the fastest of several round trips
  * over the control plane is taken to be one way; an offset within that half is 0 (ranks of one host

@@ -4,8 +4,8 @@
 
 #include "base/memory.h"
 #include "base/philox.h"
-#include "pipeline/check.h"
-#include "pipeline/lower.h"
+#include "pipeline/orders/check.h"
+#include "pipeline/program/lower.h"
 
 #include <stdlib.h>
 #include <string.h>

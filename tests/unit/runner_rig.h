@@ -4,7 +4,7 @@
  * compared with a serial evaluation. */
 #pragma once
 
-#include "pipeline/run.h"
+#include "pipeline/program/run.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

@@ -2,7 +2,7 @@
  * what every rank holds. Costs and memory are of one micro-batch on a rank's whole share. */
 #pragma once
 
-#include "pipeline/generate.h"
+#include "pipeline/orders/generate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,9 +4,9 @@
  * over are counted, and some that are hard to pack and are packed stand here too. The seed picks
  * the part of the grid and the random sizes: PARTS seeds in a row cover all of it. */
 #include "base/memory.h"
+#include "layers/layer_stage.h"
 #include "partition/cut.h"
-#include "pipeline/generate.h"
-#include "pipeline/layer_stage.h"
+#include "pipeline/orders/generate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

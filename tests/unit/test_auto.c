@@ -1,10 +1,10 @@
 /* The schedule `auto`: at most the best published orders' times at equal memory, never worse than a
  * generator, and an order that runs, whatever the request. TRIREME_LONG=1: more random requests. */
-#include "pipeline/auto.h"
-#include "pipeline/check.h"
-#include "pipeline/estimate.h"
-#include "pipeline/generate_impl.h"
-#include "pipeline/lower.h"
+#include "pipeline/orders/auto.h"
+#include "pipeline/orders/check.h"
+#include "pipeline/orders/estimate.h"
+#include "pipeline/orders/generate_impl.h"
+#include "pipeline/program/lower.h"
 #include "pipeline_cases.h"
 #include "schedule_meter.h"
 

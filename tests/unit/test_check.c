@@ -1,5 +1,5 @@
 /* The check accepts orders that can run and names what is wrong with the others. */
-#include "pipeline/simulate.h"
+#include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

@@ -1,6 +1,6 @@
 /* CSV files: what is read is written again, PyTorch's own files and step counts, errors with their
  * place, and a fuzzer (TRIREME_LONG=1: more of it). */
-#include "pipeline/csv.h"
+#include "pipeline/orders/csv.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

@@ -1,6 +1,6 @@
 /* Drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in pairs and
  * no overlaps on a track. */
-#include "pipeline/draw.h"
+#include "pipeline/draw/draw.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 #include "trace_check.h"

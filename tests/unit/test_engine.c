@@ -2,7 +2,7 @@
  * without waiting for the device, and the optimizer steps many tensors at once. */
 #include "base/memory.h"
 #include "device/device_impl.h"
-#include "pipeline/generate.h"
+#include "pipeline/orders/generate.h"
 #include "train/engine.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Time and memory of orders: the lowered program's times, the formulas, and a paper's rates. */
-#include "pipeline/estimate.h"
-#include "pipeline/simulate.h"
+#include "pipeline/orders/estimate.h"
+#include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

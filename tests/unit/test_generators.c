@@ -1,6 +1,6 @@
 /* Generators: times and memory of the orders are the published ones and the formulas of their
  * papers, at every size; the golden file's order; every size can be checked and lowered. */
-#include "pipeline/csv.h"
+#include "pipeline/orders/csv.h"
 #include "pipeline_cases.h"
 #include "schedule_meter.h"
 

@@ -1,8 +1,8 @@
 /* Stages of a small GPT-2 on the ref device: losses and gradients of a step are bit for bit the
  * same under every cut, schedule and placement, with I and W together or apart. */
+#include "layers/layer_stage.h"
 #include "layers/model.h"
-#include "pipeline/layer_stage.h"
-#include "pipeline/run.h"
+#include "pipeline/program/run.h"
 #include "pipeline_cases.h"
 
 #include <pthread.h>

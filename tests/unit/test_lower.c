@@ -1,6 +1,6 @@
 /* Programs: transfers agree on both ends, memory never overlaps, and the
  * simulated times and peaks are the formulas'. */
-#include "pipeline/simulate.h"
+#include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

@@ -2,8 +2,8 @@
  * every message, without a buffer between them, or is refused with a reason. Judged by an executor
  * of the test's own, which knows nothing of check, lowering and proof; their verdicts must agree.
  * TRIREME_LONG=1: more of it. */
-#include "pipeline/csv.h"
-#include "pipeline/generate.h"
+#include "pipeline/orders/csv.h"
+#include "pipeline/orders/generate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

@@ -1,5 +1,5 @@
 /* Lists of events that end, and the cycle that is named when they do not. */
-#include "pipeline/prove.h"
+#include "pipeline/program/prove.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The report of a run: well-formed, the numbers in it, whole or not at all; its charts. */
-#include "pipeline/open.h"
+#include "pipeline/orders/open.h"
 #include "pipeline_cases.h"
 #include "train/metrics.h"
 #include "train/plot.h"

@@ -1,0 +1,10 @@
+/* How long a buffer of one micro-batch lives. */
+#pragma once
+
+typedef enum tr_lifetime {
+    TR_LIFE_FI, /* from the start of F to the end of I */
+    TR_LIFE_FW, /* from the start of F to the end of W */
+    TR_LIFE_IW, /* from the start of I to the end of W */
+    TR_LIFE_SCRATCH,
+    TR_LIFE_COUNT
+} tr_lifetime;

@@ -1,0 +1,82 @@
+/* A stage: what the schedule engine knows of a run of layers. It knows no layer.
+ *
+ * Per micro-batch a stage keeps blocks of memory by lifetime (F..I, F..W, I..W), cut into pieces,
+ * and, per action, scratch. Tensors between stages travel over edges. Costs and bytes of every
+ * stage are known on every rank; the functions exist where the stage lives. */
+#pragma once
+
+#include "base/status.h"
+#include "layers/lifetime.h"
+
+#include <stddef.h>
+
+typedef struct tr_stage tr_stage;
+struct tr_stream;
+
+/* An edge: one tensor from one stage's F to another's F; its gradient travels back from I to I. The
+ * receiving stage reads it at `offset` of the first piece of its block `life`: it is received
+ * straight into place. */
+typedef struct tr_edge {
+    int from, to; /* stages */
+    char name[32];
+    size_t bytes; /* of the tensor and of its gradient */
+    tr_lifetime life;
+    size_t offset;
+} tr_edge;
+
+/* What planning needs of a stage. */
+typedef struct tr_stage_cost {
+    double f, i, w;              /* seconds, or any unit, of one micro-batch */
+    size_t bytes[TR_LIFE_COUNT]; /* scratch: the largest action's; 0 where it is not known */
+    size_t backward_iw;          /* I..W bytes while B runs: of one layer */
+    /* Pieces that the blocks are cut into, each placed by itself, as small ones fill the room that
+     * others leave; 0: each block is one piece. */
+    int pieces;
+    size_t (*piece)[TR_LIFE_SCRATCH]; /* [pieces]: their bytes, which `bytes` sums; the table's */
+} tr_stage_cost;
+
+static inline int tr_stage_pieces(const tr_stage_cost *cost) {
+    return cost->pieces ? cost->pieces : 1;
+}
+
+static inline size_t tr_stage_piece_bytes(const tr_stage_cost *cost, tr_lifetime life, int piece) {
+    return cost->pieces ? cost->piece[piece][life] : cost->bytes[life];
+}
+
+typedef struct tr_stage_table {
+    int stages;
+    tr_stage_cost *cost; /* [stages] */
+    int edges;
+    tr_edge *edge;                    /* [edges] */
+    size_t (*piece)[TR_LIFE_SCRATCH]; /* of all stages, to be freed; NULL: blocks are not cut */
+} tr_stage_table;
+
+/* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage are
+ * NULL. */
+typedef struct tr_stage_io {
+    struct tr_stream *stream;
+    int micro_batch;
+    /* Where each piece of F..I, F..W and I..W lies, aligned to TR_ALIGN; inputs are at their edge's
+     * offset in the first. In B all pieces of I..W are one place of backward_iw bytes. NULL: not
+     * alive. */
+    char *const *block[TR_LIFE_SCRATCH];
+    char *scratch;
+    void *const *out;  /* F: where outgoing edge tensors are written */
+    void *const *dout; /* I, B: gradients of outgoing edges, received */
+    void *const *din;  /* I, B: where gradients of incoming edges are written */
+} tr_stage_io;
+
+typedef struct tr_stage_ops {
+    tr_status (*forward)(tr_stage *stage, const tr_stage_io *io);
+    tr_status (*grad_input)(tr_stage *stage, const tr_stage_io *io);
+    tr_status (*grad_weight)(tr_stage *stage, const tr_stage_io *io);
+    /* I and W together, layer by layer: same bits, I..W memory of one layer. */
+    tr_status (*backward)(tr_stage *stage, const tr_stage_io *io);
+    void (*destroy)(tr_stage *stage);
+} tr_stage_ops;
+
+/* Every stage starts with this. */
+struct tr_stage {
+    const tr_stage_ops *ops;
+    int index;
+};

@@ -1,0 +1,252 @@
+#include "pipeline/draw/draw.h"
+
+#include <math.h>
+
+/* In pixels. */
+static const double LEFT = 64, RIGHT = 120, TITLE = 26, ROW = 24, GAP = 4, AXIS = 30;
+static const double NUMBERS = 16; /* of steps, above the rows */
+static const double LEAST_PLOT = 600, MOST_PLOT = 6000, LEAST_TICK = 70;
+static const double LEAST_ACTION = 8; /* a mean action, where there is more than one step */
+
+static const char *const style =
+    "<style>text{font:12px sans-serif;fill:#222}.n{font-size:10px;text-anchor:middle;"
+    "pointer-events:none}.t{font-size:14px;font-weight:bold}.i{fill:#f2f2f2}"
+    ".F{fill:#7fb3e6}.I{fill:#f6c36a}.W{fill:#8ccf8c}.B{fill:#ef9a8f}.O{fill:#bbb}"
+    "rect{stroke:#fff;stroke-width:.5}.c1{fill-opacity:.72}.c2{fill-opacity:.5}"
+    ".c3{fill-opacity:.35}.a{font-size:11px;fill:#555;text-anchor:middle}"
+    ".g{stroke:#999;stroke-width:1}.s{stroke:#333;stroke-width:1;stroke-dasharray:3 2}</style>\n";
+
+/* What is drawn of all timelines: their first steps, from time 0 to `end`. */
+typedef struct view {
+    int steps;
+    double end, scale, plot; /* pixels of a unit; of `end` */
+} view;
+
+static void write_text(FILE *out, const char *text) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) switch (*c) {
+        case '&': (void)fputs("&amp;", out); break;
+        case '<': (void)fputs("&lt;", out); break;
+        case '>': (void)fputs("&gt;", out); break;
+        /* Control characters and what may not be UTF-8 are not allowed in XML. */
+        default: (void)fputc(*c < 0x20 || *c >= 0x7f ? '?' : *c, out); break;
+        }
+}
+
+static bool is_action(const tr_event *event) {
+    return (unsigned)event->kind < (unsigned)TR_ACTION_TYPES;
+}
+
+/* --- what fits -------------------------------------------------------------------------------- */
+
+static bool is_drawn(const tr_event *event, int steps) {
+    return event->track == TR_TRACK_COMPUTE && event->step < steps;
+}
+
+/* Where the first `steps` of a timeline end, their reductions and optimizer included. */
+static double end_of(const tr_timeline *t, int steps) {
+    double end = steps >= t->steps ? t->makespan : 0;
+    for (size_t k = 0; k < t->count; k++)
+        if (is_drawn(&t->event[k], steps)) end = fmax(end, t->event[k].end);
+    return end;
+}
+
+/* The plot's width where nothing limits it: the shortest action can show its number. */
+static double plot_width(const tr_timeline *const *timelines, int count, double longest) {
+    double shortest = longest;
+    for (int n = 0; n < count; n++)
+        for (size_t k = 0; k < timelines[n]->count; k++) {
+            const tr_event *event = &timelines[n]->event[k];
+            double length = event->end - event->start;
+            if (is_action(event) && length > longest * 1e-9 && length < shortest) shortest = length;
+        }
+    double wanted = shortest > 0 ? 20 * longest / shortest : LEAST_PLOT;
+    return fmin(fmax(wanted, LEAST_PLOT), MOST_PLOT);
+}
+
+void tr_draw_svg_size(const tr_timeline *const *timelines, int count,
+                      const tr_draw_svg_options *options, int *steps, size_t *events) {
+    double actions = 0; /* of a rank in a step, in the timeline that has most */
+    *steps = 1;
+    for (int n = 0; n < count; n++) {
+        const tr_timeline *t = timelines[n];
+        double all = 0;
+        for (size_t k = 0; k < t->count; k++) all += is_action(&t->event[k]);
+        actions = fmax(actions, all / t->ranks / t->steps);
+        if (t->steps > *steps) *steps = t->steps;
+    }
+    double fitting = (options->width - LEFT - RIGHT) / (LEAST_ACTION * actions);
+    if (options->width > 0 && actions > 0 && fitting < *steps) *steps = (int)fmax(1, fitting);
+    *events = 0;
+    for (int n = 0; n < count; n++)
+        for (size_t k = 0; k < timelines[n]->count; k++)
+            *events += is_drawn(&timelines[n]->event[k], *steps);
+}
+
+static tr_status look(const tr_timeline *const *timelines, int count,
+                      const tr_draw_svg_options *options, view *v) {
+    size_t events;
+    *v = (view){0};
+    tr_draw_svg_size(timelines, count, options, &v->steps, &events);
+    if (events > TR_DRAW_MOST)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%zu events are too many for a drawing (at most %d): take fewer ranks, "
+                       "micro-batches or steps",
+                       events, TR_DRAW_MOST);
+    for (int n = 0; n < count; n++) v->end = fmax(v->end, end_of(timelines[n], v->steps));
+    v->plot = options->width ? fmax(options->width - LEFT - RIGHT, 1)
+                             : plot_width(timelines, count, v->end);
+    v->scale = v->end > 0 ? v->plot / v->end : 1;
+    return TR_OK;
+}
+
+/* --- a panel ---------------------------------------------------------------------------------- */
+
+static double rows_height(const tr_timeline *t) {
+    return (double)t->ranks * ROW - GAP;
+}
+
+/* The title, and the numbers of the steps where they have any. */
+static double head_height(const tr_timeline *t) {
+    return TITLE + (t->first_step ? NUMBERS : 0);
+}
+
+static double panel_height(const tr_timeline *t) {
+    return head_height(t) + rows_height(t) + AXIS;
+}
+
+static void draw_event(const tr_timeline *t, const tr_event *event, double scale, double y,
+                       FILE *out) {
+    double x = LEFT + event->start * scale, width = (event->end - event->start) * scale;
+    int chunk = t->ranks > 0 && event->stage >= 0 ? event->stage / t->ranks % 4 : 0;
+    char name[96], letter = is_action(event) ? tr_action_letter((tr_action_type)event->kind) : 'O';
+    tr_event_print(event, name, sizeof name);
+    (void)fprintf(out,
+                  "<rect class=\"%c c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\">"
+                  "<title>%s: %.6g to %.6g</title></rect>\n",
+                  letter, chunk, x, y, width, ROW - GAP, name, event->start, event->end);
+    if (!is_action(event)) return;
+    int length = snprintf(name, sizeof name, "%d", event->micro_batch);
+    if (width >= 6.0 * length + 2)
+        (void)fprintf(out, "<text class=\"n\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", x + width / 2,
+                      y + 14, name);
+}
+
+/* "planned: makespan 0.19 s, bubble 16.0%"; of several steps the mean makespan, and "a step". */
+static void draw_title(const tr_timeline *t, double y, FILE *out) {
+    double busy = 0, whole = t->span * t->ranks;
+    for (int r = 0; r < t->ranks; r++) busy += t->time[r].busy;
+    (void)fprintf(out, "<text class=\"t\" x=\"%.0f\" y=\"%.1f\">", LEFT, y + 14);
+    write_text(out, t->title);
+    (void)fprintf(out, ": makespan %.*g%s%s, bubble %.1f%%</text>\n", t->seconds > 0 ? 3 : 6,
+                  t->span / t->steps, t->seconds > 0 ? " s" : "", t->steps > 1 ? " a step" : "",
+                  whole > 0 ? 100 * fmax(1 - busy / whole, 0) : 0);
+}
+
+/* Names and bubbles of the ranks, on grey rows. */
+static void draw_rows(const tr_timeline *t, const view *v, double y, FILE *out) {
+    double part = t->span > 0 ? 100 / t->span : 0, width = end_of(t, v->steps) * v->scale;
+    for (int r = 0; r < t->ranks; r++) {
+        double row = y + (double)r * ROW;
+        const tr_rank_time *time = &t->time[r];
+        (void)fprintf(out, "<text x=\"8\" y=\"%.1f\">rank %d</text>\n", row + 14, r);
+        (void)fprintf(out,
+                      "<rect class=\"i\" x=\"%.0f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\"/>\n",
+                      LEFT, row, width, ROW - GAP);
+        (void)fprintf(out,
+                      "<text x=\"%.1f\" y=\"%.1f\">bubble %.1f%%<title>fill %.1f%%, drain %.1f%%, "
+                      "waiting %.1f%%, imbalance %.1f%%</title></text>\n",
+                      LEFT + v->plot + 10, row + 14, fmax(t->span - time->busy, 0) * part,
+                      time->fill * part, time->drain * part, time->waiting * part,
+                      time->imbalance * part);
+    }
+}
+
+static void draw_line(const char *class, double x, double from, double to, FILE *out) {
+    (void)fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n",
+                  class, x, from, x, to);
+}
+
+/* Lines where the steps begin, from above the rows to the axis, with the steps' numbers. */
+static void draw_steps(const tr_timeline *t, const view *v, double y, FILE *out) {
+    double free_at = 0;
+    if (!t->first_step) return;
+    for (int s = 0; s < v->steps && s < t->steps; s++) {
+        double x = LEFT + t->step[s].begin * v->scale;
+        draw_line("s", x, y - NUMBERS + 2, y + rows_height(t) + 4, out);
+        if (x < free_at) continue;
+        char name[48];
+        int length = snprintf(name, sizeof name, "step %lld", (long long)t->first_step + s);
+        (void)fprintf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + 4, y - 4, name);
+        free_at = x + 12 + 7.0 * length;
+    }
+}
+
+/* Ticks at round times; seconds in the unit that needs no zeros in front. */
+static void draw_axis(const tr_timeline *t, const view *v, double y, FILE *out) {
+    if (!(v->end > 0)) return;
+    double least = LEAST_TICK / v->scale, step = pow(10, floor(log10(least)));
+    while (step < least) step *= step * 2 >= least ? 2 : step * 5 >= least ? 5 : 10;
+    bool named = t->seconds > 0;
+    double unit = !named || v->end >= 1 ? 1 : v->end >= 1e-3 ? 1e-3 : 1e-6;
+    const char *name = !named ? "" : unit == 1 ? " s" : unit == 1e-3 ? " ms" : " us";
+    (void)fprintf(out, "<line class=\"g\" x1=\"%.0f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n",
+                  LEFT, y, LEFT + v->plot, y);
+    for (int k = 0; k * step <= v->end * (1 + 1e-9); k++) {
+        double x = LEFT + k * step * v->scale;
+        draw_line("g", x, y, y + 4, out);
+        (void)fprintf(out, "<text class=\"a\" x=\"%.1f\" y=\"%.1f\">%.6g%s</text>\n", x, y + 15,
+                      k * step / unit, name);
+    }
+}
+
+static void draw_panel(const tr_timeline *t, const view *v, double y, FILE *out) {
+    double rows = y + head_height(t);
+    draw_title(t, y, out);
+    draw_rows(t, v, rows, out);
+    for (size_t k = 0; k < t->count; k++) {
+        const tr_event *event = &t->event[k];
+        if (is_drawn(event, v->steps))
+            draw_event(t, event, v->scale, rows + event->rank * ROW, out);
+    }
+    draw_steps(t, v, rows, out);
+    draw_axis(t, v, rows + rows_height(t) + 4, out);
+}
+
+static void draw_legend(double y, bool measured, FILE *out) {
+    static const char *const names[TR_ACTION_TYPES] = {[TR_ACTION_F] = "F forward",
+                                                       [TR_ACTION_I] = "I input gradient",
+                                                       [TR_ACTION_W] = "W weight gradient",
+                                                       [TR_ACTION_B] = "B both gradients"};
+    for (int k = 0; k < TR_ACTION_TYPES + measured; k++) {
+        const char *name = k < TR_ACTION_TYPES ? names[k] : "Other: reductions, optimizer";
+        double x = LEFT + 150 * k;
+        (void)fprintf(out,
+                      "<rect class=\"%c\" x=\"%.0f\" y=\"%.1f\" width=\"12\" height=\"12\"/>"
+                      "<text x=\"%.0f\" y=\"%.1f\">%s</text>\n",
+                      name[0], x, y, x + 18, y + 10, name);
+    }
+}
+
+tr_status tr_draw_svg(const tr_timeline *const *timelines, int count,
+                      const tr_draw_svg_options *options, FILE *out) {
+    view v;
+    TR_TRY(look(timelines, count, options, &v));
+    double y = 4, height = 30, width = LEFT + v.plot + RIGHT;
+    for (int n = 0; n < count; n++) height += panel_height(timelines[n]);
+    (void)fprintf(out,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"timeline\" width=\"%.0f\" "
+                  "height=\"%.0f\" "
+                  "viewBox=\"0 0 %.0f %.0f\">\n",
+                  width, height, width, height);
+    (void)fputs(style, out);
+    (void)fputs("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n", out);
+    for (int n = 0; n < count; n++) {
+        draw_panel(timelines[n], &v, y, out);
+        y += panel_height(timelines[n]);
+    }
+    draw_legend(y + 6, count > 0 && timelines[0]->first_step > 0, out);
+    (void)fputs("</svg>\n", out);
+    if (fflush(out) != 0 || ferror(out))
+        return TR_FAIL(TR_ERR_IO, "the drawing cannot be written: is the disk full?");
+    return TR_OK;
+}

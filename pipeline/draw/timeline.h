@@ -1,0 +1,69 @@
+/* What every rank does when: planned from a simulation, or measured. The drawings take it. */
+#pragma once
+
+#include "pipeline/orders/bubble.h"
+#include "pipeline/orders/estimate.h"
+#include "pipeline/program/simulate.h"
+
+#include <stdint.h>
+
+/* The streams of a rank. Events of one track do not overlap. */
+typedef enum tr_track {
+    TR_TRACK_COMPUTE,
+    TR_TRACK_SEND, /* to event.peer */
+    TR_TRACK_RECV  /* from event.peer */
+} tr_track;
+
+typedef struct tr_event {
+    int rank;
+    tr_track track;
+    tr_instr_kind kind;
+    int stage, micro_batch; /* as in tr_instr */
+    int peer, message;      /* SEND, RECV: the other rank, number on the channel; else -1 */
+    bool gradient;          /* SEND, RECV */
+    int step;               /* from 0 */
+    double start, end;
+} tr_event;
+
+/* The pipeline's part of a step: from the start of its first action to the end of its last one, on
+ * any rank. The optimizer and what lies between two steps are no part of it. */
+typedef struct tr_timeline_step {
+    double begin, end;
+} tr_timeline_step;
+
+typedef struct tr_timeline {
+    char title[96];
+    int ranks, stages, micro_batches;
+    double seconds;     /* of one time unit; 0: a unit of its own */
+    double makespan;    /* the last end of an action */
+    double span;        /* the lengths of all steps together: what busy and idle are shares of */
+    tr_rank_time *time; /* [ranks]: sums over the steps; without first and last */
+    int64_t first_step; /* the number of step 0 in its run; 0: it has none */
+    int steps;
+    tr_timeline_step *step; /* [steps] */
+    size_t count, capacity;
+    tr_event *event;
+} tr_timeline;
+
+tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro_batches,
+                             double seconds, tr_timeline **out);
+void tr_timeline_destroy(tr_timeline *timeline);
+
+/* Appends. Events of one track come in the order of their ends; tr_timeline_finish shortens one
+ * that begins before the one in front of it ends. */
+tr_status tr_timeline_add(tr_timeline *timeline, tr_event event);
+
+/* Fills makespan, span, time and the steps from the events. The last step ends at `least` when that
+ * is more. */
+tr_status tr_timeline_finish(tr_timeline *timeline, double least);
+
+/* The events of an order of the chain of stages, estimated with `times` and without a table: its
+ * actions, each SEND from when it leaves to its arrival, each RECV from when its rank is free to
+ * the arrival (nothing long when that was before). */
+tr_status tr_timeline_of_estimate(const char *title, const tr_schedule *schedule,
+                                  const tr_estimate *estimate, tr_timeline **out);
+
+/* The events of programs. seconds: of one unit of the costs; 0: none. */
+tr_status tr_timeline_of_simulation(const char *title, const tr_program_set *set,
+                                    const tr_simulation *simulation, double seconds,
+                                    tr_timeline **out);

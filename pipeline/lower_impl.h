@@ -1,9 +1,0 @@
-/* Private to lowering. */
-#pragma once
-
-#include "pipeline/lower.h"
-
-/* Gives every buffer of a program whose instructions are complete its place: fills items, arena and
- * peak, the actions' memory and the transfers' offsets. */
-tr_status tr_lower_place(const tr_schedule *schedule, const tr_stage_table *table,
-                         tr_program *program);

@@ -1,0 +1,73 @@
+/* Private to the search for orders: what its parts share. */
+#pragma once
+
+#include "pipeline/orders/generate.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One placement of the stages, with the costs and bytes of a stage. Chunk q of rank r is stage
+ * q p + r in a loop; in a wave every second pass goes back: q p + p - 1 - r for odd q (q = 2: a V).
+ */
+typedef struct tr_auto_shape {
+    int ranks, chunks, stages, micro_batches;
+    bool wave;
+    double f, i, w, c;     /* of one stage, the mean; latency between ranks */
+    const double *cost[3]; /* F, I, W of every stage */
+    const double *work;    /* of every rank: the sum of its actions */
+    double most_work;      /* the largest of them */
+    double mb, mw, cap;    /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
+    double bound;          /* no order of this shape under the cap ends earlier */
+} tr_auto_shape;
+
+/* Actions are numbered: (type * stages + stage) * m + micro-batch; type F, I or W. */
+static inline int tr_auto_action(const tr_auto_shape *s, tr_action_type type, int stage, int k) {
+    return ((int)type * s->stages + stage) * s->micro_batches + k;
+}
+static inline int tr_auto_stage(const tr_auto_shape *s, int rank, int chunk) {
+    return chunk * s->ranks + (s->wave && chunk % 2 ? s->ranks - 1 - rank : rank);
+}
+static inline int tr_auto_rank(const tr_auto_shape *s, int stage) {
+    int at = stage % s->ranks;
+    return s->wave && stage / s->ranks % 2 ? s->ranks - 1 - at : at;
+}
+/* Actions of a rank. */
+static inline int tr_auto_row(const tr_auto_shape *s) {
+    return 3 * s->chunks * s->micro_batches;
+}
+/* Latency from stage to stage + 1 and back. */
+static inline double tr_auto_hop(const tr_auto_shape *s, int stage) {
+    return tr_auto_rank(s, stage) == tr_auto_rank(s, stage + 1) ? 0 : s->c;
+}
+/* True when a rank may hold so many (stage, micro-batch) pairs before, and after, their I. */
+static inline bool tr_auto_fits(const tr_auto_shape *s, int whole, int kept) {
+    return (whole * s->mb + kept * s->mw) / s->chunks <= s->cap;
+}
+
+/* How the list scheduler chooses among the actions that a rank could start. */
+typedef struct tr_auto_rule {
+    enum { TR_AUTO_INPUTS, TR_AUTO_TURNS, TR_AUTO_FORWARDS } first; /* I first, in turns, F first */
+    double forward_depth; /* the F with the least micro-batch - forward_depth * chunk comes first */
+    double input_depth;   /* the same of I, chunks counted from the last */
+    double patience;      /* an action that arrives so soon is waited for */
+    int reserve;          /* the oldest micro-batches, whose F keep their memory free */
+    int admit;            /* most micro-batches on a rank */
+    int late;             /* W that may wait while F or I could start */
+    double gap;           /* following: a wait of so many W has a W */
+    int tail, slope;      /* following: tail + slope * rank actions at its end are chosen again */
+} tr_auto_rule;
+
+/* Orders by list scheduling with the shape's costs, in O(actions * chunks). from: NULL, or an order
+ * that runs and respects the cap: all but the last actions of a rank have F and I in its
+ * order, and W placed again, when the rank would wait, when the next F has no room, and when more
+ * than rule->late have gathered. order: ranks rows of tr_auto_row actions, not `from`. *makespan:
+ * INFINITY when it was given up because it cannot end before `limit`, or blocked, which needs a
+ * `from`, or a cap below one micro-batch. *steps is raised by the actions placed. */
+tr_status tr_auto_list(const tr_auto_shape *shape, const tr_auto_rule *rule, const int *from,
+                       double limit, int *order, double *makespan, int64_t *steps);
+
+/* Improves an order that runs, respects the cap and has W, I and F ascending in every stage, by
+ * moves of single actions, until `steps` actions are evaluated or the shape's bound is reached.
+ * The result depends on the arguments alone. */
+tr_status tr_auto_improve(const tr_auto_shape *shape, uint64_t seed, int64_t steps, int *order,
+                          double *makespan);

@@ -1,0 +1,23 @@
+/* Proof that an order can run: complete, owned, in order of its data, and free of deadlock. */
+#pragma once
+
+#include "layers/stage.h"
+#include "pipeline/orders/schedule.h"
+
+typedef struct tr_schedule_report {
+    bool w_ascending; /* every stage's W (or B) in ascending micro-batch order */
+    char note[256];   /* one line when they are not: sums have another order; else empty */
+    int rank, at; /* after TR_ERR_CONFIG, the action it is about: at -1: the rank; rank -1: none */
+} tr_schedule_report;
+
+/* Checks that every stage has each F, and each B or I and W, exactly once per micro-batch (only F
+ * when forward_only); that ids are in range and actions stand on their stage's rank; and, by
+ * executing the order with unlimited time, that every rank reaches its end: an F needs the F of the
+ * stages whose edges enter, an I or B its own F and the I or B of the stages where its edges lead,
+ * a W its I. A send never blocks its sender and every channel is first in, first out, so a blocked
+ * order is a cycle, and the message names it. Waits for sent buffers are proved by tr_lower.
+ *
+ * table: the edges; NULL for the chain 0 -> 1 -> ... TR_ERR_CONFIG with the reason. report may be
+ * NULL. */
+tr_status tr_schedule_check(const tr_schedule *schedule, const tr_stage_table *table,
+                            tr_schedule_report *report);

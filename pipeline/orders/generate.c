@@ -1,0 +1,226 @@
+#include "pipeline/orders/generate.h"
+
+#include "base/memory.h"
+#include "pipeline/orders/auto.h"
+#include "pipeline/orders/generate_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum placement { LOOP, V } placement;
+
+/* The one list of schedules. */
+static const struct {
+    const char *name;
+    tr_status (*generate)(tr_schedule *schedule, const tr_schedule_request *request);
+    int chunks; /* stages a rank; 0: any number */
+    placement placement;
+} generators[] = {
+    {.name = "gpipe", .generate = tr_generate_gpipe, .chunks = 1},
+    {.name = "1f1b", .generate = tr_generate_1f1b, .chunks = 1},
+    {.name = "interleaved", .generate = tr_generate_interleaved},
+    {.name = "bfs", .generate = tr_generate_bfs},
+    {.name = "zb-h1", .generate = tr_generate_zb_h1, .chunks = 1},
+    {.name = "zb-h2", .generate = tr_generate_zb_h2, .chunks = 1},
+    {.name = "zb-1p", .generate = tr_generate_zb_1p, .chunks = 1},
+    {.name = "zb-2p", .generate = tr_generate_zb_2p, .chunks = 1},
+    {.name = "interleaved-zb", .generate = tr_generate_interleaved_zb},
+    {.name = "zbv", .generate = tr_generate_zbv, .chunks = 2, .placement = V},
+    {.name = "v-half", .generate = tr_generate_v_half, .chunks = 2, .placement = V},
+    {.name = "v-min", .generate = tr_generate_v_min, .chunks = 2, .placement = V},
+    {.name = "1f1b-v", .generate = tr_generate_1f1b_v, .chunks = 2, .placement = V},
+    {.name = "dualpipev", .generate = tr_generate_dualpipev, .chunks = 2, .placement = V},
+    {.name = "auto"}, /* tr_schedule_auto: it places the stages itself */
+    {.name = "forward", .generate = tr_generate_forward},
+};
+enum { GENERATORS = sizeof generators / sizeof generators[0] };
+
+void tr_schedule_names(char *text, size_t size) {
+    size_t used = 0;
+    for (int g = 0; g < GENERATORS && used < size; g++) {
+        int n = snprintf(text + used, size - used, "%s%s", g ? ", " : "", generators[g].name);
+        used += (size_t)(n > 0 ? n : 0);
+    }
+}
+
+static tr_status find(const char *name, int *found) {
+    for (int g = 0; g < GENERATORS; g++)
+        if (strcmp(generators[g].name, name) == 0) {
+            *found = g;
+            return TR_OK;
+        }
+    char names[512];
+    tr_schedule_names(names, sizeof names);
+    return TR_FAIL(TR_ERR_CONFIG, "schedule '%s' is unknown; known are: %s", name, names);
+}
+
+bool tr_generate_get(int index, const char **name, int *chunks) {
+    if (index < 0 || index >= GENERATORS) return false;
+    *name = generators[index].name;
+    *chunks = generators[index].chunks;
+    return true;
+}
+
+tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_request *out) {
+    *out = *request;
+    if (request->ranks < 1 || request->micro_batches < 1 || request->chunks < 0 ||
+        request->group < 0)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "a schedule needs at least one rank and micro-batch, and chunks and a group "
+                       "of 0 or more, not %d, %d, %d and %d",
+                       request->ranks, request->micro_batches, request->chunks, request->group);
+    const tr_schedule_costs *c = &request->costs;
+    const tr_schedule_memory *m = &request->memory;
+    if (!(c->f >= 0 && c->i >= 0 && c->w >= 0 && c->c >= 0 && m->mb >= 0 && m->mw >= 0 &&
+          m->cap >= 0))
+        return TR_FAIL(TR_ERR_CONFIG, "costs and memory of schedule %s must be 0 or more",
+                       request->name);
+    if (c->f + c->i + c->w <= 0) out->costs = (tr_schedule_costs){1, 1, 1, c->c};
+    if (m->mb <= 0) {
+        out->memory.mb = 1;
+        out->memory.mw = 0;
+    }
+    return TR_OK;
+}
+
+/* The same with the chunks of a generator. */
+static tr_status complete(const tr_schedule_request *request, int g, tr_schedule_request *out) {
+    TR_TRY(tr_generate_complete(request, out));
+    int chunks = generators[g].chunks;
+    if (!out->chunks) out->chunks = chunks ? chunks : 1;
+    if (chunks && out->chunks != chunks)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "schedule %s has %s: %d stages do not go with %d ranks (parallel.virtual, "
+                       "or -v, must be %d)",
+                       request->name, chunks == 1 ? "one stage a rank" : "two stages a rank",
+                       out->chunks * out->ranks, out->ranks, chunks);
+    return TR_OK;
+}
+
+tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out) {
+    int g = 0;
+    tr_status status = TR_OK;
+    tr_schedule *s = NULL;
+    tr_schedule_request full;
+    int *rank_of = NULL, stages = 0;
+    TR_TRY(find(request->name, &g));
+    if (!generators[g].generate) return tr_schedule_auto(request, NULL, out);
+    TR_TRY(complete(request, g, &full));
+    if (__builtin_mul_overflow(full.ranks, full.chunks, &stages))
+        return TR_FAIL(TR_ERR_CONFIG, "%d ranks of %d stages are too many", full.ranks,
+                       full.chunks);
+    if (generators[g].placement == V) {
+        TR_TRY(tr_calloc((size_t)stages, sizeof *rank_of, &rank_of));
+        for (int k = 0; k < stages; k++) rank_of[k] = k < full.ranks ? k : stages - 1 - k;
+    }
+    TR_TRY_OUT(tr_schedule_create(full.name, full.ranks, stages, full.micro_batches, rank_of, &s));
+    TR_TRY_OUT(generators[g].generate(s, &full));
+    *out = s;
+    s = NULL;
+out:
+    tr_schedule_destroy(s);
+    free(rank_of);
+    return status;
+}
+
+tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micro_batches,
+                               tr_schedule **out) {
+    if (ranks < 1 || stages < ranks || stages % ranks)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "schedule %s has as many stages on every rank: %d stages do not go with %d "
+                       "ranks",
+                       name, stages, ranks);
+    tr_schedule_request request = {
+        .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = stages / ranks};
+    return tr_schedule_make(&request, out);
+}
+
+tr_status tr_generate_add(tr_schedule *s, int stage, tr_action_type type, int micro_batch) {
+    tr_action action = {.stage = stage, .type = type, .micro_batch = micro_batch};
+    return tr_schedule_add(s, s->rank_of[stage], action);
+}
+
+/* --- repair ----------------------------------------------------------------------------------- */
+
+typedef struct repairer {
+    tr_schedule *s;
+    int *next;                        /* [ranks]: actions before it are executed */
+    int *forwards, *inputs, *weights; /* [stages]: F, I and W executed; each in ascending order */
+} repairer;
+
+static bool is_ready(const repairer *p, tr_action a) {
+    int k = a.micro_batch, stage = a.stage;
+    if (a.type == TR_ACTION_F)
+        return p->forwards[stage] == k && (!stage || p->forwards[stage - 1] > k);
+    if (a.type == TR_ACTION_W) return p->weights[stage] == k && p->inputs[stage] > k;
+    return p->inputs[stage] == k && p->forwards[stage] > k &&
+           (stage + 1 == p->s->stages || p->inputs[stage + 1] > k);
+}
+
+static void execute(repairer *p, tr_action a) {
+    if (a.type == TR_ACTION_F) p->forwards[a.stage]++;
+    if (a.type == TR_ACTION_I || a.type == TR_ACTION_B) p->inputs[a.stage]++;
+    if (a.type == TR_ACTION_W || a.type == TR_ACTION_B) p->weights[a.stage]++;
+}
+
+static bool run(repairer *p) {
+    bool progress = true, ended = false;
+    while (progress) {
+        progress = false;
+        ended = true;
+        for (int r = 0; r < p->s->ranks; r++) {
+            const tr_action *action = p->s->action[r];
+            int *next = &p->next[r];
+            while (*next < p->s->count[r]) {
+                const tr_action *a = &action[*next];
+                int n = a->overlap ? 2 : 1;
+                if (!is_ready(p, a[0]) || (n == 2 && !is_ready(p, a[1]))) break;
+                for (int k = 0; k < n; k++) execute(p, a[k]);
+                *next += n;
+                progress = true;
+            }
+            ended = ended && *next == p->s->count[r];
+        }
+    }
+    return ended;
+}
+
+/* Moves the first ready action of a kind to the front of what its rank has still to do; pairs that
+ * it comes from or jumps into are parted. False when no rank has one. */
+static bool move_one(repairer *p, bool forward) {
+    for (int r = p->s->ranks - 1; r >= 0; r--) {
+        tr_action *action = p->s->action[r];
+        for (int k = p->next[r]; k < p->s->count[r]; k++) {
+            tr_action a = action[k];
+            if ((a.type == TR_ACTION_F) != forward || !is_ready(p, a)) continue;
+            a.overlap = false;
+            if (k > p->next[r]) action[k - 1].overlap = false;
+            memmove(&action[p->next[r] + 1], &action[p->next[r]],
+                    (size_t)(k - p->next[r]) * sizeof *action);
+            action[p->next[r]] = a;
+            return true;
+        }
+    }
+    return false;
+}
+
+tr_status tr_generate_repair(tr_schedule *s) {
+    tr_status status = TR_OK;
+    repairer p = {.s = s};
+    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *p.next, &p.next));
+    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *p.forwards, &p.forwards));
+    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *p.inputs, &p.inputs));
+    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *p.weights, &p.weights));
+    while (!run(&p))
+        if (!move_one(&p, false) && !move_one(&p, true)) {
+            status = TR_FAIL(TR_ERR_INTERNAL, "the order of schedule %s misses actions", s->name);
+            goto out;
+        }
+out:
+    free(p.weights);
+    free(p.inputs);
+    free(p.forwards);
+    free(p.next);
+    return status;
+}

@@ -1,0 +1,320 @@
+#include "pipeline/orders/greedy.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct greedy_rank {
+    double free, wake; /* end of the last action; when to look again */
+    double held;       /* of its stages' parts; before its I as much as it will ever take */
+    int late;          /* I without their W */
+    int ahead;         /* most F of the first stage without their I or B */
+    bool forward_last, backward_seen;
+    int at; /* place in the heap */
+} greedy_rank;
+
+typedef struct greedy {
+    tr_schedule *s;
+    const tr_greedy_rules *rules;
+    int chunks;
+    double most, mw, cost[TR_ACTION_TYPES]; /* of one stage; most: before or after its I */
+    int *stage;                             /* [ranks * chunks], of each rank in ascending order */
+    int *next[TR_ACTION_TYPES];             /* F, I or B, W: [stages], next micro-batch */
+    double *done_f, *done_i; /* [stages * micro_batches]: end of those that started */
+    greedy_rank *rank;
+    int *heap; /* [ranks]: ranks by wake, ties by number */
+} greedy;
+
+/* --- ranks by the time at which they look again ----------------------------------------------- */
+
+static bool comes_before(const greedy *g, int a, int b) {
+    double x = g->rank[a].wake, y = g->rank[b].wake;
+    return x < y || (!(y < x) && a < b);
+}
+
+static void heap_set(greedy *g, int at, int rank) {
+    g->heap[at] = rank;
+    g->rank[rank].at = at;
+}
+
+static void set_wake(greedy *g, int rank, double wake) {
+    g->rank[rank].wake = wake;
+    int at = g->rank[rank].at, n = g->s->ranks;
+    for (; at > 0 && comes_before(g, rank, g->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap_set(g, at, g->heap[(at - 1) / 2]);
+    for (;;) {
+        int child = 2 * at + 1;
+        if (child + 1 < n && comes_before(g, g->heap[child + 1], g->heap[child])) child++;
+        if (child >= n || !comes_before(g, g->heap[child], rank)) break;
+        heap_set(g, at, g->heap[child]);
+        at = child;
+    }
+    heap_set(g, at, rank);
+}
+
+/* --- one rank's choice ------------------------------------------------------------------------ */
+
+static double done(const greedy *g, const double *times, int stage, int k) {
+    return times[(size_t)stage * (size_t)g->s->micro_batches + (size_t)k];
+}
+
+static double transfer(const greedy *g, int from, int to) {
+    return g->s->rank_of[from] == g->s->rank_of[to] ? 0 : g->rules->costs.c;
+}
+
+/* When the next F (I) of the stage can start as far as others are concerned; INFINITY: unknown. */
+static double forward_arrival(const greedy *g, int stage) {
+    int k = g->next[TR_ACTION_F][stage];
+    if (k == g->s->micro_batches) return INFINITY;
+    if (!stage) return 0;
+    if (g->next[TR_ACTION_F][stage - 1] <= k) return INFINITY;
+    return done(g, g->done_f, stage - 1, k) + transfer(g, stage - 1, stage);
+}
+
+static double backward_arrival(const greedy *g, int stage) {
+    int k = g->next[TR_ACTION_I][stage];
+    if (k >= g->next[TR_ACTION_F][stage]) return INFINITY;
+    if (stage + 1 == g->s->stages) return done(g, g->done_f, stage, k);
+    if (g->next[TR_ACTION_I][stage + 1] <= k) return INFINITY;
+    return done(g, g->done_i, stage + 1, k) + transfer(g, stage + 1, stage);
+}
+
+/* Room for an F of the rank's chunk, with one input of each later chunk to spare. */
+static bool has_room(const greedy *g, int r, int chunk) {
+    const greedy_rank *rank = &g->rank[r];
+    int spare = g->chunks - 1 - chunk;
+    int first = g->stage[r * g->chunks];
+    if (!chunk && g->next[TR_ACTION_F][first] - g->next[TR_ACTION_I][first] >= g->rank[r].ahead)
+        return false;
+    double cap = g->rules->memory.cap;
+    return cap <= 0 || rank->held + (spare + 1) * g->most <= cap * (1 + 1e-12);
+}
+
+typedef struct option {
+    tr_action action;
+    double arrival;
+    double rank; /* lower is better */
+} option;
+
+static double preference(const greedy *g, const greedy_rank *rank, tr_action a) {
+    double stages = g->s->stages, m = g->s->micro_batches;
+    bool forward = a.type == TR_ACTION_F;
+    bool second = g->rules->first == TR_GREEDY_TURNS ? forward == rank->forward_last : forward;
+    double depth = forward ? stages - 1 - a.stage : a.stage;
+    double within = g->rules->first == TR_GREEDY_OLDEST ? a.micro_batch * stages + depth : depth;
+    return (second ? stages * m : 0) + within;
+}
+
+/* All F and I whose inputs are known, in options[2 * chunks]. */
+static int list_options(const greedy *g, int r, option *options) {
+    int n = 0;
+    for (int c = 0; c < g->chunks; c++) {
+        int stage = g->stage[r * g->chunks + c];
+        double f = forward_arrival(g, stage), i = backward_arrival(g, stage);
+        if (f < INFINITY && has_room(g, r, c)) {
+            tr_action a = {
+                .stage = stage, .type = TR_ACTION_F, .micro_batch = g->next[TR_ACTION_F][stage]};
+            options[n++] = (option){a, f, preference(g, &g->rank[r], a)};
+        }
+        if (i < INFINITY) {
+            tr_action a = {.stage = stage,
+                           .type = g->rules->whole ? TR_ACTION_B : TR_ACTION_I,
+                           .micro_batch = g->next[TR_ACTION_I][stage]};
+            options[n++] = (option){a, i, preference(g, &g->rank[r], a)};
+        }
+    }
+    return n;
+}
+
+/* The W that waits longest: that of the stage with most of them. */
+static bool find_weight(const greedy *g, int r, tr_action *w) {
+    int most = 0;
+    for (int c = g->chunks - 1; c >= 0; c--) {
+        int stage = g->stage[r * g->chunks + c];
+        int waiting = g->next[TR_ACTION_I][stage] - g->next[TR_ACTION_W][stage];
+        if (waiting <= most) continue;
+        most = waiting;
+        *w = (tr_action){
+            .stage = stage, .type = TR_ACTION_W, .micro_batch = g->next[TR_ACTION_W][stage]};
+    }
+    return most > 0;
+}
+
+/* Another stage waits for what the action makes. */
+static bool is_awaited(tr_action a) {
+    return a.type == TR_ACTION_F || a.stage > 0;
+}
+
+/* When a preferred action becomes ready for which the rank should wait instead of starting `ready`
+ * (NULL: a W); INFINITY: none. */
+static double next_preferred(const greedy *g, int r, const option *options, int n,
+                             const option *ready, double now) {
+    const greedy_rank *rank = &g->rank[r];
+    double soon = INFINITY, length = g->cost[ready ? ready->action.type : TR_ACTION_W];
+    double patience = !ready                ? g->rules->weight_patience
+                      : rank->backward_seen ? g->rules->patience
+                                            : g->rules->first_patience;
+    for (int k = 0; k < n; k++) {
+        const option *o = &options[k];
+        if (o->arrival <= now || (ready && o->rank >= ready->rank)) continue;
+        if (!ready && !is_awaited(o->action)) continue;
+        bool last = !ready && g->rules->guard && o->action.micro_batch == g->s->micro_batches - 1;
+        if (o->arrival < now + (last ? 1 : patience) * length) soon = fmin(soon, o->arrival);
+    }
+    return soon;
+}
+
+/* What the rank does at `now`; false: nothing, *wake is when to look again. */
+static bool choose(const greedy *g, int r, option *options, double now, tr_action *chosen,
+                   double *wake) {
+    const greedy_rank *rank = &g->rank[r];
+    const option *ready = NULL;
+    int n = list_options(g, r, options);
+    tr_action weight;
+    bool has_weight = !g->rules->whole && find_weight(g, r, &weight);
+    *wake = INFINITY;
+    for (int k = 0; k < n; k++) {
+        if (options[k].arrival > now) *wake = fmin(*wake, options[k].arrival);
+        else if (!ready || options[k].rank < ready->rank) ready = &options[k];
+    }
+    if (has_weight && g->rules->late >= 0 && rank->late > g->rules->late) {
+        *chosen = weight;
+        return true;
+    }
+    double soon = next_preferred(g, r, options, n, ready, now);
+    if (soon < INFINITY && (ready || has_weight)) {
+        if (has_weight && now + g->cost[TR_ACTION_W] <= soon) {
+            *chosen = weight;
+            return true;
+        }
+        *wake = soon;
+        return false;
+    }
+    if (!ready && !has_weight) return false;
+    *chosen = ready ? ready->action : weight;
+    return true;
+}
+
+/* --- playing ---------------------------------------------------------------------------------- */
+
+/* The rank of the stage that an action's end may set going looks at it when it arrives. */
+static void tell(greedy *g, int from, int to, double end) {
+    if (to < 0 || to >= g->s->stages) return;
+    greedy_rank *other = &g->rank[g->s->rank_of[to]];
+    double arrival = fmax(end + transfer(g, from, to), other->free);
+    if (arrival < other->wake) set_wake(g, g->s->rank_of[to], arrival);
+}
+
+static tr_status execute(greedy *g, int r, tr_action a, double now) {
+    greedy_rank *rank = &g->rank[r];
+    double end = now + g->cost[a.type];
+    size_t at = (size_t)a.stage * (size_t)g->s->micro_batches + (size_t)a.micro_batch;
+    TR_TRY(tr_schedule_add(g->s, r, a));
+    rank->free = end;
+    set_wake(g, r, end);
+    if (a.type == TR_ACTION_F) {
+        g->done_f[at] = end;
+        g->next[TR_ACTION_F][a.stage]++;
+        rank->held += g->most;
+        rank->forward_last = true;
+        tell(g, a.stage, a.stage + 1, end);
+    } else if (a.type == TR_ACTION_W) {
+        g->next[TR_ACTION_W][a.stage]++;
+        rank->held -= g->mw;
+        rank->late--;
+    } else {
+        bool whole = a.type == TR_ACTION_B;
+        g->done_i[at] = end;
+        g->next[TR_ACTION_I][a.stage]++;
+        rank->held -= whole ? g->most : g->most - g->mw;
+        rank->late += !whole;
+        rank->forward_last = false;
+        rank->backward_seen = true;
+        tell(g, a.stage, a.stage - 1, end);
+    }
+    return TR_OK;
+}
+
+static tr_status play(greedy *g) {
+    size_t left = (size_t)g->s->stages * (size_t)g->s->micro_batches * (g->rules->whole ? 2 : 3);
+    option *options = NULL;
+    TR_TRY(tr_calloc(2 * (size_t)g->chunks, sizeof *options, &options));
+    tr_status status = TR_OK;
+    while (left && status == TR_OK) {
+        int r = g->heap[0];
+        double now = g->rank[r].wake, wake;
+        tr_action a;
+        if (!(now < INFINITY))
+            status = TR_FAIL(TR_ERR_INTERNAL, "schedule %s stops with %zu actions left", g->s->name,
+                             left);
+        else if (choose(g, r, options, now, &a, &wake)) {
+            status = execute(g, r, a, now);
+            left--;
+        } else {
+            set_wake(g, r, wake);
+        }
+    }
+    free(options);
+    return status;
+}
+
+static tr_status greedy_open(greedy *g) {
+    tr_schedule *s = g->s;
+    size_t stages = (size_t)s->stages, cells = stages * (size_t)s->micro_batches;
+    TR_TRY(tr_calloc(stages, sizeof *g->stage, &g->stage));
+    TR_TRY(tr_calloc((size_t)s->ranks, sizeof *g->rank, &g->rank));
+    TR_TRY(tr_calloc((size_t)s->ranks, sizeof *g->heap, &g->heap));
+    TR_TRY(tr_calloc(cells, sizeof *g->done_f, &g->done_f));
+    TR_TRY(tr_calloc(cells, sizeof *g->done_i, &g->done_i));
+    for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++)
+        TR_TRY(tr_calloc(stages, sizeof *g->next[type], &g->next[type]));
+    for (int r = 0; r < s->ranks; r++) heap_set(g, r, r);
+    double first = g->rules->ahead_first, last = g->rules->ahead_last;
+    for (int r = 0; r < s->ranks; r++) {
+        double ahead = first + (s->ranks > 1 ? (last - first) * r / (s->ranks - 1) : 0);
+        bool any = (first <= 0 && last <= 0) || ahead > s->micro_batches;
+        g->rank[r].ahead = any ? s->micro_batches : ahead < 1 ? 1 : (int)ahead;
+    }
+    int *filled = g->heap; /* borrowed: how many stages of a rank are listed */
+    for (int r = 0; r < s->ranks; r++) filled[r] = 0;
+    for (int k = 0; k < s->stages; k++)
+        g->stage[s->rank_of[k] * g->chunks + filled[s->rank_of[k]]++] = k;
+    for (int r = 0; r < s->ranks; r++) heap_set(g, r, r);
+    return TR_OK;
+}
+
+static void greedy_close(greedy *g) {
+    for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++) free(g->next[type]);
+    free(g->done_i);
+    free(g->done_f);
+    free(g->heap);
+    free(g->rank);
+    free(g->stage);
+}
+
+tr_status tr_greedy_fill(tr_schedule *s, const tr_greedy_rules *rules) {
+    tr_status status = TR_OK;
+    int chunks = s->stages / s->ranks;
+    const tr_schedule_costs *c = &rules->costs;
+    const tr_schedule_memory *memory = &rules->memory;
+    double most = rules->whole ? memory->mb : fmax(memory->mb, memory->mw);
+    if (memory->cap > 0 && memory->cap < most * (1 - 1e-12))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "schedule %s: one micro-batch takes %g of memory and a rank may hold %g",
+                       s->name, most, memory->cap);
+    greedy g = {.s = s,
+                .rules = rules,
+                .chunks = chunks,
+                .most = most / chunks,
+                .mw = memory->mw / chunks,
+                .cost = {[TR_ACTION_F] = c->f / chunks,
+                         [TR_ACTION_I] = c->i / chunks,
+                         [TR_ACTION_W] = c->w / chunks,
+                         [TR_ACTION_B] = (c->i + c->w) / chunks}};
+    TR_TRY_OUT(greedy_open(&g));
+    TR_TRY_OUT(play(&g));
+out:
+    greedy_close(&g);
+    return status;
+}

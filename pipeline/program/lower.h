@@ -1,0 +1,119 @@
+/* Lowering: a checked schedule and a stage table become every rank's program, with transfers,
+ * reductions, waits and the place of every buffer in the rank's one arena.
+ *
+ * Messages of one directed pair of ranks are numbered from 0 in the sender's order, and the
+ * receiver's RECVs follow that order: in front of an action that needs message k stand the RECVs of
+ * all messages up to k that have not been taken. Stages on one rank exchange nothing: the output's
+ * place is the input's. */
+#pragma once
+
+#include "layers/stage.h"
+#include "pipeline/orders/schedule.h"
+#include "pipeline/program/arena.h"
+
+typedef enum tr_instr_kind {
+    TR_INSTR_F = TR_ACTION_F,
+    TR_INSTR_I = TR_ACTION_I,
+    TR_INSTR_W = TR_ACTION_W,
+    TR_INSTR_B = TR_ACTION_B,
+    TR_INSTR_RECV,      /* take the next message of the channel from `peer` to `offset` */
+    TR_INSTR_SEND,      /* send from `offset` to `peer` */
+    TR_INSTR_WAIT_SENT, /* the buffer of SEND `send` may be written after this */
+    TR_INSTR_REDUCE,    /* the stage's weight gradients are complete */
+    TR_INSTR_FINISH,    /* last of a program */
+    TR_INSTR_KINDS
+} tr_instr_kind;
+
+typedef struct tr_instr {
+    tr_instr_kind kind;
+    int stage;       /* of this rank; FINISH: -1 */
+    int micro_batch; /* REDUCE, FINISH: -1 */
+    int memory;      /* F I W B: index into tr_program.memory; else -1 */
+    bool overlap;    /* F I B: one cell with the next instruction, as tr_action.overlap */
+    /* RECV, SEND, WAIT_SENT: */
+    int edge;
+    bool gradient;
+    int peer;      /* rank of the line */
+    int message;   /* number on its channel in this program */
+    int send;      /* WAIT_SENT: index of its SEND */
+    size_t offset; /* RECV, SEND: in the arena */
+    size_t bytes;
+} tr_instr;
+
+/* A place of an edge tensor of an action. */
+typedef enum tr_place_role { TR_PLACE_OUT, TR_PLACE_DOUT, TR_PLACE_DIN } tr_place_role;
+typedef struct tr_place {
+    int edge;
+    tr_place_role role;
+    size_t offset;
+} tr_place;
+
+/* Where an action finds its memory: tr_program.piece holds, from first_piece on, the offsets of the
+ * pieces of its block F..I, then those of F..W, then those of I..W; TR_NO_PLACE: of no bytes, or
+ * not alive. */
+#define TR_NO_PLACE SIZE_MAX
+typedef struct tr_action_memory {
+    int first_piece, pieces; /* of each block */
+    int first_place, places; /* in tr_program.place */
+} tr_action_memory;
+
+/* The memory of a program by class; `item` in the same order as `key`. */
+typedef enum tr_item_kind {
+    TR_ITEM_FI = TR_LIFE_FI,
+    TR_ITEM_FW = TR_LIFE_FW,
+    TR_ITEM_IW = TR_LIFE_IW,
+    TR_ITEM_SEND,          /* an activation until it is sent */
+    TR_ITEM_SEND_GRADIENT, /* a gradient until it is sent */
+    TR_ITEM_GRADIENT,      /* an output's gradient, received or made on this rank */
+    TR_ITEM_KINDS
+} tr_item_kind;
+typedef struct tr_item_key {
+    tr_item_kind kind;
+    int owner; /* stage of a block, edge of a slot */
+    int micro_batch;
+} tr_item_key;
+
+typedef struct tr_program {
+    int rank, ranks, stages, micro_batches, edges;
+    bool forward_only;
+    int count;
+    tr_instr *instr;
+    int memories;
+    tr_action_memory *memory;
+    int pieces;
+    size_t *piece; /* [pieces]: offsets in the arena */
+    int places;
+    tr_place *place;
+    int items;
+    tr_arena_item *item;
+    tr_item_key *key;
+    size_t scratch_bytes, scratch_offset; /* one block for all actions, at the arena's end */
+    size_t arena_bytes;                   /* with scratch */
+    size_t live_peak_bytes;               /* with scratch: most bytes alive at one instruction */
+} tr_program;
+
+typedef struct tr_program_set {
+    int ranks;
+    tr_program *program; /* [ranks] */
+} tr_program_set;
+
+/* Lowers a schedule that tr_schedule_check accepts (it is checked again here). latency: of a
+ * message, in the unit of the costs. A schedule with a list (compute_comms) is lowered as it is
+ * written: RECV, SEND and REDUCE stand where the list has them; edges that it does not know,
+ * between stages that are no neighbours, go with the transfers of their stage.
+ *
+ * A WAIT_SENT stands in front of the first instruction that starts, in the simulated step, one mean
+ * action after the send is complete, and after the receiver has taken the message, at the latest in
+ * front of FINISH: costs are estimates, and a wait that comes too early stops compute until the
+ * transfer ends, while one that comes late holds one slot longer. So a program needs no buffer
+ * between the ranks: every wait of one rank for another points forward in the simulated step, and
+ * tr_program_prove proves the result, waits included, whatever the costs.
+ *
+ * TR_ERR_CONFIG from the check; TR_ERR_INTERNAL for a table whose edges lie outside their blocks.
+ * Release with tr_program_set_destroy. */
+tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, double latency,
+                   tr_program_set **out);
+void tr_program_set_destroy(tr_program_set *set);
+
+/* "RECV 3F12 from 1", "W 0 4" ... for messages; at most `size` bytes. */
+void tr_instr_print(const tr_instr *instr, char *text, size_t size);

@@ -1,0 +1,9 @@
+/* Private to lowering. */
+#pragma once
+
+#include "pipeline/program/lower.h"
+
+/* Gives every buffer of a program whose instructions are complete its place: fills items, arena and
+ * peak, the actions' memory and the transfers' offsets. */
+tr_status tr_lower_place(const tr_schedule *schedule, const tr_stage_table *table,
+                         tr_program *program);

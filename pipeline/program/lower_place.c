@@ -1,0 +1,223 @@
+#include "pipeline/program/lower_impl.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+typedef struct placer {
+    const tr_schedule *s;
+    const tr_stage_table *t;
+    tr_program *program;
+    int *index; /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
+    size_t item_capacity, key_capacity, piece_capacity, place_capacity;
+} placer;
+
+static int *index_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
+    size_t owners = (size_t)(p->s->stages > p->t->edges ? p->s->stages : p->t->edges);
+    size_t row = (size_t)kind * owners + (size_t)owner;
+    return &p->index[row * (size_t)p->s->micro_batches + (size_t)micro_batch];
+}
+
+static tr_status add_item(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
+                          int position) {
+    tr_program *program = p->program;
+    size_t need = (size_t)program->items + 1;
+    TR_TRY(tr_grow(&program->item, &p->item_capacity, need, sizeof *program->item));
+    TR_TRY(tr_grow(&program->key, &p->key_capacity, need, sizeof *program->key));
+    program->item[program->items] =
+        (tr_arena_item){.start = position, .end = position, .bytes = tr_align_up(bytes)};
+    program->key[program->items++] =
+        (tr_item_key){.kind = kind, .owner = owner, .micro_batch = micro_batch};
+    return TR_OK;
+}
+
+/* The item lives at `position` too; made at its first position. */
+static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
+                       int position) {
+    if (!bytes) return TR_OK;
+    int *index = index_of(p, kind, owner, micro_batch);
+    if (*index < 0) {
+        TR_TRY(add_item(p, kind, owner, micro_batch, bytes, position));
+        *index = p->program->items - 1;
+    }
+    p->program->item[*index].end = position;
+    return TR_OK;
+}
+
+/* The same for a block: one item for each piece that has bytes, one behind the other. */
+static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_batch,
+                             int position) {
+    const tr_stage_cost *cost = &p->t->cost[stage];
+    int *index = index_of(p, (tr_item_kind)life, stage, micro_batch);
+    bool made = *index >= 0;
+    int first = made ? *index : p->program->items, item = first;
+    for (int k = 0; k < tr_stage_pieces(cost); k++) {
+        size_t bytes = tr_stage_piece_bytes(cost, life, k);
+        if (!bytes) continue;
+        if (!made) TR_TRY(add_item(p, (tr_item_kind)life, stage, micro_batch, bytes, position));
+        p->program->item[item++].end = position;
+    }
+    if (item > first) *index = first;
+    return TR_OK;
+}
+
+static bool is_local(const placer *p, const tr_edge *edge) {
+    return p->s->rank_of[edge->from] == p->s->rank_of[edge->to];
+}
+
+/* Blocks and edge slots that an action uses. */
+static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
+    int stage = instr->stage, k = instr->micro_batch;
+    if (instr->kind != TR_INSTR_W) TR_TRY(touch_block(p, TR_LIFE_FI, stage, k, position));
+    TR_TRY(touch_block(p, TR_LIFE_FW, stage, k, position));
+    if (instr->kind == TR_INSTR_I || instr->kind == TR_INSTR_W)
+        TR_TRY(touch_block(p, TR_LIFE_IW, stage, k, position));
+    if (instr->kind == TR_INSTR_B)
+        TR_TRY(touch(p, TR_ITEM_IW, stage, k, p->t->cost[stage].backward_iw, position));
+    if (instr->kind == TR_INSTR_W) return TR_OK;
+    bool forward = instr->kind == TR_INSTR_F;
+    for (int e = 0; e < p->t->edges; e++) {
+        const tr_edge *edge = &p->t->edge[e];
+        bool local = is_local(p, edge);
+        if (forward && edge->from == stage) {
+            /* On one rank the output is written where the next stage reads it. */
+            if (local) TR_TRY(touch_block(p, edge->life, edge->to, k, position));
+            else TR_TRY(touch(p, TR_ITEM_SEND, e, k, edge->bytes, position));
+        }
+        if (!forward && edge->from == stage)
+            TR_TRY(touch(p, TR_ITEM_GRADIENT, e, k, edge->bytes, position));
+        if (!forward && edge->to == stage)
+            TR_TRY(touch(p, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT, e, k, edge->bytes,
+                         position));
+    }
+    return TR_OK;
+}
+
+static tr_status touch_transfer(placer *p, const tr_instr *instr, int position) {
+    const tr_edge *edge = &p->t->edge[instr->edge];
+    int k = instr->micro_batch;
+    if (instr->kind != TR_INSTR_RECV)
+        return touch(p, instr->gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND, instr->edge, k,
+                     edge->bytes, position);
+    if (instr->gradient) return touch(p, TR_ITEM_GRADIENT, instr->edge, k, edge->bytes, position);
+    return touch_block(p, edge->life, edge->to, k, position);
+}
+
+static bool is_transfer(const tr_instr *instr) {
+    return instr->kind == TR_INSTR_RECV || instr->kind == TR_INSTR_SEND ||
+           instr->kind == TR_INSTR_WAIT_SENT;
+}
+
+static tr_status find_lifetimes(placer *p) {
+    for (int k = 0; k < p->program->count; k++) {
+        const tr_instr *instr = &p->program->instr[k];
+        if (instr->memory >= 0) TR_TRY(touch_action(p, instr, k));
+        else if (is_transfer(instr)) TR_TRY(touch_transfer(p, instr, k));
+    }
+    return TR_OK;
+}
+
+/* --- offsets ---------------------------------------------------------------------------------- */
+
+static size_t offset_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
+    int index = *index_of(p, kind, owner, micro_batch);
+    return index < 0 ? TR_NO_PLACE : p->program->item[index].offset;
+}
+
+/* Where the receiving stage reads the edge: in the block's first piece, which has bytes. */
+static size_t input_of(const placer *p, const tr_edge *edge, int micro_batch) {
+    return offset_of(p, (tr_item_kind)edge->life, edge->to, micro_batch) + edge->offset;
+}
+
+static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offset) {
+    tr_program *program = p->program;
+    TR_TRY(tr_grow(&program->place, &p->place_capacity, (size_t)program->places + 1,
+                   sizeof *program->place));
+    program->place[program->places++] = (tr_place){.edge = edge, .role = role, .offset = offset};
+    return TR_OK;
+}
+
+/* The pieces of one of the action's blocks, if it is alive now: else its bytes may be in use
+ * elsewhere. */
+static tr_status add_pieces(placer *p, const tr_instr *instr, tr_lifetime life) {
+    tr_program *program = p->program;
+    const tr_stage_cost *cost = &p->t->cost[instr->stage];
+    int item = *index_of(p, (tr_item_kind)life, instr->stage, instr->micro_batch);
+    bool one = life == TR_LIFE_IW && instr->kind == TR_INSTR_B;
+    if (life == TR_LIFE_FI && instr->kind == TR_INSTR_W) item = -1;
+    if (life == TR_LIFE_IW && instr->kind == TR_INSTR_F) item = -1;
+    for (int k = 0; k < tr_stage_pieces(cost); k++) {
+        bool placed = item >= 0 && (one || tr_stage_piece_bytes(cost, life, k));
+        TR_TRY(tr_grow(&program->piece, &p->piece_capacity, (size_t)program->pieces + 1,
+                       sizeof *program->piece));
+        program->piece[program->pieces++] = placed ? program->item[item].offset : TR_NO_PLACE;
+        if (placed && !one) item++;
+    }
+    return TR_OK;
+}
+
+static tr_status fill_action(placer *p, const tr_instr *instr) {
+    tr_action_memory *memory = &p->program->memory[instr->memory];
+    int stage = instr->stage, k = instr->micro_batch;
+    memory->first_piece = p->program->pieces;
+    memory->pieces = tr_stage_pieces(&p->t->cost[stage]);
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
+        TR_TRY(add_pieces(p, instr, life));
+    memory->first_place = p->program->places;
+    bool forward = instr->kind == TR_INSTR_F;
+    for (int e = 0; e < p->t->edges && instr->kind != TR_INSTR_W; e++) {
+        const tr_edge *edge = &p->t->edge[e];
+        bool local = is_local(p, edge);
+        if (forward && edge->from == stage)
+            TR_TRY(add_place(p, e, TR_PLACE_OUT,
+                             local ? input_of(p, edge, k) : offset_of(p, TR_ITEM_SEND, e, k)));
+        if (!forward && edge->from == stage)
+            TR_TRY(add_place(p, e, TR_PLACE_DOUT, offset_of(p, TR_ITEM_GRADIENT, e, k)));
+        if (!forward && edge->to == stage)
+            TR_TRY(add_place(p, e, TR_PLACE_DIN,
+                             offset_of(p, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT, e, k)));
+    }
+    memory->places = p->program->places - memory->first_place;
+    return TR_OK;
+}
+
+static size_t transfer_offset(const placer *p, const tr_instr *instr) {
+    int e = instr->edge, k = instr->micro_batch;
+    if (instr->kind != TR_INSTR_RECV)
+        return offset_of(p, instr->gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND, e, k);
+    return instr->gradient ? offset_of(p, TR_ITEM_GRADIENT, e, k) : input_of(p, &p->t->edge[e], k);
+}
+
+static tr_status fill_offsets(placer *p) {
+    tr_program *program = p->program;
+    TR_TRY(tr_calloc((size_t)program->memories, sizeof *program->memory, &program->memory));
+    for (int k = 0; k < program->count; k++) {
+        tr_instr *instr = &program->instr[k];
+        if (instr->memory >= 0) TR_TRY(fill_action(p, instr));
+        else if (is_transfer(instr)) instr->offset = transfer_offset(p, instr);
+    }
+    return TR_OK;
+}
+
+tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_program *program) {
+    tr_status status = TR_OK;
+    placer p = {.s = s, .t = t, .program = program};
+    size_t owners = (size_t)(s->stages > t->edges ? s->stages : t->edges);
+    size_t indices = owners * TR_ITEM_KINDS * (size_t)s->micro_batches, peak = 0;
+    TR_TRY_OUT(tr_calloc(indices, sizeof *p.index, &p.index));
+    for (size_t k = 0; k < indices; k++) p.index[k] = -1;
+    TR_TRY_OUT(find_lifetimes(&p));
+    TR_TRY_OUT(tr_arena_live_peak(program->item, program->items, &peak));
+    TR_TRY_OUT(tr_arena_pack(program->item, program->items, &program->scratch_offset));
+    for (int k = 0; k < s->stages; k++) {
+        size_t scratch = tr_align_up(t->cost[k].bytes[TR_LIFE_SCRATCH]);
+        if (s->rank_of[k] == program->rank && scratch > program->scratch_bytes)
+            program->scratch_bytes = scratch;
+    }
+    program->arena_bytes = program->scratch_offset + program->scratch_bytes;
+    program->live_peak_bytes = peak + program->scratch_bytes;
+    TR_TRY_OUT(fill_offsets(&p));
+out:
+    free(p.index);
+    return status;
+}

@@ -1,0 +1,64 @@
+#include "pipeline/program/record.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+tr_status tr_record_open(size_t capacity, tr_record **out) {
+    tr_record *r = NULL;
+    TR_TRY(tr_calloc(1, sizeof *r, &r));
+    *r = (tr_record){.step = -1, .capacity = capacity};
+    tr_status status = tr_calloc(capacity, sizeof *r->entry, &r->entry);
+    if (status == TR_OK) status = tr_calloc(2 * capacity, sizeof *r->note, &r->note);
+    if (status != TR_OK) {
+        tr_record_close(r);
+        return tr_trace_at(__FILE__, __LINE__, status);
+    }
+    *out = r;
+    return TR_OK;
+}
+
+void tr_record_close(tr_record *r) {
+    if (!r) return;
+    free(r->entry);
+    free(r->note);
+    free(r);
+}
+
+void tr_record_step(tr_record *r, int32_t step) {
+    r->step = step;
+}
+
+void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
+    tr_record *r = record;
+    if (r->step < 0 || r->count == r->capacity) return;
+    tr_record_entry *entry = &r->entry[r->count];
+    if (!begin) {
+        entry->end_ns = tr_now_ns();
+        r->count++;
+        return;
+    }
+    bool transfer = instr->kind == TR_INSTR_RECV || instr->kind == TR_INSTR_SEND ||
+                    instr->kind == TR_INSTR_WAIT_SENT;
+    *entry = (tr_record_entry){.step = r->step,
+                               .kind = (int32_t)instr->kind,
+                               .stage = instr->stage,
+                               .micro_batch = instr->micro_batch,
+                               .peer = transfer ? instr->peer : -1,
+                               .message = transfer ? instr->message : -1,
+                               .gradient = instr->gradient,
+                               .start_ns = tr_now_ns()};
+}
+
+static void take_note(void *argument) {
+    const tr_record_note *note = argument;
+    tr_record_observe(note->record, note->instr, note->begin);
+}
+
+void tr_record_enqueue(tr_record *r, tr_stream *stream, const tr_instr *instr, bool begin) {
+    if (r->step < 0 || r->enqueued == 2 * r->capacity) return;
+    tr_record_note *note = &r->note[r->enqueued++];
+    *note = (tr_record_note){.record = r, .instr = instr, .begin = begin};
+    (void)tr_stream_call(stream, take_note, note); /* a stream that fails tells the runner too */
+}

@@ -1,0 +1,313 @@
+#include "pipeline/program/run.h"
+
+#include "base/memory.h"
+#include "comm/colour.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+struct tr_links {
+    int ranks;
+    tr_channel **to, **from; /* [ranks], NULL where nothing travels */
+    tr_channel **opened;     /* [opened_count]: both kinds, in the order of opening */
+    int opened_count;
+};
+
+/* Largest message from rank a to rank b; 0: none. */
+static size_t largest_message(const tr_stage_table *t, const int *rank_of, int a, int b) {
+    size_t largest = 0;
+    for (int e = 0; e < t->edges; e++) {
+        const tr_edge *edge = &t->edge[e];
+        int from = rank_of[edge->from], to = rank_of[edge->to];
+        bool crosses = (from == a && to == b) || (from == b && to == a);
+        if (crosses && edge->bytes > largest) largest = edge->bytes;
+    }
+    return largest;
+}
+
+typedef struct line_desc {
+    tr_world *world;
+    tr_device *device;
+    const tr_stage_table *table;
+    const int *rank_of, *line;
+    int rank;
+} line_desc;
+
+/* Both channels with a peer. The two ends open the same one at the same time: first that to the
+ * higher rank. */
+static tr_status open_pair(tr_links *links, const line_desc *d, int peer) {
+    size_t bytes = largest_message(d->table, d->rank_of, d->rank, peer);
+    for (int turn = 0; turn < 2; turn++) {
+        bool sending = (turn == 0) == (d->rank < peer);
+        tr_channel **channel = sending ? &links->to[peer] : &links->from[peer];
+        TR_TRY(tr_channel_open(d->world, d->device, d->line[peer], sending, bytes, channel));
+        links->opened[links->opened_count++] = *channel;
+    }
+    return TR_OK;
+}
+
+/* The ends of a channel may have to wait for each other: pairs of one colour are opened at the same
+ * time, colour after colour. */
+static tr_status open_rounds(tr_links *links, const line_desc *d, int (*pair)[2], int *colour) {
+    int edges = 0;
+    for (int e = 0; e < d->table->edges; e++) {
+        const tr_edge *edge = &d->table->edge[e];
+        int from = d->rank_of[edge->from], to = d->rank_of[edge->to];
+        if (from == to || edge->bytes == 0) continue;
+        pair[edges][0] = from;
+        pair[edges++][1] = to;
+    }
+    int colours = tr_colour_edges((const int(*)[2])pair, edges, colour);
+    for (int c = 0; c < colours; c++)
+        for (int e = 0; e < edges; e++) {
+            if (colour[e] != c || (pair[e][0] != d->rank && pair[e][1] != d->rank)) continue;
+            int peer = pair[e][0] == d->rank ? pair[e][1] : pair[e][0];
+            /* Two edges may join one pair. */
+            if (!links->to[peer]) TR_TRY(open_pair(links, d, peer));
+        }
+    return TR_OK;
+}
+
+tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
+                        const int *rank_of, const int *line, int ranks, int rank, tr_links **out) {
+    tr_status status = TR_OK;
+    tr_links *links = NULL;
+    int(*pair)[2] = NULL, *colour = NULL;
+    size_t edges = (size_t)table->edges + 1;
+    const line_desc desc = {.world = world,
+                            .device = device,
+                            .table = table,
+                            .rank_of = rank_of,
+                            .line = line,
+                            .rank = rank};
+    TR_TRY(tr_calloc(1, sizeof *links, &links));
+    links->ranks = ranks;
+    TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->to));
+    TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->from));
+    TR_TRY_OUT(tr_calloc(2 * (size_t)ranks, sizeof(tr_channel *), &links->opened));
+    TR_TRY_OUT(tr_calloc(edges, sizeof *pair, &pair));
+    TR_TRY_OUT(tr_calloc(edges, sizeof *colour, &colour));
+    TR_TRY_OUT(open_rounds(links, &desc, pair, colour));
+out:
+    free(pair);
+    free(colour);
+    if (status != TR_OK) tr_links_close(links);
+    else *out = links;
+    return status;
+}
+
+size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank) {
+    size_t total = 0;
+    for (int peer = 0; peer < ranks; peer++)
+        if (peer != rank)
+            total += TR_CHANNEL_LANDINGS * tr_align_up(largest_message(table, rank_of, rank, peer));
+    return total;
+}
+
+void tr_links_close(tr_links *links) {
+    if (!links) return;
+    while (links->opened_count > 0) tr_channel_close(links->opened[--links->opened_count]);
+    free(links->opened);
+    free(links->to);
+    free(links->from);
+    free(links);
+}
+
+/* --- runner ----------------------------------------------------------------------------------- */
+
+/* An instruction with its pointers. */
+typedef struct run_op {
+    tr_instr_kind kind;
+    const tr_instr *instr;
+    tr_stage *stage;     /* F I W B */
+    tr_stage_io io;      /* F I W B */
+    tr_channel *channel; /* RECV, SEND, WAIT_SENT */
+    void *at;            /* RECV, SEND */
+    int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
+    char name[48];       /* for profilers */
+} run_op;
+
+struct tr_runner {
+    const tr_program *program;
+    tr_run_hooks hooks;
+    tr_device *device;
+    tr_stream *stream;
+    run_op *op;      /* [program->count] */
+    int64_t *ticket; /* [program->count] */
+    tr_links *links;
+    size_t *sizes; /* [program->count]: of the messages from rank 0, then rank 1, ... */
+    int *first;    /* [ranks + 1]: those from rank r are sizes[first[r]] .. sizes[first[r + 1]] */
+    char **piece;  /* [program->pieces]: where they lie */
+    void **edge_data; /* [memories * 3 * edges]: out, dout and din of each action */
+};
+
+static tr_status resolve_action(tr_runner *runner, const tr_runner_options *options, run_op *op) {
+    const tr_program *program = options->program;
+    const tr_instr *instr = op->instr;
+    const tr_action_memory *memory = &program->memory[instr->memory];
+    char *arena = options->arena;
+    op->stage = options->stages[instr->stage];
+    if (!op->stage)
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d is not on rank %d", instr->stage, program->rank);
+    size_t edges = (size_t)program->edges;
+    void **data = &runner->edge_data[(size_t)instr->memory * 3 * edges];
+    for (int k = 0; k < memory->places; k++) {
+        const tr_place *place = &program->place[memory->first_place + k];
+        data[(size_t)place->role * edges + (size_t)place->edge] = arena + place->offset;
+    }
+    op->io = (tr_stage_io){.stream = runner->stream,
+                           .micro_batch = instr->micro_batch,
+                           .out = data + TR_PLACE_OUT * edges,
+                           .dout = data + TR_PLACE_DOUT * edges,
+                           .din = data + TR_PLACE_DIN * edges};
+    if (program->scratch_bytes) op->io.scratch = arena + program->scratch_offset;
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
+        int first = memory->first_piece + (int)life * memory->pieces;
+        op->io.block[life] = runner->piece + first;
+        for (int k = first; k < first + memory->pieces; k++)
+            if (program->piece[k] != TR_NO_PLACE) runner->piece[k] = arena + program->piece[k];
+    }
+    return TR_OK;
+}
+
+static tr_status resolve_transfer(tr_runner *runner, const tr_runner_options *options, run_op *op) {
+    const tr_instr *instr = op->instr;
+    const tr_links *links = options->links;
+    if (links)
+        op->channel =
+            instr->kind == TR_INSTR_RECV ? links->from[instr->peer] : links->to[instr->peer];
+    if (!op->channel)
+        return TR_FAIL(TR_ERR_INTERNAL, "rank %d has no channel with rank %d",
+                       options->program->rank, instr->peer);
+    op->at = (char *)options->arena + instr->offset;
+    int send = instr->kind == TR_INSTR_WAIT_SENT ? instr->send : (int)(op - runner->op);
+    op->ticket = &runner->ticket[send];
+    return TR_OK;
+}
+
+/* What the other ranks send to this one in a run, in the order of taking. */
+static tr_status list_messages(tr_runner *runner) {
+    const tr_program *program = runner->program;
+    TR_TRY(tr_calloc((size_t)program->ranks + 1, sizeof *runner->first, &runner->first));
+    TR_TRY(tr_calloc((size_t)program->count, sizeof *runner->sizes, &runner->sizes));
+    for (int k = 0; k < program->count; k++)
+        if (program->instr[k].kind == TR_INSTR_RECV) runner->first[program->instr[k].peer]++;
+    for (int r = 0, end = 0; r <= program->ranks; r++) end = runner->first[r] += end;
+    for (int k = program->count - 1; k >= 0; k--) /* backwards, from the ends to the beginnings */
+        if (program->instr[k].kind == TR_INSTR_RECV)
+            runner->sizes[--runner->first[program->instr[k].peer]] = program->instr[k].bytes;
+    return TR_OK;
+}
+
+/* "F stage 0 mb 3". */
+static void name_op(run_op *op) {
+    static const char *const kind[TR_INSTR_KINDS] = {[TR_INSTR_F] = "F",
+                                                     [TR_INSTR_I] = "I",
+                                                     [TR_INSTR_W] = "W",
+                                                     [TR_INSTR_B] = "B",
+                                                     [TR_INSTR_RECV] = "recv",
+                                                     [TR_INSTR_SEND] = "send",
+                                                     [TR_INSTR_WAIT_SENT] = "wait",
+                                                     [TR_INSTR_REDUCE] = "reduce",
+                                                     [TR_INSTR_FINISH] = "finish"};
+    (void)snprintf(op->name, sizeof op->name, "%s stage %d mb %d", kind[op->kind], op->instr->stage,
+                   op->instr->micro_batch);
+}
+
+tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
+    tr_status status = TR_OK;
+    const tr_program *program = options->program;
+    tr_runner *runner = NULL;
+    TR_TRY(tr_calloc(1, sizeof *runner, &runner));
+    runner->program = program;
+    runner->links = options->links;
+    runner->hooks = options->hooks;
+    runner->device = options->device;
+    runner->stream = tr_device_compute(options->device);
+    size_t count = (size_t)program->count;
+    TR_TRY_OUT(tr_calloc(count, sizeof *runner->op, &runner->op));
+    TR_TRY_OUT(tr_calloc(count, sizeof *runner->ticket, &runner->ticket));
+    TR_TRY_OUT(tr_calloc((size_t)program->memories * 3 * (size_t)program->edges, sizeof(void *),
+                         &runner->edge_data));
+    TR_TRY_OUT(tr_calloc((size_t)program->pieces, sizeof *runner->piece, &runner->piece));
+    TR_TRY_OUT(list_messages(runner));
+    for (int k = 0; k < program->count; k++) {
+        run_op *op = &runner->op[k];
+        op->instr = &program->instr[k];
+        op->kind = op->instr->kind;
+        name_op(op);
+        switch (op->kind) {
+        case TR_INSTR_RECV:
+        case TR_INSTR_SEND:
+        case TR_INSTR_WAIT_SENT: TR_TRY_OUT(resolve_transfer(runner, options, op)); break;
+        case TR_INSTR_REDUCE:
+        case TR_INSTR_FINISH: break;
+        default: TR_TRY_OUT(resolve_action(runner, options, op)); break;
+        }
+    }
+    *out = runner;
+    return TR_OK;
+out:
+    tr_runner_destroy(runner);
+    return status;
+}
+
+void tr_runner_destroy(tr_runner *runner) {
+    if (!runner) return;
+    free(runner->sizes);
+    free(runner->first);
+    free(runner->edge_data);
+    free(runner->piece);
+    free(runner->ticket);
+    free(runner->op);
+    free(runner);
+}
+
+static tr_status run(const tr_runner *runner, const run_op *op) {
+    const tr_run_hooks *hooks = &runner->hooks;
+    switch (op->kind) {
+    case TR_INSTR_F: return op->stage->ops->forward(op->stage, &op->io);
+    case TR_INSTR_I: return op->stage->ops->grad_input(op->stage, &op->io);
+    case TR_INSTR_W: return op->stage->ops->grad_weight(op->stage, &op->io);
+    case TR_INSTR_B: return op->stage->ops->backward(op->stage, &op->io);
+    case TR_INSTR_RECV:
+        return tr_channel_take(op->channel, runner->stream, op->at, op->instr->bytes);
+    case TR_INSTR_SEND:
+        return tr_channel_send(op->channel, runner->stream, op->at, op->instr->bytes, op->ticket);
+    case TR_INSTR_WAIT_SENT:
+        /* What is enqueued from here on may write the buffer that was sent. */
+        return tr_channel_wait_sent(op->channel, runner->stream, *op->ticket);
+    case TR_INSTR_REDUCE:
+        return hooks->reduce ? hooks->reduce(hooks->context, op->instr->stage) : TR_OK;
+    case TR_INSTR_FINISH: return hooks->finish ? hooks->finish(hooks->context) : TR_OK;
+    case TR_INSTR_KINDS: break;
+    }
+    return TR_FAIL(TR_ERR_INTERNAL, "a program has an instruction of kind %d", (int)op->kind);
+}
+
+/* Receives may be posted ahead of the takes. */
+static tr_status expect_messages(const tr_runner *runner) {
+    for (int r = 0; r < runner->program->ranks; r++) {
+        int n = runner->first[r + 1] - runner->first[r];
+        if (n > 0)
+            TR_TRY(tr_channel_expect(runner->links->from[r], runner->sizes + runner->first[r], n));
+    }
+    return TR_OK;
+}
+
+tr_status tr_runner_step(tr_runner *runner) {
+    const tr_run_hooks *hooks = &runner->hooks;
+    TR_TRY(expect_messages(runner));
+    for (int k = 0; k < runner->program->count; k++) {
+        const run_op *op = &runner->op[k];
+        if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
+        tr_device_mark(runner->device, op->name);
+        tr_status status = run(runner, op);
+        tr_device_mark(runner->device, NULL);
+        TR_TRY(status);
+        if (hooks->observe) hooks->observe(hooks->context, op->instr, false);
+    }
+    return TR_OK;
+}

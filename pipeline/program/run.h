@@ -1,0 +1,50 @@
+/* The runner: walks a rank's program on the device's compute stream. It knows instructions, and no
+ * schedule. */
+#pragma once
+
+#include "comm/comm.h"
+#include "pipeline/program/lower.h"
+
+/* The channels of one rank of a pipeline line: one for each directed pair of ranks that an edge or
+ * its gradient crosses. Programs over the same stages share them, one running at a time. */
+typedef struct tr_links tr_links;
+
+/* Called by every rank of the line with the same arguments but its own `rank`: rank_of[stages] as
+ * in the schedule, line[ranks] the world ranks. */
+tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
+                        const int *rank_of, const int *line, int ranks, int rank, tr_links **out);
+void tr_links_close(tr_links *links);
+/* Device bytes that the links of this rank take: the channels' landing buffers. Opens nothing. */
+size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank);
+
+/* What others do at points of a program. NULL functions are not called. */
+typedef struct tr_run_hooks {
+    /* The stage's weight gradients are complete (in stream order). */
+    tr_status (*reduce)(void *context, int stage);
+    /* The program has ended (in stream order). */
+    tr_status (*finish)(void *context);
+    /* Around every instruction, on the caller's thread: must be cheap. */
+    void (*observe)(void *context, const tr_instr *instr, bool begin);
+    void *context;
+} tr_run_hooks;
+
+typedef struct tr_runner_options {
+    tr_device *device;
+    tr_links *links;           /* may be NULL when the program has no transfer */
+    const tr_program *program; /* outlives the runner */
+    tr_stage *const *stages;   /* [program->stages]; those of this rank */
+    void *arena;               /* program->arena_bytes of device memory, aligned to TR_ALIGN */
+    tr_run_hooks hooks;
+} tr_runner_options;
+
+typedef struct tr_runner tr_runner;
+
+/* Resolves every instruction to its pointers. TR_ERR_INTERNAL when a stage or channel is missing.
+ */
+tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out);
+void tr_runner_destroy(tr_runner *runner);
+
+/* Runs the program once: everything is enqueued on the compute stream, and nothing is allocated. On
+ * a host device the stream is the caller, so the step is done on return. After a failure the line's
+ * channels are in an unknown state. */
+tr_status tr_runner_step(tr_runner *runner);

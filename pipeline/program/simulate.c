@@ -1,0 +1,235 @@
+#include "pipeline/program/simulate.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* One directed pair of ranks. */
+typedef struct sim_channel {
+    int sent, arrived, taken; /* messages so far */
+    int capacity;
+    double *sent_time, *arrival, *taken_time; /* [capacity] */
+} sim_channel;
+
+typedef struct simulator {
+    const tr_program_set *set;
+    const tr_stage_cost *cost;
+    double latency;
+    sim_channel *channel; /* [ranks * ranks], from * ranks + to */
+    int *next;            /* [ranks] */
+    double *now;          /* [ranks] */
+    int *in_flight;       /* [ranks] */
+    tr_simulation *result;
+} simulator;
+
+static sim_channel *channel_of(const simulator *sim, int from, int to) {
+    return &sim->channel[(size_t)from * (size_t)sim->set->ranks + (size_t)to];
+}
+
+static double later(double a, double b) {
+    return a > b ? a : b;
+}
+
+/* Lets every message that can move arrive. */
+static void advance(sim_channel *c, double latency) {
+    while (c->arrived < c->sent && c->taken >= c->arrived - 1) {
+        int k = c->arrived;
+        double t = c->sent_time[k];
+        if (k >= 1) t = later(t, c->arrival[k - 1]);
+        if (k >= 2) t = later(t, c->taken_time[k - 2]);
+        c->arrival[k] = t + latency;
+        c->arrived++;
+    }
+}
+
+/* Executes the rank's next instruction when it can; false when it must wait. */
+static bool execute(simulator *sim, int rank) {
+    const tr_program *program = &sim->set->program[rank];
+    int at = sim->next[rank];
+    const tr_instr *instr = &program->instr[at];
+    double now = sim->now[rank], end = now;
+    const tr_stage_cost *cost = instr->stage >= 0 ? &sim->cost[instr->stage] : NULL;
+    sim_channel *c;
+    switch (instr->kind) {
+    case TR_INSTR_F:
+        end = now + cost->f;
+        sim->in_flight[rank]++;
+        if (sim->in_flight[rank] > sim->result->in_flight[rank])
+            sim->result->in_flight[rank] = sim->in_flight[rank];
+        break;
+    case TR_INSTR_I: end = now + cost->i; break;
+    case TR_INSTR_W: end = now + cost->w; break;
+    case TR_INSTR_B: end = now + cost->i + cost->w; break;
+    case TR_INSTR_RECV:
+        c = channel_of(sim, instr->peer, rank);
+        advance(c, sim->latency);
+        if (c->arrived <= instr->message) return false;
+        end = later(now, c->arrival[instr->message]);
+        c->taken_time[c->taken++] = end;
+        break;
+    case TR_INSTR_SEND:
+        c = channel_of(sim, rank, instr->peer);
+        c->sent_time[c->sent++] = now;
+        break;
+    case TR_INSTR_WAIT_SENT:
+        c = channel_of(sim, rank, instr->peer);
+        advance(c, sim->latency);
+        if (c->arrived <= instr->message) return false;
+        end = later(now, c->arrival[instr->message]);
+        break;
+    default: break;
+    }
+    bool last = instr->kind == TR_INSTR_W || instr->kind == TR_INSTR_B ||
+                (program->forward_only && instr->kind == TR_INSTR_F);
+    if (last) sim->in_flight[rank]--;
+    if (instr->memory >= 0) sim->result->busy[rank] += end - now;
+    sim->result->start[rank][at] = now;
+    sim->result->end[rank][at] = end;
+    sim->now[rank] = end;
+    sim->next[rank]++;
+    return true;
+}
+
+static tr_status fail_blocked(const simulator *sim) {
+    char text[768] = "";
+    size_t used = 0;
+    for (int r = 0; r < sim->set->ranks && used < sizeof text; r++) {
+        if (sim->next[r] == sim->set->program[r].count) continue;
+        char instr[64];
+        tr_instr_print(&sim->set->program[r].instr[sim->next[r]], instr, sizeof instr);
+        int n = snprintf(text + used, sizeof text - used, "%srank %d in %s", used ? "; " : "", r,
+                         instr);
+        if (n > 0) used += (size_t)n;
+    }
+    return TR_FAIL(TR_ERR_CONFIG, "the program deadlocks, blocked are: %s", text);
+}
+
+static tr_status run(simulator *sim) {
+    bool progress = true;
+    while (progress) {
+        progress = false;
+        for (int r = 0; r < sim->set->ranks; r++)
+            while (sim->next[r] < sim->set->program[r].count && execute(sim, r)) progress = true;
+    }
+    for (int r = 0; r < sim->set->ranks; r++)
+        if (sim->next[r] < sim->set->program[r].count) return fail_blocked(sim);
+    return TR_OK;
+}
+
+static tr_status open_channels(simulator *sim) {
+    int ranks = sim->set->ranks;
+    TR_TRY(tr_calloc((size_t)ranks * (size_t)ranks, sizeof *sim->channel, &sim->channel));
+    for (int r = 0; r < ranks; r++)
+        for (int k = 0; k < sim->set->program[r].count; k++) {
+            const tr_instr *instr = &sim->set->program[r].instr[k];
+            if (instr->kind == TR_INSTR_SEND) channel_of(sim, r, instr->peer)->capacity++;
+        }
+    for (int c = 0; c < ranks * ranks; c++) {
+        sim_channel *channel = &sim->channel[c];
+        if (!channel->capacity) continue;
+        size_t n = (size_t)channel->capacity;
+        TR_TRY(tr_calloc(n, sizeof(double), &channel->sent_time));
+        TR_TRY(tr_calloc(n, sizeof(double), &channel->arrival));
+        TR_TRY(tr_calloc(n, sizeof(double), &channel->taken_time));
+    }
+    return TR_OK;
+}
+
+static void fill_result(const simulator *sim) {
+    tr_simulation *result = sim->result;
+    for (int r = 0; r < result->ranks; r++) {
+        const tr_program *program = &sim->set->program[r];
+        result->makespan = later(result->makespan, sim->now[r]);
+        bool started = false;
+        result->live_peak[r] = program->live_peak_bytes;
+        result->arena[r] = program->arena_bytes;
+        result->time[r].busy = result->busy[r];
+        for (int k = 0; k < program->count; k++) {
+            const tr_instr *instr = &program->instr[k];
+            if (instr->memory >= 0) {
+                if (!started) result->time[r].first = result->start[r][k];
+                result->time[r].last = result->end[r][k];
+                started = true;
+            }
+            if (instr->kind == TR_INSTR_SEND)
+                result->complete[r][k] = channel_of(sim, r, instr->peer)->arrival[instr->message];
+        }
+    }
+    tr_bubble_split(result->time, result->ranks, result->makespan);
+}
+
+static tr_status create_result(const tr_program_set *set, tr_simulation **out) {
+    tr_simulation *s = NULL;
+    tr_status status = TR_OK;
+    size_t ranks = (size_t)set->ranks;
+    TR_TRY(tr_calloc(1, sizeof *s, &s));
+    s->ranks = set->ranks;
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->time, &s->time));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->busy, &s->busy));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->in_flight, &s->in_flight));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->live_peak, &s->live_peak));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->arena, &s->arena));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->start, &s->start));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->end, &s->end));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->complete, &s->complete));
+    for (size_t r = 0; r < ranks; r++) {
+        size_t count = (size_t)set->program[r].count;
+        TR_TRY_OUT(tr_calloc(count, sizeof(double), &s->start[r]));
+        TR_TRY_OUT(tr_calloc(count, sizeof(double), &s->end[r]));
+        TR_TRY_OUT(tr_calloc(count, sizeof(double), &s->complete[r]));
+    }
+    *out = s;
+    return TR_OK;
+out:
+    tr_simulation_destroy(s);
+    return status;
+}
+
+tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
+                      tr_simulation **out) {
+    tr_status status = TR_OK;
+    simulator sim = {.set = set, .cost = cost, .latency = latency};
+    size_t ranks = (size_t)set->ranks;
+    TR_TRY(create_result(set, &sim.result));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.next, &sim.next));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.now, &sim.now));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
+    TR_TRY_OUT(open_channels(&sim));
+    TR_TRY_OUT(run(&sim));
+    /* Messages that no rank waited for have times too. */
+    for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c], latency);
+    fill_result(&sim);
+    *out = sim.result;
+    sim.result = NULL;
+out:
+    for (size_t c = 0; sim.channel && c < ranks * ranks; c++) {
+        free(sim.channel[c].sent_time);
+        free(sim.channel[c].arrival);
+        free(sim.channel[c].taken_time);
+    }
+    free(sim.channel);
+    free(sim.in_flight);
+    free(sim.now);
+    free(sim.next);
+    tr_simulation_destroy(sim.result);
+    return status;
+}
+
+void tr_simulation_destroy(tr_simulation *s) {
+    if (!s) return;
+    for (int r = 0; r < s->ranks; r++) {
+        if (s->start) free(s->start[r]);
+        if (s->end) free(s->end[r]);
+        if (s->complete) free(s->complete[r]);
+    }
+    free(s->complete);
+    free(s->end);
+    free(s->start);
+    free(s->arena);
+    free(s->live_peak);
+    free(s->in_flight);
+    free(s->busy);
+    free(s->time);
+    free(s);
+}

@@ -1,0 +1,26 @@
+/* Execution of lowered programs on paper: time, and proof that they end. */
+#pragma once
+
+#include "pipeline/orders/bubble.h"
+#include "pipeline/program/lower.h"
+
+typedef struct tr_simulation {
+    double makespan; /* until the last rank's last instruction */
+    int ranks;
+    tr_rank_time *time;    /* [ranks] */
+    double *busy;          /* [ranks]: sum of its actions, as in time */
+    int *in_flight;        /* [ranks]: most (stage, micro-batch) pairs after F and before W or B */
+    size_t *live_peak;     /* [ranks]: bytes, from the programs */
+    size_t *arena;         /* [ranks]: bytes, from the programs */
+    double **start, **end; /* [ranks][count]: of each instruction; start: when the rank arrives */
+    double **complete;     /* [ranks][count]: SEND: when its message has arrived; else 0 */
+} tr_simulation;
+
+/* Runs the programs with cost[stages] (B costs i + w) and `latency` per message. A message moves
+ * when it has been sent, the message before it on its channel has arrived, and the one two before
+ * it has been taken (two landing buffers, rendezvous); it arrives and its send completes `latency`
+ * later. Senders never wait but in WAIT_SENT. TR_ERR_CONFIG naming the blocked instructions when
+ * not all ranks reach their end. Release with tr_simulation_destroy. */
+tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
+                      tr_simulation **out);
+void tr_simulation_destroy(tr_simulation *simulation);
