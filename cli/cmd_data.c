@@ -17,8 +17,7 @@ static tr_status load(int argc, char **argv, tr_config *config) {
     const char *const *overrides = (const char *const *)argv + 2;
     if (ends_with(argv[1], ".yaml") || ends_with(argv[1], ".yml"))
         return tr_config_load(argv[1], overrides, argc - 2, config);
-    const char path[] = "data.path: x"; /* replaced below, where a name needs no quoting */
-    TR_TRY(tr_config_parse(path, sizeof path - 1, argv[1], overrides, argc - 2, config));
+    TR_TRY(tr_config_parse("", 0, argv[1], overrides, argc - 2, config));
     return tr_key_set(&tr_schema[tr_schema_find("data.path")], argv[1], config);
 }
 
@@ -47,6 +46,7 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     tr_config config;
     tr_data *data;
     TR_TRY(load(argc, argv, &config));
+    TR_TRY(tr_config_check_data(&config));
     TR_TRY(tr_data_open(config.data.path, config.data.format, config.data.validation,
                         config.model.context, (uint64_t)config.train.seed, &data));
     tr_status status = print_facts(&config, data);

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "layers/preset.h"
 #include "train/schema.h"
 
 #include <stdio.h>
@@ -15,10 +16,10 @@ static void print_range(const tr_key *key) {
 
 static void print_presets(void) {
     for (int i = 0; i < tr_preset_count; i++) {
-        const tr_preset *p = &tr_presets[i];
-        (void)printf("  %-10s layers %lld, width %lld, heads %lld, context %lld\n", p->name,
-                     (long long)p->layers, (long long)p->width, (long long)p->heads,
-                     (long long)p->context);
+        const tr_model_config *m = &tr_presets[i].model;
+        (void)printf("  %-10s layers %lld, width %lld, heads %lld, context %lld, vocabulary %lld\n",
+                     tr_presets[i].name, (long long)m->layers, (long long)m->width,
+                     (long long)m->heads, (long long)m->context, (long long)m->vocab);
     }
 }
 

@@ -81,18 +81,12 @@ static tr_status read_config(const char *root, int64_t step, tr_config *config) 
 
 static tr_status load_model(session *s, const char *root, int64_t step) {
     const tr_config *c = &s->config;
-    tr_model_config model = {.layers = c->model.layers,
-                             .width = c->model.width,
-                             .heads = c->model.heads,
-                             .context = c->model.context,
-                             .vocab = c->model.vocab};
-    memcpy(model.family, c->model.family, sizeof model.family);
     tr_model_shape shape = {.batch = 1,
                             .seq = c->model.context,
                             .dtype = tr_config_dtype(c),
                             .tp_rank = 0,
                             .tp_size = 1};
-    TR_TRY(tr_model_create(&model, &shape, &s->model));
+    TR_TRY(tr_model_create(&c->model, &shape, &s->model));
     TR_TRY(tr_mesh_make(1, 1, 1, 0, 1, &s->mesh));
     const int first[2] = {0, s->model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};

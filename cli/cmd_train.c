@@ -64,6 +64,11 @@ static tr_status parse(int argc, char **argv, request *r) {
     return TR_OK;
 }
 
+static tr_status load(const request *r, tr_config *config) {
+    TR_TRY(tr_config_load(r->config, r->overrides, r->count, config));
+    return tr_config_check_data(config);
+}
+
 /* The part that runs on ranks. Who fails alone ends the world; an agreed failure ends in order. */
 static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int argc, char **argv,
                        request *r) {
@@ -71,8 +76,7 @@ static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int arg
     bool alone = false;
     /* Every rank reads the command and the config, and rank 0 speaks for all when one is wrong. */
     tr_status status = tr_world_agree(world, parse(argc, argv, r));
-    if (status == TR_OK)
-        status = tr_world_agree(world, tr_config_load(r->config, r->overrides, r->count, &config));
+    if (status == TR_OK) status = tr_world_agree(world, load(r, &config));
     /* Explicit before the run's config is recorded: at another number sums may have other bits. */
     if (status == TR_OK && config.train.threads == 0) config.train.threads = tr_world_cores(world);
     if (status == TR_OK) status = tr_life_begin(life, world, config.parallel.deadline);

@@ -383,7 +383,7 @@ tr_status tr_block_create(const tr_model_config *config, const tr_model_shape *s
     b->local_width = config->width / shape->tp_size;
     b->head_dim = config->width / config->heads;
     b->heads = config->heads / shape->tp_size;
-    b->dropout = config->dropout;
+    b->dropout = (float)config->dropout;
     char site[TR_NAME_SIZE + 32];
     (void)snprintf(site, sizeof site, "%s.attn.resid_dropout", layer->name);
     b->add_attn.site = tr_hash_name(site);

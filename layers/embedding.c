@@ -166,7 +166,7 @@ tr_status tr_embedding_create(const tr_model_config *config, const tr_model_shap
     e->context = config->context;
     e->vocab = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank);
     e->split = shape->tp_size > 1;
-    e->dropout = config->dropout;
+    e->dropout = (float)config->dropout;
     e->site = tr_hash_name("transformer.embedding.drop");
     tr_gpt2_describe_wte(&e->params[WTE], config, shape, 0);
     int64_t positions[] = {config->context, config->width};

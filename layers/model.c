@@ -54,7 +54,7 @@ static tr_status check_sizes(const tr_model_config *config, const tr_model_shape
                            (long long)sizes[i].value, (long long)sizes[i].most);
     if (!(config->dropout >= 0 && config->dropout < 1))
         return TR_FAIL(TR_ERR_CONFIG, "model.dropout is %g; it must be from 0 to less than 1",
-                       (double)config->dropout);
+                       config->dropout);
     int64_t rows_width = config->vocab > 4 * config->width ? config->vocab : 4 * config->width;
     if (!elements_fit(shape->batch, shape->seq, rows_width) ||
         !elements_fit(config->width, rows_width, 1) ||
@@ -85,13 +85,18 @@ static void number_layers(tr_model *model) {
     }
 }
 
-tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
-                          tr_model **out) {
-    tr_status status = TR_OK;
+tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape) {
     const tr_family *family = find_family(config->family);
     if (!family) return fail_unknown_family(config->family);
     TR_TRY(check_sizes(config, shape));
-    TR_TRY(family->check(config, shape));
+    return family->check(config, shape);
+}
+
+tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
+                          tr_model **out) {
+    tr_status status = TR_OK;
+    TR_TRY(tr_model_check(config, shape));
+    const tr_family *family = find_family(config->family);
     tr_model *model;
     TR_TRY(tr_calloc(1, sizeof *model, &model));
     model->config = *config;

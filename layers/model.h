@@ -6,7 +6,7 @@
 typedef struct tr_model_config {
     char family[16]; /* "gpt2" */
     int64_t layers, width, heads, context, vocab;
-    float dropout; /* on embeddings and residuals */
+    double dropout; /* on embeddings and residuals */
 } tr_model_config;
 
 /* The shape a model is used in; known on every rank. */
@@ -24,10 +24,13 @@ typedef struct tr_model {
     int params_count; /* over all layers, uses counted: registry order is layer order */
 } tr_model;
 
-/* Makes all layers of the model as tensor rank tp_rank sees them, without memory or plans: call
- * ops->prepare on the layers that run here. TR_ERR_CONFIG for sizes that do not go together, naming
- * the config keys (model.heads not divisible by parallel.tp, model.width not divisible by
+/* Checks what one tensor rank of this shape needs: TR_ERR_CONFIG for sizes that do not go together,
+ * naming the config keys (model.heads not divisible by parallel.tp, model.width not divisible by
  * model.heads, sequence longer than model.context, unknown family with the known ones). */
+tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape);
+
+/* Makes all layers of the model as tensor rank tp_rank sees them, without memory or plans: call
+ * ops->prepare on the layers that run here. Fails as tr_model_check does. */
 tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
                           tr_model **out);
 void tr_model_destroy(tr_model *model);

@@ -2,11 +2,13 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "layers/preset.h"
 #include "train/schema.h"
 #include "train/yaml.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,15 +64,56 @@ static tr_status set_override(const char *text, int number, tr_config *config) {
     return TR_OK;
 }
 
-static void take_preset(tr_config *config) {
-    for (int i = 0; i < tr_preset_count; i++) {
-        const tr_preset *p = &tr_presets[i];
-        if (strcmp(p->name, config->model.preset)) continue;
-        if (!config->model.layers) config->model.layers = p->layers;
-        if (!config->model.width) config->model.width = p->width;
-        if (!config->model.heads) config->model.heads = p->heads;
-        if (!config->model.context) config->model.context = p->context;
+/* Where `key` was set: "file:line:column", "key=value" of the command line, or the file. */
+static const char *place_of(const tr_config *config, const char *key, char *buffer, size_t size) {
+    int index = tr_schema_find(key);
+    tr_config_place p = config->place[index];
+    char *value;
+    if (p.line > 0) (void)snprintf(buffer, size, "%s:%d:%d", config->source, p.line, p.column);
+    else if (p.line < 0 && tr_key_text(&tr_schema[index], config, &value) == TR_OK) {
+        (void)snprintf(buffer, size, "%s=%s", key, value);
+        free(value);
+    } else (void)snprintf(buffer, size, "%s", config->source);
+    return buffer;
+}
+
+#define REFUSE(key, ...)                                                                           \
+    do {                                                                                           \
+        char sentence_[512], place_[320];                                                          \
+        (void)snprintf(sentence_, sizeof sentence_, __VA_ARGS__);                                  \
+        return TR_FAIL(TR_ERR_CONFIG, "%s: %s", place_of(c, (key), place_, sizeof place_),         \
+                       sentence_);                                                                 \
+    } while (0)
+
+static bool is_set(const tr_config *config, const char *key) {
+    return config->place[tr_schema_find(key)].line != 0;
+}
+
+/* A key that stands for a field of tr_model_config. */
+static bool is_of_model(const tr_key *key) {
+    return key->offset < offsetof(tr_config, model) + sizeof(tr_model_config);
+}
+
+/* The family and the preset follow each other; the model's keys that are not set are the preset's.
+ */
+static tr_status take_preset(tr_config *c) {
+    const tr_preset *preset =
+        is_set(c, "model.preset") ? tr_preset_find(c->preset) : tr_preset_tiny(c->model.family);
+    if (is_set(c, "model.preset") && is_set(c, "model.family") &&
+        strcmp(preset->model.family, c->model.family) != 0)
+        REFUSE("model.preset",
+               "model.preset %s is of family %s, but model.family is %s: leave one "
+               "of the two out",
+               c->preset, preset->model.family, c->model.family);
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        if (is_of_model(key) && c->place[i].line == 0)
+            memcpy((char *)c + key->offset,
+                   (const char *)&preset->model + key->offset - offsetof(tr_config, model),
+                   key->size);
     }
+    (void)snprintf(c->preset, sizeof c->preset, "%s", preset->name);
+    return TR_OK;
 }
 
 /* runs/<name of the file without folder and ending> */
@@ -112,15 +155,9 @@ static tr_status fill(const tr_yaml *yaml, const char *source, const char *const
                       int count, tr_config *config) {
     for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(&yaml->entry[i], source, config));
     for (int i = 0; i < count; i++) TR_TRY(set_override(overrides[i], i + 1, config));
-    take_preset(config);
+    TR_TRY(take_preset(config));
     take_log_dir(config);
-    TR_TRY(take_device_defaults(config));
-    if (!config->data.path[0])
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "%s: data.path is missing: name the file to learn from, like data.path: "
-                       "corpus.txt",
-                       source);
-    return TR_OK;
+    return take_device_defaults(config);
 }
 
 tr_status tr_config_parse(const char *text, size_t length, const char *source,
@@ -151,46 +188,50 @@ tr_status tr_config_load(const char *path, const char *const *overrides, int cou
 
 /* --- checks of several keys ------------------------------------------------------------------- */
 
-/* Where `key` was set: "file:line:column", "key=value" of the command line, or the file. */
-static const char *place_of(const tr_config *config, const char *key, char *buffer, size_t size) {
-    int index = tr_schema_find(key);
-    tr_config_place p = config->place[index];
-    char *value;
-    if (p.line > 0) (void)snprintf(buffer, size, "%s:%d:%d", config->source, p.line, p.column);
-    else if (p.line < 0 && tr_key_text(&tr_schema[index], config, &value) == TR_OK) {
-        (void)snprintf(buffer, size, "%s=%s", key, value);
-        free(value);
-    } else (void)snprintf(buffer, size, "%s", config->source);
-    return buffer;
+/* The first key that the text names and that is set; the first that it names; "". */
+static const char *key_named(const tr_config *c, const char *text) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_.0123456789";
+    const char *first = "";
+    for (size_t n; *text; text += n ? n : 1) {
+        char word[64];
+        n = strspn(text, letters);
+        (void)snprintf(word, sizeof word, "%.*s", (int)n, text);
+        int index = n ? tr_schema_find(word) : -1;
+        if (index >= 0 && c->place[index].line) return tr_schema[index].name;
+        if (index >= 0 && !*first) first = tr_schema[index].name;
+    }
+    return first;
 }
 
-#define REFUSE(key, ...)                                                                           \
-    do {                                                                                           \
-        char sentence_[512], place_[320];                                                          \
-        (void)snprintf(sentence_, sizeof sentence_, __VA_ARGS__);                                  \
-        return TR_FAIL(TR_ERR_CONFIG, "%s: %s", place_of(c, (key), place_, sizeof place_),         \
-                       sentence_);                                                                 \
-    } while (0)
-
+/* What the layers say of the model's sizes, with the place of the key. */
 static tr_status check_model(const tr_config *c) {
-    if (c->model.width % c->model.heads)
-        REFUSE("model.width", "model.width %" PRId64 " is not a multiple of model.heads %" PRId64,
-               c->model.width, c->model.heads);
-    if (c->model.heads % c->parallel.tp)
-        REFUSE("parallel.tp",
-               "model.heads %" PRId64 " cannot be split among parallel.tp %" PRId64
-               ": parallel.tp must divide model.heads",
-               c->model.heads, c->parallel.tp);
-    if (c->parallel.pp > c->model.layers)
-        REFUSE("parallel.pp",
-               "parallel.pp %" PRId64 " is more than model.layers %" PRId64
-               ": a stage needs a layer",
-               c->parallel.pp, c->model.layers);
-    if (c->parallel.pp * c->parallel.virtual_stages > c->model.layers)
-        REFUSE("parallel.virtual",
-               "parallel.pp * virtual = %" PRId64 " * %" PRId64
-               " stages are more than model.layers %" PRId64 ": a stage needs a layer",
-               c->parallel.pp, c->parallel.virtual_stages, c->model.layers);
+    const tr_model_shape shape = {.batch = c->train.micro_batch,
+                                  .seq = c->model.context,
+                                  .dtype = tr_config_dtype(c),
+                                  .tp_size = (int)c->parallel.tp};
+    tr_status status = tr_model_check(&c->model, &shape);
+    if (status != TR_ERR_CONFIG) return status;
+    char why[512];
+    (void)snprintf(why, sizeof why, "%s", tr_error_message());
+    REFUSE(key_named(c, why), "%s", why);
+}
+
+static tr_status check_stages(const tr_config *c) {
+    int64_t virtual = c->parallel.virtual_stages > 1 ? c->parallel.virtual_stages : 1;
+    if (c->parallel.pp * virtual > c->model.layers)
+        REFUSE(virtual > 1 ? "parallel.virtual" : "parallel.pp",
+               "parallel.pp %" PRId64 " with parallel.virtual %" PRId64 " makes %" PRId64
+               " stages, but model.layers is %" PRId64 ": every stage needs a layer",
+               c->parallel.pp, virtual, c->parallel.pp * virtual, c->model.layers);
+    return TR_OK;
+}
+
+tr_status tr_config_check_data(const tr_config *c) {
+    if (!c->data.path[0])
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s: data.path is missing: name the file to learn from, like data.path: "
+                       "corpus.txt",
+                       c->source);
     if (!strcmp(c->data.format, "bytes") && c->model.vocab < 256)
         REFUSE("model.vocab",
                "model.vocab %" PRId64 " is too small: data.format bytes has 256 tokens",
@@ -220,6 +261,7 @@ static tr_status check_batch(const tr_config *c) {
 
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_model(c));
+    TR_TRY(check_stages(c));
     TR_TRY(check_batch(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
     if (world_size > 0 && ranks != world_size)
@@ -243,6 +285,7 @@ tr_status tr_config_print(const tr_config *config, FILE *file) {
             (void)fprintf(file, "%.*s:\n", (int)length, key->name);
         section = length;
         char *value;
+        if (key->type == TR_KEY_TEXT && !*((const char *)config + key->offset)) continue;
         TR_TRY(tr_key_text(key, config, &value));
         (void)fprintf(file, "  %s: %s\n", key->name + length + 1, value);
         free(value);

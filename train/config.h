@@ -2,11 +2,8 @@
  * through the table in train/schema.h. Its names are the keys of the file. */
 #pragma once
 
-#include "base/dtype.h"
-#include "base/status.h"
+#include "layers/model.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 enum { TR_CONFIG_KEYS = 48, TR_CONFIG_PATH = 1024 };
@@ -17,11 +14,8 @@ typedef struct tr_config_place {
 } tr_config_place;
 
 typedef struct tr_config {
-    struct {
-        char family[16], preset[32];
-        int64_t layers, width, heads, context, vocab;
-        double dropout;
-    } model;
+    tr_model_config model; /* the keys are its fields */
+    char preset[32];       /* key: model.preset */
     struct {
         char path[TR_CONFIG_PATH], format[16];
         char changed[8];   /* refuse, allow: other data than those of the checkpoint */
@@ -68,11 +62,12 @@ typedef struct tr_config {
 } tr_config;
 
 /* Fills *config: defaults, then the file, then overrides ("key=value" or "--key=value", the last of
- * equal keys wins), then the preset's sizes where no size was given, then log.dir ("runs/<name of
- * the file>") when it was not, then the defaults that are others where device.name is a GPU's. What
- * is found on this machine decides nothing. TR_ERR_NOFILE when the file cannot be opened;
- * TR_ERR_CONFIG "file:line:column: ..." (overrides: "key=value: ...") for unknown keys with the
- * nearest one, wrong types, values out of range, keys given twice and a missing data.path. */
+ * equal keys wins), then the preset's values of the model's keys that were not given, then log.dir
+ * ("runs/<name of the file>") when it was not, then the defaults that are others where device.name
+ * is a GPU's. What is found on this machine decides nothing. TR_ERR_NOFILE when the file cannot be
+ * opened; TR_ERR_CONFIG "file:line:column: ..." (overrides: "key=value: ...") for unknown keys with
+ * the nearest one, wrong types, values out of range, keys given twice, and a preset of another
+ * family than model.family. */
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config);
 /* The same from text; `source` names it in messages. */
@@ -86,12 +81,16 @@ bool tr_config_on_gpu(const tr_config *config);
  * and whose default follows the device: on another device the run keeps its precision. */
 void tr_config_keep(tr_config *config, const tr_config *saved);
 
-/* Checks what needs more than one key: batch against dp and micro_batch, heads and width, heads and
- * tp, stages and layers, min_lr and lr, vocabulary and data format; with world_size > 0 also
- * pp * tp * dp = world_size. TR_ERR_CONFIG with file:line:column and the remedy. */
+/* Checks what needs more than one key: the model's sizes (tr_model_check), batch against dp and
+ * micro_batch, stages and layers, min_lr and lr; with world_size > 0
+ * also pp * tp * dp = world_size. TR_ERR_CONFIG with file:line:column and the remedy. */
 tr_status tr_config_check(const tr_config *config, int world_size);
+/* What a command that reads the data asks besides: TR_ERR_CONFIG when data.path is missing or its
+ * format has more tokens than the vocabulary. */
+tr_status tr_config_check_data(const tr_config *config);
 
-/* Writes every key as YAML that loads to an equal config. TR_ERR_IO when writing fails. */
+/* Writes every key that has a value as YAML that loads to an equal config. TR_ERR_IO when writing
+ * fails. */
 tr_status tr_config_print(const tr_config *config, FILE *file);
 /* The same as a string in *text (free()). */
 tr_status tr_config_text(const tr_config *config, char **text);

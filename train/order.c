@@ -137,14 +137,13 @@ out:
 }
 
 tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_schedule **out) {
-    tr_model_config config = tr_request_model(c);
     tr_model_shape shape = {.batch = c->train.micro_batch,
                             .seq = c->model.context,
                             .dtype = tr_config_dtype(c),
                             .tp_size = (int)c->parallel.tp};
     const double known = 0.95; /* the rest is for scratch, tokens and the norm */
     tr_model *model;
-    TR_TRY(tr_model_create(&config, &shape, &model));
+    TR_TRY(tr_model_create(&c->model, &shape, &model));
     describe_costs(c, model, request);
     request->stage_costs = stage_flops;
     request->context = model;

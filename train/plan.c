@@ -14,7 +14,7 @@ static tr_status make_layout(const tr_config *c, const tr_schedule *schedule, in
                                                [TR_AXIS_DP] = (int)c->parallel.dp,
                                                [TR_AXIS_TP] = (int)c->parallel.tp},
                                     .index = {[TR_AXIS_TP] = tp_rank}},
-                           .model = tr_request_model(c),
+                           .model = c->model,
                            .batch = c->train.batch,
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),

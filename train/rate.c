@@ -26,7 +26,7 @@ enum { LEAST_STEPS = 2, LEAST_TOKENS = 16, MOST_VOCAB = 1024 };
 static tr_status choose_model(const tr_config *c, double flops, tr_model_config *model,
                               int64_t *micro_batch) {
     tr_model *made;
-    *model = tr_request_model(c);
+    *model = c->model;
     model->layers = 1;
     if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
     *micro_batch = c->train.micro_batch;

@@ -6,17 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-tr_model_config tr_request_model(const tr_config *c) {
-    tr_model_config model = {.layers = c->model.layers,
-                             .width = c->model.width,
-                             .heads = c->model.heads,
-                             .context = c->model.context,
-                             .vocab = c->model.vocab,
-                             .dropout = (float)c->model.dropout};
-    memcpy(model.family, c->model.family, sizeof model.family);
-    return model;
-}
-
 tr_status tr_request_schedule(const tr_config *c, tr_schedule **out, tr_schedule_report *report) {
     tr_schedule_request request = {
         .name = c->parallel.schedule,

@@ -5,7 +5,6 @@
 #include "pipeline/orders/check.h"
 #include "train/config.h"
 
-tr_model_config tr_request_model(const tr_config *config);
 /* parallel.schedule is auto: the order is made for the model. */
 bool tr_request_is_auto(const tr_config *config);
 /* The checked order of a step on one data rank; that of auto is tr_order_make's. Errors as

@@ -20,10 +20,10 @@
 const tr_key tr_schema[] = {
     {"model.family", TR_KEY_CHOICE, AT(model.family), .fallback = "gpt2", .choices = "gpt2",
      .help = "Architecture: gpt2 (learned positions, LayerNorm before, GELU, tied head)."},
-    {"model.preset", TR_KEY_CHOICE, AT(model.preset), .fallback = "tiny",
+    {"model.preset", TR_KEY_CHOICE, AT(preset), .example = "gpt2-124m",
      .choices = "tiny gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b",
-     .help = "Sizes to start from: layers, width, heads and context that are not set themselves. "
-             "The vocabulary stays that of the data."},
+     .help = "A published model: its values stand for the keys of the model that are not set. "
+             "Default: tiny."},
     {"model.layers", INT(model.layers, 1, 4096), .example = "12",
      .help = "Number of transformer blocks. Default: the preset's."},
     {"model.width", INT(model.width, 1, 1048576), .example = "768",
@@ -32,8 +32,8 @@ const tr_key tr_schema[] = {
      .help = "Attention heads, a multiple of parallel.tp. Default: the preset's."},
     {"model.context", INT(model.context, 1, 16777216), .example = "1024",
      .help = "Tokens of one sequence. Default: the preset's."},
-    {"model.vocab", INT(model.vocab, 2, 16777216), .fallback = "256",
-     .help = "Number of different tokens: 256 for bytes."},
+    {"model.vocab", INT(model.vocab, 2, 16777216), .example = "256",
+     .help = "Number of different tokens, at least 256 for bytes. Default: the preset's."},
     {"model.dropout", FLOAT(model.dropout, 0, 0.95), .fallback = "0",
      .help = "Fraction of elements dropped on embeddings and residuals while training."},
 
@@ -129,14 +129,6 @@ const tr_key tr_schema[] = {
 };
 const int tr_schema_count = sizeof tr_schema / sizeof *tr_schema;
 _Static_assert(sizeof tr_schema / sizeof *tr_schema <= TR_CONFIG_KEYS, "tr_config.place is short");
-
-/* GPT-2's sizes: Radford et al. 2019, table 2; 350m is the published "medium". */
-const tr_preset tr_presets[] = {
-    {"tiny", 4, 128, 4, 128},          {"gpt2-124m", 12, 768, 12, 1024},
-    {"gpt2-350m", 24, 1024, 16, 1024}, {"gpt2-774m", 36, 1280, 20, 1024},
-    {"gpt2-1.5b", 48, 1600, 25, 1024},
-};
-const int tr_preset_count = sizeof tr_presets / sizeof *tr_presets;
 
 int tr_schema_find(const char *name) {
     for (int i = 0; i < tr_schema_count; i++)

@@ -25,16 +25,8 @@ typedef struct tr_key {
     const char *help; /* one sentence */
 } tr_key;
 
-/* Sizes that model.preset stands for. */
-typedef struct tr_preset {
-    const char *name;
-    int64_t layers, width, heads, context;
-} tr_preset;
-
 extern const tr_key tr_schema[];
 extern const int tr_schema_count;
-extern const tr_preset tr_presets[];
-extern const int tr_preset_count;
 
 /* Index of the key of this name; -1 when there is none. */
 int tr_schema_find(const char *name);

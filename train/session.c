@@ -135,7 +135,7 @@ static tr_status make_engine(tr_session *s) {
     tr_engine_desc desc = {.world = s->world,
                            .device = s->device,
                            .mesh = s->mesh,
-                           .model = tr_request_model(c),
+                           .model = c->model,
                            .batch = c->train.batch,
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),

@@ -32,9 +32,15 @@ plan 0 zbv.plan model.width=96 parallel.pp=2 parallel.schedule=zbv train.precisi
 train 0 2 zbv model.width=96 parallel.pp=2 parallel.schedule=zbv train.precision=bf16 train.steps=1
 same_memory zbv 0
 
-# Nothing is made, and the data need not be there.
+# Nothing is made, and a plan reads no data: none need be named. Training does.
 [[ ! -e $scratch/grid.plan ]] || fail "a plan made a run directory"
-plan 0 nodata data.path=no.txt
+sed '/^data:/d' "$scratch/base.yaml" >"$scratch/nodata.yaml"
+grep -q data "$scratch/nodata.yaml" && fail "nodata.yaml names data"
+timeout 60 "$trireme" plan "$scratch/nodata.yaml" >"$scratch/nodata.out" || fail "no plan without data"
+code=0
+"$trireme" train "$scratch/nodata.yaml" log.dir="$scratch/nodata" >"$scratch/nodata.train" 2>&1 || code=$?
+[[ $code == 78 && ! -e $scratch/nodata ]] || fail "training without data: $code"
+grep -q 'data.path is missing: name the file' "$scratch/nodata.train" || fail "data.path: $(<"$scratch/nodata.train")"
 grep -q '^fits     rank 0 takes most: ' "$scratch/nodata.out" || fail "no verdict: $(<"$scratch/nodata.out")"
 grep -Eq '^limit .* \(what is free here, shared by 1 rank\)$' "$scratch/nodata.out" || fail "no limit"
 

@@ -12,22 +12,16 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static tr_status open_engine(const tr_config *c, tr_world *world, tr_device *device,
                              const tr_schedule *schedule, tr_engine_desc *desc, tr_engine **out) {
     *desc = (tr_engine_desc){.world = world,
                              .device = device,
-                             .model = {.layers = c->model.layers,
-                                       .width = c->model.width,
-                                       .heads = c->model.heads,
-                                       .context = c->model.context,
-                                       .vocab = c->model.vocab},
+                             .model = c->model,
                              .batch = c->train.batch,
                              .micro_batch = c->train.micro_batch,
                              .dtype = tr_config_dtype(c),
                              .schedule = schedule};
-    memcpy(desc->model.family, c->model.family, sizeof desc->model.family);
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(world), tr_world_size(world), &desc->mesh));
     return tr_engine_create(desc, out);

@@ -1,5 +1,6 @@
 /* Configuration: places and sentences of every error, nearest keys, round trips, mutated files. */
 #include "base/philox.h"
+#include "layers/preset.h"
 #include "support/same_config.h"
 #include "train/nearest.h"
 #include "train/schema.h"
@@ -159,8 +160,10 @@ static void every_error_has_its_place(void **state) {
     refused("just text\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
     refused("data.path: a\n---\ndata.path: b\n", "x.yaml:2:1: a config is one YAML document");
     refused("data.path: \"a\\0b\"\n", "x.yaml:1:12: a value must not hold a NUL character");
-    refused("train.steps: 5\n", "x.yaml: data.path is missing: name the file to learn from, like "
-                                "data.path: corpus.txt");
+    refused(
+        "model.family: gpt2\nmodel.preset: gpt3\n",
+        "x.yaml:2:15: model.preset: 'gpt3' is not one of tiny, gpt2-124m, gpt2-350m, gpt2-774m, "
+        "gpt2-1.5b");
 }
 
 static void broken_yaml_has_its_place(void **state) {
@@ -218,17 +221,22 @@ static void checks_name_place_and_remedy(void **state) {
          "x.yaml:2:14: train.batch 1099511627776 is 274877906944 micro-batches a step on each data "
          "rank, more than 16384: raise train.micro_batch"},
         {"parallel.tp: 3\n", 3,
-         "x.yaml:2:14: model.heads 4 cannot be split among parallel.tp 3: parallel.tp must divide "
-         "model.heads"},
+         "x.yaml:2:14: model.heads 4 is not divisible by parallel.tp 3: a tensor rank holds whole "
+         "heads, the same number on each"},
         {"parallel.pp: 5\n", 5,
-         "x.yaml:2:14: parallel.pp 5 is more than model.layers 4: a stage needs a layer"},
+         "x.yaml:2:14: parallel.pp 5 with parallel.virtual 1 makes 5 stages, but model.layers is "
+         "4: "
+         "every stage needs a layer"},
         {"parallel.pp: 2\nparallel.virtual: 3\n", 2,
-         "x.yaml:3:19: parallel.pp * virtual = 2 * 3 stages are more than model.layers 4: a stage "
-         "needs a layer"},
+         "x.yaml:3:19: parallel.pp 2 with parallel.virtual 3 makes 6 stages, but model.layers is "
+         "4: "
+         "every stage needs a layer"},
         {"model.width: 130\n", 1,
-         "x.yaml:2:14: model.width 130 is not a multiple of model.heads 4"},
-        {"model.vocab: 100\n", 1,
-         "x.yaml:2:14: model.vocab 100 is too small: data.format bytes has 256 tokens"},
+         "x.yaml:2:14: model.width 130 is not divisible by model.heads 4: every head has the same "
+         "width"},
+        {"model.heads: 5\nparallel.tp: 2\nmodel.width: 130\n", 2,
+         "x.yaml:2:14: model.heads 5 is not divisible by parallel.tp 2: a tensor rank holds whole "
+         "heads, the same number on each"},
         {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -239,6 +247,26 @@ static void checks_name_place_and_remedy(void **state) {
         assert_int_equal(tr_config_check(&c, bad[i].world), TR_ERR_CONFIG);
         assert_string_equal(tr_error_message(), bad[i].message);
     }
+}
+
+/* A plan needs no data; what reads them does. */
+static void data_are_checked_where_they_are_read(void **state) {
+    (void)state;
+    tr_config c;
+    char *text;
+    assert_int_equal(parse("train.steps: 5\n", &c), TR_OK);
+    assert_int_equal(tr_config_check(&c, 0), TR_OK);
+    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(), "x.yaml: data.path is missing: name the file to learn "
+                                            "from, like data.path: corpus.txt");
+    assert_int_equal(tr_config_text(&c, &text), TR_OK); /* without the key that has no value */
+    assert_int_equal(parse(text, &c), TR_OK);
+    free(text);
+    assert_int_equal(parse("data.path: a\nmodel.vocab: 100\n", &c), TR_OK);
+    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
+    assert_string_equal(
+        tr_error_message(),
+        "x.yaml:2:14: model.vocab 100 is too small: data.format bytes has 256 tokens");
 }
 
 static void files_are_read_or_named(void **state) {
@@ -455,7 +483,7 @@ static void the_schema_is_whole(void **state) {
         char text[128];
         (void)snprintf(text, sizeof text, "{data.path: a, model.preset: %s}", tr_presets[i].name);
         assert_int_equal(parse(text, &c), TR_OK);
-        assert_int_equal(c.model.layers, tr_presets[i].layers);
+        assert_memory_equal(&c.model, &tr_presets[i].model, sizeof c.model);
         assert_int_equal(tr_config_check(&c, 1), TR_OK);
     }
     assert_int_equal(tr_edit_distance("steps", "setps"), 1);
@@ -475,6 +503,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(broken_yaml_has_its_place),
         cmocka_unit_test(overrides_win_and_are_checked),
         cmocka_unit_test(checks_name_place_and_remedy),
+        cmocka_unit_test(data_are_checked_where_they_are_read),
         cmocka_unit_test(files_are_read_or_named),
         cmocka_unit_test(a_config_is_a_regular_file_of_at_most_a_mebibyte),
         cmocka_unit_test(a_byte_order_mark_is_passed_over),

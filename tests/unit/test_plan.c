@@ -46,7 +46,7 @@ static tr_status measure(rank_thread *t, tr_device *device) {
     TR_TRY(tr_request_schedule(c, &schedule, &report));
     tr_engine_desc desc = {.world = t->world,
                            .device = device,
-                           .model = tr_request_model(c),
+                           .model = c->model,
                            .batch = c->train.batch,
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),

@@ -1,0 +1,18 @@
+/* Published models by name. */
+#pragma once
+
+#include "layers/model.h"
+
+typedef struct tr_preset {
+    const char *name;
+    tr_model_config model; /* dropout 0; context: the published one, at most 8192 */
+} tr_preset;
+
+/* A family's first preset is its tiny one, which an ordinary CPU trains in a minute. */
+extern const tr_preset tr_presets[];
+extern const int tr_preset_count;
+
+/* The preset of this name; NULL when there is none. */
+const tr_preset *tr_preset_find(const char *name);
+/* The tiny preset of a family; NULL when the family is unknown. */
+const tr_preset *tr_preset_tiny(const char *family);
