@@ -87,6 +87,8 @@ set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2 SK
 trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
 trireme_run_test(placements)
+# Two builds compared: same bits.
+trireme_run_test(compare)
 
 # What a run shows while it works.
 trireme_run_test(progress)

@@ -2,9 +2,13 @@
  * them.
  *
  *   ckpt_compare exact A B          every tensor of A and B bit for bit
- *   ckpt_compare gradients A B TOL  adam_m after step 1 (a multiple of the gradient) norm-wise:
- * each tensor within TOL of the larger of its own norm and 1e-3 of the global norm A and B are step
- * directories. Prints the first differences and exits 1 when there are any. */
+ *   ckpt_compare numbers A B        the same, but +0 equals -0
+ *   ckpt_compare gradients A B TOL  adam_m after step 1, a multiple of the gradient: each tensor's
+ *       distance is within TOL of the larger of its own norm and 1e-3 of the global norm
+ *   ckpt_compare distance A B       prints how far A's adam_m are from B's, relative to B's norm
+ *
+ * A and B are step directories. Prints the first difference of each tensor and exits 1 when there
+ * are any. */
 #include <hdf5.h>
 #include <math.h>
 #include <stdint.h>
@@ -70,17 +74,21 @@ static double norm(const float *a, const float *b, size_t n) {
     return sqrt(sum);
 }
 
-static int compare_exact(const list *a, const list *b) {
+/* Counts the tensors that differ. numbers: +0 equals -0. */
+static int compare_exact(const list *a, const list *b, bool numbers) {
     int different = 0;
     for (int i = 0; i < a->count; i++) {
         const tensor *x = &a->item[i], *y = &b->item[i];
-        for (size_t k = 0; k < x->count; k++)
-            if (memcmp(&x->data[k], &y->data[k], sizeof(float)) != 0 || isnan(x->data[k])) {
+        for (size_t k = 0; k < x->count; k++) {
+            bool same = memcmp(&x->data[k], &y->data[k], sizeof(float)) == 0;
+            if (numbers && x->data[k] == 0 && y->data[k] == 0) same = true;
+            if (!same || isnan(x->data[k])) {
                 printf("%s[%zu]: %.9g and %.9g\n", x->name, k, (double)x->data[k],
                        (double)y->data[k]);
                 different++;
                 break;
             }
+        }
     }
     return different;
 }
@@ -106,16 +114,32 @@ static int compare_gradients(const list *a, const list *b, double tolerance) {
     return different;
 }
 
+static double compare_distance(const list *a, const list *b) {
+    double distance = 0, global = 0;
+    for (int i = 0; i < a->count; i++) {
+        double d = norm(a->item[i].data, b->item[i].data, a->item[i].count);
+        double n = norm(b->item[i].data, NULL, b->item[i].count);
+        distance += d * d;
+        global += n * n;
+    }
+    return sqrt(distance / global);
+}
+
 int main(int argc, char **argv) {
     static const char *const all[] = {"weights", "adam_m", "adam_v"};
     (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* one sentence of our own is enough */
-    bool exact = argc == 4 && strcmp(argv[1], "exact") == 0;
-    if (!exact && !(argc == 5 && strcmp(argv[1], "gradients") == 0)) {
-        fprintf(stderr, "usage: ckpt_compare exact A B | gradients A B TOLERANCE\n");
+    const char *how = argc > 1 ? argv[1] : "";
+    bool gradients = argc == 5 && strcmp(how, "gradients") == 0;
+    bool distance = argc == 4 && strcmp(how, "distance") == 0;
+    bool numbers = argc == 4 && strcmp(how, "numbers") == 0;
+    bool tensors = numbers || (argc == 4 && strcmp(how, "exact") == 0);
+    if (!gradients && !distance && !tensors) {
+        fprintf(stderr,
+                "usage: ckpt_compare exact|numbers|distance A B | gradients A B TOLERANCE\n");
         return 2;
     }
-    list *a = read_groups(argv[2], exact ? 3 : 1, exact ? all : all + 1);
-    list *b = read_groups(argv[3], exact ? 3 : 1, exact ? all : all + 1);
+    list *a = read_groups(argv[2], tensors ? 3 : 1, tensors ? all : all + 1);
+    list *b = read_groups(argv[3], tensors ? 3 : 1, tensors ? all : all + 1);
     int different = a->count != b->count || a->count == 0;
     if (different) printf("%d tensors and %d tensors\n", a->count, b->count);
     for (int i = 0; !different && i < a->count; i++)
@@ -124,7 +148,12 @@ int main(int argc, char **argv) {
                    b->item[i].count);
             different++;
         }
-    if (!different)
-        different = exact ? compare_exact(a, b) : compare_gradients(a, b, strtod(argv[4], NULL));
+    if (different) return 1;
+    if (distance) {
+        printf("%.9g\n", compare_distance(a, b));
+        return 0;
+    }
+    different =
+        tensors ? compare_exact(a, b, numbers) : compare_gradients(a, b, strtod(argv[4], NULL));
     return different ? 1 : 0;
 }
