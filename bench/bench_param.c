@@ -13,13 +13,14 @@ static void measure(const char *name, tr_init init, int rounds, float *values) {
     const int64_t shape[] = {ROWS, COLUMNS};
     double best[THREADS] = {1e9, 1e9};
     tr_param param;
-    tr_param_describe(&param, 2, shape, init, 0.02f, "%s", name);
+    if (tr_param_describe(&param, 2, shape, init, 0.02f, "%s", name) != TR_OK) exit(70);
     for (int i = 0; i < rounds * THREADS; i++) {
         double start = bench_now();
         tr_param_init(&param, 1, i % THREADS + 1, values);
         double took = (bench_now() - start) / ((double)(ROWS * COLUMNS));
         if (took < best[i % THREADS]) best[i % THREADS] = took;
     }
+    tr_params_release(&param, 1);
     printf("%-8s %10.2f %10.2f %8.2f\n", name, best[0] * 1e9, best[1] * 1e9, best[0] / best[1]);
 }
 

@@ -75,8 +75,8 @@ static tr_status sum_over_tp(const block *b, const tr_layer_io *io, void *x) {
 /* --- description --------------------------------------------------------------------------------
  */
 
-static void describe_params(block *b, const tr_model_config *config, const tr_model_shape *shape,
-                            int number) {
+static tr_status describe_params(block *b, const tr_model_config *config,
+                                 const tr_model_shape *shape, int number) {
     int64_t C = config->width;
     float std = 0.02f, residual_std = 0.02f / sqrtf(2 * (float)config->layers);
     struct {
@@ -100,20 +100,20 @@ static void describe_params(block *b, const tr_model_config *config, const tr_mo
         {OUT_BIAS, 1, {C}, TR_INIT_ZERO, 0, "mlp.c_proj.bias"},
     };
     for (int i = 0; i < BLOCK_PARAMS; i++)
-        tr_param_describe(&b->params[list[i].at], list[i].rank, list[i].shape, list[i].init,
-                          list[i].std, "transformer.h.%d.%s", number, list[i].name);
+        TR_TRY(tr_param_describe(&b->params[list[i].at], list[i].rank, list[i].shape, list[i].init,
+                                 list[i].std, "transformer.h.%d.%s", number, list[i].name));
 
     tr_range own = tr_range_part(C, shape->tp_size, shape->tp_rank);
-    tr_range own4 = {.begin = 4 * own.begin, .extent = 4 * own.extent};
-    tr_range qkv[3]; /* the columns of q, k and v that belong to this rank's heads */
-    for (int i = 0; i < 3; i++)
-        qkv[i] = (tr_range){.begin = i * C + own.begin, .extent = own.extent};
-    tr_param_keep(&b->params[ATTN_WEIGHT], 1, qkv, 3);
-    tr_param_keep(&b->params[ATTN_BIAS], 0, qkv, 3);
-    tr_param_keep(&b->params[PROJ_WEIGHT], 0, &own, 1);
-    tr_param_keep(&b->params[FC_WEIGHT], 1, &own4, 1);
-    tr_param_keep(&b->params[FC_BIAS], 0, &own4, 1);
-    tr_param_keep(&b->params[OUT_WEIGHT], 0, &own4, 1);
+    tr_slice row = {.range = own}, four = {.range = {4 * own.begin, 4 * own.extent}};
+    tr_slice qkv[3]; /* the columns of q, k and v that belong to this rank's heads */
+    for (int i = 0; i < 3; i++) qkv[i] = (tr_slice){.range = {i * C + own.begin, own.extent}};
+    TR_TRY(tr_param_keep(&b->params[ATTN_WEIGHT], 1, qkv, 3));
+    TR_TRY(tr_param_keep(&b->params[ATTN_BIAS], 0, qkv, 3));
+    TR_TRY(tr_param_keep(&b->params[PROJ_WEIGHT], 0, &row, 1));
+    TR_TRY(tr_param_keep(&b->params[FC_WEIGHT], 1, &four, 1));
+    TR_TRY(tr_param_keep(&b->params[FC_BIAS], 0, &four, 1));
+    TR_TRY(tr_param_keep(&b->params[OUT_WEIGHT], 0, &four, 1));
+    return TR_OK;
 }
 
 static void connect_params(block *b) {
@@ -358,6 +358,7 @@ static void destroy(tr_layer *layer) {
     tr_plan *plans[] = {&b->attention,       &b->attention_dgrad,     &b->add_attn.forward,
                         &b->add_mlp.forward, &b->add_attn.grad_input, &b->add_mlp.grad_input};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) tr_plan_release(plans[i]);
+    tr_params_release(b->params, BLOCK_PARAMS);
     free(b);
 }
 
@@ -389,7 +390,11 @@ tr_status tr_block_create(const tr_model_config *config, const tr_model_shape *s
     b->add_attn.site = tr_hash_name(site);
     (void)snprintf(site, sizeof site, "%s.mlp.dropout", layer->name);
     b->add_mlp.site = tr_hash_name(site);
-    describe_params(b, config, shape, number);
+    tr_status status = describe_params(b, config, shape, number);
+    if (status != TR_OK) {
+        destroy(layer);
+        return status;
+    }
     connect_params(b);
     b->created = tr_usage_train(shape);
     describe(b, &b->created);

@@ -25,13 +25,21 @@ typedef struct embedding {
     tr_buffer dx; /* I..W (R, C): gradient of the sum of word and position */
 } embedding;
 
-void tr_gpt2_describe_wte(tr_param *param, const tr_model_config *config,
-                          const tr_model_shape *shape, int use) {
+tr_status tr_gpt2_describe_wte(tr_param *param, const tr_model_config *config,
+                               const tr_model_shape *shape, int use) {
     int64_t size[] = {config->vocab, config->width};
-    tr_range own = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank);
-    tr_param_describe(param, 2, size, TR_INIT_NORMAL, 0.02f, "transformer.wte.weight");
-    tr_param_keep(param, 0, &own, 1);
+    tr_slice own = {.range = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank)};
+    TR_TRY(tr_param_describe(param, 2, size, TR_INIT_NORMAL, 0.02f, "transformer.wte.weight"));
     param->use = use;
+    return tr_param_keep(param, 0, &own, 1);
+}
+
+static tr_status describe_params(embedding *e, const tr_model_config *config,
+                                 const tr_model_shape *shape) {
+    int64_t positions[] = {config->context, config->width};
+    TR_TRY(tr_gpt2_describe_wte(&e->params[WTE], config, shape, 0));
+    return tr_param_describe(&e->params[WPE], 2, positions, TR_INIT_NORMAL, 0.01f,
+                             "transformer.wpe.weight");
 }
 
 static void describe(embedding *e, const tr_usage *usage) {
@@ -140,6 +148,7 @@ static void destroy(tr_layer *layer) {
     tr_plan_release(&e->position_wgrad);
     tr_plan_release(&e->drop);
     tr_plan_release(&e->drop_dgrad);
+    tr_params_release(e->params, EMBEDDING_PARAMS);
     free(e);
 }
 
@@ -168,10 +177,11 @@ tr_status tr_embedding_create(const tr_model_config *config, const tr_model_shap
     e->split = shape->tp_size > 1;
     e->dropout = (float)config->dropout;
     e->site = tr_hash_name("transformer.embedding.drop");
-    tr_gpt2_describe_wte(&e->params[WTE], config, shape, 0);
-    int64_t positions[] = {config->context, config->width};
-    tr_param_describe(&e->params[WPE], 2, positions, TR_INIT_NORMAL, 0.01f,
-                      "transformer.wpe.weight");
+    tr_status status = describe_params(e, config, shape);
+    if (status != TR_OK) {
+        destroy(layer);
+        return status;
+    }
     e->created = tr_usage_train(shape);
     describe(e, &e->created);
     *out = layer;

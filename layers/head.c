@@ -127,6 +127,15 @@ static void describe_part(head *h, const tr_usage *usage, int k) {
     part->logits = tr_buffer_place(&h->layer, usage, TR_LIFE_FW, part->ld, usage->dtype);
 }
 
+static tr_status describe_params(head *h, const tr_model_config *config,
+                                 const tr_model_shape *shape) {
+    TR_TRY(tr_param_describe(&h->params[LN_F_WEIGHT], 1, &config->width, TR_INIT_ONE, 0,
+                             "transformer.ln_f.weight"));
+    TR_TRY(tr_param_describe(&h->params[LN_F_BIAS], 1, &config->width, TR_INIT_ZERO, 0,
+                             "transformer.ln_f.bias"));
+    return tr_gpt2_describe_wte(&h->params[TIED_WTE], config, shape, 1);
+}
+
 static void describe(head *h, const tr_usage *usage) {
     tr_layer *layer = &h->layer;
     tr_dtype dtype = usage->dtype;
@@ -275,6 +284,7 @@ static void destroy(tr_layer *layer) {
         for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) tr_plan_release(plans[i]);
     }
     tr_plan_release(&h->cast);
+    tr_params_release(h->params, HEAD_PARAMS);
     free(h);
 }
 
@@ -300,11 +310,11 @@ tr_status tr_head_create(const tr_model_config *config, const tr_model_shape *sh
     h->width = config->width;
     h->vocab = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank);
     h->split = shape->tp_size > 1;
-    tr_param_describe(&h->params[LN_F_WEIGHT], 1, &config->width, TR_INIT_ONE, 0,
-                      "transformer.ln_f.weight");
-    tr_param_describe(&h->params[LN_F_BIAS], 1, &config->width, TR_INIT_ZERO, 0,
-                      "transformer.ln_f.bias");
-    tr_gpt2_describe_wte(&h->params[TIED_WTE], config, shape, 1);
+    tr_status status = describe_params(h, config, shape);
+    if (status != TR_OK) {
+        destroy(layer);
+        return status;
+    }
     h->ln_f.gamma = &h->params[LN_F_WEIGHT];
     h->ln_f.beta = &h->params[LN_F_BIAS];
     h->created = tr_usage_train(shape);

@@ -126,10 +126,8 @@ int64_t tr_model_parameters(const tr_model *model) {
         const tr_layer *layer = model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
             const tr_param *param = &layer->params[j];
-            if (param->use > 0 || param->kind != TR_PARAM_TRAINED) continue;
-            int64_t elements = 1;
-            for (int d = 0; d < param->rank; d++) elements *= param->shape[d];
-            sum += elements;
+            for (int k = 0; k < param->tensors && param->use == 0; k++)
+                sum += tr_global_count(&param->tensor[k]);
         }
     }
     return sum;

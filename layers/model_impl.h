@@ -26,5 +26,5 @@ tr_status tr_head_create(const tr_model_config *config, const tr_model_shape *sh
                          tr_layer **out);
 
 /* The word embedding, its rows split over tp: use 0 by the embedding, use 1 by the head. */
-void tr_gpt2_describe_wte(tr_param *param, const tr_model_config *config,
-                          const tr_model_shape *shape, int use);
+tr_status tr_gpt2_describe_wte(tr_param *param, const tr_model_config *config,
+                               const tr_model_shape *shape, int use);

@@ -1,11 +1,12 @@
 #include "layers/param_impl.h"
 
+#include "base/memory.h"
 #include "base/philox.h"
-#include "comm/mesh.h"
 
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 tr_range tr_range_part(int64_t total, int parts, int index) {
     int64_t even = total / parts, more = total % parts;
@@ -13,54 +14,165 @@ tr_range tr_range_part(int64_t total, int parts, int index) {
                       .extent = even + (index < more)};
 }
 
-void tr_param_describe(tr_param *param, int rank, const int64_t *shape, tr_init init,
-                       float init_std, const char *name_format, ...) {
-    *param = (tr_param){.rank = rank,
-                        .init = init,
-                        .init_std = init_std,
-                        .decay = rank >= 2,
-                        .kind = TR_PARAM_TRAINED};
-    va_list arguments;
-    va_start(arguments, name_format);
-    (void)vsnprintf(param->name, sizeof param->name, name_format, arguments);
-    va_end(arguments);
-    for (int d = 0; d < TR_PARAM_RANK; d++) param->shape[d] = d < rank ? shape[d] : 1;
-    tr_param_keep(param, 0, &(tr_range){.extent = param->shape[0]}, 1);
-    param->replicated = TR_AXIS_BIT(TR_AXIS_TP);
+int64_t tr_global_count(const tr_global *tensor) {
+    int64_t count = 1;
+    for (int d = 0; d < tensor->rank; d++) count *= tensor->shape[d];
+    return count;
 }
 
-void tr_param_keep(tr_param *param, int axis, const tr_range *ranges, int n) {
-    assert(axis < param->rank && n <= TR_PARAM_BOXES);
+/* --- description ------------------------------------------------------------------------------ */
+
+/* Checkpoints put a group in front of the name. */
+enum { LONGEST_GROUP = 12 };
+
+static tr_status make_tensor(tr_global *tensor, int rank, const int64_t *shape,
+                             const char *name_format, va_list arguments) {
+    int length = vsnprintf(tensor->name, sizeof tensor->name, name_format, arguments);
+    if (length < 1 || length >= TR_NAME_SIZE - LONGEST_GROUP)
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "the name of parameter %s... has %d characters, not 1 to %d", tensor->name,
+                       length, TR_NAME_SIZE - LONGEST_GROUP - 1);
+    int64_t count = 1;
+    bool good = rank >= 1 && rank <= TR_PARAM_RANK;
+    tensor->rank = rank;
+    for (int d = 0; good && d < TR_PARAM_RANK; d++) {
+        tensor->shape[d] = d < rank ? shape[d] : 1;
+        good = tensor->shape[d] >= 1 && !__builtin_mul_overflow(count, tensor->shape[d], &count);
+    }
+    if (!good || count > INT64_MAX / (int64_t)sizeof(double))
+        return TR_FAIL(TR_ERR_INTERNAL, "parameter %s has a bad shape", tensor->name);
+    return TR_OK;
+}
+
+static tr_status add_tensor(tr_param *param, int rank, const int64_t *shape,
+                            const char *name_format, va_list arguments) {
+    tr_global *more = realloc(param->tensor, ((size_t)param->tensors + 1) * sizeof *more);
+    if (!more) return TR_FAIL(TR_ERR_FIT, "no memory to describe a parameter");
+    param->tensor = more;
+    more[param->tensors] = (tr_global){.rank = rank};
+    return make_tensor(&more[param->tensors++], rank, shape, name_format, arguments);
+}
+
+/* All tensors whole. */
+static tr_status keep_all(tr_param *param, int axis) {
+    tr_slice *all;
+    TR_TRY(tr_calloc((size_t)param->tensors, sizeof *all, &all));
+    for (int k = 0; k < param->tensors; k++)
+        all[k] = (tr_slice){.range = {.extent = param->tensor[k].shape[axis]}, .tensor = k};
+    tr_status status = tr_param_keep(param, axis, all, param->tensors);
+    free(all);
+    param->copies[TR_AXIS_TP] = 0;
+    return status;
+}
+
+tr_status tr_param_describe(tr_param *param, int rank, const int64_t *shape, tr_init init,
+                            float init_std, const char *name_format, ...) {
+    *param = (tr_param){.init = init,
+                        .init_std = init_std,
+                        .decay = rank >= 2,
+                        .copies = {[TR_AXIS_PP] = 1},
+                        .partial = TR_AXIS_BIT(TR_AXIS_DP)};
+    va_list arguments;
+    va_start(arguments, name_format);
+    tr_status status = add_tensor(param, rank, shape, name_format, arguments);
+    va_end(arguments);
+    TR_TRY(status);
+    return keep_all(param, 0);
+}
+
+tr_status tr_param_add(tr_param *param, int axis, const int64_t *shape, const char *name_format,
+                       ...) {
+    int rank = param->tensor[0].rank;
+    if (axis < 0 || axis >= rank)
+        return TR_FAIL(TR_ERR_INTERNAL, "parameter %s has no dimension %d", tr_param_name(param),
+                       axis);
+    va_list arguments;
+    va_start(arguments, name_format);
+    tr_status status = add_tensor(param, rank, shape, name_format, arguments);
+    va_end(arguments);
+    TR_TRY(status);
+    return keep_all(param, axis);
+}
+
+static tr_status check_slices(const tr_param *param, int axis, const tr_slice *slice, int n) {
+    const tr_global *first = &param->tensor[0];
+    if (axis < 0 || axis >= first->rank)
+        return TR_FAIL(TR_ERR_INTERNAL, "parameter %s has no dimension %d", first->name, axis);
+    for (int k = 1; k < param->tensors; k++)
+        for (int d = 0; d < first->rank; d++)
+            if (d != axis && param->tensor[k].shape[d] != first->shape[d])
+                return TR_FAIL(TR_ERR_INTERNAL,
+                               "%s and %s cannot share local memory along dimension %d: their "
+                               "other dimensions differ",
+                               first->name, param->tensor[k].name, axis);
+    for (int i = 0; i < n; i++) {
+        const tr_slice *s = &slice[i];
+        bool good = s->tensor >= 0 && s->tensor < param->tensors && s->range.begin >= 0 &&
+                    s->range.extent >= 0 &&
+                    s->range.extent <= param->tensor[s->tensor].shape[axis] - s->range.begin;
+        if (!good)
+            return TR_FAIL(TR_ERR_INTERNAL, "slice %d of parameter %s is outside its tensor", i,
+                           first->name);
+    }
+    return TR_OK;
+}
+
+/* Room for a tensor's boxes among n slices; it has none yet. */
+static tr_status clear_boxes(tr_global *tensor, int number, const tr_slice *slice, int n) {
+    size_t boxes = 0;
+    for (int i = 0; i < n; i++) boxes += slice[i].tensor == number && slice[i].range.extent > 0;
+    free(tensor->box);
+    tensor->box = NULL;
+    tensor->boxes = 0;
+    return tr_calloc(boxes, sizeof *tensor->box, &tensor->box);
+}
+
+tr_status tr_param_keep(tr_param *param, int axis, const tr_slice *slice, int n) {
     int64_t local[TR_PARAM_RANK], stride[TR_PARAM_RANK], begin = 0;
-    for (int d = 0; d < TR_PARAM_RANK; d++) local[d] = param->shape[d];
+    TR_TRY(check_slices(param, axis, slice, n));
+    for (int k = 0; k < param->tensors; k++) TR_TRY(clear_boxes(&param->tensor[k], k, slice, n));
+    memcpy(local, param->tensor[0].shape, sizeof local);
     local[axis] = 0;
-    for (int i = 0; i < n; i++) local[axis] += ranges[i].extent;
+    for (int i = 0; i < n; i++) local[axis] += slice[i].range.extent;
     param->count = 1;
     for (int d = TR_PARAM_RANK - 1; d >= 0; d--) {
         stride[d] = param->count;
-        param->count *= local[d];
+        if (__builtin_mul_overflow(param->count, local[d], &param->count))
+            return TR_FAIL(TR_ERR_INTERNAL, "parameter %s overflows a size", tr_param_name(param));
     }
-    param->boxes = n;
-    for (int i = 0; i < n; i++) {
-        tr_box *box = &param->box[i];
-        *box = (tr_box){.local_offset = begin * stride[axis]};
-        for (int d = 0; d < TR_PARAM_RANK; d++) {
-            box->extent[d] = d == axis ? ranges[i].extent : param->shape[d];
-            box->local_stride[d] = stride[d];
-        }
-        box->offset[axis] = ranges[i].begin;
-        begin += ranges[i].extent;
+    for (int i = 0; i < n; begin += slice[i++].range.extent) {
+        tr_global *tensor = &param->tensor[slice[i].tensor];
+        if (slice[i].range.extent == 0) continue;
+        tr_box *box = &tensor->box[tensor->boxes++];
+        box->local_offset = begin * stride[axis];
+        memcpy(box->extent, tensor->shape, sizeof box->extent);
+        memcpy(box->local_stride, stride, sizeof stride);
+        box->extent[axis] = slice[i].range.extent;
+        box->offset[axis] = slice[i].range.begin;
     }
-    param->replicated &= ~TR_AXIS_BIT(TR_AXIS_TP);
+    param->copies[TR_AXIS_TP] = 1;
+    return TR_OK;
 }
+
+void tr_params_release(tr_param *params, int count) {
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < params[i].tensors; k++) free(params[i].tensor[k].box);
+        free(params[i].tensor);
+        params[i].tensor = NULL;
+        params[i].tensors = 0;
+    }
+}
+
+/* --- initial values --------------------------------------------------------------------------- */
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* What determines the values of a parameter, and where they are written. */
+/* What determines the values of a tensor, and where they are written. */
 typedef struct drawing {
     const tr_param *param;
+    const tr_global *tensor;
     uint64_t seed, name;
     float *local;
 } drawing;
@@ -86,17 +198,18 @@ static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
 }
 
 /* Elements of the box that are consecutive in the global tensor and in local memory: the last
- * dimensions that the box holds whole, and the one before them. */
+ * dimensions that both hold whole, and the one before them. */
 static int64_t row_length(const int64_t *shape, const tr_box *box) {
     int d = TR_PARAM_RANK - 1;
     int64_t row = box->extent[d];
-    while (d > 0 && box->extent[d] == shape[d]) row *= box->extent[--d];
+    while (d > 0 && box->extent[d] == shape[d] && box->local_stride[d - 1] == row)
+        row *= box->extent[--d];
     return row;
 }
 
 /* Fills elements begin .. end - 1 of the box, counted in its row-major order. */
 static void draw_part(const drawing *d, const tr_box *box, int64_t begin, int64_t end) {
-    const int64_t row = row_length(d->param->shape, box);
+    const int64_t row = row_length(d->tensor->shape, box);
     while (begin < end) {
         int64_t n = smaller(row - begin % row, end - begin), left = begin;
         int64_t first = 0, to = box->local_offset, global_stride = 1;
@@ -105,23 +218,30 @@ static void draw_part(const drawing *d, const tr_box *box, int64_t begin, int64_
             left /= box->extent[axis];
             to += at * box->local_stride[axis];
             first += (box->offset[axis] + at) * global_stride;
-            global_stride *= d->param->shape[axis];
+            global_stride *= d->tensor->shape[axis];
         }
         draw_run(d, first, n, to);
         begin += n;
     }
 }
 
-void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local) {
+static void draw_tensor(const drawing *d, int threads) {
     enum { PART = 1 << 15 }; /* elements: a millisecond of normal numbers */
-    const drawing d = {param, seed, tr_hash_name(param->name), local};
-    (void)threads; /* a build without OpenMP does not read it */
-    for (int b = 0; b < param->boxes; b++) {
-        const tr_box *box = &param->box[b];
+    (void)threads;           /* a build without OpenMP does not read it */
+    for (int b = 0; b < d->tensor->boxes; b++) {
+        const tr_box *box = &d->tensor->box[b];
         const int64_t *extent = box->extent, count = extent[0] * extent[1] * extent[2] * extent[3];
         const int64_t parts = (count + PART - 1) / PART;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (parts > 1)
         for (int64_t p = 0; p < parts; p++)
-            draw_part(&d, box, p * PART, smaller((p + 1) * PART, count));
+            draw_part(d, box, p * PART, smaller((p + 1) * PART, count));
+    }
+}
+
+void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local) {
+    for (int k = 0; k < param->tensors; k++) {
+        const tr_global *tensor = &param->tensor[k];
+        const drawing d = {param, tensor, seed, tr_hash_name(tensor->name), local};
+        draw_tensor(&d, threads);
     }
 }

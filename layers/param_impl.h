@@ -12,13 +12,31 @@ typedef struct tr_range {
  */
 tr_range tr_range_part(int64_t total, int parts, int index);
 
-/* A trained parameter of shape[rank] that every tensor rank holds whole: one box, replicated over
- * tp; decays when it is a matrix. The name is a printf format; one that is too long is cut. */
-void tr_param_describe(tr_param *param, int rank, const int64_t *shape, tr_init init,
-                       float init_std, const char *name_format, ...)
+/* Describes a trained parameter of one global tensor of shape[rank] that every rank holds whole:
+ * one box; every tensor rank computes the same gradient, every data rank a part of it. A matrix
+ * decays. The name is a printf format. TR_ERR_INTERNAL for a bad shape or a name that is too long.
+ * Release with tr_params_release, also after a failure. */
+tr_status tr_param_describe(tr_param *param, int rank, const int64_t *shape, tr_init init,
+                            float init_std, const char *name_format, ...)
     __attribute__((format(printf, 6, 7)));
 
-/* Narrows a parameter to n <= TR_PARAM_BOXES ranges of dimension `axis`, which lie one behind the
- * other along that dimension of the local tensor: a column split is axis 1 of a matrix, a row split
- * axis 0. The parameter is no longer replicated over tp. */
-void tr_param_keep(tr_param *param, int axis, const tr_range *ranges, int n);
+/* Adds another global tensor of the same rank. Afterwards the parameter holds all its tensors
+ * whole, one behind the other along `axis` of the local tensor; their other dimensions are equal.
+ */
+tr_status tr_param_add(tr_param *param, int axis, const int64_t *shape, const char *name_format,
+                       ...) __attribute__((format(printf, 4, 5)));
+
+/* A range of a parameter's tensor number `tensor` along one dimension. */
+typedef struct tr_slice {
+    tr_range range;
+    int tensor;
+} tr_slice;
+
+/* Narrows a parameter to n slices along dimension `axis`, which lie one behind the other along that
+ * dimension of the local tensor: the output rows of [out, in] matrices are axis 0, the output
+ * columns of [in, out] ones axis 1. The parameter is then split over the tensor ranks: where some
+ * of them hold the same slices, set `copies` afterwards. TR_ERR_INTERNAL for slices outside their
+ * tensors, or of tensors whose other dimensions differ. */
+tr_status tr_param_keep(tr_param *param, int axis, const tr_slice *slice, int n);
+
+void tr_params_release(tr_param *params, int count);

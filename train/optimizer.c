@@ -35,7 +35,7 @@ static double *norm_entry(tr_optimizer *o, int slot) {
 /* A replicated parameter is counted once: by the pipeline rank of use 0, by data rank 0, and by
  * tensor rank 0 unless it is split. */
 static bool counts_norm(const tr_mesh *mesh, const tr_param *param) {
-    bool split = !(param->replicated & TR_AXIS_BIT(TR_AXIS_TP));
+    bool split = param->copies[TR_AXIS_TP] == 1;
     return param->use == 0 && mesh->index[TR_AXIS_DP] == 0 &&
            (split || mesh->index[TR_AXIS_TP] == 0);
 }

@@ -22,7 +22,7 @@ static const tr_param *other_use(const tr_model *model, const tr_param *param, i
     for (int i = 0; i < model->count; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
             const tr_param *p = &model->layers[i]->params[k];
-            if (p->use != param->use && strcmp(p->name, param->name) == 0) {
+            if (p->use != param->use && strcmp(tr_param_name(p), tr_param_name(param)) == 0) {
                 *layer = i;
                 return p;
             }
@@ -111,7 +111,8 @@ typedef struct place {
 
 static int slot_of(const tr_store *store, const char *name, int use) {
     for (int i = 0; i < store->slots; i++)
-        if (store->slot[i].param->use == use && strcmp(store->slot[i].param->name, name) == 0)
+        if (store->slot[i].param->use == use &&
+            strcmp(tr_param_name(store->slot[i].param), name) == 0)
             return i;
     return -1;
 }
@@ -125,7 +126,7 @@ static void list_param(void *context, int stage, tr_param *param) {
     *slot = (tr_slot){.param = param,
                       .stage = store->stages - 1,
                       .shares = shares_here(at->model, at->placement, at->pp_rank, param)
-                                    ? slot_of(store, param->name, 0)
+                                    ? slot_of(store, tr_param_name(param), 0)
                                     : -1,
                       .counted = param->use == 0};
     store->slots++;
@@ -202,7 +203,8 @@ static tr_status open_ties(tr_store *store, tr_world *world, const tr_mesh *mesh
             ranks[0] = tr_mesh_rank(mesh, index);
             index[TR_AXIS_PP] = there;
             ranks[1] = tr_mesh_rank(mesh, index);
-            int slot = slot_of(store, param->name, mesh->index[TR_AXIS_PP] == here ? 0 : 1);
+            int slot =
+                slot_of(store, tr_param_name(param), mesh->index[TR_AXIS_PP] == here ? 0 : 1);
             TR_TRY(tr_group_open(world, store->device, ranks, 2, group_id, TIE_PIECE,
                                  &store->slot[slot].tie));
         }

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "layers/model.h"
+#include "support/elements.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -153,31 +154,30 @@ static inline tr_param *rig_param(const tr_model *model, int index) {
     return NULL;
 }
 
+/* Of all the parameter's tensors. */
 static inline int64_t rig_global_count(const tr_param *param) {
-    int64_t count = 1;
-    for (int d = 0; d < param->rank; d++) count *= param->shape[d];
+    int64_t count = 0;
+    for (int k = 0; k < param->tensors; k++) count += tr_global_count(&param->tensor[k]);
     return count;
 }
 
-/* Global row-major index of every local element, in index[count]. */
+typedef struct rig_index {
+    int64_t *index, first;
+} rig_index;
+
+static inline void rig_note_index(void *context, int64_t global, int64_t local) {
+    rig_index *at = context;
+    at->index[local] = at->first + global;
+}
+
+/* Global row-major index of every local element, in index[count]; tensors one behind the other. */
 static inline int64_t *rig_global_index(const tr_param *param) {
-    int64_t *index = calloc((size_t)param->count + 1, sizeof *index);
-    for (int b = 0; b < param->boxes; b++) {
-        const tr_box *box = &param->box[b];
-        int64_t count = 1;
-        for (int d = 0; d < param->rank; d++) count *= box->extent[d];
-        for (int64_t i = 0; i < count; i++) {
-            int64_t at[TR_PARAM_RANK] = {0}, left = i, global = 0, local = box->local_offset;
-            for (int d = param->rank - 1; d >= 0; left /= box->extent[d--])
-                at[d] = left % box->extent[d];
-            for (int d = 0; d < param->rank; d++) {
-                global = global * param->shape[d] + box->offset[d] + at[d];
-                local += at[d] * box->local_stride[d];
-            }
-            index[local] = global;
-        }
+    rig_index at = {.index = calloc((size_t)param->count + 1, sizeof *at.index)};
+    for (int k = 0; k < param->tensors; k++) {
+        tr_each_element(&param->tensor[k], rig_note_index, &at);
+        at.first += tr_global_count(&param->tensor[k]);
     }
-    return index;
+    return at.index;
 }
 
 static inline float rig_get(const tr_param *param, tr_dtype dtype, int64_t i) {
@@ -195,7 +195,7 @@ static inline float rig_formula(const tr_param *param, int64_t global) {
     uint32_t x = (uint32_t)(param->index * 1000003 + global) * 2654435761u;
     x ^= x >> 16;
     x *= 73244475u;
-    bool norm = strstr(param->name, ".ln_") && strstr(param->name, ".weight");
+    bool norm = strstr(tr_param_name(param), ".ln_") && strstr(tr_param_name(param), ".weight");
     return ((float)(x >> 16) / 65536.0f - 0.5f) * 0.5f + (norm ? 1.0f : 0.0f);
 }
 

@@ -384,7 +384,7 @@ static int run_of(const tr_store *store, const tr_slot *slot) {
         assert_int_equal((uintptr_t)slot->param->value % TR_ALIGN, 0);
         return i;
     }
-    fail_msg("%s is in no run", slot->param->name);
+    fail_msg("%s is in no run", tr_param_name(slot->param));
     return -1;
 }
 

@@ -86,7 +86,8 @@ static tr_status place_param(rank_state *r, tr_param *param) {
     for (int k = 0; k < r->model->count && !param->value; k++)
         for (int j = 0; j < r->model->layers[k]->params_count; j++) {
             const tr_param *other = &r->model->layers[k]->params[j];
-            if (other->value && strcmp(other->name, param->name) == 0) param->value = other->value;
+            if (other->value && strcmp(tr_param_name(other), tr_param_name(param)) == 0)
+                param->value = other->value;
         }
     size_t count = (size_t)param->count;
     TR_TRY(take(r, count * sizeof(float), &param->grad));

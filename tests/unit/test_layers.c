@@ -108,7 +108,7 @@ static void collect(team *t, int ranks, result *out) {
         const tr_param *first = rig_param(t->rig[0].model, p);
         out->count[p] = rig_global_count(first);
         out->use[p] = first->use;
-        memcpy(out->name[p], first->name, TR_NAME_SIZE);
+        memcpy(out->name[p], tr_param_name(first), TR_NAME_SIZE);
         out->grad[p] = calloc((size_t)out->count[p], sizeof(double));
         for (int64_t i = 0; i < out->count[p]; i++) out->grad[p][i] = (double)NAN;
         for (int rank = 0; rank < ranks; rank++) {
@@ -117,7 +117,7 @@ static void collect(team *t, int ranks, result *out) {
             for (int64_t i = 0; i < param->count; i++) {
                 double *to = &out->grad[p][index[i]], value = (double)param->grad[i];
                 if (!isnan(*to) && *to != value)
-                    fail_msg("%s: rank %d has another gradient", param->name, rank);
+                    fail_msg("%s: rank %d has another gradient", tr_param_name(param), rank);
                 *to = value;
             }
             free(index);
@@ -277,7 +277,7 @@ static void check_differences(const tr_model_config *config) {
     for (int p = 0; p < r.model->params_count; p++) {
         tr_param *param = rig_param(r.model, p);
         if (param->use > 0) continue;
-        bool tied = !strcmp(param->name, "transformer.wte.weight");
+        bool tied = !strcmp(tr_param_name(param), "transformer.wte.weight");
         const tr_param *second = rig_param(r.model, r.model->params_count - 1);
         for (int sample = 0; sample < 6; sample++) {
             int64_t i = (sample * 7919 + 13) % param->count;
@@ -289,7 +289,7 @@ static void check_differences(const tr_model_config *config) {
             double grad = (double)param->grad[i] + (tied ? (double)second->grad[i] : 0);
             double tolerance = 4 * sqrt(30) * EPS_F32 * loss / (double)h + 2e-3 * fabs(grad);
             if (!(fabs(slope - grad) <= tolerance))
-                fail_msg("%s[%lld]: gradient %g, difference %g, tolerance %g", param->name,
+                fail_msg("%s[%lld]: gradient %g, difference %g, tolerance %g", tr_param_name(param),
                          (long long)i, grad, slope, tolerance);
         }
     }
@@ -428,7 +428,8 @@ static void test_micro_batch_changes_no_mask(void **state) {
             squares += x * x;
         }
         if (!(difference <= 16 * EPS_F32 * EPS_F32 * squares))
-            fail_msg("%s: gradients differ by %g of %g", a->name, sqrt(difference), sqrt(squares));
+            fail_msg("%s: gradients differ by %g of %g", tr_param_name(a), sqrt(difference),
+                     sqrt(squares));
     }
     rig_close(&two);
     rig_close(&one);

@@ -3,7 +3,7 @@
 #include "layers/model.h"
 
 #include "base/memory.h"
-#include "comm/mesh.h"
+#include "support/elements.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -39,41 +39,15 @@ static tr_param *nth_param(tr_model *model, int index) {
     return NULL;
 }
 
-static int64_t global_count(const tr_param *param) {
-    int64_t count = 1;
-    for (int d = 0; d < param->rank; d++) count *= param->shape[d];
-    return count;
-}
-
-/* Calls visit for every element of the parameter's boxes with its global and its local index. */
-static void each_element(const tr_param *param, void (*visit)(void *, int64_t, int64_t),
-                         void *context) {
-    for (int b = 0; b < param->boxes; b++) {
-        const tr_box *box = &param->box[b];
-        int64_t count = 1;
-        for (int d = 0; d < param->rank; d++) count *= box->extent[d];
-        for (int64_t i = 0; i < count; i++) {
-            int64_t at[TR_PARAM_RANK] = {0}, left = i;
-            for (int d = param->rank - 1; d >= 0; left /= box->extent[d--])
-                at[d] = left % box->extent[d];
-            int64_t global = 0, local = box->local_offset;
-            for (int d = 0; d < param->rank; d++) {
-                global = global * param->shape[d] + box->offset[d] + at[d];
-                local += at[d] * box->local_stride[d];
-            }
-            assert_in_range(global, 0, global_count(param) - 1);
-            assert_in_range(local, 0, param->count - 1);
-            visit(context, global, local);
-        }
-    }
-}
-
 struct cover {
     int *global, *local;
+    int64_t globals, locals;
 };
 
 static void count_element(void *context, int64_t global, int64_t local) {
     struct cover *cover = context;
+    assert_in_range(global, 0, cover->globals - 1);
+    assert_in_range(local, 0, cover->locals - 1);
     cover->global[global]++;
     cover->local[local]++;
 }
@@ -84,13 +58,15 @@ static void test_boxes_cover_once(void **state) {
         tr_model *models[3];
         for (int rank = 0; rank < size; rank++) models[rank] = make_model(rank, size);
         for (int p = 0; p < models[0]->params_count; p++) {
-            int64_t elements = global_count(nth_param(models[0], p));
+            const tr_param *first = nth_param(models[0], p);
+            int64_t elements = tr_global_count(first->tensor);
             int *covered = calloc((size_t)elements, sizeof *covered);
-            bool replicated = nth_param(models[0], p)->replicated & TR_AXIS_BIT(TR_AXIS_TP);
+            bool replicated = first->copies[TR_AXIS_TP] == 0;
             for (int rank = 0; rank < size; rank++) {
                 const tr_param *param = nth_param(models[rank], p);
                 int *dense = calloc((size_t)param->count, sizeof *dense);
-                each_element(param, count_element, &(struct cover){covered, dense});
+                struct cover cover = {covered, dense, elements, param->count};
+                tr_each_element(param->tensor, count_element, &cover);
                 for (int64_t i = 0; i < param->count; i++) assert_int_equal(dense[i], 1);
                 free(dense);
             }
@@ -119,12 +95,12 @@ static void test_values_know_no_layout(void **state) {
             tr_model *part = make_model(rank, size);
             for (int p = 0; p < whole->params_count; p++) {
                 const tr_param *a = nth_param(whole, p), *b = nth_param(part, p);
-                assert_string_equal(a->name, b->name);
+                assert_string_equal(tr_param_name(a), tr_param_name(b));
                 float *global = calloc((size_t)a->count, sizeof *global);
                 float *local = calloc((size_t)b->count, sizeof *local);
                 tr_param_init(a, 42, 1, global);
                 tr_param_init(b, 42, 1, local);
-                each_element(b, compare_element, &(struct compare){global, local});
+                tr_each_element(b->tensor, compare_element, &(struct compare){global, local});
                 free(global);
                 free(local);
             }
@@ -144,7 +120,7 @@ static void test_whole_is_row_major(void **state) {
     (void)state;
     tr_model *model = make_model(0, 1);
     for (int p = 0; p < model->params_count; p++)
-        each_element(nth_param(model, p), same_index, NULL);
+        tr_each_element(nth_param(model, p)->tensor, same_index, NULL);
     tr_model_destroy(model);
 }
 
@@ -160,14 +136,15 @@ static void test_values_follow_their_rule(void **state) {
             sum += (double)value[i];
             squares += (double)value[i] * (double)value[i];
         }
-        const char *tail = strrchr(param->name, '.');
+        const char *tail = strrchr(tr_param_name(param), '.');
         if (param->init == TR_INIT_NORMAL) {
             /* Mean and variance of n numbers stray by std / sqrt(n) and std^2 * sqrt(2 / n). */
             double std = (double)param->init_std;
             assert_true(sum * sum / n < 25 * std * std);
             assert_true((squares / n / (std * std) - 1) * (squares / n / (std * std) - 1) < 50 / n);
         } else {
-            double expected = strstr(param->name, "ln_") && !strcmp(tail, ".weight") ? n : 0;
+            double expected =
+                strstr(tr_param_name(param), "ln_") && !strcmp(tail, ".weight") ? n : 0;
             assert_true(sum == expected && squares == expected);
         }
         free(value);
@@ -198,9 +175,9 @@ static const struct {
 
 static void check_param(const tr_param *param, const char *name, int rank, const int64_t *shape,
                         double std, bool decay, int use) {
-    assert_string_equal(param->name, name);
-    assert_int_equal(param->rank, rank);
-    for (int d = 0; d < rank; d++) assert_int_equal(param->shape[d], shape[d]);
+    assert_string_equal(tr_param_name(param), name);
+    assert_int_equal(param->tensor->rank, rank);
+    for (int d = 0; d < rank; d++) assert_int_equal(param->tensor->shape[d], shape[d]);
     assert_true(fabs((double)param->init_std - std) < 1e-8);
     assert_int_equal(param->decay, decay);
     assert_int_equal(param->use, use);

@@ -3,6 +3,7 @@
 #include "layers/param_impl.h"
 
 #include "base/philox.h"
+#include "support/elements.h"
 #include "support/must.h"
 #include "support/seed.h"
 
@@ -52,52 +53,63 @@ static void test_bits_are_those_of_all_versions(void **state) {
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         tr_param param;
-        tr_param_describe(&param, 2, list[i].shape, list[i].init, 0.02f, "layer.%d.weight", 5);
-        tr_param_keep(&param, list[i].axis, &list[i].part, 1);
+        tr_status status =
+            tr_param_describe(&param, 2, list[i].shape, list[i].init, 0.02f, "layer.%d.weight", 5);
+        assert_int_equal(status, TR_OK);
+        tr_slice part = {.range = list[i].part};
+        assert_int_equal(tr_param_keep(&param, list[i].axis, &part, 1), TR_OK);
         float *value = draw(&param, 1234, 2);
         uint64_t hash = hash_values(value, param.count, 0xcbf29ce484222325u);
         if (hash != list[i].hash) fail_msg("case %zu: hash 0x%016llx", i, (unsigned long long)hash);
         free(value);
+        tr_params_release(&param, 1);
     }
+}
+
+struct rule {
+    const tr_param *param;
+    const tr_global *tensor;
+    uint64_t seed, name;
+    const float *value;
+    int64_t seen;
+};
+
+static void check_element(void *context, int64_t global, int64_t local) {
+    struct rule *rule = context;
+    const tr_param *param = rule->param;
+    float expected = param->init == TR_INIT_ONE ? 1 : 0;
+    if (param->init == TR_INIT_NORMAL)
+        expected = param->init_std * tr_normal(rule->seed, rule->name, (uint64_t)global);
+    if (memcmp(&rule->value[local], &expected, sizeof expected) != 0)
+        fail_msg("%s: element %lld is %a, not %a", rule->tensor->name, (long long)global,
+                 (double)rule->value[local], (double)expected);
+    rule->seen++;
 }
 
 /* Compares every element with the rule, one by one. */
 static void check_elements(const tr_param *param, uint64_t seed, const float *value) {
-    const uint64_t name = tr_hash_name(param->name);
-    for (int b = 0; b < param->boxes; b++) {
-        const tr_box *box = &param->box[b];
-        const int64_t *extent = box->extent, count = extent[0] * extent[1] * extent[2] * extent[3];
-        for (int64_t i = 0; i < count; i++) {
-            const int64_t at[] = {i / (extent[1] * extent[2] * extent[3]),
-                                  i / (extent[2] * extent[3]) % extent[1],
-                                  i / extent[3] % extent[2], i % extent[3]};
-            int64_t global = 0, local = box->local_offset;
-            for (int d = 0; d < TR_PARAM_RANK; d++) {
-                global = global * param->shape[d] + box->offset[d] + at[d];
-                local += at[d] * box->local_stride[d];
-            }
-            float expected = param->init == TR_INIT_ONE ? 1 : 0;
-            if (param->init == TR_INIT_NORMAL)
-                expected = param->init_std * tr_normal(seed, name, (uint64_t)global);
-            if (memcmp(&value[local], &expected, sizeof expected) != 0)
-                fail_msg("%s: element %lld is %a, not %a", param->name, (long long)global,
-                         (double)value[local], (double)expected);
-        }
+    struct rule rule = {.param = param, .seed = seed, .value = value};
+    for (int k = 0; k < param->tensors; k++) {
+        rule.tensor = &param->tensor[k];
+        rule.name = tr_hash_name(rule.tensor->name);
+        tr_each_element(rule.tensor, check_element, &rule);
     }
+    assert_int_equal(rule.seen, param->count);
 }
 
 /* Keeps one to three random ranges of a random axis, as a tensor-parallel rank does; some are
  * empty. */
 static void cut(tr_param *param, uint64_t *random) {
-    const int axis = (int)tr_up_to(random, param->rank) - 1;
-    tr_range kept[3];
+    const int axis = (int)tr_up_to(random, param->tensor->rank) - 1;
+    const int64_t size = param->tensor->shape[axis];
+    tr_slice kept[3];
     int n = 0;
-    for (int64_t at = 0; n < 3 && at < param->shape[axis]; n++) {
-        int64_t begin = at + tr_up_to(random, param->shape[axis] - at) - 1;
-        kept[n] = (tr_range){begin, tr_up_to(random, param->shape[axis] - begin + 1) - 1};
-        at = begin + kept[n].extent;
+    for (int64_t at = 0; n < 3 && at < size; n++) {
+        int64_t begin = at + tr_up_to(random, size - at) - 1;
+        kept[n] = (tr_slice){.range = {begin, tr_up_to(random, size - begin + 1) - 1}};
+        at = begin + kept[n].range.extent;
     }
-    tr_param_keep(param, axis, kept, n);
+    assert_int_equal(tr_param_keep(param, axis, kept, n), TR_OK);
 }
 
 /* Sizes around and above what a thread takes at a time. */
@@ -107,7 +119,33 @@ static void describe_random(tr_param *param, tr_init init, uint64_t *random) {
     int64_t shape[TR_PARAM_RANK];
     const int rank = (int)tr_up_to(random, TR_PARAM_RANK);
     for (int d = 0; d < rank; d++) shape[d] = tr_up_to(random, most[rank - 1][d]);
-    tr_param_describe(param, rank, shape, init, 0.02f, "random.%d", rank);
+    tr_status status = tr_param_describe(param, rank, shape, init, 0.02f, "random.%d", rank);
+    assert_int_equal(status, TR_OK);
+}
+
+/* Two to five tensors in one local tensor, in many slices that take turns. */
+static void describe_fused(tr_param *param, tr_init init, uint64_t *random) {
+    enum { SLICES = 40 };
+    const int rank = 2 + (int)tr_up_to(random, 2), axis = (int)tr_up_to(random, rank) - 1;
+    const int tensors = 1 + (int)tr_up_to(random, 4);
+    int64_t shape[TR_PARAM_RANK], at[5] = {0};
+    tr_slice slice[SLICES];
+    for (int d = 0; d < rank; d++) shape[d] = 20 + tr_up_to(random, 30);
+    tr_status status = tr_param_describe(param, rank, shape, init, 0.02f, "fused.%d", 0);
+    for (int k = 1; k < tensors && status == TR_OK; k++) {
+        shape[axis] = 20 + tr_up_to(random, 30);
+        status = tr_param_add(param, axis, shape, "fused.%d", k);
+    }
+    assert_int_equal(status, TR_OK);
+    for (int i = 0; i < SLICES; i++) {
+        const int k = i % tensors;
+        const int64_t left = param->tensor[k].shape[axis] - at[k];
+        const int64_t extent = left > 0 ? tr_up_to(random, left < 3 ? left : 3) : 0;
+        slice[i] = (tr_slice){.range = {at[k], extent}, .tensor = k};
+        at[k] += extent;
+    }
+    if (tr_up_to(random, 3) == 3) return; /* whole */
+    assert_int_equal(tr_param_keep(param, axis, slice, SLICES), TR_OK);
 }
 
 static void test_threads_and_cuts(void **state) {
@@ -116,8 +154,9 @@ static void test_threads_and_cuts(void **state) {
     uint64_t random = seed_of_test;
     for (int trial = 0; trial < 60; trial++) {
         tr_param param;
-        describe_random(&param, rules[trial % 4], &random);
-        if (trial % 3) cut(&param, &random);
+        if (trial % 5 == 0) describe_fused(&param, rules[trial % 4], &random);
+        else describe_random(&param, rules[trial % 4], &random);
+        if (trial % 3 && trial % 5) cut(&param, &random);
         float *one = draw(&param, random, 1);
         check_elements(&param, random, one);
         for (int threads = 2; threads <= THREADS; threads++) {
@@ -126,7 +165,43 @@ static void test_threads_and_cuts(void **state) {
             free(more);
         }
         free(one);
+        tr_params_release(&param, 1);
     }
+}
+
+static void check_refused(tr_status status, const char *says) {
+    assert_int_equal(status, TR_ERR_INTERNAL);
+    if (!strstr(tr_error_message(), says)) fail_msg("\"%s\" lacks %s", tr_error_message(), says);
+}
+
+/* What no parameter can be is an error in every build. */
+static void test_bad_descriptions(void **state) {
+    (void)state;
+    tr_param param;
+    char name[2 * TR_NAME_SIZE];
+    memset(name, 'x', sizeof name);
+    const int64_t shape[] = {6, 4}, other[] = {6, 5}, negative[] = {6, -1};
+    const int64_t huge[] = {INT64_MAX / 2, 4};
+    check_refused(tr_param_describe(&param, 2, shape, TR_INIT_ONE, 0, "%.*s", TR_NAME_SIZE, name),
+                  "characters");
+    tr_params_release(&param, 1);
+    check_refused(tr_param_describe(&param, 2, negative, TR_INIT_ONE, 0, "w"), "shape");
+    tr_params_release(&param, 1);
+    check_refused(tr_param_describe(&param, 2, huge, TR_INIT_ONE, 0, "w"), "shape");
+    tr_params_release(&param, 1);
+    check_refused(tr_param_describe(&param, 5, shape, TR_INIT_ONE, 0, "w"), "shape");
+    tr_params_release(&param, 1);
+
+    assert_int_equal(tr_param_describe(&param, 2, shape, TR_INIT_ONE, 0, "w"), TR_OK);
+    check_refused(tr_param_keep(&param, 2, &(tr_slice){.range = {0, 1}}, 1), "dimension 2");
+    check_refused(tr_param_keep(&param, 0, &(tr_slice){.range = {4, 3}}, 1), "slice 0");
+    check_refused(tr_param_keep(&param, 0, &(tr_slice){.range = {-1, 3}}, 1), "slice 0");
+    check_refused(tr_param_keep(&param, 0, &(tr_slice){.range = {0, 1}, .tensor = 1}, 1),
+                  "slice 0");
+    check_refused(tr_param_add(&param, 2, shape, "v"), "dimension 2");
+    assert_int_equal(param.tensors, 1);
+    check_refused(tr_param_add(&param, 0, other, "v"), "other dimensions");
+    tr_params_release(&param, 1);
 }
 
 int main(void) {
@@ -134,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_are_those_of_all_versions),
         cmocka_unit_test(test_threads_and_cuts),
+        cmocka_unit_test(test_bad_descriptions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
