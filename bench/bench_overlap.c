@@ -107,8 +107,7 @@ static void *rank_main(void *argument) {
 static tr_status measure(double delay) {
     tr_status status = TR_OK;
     tr_stage_cost cost[RANKS];
-    for (int k = 0; k < RANKS; k++)
-        cost[k] = (tr_stage_cost){.f = F, .i = F, .w = F, .bytes = {[TR_LIFE_FW] = BYTES}};
+    for (int k = 0; k < RANKS; k++) cost[k] = (tr_stage_cost){.f = F, .i = F, .w = F};
     tr_edge edge = {.from = 0, .to = 1, .bytes = BYTES, .life = TR_LIFE_FW};
     tr_stage_table table = {.stages = RANKS, .cost = cost, .edges = 1, .edge = &edge};
     tr_schedule *schedule = NULL;

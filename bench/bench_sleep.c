@@ -98,9 +98,7 @@ static tr_status expect(const void *from, float value) {
 static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     const sleeping_stage *s = (const sleeping_stage *)stage;
     int k = stage->index;
-    if (k > 0)
-        TR_TRY(expect(io->block[TR_LIFE_FW][0] + s->t->edge[k - 1].offset,
-                      value_of(k - 1, io->micro_batch, false)));
+    if (k > 0) TR_TRY(expect(io->in[k - 1], value_of(k - 1, io->micro_batch, false)));
     act(s->b, s->b->o.f);
     if (k + 1 < s->t->stages) fill(io->out[k], value_of(k, io->micro_batch, false));
     return TR_OK;
@@ -209,8 +207,7 @@ static tr_status make_table(const bench *b, int stages, tr_stage_table *t) {
     TR_TRY(tr_calloc((size_t)stages, sizeof *t->cost, &t->cost));
     TR_TRY(tr_calloc((size_t)stages, sizeof *t->edge, &t->edge));
     for (int k = 0; k < stages; k++) {
-        t->cost[k] =
-            (tr_stage_cost){.f = b->o.f, .i = b->o.i, .w = b->o.w, .bytes = {[TR_LIFE_FW] = bytes}};
+        t->cost[k] = (tr_stage_cost){.f = b->o.f, .i = b->o.i, .w = b->o.w};
         t->edge[k] = (tr_edge){.from = k, .to = k + 1, .bytes = bytes, .life = TR_LIFE_FW};
     }
     return TR_OK;

@@ -103,14 +103,16 @@ static tr_status draw_samples(bench *b) {
     return TR_OK;
 }
 
-static tr_status copy_sample(void *context, bool validation, int64_t sample, int32_t *tokens,
-                             int32_t *labels) {
+static tr_status copy_sample(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                             int count) {
     const bench *b = context;
     const size_t length = (size_t)b->o.context;
     const int32_t *from = b->pool + (size_t)(sample % b->samples) * 2 * length;
     (void)validation;
-    memcpy(tokens, from, length * sizeof *from);
-    memcpy(labels, from + length, length * sizeof *from);
+    for (int k = 0; k < count; k++) {
+        bool labels = strcmp(wanted[k].input->name, TR_INPUT_LABELS) == 0;
+        memcpy(wanted[k].to, from + (labels ? length : 0), length * sizeof *from);
+    }
     return TR_OK;
 }
 

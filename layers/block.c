@@ -153,6 +153,7 @@ static void describe(block *b, const tr_usage *usage) {
     tr_dtype dtype = usage->dtype;
     b->usage = *usage;
     tr_layer_reset(layer);
+    layer->output[0] = tr_usage_flow(usage, "hidden", C);
     tr_norm_describe(&b->ln_1, layer, usage, C);
     tr_linear_describe(&b->attn, layer, usage, C, 3 * c);
     tr_linear_describe(&b->proj, layer, usage, c, C);
@@ -258,18 +259,18 @@ static tr_status attend(const block *b, const tr_layer_io *io) {
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     void *scratch = scratch_of(b, io), *h = tr_buffer_at(io, b->h);
-    TR_TRY(tr_norm_forward(&b->ln_1, io, scratch, io->x));
+    TR_TRY(tr_norm_forward(&b->ln_1, io, scratch, io->x[0]));
     TR_TRY(tr_linear_forward(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y), NULL,
                              tr_buffer_at(io, b->qkv)));
     TR_TRY(attend(b, io));
     TR_TRY(tr_linear_forward(&b->proj, io, scratch, tr_buffer_at(io, b->y), NULL, h));
-    TR_TRY(add_forward(b, io, &b->add_attn, b->proj.bias, io->x, h));
+    TR_TRY(add_forward(b, io, &b->add_attn, b->proj.bias, io->x[0], h));
 
     TR_TRY(tr_norm_forward(&b->ln_2, io, scratch, h));
     TR_TRY(tr_linear_forward(&b->fc, io, scratch, tr_buffer_at(io, b->ln_2.y),
                              tr_buffer_at(io, b->fc_y), tr_buffer_at(io, b->gelu_y)));
-    TR_TRY(tr_linear_forward(&b->out, io, scratch, tr_buffer_at(io, b->gelu_y), NULL, io->y));
-    TR_TRY(add_forward(b, io, &b->add_mlp, b->out.bias, h, io->y));
+    TR_TRY(tr_linear_forward(&b->out, io, scratch, tr_buffer_at(io, b->gelu_y), NULL, io->y[0]));
+    TR_TRY(add_forward(b, io, &b->add_mlp, b->out.bias, h, io->y[0]));
     return TR_OK;
 }
 
@@ -289,13 +290,13 @@ static tr_status add_grad_input(const block *b, const tr_layer_io *io, const res
 /* dx holds the gradient of h afterwards. */
 static tr_status mlp_grad_input(const block *b, const tr_layer_io *io) {
     void *scratch = scratch_of(b, io), *dfc = tr_buffer_at(io, b->dfc);
-    TR_TRY(add_grad_input(b, io, &b->add_mlp, io->dy));
+    TR_TRY(add_grad_input(b, io, &b->add_mlp, io->dy[0]));
     TR_TRY(tr_linear_grad_input(&b->out, io, scratch, tr_buffer_at(io, b->add_mlp.dx),
                                 tr_buffer_at(io, b->fc_y), dfc));
     void *dln = tr_buffer_at(io, b->ln_2.dy);
     TR_TRY(tr_linear_grad_input(&b->fc, io, scratch, dfc, NULL, dln));
     TR_TRY(sum_over_tp(b, io, dln));
-    TR_TRY(tr_norm_grad_input(&b->ln_2, io, scratch, tr_buffer_at(io, b->h), io->dy, io->dx));
+    TR_TRY(tr_norm_grad_input(&b->ln_2, io, scratch, tr_buffer_at(io, b->h), io->dy[0], io->dx[0]));
     return TR_OK;
 }
 
@@ -303,7 +304,7 @@ static tr_status mlp_grad_input(const block *b, const tr_layer_io *io) {
 static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
     void *scratch = scratch_of(b, io), *dqkv = tr_buffer_at(io, b->dqkv);
     void *dy = tr_buffer_at(io, b->dy);
-    TR_TRY(add_grad_input(b, io, &b->add_attn, io->dx));
+    TR_TRY(add_grad_input(b, io, &b->add_attn, io->dx[0]));
     TR_TRY(tr_linear_grad_input(&b->proj, io, scratch, tr_buffer_at(io, b->add_attn.dx), NULL, dy));
     tr_op_args attention = {.t = {[TR_ATTENTION_DGRAD_DY] = dy,
                                   [TR_ATTENTION_DGRAD_QKV] = tr_buffer_at(io, b->qkv),
@@ -314,7 +315,7 @@ static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
     void *dln = tr_buffer_at(io, b->ln_1.dy);
     TR_TRY(tr_linear_grad_input(&b->attn, io, scratch, dqkv, NULL, dln));
     TR_TRY(sum_over_tp(b, io, dln));
-    TR_TRY(tr_norm_grad_input(&b->ln_1, io, scratch, io->x, io->dx, io->dx));
+    TR_TRY(tr_norm_grad_input(&b->ln_1, io, scratch, io->x[0], io->dx[0], io->dx[0]));
     return TR_OK;
 }
 
@@ -340,7 +341,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
                                  tr_buffer_at(io, b->add_attn.dx)));
     TR_TRY(tr_linear_grad_weight(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y),
                                  tr_buffer_at(io, b->dqkv)));
-    TR_TRY(tr_norm_grad_weight(&b->ln_1, io, scratch, io->x));
+    TR_TRY(tr_norm_grad_weight(&b->ln_1, io, scratch, io->x[0]));
     return TR_OK;
 }
 
@@ -378,7 +379,9 @@ tr_status tr_block_create(const tr_model_config *config, const tr_model_shape *s
     layer->ops = &ops;
     layer->params = b->params;
     layer->params_count = BLOCK_PARAMS;
-    layer->input_life = TR_LIFE_FW; /* ln_1's weight gradient reads it */
+    layer->inputs = layer->outputs = 1;
+    /* ln_1's weight gradient reads it. */
+    layer->input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = TR_LIFE_FW};
     (void)snprintf(layer->name, sizeof layer->name, "transformer.h.%d", number);
     b->width = config->width;
     b->local_width = config->width / shape->tp_size;

@@ -46,6 +46,8 @@ static void describe(embedding *e, const tr_usage *usage) {
     tr_layer *layer = &e->layer;
     e->usage = *usage;
     tr_layer_reset(layer);
+    layer->output[0] = tr_usage_flow(usage, "hidden", e->width);
+    layer->step_input[0] = tr_usage_tokens(usage, TR_INPUT_TOKENS);
     tr_embed_desc embed = {.rows = usage->rows,
                            .width = e->width,
                            .seq = usage->seq,
@@ -96,16 +98,16 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     void *scratch = io->scratch;
-    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = (void *)io->tokens,
+    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = (void *)io->step[0],
                               [TR_EMBED_TABLE] = e->params[WTE].value,
-                              [TR_EMBED_Y] = io->y}};
+                              [TR_EMBED_Y] = io->y[0]}};
     TR_TRY(tr_plan_run(&e->embed, io, scratch, embed));
     /* Every row is zero on all ranks but one. */
-    TR_TRY(tr_group_all_reduce(e->tp, io->stream, io->y, e->usage.rows * e->width, e->usage.dtype,
-                               TR_REDUCE_SUM));
-    tr_op_args position = {.t = {[TR_POSITION_X] = io->y,
+    TR_TRY(tr_group_all_reduce(e->tp, io->stream, io->y[0], e->usage.rows * e->width,
+                               e->usage.dtype, TR_REDUCE_SUM));
+    tr_op_args position = {.t = {[TR_POSITION_X] = io->y[0],
                                  [TR_POSITION_TABLE] = e->params[WPE].value,
-                                 [TR_POSITION_Y] = io->y}};
+                                 [TR_POSITION_Y] = io->y[0]}};
     TR_TRY(tr_plan_run(&e->position, io, scratch, position));
     return TR_OK;
 }
@@ -113,14 +115,14 @@ static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     TR_TRY(decode(layer, io));
-    tr_op_args drop = {.t = {[TR_DROPOUT_X] = io->y, [TR_DROPOUT_Y] = io->y}};
+    tr_op_args drop = {.t = {[TR_DROPOUT_X] = io->y[0], [TR_DROPOUT_Y] = io->y[0]}};
     TR_TRY(tr_plan_run(&e->drop, io, io->scratch, drop));
     return TR_OK;
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = (void *)io->dy,
+    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = (void *)io->dy[0],
                              [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
     TR_TRY(tr_plan_run(&e->drop_dgrad, io, io->scratch, drop));
     return TR_OK;
@@ -130,7 +132,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     void *scratch = io->scratch, *dx = tr_buffer_at(io, e->dx);
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
-                              [TR_EMBED_WGRAD_TOKENS] = (void *)io->tokens,
+                              [TR_EMBED_WGRAD_TOKENS] = (void *)io->step[0],
                               [TR_EMBED_WGRAD_DTABLE] = e->params[WTE].grad}};
     TR_TRY(tr_plan_run(&e->embed_wgrad, io, scratch, embed));
     /* Positions past seq are not met: their gradient stays as it is. */
@@ -168,8 +170,7 @@ tr_status tr_embedding_create(const tr_model_config *config, const tr_model_shap
     layer->ops = &ops;
     layer->params = e->params;
     layer->params_count = EMBEDDING_PARAMS;
-    layer->takes_tokens = true;
-    layer->input_life = TR_LIFE_FW; /* of the tokens */
+    layer->outputs = layer->step_inputs = 1;
     (void)snprintf(layer->name, sizeof layer->name, "transformer.embedding");
     e->width = config->width;
     e->context = config->context;

@@ -141,6 +141,8 @@ static void describe(head *h, const tr_usage *usage) {
     tr_dtype dtype = usage->dtype;
     h->usage = *usage;
     tr_layer_reset(layer);
+    layer->step_inputs = usage->decode ? 0 : 1;
+    layer->step_input[0] = tr_usage_tokens(usage, TR_INPUT_LABELS);
     tr_norm_describe(&h->ln_f, layer, usage, h->width);
     cut_logits(h, usage);
     h->sums_dln = h->parts > 1 && dtype != TR_F32;
@@ -203,7 +205,7 @@ static tr_status project(const head *h, const tr_layer_io *io, const logits_part
 
 static tr_op_args xent_args(const head *h, const tr_layer_io *io, const logits_part *part) {
     return (tr_op_args){.t = {[TR_XENT_LOGITS] = tr_buffer_at(io, part->logits),
-                              [TR_XENT_LABELS] = (void *)io->labels,
+                              [TR_XENT_LABELS] = (void *)io->step[0],
                               [TR_XENT_MAX] = tr_buffer_at(io, h->max),
                               [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
                               [TR_XENT_LOSS] = io->loss}};
@@ -215,7 +217,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     void *scratch = scratch_of(h, io);
     int64_t R = h->usage.rows;
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x));
+    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x[0]));
     for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
         TR_TRY(project(h, io, part));
         TR_TRY(tr_plan_run(&part->xent_max, io, scratch, xent_args(h, io, part)));
@@ -246,7 +248,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     if (h->sums_dln) TR_TRY(tr_plan_run(&h->cast, io, scratch, cast));
     TR_TRY(tr_group_all_reduce(h->tp, io->stream, dln, h->usage.rows * h->width, h->usage.dtype,
                                TR_REDUCE_SUM));
-    TR_TRY(tr_norm_grad_input(&h->ln_f, io, scratch, io->x, NULL, io->dx));
+    TR_TRY(tr_norm_grad_input(&h->ln_f, io, scratch, io->x[0], NULL, io->dx[0]));
     return TR_OK;
 }
 
@@ -259,14 +261,14 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
                                  [TR_MATMUL_C] = rows_of(h, part, dwte, TR_F32)}};
         TR_TRY(tr_plan_run(&part->project_wgrad, io, scratch, args));
     }
-    TR_TRY(tr_norm_grad_weight(&h->ln_f, io, scratch, io->x));
+    TR_TRY(tr_norm_grad_weight(&h->ln_f, io, scratch, io->x[0]));
     return TR_OK;
 }
 
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     void *scratch = scratch_of(h, io);
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x));
+    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x[0]));
     TR_TRY(project(h, io, h->part));
     tr_op_args args = {
         .t = {[TR_CAST_X] = tr_buffer_at(io, h->part->logits), [TR_CAST_Y] = io->logits}};
@@ -304,8 +306,9 @@ tr_status tr_head_create(const tr_model_config *config, const tr_model_shape *sh
     layer->ops = &ops;
     layer->params = h->params;
     layer->params_count = HEAD_PARAMS;
-    layer->makes_loss = true;
-    layer->input_life = TR_LIFE_FW; /* ln_f's weight gradient reads it */
+    layer->inputs = 1;
+    /* ln_f's weight gradient reads it. */
+    layer->input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = TR_LIFE_FW};
     (void)snprintf(layer->name, sizeof layer->name, "transformer.head");
     h->width = config->width;
     h->vocab = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank);

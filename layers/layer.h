@@ -1,17 +1,38 @@
 /* A layer: a table of functions and a description.
  *
+ * A layer says what flows: its outputs, the outputs of earlier layers that it reads, and the inputs
+ * of the step that it asks for by name. No layer is special by its place in the model.
+ *
  * forward (F), grad_input (I) and grad_weight (W) are separate. Between them a layer keeps buffers
  * per micro-batch in blocks by lifetime: F..I, F..W, I..W, and scratch of one action; the planner's
- * bytes are sums over these. The caller owns all memory. A layer knows no schedule: I of a
- * micro-batch comes after its F, W after its I, and nothing else is promised. */
+ * bytes are sums over these and the inputs' lifetimes. The caller owns all memory. A layer knows no
+ * schedule: I of a micro-batch comes after its F, W after its I, and nothing else is promised. */
 #pragma once
 
 #include "comm/comm.h"
 #include "device/op.h"
+#include "layers/flow.h"
 #include "layers/lifetime.h"
 #include "layers/param.h"
 
-enum { TR_LAYER_PIECES = 24 }; /* of a layer at most */
+enum {
+    TR_LAYER_PIECES = 24, /* of a layer at most */
+    TR_LAYER_FLOWS = 4    /* outputs, inputs and step inputs of a layer: at most so many of each */
+};
+
+/* An output of an earlier layer that a layer reads. */
+enum { TR_LAYER_BEFORE = -1 };
+typedef struct tr_layer_input {
+    int layer;        /* index in the model, or TR_LAYER_BEFORE; a skip names an earlier one */
+    int output;       /* of that layer */
+    tr_lifetime life; /* TR_LIFE_FI or TR_LIFE_FW: how long the layer reads it */
+} tr_layer_input;
+
+/* Step inputs that training data has. The first dimension of a step input is the sample. */
+#define TR_INPUT_TOKENS "tokens" /* i32(batch, seq) */
+#define TR_INPUT_LABELS "labels" /* i32(batch, seq); -1: the position does not count */
+/* i32(batch, seq): the position in its sequence where a token's document starts */
+#define TR_INPUT_DOCUMENT_STARTS "document_starts"
 
 /* How a layer is used: fixed before prepare. */
 typedef struct tr_layer_env {
@@ -29,18 +50,19 @@ typedef struct tr_layer_io {
     tr_stream *stream;
     tr_step_state *state; /* device memory */
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */
-    const void *x;        /* input (batch, seq, width); F, and I and W when input_life keeps it */
-    void *y;              /* F: output (batch, seq, width) */
-    const void *dy;       /* I: gradient of the output; may be overwritten by the layer: no */
-    void *dx;             /* I: gradient of the input; differs from dy */
+    /* By index, in the shapes of the layer's description: */
+    const void *x[TR_LAYER_FLOWS]; /* F, and I and W while they live: inputs */
+    void *y[TR_LAYER_FLOWS];       /* F: outputs */
+    const void
+        *dy[TR_LAYER_FLOWS];  /* I: gradients of the outputs; the layer does not modify them */
+    void *dx[TR_LAYER_FLOWS]; /* I: gradients of the inputs, to be set; never one of dy */
+    const void *step[TR_LAYER_FLOWS]; /* step inputs, on the device */
     /* This layer's pieces of each block, and its scratch, aligned to TR_ALIGN. */
     char *block[TR_LIFE_SCRATCH][TR_LAYER_PIECES];
     char *scratch;
-    const int32_t *tokens; /* (batch, seq) i32 on the device: layers with takes_tokens */
-    const int32_t *labels; /* (batch, seq) i32, -1 = does not count: layers with makes_loss */
-    double *loss;          /* f64[2] on the device, as XENT_LOSS writes it */
-    void *cache;           /* decode: this layer's key/value cache */
-    float *logits;         /* decode: f32[batch, vocab] of the layer with makes_loss */
+    double *loss;  /* F: f64[2] on the device, as XENT_LOSS writes it, by one layer of the model */
+    void *cache;   /* decode: this layer's key/value cache */
+    float *logits; /* decode: f32[batch, vocab], by one layer of the model */
 } tr_layer_io;
 
 typedef struct tr_layer tr_layer;
@@ -65,11 +87,14 @@ struct tr_layer {
     int index; /* in the model */
     tr_param *params;
     int params_count;
-    bool takes_tokens;      /* first layer: x is not used */
-    bool makes_loss;        /* last layer: y and dy are not used */
-    tr_lifetime input_life; /* TR_LIFE_FI or TR_LIFE_FW: how long x must stay */
+    /* What flows. A gradient has the shape and type of its tensor. Preparing for decoding changes
+     * the shapes to those of one token a row. */
+    int inputs, outputs, step_inputs;
+    tr_layer_input input[TR_LAYER_FLOWS];
+    tr_flow output[TR_LAYER_FLOWS], step_input[TR_LAYER_FLOWS];
     size_t bytes[TR_LIFE_COUNT];
-    /* What the blocks are made of, tensor by tensor: pieces need not adjoin. `bytes` sums them. */
+    /* What the blocks are made of, tensor by tensor, without the inputs: pieces need not adjoin.
+     * `bytes` sums them. */
     int pieces; /* of the block that has most of them; at least one */
     size_t piece[TR_LAYER_PIECES][TR_LIFE_SCRATCH];
     size_t cache_bytes; /* decode: key/value cache of env->batch rows and env->seq positions */

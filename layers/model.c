@@ -76,13 +76,42 @@ static tr_status check_sizes(const tr_model_config *config, const tr_model_shape
     return TR_OK;
 }
 
-static void number_layers(tr_model *model) {
-    for (int i = 0; i < model->count; i++) {
-        tr_layer *layer = model->layers[i];
-        layer->index = i;
+static tr_status connect_input(const tr_model *model, const tr_layer *layer,
+                               tr_layer_input *input) {
+    if (input->layer == TR_LAYER_BEFORE) input->layer = layer->index - 1;
+    if (input->layer < 0 || input->layer >= layer->index || input->output < 0 ||
+        input->output >= model->layers[input->layer]->outputs)
+        return TR_FAIL(TR_ERR_INTERNAL, "layer %s reads output %d of layer %d, which is not there",
+                       layer->name, input->output, input->layer);
+    return TR_OK;
+}
+
+/* Whether a layer behind `layer` reads its output. */
+static bool is_read(const tr_model *model, int layer, int output) {
+    for (int k = layer + 1; k < model->count; k++)
+        for (int i = 0; i < model->layers[k]->inputs; i++) {
+            const tr_layer_input *input = &model->layers[k]->input[i];
+            if (input->layer == layer && input->output == output) return true;
+        }
+    return false;
+}
+
+tr_status tr_model_connect(tr_model *model) {
+    model->params_count = 0;
+    for (int k = 0; k < model->count; k++) {
+        tr_layer *layer = model->layers[k];
+        layer->index = k;
         for (int j = 0; j < layer->params_count; j++)
             layer->params[j].index = model->params_count++;
+        for (int i = 0; i < layer->inputs; i++)
+            TR_TRY(connect_input(model, layer, &layer->input[i]));
     }
+    for (int k = 0; k < model->count; k++)
+        for (int o = 0; o < model->layers[k]->outputs; o++)
+            if (!is_read(model, k, o))
+                return TR_FAIL(TR_ERR_INTERNAL, "no layer reads output \"%s\" of layer %s",
+                               model->layers[k]->output[o].name, model->layers[k]->name);
+    return TR_OK;
 }
 
 tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape) {
@@ -104,7 +133,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->count = family->count(config);
     TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
     TR_TRY_OUT(family->make(model));
-    number_layers(model);
+    TR_TRY_OUT(tr_model_connect(model));
     *out = model;
     return TR_OK;
 out:

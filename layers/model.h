@@ -35,6 +35,11 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
                           tr_model **out);
 void tr_model_destroy(tr_model *model);
 
+/* Numbers the layers and parameters of a model whose list of layers is complete, and finds the
+ * layers that TR_LAYER_BEFORE means; tr_model_create does it. TR_ERR_INTERNAL for an input that is
+ * no output of an earlier layer, and for an output that no layer reads. */
+tr_status tr_model_connect(tr_model *model);
+
 /* Trained parameters of the whole model (global, tied ones once). */
 int64_t tr_model_parameters(const tr_model *model);
 /* Model FLOPs of one token, forward and backward: 6 N_matmul + 6 L T C (causal attention once, head

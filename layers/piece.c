@@ -35,6 +35,16 @@ tr_usage tr_usage_env(const tr_layer_env *env) {
                       .decode = env->decode};
 }
 
+tr_flow tr_usage_flow(const tr_usage *usage, const char *name, int64_t width) {
+    int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq, width};
+    return tr_flow_make(name, usage->dtype, 3, shape);
+}
+
+tr_flow tr_usage_tokens(const tr_usage *usage, const char *name) {
+    int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq};
+    return tr_flow_make(name, TR_I32, 2, shape);
+}
+
 void tr_layer_reset(tr_layer *layer) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) layer->bytes[life] = 0;
     for (int k = 0; k < TR_LAYER_PIECES; k++)

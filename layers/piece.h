@@ -43,6 +43,10 @@ typedef struct tr_usage {
 
 tr_usage tr_usage_train(const tr_model_shape *shape);
 tr_usage tr_usage_env(const tr_layer_env *env);
+/* An output (batch, seq, width) in the storage type; a step input i32(batch, seq). Decoding: of one
+ * token a row. */
+tr_flow tr_usage_flow(const tr_usage *usage, const char *name, int64_t width);
+tr_flow tr_usage_tokens(const tr_usage *usage, const char *name);
 /* Bytes and FLOPs of a layer that is described again. */
 void tr_layer_reset(tr_layer *layer);
 /* Checks the environment against what the layer was created for: TR_ERR_INTERNAL when a training

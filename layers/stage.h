@@ -1,11 +1,13 @@
 /* A stage: what the schedule engine knows of a run of layers. It knows no layer.
  *
  * Per micro-batch a stage keeps blocks of memory by lifetime (F..I, F..W, I..W), cut into pieces,
- * and, per action, scratch. Tensors between stages travel over edges. Costs and bytes of every
- * stage are known on every rank; the functions exist where the stage lives. */
+ * and, per action, scratch. Tensors between stages travel over edges, any number between any two
+ * stages. Costs and bytes of every stage are known on every rank; the functions exist where the
+ * stage lives. */
 #pragma once
 
 #include "base/status.h"
+#include "layers/flow.h"
 #include "layers/lifetime.h"
 
 #include <stddef.h>
@@ -13,22 +15,24 @@
 typedef struct tr_stage tr_stage;
 struct tr_stream;
 
-/* An edge: one tensor from one stage's F to another's F; its gradient travels back from I to I. The
- * receiving stage reads it at `offset` of the first piece of its block `life`: it is received
- * straight into place. */
+/* An edge: one tensor from one stage's F to another's F; its gradient travels back from I to I.
+ * Messages between two stages go in the order of the list of edges. The tensor has a place of its
+ * own on the receiving stage, from its arrival to the end of `life`: it is received straight into
+ * it. */
 typedef struct tr_edge {
     int from, to; /* stages */
-    char name[32];
-    size_t bytes; /* of the tensor and of its gradient */
-    tr_lifetime life;
-    size_t offset;
+    tr_flow tensor;
+    size_t bytes;     /* of the tensor and of its gradient */
+    tr_lifetime life; /* TR_LIFE_FI or TR_LIFE_FW: how long the receiving stage reads it */
 } tr_edge;
 
 /* What planning needs of a stage. */
 typedef struct tr_stage_cost {
-    double f, i, w;              /* seconds, or any unit, of one micro-batch */
-    size_t bytes[TR_LIFE_COUNT]; /* scratch: the largest action's; 0 where it is not known */
-    size_t backward_iw;          /* I..W bytes while B runs: of one layer */
+    double f, i, w; /* seconds, or any unit, of one micro-batch */
+    /* Without the tensors that edges bring. Scratch: the largest action's; 0 where it is not known.
+     */
+    size_t bytes[TR_LIFE_COUNT];
+    size_t backward_iw; /* I..W bytes while B runs: of one layer */
     /* Pieces that the blocks are cut into, each placed by itself, as small ones fill the room that
      * others leave; 0: each block is one piece. */
     int pieces;
@@ -51,17 +55,26 @@ typedef struct tr_stage_table {
     size_t (*piece)[TR_LIFE_SCRATCH]; /* of all stages, to be freed; NULL: blocks are not cut */
 } tr_stage_table;
 
-/* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage are
- * NULL. */
+/* Bytes of a micro-batch on a stage by lifetime: its blocks' and those of the tensors that edges
+ * bring. */
+static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
+                                        size_t bytes[TR_LIFE_COUNT]) {
+    for (int life = 0; life < TR_LIFE_COUNT; life++) bytes[life] = table->cost[stage].bytes[life];
+    for (int e = 0; e < table->edges; e++)
+        if (table->edge[e].to == stage) bytes[table->edge[e].life] += table->edge[e].bytes;
+}
+
+/* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage, or
+ * whose tensor is not alive, are NULL. */
 typedef struct tr_stage_io {
     struct tr_stream *stream;
     int micro_batch;
-    /* Where each piece of F..I, F..W and I..W lies, aligned to TR_ALIGN; inputs are at their edge's
-     * offset in the first. In B all pieces of I..W are one place of backward_iw bytes. NULL: not
-     * alive. */
+    /* Where each piece of F..I, F..W and I..W lies, aligned to TR_ALIGN. In B all pieces of I..W
+     * are one place of backward_iw bytes. NULL: not alive. */
     char *const *block[TR_LIFE_SCRATCH];
     char *scratch;
-    void *const *out;  /* F: where outgoing edge tensors are written */
+    void *const *in;   /* while they live: tensors of incoming edges */
+    void *const *out;  /* F: where tensors of outgoing edges are written */
     void *const *dout; /* I, B: gradients of outgoing edges, received */
     void *const *din;  /* I, B: where gradients of incoming edges are written */
 } tr_stage_io;

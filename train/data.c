@@ -3,6 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/philox.h"
+#include "layers/layer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,6 +29,7 @@ struct tr_data {
     double validation;
     int64_t context;
     uint64_t seed;
+    int32_t document_end; /* the last token of a document; -1: none is */
     tr_data_extent extent;
     int64_t train; /* bytes in front of the held-out part */
     stretch front; /* of every epoch; what was appended behind the held-out part comes after it */
@@ -148,6 +150,7 @@ tr_status tr_data_open(const char *path, const char *format, double validation, 
     tr_data *data;
     TR_TRY(tr_calloc(1, sizeof *data, &data));
     data->fd = -1;
+    data->document_end = -1;
     data->validation = validation;
     data->context = context;
     data->seed = seed;
@@ -223,23 +226,43 @@ int64_t tr_data_window_start(const tr_data *data, int64_t index) {
            (window - front.windows) * data->context;
 }
 
-/* tokens and labels (context) of the window that starts at `start`. */
-static tr_status read_window(tr_data *data, int64_t start, int32_t *tokens, int32_t *labels) {
-    TR_TRY(read_bytes(data, start, data->context + 1, data->window));
+/* The part of the window that data->window holds which one step input is. */
+static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
+    const char *name = wanted->input->name;
+    int32_t *to = wanted->to, start = 0;
+    bool labels = strcmp(name, TR_INPUT_LABELS) == 0;
+    if (labels || strcmp(name, TR_INPUT_TOKENS) == 0) {
+        for (int64_t t = 0; t < data->context; t++) to[t] = data->window[t + labels];
+        return TR_OK;
+    }
+    if (strcmp(name, TR_INPUT_DOCUMENT_STARTS) != 0)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "the model asks for \"%s\", which data.format bytes does not have", name);
     for (int64_t t = 0; t < data->context; t++) {
-        tokens[t] = data->window[t];
-        labels[t] = data->window[t + 1];
+        to[t] = start;
+        if (data->window[t] == data->document_end) start = (int32_t)t + 1;
     }
     return TR_OK;
 }
 
-tr_status tr_data_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
-    return read_window(data, tr_data_window_start(data, index), tokens, labels);
+/* What is wanted of the window that starts at `start`. */
+static tr_status read_window(tr_data *data, int64_t start, const tr_fetch *wanted, int count) {
+    TR_TRY(read_bytes(data, start, data->context + 1, data->window));
+    for (int k = 0; k < count; k++) TR_TRY(fill(data, &wanted[k]));
+    return TR_OK;
 }
 
-tr_status tr_data_validation_sample(tr_data *data, int64_t index, int32_t *tokens,
-                                    int32_t *labels) {
-    return read_window(data, data->train + index % data->held * data->context, tokens, labels);
+tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count) {
+    return read_window(data, tr_data_window_start(data, index), wanted, count);
+}
+
+tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
+                                    int count) {
+    return read_window(data, data->train + index % data->held * data->context, wanted, count);
+}
+
+void tr_data_end_documents(tr_data *data, int32_t last) {
+    data->document_end = last;
 }
 
 /* How often a token occurs in a part of the file, and how often one follows another. */

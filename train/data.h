@@ -8,7 +8,7 @@
  * epoch in progress stays as it was, and later epochs read what was appended too. */
 #pragma once
 
-#include "base/status.h"
+#include "train/fetch.h"
 
 #include <stdint.h>
 
@@ -51,11 +51,17 @@ int64_t tr_data_validation_windows(const tr_data *data);
  * appended behind the held-out part from another, and all are visited in an order permuted by
  * (seed, epoch). */
 int64_t tr_data_window_start(const tr_data *data, int64_t index);
-/* Reads training sample `index`: tokens[context], labels[context]. TR_ERR_DATA when the file has
- * been shortened since it was opened, TR_ERR_IO when it cannot be read. One thread at a time. */
-tr_status tr_data_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
+/* Reads what is wanted of training sample `index`: TR_INPUT_TOKENS, TR_INPUT_LABELS and
+ * TR_INPUT_DOCUMENT_STARTS, i32[context] each. TR_ERR_DATA when the file has been shortened since
+ * it was opened, TR_ERR_IO when it cannot be read, TR_ERR_CONFIG for an input that bytes do not
+ * have. One thread at a time. */
+tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count);
 /* Reads the held-out window `index` modulo their number, in file order; as tr_data_sample. */
-tr_status tr_data_validation_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels);
+tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
+                                    int count);
+/* From now on a document ends behind every token `last`; -1, as after opening: a sample is one
+ * document. */
+void tr_data_end_documents(tr_data *data, int32_t last);
 
 /* A bijection of 0..n-1, keyed: a Feistel network over Philox with cycle walking (Black & Rogaway
  * 2002), without memory. 0 <= index < n. */

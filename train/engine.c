@@ -14,6 +14,13 @@ enum { PIECE_BYTES = 1 << 22 };
 /* Ids of groups in the world: each kind has room for one per rank. */
 enum { GROUP_WORLD, GROUP_DP, GROUP_TP, GROUP_TIE, GROUP_KINDS };
 
+/* A step input of this rank: of all micro-batches, sample after sample. */
+typedef struct step_input {
+    size_t bytes, sample_bytes;
+    char *device;
+    char *host; /* staging */
+} step_input;
+
 struct tr_engine {
     tr_engine_desc desc;
     tr_layout *layout;
@@ -25,11 +32,12 @@ struct tr_engine {
     tr_optimizer *optimizer;
     tr_memory_plan plan; /* but NCCL's, which grows while communicators are set up */
     char *arena;
-    tr_step_state *state;     /* device */
-    int32_t *tokens, *labels; /* device: [micro_batches][micro_batch][seq] */
+    tr_step_state *state; /* device */
+    tr_flow flow[TR_STEP_INPUTS];
+    step_input input[TR_STEP_INPUTS];
+    int inputs;
     /* Staging memory, which the compute stream reads and writes on its own: */
     tr_step_state *given, *result;
-    int32_t *host_tokens, *host_labels;
     tr_status read;   /* what came of this rank's last fetches, */
     char unread[512]; /* and the sentence of a failure */
 };
@@ -65,22 +73,33 @@ static int64_t sample_offset(const tr_engine *e, int micro_batch) {
 
 static tr_status alloc_data(tr_engine *e) {
     tr_device *device = e->desc.device;
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, e->layout->token_bytes, (void **)&e->tokens));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, e->layout->token_bytes, (void **)&e->labels));
+    tr_layout_step_inputs(e->layout, e->desc.mesh.index[TR_AXIS_PP], e->flow, &e->inputs);
+    for (int i = 0; i < e->inputs; i++) {
+        step_input *input = &e->input[i];
+        input->bytes = tr_layout_step_bytes(e->layout, &e->flow[i]);
+        input->sample_bytes =
+            input->bytes / (size_t)(e->layout->micro_batches * e->desc.micro_batch);
+        TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, input->bytes, (void **)&input->device));
+        TR_TRY(tr_device_staging_alloc(device, input->bytes, (void **)&input->host));
+    }
     TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *e->state, (void **)&e->state));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->given, (void **)&e->given));
-    TR_TRY(tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result));
-    TR_TRY(tr_device_staging_alloc(device, e->layout->token_bytes, (void **)&e->host_tokens));
-    return tr_device_staging_alloc(device, e->layout->token_bytes, (void **)&e->host_labels);
+    return tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result);
 }
 
 /* The stages of this rank. */
 static tr_status make_stages(tr_engine *e) {
     TR_TRY(tr_calloc((size_t)e->layout->placement.stages, sizeof *e->stage, &e->stage));
-    tr_layer_source source = {.state = e->state,
-                              .tokens = e->tokens,
-                              .labels = e->labels,
-                              .token_stride = e->desc.micro_batch * e->desc.model.context,
+    tr_step_data data[TR_STEP_INPUTS];
+    for (int i = 0; i < e->inputs; i++) {
+        data[i] = (tr_step_data){.data = e->input[i].device,
+                                 .stride = e->input[i].bytes / (size_t)e->layout->micro_batches};
+        memcpy(data[i].name, e->flow[i].name, sizeof data[i].name);
+    }
+    tr_layer_source source = {.device = e->desc.device,
+                              .state = e->state,
+                              .input = data,
+                              .inputs = e->inputs,
                               .loss = tr_optimizer_loss(e->optimizer),
                               .loss_stride = tr_optimizer_loss_stride(e->optimizer),
                               .first_sample = sample_offset(e, 0),
@@ -226,40 +245,44 @@ void tr_engine_destroy(tr_engine *e) {
     tr_group_close(e->world);
     tr_layout_destroy(e->layout);
     device_free(e, e->arena);
-    device_free(e, e->tokens);
-    device_free(e, e->labels);
+    for (int i = 0; i < e->inputs; i++) {
+        device_free(e, e->input[i].device);
+        tr_device_staging_free(e->desc.device, e->input[i].host);
+    }
     device_free(e, e->state);
     tr_device_staging_free(e->desc.device, e->given);
     tr_device_staging_free(e->desc.device, e->result);
-    tr_device_staging_free(e->desc.device, e->host_tokens);
-    tr_device_staging_free(e->desc.device, e->host_labels);
     free(e->stage);
     free(e);
 }
 
+/* What no layer of this rank asks for is not read. */
 static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first) {
-    int64_t context = e->desc.model.context, row = 0;
-    for (int mb = 0; mb < e->layout->micro_batches; mb++)
-        for (int64_t i = 0; i < e->desc.micro_batch; i++, row++)
+    tr_fetch wanted[TR_STEP_INPUTS];
+    size_t row = 0;
+    for (int mb = 0; mb < e->layout->micro_batches && e->inputs > 0; mb++)
+        for (int64_t s = 0; s < e->desc.micro_batch; s++, row++) {
+            for (int i = 0; i < e->inputs; i++)
+                wanted[i] = (tr_fetch){.input = &e->flow[i],
+                                       .to = e->input[i].host + row * e->input[i].sample_bytes};
             TR_TRY(e->desc.fetch(e->desc.fetch_context, validation,
-                                 first + sample_offset(e, mb) + i, e->host_tokens + row * context,
-                                 e->host_labels + row * context));
+                                 first + sample_offset(e, mb) + s, wanted, e->inputs));
+        }
     return TR_OK;
 }
 
 /* The start of a step: this rank's samples of the batch that begins at global sample `first`. The
  * other ranks are about to wait for this one, so a rank without its samples takes the step too,
- * with other tokens, and spoils it. */
+ * with zeros instead of them, and spoils it. */
 static tr_status begin(tr_engine *e, bool validation, int64_t first) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     e->read = fetch_samples(e, validation, first);
     if (e->read != TR_OK) {
         (void)snprintf(e->unread, sizeof e->unread, "%s", tr_error_message());
-        memset(e->host_tokens, 0, e->layout->token_bytes);
-        memset(e->host_labels, 0, e->layout->token_bytes);
+        for (int i = 0; i < e->inputs; i++) memset(e->input[i].host, 0, e->input[i].bytes);
     }
-    TR_TRY(tr_stream_copy(stream, e->tokens, e->host_tokens, e->layout->token_bytes));
-    TR_TRY(tr_stream_copy(stream, e->labels, e->host_labels, e->layout->token_bytes));
+    for (int i = 0; i < e->inputs; i++)
+        TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host, e->input[i].bytes));
     TR_TRY(tr_optimizer_begin(e->optimizer));
     return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }

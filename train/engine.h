@@ -4,14 +4,10 @@
 
 #include "comm/mesh.h"
 #include "pipeline/program/run.h"
+#include "train/fetch.h"
 #include "train/layout.h"
 #include "train/optimizer.h"
 #include "train/store.h"
-
-/* Reads one sample: context tokens and labels (-1: does not count) of global sample `sample`. May
- * fail on a rank by itself. */
-typedef tr_status (*tr_fetch_fn)(void *context, bool validation, int64_t sample, int32_t *tokens,
-                                 int32_t *labels);
 
 typedef struct tr_engine_desc {
     tr_world *world;
@@ -26,6 +22,7 @@ typedef struct tr_engine_desc {
     float max_norm; /* 0: no clipping */
     tr_adamw_config adamw;
     size_t memory; /* bytes that this rank may plan; 0: no limit */
+    /* Called for the step inputs that the layers of this rank ask for. */
     tr_fetch_fn fetch;
     void *fetch_context;
     /* Told of every instruction of a program, before and after: the watchdog's board. May be NULL.

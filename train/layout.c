@@ -9,19 +9,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Bytes of the tokens, or of the labels, of a step on one data rank; checked, because nothing has
- * bounded their product yet. */
-static tr_status count_tokens(tr_layout *l) {
+/* Checked, because nothing has bounded the sizes' product yet. */
+static tr_status count_micro_batches(tr_layout *l) {
     const tr_layout_desc *d = &l->desc;
     int64_t micro_batches = d->batch / d->mesh.degree[TR_AXIS_DP] / d->micro_batch, tokens;
     if (micro_batches < 1 || micro_batches > INT32_MAX ||
         __builtin_mul_overflow(micro_batches * d->micro_batch, d->model.context, &tokens) ||
-        !tr_mul_size((size_t)tokens, sizeof(int32_t), &l->token_bytes) ||
-        l->token_bytes > SIZE_MAX / 8)
+        tokens > INT64_MAX / 64)
         return TR_FAIL(TR_ERR_CONFIG,
                        "train.batch %lld of %lld tokens cannot be cut into micro-batches of %lld",
                        (long long)d->batch, (long long)d->model.context, (long long)d->micro_batch);
     l->micro_batches = (int)micro_batches;
+    return TR_OK;
+}
+
+/* So that the sums of tr_layout_memory_known cannot overflow. */
+static tr_status check_step_inputs(const tr_layout *l) {
+    tr_flow input[TR_STEP_INPUTS];
+    int inputs = 0;
+    size_t bytes;
+    TR_TRY(tr_layer_step_inputs(l->model, 0, l->model->count, input, &inputs));
+    for (int i = 0; i < inputs; i++)
+        if (!tr_flow_bytes(&input[i], &bytes) ||
+            !tr_mul_size(bytes, (size_t)l->micro_batches, &bytes) || bytes > SIZE_MAX / 64)
+            return TR_FAIL(TR_ERR_CONFIG,
+                           "the step input \"%s\" of train.batch %lld overflows a size: lower "
+                           "train.batch",
+                           input[i].name, (long long)l->desc.batch);
     return TR_OK;
 }
 
@@ -60,7 +74,7 @@ tr_status tr_layout_cut(const tr_model *model, int stages, int *first) {
     for (int i = 0; i < n && status == TR_OK; i++) {
         const tr_layer *layer = model->layers[i];
         cost[i] = layer->flops_f + layer->flops_i + layer->flops_w;
-        block[i] = !layer->takes_tokens && !layer->makes_loss;
+        block[i] = layer->inputs > 0 && layer->outputs > 0;
     }
     if (status == TR_OK) status = tr_cut_balanced(cost, block, n, stages, first);
     free(block);
@@ -84,10 +98,12 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     tr_layout *l = NULL;
     TR_TRY(tr_calloc(1, sizeof *l, &l));
     l->desc = *desc;
-    TR_TRY_OUT(count_tokens(l));
+    TR_TRY_OUT(count_micro_batches(l));
     TR_TRY_OUT(check_schedule(l));
     TR_TRY_OUT(make_model(l));
+    TR_TRY_OUT(check_step_inputs(l));
     TR_TRY_OUT(place_layers(l));
+    TR_TRY_OUT(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
 out:
     if (status != TR_OK) tr_layout_destroy(l);
     else *out = l;
@@ -121,6 +137,7 @@ static tr_status prepare_layers(tr_layout *l, tr_device *device, tr_group *tp, i
 tr_status tr_layout_lower(tr_layout *l, tr_device *device, tr_group *tp, int pp_rank) {
     tr_schedule *forward = NULL;
     TR_TRY(prepare_layers(l, device, tp, pp_rank));
+    tr_layer_table_free(&l->table); /* made again with what the operators' scratch is now known */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, l->micro_batches, &forward));
     tr_status status = tr_lower(l->desc.schedule, &l->table, 0, &l->program[TR_LAYOUT_TRAIN]);
@@ -130,8 +147,8 @@ tr_status tr_layout_lower(tr_layout *l, tr_device *device, tr_group *tp, int pp_
 }
 
 static bool are_neighbours(const tr_layout *l, int a, int b) {
-    for (int s = 0; s + 1 < l->placement.stages; s++) {
-        int from = l->owner[s], to = l->owner[s + 1];
+    for (int e = 0; e < l->table.edges; e++) {
+        int from = l->owner[l->table.edge[e].from], to = l->owner[l->table.edge[e].to];
         if ((from == a && to == b) || (from == b && to == a)) return true;
     }
     return false;
@@ -153,9 +170,26 @@ size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
     return most;
 }
 
+void tr_layout_step_inputs(const tr_layout *l, int pp_rank, tr_flow *input, int *inputs) {
+    *inputs = 0;
+    for (int s = 0; s < l->placement.stages; s++) /* cannot fail: tr_layout_create has asked all */
+        if (l->owner[s] == pp_rank)
+            (void)tr_layer_step_inputs(l->model, l->first[s], l->first[s + 1], input, inputs);
+}
+
+size_t tr_layout_step_bytes(const tr_layout *l, const tr_flow *input) {
+    size_t bytes;
+    (void)tr_flow_bytes(input, &bytes);
+    return bytes * (size_t)l->micro_batches;
+}
+
 void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out) {
-    *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = 2 * tr_align_up(l->token_bytes) +
-                                                      tr_align_up(sizeof(tr_step_state))}};
+    tr_flow input[TR_STEP_INPUTS];
+    int inputs;
+    tr_layout_step_inputs(l, pp_rank, input, &inputs);
+    *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))}};
+    for (int i = 0; i < inputs; i++)
+        out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
     tr_store_bytes(l->model, &l->placement, pp_rank, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
                    &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
     tr_memory_sum(out);

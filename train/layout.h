@@ -20,12 +20,11 @@ enum { TR_LAYOUT_TRAIN, TR_LAYOUT_VALIDATE, TR_LAYOUT_PROGRAMS };
 
 typedef struct tr_layout {
     tr_layout_desc desc;
-    int micro_batches;  /* of a step on one data rank */
-    size_t token_bytes; /* of a step's tokens on one data rank, and of its labels */
+    int micro_batches; /* of a step on one data rank */
     tr_model *model;
     int *first, *owner; /* [stages + 1], [stages]: what placement points to */
     tr_placement placement;
-    tr_stage_table table;                        /* after tr_layout_lower */
+    tr_stage_table table;                        /* scratch: after tr_layout_lower */
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower */
 } tr_layout;
 
@@ -38,8 +37,8 @@ tr_status tr_layout_cut(const tr_model *model, int stages, int *first);
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);
 void tr_layout_destroy(tr_layout *layout);
 
-/* Number of pipeline ranks that this one receives messages from: those with a stage next to one of
- * its own. */
+/* Number of pipeline ranks that this one receives messages from: those that an edge joins it with.
+ */
 int tr_layout_neighbours(const tr_layout *layout, int pp_rank);
 
 /* Prepares the layers of pipeline rank pp_rank, or of every rank when it is below 0 (the operators'
@@ -47,7 +46,12 @@ int tr_layout_neighbours(const tr_layout *layout, int pp_rank);
  * validation. tp: as tr_layer_env says. Called once. */
 tr_status tr_layout_lower(tr_layout *layout, tr_device *device, tr_group *tp, int pp_rank);
 
-/* What does not depend on prepared layers: parameters, gradients, optimizer state, tokens. */
+/* The step inputs that the stages of a pipeline rank ask for, in input[TR_STEP_INPUTS]; and the
+ * bytes of one on one data rank, of a whole step. */
+void tr_layout_step_inputs(const tr_layout *layout, int pp_rank, tr_flow *input, int *inputs);
+size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
+
+/* What does not depend on prepared layers: parameters, gradients, optimizer state, step inputs. */
 void tr_layout_memory_known(const tr_layout *layout, int pp_rank, tr_memory_plan *out);
 /* Everything that the rank at pipeline index pp_rank and data index dp_rank will take, to the byte.
  * Its layers have been prepared by tr_layout_lower. */

@@ -48,12 +48,23 @@ static tr_status stage_flops(void *context, int stages, double *f, double *i, do
     return TR_OK;
 }
 
+/* Bytes of the largest tensor between two layers. */
+static double largest_message(const tr_model *model) {
+    size_t largest = 0;
+    for (int k = 0; k < model->count; k++)
+        for (int o = 0; o < model->layers[k]->outputs; o++) {
+            size_t bytes;
+            if (tr_flow_bytes(&model->layers[k]->output[o], &bytes) && bytes > largest)
+                largest = bytes;
+        }
+    return (double)largest;
+}
+
 /* Costs of a rank's share, a p-th of the model, and of a message. */
 static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
-    const tr_model_shape *shape = &model->shape;
-    double share = 1.0 / r->ranks, values = (double)(shape->batch * shape->seq * c->model.width);
+    double share = 1.0 / r->ranks;
     bool cuda = strncmp(c->device.name, "cuda", 4) == 0;
-    r->costs = (tr_schedule_costs){.c = values * (double)tr_dtype_size(shape->dtype) *
+    r->costs = (tr_schedule_costs){.c = largest_message(model) *
                                         (cuda ? flops_per_byte_cuda : flops_per_byte_cpu)};
     for (int k = 0; k < model->count; k++) {
         r->costs.f += model->layers[k]->flops_f * share;
@@ -70,7 +81,8 @@ static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) 
     TR_TRY(cut_open(model, r->ranks, &x));
     double whole = 0, kept = 0;
     for (int s = 0; s < r->ranks; s++) {
-        const size_t *bytes = x.table.cost[s].bytes;
+        size_t bytes[TR_LIFE_COUNT];
+        tr_stage_table_bytes(&x.table, s, bytes);
         whole = fmax(whole, (double)bytes[TR_LIFE_FI] + (double)bytes[TR_LIFE_FW]);
         kept = fmax(kept, (double)bytes[TR_LIFE_FW] + (double)bytes[TR_LIFE_IW]);
     }

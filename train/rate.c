@@ -46,12 +46,14 @@ static tr_status choose_model(const tr_config *c, double flops, tr_model_config 
     }
 }
 
-static tr_status fetch_nothing(void *context, bool validation, int64_t sample, int32_t *tokens,
-                               int32_t *labels) {
+/* Every input is token numbers. */
+static tr_status fetch_nothing(void *context, bool validation, int64_t sample,
+                               const tr_fetch *wanted, int count) {
     const tr_model_config *model = context;
     (void)validation, (void)sample;
-    for (int64_t i = 0; i < model->context; i++)
-        tokens[i] = labels[i] = (int32_t)(i % model->vocab);
+    for (int k = 0; k < count; k++)
+        for (int64_t i = 0; i < model->context; i++)
+            ((int32_t *)wanted[k].to)[i] = (int32_t)(i % model->vocab);
     return TR_OK;
 }
 

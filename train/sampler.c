@@ -16,17 +16,23 @@ struct tr_sampler {
     /* Staging memory: */
     tr_step_state *given;
     int32_t *fed;
-    float *drawn_from; /* f32[vocab] */
-    char *cache, *scratch, *x[2];
-    size_t *cache_offset; /* [layers] */
-    float *logits;        /* device, f32[vocab] */
-    float *sorted;        /* host, f32[vocab] */
-    int32_t *history;     /* tokens in the context */
+    float *drawn_from;                     /* f32[vocab] */
+    char *cache, *scratch, *flows;         /* flows: one token's outputs of all layers */
+    size_t *cache_offset;                  /* [layers] */
+    size_t (*flow_offset)[TR_LAYER_FLOWS]; /* [layers]: of their outputs */
+    float *logits;                         /* device, f32[vocab] */
+    float *sorted;                         /* host, f32[vocab] */
+    int32_t *history;                      /* tokens in the context */
     int64_t length;
     uint64_t drawn;
 };
 
-static tr_status prepare_layers(tr_sampler *s, tr_group *alone, size_t *cache, size_t *scratch) {
+/* Bytes of everything that all layers keep together. */
+typedef struct sizes {
+    size_t cache, scratch, flows;
+} sizes;
+
+static tr_status prepare_layers(tr_sampler *s, tr_group *alone, sizes *need) {
     tr_layer_env env = {.device = s->device,
                         .tp = alone,
                         .batch = 1,
@@ -36,9 +42,17 @@ static tr_status prepare_layers(tr_sampler *s, tr_group *alone, size_t *cache, s
     for (int i = 0; i < s->model->count; i++) {
         tr_layer *layer = s->model->layers[i];
         TR_TRY(layer->ops->prepare(layer, &env));
-        s->cache_offset[i] = *cache;
-        *cache += tr_align_up(layer->cache_bytes);
-        if (layer->bytes[TR_LIFE_SCRATCH] > *scratch) *scratch = layer->bytes[TR_LIFE_SCRATCH];
+        s->cache_offset[i] = need->cache;
+        need->cache += tr_align_up(layer->cache_bytes);
+        if (layer->bytes[TR_LIFE_SCRATCH] > need->scratch)
+            need->scratch = layer->bytes[TR_LIFE_SCRATCH];
+        for (int o = 0; o < layer->outputs; o++) {
+            size_t bytes = 0;
+            s->flow_offset[i][o] = need->flows;
+            if (!tr_flow_bytes(&layer->output[o], &bytes))
+                return TR_FAIL(TR_ERR_INTERNAL, "a token of layer %s overflows", layer->name);
+            need->flows += tr_align_up(bytes);
+        }
     }
     return TR_OK;
 }
@@ -47,20 +61,20 @@ tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
                             const tr_sample_options *options, tr_sampler **out) {
     tr_status status = TR_OK;
     tr_sampler *s = NULL;
-    size_t cache = 0, scratch = 0, vocab = (size_t)model->config.vocab;
-    size_t row = (size_t)model->config.width * tr_dtype_size(model->shape.dtype);
+    sizes need = {0};
+    size_t vocab = (size_t)model->config.vocab;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->device = device;
     s->model = model;
     s->options = *options;
     TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *s->cache_offset, &s->cache_offset));
+    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *s->flow_offset, &s->flow_offset));
     TR_TRY_OUT(tr_calloc(vocab, sizeof *s->sorted, &s->sorted));
     TR_TRY_OUT(tr_calloc((size_t)model->shape.seq, sizeof *s->history, &s->history));
-    TR_TRY_OUT(prepare_layers(s, alone, &cache, &scratch));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, cache, (void **)&s->cache));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, scratch, (void **)&s->scratch));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, row, (void **)&s->x[0]));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, row, (void **)&s->x[1]));
+    TR_TRY_OUT(prepare_layers(s, alone, &need));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need.cache, (void **)&s->cache));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need.scratch, (void **)&s->scratch));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need.flows, (void **)&s->flows));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, vocab * sizeof(float), (void **)&s->logits));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *s->token, (void **)&s->token));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *s->state, (void **)&s->state));
@@ -76,16 +90,33 @@ out:
 
 void tr_sampler_destroy(tr_sampler *s) {
     if (!s) return;
-    void *device_memory[] = {s->cache, s->scratch, s->x[0], s->x[1], s->logits, s->token, s->state};
+    void *device_memory[] = {s->cache, s->scratch, s->flows, s->logits, s->token, s->state};
     for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory; i++)
         tr_device_free(s->device, device_memory[i]);
     tr_device_staging_free(s->device, s->given);
     tr_device_staging_free(s->device, s->fed);
     tr_device_staging_free(s->device, s->drawn_from);
     free(s->cache_offset);
+    free(s->flow_offset);
     free(s->sorted);
     free(s->history);
     free(s);
+}
+
+/* What layer i reads and writes for one token. */
+static tr_layer_io layer_io(const tr_sampler *s, int i) {
+    const tr_layer *layer = s->model->layers[i];
+    tr_layer_io io = {.stream = tr_device_compute(s->device),
+                      .state = s->state,
+                      .scratch = s->scratch,
+                      .cache = s->cache + s->cache_offset[i],
+                      .logits = s->logits};
+    for (int k = 0; k < layer->inputs; k++)
+        io.x[k] = s->flows + s->flow_offset[layer->input[k].layer][layer->input[k].output];
+    for (int k = 0; k < layer->outputs; k++) io.y[k] = s->flows + s->flow_offset[i][k];
+    for (int k = 0; k < layer->step_inputs; k++)
+        if (strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0) io.step[k] = s->token;
+    return io;
 }
 
 static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
@@ -96,14 +127,7 @@ static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
     TR_TRY(tr_stream_copy(stream, s->token, s->fed, sizeof *s->fed));
     for (int i = 0; i < s->model->count; i++) {
         tr_layer *layer = s->model->layers[i];
-        tr_layer_io io = {.stream = stream,
-                          .state = s->state,
-                          .x = s->x[i % 2],
-                          .y = s->x[(i + 1) % 2],
-                          .scratch = s->scratch,
-                          .tokens = s->token,
-                          .cache = s->cache + s->cache_offset[i],
-                          .logits = s->logits};
+        tr_layer_io io = layer_io(s, i);
         TR_TRY(layer->ops->decode(layer, &io));
     }
     return tr_stream_sync(stream); /* the next token is fed from the same memory */

@@ -42,11 +42,11 @@ int64_t tr_session_actions(const tr_session *s, bool forwards_alone) {
     return actions;
 }
 
-static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *tokens,
-                       int32_t *labels) {
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
     tr_data *data = context;
-    return validation ? tr_data_validation_sample(data, sample, tokens, labels)
-                      : tr_data_sample(data, sample, tokens, labels);
+    return validation ? tr_data_validation_sample(data, sample, wanted, count)
+                      : tr_data_sample(data, sample, wanted, count);
 }
 
 /* The board shows what this rank does; between instructions it does nothing. */

@@ -41,7 +41,13 @@ typedef struct tr_instr {
 } tr_instr;
 
 /* A place of an edge tensor of an action. */
-typedef enum tr_place_role { TR_PLACE_OUT, TR_PLACE_DOUT, TR_PLACE_DIN } tr_place_role;
+typedef enum tr_place_role {
+    TR_PLACE_IN,
+    TR_PLACE_OUT,
+    TR_PLACE_DOUT,
+    TR_PLACE_DIN,
+    TR_PLACE_ROLES
+} tr_place_role;
 typedef struct tr_place {
     int edge;
     tr_place_role role;
@@ -62,7 +68,8 @@ typedef enum tr_item_kind {
     TR_ITEM_FI = TR_LIFE_FI,
     TR_ITEM_FW = TR_LIFE_FW,
     TR_ITEM_IW = TR_LIFE_IW,
-    TR_ITEM_SEND,          /* an activation until it is sent */
+    TR_ITEM_INPUT, /* an edge's tensor on the receiving stage, received or made on this rank */
+    TR_ITEM_SEND,  /* an activation until it is sent */
     TR_ITEM_SEND_GRADIENT, /* a gradient until it is sent */
     TR_ITEM_GRADIENT,      /* an output's gradient, received or made on this rank */
     TR_ITEM_KINDS
@@ -109,7 +116,7 @@ typedef struct tr_program_set {
  * between the ranks: every wait of one rank for another points forward in the simulated step, and
  * tr_program_prove proves the result, waits included, whatever the costs.
  *
- * TR_ERR_CONFIG from the check; TR_ERR_INTERNAL for a table whose edges lie outside their blocks.
+ * TR_ERR_CONFIG from the check; TR_ERR_INTERNAL for a table with an edge of no bytes or lifetime.
  * Release with tr_program_set_destroy. */
 tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, double latency,
                    tr_program_set **out);

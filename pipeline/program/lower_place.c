@@ -65,7 +65,31 @@ static bool is_local(const placer *p, const tr_edge *edge) {
     return p->s->rank_of[edge->from] == p->s->rank_of[edge->to];
 }
 
-/* Blocks and edge slots that an action uses. */
+/* What an action does with an edge's tensor or gradient, and the item where that lies. */
+typedef struct edge_use {
+    tr_place_role role;
+    tr_item_kind item;
+} edge_use;
+
+/* The uses of edge e by an action: at most two. On one rank an output is written where the next
+ * stage reads it. */
+static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use[2]) {
+    const tr_edge *edge = &p->t->edge[e];
+    bool forward = instr->kind == TR_INSTR_F, weight = instr->kind == TR_INSTR_W;
+    bool local = is_local(p, edge);
+    int n = 0;
+    if (edge->to == instr->stage) {
+        if (!weight || edge->life == TR_LIFE_FW) use[n++] = (edge_use){TR_PLACE_IN, TR_ITEM_INPUT};
+        if (!forward && !weight)
+            use[n++] = (edge_use){TR_PLACE_DIN, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT};
+    }
+    if (edge->from == instr->stage && !weight)
+        use[n++] = forward ? (edge_use){TR_PLACE_OUT, local ? TR_ITEM_INPUT : TR_ITEM_SEND}
+                           : (edge_use){TR_PLACE_DOUT, TR_ITEM_GRADIENT};
+    return n;
+}
+
+/* Blocks and edge tensors that an action uses. */
 static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
     int stage = instr->stage, k = instr->micro_batch;
     if (instr->kind != TR_INSTR_W) TR_TRY(touch_block(p, TR_LIFE_FI, stage, k, position));
@@ -74,33 +98,23 @@ static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
         TR_TRY(touch_block(p, TR_LIFE_IW, stage, k, position));
     if (instr->kind == TR_INSTR_B)
         TR_TRY(touch(p, TR_ITEM_IW, stage, k, p->t->cost[stage].backward_iw, position));
-    if (instr->kind == TR_INSTR_W) return TR_OK;
-    bool forward = instr->kind == TR_INSTR_F;
     for (int e = 0; e < p->t->edges; e++) {
-        const tr_edge *edge = &p->t->edge[e];
-        bool local = is_local(p, edge);
-        if (forward && edge->from == stage) {
-            /* On one rank the output is written where the next stage reads it. */
-            if (local) TR_TRY(touch_block(p, edge->life, edge->to, k, position));
-            else TR_TRY(touch(p, TR_ITEM_SEND, e, k, edge->bytes, position));
-        }
-        if (!forward && edge->from == stage)
-            TR_TRY(touch(p, TR_ITEM_GRADIENT, e, k, edge->bytes, position));
-        if (!forward && edge->to == stage)
-            TR_TRY(touch(p, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT, e, k, edge->bytes,
-                         position));
+        edge_use use[2];
+        int uses = edge_uses(p, instr, e, use);
+        for (int j = 0; j < uses; j++)
+            TR_TRY(touch(p, use[j].item, e, k, p->t->edge[e].bytes, position));
     }
     return TR_OK;
 }
 
+static tr_item_kind item_of_transfer(const tr_instr *instr) {
+    if (instr->kind == TR_INSTR_RECV) return instr->gradient ? TR_ITEM_GRADIENT : TR_ITEM_INPUT;
+    return instr->gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND;
+}
+
 static tr_status touch_transfer(placer *p, const tr_instr *instr, int position) {
-    const tr_edge *edge = &p->t->edge[instr->edge];
-    int k = instr->micro_batch;
-    if (instr->kind != TR_INSTR_RECV)
-        return touch(p, instr->gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND, instr->edge, k,
-                     edge->bytes, position);
-    if (instr->gradient) return touch(p, TR_ITEM_GRADIENT, instr->edge, k, edge->bytes, position);
-    return touch_block(p, edge->life, edge->to, k, position);
+    return touch(p, item_of_transfer(instr), instr->edge, instr->micro_batch,
+                 p->t->edge[instr->edge].bytes, position);
 }
 
 static bool is_transfer(const tr_instr *instr) {
@@ -122,11 +136,6 @@ static tr_status find_lifetimes(placer *p) {
 static size_t offset_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
     int index = *index_of(p, kind, owner, micro_batch);
     return index < 0 ? TR_NO_PLACE : p->program->item[index].offset;
-}
-
-/* Where the receiving stage reads the edge: in the block's first piece, which has bytes. */
-static size_t input_of(const placer *p, const tr_edge *edge, int micro_batch) {
-    return offset_of(p, (tr_item_kind)edge->life, edge->to, micro_batch) + edge->offset;
 }
 
 static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offset) {
@@ -158,34 +167,19 @@ static tr_status add_pieces(placer *p, const tr_instr *instr, tr_lifetime life) 
 
 static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
-    int stage = instr->stage, k = instr->micro_batch;
     memory->first_piece = p->program->pieces;
-    memory->pieces = tr_stage_pieces(&p->t->cost[stage]);
+    memory->pieces = tr_stage_pieces(&p->t->cost[instr->stage]);
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
         TR_TRY(add_pieces(p, instr, life));
     memory->first_place = p->program->places;
-    bool forward = instr->kind == TR_INSTR_F;
-    for (int e = 0; e < p->t->edges && instr->kind != TR_INSTR_W; e++) {
-        const tr_edge *edge = &p->t->edge[e];
-        bool local = is_local(p, edge);
-        if (forward && edge->from == stage)
-            TR_TRY(add_place(p, e, TR_PLACE_OUT,
-                             local ? input_of(p, edge, k) : offset_of(p, TR_ITEM_SEND, e, k)));
-        if (!forward && edge->from == stage)
-            TR_TRY(add_place(p, e, TR_PLACE_DOUT, offset_of(p, TR_ITEM_GRADIENT, e, k)));
-        if (!forward && edge->to == stage)
-            TR_TRY(add_place(p, e, TR_PLACE_DIN,
-                             offset_of(p, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT, e, k)));
+    for (int e = 0; e < p->t->edges; e++) {
+        edge_use use[2];
+        int uses = edge_uses(p, instr, e, use);
+        for (int j = 0; j < uses; j++)
+            TR_TRY(add_place(p, e, use[j].role, offset_of(p, use[j].item, e, instr->micro_batch)));
     }
     memory->places = p->program->places - memory->first_place;
     return TR_OK;
-}
-
-static size_t transfer_offset(const placer *p, const tr_instr *instr) {
-    int e = instr->edge, k = instr->micro_batch;
-    if (instr->kind != TR_INSTR_RECV)
-        return offset_of(p, instr->gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND, e, k);
-    return instr->gradient ? offset_of(p, TR_ITEM_GRADIENT, e, k) : input_of(p, &p->t->edge[e], k);
 }
 
 static tr_status fill_offsets(placer *p) {
@@ -194,7 +188,8 @@ static tr_status fill_offsets(placer *p) {
     for (int k = 0; k < program->count; k++) {
         tr_instr *instr = &program->instr[k];
         if (instr->memory >= 0) TR_TRY(fill_action(p, instr));
-        else if (is_transfer(instr)) instr->offset = transfer_offset(p, instr);
+        else if (is_transfer(instr))
+            instr->offset = offset_of(p, item_of_transfer(instr), instr->edge, instr->micro_batch);
     }
     return TR_OK;
 }

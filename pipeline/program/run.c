@@ -140,7 +140,7 @@ struct tr_runner {
     size_t *sizes; /* [program->count]: of the messages from rank 0, then rank 1, ... */
     int *first;    /* [ranks + 1]: those from rank r are sizes[first[r]] .. sizes[first[r + 1]] */
     char **piece;  /* [program->pieces]: where they lie */
-    void **edge_data; /* [memories * 3 * edges]: out, dout and din of each action */
+    void **edge_data; /* [memories][TR_PLACE_ROLES][edges] */
 };
 
 static tr_status resolve_action(tr_runner *runner, const tr_runner_options *options, run_op *op) {
@@ -152,13 +152,14 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
     if (!op->stage)
         return TR_FAIL(TR_ERR_INTERNAL, "stage %d is not on rank %d", instr->stage, program->rank);
     size_t edges = (size_t)program->edges;
-    void **data = &runner->edge_data[(size_t)instr->memory * 3 * edges];
+    void **data = &runner->edge_data[(size_t)instr->memory * TR_PLACE_ROLES * edges];
     for (int k = 0; k < memory->places; k++) {
         const tr_place *place = &program->place[memory->first_place + k];
         data[(size_t)place->role * edges + (size_t)place->edge] = arena + place->offset;
     }
     op->io = (tr_stage_io){.stream = runner->stream,
                            .micro_batch = instr->micro_batch,
+                           .in = data + TR_PLACE_IN * edges,
                            .out = data + TR_PLACE_OUT * edges,
                            .dout = data + TR_PLACE_DOUT * edges,
                            .din = data + TR_PLACE_DIN * edges};
@@ -229,8 +230,8 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     size_t count = (size_t)program->count;
     TR_TRY_OUT(tr_calloc(count, sizeof *runner->op, &runner->op));
     TR_TRY_OUT(tr_calloc(count, sizeof *runner->ticket, &runner->ticket));
-    TR_TRY_OUT(tr_calloc((size_t)program->memories * 3 * (size_t)program->edges, sizeof(void *),
-                         &runner->edge_data));
+    TR_TRY_OUT(tr_calloc((size_t)program->memories * TR_PLACE_ROLES * (size_t)program->edges,
+                         sizeof(void *), &runner->edge_data));
     TR_TRY_OUT(tr_calloc((size_t)program->pieces, sizeof *runner->piece, &runner->piece));
     TR_TRY_OUT(list_messages(runner));
     for (int k = 0; k < program->count; k++) {

@@ -222,19 +222,18 @@ static inline tr_layer_io rig_io(rig *r, int i) {
     tr_layer_io io = {.stream = tr_device_compute(r->device),
                       .state = r->state,
                       .sample = r->sample,
-                      .x = r->tensor[i],
-                      .y = r->tensor[i + 1],
-                      .dy = r->dtensor[i + 1],
-                      .dx = r->dtensor[i],
+                      .x = {r->tensor[i]},
+                      .y = {r->tensor[i + 1]},
+                      .dy = {r->dtensor[i + 1]},
+                      .dx = {r->dtensor[i]},
                       .scratch = r->scratch[i],
-                      .tokens = r->tokens,
-                      .labels = r->labels,
+                      .step = {i == 0 ? r->tokens : r->labels},
                       .loss = r->loss,
                       .cache = r->cache[i],
                       .logits = r->logits};
     memcpy(io.block, r->block[i], sizeof io.block);
-    if (i == 0) io.x = io.dx = NULL;
-    if (i == r->model->count - 1) io.y = NULL, io.dy = NULL;
+    if (i == 0) io.x[0] = io.dx[0] = NULL;
+    if (i == r->model->count - 1) io.y[0] = NULL, io.dy[0] = NULL;
     return io;
 }
 
@@ -265,24 +264,24 @@ static inline void rig_grad_input(rig *r, int i) {
     rig_poison(r->dtensor[i], r->tensor_bytes);
     tr_layer_io io = rig_io(r, i);
     char *before = NULL;
-    if (io.dy) {
+    if (io.dy[0]) {
         before = malloc(r->tensor_bytes);
-        memcpy(before, io.dy, r->tensor_bytes);
+        memcpy(before, io.dy[0], r->tensor_bytes);
     }
     RIG_TRY(layer->ops->grad_input(layer, &io));
-    if (before && memcmp(before, io.dy, r->tensor_bytes) != 0) abort(); /* dy must stay */
+    if (before && memcmp(before, io.dy[0], r->tensor_bytes) != 0) abort(); /* dy must stay */
     free(before);
     rig_poison_block(r, i, TR_LIFE_FI);
     rig_poison_block(r, i, TR_LIFE_SCRATCH);
-    if (io.dy) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
-    if (i > 0 && layer->input_life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
+    if (io.dy[0]) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
+    if (i > 0 && layer->input[0].life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
 }
 
 static inline void rig_grad_weight(rig *r, int i) {
     tr_layer *layer = r->model->layers[i];
     tr_layer_io io = rig_io(r, i);
-    io.y = io.dx = NULL;
-    io.dy = NULL;
+    io.y[0] = io.dx[0] = NULL;
+    io.dy[0] = NULL;
     RIG_TRY(layer->ops->grad_weight(layer, &io));
     for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }

@@ -29,8 +29,8 @@ static inline void test_table_free(tr_stage_table *t) {
     free(t->piece);
 }
 
-static inline tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life, size_t offset) {
-    return (tr_edge){.from = from, .to = to, .bytes = bytes, .life = life, .offset = offset};
+static inline tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life) {
+    return (tr_edge){.from = from, .to = to, .bytes = bytes, .life = life};
 }
 
 /* A chain with equal costs F = I = W = 1 and blocks of the given bytes. */
@@ -48,7 +48,7 @@ static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
             .bytes =
                 {[TR_LIFE_FI] = fi, [TR_LIFE_FW] = fw, [TR_LIFE_IW] = iw, [TR_LIFE_SCRATCH] = 1000},
             .backward_iw = iw / 2};
-    for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, e + 1, 256, TR_LIFE_FW, 0);
+    for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, e + 1, 256, TR_LIFE_FW);
 }
 
 /* Cuts the blocks of every second stage into two or three pieces more, some of no bytes. */
@@ -70,7 +70,7 @@ static inline void test_table_cut(test_random *r, tr_stage_table *t) {
 }
 
 /* Random costs, block sizes and edges: the chain, and `extra` more edges from a stage to a later
- * one, several between one pair too. Inputs lie side by side in their blocks. */
+ * one, several between one pair too. */
 static inline void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t) {
     test_table_chain(stages, 0, 0, 0, t);
     free(t->edge);
@@ -84,9 +84,7 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
         }
         tr_lifetime life = test_between(r, 0, 1) ? TR_LIFE_FI : TR_LIFE_FW;
         size_t bytes = 8 * (size_t)test_between(r, 1, 100);
-        size_t *block = &t->cost[to].bytes[life];
-        t->edge[e] = test_edge(from, to, bytes, life, *block);
-        *block += tr_align_up(bytes);
+        t->edge[e] = test_edge(from, to, bytes, life);
     }
     for (int k = 0; k < stages; k++) {
         tr_stage_cost *c = &t->cost[k];
@@ -95,7 +93,7 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
         c->w = test_between(r, 1, 9);
         /* At least eight bytes for a word of the stage's own. */
         for (int life = 0; life < TR_LIFE_SCRATCH; life++)
-            c->bytes[life] += 8 * (size_t)test_between(r, 1, 300);
+            c->bytes[life] = 8 * (size_t)test_between(r, 1, 300);
         c->bytes[TR_LIFE_SCRATCH] = 8 * (size_t)test_between(r, 1, 300);
         c->backward_iw = 8 * (size_t)test_between(r, 1, (int)(c->bytes[TR_LIFE_IW] / 8));
     }

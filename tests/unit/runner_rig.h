@@ -74,34 +74,21 @@ static void pause_at_random(word_stage *s) {
         (void)usleep((useconds_t)(test_next(&s->random) % 60));
 }
 
-/* A block's own part lies behind its inputs. */
-static size_t own_offset(const word_stage *s, tr_lifetime life) {
-    size_t offset = 0;
-    for (int e = 0; e < s->t->edges; e++) {
-        const tr_edge *edge = &s->t->edge[e];
-        size_t end = edge->offset + tr_align_up(edge->bytes);
-        if (edge->to == s->stage.index && edge->life == life && end > offset) offset = end;
-    }
-    return offset;
-}
-
 static void fill_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life, uint64_t value) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
-    size_t offset = own_offset(s, life);
-    for (int k = 0; k < tr_stage_pieces(cost); k++, offset = 0) {
-        size_t bytes = tr_stage_piece_bytes(cost, life, k) - offset;
-        if (bytes) fill(io->block[life][k] + offset, bytes, value + (uint64_t)k);
+    for (int k = 0; k < tr_stage_pieces(cost); k++) {
+        size_t bytes = tr_stage_piece_bytes(cost, life, k);
+        if (bytes) fill(io->block[life][k], bytes, value + (uint64_t)k);
     }
 }
 
 static uint64_t read_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
-    size_t offset = own_offset(s, life);
     uint64_t value = 0;
-    for (int k = 0; k < tr_stage_pieces(cost); k++, offset = 0) {
-        size_t bytes = tr_stage_piece_bytes(cost, life, k) - offset;
+    for (int k = 0; k < tr_stage_pieces(cost); k++) {
+        size_t bytes = tr_stage_piece_bytes(cost, life, k);
         if (!bytes) continue;
-        uint64_t found = read_back(io->block[life][k] + offset, bytes) - (uint64_t)k;
+        uint64_t found = read_back(io->block[life][k], bytes) - (uint64_t)k;
         if (k > 0 && found != value) return ~value; /* the pieces do not belong together */
         value = found;
     }
@@ -118,7 +105,7 @@ static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t
     for (int e = 0; e < s->t->edges; e++) {
         const tr_edge *edge = &s->t->edge[e];
         if (edge->to != s->stage.index || (!all && edge->life != TR_LIFE_FW)) continue;
-        h = fold(h, read_back(io->block[edge->life][0] + edge->offset, edge->bytes));
+        h = fold(h, read_back(io->in[e], edge->bytes));
     }
     return h;
 }

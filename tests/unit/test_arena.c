@@ -50,7 +50,7 @@ static void make_alike(sizes kind, int stages, test_random *r, tr_stage_table *t
         fw = (size_t)test_between(r, 0, 100);
         iw = (size_t)test_between(r, 0, 100);
     }
-    test_table_chain(stages, fi * UNIT, (edge + fw) * UNIT, iw * UNIT, t);
+    test_table_chain(stages, fi * UNIT, fw * UNIT, iw * UNIT, t);
     for (int e = 0; e < t->edges; e++) t->edge[e].bytes = edge * UNIT;
 }
 
@@ -65,21 +65,19 @@ static void make_layers(int stages, test_random *r, tr_stage_table *t) {
         size_t layers = (size_t)test_between(r, least, most);
         c->f = c->i = c->w = (double)layers;
         c->bytes[TR_LIFE_FI] = layers * fi * UNIT;
-        c->bytes[TR_LIFE_FW] = layers * (edge + fw) * UNIT;
+        c->bytes[TR_LIFE_FW] = (layers * (edge + fw) - (k > 0 ? edge : 0)) * UNIT;
         c->bytes[TR_LIFE_IW] = layers * iw * UNIT;
         c->backward_iw = iw * UNIT;
     }
     for (int e = 0; e < t->edges; e++) t->edge[e].bytes = edge * UNIT;
 }
 
-/* Cuts a stage's blocks into pieces alike; its input stands in front of the first. */
-static void cut_stage(tr_stage_cost *c, size_t input, int pieces,
-                      size_t (*piece)[TR_LIFE_SCRATCH]) {
+/* Cuts a stage's blocks into pieces alike. */
+static void cut_stage(tr_stage_cost *c, int pieces, size_t (*piece)[TR_LIFE_SCRATCH]) {
     c->pieces = pieces;
     c->piece = piece;
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
-        size_t first = life == TR_LIFE_FW ? input : 0;
-        size_t each = (c->bytes[life] - first) / (size_t)pieces / TR_ALIGN * TR_ALIGN;
+        size_t each = c->bytes[life] / (size_t)pieces / TR_ALIGN * TR_ALIGN;
         for (int k = 1; k < pieces; k++) piece[k][life] = each;
         piece[0][life] = c->bytes[life] - (size_t)(pieces - 1) * each;
     }
@@ -91,8 +89,7 @@ static void cut_layers(tr_stage_table *t) {
     assert_int_equal(tr_calloc((size_t)(MOST * t->stages), sizeof *t->piece, &t->piece), TR_OK);
     for (int k = 0; k < t->stages; k++) {
         int layers = (int)t->cost[k].f;
-        cut_stage(&t->cost[k], k > 0 ? t->edge[k - 1].bytes : 0, TENSORS * layers,
-                  &t->piece[MOST * k]);
+        cut_stage(&t->cost[k], TENSORS * layers, &t->piece[MOST * k]);
     }
 }
 
@@ -132,7 +129,7 @@ static void make_apart(int stages, test_random *r, tr_stage_table *t) {
         tr_stage_cost *c = &t->cost[k];
         size_t edge = (size_t)test_between(r, 1, 16);
         c->bytes[TR_LIFE_FI] = (size_t)test_between(r, 0, 100) * UNIT;
-        c->bytes[TR_LIFE_FW] = (edge + (size_t)test_between(r, 0, 100)) * UNIT;
+        c->bytes[TR_LIFE_FW] = (size_t)test_between(r, 0, 100) * UNIT;
         c->bytes[TR_LIFE_IW] = (size_t)test_between(r, 0, 100) * UNIT;
         c->backward_iw = c->bytes[TR_LIFE_IW] / 2;
         if (k > 0) t->edge[k - 1].bytes = edge * UNIT;

@@ -93,7 +93,7 @@ static void test_edges_are_the_tables(void **state) {
     (void)state;
     tr_stage_table t;
     test_table_chain(3, 256, 256, 256, &t);
-    t.edge[1] = test_edge(0, 2, 256, TR_LIFE_FI, 0); /* stage 2 needs 0, not 1 */
+    t.edge[1] = test_edge(0, 2, 256, TR_LIFE_FI); /* stage 2 needs 0, not 1 */
     tr_schedule *s = NULL;
     assert_int_equal(tr_schedule_create("rows", 1, 3, 1, NULL, &s), TR_OK);
     assert_true(test_add_row(s, 0, "0F0,2F0,2B0,1F0,1B0,0B0"));

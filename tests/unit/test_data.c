@@ -1,6 +1,7 @@
 /* Data: the permutation is a bijection, samples are pure functions of their index, epochs cover the
  * training part and never the held-out part. */
 #include "base/philox.h"
+#include "layers/layer.h"
 #include "train/data.h"
 
 #include <math.h>
@@ -15,6 +16,19 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+static const tr_flow tokens_flow = {.name = TR_INPUT_TOKENS},
+                     labels_flow = {.name = TR_INPUT_LABELS};
+
+static tr_status sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
+    const tr_fetch wanted[] = {{&tokens_flow, tokens}, {&labels_flow, labels}};
+    return tr_data_sample(data, index, wanted, 2);
+}
+
+static tr_status held_sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
+    const tr_fetch wanted[] = {{&labels_flow, labels}, {&tokens_flow, tokens}};
+    return tr_data_validation_sample(data, index, wanted, 2);
+}
 
 static char path[] = "data-XXXXXX";
 
@@ -94,7 +108,7 @@ static void epochs_cover_the_training_part(void **state) {
         for (int64_t i = 0; i < windows; i++) {
             int32_t tokens[T], labels[T];
             int64_t start = tr_data_window_start(data, epoch * windows + i);
-            assert_int_equal(tr_data_sample(data, epoch * windows + i, tokens, labels), TR_OK);
+            assert_int_equal(sample(data, epoch * windows + i, tokens, labels), TR_OK);
             assert_in_range(start, 0, 900 - T - 1);
             if (start < lowest) lowest = start;
             for (int64_t t = 0; t < T; t++) {
@@ -141,7 +155,7 @@ static void validation_is_read_in_order(void **state) {
     assert_int_equal(windows, 199 / 33);
     for (int64_t i = 0; i < 2 * windows; i++) {
         int32_t tokens[33], labels[33];
-        assert_int_equal(tr_data_validation_sample(data, i, tokens, labels), TR_OK);
+        assert_int_equal(held_sample(data, i, tokens, labels), TR_OK);
         assert_int_equal(tokens[0], mixed(800 + i % windows * 33));
         assert_int_equal(labels[32], mixed(800 + i % windows * 33 + 33));
     }
@@ -185,7 +199,7 @@ static void growth_counts_from_the_next_epoch(void **state) {
     assert_int_equal(tr_data_use(after, &was), TR_OK);
     assert_int_equal(tr_data_validation_windows(after), tr_data_validation_windows(before));
     int32_t tokens[T], labels[T];
-    assert_int_equal(tr_data_validation_sample(after, 0, tokens, labels), TR_OK);
+    assert_int_equal(held_sample(after, 0, tokens, labels), TR_OK);
     assert_int_equal(tokens[0], mixed(900));
     int64_t next = 4 * windows, larger = tr_data_windows(after);
     assert_int_equal(larger, windows + (NEW - OLD - T) / T);
@@ -262,7 +276,7 @@ static void the_smallest_data_has_one_window(void **state) {
     assert_int_equal(tr_data_open(path, "bytes", 0, 16, 3, &data), TR_OK);
     assert_int_equal(tr_data_windows(data), 1);
     for (int64_t i = 0; i < 5; i++) assert_int_equal(tr_data_window_start(data, i), 0);
-    assert_int_equal(tr_data_sample(data, 3, tokens, labels), TR_OK);
+    assert_int_equal(sample(data, 3, tokens, labels), TR_OK);
     assert_int_equal(labels[15], mixed(16));
     tr_data_close(data);
 }
@@ -322,17 +336,17 @@ static void a_shortened_file_is_an_error(void **state) {
     assert_int_equal(truncate(path, 500), 0);
     for (int64_t i = 0; i < tr_data_windows(data); i++) {
         bool inside = tr_data_window_start(data, i) + 17 <= 500;
-        tr_status status = tr_data_sample(data, i, tokens, labels);
+        tr_status status = sample(data, i, tokens, labels);
         assert_int_equal(status, inside ? TR_OK : TR_ERR_DATA);
         if (inside) assert_int_equal(tokens[0], mixed(tr_data_window_start(data, i)));
         else assert_non_null(strstr(tr_error_message(), path));
         failed += !inside;
     }
     assert_in_range(failed, 1, tr_data_windows(data) - 1);
-    assert_int_equal(tr_data_validation_sample(data, 0, tokens, labels), TR_ERR_DATA);
+    assert_int_equal(held_sample(data, 0, tokens, labels), TR_ERR_DATA);
     assert_int_equal(tr_data_examine(data, 1, &facts), TR_ERR_DATA);
     write_file(1000, mixed);
-    assert_int_equal(tr_data_validation_sample(data, 0, tokens, labels), TR_OK);
+    assert_int_equal(held_sample(data, 0, tokens, labels), TR_OK);
     assert_int_equal(tokens[0], mixed(800));
     tr_data_close(data);
 }
@@ -351,8 +365,37 @@ static void only_regular_files_are_data(void **state) {
     (void)alarm(0);
 }
 
+/* Document starts are read where they are asked for, and nothing else is then. */
+static void test_documents(void **state) {
+    (void)state;
+    enum { T = 16 };
+    const tr_flow flow = {.name = TR_INPUT_DOCUMENT_STARTS}, image = {.name = "image"};
+    tr_data *data;
+    int32_t starts[T], tokens[T], labels[T];
+    const tr_fetch wanted = {&flow, starts}, unknown = {&image, starts};
+    write_file(1000, mixed);
+    assert_int_equal(tr_data_open(path, "bytes", 0.2, T, 3, &data), TR_OK);
+    assert_int_equal(tr_data_sample(data, 2, &wanted, 1), TR_OK);
+    for (int t = 0; t < T; t++) assert_int_equal(starts[t], 0);
+    assert_int_equal(sample(data, 2, tokens, labels), TR_OK);
+    for (int last = 0; last < T; last++) {
+        int32_t start = 0;
+        tr_data_end_documents(data, tokens[last]);
+        assert_int_equal(tr_data_sample(data, 2, &wanted, 1), TR_OK);
+        for (int t = 0; t < T; t++) {
+            assert_int_equal(starts[t], start);
+            if (tokens[t] == tokens[last]) start = t + 1;
+        }
+        assert_true(start > 0);
+    }
+    assert_int_equal(tr_data_sample(data, 2, &unknown, 1), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "image"));
+    tr_data_close(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_documents),
         cmocka_unit_test(permutation_is_a_bijection),
         cmocka_unit_test(permutation_mixes),
         cmocka_unit_test(epochs_cover_the_training_part),

@@ -156,10 +156,11 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     if (instr->kind == TR_INSTR_FINISH) (void)sem_post(&r->enqueued);
 }
 
-static tr_status fetch(void *context, bool validation, int64_t sample, int32_t *tokens,
-                       int32_t *labels) {
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
     (void)context, (void)validation;
-    for (int i = 0; i < 16; i++) tokens[i] = labels[i] = (int32_t)((sample + i) % 256);
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < 16; i++) ((int32_t *)wanted[k].to)[i] = (int32_t)((sample + i) % 256);
     return TR_OK;
 }
 
@@ -240,14 +241,14 @@ typedef struct reader {
     char error[256];
 } reader;
 
-static tr_status fetch_or_fail(void *context, bool validation, int64_t sample, int32_t *tokens,
-                               int32_t *labels) {
+static tr_status fetch_or_fail(void *context, bool validation, int64_t sample,
+                               const tr_fetch *wanted, int count) {
     reader *r = context;
     if (r->fails && validation == r->validating) {
         r->fails = false;
         return TR_FAIL(TR_ERR_DATA, "rank %d has no sample %d", r->rank, (int)sample);
     }
-    return fetch(NULL, validation, sample, tokens, labels);
+    return fetch(NULL, validation, sample, wanted, count);
 }
 
 /* Of master weights and moments. */

@@ -145,10 +145,13 @@ static tr_status run_both(rank_state *r) {
     layout *l = r->l;
     tr_step_state state = {.seed = SEED, .step = 1, .first_sample = 40, .train = 1};
     state.loss_scale = 1;
-    tr_layer_source source = {.state = &state,
-                              .tokens = l->tokens + l->skip * TOKENS,
-                              .labels = l->labels + l->skip * TOKENS,
-                              .token_stride = TOKENS,
+    const size_t stride = TOKENS * sizeof(int32_t);
+    const tr_step_data data[] = {{TR_INPUT_TOKENS, l->tokens + l->skip * TOKENS, stride},
+                                 {TR_INPUT_LABELS, l->labels + l->skip * TOKENS, stride}};
+    tr_layer_source source = {.device = r->device,
+                              .state = &state,
+                              .input = data,
+                              .inputs = 2,
                               .loss = &r->loss[0][0],
                               .loss_stride = 2,
                               .first_sample = l->skip * BATCH,

@@ -146,9 +146,10 @@ static void test_v_program(void **state) {
             *(p->instr[k].stage == 1 ? &f1 : &f2) = &p->memory[p->instr[k].memory];
     assert_non_null(f1);
     assert_non_null(f2);
-    assert_int_equal(f1->places, 1);
-    assert_int_equal(p->place[f1->first_place].offset,
-                     p->piece[f2->first_piece + TR_LIFE_FW * f2->pieces]);
+    assert_int_equal(f1->places, 2); /* in, out */
+    assert_int_equal(p->place[f1->first_place + 1].role, TR_PLACE_OUT);
+    assert_int_equal(p->place[f2->first_place].role, TR_PLACE_IN);
+    assert_int_equal(p->place[f1->first_place + 1].offset, p->place[f2->first_place].offset);
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
     test_table_free(&t);
@@ -262,9 +263,9 @@ static void test_bad_tables(void **state) {
     tr_program_set *set = NULL;
     test_table_chain(2, 256, 256, 256, &t);
     assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
-    t.edge[0].offset = 1;
+    t.edge[0].bytes = 0;
     assert_int_equal(tr_lower(s, &t, 0, &set), TR_ERR_INTERNAL);
-    t.edge[0] = test_edge(0, 1, 256, TR_LIFE_IW, 0);
+    t.edge[0] = test_edge(0, 1, 256, TR_LIFE_IW);
     assert_int_equal(tr_lower(s, &t, 0, &set), TR_ERR_INTERNAL);
     assert_null(set);
     tr_schedule_destroy(s);

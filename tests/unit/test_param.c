@@ -249,8 +249,9 @@ static void test_described_before_prepare(void **state) {
     for (int i = 0; i < whole->count; i++) {
         const tr_layer *layer = whole->layers[i], *half = part->layers[i];
         assert_int_equal(layer->index, i);
-        assert_int_equal(layer->takes_tokens, i == 0);
-        assert_int_equal(layer->makes_loss, i == whole->count - 1);
+        assert_int_equal(layer->inputs, i == 0 ? 0 : 1);
+        assert_int_equal(layer->outputs, i == whole->count - 1 ? 0 : 1);
+        if (layer->inputs) assert_int_equal(layer->input[0].layer, i - 1);
         for (int life = 0; life < TR_LIFE_COUNT; life++) {
             size_t bytes = life == TR_LIFE_SCRATCH ? layer->bytes[life] : 0;
             for (int k = 0; k < layer->pieces && life != TR_LIFE_SCRATCH; k++) {

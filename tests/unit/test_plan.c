@@ -215,16 +215,24 @@ static void test_arena_of_every_schedule(void **state) {
     tr_device_close(g.device);
 }
 
-/* Ranks that hold a stage next to one of the rank's own, however many stages they share. */
+/* Ranks that an edge joins with the rank, however many edges there are. */
 static void test_neighbours(void **state) {
     (void)state;
     int line[] = {0, 1, 2, 3}, loop[] = {0, 1, 2, 0, 1, 2}, v[] = {0, 1, 2, 2, 1, 0};
     const struct {
-        int *owner, stages, ranks, of[4];
-    } cases[] = {{line, 4, 4, {1, 2, 2, 1}}, {loop, 6, 3, {2, 2, 2}}, {v, 6, 3, {1, 2, 1}}};
+        int *owner, stages, ranks, skip, of[4]; /* skip: the stage that stage 0's output goes to */
+    } cases[] = {{line, 4, 4, 1, {1, 2, 2, 1}},
+                 {line, 4, 4, 2, {2, 2, 3, 1}},
+                 {loop, 6, 3, 3, {2, 2, 2}},
+                 {v, 6, 3, 5, {1, 2, 1}}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tr_layout layout = {.owner = cases[i].owner, .placement.stages = cases[i].stages};
+        tr_edge edge[6];
+        tr_layout layout = {.owner = cases[i].owner,
+                            .placement.stages = cases[i].stages,
+                            .table = {.edges = cases[i].stages, .edge = edge}};
         layout.desc.mesh.degree[TR_AXIS_PP] = cases[i].ranks;
+        edge[0] = (tr_edge){.from = 0, .to = cases[i].skip};
+        for (int k = 1; k < cases[i].stages; k++) edge[k] = (tr_edge){.from = k - 1, .to = k};
         for (int r = 0; r < cases[i].ranks; r++)
             assert_int_equal(tr_layout_neighbours(&layout, r), cases[i].of[r]);
     }

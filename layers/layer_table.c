@@ -1,0 +1,83 @@
+/* What the schedule engine knows of stages of layers: costs, bytes and edges. */
+#include "base/memory.h"
+#include "layers/layer_stage.h"
+#include "layers/stage_flow.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Fills a stage's cost, and the edges that enter it. */
+static tr_status fill_stage(const tr_model *model, const int *first, int index,
+                            const tr_cut_edge *cut, tr_stage_table *t, size_t *pieces) {
+    tr_stage_flow flow;
+    tr_status status = tr_stage_flow_make(model, first, index, cut, t->edges, &flow);
+    if (status == TR_OK) {
+        tr_stage_flow_cost(&flow, &t->piece[*pieces], &t->cost[index]);
+        *pieces += (size_t)flow.pieces;
+    }
+    for (int v = 0; v < flow.values && status == TR_OK; v++) {
+        const tr_stage_value *value = &flow.value[v];
+        if (value->in_edge < 0) continue;
+        t->edge[value->in_edge] = (tr_edge){.from = cut[value->in_edge].from,
+                                            .to = index,
+                                            .tensor = value->tensor,
+                                            .bytes = value->bytes,
+                                            .life = value->life};
+    }
+    tr_stage_flow_free(&flow);
+    return status;
+}
+
+tr_status tr_layer_table_make(const tr_model *model, const int *first, int stages,
+                              tr_stage_table *out) {
+    tr_status status = TR_OK;
+    tr_stage_table t = {.stages = stages};
+    tr_cut_edge *cut = NULL;
+    size_t pieces = 0;
+    TR_TRY(tr_cut_edges(model, first, stages, &cut, &t.edges));
+    TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.cost, &t.cost));
+    TR_TRY_OUT(tr_calloc((size_t)t.edges, sizeof *t.edge, &t.edge));
+    for (int k = 0; k < model->count; k++)
+        pieces += (size_t)(model->layers[k]->pieces + model->layers[k]->outputs);
+    TR_TRY_OUT(tr_calloc(pieces, sizeof *t.piece, &t.piece));
+    pieces = 0;
+    for (int k = 0; k < stages; k++) TR_TRY_OUT(fill_stage(model, first, k, cut, &t, &pieces));
+out:
+    free(cut);
+    if (status == TR_OK) *out = t;
+    else tr_layer_table_free(&t);
+    return status;
+}
+
+void tr_layer_table_free(tr_stage_table *t) {
+    free(t->cost);
+    free(t->edge);
+    free(t->piece);
+    *t = (tr_stage_table){0};
+}
+
+static tr_status add_step_input(const tr_layer *layer, const tr_flow *asked, tr_flow *input,
+                                int *inputs) {
+    for (int j = 0; j < *inputs; j++) {
+        if (strcmp(input[j].name, asked->name) != 0) continue;
+        if (tr_flow_same(&input[j], asked)) return TR_OK;
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "layer %s asks for step input \"%s\" in another shape or type than a layer "
+                       "before it",
+                       layer->name, asked->name);
+    }
+    if (*inputs == TR_STEP_INPUTS)
+        return TR_FAIL(TR_ERR_INTERNAL, "layer %s asks for step input \"%s\", but %d are the most",
+                       layer->name, asked->name, TR_STEP_INPUTS);
+    input[(*inputs)++] = *asked;
+    return TR_OK;
+}
+
+tr_status tr_layer_step_inputs(const tr_model *model, int first, int end, tr_flow *input,
+                               int *inputs) {
+    for (int k = first; k < end; k++)
+        for (int i = 0; i < model->layers[k]->step_inputs; i++)
+            TR_TRY(
+                add_step_input(model->layers[k], &model->layers[k]->step_input[i], input, inputs));
+    return TR_OK;
+}

@@ -1,0 +1,246 @@
+#include "layers/stage_flow.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+/* --- edges ------------------------------------------------------------------------------------ */
+
+/* Index of every layer's first output among those of the model. */
+static tr_status number_outputs(const tr_model *model, int **out) {
+    TR_TRY(tr_calloc((size_t)model->count + 1, sizeof **out, out));
+    for (int k = 0; k < model->count; k++) (*out)[k + 1] = (*out)[k] + model->layers[k]->outputs;
+    return TR_OK;
+}
+
+tr_status tr_cut_edges(const tr_model *model, const int *first, int stages, tr_cut_edge **edge,
+                       int *edges) {
+    tr_status status = TR_OK;
+    int *number = NULL, *reached = NULL; /* reached: the last stage that a value travels to */
+    size_t capacity = 0;
+    *edge = NULL;
+    *edges = 0;
+    TR_TRY_OUT(number_outputs(model, &number));
+    TR_TRY_OUT(tr_calloc((size_t)number[model->count], sizeof *reached, &reached));
+    for (int stage = 0; stage < stages; stage++)
+        for (int k = first[stage]; k < first[stage + 1]; k++) {
+            const tr_layer *layer = model->layers[k];
+            for (int o = 0; o < layer->outputs; o++) reached[number[k] + o] = stage;
+            for (int i = 0; i < layer->inputs; i++) {
+                const tr_layer_input *input = &layer->input[i];
+                int *from = &reached[number[input->layer] + input->output];
+                if (*from == stage) continue;
+                TR_TRY_OUT(tr_grow(edge, &capacity, (size_t)*edges + 1, sizeof **edge));
+                (*edge)[(*edges)++] = (tr_cut_edge){
+                    .from = *from, .to = stage, .layer = input->layer, .output = input->output};
+                *from = stage;
+            }
+        }
+out:
+    if (status != TR_OK) free(*edge);
+    free(reached);
+    free(number);
+    return status;
+}
+
+/* --- values ----------------------------------------------------------------------------------- */
+
+/* Backwards: what was made last is read most. */
+static int find_value(const tr_stage_flow *f, int layer, int output) {
+    int v = f->values - 1;
+    while (v >= 0 && (f->value[v].layer != layer || f->value[v].output != output)) v--;
+    return v;
+}
+
+static tr_status add_value(tr_stage_flow *f, int layer, int output) {
+    const tr_flow *tensor = &f->model->layers[layer]->output[output];
+    tr_stage_value *value = &f->value[f->values++];
+    *value = (tr_stage_value){.layer = layer,
+                              .output = output,
+                              .tensor = *tensor,
+                              .in_edge = -1,
+                              .out_edge = -1,
+                              .piece = -1,
+                              .gradient = TR_NOT_IN_SCRATCH};
+    if (!tr_flow_bytes(tensor, &value->bytes) || value->bytes > SIZE_MAX / 8)
+        return TR_FAIL(TR_ERR_FIT,
+                       "output \"%s\" of layer %s overflows a size: lower train.micro_batch",
+                       tensor->name, f->model->layers[layer]->name);
+    return TR_OK;
+}
+
+/* What a layer reads and makes. */
+static tr_status add_layer(tr_stage_flow *f, int k, int *inputs) {
+    const tr_layer *layer = f->model->layers[f->first + k];
+    f->layer[k].inputs = *inputs;
+    for (int i = 0; i < layer->inputs; i++) {
+        const tr_layer_input *input = &layer->input[i];
+        if (find_value(f, input->layer, input->output) < 0)
+            TR_TRY(add_value(f, input->layer, input->output));
+        int v = find_value(f, input->layer, input->output);
+        tr_stage_value *value = &f->value[v];
+        f->input[(*inputs)++] = (tr_stage_input){.value = v, .part = TR_NOT_IN_SCRATCH};
+        if (value->readers++ == 0 || input->life > value->life) value->life = input->life;
+    }
+    f->layer[k].outputs = f->values;
+    for (int o = 0; o < layer->outputs; o++) TR_TRY(add_value(f, f->first + k, o));
+    return TR_OK;
+}
+
+static void join_edges(tr_stage_flow *f, int index, const tr_cut_edge *edge, int edges) {
+    for (int e = 0; e < edges; e++) {
+        if (edge[e].from != index && edge[e].to != index) continue;
+        tr_stage_value *value = &f->value[find_value(f, edge[e].layer, edge[e].output)];
+        *(edge[e].from == index ? &value->out_edge : &value->in_edge) = e;
+    }
+}
+
+/* The pieces: each layer's own, then those of its outputs that are read on this stage. */
+static void place_pieces(tr_stage_flow *f) {
+    for (int k = 0; k < f->count; k++) {
+        const tr_layer *layer = f->model->layers[f->first + k];
+        f->layer[k].piece = f->pieces;
+        f->pieces += layer->pieces;
+        for (int o = 0; o < layer->outputs; o++) {
+            tr_stage_value *value = &f->value[f->layer[k].outputs + o];
+            if (value->readers > 0) value->piece = f->pieces++;
+        }
+    }
+}
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+/* Places in scratch that are taken at one point of I. */
+typedef struct rooms {
+    struct {
+        size_t offset, bytes;
+    } * taken;
+    int count;
+    size_t end; /* the most that was ever taken */
+} rooms;
+
+/* The lowest room of that many bytes. */
+static size_t take_room(rooms *r, size_t bytes) {
+    size_t offset = 0;
+    for (int k = 0; k < r->count; k++)
+        if (offset < r->taken[k].offset + r->taken[k].bytes &&
+            r->taken[k].offset < offset + bytes) {
+            offset = r->taken[k].offset + r->taken[k].bytes;
+            k = -1; /* those in front may overlap now */
+        }
+    r->taken[r->count].offset = offset;
+    r->taken[r->count++].bytes = bytes;
+    if (offset + bytes > r->end) r->end = offset + bytes;
+    return offset;
+}
+
+static void leave_room(rooms *r, size_t offset) {
+    for (int k = 0; k < r->count; k++)
+        if (r->taken[k].offset == offset) {
+            r->taken[k] = r->taken[--r->count];
+            return;
+        }
+}
+
+/* Places what I of a layer writes: the sums that it begins, and its parts of others. */
+static void place_gradients_of(tr_stage_flow *f, int k, rooms *r, bool *begun) {
+    const tr_layer *layer = f->model->layers[f->first + k];
+    for (int i = layer->inputs - 1; i >= 0; i--) {
+        tr_stage_input *input = &f->input[f->layer[k].inputs + i];
+        tr_stage_value *value = &f->value[input->value];
+        size_t bytes = tr_align_up(value->bytes);
+        input->begins = !begun[input->value];
+        begun[input->value] = true;
+        if (input->begins && value->in_edge < 0) value->gradient = take_room(r, bytes);
+        if (!input->begins || value->out_edge >= 0) input->part = take_room(r, bytes);
+    }
+    for (int i = 0; i < layer->inputs; i++) {
+        const tr_stage_input *input = &f->input[f->layer[k].inputs + i];
+        if (input->part != TR_NOT_IN_SCRATCH) leave_room(r, input->part);
+    }
+    for (int o = 0; o < layer->outputs; o++) {
+        const tr_stage_value *value = &f->value[f->layer[k].outputs + o];
+        if (value->gradient != TR_NOT_IN_SCRATCH) leave_room(r, value->gradient);
+    }
+}
+
+/* Scratch: that of the layer that takes most, and behind it the gradients between the layers. */
+static tr_status place_gradients(tr_stage_flow *f) {
+    tr_status status = TR_OK;
+    rooms r = {0};
+    bool *begun = NULL;
+    size_t own = 0;
+    TR_TRY_OUT(tr_calloc((size_t)f->values, sizeof *begun, &begun));
+    TR_TRY_OUT(tr_calloc((size_t)f->values + TR_LAYER_FLOWS, sizeof *r.taken, &r.taken));
+    for (int k = f->count - 1; k >= 0; k--) {
+        const tr_layer *layer = f->model->layers[f->first + k];
+        size_t bytes = tr_align_up(layer->bytes[TR_LIFE_SCRATCH]);
+        if (bytes > own) own = bytes;
+        place_gradients_of(f, k, &r, begun);
+    }
+    for (int v = 0; v < f->values; v++)
+        if (f->value[v].gradient != TR_NOT_IN_SCRATCH) f->value[v].gradient += own;
+    int inputs = f->layer[f->count - 1].inputs + f->model->layers[f->first + f->count - 1]->inputs;
+    for (int i = 0; i < inputs; i++)
+        if (f->input[i].part != TR_NOT_IN_SCRATCH) f->input[i].part += own;
+    f->scratch = own + r.end;
+out:
+    free(r.taken);
+    free(begun);
+    return status;
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
+                             const tr_cut_edge *edge, int edges, tr_stage_flow *f) {
+    size_t inputs = 0, outputs = 0;
+    int end = first[index + 1], input = 0;
+    *f = (tr_stage_flow){.model = model, .first = first[index], .count = end - first[index]};
+    if (f->count < 1 || end > model->count)
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d has layers %d to %d of %d", index, f->first,
+                       end - 1, model->count);
+    for (int k = f->first; k < end; k++) {
+        inputs += (size_t)model->layers[k]->inputs;
+        outputs += (size_t)model->layers[k]->outputs;
+    }
+    TR_TRY(tr_calloc((size_t)f->count, sizeof *f->layer, &f->layer));
+    TR_TRY(tr_calloc(inputs, sizeof *f->input, &f->input));
+    TR_TRY(tr_calloc(inputs + outputs, sizeof *f->value, &f->value));
+    for (int k = 0; k < f->count; k++) TR_TRY(add_layer(f, k, &input));
+    join_edges(f, index, edge, edges);
+    place_pieces(f);
+    return place_gradients(f);
+}
+
+void tr_stage_flow_free(tr_stage_flow *f) {
+    free(f->layer);
+    free(f->input);
+    free(f->value);
+    *f = (tr_stage_flow){0};
+}
+
+void tr_stage_flow_cost(const tr_stage_flow *f, size_t (*piece)[TR_LIFE_SCRATCH],
+                        tr_stage_cost *cost) {
+    *cost = (tr_stage_cost){.piece = piece, .pieces = f->pieces};
+    cost->bytes[TR_LIFE_SCRATCH] = f->scratch;
+    for (int k = 0; k < f->count; k++) {
+        const tr_layer *layer = f->model->layers[f->first + k];
+        for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
+            cost->bytes[life] += layer->bytes[life];
+            for (int j = 0; j < layer->pieces; j++)
+                piece[f->layer[k].piece + j][life] = layer->piece[j][life];
+        }
+        if (layer->bytes[TR_LIFE_IW] > cost->backward_iw)
+            cost->backward_iw = layer->bytes[TR_LIFE_IW];
+        cost->f += layer->flops_f;
+        cost->i += layer->flops_i;
+        cost->w += layer->flops_w;
+    }
+    for (int v = 0; v < f->values; v++) {
+        const tr_stage_value *value = &f->value[v];
+        if (value->piece < 0) continue;
+        piece[value->piece][value->life] = tr_align_up(value->bytes);
+        cost->bytes[value->life] += tr_align_up(value->bytes);
+    }
+}

@@ -1,0 +1,67 @@
+/* What flows through a stage of layers: the tensors that it makes, reads and passes on, and where
+ * they and their gradients lie. One layout, for planning and for running. Private to layers/.
+ *
+ * A tensor that several stages read goes from the stage that makes it to the first of them, and
+ * from each to the next. Its gradient comes back the same way: every stage adds the parts of its
+ * own layers, last layer first, to what it received. So the sum has one order under every cut. */
+#pragma once
+
+#include "layers/model.h"
+#include "layers/stage.h"
+
+#define TR_NOT_IN_SCRATCH SIZE_MAX
+
+/* A tensor: an output of a layer of the model. */
+typedef struct tr_stage_value {
+    int layer, output;
+    tr_flow tensor;
+    size_t bytes;          /* of the tensor */
+    int in_edge, out_edge; /* in the table; -1: none */
+    int readers;           /* inputs of the stage's layers that read it */
+    tr_lifetime life;      /* with readers: the longest of their lives */
+    int piece;             /* of the block `life`, where it lies; -1: on an edge */
+    size_t gradient;       /* its sum, in scratch; TR_NOT_IN_SCRATCH: on an edge */
+} tr_stage_value;
+
+/* An input of a layer of the stage. */
+typedef struct tr_stage_input {
+    int value;
+    bool begins; /* the sum of the gradient: no layer behind this input reads the value here */
+    /* In scratch: this input's part of the gradient, to be added to the sum. TR_NOT_IN_SCRATCH: the
+     * layer writes it to the sum's place. */
+    size_t part;
+} tr_stage_input;
+
+typedef struct tr_stage_layer {
+    int inputs;  /* index of its first input among the stage's */
+    int outputs; /* index of its first output among the values; the others follow */
+    int piece;   /* its first piece among the stage's */
+} tr_stage_layer;
+
+typedef struct tr_stage_flow {
+    const tr_model *model;
+    int first, count; /* layers */
+    tr_stage_layer *layer;
+    tr_stage_input *input;
+    tr_stage_value *value;
+    int values;
+    int pieces;
+    size_t scratch; /* of the layers' own and the gradients behind it */
+} tr_stage_flow;
+
+/* Edges between stages that are cut at first[stages + 1], and the value that each carries. */
+typedef struct tr_cut_edge {
+    int from, to, layer, output;
+} tr_cut_edge;
+
+/* Lists the edges in the order of the layers that read them. Release with free(). */
+tr_status tr_cut_edges(const tr_model *model, const int *first, int stages, tr_cut_edge **edge,
+                       int *edges);
+
+/* Stage `index` of the cut. Release with tr_stage_flow_free, also after a failure. */
+tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
+                             const tr_cut_edge *edge, int edges, tr_stage_flow *out);
+void tr_stage_flow_free(tr_stage_flow *flow);
+/* Sums costs and bytes; piece[flow->pieces] becomes the cost's. */
+void tr_stage_flow_cost(const tr_stage_flow *flow, size_t (*piece)[TR_LIFE_SCRATCH],
+                        tr_stage_cost *cost);
