@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 typedef struct cli_context {
-    bool trace; /* --trace in front of the command, or TRIREME_TRACE=1 */
+    bool backtrace; /* --backtrace in front of the command, or TRIREME_BACKTRACE=1 */
     /* This process does not print the error that ends it: another rank says the same. main sets it
      * from the launcher's rank; a command whose ranks have not agreed on an error clears it. */
     bool silent;
@@ -48,10 +48,6 @@ tr_status cli_take_number(const char *command, const char *option, const char *t
  * they leave the world: at the first exit code other than 0 mpirun ends the job, also ranks that
  * have not printed yet. */
 void cli_report(cli_context *cli);
-
-/* Cores that this process may use: a container or a launcher may have left it fewer than there are.
- */
-int cli_usable_cores(void);
 
 tr_status cli_help(cli_context *cli, int argc, char **argv);
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv);

@@ -1,5 +1,7 @@
 #include "base/clock.h"
 #include "cli/cli.h"
+
+#include "base/cores.h"
 #include "cli/doctor.h"
 
 #include <errno.h>
@@ -35,7 +37,7 @@ static void check_compiler(doctor_finding *f) {
 }
 
 static void check_slots(doctor_finding *f) {
-    int usable = cli_usable_cores();
+    int usable = tr_cores_count();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     doctor_say(f, DOCTOR_OK, "%d of %ld cores, %.1f GiB: more than %d rank%s share%s cores", usable,

@@ -55,8 +55,8 @@ static void print_overview(void) {
     (void)printf(
         "\nA config is a YAML file of these keys, with their defaults; every key can also be "
         "given\nas an argument, like train.steps=100. `trireme help KEY` says more.\n"
-        "With every command: --help; in front of it: --trace, which adds an error's way through\n"
-        "the source.\n"
+        "With every command: --help; in front of it: --backtrace, which also prints the source\n"
+        "locations that an error passed through.\n"
         "`trireme --version` names this build.\n");
     print_keys(NULL);
 }

@@ -1,6 +1,8 @@
 /* trireme plan CONFIG [--rate GFLOP/s] [key=value ...]: what a run takes of every rank, and how
  * long it lasts, without a rank. */
 #include "cli/cli.h"
+
+#include "base/cores.h"
 #include "train/plan.h"
 #include "train/rate.h"
 #include "train/request.h"
@@ -182,7 +184,7 @@ static const char *duration(double seconds, char *text, size_t size) {
 
 /* FLOP/s of one of the ranks when all compute: this machine's CPUs are shared by them. */
 static double shared_rate(double alone, const tr_device *device, int ranks) {
-    double wanted = (double)ranks * device->threads, cores = cli_usable_cores();
+    double wanted = (double)ranks * device->threads, cores = tr_cores_count();
     return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
 }
 
@@ -266,7 +268,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY(tr_config_check(&config, 0));
     /* Scratch depends on the threads that the operators are prepared for. */
     int64_t ranks = config.parallel.pp * config.parallel.tp * config.parallel.dp;
-    int64_t threads = config.train.threads, cores = cli_usable_cores();
+    int64_t threads = config.train.threads, cores = tr_cores_count();
     if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
     tr_device_options options = {.threads = (int)threads,
                                  .deterministic = config.train.deterministic};

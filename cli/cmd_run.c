@@ -1,6 +1,6 @@
 #include "base/input.h"
 #include "cli/cli.h"
-#include "cli/launch.h"
+#include "job/launch.h"
 
 #include <stdlib.h>
 #include <string.h>

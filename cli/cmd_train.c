@@ -1,8 +1,8 @@
 /* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...] */
 #include "base/clock.h"
 #include "cli/cli.h"
-#include "cli/life.h"
-#include "comm/process.h"
+#include "job/process.h"
+#include "job/rank_process.h"
 #include "train/time_limit.h"
 #include "train/trainer.h"
 
@@ -69,9 +69,10 @@ static tr_status load(const request *r, tr_config *config) {
     return tr_config_check_data(config);
 }
 
-/* The part that runs on ranks. Who fails alone ends the world; an agreed failure ends in order. */
-static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int argc, char **argv,
-                       request *r) {
+/* The part that runs on ranks. A rank that fails by itself aborts the job; a failure that all ranks
+ * agreed on shuts down cleanly. */
+static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
+                       char **argv, request *r) {
     tr_config config;
     bool alone = false;
     /* Every rank reads the command and the config, and rank 0 speaks for all when one is wrong. */
@@ -79,19 +80,21 @@ static tr_status train(cli_context *cli, tr_life *life, tr_world *world, int arg
     if (status == TR_OK) status = tr_world_agree(world, load(r, &config));
     /* Explicit before the run's config is recorded: at another number sums may have other bits. */
     if (status == TR_OK && config.train.threads == 0) config.train.threads = tr_world_cores(world);
-    if (status == TR_OK) status = tr_life_begin(life, world, config.parallel.deadline);
+    if (status == TR_OK) status = tr_rank_process_begin(process, world, config.parallel.deadline);
     if (status == TR_OK) {
         tr_train_options options = {.resume = r->resume,
                                     .trace = r->trace,
                                     .time_limit = r->time_limit,
-                                    .time_end_s =
-                                        tr_now_s() + r->time_limit_s - age_s(tr_life_board(life)),
-                                    .board = tr_life_board(life),
+                                    .time_end_s = tr_now_s() + r->time_limit_s -
+                                                  age_s(tr_rank_process_board(process)),
+                                    .board = tr_rank_process_board(process),
                                     .out = stdout,
                                     .warnings = stderr};
         status = tr_train(&config, world, &options, &alone);
     }
-    (void)tr_life_end(life, cli, status);
+    bool reported;
+    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
+    cli->silent |= reported;
     if (status != TR_OK) cli_report(cli);
     if (alone && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
     tr_world_close(world);
@@ -104,11 +107,11 @@ tr_status cli_train(cli_context *cli, int argc, char **argv) {
     r.overrides = calloc((size_t)argc + 1, sizeof *r.overrides);
     if (!r.overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     cli->keeps_output = true; /* log.dir/log.txt */
-    tr_life *life = NULL;
-    tr_status status = tr_life_enter(cli, &life);
+    tr_rank_process *process = NULL;
+    tr_status status = tr_rank_process_enter(!cli->silent, &process);
     if (status == TR_OK) status = tr_world_open_mpi(&world);
-    if (status == TR_OK) status = train(cli, life, world, argc, argv, &r);
-    else (void)tr_life_end(life, cli, status);
+    if (status == TR_OK) status = train(cli, process, world, argc, argv, &r);
+    else (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});
     free(r.overrides);
     return status;
 }

@@ -83,6 +83,9 @@ static tr_status dispatch(cli_context *cli, int argc, char **argv) {
         (void)printf("trireme %s\n", TRIREME_VERSION);
         return TR_OK;
     }
+    if (!strcmp(name, "--trace"))
+        return TR_FAIL(TR_ERR_USAGE, "--trace in front of a command is now --backtrace; `trireme "
+                                     "train CONFIG --trace N` records N steps");
     if (is_help(name)) name = "help";
     const cli_command *command = cli_find(name);
     if (!command) return unknown_command(name);
@@ -93,11 +96,10 @@ static tr_status dispatch(cli_context *cli, int argc, char **argv) {
     return command->run(cli, argc - 1, argv + 1);
 }
 
-/* Takes --trace in front of the command out of the arguments; returns their new number. Behind it,
- * it is the command's own. */
-static int take_trace(int argc, char **argv, bool *trace) {
-    while (argc > 1 && !strcmp(argv[1], "--trace")) {
-        *trace = true;
+/* Takes --backtrace in front of the command out of the arguments; returns their new number. */
+static int take_backtrace(int argc, char **argv, bool *backtrace) {
+    while (argc > 1 && !strcmp(argv[1], "--backtrace")) {
+        *backtrace = true;
         argc--;
         for (int i = 1; i <= argc; i++) argv[i] = argv[i + 1]; /* argv ends in NULL */
     }
@@ -114,7 +116,7 @@ static bool is_later_rank(void) {
 void cli_report(cli_context *cli) {
     if (cli->silent || !*tr_error_message()) return;
     (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
-    if (cli->trace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
+    if (cli->backtrace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
     cli->silent = true;
 }
 
@@ -146,9 +148,10 @@ int main(int argc, char **argv) {
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead */
     open_closed_files();
     if (argc > 1) limit_spinning(argv[1], argv);
-    const char *trace = getenv("TRIREME_TRACE");
-    cli_context cli = {.trace = trace && !strcmp(trace, "1"), .silent = is_later_rank()};
-    argc = take_trace(argc, argv, &cli.trace);
+    const char *backtrace = getenv("TRIREME_BACKTRACE");
+    cli_context cli = {.backtrace = backtrace && !strcmp(backtrace, "1"),
+                       .silent = is_later_rank()};
+    argc = take_backtrace(argc, argv, &cli.backtrace);
     tr_status code = dispatch(&cli, argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
         code = TR_FAIL(TR_ERR_IO, "the output cannot be written");

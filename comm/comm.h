@@ -104,6 +104,10 @@ int tr_world_host_rank(const tr_world *world);
  * of its host that may use the same ones. The same for all of these. */
 int tr_world_cores(const tr_world *world);
 void tr_world_set_hook(tr_world *world, const tr_world_hook *hook);
+/* tr_world_close calls `call` after its barrier, or at once after a failure, while messages still
+ * travel. The last call of this function counts. */
+void tr_world_before_close(tr_world *world, void (*call)(void *context, bool failed),
+                           void *context);
 /* Tells the hook how much of a long piece of work this rank has done, in a unit of its own (bytes
  * of a checkpoint, values that are drawn), for the progress line. Not collective; cheap. */
 void tr_world_tell_work(tr_world *world, int64_t done, int64_t total);

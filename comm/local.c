@@ -1,8 +1,8 @@
 /* The transport within one process: ranks are threads, a rank's mailbox holds the receives it has
  * posted and the messages that came before their receive: nothing is buffered. One mutex guards all
  * mailboxes: this transport is for tests and sanitizers, its speed is not. */
+#include "base/cores.h"
 #include "base/memory.h"
-#include "comm/cores.h"
 #include "comm/transport.h"
 
 #include <errno.h>

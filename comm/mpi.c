@@ -1,8 +1,7 @@
 /* The transport over MPI: processes, host memory. The world's lock makes all calls of a rank one at
  * a time, so MPI_THREAD_SERIALIZED is enough. */
+#include "base/cores.h"
 #include "base/memory.h"
-#include "comm/board.h"
-#include "comm/cores.h"
 #include "comm/transport.h"
 
 #include <limits.h>
@@ -173,14 +172,6 @@ static const tr_transport_ops ops = {
     .close = mpi_close,
 };
 
-/* `trireme run` sets these for mpirun alone. A rank that inherits them does not start, since mpirun
- * sets a folder of its own for it, or writes its messages nowhere. */
-static void forget_mpirun_settings(void) {
-    static const char *const name[] = {"OMPI_MCA_orte_local_tmpdir_base", "OPAL_OUTPUT_STDERR_FD"};
-    if (!getenv(TR_BOARD_VARIABLE)) return;
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) (void)unsetenv(name[i]);
-}
-
 static tr_status init_mpi(bool *initialised_here) {
     int initialised = 0, level = 0;
     MPI_Initialized(&initialised);
@@ -194,7 +185,6 @@ static tr_status init_mpi(bool *initialised_here) {
          * every round of pieces costs a sleep of each: at Open MPI's 3 pieces of 32 KiB a message
          * of 1 MiB took eleven rounds. */
         (void)setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "32", 0);
-        forget_mpirun_settings();
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
             return TR_FAIL(TR_ERR_DEVICE, "MPI_Init_thread failed: trireme doctor looks at MPI");
     }

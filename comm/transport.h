@@ -56,8 +56,8 @@ struct tr_transport {
 };
 
 /* Tags: one for all channels (a channel is a directed pair), one for the control plane, one for
- * heartbeats between hosts, one a group. */
-enum { TR_TAG_CHANNEL, TR_TAG_CONTROL, TR_TAG_HEARTBEAT, TR_TAG_GROUP };
+ * mail (comm/mail.h), one a group. */
+enum { TR_TAG_CHANNEL, TR_TAG_CONTROL, TR_TAG_MAIL, TR_TAG_GROUP };
 
 /* n transports that share memory, in out[0..n); every send is a rendezvous. TR_ERR_FIT without
  * memory. */

@@ -17,7 +17,7 @@ struct tr_job_chunk {
 /* --- opening and closing --------------------------------------------------------------------- */
 
 static void world_free(tr_world *world, bool failed) {
-    tr_heartbeat_close(world->heartbeat, failed);
+    if (world->before_close) world->before_close(world->before_close_context, failed);
     tr_engine_stop(world);
     tr_host_group_close(world->control);
     for (tr_job_chunk *c = world->job_chunks; c;) {
@@ -210,6 +210,12 @@ void tr_world_set_hook(tr_world *world, const tr_world_hook *hook) {
     pthread_mutex_lock(&world->lock);
     world->hook = hook ? *hook : (tr_world_hook){0};
     pthread_mutex_unlock(&world->lock);
+}
+
+void tr_world_before_close(tr_world *world, void (*call)(void *context, bool failed),
+                           void *context) {
+    world->before_close = call;
+    world->before_close_context = context;
 }
 
 void tr_world_tell_work(tr_world *world, int64_t done, int64_t total) {

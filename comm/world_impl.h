@@ -47,8 +47,9 @@ struct tr_world {
     char failure_message[1024];
     tr_job *free_jobs;
     tr_job_chunk *job_chunks;
-    tr_host_group *control;         /* all ranks */
-    struct tr_heartbeat *heartbeat; /* of a host's leader, or NULL */
+    tr_host_group *control; /* all ranks */
+    void (*before_close)(void *context, bool failed);
+    void *before_close_context;
     /* The caller's alone: */
     const tr_device *nccl_device; /* whose groups and channels NCCL carries, or NULL */
     bool *shares;                 /* [size]: whose device memory is this rank's too, or NULL */
@@ -96,11 +97,6 @@ bool tr_world_by_nccl(const tr_world *world, const tr_device *device);
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message);
 /* The stored failure as this thread's error. Under the lock. */
 tr_status tr_world_failed(const tr_world *world);
-
-/* --- heartbeat.c ------------------------------------------------------------------------------ */
-
-/* After the barrier of tr_world_close, unless it failed: waits for the last messages. Frees. */
-void tr_heartbeat_close(struct tr_heartbeat *heartbeat, bool failed);
 
 /* --- stream order (world.c) ------------------------------------------------------------------- */
 

@@ -11,12 +11,13 @@ declare -A below=(
     [base]=""
     [device]="base"
     [comm]="base device"
+    [job]="base device comm"
     [layers]="base device comm"
     [pipeline]="base device comm layers"
     [ckpt]="base device comm layers"
     [partition]="base device comm layers pipeline"
-    [train]="base device comm layers pipeline ckpt partition"
-    [cli]="base device comm layers pipeline ckpt partition train"
+    [train]="base device comm job layers pipeline ckpt partition"
+    [cli]="base device comm job layers pipeline ckpt partition train"
 )
 faults=0
 for folder in "${!below[@]}"; do

@@ -72,9 +72,7 @@ if(TRIREME_WITH_CUDA)
 endif()
 
 # The launcher and the watchdog, with a program of ranks that pretend to train.
-set(cli ${CMAKE_SOURCE_DIR}/cli)
-add_executable(spin mpi/spin.c ${cli}/launch.c ${cli}/life.c ${cli}/mpirun.c ${cli}/relay.c
-  ${cli}/signals.c ${cli}/mpirun_log.c ${cli}/sweep.c)
+add_executable(spin mpi/spin.c)
 target_link_libraries(spin PRIVATE libtrireme)
 add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
   $<TARGET_FILE:spin> ${CMAKE_CURRENT_BINARY_DIR}/run-watchdog $<TARGET_FILE:trireme>)

@@ -1,13 +1,13 @@
 #include "train/progress.h"
 
 #include "base/clock.h"
+#include "job/terminal.h"
 
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 static const double refresh_s = 0.1;  /* a terminal far away need not follow every step */
@@ -17,14 +17,6 @@ static const double pipe_s = 10;      /* between two such lines in a pipe */
 static const double bytes_s = 5;      /* a line in a pipe waits so long for the first bytes */
 
 /* --- the terminal ----------------------------------------------------------------------------- */
-
-int tr_terminal_columns(FILE *file) {
-    struct winsize window;
-    const char *term = getenv("TERM");
-    if (!isatty(fileno(file)) || !term || !strcmp(term, "dumb")) return 0;
-    if (ioctl(fileno(file), TIOCGWINSZ, &window) || window.ws_col == 0) return 80;
-    return window.ws_col;
-}
 
 /* A rank cannot see through the pseudo-terminal of its launcher: plain mpirun counts as a pipe. */
 static bool has_launcher(void) {

@@ -6,7 +6,7 @@
  * heartbeats. */
 #pragma once
 
-#include "comm/board.h"
+#include "job/board.h"
 #include "train/line.h"
 
 #include <pthread.h>
@@ -40,14 +40,6 @@ typedef struct tr_progress {
     double shown_s;    /* when it was last refreshed */
     double activity_s; /* when it was last said what goes on */
 } tr_progress;
-
-/* What `trireme run` tells its ranks: the columns of the terminal that their output ends on, or 0.
- * mpirun gives every rank a pseudo-terminal, whatever mpirun itself writes to. When the size
- * changes, the new one is on the board. */
-#define TR_TERMINAL_VARIABLE "TRIREME_TERMINAL"
-
-/* Columns of the terminal that `file` is; 0 when it is none, or TERM is missing or "dumb". */
-int tr_terminal_columns(FILE *file);
 
 /* Shows nothing yet. The file counts as a terminal when tr_terminal_columns says so; in a rank that
  * mpirun or srun started, when TR_TERMINAL_VARIABLE does. NO_COLOR (no-color.org) keeps colours

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "comm/board.h"
 #include "comm/mesh.h"
+#include "job/board.h"
 #include "layers/model.h"
 
 typedef struct tr_slot {

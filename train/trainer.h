@@ -1,8 +1,8 @@
 /* A training run: from a config to committed checkpoints, on one rank of a world. */
 #pragma once
 
-#include "comm/board.h"
 #include "comm/comm.h"
+#include "job/board.h"
 #include "train/config.h"
 
 typedef enum tr_resume {

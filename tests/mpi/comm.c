@@ -1,6 +1,6 @@
 /* comm/ over MPI: the checks of tests/comm_checks.h as one rank of mpirun.
  * usage: comm [DEVICE [nccl]] */
-#include "comm/cores.h"
+#include "base/cores.h"
 #include "tests/comm_checks.h"
 #include "tests/unit/support/seed.h"
 

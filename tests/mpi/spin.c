@@ -13,9 +13,9 @@
  *
  * Every rank prints "rank R pid P" once it is in its first action, and in modes steps and far "rank
  * R done" at its end. */
-#include "cli/launch.h"
-#include "cli/life.h"
-#include "comm/watchdog.h"
+#include "job/launch.h"
+#include "job/rank_process.h"
+#include "job/watchdog.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -32,16 +32,16 @@ static void work(double seconds) {
 }
 
 /* True on every rank once one of them has been asked to stop. */
-static tr_status agree_to_stop(tr_world *world, tr_life *life, bool *stop) {
-    char mine = tr_board_stop_requested(tr_life_board(life)), all[64] = {0};
+static tr_status agree_to_stop(tr_world *world, tr_rank_process *process, bool *stop) {
+    char mine = tr_board_stop_requested(tr_rank_process_board(process)), all[64] = {0};
     TR_TRY(tr_world_gather_all(world, &mine, all, 1));
     *stop = memchr(all, 1, sizeof all) != NULL;
     return TR_OK;
 }
 
 /* One action of `seconds` as stage `rank`, then the wait for all others. */
-static tr_status step(tr_world *world, tr_life *life, int64_t n, double seconds) {
-    tr_board *board = tr_life_board(life);
+static tr_status step(tr_world *world, tr_rank_process *process, int64_t n, double seconds) {
+    tr_board *board = tr_rank_process_board(process);
     int rank = tr_world_rank(world);
     tr_board_set_step(board, n);
     tr_board_set_action(board, rank, 40 + rank, 'F');
@@ -54,30 +54,31 @@ static tr_status step(tr_world *world, tr_life *life, int64_t n, double seconds)
     return tr_world_barrier(world);
 }
 
-static tr_status steps(tr_world *world, tr_life *life, char **argv) {
+static tr_status steps(tr_world *world, tr_rank_process *process, char **argv) {
     for (int n = 1; n <= atoi(argv[0]); n++) {
         bool stop = false;
-        TR_TRY(step(world, life, n, atof(argv[1])));
-        TR_TRY(agree_to_stop(world, life, &stop));
+        TR_TRY(step(world, process, n, atof(argv[1])));
+        TR_TRY(agree_to_stop(world, process, &stop));
         if (stop) return TR_ERR_STOPPED;
     }
     (void)printf("rank %d done\n", tr_world_rank(world));
     return TR_OK;
 }
 
-static tr_status misbehave(tr_world *world, tr_life *life, const char *mode, char **argv) {
+static tr_status misbehave(tr_world *world, tr_rank_process *process, const char *mode,
+                           char **argv) {
     bool me = tr_world_rank(world) == atoi(argv[0]);
-    TR_TRY(step(world, life, 1, 0.05));
+    TR_TRY(step(world, process, 1, 0.05));
     if (me && strcmp(mode, "fail") == 0) {
         return TR_FAIL((tr_status)atoi(argv[1]), "the loss is not finite");
     }
     if (me && strcmp(mode, "crash") == 0) {
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0});
-        tr_board_set_action(tr_life_board(life), 0, 7, 'W');
+        tr_board_set_action(tr_rank_process_board(process), 0, 7, 'W');
         (void)signal(SIGSEGV, SIG_DFL);
         (void)raise(SIGSEGV);
     }
-    return step(world, life, 2, me ? 60 : 0.05);
+    return step(world, process, 2, me ? 60 : 0.05);
 }
 
 /* Gives this rank another board than the launcher's. */
@@ -102,7 +103,7 @@ int main(int argc, char **argv) {
             .ranks = atoi(argv[2]), .mpirun_options = (char *[]){NULL}, .command = argv + 3});
     }
     if (argc < 4) return TR_ERR_USAGE;
-    cli_context cli = {0};
+    bool reported;
     const char *mode = argv[2];
     bool far = strcmp(mode, "far") == 0, homeless = strcmp(mode, "homeless") == 0;
     bool limited = far || homeless || strcmp(mode, "hang") == 0;
@@ -110,27 +111,27 @@ int main(int argc, char **argv) {
     bool named = rank && atoi(rank) == atoi(argv[3]);
     if ((far || homeless) && named) move_board(far ? "-far" : "/is/no/name");
     tr_world *world;
-    tr_life *life;
-    tr_status status = tr_life_enter(&cli, &life);
+    tr_rank_process *process;
+    tr_status status = tr_rank_process_enter(true, &process);
     if (status != TR_OK) return (int)status;
     if (strcmp(mode, "early") == 0 && named) (void)raise(atoi(argv[4]));
     status = tr_world_open_mpi(&world);
     if (status != TR_OK) return (int)status;
-    status = tr_life_begin(life, world, limited ? atof(argv[4]) : 600);
+    status = tr_rank_process_begin(process, world, limited ? atof(argv[4]) : 600);
     if (status != TR_OK) {
         if (tr_world_rank(world) == 0) (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
-        (void)tr_life_end(life, &cli, status);
+        (void)tr_rank_process_end(process, status, false, &reported);
         tr_world_close(world);
         return (int)status;
     }
     if (strcmp(mode, "steps") == 0) {
-        status = steps(world, life, argv + 3);
+        status = steps(world, process, argv + 3);
     } else if (far) {
-        status = steps(world, life, (char *[]){"1000", "0.3"});
+        status = steps(world, process, (char *[]){"1000", "0.3"});
     } else {
-        status = misbehave(world, life, mode, argv + 3);
+        status = misbehave(world, process, mode, argv + 3);
     }
-    status = tr_life_end(life, &cli, status);
+    status = tr_rank_process_end(process, status, false, &reported);
     if (status != TR_OK && status != TR_ERR_STOPPED) tr_world_abort(world, (int)status);
     tr_world_close(world);
     return (int)status;

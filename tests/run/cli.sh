@@ -6,7 +6,7 @@ trireme=$1
 text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
 rm -rf "$2" && mkdir -p "$2" && cd "$2"
 # The same as from a plain shell, whatever launched the tests.
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
 
 fail() {
     echo "cli.sh: $1"
@@ -34,6 +34,7 @@ shows() {
 
 expect 64 "trireme: no command was given; \`trireme help\` lists them"
 expect 64 "trireme: unknown command 'dta'; did you mean \`trireme data\`?" dta
+expect 64 "trireme: --trace in front of a command is now --backtrace; \`trireme train CONFIG --trace N\` records N steps" --trace data x.yaml
 expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists them" xyzzy
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
@@ -89,9 +90,9 @@ iconv -t UTF-16 good.yaml >utf16.yaml
 expect 78 "trireme: utf16.yaml:1:1: the file is UTF-16: save it as UTF-8" data utf16.yaml
 
 code=0
-"$trireme" --trace data bad.yaml 2>err || code=$?
-[[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--trace: no trace"
-grep -q '^  at train/config.c:[0-9]* < train/config.c:' err || fail "--trace: said '$(<err)'"
+"$trireme" --backtrace data bad.yaml 2>err || code=$?
+[[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--backtrace: no source locations"
+grep -q '^  at train/config.c:[0-9]* < train/config.c:' err || fail "--backtrace: said '$(<err)'"
 OMPI_COMM_WORLD_RANK=1 "$trireme" data bad.yaml 2>err && fail "rank 1 succeeded"
 [[ ! -s err ]] || fail "rank 1 repeated the error"
 

@@ -2,7 +2,7 @@
 # shellcheck shell=bash disable=SC2154
 
 # The same as from a plain shell, whatever launched the tests.
-unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK TRIREME_TRACE TRIREME_BOARD
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK TRIREME_BACKTRACE TRIREME_BOARD
 unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE PMI_SIZE
 
 trireme=$(realpath "$trireme")

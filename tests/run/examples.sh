@@ -6,7 +6,7 @@ set -euo pipefail
 trireme=$(realpath "$1")
 root=$(cd "$(dirname "$0")/../.." && pwd)
 rm -rf "$2" && mkdir -p "$2" && cd "$2"
-export TRIREME_TRACE=0 TERM=xterm
+export TRIREME_BACKTRACE=0 TERM=xterm
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TERMINAL
 small="data.path=$root/tests/data/devil.txt model.context=32 train.validate_batches=1 log.every=2"

@@ -5,7 +5,7 @@ set -euo pipefail
 trireme=$1
 data=$(cd "$(dirname "$0")/../data" && pwd)
 rm -rf "$2" && mkdir -p "$2" && cd "$2"
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
 
 fail() {
     echo "schedule.sh: $1"

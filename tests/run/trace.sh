@@ -6,7 +6,7 @@ trireme=$1
 check=$3
 text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
 rm -rf "$2" && mkdir -p "$2" && cd "$2"
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TRACE
+unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 fail() {

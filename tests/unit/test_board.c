@@ -1,8 +1,8 @@
 /* The board and the watchdog: what a rank writes is what another reads, chains of waits lead to the
  * late rank, and a lost rank (killed, stopped, silent) is told by exactly one observer. */
 #include "base/clock.h"
-#include "comm/board.h"
-#include "comm/watchdog.h"
+#include "job/board.h"
+#include "job/watchdog.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "comm/cores.h"
+#include "base/cores.h"
 
 #include <sched.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Heartbeats between hosts, over the local transport: each thread is a rank, and ranks that share a
  * board are on one host. */
-#include "comm/heartbeat.h"
+#include "job/heartbeat.h"
 
 #include <pthread.h>
 #include <setjmp.h>

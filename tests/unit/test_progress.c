@@ -3,6 +3,7 @@
 #include "train/progress.h"
 
 #include "base/clock.h"
+#include "job/terminal.h"
 #include "support/seed.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* The relay between the ranks' output and the launcher's (cli/relay.h). */
-#include "cli/relay.h"
+/* The relay between the ranks' output and the launcher's (job/relay.h). */
+#include "job/relay.h"
 #include "support/must.h"
 
 #include <setjmp.h>

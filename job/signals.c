@@ -1,7 +1,7 @@
-#include "cli/signals.h"
+#include "job/signals.h"
 
 #include "base/clock.h"
-#include "train/progress.h"
+#include "job/terminal.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
-#include "comm/watchdog.h"
+#include "job/watchdog.h"
 
 #include "base/clock.h"
-#include "comm/process.h"
+#include "job/process.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,12 +1,12 @@
-#include "cli/launch.h"
+#include "job/launch.h"
 
 #include "base/clock.h"
-#include "cli/mpirun.h"
-#include "cli/mpirun_log.h"
-#include "cli/signals.h"
-#include "cli/sweep.h"
-#include "comm/watchdog.h"
-#include "train/progress.h"
+#include "job/mpirun.h"
+#include "job/mpirun_log.h"
+#include "job/signals.h"
+#include "job/sweep.h"
+#include "job/terminal.h"
+#include "job/watchdog.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
-#include "cli/mpirun_log.h"
+#include "job/mpirun_log.h"
 
 #include "base/clock.h"
-#include "comm/board.h"
+#include "job/board.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "cli/relay.h"
+#include "job/relay.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -52,12 +52,20 @@ static void let_line_end(const tr_relay *r) {
     if (atomic_load(&r->line_of->open_line)) put(r->to, "\n", 1);
 }
 
-/* Removes Open MPI's own report of a copy from the memory of a process that has just died; returns
- * the bytes that are left. The lost rank has a sentence of its own. */
-static size_t drop_failed_copies(char *data, size_t bytes) {
-    static const char report[] = "] Read -1, expected ";
+/* What Open MPI says of a message to or from a process that has just died, in shared memory and
+ * over TCP. The lost rank has a sentence of its own. */
+static const char *const reports[] = {
+    "] Read -1, expected ",
+    "mca_btl_tcp_frag_send: writev failed",
+    "mca_btl_tcp_frag_recv: readv failed",
+    "mca_btl_tcp_recv_blocking] recv(",
+    "mca_btl_tcp_endpoint_send_handler] invalid connection state",
+};
+
+/* Removes the lines that contain the report; returns the bytes that are left. */
+static size_t drop_lines(char *data, size_t bytes, const char *report) {
     char *found;
-    while ((found = memmem(data, bytes, report, sizeof report - 1))) {
+    while ((found = memmem(data, bytes, report, strlen(report)))) {
         char *begin = found, *end = memchr(found, '\n', bytes - (size_t)(found - data));
         while (begin > data && begin[-1] != '\n') begin--;
         if (!end) return (size_t)(begin - data);
@@ -77,7 +85,9 @@ static void *copy(void *argument) {
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         atomic_store(&r->read_ns, tr_now_ns());
-        size_t left = drop_failed_copies(r->chunk, (size_t)n);
+        size_t left = (size_t)n;
+        for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
+            left = drop_lines(r->chunk, left, reports[i]);
         if (left > 0) {
             if (r->line_of) let_line_end(r);
             put(r->to, r->chunk, left);

@@ -1,10 +1,11 @@
-#include "comm/cores.h"
+#include "base/cores.h"
 
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 _Static_assert(CPU_SETSIZE <= TR_CORES_MAX, "a set of the C library fits");
 
@@ -41,6 +42,13 @@ void tr_cores_usable(tr_cores *out) {
         if (CPU_ISSET((size_t)cpu, &set)) place[out->count++] = place_of(cpu);
     qsort(place, (size_t)out->count, sizeof *place, compare);
     for (int i = 0; i < out->count; i++) out->cpu[i] = (int)(place[i] % TR_CORES_MAX);
+}
+
+int tr_cores_count(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
 }
 
 void tr_cores_share(const tr_cores *all, int index, int ranks, tr_cores *out) {

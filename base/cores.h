@@ -14,6 +14,9 @@ typedef struct tr_cores {
 
 /* The CPUs that this thread may use; count 0 when they cannot be told. */
 void tr_cores_usable(tr_cores *out);
+/* Returns the number of CPUs that this process may use, at least 1: a container or a launcher may
+ * have left it fewer than there are. */
+int tr_cores_count(void);
 
 /* The part of rank `index` of `ranks` (at most all->count): neighbours in the order of `all`; the
  * parts are disjoint, hold all CPUs, and differ by at most one. `out` may be `all`. */

@@ -1,8 +1,8 @@
-#include "comm/heartbeat.h"
+#include "job/heartbeat.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "comm/world_impl.h"
+#include "comm/mail.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 static const int64_t period_ns = 1000000000;
-static const int64_t lock_ns = 100000000; /* a turn is left out when the lock is held for longer */
 /* How long a rank that leaves waits for its last messages to leave, and for those of its peers. */
 static const double flush_s = 1, farewell_s = 5;
 
@@ -37,13 +36,10 @@ typedef struct peer_link {
     int peer;
     int *ranks; /* [n], ascending: the ranks that the peer's messages may show */
     int n;
-    message *in, *out;
-    size_t in_bytes;
-    tr_request receive, send;
-    bool receiving, sending;
+    tr_mail *mail;
+    message *out;         /* what the next one is made in */
     bool told;            /* the end of the job has been sent */
     bool left, peer_left; /* the last message has been sent, has arrived */
-    bool failed;
     int64_t sent_ns;
 } peer_link;
 
@@ -72,27 +68,6 @@ static size_t body_bytes(int ranks) {
     return beats > sentence ? beats : sentence;
 }
 
-/* Under the lock, as all below that take a link. A transport that fails has a reason of its own to
- * end the job; here its link only becomes silent. */
-static bool check(peer_link *l, tr_status status) {
-    if (status == TR_OK) return true;
-    tr_error_clear();
-    l->failed = true;
-    return false;
-}
-
-static void post_receive(tr_heartbeat *h, peer_link *l) {
-    tr_transport *t = h->world->transport;
-    l->receiving =
-        check(l, t->ops->post_recv(t, l->peer, TR_TAG_HEARTBEAT, l->in, l->in_bytes, &l->receive));
-}
-
-static bool is_done(tr_heartbeat *h, peer_link *l, tr_request *request) {
-    tr_transport *t = h->world->transport;
-    bool done = false;
-    return check(l, t->ops->test(t, request, &done)) && done;
-}
-
 static beat make_beat(int rank, const tr_rank_view *v) {
     int64_t now = tr_now_ns();
     beat b = {.rank = rank,
@@ -111,7 +86,8 @@ static beat make_beat(int rank, const tr_rank_view *v) {
 
 /* The living ranks of this host (rank 0 alone on its host) into a message; returns the bytes. */
 static size_t put_beats(const tr_heartbeat *h, message *m) {
-    for (int r = h->world->rank; r < h->world->size && m->count < h->beats; r++) {
+    int size = tr_world_size(h->world);
+    for (int r = tr_world_rank(h->world); r < size && m->count < h->beats; r++) {
         tr_rank_view v;
         tr_board_read(h->board, r, &v);
         if (v.state != TR_RANK_ALIVE) continue;
@@ -121,22 +97,20 @@ static size_t put_beats(const tr_heartbeat *h, message *m) {
     return (size_t)m->count * sizeof(beat);
 }
 
-static void post_message(tr_heartbeat *h, peer_link *l) {
-    tr_transport *t = h->world->transport;
+static void send_message(tr_heartbeat *h, peer_link *l) {
     message *m = l->out;
     *m = (message){.code = h->end.code, .bye = h->leaving};
     size_t bytes = sizeof h->end.sentence;
     if (m->code) memcpy(m->body, h->end.sentence, bytes);
     else bytes = put_beats(h, m);
-    l->sending =
-        check(l, t->ops->post_send(t, l->peer, TR_TAG_HEARTBEAT, m, sizeof *m + bytes, &l->send));
+    if (!tr_mail_send(l->mail, m, sizeof *m + bytes)) return;
     l->sent_ns = tr_now_ns();
     l->told = m->code != 0;
     l->left = m->bye;
 }
 
 static bool is_due(const tr_heartbeat *h, const peer_link *l) {
-    if (l->failed || l->sending || l->left) return false;
+    if (l->left) return false;
     return h->leaving || (h->end.code && !l->told) || tr_now_ns() - l->sent_ns >= period_ns;
 }
 
@@ -167,8 +141,7 @@ static void show_beats(tr_heartbeat *h, const peer_link *l, const message *m) {
 }
 
 /* True when the message tells the end of the job. */
-static bool take_message(tr_heartbeat *h, peer_link *l, tr_heartbeat_end *end) {
-    const message *m = l->in;
+static bool take_message(tr_heartbeat *h, peer_link *l, const message *m, tr_heartbeat_end *end) {
     if (m->bye) l->peer_left = true;
     if (!m->code) {
         show_beats(h, l, m->bye ? &(message){0} : m);
@@ -180,37 +153,14 @@ static bool take_message(tr_heartbeat *h, peer_link *l, tr_heartbeat_end *end) {
     return true;
 }
 
-static bool turn_link(tr_heartbeat *h, peer_link *l, tr_heartbeat_end *end) {
+bool tr_heartbeat_turn(tr_heartbeat *h, tr_heartbeat_end *end) {
     bool told = false;
-    if (l->receiving && is_done(h, l, &l->receive)) {
-        l->receiving = false;
-        told = take_message(h, l, end);
-        if (!l->peer_left && !l->failed) post_receive(h, l);
-    }
-    if (l->sending && is_done(h, l, &l->send)) l->sending = false;
-    if (is_due(h, l)) post_message(h, l);
-    return told;
-}
-
-static bool turn_links(tr_heartbeat *h, tr_heartbeat_end *end) {
-    bool told = false;
-    (void)h->world->transport->ops->progress(h->world->transport);
     for (int i = 0; i < h->links; i++) {
-        if (turn_link(h, &h->link[i], end)) told = true;
+        peer_link *l = &h->link[i];
+        const message *m = l->peer_left ? NULL : tr_mail_take(l->mail, NULL);
+        if (m && take_message(h, l, m, end)) told = true;
+        if (is_due(h, l)) send_message(h, l);
     }
-    tr_error_clear();
-    return told;
-}
-
-bool tr_heartbeat_turn(tr_heartbeat *heartbeat, tr_heartbeat_end *end) {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += lock_ns;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    if (pthread_mutex_timedlock(&heartbeat->world->lock, &until) != 0) return false;
-    bool told = turn_links(heartbeat, end);
-    pthread_mutex_unlock(&heartbeat->world->lock);
     return told;
 }
 
@@ -222,21 +172,22 @@ void tr_heartbeat_tell(tr_heartbeat *heartbeat, int code, const char *sentence) 
 
 /* --- leaving ---------------------------------------------------------------------------------- */
 
+static bool has_left(const peer_link *l, bool hear) {
+    if (tr_mail_has_failed(l->mail)) return true;
+    return l->left && tr_mail_is_sent(l->mail) && (l->peer_left || !hear);
+}
+
 /* Takes turns until every link's last message has left (and the peer's has come), or for so long.
  */
 static void flush(tr_heartbeat *h, bool hear, double seconds) {
+    const struct timespec pause = {.tv_nsec = 1000000};
     tr_heartbeat_end ignored;
     for (double end = tr_now_s() + seconds; tr_now_s() < end;) {
-        pthread_mutex_lock(&h->world->lock);
-        (void)turn_links(h, &ignored);
+        (void)tr_heartbeat_turn(h, &ignored);
         bool done = true;
-        for (int i = 0; i < h->links; i++) {
-            const peer_link *l = &h->link[i];
-            done = done && (l->failed || (l->left && !l->sending && (l->peer_left || !hear)));
-        }
-        pthread_mutex_unlock(&h->world->lock);
+        for (int i = 0; i < h->links; i++) done = done && has_left(&h->link[i], hear);
         if (done) return;
-        h->world->transport->ops->pause(h->world->transport, 1e-3);
+        (void)nanosleep(&pause, NULL);
     }
 }
 
@@ -246,20 +197,16 @@ void tr_heartbeat_bye(tr_heartbeat *heartbeat) {
     flush(heartbeat, false, flush_s);
 }
 
-void tr_heartbeat_close(tr_heartbeat *h, bool failed) {
-    if (!h) return;
+/* Waits for the last messages, unless the world failed, and frees; the world calls it. */
+static void close_heartbeat(void *context, bool failed) {
+    tr_heartbeat *h = context;
     tr_heartbeat_bye(h);
     if (!failed) flush(h, true, farewell_s);
-    tr_transport *t = h->world->transport;
-    pthread_mutex_lock(&h->world->lock);
     for (int i = 0; i < h->links; i++) {
-        peer_link *l = &h->link[i];
-        /* Memory that the transport may still touch stays until the process ends. */
-        if (!l->receiving || t->ops->cancel(t, &l->receive)) free(l->in);
-        if (!l->sending || t->ops->cancel(t, &l->send)) free(l->out);
-        free(l->ranks);
+        tr_mail_close(h->link[i].mail);
+        free(h->link[i].out);
+        free(h->link[i].ranks);
     }
-    pthread_mutex_unlock(&h->world->lock);
     free(h->link);
     free(h->leader);
     free(h);
@@ -269,20 +216,22 @@ void tr_heartbeat_close(tr_heartbeat *h, bool failed) {
 
 static tr_status open_link(tr_heartbeat *h, int peer, peer_link *l) {
     l->peer = peer;
-    TR_TRY(tr_calloc((size_t)h->world->size, sizeof *l->ranks, &l->ranks));
-    for (int r = 0; r < h->world->size; r++) {
+    int size = tr_world_size(h->world);
+    TR_TRY(tr_calloc((size_t)size, sizeof *l->ranks, &l->ranks));
+    for (int r = 0; r < size; r++) {
         /* Rank 0 tells of itself alone. */
         if (h->leader[r] == peer && (peer != 0 || r == 0)) l->ranks[l->n++] = r;
     }
-    l->in_bytes = sizeof(message) + body_bytes(l->n);
-    TR_TRY(tr_calloc(1, l->in_bytes, &l->in));
-    TR_TRY(tr_calloc(1, sizeof(message) + body_bytes(h->beats), &l->out));
+    size_t in_bytes = sizeof(message) + body_bytes(l->n);
+    size_t out_bytes = sizeof(message) + body_bytes(h->beats);
+    TR_TRY(tr_calloc(1, out_bytes, &l->out));
+    TR_TRY(tr_mail_open(h->world, peer, in_bytes, out_bytes, &l->mail));
     return TR_OK;
 }
 
 /* Rank 0 has a link to each other leader, a leader one to rank 0. */
 static tr_status open_links(tr_heartbeat *h) {
-    int size = h->world->size, me = h->world->rank;
+    int size = tr_world_size(h->world), me = tr_world_rank(h->world);
     for (int r = 0; r < size; r++) h->beats += h->leader[r] == me;
     if (me == 0) h->beats = 1;
     TR_TRY(tr_calloc((size_t)size, sizeof *h->link, &h->link));
@@ -326,40 +275,39 @@ static void show_places(tr_heartbeat *h, const place *all) {
 
 /* With all[size], every rank's place: the links of a leader, or *out NULL. */
 static tr_status begin(tr_world *world, tr_board *board, const place *all, tr_heartbeat **out) {
+    int size = tr_world_size(world), me = tr_world_rank(world);
     tr_heartbeat *h;
     TR_TRY(tr_calloc(1, sizeof *h, &h));
     h->world = world;
     h->board = board;
     tr_status status = TR_OK;
-    TR_TRY_OUT(tr_calloc((size_t)world->size, sizeof *h->leader, &h->leader));
-    if (!find_leaders(all, world->size, h->leader)) goto out;
-    tr_board_set_leader(board, h->leader[world->rank]);
-    if (h->leader[world->rank] != world->rank) goto out;
+    TR_TRY_OUT(tr_calloc((size_t)size, sizeof *h->leader, &h->leader));
+    if (!find_leaders(all, size, h->leader)) goto out;
+    tr_board_set_leader(board, h->leader[me]);
+    if (h->leader[me] != me) goto out;
     TR_TRY_OUT(open_links(h));
     show_places(h, all);
-    pthread_mutex_lock(&world->lock);
-    for (int i = 0; i < h->links; i++) post_receive(h, &h->link[i]);
-    pthread_mutex_unlock(&world->lock);
+    tr_world_before_close(world, close_heartbeat, h);
     *out = h;
     return TR_OK;
 out:
     h->leaving = true;
-    tr_heartbeat_close(h, true);
+    close_heartbeat(h, true);
     return status;
 }
 
 tr_status tr_heartbeat_open(tr_world *world, tr_board *board, tr_heartbeat **out) {
+    int size = tr_world_size(world);
     *out = NULL;
-    if (world->size == 1) return TR_OK;
+    if (size == 1) return TR_OK;
     place mine = {.board = tr_board_id(board), .pid = getpid()}, *all;
     if (gethostname(mine.host, sizeof mine.host - 1) != 0) mine.host[0] = '\0';
-    tr_status status = tr_calloc((size_t)world->size, sizeof *all, &all);
+    tr_status status = tr_calloc((size_t)size, sizeof *all, &all);
     if (status != TR_OK) tr_world_give_up(world, status);
     TR_TRY(status);
     status = tr_world_gather_all(world, &mine, all, sizeof mine);
-    if (status == TR_OK) status = begin(world, board, all, &world->heartbeat);
+    if (status == TR_OK) status = begin(world, board, all, out);
     free(all);
     TR_TRY(status);
-    *out = world->heartbeat;
     return TR_OK;
 }

@@ -1,8 +1,8 @@
-#include "comm/board.h"
+#include "job/board.h"
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "comm/process.h"
+#include "job/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,13 +4,13 @@
  * and processes; `trireme run` looks in the same way (tr_watch_look). A rank of this host is lost
  * when its process is gone although it did not say that it ends, when the process has been stopped
  * (SIGSTOP) for 5 s, or when there is no heartbeat for 10 s. A rank of another host that the board
- * shows (comm/heartbeat.h) is lost when there is no heartbeat for 15 s. The length of an action is
+ * shows (job/heartbeat.h) is lost when there is no heartbeat for 15 s. The length of an action is
  * never judged: a thread of its own writes the heartbeat. Of a rank that has not attached to the
  * board only the process can be seen: it is lost when it has been stopped for 5 s. */
 #pragma once
 
-#include "comm/board.h"
-#include "comm/heartbeat.h"
+#include "job/board.h"
+#include "job/heartbeat.h"
 
 /* What a rank waits for while MPI starts, as the board shows it. */
 #define TR_WAIT_MPI "MPI to start"

@@ -1,8 +1,8 @@
-#include "cli/mpirun.h"
+#include "job/mpirun.h"
 
-#include "cli/signals.h"
-#include "comm/process.h"
-#include "train/progress.h"
+#include "job/process.h"
+#include "job/signals.h"
+#include "job/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,7 @@ static char **arguments(const tr_launch *launch, const char *exe, char *count, s
         "mpirun", "--bind-to",         "none", "-n", count, "-x", TR_BOARD_VARIABLE,
         "-x",     TR_TERMINAL_VARIABLE};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
-    /* On several hosts the launcher reads what mpirun says (cli/mpirun_log.h). */
+    /* On several hosts the launcher reads what mpirun says (job/mpirun_log.h). */
     if (!tr_launch_spans_hosts(launch)) argv[used++] = "-q";
     if (launch->hostfile) {
         argv[used++] = "--hostfile";

@@ -5,7 +5,7 @@
  * run`. The launcher chooses the name and hands it on in TRIREME_BOARD; under plain mpirun world
  * rank 0 makes one with tr_board_make_name() and broadcasts it. Memory full of zeros is a valid
  * empty board, so the first process creates it and none waits. Ranks of another host have a board
- * of their own there; heartbeats between the hosts (comm/heartbeat.h) copy them to rank 0's board.
+ * of their own there; heartbeats between the hosts (job/heartbeat.h) copy them to rank 0's board.
  *
  * Setters accept a NULL board and do nothing, so that callers need not ask whether there is one. */
 #pragma once

@@ -1,6 +1,6 @@
-#include "cli/sweep.h"
+#include "job/sweep.h"
 
-#include "comm/board.h"
+#include "job/board.h"
 
 #include <dirent.h>
 #include <errno.h>

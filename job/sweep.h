@@ -24,7 +24,7 @@ void tr_sweep(void);
  * written or locked, or the user has chosen mpirun's folder) mpirun uses its own. board must
  * outlive it. */
 void tr_job_folder_make(tr_job_folder *folder, const char *board);
-/* Removes the folder and the shared memory of the job's ranks, which have ended or have been killed:
- * waits up to 5 s for the last of them to die. What is in use even then stays, and the next
+/* Removes the folder and the shared memory of the job's ranks, which have ended or have been
+ * killed: waits up to 5 s for the last of them to die. What is in use even then stays, and the next
  * tr_sweep removes it. */
 void tr_job_folder_remove(tr_job_folder *folder);

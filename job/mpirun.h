@@ -1,8 +1,8 @@
 /* mpirun, started for the launcher. */
 #pragma once
 
-#include "cli/launch.h"
-#include "cli/relay.h"
+#include "job/launch.h"
+#include "job/relay.h"
 
 #include <sys/types.h>
 

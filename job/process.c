@@ -1,4 +1,4 @@
-#include "comm/process.h"
+#include "job/process.h"
 
 #include <dirent.h>
 #include <errno.h>

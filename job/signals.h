@@ -5,7 +5,7 @@
  * that was ignored when the process began (nohup) stays ignored. */
 #pragma once
 
-#include "comm/board.h"
+#include "job/board.h"
 
 /* Signals of one user or system within this time count as one: `timeout`, for example, signals its
  * child and the child's group. */

@@ -2,7 +2,7 @@
  * board. */
 #pragma once
 
-#include "comm/board.h"
+#include "job/board.h"
 
 typedef struct tr_launch {
     int ranks;

@@ -1,0 +1,196 @@
+#include "job/rank_process.h"
+
+#include "base/memory.h"
+#include "job/signals.h"
+#include "job/watchdog.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct tr_rank_process {
+    tr_world *world;
+    tr_board *board;
+    tr_watchdog *watchdog;
+    tr_heartbeat *heartbeat; /* the world's; NULL where this rank is not its host's leader */
+    double deadline_s;
+    bool begun;                       /* on all ranks */
+    _Atomic int peer;                 /* of the last wait; -1: a group */
+    _Atomic(tr_world *) looked_after; /* by the watchdog; NULL: none */
+};
+
+static void report(void *context, const char *sentence) {
+    (void)context;
+    tr_signal_say(sentence, tr_signal_refreshes());
+}
+
+static void leave(void *context, int code) {
+    (void)context;
+    _exit(code);
+}
+
+static void show_wait(void *context, bool begin, const char *what, int peer) {
+    tr_rank_process *process = context;
+    if (begin) atomic_store_explicit(&process->peer, peer, memory_order_relaxed);
+    tr_board_set_wait(process->board, begin, what, peer);
+}
+
+static void show_work(void *context, int64_t done, int64_t total) {
+    const tr_rank_process *process = context;
+    tr_board_set_work(process->board, done, total);
+}
+
+static bool look(void *context, char *sentence, size_t size) {
+    tr_rank_process *process = context;
+    tr_world *world = atomic_load(&process->looked_after);
+    return world && tr_world_look(world, sentence, size);
+}
+
+static tr_status start_watchdog(tr_rank_process *process) {
+    /* The process that started this rank started the other ranks of this host too. */
+    tr_watchdog_options options = {.limits.parent = getenv(TR_RANK_VARIABLE) ? getppid() : 0,
+                                   .look = look,
+                                   .report = report,
+                                   .end = leave,
+                                   .context = process};
+    TR_TRY(tr_watchdog_start(process->board, &options, &process->watchdog));
+    return TR_OK;
+}
+
+/* The launcher's board, by what Open MPI says of this rank before MPI has started. */
+static void enter_board(tr_rank_process *process) {
+    const char *name = getenv(TR_BOARD_VARIABLE), *rank = getenv(TR_RANK_VARIABLE),
+               *size = getenv("OMPI_COMM_WORLD_SIZE");
+    if (!name || !rank || !size || tr_board_open(name, atoi(size), &process->board) != TR_OK)
+        return;
+    if (tr_board_attach(process->board, atoi(rank)) == TR_OK) {
+        tr_board_set_wait(process->board, true, TR_WAIT_MPI, -1);
+        (void)start_watchdog(process);
+    } else {
+        tr_board_close(process->board);
+        process->board = NULL;
+    }
+}
+
+/* `trireme run` sets these for mpirun alone. A rank that inherits them does not start: mpirun sets
+ * a folder of its own for the rank, or the rank's messages go nowhere. */
+static void forget_mpirun_settings(void) {
+    static const char *const name[] = {"OMPI_MCA_orte_local_tmpdir_base", "OPAL_OUTPUT_STDERR_FD"};
+    if (!getenv(TR_BOARD_VARIABLE)) return;
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) (void)unsetenv(name[i]);
+}
+
+tr_status tr_rank_process_enter(bool speaks, tr_rank_process **out) {
+    *out = NULL;
+    tr_rank_process *process;
+    forget_mpirun_settings();
+    tr_signals_take(getenv(TR_BOARD_VARIABLE), speaks); /* the launcher may signal soon */
+    TR_TRY(tr_calloc(1, sizeof *process, &process));
+    process->peer = -1;
+    enter_board(process);
+    tr_error_clear(); /* tr_rank_process_begin meets it again */
+    *out = process;
+    return TR_OK;
+}
+
+/* The launcher's board, or one that rank 0 names; every rank returns the same status. */
+static tr_status join_board(tr_rank_process *process) {
+    char name[64] = "";
+    const char *given = getenv(TR_BOARD_VARIABLE);
+    if (given) {
+        (void)snprintf(name, sizeof name, "%s", given);
+    } else {
+        if (tr_world_rank(process->world) == 0) tr_board_make_name(name, sizeof name);
+        TR_TRY(tr_world_broadcast(process->world, 0, name, sizeof name));
+    }
+    tr_status mine = TR_OK;
+    if (!process->board) {
+        mine = tr_board_open(name, tr_world_size(process->world), &process->board);
+        if (mine == TR_OK) mine = tr_board_attach(process->board, tr_world_rank(process->world));
+    }
+    /* After the agreement every rank has opened the board, so its name is removed on each host
+     * where no launcher does that. */
+    mine = tr_world_agree(process->world, mine);
+    if (!given || (process->board && !tr_board_launcher(process->board))) tr_board_unlink(name);
+    return mine;
+}
+
+/* Ends a process that did not begin on some rank; the caller prints why. A rank with a place on the
+ * board must not look lost when it exits. */
+static void end_early(tr_rank_process *process, tr_status status) {
+    tr_signals_use(NULL);
+    if (process->board) (void)tr_board_claim_report(process->board);
+    tr_board_finish(process->board, (int)status, tr_error_message());
+    tr_watchdog_stop(process->watchdog);
+    /* A heartbeat uses the board until the world is closed. */
+    if (process->board && !process->heartbeat) tr_board_close(process->board);
+    free(process);
+}
+
+tr_status tr_rank_process_begin(tr_rank_process *process, tr_world *world, double deadline_s) {
+    process->world = world;
+    process->deadline_s = deadline_s;
+    tr_board_set_wait(process->board, false, NULL, -1);
+    TR_TRY(join_board(process));
+    tr_signals_use(process->board);
+    TR_TRY(tr_world_agree(world, process->watchdog ? TR_OK : start_watchdog(process)));
+    TR_TRY(tr_world_agree(world, tr_heartbeat_open(world, process->board, &process->heartbeat)));
+    if (process->heartbeat) tr_watchdog_lead(process->watchdog, process->heartbeat);
+    tr_world_set_hook(world, &(tr_world_hook){.wait = show_wait,
+                                              .work = show_work,
+                                              .context = process,
+                                              .deadline_s = deadline_s});
+    atomic_store(&process->looked_after, world);
+    process->begun = true;
+    return TR_OK;
+}
+
+tr_board *tr_rank_process_board(tr_rank_process *process) {
+    return process->board;
+}
+
+/* Makes the sentence of this thread's failure, with the rank that is late if there is one: this
+ * rank's wait is over, so the search starts at the rank that it waited for. */
+static void make_sentence(const tr_rank_process *process, tr_status status, char *text,
+                          size_t size) {
+    (void)snprintf(text, size, "%s", tr_error_message());
+    if (status != TR_ERR_RANK) return;
+    char late[256];
+    int me = tr_world_rank(process->world), peer = atomic_load(&process->peer);
+    int rank = peer >= 0 ? tr_board_late_rank(process->board, peer)
+                         : tr_board_longest_working(process->board, me);
+    if (rank < 0 || rank == me) return;
+    size_t used = strlen(text);
+    (void)snprintf(text + used, size - used, "; late is %s",
+                   tr_board_describe(process->board, rank, late, sizeof late));
+}
+
+tr_status tr_rank_process_end(tr_rank_process *process, tr_status status, bool backtrace,
+                              bool *reported) {
+    *reported = false;
+    if (!process) return status;
+    if (!process->begun) {
+        end_early(process, status);
+        return status;
+    }
+    char text[768] = "";
+    if (status != TR_OK && status != TR_ERR_STOPPED) {
+        make_sentence(process, status, text, sizeof text);
+        if (tr_board_claim_report(process->board)) {
+            report(NULL, text);
+            if (backtrace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
+        }
+        *reported = true;
+    }
+    tr_board_finish(process->board, (int)status, text);
+    tr_watchdog_stop(process->watchdog);
+    tr_heartbeat_bye(process->heartbeat);
+    /* The deadline still counts: this rank must not wait forever for one that never closes the
+     * world. */
+    tr_world_set_hook(process->world, &(tr_world_hook){.deadline_s = process->deadline_s});
+    /* The board stays mapped: a signal may still want to write its request. */
+    free(process);
+    return status;
+}
