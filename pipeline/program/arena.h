@@ -16,11 +16,9 @@ typedef struct tr_arena_item {
 tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes);
 
 /* Gives every item an offset so that items alive at one position never overlap; *bytes is the
- * arena's size. Deterministic. Items are placed as they begin to live, into the room that others
- * left: near linear in n. Where that is 1% over the live peak or more a search of bounded work
- * follows (a fraction of a second; where the arena is 5% over up to a second more), as long as few
- * enough items live together. Items of stages alike come within 5% of the live peak, and so do
- * those of models that are cut into tensors none of which is large against all that lives; of items
- * of any sizes and lives there are sets that no packing brings so near. TR_ERR_FIT when sizes
- * overflow. */
+ * arena's size. Deterministic. Goes through time twice, forwards and backwards, gives each item the
+ * lowest room that is free while it lives, and keeps the smaller arena: near linear in n. Promise,
+ * tested: at most 5% over the live peak with every schedule that ships and every model preset; not
+ * with items of any sizes and lifetimes. `plan` prints both sizes. TR_ERR_FIT when sizes overflow.
+ */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes);
