@@ -360,7 +360,7 @@ static void destroy(tr_layer *layer) {
                         &b->add_mlp.forward, &b->add_attn.grad_input, &b->add_mlp.grad_input};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) tr_plan_release(plans[i]);
     tr_params_release(b->params, BLOCK_PARAMS);
-    free(b);
+    tr_layer_free(&b->layer);
 }
 
 static const tr_layer_ops ops = {.kind = "block",

@@ -151,7 +151,7 @@ static void destroy(tr_layer *layer) {
     tr_plan_release(&e->drop);
     tr_plan_release(&e->drop_dgrad);
     tr_params_release(e->params, EMBEDDING_PARAMS);
-    free(e);
+    tr_layer_free(&e->layer);
 }
 
 static const tr_layer_ops ops = {.kind = "embedding",

@@ -19,7 +19,6 @@ enum {
      * GPU's fast products need that. */
     PART_MULTIPLE = 64
 };
-_Static_assert(MOST_PARTS + 4 <= TR_LAYER_PIECES, "besides the logits: the input and the norm's");
 
 /* Columns [begin, begin + extent) of this rank's logits. */
 typedef struct logits_part {
@@ -287,7 +286,7 @@ static void destroy(tr_layer *layer) {
     }
     tr_plan_release(&h->cast);
     tr_params_release(h->params, HEAD_PARAMS);
-    free(h);
+    tr_layer_free(&h->layer);
 }
 
 static const tr_layer_ops ops = {.kind = "head",

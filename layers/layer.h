@@ -16,8 +16,7 @@
 #include "layers/param.h"
 
 enum {
-    TR_LAYER_PIECES = 24, /* of a layer at most */
-    TR_LAYER_FLOWS = 4    /* outputs, inputs and step inputs of a layer: at most so many of each */
+    TR_LAYER_FLOWS = 4 /* outputs, inputs and step inputs of a layer: at most so many of each */
 };
 
 /* An output of an earlier layer that a layer reads. */
@@ -57,8 +56,9 @@ typedef struct tr_layer_io {
         *dy[TR_LAYER_FLOWS];  /* I: gradients of the outputs; the layer does not modify them */
     void *dx[TR_LAYER_FLOWS]; /* I: gradients of the inputs, to be set; never one of dy */
     const void *step[TR_LAYER_FLOWS]; /* step inputs, on the device */
-    /* This layer's pieces of each block, and its scratch, aligned to TR_ALIGN. */
-    char *block[TR_LIFE_SCRATCH][TR_LAYER_PIECES];
+    /* This layer's pieces, and its scratch, aligned to TR_ALIGN. */
+    char *const *piece;
+    char *backward; /* B: the pieces I..W lie here, one behind the other; else NULL */
     char *scratch;
     double *loss;  /* F: f64[2] on the device, as XENT_LOSS writes it, by one layer of the model */
     void *cache;   /* decode: this layer's key/value cache */
@@ -93,11 +93,12 @@ struct tr_layer {
     tr_layer_input input[TR_LAYER_FLOWS];
     tr_flow output[TR_LAYER_FLOWS], step_input[TR_LAYER_FLOWS];
     size_t bytes[TR_LIFE_COUNT];
-    /* What the blocks are made of, tensor by tensor, without the inputs: pieces need not adjoin.
-     * `bytes` sums them. */
-    int pieces; /* of the block that has most of them; at least one */
-    size_t piece[TR_LAYER_PIECES][TR_LIFE_SCRATCH];
-    size_t cache_bytes; /* decode: key/value cache of env->batch rows and env->seq positions */
+    /* What the blocks are made of, tensor by tensor, without the inputs. `bytes` sums them. */
+    int pieces;
+    tr_piece *piece;
+    size_t piece_capacity;
+    tr_status described; /* not TR_OK: there was no memory for the list of pieces */
+    size_t cache_bytes;  /* decode: key/value cache of env->batch rows and env->seq positions */
     double flops_f, flops_i, flops_w;      /* of one micro-batch on one tensor rank */
     double reduce_bytes_f, reduce_bytes_i; /* all-reduced over tp */
 };

@@ -114,7 +114,7 @@ static char *inside(char *memory, size_t offset) {
 /* Where a value lies on this stage; NULL where it is not alive, or is not read here. */
 static void *place_of(const tr_stage_io *io, const tr_stage_value *value) {
     if (value->in_edge >= 0) return io->in[value->in_edge];
-    return value->piece >= 0 ? io->block[value->life][value->piece] : NULL;
+    return value->piece >= 0 ? io->piece[value->piece] : NULL;
 }
 
 /* Where the sum of a value's gradient is collected, or was received. */
@@ -132,14 +132,13 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
     tr_layer_io l = {.stream = io->stream,
                      .state = source->state,
                      .sample = source->first_sample + m * source->sample_stride,
+                     .piece = io->piece + s->flow.layer[k].piece,
+                     .backward = io->backward,
                      .scratch = io->scratch};
     for (int i = 0; i < layer->inputs; i++)
         l.x[i] = place_of(io, &s->flow.value[input_at(s, k, i)->value]);
     for (int i = 0; i < layer->step_inputs; i++)
         l.step[i] = s->step[k][i].data + (size_t)m * s->step[k][i].stride;
-    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
-        for (int j = 0; j < layer->pieces; j++)
-            l.block[life][j] = io->block[life][s->flow.layer[k].piece + j];
     if (source->loss) l.loss = source->loss + m * source->loss_stride;
     return l;
 }
@@ -223,16 +222,12 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* B: the layers backwards, I and then W of each. All pieces of I..W are one place: a layer's lie
- * there one behind the other, and the next layer's after that. */
+/* B: the layers backwards, I and then W of each, which take turns in the place of I..W. */
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->flow.count - 1; k >= 0; k--) {
         tr_layer *layer = layer_at(s, k);
         tr_layer_io l = layer_io(s, io, k);
-        size_t at = 0;
-        for (int j = 0; j < layer->pieces; at += layer->piece[j++][TR_LIFE_IW])
-            l.block[TR_LIFE_IW][j] = inside(l.block[TR_LIFE_IW][j], at);
         TR_TRY(layer_grad_input(s, io, k, &l));
         memset(l.dy, 0, sizeof l.dy);
         memset(l.dx, 0, sizeof l.dx);

@@ -1,6 +1,8 @@
 /* How long a buffer of one micro-batch lives. */
 #pragma once
 
+#include <stddef.h>
+
 typedef enum tr_lifetime {
     TR_LIFE_FI, /* from the start of F to the end of I */
     TR_LIFE_FW, /* from the start of F to the end of W */
@@ -8,3 +10,9 @@ typedef enum tr_lifetime {
     TR_LIFE_SCRATCH,
     TR_LIFE_COUNT
 } tr_lifetime;
+
+/* A tensor of a block: pieces of one lifetime need not lie together. */
+typedef struct tr_piece {
+    tr_lifetime life; /* not TR_LIFE_SCRATCH */
+    size_t bytes;
+} tr_piece;

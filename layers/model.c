@@ -133,6 +133,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->count = family->count(config);
     TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
     TR_TRY_OUT(family->make(model));
+    for (int i = 0; i < model->count; i++) TR_TRY_OUT(model->layers[i]->described);
     TR_TRY_OUT(tr_model_connect(model));
     *out = model;
     return TR_OK;

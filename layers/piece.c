@@ -1,5 +1,7 @@
 #include "layers/piece.h"
 
+#include <stdlib.h>
+
 tr_status tr_plan_prepare(tr_plan *plan, tr_device *device, size_t *scratch) {
     tr_plan_release(plan);
     TR_TRY(tr_op_prepare(device, &plan->desc, &plan->op));
@@ -47,11 +49,14 @@ tr_flow tr_usage_tokens(const tr_usage *usage, const char *name) {
 
 void tr_layer_reset(tr_layer *layer) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) layer->bytes[life] = 0;
-    for (int k = 0; k < TR_LAYER_PIECES; k++)
-        for (int life = 0; life < TR_LIFE_SCRATCH; life++) layer->piece[k][life] = 0;
-    layer->pieces = 1; /* of no bytes, except the input */
+    layer->pieces = 0;
     layer->flops_f = layer->flops_i = layer->flops_w = 0;
     layer->reduce_bytes_f = layer->reduce_bytes_i = 0;
+}
+
+void tr_layer_free(tr_layer *layer) {
+    free(layer->piece);
+    free(layer);
 }
 
 tr_status tr_layer_check(const tr_layer *layer, const tr_usage *created, const tr_layer_env *env) {
@@ -79,8 +84,10 @@ tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime li
     place.offset = layer->bytes[place.life];
     layer->bytes[place.life] += bytes;
     if (place.life == TR_LIFE_SCRATCH) return place;
-    while (layer->piece[place.piece][life]) place.piece++;
-    layer->piece[place.piece][life] = bytes;
-    if (layer->pieces <= place.piece) layer->pieces = place.piece + 1;
+    place.piece = layer->pieces;
+    tr_status status = tr_grow(&layer->piece, &layer->piece_capacity, (size_t)layer->pieces + 1,
+                               sizeof *layer->piece);
+    if (status != TR_OK) layer->described = status;
+    else layer->piece[layer->pieces++] = (tr_piece){.life = life, .bytes = bytes};
     return place;
 }

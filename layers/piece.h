@@ -29,8 +29,8 @@ tr_status tr_plan_run(const tr_plan *plan, const tr_layer_io *io, void *scratch,
 /* A place in one of the layer's blocks. */
 typedef struct tr_buffer {
     tr_lifetime life;
-    int piece;     /* of the block */
-    size_t offset; /* in scratch */
+    int piece;     /* of the layer; not of scratch */
+    size_t offset; /* in the layer's block, where that is one place: in scratch, and I..W in B */
 } tr_buffer;
 
 /* How the pieces are used. Decoding feeds rows = batch rows of one token, and keeps nothing: all
@@ -47,19 +47,22 @@ tr_usage tr_usage_env(const tr_layer_env *env);
  * token a row. */
 tr_flow tr_usage_flow(const tr_usage *usage, const char *name, int64_t width);
 tr_flow tr_usage_tokens(const tr_usage *usage, const char *name);
-/* Bytes and FLOPs of a layer that is described again. */
+/* Forgets bytes, pieces and FLOPs of a layer that is described again. */
 void tr_layer_reset(tr_layer *layer);
+/* Frees the layer, whose first member `layer` is, and its list of pieces. */
+void tr_layer_free(tr_layer *layer);
 /* Checks the environment against what the layer was created for: TR_ERR_INTERNAL when a training
  * shape differs, TR_ERR_CONFIG for decoding with tp > 1. */
 tr_status tr_layer_check(const tr_layer *layer, const tr_usage *created, const tr_layer_env *env);
 
-/* Counts (rows, width) elements as the block's next piece, or at the end of scratch. The caller has
- * checked that the product fits. */
+/* Counts (rows, width) elements as the layer's next piece, or at the end of scratch. The caller has
+ * checked that the product fits. Without memory for the list, layer->described becomes an error. */
 tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime life, int64_t width,
                           tr_dtype dtype);
 static inline void *tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
     if (buffer.life == TR_LIFE_SCRATCH) return io->scratch + buffer.offset;
-    return io->block[buffer.life][buffer.piece];
+    if (buffer.life == TR_LIFE_IW && io->backward) return io->backward + buffer.offset;
+    return io->piece[buffer.piece];
 }
 
 /* --- linear layers ------------------------------------------------------------------------------

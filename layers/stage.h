@@ -34,25 +34,26 @@ typedef struct tr_stage_cost {
     size_t bytes[TR_LIFE_COUNT];
     size_t backward_iw; /* I..W bytes while B runs: of one layer */
     /* Pieces that the blocks are cut into, each placed by itself, as small ones fill the room that
-     * others leave; 0: each block is one piece. */
+     * others leave; `bytes` sums them. 0: each block is one piece. */
     int pieces;
-    size_t (*piece)[TR_LIFE_SCRATCH]; /* [pieces]: their bytes, which `bytes` sums; the table's */
+    tr_piece *piece; /* [pieces]: the table's */
 } tr_stage_cost;
 
 static inline int tr_stage_pieces(const tr_stage_cost *cost) {
-    return cost->pieces ? cost->pieces : 1;
+    return cost->pieces ? cost->pieces : TR_LIFE_SCRATCH;
 }
 
-static inline size_t tr_stage_piece_bytes(const tr_stage_cost *cost, tr_lifetime life, int piece) {
-    return cost->pieces ? cost->piece[piece][life] : cost->bytes[life];
+static inline tr_piece tr_stage_piece(const tr_stage_cost *cost, int k) {
+    if (cost->pieces) return cost->piece[k];
+    return (tr_piece){.life = (tr_lifetime)k, .bytes = cost->bytes[k]};
 }
 
 typedef struct tr_stage_table {
     int stages;
     tr_stage_cost *cost; /* [stages] */
     int edges;
-    tr_edge *edge;                    /* [edges] */
-    size_t (*piece)[TR_LIFE_SCRATCH]; /* of all stages, to be freed; NULL: blocks are not cut */
+    tr_edge *edge;   /* [edges] */
+    tr_piece *piece; /* of all stages, to be freed; NULL: blocks are not cut */
 } tr_stage_table;
 
 /* Bytes of a micro-batch on a stage by lifetime: its blocks' and those of the tensors that edges
@@ -69,9 +70,8 @@ static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
 typedef struct tr_stage_io {
     struct tr_stream *stream;
     int micro_batch;
-    /* Where each piece of F..I, F..W and I..W lies, aligned to TR_ALIGN. In B all pieces of I..W
-     * are one place of backward_iw bytes. NULL: not alive. */
-    char *const *block[TR_LIFE_SCRATCH];
+    char *const *piece; /* where each piece lies, aligned to TR_ALIGN; NULL: not alive */
+    char *backward;     /* B: one place of backward_iw bytes instead of the pieces I..W */
     char *scratch;
     void *const *in;   /* while they live: tensors of incoming edges */
     void *const *out;  /* F: where tensors of outgoing edges are written */

@@ -220,17 +220,14 @@ void tr_stage_flow_free(tr_stage_flow *f) {
     *f = (tr_stage_flow){0};
 }
 
-void tr_stage_flow_cost(const tr_stage_flow *f, size_t (*piece)[TR_LIFE_SCRATCH],
-                        tr_stage_cost *cost) {
+void tr_stage_flow_cost(const tr_stage_flow *f, tr_piece *piece, tr_stage_cost *cost) {
     *cost = (tr_stage_cost){.piece = piece, .pieces = f->pieces};
     cost->bytes[TR_LIFE_SCRATCH] = f->scratch;
     for (int k = 0; k < f->count; k++) {
         const tr_layer *layer = f->model->layers[f->first + k];
-        for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
+        for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
             cost->bytes[life] += layer->bytes[life];
-            for (int j = 0; j < layer->pieces; j++)
-                piece[f->layer[k].piece + j][life] = layer->piece[j][life];
-        }
+        for (int j = 0; j < layer->pieces; j++) piece[f->layer[k].piece + j] = layer->piece[j];
         if (layer->bytes[TR_LIFE_IW] > cost->backward_iw)
             cost->backward_iw = layer->bytes[TR_LIFE_IW];
         cost->f += layer->flops_f;
@@ -240,7 +237,7 @@ void tr_stage_flow_cost(const tr_stage_flow *f, size_t (*piece)[TR_LIFE_SCRATCH]
     for (int v = 0; v < f->values; v++) {
         const tr_stage_value *value = &f->value[v];
         if (value->piece < 0) continue;
-        piece[value->piece][value->life] = tr_align_up(value->bytes);
+        piece[value->piece] = (tr_piece){.life = value->life, .bytes = tr_align_up(value->bytes)};
         cost->bytes[value->life] += tr_align_up(value->bytes);
     }
 }

@@ -19,7 +19,7 @@ typedef struct tr_stage_value {
     int in_edge, out_edge; /* in the table; -1: none */
     int readers;           /* inputs of the stage's layers that read it */
     tr_lifetime life;      /* with readers: the longest of their lives */
-    int piece;             /* of the block `life`, where it lies; -1: on an edge */
+    int piece;             /* of the stage, where it lies; -1: on an edge */
     size_t gradient;       /* its sum, in scratch; TR_NOT_IN_SCRATCH: on an edge */
 } tr_stage_value;
 
@@ -63,5 +63,4 @@ tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
                              const tr_cut_edge *edge, int edges, tr_stage_flow *out);
 void tr_stage_flow_free(tr_stage_flow *flow);
 /* Sums costs and bytes; piece[flow->pieces] becomes the cost's. */
-void tr_stage_flow_cost(const tr_stage_flow *flow, size_t (*piece)[TR_LIFE_SCRATCH],
-                        tr_stage_cost *cost);
+void tr_stage_flow_cost(const tr_stage_flow *flow, tr_piece *piece, tr_stage_cost *cost);

@@ -54,12 +54,12 @@ typedef struct tr_place {
     size_t offset;
 } tr_place;
 
-/* Where an action finds its memory: tr_program.piece holds, from first_piece on, the offsets of the
- * pieces of its block F..I, then those of F..W, then those of I..W; TR_NO_PLACE: of no bytes, or
- * not alive. */
+/* Where an action finds its memory: offsets in the arena. TR_NO_PLACE: of no bytes, or not alive.
+ */
 #define TR_NO_PLACE SIZE_MAX
 typedef struct tr_action_memory {
-    int first_piece, pieces; /* of each block */
+    int first_piece, pieces; /* of its stage, in tr_program.piece */
+    size_t backward;         /* B: the place of I..W */
     int first_place, places; /* in tr_program.place */
 } tr_action_memory;
 

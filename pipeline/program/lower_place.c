@@ -44,7 +44,7 @@ static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch,
     return TR_OK;
 }
 
-/* The same for a block: one item for each piece that has bytes, one behind the other. */
+/* The same for a block: one item for each of its pieces that has bytes, one behind the other. */
 static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_batch,
                              int position) {
     const tr_stage_cost *cost = &p->t->cost[stage];
@@ -52,9 +52,10 @@ static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_b
     bool made = *index >= 0;
     int first = made ? *index : p->program->items, item = first;
     for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        size_t bytes = tr_stage_piece_bytes(cost, life, k);
-        if (!bytes) continue;
-        if (!made) TR_TRY(add_item(p, (tr_item_kind)life, stage, micro_batch, bytes, position));
+        tr_piece piece = tr_stage_piece(cost, k);
+        if (piece.life != life || !piece.bytes) continue;
+        if (!made)
+            TR_TRY(add_item(p, (tr_item_kind)life, stage, micro_batch, piece.bytes, position));
         p->program->item[item++].end = position;
     }
     if (item > first) *index = first;
@@ -146,21 +147,22 @@ static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offse
     return TR_OK;
 }
 
-/* The pieces of one of the action's blocks, if it is alive now: else its bytes may be in use
- * elsewhere. */
-static tr_status add_pieces(placer *p, const tr_instr *instr, tr_lifetime life) {
+/* The action's pieces that are alive now: the bytes of the others may be in use elsewhere. */
+static tr_status add_pieces(placer *p, const tr_instr *instr) {
     tr_program *program = p->program;
     const tr_stage_cost *cost = &p->t->cost[instr->stage];
-    int item = *index_of(p, (tr_item_kind)life, instr->stage, instr->micro_batch);
-    bool one = life == TR_LIFE_IW && instr->kind == TR_INSTR_B;
-    if (life == TR_LIFE_FI && instr->kind == TR_INSTR_W) item = -1;
-    if (life == TR_LIFE_IW && instr->kind == TR_INSTR_F) item = -1;
+    int item[TR_LIFE_SCRATCH]; /* the next of each block */
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
+        item[life] = *index_of(p, (tr_item_kind)life, instr->stage, instr->micro_batch);
+    if (instr->kind == TR_INSTR_W) item[TR_LIFE_FI] = -1;
+    if (instr->kind == TR_INSTR_F || instr->kind == TR_INSTR_B) item[TR_LIFE_IW] = -1;
     for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        bool placed = item >= 0 && (one || tr_stage_piece_bytes(cost, life, k));
+        tr_piece piece = tr_stage_piece(cost, k);
+        bool placed = item[piece.life] >= 0 && piece.bytes;
         TR_TRY(tr_grow(&program->piece, &p->piece_capacity, (size_t)program->pieces + 1,
                        sizeof *program->piece));
-        program->piece[program->pieces++] = placed ? program->item[item].offset : TR_NO_PLACE;
-        if (placed && !one) item++;
+        program->piece[program->pieces++] =
+            placed ? program->item[item[piece.life]++].offset : TR_NO_PLACE;
     }
     return TR_OK;
 }
@@ -169,8 +171,10 @@ static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
     memory->first_piece = p->program->pieces;
     memory->pieces = tr_stage_pieces(&p->t->cost[instr->stage]);
-    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
-        TR_TRY(add_pieces(p, instr, life));
+    memory->backward = TR_NO_PLACE;
+    if (instr->kind == TR_INSTR_B)
+        memory->backward = offset_of(p, TR_ITEM_IW, instr->stage, instr->micro_batch);
+    TR_TRY(add_pieces(p, instr));
     memory->first_place = p->program->places;
     for (int e = 0; e < p->t->edges; e++) {
         edge_use use[2];

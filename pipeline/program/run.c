@@ -164,12 +164,10 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
                            .dout = data + TR_PLACE_DOUT * edges,
                            .din = data + TR_PLACE_DIN * edges};
     if (program->scratch_bytes) op->io.scratch = arena + program->scratch_offset;
-    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++) {
-        int first = memory->first_piece + (int)life * memory->pieces;
-        op->io.block[life] = runner->piece + first;
-        for (int k = first; k < first + memory->pieces; k++)
-            if (program->piece[k] != TR_NO_PLACE) runner->piece[k] = arena + program->piece[k];
-    }
+    if (memory->backward != TR_NO_PLACE) op->io.backward = arena + memory->backward;
+    op->io.piece = runner->piece + memory->first_piece;
+    for (int k = memory->first_piece; k < memory->first_piece + memory->pieces; k++)
+        if (program->piece[k] != TR_NO_PLACE) runner->piece[k] = arena + program->piece[k];
     return TR_OK;
 }
 

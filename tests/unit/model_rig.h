@@ -40,7 +40,7 @@ typedef struct rig {
     tr_step_state *state;
     char *tensor[RIG_LAYERS + 1];  /* x of each layer; [0] and the last are not used */
     char *dtensor[RIG_LAYERS + 1]; /* their gradients */
-    char *block[RIG_LAYERS][TR_LIFE_SCRATCH][TR_LAYER_PIECES], *scratch[RIG_LAYERS];
+    char **piece[RIG_LAYERS], *scratch[RIG_LAYERS];
     char *cache[RIG_LAYERS];
     int32_t *tokens, *labels;
     double *loss;
@@ -110,9 +110,9 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
             if (!decode && life != TR_LIFE_SCRATCH && described[life] != layer->bytes[life])
                 abort();
         }
-        for (int life = 0; life < TR_LIFE_SCRATCH; life++)
-            for (int k = 0; k < layer->pieces; k++)
-                r->block[i][life][k] = rig_alloc(r, layer->piece[k][life]);
+        RIG_TRY(tr_calloc((size_t)layer->pieces, sizeof(char *), &r->piece[i]));
+        for (int k = 0; k < layer->pieces; k++)
+            r->piece[i][k] = rig_alloc(r, layer->piece[k].bytes);
         r->scratch[i] = rig_alloc(r, layer->bytes[TR_LIFE_SCRATCH]);
         r->cache[i] = rig_alloc(r, layer->cache_bytes);
         r->tensor[i] = rig_alloc(r, r->tensor_bytes);
@@ -127,8 +127,8 @@ static inline void rig_close(rig *r) {
             tr_device_free(r->device, layer->params[j].grad);
             if (layer->params[j].use == 0) tr_device_free(r->device, layer->params[j].value);
         }
-        for (int life = 0; life < TR_LIFE_SCRATCH; life++)
-            for (int k = 0; k < layer->pieces; k++) tr_device_free(r->device, r->block[i][life][k]);
+        for (int k = 0; k < layer->pieces; k++) tr_device_free(r->device, r->piece[i][k]);
+        free(r->piece[i]);
         tr_device_free(r->device, r->scratch[i]);
         tr_device_free(r->device, r->cache[i]);
         tr_device_free(r->device, r->tensor[i]);
@@ -231,7 +231,7 @@ static inline tr_layer_io rig_io(rig *r, int i) {
                       .loss = r->loss,
                       .cache = r->cache[i],
                       .logits = r->logits};
-    memcpy(io.block, r->block[i], sizeof io.block);
+    io.piece = r->piece[i];
     if (i == 0) io.x[0] = io.dx[0] = NULL;
     if (i == r->model->count - 1) io.y[0] = NULL, io.dy[0] = NULL;
     return io;
@@ -242,7 +242,7 @@ static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
     if (life == TR_LIFE_SCRATCH) rig_poison(r->scratch[i], layer->bytes[life]);
     else
         for (int k = 0; k < layer->pieces; k++)
-            rig_poison(r->block[i][life][k], layer->piece[k][life]);
+            if (layer->piece[k].life == life) rig_poison(r->piece[i][k], layer->piece[k].bytes);
 }
 
 /* The loss summed over the positions that count. */

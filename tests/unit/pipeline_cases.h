@@ -51,20 +51,21 @@ static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
     for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, e + 1, 256, TR_LIFE_FW);
 }
 
-/* Cuts the blocks of every second stage into two or three pieces more, some of no bytes. */
+/* Cuts the blocks of every second stage into three or four pieces each, some of no bytes, those of
+ * the blocks by turns. */
 static inline void test_table_cut(test_random *r, tr_stage_table *t) {
-    enum { MOST = 4 };
+    enum { MOST = 4 * TR_LIFE_SCRATCH };
     if (tr_calloc((size_t)(MOST * t->stages), sizeof *t->piece, &t->piece) != TR_OK) abort();
     for (int s = 0; s < t->stages; s += 2) {
         tr_stage_cost *c = &t->cost[s];
-        c->pieces = test_between(r, 3, MOST);
+        c->pieces = test_between(r, 3, 4) * TR_LIFE_SCRATCH;
         c->piece = &t->piece[MOST * s];
-        for (int life = 0; life < TR_LIFE_SCRATCH; life++) {
-            c->piece[0][life] = c->bytes[life];
-            for (int k = 1; k < c->pieces; k++) {
-                c->piece[k][life] = 8 * (size_t)test_between(r, 0, 90);
-                c->bytes[life] += c->piece[k][life];
-            }
+        for (int k = 0; k < c->pieces; k++) {
+            tr_lifetime life = (tr_lifetime)(k % TR_LIFE_SCRATCH);
+            bool first = k < TR_LIFE_SCRATCH;
+            size_t bytes = first ? c->bytes[life] : 8 * (size_t)test_between(r, 0, 90);
+            c->piece[k] = (tr_piece){.life = life, .bytes = bytes};
+            if (!first) c->bytes[life] += bytes;
         }
     }
 }

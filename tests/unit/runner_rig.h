@@ -77,20 +77,23 @@ static void pause_at_random(word_stage *s) {
 static void fill_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life, uint64_t value) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
     for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        size_t bytes = tr_stage_piece_bytes(cost, life, k);
-        if (bytes) fill(io->block[life][k], bytes, value + (uint64_t)k);
+        tr_piece piece = tr_stage_piece(cost, k);
+        if (piece.life != life || !piece.bytes) continue;
+        fill(io->piece[k], piece.bytes, value + (uint64_t)k);
     }
 }
 
 static uint64_t read_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
     uint64_t value = 0;
+    bool first = true;
     for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        size_t bytes = tr_stage_piece_bytes(cost, life, k);
-        if (!bytes) continue;
-        uint64_t found = read_back(io->block[life][k], bytes) - (uint64_t)k;
-        if (k > 0 && found != value) return ~value; /* the pieces do not belong together */
+        tr_piece piece = tr_stage_piece(cost, k);
+        if (piece.life != life || !piece.bytes) continue;
+        uint64_t found = read_back(io->piece[k], piece.bytes) - (uint64_t)k;
+        if (!first && found != value) return ~value; /* the pieces do not belong together */
         value = found;
+        first = false;
     }
     return value;
 }
@@ -158,8 +161,8 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
     size_t bytes = s->t->cost[stage->index].backward_iw;
-    fill(io->block[TR_LIFE_IW][0], bytes, value_iw(input_gradient(s, io)));
-    weight_gradient(s, io, read_back(io->block[TR_LIFE_IW][0], bytes));
+    fill(io->backward, bytes, value_iw(input_gradient(s, io)));
+    weight_gradient(s, io, read_back(io->backward, bytes));
     return TR_OK;
 }
 

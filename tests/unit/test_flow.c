@@ -38,6 +38,7 @@ static const node_desc nodes[LAYERS] = {
 
 typedef struct node {
     tr_layer layer;
+    tr_piece piece[TR_LIFE_SCRATCH];
     const tr_model *model;
     int features, units;
     bool copies;  /* the features, for W: an input may be gone */
@@ -83,7 +84,8 @@ static int take_features(const node *n, const tr_layer_io *io, int p, float *f) 
 
 static float *kept(const node *n, const tr_layer_io *io, tr_lifetime life, int p) {
     int width = life == TR_LIFE_FW ? n->features : n->units;
-    return (float *)(void *)io->block[life][0] + p * width;
+    void *at = life == TR_LIFE_IW && io->backward ? io->backward : io->piece[life];
+    return (float *)at + p * width;
 }
 
 static double weigh(const node *n, int unit, const float *f) {
@@ -196,7 +198,7 @@ static void describe_flows(node *n, const node_desc *d, tr_dtype dtype) {
 
 static void keep(node *n, tr_lifetime life, int width) {
     n->layer.bytes[life] = tr_align_up((size_t)(TOKENS * width) * sizeof(float));
-    n->layer.piece[0][life] = n->layer.bytes[life];
+    n->piece[life].bytes = n->layer.bytes[life];
 }
 
 /* The layer's memory and weights, once it is known what it reads. */
@@ -208,7 +210,9 @@ static tr_status complete(node *n) {
     size_t weights = (size_t)(n->units * n->features);
     if (n->features > MOST_FEATURES || n->units > MOST_UNITS || weights > WEIGHTS)
         return TR_FAIL(TR_ERR_INTERNAL, "layer %d is too large", n->layer.index);
-    n->layer.pieces = 1;
+    for (int life = 0; life < TR_LIFE_SCRATCH; life++) n->piece[life].life = (tr_lifetime)life;
+    n->layer.pieces = TR_LIFE_SCRATCH;
+    n->layer.piece = n->piece;
     n->layer.flops_f = n->layer.flops_i = n->layer.flops_w = (double)weights;
     keep(n, TR_LIFE_FI, n->units);
     keep(n, TR_LIFE_IW, n->units);

@@ -229,12 +229,12 @@ static void test_parts_of_logits(void **state) {
         tr_model *model = NULL;
         assert_int_equal(tr_model_create(&c, &shape, &model), TR_OK);
         const tr_layer *head = model->layers[model->count - 1];
-        int norm = 3; /* its output, mean and deviation stand in front */
+        int norm = 4; /* its output, mean, deviation and gradient stand in front */
         assert_int_equal(head->pieces, norm + list[i].parts);
         int64_t left = (list[i].vocab + list[i].tp - 1) / list[i].tp;
         for (int k = 0; k < list[i].parts; k++, left -= list[i].columns) {
             int64_t columns = left < list[i].columns ? (left + 63) / 64 * 64 : list[i].columns;
-            assert_int_equal(head->piece[norm + k][TR_LIFE_FW],
+            assert_int_equal(head->piece[norm + k].bytes,
                              tr_align_up((size_t)(2 * 16 * columns) * 2));
         }
         tr_model_destroy(model);
@@ -254,9 +254,9 @@ static void test_described_before_prepare(void **state) {
         if (layer->inputs) assert_int_equal(layer->input[0].layer, i - 1);
         for (int life = 0; life < TR_LIFE_COUNT; life++) {
             size_t bytes = life == TR_LIFE_SCRATCH ? layer->bytes[life] : 0;
-            for (int k = 0; k < layer->pieces && life != TR_LIFE_SCRATCH; k++) {
-                assert_int_equal(layer->piece[k][life] % TR_ALIGN, 0);
-                bytes += layer->piece[k][life];
+            for (int k = 0; k < layer->pieces; k++) {
+                assert_int_equal(layer->piece[k].bytes % TR_ALIGN, 0);
+                if (layer->piece[k].life == (tr_lifetime)life) bytes += layer->piece[k].bytes;
             }
             assert_int_equal(layer->bytes[life], bytes);
         }
