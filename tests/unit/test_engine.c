@@ -352,6 +352,90 @@ static void test_a_rank_without_samples_changes_nothing(void **state) {
     }
 }
 
+/* --- step inputs ------------------------------------------------------------------------------ */
+
+typedef struct asker {
+    tr_world *world;
+    tr_schedule *schedule;
+    int rank;
+    int tokens, labels, others; /* times that each was asked for */
+    tr_memory_rank memory;
+    char error[256];
+} asker;
+
+static tr_status count_fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                             int count) {
+    asker *a = context;
+    for (int k = 0; k < count; k++)
+        if (strcmp(wanted[k].input->name, TR_INPUT_TOKENS) == 0) a->tokens++;
+        else if (strcmp(wanted[k].input->name, TR_INPUT_LABELS) == 0) a->labels++;
+        else a->others++;
+    return fetch(NULL, validation, sample, wanted, count);
+}
+
+static tr_status ask(asker *a, tr_device *device) {
+    tr_engine *engine = NULL;
+    tr_step_result result;
+    tr_memory_plan plan;
+    tr_engine_desc desc = small(a->world, device, a->schedule);
+    desc.model.layers = RANKS;
+    desc.fetch = count_fetch;
+    desc.fetch_context = a;
+    TR_TRY(tr_mesh_make(RANKS, 1, 1, a->rank, RANKS, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &engine));
+    tr_status status = tr_store_init(tr_engine_store(engine), 1, NULL);
+    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3f, &result);
+    tr_engine_plan(engine, &plan);
+    a->memory = tr_memory_measure(device, &plan);
+    tr_engine_destroy(engine);
+    return status;
+}
+
+static void *asker_main(void *argument) {
+    asker *a = argument;
+    tr_device *device;
+    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) {
+        status = ask(a, device);
+        tr_device_close(device);
+    }
+    if (status != TR_OK) {
+        (void)snprintf(a->error, sizeof a->error, "%s", tr_error_message());
+        tr_world_abort(a->world, TR_ERR_INTERNAL);
+    }
+    tr_world_close(a->world);
+    return NULL;
+}
+
+/* A rank reads and keeps what its layers ask for: the first the tokens, the last the labels, those
+ * between them nothing; and takes what it planned, to the byte. */
+static void test_reads_what_layers_ask_for(void **state) {
+    (void)state;
+    enum { SAMPLES = 8, INPUT_BYTES = SAMPLES * 16 * sizeof(int32_t) };
+    asker rank[RANKS];
+    pthread_t thread[RANKS];
+    tr_world *world[RANKS];
+    tr_schedule *schedule = schedule_of("1f1b", RANKS, 4);
+    assert_int_equal(tr_world_open_local(RANKS, world), TR_OK);
+    for (int i = 0; i < RANKS; i++) {
+        rank[i] = (asker){.world = world[i], .schedule = schedule, .rank = i};
+        assert_int_equal(pthread_create(&thread[i], NULL, asker_main, &rank[i]), 0);
+    }
+    for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    const size_t least = rank[1].memory.plan.of[TR_MEMORY_DATA];
+    for (int i = 0; i < RANKS; i++) {
+        const asker *a = &rank[i];
+        bool end = i == 0 || i == RANKS - 1;
+        if (a->error[0]) fail_msg("rank %d: %s", i, a->error);
+        assert_int_equal(a->tokens, i == 0 ? SAMPLES : 0);
+        assert_int_equal(a->labels, i == RANKS - 1 ? SAMPLES : 0);
+        assert_int_equal(a->others, 0);
+        assert_int_equal(a->memory.plan.of[TR_MEMORY_DATA], least + (end ? INPUT_BYTES : 0));
+        assert_memory_equal(a->memory.taken, a->memory.plan.of, sizeof a->memory.taken);
+    }
+    tr_schedule_destroy(schedule);
+}
+
 /* --- the optimizer ---------------------------------------------------------------------------- */
 
 static tr_op_prepare_fn prepare_adamw;
@@ -429,14 +513,14 @@ typedef struct request {
                            to read it: it is written in the stream's order */
 } request;
 
-static void ask(void *engine) {
+static void request_stop(void *engine) {
     atomic_store(tr_engine_stop_word(engine), 1);
 }
 
 static void ask_around_the_end(void *context, const tr_instr *instr, bool begin) {
     request *r = context;
     if (instr->kind != TR_INSTR_FINISH || !(begin ? r->before : r->after)) return;
-    assert_int_equal(tr_stream_call(tr_device_compute(r->device), ask, r->engine), TR_OK);
+    assert_int_equal(tr_stream_call(tr_device_compute(r->device), request_stop, r->engine), TR_OK);
 }
 
 static bool stops(tr_engine *engine, int64_t step) {
@@ -491,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_refuses_absurd_sizes),
         cmocka_unit_test(test_enqueues_ahead),
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
+        cmocka_unit_test(test_reads_what_layers_ask_for),
         cmocka_unit_test(test_steps_many_tensors),
         cmocka_unit_test(test_stops_after_the_step_in_progress),
     };
