@@ -33,6 +33,7 @@ tr_status tr_fail_at(const char *file, int line, tr_status code, const char *for
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
     memcpy(last.message, text, sizeof text);
     last.trace[0] = '\0';
+    last.agreed = false;
     return tr_trace_at(file, line, code);
 }
 
@@ -45,7 +46,15 @@ const char *tr_error_trace(void) {
 }
 
 void tr_error_clear(void) {
-    last.message[0] = last.trace[0] = '\0';
+    last = (tr_error){0};
+}
+
+bool tr_error_is_agreed(void) {
+    return last.agreed;
+}
+
+void tr_error_set_agreed(void) {
+    last.agreed = true;
 }
 
 void tr_error_save(tr_error *out) {

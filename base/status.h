@@ -6,6 +6,7 @@
  * their file:line to a thread-local trace. Nothing below main prints or exits. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef enum tr_status {
@@ -53,11 +54,16 @@ tr_status tr_trace_at(const char *file, int line, tr_status code);
 const char *tr_error_message(void);
 const char *tr_error_trace(void);
 void tr_error_clear(void);
+/* True when every rank of the job has the same failure (tr_world_agree): the job can then shut down
+ * cleanly. A failure is this rank's own until it is agreed on. */
+bool tr_error_is_agreed(void);
+void tr_error_set_agreed(void);
 
 /* A copy of this thread's last failure. Saved before work whose own failures do not count, and
  * restored after it, so that the caller still reports the first one. */
 typedef struct tr_error {
     char message[1024], trace[1024];
+    bool agreed;
 } tr_error;
 void tr_error_save(tr_error *out);
 void tr_error_restore(const tr_error *error);

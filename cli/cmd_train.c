@@ -74,7 +74,6 @@ static tr_status load(const request *r, tr_config *config) {
 static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
                        char **argv, request *r) {
     tr_config config;
-    bool alone = false;
     /* Every rank reads the command and the config, and rank 0 speaks for all when one is wrong. */
     tr_status status = tr_world_agree(world, parse(argc, argv, r));
     if (status == TR_OK) status = tr_world_agree(world, load(r, &config));
@@ -90,13 +89,13 @@ static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *wor
                                     .board = tr_rank_process_board(process),
                                     .out = stdout,
                                     .warnings = stderr};
-        status = tr_train(&config, world, &options, &alone);
+        status = tr_train(&config, world, &options);
     }
-    bool reported;
+    bool own = status != TR_OK && !tr_error_is_agreed(), reported;
     (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
     cli->silent |= reported;
     if (status != TR_OK) cli_report(cli);
-    if (alone && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
+    if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
     tr_world_close(world);
     return status;
 }

@@ -131,7 +131,8 @@ tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size
 tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes, void **all,
                                 size_t *sizes);
 /* Agreement on an outcome: every rank returns the status of the lowest rank that failed, with that
- * rank's message; TR_OK when all succeeded. So an error on one rank ends all with one message. */
+ * rank's message; TR_OK when all succeeded. So an error on one rank ends all with one message, and
+ * tr_error_is_agreed() is true for it. */
 tr_status tr_world_agree(tr_world *world, tr_status mine);
 
 /* --- groups ----------------------------------------------------------------------------------- */

@@ -370,6 +370,7 @@ tr_status tr_world_agree(tr_world *world, tr_status mine) {
     if (code == TR_OK) return TR_OK;
     TR_TRY(tr_world_broadcast(world, first, message, sizeof message));
     /* The rank whose failure it is keeps its trace. */
-    if (first == world->rank) return mine;
-    return TR_FAIL(code, "%s", message);
+    if (first != world->rank) mine = TR_FAIL(code, "%s", message);
+    tr_error_set_agreed();
+    return mine;
 }

@@ -103,7 +103,7 @@ static tr_status write_trace(tr_session *s) {
 }
 
 /* Collective. One step with all that belongs to it; *stop when a rank asked to stop. */
-static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
+static tr_status take_step(tr_session *s, bool *stop) {
     const tr_config *c = s->config;
     const tr_lr lr = {.highest = c->optim.lr,
                       .lowest = c->optim.min_lr,
@@ -116,14 +116,13 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     int64_t traced = step - s->trace_from;
     tr_session_begin(s, TR_PHASE_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
-    *alone = true; /* inside a step the other ranks wait for no agreement */
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           (float)tr_lr_at(&lr, step), &result));
-    *alone = false; /* every rank sees the same result */
-    if (result.unread != TR_OK) return end_unread(s, result.unread);
+    /* Every rank sees the same result. */
+    if (result.unread != TR_OK) return tr_world_agree(s->world, end_unread(s, result.unread));
     if (!result.finite) {
         tr_recorder_write_report(&s->recorder);
-        return not_finite(s, step, &result);
+        return tr_world_agree(s->world, not_finite(s, step, &result));
     }
     s->state->step = step;
     s->state->optimizer_step++;
@@ -135,10 +134,8 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
     if (s->trace) tr_record_step(s->trace, -1);
     (void)guard_directory(
         s); /* before the step's records; a failure comes again in the next save */
-    *alone = true;
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
     if (validates(c, step)) TR_TRY(validate(s, &validation));
-    *alone = false;
     *stop |= validation.stop;
     if (tr_session_leads(s)) {
         tr_metrics_record line = {.step = step,
@@ -149,7 +146,8 @@ static tr_status take_step(tr_session *s, bool *stop, bool *alone) {
                                   .val_loss = validation.unread ? NAN : validation.loss};
         tr_recorder_step(&s->recorder, s->device, &line);
     }
-    return validation.unread ? end_unread(s, validation.unread) : TR_OK;
+    if (validation.unread == TR_OK) return TR_OK;
+    return tr_world_agree(s->world, end_unread(s, validation.unread));
 }
 
 /* Rank 0 asks all to stop after this step when the time limit leaves no room for another one. */
@@ -163,57 +161,59 @@ static void mind_the_limit(tr_session *s) {
     atomic_store(tr_engine_stop_word(s->engine), 1);
 }
 
-/* Collective. The last records, and the status of a run that ended in order. */
-static tr_status finish(tr_session *s, bool stop, bool *alone) {
-    const tr_config *c = s->config;
+/* The status of a run whose last step is taken. */
+static tr_status ending(const tr_session *s, bool stop) {
     bool limited = s->late && !tr_board_stop_requested(s->options->board);
-    *alone = true;
-    TR_TRY(write_trace(s));
-    *alone = false;
-    TR_TRY(tr_recorder_gather_memory(&s->recorder, s->device, s->engine));
-    tr_recorder_write_report(&s->recorder);
-    tr_recorder_finish(&s->recorder, s->device);
-    if (tr_session_leads(s) && s->saved_step == s->state->step)
-        tr_recorder_say(&s->recorder, "saved    %s/step-%08lld", s->root, (long long)s->saved_step);
-    if (stop && s->state->step < c->train.steps)
+    if (stop && s->state->step < s->config->train.steps)
         return TR_FAIL(
             TR_ERR_STOPPED,
             "stopped by %s%s after step %lld, which is saved: continue with the same command and "
             "--resume",
             limited ? "--time-limit " : "a signal", limited ? s->options->time_limit : "",
             (long long)s->state->step);
-    return tr_world_agree(
-        s->world, s->dir_lost ? TR_FAIL(TR_ERR_IO,
-                                        "'%s' was removed while the run used it: step %lld is "
-                                        "saved, and what was written before is lost",
-                                        c->log.dir, (long long)s->saved_step)
-                              : TR_OK);
+    if (s->dir_lost)
+        return TR_FAIL(TR_ERR_IO,
+                       "'%s' was removed while the run used it: step %lld is saved, and what was "
+                       "written before is lost",
+                       s->config->log.dir, (long long)s->saved_step);
+    return TR_OK;
 }
 
-static tr_status train_steps(tr_session *s, bool *alone) {
+/* Collective. Writes the last records. */
+static tr_status finish(tr_session *s, bool stop) {
+    TR_TRY(write_trace(s));
+    TR_TRY(tr_recorder_gather_memory(&s->recorder, s->device, s->engine));
+    tr_recorder_write_report(&s->recorder);
+    tr_recorder_finish(&s->recorder, s->device);
+    if (tr_session_leads(s) && s->saved_step == s->state->step)
+        tr_recorder_say(&s->recorder, "saved    %s/step-%08lld", s->root, (long long)s->saved_step);
+    return tr_world_agree(s->world, ending(s, stop));
+}
+
+static tr_status train_steps(tr_session *s) {
     const tr_config *c = s->config;
     bool stop = false;
     while (s->state->step < c->train.steps && !stop) {
         double begin = tr_now_s();
         mind_the_limit(s);
-        TR_TRY(take_step(s, &stop, alone));
+        TR_TRY(take_step(s, &stop));
         tr_time_limit_took(&s->limit.step_s[validates(c, s->state->step)], tr_now_s() - begin);
         bool last = s->state->step == c->train.steps || stop;
         if (last || due(c->checkpoint.every, s->state->step)) TR_TRY(save(s, last));
         /* Not where a save has just found no room; after the last step it comes with the trace. */
         if (!last && s->saved_step == s->state->step) tr_recorder_write_report(&s->recorder);
     }
-    return finish(s, stop, alone);
+    return finish(s, stop);
 }
 
-tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options,
-                   bool *alone) {
+tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options) {
     tr_session s;
-    *alone = false;
     tr_status status = tr_session_open(config, world, options, &s);
-    if (status == TR_OK) status = train_steps(&s, alone);
-    if (status != TR_OK) tr_recorder_keep(&s.recorder, "trireme: %s\n", tr_error_message());
-    if (*alone) tr_world_give_up(world, status);
+    if (status == TR_OK) status = train_steps(&s);
+    if (status != TR_OK) {
+        tr_recorder_keep(&s.recorder, "trireme: %s\n", tr_error_message());
+        if (!tr_error_is_agreed()) tr_world_give_up(world, status);
+    }
     tr_session_close(&s);
     return status;
 }

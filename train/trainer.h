@@ -22,8 +22,6 @@ typedef struct tr_train_options {
 
 /* Collective over the world. Rank 0 locks log.dir until the run ends; TR_ERR_CONFIG names the
  * process of another run that has locked it. TR_ERR_STOPPED after a stop request or at the time
- * limit, with a checkpoint saved. When the ranks agreed on a failure every one returns it and
- * *alone is false; *alone is true when this rank failed by itself, and the caller has to end the
- * world (tr_world_abort). */
-tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options,
-                   bool *alone);
+ * limit, with a checkpoint saved. A failure that the ranks have not agreed on (tr_error_is_agreed)
+ * is this rank's own: the caller has to abort the world. */
+tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options);

@@ -100,7 +100,7 @@ for launch in "" "run -n 3"; do
         command_fails 66 "the config file 'no.yaml' cannot be opened: No such file" $launch train no.yaml
         command_fails 78 "type.yaml:3:10: train.steps takes an integer, .*; 'ten' is not" $launch train type.yaml
         command_fails 78 "key.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps\?" $launch train key.yaml
-        command_fails 78 "heads.yaml:4:10: model.width 32 is not a multiple of model.heads 6" \
+        command_fails 78 "heads.yaml:4:10: model.width 32 is not divisible by model.heads 6" \
             $launch train heads.yaml ${launch:+parallel.dp=3 train.batch=12}
     }
 done
@@ -123,8 +123,8 @@ command_fails 64 "--costs: F must be 0 or between 1e-30 and 1e\+30; '1e308' is n
 refuses 78 1 "parallel.pp=2: parallel.pp \* tp \* dp = 2 \* 2 \* 1 needs 4 ranks, but 1 was started: use .trireme run -n 4 train" \
     parallel.pp=2 parallel.tp=2
 refuses 78 3 ".*parallel.pp \* tp \* dp = 2 \* 1 \* 1 needs 2 ranks, but 3 were started: use .trireme run -n 2 train" parallel.pp=2
-refuses 78 3 "parallel.tp=3: model.heads 4 cannot be split among parallel.tp 3: parallel.tp must divide model.heads" parallel.tp=3
-refuses 78 3 "parallel.pp=3: parallel.pp 3 is more than model.layers 2: a stage needs a layer" parallel.pp=3 model.layers=2
+refuses 78 3 ".*base.yaml:1:38: model.heads 4 is not divisible by parallel.tp 3: a tensor rank holds whole heads" parallel.tp=3
+refuses 78 3 "parallel.pp=3: parallel.pp 3 with parallel.virtual 1 makes 3 stages, but model.layers is 2: every stage needs a layer" parallel.pp=3 model.layers=2
 refuses 78 3 "train.batch=13: train.batch 13 is not a multiple of .*: the next that is, is 15" parallel.dp=3 train.batch=13
 
 # Started by something that does not start MPI: each process would train alone.
