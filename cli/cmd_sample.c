@@ -90,8 +90,8 @@ static tr_status load_model(session *s, const char *root, int64_t step) {
     TR_TRY(tr_mesh_make(1, 1, 1, 0, 1, &s->mesh));
     const int first[2] = {0, s->model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
-    TR_TRY(tr_store_create(s->device, s->world, &s->mesh, s->model, &placement, shape.dtype,
-                           TR_STORE_VALUES, 1, &s->store));
+    TR_TRY(tr_store_create(s->device, s->world, &s->mesh, s->model, &placement, shape.dtype, NULL,
+                           &s->store));
     tr_ckpt_tensor *tensors;
     tr_ckpt_state *state;
     int count;

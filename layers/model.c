@@ -1,4 +1,5 @@
 #include "layers/model_impl.h"
+#include "layers/param_impl.h"
 
 #include "base/memory.h"
 
@@ -101,6 +102,7 @@ tr_status tr_model_connect(tr_model *model) {
     for (int k = 0; k < model->count; k++) {
         tr_layer *layer = model->layers[k];
         layer->index = k;
+        TR_TRY(tr_params_check(layer->params, layer->params_count));
         for (int j = 0; j < layer->params_count; j++)
             layer->params[j].index = model->params_count++;
         for (int i = 0; i < layer->inputs; i++)

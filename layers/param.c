@@ -154,6 +154,18 @@ tr_status tr_param_keep(tr_param *param, int axis, const tr_slice *slice, int n)
     return TR_OK;
 }
 
+tr_status tr_params_check(const tr_param *params, int count) {
+    for (int i = 0; i < count; i++) {
+        const tr_param *param = &params[i], *before = param - 1;
+        if (!param->joined) continue;
+        if (i == 0 || param->use || before->use || param->decay != before->decay)
+            return TR_FAIL(TR_ERR_INTERNAL,
+                           "parameter %s cannot be joined to the one before it in its layer",
+                           tr_param_name(param));
+    }
+    return TR_OK;
+}
+
 void tr_params_release(tr_param *params, int count) {
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < params[i].tensors; k++) free(params[i].tensor[k].box);

@@ -1,8 +1,10 @@
 /* Parameters. A layer lists its parameters, and they are listed nowhere else: initialization,
  * optimizer, gradient norm, checkpoint and export all come from this one registry.
  *
- * A parameter is one dense piece of a rank's memory. It holds boxes of one or more global tensors,
- * so one local matrix may serve q_proj, k_proj and v_proj. */
+ * A parameter is one dense piece of a rank's memory that has one owner (layers/param_layout.h). It
+ * holds boxes of one or more global tensors, so one local matrix may serve q_proj, k_proj and
+ * v_proj. Where rows of a local matrix have different owners (key heads that neighbours share, next
+ * to query heads of this rank alone), the matrix is several parameters, joined in memory. */
 #pragma once
 
 #include "base/dtype.h"
@@ -48,6 +50,9 @@ typedef struct tr_param {
     /* Axes, as TR_AXIS_BIT, over whose copies the gradient is partial: every copy computes a part
      * of it, and the parts are summed. Over the other axes all copies compute the same gradient. */
     unsigned partial;
+    /* Lies directly behind the parameter before it in the layer's list, value and gradient, without
+     * a gap: operators use both as one matrix. Neither is tied; both decay or neither does. */
+    bool joined;
 
     /* Storage, placed before the layer runs. Uses of one parameter on the same rank share the value
      * and have a gradient each. */

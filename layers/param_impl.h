@@ -39,4 +39,9 @@ typedef struct tr_slice {
  * tensors, or of tensors whose other dimensions differ. */
 tr_status tr_param_keep(tr_param *param, int axis, const tr_slice *slice, int n);
 
+/* Fails with TR_ERR_INTERNAL when a joined parameter of the list cannot lie behind the one before
+ * it.
+ */
+tr_status tr_params_check(const tr_param *params, int count);
+
 void tr_params_release(tr_param *params, int count);

@@ -9,11 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 1 << 22 };
-
-/* Ids of groups in the world: each kind has room for one per rank. */
-enum { GROUP_WORLD, GROUP_DP, GROUP_TP, GROUP_TIE, GROUP_KINDS };
-
 /* A step input of this rank: of all micro-batches, sample after sample. */
 typedef struct step_input {
     size_t bytes, sample_bytes;
@@ -24,7 +19,8 @@ typedef struct step_input {
 struct tr_engine {
     tr_engine_desc desc;
     tr_layout *layout;
-    tr_group *world, *dp, *tp;
+    tr_mesh_groups *groups;
+    tr_group *world, *tp; /* two of them */
     tr_store *store;
     tr_stage **stage; /* [stages], NULL where it lives elsewhere */
     tr_links *links;
@@ -42,27 +38,16 @@ struct tr_engine {
     char unread[512]; /* and the sentence of a failure */
 };
 
-static tr_status open_line(tr_engine *e, tr_axis axis, int kind, tr_group **out) {
-    const tr_mesh *mesh = &e->desc.mesh;
-    int *ranks, size = tr_world_size(e->desc.world);
-    TR_TRY(tr_calloc((size_t)mesh->degree[axis], sizeof *ranks, &ranks));
-    tr_mesh_line(mesh, axis, ranks);
-    tr_status status = tr_group_open(e->desc.world, e->desc.device, ranks, mesh->degree[axis],
-                                     kind * size + ranks[0], PIECE_BYTES, out);
-    free(ranks);
-    return status;
-}
-
+/* The world, this rank's tensor group, and those that sum gradients. */
 static tr_status open_groups(tr_engine *e) {
-    int *all, size = tr_world_size(e->desc.world);
-    TR_TRY(tr_calloc((size_t)size, sizeof *all, &all));
-    for (int i = 0; i < size; i++) all[i] = i;
-    tr_status status = tr_group_open(e->desc.world, e->desc.device, all, size, GROUP_WORLD * size,
-                                     PIECE_BYTES, &e->world);
-    free(all);
-    TR_TRY(status);
-    TR_TRY(open_line(e, TR_AXIS_DP, GROUP_DP, &e->dp));
-    return open_line(e, TR_AXIS_TP, GROUP_TP, &e->tp);
+    const tr_mesh *mesh = &e->desc.mesh;
+    tr_mesh_part all = tr_mesh_self(mesh), line = all;
+    TR_TRY(tr_mesh_groups_create(e->desc.world, e->desc.device, mesh, &e->groups));
+    for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++) TR_TRY(tr_mesh_widen(mesh, axis, 0, &all));
+    TR_TRY(tr_mesh_widen(mesh, TR_AXIS_TP, 0, &line));
+    TR_TRY(tr_mesh_groups_get(e->groups, &all, &e->world));
+    TR_TRY(tr_mesh_groups_get(e->groups, &line, &e->tp));
+    return tr_store_open_groups(e->groups, mesh, e->layout->model, &e->layout->placement);
 }
 
 /* This data rank's samples are a contiguous part of the batch, micro-batch after micro-batch. */
@@ -115,12 +100,11 @@ static tr_status make_stages(tr_engine *e) {
 static tr_status make_optimizer(tr_engine *e) {
     tr_optimizer_desc desc = {.device = e->desc.device,
                               .store = e->store,
+                              .model = e->layout->model,
                               .mesh = &e->desc.mesh,
-                              .dp = e->dp,
                               .world = e->world,
                               .state = e->state,
                               .micro_batches = e->layout->micro_batches,
-                              .params_count = e->layout->model->params_count,
                               .adamw = e->desc.adamw};
     return tr_optimizer_create(&desc, &e->optimizer);
 }
@@ -214,8 +198,7 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     e->desc = *desc;
     TR_TRY_OUT(make_layout(e));
     TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
-                               &e->layout->placement, desc->dtype, TR_STORE_TRAIN,
-                               GROUP_TIE * tr_world_size(desc->world), &e->store));
+                               &e->layout->placement, desc->dtype, e->groups, &e->store));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));
@@ -240,9 +223,7 @@ void tr_engine_destroy(tr_engine *e) {
         if (e->stage[s]) e->stage[s]->ops->destroy(e->stage[s]);
     tr_optimizer_destroy(e->optimizer);
     tr_store_destroy(e->store);
-    tr_group_close(e->tp);
-    tr_group_close(e->dp);
-    tr_group_close(e->world);
+    tr_mesh_groups_destroy(e->groups);
     tr_layout_destroy(e->layout);
     device_free(e, e->arena);
     for (int i = 0; i < e->inputs; i++) {

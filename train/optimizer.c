@@ -16,7 +16,8 @@ struct tr_optimizer {
     slot_ops *ops; /* [store->slots] */
     tr_op **step;  /* [store->runs] */
     tr_op *finish;
-    double *vector; /* device: losses, norms, stop */
+    double *vector;      /* device: losses, norms, stop */
+    int64_t *norm_entry; /* [parameters of the model]: entry of a parameter's first part */
     /* Staging: not 0 once this rank asks to stop; the sum over the ranks, read back. */
     _Atomic double *asks;
     double *asked;
@@ -24,21 +25,6 @@ struct tr_optimizer {
     int64_t losses, norms, length;
     void *scratch;
 };
-
-static double *norm_entry(tr_optimizer *o, int slot) {
-    const tr_mesh *mesh = o->desc.mesh;
-    return o->vector + 2 * o->losses +
-           (int64_t)o->desc.store->slot[slot].param->index * mesh->degree[TR_AXIS_TP] +
-           mesh->index[TR_AXIS_TP];
-}
-
-/* A replicated parameter is counted once: by the pipeline rank of use 0, by data rank 0, and by
- * tensor rank 0 unless it is split. */
-static bool counts_norm(const tr_mesh *mesh, const tr_param *param) {
-    bool split = param->copies[TR_AXIS_TP] == 1;
-    return param->use == 0 && mesh->index[TR_AXIS_DP] == 0 &&
-           (split || mesh->index[TR_AXIS_TP] == 0);
-}
 
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scratch, tr_op **out) {
     TR_TRY(tr_op_prepare(device, desc, out));
@@ -48,14 +34,14 @@ static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scra
 
 /* What a parameter's operators depend on, beside itself. shares: this use's gradient goes to use 0
  * on the same rank. */
-static tr_status prepare_param(tr_device *device, const tr_mesh *mesh, const tr_param *param,
-                               bool shares, size_t *scratch, slot_ops *ops) {
+static tr_status prepare_param(tr_device *device, const tr_param *param, bool counted, bool shares,
+                               size_t *scratch, slot_ops *ops) {
     int64_t count = param->count;
     if (shares) {
         tr_op_desc add = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = TR_F32}};
         return prepare(device, &add, scratch, &ops->tie);
     }
-    if (!counts_norm(mesh, param)) return TR_OK;
+    if (!counted) return TR_OK;
     tr_op_desc square = {.kind = TR_OP_SUMSQ, .sumsq = {.count = count}};
     return prepare(device, &square, scratch, &ops->sumsq);
 }
@@ -77,11 +63,24 @@ static void release(slot_ops *ops) {
     tr_op_release(ops->sumsq);
 }
 
-/* The lengths of the shared vector. */
-static void size_vector(tr_optimizer *o, const tr_mesh *mesh, int micro_batches, int params_count) {
+/* The lengths of the shared vector, and where the norms of each parameter are in it: one for each
+ * of its parts, in registry order. */
+static tr_status size_vector(tr_optimizer *o, const tr_mesh *mesh, int micro_batches,
+                             const tr_model *model) {
+    int64_t norms = 0;
+    TR_TRY(tr_calloc((size_t)model->params_count, sizeof *o->norm_entry, &o->norm_entry));
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k];
+            tr_param_layout layout;
+            TR_TRY(tr_param_layout_make(param, mesh, &layout));
+            o->norm_entry[param->index] = norms;
+            norms += layout.parts;
+        }
     o->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches;
-    o->norms = (int64_t)params_count * mesh->degree[TR_AXIS_TP] + 1; /* the last one spoils */
+    o->norms = norms + 1; /* the last one spoils */
     o->length = 2 * o->losses + o->norms + 1;
+    return TR_OK;
 }
 
 /* With room behind it for the losses that do not count. */
@@ -102,11 +101,15 @@ typedef struct measure {
     tr_run all;
 } measure;
 
-static tr_status measure_param(void *context, tr_param *param, bool shares) {
+static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
+    (void)stage;
     measure *sum = context;
     slot_ops ops = {0};
+    tr_param_layout layout;
+    TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
     if (!shares) sum->all.count += param->count;
-    tr_status status = prepare_param(sum->device, sum->mesh, param, shares, &sum->scratch, &ops);
+    tr_status status =
+        prepare_param(sum->device, param, layout.counted, shares, &sum->scratch, &ops);
     release(&ops);
     return status;
 }
@@ -114,18 +117,21 @@ static tr_status measure_param(void *context, tr_param *param, bool shares) {
 tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
                                const tr_placement *placement, const tr_mesh *mesh, tr_dtype dtype,
                                int micro_batches, size_t *bytes) {
+    tr_status status = TR_OK;
     measure sum = {.device = device, .mesh = mesh};
     tr_optimizer o = {0};
     tr_op *step;
-    size_vector(&o, mesh, micro_batches, model->params_count);
-    TR_TRY(tr_store_visit(model, placement, mesh->index[TR_AXIS_PP], measure_param, &sum));
+    TR_TRY_OUT(size_vector(&o, mesh, micro_batches, model));
+    TR_TRY_OUT(tr_store_visit(model, placement, mesh->index[TR_AXIS_PP], measure_param, &sum));
     /* No part of a step takes more than all at once. */
-    TR_TRY(prepare_step(device, &(tr_adamw_config){0}, dtype, &sum.all, &sum.scratch, &step));
+    TR_TRY_OUT(prepare_step(device, &(tr_adamw_config){0}, dtype, &sum.all, &sum.scratch, &step));
     tr_op_release(step);
-    TR_TRY(prepare_finish(&o, device, &sum.scratch));
+    TR_TRY_OUT(prepare_finish(&o, device, &sum.scratch));
     tr_op_release(o.finish);
     *bytes = tr_align_up(vector_bytes(&o)) + tr_align_up(sum.scratch);
-    return TR_OK;
+out:
+    free(o.norm_entry);
+    return status;
 }
 
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out) {
@@ -135,7 +141,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     const tr_store *store = desc->store;
     TR_TRY(tr_calloc(1, sizeof *o, &o));
     o->desc = *desc;
-    size_vector(o, desc->mesh, desc->micro_batches, desc->params_count);
+    TR_TRY_OUT(size_vector(o, desc->mesh, desc->micro_batches, desc->model));
     TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, vector_bytes(o), (void **)&o->vector));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->asks, (void **)&o->asks));
     atomic_init(o->asks, 0);
@@ -145,8 +151,8 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
     for (int i = 0; i < store->slots; i++) {
         const tr_slot *slot = &store->slot[i];
-        TR_TRY_OUT(prepare_param(desc->device, desc->mesh, slot->param, slot->shares >= 0, &scratch,
-                                 &o->ops[i]));
+        TR_TRY_OUT(prepare_param(desc->device, slot->param, slot->layout.counted, slot->shares >= 0,
+                                 &scratch, &o->ops[i]));
     }
     for (int i = 0; i < store->runs; i++)
         TR_TRY_OUT(prepare_step(desc->device, &desc->adamw, store->dtype, &store->run[i], &scratch,
@@ -169,6 +175,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_device_staging_free(o->desc.device, (void *)o->asks);
     tr_device_staging_free(o->desc.device, o->asked);
     tr_device_staging_free(o->desc.device, o->spoil);
+    free(o->norm_entry);
     free(o->ops);
     free(o->step);
     free(o);
@@ -202,9 +209,14 @@ _Atomic double *tr_optimizer_stop_word(tr_optimizer *o) {
 }
 
 tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
-    const tr_span *span = &o->desc.store->stage_grad[local_stage];
-    return tr_group_all_reduce(o->desc.dp, tr_device_compute(o->desc.device), span->data,
-                               span->count, TR_F32, TR_REDUCE_SUM);
+    tr_stream *stream = tr_device_compute(o->desc.device);
+    for (int i = 0; i < o->desc.store->spans; i++) {
+        const tr_span *span = &o->desc.store->span[i];
+        if (span->stage != local_stage) continue;
+        TR_TRY(
+            tr_group_all_reduce(span->sum, stream, span->data, span->count, TR_F32, TR_REDUCE_SUM));
+    }
+    return TR_OK;
 }
 
 /* Both kinds of tie add use 1 to use 0, so the sum has the same bits wherever the uses live. */
@@ -226,10 +238,12 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
 }
 
 static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
+    double *norms = o->vector + 2 * o->losses;
     for (int i = 0; i < o->desc.store->slots; i++) {
+        const tr_slot *slot = &o->desc.store->slot[i];
         if (!o->ops[i].sumsq) continue;
-        tr_op_args args = {.t = {[TR_SUMSQ_X] = o->desc.store->slot[i].param->grad,
-                                 [TR_SUMSQ_OUT] = norm_entry(o, i)},
+        double *entry = norms + o->norm_entry[slot->param->index] + slot->layout.part;
+        tr_op_args args = {.t = {[TR_SUMSQ_X] = slot->param->grad, [TR_SUMSQ_OUT] = entry},
                            .scratch = o->scratch};
         TR_TRY(tr_op_run(o->ops[i].sumsq, stream, &args));
     }

@@ -1,10 +1,11 @@
-/* The end of a step: gradients summed over the data group and over tied uses, the squared norm, the
+/* The end of a step: gradients summed over their groups and over tied uses, the squared norm, the
  * clip factor, AdamW. Everything is stream-ordered and reads what changes from the step state.
  *
  * One FP64 vector carries all that the ranks must know of each other, reduced once a step over the
- * world: losses [dp][micro-batches][2], norms [parameters][tp] and one that spoils the step, and a
- * stop request. Each entry is written by one rank and is zero elsewhere, so the sum is exact, and
- * every rank adds the entries in the same order: the result does not depend on the cut. */
+ * world: losses [dp][micro-batches][2], norms of each parameter's parts and one that spoils the
+ * step, and a stop request. Each entry is written by one rank and is zero elsewhere, so the sum is
+ * exact, and every rank adds the entries in the same order: the result does not depend on the cut.
+ */
 #pragma once
 
 #include "train/store.h"
@@ -18,11 +19,11 @@ typedef struct tr_optimizer tr_optimizer;
 typedef struct tr_optimizer_desc {
     tr_device *device;
     tr_store *store;
+    const tr_model *model;
     const tr_mesh *mesh;
-    tr_group *dp, *world;
+    tr_group *world;
     tr_step_state *state; /* device memory */
     int micro_batches;
-    int params_count; /* of the whole model */
     tr_adamw_config adamw;
 } tr_optimizer_desc;
 
@@ -46,7 +47,7 @@ int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
 /* Staging memory, 0 at first: a value of 1 asks all ranks to stop. Any thread or signal handler may
  * write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
-/* The gradients of local stage k (0, 1, ... of this rank) are complete: sums them over data ranks.
+/* The gradients of local stage k (0, 1, ... of this rank) are complete: each group sums its spans.
  */
 tr_status tr_optimizer_reduce(tr_optimizer *optimizer, int local_stage);
 /* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */

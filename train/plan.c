@@ -22,7 +22,8 @@ static tr_status make_layout(const tr_config *c, const tr_schedule *schedule, in
     return tr_layout_create(&desc, out);
 }
 
-static tr_status count_param(void *context, tr_param *param, bool shares) {
+static tr_status count_param(void *context, int stage, tr_param *param, bool shares) {
+    (void)stage;
     int64_t *count = context;
     if (!shares) *count += param->count;
     return TR_OK;

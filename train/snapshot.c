@@ -6,13 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The data rank that writes the next `bytes`: the one with the fewest so far, lowest first. */
-static int pick_writer(size_t *load, int ranks, size_t bytes) {
-    int best = 0;
-    for (int d = 1; d < ranks; d++)
-        if (load[d] < load[best]) best = d;
-    load[best] += bytes;
-    return best;
+/* Elements of a part of the parameter, on the average: the same number on every rank. */
+static int64_t part_size(const tr_param *param, const tr_param_layout *layout) {
+    int64_t count = 0;
+    for (int k = 0; k < param->tensors; k++) count += tr_global_count(&param->tensor[k]);
+    return count / layout->parts;
+}
+
+/* Is this rank the saver that writes the next `count` elements? That is the data rank with the
+ * fewest so far, lowest first; all data ranks of a line know the turns of all. */
+static bool takes_turn(int64_t *load, const tr_mesh *mesh, const tr_param_layout *layout,
+                       int64_t count) {
+    const int run = layout->savers.count[TR_AXIS_DP];
+    bool mine = false;
+    if (!layout->saves) return false;
+    for (int first = 0; first < mesh->degree[TR_AXIS_DP]; first += run) {
+        int best = first;
+        for (int d = first + 1; d < first + run; d++)
+            if (load[d] < load[best]) best = d;
+        load[best] += count;
+        mine |= best == mesh->index[TR_AXIS_DP];
+    }
+    return mine;
 }
 
 static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
@@ -37,13 +52,19 @@ static size_t count_tensors(const tr_store *store) {
     return count;
 }
 
+/* The parameter's tensors in one kind of memory. */
+static void fill_all(const tr_store *store, const tr_slot *slot, const char *group, float *local,
+                     bool write, tr_ckpt_tensor *tensor) {
+    for (int t = 0; t < slot->param->tensors; t++)
+        fill(&tensor[t], store->device, group, slot->param, &slot->param->tensor[t], local, write);
+}
+
 tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
                               int *count) {
     static const char *const group[3] = {"weights", "adam_m", "adam_v"};
-    int data_ranks = mesh->degree[TR_AXIS_DP];
     tr_ckpt_tensor *tensors;
-    size_t *load;
-    TR_TRY(tr_calloc((size_t)data_ranks, sizeof *load, &load));
+    int64_t *load;
+    TR_TRY(tr_calloc((size_t)mesh->degree[TR_AXIS_DP], sizeof *load, &load));
     tr_status status = tr_calloc(3 * count_tensors(store), sizeof *tensors, &tensors);
     if (status != TR_OK) {
         free(load);
@@ -53,14 +74,12 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
     for (int i = 0; i < store->slots; i++) {
         const tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue; /* the same memory as use 0's */
-        bool split = slot->param->copies[TR_AXIS_TP] == 1;
-        bool mine = slot->counted && (split || mesh->index[TR_AXIS_TP] == 0);
         float *local[3] = {slot->master, slot->m, slot->v};
+        int64_t size = part_size(slot->param, &slot->layout);
         for (int k = 0; k < 3 && local[k]; k++) {
-            int writer = pick_writer(load, data_ranks, (size_t)slot->param->count * sizeof(float));
-            for (int t = 0; t < slot->param->tensors; t++)
-                fill(&tensors[(*count)++], store->device, group[k], slot->param,
-                     &slot->param->tensor[t], local[k], mine && writer == mesh->index[TR_AXIS_DP]);
+            bool write = takes_turn(load, mesh, &slot->layout, size);
+            fill_all(store, slot, group[k], local[k], write, &tensors[*count]);
+            *count += slot->param->tensors;
         }
     }
     free(load);

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIE_PIECE = 1 << 20 };
-
 static bool owns(const tr_placement *placement, int stage, int pp_rank) {
     return placement->owner[stage] == pp_rank;
 }
@@ -30,31 +28,6 @@ static const tr_param *other_use(const tr_model *model, const tr_param *param, i
     return NULL;
 }
 
-/* Calls visit for every parameter of this rank in registry order. */
-typedef void (*visit_fn)(void *context, int stage, tr_param *param);
-static void for_each_local(const tr_model *model, const tr_placement *placement, int pp_rank,
-                           visit_fn visit, void *context) {
-    for (int s = 0; s < placement->stages; s++) {
-        if (!owns(placement, s, pp_rank)) continue;
-        for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
-            for (int k = 0; k < model->layers[i]->params_count; k++)
-                visit(context, s, &model->layers[i]->params[k]);
-    }
-}
-
-/* Elements that a parameter takes in every kind of memory: 16-bit values begin on TR_ALIGN too. */
-static size_t room_of(const tr_param *param) {
-    return tr_align_up((size_t)param->count * sizeof(uint16_t)) / sizeof(uint16_t);
-}
-
-typedef struct measure {
-    const tr_model *model;
-    const tr_placement *placement;
-    int pp_rank;
-    size_t values, grads; /* elements */
-    int slots;
-} measure;
-
 /* True when use 0 of this (tied) parameter is on this rank too: value and state are shared. */
 static bool shares_here(const tr_model *model, const tr_placement *placement, int pp_rank,
                         const tr_param *param) {
@@ -70,19 +43,44 @@ tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, i
         for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
             for (int k = 0; k < model->layers[i]->params_count; k++) {
                 tr_param *param = &model->layers[i]->params[k];
-                TR_TRY(visit(context, param, shares_here(model, placement, pp_rank, param)));
+                TR_TRY(visit(context, s, param, shares_here(model, placement, pp_rank, param)));
             }
     }
     return TR_OK;
 }
 
-static void measure_param(void *context, int stage, tr_param *param) {
+/* --- sizes ------------------------------------------------------------------------------------ */
+
+/* An offset in elements, rounded up so that 16-bit values begin on TR_ALIGN too. */
+static size_t aligned(size_t elements) {
+    return tr_align_up(elements * sizeof(uint16_t)) / sizeof(uint16_t);
+}
+
+/* Where a parameter begins in memory that is taken as far as `end`. */
+static size_t begin_of(const tr_param *param, size_t end) {
+    return param->joined ? end : aligned(end);
+}
+
+typedef struct measure {
+    size_t values, grads; /* elements */
+    int slots;
+} measure;
+
+static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
     measure *sum = context;
-    size_t room = room_of(param);
     sum->slots++;
-    sum->grads += room;
-    if (!shares_here(sum->model, sum->placement, sum->pp_rank, param)) sum->values += room;
+    sum->grads = begin_of(param, sum->grads) + (size_t)param->count;
+    if (!shares) sum->values = begin_of(param, sum->values) + (size_t)param->count;
+    return TR_OK;
+}
+
+static measure measure_all(const tr_model *model, const tr_placement *placement, int pp_rank) {
+    measure sum = {0};
+    (void)tr_store_visit(model, placement, pp_rank, measure_param, &sum); /* cannot fail */
+    sum.values = aligned(sum.values);
+    sum.grads = aligned(sum.grads);
+    return sum;
 }
 
 /* Of a master, and of the value in the model's type beside it. */
@@ -92,21 +90,79 @@ static size_t value_size(tr_dtype dtype) {
 
 void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
                     tr_dtype dtype, size_t *values, size_t *grads, size_t *states) {
-    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank};
-    for_each_local(model, placement, pp_rank, measure_param, &sum);
+    measure sum = measure_all(model, placement, pp_rank);
     *values = sum.values * value_size(dtype);
     *grads = sum.grads * sizeof(float);
     *states = sum.values * 2 * sizeof(float);
 }
 
+/* --- groups ----------------------------------------------------------------------------------- */
+
+/* A tied parameter with uses on two pipeline ranks, of which this rank is one. */
+typedef struct tie {
+    const char *name;
+    int use; /* the one that is here */
+    tr_mesh_part ranks;
+} tie;
+
+/* Calls visit for this rank's ties, in registry order of use 0, so that all members meet them in
+ * one order. */
+typedef tr_status (*tie_fn)(void *context, const tie *t);
+static tr_status for_each_tie(const tr_mesh *mesh, const tr_model *model,
+                              const tr_placement *placement, tie_fn visit, void *context) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k], *other;
+            int other_layer, pp_rank = mesh->index[TR_AXIS_PP];
+            if (param->use != 0 || !(other = other_use(model, param, &other_layer))) continue;
+            int here = placement->owner[stage_of_layer(placement, i)];
+            int there = placement->owner[stage_of_layer(placement, other_layer)];
+            if (here == there || (pp_rank != here && pp_rank != there)) continue;
+            tie t = {.name = tr_param_name(param),
+                     .use = pp_rank == here ? 0 : other->use,
+                     .ranks = tr_mesh_pair(mesh, TR_AXIS_PP, here, there)};
+            TR_TRY(visit(context, &t));
+        }
+    return TR_OK;
+}
+
+typedef struct opening {
+    tr_mesh_groups *groups;
+    const tr_mesh *mesh;
+} opening;
+
+static tr_status open_sum(void *context, int stage, tr_param *param, bool shares) {
+    (void)stage, (void)shares;
+    const opening *o = context;
+    tr_param_layout layout;
+    tr_group *group;
+    TR_TRY(tr_param_layout_make(param, o->mesh, &layout));
+    return tr_mesh_groups_get(o->groups, &layout.sum, &group);
+}
+
+static tr_status open_tie(void *context, const tie *t) {
+    tr_group *group;
+    return tr_mesh_groups_get(context, &t->ranks, &group);
+}
+
+tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
+                               const tr_placement *placement) {
+    opening o = {.groups = groups, .mesh = mesh};
+    TR_TRY(tr_store_visit(model, placement, mesh->index[TR_AXIS_PP], open_sum, &o));
+    return for_each_tie(mesh, model, placement, open_tie, groups);
+}
+
+/* --- placing ---------------------------------------------------------------------------------- */
+
 typedef struct place {
     tr_store *store;
-    const tr_model *model;
-    const tr_placement *placement;
-    int pp_rank, last_stage;
-    float *master, *m, *v; /* of the parameter that is placed next */
+    const tr_mesh *mesh;
+    tr_mesh_groups *groups;
+    int last_stage;
+    float *master, *m, *v; /* the first elements of each kind of memory, */
     char *value;
     float *grad;
+    size_t own, grads; /* and elements taken of it: by values and states, by gradients */
 } place;
 
 static int slot_of(const tr_store *store, const char *name, int use) {
@@ -117,7 +173,7 @@ static int slot_of(const tr_store *store, const char *name, int use) {
     return -1;
 }
 
-static void list_param(void *context, int stage, tr_param *param) {
+static tr_status list_param(void *context, int stage, tr_param *param, bool shares) {
     place *at = context;
     tr_store *store = at->store;
     if (stage != at->last_stage) store->stages++;
@@ -125,129 +181,152 @@ static void list_param(void *context, int stage, tr_param *param) {
     tr_slot *slot = &store->slot[store->slots];
     *slot = (tr_slot){.param = param,
                       .stage = store->stages - 1,
-                      .shares = shares_here(at->model, at->placement, at->pp_rank, param)
-                                    ? slot_of(store, tr_param_name(param), 0)
-                                    : -1,
-                      .counted = param->use == 0};
+                      .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
+    TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
+    return at->groups ? tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum) : TR_OK;
 }
 
-/* `count` elements on, unless this store has no such memory. */
-static float *next(float *memory, size_t count) {
-    return memory ? memory + count : NULL;
+static tr_status set_tie(void *context, const tie *t) {
+    place *at = context;
+    tr_slot *slot = &at->store->slot[slot_of(at->store, t->name, t->use)];
+    return tr_mesh_groups_get(at->groups, &t->ranks, &slot->tie);
 }
 
+/* `offset` elements on, unless this store has no such memory. */
+static float *element(float *memory, size_t offset) {
+    return memory ? memory + offset : NULL;
+}
+
+/* The gradient, behind those that have been placed; a span goes on as long as its group does. */
+static void place_grad(place *at, tr_slot *slot) {
+    tr_store *store = at->store;
+    tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
+    slot->param->grad = NULL;
+    if (!at->grad) return;
+    at->grads = begin_of(slot->param, at->grads);
+    slot->param->grad = at->grad + at->grads;
+    at->grads += (size_t)slot->param->count;
+    if (!span || span->stage != slot->stage || span->sum != slot->sum) {
+        span = &store->span[store->spans++];
+        *span = (tr_span){.stage = slot->stage, .sum = slot->sum, .data = slot->param->grad};
+    }
+    span->count = at->grad + at->grads - span->data;
+}
+
+/* Value, state and gradient of a parameter that shares none. */
 static void place_own(place *at, tr_slot *slot, tr_run *run) {
-    const size_t room = room_of(slot->param);
-    if (run->count == 0)
-        *run = (tr_run){at->grad, at->master, at->m, at->v, at->value, 0, slot->param->decay};
-    slot->master = at->master;
-    slot->m = at->m;
-    slot->v = at->v;
-    slot->param->value = at->value;
-    run->count += (int64_t)room;
-    at->master += room;
-    at->m = next(at->m, room);
-    at->v = next(at->v, room);
-    at->value += room * tr_dtype_size(at->store->dtype);
+    tr_param *param = slot->param;
+    at->own = begin_of(param, at->own);
+    slot->master = at->master + at->own;
+    slot->m = element(at->m, at->own);
+    slot->v = element(at->v, at->own);
+    param->value = at->value + at->own * tr_dtype_size(at->store->dtype);
+    at->own += (size_t)param->count;
+    place_grad(at, slot);
+    if (!run->master)
+        *run = (tr_run){.grad = param->grad,
+                        .master = slot->master,
+                        .m = slot->m,
+                        .v = slot->v,
+                        .value = param->value,
+                        .decay = param->decay};
+    run->count = at->master + aligned(at->own) - run->master;
 }
 
-static void place_shared(const tr_store *store, tr_slot *slot) {
-    const tr_slot *first = &store->slot[slot->shares];
+static void place_shared(place *at, tr_slot *slot) {
+    const tr_slot *first = &at->store->slot[slot->shares];
     slot->master = first->master;
     slot->m = first->m;
     slot->v = first->v;
     slot->param->value = first->param->value;
+    place_grad(at, slot);
 }
 
-/* The parameters of a stage: those that decay, those that do not, those that share. */
-static void place_stage(place *at, int stage) {
+enum { DECAYS, STAYS, SHARES, KINDS };
+
+static int kind_of(const tr_slot *slot) {
+    return slot->shares >= 0 ? SHARES : slot->param->decay ? DECAYS : STAYS;
+}
+
+/* Places slot `first`, the next of its stage, and the other ones of its kind that are summed by its
+ * group; and all that are joined to them. */
+static void place_group(place *at, int first, tr_run *run, bool *placed) {
     tr_store *store = at->store;
-    enum { DECAYS, STAYS, SHARES, KINDS };
-    float *first = at->grad;
+    const tr_slot *like = &store->slot[first];
+    for (int i = first; i < store->slots && store->slot[i].stage == like->stage; i++) {
+        tr_slot *slot = &store->slot[i];
+        bool joins = slot->param->joined && placed[i - 1];
+        bool alike = slot->sum == like->sum && !slot->param->joined;
+        if (placed[i] || kind_of(slot) != kind_of(like) || !(joins || alike)) continue;
+        if (kind_of(slot) == SHARES) place_shared(at, slot);
+        else place_own(at, slot, run);
+        placed[i] = true;
+    }
+}
+
+/* The parameters of a stage: those that decay, those that do not, those that share; of each kind
+ * first all that one group sums, then all that the next one does. */
+static void place_stage(place *at, int stage, bool *placed) {
+    tr_store *store = at->store;
     for (int kind = 0; kind < KINDS; kind++) {
         tr_run *run = &store->run[store->runs];
         for (int i = 0; i < store->slots; i++) {
-            tr_slot *slot = &store->slot[i];
-            int own = slot->shares >= 0 ? SHARES : slot->param->decay ? DECAYS : STAYS;
-            if (slot->stage != stage || own != kind) continue;
-            if (kind == SHARES) place_shared(store, slot);
-            else place_own(at, slot, run);
-            slot->param->grad = at->grad;
-            at->grad = next(at->grad, room_of(slot->param));
+            const tr_slot *slot = &store->slot[i];
+            if (slot->stage == stage && kind_of(slot) == kind && !placed[i])
+                place_group(at, i, run, placed);
         }
-        if (kind != SHARES && run->count > 0) store->runs++;
+        store->runs += run->master != NULL;
     }
-    store->stage_grad[stage] = (tr_span){first, first ? at->grad - first : 0};
 }
 
-/* Tie groups, in registry order of use 0, so that all members meet them in one order. */
-static tr_status open_ties(tr_store *store, tr_world *world, const tr_mesh *mesh,
-                           const tr_model *model, const tr_placement *placement, int id) {
-    for (int i = 0; i < model->count; i++)
-        for (int k = 0; k < model->layers[i]->params_count; k++) {
-            const tr_param *param = &model->layers[i]->params[k];
-            int other_layer;
-            if (param->use != 0 || !other_use(model, param, &other_layer)) continue;
-            int here = placement->owner[stage_of_layer(placement, i)];
-            int there = placement->owner[stage_of_layer(placement, other_layer)];
-            if (here == there) continue;
-            /* One group per column of the mesh: ids must be unique in the world. */
-            int group_id = id++ * mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP] +
-                           mesh->index[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP] +
-                           mesh->index[TR_AXIS_TP];
-            if (mesh->index[TR_AXIS_PP] != here && mesh->index[TR_AXIS_PP] != there) continue;
-            int index[TR_AXIS_COUNT], ranks[2];
-            memcpy(index, mesh->index, sizeof index);
-            index[TR_AXIS_PP] = here;
-            ranks[0] = tr_mesh_rank(mesh, index);
-            index[TR_AXIS_PP] = there;
-            ranks[1] = tr_mesh_rank(mesh, index);
-            int slot =
-                slot_of(store, tr_param_name(param), mesh->index[TR_AXIS_PP] == here ? 0 : 1);
-            TR_TRY(tr_group_open(world, store->device, ranks, 2, group_id, TIE_PIECE,
-                                 &store->slot[slot].tie));
-        }
+static tr_status place_all(place *at) {
+    bool *placed;
+    TR_TRY(tr_calloc((size_t)at->store->slots, sizeof *placed, &placed));
+    for (int s = 0; s < at->store->stages; s++) place_stage(at, s, placed);
+    free(placed);
     return TR_OK;
+}
+
+static tr_status alloc_store(tr_store *store, const measure *sum, int stages, bool trains) {
+    const size_t values = sum->values * value_size(store->dtype);
+    TR_TRY(tr_calloc((size_t)sum->slots, sizeof *store->slot, &store->slot));
+    TR_TRY(tr_calloc((size_t)sum->slots, sizeof *store->span, &store->span));
+    TR_TRY(tr_calloc(2 * (size_t)stages + 1, sizeof *store->run, &store->run));
+    TR_TRY(tr_device_alloc(store->device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
+    if (!trains) return TR_OK;
+    store->grad_bytes = sum->grads * sizeof(float);
+    TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, store->grad_bytes,
+                           (void **)&store->grads));
+    return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, sum->values * 2 * sizeof(float),
+                           (void **)&store->states);
 }
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_store_use use, int tie_group_id, tr_store **out) {
+                          tr_mesh_groups *groups, tr_store **out) {
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
+    measure sum = measure_all(model, placement, pp_rank);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;
     store->dtype = dtype;
-    measure sum = {.model = model, .placement = placement, .pp_rank = pp_rank};
-    for_each_local(model, placement, pp_rank, measure_param, &sum);
-    size_t values, grads, states;
-    tr_store_bytes(model, placement, pp_rank, dtype, &values, &grads, &states);
-    store->grad_bytes = use == TR_STORE_TRAIN ? grads : 0;
-    const size_t stages = (size_t)placement->stages;
-    TR_TRY_OUT(tr_calloc((size_t)sum.slots, sizeof *store->slot, &store->slot));
-    TR_TRY_OUT(tr_calloc(stages, sizeof *store->stage_grad, &store->stage_grad));
-    TR_TRY_OUT(tr_calloc(2 * stages + 1, sizeof *store->run, &store->run));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
-    if (use == TR_STORE_TRAIN) {
-        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_GRADIENTS, grads, (void **)&store->grads));
-        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_OPTIMIZER, states, (void **)&store->states));
-    }
+    TR_TRY_OUT(alloc_store(store, &sum, placement->stages, groups != NULL));
+    float *master = (float *)store->values, *m = (float *)store->states;
     place at = {.store = store,
-                .model = model,
-                .placement = placement,
-                .pp_rank = pp_rank,
+                .mesh = mesh,
+                .groups = groups,
                 .last_stage = -1,
-                .master = (float *)store->values,
-                .m = (float *)store->states,
-                .v = next((float *)store->states, sum.values),
-                .value = store->values + (dtype == TR_F32 ? 0 : sum.values * sizeof(float)),
+                .master = master,
+                .m = m,
+                .v = element(m, sum.values),
+                .value = dtype == TR_F32 ? store->values : (char *)(master + sum.values),
                 .grad = (float *)store->grads};
-    for_each_local(model, placement, pp_rank, list_param, &at);
-    for (int s = 0; s < store->stages; s++) place_stage(&at, s);
-    TR_TRY_OUT(open_ties(store, world, mesh, model, placement, tie_group_id));
+    TR_TRY_OUT(tr_store_visit(model, placement, pp_rank, list_param, &at));
+    TR_TRY_OUT(place_all(&at));
+    if (groups) TR_TRY_OUT(for_each_tie(mesh, model, placement, set_tie, &at));
 out:
     if (status != TR_OK) tr_store_destroy(store);
     else *out = store;
@@ -256,12 +335,10 @@ out:
 
 void tr_store_destroy(tr_store *store) {
     if (!store) return;
-    for (int i = 0; i < store->slots; i++)
-        if (store->slot[i].tie) tr_group_close(store->slot[i].tie);
     if (store->values) tr_device_free(store->device, store->values);
     if (store->grads) tr_device_free(store->device, store->grads);
     if (store->states) tr_device_free(store->device, store->states);
-    free(store->stage_grad);
+    free(store->span);
     free(store->run);
     free(store->slot);
     free(store);

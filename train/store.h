@@ -3,25 +3,28 @@
  * For every parameter: the value in the model's dtype, an FP32 gradient, and the optimizer's state
  * (FP32 master, first and second moment). In FP32 the value is the master. Every use of a tied
  * parameter has its own gradient; uses on one rank share value and state; uses on different
- * pipeline ranks hold a copy each, and their gradients are summed in use order through a tie group.
- */
+ * pipeline ranks hold a copy each, and their gradients are summed through a tie group. */
 #pragma once
 
-#include "comm/mesh.h"
+#include "comm/mesh_groups.h"
 #include "job/board.h"
 #include "layers/model.h"
+#include "layers/param_layout.h"
 
 typedef struct tr_slot {
     tr_param *param;
+    tr_param_layout layout;
     float *master, *m, *v; /* f32[param->count] */
     int stage;             /* of this rank's: 0, 1, ... */
     int shares;            /* slot of the use on this rank whose value and state it shares, or -1 */
-    tr_group *tie;         /* sums the gradients of uses on other ranks; NULL without */
-    bool counted;          /* this pipeline rank counts it in the norm and saves it (use 0) */
+    tr_group *sum;         /* sums its gradient; NULL without gradients */
+    tr_group *tie;         /* then sums the gradients of uses on other ranks; NULL without */
 } tr_slot;
 
-/* Gradients of one stage lie in one piece: they are reduced over the data group in one go. */
+/* Gradients of one stage that lie together and are summed by one group, in one go. */
 typedef struct tr_span {
+    int stage;
+    tr_group *sum;
     float *data;
     int64_t count;
 } tr_span;
@@ -42,8 +45,9 @@ typedef struct tr_store {
     tr_slot *slot; /* in registry order */
     int slots;
     int stages;
-    tr_span *stage_grad; /* [stages], local stages in ascending order */
-    tr_run *run;         /* [runs], at most two a stage */
+    tr_span *span; /* [spans], local stages in ascending order */
+    int spans;
+    tr_run *run; /* [runs], at most two a stage */
     int runs;
     char *values;         /* FP32 masters and values in the model's dtype */
     char *grads, *states; /* states: both moments */
@@ -61,22 +65,25 @@ typedef struct tr_placement {
 /* Calls visit for every parameter that will live on pipeline rank pp_rank, in registry order.
  * shares: its other use lives there too, and it has no value and state of its own. Ends at a
  * failure. */
-typedef tr_status (*tr_store_visit_fn)(void *context, tr_param *param, bool shares);
+typedef tr_status (*tr_store_visit_fn)(void *context, int stage, tr_param *param, bool shares);
 tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, int pp_rank,
                          tr_store_visit_fn visit, void *context);
 
-/* Bytes the store of this rank will take, by class; allocates nothing. */
+/* Bytes the store of a rank will take, by class; allocates nothing. */
 void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
                     tr_dtype dtype, size_t *values, size_t *grads, size_t *states);
 
-/* What a store is for: training, or the values alone (of which gradients and moments are NULL). */
-typedef enum tr_store_use { TR_STORE_TRAIN, TR_STORE_VALUES } tr_store_use;
+/* Opens the groups that sum the gradients of this rank's parameters, and of tied ones with uses on
+ * other pipeline ranks. Collective over the world. */
+tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
+                               const tr_placement *placement);
 
-/* Allocates the memory and places params' value and grad. Collective over the world when a tied
- * parameter has uses on several pipeline ranks (tie groups; ids from tie_group_id upwards). */
+/* Allocates the memory and places params' value and grad. With `groups`, in which
+ * tr_store_open_groups has opened what it needs, the store is for training; without (NULL) it is
+ * for the values alone: it has no gradients and no moments. Not collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_store_use use, int tie_group_id, tr_store **out);
+                          tr_mesh_groups *groups, tr_store **out);
 void tr_store_destroy(tr_store *store);
 
 /* Draws the initial values from the seed and tells the world how many are drawn; moments are zero.

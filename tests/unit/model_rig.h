@@ -57,17 +57,30 @@ static inline void rig_poison(char *memory, size_t bytes) {
     if (bytes) memset(memory, 0xff, bytes); /* a NaN in every floating-point type */
 }
 
+/* Elements of parameter j of a layer and of those that are joined to it. */
+static inline size_t rig_joined_count(const tr_layer *layer, int j) {
+    size_t count = (size_t)layer->params[j].count;
+    while (++j < layer->params_count && layer->params[j].joined)
+        count += (size_t)layer->params[j].count;
+    return count;
+}
+
 static inline void rig_place_params(rig *r) {
     size_t size = tr_dtype_size(r->model->shape.dtype);
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
             tr_param *param = &layer->params[j];
-            param->grad = rig_alloc(r, (size_t)param->count * sizeof(float));
-            param->value = NULL;
+            const size_t count = rig_joined_count(layer, j);
+            if (param->joined) {
+                param->grad = param[-1].grad + param[-1].count;
+                param->value = (char *)param[-1].value + (size_t)param[-1].count * size;
+                continue;
+            }
+            param->grad = rig_alloc(r, count * sizeof(float));
             if (param->use > 0) /* tied: the value of use 0, which the embedding lists first */
                 param->value = r->model->layers[0]->params[0].value;
-            else param->value = rig_alloc(r, (size_t)param->count * size);
+            else param->value = rig_alloc(r, count * size);
         }
     }
 }
@@ -124,6 +137,7 @@ static inline void rig_close(rig *r) {
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
+            if (layer->params[j].joined) continue;
             tr_device_free(r->device, layer->params[j].grad);
             if (layer->params[j].use == 0) tr_device_free(r->device, layer->params[j].value);
         }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -48,19 +49,101 @@ static void refusals(void **state) {
     assert_int_equal(tr_mesh_make(1, 2, 1, 2, 2, &mesh), TR_ERR_INTERNAL);
 }
 
-static void names(void **state) {
+/* A part as a set of ranks: bit r is rank r. */
+static uint64_t set_of(const tr_mesh *mesh, const tr_mesh_part *part) {
+    int ranks[64], size = tr_mesh_part_size(part), mine = -1;
+    uint64_t set = 0;
+    tr_mesh_part_ranks(mesh, part, ranks);
+    for (int i = 0; i < size; i++) {
+        if (i > 0) assert_true(ranks[i] > ranks[i - 1]);
+        if (ranks[i] == tr_mesh_rank(mesh, mesh->index)) mine = i;
+        set |= UINT64_C(1) << ranks[i];
+    }
+    assert_int_equal(tr_mesh_part_place(mesh, part), mine);
+    return set;
+}
+
+static void neighbours(void **state) {
     (void)state;
-    assert_string_equal(tr_axis_name(TR_AXIS_PP), "pp");
-    assert_string_equal(tr_axis_name(TR_AXIS_DP), "dp");
-    assert_string_equal(tr_axis_name(TR_AXIS_TP), "tp");
+    tr_mesh mesh;
+    assert_int_equal(tr_mesh_make(2, 2, 4, 14, 16, &mesh), TR_OK); /* pp 1, dp 1, tp 2 */
+    tr_mesh_part part = tr_mesh_self(&mesh);
+    assert_int_equal(set_of(&mesh, &part), 1 << 14);
+    assert_int_equal(tr_mesh_widen(&mesh, TR_AXIS_TP, 2, &part), TR_OK);
+    assert_int_equal(set_of(&mesh, &part), 3 << 14);
+    assert_int_equal(tr_mesh_widen(&mesh, TR_AXIS_DP, 0, &part), TR_OK);
+    assert_int_equal(set_of(&mesh, &part), 3 << 14 | 3 << 10);
+    part = tr_mesh_pair(&mesh, TR_AXIS_PP, 1, 0);
+    assert_int_equal(set_of(&mesh, &part), 1 << 14 | 1 << 6);
+    part = tr_mesh_self(&mesh);
+    assert_int_equal(tr_mesh_widen(&mesh, TR_AXIS_TP, 3, &part), TR_ERR_INTERNAL);
+    part = tr_mesh_self(&mesh);
+    mesh.index[TR_AXIS_DP] = 0; /* another rank's part */
+    assert_int_equal(tr_mesh_part_place(&mesh, &part), -1);
+}
+
+enum { MOST_PARTS = 4096 };
+
+struct seen {
+    uint64_t set[MOST_PARTS];
+    int64_t id[MOST_PARTS];
+    int count;
+};
+
+/* Two parts have the same number exactly when they are the same ranks. */
+static void see(struct seen *seen, const tr_mesh *mesh, const tr_mesh_part *part) {
+    const uint64_t set = set_of(mesh, part);
+    const int64_t id = tr_mesh_part_id(mesh, part);
+    assert_true(id >= 0);
+    for (int i = 0; i < seen->count; i++)
+        if ((seen->set[i] == set) != (seen->id[i] == id))
+            fail_msg("group %lld of %llx and %lld of %llx", (long long)id, (unsigned long long)set,
+                     (long long)seen->id[i], (unsigned long long)seen->set[i]);
+    assert_true(seen->count < MOST_PARTS);
+    seen->set[seen->count] = set;
+    seen->id[seen->count++] = id;
+}
+
+static void see_runs(struct seen *seen, const tr_mesh *mesh) {
+    const int *n = mesh->degree;
+    for (int a = 1; a <= n[0]; a++)
+        for (int b = 1; b <= n[1]; b++)
+            for (int c = 1; c <= n[2]; c++) {
+                if (n[0] % a || n[1] % b || n[2] % c) continue;
+                tr_mesh_part part = tr_mesh_self(mesh);
+                assert_int_equal(tr_mesh_widen(mesh, TR_AXIS_PP, a, &part), TR_OK);
+                assert_int_equal(tr_mesh_widen(mesh, TR_AXIS_DP, b, &part), TR_OK);
+                assert_int_equal(tr_mesh_widen(mesh, TR_AXIS_TP, c, &part), TR_OK);
+                see(seen, mesh, &part);
+            }
+}
+
+static void numbers(void **state) {
+    (void)state;
+    static const int degrees[][3] = {{4, 3, 2}, {1, 2, 6}, {5, 1, 4}, {3, 2, 1}, {1, 1, 1}};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++) {
+        struct seen *seen = calloc(1, sizeof *seen);
+        const int *n = degrees[i], size = n[0] * n[1] * n[2];
+        for (int rank = 0; rank < size; rank++) {
+            tr_mesh mesh;
+            assert_int_equal(tr_mesh_make(n[0], n[1], n[2], rank, size, &mesh), TR_OK);
+            see_runs(seen, &mesh);
+            for (int axis = 0; axis < TR_AXIS_COUNT; axis++)
+                for (int a = 0; a < n[axis]; a++)
+                    for (int b = 0; b < a; b++) {
+                        bool here = mesh.index[axis] == a || mesh.index[axis] == b;
+                        tr_mesh_part pair = tr_mesh_pair(&mesh, (tr_axis)axis, a, b);
+                        if (here) see(seen, &mesh, &pair);
+                    }
+        }
+        free(seen);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places),
-        cmocka_unit_test(lines),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(names),
+        cmocka_unit_test(places),     cmocka_unit_test(lines),   cmocka_unit_test(refusals),
+        cmocka_unit_test(neighbours), cmocka_unit_test(numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,22 @@
+#include "layers/param_layout.h"
+
+tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out) {
+    tr_param_layout l = {.parts = 1};
+    l.replicas = l.sum = tr_mesh_self(mesh);
+    for (tr_axis axis = TR_AXIS_DP; axis < TR_AXIS_COUNT; axis++) {
+        TR_TRY(tr_mesh_widen(mesh, axis, param->copies[axis], &l.replicas));
+        if (param->partial & TR_AXIS_BIT(axis))
+            TR_TRY(tr_mesh_widen(mesh, axis, param->copies[axis], &l.sum));
+        const int parts = mesh->degree[axis] / l.replicas.count[axis];
+        l.parts *= parts;
+        l.part = l.part * parts + mesh->index[axis] / l.replicas.count[axis];
+    }
+    /* All data ranks write, so that the files are of one size; one tensor rank, so that all data
+     * ranks of a line take the same turns. */
+    l.savers = l.replicas;
+    l.savers.count[TR_AXIS_TP] = 1;
+    l.counted = param->use == 0 && tr_mesh_part_place(mesh, &l.replicas) == 0;
+    l.saves = param->use == 0 && tr_mesh_part_place(mesh, &l.savers) >= 0;
+    *out = l;
+    return TR_OK;
+}

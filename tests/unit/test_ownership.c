@@ -1,0 +1,575 @@
+/* Who owns a parameter: the parameters of a made-up model, with all the ways in which ranks can
+ * hold them, on many meshes. Every number is a small integer, so sums of gradients, the norm and
+ * what a step makes of the parameters are the same bits on all meshes. */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "ckpt/ckpt.h"
+#include "layers/param_impl.h"
+#include "support/elements.h"
+#include "support/must.h"
+#include "train/optimizer.h"
+#include "train/snapshot.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WIDTH = 12, HEAD = 4, HEADS = 8, KV_HEADS = 2, MLP = 18, VOCAB = 11, EXPERTS = 16 };
+enum { LAYERS = 4, MOST_PARAMS = 16, MOST_TENSORS = 64, MOST_RANKS = 16, SEED = 9 };
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+typedef struct made_layer {
+    tr_layer layer;
+    tr_param params[MOST_PARAMS];
+} made_layer;
+
+static void destroy_layer(tr_layer *layer) {
+    tr_params_release(layer->params, layer->params_count);
+    free(layer);
+}
+
+static const tr_layer_ops made_ops = {.kind = "made", .destroy = destroy_layer};
+
+static tr_param *add_param(tr_layer *layer) {
+    return &layer->params[layer->params_count++];
+}
+
+/* Rows of the vocabulary: 11 on 2 or 4 ranks are unequal parts. */
+static tr_status describe_wte(tr_param *param, const tr_mesh *mesh, int use) {
+    tr_slice own = {.range =
+                        tr_range_part(VOCAB, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP])};
+    TR_TRY(tr_param_describe(param, 2, (int64_t[]){VOCAB, WIDTH}, TR_INIT_NORMAL, 0.02f, "wte"));
+    TR_TRY(tr_param_keep(param, 0, &own, 1));
+    param->use = use;
+    return TR_OK;
+}
+
+/* q, and behind it k and v, of rank 2 or (biases) 1: neighbours hold the same key heads where there
+ * are more tensor ranks than key heads, and each has the gradient of its own query heads. */
+static tr_status describe_qkv(tr_layer *layer, int number, int rank, const char *kind,
+                              const tr_mesh *mesh) {
+    const int tp = mesh->degree[TR_AXIS_TP], t = mesh->index[TR_AXIS_TP];
+    const int copies = tp > KV_HEADS ? tp / KV_HEADS : 1;
+    const int64_t q_shape[] = {HEADS * HEAD, WIDTH}, kv_shape[] = {KV_HEADS * HEAD, WIDTH};
+    const tr_range kv = tr_range_part(KV_HEADS * HEAD, tp / copies, t / copies);
+    tr_slice q = {.range = tr_range_part(HEADS * HEAD, tp, t)};
+    tr_slice k_v[] = {{.range = kv}, {.range = kv, .tensor = 1}};
+    tr_param *first = add_param(layer), *second = add_param(layer);
+    TR_TRY(
+        tr_param_describe(first, rank, q_shape, TR_INIT_NORMAL, 0.02f, "h.%d.q.%s", number, kind));
+    TR_TRY(tr_param_keep(first, 0, &q, 1));
+    TR_TRY(tr_param_describe(second, rank, kv_shape, TR_INIT_NORMAL, 0.02f, "h.%d.k.%s", number,
+                             kind));
+    TR_TRY(tr_param_add(second, 0, kv_shape, "h.%d.v.%s", number, kind));
+    TR_TRY(tr_param_keep(second, 0, k_v, 2));
+    second->joined = true;
+    second->copies[TR_AXIS_TP] = copies;
+    second->partial |= TR_AXIS_BIT(TR_AXIS_TP);
+    return TR_OK;
+}
+
+/* gate and up [out, in] in one local matrix whose rows take turns, and down, split by columns. */
+static tr_status describe_mlp(tr_layer *layer, int number, const tr_mesh *mesh) {
+    const tr_range own = tr_range_part(MLP, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP]);
+    const int64_t shape[] = {MLP, WIDTH}, down_shape[] = {WIDTH, MLP};
+    tr_slice turns[2 * MLP];
+    int n = 0;
+    for (int64_t row = own.begin; row < own.begin + own.extent; row++)
+        for (int k = 0; k < 2; k++) turns[n++] = (tr_slice){.range = {row, 1}, .tensor = k};
+    tr_param *gate_up = add_param(layer), *down = add_param(layer);
+    TR_TRY(tr_param_describe(gate_up, 2, shape, TR_INIT_NORMAL, 0.02f, "h.%d.gate", number));
+    TR_TRY(tr_param_add(gate_up, 0, shape, "h.%d.up", number));
+    TR_TRY(tr_param_keep(gate_up, 0, turns, n));
+    TR_TRY(tr_param_describe(down, 2, down_shape, TR_INIT_NORMAL, 0.02f, "h.%d.down", number));
+    return tr_param_keep(down, 1, &(tr_slice){.range = own}, 1);
+}
+
+/* [in, out] as GPT-2's c_attn, and experts that the data ranks share out. */
+static tr_status describe_rest(tr_layer *layer, int number, const tr_mesh *mesh) {
+    const tr_range own = tr_range_part(16, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP]);
+    const int64_t shape[] = {WIDTH, 48}, experts_shape[] = {EXPERTS, 1, WIDTH};
+    tr_slice columns[3];
+    for (int i = 0; i < 3; i++) columns[i] = (tr_slice){.range = {16 * i + own.begin, own.extent}};
+    tr_param *conv = add_param(layer), *experts = add_param(layer);
+    TR_TRY(tr_param_describe(conv, 2, shape, TR_INIT_NORMAL, 0.02f, "h.%d.c_attn", number));
+    TR_TRY(tr_param_keep(conv, 1, columns, 3));
+    TR_TRY(tr_param_describe(experts, 3, experts_shape, TR_INIT_NORMAL, 0.02f, "h.%d.experts",
+                             number));
+    const int dp = mesh->degree[TR_AXIS_DP], d = mesh->index[TR_AXIS_DP];
+    const int tp = mesh->degree[TR_AXIS_TP], t = mesh->index[TR_AXIS_TP];
+    const bool split = number == 2; /* over the tensor ranks too */
+    const int parts = split ? dp * tp : dp, part = split ? d * tp + t : d;
+    tr_slice here = {.range = tr_range_part(EXPERTS, parts, part)};
+    TR_TRY(tr_param_keep(experts, 0, &here, 1));
+    experts->copies[TR_AXIS_TP] = split;
+    experts->copies[TR_AXIS_DP] = 1;
+    return TR_OK;
+}
+
+static tr_status describe_block(tr_layer *layer, int number, const tr_mesh *mesh) {
+    const int64_t width = WIDTH, head = HEAD;
+    TR_TRY(tr_param_describe(add_param(layer), 1, &width, TR_INIT_ONE, 0, "h.%d.norm", number));
+    TR_TRY(describe_qkv(layer, number, 2, "weight", mesh));
+    TR_TRY(describe_qkv(layer, number, 1, "bias", mesh));
+    /* Each tensor rank has its part of the gradient, from its own heads. */
+    tr_param *norm = add_param(layer);
+    TR_TRY(tr_param_describe(norm, 1, &head, TR_INIT_ONE, 0, "h.%d.q_norm", number));
+    norm->partial |= TR_AXIS_BIT(TR_AXIS_TP);
+    TR_TRY(describe_mlp(layer, number, mesh));
+    return describe_rest(layer, number, mesh);
+}
+
+static tr_status make_model(const tr_mesh *mesh, tr_model **out) {
+    tr_model *model;
+    TR_TRY(tr_calloc(1, sizeof *model, &model));
+    *out = model;
+    TR_TRY(tr_calloc(LAYERS, sizeof *model->layers, &model->layers));
+    for (int i = 0; i < LAYERS; i++) {
+        made_layer *made;
+        TR_TRY(tr_calloc(1, sizeof *made, &made));
+        tr_layer *layer = model->layers[model->count++] = &made->layer;
+        layer->ops = &made_ops;
+        layer->params = made->params;
+        if (i == 0) TR_TRY(describe_wte(add_param(layer), mesh, 0));
+        else if (i == LAYERS - 1) TR_TRY(describe_wte(add_param(layer), mesh, 1));
+        else TR_TRY(describe_block(layer, i, mesh));
+    }
+    return tr_model_connect(model);
+}
+
+/* --- the whole tensors ------------------------------------------------------------------------ */
+
+/* Every tensor once; elements of all of them are numbered. */
+typedef struct whole {
+    char name[MOST_TENSORS][TR_NAME_SIZE];
+    int64_t first[MOST_TENSORS + 1];
+    int tensors;
+} whole;
+
+static whole all;
+
+static void list_whole_tensors(void) {
+    tr_mesh one;
+    tr_model *model;
+    must(tr_mesh_make(1, 1, 1, 0, 1, &one));
+    must(make_model(&one, &model));
+    for (int i = 0; i < LAYERS - 1; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k];
+            for (int t = 0; t < param->tensors; t++) {
+                memcpy(all.name[all.tensors], param->tensor[t].name, TR_NAME_SIZE);
+                all.first[all.tensors + 1] =
+                    all.first[all.tensors] + tr_global_count(&param->tensor[t]);
+                all.tensors++;
+            }
+        }
+    tr_model_destroy(model);
+}
+
+static int64_t first_of(const char *name) {
+    for (int i = 0; i < all.tensors; i++)
+        if (strcmp(all.name[i], name) == 0) return all.first[i];
+    return -1;
+}
+
+/* The gradient of element number e for one use: a small integer. */
+static int gradient(int64_t e, int use) {
+    return (int)((uint32_t)(e * 3 + use + 1) * 2654435761u >> 20) % 7 - 3;
+}
+
+/* What rank `place` of `places` computes of it. */
+static int part_of_gradient(int64_t e, int use, int place, int places) {
+    int rest = gradient(e, use);
+    if (place > 0) return (int)(e + place) % 5 - 2;
+    for (int k = 1; k < places; k++) rest -= (int)(e + k) % 5 - 2;
+    return rest;
+}
+
+static double expected_norm(void) {
+    double sum = 0;
+    for (int64_t e = 0; e < all.first[all.tensors]; e++) {
+        double g = gradient(e, 0) + (e < VOCAB * WIDTH ? gradient(e, 1) : 0);
+        sum += g * g;
+    }
+    return sqrt(sum);
+}
+
+/* --- one rank --------------------------------------------------------------------------------- */
+
+typedef struct team {
+    int pp, dp, tp;
+    tr_dtype dtype;
+    const char *save, *load; /* load: what an earlier team saved; NULL: nothing */
+    tr_world *world[MOST_RANKS];
+    pthread_mutex_t lock;
+    int *counted, *saved; /* how many ranks do so, for each element; saved: of each kind */
+    int written[MOST_RANKS];
+    int parts[LAYERS * MOST_PARAMS][MOST_RANKS]; /* how many ranks count each part */
+} team;
+
+typedef struct member {
+    team *team;
+    int rank, spans;
+    tr_mesh mesh;
+    tr_device *device;
+    tr_model *model;
+    tr_mesh_groups *groups;
+    tr_store *store;
+    tr_optimizer *optimizer;
+    tr_step_state state;
+    char error[512];
+} member;
+
+#define EXPECT(condition)                                                                          \
+    do {                                                                                           \
+        if (!(condition)) return TR_FAIL(TR_ERR_INTERNAL, "line %d: " #condition, __LINE__);       \
+    } while (0)
+
+/* What is done with the elements of a slot. */
+typedef struct walk {
+    const tr_slot *slot;
+    const tr_global *tensor;
+    const tr_mesh *mesh;
+    int64_t first;
+    int *count;
+    int wrong, seen;
+} walk;
+
+static int walk_slot(walk *w, tr_element_fn visit) {
+    const tr_param *param = w->slot->param;
+    for (int t = 0; t < param->tensors; t++) {
+        w->tensor = &param->tensor[t];
+        w->first = first_of(w->tensor->name);
+        tr_each_element(w->tensor, visit, w);
+    }
+    return w->wrong;
+}
+
+static void check_initial(void *context, int64_t global, int64_t local) {
+    walk *w = context;
+    const tr_param *param = w->slot->param;
+    float expected = 1;
+    if (param->init == TR_INIT_NORMAL)
+        expected =
+            param->init_std * tr_normal(SEED, tr_hash_name(w->tensor->name), (uint64_t)global);
+    w->wrong += memcmp(&w->slot->master[local], &expected, sizeof expected) != 0;
+}
+
+/* Its place among the copies along an axis whose gradients are parts, and their number. */
+static int place_along(const tr_param *param, const tr_mesh *mesh, tr_axis axis, int *places) {
+    *places = param->copies[axis] ? param->copies[axis] : mesh->degree[axis];
+    if (!(param->partial & TR_AXIS_BIT(axis))) *places = 1;
+    return mesh->index[axis] % *places;
+}
+
+static void set_gradient(void *context, int64_t global, int64_t local) {
+    walk *w = context;
+    const tr_param *param = w->slot->param;
+    int dp, tp;
+    int d = place_along(param, w->mesh, TR_AXIS_DP, &dp);
+    int t = place_along(param, w->mesh, TR_AXIS_TP, &tp);
+    param->grad[local] =
+        (float)part_of_gradient(w->first + global, param->use, d * tp + t, dp * tp);
+}
+
+static void check_gradient(void *context, int64_t global, int64_t local) {
+    walk *w = context;
+    const tr_param *param = w->slot->param;
+    w->wrong += param->grad[local] != (float)gradient(w->first + global, param->use);
+}
+
+static void count_element(void *context, int64_t global, int64_t local) {
+    walk *w = context;
+    (void)local;
+    w->count[w->first + global]++;
+    w->seen++;
+}
+
+static tr_status for_slots(member *m, tr_element_fn visit) {
+    for (int i = 0; i < m->store->slots; i++) {
+        walk w = {.slot = &m->store->slot[i], .mesh = &m->mesh};
+        if (walk_slot(&w, visit))
+            return TR_FAIL(TR_ERR_INTERNAL, "rank %d: %d elements of %s are wrong", m->rank,
+                           w.wrong, tr_param_name(w.slot->param));
+    }
+    return TR_OK;
+}
+
+/* Joined parameters adjoin in every kind of memory. */
+static tr_status check_joined(const member *m) {
+    for (int i = 1; i < m->store->slots; i++) {
+        const tr_slot *slot = &m->store->slot[i], *before = slot - 1;
+        const int64_t count = before->param->count;
+        const size_t bytes = (size_t)count * tr_dtype_size(m->store->dtype);
+        if (!slot->param->joined) continue;
+        EXPECT(slot->master == before->master + count && slot->m == before->m + count);
+        EXPECT(slot->v == before->v + count && slot->param->grad == before->param->grad + count);
+        EXPECT((char *)slot->param->value == (char *)before->param->value + bytes);
+    }
+    return TR_OK;
+}
+
+static tr_status take_step(member *m) {
+    tr_stream *stream = tr_device_compute(m->device);
+    TR_TRY(tr_optimizer_begin(m->optimizer));
+    TR_TRY(tr_stream_sync(stream));
+    if (m->rank == 0) tr_optimizer_loss(m->optimizer)[1] = 1; /* one token counts */
+    TR_TRY(for_slots(m, set_gradient));
+    for (int s = 0; s < m->store->stages; s++) TR_TRY(tr_optimizer_reduce(m->optimizer, s));
+    TR_TRY(tr_stream_sync(stream));
+    TR_TRY(for_slots(m, check_gradient));
+    m->state = (tr_step_state){.step = 1,
+                               .train = 1,
+                               .loss_scale = 1,
+                               .lr = 0.5f,
+                               .bias_correction1 = 0.5f,
+                               .bias_correction2 = 0.25f};
+    TR_TRY(tr_optimizer_finish(m->optimizer, true));
+    TR_TRY(tr_stream_sync(stream));
+    EXPECT(m->state.grad_norm == expected_norm());
+    return TR_OK;
+}
+
+/* A checkpoint's tensor as its boxes. */
+static tr_global global_of(const tr_ckpt_tensor *c) {
+    tr_global tensor = {.rank = c->rank, .boxes = c->boxes, .box = (tr_box *)c->box};
+    memcpy(tensor.shape, c->shape, sizeof tensor.shape);
+    return tensor;
+}
+
+/* Who counts what, and who writes what. */
+static void note_owned(member *m, const tr_ckpt_tensor *tensors, int count) {
+    team *t = m->team;
+    (void)pthread_mutex_lock(&t->lock);
+    for (int i = 0; i < m->store->slots; i++) {
+        walk w = {.slot = &m->store->slot[i], .count = t->counted};
+        if (!w.slot->layout.counted) continue;
+        (void)walk_slot(&w, count_element);
+        t->parts[w.slot->param->index][w.slot->layout.part]++;
+    }
+    for (int i = 0; i < count; i++) {
+        const tr_global tensor = global_of(&tensors[i]);
+        walk w = {.first = first_of(strchr(tensors[i].name, '/') + 1), .count = t->saved};
+        if (tensors[i].write) tr_each_element(&tensor, count_element, &w);
+        t->written[m->rank] += w.seen;
+    }
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+typedef struct difference {
+    const float *a, *b;
+    int count;
+} difference;
+
+static void compare_element(void *context, int64_t global, int64_t local) {
+    difference *d = context;
+    (void)global;
+    d->count += memcmp(&d->a[local], &d->b[local], sizeof(float)) != 0;
+}
+
+/* What an earlier team saved is what this one has, bit for bit, on every rank. */
+static tr_status compare_saved(member *m, tr_ckpt_tensor *tensors, int count) {
+    float **mine = NULL;
+    tr_ckpt_state *state = NULL;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc((size_t)count, sizeof *mine, &mine));
+    TR_TRY_OUT(tr_calloc(1, sizeof *state, &state));
+    for (int i = 0; i < count; i++) {
+        mine[i] = tensors[i].local;
+        tensors[i].device = NULL;
+        TR_TRY_OUT(tr_calloc((size_t)tensors[i].count, sizeof(float), &tensors[i].local));
+    }
+    status = tr_ckpt_load(m->team->world[m->rank], m->team->load, -1, tensors, count, state, NULL);
+    for (int i = 0; i < count; i++) {
+        const tr_global tensor = global_of(&tensors[i]);
+        difference d = {.a = mine[i], .b = tensors[i].local};
+        tr_each_element(&tensor, compare_element, &d);
+        free(tensors[i].local);
+        if (status == TR_OK && d.count)
+            status = TR_FAIL(TR_ERR_INTERNAL, "%d elements of %s were saved with other values",
+                             d.count, tensors[i].name);
+    }
+out:
+    free(mine);
+    free(state);
+    return status;
+}
+
+static tr_status save_and_load(member *m) {
+    static const tr_ckpt_state state = {
+        .step = 1, .next_sample = 1, .optimizer_step = 1, .tokens_seen = 1};
+    team *t = m->team;
+    tr_ckpt_tensor *tensors;
+    int count;
+    TR_TRY(tr_snapshot_tensors(m->store, &m->mesh, &tensors, &count));
+    note_owned(m, tensors, count);
+    tr_status status = tr_ckpt_save(t->world[m->rank], t->save, &state, tensors, count);
+    if (status == TR_OK && t->load) status = compare_saved(m, tensors, count);
+    free(tensors);
+    return status;
+}
+
+static tr_status work(member *m) {
+    team *t = m->team;
+    tr_world *world = t->world[m->rank];
+    tr_group *everyone;
+    const int first[] = {0, t->pp == 1 ? LAYERS : 2, LAYERS}, owner[] = {0, 1};
+    const tr_placement placement = {.stages = t->pp, .first = first, .owner = owner};
+    TR_TRY(tr_mesh_make(t->pp, t->dp, t->tp, m->rank, tr_world_size(world), &m->mesh));
+    TR_TRY(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &m->device));
+    TR_TRY(make_model(&m->mesh, &m->model));
+    TR_TRY(tr_mesh_groups_create(world, m->device, &m->mesh, &m->groups));
+    tr_mesh_part everywhere = tr_mesh_self(&m->mesh);
+    for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++)
+        TR_TRY(tr_mesh_widen(&m->mesh, axis, 0, &everywhere));
+    TR_TRY(tr_mesh_groups_get(m->groups, &everywhere, &everyone));
+    TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement));
+    TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
+                           &m->store));
+    tr_optimizer_desc desc = {.device = m->device,
+                              .store = m->store,
+                              .model = m->model,
+                              .mesh = &m->mesh,
+                              .world = everyone,
+                              .state = &m->state,
+                              .micro_batches = 1,
+                              .adamw = {.beta1 = 0.5f, .beta2 = 0.75f, .eps = 1e-8f}};
+    TR_TRY(tr_optimizer_create(&desc, &m->optimizer));
+    TR_TRY(tr_store_init(m->store, SEED, NULL));
+    TR_TRY(for_slots(m, check_initial));
+    TR_TRY(check_joined(m));
+    TR_TRY(take_step(m));
+    m->spans = m->store->spans;
+    return save_and_load(m);
+}
+
+static void *member_main(void *argument) {
+    member *m = argument;
+    tr_world *world = m->team->world[m->rank];
+    if (work(m) != TR_OK) {
+        (void)snprintf(m->error, sizeof m->error, "%s (%s)", tr_error_message(), tr_error_trace());
+        tr_world_abort(world, TR_ERR_INTERNAL);
+    }
+    tr_optimizer_destroy(m->optimizer);
+    tr_store_destroy(m->store);
+    tr_mesh_groups_destroy(m->groups);
+    tr_model_destroy(m->model);
+    if (m->device) tr_device_close(m->device);
+    tr_world_close(world);
+    return NULL;
+}
+
+/* --- teams ------------------------------------------------------------------------------------ */
+
+static void run_team(team *t, member *rank) {
+    const int ranks = t->pp * t->dp * t->tp;
+    const int64_t elements = all.first[all.tensors];
+    pthread_t thread[MOST_RANKS];
+    must(tr_world_open_local(ranks, t->world));
+    must(tr_calloc((size_t)elements, sizeof *t->counted, &t->counted));
+    must(tr_calloc((size_t)elements, sizeof *t->saved, &t->saved));
+    assert_int_equal(pthread_mutex_init(&t->lock, NULL), 0);
+    for (int r = 0; r < ranks; r++) {
+        rank[r] = (member){.team = t, .rank = r};
+        assert_int_equal(pthread_create(&thread[r], NULL, member_main, &rank[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++) assert_int_equal(pthread_join(thread[r], NULL), 0);
+    for (int r = 0; r < ranks; r++)
+        if (rank[r].error[0])
+            fail_msg("pp %d dp %d tp %d, rank %d: %s", t->pp, t->dp, t->tp, r, rank[r].error);
+    for (int64_t e = 0; e < elements; e++) {
+        assert_int_equal(t->counted[e], 1);
+        assert_int_equal(t->saved[e], 3); /* weight and two moments */
+    }
+    /* Each part has a number of its own, so its entry among the norms is written by one rank. */
+    for (int p = 0; p < LAYERS * MOST_PARAMS; p++)
+        for (int k = 0; k < MOST_RANKS; k++) assert_in_range(t->parts[p][k], 0, 1);
+    free(t->counted);
+    free(t->saved);
+}
+
+/* Data ranks that hold the same parameters write about as much: a part of the largest tensor more,
+ * and what unequal parts differ by. */
+static void check_balance(const team *t) {
+    const int line = t->dp * t->tp;
+    for (int r = 0; r < t->pp * line; r++) {
+        const int other = r / line * line + r % t->tp;
+        int more = t->written[r] - t->written[other];
+        if (abs(more) > 48 * WIDTH / t->tp + 8 * WIDTH)
+            fail_msg("rank %d writes %d elements and rank %d %d", r, t->written[r], other,
+                     t->written[other]);
+    }
+}
+
+/* spans: of the first stage's rank. Groups: this rank; the data line; parts of the tensor line,
+ * with or without it. Without key heads that neighbours share, what one group sums lies together.
+ */
+static const struct {
+    int pp, dp, tp;
+    tr_dtype dtype;
+    int spans;
+} teams[] = {
+    {1, 1, 1, TR_F32, 1},   {1, 1, 2, TR_F32, 3}, /* alone: decays, stays; the tensor
+                                                                   line: q_norm; the head's wte */
+    {1, 2, 2, TR_BF16, 5}, /* data line; alone: experts; data line: stays; both; wte */
+    {1, 1, 4, TR_BF16, 10}, {2, 1, 4, TR_F32, 5},  {1, 2, 4, TR_F32, 12},
+    {2, 2, 1, TR_BF16, 3},  {2, 2, 4, TR_BF16, 7}, {1, 2, 1, TR_F32, 3},
+};
+
+static void test_every_mesh(void **state) {
+    (void)state;
+    enum { TEAMS = sizeof teams / sizeof *teams };
+    char root[] = "/tmp/trireme-ownership.XXXXXX", folder[TEAMS][64], command[128];
+    assert_non_null(mkdtemp(root));
+    for (int i = 0; i < TEAMS; i++) {
+        static member rank[MOST_RANKS];
+        team t = {.pp = teams[i].pp, .dp = teams[i].dp, .tp = teams[i].tp};
+        (void)snprintf(folder[i], sizeof folder[i], "%s/%d", root, i);
+        t.dtype = teams[i].dtype;
+        t.save = folder[i];
+        if (i > 0) t.load = folder[i - 1];
+        run_team(&t, rank);
+        check_balance(&t);
+        assert_int_equal(rank[0].spans, teams[i].spans);
+    }
+    (void)snprintf(command, sizeof command, "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+/* What cannot be joined, and copies that no mesh has. */
+static void test_refused(void **state) {
+    (void)state;
+    tr_param param[2];
+    tr_mesh mesh;
+    tr_param_layout layout;
+    const int64_t shape[] = {4, 4};
+    must(tr_mesh_make(1, 1, 4, 0, 4, &mesh));
+    for (int i = 0; i < 2; i++)
+        must(tr_param_describe(&param[i], 2, shape, TR_INIT_ONE, 0, "w.%d", i));
+    param[0].joined = true;
+    assert_int_equal(tr_params_check(param, 2), TR_ERR_INTERNAL);
+    param[0].joined = false;
+    param[1].joined = true;
+    assert_int_equal(tr_params_check(param, 2), TR_OK);
+    param[0].use = 1;
+    assert_int_equal(tr_params_check(param, 2), TR_ERR_INTERNAL);
+    param[0].use = 0;
+    param[0].decay = false;
+    assert_int_equal(tr_params_check(param, 2), TR_ERR_INTERNAL);
+    param[1].copies[TR_AXIS_TP] = 3;
+    assert_int_equal(tr_param_layout_make(&param[1], &mesh, &layout), TR_ERR_INTERNAL);
+    tr_params_release(param, 2);
+}
+
+int main(void) {
+    list_whole_tensors();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_mesh),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
