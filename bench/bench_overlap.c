@@ -2,6 +2,7 @@
  * stages that sleep for F and for B = 2 F, every message delayed by F / 2. The step should take
  * (m + 1) (F + B) and the delay twice, not m times more. Prints measured and simulated milliseconds
  * with and without the delay. */
+#include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
 

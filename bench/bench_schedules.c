@@ -3,6 +3,7 @@
  * at the profiled times of Table 6; and the best public order at equal memory in 18 cells. usage:
  * bench_schedules [zb_table5_6.csv]   prints two tables in Markdown. */
 #include "pipeline/orders/estimate.h"
+#include "pipeline/orders/make.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * schedule all, those with a choice with two stages a rank. Prints the latency and one row of a
  * table for each: simulated and median measured makespan, their ratio, that of the worst step. */
 #include "base/memory.h"
-#include "pipeline/orders/generate.h"
+#include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
 

@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "bench/measure.h"
 #include "layers/model.h"
-#include "pipeline/orders/open.h"
+#include "pipeline/orders/make.h"
 #include "train/engine.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ typedef struct options {
 
 /* Seconds of the instructions of one step, by kind. */
 typedef struct step_time {
-    double whole, kind[TR_INSTR_KINDS];
+    double whole, kind[TR_ACTION_TYPES];
 } step_time;
 
 typedef struct bench {
@@ -119,7 +119,7 @@ static tr_status copy_sample(void *context, bool validation, int64_t sample, con
 static void observe(void *context, const tr_instr *instr, bool begin) {
     bench *b = context;
     if (begin) b->begun = bench_now();
-    else b->now.kind[instr->kind] += bench_now() - b->begun;
+    else b->now.kind[instr->action.type] += bench_now() - b->begun;
 }
 
 static tr_status print_ranks(tr_world *world, const step_time *best) {
@@ -131,11 +131,12 @@ static tr_status print_ranks(tr_world *world, const step_time *best) {
         const double *k = all[r].kind;
         printf("rank %d: step %.1f ms = F %.1f + B %.1f + receive %.1f + send %.1f + finish %.1f + "
                "other %.1f\n",
-               r, all[r].whole * 1e3, k[TR_INSTR_F] * 1e3, k[TR_INSTR_B] * 1e3,
-               k[TR_INSTR_RECV] * 1e3, (k[TR_INSTR_SEND] + k[TR_INSTR_WAIT_SENT]) * 1e3,
-               (k[TR_INSTR_FINISH] + k[TR_INSTR_REDUCE]) * 1e3,
-               (all[r].whole - k[TR_INSTR_F] - k[TR_INSTR_B] - k[TR_INSTR_RECV] - k[TR_INSTR_SEND] -
-                k[TR_INSTR_WAIT_SENT] - k[TR_INSTR_FINISH] - k[TR_INSTR_REDUCE]) *
+               r, all[r].whole * 1e3, k[TR_ACTION_F] * 1e3, k[TR_ACTION_B] * 1e3,
+               k[TR_ACTION_RECV] * 1e3, (k[TR_ACTION_SEND] + k[TR_ACTION_WAIT_SENT]) * 1e3,
+               (k[TR_ACTION_FINISH] + k[TR_ACTION_REDUCE]) * 1e3,
+               (all[r].whole - k[TR_ACTION_F] - k[TR_ACTION_B] - k[TR_ACTION_RECV] -
+                k[TR_ACTION_SEND] - k[TR_ACTION_WAIT_SENT] - k[TR_ACTION_FINISH] -
+                k[TR_ACTION_REDUCE]) *
                    1e3);
     }
     free(all);

@@ -7,6 +7,7 @@
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/check.h"
 #include "pipeline/orders/csv.h"
+#include "pipeline/orders/transfers.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -80,15 +81,11 @@ static tr_status search(const schedule_args *a, tr_schedule **out) {
 
 /* compute_comms: a file that has its transfers keeps them. */
 static tr_status print_comms(const tr_schedule *s, char **text) {
-    tr_csv *order = NULL, *comms = NULL;
-    tr_status status = TR_OK;
-    if (s->list) return tr_csv_text(s->list, text);
-    TR_TRY_OUT(tr_csv_of(s, &order));
-    TR_TRY_OUT(tr_csv_add_comms(order, true, &comms));
-    TR_TRY_OUT(tr_csv_text(comms, text));
-out:
-    tr_csv_destroy(comms);
-    tr_csv_destroy(order);
+    tr_schedule *listed = NULL;
+    if (s->listed) return tr_schedule_print(s, true, text);
+    TR_TRY(tr_schedule_list_transfers(s, NULL, &listed));
+    tr_status status = tr_schedule_print(listed, true, text);
+    tr_schedule_destroy(listed);
     return status;
 }
 
@@ -101,7 +98,7 @@ static tr_status make(int argc, char **argv) {
     TR_TRY(parse(argc, argv, 1, false, &a));
     if (!strcmp(a.name[0], "auto")) TR_TRY_OUT(search(&a, &s));
     else TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
-    TR_TRY_OUT(a.comms ? print_comms(s, &text) : tr_schedule_print(s, &text));
+    TR_TRY_OUT(a.comms ? print_comms(s, &text) : tr_schedule_print(s, false, &text));
     if (!a.output) (void)fputs(text, stdout);
     else {
         TR_TRY_OUT(open_output(a.output, &out));
@@ -153,7 +150,7 @@ static tr_status plan(const schedule_args *a, const char *name, tr_timeline **ou
     tr_status status = TR_OK;
     TR_TRY_OUT(cli_schedule_open(&a->schedule, name, &s));
     TR_TRY_OUT(cli_schedule_estimate(&a->schedule, s, true, &e));
-    TR_TRY_OUT(tr_timeline_of_estimate(name, s, e, out));
+    TR_TRY_OUT(tr_timeline_of_estimate(name, s, NULL, e, out));
 out:
     tr_estimate_destroy(e);
     tr_schedule_destroy(s);

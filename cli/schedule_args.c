@@ -2,6 +2,7 @@
 
 #include "cli/cli.h"
 #include "pipeline/orders/csv.h"
+#include "pipeline/orders/make.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,13 +104,9 @@ static tr_status check_size(const cli_schedule_args *args, const char *name, con
 
 static tr_status open_file(const cli_schedule_args *args, const char *path, tr_schedule **out) {
     const tr_schedule_request *r = &args->request;
-    tr_csv *csv = NULL;
     tr_schedule *s = NULL;
-    TR_TRY(tr_csv_load(path, &csv));
-    tr_status status = tr_csv_check(csv);
-    if (status == TR_OK) status = tr_csv_schedule(csv, &s);
-    tr_csv_destroy(csv);
-    if (status == TR_OK) status = check_size(args, path, "-p", r->ranks, s->ranks);
+    TR_TRY(tr_schedule_load(path, &s));
+    tr_status status = check_size(args, path, "-p", r->ranks, s->ranks);
     if (status == TR_OK) status = check_size(args, path, "-m", r->micro_batches, s->micro_batches);
     if (status == TR_OK && r->chunks && r->chunks * s->ranks != s->stages)
         status = cli_usage(args->command, "-v %d does not go with %s: %d stages on %d ranks",

@@ -20,7 +20,7 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
 /* A path that ends in .csv or has a '/', or a file that has no schedule's name. */
 bool cli_schedule_is_file(const char *name);
 /* The order of `name`: a generator's for args' sizes, or a file's, which must have the sizes that
- * were given. A file is proved (tr_csv_check). */
+ * were given. A file is checked as it is read. */
 tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_schedule **out);
 
 /* Its times and memory; `times`: with those of every action. */

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "partition/cut.h"
+#include "pipeline/orders/generate.h"
 #include "pipeline/program/run.h"
 #include "train/optimizer.h"
 
@@ -139,7 +140,7 @@ tr_status tr_layout_lower(tr_layout *l, tr_device *device, tr_group *tp, int pp_
     TR_TRY(prepare_layers(l, device, tp, pp_rank));
     tr_layer_table_free(&l->table); /* made again with what the operators' scratch is now known */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
-    TR_TRY(tr_schedule_forward_of(l->desc.schedule, l->micro_batches, &forward));
+    TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = tr_lower(l->desc.schedule, &l->table, 0, &l->program[TR_LAYOUT_TRAIN]);
     if (status == TR_OK) status = tr_lower(forward, &l->table, 0, &l->program[TR_LAYOUT_VALIDATE]);
     tr_schedule_destroy(forward);

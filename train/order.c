@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "layers/layer_stage.h"
+#include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 #include "train/layout.h"
 #include "train/request.h"

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "device/cpu/cpu.h"
-#include "pipeline/orders/open.h"
+#include "pipeline/orders/make.h"
 #include "train/engine.h"
 #include "train/rate_cache.h"
 #include "train/request.h"

@@ -1,6 +1,6 @@
 #include "train/request.h"
 
-#include "pipeline/orders/open.h"
+#include "pipeline/orders/make.h"
 #include "train/order.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #include "train/schema.h"
 
 #include "base/memory.h"
-#include "pipeline/orders/open.h"
+#include "pipeline/orders/make.h"
 #include "train/nearest.h"
 
 #include <errno.h>

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "pipeline/orders/csv.h"
 #include "train/request.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
@@ -28,17 +29,16 @@ void tr_session_begin(tr_session *s, tr_phase phase, int64_t total) {
 }
 
 /* A B computes both gradients. */
-static int64_t actions_of(tr_instr_kind kind) {
-    bool action = (unsigned)kind < (unsigned)TR_ACTION_TYPES;
-    return kind == TR_INSTR_B ? 2 : action;
+static int64_t actions_of(tr_action a) {
+    return a.type == TR_ACTION_B ? 2 : tr_action_computes(a);
 }
 
 int64_t tr_session_actions(const tr_session *s, bool forwards_alone) {
     const tr_program *program = &tr_engine_programs(s->engine)->program[s->mesh.index[TR_AXIS_PP]];
     int64_t actions = 0;
     for (int k = 0; k < program->count; k++)
-        if (!forwards_alone || program->instr[k].kind == TR_INSTR_F)
-            actions += actions_of(program->instr[k].kind);
+        if (!forwards_alone || program->instr[k].action.type == TR_ACTION_F)
+            actions += actions_of(program->instr[k].action);
     return actions;
 }
 
@@ -52,18 +52,18 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
 /* The board shows what this rank does; between instructions it does nothing. */
 static void observe(void *context, const tr_instr *instr, bool begin) {
     tr_session *s = context;
-    static const char letter[TR_INSTR_KINDS] = {
-        [TR_INSTR_F] = 'F',         [TR_INSTR_I] = 'I',      [TR_INSTR_W] = 'W',
-        [TR_INSTR_B] = 'B',         [TR_INSTR_RECV] = 'R',   [TR_INSTR_SEND] = 'S',
-        [TR_INSTR_WAIT_SENT] = 'S', [TR_INSTR_REDUCE] = 'G', [TR_INSTR_FINISH] = 'O'};
+    static const char letter[TR_ACTION_TYPES] = {
+        [TR_ACTION_F] = 'F',         [TR_ACTION_I] = 'I',      [TR_ACTION_W] = 'W',
+        [TR_ACTION_B] = 'B',         [TR_ACTION_RECV] = 'R',   [TR_ACTION_SEND] = 'S',
+        [TR_ACTION_WAIT_SENT] = 'S', [TR_ACTION_REDUCE] = 'G', [TR_ACTION_FINISH] = 'O'};
     bool at_once = tr_device_on_host(s->device);
     if (s->trace && !at_once)
         tr_record_enqueue(s->trace, tr_device_compute(s->device), instr, begin);
     if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
-    tr_board_set_action(s->options->board, instr->stage, instr->micro_batch,
-                        begin ? letter[instr->kind] : 0);
+    tr_board_set_action(s->options->board, instr->action.stage, instr->action.micro_batch,
+                        begin ? letter[instr->action.type] : 0);
     if (!begin) {
-        s->work_done += actions_of(instr->kind);
+        s->work_done += actions_of(instr->action);
         tr_board_set_work(s->options->board, s->work_done, s->work_total);
     }
     if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
@@ -113,7 +113,7 @@ static tr_status compare_orders(tr_session *s) {
     char *text = NULL;
     size_t ranks = (size_t)tr_world_size(s->world);
     uint64_t mine, *all = NULL;
-    tr_status status = tr_schedule_print(s->schedule, &text);
+    tr_status status = tr_schedule_print(s->schedule, false, &text);
     if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
     TR_TRY_OUT(tr_world_agree(s->world, status));
     mine = XXH3_64bits(text, strlen(text));
@@ -279,7 +279,7 @@ static tr_status start_state(tr_session *s) {
 static tr_status write_order(tr_session *s) {
     char path[TR_CONFIG_PATH + 16], *text;
     (void)snprintf(path, sizeof path, "%s/schedule.csv", s->config->log.dir);
-    TR_TRY(tr_schedule_print(s->schedule, &text));
+    TR_TRY(tr_schedule_print(s->schedule, false, &text));
     FILE *f;
     tr_status status = tr_output_open(path, &f);
     if (status == TR_OK) {

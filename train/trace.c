@@ -125,10 +125,10 @@ static double seconds_of(const tracer *x, int64_t ns) {
     return 1e-9 * (double)(ns - x->zero_ns);
 }
 
-static tr_track track_of(tr_instr_kind kind) {
-    return kind == TR_INSTR_SEND   ? TR_TRACK_SEND
-           : kind == TR_INSTR_RECV ? TR_TRACK_RECV
-                                   : TR_TRACK_COMPUTE;
+static tr_track track_of(tr_action_type type) {
+    return type == TR_ACTION_SEND   ? TR_TRACK_SEND
+           : type == TR_ACTION_RECV ? TR_TRACK_RECV
+                                    : TR_TRACK_COMPUTE;
 }
 
 static tr_status make_timeline(const tracer *x, const char *title, tr_timeline **out) {
@@ -144,21 +144,21 @@ static tr_status make_measured(const tracer *x, tr_timeline **out) {
         const trace_part *part = &x->part[r];
         for (size_t k = 0; k < part->entries; k++) {
             const tr_record_entry *entry = &part->entry[k];
-            tr_track track = track_of((tr_instr_kind)entry->kind);
+            tr_track track = track_of((tr_action_type)entry->kind);
             bool transfer = track != TR_TRACK_COMPUTE;
             TR_TRY(tr_timeline_add(
                 *out,
-                (tr_event){.rank = r,
-                           .track = track,
-                           .kind = (tr_instr_kind)entry->kind,
-                           .stage = entry->stage,
-                           .micro_batch = entry->micro_batch,
-                           .peer = transfer ? part->line[entry->peer] : -1,
-                           .message = transfer ? entry->step * x->messages + entry->message : -1,
-                           .gradient = entry->gradient,
-                           .step = entry->step,
-                           .start = seconds_of(x, entry->start_ns),
-                           .end = seconds_of(x, entry->end_ns)}));
+                (tr_bar){.rank = r,
+                         .track = track,
+                         .action = {.stage = entry->stage,
+                                    .type = (tr_action_type)entry->kind,
+                                    .micro_batch = entry->micro_batch,
+                                    .gradient = entry->gradient},
+                         .peer = transfer ? part->line[entry->peer] : -1,
+                         .message = transfer ? entry->step * x->messages + entry->message : -1,
+                         .step = entry->step,
+                         .start = seconds_of(x, entry->start_ns),
+                         .end = seconds_of(x, entry->end_ns)}));
         }
     }
     return tr_timeline_finish(*out, 0);
@@ -168,7 +168,7 @@ static tr_status make_measured(const tracer *x, tr_timeline **out) {
 
 /* Mean times of each stage's actions in a step: a B counts as I, unless I and W are there too. */
 static tr_status measure_costs(const tracer *x, int step, tr_stage_cost *cost) {
-    enum { KINDS = TR_ACTION_TYPES };
+    enum { KINDS = TR_COMPUTE_TYPES };
     int stages = x->programs->program[0].stages;
     double *sum = NULL, *count = NULL;
     size_t cells = (size_t)stages * KINDS;
@@ -198,7 +198,7 @@ static tr_status measure_costs(const tracer *x, int step, tr_stage_cost *cost) {
 }
 
 static int compare_sends(const void *a, const void *b) {
-    const tr_event *x = a, *y = b;
+    const tr_bar *x = a, *y = b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
     if (x->peer != y->peer) return x->peer < y->peer ? -1 : 1;
     return (x->message > y->message) - (x->message < y->message);
@@ -206,18 +206,18 @@ static int compare_sends(const void *a, const void *b) {
 
 /* Seconds of the fastest message from its SEND to the end of its RECV; 0 without messages. */
 static tr_status fastest_message(const tr_timeline *measured, double *out) {
-    tr_event *sends = NULL;
+    tr_bar *sends = NULL;
     size_t n = 0;
     double fastest = INFINITY;
     TR_TRY(tr_calloc(measured->count, sizeof *sends, &sends));
     for (size_t k = 0; k < measured->count; k++)
-        if (measured->event[k].track == TR_TRACK_SEND) sends[n++] = measured->event[k];
+        if (measured->bar[k].track == TR_TRACK_SEND) sends[n++] = measured->bar[k];
     if (n) qsort(sends, n, sizeof *sends, compare_sends);
     for (size_t k = 0; k < measured->count; k++) {
-        const tr_event *receive = &measured->event[k];
+        const tr_bar *receive = &measured->bar[k];
         if (receive->track != TR_TRACK_RECV || !n) continue;
-        tr_event key = {.rank = receive->peer, .peer = receive->rank, .message = receive->message};
-        const tr_event *send = bsearch(&key, sends, n, sizeof *sends, compare_sends);
+        tr_bar key = {.rank = receive->peer, .peer = receive->rank, .message = receive->message};
+        const tr_bar *send = bsearch(&key, sends, n, sizeof *sends, compare_sends);
         if (send) fastest = fmin(fastest, fmax(receive->end - send->start, 0));
     }
     free(sends);
@@ -230,17 +230,17 @@ static tr_status copy_plan(const tracer *x, const tr_timeline *line, int step, d
                            tr_timeline *planned) {
     for (int r = 0; r < x->ranks; r++)
         for (size_t k = 0; k < line->count; k++) {
-            tr_event event = line->event[k];
-            if (event.rank != x->part[r].pp_rank) continue;
-            event.rank = r;
-            event.step = step;
-            if (event.peer >= 0) {
-                event.peer = x->part[r].line[event.peer];
-                event.message += step * x->messages;
+            tr_bar bar = line->bar[k];
+            if (bar.rank != x->part[r].pp_rank) continue;
+            bar.rank = r;
+            bar.step = step;
+            if (bar.peer >= 0) {
+                bar.peer = x->part[r].line[bar.peer];
+                bar.message += step * x->messages;
             }
-            event.start += begin;
-            event.end += begin;
-            TR_TRY(tr_timeline_add(planned, event));
+            bar.start += begin;
+            bar.end += begin;
+            TR_TRY(tr_timeline_add(planned, bar));
         }
     return TR_OK;
 }

@@ -42,9 +42,9 @@ tr_status tr_draw_svg(const tr_timeline *const *timelines, int count,
                       const tr_draw_svg_options *options, FILE *out);
 
 /* Trace JSON: a process for each rank of each timeline, a thread for each of its tracks, a complete
- * event (X) for each event, and an arrow (s, f) from each SEND to its RECV. A unit without seconds
+ * event (X) for each bar, and an arrow (s, f) from each SEND to its RECV. A unit without seconds
  * is drawn as a millisecond. Fails as tr_draw_check. */
 tr_status tr_draw_trace(const tr_timeline *const *timelines, int count, FILE *out);
 
-/* "0F3"; "0F3 to 1", "1F3 from 0" for transfers; "REDUCE 0"...; at most `size` bytes. */
-void tr_event_print(const tr_event *event, char *text, size_t size);
+/* "0F3", "0SEND_F3 to 1", "1RECV_F3 from 0", "0REDUCE_GRAD"...; at most `size` bytes. */
+void tr_bar_print(const tr_bar *bar, char *text, size_t size);

@@ -32,21 +32,17 @@ static void write_text(FILE *out, const char *text) {
         }
 }
 
-static bool is_action(const tr_event *event) {
-    return (unsigned)event->kind < (unsigned)TR_ACTION_TYPES;
-}
-
 /* --- what fits -------------------------------------------------------------------------------- */
 
-static bool is_drawn(const tr_event *event, int steps) {
-    return event->track == TR_TRACK_COMPUTE && event->step < steps;
+static bool is_drawn(const tr_bar *bar, int steps) {
+    return bar->track == TR_TRACK_COMPUTE && bar->step < steps;
 }
 
 /* Where the first `steps` of a timeline end, their reductions and optimizer included. */
 static double end_of(const tr_timeline *t, int steps) {
     double end = steps >= t->steps ? t->makespan : 0;
     for (size_t k = 0; k < t->count; k++)
-        if (is_drawn(&t->event[k], steps)) end = fmax(end, t->event[k].end);
+        if (is_drawn(&t->bar[k], steps)) end = fmax(end, t->bar[k].end);
     return end;
 }
 
@@ -55,9 +51,10 @@ static double plot_width(const tr_timeline *const *timelines, int count, double 
     double shortest = longest;
     for (int n = 0; n < count; n++)
         for (size_t k = 0; k < timelines[n]->count; k++) {
-            const tr_event *event = &timelines[n]->event[k];
-            double length = event->end - event->start;
-            if (is_action(event) && length > longest * 1e-9 && length < shortest) shortest = length;
+            const tr_bar *bar = &timelines[n]->bar[k];
+            double length = bar->end - bar->start;
+            if (tr_action_computes(bar->action) && length > longest * 1e-9 && length < shortest)
+                shortest = length;
         }
     double wanted = shortest > 0 ? 20 * longest / shortest : LEAST_PLOT;
     return fmin(fmax(wanted, LEAST_PLOT), MOST_PLOT);
@@ -70,7 +67,7 @@ void tr_draw_svg_size(const tr_timeline *const *timelines, int count,
     for (int n = 0; n < count; n++) {
         const tr_timeline *t = timelines[n];
         double all = 0;
-        for (size_t k = 0; k < t->count; k++) all += is_action(&t->event[k]);
+        for (size_t k = 0; k < t->count; k++) all += tr_action_computes(t->bar[k].action);
         actions = fmax(actions, all / t->ranks / t->steps);
         if (t->steps > *steps) *steps = t->steps;
     }
@@ -79,7 +76,7 @@ void tr_draw_svg_size(const tr_timeline *const *timelines, int count,
     *events = 0;
     for (int n = 0; n < count; n++)
         for (size_t k = 0; k < timelines[n]->count; k++)
-            *events += is_drawn(&timelines[n]->event[k], *steps);
+            *events += is_drawn(&timelines[n]->bar[k], *steps);
 }
 
 static tr_status look(const tr_timeline *const *timelines, int count,
@@ -114,18 +111,18 @@ static double panel_height(const tr_timeline *t) {
     return head_height(t) + rows_height(t) + AXIS;
 }
 
-static void draw_event(const tr_timeline *t, const tr_event *event, double scale, double y,
-                       FILE *out) {
-    double x = LEFT + event->start * scale, width = (event->end - event->start) * scale;
-    int chunk = t->ranks > 0 && event->stage >= 0 ? event->stage / t->ranks % 4 : 0;
-    char name[96], letter = is_action(event) ? tr_action_letter((tr_action_type)event->kind) : 'O';
-    tr_event_print(event, name, sizeof name);
+static void draw_bar(const tr_timeline *t, const tr_bar *bar, double scale, double y, FILE *out) {
+    double x = LEFT + bar->start * scale, width = (bar->end - bar->start) * scale;
+    int chunk = t->ranks > 0 && bar->action.stage >= 0 ? bar->action.stage / t->ranks % 4 : 0;
+    char name[96],
+        letter = tr_action_computes(bar->action) ? *tr_action_name(bar->action.type, false) : 'O';
+    tr_bar_print(bar, name, sizeof name);
     (void)fprintf(out,
                   "<rect class=\"%c c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\">"
                   "<title>%s: %.6g to %.6g</title></rect>\n",
-                  letter, chunk, x, y, width, ROW - GAP, name, event->start, event->end);
-    if (!is_action(event)) return;
-    int length = snprintf(name, sizeof name, "%d", event->micro_batch);
+                  letter, chunk, x, y, width, ROW - GAP, name, bar->start, bar->end);
+    if (!tr_action_computes(bar->action)) return;
+    int length = snprintf(name, sizeof name, "%d", bar->action.micro_batch);
     if (width >= 6.0 * length + 2)
         (void)fprintf(out, "<text class=\"n\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", x + width / 2,
                       y + 14, name);
@@ -204,21 +201,20 @@ static void draw_panel(const tr_timeline *t, const view *v, double y, FILE *out)
     draw_title(t, y, out);
     draw_rows(t, v, rows, out);
     for (size_t k = 0; k < t->count; k++) {
-        const tr_event *event = &t->event[k];
-        if (is_drawn(event, v->steps))
-            draw_event(t, event, v->scale, rows + event->rank * ROW, out);
+        const tr_bar *bar = &t->bar[k];
+        if (is_drawn(bar, v->steps)) draw_bar(t, bar, v->scale, rows + bar->rank * ROW, out);
     }
     draw_steps(t, v, rows, out);
     draw_axis(t, v, rows + rows_height(t) + 4, out);
 }
 
 static void draw_legend(double y, bool measured, FILE *out) {
-    static const char *const names[TR_ACTION_TYPES] = {[TR_ACTION_F] = "F forward",
-                                                       [TR_ACTION_I] = "I input gradient",
-                                                       [TR_ACTION_W] = "W weight gradient",
-                                                       [TR_ACTION_B] = "B both gradients"};
-    for (int k = 0; k < TR_ACTION_TYPES + measured; k++) {
-        const char *name = k < TR_ACTION_TYPES ? names[k] : "Other: reductions, optimizer";
+    static const char *const names[TR_COMPUTE_TYPES] = {[TR_ACTION_F] = "F forward",
+                                                        [TR_ACTION_I] = "I input gradient",
+                                                        [TR_ACTION_W] = "W weight gradient",
+                                                        [TR_ACTION_B] = "B both gradients"};
+    for (int k = 0; k < TR_COMPUTE_TYPES + measured; k++) {
+        const char *name = k < TR_COMPUTE_TYPES ? names[k] : "Other: reductions, optimizer";
         double x = LEFT + 150 * k;
         (void)fprintf(out,
                       "<rect class=\"%c\" x=\"%.0f\" y=\"%.1f\" width=\"12\" height=\"12\"/>"

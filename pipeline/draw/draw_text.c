@@ -8,10 +8,10 @@
 enum { LABEL = 9, TAIL = 16, LEAST = 20 };
 
 /* Background colours of F, I, W, B. */
-static const char *const colour[TR_ACTION_TYPES] = {[TR_ACTION_F] = "\033[30;46m",
-                                                    [TR_ACTION_I] = "\033[30;43m",
-                                                    [TR_ACTION_W] = "\033[30;42m",
-                                                    [TR_ACTION_B] = "\033[30;45m"};
+static const char *const colour[TR_COMPUTE_TYPES] = {[TR_ACTION_F] = "\033[30;46m",
+                                                     [TR_ACTION_I] = "\033[30;43m",
+                                                     [TR_ACTION_W] = "\033[30;42m",
+                                                     [TR_ACTION_B] = "\033[30;45m"};
 
 tr_status tr_draw_check(const tr_timeline *const *timelines, int count) {
     size_t events = 0;
@@ -30,16 +30,13 @@ typedef struct canvas {
     signed char *type; /* [ranks * columns]: -1 idle */
 } canvas;
 
-static bool is_action(const tr_event *event) {
-    return (unsigned)event->kind < (unsigned)TR_ACTION_TYPES;
-}
-
 /* Columns so that the shortest action can show its name, when that fits. */
 static int columns_of(const tr_timeline *t, int width) {
     double shortest = t->makespan;
     for (size_t k = 0; k < t->count; k++) {
-        double length = t->event[k].end - t->event[k].start;
-        if (is_action(&t->event[k]) && length > 0 && length < shortest) shortest = length;
+        double length = t->bar[k].end - t->bar[k].start;
+        if (tr_action_computes(t->bar[k].action) && length > 0 && length < shortest)
+            shortest = length;
     }
     char digits[16];
     int name = 1 + snprintf(digits, sizeof digits, "%d", t->micro_batches - 1);
@@ -50,19 +47,19 @@ static int columns_of(const tr_timeline *t, int width) {
 }
 
 /* An action owns the columns whose middle lies in it. */
-static void paint(canvas *c, const tr_event *event) {
-    int from = (int)ceil(event->start / c->step - 0.5 - 1e-9);
-    int to = (int)ceil(event->end / c->step - 0.5 - 1e-9);
+static void paint(canvas *c, const tr_bar *bar) {
+    int from = (int)ceil(bar->start / c->step - 0.5 - 1e-9);
+    int to = (int)ceil(bar->end / c->step - 0.5 - 1e-9);
     if (from < 0) from = 0;
     if (to > c->columns) to = c->columns;
     char name[32];
-    int length = snprintf(name, sizeof name, "%c%d", tr_action_letter((tr_action_type)event->kind),
-                          event->micro_batch);
+    int length = snprintf(name, sizeof name, "%c%d", *tr_action_name(bar->action.type, false),
+                          bar->action.micro_batch);
     for (int k = from; k < to; k++) {
-        size_t at = (size_t)event->rank * (size_t)c->columns + (size_t)k;
+        size_t at = (size_t)bar->rank * (size_t)c->columns + (size_t)k;
         bool named = to - from >= length;
         c->text[at] = !named ? name[0] : k - from < length ? name[k - from] : '-';
-        c->type[at] = (signed char)event->kind;
+        c->type[at] = (signed char)bar->action.type;
     }
 }
 
@@ -90,7 +87,7 @@ tr_status tr_draw_text(const tr_timeline *t, const tr_draw_text_options *options
     memset(c.text, '.', cells);
     memset(c.type, -1, cells);
     for (size_t k = 0; k < t->count; k++)
-        if (is_action(&t->event[k])) paint(&c, &t->event[k]);
+        if (tr_action_computes(t->bar[k].action)) paint(&c, &t->bar[k]);
     (void)fprintf(out, "%s: makespan %.6g\n", t->title, t->makespan);
     for (int r = 0; r < t->ranks; r++) {
         (void)fprintf(out, "rank %-3d ", r);

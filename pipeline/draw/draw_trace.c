@@ -13,20 +13,13 @@ typedef struct tracer {
     long long flow; /* number of the timeline's first message among all timelines' */
 } tracer;
 
-void tr_event_print(const tr_event *event, char *text, size_t size) {
-    bool transfer = event->track != TR_TRACK_COMPUTE;
-    tr_action a = {.stage = event->stage, .micro_batch = event->micro_batch};
-    if (transfer) a.type = event->gradient ? TR_ACTION_I : TR_ACTION_F;
-    else a.type = (tr_action_type)event->kind;
+void tr_bar_print(const tr_bar *bar, char *text, size_t size) {
     char action[32];
-    tr_action_print(a, action, sizeof action);
-    if (transfer)
-        (void)snprintf(text, size, "%s %s %d", action,
-                       event->track == TR_TRACK_SEND ? "to" : "from", event->peer);
-    else if (event->kind == TR_INSTR_REDUCE) (void)snprintf(text, size, "REDUCE %d", event->stage);
-    else if (event->kind == TR_INSTR_WAIT_SENT) (void)snprintf(text, size, "WAIT_SENT");
-    else if (event->kind == TR_INSTR_FINISH) (void)snprintf(text, size, "FINISH");
-    else (void)snprintf(text, size, "%s", action);
+    tr_action_print(bar->action, action, sizeof action);
+    if (bar->track == TR_TRACK_COMPUTE) (void)snprintf(text, size, "%s", action);
+    else
+        (void)snprintf(text, size, "%s %s %d", action, bar->track == TR_TRACK_SEND ? "to" : "from",
+                       bar->peer);
 }
 
 static void write_string(FILE *out, const char *text) {
@@ -57,9 +50,9 @@ static int process_of(const tracer *x, int rank, int index) {
     return rank * x->timelines + index;
 }
 
-static int thread_of(const tr_event *event) {
-    if (event->track == TR_TRACK_COMPUTE) return 0;
-    return 1 + 2 * event->peer + (event->track == TR_TRACK_RECV ? 1 : 0);
+static int thread_of(const tr_bar *bar) {
+    if (bar->track == TR_TRACK_COMPUTE) return 0;
+    return 1 + 2 * bar->peer + (bar->track == TR_TRACK_RECV ? 1 : 0);
 }
 
 static void write_name(tracer *x, int pid, int tid, const char *what, const char *name) {
@@ -71,7 +64,7 @@ static void write_name(tracer *x, int pid, int tid, const char *what, const char
     (void)fputs("}}", x->out);
 }
 
-/* Names of the processes, and of the tracks that have events. */
+/* Names of the processes, and of the tracks that have bars. */
 static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
     size_t tracks = 2 * (size_t)t->ranks + 1;
     bool *named = NULL;
@@ -88,25 +81,25 @@ static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
                       pid, pid);
     }
     for (size_t k = 0; k < t->count; k++) {
-        const tr_event *event = &t->event[k];
-        int tid = thread_of(event), pid = process_of(x, event->rank, index);
-        bool *done = &named[(size_t)event->rank * tracks + (size_t)tid];
+        const tr_bar *bar = &t->bar[k];
+        int tid = thread_of(bar), pid = process_of(x, bar->rank, index);
+        bool *done = &named[(size_t)bar->rank * tracks + (size_t)tid];
         if (*done) continue;
         *done = true;
         if (tid == 0) (void)snprintf(text, sizeof text, "compute");
         else
             (void)snprintf(text, sizeof text, "%s rank %d",
-                           event->track == TR_TRACK_SEND ? "to" : "from", event->peer);
+                           bar->track == TR_TRACK_SEND ? "to" : "from", bar->peer);
         write_name(x, pid, tid, "thread_name", text);
     }
     free(named);
     return TR_OK;
 }
 
-static size_t channel_of(const tr_timeline *t, const tr_event *event) {
-    bool send = event->track == TR_TRACK_SEND;
-    size_t from = (size_t)(send ? event->rank : event->peer);
-    size_t to = (size_t)(send ? event->peer : event->rank);
+static size_t channel_of(const tr_timeline *t, const tr_bar *bar) {
+    bool send = bar->track == TR_TRACK_SEND;
+    size_t from = (size_t)(send ? bar->rank : bar->peer);
+    size_t to = (size_t)(send ? bar->peer : bar->rank);
     return from * (size_t)t->ranks + to;
 }
 
@@ -115,59 +108,58 @@ static tr_status list_messages(tracer *x, const tr_timeline *t) {
     size_t channels = (size_t)t->ranks * (size_t)t->ranks;
     TR_TRY(tr_calloc(channels + 1, sizeof *x->base, &x->base));
     for (size_t k = 0; k < t->count; k++) {
-        const tr_event *event = &t->event[k];
-        if (event->track == TR_TRACK_COMPUTE) continue;
-        size_t *most = &x->base[channel_of(t, event) + 1];
-        if ((size_t)event->message + 1 > *most) *most = (size_t)event->message + 1;
+        const tr_bar *bar = &t->bar[k];
+        if (bar->track == TR_TRACK_COMPUTE) continue;
+        size_t *most = &x->base[channel_of(t, bar) + 1];
+        if ((size_t)bar->message + 1 > *most) *most = (size_t)bar->message + 1;
     }
     for (size_t c = 0; c < channels; c++) x->base[c + 1] += x->base[c];
     TR_TRY(tr_calloc(x->base[channels], sizeof *x->sent, &x->sent));
     for (size_t k = 0; k < x->base[channels]; k++) x->sent[k] = NAN;
     for (size_t k = 0; k < t->count; k++) {
-        const tr_event *event = &t->event[k];
-        if (event->track == TR_TRACK_SEND)
-            x->sent[x->base[channel_of(t, event)] + (size_t)event->message] = event->start;
+        const tr_bar *bar = &t->bar[k];
+        if (bar->track == TR_TRACK_SEND)
+            x->sent[x->base[channel_of(t, bar)] + (size_t)bar->message] = bar->start;
     }
     return TR_OK;
 }
 
 /* The arrow's end: s on the SEND; f on the RECV, at the first moment after the message left. A SEND
  * whose RECV is missing has no arrow: its place is taken when the RECV is written. */
-static void write_flow(tracer *x, const tr_timeline *t, const tr_event *receive, int index) {
+static void write_flow(tracer *x, const tr_timeline *t, const tr_bar *receive, int index) {
     size_t message = x->base[channel_of(t, receive)] + (size_t)receive->message;
     double left = x->sent[message];
     if (isnan(left)) return;
-    tr_event send = {.rank = receive->peer, .track = TR_TRACK_SEND, .peer = receive->rank};
+    tr_bar send = {.rank = receive->peer, .track = TR_TRACK_SEND, .peer = receive->rank};
     double at = fmin(fmax(left, receive->start), receive->end);
-    const char *name = receive->gradient ? "gradient" : "activation";
+    const char *name = receive->action.gradient ? "gradient" : "activation";
     for (int end = 0; end < 2; end++) {
-        const tr_event *event = end ? receive : &send;
+        const tr_bar *bar = end ? receive : &send;
         next(x);
         (void)fprintf(x->out,
                       "{\"name\":\"%s\",\"cat\":\"transfer\",\"ph\":\"%s\"%s,\"id\":%lld,"
                       "\"pid\":%d,\"tid\":%d",
                       name, end ? "f" : "s", end ? ",\"bp\":\"e\"" : "",
-                      x->flow + (long long)message, process_of(x, event->rank, index),
-                      thread_of(event));
+                      x->flow + (long long)message, process_of(x, bar->rank, index),
+                      thread_of(bar));
         write_time(x->out, "ts", ticks(t, end ? at : left));
         (void)fputc('}', x->out);
     }
     x->sent[message] = NAN;
 }
 
-static void write_event(tracer *x, const tr_timeline *t, const tr_event *event, int index) {
+static void write_bar(tracer *x, const tr_timeline *t, const tr_bar *bar, int index) {
     char text[96];
-    tr_event_print(event, text, sizeof text);
-    long long start = ticks(t, event->start), end = ticks(t, event->end);
+    tr_bar_print(bar, text, sizeof text);
+    long long start = ticks(t, bar->start), end = ticks(t, bar->end);
     static const char *const category[] = {"compute", "send", "receive"};
     next(x);
     (void)fprintf(x->out, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d",
-                  text, category[event->track], process_of(x, event->rank, index),
-                  thread_of(event));
+                  text, category[bar->track], process_of(x, bar->rank, index), thread_of(bar));
     write_time(x->out, "ts", start);
     write_time(x->out, "dur", end - start);
-    (void)fprintf(x->out, ",\"args\":{\"stage\":%d,\"micro_batch\":%d}}", event->stage,
-                  event->micro_batch);
+    (void)fprintf(x->out, ",\"args\":{\"stage\":%d,\"micro_batch\":%d}}", bar->action.stage,
+                  bar->action.micro_batch);
 }
 
 static tr_status write_timeline(tracer *x, const tr_timeline *t, int index) {
@@ -175,8 +167,8 @@ static tr_status write_timeline(tracer *x, const tr_timeline *t, int index) {
     TR_TRY(list_messages(x, t));
     size_t messages = x->base[(size_t)t->ranks * (size_t)t->ranks];
     for (size_t k = 0; k < t->count; k++) {
-        write_event(x, t, &t->event[k], index);
-        if (t->event[k].track == TR_TRACK_RECV) write_flow(x, t, &t->event[k], index);
+        write_bar(x, t, &t->bar[k], index);
+        if (t->bar[k].track == TR_TRACK_RECV) write_flow(x, t, &t->bar[k], index);
     }
     x->flow += (long long)messages;
     free(x->base);

@@ -26,40 +26,36 @@ tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro
 
 void tr_timeline_destroy(tr_timeline *t) {
     if (!t) return;
-    free(t->event);
+    free(t->bar);
     free(t->step);
     free(t->time);
     free(t);
 }
 
-tr_status tr_timeline_add(tr_timeline *t, tr_event event) {
-    TR_TRY(tr_grow(&t->event, &t->capacity, t->count + 1, sizeof *t->event));
-    t->event[t->count++] = event;
+tr_status tr_timeline_add(tr_timeline *t, tr_bar bar) {
+    TR_TRY(tr_grow(&t->bar, &t->capacity, t->count + 1, sizeof *t->bar));
+    t->bar[t->count++] = bar;
     return TR_OK;
 }
 
-static bool is_action(const tr_event *event) {
-    return (unsigned)event->kind < (unsigned)TR_ACTION_TYPES;
+/* Index of the bar's track among all tracks of all ranks. */
+static size_t track_of(const tr_timeline *t, const tr_bar *bar) {
+    size_t ranks = (size_t)t->ranks, first = (size_t)bar->rank * (2 * ranks + 1);
+    if (bar->track == TR_TRACK_COMPUTE) return first;
+    return first + 1 + 2 * (size_t)bar->peer + (bar->track == TR_TRACK_RECV ? 1 : 0);
 }
 
-/* Index of the event's track among all tracks of all ranks. */
-static size_t track_of(const tr_timeline *t, const tr_event *event) {
-    size_t ranks = (size_t)t->ranks, first = (size_t)event->rank * (2 * ranks + 1);
-    if (event->track == TR_TRACK_COMPUTE) return first;
-    return first + 1 + 2 * (size_t)event->peer + (event->track == TR_TRACK_RECV ? 1 : 0);
-}
-
-/* Shortens events so that those of one track do not overlap. */
+/* Shortens bars so that those of one track do not overlap. */
 static tr_status separate(tr_timeline *t) {
     double *end = NULL;
     size_t ranks = (size_t)t->ranks;
     TR_TRY(tr_calloc(ranks * (2 * ranks + 1), sizeof *end, &end));
     for (size_t k = 0; k < t->count; k++) {
-        tr_event *event = &t->event[k];
-        double *last = &end[track_of(t, event)];
-        if (event->start < *last) event->start = *last;
-        if (event->end < event->start) event->end = event->start;
-        *last = event->end;
+        tr_bar *bar = &t->bar[k];
+        double *last = &end[track_of(t, bar)];
+        if (bar->start < *last) bar->start = *last;
+        if (bar->end < bar->start) bar->end = bar->start;
+        *last = bar->end;
     }
     free(end);
     return TR_OK;
@@ -68,16 +64,16 @@ static tr_status separate(tr_timeline *t) {
 /* Where the steps begin and end. */
 static tr_status find_steps(tr_timeline *t, double least) {
     for (size_t k = 0; k < t->count; k++)
-        if (t->event[k].step >= t->steps) t->steps = t->event[k].step + 1;
+        if (t->bar[k].step >= t->steps) t->steps = t->bar[k].step + 1;
     if (!t->steps) t->steps = 1;
     TR_TRY(tr_calloc((size_t)t->steps, sizeof *t->step, &t->step));
     for (int s = 0; s < t->steps; s++) t->step[s] = (tr_timeline_step){INFINITY, 0};
     for (size_t k = 0; k < t->count; k++) {
-        const tr_event *event = &t->event[k];
-        tr_timeline_step *step = &t->step[event->step];
-        if (!is_action(event)) continue;
-        step->begin = fmin(step->begin, event->start);
-        step->end = fmax(step->end, event->end);
+        const tr_bar *bar = &t->bar[k];
+        tr_timeline_step *step = &t->step[bar->step];
+        if (!tr_action_computes(bar->action)) continue;
+        step->begin = fmin(step->begin, bar->start);
+        step->end = fmax(step->end, bar->end);
     }
     t->step[t->steps - 1].end = fmax(t->step[t->steps - 1].end, least);
     for (int s = 0; s < t->steps; s++) {
@@ -109,13 +105,13 @@ tr_status tr_timeline_finish(tr_timeline *t, double least) {
     TR_TRY(find_steps(t, least));
     TR_TRY(tr_calloc((size_t)t->steps * ranks, sizeof *of, &of));
     for (size_t k = 0; k < t->count; k++) {
-        const tr_event *event = &t->event[k];
-        tr_rank_time *time = &of[(size_t)event->step * ranks + (size_t)event->rank];
-        double begin = t->step[event->step].begin, start = event->start - begin;
-        if (!is_action(event)) continue;
+        const tr_bar *bar = &t->bar[k];
+        tr_rank_time *time = &of[(size_t)bar->step * ranks + (size_t)bar->rank];
+        double begin = t->step[bar->step].begin, start = bar->start - begin;
+        if (!tr_action_computes(bar->action)) continue;
         if (time->busy <= 0 || start < time->first) time->first = start;
-        time->last = fmax(time->last, event->end - begin);
-        time->busy += event->end - event->start;
+        time->last = fmax(time->last, bar->end - begin);
+        time->busy += bar->end - bar->start;
     }
     for (int s = 0; s < t->steps; s++)
         add_step(t, of + (size_t)s * ranks, t->step[s].end - t->step[s].begin);
@@ -125,107 +121,93 @@ tr_status tr_timeline_finish(tr_timeline *t, double least) {
 
 /* --- from an order ---------------------------------------------------------------------------- */
 
-/* A transfer of the chain that an action sends or needs. */
-typedef struct hop {
-    int from, to; /* stages */
-    bool gradient;
-} hop;
-
-/* What the action sends (or needs, `inward`) over the chain; false: nothing from another rank. */
-static bool find_hop(const tr_schedule *s, tr_action a, bool inward, hop *h) {
-    if (a.type == TR_ACTION_W) return false;
-    h->gradient = a.type != TR_ACTION_F;
-    int step = h->gradient ? -1 : 1;
-    h->from = inward ? a.stage - step : a.stage;
-    h->to = h->from + step;
-    return h->from >= 0 && h->to >= 0 && h->from < s->stages && h->to < s->stages &&
-           s->rank_of[h->from] != s->rank_of[h->to];
-}
-
-typedef struct order_events {
+typedef struct order_bars {
     const tr_schedule *s;
     const tr_estimate *e;
+    tr_graph graph;
     tr_timeline *t;
-    int *number; /* [2 * stages * micro_batches]: of the message that the F, then I, sends */
-    int *sent;   /* [ranks * ranks] */
-} order_events;
+    int *number[2]; /* F and I: [edges * micro_batches], of the message on its channel */
+    int *sent;      /* [ranks * ranks] */
+} order_bars;
 
-static int *number_of(const order_events *x, hop h, int micro_batch) {
-    size_t row = (size_t)h.from + (h.gradient ? (size_t)x->s->stages : 0);
-    return &x->number[row * (size_t)x->s->micro_batches + (size_t)micro_batch];
+/* The bar of what F or I of stage `from` sends to stage `to`, which starts and ends when it leaves
+ * and arrives; its place in number. */
+static tr_bar message_of(const order_bars *x, tr_action a, int from, int to, bool send,
+                         int **number) {
+    size_t micro_batches = (size_t)x->s->micro_batches, mb = (size_t)a.micro_batch;
+    a.gradient = a.type != TR_ACTION_F;
+    a.type = send ? TR_ACTION_SEND : TR_ACTION_RECV;
+    a.overlap = false;
+    const double *done = a.gradient ? x->e->done_i : x->e->done_f;
+    double leaves = done[(size_t)from * micro_batches + mb];
+    size_t edge = (size_t)tr_graph_edge(&x->graph, a.gradient, from, to);
+    *number = &x->number[a.gradient][edge * micro_batches + mb];
+    return (tr_bar){.rank = x->s->rank_of[send ? from : to],
+                    .track = send ? TR_TRACK_SEND : TR_TRACK_RECV,
+                    .action = a,
+                    .peer = x->s->rank_of[send ? to : from],
+                    .start = leaves,
+                    .end = leaves + x->e->latency};
 }
 
-/* When what the action sends leaves. */
-static double leaves(const order_events *x, hop h, int micro_batch) {
-    size_t cell = (size_t)h.from * (size_t)x->s->micro_batches + (size_t)micro_batch;
-    return h.gradient ? x->e->done_i[cell] : x->e->done_f[cell];
+/* The k-th stage on another rank that the action sends to, or needs something from; -1: no more. */
+static int find_peer(const order_bars *x, tr_action a, bool send, int *k) {
+    int other;
+    if (a.type == TR_ACTION_W || !tr_action_computes(a)) return -1;
+    bool after = send == (a.type == TR_ACTION_F);
+    while ((other = tr_graph_get(&x->graph, after, a.stage, (*k)++)) >= 0)
+        if (x->s->rank_of[other] != x->s->rank_of[a.stage]) return other;
+    return -1;
 }
 
-static tr_status add_sends(order_events *x, int rank) {
-    hop h;
-    for (int k = 0; k < x->s->count[rank]; k++) {
-        tr_action a = x->s->action[rank][k];
-        if (!find_hop(x->s, a, false, &h)) continue;
-        int peer = x->s->rank_of[h.to];
-        int *number = number_of(x, h, a.micro_batch);
-        *number = x->sent[(size_t)rank * (size_t)x->s->ranks + (size_t)peer]++;
-        double start = leaves(x, h, a.micro_batch);
-        TR_TRY(tr_timeline_add(x->t, (tr_event){.rank = rank,
-                                                .track = TR_TRACK_SEND,
-                                                .kind = TR_INSTR_SEND,
-                                                .stage = a.stage,
-                                                .micro_batch = a.micro_batch,
-                                                .peer = peer,
-                                                .message = *number,
-                                                .gradient = h.gradient,
-                                                .start = start,
-                                                .end = start + x->e->latency}));
+static tr_status add_sends(order_bars *x, int rank) {
+    for (int n = 0; n < x->s->count[rank]; n++) {
+        tr_action a = x->s->action[rank][n];
+        for (int k = 0, to, *number; (to = find_peer(x, a, true, &k)) >= 0;) {
+            tr_bar bar = message_of(x, a, a.stage, to, true, &number);
+            bar.message = *number =
+                x->sent[(size_t)rank * (size_t)x->s->ranks + (size_t)bar.peer]++;
+            TR_TRY(tr_timeline_add(x->t, bar));
+        }
     }
     return TR_OK;
 }
 
-static tr_status add_actions(order_events *x, int rank) {
-    hop h;
+static tr_status add_actions(order_bars *x, int rank) {
     double free_at = 0;
-    for (int k = 0; k < x->s->count[rank]; k++) {
-        tr_action a = x->s->action[rank][k];
-        double start = x->e->start[rank][k], end = start + tr_estimate_duration(x->e, a);
-        if (find_hop(x->s, a, true, &h)) {
-            double arrival = leaves(x, h, a.micro_batch) + x->e->latency;
-            TR_TRY(tr_timeline_add(x->t, (tr_event){.rank = rank,
-                                                    .track = TR_TRACK_RECV,
-                                                    .kind = TR_INSTR_RECV,
-                                                    .stage = a.stage,
-                                                    .micro_batch = a.micro_batch,
-                                                    .peer = x->s->rank_of[h.from],
-                                                    .message = *number_of(x, h, a.micro_batch),
-                                                    .gradient = h.gradient,
-                                                    .start = free_at,
-                                                    .end = arrival > free_at ? arrival : free_at}));
+    for (int n = 0; n < x->s->count[rank]; n++) {
+        tr_action a = x->s->action[rank][n];
+        if (!tr_action_computes(a)) continue;
+        double start = x->e->start[rank][n], end = start + tr_estimate_duration(x->e, a);
+        for (int k = 0, from, *number; (from = find_peer(x, a, false, &k)) >= 0;) {
+            tr_bar bar = message_of(x, a, from, a.stage, false, &number);
+            bar.message = *number;
+            bar.start = free_at;
+            bar.end = fmax(bar.end, free_at);
+            TR_TRY(tr_timeline_add(x->t, bar));
         }
-        TR_TRY(tr_timeline_add(x->t, (tr_event){.rank = rank,
-                                                .kind = (tr_instr_kind)a.type,
-                                                .stage = a.stage,
-                                                .micro_batch = a.micro_batch,
-                                                .peer = -1,
-                                                .message = -1,
-                                                .start = start,
-                                                .end = end}));
+        TR_TRY(tr_timeline_add(
+            x->t,
+            (tr_bar){
+                .rank = rank, .action = a, .peer = -1, .message = -1, .start = start, .end = end}));
         /* The second of a pair has its inputs when the first starts. */
         if (!a.overlap) free_at = end;
     }
     return TR_OK;
 }
 
-tr_status tr_timeline_of_estimate(const char *title, const tr_schedule *s, const tr_estimate *e,
+tr_status tr_timeline_of_estimate(const char *title, const tr_schedule *s,
+                                  const tr_stage_table *table, const tr_estimate *e,
                                   tr_timeline **out) {
     tr_status status = TR_OK;
-    order_events x = {.s = s, .e = e};
-    size_t cells = (size_t)s->stages * (size_t)s->micro_batches, ranks = (size_t)s->ranks;
+    order_bars x = {.s = s, .e = e};
+    size_t ranks = (size_t)s->ranks;
     if (!e->start)
         return TR_FAIL(TR_ERR_INTERNAL, "a timeline needs an estimate with the times of actions");
+    TR_TRY_OUT(tr_graph_open(table, s->stages, &x.graph));
     TR_TRY_OUT(tr_timeline_create(title, s->ranks, s->stages, s->micro_batches, 0, &x.t));
-    TR_TRY_OUT(tr_calloc(2 * cells, sizeof *x.number, &x.number));
+    size_t messages = (size_t)x.graph.edges * (size_t)s->micro_batches;
+    for (int k = 0; k < 2; k++) TR_TRY_OUT(tr_calloc(messages, sizeof(int), &x.number[k]));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *x.sent, &x.sent));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(add_sends(&x, r));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(add_actions(&x, r));
@@ -234,8 +216,10 @@ tr_status tr_timeline_of_estimate(const char *title, const tr_schedule *s, const
     x.t = NULL;
 out:
     free(x.sent);
-    free(x.number);
+    free(x.number[0]);
+    free(x.number[1]);
     tr_timeline_destroy(x.t);
+    tr_graph_close(&x.graph);
     return status;
 }
 
@@ -244,23 +228,20 @@ out:
 static tr_status add_program(tr_timeline *t, const tr_program *program, const tr_simulation *sim) {
     for (int k = 0; k < program->count; k++) {
         const tr_instr *instr = &program->instr[k];
-        bool send = instr->kind == TR_INSTR_SEND, receive = instr->kind == TR_INSTR_RECV;
+        bool transfer = tr_action_transfers(instr->action);
+        bool send = instr->action.type == TR_ACTION_SEND;
         /* Reductions, waits and the end take no simulated time of their own. */
-        if (instr->memory < 0 && !send && !receive) continue;
-        int rank = program->rank;
-        tr_event event = {.rank = rank,
-                          .track = send      ? TR_TRACK_SEND
-                                   : receive ? TR_TRACK_RECV
-                                             : TR_TRACK_COMPUTE,
-                          .kind = instr->kind,
-                          .stage = instr->stage,
-                          .micro_batch = instr->micro_batch,
-                          .peer = instr->memory < 0 ? instr->peer : -1,
-                          .message = instr->memory < 0 ? instr->message : -1,
-                          .gradient = instr->gradient,
-                          .start = sim->start[rank][k],
-                          .end = send ? sim->complete[rank][k] : sim->end[rank][k]};
-        TR_TRY(tr_timeline_add(t, event));
+        if (instr->memory < 0 && !send && instr->action.type != TR_ACTION_RECV) continue;
+        tr_bar bar = {.rank = program->rank,
+                      .track = send       ? TR_TRACK_SEND
+                               : transfer ? TR_TRACK_RECV
+                                          : TR_TRACK_COMPUTE,
+                      .action = instr->action,
+                      .peer = transfer ? instr->peer : -1,
+                      .message = transfer ? instr->message : -1,
+                      .start = sim->start[program->rank][k],
+                      .end = send ? sim->complete[program->rank][k] : sim->end[program->rank][k]};
+        TR_TRY(tr_timeline_add(t, bar));
     }
     return TR_OK;
 }

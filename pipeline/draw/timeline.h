@@ -7,23 +7,22 @@
 
 #include <stdint.h>
 
-/* The streams of a rank. Events of one track do not overlap. */
+/* The streams of a rank. Bars of one track do not overlap. */
 typedef enum tr_track {
     TR_TRACK_COMPUTE,
-    TR_TRACK_SEND, /* to event.peer */
-    TR_TRACK_RECV  /* from event.peer */
+    TR_TRACK_SEND, /* to bar.peer */
+    TR_TRACK_RECV  /* from bar.peer */
 } tr_track;
 
-typedef struct tr_event {
+/* One action in a drawing. */
+typedef struct tr_bar {
     int rank;
     tr_track track;
-    tr_instr_kind kind;
-    int stage, micro_batch; /* as in tr_instr */
-    int peer, message;      /* SEND, RECV: the other rank, number on the channel; else -1 */
-    bool gradient;          /* SEND, RECV */
-    int step;               /* from 0 */
+    tr_action action;
+    int peer, message; /* SEND, RECV: the other rank, number on the channel; else -1 */
+    int step;          /* from 0 */
     double start, end;
-} tr_event;
+} tr_bar;
 
 /* The pipeline's part of a step: from the start of its first action to the end of its last one, on
  * any rank. The optimizer and what lies between two steps are no part of it. */
@@ -42,28 +41,29 @@ typedef struct tr_timeline {
     int steps;
     tr_timeline_step *step; /* [steps] */
     size_t count, capacity;
-    tr_event *event;
+    tr_bar *bar;
 } tr_timeline;
 
 tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro_batches,
                              double seconds, tr_timeline **out);
 void tr_timeline_destroy(tr_timeline *timeline);
 
-/* Appends. Events of one track come in the order of their ends; tr_timeline_finish shortens one
+/* Appends. Bars of one track come in the order of their ends; tr_timeline_finish shortens one
  * that begins before the one in front of it ends. */
-tr_status tr_timeline_add(tr_timeline *timeline, tr_event event);
+tr_status tr_timeline_add(tr_timeline *timeline, tr_bar bar);
 
-/* Fills makespan, span, time and the steps from the events. The last step ends at `least` when that
+/* Fills makespan, span, time and the steps from the bars. The last step ends at `least` when that
  * is more. */
 tr_status tr_timeline_finish(tr_timeline *timeline, double least);
 
-/* The events of an order of the chain of stages, estimated with `times` and without a table: its
+/* The bars of an order that was estimated with `times` and that table (NULL: the chain): its
  * actions, each SEND from when it leaves to its arrival, each RECV from when its rank is free to
  * the arrival (nothing long when that was before). */
 tr_status tr_timeline_of_estimate(const char *title, const tr_schedule *schedule,
-                                  const tr_estimate *estimate, tr_timeline **out);
+                                  const tr_stage_table *table, const tr_estimate *estimate,
+                                  tr_timeline **out);
 
-/* The events of programs. seconds: of one unit of the costs; 0: none. */
+/* The bars of programs. seconds: of one unit of the costs; 0: none. */
 tr_status tr_timeline_of_simulation(const char *title, const tr_program_set *set,
                                     const tr_simulation *simulation, double seconds,
                                     tr_timeline **out);

@@ -290,7 +290,7 @@ static tr_status try_schedule(search *x, const char *name, int chunks) {
     request.name = name;
     request.chunks = chunks;
     tr_schedule *s = NULL;
-    tr_status status = tr_schedule_make(&request, &s);
+    tr_status status = tr_generate_order(&request, &s);
     if (status == TR_ERR_CONFIG) {
         tr_error_clear(); /* it has no order under this cap */
         return TR_OK;

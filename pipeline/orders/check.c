@@ -1,52 +1,77 @@
 #include "pipeline/orders/check.h"
 
 #include "base/memory.h"
+#include "pipeline/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DONE_F = 1, DONE_I = 2, DONE_W = 4 };
+/* What is done for a stage and micro-batch; SENT and TAKEN of gradients are two bits higher. */
+enum { DONE_F = 1, DONE_I = 2, DONE_W = 4, SENT = 8, TAKEN = 16, GRADIENT_SHIFT = 2 };
 
-static const unsigned done_bits[TR_ACTION_TYPES] = {[TR_ACTION_F] = DONE_F,
-                                                    [TR_ACTION_I] = DONE_I,
-                                                    [TR_ACTION_W] = DONE_W,
-                                                    [TR_ACTION_B] = DONE_I | DONE_W};
+static unsigned bits_of(tr_action a) {
+    int shift = a.gradient ? GRADIENT_SHIFT : 0;
+    switch (a.type) {
+    case TR_ACTION_F: return DONE_F;
+    case TR_ACTION_I: return DONE_I;
+    case TR_ACTION_W: return DONE_W;
+    case TR_ACTION_B: return DONE_I | DONE_W;
+    case TR_ACTION_SEND: return (unsigned)SENT << shift;
+    case TR_ACTION_RECV: return (unsigned)TAKEN << shift;
+    default: return 0;
+    }
+}
 
 typedef struct check {
     const tr_schedule *s;
-    const tr_edge *edge;
-    int edges;
-    unsigned char *done; /* [stages * micro_batches] of DONE bits */
-    int *next;           /* [ranks]: index of the first action not executed */
-    int rank, at;        /* of what is being judged, as in the report */
+    tr_graph graph;
+    unsigned char *done; /* [stages * micro_batches] */
+    unsigned *want;      /* [stages]: bits that each micro-batch must have in the end */
+    bool *reduced;       /* [stages] */
+    /* Of an order with transfers: messages are numbered on the channel of their pair of ranks. */
+    int *number[2];    /* F and I: [edges * micro_batches], edges in the order of their senders */
+    int *sent, *taken; /* [ranks * ranks], from * ranks + to */
+    int rank, at;      /* of what is being judged, as in the report */
 } check;
 
 static unsigned char *done_of(const check *c, int stage, int micro_batch) {
     return &c->done[(size_t)stage * (size_t)c->s->micro_batches + (size_t)micro_batch];
 }
 
-static tr_status check_ids(const tr_schedule *s, int rank, tr_action a) {
+static tr_status fail_at(const tr_schedule *s, int rank, int at, const char *problem) {
+    char text[32];
+    tr_action_print(s->action[rank][at], text, sizeof text);
+    return TR_FAIL(TR_ERR_CONFIG, "rank %d: %s %s", rank, text, problem);
+}
+
+tr_status tr_schedule_check_action(const tr_schedule *s, int rank, int at) {
+    tr_action a = s->action[rank][at];
+    bool whole = !tr_action_computes(a) && !tr_action_transfers(a);
+    bool backward = a.type == TR_ACTION_REDUCE ||
+                    (tr_action_transfers(a) ? a.gradient : a.type < TR_ACTION_RECV && a.type);
+    bool of_order = (unsigned)a.type < (unsigned)TR_ACTION_TYPES && a.type != TR_ACTION_WAIT_SENT &&
+                    a.type != TR_ACTION_FINISH && !(s->forward_only && backward);
+    bool has_stage = a.stage >= 0 && a.stage < s->stages;
+    bool has_micro_batch = whole || (a.micro_batch >= 0 && a.micro_batch < s->micro_batches);
+    if (of_order && has_stage && has_micro_batch && s->rank_of[a.stage] == rank) return TR_OK;
     char text[32];
     tr_action_print(a, text, sizeof text);
-    if (a.stage < 0 || a.stage >= s->stages)
+    if (!has_stage)
         return TR_FAIL(TR_ERR_CONFIG,
                        "rank %d, action %s: there is no stage %d, stages are 0 to %d", rank, text,
                        a.stage, s->stages - 1);
-    if (a.micro_batch < 0 || a.micro_batch >= s->micro_batches)
+    if (!has_micro_batch)
         return TR_FAIL(TR_ERR_CONFIG,
                        "rank %d, action %s: there is no micro-batch %d, they are 0 to %d", rank,
                        text, a.micro_batch, s->micro_batches - 1);
-    if ((unsigned)a.type >= TR_ACTION_TYPES || (s->forward_only && a.type != TR_ACTION_F))
+    if (!of_order)
         return TR_FAIL(TR_ERR_CONFIG, "rank %d, action %s: not an action of a %s schedule", rank,
                        text, s->forward_only ? "forward-only" : "training");
-    if (s->rank_of[a.stage] != rank)
-        return TR_FAIL(
-            TR_ERR_CONFIG,
-            "action %s stands on rank %d, but stage %d lives on rank %d: a stage has one "
-            "owner",
-            text, rank, a.stage, s->rank_of[a.stage]);
-    return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "action %s stands on rank %d, but stage %d lives on rank %d: a stage has one "
+                   "owner",
+                   text, rank, a.stage, s->rank_of[a.stage]);
 }
 
 /* An OVERLAP_F_B cell joins the F and the I or B of two different micro-batches or stages. */
@@ -70,26 +95,59 @@ static tr_status check_pair(const tr_schedule *s, int rank, int at) {
                    rank, text, next);
 }
 
-/* Where the stage's first action for the micro-batch stands on its rank; -1: nowhere. */
-static int find_action(const tr_schedule *s, int stage, int micro_batch) {
+static bool is_remote(const check *c, int stage, int other) {
+    return c->s->rank_of[stage] != c->s->rank_of[other];
+}
+
+/* Fills want: with transfers, those of each direction in which a stage has one on another rank. */
+static void list_wants(check *c) {
+    unsigned gradients = c->s->forward_only ? 0 : 1;
+    for (int s = 0; s < c->s->stages; s++) {
+        c->want[s] = gradients ? DONE_F | DONE_I | DONE_W : DONE_F;
+        for (int after = 0; after < 2 && c->s->listed; after++)
+            for (int k = 0, t; (t = tr_graph_get(&c->graph, after, s, k)) >= 0; k++) {
+                if (!is_remote(c, s, t)) continue;
+                unsigned forward = after ? SENT : TAKEN, back = after ? TAKEN : SENT;
+                c->want[s] |= forward | gradients * back << GRADIENT_SHIFT;
+            }
+    }
+}
+
+/* Where the stage's first action for the micro-batch with one of the bits stands; -1: nowhere. */
+static int find_action(const tr_schedule *s, int stage, int micro_batch, unsigned bits) {
     int rank = s->rank_of[stage];
-    for (int k = 0; k < s->count[rank]; k++)
-        if (s->action[rank][k].stage == stage && s->action[rank][k].micro_batch == micro_batch)
-            return k;
+    for (int k = 0; k < s->count[rank]; k++) {
+        tr_action a = s->action[rank][k];
+        if (a.stage == stage && a.micro_batch == micro_batch && (bits_of(a) & bits)) return k;
+    }
     return -1;
+}
+
+/* The transfer that is missing, in words that name the action which needs it. */
+static tr_status fail_transfer(check *c, int stage, int micro_batch, unsigned missing) {
+    tr_action a = {.stage = stage, .type = TR_ACTION_SEND, .micro_batch = micro_batch};
+    a.gradient = !(missing & (SENT | TAKEN));
+    if (!(missing & bits_of(a))) a.type = TR_ACTION_RECV;
+    c->rank = c->s->rank_of[stage];
+    c->at = find_action(c->s, stage, micro_batch, a.gradient ? DONE_I : DONE_F);
+    char text[32], problem[64];
+    tr_action_print(a, text, sizeof text);
+    (void)snprintf(problem, sizeof problem, "lacks its %s", text);
+    return fail_at(c->s, c->rank, c->at, problem);
 }
 
 /* Micro-batches of which a part is there come first: a typing error makes one. */
 static tr_status check_none_missing(check *c) {
     const tr_schedule *s = c->s;
-    unsigned want = s->forward_only ? DONE_F : DONE_F | DONE_I | DONE_W;
     for (int whole = 0; whole < 2; whole++)
         for (int stage = 0; stage < s->stages; stage++)
             for (int k = 0; k < s->micro_batches; k++) {
-                unsigned done = *done_of(c, stage, k), missing = want & ~done;
+                unsigned done = *done_of(c, stage, k), missing = c->want[stage] & ~done;
                 if (!missing || (!done && !whole)) continue;
+                if (!(missing & (DONE_F | DONE_I | DONE_W)))
+                    return fail_transfer(c, stage, k, missing);
                 c->rank = s->rank_of[stage];
-                c->at = find_action(s, stage, k);
+                c->at = find_action(s, stage, k, ~0u);
                 return TR_FAIL(TR_ERR_CONFIG,
                                "the schedule has no %s of stage %d, micro-batch %d (they are 0 to "
                                "%d)",
@@ -101,112 +159,144 @@ static tr_status check_none_missing(check *c) {
     return TR_OK;
 }
 
-/* Every action in range, on its rank and once; none missing. Leaves `done` full. */
+/* Every action in range, on its rank and once; none missing. */
 static tr_status check_complete(check *c) {
     const tr_schedule *s = c->s;
-    char text[32];
-    for (int r = 0; r < s->ranks; r++) {
+    for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < s->count[r]; k++) {
             tr_action a = s->action[r][k];
             c->rank = r;
             c->at = k;
-            TR_TRY(check_ids(s, r, a));
+            TR_TRY(tr_schedule_check_action(s, r, k));
             if (a.overlap) TR_TRY(check_pair(s, r, k));
-            unsigned char *done = done_of(c, a.stage, a.micro_batch);
-            if (*done & done_bits[a.type]) {
-                tr_action_print(a, text, sizeof text);
-                return TR_FAIL(TR_ERR_CONFIG, "rank %d: %s is done twice", r, text);
+            if (a.type == TR_ACTION_REDUCE) {
+                if (c->reduced[a.stage]) return fail_at(s, r, k, "is done twice");
+                c->reduced[a.stage] = true;
             }
-            *done = (unsigned char)(*done | done_bits[a.type]);
+            if (!tr_action_computes(a) && !tr_action_transfers(a)) continue;
+            unsigned char *done = done_of(c, a.stage, a.micro_batch);
+            if (bits_of(a) & ~c->want[a.stage])
+                return fail_at(s, r, k, "has no stage on another rank at its other end");
+            if (*done & bits_of(a))
+                return fail_at(s, r, k,
+                               bits_of(a) & DONE_W
+                                   ? "is done twice: B is I and W together (in PyTorch's old "
+                                     "dialect B was the input gradient, now written I)"
+                                   : "is done twice");
+            *done = (unsigned char)(*done | bits_of(a));
         }
-    }
     return check_none_missing(c);
 }
 
-static bool lacks(const check *c, int stage, int micro_batch, unsigned bit, tr_action_type type,
-                  tr_action *need) {
-    if (*done_of(c, stage, micro_batch) & bit) return false;
-    *need = (tr_action){.stage = stage, .type = type, .micro_batch = micro_batch};
-    return true;
+/* --- running ---------------------------------------------------------------------------------- */
+
+static bool lacks(const check *c, tr_action need) {
+    return !(*done_of(c, need.stage, need.micro_batch) & bits_of(need));
 }
 
-/* True when action a must wait; *need is what it waits for. */
+/* True when a must wait; *need is what it waits for. In an order with transfers an action needs its
+ * RECV instead of what other ranks run, and that the SENDs there. */
 static bool is_blocked(const check *c, tr_action a, tr_action *need) {
-    if (a.type == TR_ACTION_W) return lacks(c, a.stage, a.micro_batch, DONE_I, TR_ACTION_I, need);
-    bool forward = a.type == TR_ACTION_F;
-    if (!forward && lacks(c, a.stage, a.micro_batch, DONE_F, TR_ACTION_F, need)) return true;
-    for (int e = 0; e < c->edges; e++) {
-        const tr_edge *edge = &c->edge[e];
-        if (forward && edge->to == a.stage &&
-            lacks(c, edge->from, a.micro_batch, DONE_F, TR_ACTION_F, need))
-            return true;
-        if (!forward && edge->from == a.stage &&
-            lacks(c, edge->to, a.micro_batch, DONE_I, TR_ACTION_I, need))
-            return true;
+    for (int n = 0; tr_action_need(&c->graph, a, n, need); n++) {
+        if (c->s->listed && is_remote(c, a.stage, need->stage))
+            *need = (tr_action){.stage = a.stage,
+                                .type = TR_ACTION_RECV,
+                                .micro_batch = a.micro_batch,
+                                .gradient = a.type != TR_ACTION_F};
+        if (lacks(c, *need)) return true;
+    }
+    if (a.type == TR_ACTION_RECV)
+        for (int k = 0, t; (t = tr_graph_get(&c->graph, a.gradient, a.stage, k)) >= 0; k++) {
+            *need = a;
+            need->type = TR_ACTION_SEND;
+            need->stage = t;
+            if (is_remote(c, a.stage, t) && lacks(c, *need)) return true;
+        }
+    for (int k = 0; a.type == TR_ACTION_REDUCE && k < c->s->micro_batches; k++) {
+        *need = (tr_action){.stage = a.stage, .type = TR_ACTION_W, .micro_batch = k};
+        if (lacks(c, *need)) return true;
     }
     return false;
 }
 
-/* True when the rank's next action, or one of the pair that starts there, must wait. */
-static bool is_rank_blocked(const check *c, int rank, tr_action *need) {
-    const tr_action *at = &c->s->action[rank][c->next[rank]];
+/* True when the action at a place, or one of the pair that starts there, must wait. */
+static bool is_cell_blocked(const check *c, const tr_action *at, tr_action *need) {
     return is_blocked(c, at[0], need) || (at[0].overlap && is_blocked(c, at[1], need));
 }
 
-/* All ranks are blocked or at their end: follows the waits from rank to rank to the cycle and names
- * it. */
-static tr_status fail_deadlock(check *c, int rank) {
+/* Numbers the messages of a SEND, or finds those of a RECV: each channel is first in, first out, so
+ * a RECV takes the messages in front of its own with them, and one whose messages are all taken
+ * comes too late. */
+static tr_status pass_messages(check *c, int rank, int at) {
     const tr_schedule *s = c->s;
-    tr_action need = {0};
-    /* After as many steps as there are ranks, the walk is on the cycle. */
-    for (int k = 0; k < s->ranks; k++) {
-        (void)is_rank_blocked(c, rank, &need);
-        rank = s->rank_of[need.stage];
+    tr_action a = s->action[rank][at];
+    bool send = a.type == TR_ACTION_SEND, took = send;
+    for (int k = 0, t; (t = tr_graph_get(&c->graph, a.gradient == !send, a.stage, k)) >= 0; k++) {
+        if (!is_remote(c, a.stage, t)) continue;
+        int from = send ? a.stage : t, to = send ? t : a.stage;
+        size_t edge = (size_t)tr_graph_edge(&c->graph, a.gradient, from, to);
+        int *number =
+            &c->number[a.gradient][edge * (size_t)s->micro_batches + (size_t)a.micro_batch];
+        size_t channel = (size_t)s->rank_of[from] * (size_t)s->ranks + (size_t)s->rank_of[to];
+        if (send) *number = c->sent[channel]++;
+        else if (*number >= c->taken[channel]) {
+            c->taken[channel] = *number + 1;
+            took = true;
+        }
     }
-    char text[768] = "";
-    size_t used = 0;
-    int first = rank;
+    if (took) return TR_OK;
     c->rank = rank;
-    c->at = c->next[rank];
-    do {
-        tr_action at = s->action[rank][c->next[rank]];
-        (void)is_rank_blocked(c, rank, &need);
-        char at_text[32], need_text[32];
-        tr_action_print(at, at_text, sizeof at_text);
-        tr_action_print(need, need_text, sizeof need_text);
-        int n = snprintf(text + used, sizeof text - used, "%srank %d at %s waits for %s%s",
-                         used ? "; " : "", rank, at_text, need_text,
-                         need.type == TR_ACTION_I ? " (or B)" : "");
-        if (n > 0) used += (size_t)n;
-        rank = s->rank_of[need.stage];
-    } while (rank != first && used < sizeof text);
-    return TR_FAIL(TR_ERR_CONFIG, "schedule %s cannot run to its end: %s%s", s->name, text,
-                   used < sizeof text ? ", which comes later there" : " ...");
+    c->at = at;
+    return fail_at(s, rank, at,
+                   "comes too late: messages of a channel are taken in the order in which they are "
+                   "sent");
 }
 
-static void execute(check *c, tr_action a) {
-    unsigned char *done = done_of(c, a.stage, a.micro_batch);
-    *done = (unsigned char)(*done | done_bits[a.type]);
+static tr_status step(void *context, int rank, int at, int *done) {
+    check *c = context;
+    const tr_action *a = &c->s->action[rank][at];
+    tr_action need;
+    if (is_cell_blocked(c, a, &need)) return TR_OK;
+    *done = a->overlap ? 2 : 1;
+    for (int k = 0; k < *done; k++) {
+        if (!tr_action_computes(a[k]) && !tr_action_transfers(a[k])) continue;
+        unsigned char *bits = done_of(c, a[k].stage, a[k].micro_batch);
+        *bits = (unsigned char)(*bits | bits_of(a[k]));
+        if (tr_action_transfers(a[k])) TR_TRY(pass_messages(c, rank, at + k));
+    }
+    return TR_OK;
+}
+
+static int blocked(const void *context, int rank, int at, char *item, char *text) {
+    const check *c = context;
+    const tr_action *a = &c->s->action[rank][at];
+    tr_action need = {0};
+    char action[32];
+    (void)is_cell_blocked(c, a, &need);
+    tr_action_print(*a, item, TR_WALK_TEXT);
+    tr_action_print(need, action, sizeof action);
+    (void)snprintf(text, TR_WALK_TEXT, "%s%s", action, need.type == TR_ACTION_I ? " (or B)" : "");
+    return c->s->rank_of[need.stage];
 }
 
 static tr_status check_runs(check *c) {
     const tr_schedule *s = c->s;
+    char name[64];
+    tr_walk walk = {.name = name, .context = c, .step = step, .blocked = blocked};
+    tr_status status = TR_OK;
+    (void)snprintf(name, sizeof name, "schedule %s", s->name);
     memset(c->done, 0, (size_t)s->stages * (size_t)s->micro_batches);
-    bool progress = true;
-    while (progress) {
-        progress = false;
-        for (int r = 0; r < s->ranks; r++) {
-            tr_action need;
-            while (c->next[r] < s->count[r] && !is_rank_blocked(c, r, &need)) {
-                execute(c, s->action[r][c->next[r]++]);
-                if (s->action[r][c->next[r] - 1].overlap) execute(c, s->action[r][c->next[r]++]);
-                progress = true;
-            }
-        }
+    TR_TRY_OUT(tr_walk_open(&walk, s->ranks));
+    memcpy(walk.count, s->count, (size_t)s->ranks * sizeof *s->count);
+    int stuck = -1;
+    status = tr_walk_run(&walk, &stuck);
+    if (stuck >= 0) {
+        c->rank = stuck;
+        c->at = walk.next[stuck];
     }
-    for (int r = 0; r < s->ranks; r++)
-        if (c->next[r] < s->count[r]) return fail_deadlock(c, r);
-    return TR_OK;
+out:
+    tr_walk_close(&walk);
+    return status;
 }
 
 /* Fills the report; `last` is scratch of [stages]. */
@@ -216,7 +306,7 @@ static void note_w_order(const tr_schedule *s, int *last, tr_schedule_report *re
     for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < s->count[r]; k++) {
             tr_action a = s->action[r][k];
-            if (!(done_bits[a.type] & DONE_W)) continue;
+            if (!(bits_of(a) & DONE_W)) continue;
             if (a.micro_batch < last[a.stage] && report->w_ascending) {
                 report->w_ascending = false;
                 (void)snprintf(
@@ -233,27 +323,22 @@ static void note_w_order(const tr_schedule *s, int *last, tr_schedule_report *re
 tr_status tr_schedule_check(const tr_schedule *s, const tr_stage_table *table,
                             tr_schedule_report *report) {
     tr_status status = TR_OK;
-    tr_edge *chain = NULL;
     int *last = NULL;
     check c = {.s = s, .rank = -1, .at = -1};
+    size_t stages = (size_t)s->stages, micro_batches = (size_t)s->micro_batches;
+    size_t channels = s->listed ? (size_t)s->ranks * (size_t)s->ranks : 0;
     if (report) *report = (tr_schedule_report){.rank = -1, .at = -1};
-    if (table && table->stages != s->stages)
-        return TR_FAIL(TR_ERR_CONFIG, "a schedule of %d stages does not go with a model of %d",
-                       s->stages, table->stages);
-    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *chain, &chain));
-    TR_TRY_OUT(tr_calloc((size_t)s->stages * (size_t)s->micro_batches, 1, &c.done));
-    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *c.next, &c.next));
-    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *last, &last));
-    for (int e = 0; e + 1 < s->stages; e++) chain[e] = (tr_edge){.from = e, .to = e + 1};
-    c.edge = table ? table->edge : chain;
-    c.edges = table ? table->edges : s->stages - 1;
-    for (int e = 0; e < c.edges; e++)
-        if (c.edge[e].from < 0 || c.edge[e].from >= s->stages || c.edge[e].to < 0 ||
-            c.edge[e].to >= s->stages || c.edge[e].from == c.edge[e].to) {
-            status = TR_FAIL(TR_ERR_CONFIG, "edge %d leads from stage %d to stage %d of %d", e,
-                             c.edge[e].from, c.edge[e].to, s->stages);
-            goto out;
-        }
+    TR_TRY_OUT(tr_graph_open(table, s->stages, &c.graph));
+    size_t messages = s->listed ? (size_t)c.graph.edges * micro_batches : 0;
+    TR_TRY_OUT(tr_calloc(stages * micro_batches, 1, &c.done));
+    TR_TRY_OUT(tr_calloc(stages, sizeof *c.want, &c.want));
+    TR_TRY_OUT(tr_calloc(stages, sizeof *c.reduced, &c.reduced));
+    TR_TRY_OUT(tr_calloc(stages, sizeof *last, &last));
+    TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[0]));
+    TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[1]));
+    TR_TRY_OUT(tr_calloc(channels, sizeof *c.sent, &c.sent));
+    TR_TRY_OUT(tr_calloc(channels, sizeof *c.taken, &c.taken));
+    list_wants(&c);
     TR_TRY_OUT(check_complete(&c));
     TR_TRY_OUT(check_runs(&c));
     if (report) note_w_order(s, last, report);
@@ -262,9 +347,14 @@ out:
         report->rank = c.rank;
         report->at = c.at;
     }
+    free(c.taken);
+    free(c.sent);
+    free(c.number[1]);
+    free(c.number[0]);
     free(last);
-    free(c.next);
+    free(c.reduced);
+    free(c.want);
     free(c.done);
-    free(chain);
+    tr_graph_close(&c.graph);
     return status;
 }

@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "pipeline/orders/check.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,86 +12,7 @@
 /* Larger stage or micro-batch numbers are typing errors. */
 enum { MOST = 1 << 20 };
 
-static const struct {
-    const char *name;
-    bool whole_stage; /* takes no micro-batch */
-} kinds[TR_CSV_KINDS] = {
-    [TR_CSV_F] = {.name = "F"},
-    [TR_CSV_I] = {.name = "I"},
-    [TR_CSV_W] = {.name = "W"},
-    [TR_CSV_B] = {.name = "B"},
-    [TR_CSV_SEND_F] = {.name = "SEND_F"},
-    [TR_CSV_RECV_F] = {.name = "RECV_F"},
-    [TR_CSV_SEND_B] = {.name = "SEND_B"},
-    [TR_CSV_RECV_B] = {.name = "RECV_B"},
-    [TR_CSV_UNSHARD] = {.name = "UNSHARD", .whole_stage = true},
-    [TR_CSV_RESHARD] = {.name = "RESHARD", .whole_stage = true},
-    [TR_CSV_REDUCE_GRAD] = {.name = "REDUCE_GRAD", .whole_stage = true},
-    [TR_CSV_BUBBLE] = {.name = ""},
-};
-
-/* --- table ------------------------------------------------------------------------------------ */
-
-static tr_status add_row(tr_csv *csv, size_t *capacity) {
-    size_t need = (size_t)csv->rows + 1, held = *capacity;
-    TR_TRY(tr_grow(&csv->count, &held, need, sizeof *csv->count));
-    held = *capacity;
-    TR_TRY(tr_grow(&csv->cell, &held, need, sizeof *csv->cell));
-    TR_TRY(tr_grow(&csv->capacity, capacity, need, sizeof *csv->capacity));
-    csv->count[csv->rows] = 0;
-    csv->cell[csv->rows] = NULL;
-    csv->capacity[csv->rows] = 0;
-    csv->rows++;
-    return TR_OK;
-}
-
-tr_status tr_csv_create(const char *source, int rows, tr_csv **out) {
-    tr_status status = TR_OK;
-    tr_csv *csv = NULL;
-    size_t capacity = 0;
-    TR_TRY(tr_calloc(1, sizeof *csv, &csv));
-    TR_TRY_OUT(tr_strdup(source, &csv->source));
-    while (csv->rows < rows) TR_TRY_OUT(add_row(csv, &capacity));
-    *out = csv;
-    return TR_OK;
-out:
-    tr_csv_destroy(csv);
-    return status;
-}
-
-void tr_csv_destroy(tr_csv *csv) {
-    if (!csv) return;
-    for (int r = 0; r < csv->rows; r++) free(csv->cell[r]);
-    free(csv->cell);
-    free(csv->capacity);
-    free(csv->count);
-    free(csv->source);
-    free(csv);
-}
-
-tr_status tr_csv_add(tr_csv *csv, int row, tr_csv_cell cell) {
-    TR_TRY(tr_grow(&csv->cell[row], &csv->capacity[row], (size_t)csv->count[row] + 1,
-                   sizeof *csv->cell[row]));
-    csv->cell[row][csv->count[row]++] = cell;
-    if (cell.kind > TR_CSV_B && cell.kind != TR_CSV_BUBBLE) csv->comms = true;
-    return TR_OK;
-}
-
-tr_status tr_csv_fail(const tr_csv *csv, int row, const tr_csv_cell *cell, const char *format,
-                      ...) {
-    char sentence[512], action[40] = "";
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(sentence, sizeof sentence, format, arguments);
-    va_end(arguments);
-    int column = cell ? cell->column : 1;
-    if (column)
-        return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", csv->source, row + 1, column, sentence);
-    tr_csv_cell_print(cell, action, sizeof action);
-    return TR_FAIL(TR_ERR_CONFIG, "%s: rank %d, %s: %s", csv->source, row, action, sentence);
-}
-
-/* --- reading ---------------------------------------------------------------------------------- */
+/* --- cells ------------------------------------------------------------------------------------ */
 
 /* What is read: part of one line. */
 typedef struct span {
@@ -98,10 +20,33 @@ typedef struct span {
 } span;
 
 typedef struct reader {
-    tr_csv *csv;
-    const char *line; /* its first byte */
+    const char *source, *line; /* the line's first byte */
     int row;
+    /* Takes the actions of the file in their order. */
+    tr_status (*take)(struct reader *in, tr_action action, int column);
+    /* While the file is measured: */
+    int stages, micro_batches;
+    bool backward;           /* some I, W or B */
+    bool acts;               /* this row has an F, I, W or B */
+    bool transfers;          /* some other action */
+    int empty_row, empty_at; /* the last empty cell; empty_at 0: none */
+    int *rank_of;            /* [stages], -1: not met */
+    size_t capacity;
+    /* While actions are added to a schedule, or the place of one is looked for: */
+    tr_schedule *schedule;
+    int rank, skip, column;
 } reader;
+
+/* "file:line:column: sentence". */
+__attribute__((format(printf, 4, 5))) static tr_status
+fail_at(const char *source, int row, int column, const char *format, ...) {
+    char sentence[512];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", source, row + 1, column, sentence);
+}
 
 static bool is_space(char c) {
     return c == ' ' || c == '\t';
@@ -129,8 +74,7 @@ static tr_status refuse(const reader *in, const char *at, span piece, const char
         shown[length++] = (char)(*c >= ' ' && *c <= '~' ? *c : '?');
     shown[length] = '\0';
     if (piece.end - piece.at > (ptrdiff_t)length) memcpy(shown + length - 3, "...", 3);
-    tr_csv_cell place = {.column = column_of(in, at)};
-    return tr_csv_fail(in->csv, in->row, &place, "'%s' %s", shown, problem);
+    return fail_at(in->source, in->row, column_of(in, at), "'%s' %s", shown, problem);
 }
 
 /* Decimal digits without leading zeros; *rest: what follows. */
@@ -159,37 +103,38 @@ static tr_status read_number(const reader *in, span whole, const char *at, const
     return TR_OK;
 }
 
-static tr_status read_kind(const reader *in, span whole, span name, tr_csv_kind *kind) {
+static tr_status read_type(const reader *in, span whole, span name, tr_action *action) {
     size_t length = (size_t)(name.end - name.at);
     if (length == 2 && memcmp(name.at, "BW", 2) == 0)
         return refuse(in, name.at, whole,
                       "is PyTorch's old dialect, where B was the input gradient and BW both "
                       "gradients: write I for B and B for BW in the whole file");
-    for (int k = 0; k < TR_CSV_BUBBLE; k++)
-        if (strlen(kinds[k].name) == length && memcmp(kinds[k].name, name.at, length) == 0) {
-            *kind = (tr_csv_kind)k;
-            return TR_OK;
-        }
+    for (int k = 0; k < 2 * TR_ACTION_TYPES; k++) {
+        action->type = (tr_action_type)(k / 2);
+        action->gradient = k % 2 && tr_action_transfers(*action);
+        const char *known = tr_action_name(action->type, action->gradient);
+        if (action->type == TR_ACTION_WAIT_SENT || action->type == TR_ACTION_FINISH) continue;
+        if (strlen(known) == length && memcmp(known, name.at, length) == 0) return TR_OK;
+    }
     return refuse(in, name.at, whole,
                   "is no action: F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD and "
                   "REDUCE_GRAD are known");
 }
 
-static tr_status read_action(const reader *in, span whole, tr_csv_cell *cell) {
+static tr_status read_action(const reader *in, span whole, tr_action *action) {
     const char *at = whole.at;
-    *cell = (tr_csv_cell){.micro_batch = -1, .column = column_of(in, at)};
-    TR_TRY(read_number(in, whole, at, "stage", &cell->stage, &at));
+    *action = (tr_action){.micro_batch = -1};
+    TR_TRY(read_number(in, whole, at, "stage", &action->stage, &at));
     span name = {.at = at};
     while (at < whole.end && ((*at >= 'A' && *at <= 'Z') || *at == '_')) at++;
     name.end = at;
-    TR_TRY(read_kind(in, whole, name, &cell->kind));
-    if (!kinds[cell->kind].whole_stage)
-        TR_TRY(read_number(in, whole, at, "micro-batch", &cell->micro_batch, &at));
+    TR_TRY(read_type(in, whole, name, action));
+    bool whole_stage = !tr_action_computes(*action) && !tr_action_transfers(*action);
+    if (!whole_stage) TR_TRY(read_number(in, whole, at, "micro-batch", &action->micro_batch, &at));
     if (at < whole.end)
         return refuse(in, at, whole,
-                      kinds[cell->kind].whole_stage ? "has something behind an action that takes "
-                                                      "no micro-batch"
-                                                    : "has something behind the action");
+                      whole_stage ? "has something behind an action that takes no micro-batch"
+                                  : "has something behind the action");
     return TR_OK;
 }
 
@@ -199,10 +144,10 @@ static const char *find(span s, char c) {
 }
 
 /* "(0F7;7B3)OVERLAP_F_B": an F and an I or B. */
-static tr_status read_pair(const reader *in, span whole) {
+static tr_status read_pair(reader *in, span whole) {
     static const char end[] = ")OVERLAP_F_B";
     const size_t end_length = sizeof end - 1;
-    tr_csv_cell pair[2];
+    tr_action pair[2];
     if ((size_t)(whole.end - whole.at) <= end_length ||
         memcmp(whole.end - end_length, end, end_length) != 0)
         return refuse(in, whole.at, whole, "is no pair: it has the form (0F7;7B3)OVERLAP_F_B");
@@ -213,36 +158,35 @@ static tr_status read_pair(const reader *in, span whole) {
     if (find((span){between + 1, inside.end}, ';') != inside.end)
         return refuse(in, find((span){between + 1, inside.end}, ';'), whole,
                       "has more than two actions");
-    TR_TRY(read_action(in, trim((span){inside.at, between}), &pair[0]));
-    TR_TRY(read_action(in, trim((span){between + 1, inside.end}), &pair[1]));
-    bool forward[2] = {pair[0].kind == TR_CSV_F, pair[1].kind == TR_CSV_F};
-    for (int k = 0; k < 2; k++)
-        if ((!forward[k] && pair[k].kind != TR_CSV_I && pair[k].kind != TR_CSV_B) ||
-            forward[0] == forward[1])
-            return refuse(in, in->line + pair[forward[0] ? 1 : k].column - 1, whole,
-                          "does not overlap an F with an I or B");
+    span part[2] = {trim((span){inside.at, between}), trim((span){between + 1, inside.end})};
+    for (int k = 0; k < 2; k++) TR_TRY(read_action(in, part[k], &pair[k]));
+    bool forward = pair[0].type == TR_ACTION_F;
+    for (int k = 0; k < 2; k++) {
+        tr_action_type type = pair[forward ? 1 - k : k].type;
+        if (k ? type != TR_ACTION_F : type != TR_ACTION_I && type != TR_ACTION_B)
+            return refuse(in, part[forward].at, whole, "does not overlap an F with an I or B");
+    }
     pair[0].overlap = true;
-    TR_TRY(tr_csv_add(in->csv, in->row, pair[0]));
-    return tr_csv_add(in->csv, in->row, pair[1]);
+    TR_TRY(in->take(in, pair[0], column_of(in, part[0].at)));
+    return in->take(in, pair[1], column_of(in, part[1].at));
 }
 
-static tr_status read_cell(const reader *in, span cell) {
+static tr_status read_cell(reader *in, span cell) {
     cell = trim(cell);
     if (cell.end - cell.at >= 2 && *cell.at == '"' && cell.end[-1] == '"')
         cell = trim((span){cell.at + 1, cell.end - 1});
-    if (cell.at == cell.end)
-        return tr_csv_add(in->csv, in->row,
-                          (tr_csv_cell){.kind = TR_CSV_BUBBLE,
-                                        .stage = -1,
-                                        .micro_batch = -1,
-                                        .column = column_of(in, cell.at)});
+    if (cell.at == cell.end) {
+        in->empty_row = in->row;
+        in->empty_at = column_of(in, cell.at);
+        return TR_OK;
+    }
     if (*cell.at == '(') return read_pair(in, cell);
-    tr_csv_cell action;
+    tr_action action;
     TR_TRY(read_action(in, cell, &action));
-    return tr_csv_add(in->csv, in->row, action);
+    return in->take(in, action, column_of(in, cell.at));
 }
 
-static tr_status read_line(const reader *in, const char *end) {
+static tr_status read_line(reader *in, const char *end) {
     /* A line without a byte is a row without cells, as csv readers have it. */
     if (in->line == end) return TR_OK;
     for (const char *at = in->line;; at++) {
@@ -253,93 +197,136 @@ static tr_status read_line(const reader *in, const char *end) {
     }
 }
 
-/* compute_comms is run as it stands: a bubble has no meaning there. */
-static tr_status refuse_bubbles(const tr_csv *csv) {
-    for (int r = 0; csv->comms && r < csv->rows; r++)
-        for (int k = 0; k < csv->count[r]; k++)
-            if (csv->cell[r][k].kind == TR_CSV_BUBBLE)
-                return tr_csv_fail(csv, r, &csv->cell[r][k],
-                                   "an empty cell in a file with transfers (compute_comms)");
+/* --- files ------------------------------------------------------------------------------------ */
+
+/* Hands the file's actions to in->take; in->row becomes the number of rows. */
+static tr_status read_rows(reader *in, span text) {
+    in->row = 0;
+    for (const char *at = text.at; at < text.end; in->row++) {
+        const char *eol = find((span){at, text.end}, '\n');
+        in->line = at;
+        if (in->row == MOST || eol - at > INT32_MAX)
+            return fail_at(in->source, in->row, 1, "the file is too long");
+        in->acts = false;
+        TR_TRY(read_line(in, eol > at && eol < text.end && eol[-1] == '\r' ? eol - 1 : eol));
+        if (!in->acts)
+            return fail_at(in->source, in->row, 1, "rank %d has no action: every row is a rank",
+                           in->row);
+        at = eol < text.end ? eol + 1 : text.end;
+    }
     return TR_OK;
 }
 
-tr_status tr_csv_parse(const char *text, size_t length, const char *source, tr_csv **out) {
-    tr_status status = TR_OK;
-    tr_csv *csv = NULL;
-    size_t capacity = 0;
-    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "%s:1:1: the file begins with a byte order mark: save it as plain text",
-                       source);
-    TR_TRY(tr_csv_create(source, 0, &csv));
-    const char *at = text, *end = text + length;
-    while (at < end) {
-        const char *eol = find((span){at, end}, '\n');
-        reader in = {.csv = csv, .line = at, .row = csv->rows};
-        if (csv->rows == MOST || eol - at > INT32_MAX) {
-            status = TR_FAIL(TR_ERR_CONFIG, "%s:%d:1: the file is too long", source, csv->rows + 1);
-            goto out;
-        }
-        TR_TRY_OUT(add_row(csv, &capacity));
-        TR_TRY_OUT(read_line(&in, eol > at && eol < end && eol[-1] == '\r' ? eol - 1 : eol));
-        at = eol < end ? eol + 1 : end;
-    }
-    if (!csv->rows) {
-        status = TR_FAIL(TR_ERR_CONFIG, "%s:1:1: the file is empty: it has one row a rank", source);
-        goto out;
-    }
-    TR_TRY_OUT(refuse_bubbles(csv));
-    *out = csv;
+/* Raises the numbers of stages and micro-batches, and places the stage. */
+static tr_status measure(reader *in, tr_action a, int column) {
+    TR_TRY(tr_grow(&in->rank_of, &in->capacity, (size_t)a.stage + 1, sizeof *in->rank_of));
+    while (in->stages <= a.stage) in->rank_of[in->stages++] = -1;
+    int *rank = &in->rank_of[a.stage];
+    if (*rank >= 0 && *rank != in->row)
+        return fail_at(in->source, in->row, column,
+                       "stage %d is on rank %d too: a stage has one owner", a.stage, *rank);
+    *rank = in->row;
+    if (tr_action_computes(a)) {
+        in->acts = true;
+        in->backward = in->backward || a.type != TR_ACTION_F;
+        if (a.micro_batch >= in->micro_batches) in->micro_batches = a.micro_batch + 1;
+    } else in->transfers = true;
     return TR_OK;
+}
+
+static tr_status add(reader *in, tr_action a, int column) {
+    (void)column;
+    in->acts = in->acts || tr_action_computes(a);
+    return tr_schedule_add(in->schedule, in->row, a);
+}
+
+/* Finds the column of one rank's action by its index. */
+static tr_status locate(reader *in, tr_action a, int column) {
+    in->acts = in->acts || tr_action_computes(a);
+    if (in->row == in->rank && in->skip-- == 0) in->column = column;
+    return TR_OK;
+}
+
+static tr_status measure_file(reader *in, span text) {
+    in->take = measure;
+    TR_TRY(read_rows(in, text));
+    if (!in->row) return fail_at(in->source, 0, 1, "the file is empty: it has one row a rank");
+    if (in->transfers && in->empty_at)
+        return fail_at(in->source, in->empty_row, in->empty_at,
+                       "an empty cell in a file with transfers (compute_comms)");
+    for (int s = 0; s < in->stages; s++)
+        if (in->rank_of[s] < 0)
+            return TR_FAIL(TR_ERR_CONFIG, "%s: stage %d is on no rank, the highest is %d",
+                           in->source, s, in->stages - 1);
+    return TR_OK;
+}
+
+/* The order as tr_schedule_check judges it; a failure gets its place in the file. */
+static tr_status check_order(reader *in, span text) {
+    tr_schedule_report report;
+    tr_status status = tr_schedule_check(in->schedule, NULL, &report);
+    if (status != TR_ERR_CONFIG || report.rank < 0) return status;
+    char sentence[512];
+    (void)snprintf(sentence, sizeof sentence, "%s", tr_error_message());
+    in->take = locate;
+    in->rank = report.rank;
+    in->skip = report.at;
+    in->column = 1;
+    TR_TRY(read_rows(in, text));
+    return fail_at(in->source, report.rank, in->column, "%s", sentence);
+}
+
+tr_status tr_schedule_read(const char *text, size_t length, const char *source, tr_schedule **out) {
+    tr_status status = TR_OK;
+    reader in = {.source = source};
+    span whole = {text, text + length};
+    const char *slash = strrchr(source, '/');
+    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        return fail_at(source, 0, 1,
+                       "the file begins with a byte order mark: save it as plain text");
+    TR_TRY_OUT(measure_file(&in, whole));
+    TR_TRY_OUT(tr_schedule_create(slash ? slash + 1 : source, in.row, in.stages, in.micro_batches,
+                                  in.rank_of, &in.schedule));
+    in.schedule->forward_only = !in.backward;
+    in.take = add;
+    TR_TRY_OUT(read_rows(&in, whole));
+    TR_TRY_OUT(check_order(&in, whole));
+    *out = in.schedule;
+    in.schedule = NULL;
 out:
-    tr_csv_destroy(csv);
+    tr_schedule_destroy(in.schedule);
+    free(in.rank_of);
     return status;
 }
 
-tr_status tr_csv_load(const char *path, tr_csv **out) {
+tr_status tr_schedule_load(const char *path, tr_schedule **out) {
     static const tr_input_limit limit = {.mib = 1024, .failure = TR_ERR_DATA};
     char *text;
     size_t length;
     TR_TRY(tr_input_load("the schedule file", path, limit, &text, &length));
-    tr_status status = tr_csv_parse(text, length, path, out);
+    tr_status status = tr_schedule_read(text, length, path, out);
     free(text);
     return status;
 }
 
-/* --- writing ---------------------------------------------------------------------------------- */
-
-void tr_csv_cell_print(const tr_csv_cell *cell, char *text, size_t size) {
-    text[0] = '\0';
-    if (cell->kind == TR_CSV_BUBBLE || (unsigned)cell->kind >= TR_CSV_KINDS) return;
-    const char *name = kinds[cell->kind].name;
-    if (kinds[cell->kind].whole_stage) (void)snprintf(text, size, "%d%s", cell->stage, name);
-    else (void)snprintf(text, size, "%d%s%d", cell->stage, name, cell->micro_batch);
-}
-
-tr_status tr_csv_text(const tr_csv *csv, char **text) {
+tr_status tr_schedule_print(const tr_schedule *s, bool transfers, char **text) {
     enum { ENTRY = 64 }; /* an action with its half of "( ; )OVERLAP_F_B" and a comma */
-    size_t entries = 0;
-    for (int r = 0; r < csv->rows; r++) entries += (size_t)csv->count[r] + 1;
+    size_t entries = 0, used = 0;
     char *out = NULL;
+    for (int r = 0; r < s->ranks; r++) entries += (size_t)s->count[r] + 1;
     TR_TRY(tr_calloc(entries, ENTRY, &out));
-    size_t used = 0;
-    for (int r = 0; r < csv->rows; r++) {
-        const tr_csv_cell *cell = csv->cell[r];
-        for (int k = 0; k < csv->count[r]; k++) {
-            char action[40];
-            bool second = k && cell[k - 1].overlap, first = cell[k].overlap && !second;
-            tr_csv_cell_print(&cell[k], action, sizeof action);
-            int n = snprintf(out + used, ENTRY, "%s%s%s%s",
-                             second ? ";"
-                             : k    ? ","
-                                    : "",
-                             first ? "(" : "", action, second ? ")OVERLAP_F_B" : "");
-            used += (size_t)n;
-        }
-        /* One empty cell is not a row without cells. */
-        if (csv->count[r] == 1 && cell[0].kind == TR_CSV_BUBBLE) {
-            memcpy(out + used, "\"\"", 2);
-            used += 2;
+    for (int r = 0; r < s->ranks; r++) {
+        const char *between = "";
+        bool second = false;
+        for (int k = 0; k < s->count[r]; k++) {
+            tr_action a = s->action[r][k];
+            char action[32];
+            if (!transfers && !tr_action_computes(a)) continue;
+            tr_action_print(a, action, sizeof action);
+            used += (size_t)snprintf(out + used, ENTRY, "%s%s%s%s", between, a.overlap ? "(" : "",
+                                     action, second ? ")OVERLAP_F_B" : "");
+            second = a.overlap;
+            between = second ? ";" : ",";
         }
         out[used++] = '\n';
     }

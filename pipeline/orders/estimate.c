@@ -1,25 +1,23 @@
 #include "pipeline/orders/estimate.h"
 
 #include "base/memory.h"
+#include "pipeline/orders/check.h"
+#include "pipeline/walk.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct estimator {
     const tr_schedule *s;
     tr_estimate *e;
-    const tr_edge *edge;
-    int *in_first, *in; /* edges that enter stage k: in[in_first[k]] ... in[in_first[k + 1] - 1] */
-    int *out_first, *out; /* and that leave it */
-    tr_edge *chain;
+    tr_graph graph;
+    tr_walk walk;
     tr_schedule_memory memory;
-    int *share;          /* [ranks]: v, its stages */
-    int *next;           /* [ranks] */
-    double *now;         /* [ranks] */
-    int *whole, *kept;   /* [ranks]: pairs that hold mb and mw */
-    int *queue, head, n; /* [ranks]: ring of the ranks that may go on */
-    bool *queued;        /* [ranks] */
+    int *share;        /* [ranks]: v, its stages */
+    double *now;       /* [ranks] */
+    int *whole, *kept; /* [ranks]: pairs that hold mb and mw */
 } estimator;
 
 static size_t cell_of(const estimator *x, int stage, int micro_batch) {
@@ -41,51 +39,15 @@ double tr_bubble_rate(double total, double ideal) {
     return fabs(rate) < 1e-12 ? 0 : rate;
 }
 
-/* Lists the edges of every stage; `entering`: by their end, else by their start. */
-static tr_status list_edges(const estimator *x, int edges, bool entering, int **first, int **list) {
-    size_t stages = (size_t)x->s->stages;
-    TR_TRY(tr_calloc(stages + 2, sizeof **first, first));
-    TR_TRY(tr_calloc((size_t)edges, sizeof **list, list));
-    /* Counts two places ahead: filling moves them one back, to where each list starts. */
-    int *at = *first + 1;
-    for (int k = 0; k < edges; k++) {
-        int stage = entering ? x->edge[k].to : x->edge[k].from;
-        if (stage < 0 || stage >= x->s->stages)
-            return TR_FAIL(TR_ERR_CONFIG, "edge %d touches stage %d of %d", k, stage, x->s->stages);
-        at[stage + 1]++;
+/* Raises *at to the arrival of the action's inputs; false when one has no time yet: *need. */
+static bool has_inputs(const estimator *x, tr_action a, int rank, double *at, tr_action *need) {
+    for (int n = 0; tr_action_need(&x->graph, a, n, need); n++) {
+        const double *done = need->type == TR_ACTION_F ? x->e->done_f : x->e->done_i;
+        double t = done[cell_of(x, need->stage, need->micro_batch)];
+        if (t < 0) return false;
+        if (x->s->rank_of[need->stage] != rank) t += x->e->latency;
+        if (t > *at) *at = t;
     }
-    for (size_t k = 1; k <= stages; k++) at[k] += at[k - 1];
-    for (int k = 0; k < edges; k++) (*list)[at[entering ? x->edge[k].to : x->edge[k].from]++] = k;
-    return TR_OK;
-}
-
-static void wake(estimator *x, int rank) {
-    if (x->queued[rank]) return;
-    x->queued[rank] = true;
-    x->queue[(x->head + x->n++) % x->s->ranks] = rank;
-}
-
-static bool needs(const estimator *x, const double *done, int stage, int micro_batch, int rank,
-                  double *at) {
-    double t = done[cell_of(x, stage, micro_batch)];
-    if (t < 0) return false;
-    if (x->s->rank_of[stage] != rank) t += x->e->latency;
-    if (t > *at) *at = t;
-    return true;
-}
-
-/* Raises *at to the arrival of the action's inputs; false when one has no time yet. */
-static bool has_inputs(const estimator *x, tr_action a, int rank, double *at) {
-    const tr_estimate *e = x->e;
-    if (a.type == TR_ACTION_W) return needs(x, e->done_i, a.stage, a.micro_batch, rank, at);
-    if (a.type == TR_ACTION_F) {
-        for (int k = x->in_first[a.stage]; k < x->in_first[a.stage + 1]; k++)
-            if (!needs(x, e->done_f, x->edge[x->in[k]].from, a.micro_batch, rank, at)) return false;
-        return true;
-    }
-    if (!needs(x, e->done_f, a.stage, a.micro_batch, rank, at)) return false;
-    for (int k = x->out_first[a.stage]; k < x->out_first[a.stage + 1]; k++)
-        if (!needs(x, e->done_i, x->edge[x->out[k]].to, a.micro_batch, rank, at)) return false;
     return true;
 }
 
@@ -98,20 +60,16 @@ static void note_peak(const estimator *x, int rank) {
 /* The action's outputs leave at `end`. */
 static void finish(estimator *x, tr_action a, int rank, double end) {
     size_t cell = cell_of(x, a.stage, a.micro_batch);
+    if (a.type == TR_ACTION_F) {
+        x->e->done_f[cell] = end;
+        if (x->s->forward_only) x->whole[rank]--;
+        return;
+    }
     if (a.type == TR_ACTION_W) {
         x->kept[rank]--;
         return;
     }
-    if (a.type == TR_ACTION_F) {
-        x->e->done_f[cell] = end;
-        for (int k = x->out_first[a.stage]; k < x->out_first[a.stage + 1]; k++)
-            wake(x, x->s->rank_of[x->edge[x->out[k]].to]);
-        if (x->s->forward_only) x->whole[rank]--;
-        return;
-    }
     x->e->done_i[cell] = end;
-    for (int k = x->in_first[a.stage]; k < x->in_first[a.stage + 1]; k++)
-        wake(x, x->s->rank_of[x->edge[x->in[k]].from]);
     x->whole[rank]--;
     if (a.type == TR_ACTION_I) {
         x->kept[rank]++;
@@ -120,16 +78,22 @@ static void finish(estimator *x, tr_action a, int rank, double end) {
 }
 
 /* Executes the rank's next cell, an action or a pair, when it can. */
-static bool execute(estimator *x, int rank) {
+static tr_status step(void *context, int rank, int at, int *done) {
+    estimator *x = context;
     const tr_schedule *s = x->s;
-    int at = x->next[rank];
     const tr_action *cell = &s->action[rank][at];
     int actions = cell->overlap && at + 1 < s->count[rank] ? 2 : 1;
     double t = x->now[rank];
-    for (int k = 0; k < actions; k++)
-        if (!has_inputs(x, cell[k], rank, &t)) return false;
     tr_rank_time *time = &x->e->time[rank];
-    if (at == 0) time->first = t;
+    tr_action need;
+    if (x->e->start) x->e->start[rank][at] = t;
+    if (!tr_action_computes(*cell)) {
+        *done = 1;
+        return TR_OK;
+    }
+    for (int k = 0; k < actions; k++)
+        if (!has_inputs(x, cell[k], rank, &t, &need)) return TR_OK;
+    if (time->first < 0) time->first = t;
     for (int k = 0; k < actions; k++) {
         double duration = tr_estimate_duration(x->e, cell[k]);
         if (x->e->start) x->e->start[rank][at + k] = t;
@@ -140,55 +104,19 @@ static bool execute(estimator *x, int rank) {
     note_peak(x, rank);
     for (int k = 0; k < actions; k++) finish(x, cell[k], rank, t);
     x->now[rank] = time->last = t;
-    x->next[rank] = at + actions;
-    return true;
-}
-
-static tr_status fail_blocked(const estimator *x) {
-    char text[512] = "";
-    size_t used = 0;
-    for (int r = 0; r < x->s->ranks && used < sizeof text; r++) {
-        if (x->next[r] == x->s->count[r]) continue;
-        char action[32];
-        tr_action_print(x->s->action[r][x->next[r]], action, sizeof action);
-        int n = snprintf(text + used, sizeof text - used, "%srank %d at %s", used ? ", " : "", r,
-                         action);
-        if (n > 0) used += (size_t)n;
-    }
-    return TR_FAIL(TR_ERR_CONFIG, "schedule %s cannot run to its end, blocked are: %s", x->s->name,
-                   text);
-}
-
-static tr_status run(estimator *x) {
-    for (int r = 0; r < x->s->ranks; r++) wake(x, r);
-    while (x->n > 0) {
-        int rank = x->queue[x->head];
-        x->head = (x->head + 1) % x->s->ranks;
-        x->n--;
-        /* Cleared after it ran: what it finishes for itself needs no wake. */
-        while (x->next[rank] < x->s->count[rank] && execute(x, rank)) {}
-        x->queued[rank] = false;
-    }
-    for (int r = 0; r < x->s->ranks; r++)
-        if (x->next[r] < x->s->count[r]) return fail_blocked(x);
+    *done = actions;
     return TR_OK;
 }
 
-static tr_status check_ids(const tr_schedule *s) {
-    for (int r = 0; r < s->ranks; r++)
-        for (int k = 0; k < s->count[r]; k++) {
-            tr_action a = s->action[r][k];
-            if (a.stage >= 0 && a.stage < s->stages && a.micro_batch >= 0 &&
-                a.micro_batch < s->micro_batches && (unsigned)a.type < TR_ACTION_TYPES &&
-                s->rank_of[a.stage] == r)
-                continue;
-            char text[32];
-            tr_action_print(a, text, sizeof text);
-            return TR_FAIL(TR_ERR_CONFIG,
-                           "rank %d, action %s: no stage of that rank or no such micro-batch", r,
-                           text);
-        }
-    return TR_OK;
+static int blocked(const void *context, int rank, int at, char *item, char *text) {
+    const estimator *x = context;
+    const tr_action *cell = &x->s->action[rank][at];
+    double t = 0;
+    tr_action need;
+    if (has_inputs(x, cell[0], rank, &t, &need)) (void)has_inputs(x, cell[1], rank, &t, &need);
+    tr_action_print(*cell, item, TR_WALK_TEXT);
+    tr_action_print(need, text, TR_WALK_TEXT);
+    return x->s->rank_of[need.stage];
 }
 
 static tr_status open_costs(estimator *x, const tr_estimate_options *options) {
@@ -208,18 +136,6 @@ static tr_status open_costs(estimator *x, const tr_estimate_options *options) {
     return TR_OK;
 }
 
-static tr_status open_edges(estimator *x, const tr_stage_table *table) {
-    int edges = table ? table->edges : x->s->stages - 1;
-    if (table) x->edge = table->edge;
-    else {
-        TR_TRY(tr_calloc((size_t)edges, sizeof *x->chain, &x->chain));
-        for (int k = 0; k < edges; k++) x->chain[k] = (tr_edge){.from = k, .to = k + 1};
-        x->edge = x->chain;
-    }
-    TR_TRY(list_edges(x, edges, true, &x->in_first, &x->in));
-    return list_edges(x, edges, false, &x->out_first, &x->out);
-}
-
 static tr_status open_result(estimator *x, bool times) {
     const tr_schedule *s = x->s;
     size_t ranks = (size_t)s->ranks, cells = (size_t)s->stages * (size_t)s->micro_batches;
@@ -227,6 +143,7 @@ static tr_status open_result(estimator *x, bool times) {
     tr_estimate *e = x->e;
     *e = (tr_estimate){.ranks = s->ranks, .stages = s->stages, .micro_batches = s->micro_batches};
     TR_TRY(tr_calloc(ranks, sizeof *e->time, &e->time));
+    for (size_t r = 0; r < ranks; r++) e->time[r].first = -1; /* no action yet */
     TR_TRY(tr_calloc(ranks, sizeof *e->peak, &e->peak));
     TR_TRY(tr_calloc(cells, sizeof *e->done_f, &e->done_f));
     TR_TRY(tr_calloc(cells, sizeof *e->done_i, &e->done_i));
@@ -239,41 +156,35 @@ static tr_status open_result(estimator *x, bool times) {
 }
 
 static void estimator_close(estimator *x) {
-    free(x->in_first);
-    free(x->in);
-    free(x->out_first);
-    free(x->out);
-    free(x->chain);
+    tr_graph_close(&x->graph);
+    tr_walk_close(&x->walk);
     free(x->share);
-    free(x->next);
     free(x->now);
     free(x->whole);
     free(x->kept);
-    free(x->queue);
-    free(x->queued);
     tr_estimate_destroy(x->e);
 }
 
 tr_status tr_estimate_order(const tr_schedule *s, const tr_estimate_options *options,
                             tr_estimate **out) {
     tr_status status = TR_OK;
+    char name[64];
     estimator x = {.s = s};
+    x.walk = (tr_walk){.name = name, .context = &x, .step = step, .blocked = blocked};
     size_t ranks = (size_t)s->ranks;
-    if (options->table && options->table->stages != s->stages)
-        return TR_FAIL(TR_ERR_CONFIG, "a schedule of %d stages does not go with a model of %d",
-                       s->stages, options->table->stages);
-    TR_TRY_OUT(check_ids(s));
+    (void)snprintf(name, sizeof name, "schedule %s", s->name);
+    for (int r = 0; r < s->ranks; r++)
+        for (int k = 0; k < s->count[r]; k++) TR_TRY_OUT(tr_schedule_check_action(s, r, k));
+    TR_TRY_OUT(tr_graph_open(options->table, s->stages, &x.graph));
+    TR_TRY_OUT(tr_walk_open(&x.walk, s->ranks));
+    memcpy(x.walk.count, s->count, ranks * sizeof *s->count);
     TR_TRY_OUT(tr_calloc(ranks, sizeof *x.share, &x.share));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.next, &x.next));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *x.now, &x.now));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *x.whole, &x.whole));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *x.kept, &x.kept));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.queue, &x.queue));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.queued, &x.queued));
     TR_TRY_OUT(open_result(&x, options->times));
     TR_TRY_OUT(open_costs(&x, options));
-    TR_TRY_OUT(open_edges(&x, options->table));
-    TR_TRY_OUT(run(&x));
+    TR_TRY_OUT(tr_walk_run(&x.walk, NULL));
     tr_estimate *e = x.e;
     for (int r = 0; r < s->ranks; r++) e->makespan = fmax(e->makespan, e->time[r].last);
     tr_bubble_split(e->time, s->ranks, e->makespan);

@@ -41,8 +41,8 @@ typedef struct tr_estimate {
  * mw / v to the end of its W; with B mb / v to the end of B; forward-only: during F. v: stages on
  * that rank.
  *
- * TR_ERR_CONFIG for an id out of range, an action on a rank that does not own its stage and an
- * order that blocks, naming the blocked actions; that each action is there once is
+ * Transfers and reductions of a list take no time. TR_ERR_CONFIG for an id out of range, an action
+ * on a rank that does not own its stage and an order that blocks; that each action is there once is
  * tr_schedule_check's. Release with tr_estimate_destroy. */
 tr_status tr_estimate_order(const tr_schedule *schedule, const tr_estimate_options *options,
                             tr_estimate **out);

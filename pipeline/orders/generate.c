@@ -1,8 +1,8 @@
 #include "pipeline/orders/generate.h"
 
 #include "base/memory.h"
-#include "pipeline/orders/auto.h"
 #include "pipeline/orders/generate_impl.h"
+#include "pipeline/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static const struct {
     {.name = "v-min", .generate = tr_generate_v_min, .chunks = 2, .placement = V},
     {.name = "1f1b-v", .generate = tr_generate_1f1b_v, .chunks = 2, .placement = V},
     {.name = "dualpipev", .generate = tr_generate_dualpipev, .chunks = 2, .placement = V},
-    {.name = "auto"}, /* tr_schedule_auto: it places the stages itself */
+    {.name = "auto"}, /* tr_schedule_auto: it chooses among the others and searches on */
     {.name = "forward", .generate = tr_generate_forward},
 };
 enum { GENERATORS = sizeof generators / sizeof generators[0] };
@@ -98,14 +98,13 @@ static tr_status complete(const tr_schedule_request *request, int g, tr_schedule
     return TR_OK;
 }
 
-tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out) {
+tr_status tr_generate_order(const tr_schedule_request *request, tr_schedule **out) {
     int g = 0;
     tr_status status = TR_OK;
     tr_schedule *s = NULL;
     tr_schedule_request full;
     int *rank_of = NULL, stages = 0;
     TR_TRY(find(request->name, &g));
-    if (!generators[g].generate) return tr_schedule_auto(request, NULL, out);
     TR_TRY(complete(request, g, &full));
     if (__builtin_mul_overflow(full.ranks, full.chunks, &stages))
         return TR_FAIL(TR_ERR_CONFIG, "%d ranks of %d stages are too many", full.ranks,
@@ -116,6 +115,7 @@ tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out
     }
     TR_TRY_OUT(tr_schedule_create(full.name, full.ranks, stages, full.micro_batches, rank_of, &s));
     TR_TRY_OUT(generators[g].generate(s, &full));
+    TR_TRY_OUT(tr_generate_repair(s, full.table));
     *out = s;
     s = NULL;
 out:
@@ -124,16 +124,16 @@ out:
     return status;
 }
 
-tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micro_batches,
-                               tr_schedule **out) {
-    if (ranks < 1 || stages < ranks || stages % ranks)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "schedule %s has as many stages on every rank: %d stages do not go with %d "
-                       "ranks",
-                       name, stages, ranks);
-    tr_schedule_request request = {
-        .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = stages / ranks};
-    return tr_schedule_make(&request, out);
+tr_status tr_schedule_forward_of(const tr_schedule *like, const tr_stage_table *table,
+                                 int micro_batches, tr_schedule **out) {
+    tr_schedule *s = NULL;
+    tr_schedule_request request = {.table = table};
+    TR_TRY(
+        tr_schedule_create("forward", like->ranks, like->stages, micro_batches, like->rank_of, &s));
+    tr_status status = tr_generate_forward(s, &request);
+    if (status != TR_OK) tr_schedule_destroy(s);
+    else *out = s;
+    return status;
 }
 
 tr_status tr_generate_add(tr_schedule *s, int stage, tr_action_type type, int micro_batch) {
@@ -145,45 +145,32 @@ tr_status tr_generate_add(tr_schedule *s, int stage, tr_action_type type, int mi
 
 typedef struct repairer {
     tr_schedule *s;
-    int *next;                        /* [ranks]: actions before it are executed */
-    int *forwards, *inputs, *weights; /* [stages]: F, I and W executed; each in ascending order */
+    tr_graph graph;
+    tr_walk walk;
+    int *ran[3]; /* F, I, W: [stages], executed; each in ascending order */
 } repairer;
 
 static bool is_ready(const repairer *p, tr_action a) {
-    int k = a.micro_batch, stage = a.stage;
-    if (a.type == TR_ACTION_F)
-        return p->forwards[stage] == k && (!stage || p->forwards[stage - 1] > k);
-    if (a.type == TR_ACTION_W) return p->weights[stage] == k && p->inputs[stage] > k;
-    return p->inputs[stage] == k && p->forwards[stage] > k &&
-           (stage + 1 == p->s->stages || p->inputs[stage + 1] > k);
+    tr_action need;
+    tr_action_type type = a.type == TR_ACTION_B ? TR_ACTION_I : a.type;
+    if (p->ran[type][a.stage] != a.micro_batch) return false;
+    for (int n = 0; tr_action_need(&p->graph, a, n, &need); n++)
+        if (p->ran[need.type][need.stage] <= need.micro_batch) return false;
+    return true;
 }
 
-static void execute(repairer *p, tr_action a) {
-    if (a.type == TR_ACTION_F) p->forwards[a.stage]++;
-    if (a.type == TR_ACTION_I || a.type == TR_ACTION_B) p->inputs[a.stage]++;
-    if (a.type == TR_ACTION_W || a.type == TR_ACTION_B) p->weights[a.stage]++;
-}
-
-static bool run(repairer *p) {
-    bool progress = true, ended = false;
-    while (progress) {
-        progress = false;
-        ended = true;
-        for (int r = 0; r < p->s->ranks; r++) {
-            const tr_action *action = p->s->action[r];
-            int *next = &p->next[r];
-            while (*next < p->s->count[r]) {
-                const tr_action *a = &action[*next];
-                int n = a->overlap ? 2 : 1;
-                if (!is_ready(p, a[0]) || (n == 2 && !is_ready(p, a[1]))) break;
-                for (int k = 0; k < n; k++) execute(p, a[k]);
-                *next += n;
-                progress = true;
-            }
-            ended = ended && *next == p->s->count[r];
-        }
+static tr_status step(void *context, int rank, int at, int *done) {
+    repairer *p = context;
+    const tr_action *a = &p->s->action[rank][at];
+    int actions = a->overlap ? 2 : 1;
+    if (!is_ready(p, a[0]) || (actions == 2 && !is_ready(p, a[1]))) return TR_OK;
+    for (int k = 0; k < actions; k++) {
+        bool both = a[k].type == TR_ACTION_B;
+        p->ran[both ? TR_ACTION_I : a[k].type][a[k].stage]++;
+        if (both) p->ran[TR_ACTION_W][a[k].stage]++;
     }
-    return ended;
+    *done = actions;
+    return TR_OK;
 }
 
 /* Moves the first ready action of a kind to the front of what its rank has still to do; pairs that
@@ -191,36 +178,37 @@ static bool run(repairer *p) {
 static bool move_one(repairer *p, bool forward) {
     for (int r = p->s->ranks - 1; r >= 0; r--) {
         tr_action *action = p->s->action[r];
-        for (int k = p->next[r]; k < p->s->count[r]; k++) {
+        int next = p->walk.next[r];
+        for (int k = next; k < p->s->count[r]; k++) {
             tr_action a = action[k];
             if ((a.type == TR_ACTION_F) != forward || !is_ready(p, a)) continue;
             a.overlap = false;
-            if (k > p->next[r]) action[k - 1].overlap = false;
-            memmove(&action[p->next[r] + 1], &action[p->next[r]],
-                    (size_t)(k - p->next[r]) * sizeof *action);
-            action[p->next[r]] = a;
+            if (k > next) action[k - 1].overlap = false;
+            memmove(&action[next + 1], &action[next], (size_t)(k - next) * sizeof *action);
+            action[next] = a;
             return true;
         }
     }
     return false;
 }
 
-tr_status tr_generate_repair(tr_schedule *s) {
+tr_status tr_generate_repair(tr_schedule *s, const tr_stage_table *table) {
     tr_status status = TR_OK;
-    repairer p = {.s = s};
-    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *p.next, &p.next));
-    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *p.forwards, &p.forwards));
-    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *p.inputs, &p.inputs));
-    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *p.weights, &p.weights));
-    while (!run(&p))
-        if (!move_one(&p, false) && !move_one(&p, true)) {
-            status = TR_FAIL(TR_ERR_INTERNAL, "the order of schedule %s misses actions", s->name);
-            goto out;
-        }
+    repairer p = {.s = s, .walk = {.name = s->name, .context = &p, .step = step}};
+    TR_TRY_OUT(tr_graph_open(table, s->stages, &p.graph));
+    TR_TRY_OUT(tr_walk_open(&p.walk, s->ranks));
+    memcpy(p.walk.count, s->count, (size_t)s->ranks * sizeof *s->count);
+    for (int type = 0; type < 3; type++)
+        TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof(int), &p.ran[type]));
+    for (bool ended = false; !ended;) {
+        TR_TRY_OUT(tr_walk_advance(&p.walk, &ended));
+        if (ended || move_one(&p, false) || move_one(&p, true)) continue;
+        status = TR_FAIL(TR_ERR_INTERNAL, "the order of schedule %s is missing actions", s->name);
+        goto out;
+    }
 out:
-    free(p.weights);
-    free(p.inputs);
-    free(p.forwards);
-    free(p.next);
+    for (int type = 0; type < 3; type++) free(p.ran[type]);
+    tr_walk_close(&p.walk);
+    tr_graph_close(&p.graph);
     return status;
 }

@@ -21,6 +21,7 @@ typedef struct tr_schedule_request {
     int ranks, micro_batches;
     int chunks; /* v, stages per rank; 0: what the schedule is defined with, else 1 */
     int group;  /* micro-batch group of interleaved schedules; 0: ranks */
+    const tr_stage_table *table; /* the edges between the stages; NULL: the chain 0 -> 1 -> ... */
     tr_schedule_costs costs;
     tr_schedule_memory memory;
     /* For auto, which chooses the placement: the most stages a rank where chunks is 0 (0: 4); and
@@ -30,7 +31,10 @@ typedef struct tr_schedule_request {
     void *context;
 } tr_schedule_request;
 
-/* Makes the order. Any ranks >= 1, micro_batches >= 1 and, where the schedule has a choice, chunks
- * >= 1 are accepted; W ascends in every stage. TR_ERR_CONFIG with the known names for an unknown
- * one, and for a number of chunks that the schedule does not have. */
-tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out);
+/* "gpipe, 1f1b, ...": writes at most `size` bytes. */
+void tr_schedule_names(char *text, size_t size);
+
+/* The forward-only schedule of micro_batches on the stages and ranks of `like`: validation next to
+ * a training schedule. table: the edges; NULL for the chain. */
+tr_status tr_schedule_forward_of(const tr_schedule *like, const tr_stage_table *table,
+                                 int micro_batches, tr_schedule **out);

@@ -22,6 +22,9 @@ tr_status tr_generate_v_min(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_1f1b_v(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_dualpipev(tr_schedule *s, const tr_schedule_request *request);
 
+/* The order of a schedule other than auto. */
+tr_status tr_generate_order(const tr_schedule_request *request, tr_schedule **out);
+
 /* The index-th line of the list of schedules; chunks 0: any number. False past its end. */
 bool tr_generate_get(int index, const char **name, int *chunks);
 /* The request with defaults for costs and memory that it leaves out; its sizes are judged. */
@@ -50,5 +53,5 @@ tr_action tr_loop_backward(const tr_loop *loop, int rank, int k, tr_action_type 
 
 /* Makes an order that has every action, W behind its I, run to its end: where all ranks wait for
  * each other, one that can goes on with its next I or B, else its next F. An order that runs stays
- * as it is. */
-tr_status tr_generate_repair(tr_schedule *s);
+ * as it is. table: the edges; NULL for the chain. */
+tr_status tr_generate_repair(tr_schedule *s, const tr_stage_table *table);

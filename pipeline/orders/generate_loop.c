@@ -40,20 +40,29 @@ tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request) {
     return TR_OK;
 }
 
+/* Micro-batches of which a stage can have run F: those of all stages that it reads. */
+static int inputs_of(const tr_graph *graph, const int *next, int stage, int all) {
+    for (int k = 0, from; (from = tr_graph_get(graph, false, stage, k)) >= 0; k++)
+        if (next[from] < all) all = next[from];
+    return all;
+}
+
 /* Forward alone: in turns of equal length every rank takes the F nearest the end that it can. So no
  * more micro-batches are on their way than there are stages, wherever these are. */
 tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request) {
-    (void)request;
     int *next = NULL, *turn_of = NULL; /* next micro-batch of a stage; last turn of a rank */
+    tr_graph graph = {0};
     tr_status status = TR_OK;
     int64_t left = (int64_t)s->stages * s->micro_batches;
     s->forward_only = true;
+    TR_TRY_OUT(tr_graph_open(request->table, s->stages, &graph));
     TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *next, &next));
     TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *turn_of, &turn_of));
     for (int turn = 1; left > 0; turn++) /* What stage - 1 does in this turn is not seen yet. */
         for (int stage = s->stages - 1; stage >= 0; stage--) {
-            int k = next[stage], ready = stage ? next[stage - 1] : s->micro_batches;
-            if (k == ready || turn_of[s->rank_of[stage]] == turn) continue;
+            int k = next[stage];
+            if (k == inputs_of(&graph, next, stage, s->micro_batches)) continue;
+            if (turn_of[s->rank_of[stage]] == turn) continue;
             TR_TRY_OUT(tr_generate_add(s, stage, TR_ACTION_F, k));
             next[stage]++;
             turn_of[s->rank_of[stage]] = turn;
@@ -62,6 +71,7 @@ tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request
 out:
     free(turn_of);
     free(next);
+    tr_graph_close(&graph);
     return status;
 }
 
@@ -145,7 +155,6 @@ tr_status tr_generate_interleaved(tr_schedule *s, const tr_schedule_request *req
             TR_TRY_OUT(tr_schedule_add(s, r, tr_loop_backward(&loop, r, k, TR_ACTION_B)));
         }
     }
-    TR_TRY_OUT(tr_generate_repair(s));
 out:
     tr_loop_close(&loop);
     return status;

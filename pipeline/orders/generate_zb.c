@@ -32,7 +32,7 @@ static tr_status generate_rule(tr_schedule *s, const tr_schedule_request *reques
         int ahead = (loop.chunks - 1) * loop.largest + factor * (s->ranks - r - 1) + 1;
         TR_TRY_OUT(generate_late_w(s, &loop, r, ahead, factor * r));
     }
-    TR_TRY_OUT(tr_generate_repair(s));
+    TR_TRY_OUT(tr_generate_repair(s, NULL));
 out:
     tr_loop_close(&loop);
     return status;

@@ -1,12 +1,9 @@
 #include "pipeline/orders/schedule.h"
 
 #include "base/memory.h"
-#include "pipeline/orders/csv.h"
-#include "pipeline/orders/generate_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 tr_status tr_schedule_create(const char *name, int ranks, int stages, int micro_batches,
                              const int *rank_of, tr_schedule **out) {
@@ -51,7 +48,6 @@ void tr_schedule_destroy(tr_schedule *s) {
     free(s->capacity);
     free(s->count);
     free(s->rank_of);
-    tr_csv_destroy(s->list);
     free(s);
 }
 
@@ -61,31 +57,6 @@ tr_status tr_schedule_add(tr_schedule *s, int rank, tr_action action) {
     TR_TRY(tr_grow(&s->action[rank], &s->capacity[rank], (size_t)s->count[rank] + 1,
                    sizeof *s->action[rank]));
     s->action[rank][s->count[rank]++] = action;
-    tr_csv_destroy(s->list);
-    s->list = NULL;
+    s->listed = s->listed || !tr_action_computes(action);
     return TR_OK;
-}
-
-tr_status tr_schedule_forward_of(const tr_schedule *like, int micro_batches, tr_schedule **out) {
-    tr_schedule *s = NULL;
-    TR_TRY(
-        tr_schedule_create("forward", like->ranks, like->stages, micro_batches, like->rank_of, &s));
-    tr_status status = tr_generate_forward(s, NULL);
-    if (status != TR_OK) {
-        tr_schedule_destroy(s);
-        return tr_trace_at(__FILE__, __LINE__, status);
-    }
-    *out = s;
-    return TR_OK;
-}
-
-char tr_action_letter(tr_action_type type) {
-    static const char letter[TR_ACTION_TYPES] = {
-        [TR_ACTION_F] = 'F', [TR_ACTION_I] = 'I', [TR_ACTION_W] = 'W', [TR_ACTION_B] = 'B'};
-    return (unsigned)type < TR_ACTION_TYPES ? letter[type] : '?';
-}
-
-void tr_action_print(tr_action action, char *text, size_t size) {
-    (void)snprintf(text, size, "%d%c%d", action.stage, tr_action_letter(action.type),
-                   action.micro_batch);
 }

@@ -11,28 +11,11 @@
 #include "pipeline/orders/schedule.h"
 #include "pipeline/program/arena.h"
 
-typedef enum tr_instr_kind {
-    TR_INSTR_F = TR_ACTION_F,
-    TR_INSTR_I = TR_ACTION_I,
-    TR_INSTR_W = TR_ACTION_W,
-    TR_INSTR_B = TR_ACTION_B,
-    TR_INSTR_RECV,      /* take the next message of the channel from `peer` to `offset` */
-    TR_INSTR_SEND,      /* send from `offset` to `peer` */
-    TR_INSTR_WAIT_SENT, /* the buffer of SEND `send` may be written after this */
-    TR_INSTR_REDUCE,    /* the stage's weight gradients are complete */
-    TR_INSTR_FINISH,    /* last of a program */
-    TR_INSTR_KINDS
-} tr_instr_kind;
-
 typedef struct tr_instr {
-    tr_instr_kind kind;
-    int stage;       /* of this rank; FINISH: -1 */
-    int micro_batch; /* REDUCE, FINISH: -1 */
-    int memory;      /* F I W B: index into tr_program.memory; else -1 */
-    bool overlap;    /* F I B: one cell with the next instruction, as tr_action.overlap */
-    /* RECV, SEND, WAIT_SENT: */
+    tr_action action; /* F I W B RECV SEND WAIT_SENT REDUCE, and FINISH as the last of a program */
+    int memory;       /* F I W B: index into tr_program.memory; else -1 */
+    /* RECV, SEND, WAIT_SENT: one message, of one edge. */
     int edge;
-    bool gradient;
     int peer;      /* rank of the line */
     int message;   /* number on its channel in this program */
     int send;      /* WAIT_SENT: index of its SEND */
@@ -105,9 +88,9 @@ typedef struct tr_program_set {
 } tr_program_set;
 
 /* Lowers a schedule that tr_schedule_check accepts (it is checked again here). latency: of a
- * message, in the unit of the costs. A schedule with a list (compute_comms) is lowered as it is
- * written: RECV, SEND and REDUCE stand where the list has them; edges that it does not know,
- * between stages that are no neighbours, go with the transfers of their stage.
+ * message, in the unit of the costs. A listed schedule is lowered as it is written: RECV, SEND and
+ * REDUCE stand where the list has them, a REDUCE that it lacks behind the stage's last W and what
+ * that sends.
  *
  * A WAIT_SENT stands in front of the first instruction that starts, in the simulated step, one mean
  * action after the send is complete, and after the receiver has taken the message, at the latest in
@@ -121,6 +104,3 @@ typedef struct tr_program_set {
 tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, double latency,
                    tr_program_set **out);
 void tr_program_set_destroy(tr_program_set *set);
-
-/* "RECV 3F12 from 1", "W 0 4" ... for messages; at most `size` bytes. */
-void tr_instr_print(const tr_instr *instr, char *text, size_t size);

@@ -76,15 +76,15 @@ typedef struct edge_use {
  * stage reads it. */
 static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use[2]) {
     const tr_edge *edge = &p->t->edge[e];
-    bool forward = instr->kind == TR_INSTR_F, weight = instr->kind == TR_INSTR_W;
+    bool forward = instr->action.type == TR_ACTION_F, weight = instr->action.type == TR_ACTION_W;
     bool local = is_local(p, edge);
     int n = 0;
-    if (edge->to == instr->stage) {
+    if (edge->to == instr->action.stage) {
         if (!weight || edge->life == TR_LIFE_FW) use[n++] = (edge_use){TR_PLACE_IN, TR_ITEM_INPUT};
         if (!forward && !weight)
             use[n++] = (edge_use){TR_PLACE_DIN, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT};
     }
-    if (edge->from == instr->stage && !weight)
+    if (edge->from == instr->action.stage && !weight)
         use[n++] = forward ? (edge_use){TR_PLACE_OUT, local ? TR_ITEM_INPUT : TR_ITEM_SEND}
                            : (edge_use){TR_PLACE_DOUT, TR_ITEM_GRADIENT};
     return n;
@@ -92,12 +92,12 @@ static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use
 
 /* Blocks and edge tensors that an action uses. */
 static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
-    int stage = instr->stage, k = instr->micro_batch;
-    if (instr->kind != TR_INSTR_W) TR_TRY(touch_block(p, TR_LIFE_FI, stage, k, position));
+    int stage = instr->action.stage, k = instr->action.micro_batch;
+    if (instr->action.type != TR_ACTION_W) TR_TRY(touch_block(p, TR_LIFE_FI, stage, k, position));
     TR_TRY(touch_block(p, TR_LIFE_FW, stage, k, position));
-    if (instr->kind == TR_INSTR_I || instr->kind == TR_INSTR_W)
+    if (instr->action.type == TR_ACTION_I || instr->action.type == TR_ACTION_W)
         TR_TRY(touch_block(p, TR_LIFE_IW, stage, k, position));
-    if (instr->kind == TR_INSTR_B)
+    if (instr->action.type == TR_ACTION_B)
         TR_TRY(touch(p, TR_ITEM_IW, stage, k, p->t->cost[stage].backward_iw, position));
     for (int e = 0; e < p->t->edges; e++) {
         edge_use use[2];
@@ -109,25 +109,21 @@ static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
 }
 
 static tr_item_kind item_of_transfer(const tr_instr *instr) {
-    if (instr->kind == TR_INSTR_RECV) return instr->gradient ? TR_ITEM_GRADIENT : TR_ITEM_INPUT;
-    return instr->gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND;
+    if (instr->action.type == TR_ACTION_RECV)
+        return instr->action.gradient ? TR_ITEM_GRADIENT : TR_ITEM_INPUT;
+    return instr->action.gradient ? TR_ITEM_SEND_GRADIENT : TR_ITEM_SEND;
 }
 
 static tr_status touch_transfer(placer *p, const tr_instr *instr, int position) {
-    return touch(p, item_of_transfer(instr), instr->edge, instr->micro_batch,
+    return touch(p, item_of_transfer(instr), instr->edge, instr->action.micro_batch,
                  p->t->edge[instr->edge].bytes, position);
-}
-
-static bool is_transfer(const tr_instr *instr) {
-    return instr->kind == TR_INSTR_RECV || instr->kind == TR_INSTR_SEND ||
-           instr->kind == TR_INSTR_WAIT_SENT;
 }
 
 static tr_status find_lifetimes(placer *p) {
     for (int k = 0; k < p->program->count; k++) {
         const tr_instr *instr = &p->program->instr[k];
         if (instr->memory >= 0) TR_TRY(touch_action(p, instr, k));
-        else if (is_transfer(instr)) TR_TRY(touch_transfer(p, instr, k));
+        else if (tr_action_transfers(instr->action)) TR_TRY(touch_transfer(p, instr, k));
     }
     return TR_OK;
 }
@@ -150,12 +146,14 @@ static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offse
 /* The action's pieces that are alive now: the bytes of the others may be in use elsewhere. */
 static tr_status add_pieces(placer *p, const tr_instr *instr) {
     tr_program *program = p->program;
-    const tr_stage_cost *cost = &p->t->cost[instr->stage];
+    const tr_stage_cost *cost = &p->t->cost[instr->action.stage];
     int item[TR_LIFE_SCRATCH]; /* the next of each block */
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
-        item[life] = *index_of(p, (tr_item_kind)life, instr->stage, instr->micro_batch);
-    if (instr->kind == TR_INSTR_W) item[TR_LIFE_FI] = -1;
-    if (instr->kind == TR_INSTR_F || instr->kind == TR_INSTR_B) item[TR_LIFE_IW] = -1;
+        item[life] =
+            *index_of(p, (tr_item_kind)life, instr->action.stage, instr->action.micro_batch);
+    if (instr->action.type == TR_ACTION_W) item[TR_LIFE_FI] = -1;
+    if (instr->action.type == TR_ACTION_F || instr->action.type == TR_ACTION_B)
+        item[TR_LIFE_IW] = -1;
     for (int k = 0; k < tr_stage_pieces(cost); k++) {
         tr_piece piece = tr_stage_piece(cost, k);
         bool placed = item[piece.life] >= 0 && piece.bytes;
@@ -170,17 +168,18 @@ static tr_status add_pieces(placer *p, const tr_instr *instr) {
 static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
     memory->first_piece = p->program->pieces;
-    memory->pieces = tr_stage_pieces(&p->t->cost[instr->stage]);
+    memory->pieces = tr_stage_pieces(&p->t->cost[instr->action.stage]);
     memory->backward = TR_NO_PLACE;
-    if (instr->kind == TR_INSTR_B)
-        memory->backward = offset_of(p, TR_ITEM_IW, instr->stage, instr->micro_batch);
+    if (instr->action.type == TR_ACTION_B)
+        memory->backward = offset_of(p, TR_ITEM_IW, instr->action.stage, instr->action.micro_batch);
     TR_TRY(add_pieces(p, instr));
     memory->first_place = p->program->places;
     for (int e = 0; e < p->t->edges; e++) {
         edge_use use[2];
         int uses = edge_uses(p, instr, e, use);
         for (int j = 0; j < uses; j++)
-            TR_TRY(add_place(p, e, use[j].role, offset_of(p, use[j].item, e, instr->micro_batch)));
+            TR_TRY(add_place(p, e, use[j].role,
+                             offset_of(p, use[j].item, e, instr->action.micro_batch)));
     }
     memory->places = p->program->places - memory->first_place;
     return TR_OK;
@@ -192,8 +191,9 @@ static tr_status fill_offsets(placer *p) {
     for (int k = 0; k < program->count; k++) {
         tr_instr *instr = &program->instr[k];
         if (instr->memory >= 0) TR_TRY(fill_action(p, instr));
-        else if (is_transfer(instr))
-            instr->offset = offset_of(p, item_of_transfer(instr), instr->edge, instr->micro_batch);
+        else if (tr_action_transfers(instr->action))
+            instr->offset =
+                offset_of(p, item_of_transfer(instr), instr->edge, instr->action.micro_batch);
     }
     return TR_OK;
 }

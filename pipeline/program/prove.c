@@ -1,180 +1,124 @@
 #include "pipeline/program/prove.h"
 
 #include "base/memory.h"
+#include "pipeline/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef struct prover {
-    const tr_event_lists *l;
-    int *next;         /* [ranks]: first event not done */
+    const tr_program_set *set;
+    tr_walk walk;
     int *sent, *taken; /* [ranks * ranks], from * ranks + to: messages so far */
-    int *missing;      /* [meetings]: ranks that are not there yet */
-    bool *arrived;     /* [ranks]: at the meeting that is its next event */
+    int *missing;  /* [stages + 1]: ranks that are not in the collective yet; the last: FINISH */
+    bool *arrived; /* [ranks]: in the collective that is its next instruction */
 } prover;
 
 static size_t channel_of(const prover *p, int from, int to) {
-    return (size_t)from * (size_t)p->l->ranks + (size_t)to;
+    return (size_t)from * (size_t)p->set->ranks + (size_t)to;
 }
 
-static bool is_at_end(const prover *p, int rank) {
-    return p->next[rank] == p->l->count(p->l->context, rank);
+static const tr_instr *instr_of(const prover *p, int rank, int at) {
+    return &p->set->program[rank].instr[at];
 }
 
-static tr_status fail_order(const prover *p, int rank, const char *problem) {
-    char text[96];
-    p->l->print(p->l->context, rank, p->next[rank], text, sizeof text);
-    return TR_FAIL(TR_ERR_CONFIG, "%s: rank %d, %s: %s", p->l->name, rank, text, problem);
+/* The collective of a REDUCE or FINISH; -1: another instruction. */
+static int meeting_of(const prover *p, const tr_instr *instr) {
+    if (instr->action.type == TR_ACTION_REDUCE) return instr->action.stage;
+    return instr->action.type == TR_ACTION_FINISH ? p->set->program[0].stages : -1;
 }
 
-/* Does the rank's next event when it can. */
-static tr_status advance(prover *p, int rank, bool *done) {
-    tr_event e = p->l->event(p->l->context, rank, p->next[rank]);
-    size_t to =
-        e.kind == TR_EVENT_SEND || e.kind == TR_EVENT_SENT ? channel_of(p, rank, e.peer) : 0;
-    size_t from = e.kind == TR_EVENT_RECV ? channel_of(p, e.peer, rank) : 0;
-    *done = true;
-    switch (e.kind) {
-    case TR_EVENT_STEP: break;
-    case TR_EVENT_SEND:
-        if (e.number != p->sent[to])
-            return fail_order(p, rank, "it is not the next of its channel");
-        p->sent[to]++;
-        break;
-    case TR_EVENT_RECV:
-        if (e.number != p->taken[from])
+static tr_status fail_order(int rank, const tr_instr *instr, const char *problem) {
+    char text[32];
+    tr_action_print(instr->action, text, sizeof text);
+    return TR_FAIL(TR_ERR_CONFIG, "the program: rank %d, %s: %s", rank, text, problem);
+}
+
+/* Does the rank's next instruction when it can. */
+static tr_status step(void *context, int rank, int at, int *done) {
+    prover *p = context;
+    const tr_instr *instr = instr_of(p, rank, at);
+    size_t to = channel_of(p, rank, instr->peer), from = channel_of(p, instr->peer, rank);
+    int meeting = meeting_of(p, instr);
+    *done = 1;
+    switch (instr->action.type) {
+    case TR_ACTION_SEND:
+        if (instr->message == p->sent[to]++) return TR_OK;
+        return fail_order(rank, instr, "it is not the next of its channel");
+    case TR_ACTION_RECV:
+        if (instr->message != p->taken[from])
             return fail_order(
-                p, rank, "messages of a channel are taken in the order in which they are sent");
-        if ((*done = e.number < p->sent[from])) p->taken[from]++;
-        break;
-    case TR_EVENT_SENT: *done = e.number < p->taken[to]; break;
-    case TR_EVENT_MEET:
-        if (!p->arrived[rank]) p->missing[e.number]--;
-        p->arrived[rank] = p->missing[e.number] > 0;
+                rank, instr, "messages of a channel are taken in the order in which they are sent");
+        if ((*done = instr->message < p->sent[from])) p->taken[from]++;
+        return TR_OK;
+    case TR_ACTION_WAIT_SENT: *done = instr->message < p->taken[to]; return TR_OK;
+    case TR_ACTION_REDUCE:
+    case TR_ACTION_FINISH:
+        if (!p->arrived[rank]) p->missing[meeting]--;
+        p->arrived[rank] = p->missing[meeting] > 0;
         *done = !p->arrived[rank];
-        break;
+        return TR_OK;
+    default: return TR_OK;
     }
-    if (*done) p->next[rank]++;
-    return TR_OK;
 }
 
-/* The rank that a blocked rank waits for. */
-static int waits_for(const prover *p, int rank) {
-    tr_event e = p->l->event(p->l->context, rank, p->next[rank]);
-    if (e.kind != TR_EVENT_MEET) return e.peer;
-    for (int r = 0; r < p->l->ranks; r++)
-        for (int k = p->next[r]; k < p->l->count(p->l->context, r); k++) {
-            tr_event other = p->l->event(p->l->context, r, k);
-            if (other.kind != TR_EVENT_MEET || other.number != e.number) continue;
-            if (k > p->next[r] || !p->arrived[r]) return r;
+/* A rank that is not in the collective where `rank` waits. */
+static int missing_rank(const prover *p, int rank, int meeting) {
+    for (int r = 0; r < p->set->ranks; r++)
+        for (int k = p->walk.next[r]; k < p->walk.count[r]; k++) {
+            if (meeting_of(p, instr_of(p, r, k)) != meeting) continue;
+            if (k > p->walk.next[r] || !p->arrived[r]) return r;
             break;
         }
     return rank;
 }
 
-/* All ranks are blocked or at their end: follows the waits from rank to rank to the cycle, or to a
- * rank that has ended, and names it. */
-static tr_status fail_blocked(const prover *p, int rank) {
-    for (int k = 0; k < p->l->ranks && !is_at_end(p, waits_for(p, rank)); k++)
-        rank = waits_for(p, rank);
-    char text[768] = "", at[96];
-    size_t used = 0;
-    int first = rank;
-    bool ended = false;
-    do {
-        p->l->print(p->l->context, rank, p->next[rank], at, sizeof at);
-        int peer = waits_for(p, rank);
-        int n = snprintf(text + used, sizeof text - used, "%srank %d at %s waits for rank %d",
-                         used ? "; " : "", rank, at, peer);
-        if (n > 0) used += (size_t)n;
-        rank = peer;
-        ended = is_at_end(p, rank);
-    } while (rank != first && !ended && used < sizeof text);
-    return TR_FAIL(TR_ERR_CONFIG, "%s deadlocks: %s%s", p->l->name, text,
-                   used >= sizeof text ? " ..."
-                   : ended             ? ", which has ended"
-                                       : "");
+static int blocked(const void *context, int rank, int at, char *item, char *need) {
+    const prover *p = context;
+    const tr_instr *instr = instr_of(p, rank, at);
+    int meeting = meeting_of(p, instr), peer = instr->peer;
+    if (meeting >= 0) peer = missing_rank(p, rank, meeting);
+    tr_action_print(instr->action, item, TR_WALK_TEXT);
+    (void)snprintf(need, TR_WALK_TEXT, "rank %d", peer);
+    return peer;
 }
 
-static tr_status run(prover *p) {
-    bool progress = true;
-    while (progress) {
-        progress = false;
-        for (int r = 0; r < p->l->ranks; r++)
-            for (bool done = true; done && !is_at_end(p, r);) {
-                TR_TRY(advance(p, r, &done));
-                progress = progress || done;
-            }
-    }
-    for (int r = 0; r < p->l->ranks; r++)
-        if (!is_at_end(p, r)) return fail_blocked(p, r);
-    for (int a = 0; a < p->l->ranks; a++)
-        for (int b = 0; b < p->l->ranks; b++)
-            if (p->sent[channel_of(p, a, b)] != p->taken[channel_of(p, a, b)])
-                return TR_FAIL(
-                    TR_ERR_CONFIG, "%s: rank %d sends %d messages to rank %d, which takes %d",
-                    p->l->name, a, p->sent[channel_of(p, a, b)], b, p->taken[channel_of(p, a, b)]);
+static tr_status check_all_taken(const prover *p) {
+    for (int a = 0; a < p->set->ranks; a++)
+        for (int b = 0; b < p->set->ranks; b++) {
+            int sent = p->sent[channel_of(p, a, b)], taken = p->taken[channel_of(p, a, b)];
+            if (sent != taken)
+                return TR_FAIL(TR_ERR_CONFIG,
+                               "the program: rank %d sends %d messages to rank %d, which takes %d",
+                               a, sent, b, taken);
+        }
     return TR_OK;
 }
 
-static void count_members(prover *p) {
-    for (int r = 0; r < p->l->ranks; r++)
-        for (int k = 0; k < p->l->count(p->l->context, r); k++) {
-            tr_event e = p->l->event(p->l->context, r, k);
-            if (e.kind == TR_EVENT_MEET) p->missing[e.number]++;
-        }
-}
-
-tr_status tr_prove_ends(const tr_event_lists *lists) {
+tr_status tr_program_prove(const tr_program_set *set) {
     tr_status status = TR_OK;
-    prover p = {.l = lists};
-    size_t ranks = (size_t)lists->ranks;
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *p.next, &p.next));
+    prover p = {.set = set};
+    p.walk = (tr_walk){.name = "the program", .context = &p, .step = step, .blocked = blocked};
+    size_t ranks = (size_t)set->ranks, stages = (size_t)set->program[0].stages;
+    TR_TRY_OUT(tr_walk_open(&p.walk, set->ranks));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *p.arrived, &p.arrived));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.sent, &p.sent));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.taken, &p.taken));
-    TR_TRY_OUT(tr_calloc((size_t)lists->meetings, sizeof *p.missing, &p.missing));
-    count_members(&p);
-    TR_TRY_OUT(run(&p));
+    TR_TRY_OUT(tr_calloc(stages + 1, sizeof *p.missing, &p.missing));
+    for (int r = 0; r < set->ranks; r++) {
+        p.walk.count[r] = set->program[r].count;
+        for (int k = 0; k < set->program[r].count; k++) {
+            int meeting = meeting_of(&p, instr_of(&p, r, k));
+            if (meeting >= 0) p.missing[meeting]++;
+        }
+    }
+    TR_TRY_OUT(tr_walk_run(&p.walk, NULL));
+    TR_TRY_OUT(check_all_taken(&p));
 out:
     free(p.missing);
     free(p.taken);
     free(p.sent);
     free(p.arrived);
-    free(p.next);
+    tr_walk_close(&p.walk);
     return status;
-}
-
-/* --- programs --------------------------------------------------------------------------------- */
-
-static int count_instr(const void *context, int rank) {
-    return ((const tr_program_set *)context)->program[rank].count;
-}
-
-static tr_event event_of_instr(const void *context, int rank, int index) {
-    const tr_program *program = &((const tr_program_set *)context)->program[rank];
-    const tr_instr *instr = &program->instr[index];
-    switch (instr->kind) {
-    case TR_INSTR_SEND: return (tr_event){TR_EVENT_SEND, instr->peer, instr->message};
-    case TR_INSTR_RECV: return (tr_event){TR_EVENT_RECV, instr->peer, instr->message};
-    case TR_INSTR_WAIT_SENT: return (tr_event){TR_EVENT_SENT, instr->peer, instr->message};
-    case TR_INSTR_REDUCE: return (tr_event){TR_EVENT_MEET, rank, instr->stage};
-    case TR_INSTR_FINISH: return (tr_event){TR_EVENT_MEET, rank, program->stages};
-    default: return (tr_event){.kind = TR_EVENT_STEP};
-    }
-}
-
-static void print_instr(const void *context, int rank, int index, char *text, size_t size) {
-    tr_instr_print(&((const tr_program_set *)context)->program[rank].instr[index], text, size);
-}
-
-tr_status tr_program_prove(const tr_program_set *set) {
-    tr_event_lists lists = {.name = "the program",
-                            .ranks = set->ranks,
-                            .meetings = set->program[0].stages + 1,
-                            .count = count_instr,
-                            .event = event_of_instr,
-                            .print = print_instr,
-                            .context = set};
-    return tr_prove_ends(&lists);
 }

@@ -39,15 +39,15 @@ void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
         r->count++;
         return;
     }
-    bool transfer = instr->kind == TR_INSTR_RECV || instr->kind == TR_INSTR_SEND ||
-                    instr->kind == TR_INSTR_WAIT_SENT;
+    const tr_action *a = &instr->action;
+    bool transfer = tr_action_transfers(*a);
     *entry = (tr_record_entry){.step = r->step,
-                               .kind = (int32_t)instr->kind,
-                               .stage = instr->stage,
-                               .micro_batch = instr->micro_batch,
+                               .kind = (int32_t)a->type,
+                               .stage = a->stage,
+                               .micro_batch = a->micro_batch,
                                .peer = transfer ? instr->peer : -1,
                                .message = transfer ? instr->message : -1,
-                               .gradient = instr->gradient,
+                               .gradient = a->gradient,
                                .start_ns = tr_now_ns()};
 }
 

@@ -8,8 +8,8 @@
 
 typedef struct tr_record_entry {
     int32_t step;               /* as given to tr_record_step */
-    int32_t kind;               /* tr_instr_kind */
-    int32_t stage, micro_batch; /* as in tr_instr */
+    int32_t kind;               /* tr_action_type */
+    int32_t stage, micro_batch; /* as in tr_action */
     int32_t peer, message;      /* RECV, SEND, WAIT_SENT; else -1 */
     int32_t gradient, unused;   /* 0 or 1 */
     int64_t start_ns, end_ns;   /* CLOCK_MONOTONIC of this host */

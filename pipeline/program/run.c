@@ -35,8 +35,8 @@ typedef struct line_desc {
     int rank;
 } line_desc;
 
-/* Both channels with a peer. The two ends open the same one at the same time: first that to the
- * higher rank. */
+/* Opens both channels with a peer. Both ends must open in the same order, because opening waits for
+ * the other end: first the channel to the higher rank. */
 static tr_status open_pair(tr_links *links, const line_desc *d, int peer) {
     size_t bytes = largest_message(d->table, d->rank_of, d->rank, peer);
     for (int turn = 0; turn < 2; turn++) {
@@ -119,14 +119,13 @@ void tr_links_close(tr_links *links) {
 
 /* An instruction with its pointers. */
 typedef struct run_op {
-    tr_instr_kind kind;
     const tr_instr *instr;
     tr_stage *stage;     /* F I W B */
     tr_stage_io io;      /* F I W B */
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
     void *at;            /* RECV, SEND */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
-    char name[48];       /* for profilers */
+    char name[32];       /* for profilers */
 } run_op;
 
 struct tr_runner {
@@ -148,9 +147,10 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
     const tr_instr *instr = op->instr;
     const tr_action_memory *memory = &program->memory[instr->memory];
     char *arena = options->arena;
-    op->stage = options->stages[instr->stage];
+    op->stage = options->stages[instr->action.stage];
     if (!op->stage)
-        return TR_FAIL(TR_ERR_INTERNAL, "stage %d is not on rank %d", instr->stage, program->rank);
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d is not on rank %d", instr->action.stage,
+                       program->rank);
     size_t edges = (size_t)program->edges;
     void **data = &runner->edge_data[(size_t)instr->memory * TR_PLACE_ROLES * edges];
     for (int k = 0; k < memory->places; k++) {
@@ -158,7 +158,7 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
         data[(size_t)place->role * edges + (size_t)place->edge] = arena + place->offset;
     }
     op->io = (tr_stage_io){.stream = runner->stream,
-                           .micro_batch = instr->micro_batch,
+                           .micro_batch = instr->action.micro_batch,
                            .in = data + TR_PLACE_IN * edges,
                            .out = data + TR_PLACE_OUT * edges,
                            .dout = data + TR_PLACE_DOUT * edges,
@@ -175,13 +175,13 @@ static tr_status resolve_transfer(tr_runner *runner, const tr_runner_options *op
     const tr_instr *instr = op->instr;
     const tr_links *links = options->links;
     if (links)
-        op->channel =
-            instr->kind == TR_INSTR_RECV ? links->from[instr->peer] : links->to[instr->peer];
+        op->channel = instr->action.type == TR_ACTION_RECV ? links->from[instr->peer]
+                                                           : links->to[instr->peer];
     if (!op->channel)
         return TR_FAIL(TR_ERR_INTERNAL, "rank %d has no channel with rank %d",
                        options->program->rank, instr->peer);
     op->at = (char *)options->arena + instr->offset;
-    int send = instr->kind == TR_INSTR_WAIT_SENT ? instr->send : (int)(op - runner->op);
+    int send = instr->action.type == TR_ACTION_WAIT_SENT ? instr->send : (int)(op - runner->op);
     op->ticket = &runner->ticket[send];
     return TR_OK;
 }
@@ -192,27 +192,13 @@ static tr_status list_messages(tr_runner *runner) {
     TR_TRY(tr_calloc((size_t)program->ranks + 1, sizeof *runner->first, &runner->first));
     TR_TRY(tr_calloc((size_t)program->count, sizeof *runner->sizes, &runner->sizes));
     for (int k = 0; k < program->count; k++)
-        if (program->instr[k].kind == TR_INSTR_RECV) runner->first[program->instr[k].peer]++;
+        if (program->instr[k].action.type == TR_ACTION_RECV)
+            runner->first[program->instr[k].peer]++;
     for (int r = 0, end = 0; r <= program->ranks; r++) end = runner->first[r] += end;
     for (int k = program->count - 1; k >= 0; k--) /* backwards, from the ends to the beginnings */
-        if (program->instr[k].kind == TR_INSTR_RECV)
+        if (program->instr[k].action.type == TR_ACTION_RECV)
             runner->sizes[--runner->first[program->instr[k].peer]] = program->instr[k].bytes;
     return TR_OK;
-}
-
-/* "F stage 0 mb 3". */
-static void name_op(run_op *op) {
-    static const char *const kind[TR_INSTR_KINDS] = {[TR_INSTR_F] = "F",
-                                                     [TR_INSTR_I] = "I",
-                                                     [TR_INSTR_W] = "W",
-                                                     [TR_INSTR_B] = "B",
-                                                     [TR_INSTR_RECV] = "recv",
-                                                     [TR_INSTR_SEND] = "send",
-                                                     [TR_INSTR_WAIT_SENT] = "wait",
-                                                     [TR_INSTR_REDUCE] = "reduce",
-                                                     [TR_INSTR_FINISH] = "finish"};
-    (void)snprintf(op->name, sizeof op->name, "%s stage %d mb %d", kind[op->kind], op->instr->stage,
-                   op->instr->micro_batch);
 }
 
 tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
@@ -235,16 +221,10 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     for (int k = 0; k < program->count; k++) {
         run_op *op = &runner->op[k];
         op->instr = &program->instr[k];
-        op->kind = op->instr->kind;
-        name_op(op);
-        switch (op->kind) {
-        case TR_INSTR_RECV:
-        case TR_INSTR_SEND:
-        case TR_INSTR_WAIT_SENT: TR_TRY_OUT(resolve_transfer(runner, options, op)); break;
-        case TR_INSTR_REDUCE:
-        case TR_INSTR_FINISH: break;
-        default: TR_TRY_OUT(resolve_action(runner, options, op)); break;
-        }
+        tr_action_print(op->instr->action, op->name, sizeof op->name);
+        if (tr_action_computes(op->instr->action)) TR_TRY_OUT(resolve_action(runner, options, op));
+        if (tr_action_transfers(op->instr->action))
+            TR_TRY_OUT(resolve_transfer(runner, options, op));
     }
     *out = runner;
     return TR_OK;
@@ -266,24 +246,24 @@ void tr_runner_destroy(tr_runner *runner) {
 
 static tr_status run(const tr_runner *runner, const run_op *op) {
     const tr_run_hooks *hooks = &runner->hooks;
-    switch (op->kind) {
-    case TR_INSTR_F: return op->stage->ops->forward(op->stage, &op->io);
-    case TR_INSTR_I: return op->stage->ops->grad_input(op->stage, &op->io);
-    case TR_INSTR_W: return op->stage->ops->grad_weight(op->stage, &op->io);
-    case TR_INSTR_B: return op->stage->ops->backward(op->stage, &op->io);
-    case TR_INSTR_RECV:
+    switch (op->instr->action.type) {
+    case TR_ACTION_F: return op->stage->ops->forward(op->stage, &op->io);
+    case TR_ACTION_I: return op->stage->ops->grad_input(op->stage, &op->io);
+    case TR_ACTION_W: return op->stage->ops->grad_weight(op->stage, &op->io);
+    case TR_ACTION_B: return op->stage->ops->backward(op->stage, &op->io);
+    case TR_ACTION_RECV:
         return tr_channel_take(op->channel, runner->stream, op->at, op->instr->bytes);
-    case TR_INSTR_SEND:
+    case TR_ACTION_SEND:
         return tr_channel_send(op->channel, runner->stream, op->at, op->instr->bytes, op->ticket);
-    case TR_INSTR_WAIT_SENT:
+    case TR_ACTION_WAIT_SENT:
         /* What is enqueued from here on may write the buffer that was sent. */
         return tr_channel_wait_sent(op->channel, runner->stream, *op->ticket);
-    case TR_INSTR_REDUCE:
-        return hooks->reduce ? hooks->reduce(hooks->context, op->instr->stage) : TR_OK;
-    case TR_INSTR_FINISH: return hooks->finish ? hooks->finish(hooks->context) : TR_OK;
-    case TR_INSTR_KINDS: break;
+    case TR_ACTION_REDUCE:
+        return hooks->reduce ? hooks->reduce(hooks->context, op->instr->action.stage) : TR_OK;
+    case TR_ACTION_FINISH: return hooks->finish ? hooks->finish(hooks->context) : TR_OK;
+    default: break;
     }
-    return TR_FAIL(TR_ERR_INTERNAL, "a program has an instruction of kind %d", (int)op->kind);
+    return TR_FAIL(TR_ERR_INTERNAL, "a program has an instruction %s", op->name);
 }
 
 /* Receives may be posted ahead of the takes. */

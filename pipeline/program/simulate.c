@@ -1,6 +1,7 @@
 #include "pipeline/program/simulate.h"
 
 #include "base/memory.h"
+#include "pipeline/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,6 @@ typedef struct simulator {
     const tr_stage_cost *cost;
     double latency;
     sim_channel *channel; /* [ranks * ranks], from * ranks + to */
-    int *next;            /* [ranks] */
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
     tr_simulation *result;
@@ -43,78 +43,57 @@ static void advance(sim_channel *c, double latency) {
     }
 }
 
-/* Executes the rank's next instruction when it can; false when it must wait. */
-static bool execute(simulator *sim, int rank) {
+/* Executes the rank's next instruction when it can. */
+static tr_status step(void *context, int rank, int at, int *done) {
+    simulator *sim = context;
     const tr_program *program = &sim->set->program[rank];
-    int at = sim->next[rank];
     const tr_instr *instr = &program->instr[at];
+    tr_action_type type = instr->action.type;
     double now = sim->now[rank], end = now;
-    const tr_stage_cost *cost = instr->stage >= 0 ? &sim->cost[instr->stage] : NULL;
+    const tr_stage_cost *cost = instr->memory >= 0 ? &sim->cost[instr->action.stage] : NULL;
     sim_channel *c;
-    switch (instr->kind) {
-    case TR_INSTR_F:
+    switch (type) {
+    case TR_ACTION_F:
         end = now + cost->f;
         sim->in_flight[rank]++;
         if (sim->in_flight[rank] > sim->result->in_flight[rank])
             sim->result->in_flight[rank] = sim->in_flight[rank];
         break;
-    case TR_INSTR_I: end = now + cost->i; break;
-    case TR_INSTR_W: end = now + cost->w; break;
-    case TR_INSTR_B: end = now + cost->i + cost->w; break;
-    case TR_INSTR_RECV:
-        c = channel_of(sim, instr->peer, rank);
-        advance(c, sim->latency);
-        if (c->arrived <= instr->message) return false;
-        end = later(now, c->arrival[instr->message]);
-        c->taken_time[c->taken++] = end;
-        break;
-    case TR_INSTR_SEND:
+    case TR_ACTION_I: end = now + cost->i; break;
+    case TR_ACTION_W: end = now + cost->w; break;
+    case TR_ACTION_B: end = now + cost->i + cost->w; break;
+    case TR_ACTION_SEND:
         c = channel_of(sim, rank, instr->peer);
         c->sent_time[c->sent++] = now;
         break;
-    case TR_INSTR_WAIT_SENT:
-        c = channel_of(sim, rank, instr->peer);
+    case TR_ACTION_RECV:
+    case TR_ACTION_WAIT_SENT:
+        c = type == TR_ACTION_RECV ? channel_of(sim, instr->peer, rank)
+                                   : channel_of(sim, rank, instr->peer);
         advance(c, sim->latency);
-        if (c->arrived <= instr->message) return false;
+        if (c->arrived <= instr->message) return TR_OK;
         end = later(now, c->arrival[instr->message]);
+        if (type == TR_ACTION_RECV) c->taken_time[c->taken++] = end;
         break;
     default: break;
     }
-    bool last = instr->kind == TR_INSTR_W || instr->kind == TR_INSTR_B ||
-                (program->forward_only && instr->kind == TR_INSTR_F);
+    bool last = type == TR_ACTION_W || type == TR_ACTION_B ||
+                (program->forward_only && type == TR_ACTION_F);
     if (last) sim->in_flight[rank]--;
     if (instr->memory >= 0) sim->result->busy[rank] += end - now;
     sim->result->start[rank][at] = now;
     sim->result->end[rank][at] = end;
     sim->now[rank] = end;
-    sim->next[rank]++;
-    return true;
-}
-
-static tr_status fail_blocked(const simulator *sim) {
-    char text[768] = "";
-    size_t used = 0;
-    for (int r = 0; r < sim->set->ranks && used < sizeof text; r++) {
-        if (sim->next[r] == sim->set->program[r].count) continue;
-        char instr[64];
-        tr_instr_print(&sim->set->program[r].instr[sim->next[r]], instr, sizeof instr);
-        int n = snprintf(text + used, sizeof text - used, "%srank %d in %s", used ? "; " : "", r,
-                         instr);
-        if (n > 0) used += (size_t)n;
-    }
-    return TR_FAIL(TR_ERR_CONFIG, "the program deadlocks, blocked are: %s", text);
-}
-
-static tr_status run(simulator *sim) {
-    bool progress = true;
-    while (progress) {
-        progress = false;
-        for (int r = 0; r < sim->set->ranks; r++)
-            while (sim->next[r] < sim->set->program[r].count && execute(sim, r)) progress = true;
-    }
-    for (int r = 0; r < sim->set->ranks; r++)
-        if (sim->next[r] < sim->set->program[r].count) return fail_blocked(sim);
+    *done = 1;
     return TR_OK;
+}
+
+static int blocked(const void *context, int rank, int at, char *item, char *need) {
+    const simulator *sim = context;
+    const tr_instr *instr = &sim->set->program[rank].instr[at];
+    tr_action_print(instr->action, item, TR_WALK_TEXT);
+    (void)snprintf(need, TR_WALK_TEXT, "rank %d", instr->peer);
+    return instr->peer;
 }
 
 static tr_status open_channels(simulator *sim) {
@@ -123,7 +102,7 @@ static tr_status open_channels(simulator *sim) {
     for (int r = 0; r < ranks; r++)
         for (int k = 0; k < sim->set->program[r].count; k++) {
             const tr_instr *instr = &sim->set->program[r].instr[k];
-            if (instr->kind == TR_INSTR_SEND) channel_of(sim, r, instr->peer)->capacity++;
+            if (instr->action.type == TR_ACTION_SEND) channel_of(sim, r, instr->peer)->capacity++;
         }
     for (int c = 0; c < ranks * ranks; c++) {
         sim_channel *channel = &sim->channel[c];
@@ -152,7 +131,7 @@ static void fill_result(const simulator *sim) {
                 result->time[r].last = result->end[r][k];
                 started = true;
             }
-            if (instr->kind == TR_INSTR_SEND)
+            if (instr->action.type == TR_ACTION_SEND)
                 result->complete[r][k] = channel_of(sim, r, instr->peer)->arrival[instr->message];
         }
     }
@@ -190,13 +169,15 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
                       tr_simulation **out) {
     tr_status status = TR_OK;
     simulator sim = {.set = set, .cost = cost, .latency = latency};
+    tr_walk walk = {.name = "the program", .context = &sim, .step = step, .blocked = blocked};
     size_t ranks = (size_t)set->ranks;
     TR_TRY(create_result(set, &sim.result));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.next, &sim.next));
+    TR_TRY_OUT(tr_walk_open(&walk, set->ranks));
+    for (int r = 0; r < set->ranks; r++) walk.count[r] = set->program[r].count;
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.now, &sim.now));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
     TR_TRY_OUT(open_channels(&sim));
-    TR_TRY_OUT(run(&sim));
+    TR_TRY_OUT(tr_walk_run(&walk, NULL));
     /* Messages that no rank waited for have times too. */
     for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c], latency);
     fill_result(&sim);
@@ -211,7 +192,7 @@ out:
     free(sim.channel);
     free(sim.in_flight);
     free(sim.now);
-    free(sim.next);
+    tr_walk_close(&walk);
     tr_simulation_destroy(sim.result);
     return status;
 }

@@ -1,6 +1,7 @@
 /* The runner between processes: every schedule and random orders over stages with several tensors
  * an edge and edges between stages that are no neighbours; see runner_rig.h. */
 #include "../unit/runner_rig.h"
+#include "pipeline/orders/make.h"
 
 static tr_world *world;
 
@@ -8,7 +9,7 @@ static tr_world *world;
 static void expect_serial_results(const tr_schedule *schedule, const tr_stage_table *t) {
     int rank = tr_world_rank(world);
     tr_schedule *validation = NULL;
-    assert_int_equal(tr_schedule_forward_of(schedule, 3, &validation), TR_OK);
+    assert_int_equal(tr_schedule_forward_of(schedule, NULL, 3, &validation), TR_OK);
     run_case c = {.t = t, .schedule = {schedule, validation}};
     for (int k = 0; k < 2; k++)
         if (tr_lower(c.schedule[k], t, 0.5, &c.set[k]) != TR_OK) fail_msg("%s", tr_error_message());

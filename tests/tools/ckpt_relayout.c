@@ -5,6 +5,7 @@
  *
  * FROM and TO are folders of checkpoints (RUN/ckpt); the newest step of FROM is copied. */
 #include "ckpt/ckpt.h"
+#include "pipeline/orders/make.h"
 #include "pipeline/orders/schedule.h"
 #include "train/config.h"
 #include "train/engine.h"

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "pipeline/orders/check.h"
+#include "pipeline/orders/make.h"
 #include "pipeline/program/lower.h"
 
 #include <stdlib.h>
@@ -152,7 +153,7 @@ static inline bool test_choose(const test_order *o, test_random *r, int rank,
 /* A random order that can run: at each step one ready action at random, or two as a pair. */
 static inline tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
                                                 int micro_batches) {
-    static const unsigned bits[TR_ACTION_TYPES] = {1, 2, 4, 6};
+    static const unsigned bits[TR_COMPUTE_TYPES] = {1, 2, 4, 6};
     int *rank_of = NULL;
     test_order o = {.t = t};
     size_t cells = (size_t)t->stages * (size_t)micro_batches;

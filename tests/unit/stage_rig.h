@@ -195,7 +195,8 @@ static inline outcome *run_layout(const rig_model *model, const tr_schedule *sch
                                   const int *first, tr_dtype dtype, int skip) {
     layout l = {.model = model, .schedule = schedule, .first = first, .dtype = dtype, .skip = skip};
     tr_schedule *forward = NULL;
-    assert_int_equal(tr_schedule_forward_of(schedule, schedule->micro_batches, &forward), TR_OK);
+    assert_int_equal(tr_schedule_forward_of(schedule, NULL, schedule->micro_batches, &forward),
+                     TR_OK);
     l.forward = forward;
     assert_int_equal(tr_calloc(1, sizeof *l.result, &l.result), TR_OK);
     test_random random = {SEED};

@@ -4,7 +4,7 @@
 #include "layers/layer_stage.h"
 #include "layers/preset.h"
 #include "partition/cut.h"
-#include "pipeline/orders/generate.h"
+#include "pipeline/orders/make.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 

@@ -2,6 +2,7 @@
  * generator, and an order that runs, whatever the request. TRIREME_LONG=1: more random requests. */
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/check.h"
+#include "pipeline/orders/csv.h"
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/program/lower.h"
@@ -299,8 +300,8 @@ static void test_same_request_same_order(void **state) {
     char *one = NULL, *two = NULL;
     assert_int_equal(tr_schedule_make(&q, &a), TR_OK);
     assert_int_equal(tr_schedule_auto(&q, NULL, &b), TR_OK);
-    assert_int_equal(tr_schedule_print(a, &one), TR_OK);
-    assert_int_equal(tr_schedule_print(b, &two), TR_OK);
+    assert_int_equal(tr_schedule_print(a, true, &one), TR_OK);
+    assert_int_equal(tr_schedule_print(b, true, &two), TR_OK);
     assert_string_equal(one, two);
     free(one);
     free(two);

@@ -1,4 +1,5 @@
 /* The check accepts orders that can run and names what is wrong with the others. */
+#include "pipeline/orders/csv.h"
 #include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
@@ -51,7 +52,7 @@ static void test_pairs(void **state) {
     assert_true(test_add_row(s, 0, "0F0,0F1,0B0,0B1"));
     assert_true(test_add_row(s, 1, "1F0,1F1&1B0,1B1"));
     assert_int_equal(tr_schedule_check(s, NULL, NULL), TR_OK);
-    assert_int_equal(tr_schedule_print(s, &text), TR_OK);
+    assert_int_equal(tr_schedule_print(s, true, &text), TR_OK);
     assert_string_equal(text, "0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n");
     free(text);
     /* What both send leaves when both have ended: 1F1 does not wait, 1B0 does. */
@@ -59,10 +60,10 @@ static void test_pairs(void **state) {
     test_table_chain(2, 256, 256, 256, &t);
     tr_program_set *set = NULL;
     assert_int_equal(tr_lower(s, &t, 0, &set), TR_OK);
-    static const tr_instr_kind want[] = {TR_INSTR_RECV, TR_INSTR_F, TR_INSTR_RECV,
-                                         TR_INSTR_F,    TR_INSTR_B, TR_INSTR_SEND};
+    static const tr_action_type want[] = {TR_ACTION_RECV, TR_ACTION_F, TR_ACTION_RECV,
+                                          TR_ACTION_F,    TR_ACTION_B, TR_ACTION_SEND};
     for (size_t k = 0; k < sizeof want / sizeof want[0]; k++)
-        assert_int_equal(set->program[1].instr[k].kind, want[k]);
+        assert_int_equal(set->program[1].instr[k].action.type, want[k]);
     tr_program_set_destroy(set);
     test_table_free(&t);
     tr_schedule_destroy(s);

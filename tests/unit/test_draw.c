@@ -21,7 +21,7 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
     tr_estimate_options options = {.costs = {.c = c}, .times = true};
     test_table_chain(s->stages, 256, 256, 256, &t);
     assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
-    assert_int_equal(tr_timeline_of_estimate("order <&\">", s, e, order), TR_OK);
+    assert_int_equal(tr_timeline_of_estimate("order <&\">", s, NULL, e, order), TR_OK);
     assert_int_equal(tr_lower(s, &t, c, &set), TR_OK);
     assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
     assert_int_equal(tr_timeline_of_simulation("program", set, sim, 1e-3, program), TR_OK);
@@ -98,15 +98,16 @@ static tr_timeline *make_steps(int steps) {
         for (int k = 0; k < 18; k++) {
             double start = 0.01 * s + 0.001 * (k % 9);
             assert_int_equal(
-                tr_timeline_add(t, (tr_event){.rank = k / 9,
-                                              .kind = k % 9 < 8 ? TR_INSTR_F : TR_INSTR_FINISH,
-                                              .stage = k / 9,
-                                              .micro_batch = k % 9,
-                                              .peer = -1,
-                                              .message = -1,
-                                              .step = s,
-                                              .start = start,
-                                              .end = start + 0.001}),
+                tr_timeline_add(
+                    t, (tr_bar){.rank = k / 9,
+                                .action = {.stage = k / 9,
+                                           .type = k % 9 < 8 ? TR_ACTION_F : TR_ACTION_FINISH,
+                                           .micro_batch = k % 9},
+                                .peer = -1,
+                                .message = -1,
+                                .step = s,
+                                .start = start,
+                                .end = start + 0.001}),
                 TR_OK);
         }
     assert_int_equal(tr_timeline_finish(t, 0), TR_OK);

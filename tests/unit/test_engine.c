@@ -2,7 +2,7 @@
  * without waiting for the device, and the optimizer steps many tensors at once. */
 #include "base/memory.h"
 #include "device/device_impl.h"
-#include "pipeline/orders/generate.h"
+#include "pipeline/orders/make.h"
 #include "train/engine.h"
 
 #include <errno.h>
@@ -128,9 +128,10 @@ static void add_name(names *list, const char *name) {
         (void)snprintf(list->text[list->count++], sizeof list->text[0], "%s", name);
 }
 
-/* What a profiler is told; here of actions alone: "F stage 0 mb 3". */
+/* What a profiler is told; here of F, I, W and B alone: "0F3". */
 static void mark(const char *name) {
-    if (held && name && name[1] == ' ') add_name(&held->marks, name);
+    if (held && name && strspn(name, "0123456789FIWB") == strlen(name))
+        add_name(&held->marks, name);
 }
 
 /* In front of a step on the device's stream. */
@@ -143,17 +144,14 @@ static void hold(void *argument) {
 }
 
 static void on_observe(void *context, const tr_instr *instr, bool begin) {
-    static const char letter[] = {
-        [TR_INSTR_F] = 'F', [TR_INSTR_I] = 'I', [TR_INSTR_W] = 'W', [TR_INSTR_B] = 'B'};
     rank_state *r = context;
     char name[32];
     if (begin) return;
-    if ((size_t)instr->kind < sizeof letter && letter[instr->kind]) {
-        (void)snprintf(name, sizeof name, "%c stage %d mb %d", letter[instr->kind], instr->stage,
-                       instr->micro_batch);
+    if (tr_action_computes(instr->action)) {
+        tr_action_print(instr->action, name, sizeof name);
         add_name(&r->actions, name);
     }
-    if (instr->kind == TR_INSTR_FINISH) (void)sem_post(&r->enqueued);
+    if (instr->action.type == TR_ACTION_FINISH) (void)sem_post(&r->enqueued);
 }
 
 static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
@@ -519,7 +517,7 @@ static void request_stop(void *engine) {
 
 static void ask_around_the_end(void *context, const tr_instr *instr, bool begin) {
     request *r = context;
-    if (instr->kind != TR_INSTR_FINISH || !(begin ? r->before : r->after)) return;
+    if (instr->action.type != TR_ACTION_FINISH || !(begin ? r->before : r->after)) return;
     assert_int_equal(tr_stream_call(tr_device_compute(r->device), request_stop, r->engine), TR_OK);
 }
 

@@ -48,16 +48,16 @@ static void expect_matched(const tr_program_set *set) {
             int i = 0, j = 0, n = 0;
             for (;; i++, j++, n++) {
                 while (i < a->count &&
-                       !(a->instr[i].kind == TR_INSTR_SEND && a->instr[i].peer == to))
+                       !(a->instr[i].action.type == TR_ACTION_SEND && a->instr[i].peer == to))
                     i++;
                 while (j < b->count &&
-                       !(b->instr[j].kind == TR_INSTR_RECV && b->instr[j].peer == from))
+                       !(b->instr[j].action.type == TR_ACTION_RECV && b->instr[j].peer == from))
                     j++;
                 if (i == a->count || j == b->count) break;
                 const tr_instr *x = &a->instr[i], *y = &b->instr[j];
                 assert_int_equal(x->edge, y->edge);
-                assert_int_equal(x->gradient, y->gradient);
-                assert_int_equal(x->micro_batch, y->micro_batch);
+                assert_int_equal(x->action.gradient, y->action.gradient);
+                assert_int_equal(x->action.micro_batch, y->action.micro_batch);
                 assert_int_equal(x->bytes, y->bytes);
                 assert_int_equal(x->message, n);
                 assert_int_equal(y->message, n);
@@ -71,16 +71,16 @@ static void expect_matched(const tr_program_set *set) {
         const tr_program *p = &set->program[r];
         int sends = 0, waits = 0;
         for (int k = 0; k < p->count; k++) {
-            sends += p->instr[k].kind == TR_INSTR_SEND;
-            if (p->instr[k].kind != TR_INSTR_WAIT_SENT) continue;
+            sends += p->instr[k].action.type == TR_ACTION_SEND;
+            if (p->instr[k].action.type != TR_ACTION_WAIT_SENT) continue;
             waits++;
             const tr_instr *send = &p->instr[p->instr[k].send];
-            assert_true(p->instr[k].send < k && send->kind == TR_INSTR_SEND);
+            assert_true(p->instr[k].send < k && send->action.type == TR_ACTION_SEND);
             assert_int_equal(send->message, p->instr[k].message);
             assert_int_equal(send->peer, p->instr[k].peer);
         }
         assert_int_equal(sends, waits);
-        assert_int_equal(p->instr[p->count - 1].kind, TR_INSTR_FINISH);
+        assert_int_equal(p->instr[p->count - 1].action.type, TR_ACTION_FINISH);
     }
 }
 
@@ -90,9 +90,10 @@ static void expect_reductions(const tr_schedule *s, const tr_program_set *set) {
         const tr_program *p = &set->program[s->rank_of[stage]];
         int last = -1, reduce = -1, reductions = 0;
         for (int k = 0; k < p->count; k++) {
-            if (p->instr[k].stage != stage) continue;
-            if (p->instr[k].kind == TR_INSTR_W || p->instr[k].kind == TR_INSTR_B) last = k;
-            if (p->instr[k].kind == TR_INSTR_REDUCE) {
+            if (p->instr[k].action.stage != stage) continue;
+            if (p->instr[k].action.type == TR_ACTION_W || p->instr[k].action.type == TR_ACTION_B)
+                last = k;
+            if (p->instr[k].action.type == TR_ACTION_REDUCE) {
                 reduce = k;
                 reductions++;
             }
@@ -121,7 +122,7 @@ static void test_random_programs(void **state) {
         tr_stage_table t;
         test_table_random(&r, stages, test_between(&r, 0, 4), &t);
         tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 6)), *f = NULL;
-        assert_int_equal(tr_schedule_forward_of(s, 5, &f), TR_OK);
+        assert_int_equal(tr_schedule_forward_of(s, NULL, 5, &f), TR_OK);
         double latency = test_between(&r, 0, 3);
         expect_sound(s, &t, latency);
         expect_sound(f, &t, latency);
@@ -142,8 +143,8 @@ static void test_v_program(void **state) {
     const tr_program *p = &set->program[1];
     const tr_action_memory *f1 = NULL, *f2 = NULL;
     for (int k = 0; k < p->count; k++)
-        if (p->instr[k].kind == TR_INSTR_F && p->instr[k].micro_batch == 1)
-            *(p->instr[k].stage == 1 ? &f1 : &f2) = &p->memory[p->instr[k].memory];
+        if (p->instr[k].action.type == TR_ACTION_F && p->instr[k].action.micro_batch == 1)
+            *(p->instr[k].action.stage == 1 ? &f1 : &f2) = &p->memory[p->instr[k].memory];
     assert_non_null(f1);
     assert_non_null(f2);
     assert_int_equal(f1->places, 2); /* in, out */
@@ -173,7 +174,7 @@ static void test_forward_only_holds_little(void **state) {
             tr_simulation *sim;
             test_table_chain(12, 4096, 8192, 2048, &t);
             assert_int_equal(tr_schedule_create("any", RANKS, 12, 4, rank_of[n], &like), TR_OK);
-            assert_int_equal(tr_schedule_forward_of(like, m, &s), TR_OK);
+            assert_int_equal(tr_schedule_forward_of(like, NULL, m, &s), TR_OK);
             tr_program_set *set = lower(s, &t, 0);
             sim = simulate(set, &t, 0);
             assert_true(sim->makespan <= 3 * m + 2 * 12);
@@ -243,14 +244,16 @@ static void test_waits_can_deadlock(void **state) {
     tr_program_set *set = lower(s, &t, 0);
     tr_program *p = &set->program[0];
     int wait = p->count - 1, third = 0;
-    while (!(p->instr[wait].kind == TR_INSTR_WAIT_SENT && p->instr[wait].message == 3)) wait--;
-    while (!(p->instr[third].kind == TR_INSTR_SEND && p->instr[third].message == 2)) third++;
+    while (!(p->instr[wait].action.type == TR_ACTION_WAIT_SENT && p->instr[wait].message == 3))
+        wait--;
+    while (!(p->instr[third].action.type == TR_ACTION_SEND && p->instr[third].message == 2))
+        third++;
     tr_instr kept = p->instr[wait];
     for (int k = wait; k > third; k--) p->instr[k] = p->instr[k - 1];
     p->instr[third] = kept;
     tr_simulation *sim = NULL;
     assert_int_equal(tr_simulate(set, t.cost, 0, &sim), TR_ERR_CONFIG);
-    assert_non_null(strstr(tr_error_message(), "rank 0 in WAIT_SENT of 0F3 to rank 1"));
+    assert_non_null(strstr(tr_error_message(), "rank 0 at 0WAIT_SENT_F3 waits for rank 1"));
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
     test_table_free(&t);

@@ -3,7 +3,7 @@
  * of the test's own, which knows nothing of check, lowering and proof; their verdicts must agree.
  * TRIREME_LONG=1: more of it. */
 #include "pipeline/orders/csv.h"
-#include "pipeline/orders/generate.h"
+#include "pipeline/orders/transfers.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 
@@ -183,21 +183,19 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
     for (int r = 0; r < set->ranks; r++)
         for (int k = 0; k < set->program[r].count; k++) {
             const tr_instr *i = &set->program[r].instr[k];
-            static const op ops[TR_INSTR_KINDS] = {[TR_INSTR_F] = OP_F,
-                                                   [TR_INSTR_I] = OP_I,
-                                                   [TR_INSTR_W] = OP_W,
-                                                   [TR_INSTR_B] = OP_B,
-                                                   [TR_INSTR_RECV] = OP_RECV,
-                                                   [TR_INSTR_SEND] = OP_SEND,
-                                                   [TR_INSTR_WAIT_SENT] = OP_SENT,
-                                                   [TR_INSTR_REDUCE] = OP_REDUCE,
-                                                   [TR_INSTR_FINISH] = OP_END};
-            step one = {.op = ops[i->kind],
-                        .stage = i->stage,
-                        .micro_batch = i->micro_batch,
-                        .peer = i->peer};
-            if (one.op == OP_SEND || one.op == OP_RECV || one.op == OP_SENT)
-                one.id = message_id(w, i->edge, i->micro_batch, i->gradient);
+            tr_action a = i->action;
+            static const op ops[TR_ACTION_TYPES] = {[TR_ACTION_F] = OP_F,
+                                                    [TR_ACTION_I] = OP_I,
+                                                    [TR_ACTION_W] = OP_W,
+                                                    [TR_ACTION_B] = OP_B,
+                                                    [TR_ACTION_RECV] = OP_RECV,
+                                                    [TR_ACTION_SEND] = OP_SEND,
+                                                    [TR_ACTION_WAIT_SENT] = OP_SENT,
+                                                    [TR_ACTION_REDUCE] = OP_REDUCE,
+                                                    [TR_ACTION_FINISH] = OP_END};
+            step one = {
+                .op = ops[a.type], .stage = a.stage, .micro_batch = a.micro_batch, .peer = i->peer};
+            if (tr_action_transfers(a)) one.id = message_id(w, i->edge, a.micro_batch, a.gradient);
             add_step(w, r, one);
         }
     bool ran = run_world(w);
@@ -211,7 +209,7 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
 
 static bool in_range(const tr_schedule *s, int rank, tr_action a) {
     return a.stage >= 0 && a.stage < s->stages && a.micro_batch >= 0 &&
-           a.micro_batch < s->micro_batches && (unsigned)a.type < TR_ACTION_TYPES &&
+           a.micro_batch < s->micro_batches && (unsigned)a.type < TR_COMPUTE_TYPES &&
            (a.type == TR_ACTION_F || !s->forward_only) && s->rank_of[a.stage] == rank;
 }
 
@@ -313,7 +311,7 @@ static void mutate_order(test_random *r, tr_schedule *s) {
     case 1: put_in(s, rank, b, kept); break;
     case 2: row[a].micro_batch = test_between(r, -1, s->micro_batches); break;
     case 3: row[a].stage = test_between(r, -1, s->stages); break;
-    case 4: row[a].type = (tr_action_type)test_between(r, 0, TR_ACTION_TYPES - 1); break;
+    case 4: row[a].type = (tr_action_type)test_between(r, 0, TR_COMPUTE_TYPES - 1); break;
     case 5: row[a].overlap = !kept.overlap; break;
     case 6: {
         int other = test_between(r, 0, s->ranks - 1);
@@ -384,64 +382,64 @@ static void test_orders(void **state) {
 
 /* --- mutations of lists with transfers -------------------------------------------------------- */
 
-static void mutate_list(test_random *r, tr_csv *csv) {
-    int row = test_between(r, 0, csv->rows - 1), last = csv->count[row] - 1;
+static void mutate_list(test_random *r, tr_schedule *s) {
+    int row = test_between(r, 0, s->ranks - 1), last = s->count[row] - 1;
     if (last < 1) return;
-    tr_csv_cell *cell = csv->cell[row];
+    tr_action *action = s->action[row];
     int a = test_between(r, 0, last), b = test_between(r, 0, last);
-    tr_csv_cell kept = cell[a];
+    tr_action kept = action[a];
     switch (test_between(r, 0, 8)) {
-    case 0:
-        memmove(&cell[a], &cell[a + 1], (size_t)(last - a) * sizeof *cell);
-        csv->count[row]--;
+    case 0: (void)take_out(s, row, a); break;
+    case 1: assert_int_equal(tr_schedule_add(s, row, kept), TR_OK); break;
+    case 2:
+        action[a].type = (tr_action_type)test_between(r, 0, TR_ACTION_TYPES - 1);
+        action[a].gradient = tr_action_transfers(action[a]) && test_between(r, 0, 1);
         break;
-    case 1: assert_int_equal(tr_csv_add(csv, row, kept), TR_OK); break;
-    case 2: cell[a].kind = (tr_csv_kind)test_between(r, 0, TR_CSV_REDUCE_GRAD); break;
     case 3:
-        if (kept.micro_batch >= 0) cell[a].micro_batch = test_between(r, 0, 5);
+        if (kept.micro_batch >= 0) action[a].micro_batch = test_between(r, 0, 5);
         break;
     case 4:
     case 5:
-        cell[a] = cell[b];
-        cell[b] = kept;
+        action[a] = action[b];
+        action[b] = kept;
         break;
     default:
         if (a == last) break;
-        cell[a] = cell[a + 1];
-        cell[a + 1] = kept;
+        action[a] = action[a + 1];
+        action[a + 1] = kept;
     }
-    if (a >= csv->count[row]) return;
-    cell = csv->cell[row]; /* an entry more may have moved it */
-    if (cell[a].kind < TR_CSV_UNSHARD && cell[a].micro_batch < 0) cell[a].micro_batch = 0;
-    if (cell[a].kind >= TR_CSV_UNSHARD) cell[a].micro_batch = -1;
+    if (a >= s->count[row]) return;
+    action = s->action[row]; /* an action more may have moved it */
+    bool whole = !tr_action_computes(action[a]) && !tr_action_transfers(action[a]);
+    if (whole) action[a].micro_batch = -1;
+    else if (action[a].micro_batch < 0) action[a].micro_batch = 0;
 }
 
 /* Whether the list runs as it is. */
-static bool list_runs(const tr_csv *csv, const tr_schedule *s, const tr_stage_table *t) {
+static bool list_runs(const tr_schedule *s, const tr_stage_table *t) {
     world *w = open_world(s, t);
     bool good = true;
-    for (int row = 0; good && row < csv->rows; row++)
-        for (int k = 0; good && k < csv->count[row]; k++) {
-            const tr_csv_cell *c = &csv->cell[row][k];
-            if (c->kind == TR_CSV_UNSHARD || c->kind == TR_CSV_RESHARD) continue;
-            step one = {.stage = c->stage, .micro_batch = c->micro_batch};
-            good = c->stage < s->stages && c->micro_batch < s->micro_batches;
-            bool up = c->kind == TR_CSV_SEND_F || c->kind == TR_CSV_RECV_B;
-            int other = c->stage + (up ? 1 : -1);
-            bool gradient = c->kind == TR_CSV_SEND_B || c->kind == TR_CSV_RECV_B;
-            switch (c->kind) {
-            case TR_CSV_SEND_F:
-            case TR_CSV_SEND_B:
-            case TR_CSV_RECV_F:
-            case TR_CSV_RECV_B:
+    for (int row = 0; good && row < s->ranks; row++)
+        for (int k = 0; good && k < s->count[row]; k++) {
+            tr_action a = s->action[row][k];
+            if (a.type == TR_ACTION_UNSHARD || a.type == TR_ACTION_RESHARD) continue;
+            step one = {.stage = a.stage, .micro_batch = a.micro_batch};
+            good = a.stage < s->stages && a.micro_batch < s->micro_batches;
+            bool up = (a.type == TR_ACTION_SEND) != a.gradient;
+            int other = a.stage + (up ? 1 : -1);
+            switch (a.type) {
+            case TR_ACTION_SEND:
+            case TR_ACTION_RECV:
                 good = good && other >= 0 && other < s->stages && s->rank_of[other] != row;
                 if (!good) break;
-                one.op = c->kind == TR_CSV_SEND_F || c->kind == TR_CSV_SEND_B ? OP_SEND : OP_RECV;
+                one.op = a.type == TR_ACTION_SEND ? OP_SEND : OP_RECV;
                 one.peer = s->rank_of[other];
-                one.id = message_id(w, up ? c->stage : other, c->micro_batch, gradient);
+                one.id = message_id(w, up ? a.stage : other, a.micro_batch, a.gradient);
                 break;
-            case TR_CSV_REDUCE_GRAD: one.op = OP_REDUCE; break;
-            default: one.op = (op)c->kind;
+            case TR_ACTION_REDUCE: one.op = OP_REDUCE; break;
+            case TR_ACTION_WAIT_SENT:
+            case TR_ACTION_FINISH: good = false; break;
+            default: one.op = (op)a.type;
             }
             add_step(w, row, one);
         }
@@ -455,48 +453,39 @@ static void test_lists(void **state) {
     test_random r = {tr_mix64(tr_test_seed(8102))};
     int ran = 0, refused = 0;
     for (int trial = 0; trial < trials(10000); trial++) {
-        tr_schedule *s = generate(&r), *changed = NULL;
-        tr_csv *order = NULL, *list = NULL;
+        tr_schedule *s = generate(&r), *list = NULL;
         tr_stage_table t;
         for (int k = 0; k < s->ranks; k++)
             for (int j = 0; j < s->count[k]; j++) s->action[k][j].overlap = false;
-        assert_int_equal(tr_csv_of(s, &order), TR_OK);
-        if (tr_csv_add_comms(order, test_between(&r, 0, 1), &list) != TR_OK)
+        if (tr_schedule_list_transfers(s, NULL, &list) != TR_OK)
             fail_msg("trial %d, %s: %s", trial, s->name, tr_error_message());
         for (int stage = test_between(&r, 0, s->stages); stage < s->stages && !s->forward_only;
-             stage++)
-            assert_int_equal(
-                tr_csv_add(
-                    list, s->rank_of[stage],
-                    (tr_csv_cell){.kind = TR_CSV_REDUCE_GRAD, .stage = stage, .micro_batch = -1}),
-                TR_OK);
-        if (tr_csv_check(list) != TR_OK) fail_msg("%s", tr_error_message());
+             stage++) {
+            tr_action reduce = {.stage = stage, .type = TR_ACTION_REDUCE, .micro_batch = -1};
+            assert_int_equal(tr_schedule_add(list, s->rank_of[stage], reduce), TR_OK);
+        }
+        if (tr_schedule_check(list, NULL, NULL) != TR_OK) fail_msg("%s", tr_error_message());
         for (int n = test_between(&r, 1, 2); n > 0; n--) mutate_list(&r, list);
         tr_error_clear();
-        tr_status status = tr_csv_check(list);
+        tr_status status = tr_schedule_check(list, NULL, NULL);
         assert_true(status == TR_OK || status == TR_ERR_CONFIG);
         if (status != TR_OK) assert_true(strlen(tr_error_message()) > 20);
-        /* Where the changed list still says where its stages are, both must agree. */
-        if (tr_csv_schedule(list, &changed) == TR_OK) {
-            test_table_chain(changed->stages, 256, 256, 256, &t);
-            if ((status == TR_OK) != list_runs(list, changed, &t)) {
-                char *text = NULL;
-                print_message("check says %d, %s\n", (int)status, tr_error_message());
-                assert_int_equal(tr_csv_text(list, &text), TR_OK);
-                fail_msg("trial %d, %s:\n%s", trial, s->name, text);
-            }
-            if (status == TR_OK) {
-                tr_program_set *set = NULL;
-                if (tr_lower(changed, &t, 0.5, &set) != TR_OK) fail_msg("%s", tr_error_message());
-                assert_true(program_runs(changed, &t, set));
-                tr_program_set_destroy(set);
-            }
-            test_table_free(&t);
+        test_table_chain(s->stages, 256, 256, 256, &t);
+        if ((status == TR_OK) != list_runs(list, &t)) {
+            char *text = NULL;
+            print_message("check says %d, %s\n", (int)status, tr_error_message());
+            assert_int_equal(tr_schedule_print(list, true, &text), TR_OK);
+            fail_msg("trial %d, %s:\n%s", trial, s->name, text);
         }
+        if (status == TR_OK) {
+            tr_program_set *set = NULL;
+            if (tr_lower(list, &t, 0.5, &set) != TR_OK) fail_msg("%s", tr_error_message());
+            assert_true(program_runs(list, &t, set));
+            tr_program_set_destroy(set);
+        }
+        test_table_free(&t);
         *(status == TR_OK ? &ran : &refused) += 1;
-        tr_schedule_destroy(changed);
-        tr_csv_destroy(list);
-        tr_csv_destroy(order);
+        tr_schedule_destroy(list);
         tr_schedule_destroy(s);
     }
     print_message("%d ran, %d were refused\n", ran, refused);

@@ -1,6 +1,7 @@
 /* The plan of a run: to the byte what the engines of its ranks allocate, an arena near the live
  * peak, and what it advises. */
 #include "base/memory.h"
+#include "pipeline/orders/csv.h"
 #include "support/seed.h"
 #include "train/engine.h"
 #include "train/plan.h"
@@ -295,7 +296,7 @@ static void test_auto_is_made_for_the_model(void **state) {
             tr_schedule_report report;
             assert_int_equal(tr_request_schedule(&config, &s, &report), TR_OK);
             assert_true(report.w_ascending && s->stages <= config.model.layers);
-            assert_int_equal(tr_schedule_print(s, &text[n]), TR_OK);
+            assert_int_equal(tr_schedule_print(s, false, &text[n]), TR_OK);
             tr_schedule_destroy(s);
         }
         assert_string_equal(text[0], text[1]);

@@ -1,4 +1,4 @@
-/* Lists of events that end, and the cycle that is named when they do not. */
+/* Programs that end, and the cycle that is named when they do not. */
 #include "pipeline/program/prove.h"
 
 #include <setjmp.h>
@@ -9,62 +9,50 @@
 
 #include <cmocka.h>
 
-enum { MOST = 8 };
+enum { MOST = 8, RANKS = 3 };
 
 typedef struct rows {
-    int count[3];
-    tr_event event[3][MOST];
+    int count[RANKS];
+    tr_instr instr[RANKS][MOST];
 } rows;
 
-static int count(const void *context, int rank) {
-    return ((const rows *)context)->count[rank];
-}
-
-static tr_event event(const void *context, int rank, int index) {
-    return ((const rows *)context)->event[rank][index];
-}
-
-static void print(const void *context, int rank, int index, char *text, size_t size) {
-    static const char *const names[] = {"STEP", "SEND", "RECV", "SENT", "MEET"};
-    tr_event e = event(context, rank, index);
-    (void)snprintf(text, size, "%s %d", names[e.kind], e.number);
-}
-
-static void expect(int ranks, const rows *r, const char *want) {
-    tr_event_lists lists = {.name = "rows",
-                            .ranks = ranks,
-                            .meetings = 3,
-                            .count = count,
-                            .event = event,
-                            .print = print,
-                            .context = r};
-    assert_int_equal(tr_prove_ends(&lists), want ? TR_ERR_CONFIG : TR_OK);
+/* Proves the programs of the rows, stages 0 to 2 and the end numbered 3 in collectives. */
+static void expect(int ranks, rows *r, const char *want) {
+    tr_program program[RANKS] = {{0}};
+    for (int k = 0; k < ranks; k++)
+        program[k] = (tr_program){
+            .rank = k, .ranks = ranks, .stages = 3, .count = r->count[k], .instr = r->instr[k]};
+    tr_program_set set = {.ranks = ranks, .program = program};
+    assert_int_equal(tr_program_prove(&set), want ? TR_ERR_CONFIG : TR_OK);
     if (want) assert_string_equal(tr_error_message(), want);
 }
 
-#define STEP                                                                                       \
-    { TR_EVENT_STEP, 0, 0 }
-#define SEND(to, n)                                                                                \
-    { TR_EVENT_SEND, (to), (n) }
-#define RECV(from, n)                                                                              \
-    { TR_EVENT_RECV, (from), (n) }
-#define SENT(to, n)                                                                                \
-    { TR_EVENT_SENT, (to), (n) }
+#define INSTR(kind, of, n)                                                                         \
+    { .action = {.type = TR_ACTION_##kind, .micro_batch = (n)}, .peer = (of), .message = (n) }
+#define STEP          INSTR(F, 0, 0)
+#define SEND(to, n)   INSTR(SEND, to, n)
+#define RECV(from, n) INSTR(RECV, from, n)
+#define SENT(to, n)   INSTR(WAIT_SENT, to, n)
 #define MEET(group)                                                                                \
-    { TR_EVENT_MEET, 0, (group) }
+    {                                                                                              \
+        .action = {.stage = (group), .type = TR_ACTION_REDUCE, .micro_batch = -1 }                 \
+    }
 
 static void test_transfers(void **state) {
     (void)state;
     expect(2, &(rows){{3, 3}, {{STEP, SEND(1, 0), RECV(1, 0)}, {SEND(0, 0), RECV(0, 0), STEP}}},
            NULL);
     expect(2, &(rows){{2, 2}, {{RECV(1, 0), SEND(1, 0)}, {RECV(0, 0), SEND(0, 0)}}},
-           "rows deadlocks: rank 0 at RECV 0 waits for rank 1; rank 1 at RECV 0 waits for rank 0");
+           "the program cannot run to its end: rank 0 at 0RECV_F0 waits for rank 1; rank 1 at "
+           "0RECV_F0 waits for rank 0");
     expect(2, &(rows){{1, 1}, {{STEP}, {RECV(0, 0)}}},
-           "rows deadlocks: rank 1 at RECV 0 waits for rank 0, which has ended");
+           "the program cannot run to its end: rank 1 at 0RECV_F0 waits for rank 0, and rank 0 has "
+           "ended");
     expect(2, &(rows){{1, 1}, {{SEND(1, 0)}, {STEP}}},
-           "rows: rank 0 sends 1 messages to rank 1, which takes 0");
+           "the program: rank 0 sends 1 messages to rank 1, which takes 0");
     expect(2, &(rows){{2, 2}, {{SEND(1, 0), SEND(1, 1)}, {RECV(0, 1), RECV(0, 0)}}},
-           "rows: rank 1, RECV 1: messages of a channel are taken in the order in which they are "
+           "the program: rank 1, 0RECV_F1: messages of a channel are taken in the order in which "
+           "they are "
            "sent");
 }
 
@@ -79,8 +67,9 @@ static void test_waits_for_buffers(void **state) {
                    {{SEND(1, 0), SENT(1, 0), SEND(2, 0)},
                     {RECV(2, 0), RECV(0, 0)},
                     {RECV(0, 0), SEND(1, 0)}}},
-           "rows deadlocks: rank 0 at SENT 0 waits for rank 1; rank 1 at RECV 0 waits for rank 2; "
-           "rank 2 at RECV 0 waits for rank 0");
+           "the program cannot run to its end: rank 0 at 0WAIT_SENT_F0 waits for rank 1; rank 1 at "
+           "0RECV_F0 waits for rank 2; "
+           "rank 2 at 0RECV_F0 waits for rank 0");
 }
 
 static void test_groups_are_met_in_one_order(void **state) {
@@ -88,14 +77,17 @@ static void test_groups_are_met_in_one_order(void **state) {
     expect(3, &(rows){{2, 2, 2}, {{MEET(0), MEET(2)}, {MEET(0), MEET(2)}, {MEET(1), MEET(2)}}},
            NULL);
     expect(3, &(rows){{2, 2, 1}, {{MEET(0), MEET(1)}, {MEET(1), MEET(0)}, {MEET(2)}}},
-           "rows deadlocks: rank 1 at MEET 1 waits for rank 0; rank 0 at MEET 0 waits for rank 1");
+           "the program cannot run to its end: rank 1 at 1REDUCE_GRAD waits for rank 0; rank 0 at "
+           "0REDUCE_GRAD waits for rank 1");
     /* Three groups of two ranks each, in a ring. */
     expect(3, &(rows){{2, 2, 2}, {{MEET(0), MEET(2)}, {MEET(1), MEET(0)}, {MEET(2), MEET(1)}}},
-           "rows deadlocks: rank 0 at MEET 0 waits for rank 1; rank 1 at MEET 1 waits for rank 2; "
-           "rank 2 at MEET 2 waits for rank 0");
+           "the program cannot run to its end: rank 0 at 0REDUCE_GRAD waits for rank 1; rank 1 at "
+           "1REDUCE_GRAD waits for rank 2; "
+           "rank 2 at 2REDUCE_GRAD waits for rank 0");
     /* A collective against a message. */
     expect(2, &(rows){{2, 2}, {{MEET(0), SEND(1, 0)}, {RECV(0, 0), MEET(0)}}},
-           "rows deadlocks: rank 0 at MEET 0 waits for rank 1; rank 1 at RECV 0 waits for rank 0");
+           "the program cannot run to its end: rank 0 at 0REDUCE_GRAD waits for rank 1; rank 1 at "
+           "0RECV_F0 waits for rank 0");
 }
 
 int main(void) {

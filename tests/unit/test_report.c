@@ -1,5 +1,5 @@
 /* The report of a run: well-formed, the numbers in it, whole or not at all; its charts. */
-#include "pipeline/orders/open.h"
+#include "pipeline/orders/make.h"
 #include "pipeline_cases.h"
 #include "train/metrics.h"
 #include "train/plot.h"
@@ -200,15 +200,14 @@ static tr_timeline *make_timeline(double seconds) {
     tr_timeline *t;
     assert_int_equal(tr_timeline_create("made <up>", 2, 2, 3, seconds, &t), TR_OK);
     for (int k = 0; k < 7; k++)
-        assert_int_equal(tr_timeline_add(t, (tr_event){.rank = k >= 3,
-                                                       .kind = TR_INSTR_F,
-                                                       .stage = k >= 3,
-                                                       .micro_batch = k % 3,
-                                                       .peer = -1,
-                                                       .message = -1,
-                                                       .start = k >= 3 ? k - 3 : k,
-                                                       .end = k >= 3 ? k - 2 : k + 1}),
-                         TR_OK);
+        assert_int_equal(
+            tr_timeline_add(t, (tr_bar){.rank = k >= 3,
+                                        .action = {.stage = k >= 3, .micro_batch = k % 3},
+                                        .peer = -1,
+                                        .message = -1,
+                                        .start = k >= 3 ? k - 3 : k,
+                                        .end = k >= 3 ? k - 2 : k + 1}),
+            TR_OK);
     assert_int_equal(tr_timeline_finish(t, 0), TR_OK);
     return t;
 }
@@ -285,11 +284,9 @@ static void a_long_timeline_is_a_table(void **state) {
     tr_timeline *t;
     assert_int_equal(tr_timeline_create("long", 100, 1, 1, 0, &t), TR_OK);
     for (int k = 0; k < 30000; k++)
-        assert_int_equal(tr_timeline_add(t, (tr_event){.rank = k % 100,
-                                                       .kind = TR_INSTR_F,
-                                                       .start = k / 100,
-                                                       .end = k / 100 + 0.5}),
-                         TR_OK);
+        assert_int_equal(
+            tr_timeline_add(t, (tr_bar){.rank = k % 100, .start = k / 100, .end = k / 100 + 0.5}),
+            TR_OK);
     assert_int_equal(tr_timeline_finish(t, 300), TR_OK);
     const tr_timeline *const timelines[] = {t};
     const tr_report report = {.config = &config, .timelines = timelines, .timelines_count = 1};

@@ -1,4 +1,5 @@
 /* The runner on the local transport: see runner_rig.h. */
+#include "pipeline/orders/make.h"
 #include "runner_rig.h"
 
 #include <pthread.h>
@@ -19,7 +20,7 @@ static void *rank_main(void *argument) {
  * compares with the serial evaluation. */
 static void expect_serial_results(const tr_schedule *schedule, const tr_stage_table *t, bool slow) {
     tr_schedule *validation = NULL;
-    assert_int_equal(tr_schedule_forward_of(schedule, 3, &validation), TR_OK);
+    assert_int_equal(tr_schedule_forward_of(schedule, NULL, 3, &validation), TR_OK);
     run_case c = {.t = t, .schedule = {schedule, validation}, .slow = slow};
     for (int k = 0; k < 2; k++)
         if (tr_lower(c.schedule[k], t, 0.5, &c.set[k]) != TR_OK) fail_msg("%s", tr_error_message());

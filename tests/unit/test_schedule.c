@@ -1,4 +1,5 @@
 /* Generators: the orders they make, their sizes and their errors. */
+#include "pipeline/orders/csv.h"
 #include "pipeline_cases.h"
 
 #include <setjmp.h>
@@ -11,7 +12,7 @@ static void expect_text(const char *name, int ranks, int m, const char *want) {
     tr_schedule *s = NULL;
     char *text = NULL;
     assert_int_equal(tr_schedule_generate(name, ranks, ranks, m, &s), TR_OK);
-    assert_int_equal(tr_schedule_print(s, &text), TR_OK);
+    assert_int_equal(tr_schedule_print(s, false, &text), TR_OK);
     assert_string_equal(text, want);
     free(text);
     tr_schedule_destroy(s);
@@ -46,10 +47,10 @@ static void test_forward_of_keeps_the_placement(void **state) {
     (void)state;
     tr_schedule *v = test_schedule_v(), *s = NULL;
     char *text = NULL;
-    assert_int_equal(tr_schedule_forward_of(v, 2, &s), TR_OK);
+    assert_int_equal(tr_schedule_forward_of(v, NULL, 2, &s), TR_OK);
     assert_true(s->forward_only);
     assert_int_equal(tr_schedule_check(s, NULL, NULL), TR_OK);
-    assert_int_equal(tr_schedule_print(s, &text), TR_OK);
+    assert_int_equal(tr_schedule_print(s, false, &text), TR_OK);
     assert_string_equal(text, "0F0,0F1,3F0,3F1\n1F0,2F0,1F1,2F1\n");
     free(text);
     tr_schedule_destroy(s);

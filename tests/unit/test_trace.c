@@ -68,11 +68,12 @@ static void *run(void *context) {
 }
 
 static int compare_events(const void *a, const void *b) {
-    const tr_event *x = a, *y = b;
+    const tr_bar *x = a, *y = b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
-    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
-    if (x->stage != y->stage) return x->stage < y->stage ? -1 : 1;
-    if (x->micro_batch != y->micro_batch) return x->micro_batch < y->micro_batch ? -1 : 1;
+    if (x->action.type != y->action.type) return x->action.type < y->action.type ? -1 : 1;
+    if (x->action.stage != y->action.stage) return x->action.stage < y->action.stage ? -1 : 1;
+    if (x->action.micro_batch != y->action.micro_batch)
+        return x->action.micro_batch < y->action.micro_batch ? -1 : 1;
     return (x->start > y->start) - (x->start < y->start);
 }
 
@@ -80,8 +81,8 @@ static int compare_events(const void *a, const void *b) {
 static size_t actions_of(tr_timeline *t) {
     size_t n = 0;
     for (size_t k = 0; k < t->count; k++)
-        if (t->event[k].kind <= TR_INSTR_B) t->event[n++] = t->event[k];
-    qsort(t->event, n, sizeof *t->event, compare_events);
+        if (t->bar[k].action.type <= TR_ACTION_B) t->bar[n++] = t->bar[k];
+    qsort(t->bar, n, sizeof *t->bar, compare_events);
     return n;
 }
 
@@ -153,7 +154,7 @@ static void expect_back(const char *name, int dp, int m, double c) {
     assert_int_equal(actions, actions_of(j[0].planned));
     assert_int_equal(actions, STEPS * dp * (set->program[0].memories + set->program[1].memories));
     for (size_t k = 0; k < actions; k++) {
-        const tr_event *x = &j[0].measured->event[k], *y = &j[0].planned->event[k];
+        const tr_bar *x = &j[0].measured->bar[k], *y = &j[0].planned->bar[k];
         assert_true(compare_events(x, y) == 0 || fabs(x->start - y->start) < 1e-8);
         /* Nanoseconds, rounded. */
         assert_true(fabs(x->start - y->start) < 1e-8 && fabs(x->end - y->end) < 1e-8);

@@ -1,6 +1,8 @@
-#include "pipeline/orders/open.h"
+#include "pipeline/orders/make.h"
 
+#include "pipeline/orders/auto.h"
 #include "pipeline/orders/csv.h"
+#include "pipeline/orders/generate_impl.h"
 
 #include <string.h>
 
@@ -28,19 +30,29 @@ static tr_status check_sizes(const tr_schedule_request *want, const tr_schedule 
     return TR_OK;
 }
 
+tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out) {
+    if (!strcmp(request->name, "auto")) return tr_schedule_auto(request, NULL, out);
+    return tr_generate_order(request, out);
+}
+
+tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micro_batches,
+                               tr_schedule **out) {
+    if (ranks < 1 || stages < ranks || stages % ranks)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "schedule %s has as many stages on every rank: %d stages do not go with %d "
+                       "ranks",
+                       name, stages, ranks);
+    tr_schedule_request request = {
+        .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = stages / ranks};
+    return tr_schedule_make(&request, out);
+}
+
 tr_status tr_schedule_open(const tr_schedule_request *request, tr_schedule **out) {
-    if (!tr_schedule_is_path(request->name)) return tr_schedule_make(request, out);
-    tr_csv *csv = NULL;
     tr_schedule *s = NULL;
-    TR_TRY(tr_csv_load(request->name, &csv));
-    tr_status status = tr_csv_check(csv);
-    if (status == TR_OK) status = tr_csv_schedule(csv, &s);
-    tr_csv_destroy(csv);
-    if (status == TR_OK) status = check_sizes(request, s);
-    if (status != TR_OK) {
-        tr_schedule_destroy(s);
-        return tr_trace_at(__FILE__, __LINE__, status);
-    }
-    *out = s;
-    return TR_OK;
+    if (!tr_schedule_is_path(request->name)) return tr_schedule_make(request, out);
+    TR_TRY(tr_schedule_load(request->name, &s));
+    tr_status status = check_sizes(request, s);
+    if (status != TR_OK) tr_schedule_destroy(s);
+    else *out = s;
+    return status;
 }
