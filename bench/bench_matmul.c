@@ -92,7 +92,7 @@ static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc
     *out = (timing){.plans = 1};
     choice.workspace = workspace;
     for (choice.index = 0; choice.index < out->plans; choice.index++) {
-        double seconds;
+        double seconds = 0;
         TR_TRY(prepare(b->device, desc, &r.op));
         if (choice.index == 0) out->plans = choice.found;
         const size_t scratch = r.op->scratch_bytes;
@@ -128,13 +128,13 @@ typedef struct sums {
 } sums;
 
 static tr_status allocate(bench *b, const tr_op_desc *desc, tr_op_args *args) {
-    int64_t size[TR_OP_MAX_TENSORS] = {0};
-    bench_product_sizes(&desc->matmul, size);
     args->scratch = b->scratch;
+    tr_op_operands(desc, args->t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        if (!size[i]) continue;
-        TR_TRY(tr_device_alloc(b->device, TR_MEMORY_DATA, (size_t)size[i], &args->t[i]));
-        TR_TRY(bench_fill(b->device, args->t[i], size[i], b->normal));
+        const size_t bytes = tr_tensor_bytes(&args->t[i]);
+        if (!args->t[i].rank) continue;
+        TR_TRY(tr_device_alloc(b->device, TR_MEMORY_DATA, bytes, &args->t[i].data));
+        TR_TRY(bench_fill(b->device, args->t[i].data, (int64_t)bytes, b->normal));
     }
     return TR_OK;
 }
@@ -159,7 +159,7 @@ static tr_status measure(bench *b, const bench_product *p, sums *sum) {
     sum->apart +=
         apart.plans && (!last->plans || apart.best < last->best) ? apart.best : last->best;
 out:
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i]);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i].data);
     return status;
 }
 
@@ -174,7 +174,7 @@ static tr_status measure_roof(bench *b, int64_t n) {
     if (t.first > 0) b->roof = tr_op_flops(&roof.desc) / t.first;
     print_timing(b, &roof, "", limits[0], &t);
 out:
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i]);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, args.t[i].data);
     return status;
 }
 

@@ -19,15 +19,11 @@ typedef struct shapes {
     int64_t batch, seq, width, heads, vocab;
 } shapes;
 
-/* One operator with the bytes of its tensors by index; what is read or written is `bytes` in all.
- */
 typedef struct bench_case {
     const char *label;
     tr_op_desc desc;
-    int64_t size[TR_OP_MAX_TENSORS];
-    int integers;      /* index of the tensor of tokens or labels, or -1 */
-    unsigned positive; /* bit mask of FP32 tensors: sums, maxima, squares */
-    int64_t touched;   /* 0: all */
+    unsigned positive; /* bit mask of FP32 operands: sums, maxima, squares */
+    int64_t touched;   /* bytes that a run moves; 0: tr_op_bytes */
 } bench_case;
 
 typedef struct bench {
@@ -47,11 +43,12 @@ static void check(tr_status status) {
     exit((int)status);
 }
 
-/* Fills tensor `index` of the case. */
-static void fill(bench *b, const bench_case *c, int index, void *tensor, int64_t limit) {
-    const int64_t bytes = c->size[index], piece = bytes < BENCH_PATTERN ? bytes : BENCH_PATTERN;
+/* Fills operand `index` of the case. Integers are tokens or labels. */
+static void fill(bench *b, const bench_case *c, int index, const tr_tensor *t, int64_t limit) {
+    const int64_t bytes = (int64_t)tr_tensor_bytes(t);
+    const int64_t piece = bytes < BENCH_PATTERN ? bytes : BENCH_PATTERN;
     const char *from = b->normal;
-    if (index == c->integers) {
+    if (t->dtype == TR_I32) {
         int32_t *x = (int32_t *)(from = b->other);
         for (int64_t i = 0; i < piece / 4; i++)
             x[i] = (int32_t)(tr_philox4x32(1, (uint64_t)i, 0).v[0] % (uint32_t)limit);
@@ -60,7 +57,7 @@ static void fill(bench *b, const bench_case *c, int index, void *tensor, int64_t
         memcpy(x, b->normal, (size_t)piece);
         for (int64_t i = 0; i < piece / 4; i++) x[i] = fabsf(x[i]) + 4;
     }
-    check(bench_fill(b->device, tensor, bytes, from));
+    check(bench_fill(b->device, t->data, bytes, from));
 }
 
 typedef struct running {
@@ -83,14 +80,16 @@ static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way 
     check(tr_stream_sync(r.stream));
     check(tr_op_prepare(b->device, &c->desc, &r.op));
     *way = r.op->way;
+    tr_op_operands(&c->desc, r.args.t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        if (!c->size[i]) continue;
-        check(tr_device_alloc(b->device, TR_MEMORY_DATA, (size_t)c->size[i], &r.args.t[i]));
-        fill(b, c, i, r.args.t[i], limit);
+        tr_tensor *t = &r.args.t[i];
+        if (!t->rank) continue;
+        check(tr_device_alloc(b->device, TR_MEMORY_DATA, tr_tensor_bytes(t), &t->data));
+        fill(b, c, i, t, limit);
     }
     check(tr_device_alloc(b->device, TR_MEMORY_DATA, r.op->scratch_bytes + 1, &r.args.scratch));
     check(bench_time(b->device, run_op, &r, 0.2, &seconds));
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, r.args.t[i]);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, r.args.t[i].data);
     tr_device_free(b->device, r.args.scratch);
     tr_op_release(r.op);
     return seconds;
@@ -103,8 +102,7 @@ static void report(bench *b, const bench_case *c, int64_t limit) {
                                        [TR_OP_OWN] = "  SLOW: own kernel"};
     tr_op_way way;
     double seconds = time_case(b, c, limit, &way), flops = tr_op_flops(&c->desc);
-    double bytes = (double)c->touched;
-    for (int i = 0; i < TR_OP_MAX_TENSORS && !c->touched; i++) bytes += (double)c->size[i];
+    double bytes = c->touched ? (double)c->touched : tr_op_bytes(&c->desc);
     bool compute = flops > 0;
     double rate = (compute ? flops : bytes) / seconds;
     printf("%-26s %9.2f MB %10.1f us %9.1f %-7s %4.0f %%%s\n", c->label, bytes * 1e-6,
@@ -114,12 +112,6 @@ static void report(bench *b, const bench_case *c, int64_t limit) {
     fflush(stdout);
 }
 
-static bench_case product(const char *label, tr_op_desc desc) {
-    bench_case c = {.label = label, .integers = -1, .desc = desc};
-    bench_product_sizes(&desc.matmul, c.size);
-    return c;
-}
-
 /* Those of a step; two without their epilogues, and one of a single token. */
 static void products(bench *b, const shapes *s, tr_dtype dtype) {
     const int64_t rows = s->batch * s->seq, c = s->width;
@@ -127,12 +119,12 @@ static void products(bench *b, const shapes *s, tr_dtype dtype) {
     bench_product list[BENCH_PRODUCTS];
     bench_products(rows, c, s->vocab, dtype, list);
     const bench_case more[] = {
-        product("matmul fc, bias", bench_forward(rows, 4 * c, c, dtype, true, none)),
-        product("matmul fc wgrad", bench_wgrad(c, 4 * c, rows, dtype, none)),
-        product("matmul fc decode", bench_forward(1, 4 * c, c, dtype, true, none)),
+        {.label = "matmul fc, bias", bench_forward(rows, 4 * c, c, dtype, true, none)},
+        {.label = "matmul fc wgrad", bench_wgrad(c, 4 * c, rows, dtype, none)},
+        {.label = "matmul fc decode", bench_forward(1, 4 * c, c, dtype, true, none)},
     };
     for (int i = 0; i < BENCH_PRODUCTS; i++) {
-        const bench_case one = product(list[i].label, list[i].desc);
+        const bench_case one = {.label = list[i].label, .desc = list[i].desc};
         report(b, &one, 1);
     }
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) report(b, &more[i], 1);
@@ -140,7 +132,7 @@ static void products(bench *b, const shapes *s, tr_dtype dtype) {
 
 static void others(bench *b, const shapes *s, tr_dtype t) {
     const int64_t e = (int64_t)tr_dtype_size(t), rows = s->batch * s->seq, c = s->width;
-    const int64_t x = rows * c * e, f = 4, vocab = s->vocab, params = 12 * c * c;
+    const int64_t x = rows * c * e, vocab = s->vocab, params = 12 * c * c;
     const tr_layernorm_desc norm = {.rows = rows, .width = c, .eps = 1e-5f, .dtype = t};
     const tr_rows_desc narrow = {.rows = rows, .width = c, .dtype = t, .to = TR_F32};
     const tr_rows_desc wide = {.rows = rows, .width = 4 * c, .dtype = t};
@@ -150,40 +142,41 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
     const tr_adamw_desc adamw = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t};
-    const int64_t lse = s->batch * s->heads * s->seq * f, logits = rows * vocab * e;
-#define CASE(UPPER, member, value, ints, ...)                                                      \
-    { tr_op_name(TR_OP_##UPPER), {.kind = TR_OP_##UPPER, .member = value}, __VA_ARGS__, ints, 0, 0 }
+#define CASE(UPPER, member, value)                                                                 \
+    {                                                                                              \
+        .label = tr_op_name(TR_OP_##UPPER), .desc = {.kind = TR_OP_##UPPER, .member = value }      \
+    }
     const bench_case cases[] = {
-        CASE(BIAS_GRAD, rows, wide, -1, {4 * x, 4 * c * f}),
-        CASE(LAYERNORM, layernorm, norm, -1, {x, c * e, c * e, x, rows * f, rows * f}),
-        CASE(LAYERNORM_DGRAD, layernorm, norm, -1, {x, x, c * e, rows * f, rows * f, x, x}),
-        CASE(LAYERNORM_WGRAD, layernorm, norm, -1, {x, x, rows * f, rows * f, c * f, c * f}),
-        CASE(GELU, rows, wide, -1, {4 * x, 4 * x}),
-        CASE(GELU_DGRAD, rows, wide, -1, {4 * x, 4 * x, 4 * x}),
-        CASE(ATTENTION, attention, attention, -1, {3 * x, x, lse}),
-        CASE(ATTENTION_DGRAD, attention, attention, -1, {x, 3 * x, x, lse, 3 * x}),
-        CASE(ATTENTION_DECODE, attention, decode, -1,
-             {3 * c * e, s->seq * c * e, s->seq * c * e, c * e}),
-        CASE(EMBED, embed, embed, 0, {rows * f, vocab * c * e, x}),
-        CASE(EMBED_WGRAD, embed, embed, 1, {x, rows * f, vocab * c * f}),
-        CASE(POSITION, embed, embed, -1, {x, s->seq * c * e, x}),
-        CASE(POSITION_WGRAD, embed, embed, -1, {x, s->seq * c * f}),
-        CASE(DROPOUT_ADD, dropout, dropout, -1, {x, c * e, x, x}),
-        CASE(DROPOUT_DGRAD, dropout, dropout, -1, {x, x}),
-        CASE(XENT_MAX, xent, xent, 1, {logits, rows * f, rows * f}),
-        CASE(XENT_SUM, xent, xent, 1, {logits, rows * f, rows * f, rows * 2 * f}),
-        CASE(XENT_LOSS, xent, xent, 1, {logits, rows * f, rows * f, rows * 2 * f, 16}),
-        CASE(ADD, rows, narrow, -1, {x, x, x}),
-        CASE(CAST, rows, narrow, -1, {x, rows * c * f}),
-        CASE(SUMSQ, sumsq, {params}, -1, {params * f, 8}),
-        CASE(ADAMW, adamw, adamw, -1, {params * f, params * f, params * f, params * f, params * e}),
+        CASE(BIAS_GRAD, rows, wide),
+        CASE(LAYERNORM, layernorm, norm),
+        CASE(LAYERNORM_DGRAD, layernorm, norm),
+        CASE(LAYERNORM_WGRAD, layernorm, norm),
+        CASE(GELU, rows, wide),
+        CASE(GELU_DGRAD, rows, wide),
+        CASE(ATTENTION, attention, attention),
+        CASE(ATTENTION_DGRAD, attention, attention),
+        CASE(ATTENTION_DECODE, attention, decode),
+        CASE(EMBED, embed, embed),
+        CASE(EMBED_WGRAD, embed, embed),
+        CASE(POSITION, embed, embed),
+        CASE(POSITION_WGRAD, embed, embed),
+        CASE(DROPOUT_ADD, dropout, dropout),
+        CASE(DROPOUT_DGRAD, dropout, dropout),
+        CASE(XENT_MAX, xent, xent),
+        CASE(XENT_SUM, xent, xent),
+        CASE(XENT_LOSS, xent, xent),
+        CASE(ADD, rows, narrow),
+        CASE(CAST, rows, narrow),
+        CASE(SUMSQ, sumsq, {params}),
+        CASE(ADAMW, adamw, adamw),
     };
 #undef CASE
     b->state.position = s->seq - 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench_case one = cases[i]; /* of the embedding table, only the tokens' rows are touched */
         if (one.desc.kind == TR_OP_EMBED) one.touched = 2 * x;
-        if (one.desc.kind == TR_OP_EMBED_WGRAD) one.touched = x + 2 * rows * c * f;
+        if (one.desc.kind == TR_OP_EMBED_WGRAD)
+            one.touched = x + 2 * rows * c * (int64_t)sizeof(float);
         if (one.desc.kind == TR_OP_ADAMW) one.positive = 1u << TR_ADAMW_V;
         if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
         if (one.desc.kind == TR_OP_XENT_SUM || one.desc.kind == TR_OP_XENT_LOSS)
@@ -195,16 +188,15 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
 /* Bytes read and written per second by a stream copy of 64 MiB, on a GPU of 1 GiB. */
 static double copy_rate(bench *b) {
     const int64_t count = b->gpu ? 256 << 20 : 16 << 20;
-    bench_case copy = {.desc = {.kind = TR_OP_CAST,
-                                .rows = {.rows = 1, .width = count, .dtype = TR_F32, .to = TR_F32}},
-                       .integers = -1,
-                       .size = {count * 4, count * 4}};
+    bench_case copy = {
+        .desc = {.kind = TR_OP_CAST,
+                 .rows = {.rows = 1, .width = count, .dtype = TR_F32, .to = TR_F32}}};
     return (double)(count * 8) / time_case(b, &copy, 1, &(tr_op_way){0});
 }
 
 static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
     const int64_t n = b->gpu ? 8192 : 1024;
-    const bench_case roof = product("roof", bench_forward(n, n, n, t, false, TR_EPILOGUE_NONE));
+    const bench_case roof = {.desc = bench_forward(n, n, n, t, false, TR_EPILOGUE_NONE)};
     bench_draw(b->normal, t);
     b->flops_roof = tr_op_flops(&roof.desc) / time_case(b, &roof, 1, &(tr_op_way){0});
     for (int i = 0; i < count; i++) {

@@ -65,15 +65,3 @@ static inline void bench_products(int64_t rows, int64_t c, int64_t v, tr_dtype t
     };
     for (int i = 0; i < BENCH_PRODUCTS; i++) out[i] = list[i];
 }
-
-/* Bytes of the product's tensors, by index. */
-static inline void bench_product_sizes(const tr_matmul_desc *d, int64_t size[TR_OP_MAX_TENSORS]) {
-    const int64_t e = (int64_t)tr_dtype_size(d->a), c = (int64_t)tr_dtype_size(d->c);
-    const bool aux = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
-    size[TR_MATMUL_A] = d->m * d->k * e;
-    size[TR_MATMUL_B] = d->k * d->n * e;
-    size[TR_MATMUL_C] = d->m * d->n * c;
-    size[TR_MATMUL_BIAS] = d->bias ? d->n * e : 0;
-    size[TR_MATMUL_AUX] = aux ? d->m * d->n * c : 0;
-    size[TR_MATMUL_DBIAS] = d->epilogue == TR_EPILOGUE_BIAS_GRAD ? d->n * 4 : 0;
-}

@@ -48,6 +48,10 @@ struct tr_device_ops {
 /* A MATMUL with an epilogue as the device's operators without, one after the other (parts.c). */
 tr_status tr_op_prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
+/* Compares a run's operands with what the description implies: TR_ERR_INTERNAL with a sentence
+ * about the first one that is missing, is not taken, or has another dtype, shape or strides. */
+tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args);
+
 /* The device's operator of this description, with one more user; NULL when there is none. */
 tr_op *tr_op_share(tr_device *device, const tr_op_desc *desc);
 /* Adds an operator to its device's list, with one user. */

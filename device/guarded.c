@@ -151,7 +151,7 @@ static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_TRY(refuse_in_callback());
     tr_op *inner = ((guarded_op *)op)->inner;
     tr_op_args own = *args;
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) own.t[i] = reach(g, args->t[i]);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) own.t[i].data = reach(g, args->t[i].data);
     own.scratch = reach(g, args->scratch);
     own.state = reach(g, args->state);
     return inner->run(inner, stream, &own);

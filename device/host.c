@@ -163,6 +163,7 @@ static tr_status compute_op(const tr_work *work) {
 }
 
 static tr_status run_op(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    if (!((host_stream *)stream)->works) return ((tr_host_op *)op)->compute(op, args);
     return submit(stream, &(tr_work){.run = compute_op, .op = {op, *args}});
 }
 

@@ -1,154 +1,120 @@
 #include "device/device_impl.h"
+#include "device/op_table.h"
+
+#include "base/text.h"
 
 #include <string.h>
 
-static const char *const names[TR_OP_COUNT] = {
-#define TR_OP_NAME(UPPER, lower) [TR_OP_##UPPER] = #lower,
-    TR_OP_LIST(TR_OP_NAME)
-#undef TR_OP_NAME
+static const tr_op_row *const rows[TR_OP_COUNT] = {
+#define TR_OP_ENTRY(UPPER, lower) [TR_OP_##UPPER] = &tr_op_row_##lower,
+    TR_OP_LIST(TR_OP_ENTRY)
+#undef TR_OP_ENTRY
 };
 
-const char *tr_op_name(tr_op_kind kind) {
-    return (unsigned)kind < TR_OP_COUNT ? names[kind] : "unknown";
+const tr_op_row *tr_op_row_of(tr_op_kind kind) {
+    return (unsigned)kind < TR_OP_COUNT ? rows[kind] : NULL;
 }
 
-/* a * b * c >= 0 elements of 8 bytes fit an address space; each factor is at least `least`. */
-static bool sizes_fit(int64_t least, int64_t a, int64_t b, int64_t c) {
+const char *tr_op_name(tr_op_kind kind) {
+    const tr_op_row *row = tr_op_row_of(kind);
+    return row ? row->name : "unknown";
+}
+
+bool tr_op_sizes_fit(int64_t least, int64_t a, int64_t b, int64_t c) {
     int64_t product;
     return a >= least && b >= least && c >= least && !__builtin_mul_overflow(a, b, &product) &&
            !__builtin_mul_overflow(product, c, &product) && product <= INT64_MAX / 8;
 }
 
-static bool is_storage(tr_dtype dtype) {
-    return dtype == TR_F32 || dtype == TR_BF16;
+/* --- descriptions ----------------------------------------------------------------------------- */
+
+/* "f32 or bf16" */
+static void name_types(unsigned types, char *text, size_t size) {
+    text[0] = '\0';
+    for (int d = 0; d < TR_DTYPE_COUNT; d++)
+        if (types & 1u << d)
+            tr_text_add(text, size, "%s%s", text[0] ? " or " : "", tr_dtype_name((tr_dtype)d));
 }
 
-static const char *epilogue_fault(const tr_matmul_desc *d) {
-    bool of_result = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
-    if ((unsigned)d->epilogue > TR_EPILOGUE_BIAS_GRAD) return "there is no such epilogue";
-    if (of_result && d->accumulate) return "it does not accumulate what an epilogue changes";
-    if (of_result && d->ldc && d->ldc != d->n) return "C is dense with an epilogue";
-    if (d->epilogue == TR_EPILOGUE_GELU_DGRAD && d->bias) return "a gradient has no bias";
-    if (d->epilogue == TR_EPILOGUE_BIAS_GRAD &&
-        (d->trans_b || (d->ldb && d->ldb != d->n) || d->bias))
-        return "a bias gradient is that of a dense, untransposed B";
-    return NULL;
-}
-
-static const char *matmul_fault(const tr_matmul_desc *d) {
-    if (!sizes_fit(1, d->m, d->n, d->k)) return "m, n and k must be positive";
-    if (!is_storage(d->a) || !is_storage(d->b) || !is_storage(d->c))
-        return "its matrices are f32 or bf16";
-    if (d->lda && d->lda < (d->trans_a ? d->m : d->k)) return "lda is shorter than a row of A";
-    if (d->ldb && d->ldb < (d->trans_b ? d->k : d->n)) return "ldb is shorter than a row of B";
-    if (d->ldc && d->ldc < d->n) return "ldc is shorter than a row of C";
-    if (!sizes_fit(0, d->lda, d->trans_a ? d->k : d->m, 1) ||
-        !sizes_fit(0, d->ldb, d->trans_b ? d->n : d->k, 1) || !sizes_fit(0, d->ldc, d->m, 1))
-        return "a leading dimension is out of range";
-    if (d->accumulate && d->c != TR_F32) return "it accumulates in f32 only";
-    if (d->accumulate && d->bias) return "it has no bias when it accumulates";
-    return epilogue_fault(d);
-}
-
-static const char *embed_fault(tr_op_kind kind, const tr_embed_desc *d) {
-    if (!is_storage(d->dtype)) return "its storage is f32 or bf16";
-    if (!sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
-    if (kind == TR_OP_EMBED || kind == TR_OP_EMBED_WGRAD) {
-        if (!sizes_fit(1, d->vocab, d->width, 1)) return "vocab must be positive";
-        if (d->vocab_begin < 0 || d->vocab_begin > INT32_MAX || d->vocab > INT32_MAX)
-            return "the vocabulary's range must fit 31 bits";
-        return NULL;
+/* The operands' dtypes are among those of their slots. */
+static tr_status check_types(const tr_op_row *row, const tr_op_desc *desc) {
+    tr_tensor t[TR_OP_MAX_TENSORS];
+    tr_op_operands(desc, t);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        if (t[i].rank == 0 || ((unsigned)t[i].dtype < TR_DTYPE_COUNT &&
+                               row->slot[i].types & 1u << (unsigned)t[i].dtype))
+            continue;
+        char types[64];
+        name_types(row->slot[i].types, types, sizeof types);
+        return TR_FAIL(TR_ERR_INTERNAL, "operator %s: %s must be %s", row->name, row->slot[i].name,
+                       types);
     }
-    if (!sizes_fit(1, d->seq, d->width, 1)) return "seq must be positive";
-    if (kind == TR_OP_POSITION_WGRAD && (d->decode || d->rows % d->seq))
-        return "its rows must be whole sequences";
-    return NULL;
+    return TR_OK;
 }
 
-static const char *rows_fault(tr_op_kind kind, const tr_rows_desc *d) {
-    if (!sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
-    if (!is_storage(d->dtype)) return "its storage is f32 or bf16";
-    if (kind == TR_OP_CAST && !is_storage(d->to)) return "it casts f32 and bf16";
-    return NULL;
+static tr_status check(const tr_op_desc *desc) {
+    const tr_op_row *row = tr_op_row_of(desc->kind);
+    if (!row) return TR_FAIL(TR_ERR_INTERNAL, "there is no operator number %d", (int)desc->kind);
+    const char *fault = row->fault(desc);
+    if (fault) return TR_FAIL(TR_ERR_INTERNAL, "operator %s: %s", row->name, fault);
+    return check_types(row, desc);
 }
 
-static const char *layernorm_fault(const tr_layernorm_desc *d) {
-    if (!sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
-    if (!(d->eps >= 0)) return "eps must not be negative";
-    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+void tr_op_operands(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]) {
+    memset(t, 0, TR_OP_MAX_TENSORS * sizeof *t);
+    tr_op_row_of(desc->kind)->operands(desc, t);
 }
 
-static const char *attention_fault(const tr_attention_desc *d) {
-    if (!sizes_fit(1, d->heads, d->head_dim, 3) ||
-        !sizes_fit(1, d->batch, d->seq, 3 * d->heads * d->head_dim) ||
-        !sizes_fit(1, d->seq, d->seq, 1))
-        return "batch, seq, heads and head_dim must be positive";
-    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
+double tr_op_flops(const tr_op_desc *desc) {
+    const tr_op_row *row = tr_op_row_of(desc->kind);
+    return row->flops ? row->flops(desc) : 0;
 }
 
-static const char *dropout_fault(const tr_dropout_desc *d) {
-    if (!sizes_fit(1, d->rows, d->width, 1) || !sizes_fit(1, d->seq, d->width, 1))
-        return "rows, width and seq must be positive";
-    if (!(d->p >= 0 && d->p < 1)) return "p must lie in [0, 1)";
-    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
-}
-
-static const char *xent_fault(const tr_xent_desc *d) {
-    if (!sizes_fit(1, d->rows, d->vocab, 1)) return "rows and vocab must be positive";
-    if (d->ld && d->ld < d->vocab) return "ld is shorter than a row of logits";
-    if (!sizes_fit(0, d->rows, d->ld, 1)) return "ld is out of range";
-    if (d->vocab_begin < 0 || d->vocab_begin > INT32_MAX || d->vocab > INT32_MAX)
-        return "the vocabulary's range must fit 31 bits";
-    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
-}
-
-static const char *adamw_fault(const tr_adamw_desc *d) {
-    if (!sizes_fit(0, d->count, 1, 1)) return "count is out of range";
-    if (!(d->beta1 >= 0 && d->beta1 < 1 && d->beta2 >= 0 && d->beta2 < 1 && d->eps >= 0))
-        return "beta1, beta2 must lie in [0, 1) and eps must not be negative";
-    return is_storage(d->dtype) ? NULL : "its storage is f32 or bf16";
-}
-
-/* What is wrong with a description, or NULL. */
-static const char *fault(const tr_op_desc *desc) {
-    switch (desc->kind) {
-    case TR_OP_MATMUL: return matmul_fault(&desc->matmul);
-    case TR_OP_BIAS_GRAD:
-    case TR_OP_GELU:
-    case TR_OP_GELU_DGRAD:
-    case TR_OP_ADD:
-    case TR_OP_CAST: return rows_fault(desc->kind, &desc->rows);
-    case TR_OP_LAYERNORM:
-    case TR_OP_LAYERNORM_DGRAD:
-    case TR_OP_LAYERNORM_WGRAD: return layernorm_fault(&desc->layernorm);
-    case TR_OP_ATTENTION:
-    case TR_OP_ATTENTION_DGRAD:
-    case TR_OP_ATTENTION_DECODE: return attention_fault(&desc->attention);
-    case TR_OP_EMBED:
-    case TR_OP_EMBED_WGRAD:
-    case TR_OP_POSITION:
-    case TR_OP_POSITION_WGRAD: return embed_fault(desc->kind, &desc->embed);
-    case TR_OP_DROPOUT_ADD:
-    case TR_OP_DROPOUT_DGRAD: return dropout_fault(&desc->dropout);
-    case TR_OP_XENT_MAX:
-    case TR_OP_XENT_SUM:
-    case TR_OP_XENT_LOSS: return xent_fault(&desc->xent);
-    case TR_OP_SUMSQ: return sizes_fit(0, desc->sumsq.count, 1, 1) ? NULL : "count is out of range";
-    case TR_OP_STEP_FINISH:
-        return sizes_fit(0, desc->step_finish.losses, 2, 1) &&
-                       sizes_fit(0, desc->step_finish.norms, 1, 1)
-                   ? NULL
-                   : "losses and norms are out of range";
-    case TR_OP_ADAMW: return adamw_fault(&desc->adamw);
-    case TR_OP_COUNT: break;
+double tr_op_bytes(const tr_op_desc *desc) {
+    const tr_op_row *row = tr_op_row_of(desc->kind);
+    tr_tensor t[TR_OP_MAX_TENSORS];
+    double bytes = 0;
+    tr_op_operands(desc, t);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        bool both = (row->slot[i].use & TR_SLOT_BOTH) == TR_SLOT_BOTH;
+        if (t[i].rank) bytes += (both ? 2 : 1) * (double)tr_tensor_bytes(&t[i]);
     }
-    return "there is no such operator";
+    return bytes;
 }
+
+/* --- operands --------------------------------------------------------------------------------- */
+
+tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args) {
+    const tr_op_row *row = tr_op_row_of(op->desc.kind);
+    tr_tensor implied[TR_OP_MAX_TENSORS];
+    tr_op_operands(&op->desc, implied);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        const tr_op_slot *slot = &row->slot[i];
+        const tr_tensor *given = &args->t[i];
+        const char *name = slot->name ? slot->name : "a further one";
+        if (given->data && implied[i].rank == 0)
+            return TR_FAIL(TR_ERR_INTERNAL, "operator %s takes no operand %s here", row->name,
+                           name);
+        if (!given->data && implied[i].rank && !(slot->use & TR_SLOT_OPTIONAL) &&
+            tr_tensor_count(&implied[i]))
+            return TR_FAIL(TR_ERR_INTERNAL, "operator %s: operand %s is missing", row->name, name);
+        if (!given->data || tr_tensor_alike(given, &implied[i])) continue;
+        char is[160], should[160];
+        return TR_FAIL(TR_ERR_INTERNAL, "operator %s: operand %s is %s, but must be %s", row->name,
+                       name, tr_tensor_text(given, is, sizeof is),
+                       tr_tensor_text(&implied[i], should, sizeof should));
+    }
+    if (op->scratch_bytes && !args->scratch)
+        return TR_FAIL(TR_ERR_INTERNAL, "operator %s: its %zu bytes of scratch are missing",
+                       row->name, op->scratch_bytes);
+    return TR_OK;
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
 
 tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     *out = NULL;
-    const char *wrong = fault(desc);
-    if (wrong) return TR_FAIL(TR_ERR_INTERNAL, "operator %s: %s", tr_op_name(desc->kind), wrong);
+    TR_TRY(check(desc));
     tr_op_prepare_fn prepare = device->ops->prepare[desc->kind];
     if (!prepare)
         return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s", device->name,
@@ -172,19 +138,4 @@ void tr_op_release(tr_op *op) {
     if (!op || !tr_op_unshare(op)) return;
     tr_device_settle(op->device);
     op->release(op);
-}
-
-double tr_op_flops(const tr_op_desc *desc) {
-    const tr_attention_desc *a = &desc->attention;
-    /* One of attention's products over the full square: 2 * batch * heads * seq^2 * head_dim. */
-    double square = 2.0 * (double)a->seq * (double)a->seq * (double)a->head_dim * (double)a->heads *
-                    (double)a->batch;
-    switch (desc->kind) {
-    case TR_OP_MATMUL:
-        return 2.0 * (double)desc->matmul.m * (double)desc->matmul.n * (double)desc->matmul.k;
-    case TR_OP_ATTENTION: return square; /* QK', PV: two products, half of each square */
-    case TR_OP_ATTENTION_DGRAD: return 2.5 * square; /* QK', dO V', P'dO, dS K, dS'Q */
-    case TR_OP_ATTENTION_DECODE: return 2.0 * square / (double)a->seq; /* one full row */
-    default: return 0;
-    }
 }

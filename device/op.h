@@ -6,13 +6,15 @@
  * value, so clipping and skipping need no host round trip and a captured graph stays valid.
  *
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
- * otherwise. "storage" is the description's dtype, TR_F32 or TR_BF16; arithmetic is FP32 at least
- * (ref: FP64) and rounds once on the store. Gradients of parameters are FP32 and accumulated.
- * TR_OP_LIST is the one list of operators: it makes the enum, the names and each device's table. */
+ * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
+ * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store. Gradients of
+ * parameters are FP32 and accumulated. TR_OP_LIST is the one list of operators: it makes the enum
+ * and each device's table. What else is known of an operator is in its row of device/op_table.h. */
 #pragma once
 
 #include "base/dtype.h"
 #include "device/device.h"
+#include "device/tensor.h"
 
 #define TR_OP_LIST(X)                                                                              \
     X(MATMUL, matmul)                                                                              \
@@ -243,9 +245,9 @@ typedef struct tr_op_desc {
 
 enum { TR_OP_MAX_TENSORS = 8 };
 
-/* One run's arguments: tensors by the enums above. */
+/* One run's arguments: operands by the enums above. */
 typedef struct tr_op_args {
-    void *t[TR_OP_MAX_TENSORS];
+    tr_tensor t[TR_OP_MAX_TENSORS];
     void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
     tr_step_state *state;
     int64_t sample; /* offset of row 0's sample from the step's first sample */
@@ -274,7 +276,8 @@ typedef struct tr_op {
  * releases. TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for one that this
  * device cannot do. Release with tr_op_release (NULL is allowed). */
 tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out);
-/* Stream-ordered; args are copied. On a stream of the host the operator outlives the work. */
+/* Stream-ordered; args are copied. On a stream of the host the operator outlives the work. Debug
+ * builds fail with TR_ERR_INTERNAL when an operand is not what the description implies. */
 tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);
 void tr_op_release(tr_op *op);
 
@@ -282,3 +285,9 @@ const char *tr_op_name(tr_op_kind kind);
 /* Floating-point operations of one run, as the field counts them (matmul 2mnk, causal attention
  * half of the square); 0 for element-wise operators. */
 double tr_op_flops(const tr_op_desc *desc);
+/* Fills in dtype, shape and strides of the operands that a valid description implies. They have no
+ * memory; those that it does not use have rank 0. */
+void tr_op_operands(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);
+/* Bytes that one run must move between the device and its memory: every operand once, twice when it
+ * is read and written. */
+double tr_op_bytes(const tr_op_desc *desc);

@@ -13,8 +13,8 @@ typedef struct parts {
 
 static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const parts *p = (const parts *)op;
-    tr_op_args product = *args, rest = *args;
-    void *const *t = args->t;
+    tr_op_args product = *args, rest = {.scratch = args->scratch, .state = args->state};
+    const tr_tensor *t = args->t;
     switch (op->desc.matmul.epilogue) {
     case TR_EPILOGUE_GELU:
         product.t[TR_MATMUL_C] = t[TR_MATMUL_AUX];
@@ -29,6 +29,7 @@ static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
         rest.t[TR_BIAS_GRAD_DY] = t[TR_MATMUL_B];
         rest.t[TR_BIAS_GRAD_DBIAS] = t[TR_MATMUL_DBIAS];
     }
+    product.t[TR_MATMUL_AUX] = product.t[TR_MATMUL_DBIAS] = (tr_tensor){0};
     TR_TRY(tr_op_run(p->product, stream, &product));
     TR_TRY(tr_op_run(p->rest, stream, &rest));
     return TR_OK;

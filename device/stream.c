@@ -1,8 +1,8 @@
 /* Streams and events: to the device at once, or, on a compute stream with a queue, by way of the
  * queue's thread. That thread may wait for anything, since the device has none of what is behind.
  *
- * An event that the queue is to record is not reached before it was: never, where a failure has kept
- * it from being. */
+ * An event that the queue is to record is not reached before it was: never, where a failure has
+ * kept it from being. */
 #include "device/queue.h"
 
 #include <stdio.h>
@@ -107,7 +107,14 @@ static tr_status hand_op(const tr_work *work) {
     return work->op.op->run(work->op.op, work->stream, &work->op.args);
 }
 
+#if !defined(NDEBUG) || defined(TRIREME_CHECKS_OPERANDS)
+enum { CHECKS_OPERANDS = true };
+#else
+enum { CHECKS_OPERANDS = false };
+#endif
+
 tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    if (CHECKS_OPERANDS) TR_TRY(tr_op_check_args(op, args));
     tr_queue *queue = queue_before(stream);
     if (!queue) return op->run(op, stream, args);
     return tr_queue_push(queue, &(tr_work){.run = hand_op, .stream = stream, .op = {op, *args}},

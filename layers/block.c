@@ -66,10 +66,15 @@ static void *scratch_of(const block *b, const tr_layer_io *io) {
     return io->scratch + b->operators_at;
 }
 
-static tr_status sum_over_tp(const block *b, const tr_layer_io *io, void *x) {
-    TR_TRY(tr_group_all_reduce(b->tp, io->stream, x, b->usage.rows * b->width, b->usage.dtype,
+static tr_status sum_over_tp(const block *b, const tr_layer_io *io, tr_tensor x) {
+    TR_TRY(tr_group_all_reduce(b->tp, io->stream, x.data, tr_tensor_count(&x), x.dtype,
                                TR_REDUCE_SUM));
     return TR_OK;
+}
+
+/* (R, C) of the layer's inputs and outputs. */
+static tr_tensor rows_of(const block *b, const void *data) {
+    return tr_usage_tensor(&b->usage, data, b->width);
 }
 
 /* --- description --------------------------------------------------------------------------------
@@ -232,25 +237,41 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
 
 /* y = residual + dropout(y + bias), where y is the row-parallel layer's partial output on entry. */
 static tr_status add_forward(const block *b, const tr_layer_io *io, const residual_add *add,
-                             const tr_param *bias, const void *residual, void *y) {
+                             const tr_param *bias, tr_tensor residual, tr_tensor y) {
     TR_TRY(sum_over_tp(b, io, y));
     tr_op_args args = {.t = {[TR_DROPOUT_X] = y,
-                             [TR_DROPOUT_BIAS] = bias->value,
-                             [TR_DROPOUT_RESIDUAL] = (void *)residual,
+                             [TR_DROPOUT_BIAS] = tr_param_value(bias),
+                             [TR_DROPOUT_RESIDUAL] = residual,
                              [TR_DROPOUT_Y] = y}};
     TR_TRY(tr_plan_run(&add->forward, io, scratch_of(b, io), args));
     return TR_OK;
 }
 
+static tr_tensor lse_at(const block *b, const tr_layer_io *io) {
+    const int64_t shape[] = {b->usage.batch, b->heads, b->usage.seq};
+    return tr_tensor_reshape(tr_buffer_at(io, b->lse), 3, shape);
+}
+
+/* The keys or the values of the decoding cache. */
+static tr_tensor cache_at(const block *b, const char *data) {
+    return tr_tensor_matrix(data, b->usage.dtype, b->usage.batch * b->usage.seq, b->local_width);
+}
+
+static tr_status attend_cache(const block *b, const tr_layer_io *io) {
+    const char *keys = io->cache;
+    tr_op_args args = {.t = {[TR_DECODE_QKV] = tr_buffer_at(io, b->qkv),
+                             [TR_DECODE_KCACHE] = cache_at(b, keys),
+                             [TR_DECODE_VCACHE] = cache_at(b, keys + cache_part(b)),
+                             [TR_DECODE_Y] = tr_buffer_at(io, b->y)}};
+    TR_TRY(tr_plan_run(&b->attention, io, scratch_of(b, io), args));
+    return TR_OK;
+}
+
 static tr_status attend(const block *b, const tr_layer_io *io) {
+    if (b->usage.decode) return attend_cache(b, io);
     tr_op_args args = {.t = {[TR_ATTENTION_QKV] = tr_buffer_at(io, b->qkv),
                              [TR_ATTENTION_Y] = tr_buffer_at(io, b->y),
-                             [TR_ATTENTION_LSE] = tr_buffer_at(io, b->lse)}};
-    if (b->usage.decode)
-        args = (tr_op_args){.t = {[TR_DECODE_QKV] = tr_buffer_at(io, b->qkv),
-                                  [TR_DECODE_KCACHE] = io->cache,
-                                  [TR_DECODE_VCACHE] = (char *)io->cache + cache_part(b),
-                                  [TR_DECODE_Y] = tr_buffer_at(io, b->y)}};
+                             [TR_ATTENTION_LSE] = lse_at(b, io)}};
     TR_TRY(tr_plan_run(&b->attention, io, scratch_of(b, io), args));
     return TR_OK;
 }
@@ -258,19 +279,21 @@ static tr_status attend(const block *b, const tr_layer_io *io) {
 /* F, and decoding: the same way for rows of one token, with attention to the cache. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
-    void *scratch = scratch_of(b, io), *h = tr_buffer_at(io, b->h);
-    TR_TRY(tr_norm_forward(&b->ln_1, io, scratch, io->x[0]));
-    TR_TRY(tr_linear_forward(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y), NULL,
+    void *scratch = scratch_of(b, io);
+    const tr_tensor none = {0}, x = rows_of(b, io->x[0]), y = rows_of(b, io->y[0]);
+    const tr_tensor h = tr_buffer_at(io, b->h), gelu_y = tr_buffer_at(io, b->gelu_y);
+    TR_TRY(tr_norm_forward(&b->ln_1, io, scratch, x));
+    TR_TRY(tr_linear_forward(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y), none,
                              tr_buffer_at(io, b->qkv)));
     TR_TRY(attend(b, io));
-    TR_TRY(tr_linear_forward(&b->proj, io, scratch, tr_buffer_at(io, b->y), NULL, h));
-    TR_TRY(add_forward(b, io, &b->add_attn, b->proj.bias, io->x[0], h));
+    TR_TRY(tr_linear_forward(&b->proj, io, scratch, tr_buffer_at(io, b->y), none, h));
+    TR_TRY(add_forward(b, io, &b->add_attn, b->proj.bias, x, h));
 
     TR_TRY(tr_norm_forward(&b->ln_2, io, scratch, h));
     TR_TRY(tr_linear_forward(&b->fc, io, scratch, tr_buffer_at(io, b->ln_2.y),
-                             tr_buffer_at(io, b->fc_y), tr_buffer_at(io, b->gelu_y)));
-    TR_TRY(tr_linear_forward(&b->out, io, scratch, tr_buffer_at(io, b->gelu_y), NULL, io->y[0]));
-    TR_TRY(add_forward(b, io, &b->add_mlp, b->out.bias, h, io->y[0]));
+                             tr_buffer_at(io, b->fc_y), gelu_y));
+    TR_TRY(tr_linear_forward(&b->out, io, scratch, gelu_y, none, y));
+    TR_TRY(add_forward(b, io, &b->add_mlp, b->out.bias, h, y));
     return TR_OK;
 }
 
@@ -279,43 +302,44 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 
 /* Fills add->dx from dy[R, C], the gradient of the sum. */
 static tr_status add_grad_input(const block *b, const tr_layer_io *io, const residual_add *add,
-                                const void *dy) {
+                                tr_tensor dy) {
     tr_op_args args = {
-        .t = {
-            [TR_DROPOUT_DGRAD_DY] = (void *)dy, [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, add->dx)}};
+        .t = {[TR_DROPOUT_DGRAD_DY] = dy, [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, add->dx)}};
     TR_TRY(tr_plan_run(&add->grad_input, io, scratch_of(b, io), args));
     return TR_OK;
 }
 
 /* dx holds the gradient of h afterwards. */
 static tr_status mlp_grad_input(const block *b, const tr_layer_io *io) {
-    void *scratch = scratch_of(b, io), *dfc = tr_buffer_at(io, b->dfc);
-    TR_TRY(add_grad_input(b, io, &b->add_mlp, io->dy[0]));
+    void *scratch = scratch_of(b, io);
+    const tr_tensor none = {0}, dy = rows_of(b, io->dy[0]), dx = rows_of(b, io->dx[0]);
+    const tr_tensor dfc = tr_buffer_at(io, b->dfc), dln = tr_buffer_at(io, b->ln_2.dy);
+    TR_TRY(add_grad_input(b, io, &b->add_mlp, dy));
     TR_TRY(tr_linear_grad_input(&b->out, io, scratch, tr_buffer_at(io, b->add_mlp.dx),
                                 tr_buffer_at(io, b->fc_y), dfc));
-    void *dln = tr_buffer_at(io, b->ln_2.dy);
-    TR_TRY(tr_linear_grad_input(&b->fc, io, scratch, dfc, NULL, dln));
+    TR_TRY(tr_linear_grad_input(&b->fc, io, scratch, dfc, none, dln));
     TR_TRY(sum_over_tp(b, io, dln));
-    TR_TRY(tr_norm_grad_input(&b->ln_2, io, scratch, tr_buffer_at(io, b->h), io->dy[0], io->dx[0]));
+    TR_TRY(tr_norm_grad_input(&b->ln_2, io, scratch, tr_buffer_at(io, b->h), dy, dx));
     return TR_OK;
 }
 
 /* dx: the gradient of h on entry, of x on return. */
 static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
-    void *scratch = scratch_of(b, io), *dqkv = tr_buffer_at(io, b->dqkv);
-    void *dy = tr_buffer_at(io, b->dy);
-    TR_TRY(add_grad_input(b, io, &b->add_attn, io->dx[0]));
-    TR_TRY(tr_linear_grad_input(&b->proj, io, scratch, tr_buffer_at(io, b->add_attn.dx), NULL, dy));
+    void *scratch = scratch_of(b, io);
+    const tr_tensor none = {0}, x = rows_of(b, io->x[0]), dx = rows_of(b, io->dx[0]);
+    const tr_tensor dqkv = tr_buffer_at(io, b->dqkv), dy = tr_buffer_at(io, b->dy);
+    const tr_tensor dln = tr_buffer_at(io, b->ln_1.dy);
+    TR_TRY(add_grad_input(b, io, &b->add_attn, dx));
+    TR_TRY(tr_linear_grad_input(&b->proj, io, scratch, tr_buffer_at(io, b->add_attn.dx), none, dy));
     tr_op_args attention = {.t = {[TR_ATTENTION_DGRAD_DY] = dy,
                                   [TR_ATTENTION_DGRAD_QKV] = tr_buffer_at(io, b->qkv),
                                   [TR_ATTENTION_DGRAD_Y] = tr_buffer_at(io, b->y),
-                                  [TR_ATTENTION_DGRAD_LSE] = tr_buffer_at(io, b->lse),
+                                  [TR_ATTENTION_DGRAD_LSE] = lse_at(b, io),
                                   [TR_ATTENTION_DGRAD_DQKV] = dqkv}};
     TR_TRY(tr_plan_run(&b->attention_dgrad, io, scratch, attention));
-    void *dln = tr_buffer_at(io, b->ln_1.dy);
-    TR_TRY(tr_linear_grad_input(&b->attn, io, scratch, dqkv, NULL, dln));
+    TR_TRY(tr_linear_grad_input(&b->attn, io, scratch, dqkv, none, dln));
     TR_TRY(sum_over_tp(b, io, dln));
-    TR_TRY(tr_norm_grad_input(&b->ln_1, io, scratch, io->x[0], io->dx[0], io->dx[0]));
+    TR_TRY(tr_norm_grad_input(&b->ln_1, io, scratch, x, dx, dx));
     return TR_OK;
 }
 
@@ -341,7 +365,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
                                  tr_buffer_at(io, b->add_attn.dx)));
     TR_TRY(tr_linear_grad_weight(&b->attn, io, scratch, tr_buffer_at(io, b->ln_1.y),
                                  tr_buffer_at(io, b->dqkv)));
-    TR_TRY(tr_norm_grad_weight(&b->ln_1, io, scratch, io->x[0]));
+    TR_TRY(tr_norm_grad_weight(&b->ln_1, io, scratch, rows_of(b, io->x[0])));
     return TR_OK;
 }
 

@@ -95,19 +95,33 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
     return TR_OK;
 }
 
+static tr_tensor tokens_of(const embedding *e, const tr_layer_io *io) {
+    return tr_flow_tensor(&e->layer.step_input[0], io->step[0]);
+}
+
+static tr_tensor output_of(const embedding *e, const void *data) {
+    return tr_flow_tensor(&e->layer.output[0], data);
+}
+
+/* The positions that are met. */
+static tr_tensor met(const embedding *e, tr_tensor table) {
+    return tr_tensor_rows(table, 0, e->usage.seq);
+}
+
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     void *scratch = io->scratch;
-    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = (void *)io->step[0],
-                              [TR_EMBED_TABLE] = e->params[WTE].value,
-                              [TR_EMBED_Y] = io->y[0]}};
+    tr_tensor y = output_of(e, io->y[0]);
+    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = tokens_of(e, io),
+                              [TR_EMBED_TABLE] = tr_param_value(&e->params[WTE]),
+                              [TR_EMBED_Y] = y}};
     TR_TRY(tr_plan_run(&e->embed, io, scratch, embed));
     /* Every row is zero on all ranks but one. */
-    TR_TRY(tr_group_all_reduce(e->tp, io->stream, io->y[0], e->usage.rows * e->width,
-                               e->usage.dtype, TR_REDUCE_SUM));
-    tr_op_args position = {.t = {[TR_POSITION_X] = io->y[0],
-                                 [TR_POSITION_TABLE] = e->params[WPE].value,
-                                 [TR_POSITION_Y] = io->y[0]}};
+    TR_TRY(tr_group_all_reduce(e->tp, io->stream, y.data, tr_tensor_count(&y), y.dtype,
+                               TR_REDUCE_SUM));
+    tr_op_args position = {.t = {[TR_POSITION_X] = y,
+                                 [TR_POSITION_TABLE] = met(e, tr_param_value(&e->params[WPE])),
+                                 [TR_POSITION_Y] = y}};
     TR_TRY(tr_plan_run(&e->position, io, scratch, position));
     return TR_OK;
 }
@@ -115,14 +129,15 @@ static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     TR_TRY(decode(layer, io));
-    tr_op_args drop = {.t = {[TR_DROPOUT_X] = io->y[0], [TR_DROPOUT_Y] = io->y[0]}};
+    tr_tensor y = output_of(e, io->y[0]);
+    tr_op_args drop = {.t = {[TR_DROPOUT_X] = y, [TR_DROPOUT_Y] = y}};
     TR_TRY(tr_plan_run(&e->drop, io, io->scratch, drop));
     return TR_OK;
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = (void *)io->dy[0],
+    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = output_of(e, io->dy[0]),
                              [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
     TR_TRY(tr_plan_run(&e->drop_dgrad, io, io->scratch, drop));
     return TR_OK;
@@ -130,14 +145,16 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    void *scratch = io->scratch, *dx = tr_buffer_at(io, e->dx);
+    void *scratch = io->scratch;
+    tr_tensor dx = tr_buffer_at(io, e->dx);
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
-                              [TR_EMBED_WGRAD_TOKENS] = (void *)io->step[0],
-                              [TR_EMBED_WGRAD_DTABLE] = e->params[WTE].grad}};
+                              [TR_EMBED_WGRAD_TOKENS] = tokens_of(e, io),
+                              [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(&e->params[WTE])}};
     TR_TRY(tr_plan_run(&e->embed_wgrad, io, scratch, embed));
-    /* Positions past seq are not met: their gradient stays as it is. */
+    /* The gradient of the positions past seq stays as it is. */
     tr_op_args position = {
-        .t = {[TR_POSITION_WGRAD_DY] = dx, [TR_POSITION_WGRAD_DTABLE] = e->params[WPE].grad}};
+        .t = {[TR_POSITION_WGRAD_DY] = dx,
+              [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(&e->params[WPE]))}};
     TR_TRY(tr_plan_run(&e->position_wgrad, io, scratch, position));
     return TR_OK;
 }

@@ -13,6 +13,10 @@ tr_flow tr_flow_make(const char *name, tr_dtype dtype, int rank, const int64_t *
     return flow;
 }
 
+tr_tensor tr_flow_tensor(const tr_flow *flow, const void *data) {
+    return tr_tensor_dense(data, flow->dtype, flow->rank, flow->shape);
+}
+
 bool tr_flow_bytes(const tr_flow *flow, size_t *bytes) {
     *bytes = tr_dtype_size(flow->dtype);
     for (int d = 0; d < flow->rank; d++)

@@ -189,88 +189,114 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
 }
 
 /* The word embedding's rows of a part's columns, in the values or in the gradients. */
-static void *rows_of(const head *h, const logits_part *part, void *table, tr_dtype dtype) {
-    return (char *)table + (size_t)(part->begin * h->width) * tr_dtype_size(dtype);
+static tr_tensor rows_of(const logits_part *part, tr_tensor table) {
+    return tr_tensor_rows(table, part->begin, part->extent);
+}
+
+static tr_tensor wte_rows(const head *h, const logits_part *part) {
+    return rows_of(part, tr_param_value(&h->params[TIED_WTE]));
+}
+
+static tr_tensor logits_at(const tr_layer_io *io, const logits_part *part) {
+    return tr_tensor_narrow(tr_buffer_at(io, part->logits), part->extent);
+}
+
+static tr_tensor input_of(const head *h, const tr_layer_io *io) {
+    return tr_usage_tensor(&h->usage, io->x[0], h->width);
 }
 
 static tr_status project(const head *h, const tr_layer_io *io, const logits_part *part) {
-    void *wte = h->params[TIED_WTE].value;
     tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->ln_f.y),
-                             [TR_MATMUL_B] = rows_of(h, part, wte, h->usage.dtype),
-                             [TR_MATMUL_C] = tr_buffer_at(io, part->logits)}};
+                             [TR_MATMUL_B] = wte_rows(h, part),
+                             [TR_MATMUL_C] = logits_at(io, part)}};
     TR_TRY(tr_plan_run(&part->project, io, scratch_of(h, io), args));
     return TR_OK;
 }
 
-static tr_op_args xent_args(const head *h, const tr_layer_io *io, const logits_part *part) {
-    return (tr_op_args){.t = {[TR_XENT_LOGITS] = tr_buffer_at(io, part->logits),
-                              [TR_XENT_LABELS] = (void *)io->step[0],
-                              [TR_XENT_MAX] = tr_buffer_at(io, h->max),
-                              [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
-                              [TR_XENT_LOSS] = io->loss}};
+static tr_status take_max(const head *h, const tr_layer_io *io, const logits_part *part) {
+    tr_op_args args = {
+        .t = {[TR_XENT_LOGITS] = logits_at(io, part), [TR_XENT_MAX] = tr_buffer_at(io, h->max)}};
+    TR_TRY(tr_plan_run(&part->xent_max, io, scratch_of(h, io), args));
+    return TR_OK;
+}
+
+/* XENT_SUM or, when `loss` is there, XENT_LOSS. */
+static tr_status take_sum(const head *h, const tr_layer_io *io, const logits_part *part,
+                          const tr_plan *plan, tr_tensor loss) {
+    tr_op_args args = {
+        .t = {[TR_XENT_LOGITS] = logits_at(io, part),
+              [TR_XENT_LABELS] = tr_flow_tensor(&h->layer.step_input[0], io->step[0]),
+              [TR_XENT_MAX] = tr_buffer_at(io, h->max),
+              [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
+              [TR_XENT_LOSS] = loss}};
+    TR_TRY(tr_plan_run(plan, io, scratch_of(h, io), args));
+    return TR_OK;
 }
 
 /* The parts' maxima and sums are of all of this rank's columns before the group reduces them: the
  * reductions are two, however many parts there are. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io);
+    const logits_part *end = h->part + h->parts;
+    const tr_tensor none = {0}, loss = tr_tensor_vector(io->loss, TR_F64, 2);
+    void *max = tr_buffer_at(io, h->max).data, *sums = tr_buffer_at(io, h->sums).data;
     int64_t R = h->usage.rows;
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x[0]));
-    for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
+    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch_of(h, io), input_of(h, io)));
+    for (const logits_part *part = h->part; part < end; part++) {
         TR_TRY(project(h, io, part));
-        TR_TRY(tr_plan_run(&part->xent_max, io, scratch, xent_args(h, io, part)));
+        TR_TRY(take_max(h, io, part));
     }
-    TR_TRY(
-        tr_group_all_reduce(h->tp, io->stream, tr_buffer_at(io, h->max), R, TR_F32, TR_REDUCE_MAX));
-    for (const logits_part *part = h->part; part < h->part + h->parts; part++)
-        TR_TRY(tr_plan_run(&part->xent_sum, io, scratch, xent_args(h, io, part)));
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, tr_buffer_at(io, h->sums), 2 * R, TR_F32,
-                               TR_REDUCE_SUM));
-    for (const logits_part *part = h->part; part < h->part + h->parts; part++)
-        TR_TRY(tr_plan_run(&part->xent_loss, io, scratch, xent_args(h, io, part)));
+    TR_TRY(tr_group_all_reduce(h->tp, io->stream, max, R, TR_F32, TR_REDUCE_MAX));
+    for (const logits_part *part = h->part; part < end; part++)
+        TR_TRY(take_sum(h, io, part, &part->xent_sum, none));
+    TR_TRY(tr_group_all_reduce(h->tp, io->stream, sums, 2 * R, TR_F32, TR_REDUCE_SUM));
+    for (const logits_part *part = h->part; part < end; part++)
+        TR_TRY(take_sum(h, io, part, &part->xent_loss, loss));
     return TR_OK;
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io), *dln = tr_buffer_at(io, h->ln_f.dy);
-    void *sum = h->sums_dln ? tr_buffer_at(io, h->dln_sum) : dln;
-    void *wte = h->params[TIED_WTE].value;
+    void *scratch = scratch_of(h, io);
+    const tr_tensor dln = tr_buffer_at(io, h->ln_f.dy);
+    const tr_tensor sum = h->sums_dln ? tr_buffer_at(io, h->dln_sum) : dln;
+    const tr_tensor none = {0}, dx = tr_usage_tensor(&h->usage, io->dx[0], h->width);
     for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
-        tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, part->logits),
-                                 [TR_MATMUL_B] = rows_of(h, part, wte, h->usage.dtype),
+        tr_op_args args = {.t = {[TR_MATMUL_A] = logits_at(io, part),
+                                 [TR_MATMUL_B] = wte_rows(h, part),
                                  [TR_MATMUL_C] = sum}};
         TR_TRY(tr_plan_run(&part->project_dgrad, io, scratch, args));
     }
     tr_op_args cast = {.t = {[TR_CAST_X] = sum, [TR_CAST_Y] = dln}};
     if (h->sums_dln) TR_TRY(tr_plan_run(&h->cast, io, scratch, cast));
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, dln, h->usage.rows * h->width, h->usage.dtype,
+    TR_TRY(tr_group_all_reduce(h->tp, io->stream, dln.data, tr_tensor_count(&dln), dln.dtype,
                                TR_REDUCE_SUM));
-    TR_TRY(tr_norm_grad_input(&h->ln_f, io, scratch, io->x[0], NULL, io->dx[0]));
+    TR_TRY(tr_norm_grad_input(&h->ln_f, io, scratch, input_of(h, io), none, dx));
     return TR_OK;
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io), *dwte = h->params[TIED_WTE].grad;
+    void *scratch = scratch_of(h, io);
+    const tr_tensor dwte = tr_param_grad(&h->params[TIED_WTE]);
     for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
-        tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, part->logits),
+        tr_op_args args = {.t = {[TR_MATMUL_A] = logits_at(io, part),
                                  [TR_MATMUL_B] = tr_buffer_at(io, h->ln_f.y),
-                                 [TR_MATMUL_C] = rows_of(h, part, dwte, TR_F32)}};
+                                 [TR_MATMUL_C] = rows_of(part, dwte)}};
         TR_TRY(tr_plan_run(&part->project_wgrad, io, scratch, args));
     }
-    TR_TRY(tr_norm_grad_weight(&h->ln_f, io, scratch, io->x[0]));
+    TR_TRY(tr_norm_grad_weight(&h->ln_f, io, scratch, input_of(h, io)));
     return TR_OK;
 }
 
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     void *scratch = scratch_of(h, io);
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, io->x[0]));
+    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, input_of(h, io)));
     TR_TRY(project(h, io, h->part));
     tr_op_args args = {
-        .t = {[TR_CAST_X] = tr_buffer_at(io, h->part->logits), [TR_CAST_Y] = io->logits}};
+        .t = {[TR_CAST_X] = logits_at(io, h->part),
+              [TR_CAST_Y] = tr_tensor_matrix(io->logits, TR_F32, h->usage.rows, h->vocab.extent)}};
     TR_TRY(tr_plan_run(&h->cast, io, scratch, args));
     return TR_OK;
 }

@@ -176,10 +176,11 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
 static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
                           const tr_stage_input *input) {
     const tr_stage_value *value = &s->flow.value[input->value];
-    void *sum = gradient_of(io, value);
-    tr_op_args args = {.t = {[TR_ADD_A] = input->begins ? io->dout[value->out_edge] : sum,
-                             [TR_ADD_B] = inside(io->scratch, input->part),
-                             [TR_ADD_Y] = sum},
+    const tr_flow *flow = &value->tensor;
+    tr_tensor sum = tr_flow_tensor(flow, gradient_of(io, value));
+    tr_tensor part = tr_flow_tensor(flow, inside(io->scratch, input->part));
+    tr_tensor before = input->begins ? tr_flow_tensor(flow, io->dout[value->out_edge]) : sum;
+    tr_op_args args = {.t = {[TR_ADD_A] = before, [TR_ADD_B] = part, [TR_ADD_Y] = sum},
                        .scratch = io->scratch,
                        .state = s->source.state};
     return tr_op_run(s->add[input->value], io->stream, &args);

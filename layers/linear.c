@@ -54,32 +54,32 @@ void tr_linear_release(tr_linear *linear) {
 }
 
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                            const void *x, void *aux, void *y) {
-    tr_op_args args = {.t = {[TR_MATMUL_A] = (void *)x,
-                             [TR_MATMUL_B] = linear->weight->value,
+                            tr_tensor x, tr_tensor aux, tr_tensor y) {
+    tr_op_args args = {.t = {[TR_MATMUL_A] = x,
+                             [TR_MATMUL_B] = tr_param_value(linear->weight),
                              [TR_MATMUL_C] = y,
-                             [TR_MATMUL_AUX] = aux,
-                             [TR_MATMUL_BIAS] = linear->fused_bias ? linear->bias->value : NULL}};
+                             [TR_MATMUL_AUX] = aux}};
+    if (linear->fused_bias) args.t[TR_MATMUL_BIAS] = tr_param_value(linear->bias);
     TR_TRY(tr_plan_run(&linear->forward, io, scratch, args));
     return TR_OK;
 }
 
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                               const void *dy, const void *aux, void *dx) {
-    tr_op_args args = {.t = {[TR_MATMUL_A] = (void *)dy,
-                             [TR_MATMUL_B] = linear->weight->value,
+                               tr_tensor dy, tr_tensor aux, tr_tensor dx) {
+    tr_op_args args = {.t = {[TR_MATMUL_A] = dy,
+                             [TR_MATMUL_B] = tr_param_value(linear->weight),
                              [TR_MATMUL_C] = dx,
-                             [TR_MATMUL_AUX] = (void *)aux}};
+                             [TR_MATMUL_AUX] = aux}};
     TR_TRY(tr_plan_run(&linear->grad_input, io, scratch, args));
     return TR_OK;
 }
 
 tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                                const void *x, const void *dy) {
-    tr_op_args args = {.t = {[TR_MATMUL_A] = (void *)x,
-                             [TR_MATMUL_B] = (void *)dy,
-                             [TR_MATMUL_C] = linear->weight->grad,
-                             [TR_MATMUL_DBIAS] = linear->bias->grad}};
+                                tr_tensor x, tr_tensor dy) {
+    tr_op_args args = {.t = {[TR_MATMUL_A] = x,
+                             [TR_MATMUL_B] = dy,
+                             [TR_MATMUL_C] = tr_param_grad(linear->weight),
+                             [TR_MATMUL_DBIAS] = tr_param_grad(linear->bias)}};
     TR_TRY(tr_plan_run(&linear->grad_weight, io, scratch, args));
     return TR_OK;
 }

@@ -103,8 +103,10 @@ tr_status tr_model_connect(tr_model *model) {
         tr_layer *layer = model->layers[k];
         layer->index = k;
         TR_TRY(tr_params_check(layer->params, layer->params_count));
-        for (int j = 0; j < layer->params_count; j++)
+        for (int j = 0; j < layer->params_count; j++) {
             layer->params[j].index = model->params_count++;
+            layer->params[j].dtype = model->shape.dtype;
+        }
         for (int i = 0; i < layer->inputs; i++)
             TR_TRY(connect_input(model, layer, &layer->input[i]));
     }

@@ -29,11 +29,10 @@ void tr_norm_release(tr_norm *norm) {
     tr_plan_release(&norm->grad_weight);
 }
 
-tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, void *scratch,
-                          const void *x) {
-    tr_op_args args = {.t = {[TR_LN_X] = (void *)x,
-                             [TR_LN_GAMMA] = norm->gamma->value,
-                             [TR_LN_BETA] = norm->beta->value,
+tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, void *scratch, tr_tensor x) {
+    tr_op_args args = {.t = {[TR_LN_X] = x,
+                             [TR_LN_GAMMA] = tr_param_value(norm->gamma),
+                             [TR_LN_BETA] = tr_param_value(norm->beta),
                              [TR_LN_Y] = tr_buffer_at(io, norm->y),
                              [TR_LN_MEAN] = tr_buffer_at(io, norm->mean),
                              [TR_LN_RSTD] = tr_buffer_at(io, norm->rstd)}};
@@ -41,27 +40,27 @@ tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, void *scra
     return TR_OK;
 }
 
-tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, void *scratch,
-                             const void *x, const void *residual, void *dx) {
+tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, void *scratch, tr_tensor x,
+                             tr_tensor residual, tr_tensor dx) {
     tr_op_args args = {.t = {[TR_LN_DGRAD_DY] = tr_buffer_at(io, norm->dy),
-                             [TR_LN_DGRAD_X] = (void *)x,
-                             [TR_LN_DGRAD_GAMMA] = norm->gamma->value,
+                             [TR_LN_DGRAD_X] = x,
+                             [TR_LN_DGRAD_GAMMA] = tr_param_value(norm->gamma),
                              [TR_LN_DGRAD_MEAN] = tr_buffer_at(io, norm->mean),
                              [TR_LN_DGRAD_RSTD] = tr_buffer_at(io, norm->rstd),
-                             [TR_LN_DGRAD_RESIDUAL] = (void *)residual,
+                             [TR_LN_DGRAD_RESIDUAL] = residual,
                              [TR_LN_DGRAD_DX] = dx}};
     TR_TRY(tr_plan_run(&norm->grad_input, io, scratch, args));
     return TR_OK;
 }
 
 tr_status tr_norm_grad_weight(const tr_norm *norm, const tr_layer_io *io, void *scratch,
-                              const void *x) {
+                              tr_tensor x) {
     tr_op_args args = {.t = {[TR_LN_WGRAD_DY] = tr_buffer_at(io, norm->dy),
-                             [TR_LN_WGRAD_X] = (void *)x,
+                             [TR_LN_WGRAD_X] = x,
                              [TR_LN_WGRAD_MEAN] = tr_buffer_at(io, norm->mean),
                              [TR_LN_WGRAD_RSTD] = tr_buffer_at(io, norm->rstd),
-                             [TR_LN_WGRAD_DGAMMA] = norm->gamma->grad,
-                             [TR_LN_WGRAD_DBETA] = norm->beta->grad}};
+                             [TR_LN_WGRAD_DGAMMA] = tr_param_grad(norm->gamma),
+                             [TR_LN_WGRAD_DBETA] = tr_param_grad(norm->beta)}};
     TR_TRY(tr_plan_run(&norm->grad_weight, io, scratch, args));
     return TR_OK;
 }

@@ -128,10 +128,10 @@ static tr_status clear_boxes(tr_global *tensor, int number, const tr_slice *slic
 }
 
 tr_status tr_param_keep(tr_param *param, int axis, const tr_slice *slice, int n) {
-    int64_t local[TR_PARAM_RANK], stride[TR_PARAM_RANK], begin = 0;
+    int64_t *local = param->local, stride[TR_PARAM_RANK], begin = 0;
     TR_TRY(check_slices(param, axis, slice, n));
     for (int k = 0; k < param->tensors; k++) TR_TRY(clear_boxes(&param->tensor[k], k, slice, n));
-    memcpy(local, param->tensor[0].shape, sizeof local);
+    memcpy(local, param->tensor[0].shape, sizeof param->local);
     local[axis] = 0;
     for (int i = 0; i < n; i++) local[axis] += slice[i].range.extent;
     param->count = 1;
@@ -173,6 +173,14 @@ void tr_params_release(tr_param *params, int count) {
         params[i].tensor = NULL;
         params[i].tensors = 0;
     }
+}
+
+tr_tensor tr_param_value(const tr_param *param) {
+    return tr_tensor_dense(param->value, param->dtype, param->tensor[0].rank, param->local);
+}
+
+tr_tensor tr_param_grad(const tr_param *param) {
+    return tr_tensor_dense(param->grad, TR_F32, param->tensor[0].rank, param->local);
 }
 
 /* --- initial values --------------------------------------------------------------------------- */

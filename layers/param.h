@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "comm/mesh.h"
+#include "device/tensor.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,10 +37,11 @@ typedef enum tr_init { TR_INIT_ZERO, TR_INIT_ONE, TR_INIT_NORMAL } tr_init;
 
 typedef struct tr_param {
     int tensors;
-    tr_global *tensor; /* [tensors]; the first one's name names the parameter */
-    int use;           /* 0: the parameter itself; k > 0: a further use of it (tied) */
-    int index;         /* registry order: position in the whole model's list */
-    int64_t count;     /* local elements; local memory is dense */
+    tr_global *tensor;            /* [tensors]; the first one's name names the parameter */
+    int use;                      /* 0: the parameter itself; k > 0: a further use of it (tied) */
+    int index;                    /* registry order: position in the whole model's list */
+    int64_t local[TR_PARAM_RANK]; /* local shape, of the tensors' rank; local memory is dense */
+    int64_t count;                /* local elements */
     tr_init init;
     float init_std;
     bool decay; /* weight decay applies */
@@ -56,13 +58,18 @@ typedef struct tr_param {
 
     /* Storage, placed before the layer runs. Uses of one parameter on the same rank share the value
      * and have a gradient each. */
-    void *value; /* model dtype, local */
-    float *grad; /* f32, local, accumulated over the step's micro-batches */
+    tr_dtype dtype; /* of value: the model's */
+    void *value;    /* local */
+    float *grad;    /* f32, local, accumulated over the step's micro-batches */
 } tr_param;
 
 static inline const char *tr_param_name(const tr_param *param) {
     return param->tensor[0].name;
 }
+
+/* The parameter's values, and their gradient, as tensors of the local shape. */
+tr_tensor tr_param_value(const tr_param *param);
+tr_tensor tr_param_grad(const tr_param *param);
 
 /* Elements of the whole tensor. */
 int64_t tr_global_count(const tr_global *tensor);

@@ -79,7 +79,10 @@ tr_status tr_layer_check(const tr_layer *layer, const tr_usage *created, const t
 
 tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime life, int64_t width,
                           tr_dtype dtype) {
-    tr_buffer place = {.life = usage->decode ? TR_LIFE_SCRATCH : life};
+    tr_buffer place = {.life = usage->decode ? TR_LIFE_SCRATCH : life,
+                       .rows = usage->rows,
+                       .width = width,
+                       .dtype = dtype};
     size_t bytes = tr_align_up((size_t)(usage->rows * width) * tr_dtype_size(dtype));
     place.offset = layer->bytes[place.life];
     layer->bytes[place.life] += bytes;
@@ -90,4 +93,18 @@ tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime li
     if (status != TR_OK) layer->described = status;
     else layer->piece[layer->pieces++] = (tr_piece){.life = life, .bytes = bytes};
     return place;
+}
+
+static const char *place_of(const tr_layer_io *io, const tr_buffer *buffer) {
+    if (buffer->life == TR_LIFE_SCRATCH) return io->scratch + buffer->offset;
+    if (buffer->life == TR_LIFE_IW && io->backward) return io->backward + buffer->offset;
+    return io->piece[buffer->piece];
+}
+
+tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
+    return tr_tensor_matrix(place_of(io, &buffer), buffer.dtype, buffer.rows, buffer.width);
+}
+
+tr_tensor tr_usage_tensor(const tr_usage *usage, const void *data, int64_t width) {
+    return tr_tensor_matrix(data, usage->dtype, usage->rows, width);
 }

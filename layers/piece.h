@@ -26,11 +26,13 @@ tr_status tr_plan_run(const tr_plan *plan, const tr_layer_io *io, void *scratch,
 /* --- buffers ------------------------------------------------------------------------------------
  */
 
-/* A place in one of the layer's blocks. */
+/* A dense (rows, width) matrix in one of the layer's blocks. */
 typedef struct tr_buffer {
     tr_lifetime life;
     int piece;     /* of the layer; not of scratch */
     size_t offset; /* in the layer's block, where that is one place: in scratch, and I..W in B */
+    int64_t rows, width;
+    tr_dtype dtype;
 } tr_buffer;
 
 /* How the pieces are used. Decoding feeds rows = batch rows of one token, and keeps nothing: all
@@ -59,11 +61,10 @@ tr_status tr_layer_check(const tr_layer *layer, const tr_usage *created, const t
  * checked that the product fits. Without memory for the list, layer->described becomes an error. */
 tr_buffer tr_buffer_place(tr_layer *layer, const tr_usage *usage, tr_lifetime life, int64_t width,
                           tr_dtype dtype);
-static inline void *tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
-    if (buffer.life == TR_LIFE_SCRATCH) return io->scratch + buffer.offset;
-    if (buffer.life == TR_LIFE_IW && io->backward) return io->backward + buffer.offset;
-    return io->piece[buffer.piece];
-}
+/* The buffer in the memory of one micro-batch. */
+tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer);
+/* (rows, width) in the storage type: what a layer is given, or gives to another. */
+tr_tensor tr_usage_tensor(const tr_usage *usage, const void *data, int64_t width);
 
 /* --- linear layers ------------------------------------------------------------------------------
  */
@@ -87,13 +88,13 @@ void tr_linear_describe(tr_linear *linear, tr_layer *layer, const tr_usage *usag
 tr_status tr_linear_prepare(tr_linear *linear, tr_device *device, bool decode, size_t *scratch);
 void tr_linear_release(tr_linear *linear);
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                            const void *x, void *aux, void *y);
-/* dx[rows, in] from dy[rows, out]. aux, here and above: NULL without GELU. */
+                            tr_tensor x, tr_tensor aux, tr_tensor y);
+/* dx[rows, in] from dy[rows, out]. aux, here and above: absent without GELU. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                               const void *dy, const void *aux, void *dx);
+                               tr_tensor dy, tr_tensor aux, tr_tensor dx);
 /* Adds to the gradients of weight and bias. */
 tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                                const void *x, const void *dy);
+                                tr_tensor x, tr_tensor dy);
 
 /* --- layer norm ---------------------------------------------------------------------------------
  */
@@ -113,9 +114,9 @@ void tr_norm_describe(tr_norm *norm, tr_layer *layer, const tr_usage *usage, int
 tr_status tr_norm_prepare(tr_norm *norm, tr_device *device, bool decode, size_t *scratch);
 void tr_norm_release(tr_norm *norm);
 /* Fills the norm's buffers from x[rows, width]. */
-tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, void *scratch, const void *x);
-/* dx = gradient through the norm of its buffer dy, plus residual (NULL: none; may be dx). */
-tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, void *scratch,
-                             const void *x, const void *residual, void *dx);
+tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, void *scratch, tr_tensor x);
+/* dx = gradient through the norm of its buffer dy, plus residual, which may be absent, or dx. */
+tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, void *scratch, tr_tensor x,
+                             tr_tensor residual, tr_tensor dx);
 tr_status tr_norm_grad_weight(const tr_norm *norm, const tr_layer_io *io, void *scratch,
-                              const void *x);
+                              tr_tensor x);

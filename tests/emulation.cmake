@@ -14,13 +14,14 @@ set(cuda_folder ${CMAKE_SOURCE_DIR}/device/cuda)
 file(GLOB kernels CONFIGURE_DEPENDS ${cuda_folder}/*.cu)
 list(TRANSFORM kernels REPLACE "\\.cu$" ".c" OUTPUT_VARIABLE kernel_hosts)
 list(TRANSFORM kernel_hosts REPLACE "/attention\\.c$" "/attention_own.c") # the former calls cuDNN
-file(GLOB ref_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/device/ref/*.c)
+file(GLOB ref_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/device/ref/*.c ${CMAKE_SOURCE_DIR}/device/table/*.c)
 set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
 
 add_library(emulated_cuda OBJECT unit/support/cuda/beside.c unit/support/cuda/cublaslt.c unit/support/cuda/runtime.c
   unit/support/cuda/emulation.cpp ${kernels} ${kernel_hosts} ${cuda_folder}/op.c ${CMAKE_SOURCE_DIR}/device/device.c
   ${CMAKE_SOURCE_DIR}/device/host.c ${CMAKE_SOURCE_DIR}/device/op.c ${CMAKE_SOURCE_DIR}/device/parts.c ${CMAKE_SOURCE_DIR}/device/shared.c
-  ${CMAKE_SOURCE_DIR}/device/queue.c ${CMAKE_SOURCE_DIR}/device/stream.c ${ref_sources} ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c)
+  ${CMAKE_SOURCE_DIR}/device/queue.c ${CMAKE_SOURCE_DIR}/device/stream.c ${CMAKE_SOURCE_DIR}/device/tensor.c ${ref_sources}
+  ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c ${CMAKE_SOURCE_DIR}/base/text.c)
 target_include_directories(emulated_cuda BEFORE PUBLIC unit/support/cuda)
 target_include_directories(emulated_cuda PUBLIC unit)
 # Three blocks a launch at most: a block then does several items, as it does on large tensors.

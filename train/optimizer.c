@@ -228,10 +228,10 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
             TR_TRY(tr_group_all_reduce(slot->tie, stream, slot->param->grad, slot->param->count,
                                        TR_F32, TR_REDUCE_SUM));
         if (!o->ops[i].tie) continue;
-        float *first = store->slot[slot->shares].param->grad;
-        tr_op_args args = {
-            .t = {[TR_ADD_A] = first, [TR_ADD_B] = slot->param->grad, [TR_ADD_Y] = first},
-            .scratch = o->scratch};
+        tr_tensor first = tr_param_grad(store->slot[slot->shares].param);
+        tr_tensor second = tr_param_grad(slot->param);
+        tr_op_args args = {.t = {[TR_ADD_A] = first, [TR_ADD_B] = second, [TR_ADD_Y] = first},
+                           .scratch = o->scratch};
         TR_TRY(tr_op_run(o->ops[i].tie, stream, &args));
     }
     return TR_OK;
@@ -243,7 +243,8 @@ static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
         const tr_slot *slot = &o->desc.store->slot[i];
         if (!o->ops[i].sumsq) continue;
         double *entry = norms + o->norm_entry[slot->param->index] + slot->layout.part;
-        tr_op_args args = {.t = {[TR_SUMSQ_X] = slot->param->grad, [TR_SUMSQ_OUT] = entry},
+        tr_op_args args = {.t = {[TR_SUMSQ_X] = tr_param_grad(slot->param),
+                                 [TR_SUMSQ_OUT] = tr_tensor_vector(entry, TR_F64, 1)},
                            .scratch = o->scratch};
         TR_TRY(tr_op_run(o->ops[i].sumsq, stream, &args));
     }
@@ -253,13 +254,15 @@ static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
 static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
     for (int i = 0; i < o->desc.store->runs; i++) {
         const tr_run *run = &o->desc.store->run[i];
-        tr_op_args args = {.t = {[TR_ADAMW_GRAD] = run->grad,
-                                 [TR_ADAMW_MASTER] = run->master,
-                                 [TR_ADAMW_M] = run->m,
-                                 [TR_ADAMW_V] = run->v,
-                                 [TR_ADAMW_VALUE] = run->value},
-                           .scratch = o->scratch,
-                           .state = o->desc.state};
+        const int64_t n = run->count;
+        tr_op_args args = {
+            .t = {[TR_ADAMW_GRAD] = tr_tensor_vector(run->grad, TR_F32, n),
+                  [TR_ADAMW_MASTER] = tr_tensor_vector(run->master, TR_F32, n),
+                  [TR_ADAMW_M] = tr_tensor_vector(run->m, TR_F32, n),
+                  [TR_ADAMW_V] = tr_tensor_vector(run->v, TR_F32, n),
+                  [TR_ADAMW_VALUE] = tr_tensor_vector(run->value, o->desc.store->dtype, n)},
+            .scratch = o->scratch,
+            .state = o->desc.state};
         TR_TRY(tr_op_run(o->step[i], stream, &args));
     }
     return TR_OK;
@@ -275,11 +278,14 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     TR_TRY(tr_stream_copy(stream, o->vector + o->length - 1, (const void *)o->asks,
                           sizeof *o->vector));
     TR_TRY(tr_group_all_reduce(o->desc.world, stream, o->vector, o->length, TR_F64, TR_REDUCE_SUM));
-    tr_op_args args = {.t = {[TR_STEP_FINISH_LOSSES] = o->vector,
-                             [TR_STEP_FINISH_NORMS] = o->vector + 2 * o->losses,
-                             [TR_STEP_FINISH_STATE] = o->desc.state},
-                       .scratch = o->scratch,
-                       .state = o->desc.state};
+    const double *norms = o->vector + 2 * o->losses;
+    tr_op_args args = {
+        .t = {[TR_STEP_FINISH_LOSSES] = tr_tensor_matrix(o->vector, TR_F64, o->losses, 2),
+              [TR_STEP_FINISH_NORMS] = tr_tensor_vector(norms, TR_F64, o->norms),
+              [TR_STEP_FINISH_STATE] =
+                  tr_tensor_vector(o->desc.state, TR_U8, sizeof *o->desc.state)},
+        .scratch = o->scratch,
+        .state = o->desc.state};
     TR_TRY(tr_op_run(o->finish, stream, &args));
     return update ? update_parameters(o, stream) : TR_OK;
 }

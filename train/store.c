@@ -388,7 +388,9 @@ tr_status tr_store_publish(tr_store *store) {
             .rows = {.rows = 1, .width = slot->param->count, .dtype = TR_F32, .to = store->dtype}};
         tr_op *cast;
         TR_TRY(tr_op_prepare(store->device, &desc, &cast));
-        tr_op_args args = {.t = {[TR_CAST_X] = slot->master, [TR_CAST_Y] = slot->param->value}};
+        tr_op_args args = {
+            .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, TR_F32, slot->param->count),
+                  [TR_CAST_Y] = tr_param_value(slot->param)}};
         tr_status status = tr_op_run(cast, stream, &args);
         tr_op_release(cast);
         TR_TRY(status);

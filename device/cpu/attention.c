@@ -117,8 +117,8 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const head_shape h = shape_of(d);
-    const void *qkv = args->t[TR_ATTENTION_QKV];
-    float *lse = (float *)args->t[TR_ATTENTION_LSE] + (batch * d->heads + head) * h.seq;
+    const void *qkv = args->t[TR_ATTENTION_QKV].data;
+    float *lse = (float *)args->t[TR_ATTENTION_LSE].data + (batch * d->heads + head) * h.seq;
     pack_head(&h, d->dtype, qkv, qkv_offset(d, batch, head, KEY), NULL, w->keys);
     pack_head(&h, d->dtype, qkv, qkv_offset(d, batch, head, VALUE), w->values, NULL);
     for (int64_t t = 0; t < h.seq; t += TR_GEMM_ROWS) {
@@ -139,10 +139,10 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
             int64_t at = y_offset(d, batch, head) + (t + r) * h.y_step;
             const float *out = w->out + r * h.dim_padded;
             const float factor = 1.0f / sums[r];
-            float *y = tr_row_target(d->dtype, args->t[TR_ATTENTION_Y], at, buffer);
+            float *y = tr_row_target(d->dtype, args->t[TR_ATTENTION_Y].data, at, buffer);
 #pragma omp simd
             for (int64_t i = 0; i < h.dim; i++) y[i] = out[i] * factor;
-            tr_row_store(d->dtype, args->t[TR_ATTENTION_Y], at, h.dim, y);
+            tr_row_store(d->dtype, args->t[TR_ATTENTION_Y].data, at, h.dim, y);
         }
     }
 }
@@ -212,15 +212,16 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
                            const backward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV], *y = args->t[TR_ATTENTION_DGRAD_Y];
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data, *y = args->t[TR_ATTENTION_DGRAD_Y].data;
     const float *lse =
-        (const float *)args->t[TR_ATTENTION_DGRAD_LSE] + (batch * d->heads + head) * h->seq;
+        (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data + (batch * d->heads + head) * h->seq;
     const int64_t query = qkv_offset(d, batch, head, QUERY) + t0 * h->qkv_step, end = t0 + n;
     const int64_t out = y_offset(d, batch, head) + t0 * h->y_step;
     const int64_t panels = h->dim_padded / TR_PANEL, step = h->score_step;
     float buffer[TR_BLOCK];
     load_rows(d->dtype, qkv, query, h->qkv_step, n, h->dim, h->scale, w->queries);
-    load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY], out, h->y_step, n, h->dim, 1.0f, w->dy);
+    load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, out, h->y_step, n, h->dim, 1.0f,
+              w->dy);
     pack(w->queries, h->dim, n, QUERIES, h->dim, w->query_panels);
     pack(w->dy, h->dim, n, QUERIES, h->dim, w->dy_panels);
     for (int64_t g = 0; g < n; g += TR_GEMM_ROWS) {
@@ -240,8 +241,8 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
         }
         kernels->gemm(rows, panels, seen, ds, step, 1, w->keys, h->seq * TR_PANEL, w->dq,
                       h->dim_padded, false);
-        store_rows(h, d->dtype, args->t[TR_ATTENTION_DGRAD_DQKV], query + g * h->qkv_step, rows,
-                   h->scale, w->dq);
+        store_rows(h, d->dtype, args->t[TR_ATTENTION_DGRAD_DQKV].data, query + g * h->qkv_step,
+                   rows, h->scale, w->dq);
     }
     for (int64_t k = 0; k < end; k += TR_GEMM_ROWS) {
         /* Queries before key k do not see it. */
@@ -259,8 +260,8 @@ static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(d);
     const size_t bytes = backward_layout(&h, NULL, NULL);
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV];
-    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV];
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
+    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV].data;
 #pragma omp parallel for schedule(static) num_threads(op->device->threads)
     for (int64_t task = 0; task < d->batch * d->heads; task++) {
         int64_t batch = task / d->heads, head = task % d->heads;
@@ -289,15 +290,15 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
     const int64_t position = args->state->position, model = d->heads * d->head_dim;
     const int64_t token = (batch * 3 * d->heads + head) * d->head_dim;
     const int64_t cache = (batch * d->seq * d->heads + head) * d->head_dim;
-    char *const caches[] = {args->t[TR_DECODE_KCACHE], args->t[TR_DECODE_VCACHE]};
+    char *const caches[] = {args->t[TR_DECODE_KCACHE].data, args->t[TR_DECODE_VCACHE].data};
     for (int part = 0; part < 2; part++)
         memcpy(caches[part] + (size_t)(cache + position * model) * element,
-               (const char *)args->t[TR_DECODE_QKV] +
+               (const char *)args->t[TR_DECODE_QKV].data +
                    (size_t)(token + (part + 1) * model) * element,
                (size_t)d->head_dim * element);
     float in_q[TR_BLOCK], in[TR_BLOCK], out[TR_BLOCK] = {0}, top;
     const float scale = 1.0f / sqrtf((float)d->head_dim);
-    const float *q = tr_row_load(d->dtype, args->t[TR_DECODE_QKV], token, d->head_dim, in_q);
+    const float *q = tr_row_load(d->dtype, args->t[TR_DECODE_QKV].data, token, d->head_dim, in_q);
     for (int64_t j = 0; j <= position; j++) {
         const float *k = tr_row_load(d->dtype, caches[0], cache + j * model, d->head_dim, in);
         scores[j] = tr_vec_dot(q, k, d->head_dim) * scale;
@@ -310,9 +311,9 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
         for (int64_t i = 0; i < d->head_dim; i++) out[i] = fmaf(p, v[i], out[i]);
     }
     int64_t at = (batch * d->heads + head) * d->head_dim;
-    float *y = tr_row_target(d->dtype, args->t[TR_DECODE_Y], at, in);
+    float *y = tr_row_target(d->dtype, args->t[TR_DECODE_Y].data, at, in);
     memcpy(y, out, (size_t)d->head_dim * sizeof *y);
-    tr_row_store(d->dtype, args->t[TR_DECODE_Y], at, d->head_dim, y);
+    tr_row_store(d->dtype, args->t[TR_DECODE_Y].data, at, d->head_dim, y);
 }
 
 static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {

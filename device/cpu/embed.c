@@ -4,9 +4,9 @@
 
 static tr_status run_embed(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    const int32_t *tokens = args->t[TR_EMBED_TOKENS];
-    const char *table = args->t[TR_EMBED_TABLE];
-    char *y = args->t[TR_EMBED_Y];
+    const int32_t *tokens = args->t[TR_EMBED_TOKENS].data;
+    const char *table = args->t[TR_EMBED_TABLE].data;
+    char *y = args->t[TR_EMBED_Y].data;
     size_t bytes = (size_t)d->width * tr_dtype_size(d->dtype);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
@@ -23,8 +23,8 @@ static tr_status run_embed(tr_op *op, const tr_op_args *args) {
 static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
     enum { COLUMNS = 64 };
     const tr_embed_desc *d = &op->desc.embed;
-    const int32_t *tokens = args->t[TR_EMBED_WGRAD_TOKENS];
-    float *table = args->t[TR_EMBED_WGRAD_DTABLE];
+    const int32_t *tokens = args->t[TR_EMBED_WGRAD_TOKENS].data;
+    float *table = args->t[TR_EMBED_WGRAD_DTABLE].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t c = 0; c < d->width; c += COLUMNS) {
         float in[COLUMNS];
@@ -33,7 +33,7 @@ static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
             int64_t entry = tokens[r] - d->vocab_begin;
             if (entry < 0 || entry >= d->vocab) continue;
             const float *dy =
-                tr_row_load(d->dtype, args->t[TR_EMBED_WGRAD_DY], r * d->width + c, n, in);
+                tr_row_load(d->dtype, args->t[TR_EMBED_WGRAD_DY].data, r * d->width + c, n, in);
             float *to = table + entry * d->width + c;
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) to[i] += dy[i];
@@ -44,7 +44,7 @@ static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_position(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    void *const *t = args->t;
+    const tr_tensor *t = args->t;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in_x[TR_BLOCK], in_table[TR_BLOCK], out[TR_BLOCK];
@@ -52,12 +52,13 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
         int64_t entry = (d->decode ? args->state->position : r % d->seq) * d->width;
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-            const float *x = tr_row_load(d->dtype, t[TR_POSITION_X], row + c, n, in_x);
-            const float *e = tr_row_load(d->dtype, t[TR_POSITION_TABLE], entry + c, n, in_table);
-            float *y = tr_row_target(d->dtype, t[TR_POSITION_Y], row + c, out);
+            const float *x = tr_row_load(d->dtype, t[TR_POSITION_X].data, row + c, n, in_x);
+            const float *e =
+                tr_row_load(d->dtype, t[TR_POSITION_TABLE].data, entry + c, n, in_table);
+            float *y = tr_row_target(d->dtype, t[TR_POSITION_Y].data, row + c, out);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) y[i] = x[i] + e[i];
-            tr_row_store(d->dtype, t[TR_POSITION_Y], row + c, n, y);
+            tr_row_store(d->dtype, t[TR_POSITION_Y].data, row + c, n, y);
         }
     }
     return TR_OK;
@@ -65,15 +66,15 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    float *table = args->t[TR_POSITION_WGRAD_DTABLE];
+    float *table = args->t[TR_POSITION_WGRAD_DTABLE].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t s = 0; s < d->seq; s++) {
         float in[TR_BLOCK];
         for (int64_t r = s; r < d->rows; r += d->seq) {
             for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
                 int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-                const float *dy =
-                    tr_row_load(d->dtype, args->t[TR_POSITION_WGRAD_DY], r * d->width + c, n, in);
+                const float *dy = tr_row_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
+                                              r * d->width + c, n, in);
                 float *to = table + s * d->width + c;
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) to[i] += dy[i];

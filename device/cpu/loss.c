@@ -5,14 +5,14 @@
 
 static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
-    float *maxima = args->t[TR_XENT_MAX];
+    float *maxima = args->t[TR_XENT_MAX].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], largest = d->accumulate ? maxima[r] : -INFINITY;
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
-                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * tr_xent_ld(d) + c, n, in);
+                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * tr_xent_ld(d) + c, n, in);
             float m = tr_vec_max(x, n);
             largest = m > largest ? m : largest;
         }
@@ -23,9 +23,9 @@ static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
-    const int32_t *labels = args->t[TR_XENT_LABELS];
-    const float *maxima = args->t[TR_XENT_MAX];
-    float *sums = args->t[TR_XENT_SUMS];
+    const int32_t *labels = args->t[TR_XENT_LABELS].data;
+    const float *maxima = args->t[TR_XENT_MAX].data;
+    float *sums = args->t[TR_XENT_SUMS].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], e[TR_BLOCK];
@@ -34,7 +34,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
-                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * tr_xent_ld(d) + c, n, in);
+                tr_row_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * tr_xent_ld(d) + c, n, in);
             tr_cpu_kernels_of(op)->exponential(n, x, largest, 1.0f, e);
             sum += (double)tr_vec_sum(e, n);
         }
@@ -42,9 +42,9 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
         sums[2 * r] = (float)sum;
         if (!d->accumulate) sums[2 * r + 1] = 0;
         if (column >= 0)
-            sums[2 * r + 1] +=
-                *tr_row_load(d->dtype, args->t[TR_XENT_LOGITS], r * tr_xent_ld(d) + column, 1, in) -
-                largest;
+            sums[2 * r + 1] += *tr_row_load(d->dtype, args->t[TR_XENT_LOGITS].data,
+                                            r * tr_xent_ld(d) + column, 1, in) -
+                               largest;
     }
     return TR_OK;
 }
@@ -52,9 +52,9 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
 /* LOGITS = (softmax - onehot) * loss_scale. */
 static void logits_gradient(const tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
-    const int32_t *labels = args->t[TR_XENT_LABELS];
-    const float *maxima = args->t[TR_XENT_MAX], *sums = args->t[TR_XENT_SUMS];
-    void *logits = args->t[TR_XENT_LOGITS];
+    const int32_t *labels = args->t[TR_XENT_LABELS].data;
+    const float *maxima = args->t[TR_XENT_MAX].data, *sums = args->t[TR_XENT_SUMS].data;
+    void *logits = args->t[TR_XENT_LOGITS].data;
     const float loss_scale = args->state->loss_scale;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
     for (int64_t r = 0; r < d->rows; r++) {
@@ -79,9 +79,9 @@ static void logits_gradient(const tr_op *op, const tr_op_args *args) {
 
 static void set_loss(const tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
-    const int32_t *labels = args->t[TR_XENT_LABELS];
-    const float *sums = args->t[TR_XENT_SUMS];
-    double *loss = args->t[TR_XENT_LOSS], sum = 0, count = 0;
+    const int32_t *labels = args->t[TR_XENT_LABELS].data;
+    const float *sums = args->t[TR_XENT_SUMS].data;
+    double *loss = args->t[TR_XENT_LOSS].data, sum = 0, count = 0;
     for (int64_t r = 0; r < d->rows; r++) {
         if (labels[r] < 0) continue;
         sum += tr_xent_row_loss(sums[2 * r], sums[2 * r + 1]);

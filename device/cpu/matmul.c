@@ -172,7 +172,7 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
     char *scratch = args->scratch;
     for (int i = 0; i < op->count; i++) {
         operand *x = &op->operands[i];
-        void *tensor = args->t[tensor_index[i]];
+        void *tensor = args->t[tensor_index[i]].data;
         if (x->copied && i != DST) copy_dense(base, x, tensor, scratch + x->offset);
         TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
     }
@@ -184,7 +184,8 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
     TR_DNNL(done);
     const operand *c = &op->operands[DST];
     if (c->copied)
-        store_product(base, c, (const float *)(void *)(scratch + c->offset), args->t[TR_MATMUL_C]);
+        store_product(base, c, (const float *)(void *)(scratch + c->offset),
+                      args->t[TR_MATMUL_C].data);
     return TR_OK;
 }
 

@@ -29,23 +29,23 @@ static float row_variance(const tr_layernorm_desc *d, const void *x_base, int64_
 
 static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
-    float *means = args->t[TR_LN_MEAN], *rstds = args->t[TR_LN_RSTD];
+    float *means = args->t[TR_LN_MEAN].data, *rstds = args->t[TR_LN_RSTD].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], in_gamma[TR_BLOCK], in_beta[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
-        float mean = row_sum(d, args->t[TR_LN_X], row) / (float)d->width;
-        float rstd = 1.0f / sqrtf(row_variance(d, args->t[TR_LN_X], row, mean) + d->eps);
+        float mean = row_sum(d, args->t[TR_LN_X].data, row) / (float)d->width;
+        float rstd = 1.0f / sqrtf(row_variance(d, args->t[TR_LN_X].data, row, mean) + d->eps);
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-            const float *x = tr_row_load(d->dtype, args->t[TR_LN_X], row + c, n, in);
-            const float *gamma = tr_row_load(d->dtype, args->t[TR_LN_GAMMA], c, n, in_gamma);
-            const float *beta = tr_row_load(d->dtype, args->t[TR_LN_BETA], c, n, in_beta);
-            float *y = tr_row_target(d->dtype, args->t[TR_LN_Y], row + c, out);
+            const float *x = tr_row_load(d->dtype, args->t[TR_LN_X].data, row + c, n, in);
+            const float *gamma = tr_row_load(d->dtype, args->t[TR_LN_GAMMA].data, c, n, in_gamma);
+            const float *beta = tr_row_load(d->dtype, args->t[TR_LN_BETA].data, c, n, in_beta);
+            float *y = tr_row_target(d->dtype, args->t[TR_LN_Y].data, row + c, out);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 y[i] = tr_layernorm_element(x[i], mean, rstd, gamma[i], beta[i]);
-            tr_row_store(d->dtype, args->t[TR_LN_Y], row + c, n, y);
+            tr_row_store(d->dtype, args->t[TR_LN_Y].data, row + c, n, y);
         }
         means[r] = mean;
         rstds[r] = rstd;
@@ -56,8 +56,8 @@ static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
 /* DX = rstd (g - mean(g) - xhat mean(g xhat)), g = DY * GAMMA. */
 static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
-    const float *means = args->t[TR_LN_DGRAD_MEAN], *rstds = args->t[TR_LN_DGRAD_RSTD];
-    const void *residual_base = args->t[TR_LN_DGRAD_RESIDUAL];
+    const float *means = args->t[TR_LN_DGRAD_MEAN].data, *rstds = args->t[TR_LN_DGRAD_RSTD].data;
+    const void *residual_base = args->t[TR_LN_DGRAD_RESIDUAL].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK], xhat[TR_BLOCK];
@@ -67,10 +67,12 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
             float mean_g = sum_g / (float)d->width, mean_gx = sum_gx / (float)d->width;
             for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
                 int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-                const float *dy = tr_row_load(d->dtype, args->t[TR_LN_DGRAD_DY], row + c, n, in_dy);
-                const float *x = tr_row_load(d->dtype, args->t[TR_LN_DGRAD_X], row + c, n, in_x);
+                const float *dy =
+                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_DY].data, row + c, n, in_dy);
+                const float *x =
+                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_X].data, row + c, n, in_x);
                 const float *gamma =
-                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_GAMMA], c, n, in_gamma);
+                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_GAMMA].data, c, n, in_gamma);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) {
                     g[i] = dy[i] * gamma[i];
@@ -83,13 +85,13 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
                 }
                 const float *residual =
                     residual_base ? tr_row_load(d->dtype, residual_base, row + c, n, in_x) : NULL;
-                float *dx = tr_row_target(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, in_dy);
+                float *dx = tr_row_target(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, in_dy);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) {
                     float v = tr_layernorm_dgrad(g[i], xhat[i], rstd, mean_g, mean_gx);
                     dx[i] = residual ? v + residual[i] : v;
                 }
-                tr_row_store(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, n, dx);
+                tr_row_store(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, n, dx);
             }
         }
     }
@@ -100,14 +102,14 @@ static void layernorm_wgrad_rows(const void *arguments, int64_t first_row, int64
                                  int64_t column, int64_t n, float *sums) {
     const tr_cpu_run *run = arguments;
     const tr_layernorm_desc *d = &run->op->desc.layernorm;
-    void *const *t = run->args->t;
-    const float *means = t[TR_LN_WGRAD_MEAN], *rstds = t[TR_LN_WGRAD_RSTD];
+    const tr_tensor *t = run->args->t;
+    const float *means = t[TR_LN_WGRAD_MEAN].data, *rstds = t[TR_LN_WGRAD_RSTD].data;
     float *dgamma = sums, *dbeta = sums + TR_COLUMNS;
     float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
         int64_t at = r * d->width + column;
-        const float *dy = tr_row_load(d->dtype, t[TR_LN_WGRAD_DY], at, n, in_dy);
-        const float *x = tr_row_load(d->dtype, t[TR_LN_WGRAD_X], at, n, in_x);
+        const float *dy = tr_row_load(d->dtype, t[TR_LN_WGRAD_DY].data, at, n, in_dy);
+        const float *x = tr_row_load(d->dtype, t[TR_LN_WGRAD_X].data, at, n, in_x);
         float mean = means[r], rstd = rstds[r];
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
@@ -119,7 +121,7 @@ static void layernorm_wgrad_rows(const void *arguments, int64_t first_row, int64
 
 static tr_status run_layernorm_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
-    float *out[] = {args->t[TR_LN_WGRAD_DGAMMA], args->t[TR_LN_WGRAD_DBETA]};
+    float *out[] = {args->t[TR_LN_WGRAD_DGAMMA].data, args->t[TR_LN_WGRAD_DBETA].data};
     tr_columns_reduce(&(tr_cpu_run){op, args}, layernorm_wgrad_rows, d->rows, d->width, 2, out);
     return TR_OK;
 }

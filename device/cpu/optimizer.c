@@ -5,8 +5,8 @@
 
 static tr_status run_sumsq(tr_op *op, const tr_op_args *args) {
     int64_t count = op->desc.sumsq.count, blocks = (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
-    const float *x = args->t[TR_SUMSQ_X];
-    double *partial = args->scratch, *out = args->t[TR_SUMSQ_OUT], sum = 0;
+    const float *x = args->t[TR_SUMSQ_X].data;
+    double *partial = args->scratch, *out = args->t[TR_SUMSQ_OUT].data, sum = 0;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t b = 0; b < blocks; b++) {
         int64_t from = b * TR_SUMSQ_BLOCK;
@@ -19,8 +19,9 @@ static tr_status run_sumsq(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     const tr_step_finish_desc *d = &op->desc.step_finish;
-    tr_step_finish(args->t[TR_STEP_FINISH_LOSSES], d->losses, args->t[TR_STEP_FINISH_NORMS],
-                   d->norms, args->t[TR_STEP_FINISH_STATE]);
+    tr_step_finish(args->t[TR_STEP_FINISH_LOSSES].data, d->losses,
+                   args->t[TR_STEP_FINISH_NORMS].data, d->norms,
+                   args->t[TR_STEP_FINISH_STATE].data);
     return TR_OK;
 }
 
@@ -29,9 +30,10 @@ static tr_status run_adamw(tr_op *op, const tr_op_args *args) {
     const tr_adamw_desc d = op->desc.adamw;
     const tr_step_state state = *args->state;
     if (state.skip) return TR_OK;
-    const float *grad = args->t[TR_ADAMW_GRAD];
-    float *master = args->t[TR_ADAMW_MASTER], *m = args->t[TR_ADAMW_M], *v = args->t[TR_ADAMW_V];
-    void *value = args->t[TR_ADAMW_VALUE] == master ? NULL : args->t[TR_ADAMW_VALUE];
+    const float *grad = args->t[TR_ADAMW_GRAD].data;
+    float *master = args->t[TR_ADAMW_MASTER].data, *m = args->t[TR_ADAMW_M].data,
+          *v = args->t[TR_ADAMW_V].data;
+    void *value = args->t[TR_ADAMW_VALUE].data == master ? NULL : args->t[TR_ADAMW_VALUE].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
     for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
         int64_t end = tr_min_i64(d.count, at + TR_BLOCK);

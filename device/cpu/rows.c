@@ -10,10 +10,10 @@ static tr_status run_gelu(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *x = tr_row_load(d->dtype, args->t[TR_GELU_X], at, n, in);
-        float *y = tr_row_target(d->dtype, args->t[TR_GELU_Y], at, out);
+        const float *x = tr_row_load(d->dtype, args->t[TR_GELU_X].data, at, n, in);
+        float *y = tr_row_target(d->dtype, args->t[TR_GELU_Y].data, at, out);
         tr_cpu_kernels_of(op)->gelu(n, x, y);
-        tr_row_store(d->dtype, args->t[TR_GELU_Y], at, n, y);
+        tr_row_store(d->dtype, args->t[TR_GELU_Y].data, at, n, y);
     }
     return TR_OK;
 }
@@ -25,11 +25,11 @@ static tr_status run_gelu_dgrad(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in_dy[TR_BLOCK], in_x[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *dy = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_DY], at, n, in_dy);
-        const float *x = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_X], at, n, in_x);
-        float *dx = tr_row_target(d->dtype, args->t[TR_GELU_DGRAD_DX], at, out);
+        const float *dy = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, at, n, in_dy);
+        const float *x = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, at, n, in_x);
+        float *dx = tr_row_target(d->dtype, args->t[TR_GELU_DGRAD_DX].data, at, out);
         tr_cpu_kernels_of(op)->gelu_dgrad(n, dy, x, dx);
-        tr_row_store(d->dtype, args->t[TR_GELU_DGRAD_DX], at, n, dx);
+        tr_row_store(d->dtype, args->t[TR_GELU_DGRAD_DX].data, at, n, dx);
     }
     return TR_OK;
 }
@@ -41,12 +41,12 @@ static tr_status run_add(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in_a[TR_BLOCK], in_b[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *a = tr_row_load(d->dtype, args->t[TR_ADD_A], at, n, in_a);
-        const float *b = tr_row_load(d->dtype, args->t[TR_ADD_B], at, n, in_b);
-        float *y = tr_row_target(d->dtype, args->t[TR_ADD_Y], at, out);
+        const float *a = tr_row_load(d->dtype, args->t[TR_ADD_A].data, at, n, in_a);
+        const float *b = tr_row_load(d->dtype, args->t[TR_ADD_B].data, at, n, in_b);
+        float *y = tr_row_target(d->dtype, args->t[TR_ADD_Y].data, at, out);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
-        tr_row_store(d->dtype, args->t[TR_ADD_Y], at, n, y);
+        tr_row_store(d->dtype, args->t[TR_ADD_Y].data, at, n, y);
     }
     return TR_OK;
 }
@@ -58,9 +58,10 @@ static tr_status run_cast(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *x = tr_row_load(d->dtype, args->t[TR_CAST_X], at, n, in);
-        if (d->to == TR_F32) memcpy((float *)args->t[TR_CAST_Y] + at, x, (size_t)n * sizeof *x);
-        else tr_row_store(d->to, args->t[TR_CAST_Y], at, n, x);
+        const float *x = tr_row_load(d->dtype, args->t[TR_CAST_X].data, at, n, in);
+        if (d->to == TR_F32)
+            memcpy((float *)args->t[TR_CAST_Y].data + at, x, (size_t)n * sizeof *x);
+        else tr_row_store(d->to, args->t[TR_CAST_Y].data, at, n, x);
     }
     return TR_OK;
 }
@@ -72,7 +73,7 @@ static void bias_grad_rows(const void *arguments, int64_t first_row, int64_t row
     float in[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
         const float *dy =
-            tr_row_load(d->dtype, run->args->t[TR_BIAS_GRAD_DY], r * d->width + column, n, in);
+            tr_row_load(d->dtype, run->args->t[TR_BIAS_GRAD_DY].data, r * d->width + column, n, in);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) sums[i] += dy[i];
     }
@@ -80,7 +81,7 @@ static void bias_grad_rows(const void *arguments, int64_t first_row, int64_t row
 
 static tr_status run_bias_grad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
-    float *dbias[] = {args->t[TR_BIAS_GRAD_DBIAS]};
+    float *dbias[] = {args->t[TR_BIAS_GRAD_DBIAS].data};
     tr_columns_reduce(&(tr_cpu_run){op, args}, bias_grad_rows, d->rows, d->width, 1, dbias);
     return TR_OK;
 }

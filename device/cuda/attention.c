@@ -45,21 +45,21 @@ static void unpack(const tr_op *op, void *packed, void **q, void **k, void **v) 
 }
 
 static tr_status run_forward_graph(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_Y],
-                                     [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_LSE]};
-    unpack(op, args->t[TR_ATTENTION_QKV], &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
+    void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_Y].data,
+                                     [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_LSE].data};
+    unpack(op, args->t[TR_ATTENTION_QKV].data, &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
            &t[TR_ATTENTION_V]);
     TR_TRY(run_graph(op, stream, t, args->scratch));
     return TR_OK;
 }
 
 static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_DGRAD_Y],
-                                     [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_DGRAD_LSE],
-                                     [TR_ATTENTION_DO] = args->t[TR_ATTENTION_DGRAD_DY]};
-    unpack(op, args->t[TR_ATTENTION_DGRAD_QKV], &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
+    void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_DGRAD_Y].data,
+                                     [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_DGRAD_LSE].data,
+                                     [TR_ATTENTION_DO] = args->t[TR_ATTENTION_DGRAD_DY].data};
+    unpack(op, args->t[TR_ATTENTION_DGRAD_QKV].data, &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
            &t[TR_ATTENTION_V]);
-    unpack(op, args->t[TR_ATTENTION_DGRAD_DQKV], &t[TR_ATTENTION_DQ], &t[TR_ATTENTION_DK],
+    unpack(op, args->t[TR_ATTENTION_DGRAD_DQKV].data, &t[TR_ATTENTION_DQ], &t[TR_ATTENTION_DK],
            &t[TR_ATTENTION_DV]);
     TR_TRY(run_graph(op, stream, t, args->scratch));
     return TR_OK;

@@ -4,16 +4,17 @@
 
 static tr_status run_forward(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_attention(tr_cuda_stream_of(stream), &op->desc.attention,
-                                     args->t[TR_ATTENTION_QKV], args->t[TR_ATTENTION_Y],
-                                     args->t[TR_ATTENTION_LSE]));
+                                     args->t[TR_ATTENTION_QKV].data, args->t[TR_ATTENTION_Y].data,
+                                     args->t[TR_ATTENTION_LSE].data));
     return TR_OK;
 }
 
 static tr_status run_backward(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_attention_dgrad(
-        tr_cuda_stream_of(stream), &op->desc.attention, args->t[TR_ATTENTION_DGRAD_DY],
-        args->t[TR_ATTENTION_DGRAD_QKV], args->t[TR_ATTENTION_DGRAD_Y],
-        args->t[TR_ATTENTION_DGRAD_LSE], args->t[TR_ATTENTION_DGRAD_DQKV], args->scratch));
+        tr_cuda_stream_of(stream), &op->desc.attention, args->t[TR_ATTENTION_DGRAD_DY].data,
+        args->t[TR_ATTENTION_DGRAD_QKV].data, args->t[TR_ATTENTION_DGRAD_Y].data,
+        args->t[TR_ATTENTION_DGRAD_LSE].data, args->t[TR_ATTENTION_DGRAD_DQKV].data,
+        args->scratch));
     return TR_OK;
 }
 

@@ -4,8 +4,9 @@
 
 static tr_status run_attention_decode(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_attention_decode(
-        tr_cuda_stream_of(stream), &op->desc.attention, args->state, args->t[TR_DECODE_QKV],
-        args->t[TR_DECODE_KCACHE], args->t[TR_DECODE_VCACHE], args->t[TR_DECODE_Y], args->scratch));
+        tr_cuda_stream_of(stream), &op->desc.attention, args->state, args->t[TR_DECODE_QKV].data,
+        args->t[TR_DECODE_KCACHE].data, args->t[TR_DECODE_VCACHE].data, args->t[TR_DECODE_Y].data,
+        args->scratch));
     return TR_OK;
 }
 

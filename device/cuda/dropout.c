@@ -3,17 +3,17 @@
 #include "device/cuda/launch.h"
 
 static tr_status run_dropout_add(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_dropout_add(tr_cuda_stream_of(stream), &op->desc.dropout, args->state,
-                                       args->sample, args->t[TR_DROPOUT_X],
-                                       args->t[TR_DROPOUT_BIAS], args->t[TR_DROPOUT_RESIDUAL],
-                                       args->t[TR_DROPOUT_Y]));
+    TR_CUDA(tr_cuda_launch_dropout_add(
+        tr_cuda_stream_of(stream), &op->desc.dropout, args->state, args->sample,
+        args->t[TR_DROPOUT_X].data, args->t[TR_DROPOUT_BIAS].data,
+        args->t[TR_DROPOUT_RESIDUAL].data, args->t[TR_DROPOUT_Y].data));
     return TR_OK;
 }
 
 static tr_status run_dropout_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_dropout_dgrad(tr_cuda_stream_of(stream), &op->desc.dropout, args->state,
-                                         args->sample, args->t[TR_DROPOUT_DGRAD_DY],
-                                         args->t[TR_DROPOUT_DGRAD_DX]));
+                                         args->sample, args->t[TR_DROPOUT_DGRAD_DY].data,
+                                         args->t[TR_DROPOUT_DGRAD_DX].data));
     return TR_OK;
 }
 

@@ -4,29 +4,29 @@
 
 static tr_status run_embed(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_embed(tr_cuda_stream_of(stream), &op->desc.embed,
-                                 args->t[TR_EMBED_TOKENS], args->t[TR_EMBED_TABLE],
-                                 args->t[TR_EMBED_Y]));
+                                 args->t[TR_EMBED_TOKENS].data, args->t[TR_EMBED_TABLE].data,
+                                 args->t[TR_EMBED_Y].data));
     return TR_OK;
 }
 
 static tr_status run_embed_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_embed_wgrad(tr_cuda_stream_of(stream), &op->desc.embed,
-                                       args->t[TR_EMBED_WGRAD_DY], args->t[TR_EMBED_WGRAD_TOKENS],
-                                       args->t[TR_EMBED_WGRAD_DTABLE], args->scratch));
+    TR_CUDA(tr_cuda_launch_embed_wgrad(
+        tr_cuda_stream_of(stream), &op->desc.embed, args->t[TR_EMBED_WGRAD_DY].data,
+        args->t[TR_EMBED_WGRAD_TOKENS].data, args->t[TR_EMBED_WGRAD_DTABLE].data, args->scratch));
     return TR_OK;
 }
 
 static tr_status run_position(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_position(tr_cuda_stream_of(stream), &op->desc.embed, args->state,
-                                    args->t[TR_POSITION_X], args->t[TR_POSITION_TABLE],
-                                    args->t[TR_POSITION_Y]));
+                                    args->t[TR_POSITION_X].data, args->t[TR_POSITION_TABLE].data,
+                                    args->t[TR_POSITION_Y].data));
     return TR_OK;
 }
 
 static tr_status run_position_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_position_wgrad(tr_cuda_stream_of(stream), &op->desc.embed,
-                                          args->t[TR_POSITION_WGRAD_DY],
-                                          args->t[TR_POSITION_WGRAD_DTABLE]));
+                                          args->t[TR_POSITION_WGRAD_DY].data,
+                                          args->t[TR_POSITION_WGRAD_DTABLE].data));
     return TR_OK;
 }
 

@@ -103,7 +103,8 @@ cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
                                  float *m, float *v, void *value);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
-cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc, void *const *t);
+cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,
+                                  const tr_tensor *t);
 
 /* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; row_sums: batch * heads * seq floats of
  * scratch. */

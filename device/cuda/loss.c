@@ -4,22 +4,22 @@
 
 static tr_status run_xent_max(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_xent_max(tr_cuda_stream_of(stream), &op->desc.xent,
-                                    args->t[TR_XENT_LOGITS], args->t[TR_XENT_MAX]));
+                                    args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_MAX].data));
     return TR_OK;
 }
 
 static tr_status run_xent_sum(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_xent_sum(tr_cuda_stream_of(stream), &op->desc.xent,
-                                    args->t[TR_XENT_LOGITS], args->t[TR_XENT_LABELS],
-                                    args->t[TR_XENT_MAX], args->t[TR_XENT_SUMS]));
+                                    args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_LABELS].data,
+                                    args->t[TR_XENT_MAX].data, args->t[TR_XENT_SUMS].data));
     return TR_OK;
 }
 
 static tr_status run_xent_loss(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_xent_loss(tr_cuda_stream_of(stream), &op->desc.xent, args->state,
-                                     args->t[TR_XENT_LOGITS], args->t[TR_XENT_LABELS],
-                                     args->t[TR_XENT_MAX], args->t[TR_XENT_SUMS],
-                                     args->t[TR_XENT_LOSS]));
+                                     args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_LABELS].data,
+                                     args->t[TR_XENT_MAX].data, args->t[TR_XENT_SUMS].data,
+                                     args->t[TR_XENT_LOSS].data));
     return TR_OK;
 }
 

@@ -37,14 +37,14 @@ static tr_status set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_
 /* Where the epilogue's vector and aux are in this run. */
 static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
     const tr_blas_epilogue epilogue = op->layout.epilogue;
-    const void *vector = op->vector_bytes ? args->scratch : args->t[TR_MATMUL_BIAS];
+    const void *vector = op->vector_bytes ? args->scratch : args->t[TR_MATMUL_BIAS].data;
     if (epilogue == TR_BLAS_BIAS || epilogue == TR_BLAS_GELU_AUX_BIAS ||
         epilogue == TR_BLAS_BGRAD_FIRST)
         TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
     if (op->base.desc.matmul.epilogue == TR_EPILOGUE_GELU ||
         op->base.desc.matmul.epilogue == TR_EPILOGUE_GELU_DGRAD)
-        TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &args->t[TR_MATMUL_AUX],
-                   sizeof(void *)));
+        TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                   &args->t[TR_MATMUL_AUX].data, sizeof(void *)));
     return TR_OK;
 }
 
@@ -52,17 +52,17 @@ static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *a
     cuda_matmul *op = (cuda_matmul *)base;
     const tr_matmul_desc *d = &base->desc.matmul;
     const float alpha = 1, beta = d->accumulate ? 1 : 0;
-    void *c = args->t[TR_MATMUL_C];
+    void *c = args->t[TR_MATMUL_C].data;
     TR_TRY(point(op, args));
     BLAS(cublasLtMatmul(tr_cuda_device_of(base->device)->blas, op->product, &alpha,
-                        args->t[op->layout.first.tensor], op->first,
-                        args->t[op->layout.second.tensor], op->second, &beta, c, op->result, c,
+                        args->t[op->layout.first.tensor].data, op->first,
+                        args->t[op->layout.second.tensor].data, op->second, &beta, c, op->result, c,
                         op->result, &op->algorithm, (char *)args->scratch + op->vector_bytes,
                         op->workspace_bytes, tr_cuda_stream_of(stream)));
     if (op->vector_bytes)
         TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), TR_F32, d->n,
-                                   args->t[TR_MATMUL_DBIAS], args->scratch,
-                                   args->t[TR_MATMUL_DBIAS]));
+                                   args->t[TR_MATMUL_DBIAS].data, args->scratch,
+                                   args->t[TR_MATMUL_DBIAS].data));
     return TR_OK;
 }
 
@@ -94,8 +94,9 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
     const tr_blas_layout *l = &op->layout;
     const cublasLtEpilogue_t epilogue = names[l->epilogue];
     void *const aligned = (void *)(uintptr_t)TR_ALIGN;
-    const tr_op_args stand = {.t = {[TR_MATMUL_BIAS] = aligned, [TR_MATMUL_AUX] = aligned},
-                              .scratch = aligned};
+    const tr_op_args stand = {
+        .t = {[TR_MATMUL_BIAS] = {.data = aligned}, [TR_MATMUL_AUX] = {.data = aligned}},
+        .scratch = aligned};
     if (l->epilogue == TR_BLAS_PLAIN) return TR_OK;
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     if (l->epilogue != TR_BLAS_BIAS && l->epilogue != TR_BLAS_BGRAD_FIRST)

@@ -3,28 +3,28 @@
 #include "device/cuda/launch.h"
 
 static tr_status run_layernorm(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *const *t = args->t;
-    TR_CUDA(tr_cuda_launch_layernorm(tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_X],
-                                     t[TR_LN_GAMMA], t[TR_LN_BETA], t[TR_LN_Y], t[TR_LN_MEAN],
-                                     t[TR_LN_RSTD]));
+    const tr_tensor *t = args->t;
+    TR_CUDA(tr_cuda_launch_layernorm(tr_cuda_stream_of(stream), &op->desc.layernorm,
+                                     t[TR_LN_X].data, t[TR_LN_GAMMA].data, t[TR_LN_BETA].data,
+                                     t[TR_LN_Y].data, t[TR_LN_MEAN].data, t[TR_LN_RSTD].data));
     return TR_OK;
 }
 
 static tr_status run_layernorm_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *const *t = args->t;
+    const tr_tensor *t = args->t;
     TR_CUDA(tr_cuda_launch_layernorm_dgrad(
-        tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_DGRAD_DY], t[TR_LN_DGRAD_X],
-        t[TR_LN_DGRAD_GAMMA], t[TR_LN_DGRAD_MEAN], t[TR_LN_DGRAD_RSTD], t[TR_LN_DGRAD_RESIDUAL],
-        t[TR_LN_DGRAD_DX]));
+        tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_DGRAD_DY].data,
+        t[TR_LN_DGRAD_X].data, t[TR_LN_DGRAD_GAMMA].data, t[TR_LN_DGRAD_MEAN].data,
+        t[TR_LN_DGRAD_RSTD].data, t[TR_LN_DGRAD_RESIDUAL].data, t[TR_LN_DGRAD_DX].data));
     return TR_OK;
 }
 
 static tr_status run_layernorm_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *const *t = args->t;
-    TR_CUDA(tr_cuda_launch_layernorm_wgrad(tr_cuda_stream_of(stream), &op->desc.layernorm,
-                                           t[TR_LN_WGRAD_DY], t[TR_LN_WGRAD_X], t[TR_LN_WGRAD_MEAN],
-                                           t[TR_LN_WGRAD_RSTD], t[TR_LN_WGRAD_DGAMMA],
-                                           t[TR_LN_WGRAD_DBETA], args->scratch));
+    const tr_tensor *t = args->t;
+    TR_CUDA(tr_cuda_launch_layernorm_wgrad(
+        tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_WGRAD_DY].data,
+        t[TR_LN_WGRAD_X].data, t[TR_LN_WGRAD_MEAN].data, t[TR_LN_WGRAD_RSTD].data,
+        t[TR_LN_WGRAD_DGAMMA].data, t[TR_LN_WGRAD_DBETA].data, args->scratch));
     return TR_OK;
 }
 

@@ -38,7 +38,7 @@ tr_status tr_cuda_warm(tr_op *op, size_t bytes) {
     if (!tr_cuda_device_of(device)->warms) return TR_OK;
     TR_TRY(ops->alloc(device, tensor_bytes + op->scratch_bytes, (void **)&memory));
     tr_op_args args = {.scratch = memory + tensor_bytes};
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) args.t[i] = memory;
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) args.t[i].data = memory;
     tr_stream *stream = ops->compute(device);
     tr_status status = op->run(op, stream, &args);
     if (status == TR_OK) status = ops->stream_sync(stream);

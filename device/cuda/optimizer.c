@@ -4,22 +4,23 @@
 
 static tr_status run_sumsq(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_sumsq(tr_cuda_stream_of(stream), op->desc.sumsq.count,
-                                 args->t[TR_SUMSQ_X], args->t[TR_SUMSQ_OUT], args->scratch));
+                                 args->t[TR_SUMSQ_X].data, args->t[TR_SUMSQ_OUT].data,
+                                 args->scratch));
     return TR_OK;
 }
 
 static tr_status run_step_finish(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_step_finish(
-        tr_cuda_stream_of(stream), &op->desc.step_finish, args->t[TR_STEP_FINISH_LOSSES],
-        args->t[TR_STEP_FINISH_NORMS], args->t[TR_STEP_FINISH_STATE]));
+        tr_cuda_stream_of(stream), &op->desc.step_finish, args->t[TR_STEP_FINISH_LOSSES].data,
+        args->t[TR_STEP_FINISH_NORMS].data, args->t[TR_STEP_FINISH_STATE].data));
     return TR_OK;
 }
 
 static tr_status run_adamw(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *master = args->t[TR_ADAMW_MASTER], *value = args->t[TR_ADAMW_VALUE];
+    void *master = args->t[TR_ADAMW_MASTER].data, *value = args->t[TR_ADAMW_VALUE].data;
     TR_CUDA(tr_cuda_launch_adamw(tr_cuda_stream_of(stream), &op->desc.adamw, args->state,
-                                 args->t[TR_ADAMW_GRAD], master, args->t[TR_ADAMW_M],
-                                 args->t[TR_ADAMW_V], value == master ? NULL : value));
+                                 args->t[TR_ADAMW_GRAD].data, master, args->t[TR_ADAMW_M].data,
+                                 args->t[TR_ADAMW_V].data, value == master ? NULL : value));
     return TR_OK;
 }
 

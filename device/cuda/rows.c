@@ -8,35 +8,36 @@ static int64_t count_of(const tr_op *op) {
 
 static tr_status run_add(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
-                               args->t[TR_ADD_A], args->t[TR_ADD_B], args->t[TR_ADD_Y]));
+                               args->t[TR_ADD_A].data, args->t[TR_ADD_B].data,
+                               args->t[TR_ADD_Y].data));
     return TR_OK;
 }
 
 static tr_status run_cast(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     TR_CUDA(tr_cuda_launch_cast(tr_cuda_stream_of(stream), d->dtype, d->to, count_of(op),
-                                args->t[TR_CAST_X], args->t[TR_CAST_Y]));
+                                args->t[TR_CAST_X].data, args->t[TR_CAST_Y].data));
     return TR_OK;
 }
 
 static tr_status run_gelu(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_gelu(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
-                                args->t[TR_GELU_X], args->t[TR_GELU_Y]));
+                                args->t[TR_GELU_X].data, args->t[TR_GELU_Y].data));
     return TR_OK;
 }
 
 static tr_status run_gelu_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_gelu_dgrad(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
-                                      args->t[TR_GELU_DGRAD_DY], args->t[TR_GELU_DGRAD_X],
-                                      args->t[TR_GELU_DGRAD_DX]));
+                                      args->t[TR_GELU_DGRAD_DY].data, args->t[TR_GELU_DGRAD_X].data,
+                                      args->t[TR_GELU_DGRAD_DX].data));
     return TR_OK;
 }
 
 static tr_status run_bias_grad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     TR_CUDA(tr_cuda_launch_bias_grad(tr_cuda_stream_of(stream), d->dtype, d->rows, d->width,
-                                     args->t[TR_BIAS_GRAD_DY], args->t[TR_BIAS_GRAD_DBIAS],
-                                     args->scratch));
+                                     args->t[TR_BIAS_GRAD_DY].data,
+                                     args->t[TR_BIAS_GRAD_DBIAS].data, args->scratch));
     return TR_OK;
 }
 

@@ -54,17 +54,17 @@ static head_rows plain(const tr_attention_desc *d, const void *memory, int64_t s
 
 tr_status tr_ref_attention(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    const void *qkv = args->t[TR_ATTENTION_QKV];
+    const void *qkv = args->t[TR_ATTENTION_QKV].data;
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads; h++) {
             head_rows q = packed(d, qkv, d->seq, b, h, 0), k = packed(d, qkv, d->seq, b, h, 1);
             head_rows v = packed(d, qkv, d->seq, b, h, 2);
-            head_rows y = plain(d, args->t[TR_ATTENTION_Y], d->seq, b, h);
+            head_rows y = plain(d, args->t[TR_ATTENTION_Y].data, d->seq, b, h);
             for (int64_t i = 0; i < d->seq; i++) {
-                double lse = attend(d, q, i, k, v, i, args->scratch, args->t[TR_ATTENTION_Y],
+                double lse = attend(d, q, i, k, v, i, args->scratch, args->t[TR_ATTENTION_Y].data,
                                     y.first + i * y.stride);
-                tr_ref_store(TR_F32, args->t[TR_ATTENTION_LSE], (b * d->heads + h) * d->seq + i,
-                             lse);
+                tr_ref_store(TR_F32, args->t[TR_ATTENTION_LSE].data,
+                             (b * d->heads + h) * d->seq + i, lse);
             }
         }
     return TR_OK;
@@ -74,15 +74,15 @@ tr_status tr_ref_attention(tr_op *op, const tr_op_args *args) {
  * ds = p (dy.v - dy.y) scale (Dao et al. 2022, algorithm 4 without its tiles). */
 static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, int64_t b, int64_t h,
                            double *p, double *ds) {
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV];
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
     head_rows q = packed(d, qkv, d->seq, b, h, 0), k = packed(d, qkv, d->seq, b, h, 1);
     head_rows v = packed(d, qkv, d->seq, b, h, 2);
-    head_rows y = plain(d, args->t[TR_ATTENTION_DGRAD_Y], d->seq, b, h);
-    head_rows dy = plain(d, args->t[TR_ATTENTION_DGRAD_DY], d->seq, b, h);
+    head_rows y = plain(d, args->t[TR_ATTENTION_DGRAD_Y].data, d->seq, b, h);
+    head_rows dy = plain(d, args->t[TR_ATTENTION_DGRAD_DY].data, d->seq, b, h);
     double scale = 1 / sqrt((double)d->head_dim);
     for (int64_t i = 0; i < d->seq; i++) {
-        double lse =
-            tr_ref_load(TR_F32, args->t[TR_ATTENTION_DGRAD_LSE], (b * d->heads + h) * d->seq + i);
+        double lse = tr_ref_load(TR_F32, args->t[TR_ATTENTION_DGRAD_LSE].data,
+                                 (b * d->heads + h) * d->seq + i);
         double delta = dot(d, dy, i, y, i);
         for (int64_t j = 0; j < d->seq; j++) {
             int64_t at = i * d->seq + j;
@@ -94,15 +94,15 @@ static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, i
 
 tr_status tr_ref_attention_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV];
-    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV];
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
+    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV].data;
     double *p = args->scratch, *ds = p + d->seq * d->seq;
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads; h++) {
             head_gradients(d, args, b, h, p, ds);
             head_rows q = packed(d, qkv, d->seq, b, h, 0), k = packed(d, qkv, d->seq, b, h, 1);
             head_rows v = packed(d, qkv, d->seq, b, h, 2);
-            head_rows dy = plain(d, args->t[TR_ATTENTION_DGRAD_DY], d->seq, b, h);
+            head_rows dy = plain(d, args->t[TR_ATTENTION_DGRAD_DY].data, d->seq, b, h);
             for (int64_t i = 0; i < d->seq; i++)
                 for (int64_t c = 0; c < d->head_dim; c++) {
                     double dq = 0, dk = 0, dv = 0; /* of row i; the sums run over j */
@@ -121,8 +121,8 @@ tr_status tr_ref_attention_dgrad(tr_op *op, const tr_op_args *args) {
 
 tr_status tr_ref_attention_decode(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    const void *qkv = args->t[TR_DECODE_QKV];
-    void *kcache = args->t[TR_DECODE_KCACHE], *vcache = args->t[TR_DECODE_VCACHE];
+    const void *qkv = args->t[TR_DECODE_QKV].data;
+    void *kcache = args->t[TR_DECODE_KCACHE].data, *vcache = args->t[TR_DECODE_VCACHE].data;
     int64_t position = args->state->position;
     if (position < 0 || position >= d->seq)
         return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a cache of %lld tokens",
@@ -137,7 +137,7 @@ tr_status tr_ref_attention_decode(tr_op *op, const tr_op_args *args) {
                              load(d, packed(d, qkv, 1, b, h, 2), 0, c));
             }
             (void)attend(d, packed(d, qkv, 1, b, h, 0), 0, k, v, position, args->scratch,
-                         args->t[TR_DECODE_Y], plain(d, NULL, 1, b, h).first);
+                         args->t[TR_DECODE_Y].data, plain(d, NULL, 1, b, h).first);
         }
     return TR_OK;
 }

@@ -13,15 +13,15 @@ static double mask(const tr_op *op, const tr_op_args *args, int64_t row, int64_t
 
 tr_status tr_ref_dropout_add(tr_op *op, const tr_op_args *args) {
     const tr_dropout_desc *d = &op->desc.dropout;
-    const void *bias = args->t[TR_DROPOUT_BIAS], *residual = args->t[TR_DROPOUT_RESIDUAL];
+    const void *bias = args->t[TR_DROPOUT_BIAS].data, *residual = args->t[TR_DROPOUT_RESIDUAL].data;
     for (int64_t r = 0; r < d->rows; r++)
         for (int64_t c = 0; c < d->width; c++) {
             int64_t i = r * d->width + c;
-            double x = tr_ref_load(d->dtype, args->t[TR_DROPOUT_X], i);
+            double x = tr_ref_load(d->dtype, args->t[TR_DROPOUT_X].data, i);
             if (bias) x += tr_ref_load(d->dtype, bias, c);
             double factor = mask(op, args, r, c), y = factor != 0 ? x * factor : 0;
             if (residual) y += tr_ref_load(d->dtype, residual, i);
-            tr_ref_store(d->dtype, args->t[TR_DROPOUT_Y], i, y);
+            tr_ref_store(d->dtype, args->t[TR_DROPOUT_Y].data, i, y);
         }
     return TR_OK;
 }
@@ -32,8 +32,9 @@ tr_status tr_ref_dropout_dgrad(tr_op *op, const tr_op_args *args) {
         for (int64_t c = 0; c < d->width; c++) {
             int64_t i = r * d->width + c;
             double factor = mask(op, args, r, c);
-            double dy = tr_ref_load(d->dtype, args->t[TR_DROPOUT_DGRAD_DY], i);
-            tr_ref_store(d->dtype, args->t[TR_DROPOUT_DGRAD_DX], i, factor != 0 ? dy * factor : 0);
+            double dy = tr_ref_load(d->dtype, args->t[TR_DROPOUT_DGRAD_DY].data, i);
+            tr_ref_store(d->dtype, args->t[TR_DROPOUT_DGRAD_DX].data, i,
+                         factor != 0 ? dy * factor : 0);
         }
     return TR_OK;
 }

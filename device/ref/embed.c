@@ -3,28 +3,28 @@
 
 tr_status tr_ref_embed(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    const int32_t *tokens = args->t[TR_EMBED_TOKENS];
+    const int32_t *tokens = args->t[TR_EMBED_TOKENS].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t v = (int64_t)tokens[r] - d->vocab_begin;
         bool here = v >= 0 && v < d->vocab;
         for (int64_t c = 0; c < d->width; c++)
-            tr_ref_store(d->dtype, args->t[TR_EMBED_Y], r * d->width + c,
-                         here ? tr_ref_load(d->dtype, args->t[TR_EMBED_TABLE], v * d->width + c)
-                              : 0);
+            tr_ref_store(
+                d->dtype, args->t[TR_EMBED_Y].data, r * d->width + c,
+                here ? tr_ref_load(d->dtype, args->t[TR_EMBED_TABLE].data, v * d->width + c) : 0);
     }
     return TR_OK;
 }
 
 tr_status tr_ref_embed_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    const int32_t *tokens = args->t[TR_EMBED_WGRAD_TOKENS];
+    const int32_t *tokens = args->t[TR_EMBED_WGRAD_TOKENS].data;
     for (int64_t v = 0; v < d->vocab; v++)
         for (int64_t c = 0; c < d->width; c++) {
             double sum = 0;
             for (int64_t r = 0; r < d->rows; r++)
                 if (tokens[r] - d->vocab_begin == v)
-                    sum += tr_ref_load(d->dtype, args->t[TR_EMBED_WGRAD_DY], r * d->width + c);
-            tr_ref_accumulate(args->t[TR_EMBED_WGRAD_DTABLE], v * d->width + c, sum);
+                    sum += tr_ref_load(d->dtype, args->t[TR_EMBED_WGRAD_DY].data, r * d->width + c);
+            tr_ref_accumulate(args->t[TR_EMBED_WGRAD_DTABLE].data, v * d->width + c, sum);
         }
     return TR_OK;
 }
@@ -37,10 +37,10 @@ tr_status tr_ref_position(tr_op *op, const tr_op_args *args) {
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t position = d->decode ? args->state->position : r % d->seq;
         for (int64_t c = 0; c < d->width; c++)
-            tr_ref_store(
-                d->dtype, args->t[TR_POSITION_Y], r * d->width + c,
-                tr_ref_load(d->dtype, args->t[TR_POSITION_X], r * d->width + c) +
-                    tr_ref_load(d->dtype, args->t[TR_POSITION_TABLE], position * d->width + c));
+            tr_ref_store(d->dtype, args->t[TR_POSITION_Y].data, r * d->width + c,
+                         tr_ref_load(d->dtype, args->t[TR_POSITION_X].data, r * d->width + c) +
+                             tr_ref_load(d->dtype, args->t[TR_POSITION_TABLE].data,
+                                         position * d->width + c));
     }
     return TR_OK;
 }
@@ -50,8 +50,9 @@ tr_status tr_ref_position_wgrad(tr_op *op, const tr_op_args *args) {
     for (int64_t i = 0; i < d->seq * d->width; i++) {
         double sum = 0;
         for (int64_t b = 0; b < d->rows / d->seq; b++)
-            sum += tr_ref_load(d->dtype, args->t[TR_POSITION_WGRAD_DY], b * d->seq * d->width + i);
-        tr_ref_accumulate(args->t[TR_POSITION_WGRAD_DTABLE], i, sum);
+            sum += tr_ref_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
+                               b * d->seq * d->width + i);
+        tr_ref_accumulate(args->t[TR_POSITION_WGRAD_DTABLE].data, i, sum);
     }
     return TR_OK;
 }

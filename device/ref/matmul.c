@@ -2,9 +2,9 @@
 
 tr_status tr_ref_matmul(tr_op *op, const tr_op_args *args) {
     const tr_matmul_desc *d = &op->desc.matmul;
-    const void *a = args->t[TR_MATMUL_A], *b = args->t[TR_MATMUL_B],
-               *bias = args->t[TR_MATMUL_BIAS];
-    void *c = args->t[TR_MATMUL_C];
+    const void *a = args->t[TR_MATMUL_A].data, *b = args->t[TR_MATMUL_B].data,
+               *bias = args->t[TR_MATMUL_BIAS].data;
+    void *c = args->t[TR_MATMUL_C].data;
     int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
     int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
     int64_t ldc = d->ldc ? d->ldc : d->n;

@@ -5,7 +5,7 @@
 
 tr_status tr_ref_layernorm(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
-    const void *x = args->t[TR_LN_X];
+    const void *x = args->t[TR_LN_X].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t row = r * d->width;
         double mean = 0, variance = 0;
@@ -17,12 +17,12 @@ tr_status tr_ref_layernorm(tr_op *op, const tr_op_args *args) {
         }
         double rstd = 1 / sqrt(variance / (double)d->width + (double)d->eps);
         for (int64_t c = 0; c < d->width; c++)
-            tr_ref_store(d->dtype, args->t[TR_LN_Y], row + c,
+            tr_ref_store(d->dtype, args->t[TR_LN_Y].data, row + c,
                          (tr_ref_load(d->dtype, x, row + c) - mean) * rstd *
-                                 tr_ref_load(d->dtype, args->t[TR_LN_GAMMA], c) +
-                             tr_ref_load(d->dtype, args->t[TR_LN_BETA], c));
-        tr_ref_store(TR_F32, args->t[TR_LN_MEAN], r, mean);
-        tr_ref_store(TR_F32, args->t[TR_LN_RSTD], r, rstd);
+                                 tr_ref_load(d->dtype, args->t[TR_LN_GAMMA].data, c) +
+                             tr_ref_load(d->dtype, args->t[TR_LN_BETA].data, c));
+        tr_ref_store(TR_F32, args->t[TR_LN_MEAN].data, r, mean);
+        tr_ref_store(TR_F32, args->t[TR_LN_RSTD].data, r, rstd);
     }
     return TR_OK;
 }
@@ -31,12 +31,13 @@ tr_status tr_ref_layernorm(tr_op *op, const tr_op_args *args) {
  * row. */
 tr_status tr_ref_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
-    const void *dy = args->t[TR_LN_DGRAD_DY], *x = args->t[TR_LN_DGRAD_X];
-    const void *gamma = args->t[TR_LN_DGRAD_GAMMA], *residual = args->t[TR_LN_DGRAD_RESIDUAL];
+    const void *dy = args->t[TR_LN_DGRAD_DY].data, *x = args->t[TR_LN_DGRAD_X].data;
+    const void *gamma = args->t[TR_LN_DGRAD_GAMMA].data,
+               *residual = args->t[TR_LN_DGRAD_RESIDUAL].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t row = r * d->width;
-        double mean = tr_ref_load(TR_F32, args->t[TR_LN_DGRAD_MEAN], r);
-        double rstd = tr_ref_load(TR_F32, args->t[TR_LN_DGRAD_RSTD], r);
+        double mean = tr_ref_load(TR_F32, args->t[TR_LN_DGRAD_MEAN].data, r);
+        double rstd = tr_ref_load(TR_F32, args->t[TR_LN_DGRAD_RSTD].data, r);
         double mean_g = 0, mean_gn = 0;
         for (int64_t c = 0; c < d->width; c++) {
             double g = tr_ref_load(d->dtype, dy, row + c) * tr_ref_load(d->dtype, gamma, c);
@@ -50,7 +51,7 @@ tr_status tr_ref_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
             double n = (tr_ref_load(d->dtype, x, row + c) - mean) * rstd;
             double dx = rstd * (g - mean_g - n * mean_gn);
             if (residual) dx += tr_ref_load(d->dtype, residual, row + c);
-            tr_ref_store(d->dtype, args->t[TR_LN_DGRAD_DX], row + c, dx);
+            tr_ref_store(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, dx);
         }
     }
     return TR_OK;
@@ -61,14 +62,14 @@ tr_status tr_ref_layernorm_wgrad(tr_op *op, const tr_op_args *args) {
     for (int64_t c = 0; c < d->width; c++) {
         double dgamma = 0, dbeta = 0;
         for (int64_t r = 0; r < d->rows; r++) {
-            double dy = tr_ref_load(d->dtype, args->t[TR_LN_WGRAD_DY], r * d->width + c);
-            double x = tr_ref_load(d->dtype, args->t[TR_LN_WGRAD_X], r * d->width + c);
-            dgamma += dy * (x - tr_ref_load(TR_F32, args->t[TR_LN_WGRAD_MEAN], r)) *
-                      tr_ref_load(TR_F32, args->t[TR_LN_WGRAD_RSTD], r);
+            double dy = tr_ref_load(d->dtype, args->t[TR_LN_WGRAD_DY].data, r * d->width + c);
+            double x = tr_ref_load(d->dtype, args->t[TR_LN_WGRAD_X].data, r * d->width + c);
+            dgamma += dy * (x - tr_ref_load(TR_F32, args->t[TR_LN_WGRAD_MEAN].data, r)) *
+                      tr_ref_load(TR_F32, args->t[TR_LN_WGRAD_RSTD].data, r);
             dbeta += dy;
         }
-        tr_ref_accumulate(args->t[TR_LN_WGRAD_DGAMMA], c, dgamma);
-        tr_ref_accumulate(args->t[TR_LN_WGRAD_DBETA], c, dbeta);
+        tr_ref_accumulate(args->t[TR_LN_WGRAD_DGAMMA].data, c, dgamma);
+        tr_ref_accumulate(args->t[TR_LN_WGRAD_DBETA].data, c, dbeta);
     }
     return TR_OK;
 }

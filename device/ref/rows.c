@@ -8,8 +8,8 @@ tr_status tr_ref_bias_grad(tr_op *op, const tr_op_args *args) {
     for (int64_t c = 0; c < d->width; c++) {
         double sum = 0;
         for (int64_t r = 0; r < d->rows; r++)
-            sum += tr_ref_load(d->dtype, args->t[TR_BIAS_GRAD_DY], r * d->width + c);
-        tr_ref_accumulate(args->t[TR_BIAS_GRAD_DBIAS], c, sum);
+            sum += tr_ref_load(d->dtype, args->t[TR_BIAS_GRAD_DY].data, r * d->width + c);
+        tr_ref_accumulate(args->t[TR_BIAS_GRAD_DBIAS].data, c, sum);
     }
     return TR_OK;
 }
@@ -29,32 +29,33 @@ static double gelu_derivative(double x) {
 tr_status tr_ref_gelu(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
-        tr_ref_store(d->dtype, args->t[TR_GELU_Y], i,
-                     gelu(tr_ref_load(d->dtype, args->t[TR_GELU_X], i)));
+        tr_ref_store(d->dtype, args->t[TR_GELU_Y].data, i,
+                     gelu(tr_ref_load(d->dtype, args->t[TR_GELU_X].data, i)));
     return TR_OK;
 }
 
 tr_status tr_ref_gelu_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
-        tr_ref_store(d->dtype, args->t[TR_GELU_DGRAD_DX], i,
-                     tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_DY], i) *
-                         gelu_derivative(tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_X], i)));
+        tr_ref_store(d->dtype, args->t[TR_GELU_DGRAD_DX].data, i,
+                     tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, i) *
+                         gelu_derivative(tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, i)));
     return TR_OK;
 }
 
 tr_status tr_ref_add(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
-        tr_ref_store(d->dtype, args->t[TR_ADD_Y], i,
-                     tr_ref_load(d->dtype, args->t[TR_ADD_A], i) +
-                         tr_ref_load(d->dtype, args->t[TR_ADD_B], i));
+        tr_ref_store(d->dtype, args->t[TR_ADD_Y].data, i,
+                     tr_ref_load(d->dtype, args->t[TR_ADD_A].data, i) +
+                         tr_ref_load(d->dtype, args->t[TR_ADD_B].data, i));
     return TR_OK;
 }
 
 tr_status tr_ref_cast(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
-        tr_ref_store(d->to, args->t[TR_CAST_Y], i, tr_ref_load(d->dtype, args->t[TR_CAST_X], i));
+        tr_ref_store(d->to, args->t[TR_CAST_Y].data, i,
+                     tr_ref_load(d->dtype, args->t[TR_CAST_X].data, i));
     return TR_OK;
 }

@@ -155,7 +155,7 @@ static void run_operator(tr_op *op, tr_op_data *data) {
     int64_t before = rig_executions;
     assert_int_equal(posix_memalign(&args.scratch, TR_ALIGN, op->scratch_bytes), 0);
     memset(args.scratch, 0xff, op->scratch_bytes);
-    memcpy(args.t, data->memory, sizeof args.t);
+    tr_op_data_operands(&data->desc, data->memory, TR_OP_MAX_TENSORS, args.t);
     must(tr_op_run(op, &stream.base, &args));
     assert_int_equal(rig_executions, before + 1);
     assert_ptr_equal(rig_stream, stream.handle);

@@ -166,7 +166,8 @@ static void test_operator_in_order(void **state) {
     must(tr_stream_copy(stream, a, host, COUNT * sizeof *a));
     for (int k = 0; k < 3; k++) {
         must(tr_op_prepare(device, &desc, &add));
-        const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
+        const tr_tensor x = tr_tensor_vector(a, TR_F32, COUNT);
+        const tr_op_args args = {.t = {[TR_ADD_A] = x, [TR_ADD_B] = x, [TR_ADD_Y] = x}};
         must(tr_op_run(add, stream, &args));
         tr_op_release(add);
     }
@@ -189,7 +190,8 @@ static void test_asked_early(void **state) {
     float *a = (float *)on_device(device, COUNT), *host = (float *)staging(device, COUNT);
     const tr_op_desc desc = {.kind = TR_OP_ADD,
                              .rows = {.rows = 1, .width = COUNT, .dtype = TR_F32}};
-    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
+    const tr_tensor x = tr_tensor_vector(a, TR_F32, COUNT);
+    const tr_op_args args = {.t = {[TR_ADD_A] = x, [TR_ADD_B] = x, [TR_ADD_Y] = x}};
     must(tr_op_prepare(device, &desc, &add));
     must(tr_stream_create(device, &stream));
     must(tr_event_create(device, &event));

@@ -187,14 +187,16 @@ static void analytic(const gradient *g, tr_op_data *data, float *dy, float **res
     *before = random_floats(n, 12);
     float *spare = random_floats(n, 13);
     runner backward = open_runner(&g->backward, data);
+    void *t[TR_OP_MAX_TENSORS];
     for (int k = 0; k < TR_OP_MAX_TENSORS; k++) {
         int from = g->from[k];
-        backward.args.t[k] = from >= 0          ? data->memory[from]
-                             : from == DY       ? (void *)dy
-                             : from == GRADIENT ? (void *)*result
-                             : from == SPARE    ? (void *)spare
-                                                : NULL;
+        t[k] = from >= 0          ? data->memory[from]
+               : from == DY       ? (void *)dy
+               : from == GRADIENT ? (void *)*result
+               : from == SPARE    ? (void *)spare
+                                  : NULL;
     }
+    tr_op_data_operands(&g->backward, t, TR_OP_MAX_TENSORS, backward.args.t);
     run(&backward);
     close_runner(&backward);
     free(spare);
@@ -207,7 +209,7 @@ static void check(const gradient *g) {
     float *x = data.memory[g->x], *y = data.memory[g->y], *dy = random_floats(ny, 11);
     for (int64_t i = 0; i < nx; i++) x[i] = (float)(rint((double)x[i] * 65536) / 65536);
     runner forward = open_runner(&data.desc, &data);
-    memcpy(forward.args.t, data.memory, sizeof forward.args.t);
+    tr_op_data_operands(&data.desc, data.memory, TR_OP_MAX_TENSORS, forward.args.t);
     run(&forward);
     float *result, *before;
     analytic(g, &data, dy, &result, &before);
@@ -254,9 +256,9 @@ static void test_xent_gradient(void **state) {
                            .xent = {.rows = X_ROWS, .vocab = X_VOCAB}};
         parts[k] = open_runner(&desc, &data);
         void *t[] = {slope, labels, max, sums, loss};
-        memcpy(parts[k].args.t, t, sizeof t);
+        tr_op_data_operands(&desc, t, 5, parts[k].args.t);
         run(&parts[k]);
-        parts[k].args.t[TR_XENT_LOGITS] = logits;
+        parts[k].args.t[TR_XENT_LOGITS].data = logits;
     }
     data.state.train = 0;
     const double weight[] = {1, -8, 8, -1};

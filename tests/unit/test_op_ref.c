@@ -20,8 +20,8 @@ static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, v
                         int n) {
     tr_op *op;
     tr_op_args args = {.state = state, .sample = sample};
-    for (int i = 0; i < n; i++) args.t[i] = t[i];
     must(tr_op_prepare(device, &desc, &op));
+    tr_op_data_operands(&desc, t, n, args.t);
     must(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
     tr_status status = tr_op_run(op, tr_device_compute(device), &args);
     tr_device_free(device, args.scratch);

@@ -285,7 +285,7 @@ static void test_pipeline(void **state) {
 
 static tr_status compute_or_fail(tr_op *op, const tr_op_args *args) {
     (void)op;
-    int *runs = args->t[0];
+    int *runs = args->t[TR_SUMSQ_OUT].data;
     if (++*runs == 2) return TR_FAIL(TR_ERR_DATA, "the second run fails");
     return TR_OK;
 }
@@ -298,7 +298,7 @@ static void test_queued_failure(void **state) {
     assert_int_equal(tr_stream_create(*state, &stream), TR_OK);
     assert_int_equal(tr_host_op_create(*state, &desc, 0, 0, compute_or_fail, &op), TR_OK);
     int runs = 0;
-    tr_op_args args = {.t = {&runs}};
+    tr_op_args args = {.t = {[TR_SUMSQ_OUT] = tr_tensor_vector(&runs, TR_F64, 1)}};
     for (int i = 0; i < 3; i++) assert_int_equal(tr_op_run(op, stream, &args), TR_OK);
     assert_int_equal(tr_stream_sync(stream), TR_ERR_DATA);
     assert_string_equal(tr_error_message(), "the second run fails");

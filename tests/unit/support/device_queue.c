@@ -9,7 +9,8 @@ static void test_queue_begins(void **state) {
     tr_stream *compute = tr_device_compute(device);
     float *a = (float *)on_device(device, COUNT);
     const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
-    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a, [TR_ADD_Y] = a}};
+    const tr_tensor x = tr_tensor_vector(a, TR_F32, 4);
+    const tr_op_args args = {.t = {[TR_ADD_A] = x, [TR_ADD_B] = x, [TR_ADD_Y] = x}};
     tr_op *add;
     must(tr_op_prepare(device, &desc, &add));
     must(tr_device_start_queue(device));
@@ -31,7 +32,8 @@ static void test_queue_holds(void **state) {
     atomic_bool go = false;
     float *a = (float *)on_device(device, COUNT), *host = (float *)staging(device, COUNT);
     const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
-    const tr_op_args args = {.t = {[TR_ADD_A] = a, [TR_ADD_B] = a + 4, [TR_ADD_Y] = a + 4}};
+    const tr_tensor x = tr_tensor_vector(a, TR_F32, 4), y = tr_tensor_vector(a + 4, TR_F32, 4);
+    const tr_op_args args = {.t = {[TR_ADD_A] = x, [TR_ADD_B] = y, [TR_ADD_Y] = y}};
     must(tr_op_prepare(device, &desc, &add));
     must(tr_stream_create(device, &other));
     must(tr_event_create(device, &event));
@@ -110,11 +112,13 @@ static tr_status run_failing(tr_op *op, tr_stream *stream, const tr_op_args *arg
 static void test_queue_fails(void **state) {
     tr_device *device = *state;
     tr_stream *compute = tr_device_compute(device);
-    tr_op failing = {.device = device, .run = run_failing};
+    tr_op failing = {.device = device, .desc = {.kind = TR_OP_SUMSQ}, .run = run_failing};
+    double sum;
+    const tr_op_args args = {.t = {[TR_SUMSQ_OUT] = tr_tensor_vector(&sum, TR_F64, 1)}};
     tr_event *event;
     atomic_bool called = false;
     must(tr_event_create(device, &event));
-    must(tr_op_run(&failing, compute, &(tr_op_args){0}));
+    must(tr_op_run(&failing, compute, &args));
     must(tr_stream_call(compute, set, &called));
     must(tr_event_record(event, compute));
     assert_int_equal(tr_stream_sync(compute), TR_ERR_DEVICE);

@@ -69,6 +69,11 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
 tr_status tr_op_data_clone(const tr_op_data *data, tr_op_data *out);
 void tr_op_data_free(tr_op_data *data);
 
+/* The operands of the description in memory[n] that they index; NULL: absent. What the description
+ * does not use is left out. */
+void tr_op_data_operands(const tr_op_desc *desc, void *const *memory, int n,
+                         tr_tensor t[TR_OP_MAX_TENSORS]);
+
 /* Prepares the operator, runs it on `stream` (NULL: the compute stream) on copies in device memory,
  * and brings all tensors back into `data`. */
 tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream);

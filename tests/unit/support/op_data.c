@@ -346,13 +346,20 @@ static size_t bytes_of(const tr_op_tensor *t) {
     return (size_t)t->count * tr_dtype_size(t->dtype);
 }
 
+void tr_op_data_operands(const tr_op_desc *desc, void *const *memory, int n,
+                         tr_tensor t[TR_OP_MAX_TENSORS]) {
+    tr_op_operands(desc, t);
+    for (int i = 0; i < n; i++)
+        if (t[i].rank) t[i].data = memory[i];
+}
+
 /* Runs one forward operator of ref on the host memory of `data`. */
 static tr_status run_ref(const tr_op_desc *desc, tr_step_state *state, void *const *t, int n) {
     tr_status status = TR_OK;
     tr_device *device = NULL;
     tr_op *op = NULL;
     tr_op_args args = {.state = state};
-    for (int i = 0; i < n; i++) args.t[i] = t[i];
+    tr_op_data_operands(desc, t, n, args.t);
     TR_TRY(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
     TR_TRY_OUT(tr_op_prepare(device, desc, &op));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
@@ -470,7 +477,7 @@ tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream)
     tr_status status = TR_OK;
     tr_op *op = NULL;
     tr_op_args args = {.sample = data->sample};
-    void *state = NULL;
+    void *state = NULL, *memory[TR_OP_MAX_TENSORS] = {0}, *given[TR_OP_MAX_TENSORS];
     if (!stream) stream = tr_device_compute(device);
     TR_TRY_OUT(tr_op_prepare(device, &data->desc, &op));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
@@ -480,22 +487,23 @@ tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream)
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         if (!data->memory[i]) continue;
         size_t bytes = bytes_of(&data->tensor[i]);
-        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, bytes, &args.t[i]));
-        TR_TRY_OUT(tr_stream_copy(stream, args.t[i], data->memory[i], bytes));
+        TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, bytes, &memory[i]));
+        TR_TRY_OUT(tr_stream_copy(stream, memory[i], data->memory[i], bytes));
     }
+    memcpy(given, memory, sizeof given);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++)
         if (data->tensor[i].present && data->tensor[i].alias >= 0)
-            args.t[i] = args.t[data->tensor[i].alias];
+            given[i] = memory[data->tensor[i].alias];
+    tr_op_data_operands(&data->desc, given, TR_OP_MAX_TENSORS, args.t);
     TR_TRY_OUT(tr_op_run(op, stream, &args));
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++)
         if (data->memory[i])
             TR_TRY_OUT(
-                tr_stream_copy(stream, data->memory[i], args.t[i], bytes_of(&data->tensor[i])));
+                tr_stream_copy(stream, data->memory[i], memory[i], bytes_of(&data->tensor[i])));
     TR_TRY_OUT(tr_stream_sync(stream));
 out:
     (void)tr_stream_sync(stream); /* after a failure too: nothing below may be in use */
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++)
-        if (data->memory[i]) tr_device_free(device, args.t[i]);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(device, memory[i]);
     tr_device_free(device, state);
     tr_device_free(device, args.scratch);
     tr_op_release(op);

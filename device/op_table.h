@@ -1,0 +1,54 @@
+/* The table of operators: one row for each, in device/table/, next to the other operators of its
+ * kind. Everything that a device does not have to know itself is derived from a row. Private to
+ * device/, and to the tests of operators. */
+#pragma once
+
+#include "device/op.h"
+
+/* How an operator uses an operand. An optional one may be absent whatever the description says. */
+enum {
+    TR_SLOT_IN = 1,
+    TR_SLOT_OUT = 2,
+    TR_SLOT_BOTH = TR_SLOT_IN | TR_SLOT_OUT,
+    TR_SLOT_OPTIONAL = 4
+};
+
+/* Sets of dtypes, 1 << dtype each. */
+enum {
+    TR_TYPES_F32 = 1 << TR_F32,
+    TR_TYPES_F64 = 1 << TR_F64,
+    TR_TYPES_I32 = 1 << TR_I32,
+    TR_TYPES_U8 = 1 << TR_U8,
+    TR_TYPES_STORAGE = 1 << TR_F32 | 1 << TR_BF16
+};
+
+/* An operand that an operator takes. */
+typedef struct tr_op_slot {
+    const char *name;
+    unsigned use, types;
+} tr_op_slot;
+
+typedef struct tr_op_row {
+    const char *name;
+    tr_op_slot slot[TR_OP_MAX_TENSORS]; /* by the operator's enum in op.h */
+    /* What is wrong with a description, or NULL. Dtypes need no check: the slots have them. */
+    const char *(*fault)(const tr_op_desc *desc);
+    /* Whether two descriptions of this operator are equal, field by field: padding and the other
+     * members of the union may differ. */
+    bool (*same)(const tr_op_desc *a, const tr_op_desc *b);
+    /* Fills in dtype, shape and strides of the operands that a description implies. Those that it
+     * does not use keep rank 0. */
+    void (*operands)(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);
+    double (*flops)(const tr_op_desc *desc); /* NULL: 0 */
+} tr_op_row;
+
+/* The row of an operator, NULL when there is none. */
+const tr_op_row *tr_op_row_of(tr_op_kind kind);
+
+#define TR_OP_ROW(UPPER, lower) extern const tr_op_row tr_op_row_##lower;
+TR_OP_LIST(TR_OP_ROW)
+#undef TR_OP_ROW
+
+/* a * b * c elements of 8 bytes fit an address space; each factor is at least `least` >= 0. For the
+ * rows' checks. */
+bool tr_op_sizes_fit(int64_t least, int64_t a, int64_t b, int64_t c);

@@ -1,0 +1,85 @@
+/* The end of a step: norms, the step's state, and the update. */
+#include "device/op_table.h"
+
+static const char *sumsq_fault(const tr_op_desc *desc) {
+    return tr_op_sizes_fit(0, desc->sumsq.count, 1, 1) ? NULL : "count is out of range";
+}
+
+static bool same_sumsq(const tr_op_desc *a, const tr_op_desc *b) {
+    return a->sumsq.count == b->sumsq.count;
+}
+
+static void sumsq_operands(const tr_op_desc *desc, tr_tensor *t) {
+    t[TR_SUMSQ_X] = tr_tensor_vector(NULL, TR_F32, desc->sumsq.count);
+    t[TR_SUMSQ_OUT] = tr_tensor_vector(NULL, TR_F64, 1);
+}
+
+const tr_op_row tr_op_row_sumsq = {
+    .name = "sumsq",
+    .slot = {[TR_SUMSQ_X] = {"x", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_SUMSQ_OUT] = {"out", TR_SLOT_OUT, TR_TYPES_F64}},
+    .fault = sumsq_fault,
+    .same = same_sumsq,
+    .operands = sumsq_operands,
+};
+
+static const char *step_finish_fault(const tr_op_desc *desc) {
+    const tr_step_finish_desc *d = &desc->step_finish;
+    if (!tr_op_sizes_fit(0, d->losses, 2, 1) || !tr_op_sizes_fit(0, d->norms, 1, 1))
+        return "losses and norms are out of range";
+    return NULL;
+}
+
+static bool same_step_finish(const tr_op_desc *a, const tr_op_desc *b) {
+    return a->step_finish.losses == b->step_finish.losses &&
+           a->step_finish.norms == b->step_finish.norms;
+}
+
+static void step_finish_operands(const tr_op_desc *desc, tr_tensor *t) {
+    const tr_step_finish_desc *d = &desc->step_finish;
+    t[TR_STEP_FINISH_LOSSES] = tr_tensor_matrix(NULL, TR_F64, d->losses, 2);
+    t[TR_STEP_FINISH_NORMS] = tr_tensor_vector(NULL, TR_F64, d->norms);
+    t[TR_STEP_FINISH_STATE] = tr_tensor_vector(NULL, TR_U8, sizeof(tr_step_state));
+}
+
+const tr_op_row tr_op_row_step_finish = {
+    .name = "step_finish",
+    .slot = {[TR_STEP_FINISH_LOSSES] = {"losses", TR_SLOT_IN, TR_TYPES_F64},
+             [TR_STEP_FINISH_NORMS] = {"norms", TR_SLOT_IN, TR_TYPES_F64},
+             [TR_STEP_FINISH_STATE] = {"state", TR_SLOT_BOTH, TR_TYPES_U8}},
+    .fault = step_finish_fault,
+    .same = same_step_finish,
+    .operands = step_finish_operands,
+};
+
+static const char *adamw_fault(const tr_op_desc *desc) {
+    const tr_adamw_desc *d = &desc->adamw;
+    if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
+    if (!(d->beta1 >= 0 && d->beta1 < 1 && d->beta2 >= 0 && d->beta2 < 1 && d->eps >= 0))
+        return "beta1, beta2 must lie in [0, 1) and eps must not be negative";
+    return NULL;
+}
+
+static bool same_adamw(const tr_op_desc *x, const tr_op_desc *y) {
+    const tr_adamw_desc *a = &x->adamw, *b = &y->adamw;
+    return a->count == b->count && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
+           a->eps == b->eps && a->weight_decay == b->weight_decay && a->dtype == b->dtype;
+}
+
+static void adamw_operands(const tr_op_desc *desc, tr_tensor *t) {
+    const tr_tensor f32 = tr_tensor_vector(NULL, TR_F32, desc->adamw.count);
+    t[TR_ADAMW_GRAD] = t[TR_ADAMW_MASTER] = t[TR_ADAMW_M] = t[TR_ADAMW_V] = f32;
+    t[TR_ADAMW_VALUE] = tr_tensor_vector(NULL, desc->adamw.dtype, desc->adamw.count);
+}
+
+const tr_op_row tr_op_row_adamw = {
+    .name = "adamw",
+    .slot = {[TR_ADAMW_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_ADAMW_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_F32},
+             [TR_ADAMW_M] = {"m", TR_SLOT_BOTH, TR_TYPES_F32},
+             [TR_ADAMW_V] = {"v", TR_SLOT_BOTH, TR_TYPES_F32},
+             [TR_ADAMW_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
+    .fault = adamw_fault,
+    .same = same_adamw,
+    .operands = adamw_operands,
+};

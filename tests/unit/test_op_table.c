@@ -1,0 +1,157 @@
+/* Tensors, the rows of the table of operators, and the check of a run's operands. */
+#include "device/device_impl.h"
+#include "device/op_table.h"
+#include "support/op_check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static tr_tensor dense(int rank, const int64_t *shape) {
+    return tr_tensor_dense(NULL, TR_F32, rank, shape);
+}
+#define DENSE(...)                                                                                 \
+    dense((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+
+static bool alike(tr_tensor a, tr_tensor b) {
+    bool result = tr_tensor_alike(&a, &b);
+    assert_int_equal(tr_tensor_alike(&b, &a), result);
+    return result;
+}
+
+static void test_alike(void **state) {
+    (void)state;
+    assert_true(alike(DENSE(6, 4), DENSE(6, 4)));
+    assert_true(alike(DENSE(6, 12), DENSE(2, 3, 3, 1, 4)));
+    assert_true(alike(DENSE(5, 1), DENSE(5)));
+    assert_true(alike(DENSE(0, 7), DENSE(0)));
+    assert_false(alike(DENSE(6, 4), DENSE(4, 6)));
+    assert_false(alike(DENSE(6, 4), DENSE(6, 5)));
+    assert_false(alike(DENSE(6, 4), DENSE(24, 2)));
+    assert_false(alike(DENSE(2, 6), DENSE(4, 3)));
+    tr_tensor half = DENSE(6, 4);
+    half.dtype = TR_BF16;
+    assert_false(alike(DENSE(6, 4), half));
+    /* Rows that lie apart. */
+    tr_tensor apart = tr_tensor_narrow(DENSE(6, 9), 4);
+    assert_false(alike(DENSE(6, 4), apart));
+    assert_true(alike(tr_tensor_narrow(DENSE(2, 3, 9), 4), apart));
+    assert_false(alike(DENSE(24), apart));
+    /* One row has no other to lie apart from. */
+    assert_true(alike(DENSE(4), tr_tensor_narrow(DENSE(1, 9), 4)));
+}
+
+static void test_views(void **state) {
+    (void)state;
+    float data[12] = {0};
+    char text[80];
+    tr_tensor t = tr_tensor_rows(tr_tensor_matrix(data, TR_F32, 4, 3), 1, 2);
+    assert_ptr_equal(t.data, data + 3);
+    assert_int_equal(tr_tensor_count(&t), 6);
+    assert_int_equal(tr_tensor_bytes(&t), 24);
+    assert_string_equal(tr_tensor_text(&t, text, sizeof text), "f32 (2, 3)");
+    t = tr_tensor_narrow(t, 2);
+    assert_string_equal(tr_tensor_text(&t, text, sizeof text), "f32 (2, 2) with strides 3, 1");
+}
+
+/* Every operator has a row, and every operand that a case implies has a slot that takes it. */
+static void test_rows(void **state) {
+    (void)state;
+    for (int k = 0; k < TR_OP_COUNT; k++) {
+        const tr_op_row *row = tr_op_row_of((tr_op_kind)k);
+        assert_true(row && row->name && row->fault && row->same && row->operands);
+    }
+    assert_null(tr_op_row_of(TR_OP_COUNT));
+    for (size_t i = 0; i < tr_op_case_count; i++) {
+        tr_op_data data;
+        must(tr_op_data_make(&tr_op_cases[i], TR_BF16, 1, &data));
+        tr_tensor t[TR_OP_MAX_TENSORS];
+        tr_op_operands(&data.desc, t);
+        for (int k = 0; k < TR_OP_MAX_TENSORS; k++) {
+            const tr_op_slot *slot = &tr_op_row_of(data.desc.kind)->slot[k];
+            if (!t[k].rank) continue;
+            assert_true(slot->name && slot->types & 1u << t[k].dtype);
+            /* The tests' own list of operands, with the rows' gaps, agrees. */
+            if (!data.tensor[k].present) assert_true(slot->use & TR_SLOT_OPTIONAL);
+            else assert_int_equal(data.tensor[k].dtype, t[k].dtype);
+            if (data.tensor[k].output && !(tr_op_cases[i].options & TR_CASE_IN_PLACE))
+                assert_true(slot->use & TR_SLOT_OUT);
+        }
+        assert_true(tr_op_bytes(&data.desc) > 0);
+        tr_op_data_free(&data);
+    }
+}
+
+static void assert_refused(tr_status status, const char *sentence) {
+    assert_int_equal(status, TR_ERR_INTERNAL);
+    assert_string_equal(tr_error_message(), sentence);
+}
+
+static void test_descriptions(void **state) {
+    tr_op *op;
+    tr_op_desc desc = {.kind = TR_OP_COUNT};
+    assert_refused(tr_op_prepare(*state, &desc, &op), "there is no operator number 24");
+    desc = (tr_op_desc){.kind = TR_OP_GELU, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
+    assert_refused(tr_op_prepare(*state, &desc, &op), "operator gelu: x must be f32 or bf16");
+    desc.rows.rows = 0;
+    assert_refused(tr_op_prepare(*state, &desc, &op),
+                   "operator gelu: rows and width must be positive");
+}
+
+/* y[4, 6] = x[4, 5] w[5, 6] + bias */
+static void test_operands(void **state) {
+    float memory[64] = {0};
+    const tr_op_desc desc = {.kind = TR_OP_MATMUL,
+                             .matmul = {.m = 4, .n = 6, .k = 5, .bias = true}};
+    const tr_op_args good = {.t = {[TR_MATMUL_A] = tr_tensor_matrix(memory, TR_F32, 4, 5),
+                                   [TR_MATMUL_B] = tr_tensor_matrix(memory, TR_F32, 5, 6),
+                                   [TR_MATMUL_C] = tr_tensor_matrix(memory, TR_F32, 4, 6),
+                                   [TR_MATMUL_BIAS] = tr_tensor_vector(memory, TR_F32, 6)}};
+    tr_op *op;
+    must(tr_op_prepare(*state, &desc, &op));
+    must(tr_op_check_args(op, &good));
+    tr_op_args bad = good;
+    bad.t[TR_MATMUL_B] = tr_tensor_matrix(memory, TR_F32, 6, 5);
+    assert_refused(tr_op_check_args(op, &bad),
+                   "operator matmul: operand b is f32 (6, 5), but must be f32 (5, 6)");
+#if !defined(NDEBUG) || defined(TRIREME_CHECKS_OPERANDS)
+    assert_refused(tr_op_run(op, tr_device_compute(*state), &bad),
+                   "operator matmul: operand b is f32 (6, 5), but must be f32 (5, 6)");
+#endif
+    bad = good;
+    bad.t[TR_MATMUL_C].dtype = TR_BF16;
+    assert_refused(tr_op_check_args(op, &bad),
+                   "operator matmul: operand c is bf16 (4, 6), but must be f32 (4, 6)");
+    bad = good;
+    bad.t[TR_MATMUL_BIAS].data = NULL;
+    assert_refused(tr_op_check_args(op, &bad), "operator matmul: operand bias is missing");
+    bad = good;
+    bad.t[TR_MATMUL_AUX] = good.t[TR_MATMUL_C];
+    assert_refused(tr_op_check_args(op, &bad), "operator matmul takes no operand aux here");
+    op->scratch_bytes = 1;
+    assert_refused(tr_op_check_args(op, &good),
+                   "operator matmul: its 1 bytes of scratch are missing");
+    tr_op_release(op);
+}
+
+static int setup(void **state) {
+    return (int)tr_op_open_ref((tr_device **)state);
+}
+
+static int teardown(void **state) {
+    tr_device_close(*state);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alike),    cmocka_unit_test(test_views),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_descriptions),
+        cmocka_unit_test(test_operands),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
