@@ -1,8 +1,8 @@
 /* What the files of ckpt/ share: the manifest, boxes, names, checked file access.
  *
- * A save: plan.c turns the ranks' boxes into a manifest, shard.c writes payload, index.c makes
- * index.h5, save.c runs the protocol. A load: list.c finds the step, index.c reads the manifest,
- * load.c intersects boxes. */
+ * A save: manifest_plan.c turns the ranks' boxes into a manifest, shard.c writes payload, index.c
+ * makes index.h5, save.c runs the protocol. A load: list.c finds the step, index.c reads the
+ * manifest, load.c intersects boxes. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -45,7 +45,7 @@ typedef struct tr_manifest {
     tr_ckpt_entry *tensor; /* ascending by name */
     tr_ckpt_file *file;
     tr_ckpt_part *part; /* ascending by (tensor, from) */
-    uint64_t *block;    /* XXH3-64, seeded by tr_block_seed */
+    uint64_t *block;    /* XXH3-64, seeded by tr_ckpt_block_seed */
 } tr_manifest;
 
 void tr_manifest_free(tr_manifest *manifest);
@@ -66,7 +66,7 @@ int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part);
 int64_t tr_manifest_payload(const tr_manifest *manifest);
 /* Seed of a block's checksum: the tensor's name, the part's place in it, the block's number. A
  * block that is right but in the wrong place therefore fails. */
-uint64_t tr_block_seed(const tr_manifest *manifest, const tr_ckpt_part *part, int64_t block);
+uint64_t tr_ckpt_block_seed(const tr_manifest *manifest, const tr_ckpt_part *part, int64_t block);
 
 /* Which caller's box a part comes from. */
 typedef struct tr_part_source {
@@ -76,8 +76,9 @@ typedef struct tr_part_source {
 /* Collective. Every rank gets the same manifest of what all ranks will write (no offsets, sizes or
  * checksums yet) and the parts' sources (malloc'd). Shards are numbered over the ranks that write
  * anything. Sets manifest->state from *state. */
-tr_status tr_plan_make(tr_world *world, const tr_ckpt_state *state, const tr_ckpt_tensor *tensors,
-                       int count, tr_manifest *manifest, tr_part_source **source);
+tr_status tr_manifest_plan(tr_world *world, const tr_ckpt_state *state,
+                           const tr_ckpt_tensor *tensors, int count, tr_manifest *manifest,
+                           tr_part_source **source);
 /* TR_ERR_INTERNAL when a caller's list breaks the contract: names, shapes, boxes inside them. */
 tr_status tr_tensors_check(const tr_ckpt_tensor *tensors, int count);
 

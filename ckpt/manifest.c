@@ -50,7 +50,7 @@ int64_t tr_manifest_payload(const tr_manifest *manifest) {
     return bytes;
 }
 
-uint64_t tr_block_seed(const tr_manifest *manifest, const tr_ckpt_part *part, int64_t block) {
+uint64_t tr_ckpt_block_seed(const tr_manifest *manifest, const tr_ckpt_part *part, int64_t block) {
     const tr_ckpt_entry *tensor = &manifest->tensor[part->tensor];
     uint64_t seed = tr_hash_name(tensor->name);
     for (int64_t d = 0; d < tensor->rank; d++) seed = tr_mix64(seed ^ (uint64_t)part->from[d]);

@@ -230,7 +230,7 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
     save here = {.root = root, .lock = -1}, *s = &here;
     tr_status status;
     TR_TRY_OUT(tr_world_agree(world, check_state(state)));
-    TR_TRY_OUT(tr_plan_make(world, state, tensors, count, &s->manifest, &s->source));
+    TR_TRY_OUT(tr_manifest_plan(world, state, tensors, count, &s->manifest, &s->source));
     s->mine = shard_of(s, tr_world_rank(world));
     s->needed = tr_manifest_payload(&s->manifest);
 

@@ -126,7 +126,7 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
             return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not hold its part",
                            tensor->name);
         w->manifest->block[part->first_block + b] =
-            XXH3_64bits_withSeed(w->buffer, bytes, tr_block_seed(w->manifest, part, b));
+            XXH3_64bits_withSeed(w->buffer, bytes, tr_ckpt_block_seed(w->manifest, part, b));
         TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes,
                              part->offset + first * (int64_t)sizeof(float), w->needed));
         w->done += (int64_t)bytes;
@@ -223,7 +223,7 @@ tr_status tr_shard_read_block(int fd, const char *path, const tr_manifest *m,
     *count = left < step ? left : step;
     size_t bytes = (size_t)*count * sizeof(float);
     TR_TRY(tr_file_read(fd, path, buffer, bytes, part->offset + block * TR_CKPT_BLOCK));
-    if (XXH3_64bits_withSeed(buffer, bytes, tr_block_seed(m, part, block)) !=
+    if (XXH3_64bits_withSeed(buffer, bytes, tr_ckpt_block_seed(m, part, block)) !=
         m->block[part->first_block + block])
         return TR_FAIL(TR_ERR_DATA,
                        "%s: block %" PRId64

@@ -12,7 +12,7 @@ tr_status tr_channel_poke(tr_channel *channel) {
         status = channel->ops->poll(channel, &poll);
     } while (status == TR_OK && poll.moved);
     if (status != TR_OK) (void)tr_world_fail(channel->world, status, tr_error_message());
-    else if (poll.outstanding) tr_engine_wake(channel->world, channel->sending);
+    else if (poll.outstanding) tr_poller_wake(channel->world, channel->sending);
     return status;
 }
 
@@ -23,7 +23,7 @@ tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_
                    (long long)number, channel->peer, bytes, expected);
 }
 
-/* From now on the engine polls it. */
+/* From now on the progress thread polls it. */
 static tr_status enlist(tr_channel *channel) {
     tr_world *world = channel->world;
     pthread_mutex_lock(&world->lock);

@@ -1,4 +1,4 @@
-/* Channels of host memory: the progress engine moves whole messages. */
+/* Channels of host memory: the progress thread moves whole messages. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/channel_impl.h"
@@ -15,8 +15,8 @@ struct tr_outgoing_chunk {
     tr_outgoing slot[CHUNK];
 };
 
-static tr_host_channel *self_of(tr_channel *channel) {
-    return (tr_host_channel *)channel;
+static tr_channel_host *self_of(tr_channel *channel) {
+    return (tr_channel_host *)channel;
 }
 
 /* --- moving, under the lock ------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ bool tr_outgoing_due(tr_outgoing *message, tr_poll *poll) {
     return true;
 }
 
-void tr_host_channel_sent(tr_host_channel *c, tr_poll *poll) {
+void tr_channel_host_sent(tr_channel_host *c, tr_poll *poll) {
     tr_outgoing *o = c->first;
     c->first = o->next;
     if (!c->first) c->end = &c->first;
@@ -45,14 +45,14 @@ void tr_host_channel_sent(tr_host_channel *c, tr_poll *poll) {
     poll->moved = true;
 }
 
-static tr_status poll_sending(tr_host_channel *c, tr_poll *poll) {
+static tr_status poll_sending(tr_channel_host *c, tr_poll *poll) {
     tr_transport *t = c->base.world->transport;
     while (c->first && c->first->posted) {
         tr_outgoing *o = c->first;
         bool done;
         TR_TRY(t->ops->test(t, &o->request, &done));
         if (!done) break;
-        tr_host_channel_sent(c, poll);
+        tr_channel_host_sent(c, poll);
     }
     if (c->first) poll->outstanding = true;
     for (tr_outgoing *o = c->first; o; o = o->next) {
@@ -65,7 +65,7 @@ static tr_status poll_sending(tr_host_channel *c, tr_poll *poll) {
     return TR_OK;
 }
 
-static tr_status poll_receiving(tr_host_channel *c, tr_poll *poll) {
+static tr_status poll_receiving(tr_channel_host *c, tr_poll *poll) {
     tr_transport *t = c->base.world->transport;
     if (c->posted > c->arrived) {
         bool done;
@@ -93,11 +93,11 @@ static tr_status poll_receiving(tr_host_channel *c, tr_poll *poll) {
 }
 
 static tr_status host_poll(tr_channel *channel, tr_poll *poll) {
-    tr_host_channel *c = self_of(channel);
+    tr_channel_host *c = self_of(channel);
     return channel->sending ? poll_sending(c, poll) : poll_receiving(c, poll);
 }
 
-void tr_host_channel_clear(tr_host_channel *c) {
+void tr_channel_host_clear(tr_channel_host *c) {
     for (tr_outgoing_chunk *k = c->chunks; k;) {
         tr_outgoing_chunk *next = k->next;
         for (int i = 0; i < CHUNK; i++)
@@ -110,7 +110,7 @@ void tr_host_channel_clear(tr_host_channel *c) {
 }
 
 /* More slots for outgoing messages: in a steady state none is made. */
-static tr_status add_outgoing(tr_host_channel *c) {
+static tr_status add_outgoing(tr_channel_host *c) {
     tr_outgoing_chunk *chunk;
     TR_TRY(tr_calloc(1, sizeof *chunk, &chunk));
     tr_status status = TR_OK;
@@ -132,7 +132,7 @@ out:
     return status;
 }
 
-tr_status tr_host_channel_init(tr_host_channel *c, const tr_channel_desc *desc) {
+tr_status tr_channel_host_init(tr_channel_host *c, const tr_channel_desc *desc) {
     c->base.world = desc->world;
     c->base.device = desc->device;
     c->base.peer = desc->peer;
@@ -148,9 +148,9 @@ tr_status tr_host_channel_init(tr_host_channel *c, const tr_channel_desc *desc) 
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
-tr_status tr_host_channel_send(tr_channel *channel, tr_stream *stream, const void *buffer,
+tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const void *buffer,
                                size_t bytes, int64_t *ticket) {
-    tr_host_channel *c = self_of(channel);
+    tr_channel_host *c = self_of(channel);
     tr_world *world = channel->world;
     double delay = world->delay ? world->delay(world->delay_context, bytes) : 0;
     pthread_mutex_lock(&world->lock);
@@ -159,7 +159,7 @@ tr_status tr_host_channel_send(tr_channel *channel, tr_stream *stream, const voi
     pthread_mutex_unlock(&world->lock);
     if (!o) {
         TR_TRY(add_outgoing(c));
-        return tr_host_channel_send(channel, stream, buffer, bytes, ticket);
+        return tr_channel_host_send(channel, stream, buffer, bytes, ticket);
     }
     tr_status status = tr_event_record(o->event, stream);
     pthread_mutex_lock(&world->lock);
@@ -184,31 +184,31 @@ tr_status tr_host_channel_send(tr_channel *channel, tr_stream *stream, const voi
 }
 
 static bool ready_sent(tr_wait *wait) {
-    const tr_host_channel *c = wait->object;
+    const tr_channel_host *c = wait->object;
     return c->sent > wait->number;
 }
 
 static tr_status run_wait_sent(const tr_job *job) {
-    tr_host_channel *c = job->object;
+    tr_channel_host *c = job->object;
     tr_wait wait = {.ready = ready_sent,
                     .object = c,
                     .number = job->count,
                     .what = "the end of send",
                     .peer = c->base.peer};
-    return tr_engine_wait(c->base.world, &wait);
+    return tr_poller_wait(c->base.world, &wait);
 }
 
-tr_status tr_host_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket) {
+tr_status tr_channel_host_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket) {
     tr_job job = {.run = run_wait_sent, .object = self_of(channel), .count = ticket};
     return tr_world_enqueue(channel->world, stream, &job);
 }
 
 static bool ready_drained(tr_wait *wait) {
-    const tr_host_channel *c = wait->object;
+    const tr_channel_host *c = wait->object;
     return c->first == NULL;
 }
 
-void tr_host_channel_drain(tr_host_channel *c) {
+void tr_channel_host_drain(tr_channel_host *c) {
     tr_world *world = c->base.world;
     pthread_mutex_lock(&world->lock);
     double deadline = world->hook.deadline_s;
@@ -219,22 +219,22 @@ void tr_host_channel_drain(tr_host_channel *c) {
                     .what = "the end of send",
                     .peer = c->base.peer,
                     .limit_s = deadline > 0 ? deadline : CLOSE_LIMIT_S};
-    (void)tr_engine_wait(world, &wait);
+    (void)tr_poller_wait(world, &wait);
 }
 
 /* --- receiving -------------------------------------------------------------------------------- */
 
 static bool ready_taken(tr_wait *wait) {
-    const tr_host_channel *c = wait->object;
+    const tr_channel_host *c = wait->object;
     return c->taken == wait->number && c->arrived > wait->number;
 }
 
 static tr_status run_take(const tr_job *job) {
-    tr_host_channel *c = job->object;
+    tr_channel_host *c = job->object;
     int64_t k = job->count;
     tr_wait wait = {
         .ready = ready_taken, .object = c, .number = k, .what = "message", .peer = c->base.peer};
-    TR_TRY(tr_engine_wait(c->base.world, &wait));
+    TR_TRY(tr_poller_wait(c->base.world, &wait));
     /* Message k's buffer and size are this job's until `taken` moves on. */
     size_t size = c->size[k % TR_CHANNEL_LANDINGS];
     tr_status status = tr_channel_check_size(&c->base, k, size, job->bytes);
@@ -247,7 +247,7 @@ static tr_status run_take(const tr_job *job) {
 }
 
 static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes) {
-    tr_host_channel *c = self_of(channel);
+    tr_channel_host *c = self_of(channel);
     pthread_mutex_lock(&channel->world->lock);
     int64_t k = c->claimed++;
     pthread_mutex_unlock(&channel->world->lock);
@@ -258,10 +258,10 @@ static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, siz
 /* --- opening and closing ---------------------------------------------------------------------- */
 
 static void host_close(tr_channel *channel) {
-    tr_host_channel *c = self_of(channel);
+    tr_channel_host *c = self_of(channel);
     tr_transport *t = channel->world->transport;
     /* A receiver may be behind; the buffers of unfinished sends are about to go. */
-    if (channel->sending) tr_host_channel_drain(c);
+    if (channel->sending) tr_channel_host_drain(c);
     bool released = true;
     pthread_mutex_lock(&channel->world->lock);
     tr_channel_unlist(channel);
@@ -272,22 +272,22 @@ static void host_close(tr_channel *channel) {
     /* Memory that the transport may still write stays: the world has failed and the process ends.
      */
     if (!released) return;
-    tr_host_channel_clear(c);
+    tr_channel_host_clear(c);
     free(c);
 }
 
-static const tr_channel_ops host_ops = {.send = tr_host_channel_send,
-                                        .wait_sent = tr_host_channel_wait_sent,
+static const tr_channel_ops host_ops = {.send = tr_channel_host_send,
+                                        .wait_sent = tr_channel_host_wait_sent,
                                         .take = host_take,
                                         .poll = host_poll,
                                         .close = host_close};
 
 tr_status tr_channel_make_host(const tr_channel_desc *desc, tr_channel **out) {
-    tr_host_channel *c;
+    tr_channel_host *c;
     TR_TRY(tr_calloc(1, sizeof *c, &c));
-    tr_status status = tr_host_channel_init(c, desc);
+    tr_status status = tr_channel_host_init(c, desc);
     if (status != TR_OK) {
-        tr_host_channel_clear(c);
+        tr_channel_host_clear(c);
         free(c);
         return tr_trace_at(__FILE__, __LINE__, status);
     }

@@ -18,7 +18,7 @@ typedef struct tr_outgoing {
 
 typedef struct tr_outgoing_chunk tr_outgoing_chunk;
 
-typedef struct tr_host_channel {
+typedef struct tr_channel_host {
     tr_channel base;
     /* Sending: messages in order; [0, sent) are complete, `first` is number `sent`. */
     tr_outgoing *first, **end, *free;
@@ -30,21 +30,21 @@ typedef struct tr_host_channel {
     tr_request request; /* of message posted - 1 */
     int64_t posted, arrived, taken;
     int64_t claimed; /* messages that takes were enqueued for */
-} tr_host_channel;
+} tr_channel_host;
 
 /* Slots for messages, or landing buffers, for a zeroed channel of this description. */
-tr_status tr_host_channel_init(tr_host_channel *channel, const tr_channel_desc *desc);
+tr_status tr_channel_host_init(tr_channel_host *channel, const tr_channel_desc *desc);
 /* Frees what init made, not the channel. */
-void tr_host_channel_clear(tr_host_channel *channel);
+void tr_channel_host_clear(tr_channel_host *channel);
 
 /* Entries of tr_channel_ops. */
-tr_status tr_host_channel_send(tr_channel *channel, tr_stream *stream, const void *buffer,
+tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const void *buffer,
                                size_t bytes, int64_t *ticket);
-tr_status tr_host_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
+tr_status tr_channel_host_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
 
 /* Under the lock: whether a message's data is there and it need not be held back any longer. */
 bool tr_outgoing_due(tr_outgoing *message, tr_poll *poll);
 /* Under the lock: the first message is complete. */
-void tr_host_channel_sent(tr_host_channel *channel, tr_poll *poll);
+void tr_channel_host_sent(tr_channel_host *channel, tr_poll *poll);
 /* Waits until every message is complete; gives up at the deadline, after 10 s without one. */
-void tr_host_channel_drain(tr_host_channel *channel);
+void tr_channel_host_drain(tr_channel_host *channel);

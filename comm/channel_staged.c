@@ -1,7 +1,7 @@
 /* Channels of device memory over a host transport: messages travel in chunks through two pinned
  * buffers at each end, so that the copy of one chunk overlaps the transport of another.
  *
- * The progress engine enqueues the copies on the channel's own stream and watches their events. The
+ * The progress thread enqueues the copies on the channel's own stream and watches their events. The
  * device does not wait for a message, since that would block every thread that calls it: the thread
  * of the compute stream's queue waits instead (device.h). */
 #include "base/memory.h"
@@ -26,7 +26,7 @@ typedef struct chunk {
 /* Chunk i uses buffer i % 2. Sending: complete <= posted <= copied <= complete + 2. Receiving:
  * complete <= copied <= posted <= complete + 2, and complete: its copy to the landing buffer is. */
 typedef struct staged_channel {
-    tr_host_channel host; /* its `request` and `posted` are not used */
+    tr_channel_host host; /* its `request` and `posted` are not used */
     tr_stream *stream;
     size_t chunk_bytes; /* of payload */
     chunk chunk[BUFFERS];
@@ -78,7 +78,7 @@ static tr_status poll_sending(staged_channel *c, tr_poll *poll) {
         bool done;
         TR_TRY(t->ops->test(t, &k->request, &done));
         if (!done) break;
-        if (k->last) tr_host_channel_sent(&c->host, poll);
+        if (k->last) tr_channel_host_sent(&c->host, poll);
         poll->moved = true;
     }
     for (; c->posted < c->copied; c->posted++) {
@@ -98,7 +98,7 @@ static tr_status poll_sending(staged_channel *c, tr_poll *poll) {
 
 /* A chunk has come: on to its place in the landing buffer. */
 static tr_status land_chunk(staged_channel *c, chunk *k) {
-    tr_host_channel *h = &c->host;
+    tr_channel_host *h = &c->host;
     uint64_t whole = 0;
     if (!k->request.truncated && k->request.bytes >= HEADER_BYTES)
         memcpy(&whole, k->memory, sizeof whole);
@@ -171,7 +171,7 @@ static tr_status run_take(const tr_job *job) {
     size_t slot = (size_t)(k % TR_CHANNEL_LANDINGS);
     tr_wait wait = {
         .ready = ready_arrived, .object = c, .number = k, .what = "message", .peer = channel->peer};
-    TR_TRY(tr_engine_wait(world, &wait));
+    TR_TRY(tr_poller_wait(world, &wait));
     TR_TRY(tr_channel_check_size(channel, k, c->host.size[slot], job->bytes));
     tr_stream *compute = tr_device_compute(channel->device);
     if (job->bytes > 0)
@@ -202,14 +202,14 @@ static void release(staged_channel *c) {
         tr_event_destroy(c->chunk[i].event);
         tr_device_staging_free(device, c->chunk[i].memory);
     }
-    tr_host_channel_clear(&c->host);
+    tr_channel_host_clear(&c->host);
     free(c);
 }
 
 static void staged_close(tr_channel *channel) {
     staged_channel *c = self_of(channel);
     tr_transport *t = channel->world->transport;
-    if (channel->sending) tr_host_channel_drain(&c->host);
+    if (channel->sending) tr_channel_host_drain(&c->host);
     /* Its takes are over: they have waited for the same, or the world has failed. */
     (void)tr_stream_sync(tr_device_compute(channel->device));
     bool released = true;
@@ -224,8 +224,8 @@ static void staged_close(tr_channel *channel) {
     if (released) release(c);
 }
 
-static const tr_channel_ops staged_ops = {.send = tr_host_channel_send,
-                                          .wait_sent = tr_host_channel_wait_sent,
+static const tr_channel_ops staged_ops = {.send = tr_channel_host_send,
+                                          .wait_sent = tr_channel_host_wait_sent,
                                           .take = staged_take,
                                           .poll = staged_poll,
                                           .close = staged_close};
@@ -237,7 +237,7 @@ tr_status tr_channel_make_staged(const tr_channel_desc *desc, tr_channel **out) 
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     c->host.base.ops = &staged_ops;
     c->chunk_bytes = smaller(CHUNK_BYTES, desc->max_bytes);
-    TR_TRY_OUT(tr_host_channel_init(&c->host, desc));
+    TR_TRY_OUT(tr_channel_host_init(&c->host, desc));
     TR_TRY_OUT(tr_stream_create(desc->device, &c->stream));
     for (int i = 0; i < BUFFERS; i++) {
         TR_TRY_OUT(tr_device_staging_alloc(desc->device, HEADER_BYTES + c->chunk_bytes,

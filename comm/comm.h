@@ -37,7 +37,7 @@ typedef struct tr_world_hook {
 /* --- worlds ----------------------------------------------------------------------------------- */
 
 /* Joins MPI (MPI_Init_thread when it has not been called; needs MPI_THREAD_SERIALIZED) and starts
- * the progress engine. One world per process. Where a host has a CPU for every rank, ranks that may
+ * the progress thread. One world per process. Where a host has a CPU for every rank, ranks that may
  * use the same ones divide them, and this thread keeps to its part, as do those it starts later. A
  * process that no launcher started is a world of one without MPI. TR_ERR_DEVICE when Slurm's or
  * torchrun's variables announce several ranks but MPI has one: the message holds the right command.
@@ -46,9 +46,9 @@ tr_status tr_world_open_mpi(tr_world **out);
 /* n worlds for n threads of this process in out[0..n). Nothing is buffered: a send completes only
  * when its receive is posted (rendezvous), as the deadlock proof assumes. */
 tr_status tr_world_open_local(int n, tr_world **out);
-/* Collective; groups and channels are closed before. Ends the engine; MPI_Finalize for mpi. After a
- * failure it waits for no rank: the other ranks' waits fail (local), or mpirun ends those ranks
- * when this process ends without MPI_Finalize. */
+/* Collective; groups and channels are closed before. Ends the progress thread; MPI_Finalize for
+ * mpi. After a failure it waits for no rank: the other ranks' waits fail (local), or mpirun ends
+ * those ranks when this process ends without MPI_Finalize. */
 void tr_world_close(tr_world *world);
 /* Ends every rank of the world at once with this exit code (MPI_Abort; local: every wait of every
  * rank fails with TR_ERR_RANK). */

@@ -16,7 +16,7 @@ enum {
     BLOCK = 512            /* elements added at a time: accumulators stay in the first cache */
 };
 
-struct tr_host_group {
+struct tr_group_host {
     tr_world *world;
     int id, rank, n, tag;
     int *ranks;
@@ -33,7 +33,7 @@ struct tr_host_group {
 /* --- rounds of messages ---------------------------------------------------------------------- */
 
 /* Posting is done under the lock; a failure of the transport becomes the world's. */
-static void post(tr_host_group *g, bool send, int rank, void *buffer, size_t bytes) {
+static void post(tr_group_host *g, bool send, int rank, void *buffer, size_t bytes) {
     tr_world *w = g->world;
     const tr_transport_ops *ops = w->transport->ops;
     if (w->failure != TR_OK) return;
@@ -45,21 +45,21 @@ static void post(tr_host_group *g, bool send, int rank, void *buffer, size_t byt
     else g->posted++;
 }
 
-static void post_recv(tr_host_group *g, int rank, void *buffer, size_t bytes) {
+static void post_recv(tr_group_host *g, int rank, void *buffer, size_t bytes) {
     post(g, false, rank, buffer, bytes);
 }
 
-static void post_send(tr_host_group *g, int rank, const void *buffer, size_t bytes) {
+static void post_send(tr_group_host *g, int rank, const void *buffer, size_t bytes) {
     post(g, true, rank, (void *)(uintptr_t)buffer, bytes);
 }
 
-static void round_begin(tr_host_group *g) {
+static void round_begin(tr_group_host *g) {
     pthread_mutex_lock(&g->world->lock);
     g->posted = g->finished = 0;
 }
 
 static bool ready_round(tr_wait *wait) {
-    tr_host_group *g = wait->object;
+    tr_group_host *g = wait->object;
     tr_world *w = g->world;
     if (w->failure != TR_OK) return false;
     for (; g->finished < g->posted; g->finished++) {
@@ -80,11 +80,11 @@ static bool ready_round(tr_wait *wait) {
 }
 
 /* Ends what round_begin began: releases the lock and waits for all messages of the round. */
-static tr_status round_end(tr_host_group *g) {
+static tr_status round_end(tr_group_host *g) {
     tr_world *w = g->world;
     pthread_mutex_unlock(&w->lock);
     tr_wait wait = {.ready = ready_round, .object = g, .what = g->what, .peer = -1, .group = g->id};
-    tr_status status = tr_engine_wait(w, &wait);
+    tr_status status = tr_poller_wait(w, &wait);
     if (status == TR_OK) return TR_OK;
     /* The world has failed; buffers must not be written after this returns. */
     pthread_mutex_lock(&w->lock);
@@ -155,7 +155,7 @@ static void reduce_bf16(uint16_t *to, const void *const *source, int n, int64_t 
 }
 
 /* to[count] = the group's g->source, in rank order; `to` may be this rank's own source. */
-static void reduce(tr_host_group *g, void *to, int64_t count, tr_dtype dtype, tr_reduce op) {
+static void reduce(tr_group_host *g, void *to, int64_t count, tr_dtype dtype, tr_reduce op) {
     if (dtype == TR_F32) reduce_f32(to, g->source, g->n, count, op);
     else if (dtype == TR_F64) reduce_f64(to, g->source, g->n, count, op);
     else reduce_bf16(to, g->source, g->n, count, op);
@@ -163,12 +163,12 @@ static void reduce(tr_host_group *g, void *to, int64_t count, tr_dtype dtype, tr
 
 /* --- collectives, blocking ------------------------------------------------------------------- */
 
-static unsigned char *slot(const tr_host_group *g, int rank) {
+static unsigned char *slot(const tr_group_host *g, int rank) {
     return g->scratch + (size_t)rank * g->slot_bytes;
 }
 
 /* Receives `bytes` of every other rank into its slot; source[] gets the slots, mine is `own`. */
-static void collect(tr_host_group *g, const void *own, size_t bytes) {
+static void collect(tr_group_host *g, const void *own, size_t bytes) {
     for (int r = 0; r < g->n; r++) {
         g->source[r] = r == g->rank ? own : slot(g, r);
         if (r != g->rank) post_recv(g, r, slot(g, r), bytes);
@@ -177,17 +177,17 @@ static void collect(tr_host_group *g, const void *own, size_t bytes) {
 
 /* The k-th other rank in the order that this rank serves them: everyone starts with its neighbour,
  * so that not all send to rank 0 first. */
-static int other(const tr_host_group *g, int k) {
+static int other(const tr_group_host *g, int k) {
     return (g->rank + 1 + k) % g->n;
 }
 
 /* First element of chunk j of `count` elements cut into n. */
-static int64_t chunk_begin(const tr_host_group *g, int j, int64_t count) {
+static int64_t chunk_begin(const tr_group_host *g, int j, int64_t count) {
     int64_t base = count / g->n, rest = count % g->n;
     return j * base + (j < rest ? j : rest);
 }
 
-static tr_status all_reduce_piece(tr_host_group *g, unsigned char *buffer, int64_t count,
+static tr_status all_reduce_piece(tr_group_host *g, unsigned char *buffer, int64_t count,
                                   tr_dtype dtype, tr_reduce op) {
     size_t element = tr_dtype_size(dtype), bytes = (size_t)count * element;
     if (bytes <= EXCHANGE_BYTES) {
@@ -221,9 +221,9 @@ static tr_status all_reduce_piece(tr_host_group *g, unsigned char *buffer, int64
     return TR_OK;
 }
 
-tr_status tr_group_run_all_reduce(tr_host_group *group, void *buffer, int64_t count, tr_dtype dtype,
+tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t count, tr_dtype dtype,
                                   tr_reduce op) {
-    tr_host_group *g = group;
+    tr_group_host *g = group;
     size_t element = tr_dtype_size(dtype);
     int64_t piece = (int64_t)(g->piece_bytes / element);
     g->what = "all_reduce";
@@ -233,9 +233,9 @@ tr_status tr_group_run_all_reduce(tr_host_group *group, void *buffer, int64_t co
     return TR_OK;
 }
 
-tr_status tr_group_run_reduce_scatter(tr_host_group *group, const void *in, void *out,
+tr_status tr_group_run_reduce_scatter(tr_group_host *group, const void *in, void *out,
                                       int64_t count, tr_dtype dtype, tr_reduce op) {
-    tr_host_group *g = group;
+    tr_group_host *g = group;
     size_t element = tr_dtype_size(dtype);
     int64_t piece = (int64_t)(g->slot_bytes / element);
     const unsigned char *from = in;
@@ -255,9 +255,9 @@ tr_status tr_group_run_reduce_scatter(tr_host_group *group, const void *in, void
     return TR_OK;
 }
 
-tr_status tr_group_run_gather(tr_host_group *group, void *all, const size_t *offsets,
+tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
                               const size_t *sizes, const char *what) {
-    tr_host_group *g = group;
+    tr_group_host *g = group;
     unsigned char *to = all;
     g->what = what;
     round_begin(g);
@@ -269,8 +269,8 @@ tr_status tr_group_run_gather(tr_host_group *group, void *all, const size_t *off
     return TR_OK;
 }
 
-tr_status tr_group_run_all_gather(tr_host_group *group, const void *in, void *out, size_t bytes) {
-    tr_host_group *g = group;
+tr_status tr_group_run_all_gather(tr_group_host *group, const void *in, void *out, size_t bytes) {
+    tr_group_host *g = group;
     unsigned char *to = out;
     unsigned char *mine = to + (size_t)g->rank * bytes;
     if (mine != in) memmove(mine, in, bytes);
@@ -285,8 +285,8 @@ tr_status tr_group_run_all_gather(tr_host_group *group, const void *in, void *ou
 
 /* Along a binomial tree: a rank at distance d of the root receives from d without its lowest bit,
  * then serves d + 1, d + 2, d + 4, ... below that bit, the farthest first. */
-tr_status tr_group_run_broadcast(tr_host_group *group, int root, void *buffer, size_t bytes) {
-    tr_host_group *g = group;
+tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, size_t bytes) {
+    tr_group_host *g = group;
     int distance = (g->rank - root + g->n) % g->n;
     int bit = 1;
     while (bit < g->n && !(distance & bit)) bit <<= 1;
@@ -304,8 +304,8 @@ tr_status tr_group_run_broadcast(tr_host_group *group, int root, void *buffer, s
 }
 
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): in round k a rank tells rank + 2^k. */
-tr_status tr_group_run_barrier(tr_host_group *group) {
-    tr_host_group *g = group;
+tr_status tr_group_run_barrier(tr_group_host *group) {
+    tr_group_host *g = group;
     g->what = "barrier";
     unsigned char in, out = 0;
     for (int step = 1; step < g->n; step <<= 1) {
@@ -319,11 +319,11 @@ tr_status tr_group_run_barrier(tr_host_group *group) {
 
 /* --- opening --------------------------------------------------------------------------------- */
 
-tr_status tr_host_group_open(tr_world *world, const int *ranks, int n, int id, int tag,
-                             size_t max_bytes, tr_host_group **out) {
-    tr_host_group *g;
+tr_status tr_group_host_open(tr_world *world, const int *ranks, int n, int id, int tag,
+                             size_t max_bytes, tr_group_host **out) {
+    tr_group_host *g;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
-    *g = (tr_host_group){.world = world, .n = n, .id = id, .tag = tag};
+    *g = (tr_group_host){.world = world, .n = n, .id = id, .tag = tag};
     tr_status status = TR_OK;
     g->piece_bytes = max_bytes > EXCHANGE_BYTES ? max_bytes / 8 * 8 : EXCHANGE_BYTES;
     /* A chunk is at most one element larger than an even share. */
@@ -340,11 +340,11 @@ tr_status tr_host_group_open(tr_world *world, const int *ranks, int n, int id, i
     *out = g;
     return TR_OK;
 out:
-    tr_host_group_close(g);
+    tr_group_host_close(g);
     return status;
 }
 
-void tr_host_group_close(tr_host_group *group) {
+void tr_group_host_close(tr_group_host *group) {
     if (!group || group->lost) return;
     free(group->scratch);
     free(group->request);
@@ -357,10 +357,10 @@ void tr_host_group_close(tr_host_group *group) {
 
 typedef struct host_group {
     tr_group base;
-    tr_host_group *rounds;
+    tr_group_host *rounds;
 } host_group;
 
-static tr_host_group *rounds_of(tr_group *group) {
+static tr_group_host *rounds_of(tr_group *group) {
     return ((host_group *)group)->rounds;
 }
 
@@ -425,7 +425,7 @@ static tr_status host_broadcast(tr_group *group, tr_stream *stream, int root, vo
 }
 
 static void host_close(tr_group *group) {
-    tr_host_group_close(rounds_of(group));
+    tr_group_host_close(rounds_of(group));
     free(group);
 }
 
@@ -438,7 +438,7 @@ static const tr_group_ops host_ops = {.all_reduce = host_all_reduce,
 tr_status tr_group_make_host(const tr_group_desc *desc, tr_group **out) {
     host_group *g;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
-    tr_status status = tr_host_group_open(desc->world, desc->ranks, desc->n, desc->id,
+    tr_status status = tr_group_host_open(desc->world, desc->ranks, desc->n, desc->id,
                                           TR_TAG_GROUP + desc->id, desc->max_bytes, &g->rounds);
     if (status != TR_OK) {
         free(g);

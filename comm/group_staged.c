@@ -11,7 +11,7 @@ enum { LEAST_BYTES = 1 << 16 };
 typedef struct staged_group {
     tr_group base;
     tr_device *device;
-    tr_host_group *rounds;
+    tr_group_host *rounds;
     unsigned char *stage; /* pinned; used by one piece at a time, in stream order */
     size_t bytes;
 } staged_group;
@@ -129,7 +129,7 @@ static tr_status staged_broadcast(tr_group *group, tr_stream *stream, int root, 
 }
 
 static void release(staged_group *g) {
-    tr_host_group_close(g->rounds);
+    tr_group_host_close(g->rounds);
     tr_device_staging_free(g->device, g->stage);
     free(g);
 }
@@ -156,7 +156,7 @@ tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out) {
     g->device = desc->device;
     size_t least = LEAST_BYTES + (size_t)desc->n * TR_ALIGN;
     g->bytes = tr_align_up(desc->max_bytes > least ? desc->max_bytes : least);
-    TR_TRY_OUT(tr_host_group_open(desc->world, desc->ranks, desc->n, desc->id,
+    TR_TRY_OUT(tr_group_host_open(desc->world, desc->ranks, desc->n, desc->id,
                                   TR_TAG_GROUP + desc->id, g->bytes, &g->rounds));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, g->bytes, (void **)&g->stage));
     *out = &g->base;

@@ -285,7 +285,7 @@ tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *o
                         .group = -1,
                         .alone = true};
         if (own && world->hook.deadline_s <= 0) wait.limit_s = CLOSE_LIMIT_S;
-        status = tr_engine_wait(world, &wait);
+        status = tr_poller_wait(world, &wait);
     }
     if (status == TR_OK && s.bad) {
         status = fail_nccl(s.bad, s.result, "an operation");
@@ -304,16 +304,16 @@ tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *o
 /* The first rank's id for all ranks, over the host transport. The ranks leave together: then none
  * waits long for another inside the library, where the deadline could only end the process. */
 static tr_status agree_on_id(const tr_nccl_desc *d, ncclUniqueId *id) {
-    tr_host_group *g;
+    tr_group_host *g;
     memset(id, 0, sizeof *id);
     ncclResult_t result = d->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
     if (result != ncclSuccess)
         return TR_FAIL(TR_ERR_DEVICE, "NCCL: no unique id: %s: %s", ncclGetErrorString(result),
                        ncclGetLastError(NULL));
-    TR_TRY(tr_host_group_open(d->world, d->ranks, d->n, d->id, d->tag, sizeof *id, &g));
+    TR_TRY(tr_group_host_open(d->world, d->ranks, d->n, d->id, d->tag, sizeof *id, &g));
     tr_status status = tr_group_run_broadcast(g, 0, id, sizeof *id);
     if (status == TR_OK) status = tr_group_run_barrier(g);
-    tr_host_group_close(g);
+    tr_group_host_close(g);
     TR_TRY(status);
     return TR_OK;
 }

@@ -18,8 +18,8 @@ struct tr_job_chunk {
 
 static void world_free(tr_world *world, bool failed) {
     if (world->before_close) world->before_close(world->before_close_context, failed);
-    tr_engine_stop(world);
-    tr_host_group_close(world->control);
+    tr_poller_stop(world);
+    tr_group_host_close(world->control);
     for (tr_job_chunk *c = world->job_chunks; c;) {
         tr_job_chunk *next = c->next;
         free(c);
@@ -51,8 +51,8 @@ static tr_status world_make(tr_transport *transport, tr_world **out) {
     pthread_cond_init(&world->wake, &attributes);
     pthread_condattr_destroy(&attributes);
     TR_TRY_OUT(
-        tr_host_group_open(world, NULL, world->size, -1, TR_TAG_CONTROL, 0, &world->control));
-    TR_TRY_OUT(tr_engine_start(world));
+        tr_group_host_open(world, NULL, world->size, -1, TR_TAG_CONTROL, 0, &world->control));
+    TR_TRY_OUT(tr_poller_start(world));
     *out = world;
     return TR_OK;
 out:

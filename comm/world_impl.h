@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 typedef struct tr_job tr_job;
-typedef struct tr_host_group tr_host_group;
+typedef struct tr_group_host tr_group_host;
 typedef struct tr_job_chunk tr_job_chunk;
 
 /* A call that runs in stream order: `run` and what it needs. */
@@ -33,12 +33,12 @@ struct tr_world {
     int rank, size, host_ranks;
     tr_transport *transport;
     pthread_mutex_t lock; /* guards all below and every call of the transport but pause */
-    pthread_cond_t wake;  /* the engine sleeps here while nothing is outstanding */
-    pthread_t engine;
-    bool engine_runs, closing;
-    int drivers;          /* callers that wait, and poll meanwhile: the engine leaves it to them */
-    bool idle;            /* the engine sleeps until a signal */
-    double event;         /* when something last moved or a caller last polled */
+    pthread_cond_t wake;  /* the progress thread sleeps here while nothing is outstanding */
+    pthread_t poller;
+    bool poller_runs, closing;
+    int drivers;  /* callers that wait, and poll meanwhile: the progress thread leaves it to them */
+    bool idle;    /* the progress thread sleeps until a signal */
+    double event; /* when something last moved or a caller last polled */
     tr_channel *channels; /* open ones */
     tr_world_hook hook;
     double (*delay)(void *context, size_t bytes);
@@ -47,7 +47,7 @@ struct tr_world {
     char failure_message[1024];
     tr_job *free_jobs;
     tr_job_chunk *job_chunks;
-    tr_host_group *control; /* all ranks */
+    tr_group_host *control; /* all ranks */
     void (*before_close)(void *context, bool failed);
     void *before_close_context;
     /* The caller's alone: */
@@ -57,14 +57,14 @@ struct tr_world {
     struct tr_nccl_call *call;    /* of NCCL, that the caller is in, or NULL; under the lock */
 };
 
-/* --- engine.c --------------------------------------------------------------------------------- */
+/* --- poller.c --------------------------------------------------------------------------------- */
 
 /* Starts the progress thread of a world of two or more ranks; stops it. */
-tr_status tr_engine_start(tr_world *world);
-void tr_engine_stop(tr_world *world);
-/* Something has become outstanding: a send that is not complete, or a receive. The engine turns to
+tr_status tr_poller_start(tr_world *world);
+void tr_poller_stop(tr_world *world);
+/* Something has become outstanding: a send that is not complete, or a receive. The thread turns to
  * a send at once, to a receive at its next poll. Under the lock. */
-void tr_engine_wake(tr_world *world, bool sent);
+void tr_poller_wake(tr_world *world, bool sent);
 
 /* A wait: `ready` is called under the lock, may test requests and may set `missing` to the world
  * rank that is still awaited. */
@@ -83,7 +83,7 @@ typedef struct tr_wait {
 
 /* Waits until ready, driving progress. TR_ERR_RANK past the deadline, after an abort or when the
  * world has failed. Takes the lock. */
-tr_status tr_engine_wait(tr_world *world, tr_wait *wait);
+tr_status tr_poller_wait(tr_world *world, tr_wait *wait);
 /* What is waited for, as the board shows it: "message 3 of the channel with rank 1". */
 void tr_wait_describe(const tr_wait *wait, char *text, size_t size);
 /* The failure of a wait that has passed its deadline; it becomes the world's unless the wait had a
@@ -121,7 +121,7 @@ typedef struct tr_channel_ops {
     /* NULL: sizes need not be known in advance. */
     tr_status (*expect)(tr_channel *channel, const size_t *sizes, int n);
     tr_status (*take)(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);
-    /* The engine's, under the lock; NULL: it moves nothing of this kind. */
+    /* The thread's, under the lock; NULL: it moves nothing of this kind. */
     tr_status (*poll)(tr_channel *channel, tr_poll *poll);
     void (*close)(tr_channel *channel);
 } tr_channel_ops;
@@ -148,10 +148,11 @@ typedef struct tr_channel_desc {
 tr_status tr_channel_make_host(const tr_channel_desc *desc, tr_channel **out);
 tr_status tr_channel_make_staged(const tr_channel_desc *desc, tr_channel **out);
 
-/* Polls one channel after a caller's change and wakes the engine for what is left. Under the lock.
+/* Polls one channel after a caller's change and wakes the progress thread for what is left. Under
+ * the lock.
  */
 tr_status tr_channel_poke(tr_channel *channel);
-/* Under the lock: the engine forgets it. */
+/* Under the lock: the progress thread forgets it. */
 void tr_channel_unlist(tr_channel *channel);
 /* TR_ERR_INTERNAL when a message's size is not the expected one. */
 tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_t bytes,
@@ -194,17 +195,17 @@ tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out);
 /* --- rounds of messages between the hosts (group_host.c), blocking ---------------------------- */
 
 /* ranks NULL: all. id: for messages, -1: of all ranks. */
-tr_status tr_host_group_open(tr_world *world, const int *ranks, int n, int id, int tag,
-                             size_t max_bytes, tr_host_group **out);
-void tr_host_group_close(tr_host_group *group);
-tr_status tr_group_run_barrier(tr_host_group *group);
-tr_status tr_group_run_broadcast(tr_host_group *group, int root, void *buffer, size_t bytes);
+tr_status tr_group_host_open(tr_world *world, const int *ranks, int n, int id, int tag,
+                             size_t max_bytes, tr_group_host **out);
+void tr_group_host_close(tr_group_host *group);
+tr_status tr_group_run_barrier(tr_group_host *group);
+tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, size_t bytes);
 /* Rank r's sizes[r] bytes at offsets[r] of `all`; mine is in place already. */
-tr_status tr_group_run_gather(tr_host_group *group, void *all, const size_t *offsets,
+tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
                               const size_t *sizes, const char *what);
 /* As the tr_group functions of comm.h, on host memory. */
-tr_status tr_group_run_all_reduce(tr_host_group *group, void *buffer, int64_t count, tr_dtype dtype,
+tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t count, tr_dtype dtype,
                                   tr_reduce op);
-tr_status tr_group_run_reduce_scatter(tr_host_group *group, const void *in, void *out,
+tr_status tr_group_run_reduce_scatter(tr_group_host *group, const void *in, void *out,
                                       int64_t count, tr_dtype dtype, tr_reduce op);
-tr_status tr_group_run_all_gather(tr_host_group *group, const void *in, void *out, size_t bytes);
+tr_status tr_group_run_all_gather(tr_group_host *group, const void *in, void *out, size_t bytes);

@@ -116,7 +116,7 @@ void tr_device_free(tr_device *device, void *memory) {
     device->ops->free(device, memory);
 }
 
-const char *tr_memory_name(tr_memory kind) {
+const char *tr_device_memory_name(tr_memory kind) {
     static const char *const names[TR_MEMORY_CLASSES] = {[TR_MEMORY_PARAMETERS] = "parameters",
                                                          [TR_MEMORY_GRADIENTS] = "gradients",
                                                          [TR_MEMORY_OPTIMIZER] = "optimizer",

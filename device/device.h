@@ -74,7 +74,7 @@ void tr_device_free(tr_device *device, void *memory);
 /* Counts bytes that a library has taken on its own, as was measured. */
 void tr_device_took(tr_device *device, tr_memory kind, size_t bytes);
 /* "parameters", "gradients", ... */
-const char *tr_memory_name(tr_memory kind);
+const char *tr_device_memory_name(tr_memory kind);
 
 /* True when the device computes on host memory ("cpu", "ref"): its pointers can be read here. */
 bool tr_device_on_host(const tr_device *device);

@@ -45,7 +45,8 @@ void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         bool known = whole || (k != TR_MEMORY_ACTIVATIONS && k != TR_MEMORY_TRANSFERS);
         if (known && is_shown(p, k))
-            add(text, "%s%s %.1f", k ? ", " : "", tr_memory_name((tr_memory)k), mib(p->of[k]));
+            add(text, "%s%s %.1f", k ? ", " : "", tr_device_memory_name((tr_memory)k),
+                mib(p->of[k]));
     }
     add(text, "%s)", whole ? "" : ", and activations");
 }
@@ -54,7 +55,7 @@ void tr_memory_print_plan(const tr_memory_plan *p, FILE *out) {
     (void)fprintf(out, "memory   rank 0: %.1f MiB planned =", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         if (!is_shown(p, k)) continue;
-        (void)fprintf(out, "%s %s %.1f", k ? " +" : "", tr_memory_name((tr_memory)k),
+        (void)fprintf(out, "%s %s %.1f", k ? " +" : "", tr_device_memory_name((tr_memory)k),
                       mib(p->of[k]));
         if (k == TR_MEMORY_ACTIVATIONS) (void)fprintf(out, " (live peak %.1f)", mib(p->live_peak));
         if (k == TR_MEMORY_NCCL) (void)fputs(" (measured)", out);
@@ -74,7 +75,7 @@ static void print_taken(const tr_memory_rank *m, int rank, FILE *out) {
     else (void)fprintf(out, " of %.1f MiB planned:", mib(m->plan.total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         if (!is_shown(&m->plan, k)) continue;
-        (void)fprintf(out, "%s %s %.1f", k ? "," : "", tr_memory_name((tr_memory)k),
+        (void)fprintf(out, "%s %s %.1f", k ? "," : "", tr_device_memory_name((tr_memory)k),
                       mib(m->taken[k]));
         if (!same) (void)fprintf(out, " of %.1f", mib(m->plan.of[k]));
     }

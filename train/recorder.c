@@ -224,14 +224,14 @@ tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
     tr_timeline *measured = NULL, *planned = NULL;
     char path[TR_CONFIG_PATH + 16];
     tr_status status =
-        tr_trace_gather(r->world, mesh, programs, trace, first_step, &measured, &planned);
+        tr_tracing_gather(r->world, mesh, programs, trace, first_step, &measured, &planned);
     if (!r->leads) return status;
     (void)snprintf(path, sizeof path, "%s/trace.json", r->config->log.dir);
     if (status != TR_OK) tr_recorder_warn(r, "no trace: %s", tr_error_message());
     else if (!measured)
         tr_recorder_warn(r, "no trace: it begins at step %lld, and the run ended before",
                          (long long)first_step);
-    else if (tr_trace_write(path, measured, planned) != TR_OK)
+    else if (tr_tracing_write(path, measured, planned) != TR_OK)
         tr_recorder_warn(r, "no trace: %s", tr_error_message());
     if (measured) { /* the report shows them from now on */
         tr_timeline_destroy(r->planned);

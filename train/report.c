@@ -228,7 +228,7 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
                       "<rect x=\"%d\" y=\"4\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                       "<text x=\"%d\" y=\"14\">%s</text>\n",
                       BAR_LEFT + 110 * k, class_colour[k], BAR_LEFT + 110 * k + 18,
-                      tr_memory_name((tr_memory)k));
+                      tr_device_memory_name((tr_memory)k));
     (void)fprintf(out,
                   "<rect x=\"%d\" y=\"2\" width=\"2\" height=\"16\" fill=\"#111\"/>"
                   "<text x=\"%d\" y=\"14\">taken</text>\n",
@@ -243,7 +243,7 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
                           "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"18\" fill=\"%s\">"
                           "<title>%s %.2f MiB</title></rect>\n",
                           x, y, (double)bytes * scale, class_colour[k],
-                          tr_memory_name((tr_memory)k), mib(bytes));
+                          tr_device_memory_name((tr_memory)k), mib(bytes));
             x += (double)bytes * scale;
         }
         (void)fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"2\" height=\"22\" fill=\"#111\"/>\n",
@@ -265,7 +265,7 @@ static void write_memory(const tr_report *r, FILE *out) {
     draw_memory(r, rows, out);
     (void)fputs("<div class=\"scroll\"><table>\n<tr><th>MiB</th>", out);
     for (int k = 0; k < TR_MEMORY_CLASSES; k++)
-        (void)fprintf(out, "<th class=\"number\">%s</th>", tr_memory_name((tr_memory)k));
+        (void)fprintf(out, "<th class=\"number\">%s</th>", tr_device_memory_name((tr_memory)k));
     (void)fputs("<th class=\"number\">all</th><th class=\"number\">live peak</th></tr>\n", out);
     for (int rank = 0; rank < rows; rank++) {
         const tr_memory_rank *m = &r->memory[rank];

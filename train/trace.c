@@ -13,7 +13,7 @@
 
 enum { ROUND_TRIPS = 8 };
 
-tr_status tr_trace_clock(tr_world *world, int64_t *offset_ns) {
+tr_status tr_tracing_clock(tr_world *world, int64_t *offset_ns) {
     int rank = tr_world_rank(world), size = tr_world_size(world);
     *offset_ns = 0;
     for (int peer = 1; peer < size; peer++) {
@@ -285,9 +285,9 @@ static tr_status make_timelines(tracer *x, const char *all, const size_t *sizes,
     return make_planned(x, *measured, planned);
 }
 
-tr_status tr_trace_gather(tr_world *world, const tr_mesh *mesh, const tr_program_set *programs,
-                          const tr_record *record, int64_t first_step, tr_timeline **measured,
-                          tr_timeline **planned) {
+tr_status tr_tracing_gather(tr_world *world, const tr_mesh *mesh, const tr_program_set *programs,
+                            const tr_record *record, int64_t first_step, tr_timeline **measured,
+                            tr_timeline **planned) {
     tr_status status = TR_OK;
     void *mine = NULL, *all = NULL;
     size_t bytes = 0, *sizes = NULL;
@@ -297,7 +297,7 @@ tr_status tr_trace_gather(tr_world *world, const tr_mesh *mesh, const tr_program
                 .programs = programs,
                 .first_step = first_step};
     *measured = *planned = NULL;
-    TR_TRY(tr_trace_clock(world, &offset_ns));
+    TR_TRY(tr_tracing_clock(world, &offset_ns));
     status = pack(mesh, record, offset_ns, &mine, &bytes);
     if (status == TR_OK) status = tr_calloc((size_t)x.ranks, sizeof *sizes, &sizes);
     /* A rank without memory keeps the others from waiting for its part. */
@@ -318,8 +318,8 @@ out:
     return status;
 }
 
-tr_status tr_trace_write(const char *path, const tr_timeline *measured,
-                         const tr_timeline *planned) {
+tr_status tr_tracing_write(const char *path, const tr_timeline *measured,
+                           const tr_timeline *planned) {
     const tr_timeline *both[] = {planned, measured};
     TR_TRY(tr_draw_check(both, 2));
     FILE *file;

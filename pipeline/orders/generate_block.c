@@ -18,7 +18,7 @@ typedef struct places {
 
 typedef struct block {
     tr_schedule *s;
-    const tr_block_shape *shape;
+    const tr_generate_block_shape *shape;
     int length[WAYS];
     int count;
     places place[MOST_PLACES];
@@ -319,8 +319,8 @@ out:
     return status;
 }
 
-tr_status tr_block_fill(tr_schedule *s, const tr_block_shape *shape,
-                        const tr_schedule_memory *memory, double cap) {
+tr_status tr_generate_block(tr_schedule *s, const tr_generate_block_shape *shape,
+                            const tr_schedule_memory *memory, double cap) {
     tr_status status = TR_OK;
     int *chosen = NULL, *start = NULL, back = shape->whole ? 2 : 1;
     block *b = NULL;

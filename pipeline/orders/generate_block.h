@@ -5,10 +5,10 @@
 
 /* How long a micro-batch takes from rank to rank: on its way down and up with F, down and up with I
  * or B, in units of an F; and how much it costs to be off that. */
-typedef struct tr_block_shape {
+typedef struct tr_generate_block_shape {
     bool whole; /* B instead of I and W */
     int hop[4], weight[4];
-} tr_block_shape;
+} tr_generate_block_shape;
 
 /* Fills an empty schedule in a V (the idea of Qi et al. 2024, sections 3 and 4; the block is found
  * exactly here, as a shortest path). Time is cut in periods of six units, and a period of a rank
@@ -18,5 +18,5 @@ typedef struct tr_block_shape {
  * holds more than cap (0: any amount): that closes gaps of the first and last micro-batches. A rank
  * holds more than the cap only where the block itself does. Time O(ranks + actions), except the
  * search of an idle time. */
-tr_status tr_block_fill(tr_schedule *s, const tr_block_shape *shape,
-                        const tr_schedule_memory *memory, double cap);
+tr_status tr_generate_block(tr_schedule *s, const tr_generate_block_shape *shape,
+                            const tr_schedule_memory *memory, double cap);

@@ -74,7 +74,7 @@ tr_status tr_generate_zbv(tr_schedule *s, const tr_schedule_request *request) {
 /* A schedule for a memory: the blocks that squeeze best into it, over 3 to 64 ranks. */
 enum { MOST_SHAPES = 4 };
 typedef struct tight {
-    tr_block_shape shape[MOST_SHAPES];
+    tr_generate_block_shape shape[MOST_SHAPES];
     int shapes;
 } tight;
 
@@ -96,7 +96,8 @@ static tr_status offer_blocks(tr_best *best, const tight *t) {
         tr_schedule *order = NULL;
         TR_TRY(
             tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &order));
-        tr_status status = tr_block_fill(order, &t->shape[k], &best->request->memory, best->cap);
+        tr_status status =
+            tr_generate_block(order, &t->shape[k], &best->request->memory, best->cap);
         if (status == TR_OK) status = tr_best_offer(best, order);
         tr_schedule_destroy(order);
         TR_TRY(status);

@@ -103,7 +103,7 @@ static void compare(int ranks, int count, const char *const *overrides) {
         for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
             if (want->of[k] != have->of[k] || want->of[k] != rank[r].taken.taken[k])
                 fail_msg("rank %d, %s: planned %zu, by the engine %zu, taken %zu", r,
-                         tr_memory_name((tr_memory)k), want->of[k], have->of[k],
+                         tr_device_memory_name((tr_memory)k), want->of[k], have->of[k],
                          rank[r].taken.taken[k]);
         }
         assert_int_equal(want->live_peak, have->live_peak);

@@ -53,9 +53,9 @@ static tr_status gather(job *j) {
     int rank = mesh.index[TR_AXIS_PP];
     TR_TRY(tr_record_open((size_t)(STEPS * j->set->program[rank].count), &record));
     tr_status status = fill(j, rank, record);
-    if (status == TR_OK) status = tr_trace_clock(j->world, &j->offset);
+    if (status == TR_OK) status = tr_tracing_clock(j->world, &j->offset);
     if (status == TR_OK)
-        status = tr_trace_gather(j->world, &mesh, j->set, record, 7, &j->measured, &j->planned);
+        status = tr_tracing_gather(j->world, &mesh, j->set, record, 7, &j->measured, &j->planned);
     tr_record_close(record);
     return status;
 }
@@ -91,7 +91,7 @@ static void expect_file(const tr_timeline *measured, const tr_timeline *planned,
     int handle = mkstemp(path);
     assert_true(handle >= 0);
     FILE *file = fdopen(handle, "r");
-    assert_int_equal(tr_trace_write(path, measured, planned), TR_OK);
+    assert_int_equal(tr_tracing_write(path, measured, planned), TR_OK);
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
     remove(path);
@@ -100,7 +100,7 @@ static void expect_file(const tr_timeline *measured, const tr_timeline *planned,
     if (fault) fail_msg("%s", fault);
     assert_int_equal(facts.arrows, arrows);
     assert_int_equal(facts.processes, 2 * measured->ranks);
-    assert_int_equal(tr_trace_write("no-directory/x", measured, planned), TR_ERR_IO);
+    assert_int_equal(tr_tracing_write("no-directory/x", measured, planned), TR_ERR_IO);
 }
 
 /* Shares are those of a step, whatever lies between the steps. */

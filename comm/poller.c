@@ -19,8 +19,8 @@ static const double SPIN_S = 50e-6; /* a waiting caller polls without sleeping t
  * the thread costs some 10 us of the core that computes; a caller that waits has nothing else to
  * do. */
 static const double CALLER_MIN_S = 20e-6, CALLER_MAX_S = 200e-6, CALLER_PART = 1.0 / 16;
-static const double ENGINE_MIN_S = 200e-6, ENGINE_MAX_S = 1e-3, ENGINE_PART = 0.5;
-static const double ENGINE_BUSY_S = 20e-6; /* the thread's sleep while messages move */
+static const double POLLER_MIN_S = 200e-6, POLLER_MAX_S = 1e-3, POLLER_PART = 0.5;
+static const double POLLER_BUSY_S = 20e-6; /* the thread's sleep while messages move */
 static const double BUSY_POLL_S = 20e-6;   /* a poll this long has moved data in the transport */
 static const double MOMENT_S = 1e-3;       /* a wait longer than this is shown through the hook */
 
@@ -72,7 +72,7 @@ static void ask_for_short_turns(void) {
 }
 
 /* The lock is free during the sleep; a signal ends it. */
-static void engine_sleep(tr_world *world, double seconds) {
+static void thread_sleep(tr_world *world, double seconds) {
     if (seconds <= 0) {
         pthread_mutex_unlock(&world->lock);
         sched_yield();
@@ -87,13 +87,13 @@ static void engine_sleep(tr_world *world, double seconds) {
     (void)pthread_cond_timedwait(&world->wake, &world->lock, &until);
 }
 
-static void *engine_main(void *argument) {
+static void *thread_main(void *argument) {
     tr_world *world = argument;
     ask_for_short_turns();
     pthread_mutex_lock(&world->lock);
     while (!world->closing) {
-        double sleep = ENGINE_MIN_S, begin = tr_now_s();
-        if (world->drivers == 0 && begin - world->event >= ENGINE_BUSY_S) {
+        double sleep = POLLER_MIN_S, begin = tr_now_s();
+        if (world->drivers == 0 && begin - world->event >= POLLER_BUSY_S) {
             tr_poll poll = poll_all(world);
             if (!poll.outstanding || world->failure != TR_OK) {
                 /* Nothing can happen before a thread sends or opens a channel, which signals. */
@@ -105,39 +105,38 @@ static void *engine_main(void *argument) {
             double end = tr_now_s();
             bool moved = poll.moved || end - begin > BUSY_POLL_S;
             if (moved) world->event = end;
-            sleep = moved ? ENGINE_BUSY_S
-                          : clamp((end - world->event) * ENGINE_PART, ENGINE_MIN_S, ENGINE_MAX_S);
+            sleep = moved ? POLLER_BUSY_S
+                          : clamp((end - world->event) * POLLER_PART, POLLER_MIN_S, POLLER_MAX_S);
             sleep = shorter(sleep, poll.next - end);
         }
-        engine_sleep(world, sleep);
+        thread_sleep(world, sleep);
     }
     pthread_mutex_unlock(&world->lock);
     return NULL;
 }
 
-void tr_engine_wake(tr_world *world, bool sent) {
-    if (sent) world->event = tr_now_s() - ENGINE_BUSY_S;
+void tr_poller_wake(tr_world *world, bool sent) {
+    if (sent) world->event = tr_now_s() - POLLER_BUSY_S;
     if (sent || world->idle) pthread_cond_signal(&world->wake);
 }
 
-tr_status tr_engine_start(tr_world *world) {
+tr_status tr_poller_start(tr_world *world) {
     if (world->size == 1) return TR_OK;
-    if (pthread_create(&world->engine, NULL, engine_main, world) != 0)
-        return TR_FAIL(TR_ERR_FIT,
-                       "no thread for the progress engine: raise the limit of processes "
-                       "(ulimit -u)");
-    world->engine_runs = true;
+    if (pthread_create(&world->poller, NULL, thread_main, world) != 0)
+        return TR_FAIL(TR_ERR_FIT, "cannot start the progress thread: raise the limit of processes "
+                                   "(ulimit -u)");
+    world->poller_runs = true;
     return TR_OK;
 }
 
-void tr_engine_stop(tr_world *world) {
-    if (!world->engine_runs) return;
+void tr_poller_stop(tr_world *world) {
+    if (!world->poller_runs) return;
     pthread_mutex_lock(&world->lock);
     world->closing = true;
     pthread_cond_signal(&world->wake);
     pthread_mutex_unlock(&world->lock);
-    pthread_join(world->engine, NULL);
-    world->engine_runs = false;
+    pthread_join(world->poller, NULL);
+    world->poller_runs = false;
 }
 
 void tr_wait_describe(const tr_wait *wait, char *text, size_t size) {
@@ -204,7 +203,7 @@ static void show_wait(showing *show, const tr_wait *wait) {
     show->shown = true;
 }
 
-tr_status tr_engine_wait(tr_world *world, tr_wait *wait) {
+tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
     pthread_mutex_lock(&world->lock);
     if (wait->ready(wait)) {
         pthread_mutex_unlock(&world->lock);

@@ -147,8 +147,9 @@ static tr_status fill(tr_manifest *m, const announced *all, size_t count, tr_par
     return tr_manifest_check(m, false, "saving", TR_ERR_INTERNAL);
 }
 
-tr_status tr_plan_make(tr_world *world, const tr_ckpt_state *state, const tr_ckpt_tensor *tensors,
-                       int count, tr_manifest *manifest, tr_part_source **source) {
+tr_status tr_manifest_plan(tr_world *world, const tr_ckpt_state *state,
+                           const tr_ckpt_tensor *tensors, int count, tr_manifest *manifest,
+                           tr_part_source **source) {
     announced *mine = NULL, *all = NULL;
     size_t boxes = 0, *sizes = NULL, total = 0;
     const int size = tr_world_size(world);
