@@ -22,16 +22,13 @@ int64_t tr_global_count(const tr_global *tensor) {
 
 /* --- description ------------------------------------------------------------------------------ */
 
-/* Checkpoints put a group in front of the name. */
-enum { LONGEST_GROUP = 12 };
-
 static tr_status make_tensor(tr_global *tensor, int rank, const int64_t *shape,
                              const char *name_format, va_list arguments) {
     int length = vsnprintf(tensor->name, sizeof tensor->name, name_format, arguments);
-    if (length < 1 || length >= TR_NAME_SIZE - LONGEST_GROUP)
+    if (length < 1 || length >= TR_NAME_SIZE - TR_NAME_GROUP)
         return TR_FAIL(TR_ERR_INTERNAL,
                        "the name of parameter %s... has %d characters, not 1 to %d", tensor->name,
-                       length, TR_NAME_SIZE - LONGEST_GROUP - 1);
+                       length, TR_NAME_SIZE - TR_NAME_GROUP - 1);
     int64_t count = 1;
     bool good = rank >= 1 && rank <= TR_PARAM_RANK;
     tensor->rank = rank;

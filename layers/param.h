@@ -15,7 +15,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TR_PARAM_RANK = 4, TR_NAME_SIZE = 128 };
+/* A checkpoint puts a group, as in "weights/", in front of a tensor's name: the name leaves it
+ * room.
+ */
+enum { TR_PARAM_RANK = 4, TR_NAME_SIZE = 128, TR_NAME_GROUP = 12 };
 
 /* A box of a global tensor: its global offset and extent, and where it lies in the parameter's
  * local memory (offset and strides in elements). */

@@ -32,8 +32,8 @@ static bool takes_turn(int64_t *load, const tr_mesh *mesh, const tr_param_layout
 
 static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
                  const tr_param *param, const tr_global *global, float *local, bool write) {
-    (void)snprintf(tensor->name, sizeof tensor->name, "%s/%.*s", group, TR_NAME_SIZE - 12,
-                   global->name);
+    (void)snprintf(tensor->name, sizeof tensor->name, "%s/%.*s", group,
+                   TR_NAME_SIZE - TR_NAME_GROUP, global->name);
     tensor->rank = global->rank;
     memcpy(tensor->shape, global->shape, sizeof tensor->shape);
     tensor->boxes = global->boxes;
