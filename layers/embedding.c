@@ -1,53 +1,38 @@
-/* GPT-2's embedding: word embedding split over tp by rows of the vocabulary, learned positions, and
- * dropout. R = batch * seq rows, C = width. */
+/* The embedding of words, split over tensor ranks by rows of the vocabulary, learned positions
+ * where the family has them, and dropout. R = batch * seq rows, C = width. */
 #include "layers/model_impl.h"
-#include "layers/param_impl.h"
-#include "layers/piece.h"
+#include "layers/part.h"
 
 #include "base/philox.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-
-enum { WTE, WPE, EMBEDDING_PARAMS };
 
 typedef struct embedding {
-    tr_layer layer;
-    tr_param params[EMBEDDING_PARAMS];
-    tr_usage created, usage;
+    tr_built_layer built;
     int64_t width, context;
-    tr_range vocab; /* this rank's rows of wte */
-    bool split;
+    tr_range vocab;              /* this rank's rows of the table */
+    tr_param *words, *positions; /* positions: NULL without */
     float dropout;
     uint64_t site;
-    tr_group *tp;
-    tr_plan embed, embed_wgrad, position, position_wgrad, drop, drop_dgrad;
+    tr_layer_op embed, embed_wgrad, position, position_wgrad, drop, drop_dgrad;
     tr_buffer dx; /* I..W (R, C): gradient of the sum of word and position */
 } embedding;
 
-tr_status tr_gpt2_describe_wte(tr_param *param, const tr_model_config *config,
-                               const tr_model_shape *shape, int use) {
+tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *name, int use) {
+    const tr_model_config *config = &model->config;
+    const tr_model_shape *shape = &model->shape;
     int64_t size[] = {config->vocab, config->width};
     tr_slice own = {.range = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank)};
-    TR_TRY(tr_param_describe(param, 2, size, TR_INIT_NORMAL, 0.02f, "transformer.wte.weight"));
+    TR_TRY(tr_param_describe(param, 2, size, TR_INIT_NORMAL, 0.02f, "%s", name));
     param->use = use;
     return tr_param_keep(param, 0, &own, 1);
 }
 
-static tr_status describe_params(embedding *e, const tr_model_config *config,
-                                 const tr_model_shape *shape) {
-    int64_t positions[] = {config->context, config->width};
-    TR_TRY(tr_gpt2_describe_wte(&e->params[WTE], config, shape, 0));
-    return tr_param_describe(&e->params[WPE], 2, positions, TR_INIT_NORMAL, 0.01f,
-                             "transformer.wpe.weight");
-}
-
-static void describe(embedding *e, const tr_usage *usage) {
-    tr_layer *layer = &e->layer;
-    e->usage = *usage;
-    tr_layer_reset(layer);
-    layer->output[0] = tr_usage_flow(usage, "hidden", e->width);
-    layer->step_input[0] = tr_usage_tokens(usage, TR_INPUT_TOKENS);
+static void describe(tr_built_layer *built) {
+    embedding *e = (embedding *)built;
+    const tr_usage *usage = &built->usage;
+    tr_built_writes(built, "hidden", e->width);
+    tr_built_asks(built, TR_INPUT_TOKENS);
     tr_embed_desc embed = {.rows = usage->rows,
                            .width = e->width,
                            .seq = usage->seq,
@@ -55,120 +40,86 @@ static void describe(embedding *e, const tr_usage *usage) {
                            .vocab = e->vocab.extent,
                            .decode = usage->decode,
                            .dtype = usage->dtype};
-    e->embed.desc = (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed};
-    e->embed_wgrad.desc = (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed};
-    e->position.desc = (tr_op_desc){.kind = TR_OP_POSITION, .embed = embed};
-    e->position_wgrad.desc = (tr_op_desc){.kind = TR_OP_POSITION_WGRAD, .embed = embed};
     tr_dropout_desc drop = {.rows = usage->rows,
                             .width = e->width,
-                            .seq = usage->seq,
-                            .p = e->dropout,
+                            .seq = usage->decode ? 1 : usage->seq,
+                            .p = usage->decode ? 0 : e->dropout,
                             .site = e->site,
                             .dtype = usage->dtype};
-    e->drop.desc = (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = drop};
-    e->drop_dgrad.desc = (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop};
-    if (!usage->decode) e->dx = tr_buffer_place(layer, usage, TR_LIFE_IW, e->width, usage->dtype);
-    if (e->split)
-        layer->reduce_bytes_f =
-            (double)usage->rows * (double)e->width * (double)tr_dtype_size(usage->dtype);
+    tr_built_op(built, &e->embed, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed});
+    tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
+                (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});
+    tr_built_op(built, &e->drop, TR_PHASE_F,
+                (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = drop});
+    tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
+                (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
+    if (e->positions) {
+        tr_built_op(built, &e->position, TR_PHASE_F,
+                    (tr_op_desc){.kind = TR_OP_POSITION, .embed = embed});
+        tr_built_op(built, &e->position_wgrad, TR_PHASE_W,
+                    (tr_op_desc){.kind = TR_OP_POSITION_WGRAD, .embed = embed});
+    }
+    if (!usage->decode) e->dx = tr_built_place(built, TR_LIFE_IW, e->width, usage->dtype);
+    if (built->tp_size > 1) built->layer.reduce_bytes_f = tr_built_bytes(built, e->width);
 }
 
 static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
-    embedding *e = (embedding *)layer;
-    TR_TRY(tr_layer_check(layer, &e->created, env));
-    if (env->seq > e->context)
+    const embedding *e = (const embedding *)layer;
+    if (e->positions && env->seq > e->context)
         return TR_FAIL(TR_ERR_CONFIG, "%lld positions are asked for, but model.context is %lld",
                        (long long)env->seq, (long long)e->context);
-    tr_usage usage = tr_usage_env(env);
-    describe(e, &usage);
-    e->tp = env->tp;
-    size_t scratch = 0;
-    TR_TRY(tr_plan_prepare(&e->embed, env->device, &scratch));
-    TR_TRY(tr_plan_prepare(&e->position, env->device, &scratch));
-    if (!env->decode) {
-        TR_TRY(tr_plan_prepare(&e->drop, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&e->drop_dgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&e->embed_wgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&e->position_wgrad, env->device, &scratch));
-    }
-    layer->bytes[TR_LIFE_SCRATCH] = tr_align_up(scratch);
-    return TR_OK;
+    return tr_built_prepare(layer, env);
 }
 
 static tr_tensor tokens_of(const embedding *e, const tr_layer_io *io) {
-    return tr_flow_tensor(&e->layer.step_input[0], io->step[0]);
+    return tr_tensor_vector(io->step[0], TR_I32, e->built.usage.rows);
 }
 
-static tr_tensor output_of(const embedding *e, const void *data) {
-    return tr_flow_tensor(&e->layer.output[0], data);
-}
-
-/* The positions that are met. */
+/* The rows of the positions' table, or of its gradient, that a sequence meets. */
 static tr_tensor met(const embedding *e, tr_tensor table) {
-    return tr_tensor_rows(table, 0, e->usage.seq);
+    return tr_tensor_rows(table, 0, e->built.usage.seq);
 }
 
-static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
-    const embedding *e = (const embedding *)layer;
-    void *scratch = io->scratch;
-    tr_tensor y = output_of(e, io->y[0]);
-    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = tokens_of(e, io),
-                              [TR_EMBED_TABLE] = tr_param_value(&e->params[WTE]),
-                              [TR_EMBED_Y] = y}};
-    TR_TRY(tr_plan_run(&e->embed, io, scratch, embed));
-    /* Every row is zero on all ranks but one. */
-    TR_TRY(tr_group_all_reduce(e->tp, io->stream, y.data, tr_tensor_count(&y), y.dtype,
-                               TR_REDUCE_SUM));
-    tr_op_args position = {.t = {[TR_POSITION_X] = y,
-                                 [TR_POSITION_TABLE] = met(e, tr_param_value(&e->params[WPE])),
-                                 [TR_POSITION_Y] = y}};
-    TR_TRY(tr_plan_run(&e->position, io, scratch, position));
-    return TR_OK;
-}
-
+/* F, and decoding, where nothing is dropped. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    TR_TRY(decode(layer, io));
-    tr_tensor y = output_of(e, io->y[0]);
+    const tr_tensor y = tr_built_rows(&e->built, io->y[0], e->width);
+    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = tokens_of(e, io),
+                              [TR_EMBED_TABLE] = tr_param_value(e->words),
+                              [TR_EMBED_Y] = y}};
+    TR_TRY(tr_layer_op_run(&e->embed, io, embed));
+    /* Every row is zero on all ranks but one. */
+    TR_TRY(tr_built_sum(&e->built, io, y));
+    if (e->positions) {
+        tr_op_args position = {.t = {[TR_POSITION_X] = y,
+                                     [TR_POSITION_TABLE] = met(e, tr_param_value(e->positions)),
+                                     [TR_POSITION_Y] = y}};
+        TR_TRY(tr_layer_op_run(&e->position, io, position));
+    }
+    if (e->drop.desc.dropout.p == 0) return TR_OK;
     tr_op_args drop = {.t = {[TR_DROPOUT_X] = y, [TR_DROPOUT_Y] = y}};
-    TR_TRY(tr_plan_run(&e->drop, io, io->scratch, drop));
-    return TR_OK;
+    return tr_layer_op_run(&e->drop, io, drop);
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = output_of(e, io->dy[0]),
+    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = tr_built_rows(&e->built, io->dy[0], e->width),
                              [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
-    TR_TRY(tr_plan_run(&e->drop_dgrad, io, io->scratch, drop));
-    return TR_OK;
+    return tr_layer_op_run(&e->drop_dgrad, io, drop);
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    void *scratch = io->scratch;
-    tr_tensor dx = tr_buffer_at(io, e->dx);
+    const tr_tensor dx = tr_buffer_at(io, e->dx);
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
                               [TR_EMBED_WGRAD_TOKENS] = tokens_of(e, io),
-                              [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(&e->params[WTE])}};
-    TR_TRY(tr_plan_run(&e->embed_wgrad, io, scratch, embed));
+                              [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(e->words)}};
+    TR_TRY(tr_layer_op_run(&e->embed_wgrad, io, embed));
+    if (!e->positions) return TR_OK;
     /* The gradient of the positions past seq stays as it is. */
-    tr_op_args position = {
-        .t = {[TR_POSITION_WGRAD_DY] = dx,
-              [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(&e->params[WPE]))}};
-    TR_TRY(tr_plan_run(&e->position_wgrad, io, scratch, position));
-    return TR_OK;
-}
-
-static void destroy(tr_layer *layer) {
-    embedding *e = (embedding *)layer;
-    tr_plan_release(&e->embed);
-    tr_plan_release(&e->embed_wgrad);
-    tr_plan_release(&e->position);
-    tr_plan_release(&e->position_wgrad);
-    tr_plan_release(&e->drop);
-    tr_plan_release(&e->drop_dgrad);
-    tr_params_release(e->params, EMBEDDING_PARAMS);
-    tr_layer_free(&e->layer);
+    tr_op_args position = {.t = {[TR_POSITION_WGRAD_DY] = dx,
+                                 [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(e->positions))}};
+    return tr_layer_op_run(&e->position_wgrad, io, position);
 }
 
 static const tr_layer_ops ops = {.kind = "embedding",
@@ -176,32 +127,35 @@ static const tr_layer_ops ops = {.kind = "embedding",
                                  .forward = forward,
                                  .grad_input = grad_input,
                                  .grad_weight = grad_weight,
-                                 .decode = decode,
-                                 .destroy = destroy};
+                                 .decode = forward,
+                                 .destroy = tr_built_destroy};
 
-tr_status tr_embedding_create(const tr_model_config *config, const tr_model_shape *shape,
-                              tr_layer **out) {
-    embedding *e;
-    TR_TRY(tr_calloc(1, sizeof *e, &e));
-    tr_layer *layer = &e->layer;
-    layer->ops = &ops;
-    layer->params = e->params;
-    layer->params_count = EMBEDDING_PARAMS;
-    layer->outputs = layer->step_inputs = 1;
-    (void)snprintf(layer->name, sizeof layer->name, "transformer.embedding");
+static tr_status create(embedding *e, const tr_model *model) {
+    const tr_model_config *config = &model->config;
+    const tr_family *f = model->family;
+    char name[TR_NAME_SIZE];
+    (void)snprintf(name, sizeof name, "%s.embedding.drop", f->root);
     e->width = config->width;
     e->context = config->context;
-    e->vocab = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank);
-    e->split = shape->tp_size > 1;
+    e->vocab = tr_built_part(&e->built, config->vocab);
     e->dropout = (float)config->dropout;
-    e->site = tr_hash_name("transformer.embedding.drop");
-    tr_status status = describe_params(e, config, shape);
-    if (status != TR_OK) {
-        destroy(layer);
-        return status;
+    e->site = tr_hash_name(name);
+    e->words = tr_built_param(&e->built);
+    (void)snprintf(name, sizeof name, "%s.%s.weight", f->root, f->words);
+    TR_TRY(tr_words_describe(e->words, model, name, 0));
+    if (f->positions) {
+        const int64_t size[] = {config->context, config->width};
+        e->positions = tr_built_param(&e->built);
+        TR_TRY(tr_param_describe(e->positions, 2, size, TR_INIT_NORMAL, 0.01f, "%s.%s.weight",
+                                 f->root, f->positions));
     }
-    e->created = tr_usage_train(shape);
-    describe(e, &e->created);
-    *out = layer;
-    return TR_OK;
+    return tr_built_finish(&e->built);
+}
+
+tr_status tr_embedding_create(const tr_model *model, tr_layer **out) {
+    embedding *e;
+    TR_TRY(tr_calloc(1, sizeof *e, &e));
+    tr_built_begin(&e->built, &ops, describe, &model->shape, "%s.embedding", model->family->root);
+    *out = &e->built.layer; /* destroyed by the model, also after a failure */
+    return create(e, model);
 }

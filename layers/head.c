@@ -1,16 +1,12 @@
-/* GPT-2's head: the last LayerNorm, logits through the tied word embedding, and cross entropy over
- * a vocabulary split over tp (Shoeybi et al. 2019, section 3): no rank holds whole rows of logits.
- * The logits are cut into parts by columns, which are multiplied one by one: one tensor of them all
- * could be as large as all else that a stage keeps, and no packing of memory comes near its live
- * peak then. R = batch * seq rows, C = width, v = this rank's part of the vocabulary. */
+/* The head: the last norm, logits through the word embedding, and cross entropy over a vocabulary
+ * split over tp (Shoeybi et al. 2019, section 3): no rank holds whole rows of logits. The logits
+ * are cut into parts by columns, which are multiplied one by one: one tensor of them all could be
+ * as large as all else that a stage keeps, and no packing of memory comes near its live peak then.
+ * R = batch * seq rows, C = width, v = this rank's part of the vocabulary. */
 #include "layers/model_impl.h"
-#include "layers/param_impl.h"
-#include "layers/piece.h"
+#include "layers/norm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-
-enum { LN_F_WEIGHT, LN_F_BIAS, TIED_WTE, HEAD_PARAMS };
 
 enum {
     MOST_PARTS = 16,
@@ -25,31 +21,23 @@ typedef struct logits_part {
     int64_t begin, extent;
     int64_t ld;       /* elements from row to row: no fewer than extent */
     tr_buffer logits; /* F..W (R, ld): logits, from the end of F their gradient */
-    tr_plan project, project_dgrad, project_wgrad, xent_max, xent_sum, xent_loss;
+    tr_layer_op project, project_dgrad, project_wgrad, xent_max, xent_sum, xent_loss;
 } logits_part;
 
 typedef struct head {
-    tr_layer layer;
-    tr_param params[HEAD_PARAMS];
-    tr_usage created, usage;
+    tr_built_layer built;
     int64_t width;
     tr_range vocab;
-    bool split;
-    tr_group *tp;
-    tr_norm ln_f;
+    tr_norm norm;
+    tr_param *words; /* (v, C), shared with the embedding */
     logits_part part[MOST_PARTS];
     int parts;
-    tr_plan cast;        /* decode: of the logits, else of dln_sum */
-    tr_buffer max;       /* scratch f32 (R) */
-    tr_buffer sums;      /* scratch f32 (R, 2) */
-    bool sums_dln;       /* the norm's dy is summed over the parts in FP32, then rounded */
-    tr_buffer dln_sum;   /* scratch f32 (R, C) */
-    size_t operators_at; /* scratch of operators begins here */
+    tr_layer_op cast;  /* decode: of the logits, else of dln_sum */
+    tr_buffer max;     /* scratch f32 (R) */
+    tr_buffer sums;    /* scratch f32 (R, 2) */
+    bool sums_dln;     /* the norm's dy is summed over the parts in FP32, then rounded */
+    tr_buffer dln_sum; /* scratch f32 (R, C) */
 } head;
-
-static void *scratch_of(const head *h, const tr_layer_io *io) {
-    return io->scratch + h->operators_at;
-}
 
 static int64_t whole_multiple(int64_t columns) {
     return (columns + PART_MULTIPLE - 1) / PART_MULTIPLE * PART_MULTIPLE;
@@ -57,7 +45,8 @@ static int64_t whole_multiple(int64_t columns) {
 
 /* A function of the shape alone. Parts are no larger than PART_WIDTHS asks for, as long as there
  * are at most MOST_PARTS. Decoding keeps them dense: CAST reads them. */
-static void cut_logits(head *h, const tr_usage *usage) {
+static void cut_logits(head *h) {
+    const tr_usage *usage = &h->built.usage;
     int64_t v = h->vocab.extent, most = PART_WIDTHS * h->width;
     int64_t parts = usage->decode ? 1 : (v + most - 1) / most;
     if (parts > MOST_PARTS) parts = MOST_PARTS;
@@ -74,7 +63,8 @@ static void cut_logits(head *h, const tr_usage *usage) {
 
 /* logits[R, n] = ln[R, C] wte[n, C]^T of n columns, and its two gradients: of ln summed over the
  * parts. */
-static void describe_projection(head *h, const tr_usage *usage, int k) {
+static void describe_projection(head *h, int k) {
+    const tr_usage *usage = &h->built.usage;
     logits_part *part = &h->part[k];
     tr_dtype dtype = usage->dtype;
     int64_t R = usage->rows, C = h->width, n = part->extent;
@@ -103,98 +93,67 @@ static void describe_projection(head *h, const tr_usage *usage, int k) {
                             .c = TR_F32,
                             .trans_a = true,
                             .accumulate = true};
-    part->project.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = forward};
-    part->project_dgrad.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dgrad};
-    part->project_wgrad.desc = (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = wgrad};
-    h->layer.flops_f += tr_op_flops(&part->project.desc);
-    h->layer.flops_i += tr_op_flops(&part->project_dgrad.desc);
-    h->layer.flops_w += tr_op_flops(&part->project_wgrad.desc);
+    tr_built_op(&h->built, &part->project, TR_PHASE_F,
+                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = forward});
+    tr_built_op(&h->built, &part->project_dgrad, TR_PHASE_I,
+                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dgrad});
+    tr_built_op(&h->built, &part->project_wgrad, TR_PHASE_W,
+                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = wgrad});
 }
 
-static void describe_part(head *h, const tr_usage *usage, int k) {
+static void describe_part(head *h, int k) {
+    const tr_usage *usage = &h->built.usage;
     logits_part *part = &h->part[k];
-    tr_xent_desc xent = {.rows = usage->rows,
-                         .vocab = part->extent,
-                         .vocab_begin = h->vocab.begin + part->begin,
-                         .ld = part->ld,
-                         .dtype = usage->dtype,
-                         .accumulate = k > 0};
-    describe_projection(h, usage, k);
-    part->xent_max.desc = (tr_op_desc){.kind = TR_OP_XENT_MAX, .xent = xent};
-    part->xent_sum.desc = (tr_op_desc){.kind = TR_OP_XENT_SUM, .xent = xent};
-    part->xent_loss.desc = (tr_op_desc){.kind = TR_OP_XENT_LOSS, .xent = xent};
-    part->logits = tr_buffer_place(&h->layer, usage, TR_LIFE_FW, part->ld, usage->dtype);
+    tr_op_desc op = {.kind = TR_OP_XENT_MAX,
+                     .xent = {.rows = usage->rows,
+                              .vocab = part->extent,
+                              .vocab_begin = h->vocab.begin + part->begin,
+                              .ld = part->ld,
+                              .dtype = usage->dtype,
+                              .accumulate = k > 0}};
+    describe_projection(h, k);
+    part->logits = tr_built_place(&h->built, TR_LIFE_FW, part->ld, usage->dtype);
+    if (usage->decode) return;
+    tr_built_op(&h->built, &part->xent_max, TR_PHASE_F, op);
+    op.kind = TR_OP_XENT_SUM;
+    tr_built_op(&h->built, &part->xent_sum, TR_PHASE_F, op);
+    op.kind = TR_OP_XENT_LOSS;
+    tr_built_op(&h->built, &part->xent_loss, TR_PHASE_F, op);
 }
 
-static tr_status describe_params(head *h, const tr_model_config *config,
-                                 const tr_model_shape *shape) {
-    TR_TRY(tr_param_describe(&h->params[LN_F_WEIGHT], 1, &config->width, TR_INIT_ONE, 0,
-                             "transformer.ln_f.weight"));
-    TR_TRY(tr_param_describe(&h->params[LN_F_BIAS], 1, &config->width, TR_INIT_ZERO, 0,
-                             "transformer.ln_f.bias"));
-    return tr_gpt2_describe_wte(&h->params[TIED_WTE], config, shape, 1);
-}
-
-static void describe(head *h, const tr_usage *usage) {
-    tr_layer *layer = &h->layer;
-    tr_dtype dtype = usage->dtype;
-    h->usage = *usage;
-    tr_layer_reset(layer);
-    layer->step_inputs = usage->decode ? 0 : 1;
-    layer->step_input[0] = tr_usage_tokens(usage, TR_INPUT_LABELS);
-    tr_norm_describe(&h->ln_f, layer, usage, h->width);
-    cut_logits(h, usage);
-    h->sums_dln = h->parts > 1 && dtype != TR_F32;
-    for (int k = 0; k < h->parts; k++) describe_part(h, usage, k);
-    tr_rows_desc cast = {.rows = usage->rows, .width = h->width, .dtype = TR_F32, .to = dtype};
+static void describe_cast(head *h) {
+    const tr_usage *usage = &h->built.usage;
+    tr_rows_desc cast = {
+        .rows = usage->rows, .width = h->width, .dtype = TR_F32, .to = usage->dtype};
     if (usage->decode)
         cast = (tr_rows_desc){
-            .rows = usage->rows, .width = h->vocab.extent, .dtype = dtype, .to = TR_F32};
-    h->cast.desc = (tr_op_desc){.kind = TR_OP_CAST, .rows = cast};
+            .rows = usage->rows, .width = h->vocab.extent, .dtype = usage->dtype, .to = TR_F32};
+    tr_built_op(&h->built, &h->cast, usage->decode ? TR_PHASE_F : TR_PHASE_I,
+                (tr_op_desc){.kind = TR_OP_CAST, .rows = cast});
+}
 
+static void describe(tr_built_layer *built) {
+    head *h = (head *)built;
+    const tr_usage *usage = &built->usage;
+    if (!usage->decode) tr_built_asks(built, TR_INPUT_LABELS);
+    tr_norm_describe(&h->norm);
+    cut_logits(h);
+    h->sums_dln = h->parts > 1 && usage->dtype != TR_F32;
+    for (int k = 0; k < h->parts; k++) describe_part(h, k);
+    if (usage->decode || h->sums_dln) describe_cast(h);
     if (!usage->decode) {
-        h->max = tr_buffer_place(layer, usage, TR_LIFE_SCRATCH, 1, TR_F32);
-        h->sums = tr_buffer_place(layer, usage, TR_LIFE_SCRATCH, 2, TR_F32);
+        h->max = tr_built_place(built, TR_LIFE_SCRATCH, 1, TR_F32);
+        h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, TR_F32);
     }
-    if (h->sums_dln) h->dln_sum = tr_buffer_place(layer, usage, TR_LIFE_SCRATCH, h->width, TR_F32);
-    h->operators_at = layer->bytes[TR_LIFE_SCRATCH];
-    if (h->split) {
-        double rows = (double)usage->rows;
-        layer->reduce_bytes_f = rows * 3 * (double)sizeof(float);
-        layer->reduce_bytes_i = rows * (double)h->width * (double)tr_dtype_size(dtype);
-    }
+    if (h->sums_dln) h->dln_sum = tr_built_place(built, TR_LIFE_SCRATCH, h->width, TR_F32);
+    if (built->tp_size == 1) return;
+    built->layer.reduce_bytes_f = (double)usage->rows * 3 * (double)sizeof(float);
+    built->layer.reduce_bytes_i = tr_built_bytes(built, h->width);
 }
 
-static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
-    head *h = (head *)layer;
-    TR_TRY(tr_layer_check(layer, &h->created, env));
-    tr_usage usage = tr_usage_env(env);
-    describe(h, &usage);
-    h->tp = env->tp;
-    size_t scratch = 0;
-    TR_TRY(tr_norm_prepare(&h->ln_f, env->device, env->decode, &scratch));
-    if (env->decode || h->sums_dln) TR_TRY(tr_plan_prepare(&h->cast, env->device, &scratch));
-    for (int k = 0; k < h->parts; k++) {
-        logits_part *part = &h->part[k];
-        TR_TRY(tr_plan_prepare(&part->project, env->device, &scratch));
-        if (env->decode) continue;
-        TR_TRY(tr_plan_prepare(&part->project_dgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&part->project_wgrad, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&part->xent_max, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&part->xent_sum, env->device, &scratch));
-        TR_TRY(tr_plan_prepare(&part->xent_loss, env->device, &scratch));
-    }
-    layer->bytes[TR_LIFE_SCRATCH] = h->operators_at + tr_align_up(scratch);
-    return TR_OK;
-}
-
-/* The word embedding's rows of a part's columns, in the values or in the gradients. */
+/* The rows of the vocabulary's table, or of its gradient, of a part's columns. */
 static tr_tensor rows_of(const logits_part *part, tr_tensor table) {
     return tr_tensor_rows(table, part->begin, part->extent);
-}
-
-static tr_tensor wte_rows(const head *h, const logits_part *part) {
-    return rows_of(part, tr_param_value(&h->params[TIED_WTE]));
 }
 
 static tr_tensor logits_at(const tr_layer_io *io, const logits_part *part) {
@@ -202,35 +161,32 @@ static tr_tensor logits_at(const tr_layer_io *io, const logits_part *part) {
 }
 
 static tr_tensor input_of(const head *h, const tr_layer_io *io) {
-    return tr_usage_tensor(&h->usage, io->x[0], h->width);
+    return tr_built_rows(&h->built, io->x[0], h->width);
 }
 
 static tr_status project(const head *h, const tr_layer_io *io, const logits_part *part) {
-    tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->ln_f.y),
-                             [TR_MATMUL_B] = wte_rows(h, part),
+    tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->norm.y),
+                             [TR_MATMUL_B] = rows_of(part, tr_param_value(h->words)),
                              [TR_MATMUL_C] = logits_at(io, part)}};
-    TR_TRY(tr_plan_run(&part->project, io, scratch_of(h, io), args));
-    return TR_OK;
+    return tr_layer_op_run(&part->project, io, args);
 }
 
 static tr_status take_max(const head *h, const tr_layer_io *io, const logits_part *part) {
     tr_op_args args = {
         .t = {[TR_XENT_LOGITS] = logits_at(io, part), [TR_XENT_MAX] = tr_buffer_at(io, h->max)}};
-    TR_TRY(tr_plan_run(&part->xent_max, io, scratch_of(h, io), args));
-    return TR_OK;
+    return tr_layer_op_run(&part->xent_max, io, args);
 }
 
 /* XENT_SUM or, when `loss` is there, XENT_LOSS. */
 static tr_status take_sum(const head *h, const tr_layer_io *io, const logits_part *part,
-                          const tr_plan *plan, tr_tensor loss) {
+                          const tr_layer_op *op, tr_tensor loss) {
     tr_op_args args = {
         .t = {[TR_XENT_LOGITS] = logits_at(io, part),
-              [TR_XENT_LABELS] = tr_flow_tensor(&h->layer.step_input[0], io->step[0]),
+              [TR_XENT_LABELS] = tr_tensor_vector(io->step[0], TR_I32, h->built.usage.rows),
               [TR_XENT_MAX] = tr_buffer_at(io, h->max),
               [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
               [TR_XENT_LOSS] = loss}};
-    TR_TRY(tr_plan_run(plan, io, scratch_of(h, io), args));
-    return TR_OK;
+    return tr_layer_op_run(op, io, args);
 }
 
 /* The parts' maxima and sums are of all of this rank's columns before the group reduces them: the
@@ -238,18 +194,18 @@ static tr_status take_sum(const head *h, const tr_layer_io *io, const logits_par
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     const logits_part *end = h->part + h->parts;
+    const int64_t R = h->built.usage.rows;
     const tr_tensor none = {0}, loss = tr_tensor_vector(io->loss, TR_F64, 2);
     void *max = tr_buffer_at(io, h->max).data, *sums = tr_buffer_at(io, h->sums).data;
-    int64_t R = h->usage.rows;
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch_of(h, io), input_of(h, io)));
+    TR_TRY(tr_norm_forward(&h->norm, io, input_of(h, io)));
     for (const logits_part *part = h->part; part < end; part++) {
         TR_TRY(project(h, io, part));
         TR_TRY(take_max(h, io, part));
     }
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, max, R, TR_F32, TR_REDUCE_MAX));
+    TR_TRY(tr_group_all_reduce(h->built.tp, io->stream, max, R, TR_F32, TR_REDUCE_MAX));
     for (const logits_part *part = h->part; part < end; part++)
         TR_TRY(take_sum(h, io, part, &part->xent_sum, none));
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, sums, 2 * R, TR_F32, TR_REDUCE_SUM));
+    TR_TRY(tr_group_all_reduce(h->built.tp, io->stream, sums, 2 * R, TR_F32, TR_REDUCE_SUM));
     for (const logits_part *part = h->part; part < end; part++)
         TR_TRY(take_sum(h, io, part, &part->xent_loss, loss));
     return TR_OK;
@@ -257,96 +213,69 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io);
-    const tr_tensor dln = tr_buffer_at(io, h->ln_f.dy);
+    const tr_tensor dln = tr_buffer_at(io, h->norm.dy);
     const tr_tensor sum = h->sums_dln ? tr_buffer_at(io, h->dln_sum) : dln;
-    const tr_tensor none = {0}, dx = tr_usage_tensor(&h->usage, io->dx[0], h->width);
+    const tr_tensor none = {0}, dx = tr_built_rows(&h->built, io->dx[0], h->width);
     for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
         tr_op_args args = {.t = {[TR_MATMUL_A] = logits_at(io, part),
-                                 [TR_MATMUL_B] = wte_rows(h, part),
+                                 [TR_MATMUL_B] = rows_of(part, tr_param_value(h->words)),
                                  [TR_MATMUL_C] = sum}};
-        TR_TRY(tr_plan_run(&part->project_dgrad, io, scratch, args));
+        TR_TRY(tr_layer_op_run(&part->project_dgrad, io, args));
     }
     tr_op_args cast = {.t = {[TR_CAST_X] = sum, [TR_CAST_Y] = dln}};
-    if (h->sums_dln) TR_TRY(tr_plan_run(&h->cast, io, scratch, cast));
-    TR_TRY(tr_group_all_reduce(h->tp, io->stream, dln.data, tr_tensor_count(&dln), dln.dtype,
-                               TR_REDUCE_SUM));
-    TR_TRY(tr_norm_grad_input(&h->ln_f, io, scratch, input_of(h, io), none, dx));
-    return TR_OK;
+    if (h->sums_dln) TR_TRY(tr_layer_op_run(&h->cast, io, cast));
+    TR_TRY(tr_built_sum(&h->built, io, dln));
+    return tr_norm_grad_input(&h->norm, io, input_of(h, io), none, dx);
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io);
-    const tr_tensor dwte = tr_param_grad(&h->params[TIED_WTE]);
     for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
         tr_op_args args = {.t = {[TR_MATMUL_A] = logits_at(io, part),
-                                 [TR_MATMUL_B] = tr_buffer_at(io, h->ln_f.y),
-                                 [TR_MATMUL_C] = rows_of(part, dwte)}};
-        TR_TRY(tr_plan_run(&part->project_wgrad, io, scratch, args));
+                                 [TR_MATMUL_B] = tr_buffer_at(io, h->norm.y),
+                                 [TR_MATMUL_C] = rows_of(part, tr_param_grad(h->words))}};
+        TR_TRY(tr_layer_op_run(&part->project_wgrad, io, args));
     }
-    TR_TRY(tr_norm_grad_weight(&h->ln_f, io, scratch, input_of(h, io)));
-    return TR_OK;
+    return tr_norm_grad_weight(&h->norm, io, input_of(h, io));
 }
 
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    void *scratch = scratch_of(h, io);
-    TR_TRY(tr_norm_forward(&h->ln_f, io, scratch, input_of(h, io)));
+    TR_TRY(tr_norm_forward(&h->norm, io, input_of(h, io)));
     TR_TRY(project(h, io, h->part));
-    tr_op_args args = {
-        .t = {[TR_CAST_X] = logits_at(io, h->part),
-              [TR_CAST_Y] = tr_tensor_matrix(io->logits, TR_F32, h->usage.rows, h->vocab.extent)}};
-    TR_TRY(tr_plan_run(&h->cast, io, scratch, args));
-    return TR_OK;
-}
-
-static void destroy(tr_layer *layer) {
-    head *h = (head *)layer;
-    tr_norm_release(&h->ln_f);
-    for (int k = 0; k < MOST_PARTS; k++) {
-        logits_part *part = &h->part[k];
-        tr_plan *plans[] = {&part->project,  &part->project_dgrad, &part->project_wgrad,
-                            &part->xent_max, &part->xent_sum,      &part->xent_loss};
-        for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) tr_plan_release(plans[i]);
-    }
-    tr_plan_release(&h->cast);
-    tr_params_release(h->params, HEAD_PARAMS);
-    tr_layer_free(&h->layer);
+    tr_op_args args = {.t = {[TR_CAST_X] = logits_at(io, h->part),
+                             [TR_CAST_Y] = tr_tensor_matrix(io->logits, TR_F32, h->built.usage.rows,
+                                                            h->vocab.extent)}};
+    return tr_layer_op_run(&h->cast, io, args);
 }
 
 static const tr_layer_ops ops = {.kind = "head",
-                                 .prepare = prepare,
+                                 .prepare = tr_built_prepare,
                                  .forward = forward,
                                  .grad_input = grad_input,
                                  .grad_weight = grad_weight,
                                  .decode = decode,
-                                 .destroy = destroy};
+                                 .destroy = tr_built_destroy};
 
-tr_status tr_head_create(const tr_model_config *config, const tr_model_shape *shape,
-                         tr_layer **out) {
+static tr_status create(head *h, const tr_model *model) {
+    const tr_family *f = model->family;
+    char norm[TR_NAME_SIZE], words[TR_NAME_SIZE];
+    (void)snprintf(norm, sizeof norm, "%s.%s", f->root, f->norm);
+    (void)snprintf(words, sizeof words, "%s.%s.weight", f->root, f->words);
+    h->width = model->config.width;
+    h->vocab = tr_built_part(&h->built, model->config.vocab);
+    const tr_norm_desc desc = {.name = norm, .width = h->width, .eps = f->norm_eps};
+    TR_TRY(tr_norm_create(&h->norm, &h->built, &desc));
+    h->words = tr_built_param(&h->built);
+    TR_TRY(tr_words_describe(h->words, model, words, 1));
+    return tr_built_finish(&h->built);
+}
+
+tr_status tr_head_create(const tr_model *model, tr_layer **out) {
     head *h;
     TR_TRY(tr_calloc(1, sizeof *h, &h));
-    tr_layer *layer = &h->layer;
-    layer->ops = &ops;
-    layer->params = h->params;
-    layer->params_count = HEAD_PARAMS;
-    layer->inputs = 1;
-    /* ln_f's weight gradient reads it. */
-    layer->input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = TR_LIFE_FW};
-    (void)snprintf(layer->name, sizeof layer->name, "transformer.head");
-    h->width = config->width;
-    h->vocab = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank);
-    h->split = shape->tp_size > 1;
-    tr_status status = describe_params(h, config, shape);
-    if (status != TR_OK) {
-        destroy(layer);
-        return status;
-    }
-    h->ln_f.gamma = &h->params[LN_F_WEIGHT];
-    h->ln_f.beta = &h->params[LN_F_BIAS];
-    h->created = tr_usage_train(shape);
-    describe(h, &h->created);
-    *out = layer;
-    return TR_OK;
+    tr_built_begin(&h->built, &ops, describe, &model->shape, "%s.head", model->family->root);
+    tr_built_reads(&h->built);
+    *out = &h->built.layer; /* destroyed by the model, also after a failure */
+    return create(h, model);
 }

@@ -1,85 +1,158 @@
-/* Column- and row-parallel linear layers (Shoeybi et al. 2019, section 3). */
-#include "layers/piece.h"
+#include "layers/linear.h"
 
-void tr_linear_describe(tr_linear *linear, tr_layer *layer, const tr_usage *usage, int64_t in,
-                        int64_t out) {
-    tr_dtype dtype = usage->dtype;
-    linear->forward.desc = (tr_op_desc){
-        .kind = TR_OP_MATMUL,
-        .matmul = {.m = usage->rows,
-                   .n = out,
-                   .k = in,
-                   .a = dtype,
-                   .b = dtype,
-                   .c = dtype,
-                   .bias = linear->fused_bias,
-                   .epilogue = linear->before_gelu ? TR_EPILOGUE_GELU : TR_EPILOGUE_NONE}};
-    linear->grad_input.desc = (tr_op_desc){
-        .kind = TR_OP_MATMUL,
-        .matmul = {.m = usage->rows,
-                   .n = in,
-                   .k = out,
-                   .a = dtype,
-                   .b = dtype,
-                   .c = dtype,
-                   .trans_b = true,
-                   .epilogue = linear->after_gelu ? TR_EPILOGUE_GELU_DGRAD : TR_EPILOGUE_NONE}};
-    linear->grad_weight.desc = (tr_op_desc){.kind = TR_OP_MATMUL,
-                                            .matmul = {.m = in,
-                                                       .n = out,
-                                                       .k = usage->rows,
-                                                       .a = dtype,
-                                                       .b = dtype,
-                                                       .c = TR_F32,
-                                                       .trans_a = true,
-                                                       .accumulate = true,
-                                                       .epilogue = TR_EPILOGUE_BIAS_GRAD}};
-    layer->flops_f += tr_op_flops(&linear->forward.desc);
-    layer->flops_i += tr_op_flops(&linear->grad_input.desc);
-    layer->flops_w += tr_op_flops(&linear->grad_weight.desc);
-}
+/* --- parameters ------------------------------------------------------------------------------- */
 
-tr_status tr_linear_prepare(tr_linear *linear, tr_device *device, bool decode, size_t *scratch) {
-    TR_TRY(tr_plan_prepare(&linear->forward, device, scratch));
-    if (decode) return TR_OK;
-    TR_TRY(tr_plan_prepare(&linear->grad_input, device, scratch));
-    TR_TRY(tr_plan_prepare(&linear->grad_weight, device, scratch));
+/* The parameter of tensors first .. first + n - 1, which the same tensor ranks hold: their weights,
+ * or their biases. */
+static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int first, int n,
+                            bool bias, tr_param **out) {
+    tr_param *param = tr_built_param(layer);
+    const int axis = !bias && d->conv1d; /* of the outputs */
+    const char *what = bias ? "bias" : "weight";
+    tr_slice slice[TR_LINEAR_TENSORS * TR_LINEAR_TENSORS];
+    int slices = 0;
+    for (int k = 0; k < n; k++) {
+        const tr_linear_tensor *t = &d->tensor[first + k];
+        int64_t shape[2] = {t->out, d->in};
+        if (axis == 1) shape[0] = d->in, shape[1] = t->out;
+        if (k == 0)
+            TR_TRY(tr_param_describe(param, bias ? 1 : 2, shape,
+                                     bias ? TR_INIT_ZERO : TR_INIT_NORMAL, bias ? 0 : d->std,
+                                     "%s.%s.%s", layer->layer.name, t->name, what));
+        else TR_TRY(tr_param_add(param, axis, shape, "%s.%s.%s", layer->layer.name, t->name, what));
+        for (int i = 0; i < t->parts; i++)
+            slice[slices++] = (tr_slice){.range = t->part[i], .tensor = k};
+    }
+    *out = param;
+    if (d->split == TR_SPLIT_COLUMNS) {
+        TR_TRY(tr_param_keep(param, axis, slice, slices));
+        param->copies[TR_AXIS_TP] = d->tensor[first].copies;
+        if (d->tensor[first].copies > 1) param->partial |= TR_AXIS_BIT(TR_AXIS_TP);
+    }
+    const tr_slice inputs = {.range = d->inputs};
+    if (d->split == TR_SPLIT_ROWS && !bias) TR_TRY(tr_param_keep(param, !axis, &inputs, 1));
     return TR_OK;
 }
 
-void tr_linear_release(tr_linear *linear) {
-    tr_plan_release(&linear->forward);
-    tr_plan_release(&linear->grad_input);
-    tr_plan_release(&linear->grad_weight);
+/* One parameter for each run of tensors with the same copies; together they are one local matrix.
+ */
+static tr_status make_params(tr_built_layer *layer, const tr_linear_desc *d, bool bias,
+                             tr_param **first) {
+    for (int k = 0, n; k < d->tensors; k += n) {
+        tr_param *param;
+        for (n = 1; k + n < d->tensors && d->tensor[k + n].copies == d->tensor[k].copies;) n++;
+        TR_TRY(make_param(layer, d, k, n, bias, &param));
+        if (k == 0) *first = param;
+    }
+    return TR_OK;
 }
 
-tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                            tr_tensor x, tr_tensor aux, tr_tensor y) {
+tr_status tr_linear_create(tr_linear *l, tr_built_layer *layer, const tr_linear_desc *d) {
+    *l =
+        (tr_linear){.layer = layer, .in = d->inputs.extent, .split = d->split, .conv1d = d->conv1d};
+    for (int k = 0; k < d->tensors; k++)
+        for (int i = 0; i < d->tensor[k].parts; i++) l->out += d->tensor[k].part[i].extent;
+    TR_TRY(make_params(layer, d, false, &l->weight));
+    if (d->bias) TR_TRY(make_params(layer, d, true, &l->bias));
+    return TR_OK;
+}
+
+/* --- operators -------------------------------------------------------------------------------- */
+
+static bool fuses_bias(const tr_linear *l) {
+    return l->bias && l->split != TR_SPLIT_ROWS;
+}
+
+void tr_linear_describe(tr_linear *l) {
+    tr_built_layer *layer = l->layer;
+    const int64_t rows = layer->usage.rows, in = l->in, out = l->out;
+    const tr_dtype dtype = layer->usage.dtype;
+    tr_matmul_desc y = {.m = rows,
+                        .n = out,
+                        .k = in,
+                        .a = dtype,
+                        .b = dtype,
+                        .c = dtype,
+                        .trans_b = !l->conv1d,
+                        .bias = fuses_bias(l),
+                        .epilogue = l->before_gelu ? TR_EPILOGUE_GELU : TR_EPILOGUE_NONE};
+    tr_matmul_desc dx = {.m = rows,
+                         .n = in,
+                         .k = out,
+                         .a = dtype,
+                         .b = dtype,
+                         .c = dtype,
+                         .trans_b = l->conv1d,
+                         .epilogue = l->after_gelu ? TR_EPILOGUE_GELU_DGRAD : TR_EPILOGUE_NONE};
+    /* x' dy, or dy' x where the weight is [out, in]: only the first has dy as the operand whose
+     * column sums are the bias's gradient. */
+    tr_matmul_desc dw = {.m = l->conv1d ? in : out,
+                         .n = l->conv1d ? out : in,
+                         .k = rows,
+                         .a = dtype,
+                         .b = dtype,
+                         .c = TR_F32,
+                         .trans_a = true,
+                         .accumulate = true,
+                         .epilogue =
+                             l->bias && l->conv1d ? TR_EPILOGUE_BIAS_GRAD : TR_EPILOGUE_NONE};
+    tr_rows_desc db = {.rows = rows, .width = out, .dtype = dtype};
+    tr_built_op(layer, &l->forward, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = y});
+    tr_built_op(layer, &l->grad_input, TR_PHASE_I,
+                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dx});
+    tr_built_op(layer, &l->grad_weight, TR_PHASE_W,
+                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dw});
+    if (l->bias && !l->conv1d)
+        tr_built_op(layer, &l->grad_bias, TR_PHASE_W,
+                    (tr_op_desc){.kind = TR_OP_BIAS_GRAD, .rows = db});
+    if (layer->tp_size == 1) return;
+    if (l->split == TR_SPLIT_ROWS) layer->layer.reduce_bytes_f += tr_built_bytes(layer, out);
+    if (l->split == TR_SPLIT_COLUMNS) layer->layer.reduce_bytes_i += tr_built_bytes(layer, in);
+}
+
+/* The local weight, or its gradient, with the parameters that are joined to it. */
+static tr_tensor matrix(const tr_linear *l, const void *data, tr_dtype dtype) {
+    return l->conv1d ? tr_tensor_matrix(data, dtype, l->in, l->out)
+                     : tr_tensor_matrix(data, dtype, l->out, l->in);
+}
+
+tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor x, tr_tensor aux,
+                            tr_tensor y) {
+    const tr_dtype dtype = l->layer->usage.dtype;
     tr_op_args args = {.t = {[TR_MATMUL_A] = x,
-                             [TR_MATMUL_B] = tr_param_value(linear->weight),
+                             [TR_MATMUL_B] = matrix(l, l->weight->value, dtype),
                              [TR_MATMUL_C] = y,
                              [TR_MATMUL_AUX] = aux}};
-    if (linear->fused_bias) args.t[TR_MATMUL_BIAS] = tr_param_value(linear->bias);
-    TR_TRY(tr_plan_run(&linear->forward, io, scratch, args));
+    if (fuses_bias(l)) args.t[TR_MATMUL_BIAS] = tr_tensor_vector(l->bias->value, dtype, l->out);
+    TR_TRY(tr_layer_op_run(&l->forward, io, args));
+    if (l->split == TR_SPLIT_ROWS) TR_TRY(tr_built_sum(l->layer, io, y));
     return TR_OK;
 }
 
-tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                               tr_tensor dy, tr_tensor aux, tr_tensor dx) {
+tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_tensor dy,
+                               tr_tensor aux, tr_tensor dx) {
     tr_op_args args = {.t = {[TR_MATMUL_A] = dy,
-                             [TR_MATMUL_B] = tr_param_value(linear->weight),
+                             [TR_MATMUL_B] = matrix(l, l->weight->value, l->layer->usage.dtype),
                              [TR_MATMUL_C] = dx,
                              [TR_MATMUL_AUX] = aux}};
-    TR_TRY(tr_plan_run(&linear->grad_input, io, scratch, args));
+    TR_TRY(tr_layer_op_run(&l->grad_input, io, args));
+    if (l->split == TR_SPLIT_COLUMNS) TR_TRY(tr_built_sum(l->layer, io, dx));
     return TR_OK;
 }
 
-tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, void *scratch,
-                                tr_tensor x, tr_tensor dy) {
-    tr_op_args args = {.t = {[TR_MATMUL_A] = x,
-                             [TR_MATMUL_B] = dy,
-                             [TR_MATMUL_C] = tr_param_grad(linear->weight),
-                             [TR_MATMUL_DBIAS] = tr_param_grad(linear->bias)}};
-    TR_TRY(tr_plan_run(&linear->grad_weight, io, scratch, args));
-    return TR_OK;
+tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
+                                tr_tensor dy) {
+    const tr_tensor dw = matrix(l, l->weight->grad, TR_F32);
+    tr_op_args args = {.t = {[TR_MATMUL_A] = l->conv1d ? x : dy,
+                             [TR_MATMUL_B] = l->conv1d ? dy : x,
+                             [TR_MATMUL_C] = dw}};
+    if (!l->bias) return tr_layer_op_run(&l->grad_weight, io, args);
+    const tr_tensor db = tr_tensor_vector(l->bias->grad, TR_F32, l->out);
+    if (l->conv1d) {
+        args.t[TR_MATMUL_DBIAS] = db;
+        return tr_layer_op_run(&l->grad_weight, io, args);
+    }
+    TR_TRY(tr_layer_op_run(&l->grad_weight, io, args));
+    args = (tr_op_args){.t = {[TR_BIAS_GRAD_DY] = dy, [TR_BIAS_GRAD_DBIAS] = db}};
+    return tr_layer_op_run(&l->grad_bias, io, args);
 }

@@ -7,23 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every family, one line each. */
-static const tr_family *const families[] = {
-    &tr_family_gpt2,
-};
-enum { FAMILIES = sizeof families / sizeof *families };
-
 static const tr_family *find_family(const char *name) {
-    for (int i = 0; i < FAMILIES; i++)
-        if (!strcmp(families[i]->name, name)) return families[i];
+    for (int i = 0; i < tr_family_count; i++)
+        if (!strcmp(tr_families[i]->name, name)) return tr_families[i];
     return NULL;
 }
 
 static tr_status fail_unknown_family(const char *name) {
     char known[256] = "";
-    for (int i = 0; i < FAMILIES; i++) {
+    for (int i = 0; i < tr_family_count; i++) {
         size_t end = strlen(known);
-        (void)snprintf(known + end, sizeof known - end, "%s%s", i ? ", " : "", families[i]->name);
+        (void)snprintf(known + end, sizeof known - end, "%s%s", i ? ", " : "",
+                       tr_families[i]->name);
     }
     return TR_FAIL(TR_ERR_CONFIG, "model.family \"%s\" is unknown; the families are: %s", name,
                    known);
@@ -77,6 +72,25 @@ static tr_status check_sizes(const tr_model_config *config, const tr_model_shape
     return TR_OK;
 }
 
+static tr_status check_layout(const tr_model_config *config, const tr_model_shape *shape) {
+    if (config->width % config->heads)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.width %lld is not divisible by model.heads %lld: every head has the "
+                       "same width",
+                       (long long)config->width, (long long)config->heads);
+    if (config->heads % shape->tp_size)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.heads %lld is not divisible by parallel.tp %d: a tensor rank holds "
+                       "whole heads, the same number on each",
+                       (long long)config->heads, shape->tp_size);
+    if (shape->seq > config->context)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "a sequence of %lld tokens is longer than model.context %lld: learned "
+                       "positions end there",
+                       (long long)shape->seq, (long long)config->context);
+    return TR_OK;
+}
+
 static tr_status connect_input(const tr_model *model, const tr_layer *layer,
                                tr_layer_input *input) {
     if (input->layer == TR_LAYER_BEFORE) input->layer = layer->index - 1;
@@ -119,30 +133,32 @@ tr_status tr_model_connect(tr_model *model) {
 }
 
 tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape) {
-    const tr_family *family = find_family(config->family);
-    if (!family) return fail_unknown_family(config->family);
+    if (!find_family(config->family)) return fail_unknown_family(config->family);
     TR_TRY(check_sizes(config, shape));
-    return family->check(config, shape);
+    return check_layout(config, shape);
+}
+
+static tr_status make_layers(tr_model *model) {
+    const int blocks = model->count - 2;
+    TR_TRY(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
+    TR_TRY(tr_embedding_create(model, &model->layers[0]));
+    for (int i = 0; i < blocks; i++) TR_TRY(tr_block_create(model, i, &model->layers[1 + i]));
+    return tr_head_create(model, &model->layers[1 + blocks]);
 }
 
 tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
                           tr_model **out) {
-    tr_status status = TR_OK;
-    TR_TRY(tr_model_check(config, shape));
-    const tr_family *family = find_family(config->family);
     tr_model *model;
+    TR_TRY(tr_model_check(config, shape));
     TR_TRY(tr_calloc(1, sizeof *model, &model));
+    model->family = find_family(config->family);
     model->config = *config;
     model->shape = *shape;
-    model->count = family->count(config);
-    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
-    TR_TRY_OUT(family->make(model));
-    for (int i = 0; i < model->count; i++) TR_TRY_OUT(model->layers[i]->described);
-    TR_TRY_OUT(tr_model_connect(model));
-    *out = model;
-    return TR_OK;
-out:
-    tr_model_destroy(model);
+    model->count = (int)config->layers + 2;
+    tr_status status = make_layers(model);
+    if (status == TR_OK) status = tr_model_connect(model);
+    if (status == TR_OK) *out = model;
+    else tr_model_destroy(model);
     return status;
 }
 
@@ -168,5 +184,7 @@ int64_t tr_model_parameters(const tr_model *model) {
 }
 
 double tr_model_flops_per_token(const tr_model *model) {
-    return find_family(model->config.family)->flops_per_token(&model->config, model->shape.seq);
+    const tr_model_config *c = &model->config;
+    double L = (double)c->layers, C = (double)c->width, V = (double)c->vocab;
+    return 6 * (12 * L * C * C + V * C) + 6 * L * (double)model->shape.seq * C;
 }

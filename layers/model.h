@@ -16,7 +16,10 @@ typedef struct tr_model_shape {
     int tp_rank, tp_size;
 } tr_model_shape;
 
+typedef struct tr_family tr_family;
+
 typedef struct tr_model {
+    const tr_family *family;
     tr_model_config config;
     tr_model_shape shape;
     tr_layer **layers; /* embedding, config.layers blocks, head */

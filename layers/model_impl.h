@@ -3,28 +3,28 @@
 
 #include "layers/model.h"
 
-/* A family: how its models are checked and made. One line in the table of model.c. */
-typedef struct tr_family {
+/* A family of decoders: an embedding, blocks, and a head. One line in the table of family.c. Names
+ * are Hugging Face's; those of a block stand below root.blocks.NUMBER. */
+struct tr_family {
     const char *name;
-    /* Sizes that only this family ties together; TR_ERR_CONFIG with the config key. */
-    tr_status (*check)(const tr_model_config *config, const tr_model_shape *shape);
-    int (*count)(const tr_model_config *config); /* of layers */
-    /* Fills model->layers, zeroed room for `count`; the caller destroys them, also on failure. */
-    tr_status (*make)(tr_model *model);
-    /* As tr_model_flops_per_token. */
-    double (*flops_per_token)(const tr_model_config *config, int64_t seq);
-} tr_family;
+    const char *root, *words, *blocks, *norm; /* below root */
+    const char *positions;                    /* learned ones, below root; NULL: none */
+    const char *norm_1, *norm_2, *qkv, *attention_out, *up, *down;
+    const char *attention_site; /* of the dropout behind the attention */
+    float norm_eps;
+    bool conv1d;
+    bool biases; /* of the linear layers behind attention and of the MLP */
+};
 
-extern const tr_family tr_family_gpt2;
+extern const tr_family *const tr_families[];
+extern const int tr_family_count;
 
-/* GPT-2's layers as one tensor rank sees them; *out is released by its ops->destroy. */
-tr_status tr_embedding_create(const tr_model_config *config, const tr_model_shape *shape,
-                              tr_layer **out);
-tr_status tr_block_create(const tr_model_config *config, const tr_model_shape *shape, int number,
-                          tr_layer **out);
-tr_status tr_head_create(const tr_model_config *config, const tr_model_shape *shape,
-                         tr_layer **out);
+/* Layers of the model as its tensor rank sees them. *out is released by its ops->destroy, also
+ * after a failure, when it is not NULL. */
+tr_status tr_embedding_create(const tr_model *model, tr_layer **out);
+tr_status tr_block_create(const tr_model *model, int number, tr_layer **out);
+tr_status tr_head_create(const tr_model *model, tr_layer **out);
 
-/* The word embedding, its rows split over tp: use 0 by the embedding, use 1 by the head. */
-tr_status tr_gpt2_describe_wte(tr_param *param, const tr_model_config *config,
-                               const tr_model_shape *shape, int use);
+/* Describes a table of the vocabulary, its rows split over the tensor ranks: of the embedding (use
+ * 0), of a head that shares it (use 1), or of a head of its own. */
+tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *name, int use);

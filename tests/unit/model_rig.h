@@ -245,7 +245,7 @@ static inline tr_layer_io rig_io(rig *r, int i) {
                       .loss = r->loss,
                       .cache = r->cache[i],
                       .logits = r->logits};
-    io.piece = r->piece[i];
+    io.piece = r->env.decode ? NULL : r->piece[i]; /* decoding keeps nothing */
     if (i == 0) io.x[0] = io.dx[0] = NULL;
     if (i == r->model->count - 1) io.y[0] = NULL, io.dy[0] = NULL;
     return io;

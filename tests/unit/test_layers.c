@@ -1,11 +1,6 @@
 /* GPT-2 on host devices: against automatic differentiation (tests/golden), against finite
  * differences with dropout, one tensor rank against several, decoding against the forward pass. */
-#include "model_rig.h"
-
-#include <pthread.h>
-
-#define EPS_F32  0x1p-24
-#define EPS_BF16 0x1p-8
+#include "model_team.h"
 
 /* The model of tests/golden/gpt2_golden.py. */
 static const tr_model_config tiny = {
@@ -27,146 +22,9 @@ static const tr_model_config large = {.family = "gpt2",
                                       .context = 7,
                                       .vocab = 400,
                                       .dropout = 0.2f};
-enum { BATCH = 2, SEQ = 5, MOST_PARAMS = 32, MOST_RANKS = 3 };
-
-#ifdef __SANITIZE_THREAD__
-/* oneDNN's own locks are not instrumented: under ThreadSanitizer the cpu device reports false
- * races. */
-enum { DEVICES = 1 };
-#else
-enum { DEVICES = 2 };
-#endif
-static const char *const devices[] = {"ref", "cpu"};
-
-/* --- one result of a whole model ----------------------------------------------------------------
- */
-
-typedef struct result {
-    double loss[2];
-    int params;
-    int64_t count[MOST_PARAMS];
-    double *grad[MOST_PARAMS]; /* global, by registry index; every use its own */
-    char name[MOST_PARAMS][TR_NAME_SIZE];
-    int use[MOST_PARAMS];
-} result;
-
-static void result_free(result *x) {
-    for (int p = 0; p < x->params; p++) free(x->grad[p]);
-}
-
-/* What the threads of one model share. */
-typedef struct team {
-    const char *device;
-    const tr_model_config *config;
-    tr_dtype dtype;
-    bool apart;
-    tr_world *world[MOST_RANKS];
-    rig rig[MOST_RANKS];
-} team;
-
-typedef struct member {
-    team *team;
-    int rank;
-} member;
-
-static void *member_run(void *argument) {
-    const member *m = argument;
-    rig *r = &m->team->rig[m->rank];
-    rig_open(r, m->team->device, m->team->world[m->rank], m->team->config, m->team->dtype, BATCH,
-             SEQ, false);
-    rig_fill(r);
-    (void)rig_forward(r);
-    rig_backward(r, m->team->apart);
-    return NULL;
-}
-
-static void *member_close(void *argument) {
-    const member *m = argument;
-    rig_close(&m->team->rig[m->rank]);
-    tr_world_close(m->team->world[m->rank]);
-    return NULL;
-}
-
-/* Runs one function on every rank, each on its thread: opening and closing are collective. */
-static void on_every_rank(team *t, int ranks, void *(*run)(void *)) {
-    member members[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    for (int rank = 0; rank < ranks; rank++) {
-        members[rank] = (member){t, rank};
-        assert_int_equal(pthread_create(&threads[rank], NULL, run, &members[rank]), 0);
-    }
-    for (int rank = 0; rank < ranks; rank++) pthread_join(threads[rank], NULL);
-}
-
-/* Puts the ranks' gradients together; ranks that hold the same element must agree to the bit. */
-static void collect(team *t, int ranks, result *out) {
-    *out = (result){.params = t->rig[0].model->params_count};
-    memcpy(out->loss, t->rig[0].loss, sizeof out->loss);
-    for (int rank = 1; rank < ranks; rank++)
-        assert_memory_equal(out->loss, t->rig[rank].loss, sizeof out->loss);
-    for (int p = 0; p < out->params; p++) {
-        const tr_param *first = rig_param(t->rig[0].model, p);
-        out->count[p] = rig_global_count(first);
-        out->use[p] = first->use;
-        memcpy(out->name[p], tr_param_name(first), TR_NAME_SIZE);
-        out->grad[p] = calloc((size_t)out->count[p], sizeof(double));
-        for (int64_t i = 0; i < out->count[p]; i++) out->grad[p][i] = (double)NAN;
-        for (int rank = 0; rank < ranks; rank++) {
-            const tr_param *param = rig_param(t->rig[rank].model, p);
-            int64_t *index = rig_global_index(param);
-            for (int64_t i = 0; i < param->count; i++) {
-                double *to = &out->grad[p][index[i]], value = (double)param->grad[i];
-                if (!isnan(*to) && *to != value)
-                    fail_msg("%s: rank %d has another gradient", tr_param_name(param), rank);
-                *to = value;
-            }
-            free(index);
-        }
-    }
-}
-
 static void run_model(const char *device, const tr_model_config *config, tr_dtype dtype, int ranks,
                       bool apart, result *out) {
-    static team t;
-    t = (team){.device = device, .config = config, .dtype = dtype, .apart = apart};
-    RIG_TRY(tr_world_open_local(ranks, t.world));
-    on_every_rank(&t, ranks, member_run);
-    collect(&t, ranks, out);
-    on_every_rank(&t, ranks, member_close);
-}
-
-static double distance(const double *a, const double *b, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
-    return sqrt(sum);
-}
-
-static double norm(const double *a, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += a[i] * a[i];
-    return sqrt(sum);
-}
-
-/* Losses within `loss` relative, every gradient norm-wise within `grad` of the larger of its own
- * norm and `floor` times the global norm. */
-static void compare(const result *x, const result *reference, double loss, double grad,
-                    double floor) {
-    assert_true(x->loss[1] == reference->loss[1]);
-    double error = fabs(x->loss[0] - reference->loss[0]) / fabs(reference->loss[0]);
-    if (!(error <= loss)) fail_msg("loss is off by %g, more than %g", error, loss);
-    double total = 0;
-    for (int p = 0; p < reference->params; p++) {
-        double n = norm(reference->grad[p], reference->count[p]);
-        total += n * n;
-    }
-    for (int p = 0; p < reference->params; p++) {
-        double own = norm(reference->grad[p], reference->count[p]);
-        double scale = own > floor * sqrt(total) ? own : floor * sqrt(total);
-        double off = distance(x->grad[p], reference->grad[p], reference->count[p]) / scale;
-        if (!(off <= grad))
-            fail_msg("%s (use %d): gradient is off by %g, more than %g", reference->name[p],
-                     reference->use[p], off, grad);
-    }
+    run_filled(device, config, dtype, ranks, apart, rig_fill, out);
 }
 
 /* --- golden -------------------------------------------------------------------------------------
@@ -205,7 +63,7 @@ static void read_golden(result *out, double **logits) {
     *logits = read_tensor(file, name, &count);
     for (int p = 0; p < 28; p++) {
         out->grad[p] = read_tensor(file, out->name[p], &out->count[p]);
-        out->params++;
+        out->tensors++;
     }
     (void)fclose(file);
 }
@@ -213,7 +71,7 @@ static void read_golden(result *out, double **logits) {
 /* Adds the further uses of tied parameters to use 0, as the optimizer will, and drops them. */
 static void add_uses(result *x) {
     int kept = 0;
-    for (int p = 0; p < x->params; p++) {
+    for (int p = 0; p < x->tensors; p++) {
         if (x->use[p] == 0) {
             assert_int_equal(kept, p); /* further uses come last */
             kept++;
@@ -224,7 +82,7 @@ static void add_uses(result *x) {
                 for (int64_t i = 0; i < x->count[p]; i++) x->grad[q][i] += x->grad[p][i];
         free(x->grad[p]);
     }
-    x->params = kept;
+    x->tensors = kept;
 }
 
 static void check_golden(const char *device, tr_dtype dtype, double loss, double grad,
@@ -234,8 +92,8 @@ static void check_golden(const char *device, tr_dtype dtype, double loss, double
     read_golden(&golden, &logits);
     run_model(device, &tiny, dtype, 1, true, &x);
     add_uses(&x);
-    assert_int_equal(x.params, golden.params);
-    for (int p = 0; p < x.params; p++) {
+    assert_int_equal(x.tensors, golden.tensors);
+    for (int p = 0; p < x.tensors; p++) {
         assert_string_equal(x.name[p], golden.name[p]);
         assert_int_equal(x.count[p], golden.count[p]);
     }
@@ -385,10 +243,7 @@ static void test_order_changes_no_bit(void **state) {
         result apart, together;
         run_model(devices[d], &large, TR_BF16, 2, true, &apart);
         run_model(devices[d], &large, TR_BF16, 2, false, &together);
-        assert_memory_equal(apart.loss, together.loss, sizeof apart.loss);
-        for (int p = 0; p < apart.params; p++)
-            assert_memory_equal(apart.grad[p], together.grad[p],
-                                (size_t)apart.count[p] * sizeof(double));
+        compare_bits(&apart, &together);
         result_free(&apart);
         result_free(&together);
     }

@@ -1,0 +1,30 @@
+/* LayerNorm of rows. Private to layers/. */
+#pragma once
+
+#include "layers/part.h"
+
+typedef struct tr_norm_desc {
+    const char *name; /* of the module, whole: ".weight" and ".bias" follow */
+    int64_t width;
+    float eps;
+} tr_norm_desc;
+
+/* Its output and what its gradients read stand in the layer's F..W block, the gradient of its
+ * output in I..W. */
+typedef struct tr_norm {
+    tr_built_layer *layer;
+    tr_norm_desc desc;
+    tr_param *gamma, *beta;
+    tr_buffer y, dy;      /* (rows, width) */
+    tr_buffer mean, rstd; /* f32 (rows) */
+    tr_layer_op forward, grad_input, grad_weight;
+} tr_norm;
+
+tr_status tr_norm_create(tr_norm *norm, tr_built_layer *layer, const tr_norm_desc *desc);
+void tr_norm_describe(tr_norm *norm);
+/* Fills the norm's buffers from x[rows, width]. */
+tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);
+/* dx = gradient through the norm of its buffer dy, plus residual, which may be absent, or dx. */
+tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, tr_tensor x,
+                             tr_tensor residual, tr_tensor dx);
+tr_status tr_norm_grad_weight(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);

@@ -1,0 +1,186 @@
+#include "layers/part.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- a layer's life --------------------------------------------------------------------------- */
+
+void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
+                    void (*describe)(tr_built_layer *), const tr_model_shape *shape,
+                    const char *name_format, ...) {
+    va_list arguments;
+    layer->layer.ops = ops;
+    layer->layer.params = layer->param;
+    layer->describe = describe;
+    layer->tp_rank = shape->tp_rank;
+    layer->tp_size = shape->tp_size;
+    layer->created = (tr_usage){.batch = shape->batch,
+                                .seq = shape->seq,
+                                .rows = shape->batch * shape->seq,
+                                .dtype = shape->dtype};
+    va_start(arguments, name_format);
+    (void)vsnprintf(layer->layer.name, sizeof layer->layer.name, name_format, arguments);
+    va_end(arguments);
+}
+
+static void describe(tr_built_layer *layer, const tr_usage *usage) {
+    tr_layer *l = &layer->layer;
+    layer->usage = *usage;
+    for (int life = 0; life < TR_LIFE_COUNT; life++) l->bytes[life] = 0;
+    l->pieces = 0;
+    l->flops_f = l->flops_i = l->flops_w = 0;
+    l->reduce_bytes_f = l->reduce_bytes_i = 0;
+    l->cache_bytes = 0;
+    l->outputs = l->step_inputs = 0;
+    for (tr_layer_op *op = layer->first_op; op; op = op->next) op->used = false;
+    layer->describe(layer);
+    layer->operators_at = l->bytes[TR_LIFE_SCRATCH];
+}
+
+tr_status tr_built_finish(tr_built_layer *layer) {
+    describe(layer, &layer->created);
+    return layer->layer.described;
+}
+
+tr_param *tr_built_param(tr_built_layer *layer) {
+    assert(layer->layer.params_count < TR_LAYER_PARAMS);
+    return &layer->param[layer->layer.params_count++];
+}
+
+void tr_built_reads(tr_built_layer *layer) {
+    layer->layer.inputs = 1;
+    layer->layer.input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = TR_LIFE_FW};
+}
+
+void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
+    const tr_usage *usage = &layer->usage;
+    const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq, width};
+    layer->layer.outputs = 1;
+    layer->layer.output[0] = tr_flow_make(name, usage->dtype, 3, shape);
+}
+
+void tr_built_asks(tr_built_layer *layer, const char *name) {
+    const tr_usage *usage = &layer->usage;
+    const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq};
+    layer->layer.step_inputs = 1;
+    layer->layer.step_input[0] = tr_flow_make(name, TR_I32, 2, shape);
+}
+
+tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
+    return tr_range_part(total, layer->tp_size, layer->tp_rank);
+}
+
+static tr_status check(const tr_built_layer *layer, const tr_layer_env *env) {
+    const tr_usage *created = &layer->created;
+    if (env->decode && tr_group_size(env->tp) > 1)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "decoding needs the whole model on one rank, but parallel.tp is %d; "
+                       "sample with parallel.tp=1, a checkpoint of any layout will do",
+                       tr_group_size(env->tp));
+    if (env->decode) return TR_OK;
+    if (env->batch != created->batch || env->seq != created->seq || env->dtype != created->dtype)
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "layer %s was made for %lld x %lld %s and is prepared for %lld x %lld %s",
+                       layer->layer.name, (long long)created->batch, (long long)created->seq,
+                       tr_dtype_name(created->dtype), (long long)env->batch, (long long)env->seq,
+                       tr_dtype_name(env->dtype));
+    return TR_OK;
+}
+
+tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {
+    tr_built_layer *layer = (tr_built_layer *)base;
+    const tr_usage usage = {.batch = env->batch,
+                            .seq = env->seq,
+                            .rows = env->decode ? env->batch : env->batch * env->seq,
+                            .dtype = env->dtype,
+                            .decode = env->decode};
+    size_t scratch = 0;
+    TR_TRY(check(layer, env));
+    layer->tp = env->tp;
+    describe(layer, &usage);
+    TR_TRY(base->described);
+    for (tr_layer_op *op = layer->first_op; op; op = op->next) {
+        tr_op_release(op->op);
+        op->op = NULL;
+        if (!op->used || (env->decode && op->phase != TR_PHASE_F)) continue;
+        TR_TRY(tr_op_prepare(env->device, &op->desc, &op->op));
+        if (op->op->scratch_bytes > scratch) scratch = op->op->scratch_bytes;
+    }
+    base->bytes[TR_LIFE_SCRATCH] = layer->operators_at + tr_align_up(scratch);
+    return TR_OK;
+}
+
+void tr_built_destroy(tr_layer *base) {
+    tr_built_layer *layer = (tr_built_layer *)base;
+    for (tr_layer_op *op = layer->first_op; op; op = op->next) tr_op_release(op->op);
+    tr_params_release(base->params, base->params_count);
+    free(base->piece);
+    free(layer);
+}
+
+/* --- description ------------------------------------------------------------------------------ */
+
+void tr_built_op(tr_built_layer *layer, tr_layer_op *op, tr_phase phase, tr_op_desc desc) {
+    if (!op->layer) {
+        op->layer = layer;
+        op->next = layer->first_op;
+        layer->first_op = op;
+    }
+    op->desc = desc;
+    op->phase = phase;
+    op->used = true;
+    double flops = tr_op_flops(&desc);
+    if (phase == TR_PHASE_F) layer->layer.flops_f += flops;
+    if (phase == TR_PHASE_I) layer->layer.flops_i += flops;
+    if (phase == TR_PHASE_W) layer->layer.flops_w += flops;
+}
+
+tr_buffer tr_built_place(tr_built_layer *layer, tr_lifetime life, int64_t width, tr_dtype dtype) {
+    tr_layer *l = &layer->layer;
+    tr_buffer place = {.life = layer->usage.decode ? TR_LIFE_SCRATCH : life,
+                       .rows = layer->usage.rows,
+                       .width = width,
+                       .dtype = dtype};
+    size_t bytes = tr_align_up((size_t)(layer->usage.rows * width) * tr_dtype_size(dtype));
+    place.offset = l->bytes[place.life];
+    l->bytes[place.life] += bytes;
+    if (place.life == TR_LIFE_SCRATCH) return place;
+    place.piece = l->pieces;
+    tr_status status =
+        tr_grow(&l->piece, &l->piece_capacity, (size_t)l->pieces + 1, sizeof *l->piece);
+    if (status != TR_OK) l->described = status;
+    else l->piece[l->pieces++] = (tr_piece){.life = life, .bytes = bytes};
+    return place;
+}
+
+double tr_built_bytes(const tr_built_layer *layer, int64_t width) {
+    return (double)layer->usage.rows * (double)width * (double)tr_dtype_size(layer->usage.dtype);
+}
+
+/* --- running ---------------------------------------------------------------------------------- */
+
+tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_args args) {
+    args.scratch = io->scratch + op->layer->operators_at;
+    args.state = io->state;
+    args.sample = io->sample;
+    return tr_op_run(op->op, io->stream, &args);
+}
+
+tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
+    const char *data;
+    if (buffer.life == TR_LIFE_SCRATCH) data = io->scratch + buffer.offset;
+    else if (buffer.life == TR_LIFE_IW && io->backward) data = io->backward + buffer.offset;
+    else data = io->piece[buffer.piece];
+    return tr_tensor_matrix(data, buffer.dtype, buffer.rows, buffer.width);
+}
+
+tr_tensor tr_built_rows(const tr_built_layer *layer, const void *data, int64_t width) {
+    return tr_tensor_matrix(data, layer->usage.dtype, layer->usage.rows, width);
+}
+
+tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {
+    return tr_group_all_reduce(layer->tp, io->stream, x.data, tr_tensor_count(&x), x.dtype,
+                               TR_REDUCE_SUM);
+}
