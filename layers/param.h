@@ -4,7 +4,8 @@
  * A parameter is one dense piece of a rank's memory that has one owner (layers/param_layout.h). It
  * holds boxes of one or more global tensors, so one local matrix may serve q_proj, k_proj and
  * v_proj. Where rows of a local matrix have different owners (key heads that neighbours share, next
- * to query heads of this rank alone), the matrix is several parameters, joined in memory. */
+ * to query heads of this rank alone), the matrix is several parameters, joined in memory. Two
+ * parameters of a rank hold boxes of the same tensor only when they are uses of a tied one. */
 #pragma once
 
 #include "base/dtype.h"
