@@ -47,6 +47,53 @@ TR_HOST_DEVICE static inline float tr_gelu_dgrad(float x, float e) {
     return s + x * (e * s) * s * du2;
 }
 
+/* silu(x) = x / (1 + exp(-x)) (Hendrycks and Gimpel 2016, section 4); e = exp(-x). */
+TR_HOST_DEVICE static inline float tr_silu(float x, float e) {
+    return x / (1.0f + e);
+}
+/* silu'(x) = s + x s (1 - s) with s = 1 / (1 + e) and 1 - s = e s; the exponent is bounded as that
+ * of tr_gelu_dgrad. */
+TR_HOST_DEVICE static inline float tr_silu_dgrad_exponent(float x) {
+    return x < -80.0f ? 80.0f : -x;
+}
+TR_HOST_DEVICE static inline float tr_silu_dgrad(float x, float e) {
+    float s = 1.0f / (1.0f + e);
+    return s + x * (e * s) * s;
+}
+
+/* The exact GELU x Phi(x), with e = exp of the exponent -x^2/2. Phi(-|x|) = erfc(z)/2 with z =
+ * |x| / sqrt 2 is e t Q(t) / 2 with t = 1 / (1 + 0.45 z); Q is erfc(z) exp(z^2) / t as a polynomial
+ * of degree 9 between its Chebyshev nodes in t, within 8e-8 of it. */
+#define TR_GELU_ERF_DENSITY 0.3989422804f /* 1 / sqrt(2 pi) */
+TR_HOST_DEVICE static inline float tr_gelu_erf_exponent(float x) {
+    return -0.5f * x * x;
+}
+TR_HOST_DEVICE static inline float tr_gelu_erf_phi(float x, float e) {
+    float t = 1.0f / (1.0f + 0.45f * 0.70710678f * (x < 0 ? -x : x));
+    float q =
+        0.2538853330f +
+        t * (0.2538811844f +
+             t * (0.2283242673f + t * (0.1747127780f + t * (0.1227238461f + t * -0.0303837571f))));
+    float t6 = t * t * t * t * t * t;
+    q += t6 * (0.1560687961f + t * (-0.3141707644f + t * (0.1979836479f + t * -0.0430253624f)));
+    float tail = 0.5f * t * q * e;
+    return x > 0 ? 1.0f - tail : tail;
+}
+TR_HOST_DEVICE static inline float tr_gelu_erf(float x, float e) {
+    return x * tr_gelu_erf_phi(x, e);
+}
+TR_HOST_DEVICE static inline float tr_gelu_erf_dgrad(float x, float e) {
+    return tr_gelu_erf_phi(x, e) + x * (TR_GELU_ERF_DENSITY * e);
+}
+
+/* max(x, 0)^2; a NaN stays one. */
+TR_HOST_DEVICE static inline float tr_relu2(float x) {
+    return x < 0 ? 0.0f : x * x;
+}
+TR_HOST_DEVICE static inline float tr_relu2_dgrad(float x) {
+    return x < 0 ? 0.0f : 2.0f * x;
+}
+
 /* Layer norm of one element, and its gradient: with n = (x - mean) rstd and g = dy gamma,
  * dx = rstd (g - mean(g) - n mean(g n)), means over the row. */
 TR_HOST_DEVICE static inline float tr_layernorm_centred(float x, float mean, float rstd) {
@@ -59,6 +106,39 @@ TR_HOST_DEVICE static inline float tr_layernorm_element(float x, float mean, flo
 TR_HOST_DEVICE static inline float tr_layernorm_dgrad(float g, float n, float rstd, float mean_g,
                                                       float mean_gn) {
     return rstd * (g - mean_g - n * mean_gn);
+}
+
+/* RMS norm of one element, and its gradient: with n = x rstd and g = dy gamma,
+ * dx = rstd (g - n mean(g n)), the mean over the row. */
+TR_HOST_DEVICE static inline float tr_rmsnorm_element(float x, float rstd, float gamma) {
+    return x * rstd * gamma;
+}
+TR_HOST_DEVICE static inline float tr_rmsnorm_dgrad(float g, float n, float rstd, float mean_gn) {
+    return rstd * (g - n * mean_gn);
+}
+
+/* The first element of row r: group (or 1) dense rows begin every ld elements (or one behind the
+ * other). */
+TR_HOST_DEVICE static inline int64_t tr_rmsnorm_row(const tr_rmsnorm_desc *desc, int64_t ld,
+                                                    int64_t r) {
+    return ld ? r / desc->group * ld + r % desc->group * desc->width : r * desc->width;
+}
+
+/* Cosine and sine of a phase, in turns of 2^-64: position times turns a position, which wraps as
+ * the angle does and so loses nothing at any position. The phase is rounded to 32 bits and reduced
+ * to an eighth of a turn around a quarter's multiple; there the Taylor series to x^9, whose
+ * remainders are 0.2 ulp of 1 at most. */
+#define TR_ROPE_RADIANS 1.4629180792671596e-9f /* 2 pi / 2^32 */
+TR_HOST_DEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine, float *sine) {
+    uint32_t turn = (uint32_t)((phase + 0x80000000u) >> 32);
+    uint32_t quarter = (turn + 0x20000000u) >> 30;
+    float x = (float)(int32_t)(turn - (quarter << 30)) * TR_ROPE_RADIANS, x2 = x * x;
+    float s =
+        x + x * x2 * (-1.0f / 6 + x2 * (1.0f / 120 + x2 * (-1.0f / 5040 + x2 * (1.0f / 362880))));
+    float c = 1.0f + x2 * (-0.5f + x2 * (1.0f / 24 + x2 * (-1.0f / 720 + x2 * (1.0f / 40320))));
+    float even = quarter & 1 ? s : c, odd = quarter & 1 ? c : s;
+    *cosine = quarter == 1 || quarter == 2 ? -even : even;
+    *sine = quarter >= 2 ? -odd : odd;
 }
 
 /* Elements from one row of logits to the next. */

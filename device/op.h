@@ -22,8 +22,14 @@
     X(LAYERNORM, layernorm)                                                                        \
     X(LAYERNORM_DGRAD, layernorm_dgrad)                                                            \
     X(LAYERNORM_WGRAD, layernorm_wgrad)                                                            \
+    X(RMSNORM, rmsnorm)                                                                            \
+    X(RMSNORM_DGRAD, rmsnorm_dgrad)                                                                \
+    X(RMSNORM_WGRAD, rmsnorm_wgrad)                                                                \
     X(GELU, gelu)                                                                                  \
     X(GELU_DGRAD, gelu_dgrad)                                                                      \
+    X(GLU, glu)                                                                                    \
+    X(GLU_DGRAD, glu_dgrad)                                                                        \
+    X(ROPE, rope)                                                                                  \
     X(ATTENTION, attention)                                                                        \
     X(ATTENTION_DGRAD, attention_dgrad)                                                            \
     X(ATTENTION_DECODE, attention_decode)                                                          \
@@ -133,6 +139,83 @@ enum {
     TR_LN_WGRAD_DBETA
 };
 
+/* RMSNORM (Zhang & Sennrich 2019): Y = X * RSTD * GAMMA per row, RSTD = 1 / sqrt(mean(X^2) + eps),
+ *   f32[rows], an output; Y may be X. KEPT, dense: X as it was, for gradients after that (NULL: not
+ *   kept).
+ * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL or DY.
+ * _WGRAD: DGAMMA f32[width] += . GAMMA in storage dtype.
+ * Rows of X begin as ldx says, those of Y, DY, RESIDUAL and DX as ldy does: 0 is dense; else
+ * `group` dense rows begin every ldx or ldy elements, as the query heads of packed QKV do, whose
+ * group is heads and whose ld is (heads + 2 kv_heads) head_size. */
+typedef struct tr_rmsnorm_desc {
+    int64_t rows, width, group, ldx, ldy;
+    float eps;
+    tr_dtype dtype;
+} tr_rmsnorm_desc;
+enum { TR_RMS_X, TR_RMS_GAMMA, TR_RMS_Y, TR_RMS_RSTD, TR_RMS_KEPT };
+enum {
+    TR_RMS_DGRAD_DY,
+    TR_RMS_DGRAD_X,
+    TR_RMS_DGRAD_GAMMA,
+    TR_RMS_DGRAD_RSTD,
+    TR_RMS_DGRAD_RESIDUAL,
+    TR_RMS_DGRAD_DX
+};
+enum { TR_RMS_WGRAD_DY, TR_RMS_WGRAD_X, TR_RMS_WGRAD_RSTD, TR_RMS_WGRAD_DGAMMA };
+
+/* f in Y = f(gate) * up. GELU is the tanh form (Hendrycks & Gimpel 2016), GELU_ERF the exact
+ * x Phi(x), SILU x / (1 + exp(-x)), RELU2 max(x, 0)^2 (So et al. 2021). */
+typedef enum tr_activation {
+    TR_ACTIVATION_GELU,
+    TR_ACTIVATION_GELU_ERF,
+    TR_ACTIVATION_SILU,
+    TR_ACTIVATION_RELU2,
+    TR_ACTIVATION_COUNT
+} tr_activation;
+
+/* Gated linear units (Shazeer 2020). GLU: X[rows, 2, width], gate before up, Y[rows, width] =
+ * f(gate) * up. GLU_DGRAD: DX[rows, 2, width] from DY and X; DX may be X. */
+typedef struct tr_glu_desc {
+    int64_t rows, width;
+    tr_activation activation;
+    tr_dtype dtype;
+} tr_glu_desc;
+enum { TR_GLU_X, TR_GLU_Y };
+enum { TR_GLU_DGRAD_DY, TR_GLU_DGRAD_X, TR_GLU_DGRAD_DX };
+
+/* Scaling of rotary frequencies beyond the context of pretraining, `original` tokens: positions
+ * divided by `factor` (linear), or each frequency by its wavelength: Llama 3's low_factor and
+ * high_factor, YaRN's beta_fast and beta_slow (0: 32 and 1) and attention_factor (0: 0.1 ln factor
+ * + 1). device/rope.c has the formulas. */
+typedef enum tr_rope_kind {
+    TR_ROPE_PLAIN,
+    TR_ROPE_LINEAR,
+    TR_ROPE_LLAMA3,
+    TR_ROPE_YARN,
+    TR_ROPE_KINDS
+} tr_rope_kind;
+typedef struct tr_rope_scaling {
+    tr_rope_kind kind;
+    int64_t original;
+    double factor, low_factor, high_factor, beta_fast, beta_slow, attention_factor;
+} tr_rope_scaling;
+
+/* ROPE (Su et al. 2021): turns the first `heads` heads of every row of X in place, rows ld elements
+ * apart: of packed QKV, the query and key heads. Elements i and i + head_size / 2 of a head are a
+ * pair (rotate_half of transformers, not the neighbours of the paper), turned by position *
+ * theta^(-2 i / head_size), scaled, and multiplied by YaRN's attention factor. inverse: turned back
+ * and multiplied alike, which is the gradient. The position is row % seq (decode:
+ * state->position); documents: minus STARTS i32[rows], the index of the first token of the token's
+ * document. */
+typedef struct tr_rope_desc {
+    int64_t rows, seq, heads, head_size, ld;
+    double theta;
+    tr_rope_scaling scaling;
+    bool inverse, decode, documents;
+    tr_dtype dtype;
+} tr_rope_desc;
+enum { TR_ROPE_X, TR_ROPE_STARTS };
+
 /* Causal self-attention over packed QKV[batch, seq, 3, heads, head_dim], scale 1/sqrt(head_dim).
  * ATTENTION: Y[batch, seq, heads, head_dim]; LSE f32[batch, heads, seq], natural log-sum-exp of the
  *   scaled scores.
@@ -233,6 +316,9 @@ typedef struct tr_op_desc {
         tr_matmul_desc matmul;
         tr_rows_desc rows; /* BIAS_GRAD, GELU*, ADD, CAST */
         tr_layernorm_desc layernorm;
+        tr_rmsnorm_desc rmsnorm;
+        tr_glu_desc glu;
+        tr_rope_desc rope;
         tr_attention_desc attention;
         tr_embed_desc embed; /* EMBED*, POSITION* */
         tr_dropout_desc dropout;

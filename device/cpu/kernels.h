@@ -3,15 +3,18 @@
  * choice changes no bit. Private to device/cpu/. */
 #pragma once
 
+#include "device/op.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { TR_PANEL = 16, TR_GEMM_ROWS = 6 };
 
 typedef struct tr_cpu_kernels {
-    /* y[n] = gelu(x), the tanh form; dx[n] = gelu'(x) dy, dx may be dy. */
-    void (*gelu)(int64_t n, const float *x, float *y);
-    void (*gelu_dgrad)(int64_t n, const float *dy, const float *x, float *dx);
+    /* y[n] = f(x); dx[n] = f'(x) dy, dx may be dy. */
+    void (*activation[TR_ACTIVATION_COUNT])(int64_t n, const float *x, float *y);
+    void (*activation_dgrad[TR_ACTIVATION_COUNT])(int64_t n, const float *dy, const float *x,
+                                                  float *dx);
     /* y[n] = exp(x - shift) * factor; y may be x. */
     void (*exponential)(int64_t n, const float *x, float shift, float factor, float *y);
     /* p[n] = exp(p - lse), ds[n] = p (ds - delta). */

@@ -8,16 +8,27 @@
 #include <immintrin.h>
 #endif
 
-static void gelu(int64_t n, const float *x, float *y) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = tr_gelu(x[i], tr_expf(tr_gelu_exponent(x[i])));
-}
-
-static void gelu_dgrad(int64_t n, const float *dy, const float *x, float *dx) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = dy[i] * tr_gelu_dgrad(x[i], tr_expf(tr_gelu_dgrad_exponent(x[i])));
-}
+/* The functions of an activation: f(x) and f'(x), given e, the exponential of an exponent of x. */
+#define ACTIVATION(name, value, exponent, slope, slope_exponent)                                   \
+    static void name(int64_t n, const float *x, float *y) {                                        \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = value(x[i], exponent(x[i]));    \
+    }                                                                                              \
+    static void name##_dgrad(int64_t n, const float *dy, const float *x, float *dx) {              \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) dx[i] =                                \
+            dy[i] * slope(x[i], slope_exponent(x[i]));                                             \
+    }
+#define E_GELU(x)            tr_expf(tr_gelu_exponent(x))
+#define E_GELU_DGRAD(x)      tr_expf(tr_gelu_dgrad_exponent(x))
+#define E_GELU_ERF(x)        tr_expf(tr_gelu_erf_exponent(x))
+#define E_SILU(x)            tr_expf(-(x))
+#define E_SILU_DGRAD(x)      tr_expf(tr_silu_dgrad_exponent(x))
+#define RELU2(x, none)       tr_relu2(x)
+#define RELU2_DGRAD(x, none) tr_relu2_dgrad(x)
+#define NONE(x)              0
+ACTIVATION(gelu, tr_gelu, E_GELU, tr_gelu_dgrad, E_GELU_DGRAD)
+ACTIVATION(gelu_erf, tr_gelu_erf, E_GELU_ERF, tr_gelu_erf_dgrad, E_GELU_ERF)
+ACTIVATION(silu, tr_silu, E_SILU, tr_silu_dgrad, E_SILU_DGRAD)
+ACTIVATION(relu2, RELU2, NONE, RELU2_DGRAD, NONE)
 
 static void exponential(int64_t n, const float *x, float shift, float factor, float *y) {
 #pragma omp simd
@@ -156,8 +167,14 @@ static void gemm(int64_t rows, int64_t panels, int64_t k, const float *a, int64_
 }
 
 const tr_cpu_kernels TR_KERNELS = {
-    .gelu = gelu,
-    .gelu_dgrad = gelu_dgrad,
+    .activation = {[TR_ACTIVATION_GELU] = gelu,
+                   [TR_ACTIVATION_GELU_ERF] = gelu_erf,
+                   [TR_ACTIVATION_SILU] = silu,
+                   [TR_ACTIVATION_RELU2] = relu2},
+    .activation_dgrad = {[TR_ACTIVATION_GELU] = gelu_dgrad,
+                         [TR_ACTIVATION_GELU_ERF] = gelu_erf_dgrad,
+                         [TR_ACTIVATION_SILU] = silu_dgrad,
+                         [TR_ACTIVATION_RELU2] = relu2_dgrad},
     .exponential = exponential,
     .score_gradient = score_gradient,
     .philox = philox,

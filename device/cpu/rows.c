@@ -12,7 +12,7 @@ static tr_status run_gelu(tr_op *op, const tr_op_args *args) {
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
         const float *x = tr_row_load(d->dtype, args->t[TR_GELU_X].data, at, n, in);
         float *y = tr_row_target(d->dtype, args->t[TR_GELU_Y].data, at, out);
-        tr_cpu_kernels_of(op)->gelu(n, x, y);
+        tr_cpu_kernels_of(op)->activation[TR_ACTIVATION_GELU](n, x, y);
         tr_row_store(d->dtype, args->t[TR_GELU_Y].data, at, n, y);
     }
     return TR_OK;
@@ -28,7 +28,7 @@ static tr_status run_gelu_dgrad(tr_op *op, const tr_op_args *args) {
         const float *dy = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, at, n, in_dy);
         const float *x = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, at, n, in_x);
         float *dx = tr_row_target(d->dtype, args->t[TR_GELU_DGRAD_DX].data, at, out);
-        tr_cpu_kernels_of(op)->gelu_dgrad(n, dy, x, dx);
+        tr_cpu_kernels_of(op)->activation_dgrad[TR_ACTIVATION_GELU](n, dy, x, dx);
         tr_row_store(d->dtype, args->t[TR_GELU_DGRAD_DX].data, at, n, dx);
     }
     return TR_OK;

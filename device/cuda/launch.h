@@ -49,6 +49,33 @@ cudaError_t tr_cuda_launch_layernorm_wgrad(cudaStream_t stream, const tr_layerno
                                            const float *rstds, float *dgamma, float *dbeta,
                                            float *partial);
 
+/* rmsnorm.cu */
+cudaError_t tr_cuda_launch_rmsnorm(cudaStream_t stream, const tr_rmsnorm_desc *desc, const void *x,
+                                   const void *gamma, void *y, float *rstds, void *kept);
+cudaError_t tr_cuda_launch_rmsnorm_dgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
+                                         const void *dy, const void *x, const void *gamma,
+                                         const float *rstds, const void *residual, void *dx);
+/* partial: tr_cuda_columns_scratch of 1 sum. */
+cudaError_t tr_cuda_launch_rmsnorm_wgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
+                                         const void *dy, const void *x, const float *rstds,
+                                         float *dgamma, float *partial);
+
+/* glu.cu */
+cudaError_t tr_cuda_launch_glu(cudaStream_t stream, const tr_glu_desc *desc, const void *x,
+                               void *y);
+cudaError_t tr_cuda_launch_glu_dgrad(cudaStream_t stream, const tr_glu_desc *desc, const void *dy,
+                                     const void *x, void *dx);
+
+/* rope.cu; starts may be NULL. The table travels with the launch. */
+enum { TR_CUDA_ROPE_PAIRS = 128 };
+typedef struct tr_cuda_rope_table {
+    uint64_t turns[TR_CUDA_ROPE_PAIRS]; /* per position, in 2^-64 of a turn */
+    float magnitude;
+} tr_cuda_rope_table;
+cudaError_t tr_cuda_launch_rope(cudaStream_t stream, const tr_rope_desc *desc,
+                                const tr_cuda_rope_table *table, const tr_step_state *state,
+                                const int32_t *starts, void *x);
+
 /* decode.cu; scores: batch * heads * seq floats. */
 cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attention_desc *d,
                                             const tr_step_state *state, const void *qkv,

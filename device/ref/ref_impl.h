@@ -24,3 +24,7 @@ static inline void tr_ref_store(tr_dtype dtype, void *to, int64_t i, double valu
 static inline void tr_ref_accumulate(void *to, int64_t i, double value) {
     ((float *)to)[i] = (float)((double)((float *)to)[i] + value);
 }
+
+/* f(x) of an activation and f'(x). */
+double tr_ref_activation(tr_activation activation, double x);
+double tr_ref_activation_derivative(tr_activation activation, double x);

@@ -1,8 +1,6 @@
 /* BIAS_GRAD, GELU, GELU_DGRAD, ADD and CAST. */
 #include "device/ref/ref_impl.h"
 
-#include <math.h>
-
 tr_status tr_ref_bias_grad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t c = 0; c < d->width; c++) {
@@ -14,32 +12,23 @@ tr_status tr_ref_bias_grad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* gelu(x) = x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3). */
-static const double slope = 0.7978845608028654, cubic = 0.044715;
-
-static double gelu(double x) {
-    return 0.5 * x * (1 + tanh(slope * (x + cubic * x * x * x)));
-}
-
-static double gelu_derivative(double x) {
-    double t = tanh(slope * (x + cubic * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope * (1 + 3 * cubic * x * x);
-}
-
 tr_status tr_ref_gelu(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
         tr_ref_store(d->dtype, args->t[TR_GELU_Y].data, i,
-                     gelu(tr_ref_load(d->dtype, args->t[TR_GELU_X].data, i)));
+                     tr_ref_activation(TR_ACTIVATION_GELU,
+                                       tr_ref_load(d->dtype, args->t[TR_GELU_X].data, i)));
     return TR_OK;
 }
 
 tr_status tr_ref_gelu_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
-        tr_ref_store(d->dtype, args->t[TR_GELU_DGRAD_DX].data, i,
-                     tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, i) *
-                         gelu_derivative(tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, i)));
+        tr_ref_store(
+            d->dtype, args->t[TR_GELU_DGRAD_DX].data, i,
+            tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, i) *
+                tr_ref_activation_derivative(
+                    TR_ACTIVATION_GELU, tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, i)));
     return TR_OK;
 }
 

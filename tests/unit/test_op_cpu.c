@@ -108,6 +108,13 @@ static void test_random(void **state) {
         tr_op_desc n = {.layernorm = {up_to(200), up_to(300) + 1, 1e-5f, TR_F32}};
         for (n.kind = TR_OP_LAYERNORM; n.kind <= TR_OP_LAYERNORM_WGRAD; n.kind++)
             check_case(&(tr_op_case){n, 0});
+        tr_op_desc r = {.rmsnorm = tr_random_rmsnorm(&random_state)};
+        for (r.kind = TR_OP_RMSNORM; r.kind <= TR_OP_RMSNORM_WGRAD; r.kind++)
+            check_case(&(tr_op_case){r, 0});
+        tr_op_desc g = {.glu = {up_to(60), up_to(600), (tr_activation)(up_to(4) - 1), TR_F32}};
+        for (g.kind = TR_OP_GLU; g.kind <= TR_OP_GLU_DGRAD; g.kind++)
+            check_case(&(tr_op_case){g, 0});
+        check_case(&(tr_op_case){{.kind = TR_OP_ROPE, .rope = tr_random_rope(&random_state)}, 0});
     }
     for (int i = 0; i < 8; i++) check_random_rows();
 }
@@ -152,17 +159,19 @@ static void test_kernels(void **state) {
     enum { N = 203, PANELS = 3, K = 37 };
     if (!strstr(tr_cpu_isa(), "avx512_core")) skip();
     const tr_cpu_kernels *const sets[] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide};
-    static float x[PANELS * TR_PANEL * K], out[2][4][N],
+    static float x[PANELS * TR_PANEL * K], out[2][2][N], active[2][TR_ACTIVATION_COUNT][2][N],
         product[2][TR_GEMM_ROWS * PANELS * TR_PANEL];
     uint32_t bits[N + 1 + 32];
     for (int i = 0; i < PANELS * TR_PANEL * K; i++) x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
     for (int s = 0; s < 2; s++) {
-        sets[s]->gelu(N, x, out[s][0]);
-        sets[s]->gelu_dgrad(N, x, x + N, out[s][1]);
-        memcpy(out[s][2], x, sizeof out[s][2]);
-        memcpy(out[s][3], x + N, sizeof out[s][3]);
-        sets[s]->score_gradient(N, 3.5f, 0.25f, out[s][2], out[s][3]);
-        sets[s]->exponential(N, out[s][3], 1.25f, 0.5f, out[s][3]);
+        for (int a = 0; a < TR_ACTIVATION_COUNT; a++) {
+            sets[s]->activation[a](N, x, active[s][a][0]);
+            sets[s]->activation_dgrad[a](N, x, x + N, active[s][a][1]);
+        }
+        memcpy(out[s][0], x, sizeof out[s][0]);
+        memcpy(out[s][1], x + N, sizeof out[s][1]);
+        sets[s]->score_gradient(N, 3.5f, 0.25f, out[s][0], out[s][1]);
+        sets[s]->exponential(N, out[s][1], 1.25f, 0.5f, out[s][1]);
         for (int64_t rows = 1; rows <= TR_GEMM_ROWS; rows++)
             sets[s]->gemm(rows, PANELS, K, x, K, 1, x, K * TR_PANEL, product[s], PANELS * TR_PANEL,
                           rows > 1);
@@ -173,6 +182,7 @@ static void test_kernels(void **state) {
         }
     }
     assert_memory_equal(out[0], out[1], sizeof out[0]);
+    assert_memory_equal(active[0], active[1], sizeof active[0]);
     assert_memory_equal(product[0], product[1], sizeof product[0]);
 }
 

@@ -181,6 +181,11 @@ static void test_random(void **state) {
         check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD, TR_OP_CAST);
         check_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
                     TR_OP_LAYERNORM_WGRAD);
+        check_kinds((tr_op_desc){.rmsnorm = tr_random_rmsnorm(&random_state)}, TR_OP_RMSNORM,
+                    TR_OP_RMSNORM_WGRAD);
+        check_kinds((tr_op_desc){.glu = {rows, width, (tr_activation)(up_to(4) - 1), TR_F32}},
+                    TR_OP_GLU, TR_OP_GLU_DGRAD);
+        check_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
         check_kinds((tr_op_desc){.attention = {up_to(2), up_to(70), up_to(3), up_to(70), TR_F32}},
                     TR_OP_ATTENTION, TR_OP_ATTENTION_DECODE);
         /* On a GPU in BF16: cuDNN's. */

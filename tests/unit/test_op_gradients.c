@@ -35,6 +35,17 @@ typedef struct gradient {
 
 enum { ROWS = 6, WIDTH = 11, SEQ = 3, VOCAB = 7 };
 #define LAYERNORM .layernorm = {.rows = ROWS, .width = WIDTH, .eps = 1e-5f}
+#define RMSNORM   .rmsnorm = {.rows = ROWS, .width = WIDTH, .eps = 1e-5f}
+#define GLU(f)    .glu = {.rows = ROWS, .width = WIDTH, .activation = TR_ACTIVATION_##f}
+#define GLU_GRADIENT(text, f)                                                                      \
+    {                                                                                              \
+        .name = text, .forward = {{.kind = TR_OP_GLU, GLU(f)}, 0}, .x = TR_GLU_X, .y = TR_GLU_Y,   \
+        .backward = {.kind = TR_OP_GLU_DGRAD, GLU(f)}, .from = {                                   \
+            DY,                                                                                    \
+            TR_GLU_X,                                                                              \
+            GRADIENT                                                                               \
+        }                                                                                          \
+    }
 #define ATTENTION .attention = {.batch = 2, .seq = 7, .heads = 2, .head_dim = 5}
 #define EMBED                                                                                      \
     .embed = {.rows = 8 * SEQ, .width = WIDTH, .seq = SEQ, .vocab_begin = 2, .vocab = VOCAB}
@@ -93,6 +104,29 @@ static const gradient gradients[] = {
      .backward = {.kind = TR_OP_LAYERNORM_WGRAD, LAYERNORM},
      .adds = true,
      .from = {DY, TR_LN_X, TR_LN_MEAN, TR_LN_RSTD, SPARE, GRADIENT}},
+    {.name = "rmsnorm by X",
+     .forward = {{.kind = TR_OP_RMSNORM, RMSNORM}, 0},
+     .x = TR_RMS_X,
+     .y = TR_RMS_Y,
+     .backward = {.kind = TR_OP_RMSNORM_DGRAD, RMSNORM},
+     .from = {DY, TR_RMS_X, TR_RMS_GAMMA, TR_RMS_RSTD, NONE, GRADIENT}},
+    {.name = "rmsnorm by X, onto the residual",
+     .forward = {{.kind = TR_OP_RMSNORM, RMSNORM}, 0},
+     .x = TR_RMS_X,
+     .y = TR_RMS_Y,
+     .backward = {.kind = TR_OP_RMSNORM_DGRAD, RMSNORM},
+     .adds = true,
+     .from = {DY, TR_RMS_X, TR_RMS_GAMMA, TR_RMS_RSTD, GRADIENT, GRADIENT}},
+    {.name = "rmsnorm by gamma",
+     .forward = {{.kind = TR_OP_RMSNORM, RMSNORM}, 0},
+     .x = TR_RMS_GAMMA,
+     .y = TR_RMS_Y,
+     .backward = {.kind = TR_OP_RMSNORM_WGRAD, RMSNORM},
+     .adds = true,
+     .from = {DY, TR_RMS_X, TR_RMS_RSTD, GRADIENT}},
+    GLU_GRADIENT("glu, gelu", GELU),
+    GLU_GRADIENT("glu, exact gelu", GELU_ERF),
+    GLU_GRADIENT("glu, silu", SILU),
     {.name = "gelu",
      .forward = {{.kind = TR_OP_GELU, .rows = {.rows = ROWS, .width = WIDTH}}, 0},
      .x = TR_GELU_X,

@@ -127,6 +127,24 @@ static void test_prepare_refuses(void **state) {
         {.kind = TR_OP_MATMUL,
          .matmul = {.m = 1, .n = 1, .k = 1, .trans_b = true, .epilogue = TR_EPILOGUE_BIAS_GRAD}},
         {.kind = TR_OP_GELU, .rows = {.rows = 1, .width = 1, .dtype = TR_I32}},
+        {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 3, .width = 2, .group = 2, .ldx = 4}},
+        {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 4, .width = 2, .group = 2, .ldy = 3}},
+        {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 4, .width = 2, .ldy = 3}},
+        {.kind = TR_OP_GLU, .glu = {.rows = 1, .width = 1, .activation = TR_ACTIVATION_COUNT}},
+        {.kind = TR_OP_ROPE,
+         .rope = {.rows = 1, .seq = 1, .heads = 1, .head_size = 3, .ld = 3, .theta = 2}},
+        {.kind = TR_OP_ROPE,
+         .rope = {.rows = 1, .seq = 1, .heads = 2, .head_size = 2, .ld = 3, .theta = 2}},
+        {.kind = TR_OP_ROPE,
+         .rope = {.rows = 3, .seq = 2, .heads = 1, .head_size = 2, .ld = 2, .theta = 2}},
+        {.kind = TR_OP_ROPE,
+         .rope = {.rows = 1,
+                  .seq = 1,
+                  .heads = 1,
+                  .head_size = 2,
+                  .ld = 2,
+                  .theta = 2,
+                  .scaling = {.kind = TR_ROPE_LLAMA3, .factor = 8, .original = 9}}},
         {.kind = TR_OP_DROPOUT_ADD, .dropout = {.rows = 1, .width = 1, .seq = 1, .p = 1}},
         {.kind = TR_OP_POSITION_WGRAD, .embed = {.rows = 3, .width = 1, .seq = 2}},
         {.kind = TR_OP_SUMSQ, .sumsq = {.count = -1}},
@@ -172,6 +190,48 @@ static void test_known_values(void **state) {
     assert_near((double)rstd, 1 / sqrt(1.25), 1e-7);
     assert_near((double)out[0], -1.5 / sqrt(1.25), 2e-7);
     assert_near((double)out[3], 1 + 2 * 1.5 / sqrt(1.25), 4e-7);
+}
+
+/* f(x) and f'(x), the latter as the slope of y = f(gate) up with up = 1, and what up gets. */
+static void test_activations(void **state) {
+    (void)state;
+    const struct {
+        tr_activation activation;
+        float x;
+        double value, slope;
+    } known[] = {
+        {TR_ACTIVATION_GELU, 1, 0.8411919906082768, 1.0829641283009862},
+        {TR_ACTIVATION_GELU_ERF, 1, 0.8413447460685429, 1.0833154705876864},
+        {TR_ACTIVATION_GELU_ERF, -2, -0.04550026389635842, -0.08523180107819846},
+        {TR_ACTIVATION_GELU_ERF, -30, 0, 0},
+        {TR_ACTIVATION_SILU, 1, 0.7310585786300049, 0.9276705118714869},
+        {TR_ACTIVATION_SILU, -1, -0.2689414213699951, 0.07232948812851325},
+        {TR_ACTIVATION_SILU, -200, 0, 0},
+        {TR_ACTIVATION_RELU2, 3, 9, 6},
+        {TR_ACTIVATION_RELU2, -3, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        float x[2] = {known[i].x, 1}, y, dy = 1, dx[2];
+        tr_op_desc d = {.kind = TR_OP_GLU,
+                        .glu = {.rows = 1, .width = 1, .activation = known[i].activation}};
+        RUN(d, NULL, 0, x, &y);
+        assert_near((double)y, known[i].value, 1.2e-7 * fabs(known[i].value) + 1e-30);
+        d.kind = TR_OP_GLU_DGRAD;
+        RUN(d, NULL, 0, &dy, x, dx);
+        assert_near((double)dx[0], known[i].slope, 1.2e-7 * fabs(known[i].slope) + 1e-30);
+        assert_true(dx[1] == y);
+    }
+}
+
+/* A row 1 2 3 4: mean square 7.5. */
+static void test_rmsnorm(void **state) {
+    (void)state;
+    float row[] = {1, 2, 3, 4}, gamma[] = {1, 1, 1, 2}, out[4], rstd;
+    tr_op_desc d = {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 1, .width = 4, .eps = 0.5f}};
+    RUN(d, NULL, 0, row, gamma, out, &rstd);
+    assert_near((double)rstd, 1 / sqrt(8), 1e-7);
+    assert_near((double)out[0], 1 / sqrt(8), 1e-7);
+    assert_near((double)out[3], 8 / sqrt(8), 4e-7);
 }
 
 static void test_bf16_rounds_to_even(void **state) {
@@ -536,6 +596,8 @@ int main(void) {
         cmocka_unit_test(test_compare_fails),
         cmocka_unit_test(test_prepare_refuses),
         cmocka_unit_test(test_known_values),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_rmsnorm),
         cmocka_unit_test(test_bf16_rounds_to_even),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_attention_is_causal),

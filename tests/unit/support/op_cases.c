@@ -13,6 +13,39 @@
     {                                                                                              \
         .kind = TR_OP_##KIND, .layernorm = {.rows = rows_, .width = width_, .eps = 1e-5f }         \
     }
+#define RMSNORM(KIND, rows_, width_, ...)                                                          \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .rmsnorm = {                                                         \
+            .rows = rows_,                                                                         \
+            .width = width_,                                                                       \
+            .eps = 1e-5f,                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define GLU(KIND, rows_, width_, activation_)                                                      \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .glu = {                                                             \
+            .rows = rows_,                                                                         \
+            .width = width_,                                                                       \
+            .activation = TR_ACTIVATION_##activation_                                              \
+        }                                                                                          \
+    }
+#define ROPE(rows_, seq_, heads_, size_, ld_, ...)                                                 \
+    {                                                                                              \
+        .kind = TR_OP_ROPE, .rope = {                                                              \
+            .rows = rows_,                                                                         \
+            .seq = seq_,                                                                           \
+            .heads = heads_,                                                                       \
+            .head_size = size_,                                                                    \
+            .ld = ld_,                                                                             \
+            .theta = 10000,                                                                        \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define LLAMA3                                                                                     \
+    .scaling = {                                                                                   \
+        .kind = TR_ROPE_LLAMA3, .original = 64, .factor = 8, .low_factor = 1, .high_factor = 4}
+#define YARN .scaling = {.kind = TR_ROPE_YARN, .original = 64, .factor = 4}
 #define ATTENTION(KIND, batch_, seq_, heads_, dim_)                                                \
     {                                                                                              \
         .kind = TR_OP_##KIND, .attention = {                                                       \
@@ -118,6 +151,41 @@ const tr_op_case tr_op_cases[] = {
     {NORM(LAYERNORM_WGRAD, 1, 5), 0},
     {NORM(LAYERNORM_WGRAD, 61, 37), 0},
     {NORM(LAYERNORM_WGRAD, 70, 128), 0},
+    {RMSNORM(RMSNORM, 1, 3), 0},
+    {RMSNORM(RMSNORM, 7, 33), 0},
+    {RMSNORM(RMSNORM, 19, 128), TR_CASE_IN_PLACE},
+    {RMSNORM(RMSNORM, 3, 1100), 0},
+    {RMSNORM(RMSNORM, 12, 16, .group = 3, .ldx = 80, .ldy = 64), 0},
+    {RMSNORM(RMSNORM, 10, 7, .group = 2, .ldx = 15, .ldy = 15), TR_CASE_IN_PLACE},
+    {RMSNORM(RMSNORM_DGRAD, 5, 33), 0},
+    {RMSNORM(RMSNORM_DGRAD, 19, 128), TR_CASE_IN_PLACE},
+    {RMSNORM(RMSNORM_DGRAD, 4, 1100), TR_CASE_NO_RESIDUAL},
+    {RMSNORM(RMSNORM_DGRAD, 12, 16, .group = 3, .ldy = 64), TR_CASE_IN_PLACE | TR_CASE_NO_RESIDUAL},
+    {RMSNORM(RMSNORM_DGRAD, 10, 7, .group = 2, .ldx = 15, .ldy = 17), 0},
+    {RMSNORM(RMSNORM_WGRAD, 1, 5), 0},
+    {RMSNORM(RMSNORM_WGRAD, 61, 37), 0},
+    {RMSNORM(RMSNORM_WGRAD, 70, 128), 0},
+    {RMSNORM(RMSNORM_WGRAD, 141, 24, .group = 3, .ldx = 80, .ldy = 96), 0},
+    {GLU(GLU, 1, 1, GELU), 0},
+    {GLU(GLU, 13, 37, SILU), 0},
+    {GLU(GLU, 5, 1032, SILU), 0},
+    {GLU(GLU, 13, 40, GELU), 0},
+    {GLU(GLU, 13, 37, GELU_ERF), 0},
+    {GLU(GLU, 7, 64, RELU2), 0},
+    {GLU(GLU_DGRAD, 13, 37, SILU), 0},
+    {GLU(GLU_DGRAD, 5, 1032, SILU), TR_CASE_IN_PLACE},
+    {GLU(GLU_DGRAD, 13, 40, GELU), 0},
+    {GLU(GLU_DGRAD, 13, 37, GELU_ERF), TR_CASE_IN_PLACE},
+    {GLU(GLU_DGRAD, 7, 64, RELU2), 0},
+    {ROPE(1, 1, 1, 2, 2), 0},
+    {ROPE(14, 7, 3, 10, 34), 0},
+    {ROPE(64, 64, 4, 32, 192, .inverse = true), 0},
+    {ROPE(14, 7, 3, 16, 80, .documents = true), 0},
+    {ROPE(3, 9000, 2, 64, 256, .decode = true), 0},
+    {ROPE(200, 200, 1, 64, 64, .scaling = {.kind = TR_ROPE_LINEAR, .factor = 4}), 0},
+    {ROPE(200, 200, 1, 64, 64, LLAMA3), 0},
+    {ROPE(200, 200, 1, 64, 64, YARN), 0},
+    {ROPE(200, 100, 1, 64, 72, YARN, .inverse = true, .documents = true), 0},
     {ROWS(GELU, 1, 1), 0},
     {ROWS(GELU, 13, 37), 0},
     {ROWS(GELU, 40, 512), 0},
@@ -195,6 +263,12 @@ const tr_op_case tr_op_large_cases[] = {
     {NORM(LAYERNORM, 301, 259), 0},
     {NORM(LAYERNORM_DGRAD, 301, 259), 0},
     {NORM(LAYERNORM_WGRAD, 301, 259), 0},
+    {RMSNORM(RMSNORM, 301, 259), 0},
+    {RMSNORM(RMSNORM_DGRAD, 301, 259), 0},
+    {RMSNORM(RMSNORM_WGRAD, 301, 259), 0},
+    {GLU(GLU, 67, 301, SILU), 0},
+    {GLU(GLU_DGRAD, 67, 301, SILU), 0},
+    {ROPE(150, 75, 5, 32, 224, .documents = true), 0},
     {ATTENTION(ATTENTION, 2, 131, 2, 33), 0},
     {ATTENTION(ATTENTION, 1, 96, 3, 64), 0},
     {ATTENTION(ATTENTION_DGRAD, 2, 131, 2, 33), 0},

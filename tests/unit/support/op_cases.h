@@ -34,6 +34,8 @@ typedef enum tr_fill {
                        row is nearly constant */
     TR_FILL_SQUARE, /* normal^2, as second moments are */
     TR_FILL_TOKENS, /* i32 in [0, limit) */
+    TR_FILL_STARTS, /* i32: 0, then now and then the index within `limit` rows, else the one before
+                     */
     TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */
     TR_FILL_LOSSES, /* pairs of a positive loss and a number of tokens */
     TR_FILL_STATE,  /* the case's step state */

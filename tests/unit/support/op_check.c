@@ -60,3 +60,29 @@ tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t 
     if (tr_up_to(random, 2) == 1) d.ldc = d.n + tr_up_to(random, 9);
     return d;
 }
+
+tr_rmsnorm_desc tr_random_rmsnorm(uint64_t *random) {
+    tr_rmsnorm_desc d = {.width = 1 + tr_up_to(random, 300), .eps = 1e-5f};
+    d.group = tr_up_to(random, 4);
+    d.rows = d.group * tr_up_to(random, 50);
+    if (tr_up_to(random, 2) == 1) d.ldx = d.group * d.width + tr_up_to(random, 2 * d.width) - 1;
+    if (tr_up_to(random, 2) == 1) d.ldy = d.group * d.width + tr_up_to(random, 2 * d.width) - 1;
+    return d;
+}
+
+tr_rope_desc tr_random_rope(uint64_t *random) {
+    tr_rope_desc d = {.seq = tr_up_to(random, 60),
+                      .heads = tr_up_to(random, 5),
+                      .head_size = 2 * tr_up_to(random, 60),
+                      .theta = 500000,
+                      .inverse = tr_up_to(random, 2) == 1,
+                      .documents = tr_up_to(random, 2) == 1,
+                      .scaling = {.kind = (tr_rope_kind)(tr_up_to(random, TR_ROPE_KINDS) - 1),
+                                  .original = 16,
+                                  .factor = 4,
+                                  .low_factor = 1,
+                                  .high_factor = 4}};
+    d.rows = d.seq * tr_up_to(random, 3);
+    d.ld = d.heads * d.head_size + tr_up_to(random, 100) - 1;
+    return d;
+}

@@ -29,3 +29,7 @@ void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_d
 
 /* A product up to these sizes, of any layout, with neither types nor an epilogue. */
 tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t k);
+/* A norm of rows that lie dense, or in groups with something between. */
+tr_rmsnorm_desc tr_random_rmsnorm(uint64_t *random);
+/* A rotation of any kind, either way, of the first heads of a row. */
+tr_rope_desc tr_random_rope(uint64_t *random);

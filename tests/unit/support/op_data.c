@@ -47,6 +47,12 @@ static tr_op_desc describe(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_LAYERNORM:
     case TR_OP_LAYERNORM_DGRAD:
     case TR_OP_LAYERNORM_WGRAD: desc.layernorm.dtype = storage; break;
+    case TR_OP_RMSNORM:
+    case TR_OP_RMSNORM_DGRAD:
+    case TR_OP_RMSNORM_WGRAD: desc.rmsnorm.dtype = storage; break;
+    case TR_OP_GLU:
+    case TR_OP_GLU_DGRAD: desc.glu.dtype = storage; break;
+    case TR_OP_ROPE: desc.rope.dtype = storage; break;
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:
     case TR_OP_ATTENTION_DECODE: desc.attention.dtype = storage; break;
@@ -179,6 +185,66 @@ static void layernorm_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     }
 }
 
+/* Elements from the first row to the end of the last group. */
+static int64_t span(const tr_rmsnorm_desc *d, int64_t ld) {
+    return ld ? d->rows / d->group * ld : d->rows * d->width;
+}
+
+static void rmsnorm_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
+    const tr_rmsnorm_desc *d = &desc->rmsnorm;
+    const tr_op_tensor x = input(d->dtype, span(d, d->ldx), TR_FILL_NORMAL);
+    const tr_op_tensor gamma = input(d->dtype, d->width, TR_FILL_GAMMA);
+    const tr_op_tensor rstd = input(TR_F32, d->rows, TR_FILL_DERIVED);
+    const tr_op_tensor dy = input(d->dtype, span(d, d->ldy), TR_FILL_NORMAL);
+    const tr_op_tensor y = output(d->dtype, span(d, d->ldy), d->width, 1);
+    switch (desc->kind) {
+    case TR_OP_RMSNORM:
+        t[TR_RMS_X] = x;
+        t[TR_RMS_GAMMA] = gamma;
+        t[TR_RMS_Y] = y;
+        t[TR_RMS_RSTD] = output(TR_F32, d->rows, d->width, 0); /* of squares */
+        if (!(options & TR_CASE_IN_PLACE)) break;
+        make_alias(t, TR_RMS_Y, TR_RMS_X);
+        t[TR_RMS_KEPT] = exact(d->dtype, d->rows * d->width);
+        break;
+    case TR_OP_RMSNORM_DGRAD:
+        t[TR_RMS_DGRAD_DY] = dy;
+        t[TR_RMS_DGRAD_X] = x;
+        t[TR_RMS_DGRAD_GAMMA] = gamma;
+        t[TR_RMS_DGRAD_RSTD] = rstd;
+        if (!(options & TR_CASE_NO_RESIDUAL)) t[TR_RMS_DGRAD_RESIDUAL] = dy;
+        t[TR_RMS_DGRAD_DX] = y;
+        if (options & TR_CASE_IN_PLACE)
+            make_alias(t, TR_RMS_DGRAD_DX,
+                       options & TR_CASE_NO_RESIDUAL ? TR_RMS_DGRAD_DY : TR_RMS_DGRAD_RESIDUAL);
+        break;
+    default:
+        t[TR_RMS_WGRAD_DY] = dy;
+        t[TR_RMS_WGRAD_X] = x;
+        t[TR_RMS_WGRAD_RSTD] = rstd;
+        t[TR_RMS_WGRAD_DGAMMA] = sum_of(d->rows + 1, TR_F32, d->width);
+    }
+}
+
+static void glu_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
+    const tr_glu_desc *d = &desc->glu;
+    const int64_t count = d->rows * d->width;
+    if (desc->kind == TR_OP_GLU) {
+        t[TR_GLU_X] = input(d->dtype, 2 * count, TR_FILL_NORMAL);
+        t[TR_GLU_Y] = output(d->dtype, count, 1, 1);
+        return;
+    }
+    t[TR_GLU_DGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
+    t[TR_GLU_DGRAD_X] = input(d->dtype, 2 * count, TR_FILL_NORMAL);
+    t[TR_GLU_DGRAD_DX] = output(d->dtype, 2 * count, 1, 1);
+    if (options & TR_CASE_IN_PLACE) make_alias(t, TR_GLU_DGRAD_DX, TR_GLU_DGRAD_X);
+}
+
+static void rope_tensors(const tr_rope_desc *d, tr_op_tensor *t) {
+    t[TR_ROPE_X] = output(d->dtype, d->rows * d->ld, 1, 1);
+    if (d->documents) t[TR_ROPE_STARTS] = indices(d->rows, TR_FILL_STARTS, d->seq);
+}
+
 static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
     int64_t width = d->heads * d->head_dim, count = d->batch * d->seq * width;
@@ -302,6 +368,12 @@ static void list_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     case TR_OP_LAYERNORM:
     case TR_OP_LAYERNORM_DGRAD:
     case TR_OP_LAYERNORM_WGRAD: layernorm_tensors(desc, options, t); break;
+    case TR_OP_RMSNORM:
+    case TR_OP_RMSNORM_DGRAD:
+    case TR_OP_RMSNORM_WGRAD: rmsnorm_tensors(desc, options, t); break;
+    case TR_OP_GLU:
+    case TR_OP_GLU_DGRAD: glu_tensors(desc, options, t); break;
+    case TR_OP_ROPE: rope_tensors(&desc->rope, t); break;
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:
     case TR_OP_ATTENTION_DECODE: attention_tensors(desc, t); break;
@@ -323,6 +395,13 @@ static void list_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
 
 /* --- values ----------------------------------------------------------------------------------- */
 
+/* Documents of about five tokens; one always begins with its sequence. */
+static int64_t start_of(uint64_t seed, int64_t i, int64_t seq) {
+    int64_t t = i % seq;
+    while (t > 0 && tr_philox4x32(seed, (uint64_t)(i - i % seq + t), 2).v[0] % 5 != 0) t--;
+    return t;
+}
+
 static double value_of(const tr_op_tensor *t, uint64_t seed, uint64_t stream, int64_t i) {
     double normal = (double)tr_normal(seed, stream, (uint64_t)i);
     uint32_t bits = tr_philox4x32(seed ^ stream, (uint64_t)i, 1).v[0];
@@ -336,6 +415,7 @@ static double value_of(const tr_op_tensor *t, uint64_t seed, uint64_t stream, in
     case TR_FILL_LABELS:
         if (bits >> 8 & 1 && bits >> 9 & 1) return -1;
         return (double)((bits >> 10) % (uint32_t)t->limit);
+    case TR_FILL_STARTS: return (double)start_of(seed ^ stream, i, t->limit);
     case TR_FILL_TOKENS: return (double)((bits >> 10) % (uint32_t)t->limit);
     case TR_FILL_LOSSES: return i % 2 ? (double)(bits % 100 + 1) : 100 * normal * normal;
     default: return normal;
@@ -389,6 +469,23 @@ static tr_status derive_layernorm(tr_op_data *data, int x, int mean, int rstd) {
     return status;
 }
 
+/* The forward pass behind an RMS norm's gradients: rstd of X. */
+static tr_status derive_rmsnorm(tr_op_data *data, int x, int rstd) {
+    tr_op_desc forward = data->desc;
+    forward.kind = TR_OP_RMSNORM;
+    forward.rmsnorm.ldy = 0;
+    void *y, *ones;
+    TR_TRY(tr_calloc((size_t)(forward.rmsnorm.rows * forward.rmsnorm.width), 4, &y));
+    tr_status status = tr_calloc((size_t)forward.rmsnorm.width, 4, &ones);
+    if (status == TR_OK) {
+        status = run_ref(&forward, &data->state,
+                         (void *[]){data->memory[x], ones, y, data->memory[rstd]}, 4);
+        free(ones);
+    }
+    free(y);
+    return status;
+}
+
 static tr_status derive(tr_op_data *data) {
     void **m = data->memory;
     tr_op_desc forward = data->desc;
@@ -397,6 +494,8 @@ static tr_status derive(tr_op_data *data) {
         return derive_layernorm(data, TR_LN_DGRAD_X, TR_LN_DGRAD_MEAN, TR_LN_DGRAD_RSTD);
     case TR_OP_LAYERNORM_WGRAD:
         return derive_layernorm(data, TR_LN_WGRAD_X, TR_LN_WGRAD_MEAN, TR_LN_WGRAD_RSTD);
+    case TR_OP_RMSNORM_DGRAD: return derive_rmsnorm(data, TR_RMS_DGRAD_X, TR_RMS_DGRAD_RSTD);
+    case TR_OP_RMSNORM_WGRAD: return derive_rmsnorm(data, TR_RMS_WGRAD_X, TR_RMS_WGRAD_RSTD);
     case TR_OP_ATTENTION_DGRAD:
         forward.kind = TR_OP_ATTENTION;
         return run_ref(&forward, &data->state,
@@ -431,6 +530,7 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
                                  .max_norm = 0.125f,
                                  .gradient_factor = 0.5f};
     if (out->desc.kind == TR_OP_ATTENTION_DECODE) out->state.position = out->desc.attention.seq / 2;
+    if (out->desc.kind == TR_OP_ROPE) out->state.position = out->desc.rope.seq / 2;
     if (out->desc.kind == TR_OP_POSITION) out->state.position = out->desc.embed.seq / 2;
     tr_status status = TR_OK;
     for (int i = 0; i < TR_OP_MAX_TENSORS && status == TR_OK; i++) {
