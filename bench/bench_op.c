@@ -1,9 +1,9 @@
-/* Every operator of a device at the sizes of two GPT-2 models, on normal random data: the bytes of
- * its tensors, the median time of a run, GFLOP/s or GB/s, and its share of the roof measured in the
- * same run: a square product for operators that are counted in FLOPs, a copy larger than the caches
- * for the rest (which may then pass 100 % when its tensors stay in the cache). Off the host a time
- * is that of many runs, enqueued together, over their number. Exit code 1: one ran without the
- * library that the device has for it.
+/* Every operator of a device at the sizes of two GPT-2 models, and those of Llama's kind at the
+ * same sizes, on normal random data: the bytes of its tensors, the median time of a run, GFLOP/s or
+ * GB/s, and its share of the roof measured in the same run: a square product for operators that are
+ * counted in FLOPs, a copy larger than the caches for the rest (which may then pass 100 % when its
+ * tensors stay in the cache). Off the host a time is that of many runs, enqueued together, over
+ * their number. Exit code 1: one ran without the library that the device has for it.
  *
  * Usage: bench_op [threads [part of an operator's name [device]]] */
 #include "base/memory.h"
@@ -16,7 +16,7 @@
 
 typedef struct shapes {
     const char *name;
-    int64_t batch, seq, width, heads, vocab;
+    int64_t batch, seq, width, heads, kv_heads, vocab;
 } shapes;
 
 typedef struct bench_case {
@@ -74,7 +74,7 @@ static tr_status run_op(void *context) {
 /* Median seconds of one run, and how the device runs it. */
 static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way *way) {
     running r = {.args.state = b->at, .stream = tr_device_compute(b->device)};
-    double seconds;
+    double seconds = 0;
     memcpy(b->other, &b->state, sizeof b->state);
     check(tr_stream_copy(r.stream, b->at, b->other, sizeof b->state));
     check(tr_stream_sync(r.stream));
@@ -130,14 +130,71 @@ static void products(bench *b, const shapes *s, tr_dtype dtype) {
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) report(b, &more[i], 1);
 }
 
+static tr_attention_desc attention_of(const shapes *s, int64_t batch, int64_t kv_heads,
+                                      tr_dtype t) {
+    return (tr_attention_desc){.batch = batch,
+                               .seq = s->seq,
+                               .heads = s->heads,
+                               .kv_heads = kv_heads,
+                               .head_size = s->width / s->heads,
+                               .dtype = t};
+}
+
+/* The operators of Llama's kind at the same sizes, with s->kv_heads keys and an MLP of 8/3 of the
+ * width. */
+static void llama(bench *b, const shapes *s, tr_dtype t) {
+    const int64_t rows = s->batch * s->seq, c = s->width, size = c / s->heads;
+    const int64_t turned = s->heads + s->kv_heads; /* heads of queries and keys */
+    const tr_rmsnorm_desc norm = {.rows = rows, .width = c, .eps = 1e-5f, .dtype = t};
+    const tr_rmsnorm_desc heads = {
+        .rows = rows * s->heads, .width = size, .eps = 1e-5f, .dtype = t};
+    const tr_glu_desc glu = {rows, (8 * c / 3 + 63) / 64 * 64, TR_ACTIVATION_SILU, t};
+    const tr_rope_desc rope = {.rows = rows,
+                               .seq = s->seq,
+                               .heads = turned,
+                               .head_size = size,
+                               .ld = turned * size,
+                               .theta = 500000,
+                               .dtype = t};
+    const tr_attention_desc grouped = attention_of(s, s->batch, s->kv_heads, t);
+    const tr_attention_desc decode = attention_of(s, 1, s->kv_heads, t);
+    tr_attention_desc window = grouped;
+    window.window = s->seq / 4;
+#define CASE(text, UPPER, member, value)                                                           \
+    {                                                                                              \
+        .label = text, .desc = {.kind = TR_OP_##UPPER, .member = value }                           \
+    }
+    const bench_case cases[] = {
+        CASE("rmsnorm", RMSNORM, rmsnorm, norm),
+        CASE("rmsnorm_dgrad", RMSNORM_DGRAD, rmsnorm, norm),
+        CASE("rmsnorm_wgrad", RMSNORM_WGRAD, rmsnorm, norm),
+        CASE("rmsnorm, heads", RMSNORM, rmsnorm, heads),
+        CASE("rope", ROPE, rope, rope),
+        CASE("glu", GLU, glu, glu),
+        CASE("glu_dgrad", GLU_DGRAD, glu, glu),
+        CASE("attention, grouped", ATTENTION, attention, grouped),
+        CASE("attention_dgrad, grouped", ATTENTION_DGRAD, attention, grouped),
+        CASE("attention_decode, grouped", ATTENTION_DECODE, attention, decode),
+        CASE("attention, window", ATTENTION, attention, window),
+        CASE("attention_dgrad, window", ATTENTION_DGRAD, attention, window),
+    };
+#undef CASE
+    b->state.position = s->seq - 1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench_case one = cases[i];
+        if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
+        report(b, &one, 1);
+    }
+}
+
 static void others(bench *b, const shapes *s, tr_dtype t) {
     const int64_t e = (int64_t)tr_dtype_size(t), rows = s->batch * s->seq, c = s->width;
     const int64_t x = rows * c * e, vocab = s->vocab, params = 12 * c * c;
     const tr_layernorm_desc norm = {.rows = rows, .width = c, .eps = 1e-5f, .dtype = t};
     const tr_rows_desc narrow = {.rows = rows, .width = c, .dtype = t, .to = TR_F32};
     const tr_rows_desc wide = {.rows = rows, .width = 4 * c, .dtype = t};
-    const tr_attention_desc attention = {s->batch, s->seq, s->heads, c / s->heads, t};
-    const tr_attention_desc decode = {1, s->seq, s->heads, c / s->heads, t};
+    const tr_attention_desc attention = attention_of(s, s->batch, s->heads, t);
+    const tr_attention_desc decode = attention_of(s, 1, s->heads, t);
     const tr_embed_desc embed = {rows, c, s->seq, 0, vocab, false, t};
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
@@ -204,14 +261,15 @@ static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
                b->flops_roof / 1e9, b->bytes_roof / 1e9);
         products(b, &models[i], t);
         others(b, &models[i], t);
+        llama(b, &models[i], t);
     }
 }
 
 int main(int argc, char **argv) {
-    const shapes host[] = {{"L6 C384 T256 B8, bytes", 8, 256, 384, 6, 256},
-                           {"124M: C768 T1024 B1, 50304 tokens", 1, 1024, 768, 12, 50304}};
-    const shapes gpu[] = {{"124M: C768 T1024 B16, 50304 tokens", 16, 1024, 768, 12, 50304},
-                          {"1.5B: C1600 T1024 B8, 50304 tokens", 8, 1024, 1600, 25, 50304}};
+    const shapes host[] = {{"L6 C384 T256 B8, bytes", 8, 256, 384, 6, 2, 256},
+                           {"124M: C768 T1024 B1, 50304 tokens", 1, 1024, 768, 12, 4, 50304}};
+    const shapes gpu[] = {{"124M: C768 T1024 B16, 50304 tokens", 16, 1024, 768, 12, 4, 50304},
+                          {"1.5B: C1600 T1024 B8, 50304 tokens", 8, 1024, 1600, 25, 5, 50304}};
     tr_device_options options = {.threads = argc > 1 ? atoi(argv[1]) : 2};
     const char *name = argc > 3 ? argv[3] : "cpu";
     bench b = {.wanted = argc > 2 ? argv[2] : "",

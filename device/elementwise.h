@@ -141,6 +141,30 @@ TR_HOST_DEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine
     *sine = quarter >= 2 ? -odd : odd;
 }
 
+/* The first token that token t sees; `start` is that of its document, 0 without documents. */
+TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc *desc, int64_t t,
+                                                        int64_t start) {
+    int64_t first = desc->window > 0 && t >= desc->window ? t - desc->window + 1 : 0;
+    if (start > first) first = start;
+    return first < t ? first : t;
+}
+
+/* Elements of a row of packed queries, keys and values. */
+TR_HOST_DEVICE static inline int64_t tr_attention_row(const tr_attention_desc *desc) {
+    return (desc->heads + 2 * desc->kv_heads) * desc->head_size;
+}
+
+/* The key head of a query head, among the key heads. */
+TR_HOST_DEVICE static inline int64_t tr_attention_kv_head(const tr_attention_desc *desc,
+                                                          int64_t head) {
+    return head / (desc->heads / desc->kv_heads);
+}
+
+/* What scores are multiplied by. */
+TR_HOST_DEVICE static inline float tr_attention_scale(const tr_attention_desc *desc) {
+    return desc->scale > 0 ? desc->scale : 1.0f / sqrtf((float)desc->head_size);
+}
+
 /* Elements from one row of logits to the next. */
 TR_HOST_DEVICE static inline int64_t tr_xent_ld(const tr_xent_desc *desc) {
     return desc->ld ? desc->ld : desc->vocab;

@@ -216,24 +216,31 @@ typedef struct tr_rope_desc {
 } tr_rope_desc;
 enum { TR_ROPE_X, TR_ROPE_STARTS };
 
-/* Causal self-attention over packed QKV[batch, seq, 3, heads, head_dim], scale 1/sqrt(head_dim).
- * ATTENTION: Y[batch, seq, heads, head_dim]; LSE f32[batch, heads, seq], natural log-sum-exp of the
- *   scaled scores.
- * ATTENTION_DGRAD: DQKV from QKV, Y, LSE, DY (Dao et al. 2022, section 3.1).
- * ATTENTION_DECODE: seq is the cache's length; QKV[batch, 1, 3, heads, head_dim] is the token at
- *   state->position, whose k and v are written to KCACHE, VCACHE [batch, seq, heads, head_dim];
- *   Y[batch, 1, heads, head_dim] attends to positions 0..position. */
+/* Causal self-attention of `heads` query heads over packed QKV[batch, seq, heads + 2 kv_heads,
+ * head_size]: queries, keys, values. heads / kv_heads neighbouring query heads share a key and a
+ * value (Ainslie et al. 2023). Scores are multiplied by `scale` (0: 1/sqrt(head_size)). Token t
+ * sees itself and tokens before it: with a window, window - 1 of them at most (Beltagy et al. 2020;
+ * as Mistral counts it); with `documents`, those from STARTS i32[batch, seq] of t on, the index of
+ * the first token of its document, 0 <= start <= t. ATTENTION: Y[batch, seq, heads, head_size]; LSE
+ * f32[batch, heads, seq], natural log-sum-exp of the scaled scores. ATTENTION_DGRAD: DQKV from QKV,
+ * Y, LSE, DY (Dao et al. 2022, section 3.1). ATTENTION_DECODE: seq is the cache's length;
+ * QKV[batch, 1, heads + 2 kv_heads, head_size] is the token at state->position, whose keys and
+ * values are written to KCACHE, VCACHE [batch, seq, kv_heads, head_size]; Y[batch, 1, heads,
+ * head_size] attends to positions up to that one. No documents. */
 typedef struct tr_attention_desc {
-    int64_t batch, seq, heads, head_dim;
+    int64_t batch, seq, heads, kv_heads, head_size, window;
+    float scale;
+    bool documents;
     tr_dtype dtype;
 } tr_attention_desc;
-enum { TR_ATTENTION_QKV, TR_ATTENTION_Y, TR_ATTENTION_LSE };
+enum { TR_ATTENTION_QKV, TR_ATTENTION_Y, TR_ATTENTION_LSE, TR_ATTENTION_STARTS };
 enum {
     TR_ATTENTION_DGRAD_DY,
     TR_ATTENTION_DGRAD_QKV,
     TR_ATTENTION_DGRAD_Y,
     TR_ATTENTION_DGRAD_LSE,
-    TR_ATTENTION_DGRAD_DQKV
+    TR_ATTENTION_DGRAD_DQKV,
+    TR_ATTENTION_DGRAD_STARTS
 };
 enum { TR_DECODE_QKV, TR_DECODE_KCACHE, TR_DECODE_VCACHE, TR_DECODE_Y };
 

@@ -47,7 +47,7 @@ static void describe(const tr_op *op, char *text, size_t size) {
                        epilogues[m->epilogue], way);
     else
         (void)snprintf(text, size, "%s of %lld heads of %lld %s %s", tr_op_name(op->desc.kind),
-                       (long long)a->heads, (long long)a->head_dim, tr_dtype_name(a->dtype), way);
+                       (long long)a->heads, (long long)a->head_size, tr_dtype_name(a->dtype), way);
 }
 
 int tr_device_fallbacks(const tr_device *device, char *text, size_t size) {

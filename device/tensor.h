@@ -37,7 +37,8 @@ size_t tr_tensor_bytes(const tr_tensor *tensor);
 
 /* True when both have the same elements in the same places: dtype, shape and strides are equal, or
  * neighbouring dimensions of one are one dimension of the other, as in (batch * seq, width) and
- * (batch, seq, heads, head_dim). Dimensions of one element do not count. The data are not compared.
+ * (batch, seq, heads, head_size). Dimensions of one element do not count. The data are not
+ * compared.
  */
 bool tr_tensor_alike(const tr_tensor *a, const tr_tensor *b);
 

@@ -48,7 +48,8 @@ static void describe_ops(tr_attention_part *a) {
     const tr_attention_desc desc = {.batch = usage->batch,
                                     .seq = usage->seq,
                                     .heads = a->heads,
-                                    .head_dim = a->desc.head_size,
+                                    .kv_heads = a->heads,
+                                    .head_size = a->desc.head_size,
                                     .dtype = usage->dtype};
     tr_op_desc op = {.kind = usage->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION,
                      .attention = desc};

@@ -1,13 +1,15 @@
-/* Causal self-attention, one (batch, head) a task.
+/* Causal self-attention. Forward, a task is one query head of one sequence; backward, one key head
+ * with the query heads that share it.
  *
  * A head's keys and values are packed once in FP32 (kernels.h); rows of queries then need products
- * with the keys before them only, so the upper triangle costs nothing. Scores live in scratch, a
- * few rows at a time, never as a whole [seq, seq]. Backward computes the scores again from the
- * saved log-sum-exp (Dao et al. 2022, section 3.1). */
+ * with the keys that they see only, so the upper triangle, and what lies before a window or a
+ * document, cost nothing. Scores live in scratch, a few rows at a time, never as a whole [seq,
+ * seq]. Backward computes the scores again from the saved log-sum-exp (Dao et al. 2022,
+ * section 3.1). */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
+#include "device/elementwise.h"
 
-enum { QUERY, KEY, VALUE };
 /* Query rows that backward handles together: the depth of the products for DK and DV. A multiple of
  * TR_GEMM_ROWS. */
 enum { QUERIES = 48 };
@@ -22,24 +24,42 @@ typedef struct head_shape {
 } head_shape;
 
 static head_shape shape_of(const tr_attention_desc *d) {
-    int64_t model = d->heads * d->head_dim;
     return (head_shape){.seq = d->seq,
-                        .dim = d->head_dim,
+                        .dim = d->head_size,
                         .seq_padded = tr_panel_up(d->seq),
-                        .dim_padded = tr_panel_up(d->head_dim),
+                        .dim_padded = tr_panel_up(d->head_size),
                         .score_step = tr_panel_up(d->seq) | TR_PANEL,
-                        .qkv_step = 3 * model,
-                        .y_step = model,
-                        .scale = 1.0f / sqrtf((float)d->head_dim)};
+                        .qkv_step = tr_attention_row(d),
+                        .y_step = d->heads * d->head_size,
+                        .scale = tr_attention_scale(d)};
 }
 
-/* Element of Q, K or V (part) of position 0 of one head. */
-static int64_t qkv_offset(const tr_attention_desc *d, int64_t batch, int64_t head, int part) {
-    return ((batch * d->seq * 3 + part) * d->heads + head) * d->head_dim;
+/* Element of position 0 of one head of packed QKV: query heads, then key heads, then value heads.
+ */
+static int64_t qkv_offset(const tr_attention_desc *d, int64_t batch, int64_t head) {
+    return batch * d->seq * tr_attention_row(d) + head * d->head_size;
+}
+static int64_t key_offset(const tr_attention_desc *d, int64_t batch, int64_t key) {
+    return qkv_offset(d, batch, d->heads + key);
+}
+static int64_t value_offset(const tr_attention_desc *d, int64_t batch, int64_t key) {
+    return qkv_offset(d, batch, d->heads + d->kv_heads + key);
 }
 
 static int64_t y_offset(const tr_attention_desc *d, int64_t batch, int64_t head) {
-    return (batch * d->seq * d->heads + head) * d->head_dim;
+    return (batch * d->seq * d->heads + head) * d->head_size;
+}
+
+/* first[n]: the first token that each of the tokens t .. t + n of a sequence sees. Returns the
+ * panel of the least of them. */
+static int64_t first_seen(const tr_attention_desc *d, const int32_t *starts, int64_t batch,
+                          int64_t t, int64_t n, int64_t *first) {
+    int64_t least = t;
+    for (int64_t r = 0; r < n; r++) {
+        first[r] = tr_attention_first(d, t + r, d->documents ? starts[batch * d->seq + t + r] : 0);
+        least = tr_min_i64(least, first[r]);
+    }
+    return least / TR_PANEL;
 }
 
 /* out[rows, dim] = rows of storage times factor. */
@@ -112,6 +132,7 @@ static size_t forward_layout(const head_shape *h, float *base, forward_work *wor
     return tr_align_up(at * sizeof(float));
 }
 
+/* One query head, whose key and value are packed. */
 static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
                          const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
@@ -119,22 +140,25 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
     const head_shape h = shape_of(d);
     const void *qkv = args->t[TR_ATTENTION_QKV].data;
     float *lse = (float *)args->t[TR_ATTENTION_LSE].data + (batch * d->heads + head) * h.seq;
-    pack_head(&h, d->dtype, qkv, qkv_offset(d, batch, head, KEY), NULL, w->keys);
-    pack_head(&h, d->dtype, qkv, qkv_offset(d, batch, head, VALUE), w->values, NULL);
     for (int64_t t = 0; t < h.seq; t += TR_GEMM_ROWS) {
-        int64_t rows = tr_min_i64(TR_GEMM_ROWS, h.seq - t), end = t + rows;
+        int64_t rows = tr_min_i64(TR_GEMM_ROWS, h.seq - t), end = t + rows, first[TR_GEMM_ROWS];
+        int64_t panel = first_seen(d, args->t[TR_ATTENTION_STARTS].data, batch, t, rows, first);
+        const int64_t from = panel * TR_PANEL; /* scores begin with this key */
         float sums[TR_GEMM_ROWS], buffer[TR_BLOCK];
-        load_rows(d->dtype, qkv, qkv_offset(d, batch, head, QUERY) + t * h.qkv_step, h.qkv_step,
-                  rows, h.dim, h.scale, w->queries);
-        kernels->gemm(rows, tr_panel_up(end) / TR_PANEL, h.dim, w->queries, h.dim, 1, w->keys,
-                      h.dim * TR_PANEL, w->scores, h.score_step, false);
+        load_rows(d->dtype, qkv, qkv_offset(d, batch, head) + t * h.qkv_step, h.qkv_step, rows,
+                  h.dim, h.scale, w->queries);
+        kernels->gemm(rows, tr_panel_up(end) / TR_PANEL - panel, h.dim, w->queries, h.dim, 1,
+                      w->keys + from * h.dim, h.dim * TR_PANEL, w->scores, h.score_step, false);
         for (int64_t r = 0; r < rows; r++) {
-            float top;
-            sums[r] = exponentials(kernels, w->scores + r * h.score_step, t + r + 1, end, &top);
+            float top, *scores = w->scores + r * h.score_step;
+            const int64_t unseen = first[r] - from;
+            for (int64_t i = 0; i < unseen; i++) scores[i] = 0;
+            sums[r] =
+                exponentials(kernels, scores + unseen, t + r + 1 - first[r], end - first[r], &top);
             lse[t + r] = top + logf(sums[r]);
         }
-        kernels->gemm(rows, h.dim_padded / TR_PANEL, end, w->scores, h.score_step, 1, w->values,
-                      h.seq * TR_PANEL, w->out, h.dim_padded, false);
+        kernels->gemm(rows, h.dim_padded / TR_PANEL, end - from, w->scores, h.score_step, 1,
+                      w->values + from * TR_PANEL, h.seq * TR_PANEL, w->out, h.dim_padded, false);
         for (int64_t r = 0; r < rows; r++) {
             int64_t at = y_offset(d, batch, head) + (t + r) * h.y_step;
             const float *out = w->out + r * h.dim_padded;
@@ -151,12 +175,25 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(d);
     const size_t bytes = forward_layout(&h, NULL, NULL);
-#pragma omp parallel for schedule(static) num_threads(op->device->threads)
-    for (int64_t task = 0; task < d->batch * d->heads; task++) {
+    const void *qkv = args->t[TR_ATTENTION_QKV].data;
+    const int64_t tasks = d->batch * d->heads;
+#pragma omp parallel num_threads(op->device->threads)
+    {
         forward_work work = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
+        int64_t packed = -1; /* (batch, key head) whose panels are there */
         forward_layout(&h, (float *)(void *)mine, &work);
-        head_forward(op, args, task / d->heads, task % d->heads, &work);
+#pragma omp for schedule(static)
+        for (int64_t task = 0; task < tasks; task++) {
+            const int64_t batch = task / d->heads, head = task % d->heads;
+            const int64_t key = tr_attention_kv_head(d, head);
+            if (packed != batch * d->kv_heads + key) {
+                packed = batch * d->kv_heads + key;
+                pack_head(&h, d->dtype, qkv, key_offset(d, batch, key), NULL, work.keys);
+                pack_head(&h, d->dtype, qkv, value_offset(d, batch, key), work.values, NULL);
+            }
+            head_forward(op, args, batch, head, &work);
+        }
     }
     return TR_OK;
 }
@@ -215,9 +252,13 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data, *y = args->t[TR_ATTENTION_DGRAD_Y].data;
     const float *lse =
         (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data + (batch * d->heads + head) * h->seq;
-    const int64_t query = qkv_offset(d, batch, head, QUERY) + t0 * h->qkv_step, end = t0 + n;
+    const int64_t query = qkv_offset(d, batch, head) + t0 * h->qkv_step, end = t0 + n;
     const int64_t out = y_offset(d, batch, head) + t0 * h->y_step;
     const int64_t panels = h->dim_padded / TR_PANEL, step = h->score_step;
+    int64_t first[QUERIES];
+    const int64_t panel =
+        first_seen(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, batch, t0, n, first);
+    const int64_t from = panel * TR_PANEL; /* scores begin with this key */
     float buffer[TR_BLOCK];
     load_rows(d->dtype, qkv, query, h->qkv_step, n, h->dim, h->scale, w->queries);
     load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, out, h->y_step, n, h->dim, 1.0f,
@@ -227,93 +268,117 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     for (int64_t g = 0; g < n; g += TR_GEMM_ROWS) {
         int64_t rows = tr_min_i64(TR_GEMM_ROWS, n - g), seen = t0 + g + rows;
         float *p = w->p + g * step, *ds = w->ds + g * step;
-        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL, h->dim, w->queries + g * h->dim, h->dim,
-                      1, w->key_columns, h->dim * TR_PANEL, p, step, false);
-        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL, h->dim, w->dy + g * h->dim, h->dim, 1,
-                      w->value_columns, h->dim * TR_PANEL, ds, step, false);
+        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL - panel, h->dim, w->queries + g * h->dim,
+                      h->dim, 1, w->key_columns + from * h->dim, h->dim * TR_PANEL, p, step, false);
+        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL - panel, h->dim, w->dy + g * h->dim,
+                      h->dim, 1, w->value_columns + from * h->dim, h->dim * TR_PANEL, ds, step,
+                      false);
         for (int64_t r = 0; r < rows; r++) {
             /* delta = sum of P dP over the row = dO . O */
             const float *o = tr_row_load(d->dtype, y, out + (g + r) * h->y_step, h->dim, buffer);
             float delta = tr_vec_dot(w->dy + (g + r) * h->dim, o, h->dim);
-            int64_t first = r * step, visible = t0 + g + r + 1;
-            kernels->score_gradient(visible, lse[t0 + g + r], delta, p + first, ds + first);
-            for (int64_t i = visible; i < end; i++) p[first + i] = ds[first + i] = 0;
+            const int64_t unseen = first[g + r] - from, visible = t0 + g + r + 1 - first[g + r];
+            float *row_p = p + r * step, *row_ds = ds + r * step;
+            for (int64_t i = 0; i < unseen; i++) row_p[i] = row_ds[i] = 0;
+            kernels->score_gradient(visible, lse[t0 + g + r], delta, row_p + unseen,
+                                    row_ds + unseen);
+            for (int64_t i = unseen + visible; i < end - from; i++) row_p[i] = row_ds[i] = 0;
         }
-        kernels->gemm(rows, panels, seen, ds, step, 1, w->keys, h->seq * TR_PANEL, w->dq,
-                      h->dim_padded, false);
+        kernels->gemm(rows, panels, seen - from, ds, step, 1, w->keys + from * TR_PANEL,
+                      h->seq * TR_PANEL, w->dq, h->dim_padded, false);
         store_rows(h, d->dtype, args->t[TR_ATTENTION_DGRAD_DQKV].data, query + g * h->qkv_step,
                    rows, h->scale, w->dq);
     }
-    for (int64_t k = 0; k < end; k += TR_GEMM_ROWS) {
+    for (int64_t k = from; k < end; k += TR_GEMM_ROWS) {
         /* Queries before key k do not see it. */
-        int64_t rows = tr_min_i64(TR_GEMM_ROWS, end - k), first = k > t0 ? k - t0 : 0;
-        kernels->gemm(rows, panels, n - first, w->p + first * step + k, 1, step,
-                      w->dy_panels + first * TR_PANEL, QUERIES * TR_PANEL,
+        int64_t rows = tr_min_i64(TR_GEMM_ROWS, end - k), before = k > t0 ? k - t0 : 0;
+        const int64_t at = before * step + k - from;
+        kernels->gemm(rows, panels, n - before, w->p + at, 1, step,
+                      w->dy_panels + before * TR_PANEL, QUERIES * TR_PANEL,
                       w->dvalues + k * h->dim_padded, h->dim_padded, true);
-        kernels->gemm(rows, panels, n - first, w->ds + first * step + k, 1, step,
-                      w->query_panels + first * TR_PANEL, QUERIES * TR_PANEL,
+        kernels->gemm(rows, panels, n - before, w->ds + at, 1, step,
+                      w->query_panels + before * TR_PANEL, QUERIES * TR_PANEL,
                       w->dkeys + k * h->dim_padded, h->dim_padded, true);
     }
+}
+
+/* One key head: the gradients of its key and value are sums over its query heads, in their order.
+ */
+static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t key,
+                         const backward_work *w) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const head_shape h = shape_of(d);
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
+    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV].data;
+    const int64_t keys = key_offset(d, batch, key), values = value_offset(d, batch, key);
+    const int64_t group = d->heads / d->kv_heads;
+    pack_head(&h, d->dtype, qkv, keys, w->keys, w->key_columns);
+    pack_head(&h, d->dtype, qkv, values, NULL, w->value_columns);
+    memset(w->dkeys, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
+    memset(w->dvalues, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
+    for (int64_t head = key * group; head < (key + 1) * group; head++)
+        for (int64_t t = 0; t < h.seq; t += QUERIES)
+            block_backward(op, &h, args, batch, head, t, tr_min_i64(QUERIES, h.seq - t), w);
+    store_rows(&h, d->dtype, dqkv, keys, h.seq, 1.0f, w->dkeys); /* queries carry the scale */
+    store_rows(&h, d->dtype, dqkv, values, h.seq, 1.0f, w->dvalues);
 }
 
 static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(d);
     const size_t bytes = backward_layout(&h, NULL, NULL);
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
-    void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV].data;
 #pragma omp parallel for schedule(static) num_threads(op->device->threads)
-    for (int64_t task = 0; task < d->batch * d->heads; task++) {
-        int64_t batch = task / d->heads, head = task % d->heads;
-        int64_t key = qkv_offset(d, batch, head, KEY), value = qkv_offset(d, batch, head, VALUE);
+    for (int64_t task = 0; task < d->batch * d->kv_heads; task++) {
         backward_work w = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
         backward_layout(&h, (float *)(void *)mine, &w);
-        pack_head(&h, d->dtype, qkv, key, w.keys, w.key_columns);
-        pack_head(&h, d->dtype, qkv, value, NULL, w.value_columns);
-        memset(w.dkeys, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
-        memset(w.dvalues, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
-        for (int64_t t = 0; t < h.seq; t += QUERIES)
-            block_backward(op, &h, args, batch, head, t, tr_min_i64(QUERIES, h.seq - t), &w);
-        store_rows(&h, d->dtype, dqkv, key, h.seq, 1.0f, w.dkeys); /* queries carry the scale */
-        store_rows(&h, d->dtype, dqkv, value, h.seq, 1.0f, w.dvalues);
+        key_backward(op, args, task / d->kv_heads, task % d->kv_heads, &w);
     }
     return TR_OK;
 }
 
-/* One token's attention over the cache, one head. scores[seq]. */
+/* Writes the token's key and value into the caches. */
+static void cache_token(const tr_op *op, const tr_op_args *args, int64_t batch) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const size_t element = tr_dtype_size(d->dtype);
+    const int64_t width = d->kv_heads * d->head_size;
+    const int64_t token = batch * tr_attention_row(d) + d->heads * d->head_size;
+    char *const caches[] = {args->t[TR_DECODE_KCACHE].data, args->t[TR_DECODE_VCACHE].data};
+    for (int part = 0; part < 2; part++)
+        memcpy(caches[part] + (size_t)((batch * d->seq + args->state->position) * width) * element,
+               (const char *)args->t[TR_DECODE_QKV].data + (size_t)(token + part * width) * element,
+               (size_t)width * element);
+}
+
+/* One token's attention over the cache, one query head. scores[seq]. */
 static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
                         float *scores) {
     const tr_attention_desc *d = &op->desc.attention;
-    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    const size_t element = tr_dtype_size(d->dtype);
-    const int64_t position = args->state->position, model = d->heads * d->head_dim;
-    const int64_t token = (batch * 3 * d->heads + head) * d->head_dim;
-    const int64_t cache = (batch * d->seq * d->heads + head) * d->head_dim;
-    char *const caches[] = {args->t[TR_DECODE_KCACHE].data, args->t[TR_DECODE_VCACHE].data};
-    for (int part = 0; part < 2; part++)
-        memcpy(caches[part] + (size_t)(cache + position * model) * element,
-               (const char *)args->t[TR_DECODE_QKV].data +
-                   (size_t)(token + (part + 1) * model) * element,
-               (size_t)d->head_dim * element);
+    const int64_t position = args->state->position, width = d->kv_heads * d->head_size;
+    const int64_t token = batch * tr_attention_row(d) + head * d->head_size;
+    const int64_t first = tr_attention_first(d, position, 0), seen = position + 1 - first;
+    const int64_t cache =
+        (batch * d->seq + first) * width + tr_attention_kv_head(d, head) * d->head_size;
     float in_q[TR_BLOCK], in[TR_BLOCK], out[TR_BLOCK] = {0}, top;
-    const float scale = 1.0f / sqrtf((float)d->head_dim);
-    const float *q = tr_row_load(d->dtype, args->t[TR_DECODE_QKV].data, token, d->head_dim, in_q);
-    for (int64_t j = 0; j <= position; j++) {
-        const float *k = tr_row_load(d->dtype, caches[0], cache + j * model, d->head_dim, in);
-        scores[j] = tr_vec_dot(q, k, d->head_dim) * scale;
+    const float scale = tr_attention_scale(d);
+    const float *q = tr_row_load(d->dtype, args->t[TR_DECODE_QKV].data, token, d->head_size, in_q);
+    for (int64_t j = 0; j < seen; j++) {
+        const float *k = tr_row_load(d->dtype, args->t[TR_DECODE_KCACHE].data, cache + j * width,
+                                     d->head_size, in);
+        scores[j] = tr_vec_dot(q, k, d->head_size) * scale;
     }
-    const float factor = 1.0f / exponentials(kernels, scores, position + 1, position + 1, &top);
-    for (int64_t j = 0; j <= position; j++) {
-        const float *v = tr_row_load(d->dtype, caches[1], cache + j * model, d->head_dim, in);
+    const float factor = 1.0f / exponentials(tr_cpu_kernels_of(op), scores, seen, seen, &top);
+    for (int64_t j = 0; j < seen; j++) {
+        const float *v = tr_row_load(d->dtype, args->t[TR_DECODE_VCACHE].data, cache + j * width,
+                                     d->head_size, in);
         const float p = scores[j] * factor;
 #pragma omp simd
-        for (int64_t i = 0; i < d->head_dim; i++) out[i] = fmaf(p, v[i], out[i]);
+        for (int64_t i = 0; i < d->head_size; i++) out[i] = fmaf(p, v[i], out[i]);
     }
-    int64_t at = (batch * d->heads + head) * d->head_dim;
+    int64_t at = (batch * d->heads + head) * d->head_size;
     float *y = tr_row_target(d->dtype, args->t[TR_DECODE_Y].data, at, in);
-    memcpy(y, out, (size_t)d->head_dim * sizeof *y);
-    tr_row_store(d->dtype, args->t[TR_DECODE_Y].data, at, d->head_dim, y);
+    memcpy(y, out, (size_t)d->head_size * sizeof *y);
+    tr_row_store(d->dtype, args->t[TR_DECODE_Y].data, at, d->head_size, y);
 }
 
 static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
@@ -323,7 +388,8 @@ static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
                        (long long)args->state->position, (long long)d->seq);
     const size_t bytes = tr_align_up((size_t)d->seq * sizeof(float));
     const int64_t tasks = d->batch * d->heads;
-    const int64_t work = tasks * args->state->position * d->head_dim;
+    const int64_t work = tasks * args->state->position * d->head_size;
+    for (int64_t b = 0; b < d->batch; b++) cache_token(op, args, b);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, work))
     for (int64_t task = 0; task < tasks; task++) {
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
@@ -334,10 +400,10 @@ static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
 
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t bytes_a_thread,
                          tr_host_compute_fn compute, tr_op **out) {
-    if (desc->attention.head_dim > TR_BLOCK)
+    if (desc->attention.head_size > TR_BLOCK)
         return TR_FAIL(TR_ERR_DEVICE,
                        "the cpu device's attention takes heads of up to %d, not %lld", TR_BLOCK,
-                       (long long)desc->attention.head_dim);
+                       (long long)desc->attention.head_size);
     size_t scratch = bytes_a_thread * (size_t)device->threads;
     return tr_host_op_create(device, desc, 0, scratch, compute, out);
 }

@@ -1,9 +1,9 @@
-/* ATTENTION and ATTENTION_DGRAD: cuDNN's engines for the heads they take (attention_graph.h), the
- * own kernels (attention_own.c) for all others. The description alone decides, so both directions
- * go the same way. */
+/* ATTENTION and ATTENTION_DGRAD: cuDNN's engines for the shapes they take (attention_graph.h), the
+ * own kernels (attention_own.c) for all others. */
 #include "base/memory.h"
 #include "device/cuda/attention_graph.h"
 #include "device/cuda/cuda_impl.h"
+#include "device/cuda/launch.h"
 
 #include <stdlib.h>
 
@@ -18,9 +18,11 @@ static void release_attention(tr_op *base) {
 }
 
 /* Runs the plan on a stream; the handle stays bound to it. Scratch: the library's, then the plan's
- * two sums. */
-static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, char *scratch) {
+ * two sums and the first tokens. */
+static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, const int32_t *starts,
+                           char *scratch) {
     const tr_attention_graph *g = ((cuda_attention *)base)->graph;
+    const tr_attention_desc *d = &base->desc.attention;
     cudnnHandle_t dnn = tr_cuda_device_of(base->device)->dnn;
     cudaStream_t bound = NULL;
     cudnnStatus_t status = cudnnGetStream(dnn, &bound);
@@ -28,9 +30,15 @@ static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, char 
         status = cudnnSetStream(dnn, tr_cuda_stream_of(stream));
     if (status != CUDNN_STATUS_SUCCESS)
         return TR_FAIL(TR_ERR_DEVICE, "cuDNN took no stream: %s", cudnnGetErrorString(status));
-    tensors[TR_ATTENTION_ROW_SUM] = scratch + tr_align_up(g->workspace_bytes);
-    tensors[TR_ATTENTION_DQ_SUM] =
-        (char *)tensors[TR_ATTENTION_ROW_SUM] + tr_align_up(g->row_sum_bytes);
+    char *row_sum = scratch + tr_align_up(g->workspace_bytes);
+    char *dq_sum = row_sum + tr_align_up(g->row_sum_bytes);
+    char *first = dq_sum + tr_align_up(g->dq_sum_bytes);
+    tensors[TR_ATTENTION_ROW_SUM] = row_sum;
+    tensors[TR_ATTENTION_DQ_SUM] = dq_sum;
+    tensors[TR_ATTENTION_FIRST] = first;
+    if (g->shape.masked)
+        TR_CUDA(tr_cuda_launch_attention_first(
+            tr_cuda_stream_of(stream), d, d->documents ? starts : NULL, (int32_t *)(void *)first));
     TR_TRY(tr_attention_graph_run(g, dnn, tensors, scratch));
     return TR_OK;
 }
@@ -38,10 +46,10 @@ static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, char 
 /* q, k and v, or their gradients, in one packed tensor. */
 static void unpack(const tr_op *op, void *packed, void **q, void **k, void **v) {
     const tr_attention_desc *d = &op->desc.attention;
-    size_t bytes = (size_t)(d->heads * d->head_dim) * tr_dtype_size(d->dtype);
+    const size_t head = (size_t)d->head_size * tr_dtype_size(d->dtype);
     *q = packed;
-    *k = (char *)packed + bytes;
-    *v = (char *)packed + 2 * bytes;
+    *k = (char *)packed + (size_t)d->heads * head;
+    *v = (char *)packed + (size_t)(d->heads + d->kv_heads) * head;
 }
 
 static tr_status run_forward_graph(tr_op *op, tr_stream *stream, const tr_op_args *args) {
@@ -49,7 +57,7 @@ static tr_status run_forward_graph(tr_op *op, tr_stream *stream, const tr_op_arg
                                      [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_LSE].data};
     unpack(op, args->t[TR_ATTENTION_QKV].data, &t[TR_ATTENTION_Q], &t[TR_ATTENTION_K],
            &t[TR_ATTENTION_V]);
-    TR_TRY(run_graph(op, stream, t, args->scratch));
+    TR_TRY(run_graph(op, stream, t, args->t[TR_ATTENTION_STARTS].data, args->scratch));
     return TR_OK;
 }
 
@@ -61,7 +69,7 @@ static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_ar
            &t[TR_ATTENTION_V]);
     unpack(op, args->t[TR_ATTENTION_DGRAD_DQKV].data, &t[TR_ATTENTION_DQ], &t[TR_ATTENTION_DK],
            &t[TR_ATTENTION_DV]);
-    TR_TRY(run_graph(op, stream, t, args->scratch));
+    TR_TRY(run_graph(op, stream, t, args->t[TR_ATTENTION_DGRAD_STARTS].data, args->scratch));
     return TR_OK;
 }
 
@@ -77,11 +85,11 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
         TR_TRY(status);
     }
     base->scratch_bytes = tr_align_up((*g)->workspace_bytes) + tr_align_up((*g)->row_sum_bytes) +
-                          tr_align_up((*g)->dq_sum_bytes);
+                          tr_align_up((*g)->dq_sum_bytes) + tr_align_up((*g)->first_bytes);
     base->release = release_attention;
     const tr_attention_desc *d = &desc->attention;
     size_t packed_bytes =
-        (size_t)(3 * d->batch * d->seq * d->heads * d->head_dim) * tr_dtype_size(d->dtype);
+        (size_t)(d->batch * d->seq * tr_attention_row(d)) * tr_dtype_size(d->dtype);
     status = tr_cuda_warm(base, packed_bytes);
     if (status == TR_OK) *out = base;
     else release_attention(base);
@@ -92,8 +100,8 @@ static tr_status prepare(tr_device *device, const tr_op_desc *desc, bool backwar
     tr_attention_shape shape =
         tr_attention_packed(&desc->attention, backward, tr_cuda_device_of(device)->deterministic);
     if (!tr_attention_graph_fault(&shape)) {
-        TR_TRY(prepare_graph(device, desc, &shape, out));
-        return TR_OK;
+        const tr_status status = prepare_graph(device, desc, &shape, out);
+        if (status != TR_ERR_DEVICE) return status;
     }
     TR_TRY(tr_cuda_prepare_own_attention(device, desc, backward, out));
     return TR_OK;

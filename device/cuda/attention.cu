@@ -7,6 +7,7 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
+#include "device/elementwise.h"
 
 #include <math.h>
 
@@ -22,39 +23,67 @@ struct block_rows {
     float weight[2][WARPS][TILE];
 };
 
-/* Where a block works: WARPS rows from first_row on of head h of sequence b. */
+/* Where a block works: WARPS rows from first_row on of head h (of `heads`) of sequence b. */
 struct place {
     int64_t first_row, b, h;
 };
-__device__ place place_of(const tr_attention_desc &d, int64_t item) {
+__device__ place place_of(const tr_attention_desc &d, int64_t heads, int64_t item) {
     int64_t blocks = (d.seq + WARPS - 1) / WARPS, head = item / blocks;
-    return place{item % blocks * WARPS, head / d.heads, head % d.heads};
+    return place{item % blocks * WARPS, head / heads, head % heads};
 }
-__host__ __device__ int64_t items_of(const tr_attention_desc &d) {
-    return (d.seq + WARPS - 1) / WARPS * d.batch * d.heads;
+__host__ __device__ int64_t items_of(const tr_attention_desc &d, int64_t heads) {
+    return (d.seq + WARPS - 1) / WARPS * d.batch * heads;
 }
 
-/* Rows of dim elements, `stride` apart: of q, k, v (part 0, 1, 2) or of y. */
+/* Rows of dim elements, `stride` apart: of a head of packed QKV, or of y. */
 template <typename T> struct head_rows {
     T *first;
     int64_t stride;
 };
 template <typename T>
-__device__ head_rows<T> packed(const tr_attention_desc &d, const place &at, T *qkv, int64_t part) {
-    int64_t width = d.heads * d.head_dim;
-    return {qkv + at.b * d.seq * 3 * width + part * width + at.h * d.head_dim, 3 * width};
+__device__ head_rows<T> packed(const tr_attention_desc &d, int64_t b, int64_t head, T *qkv) {
+    int64_t row = tr_attention_row(&d);
+    return {qkv + b * d.seq * row + head * d.head_size, row};
+}
+template <typename T>
+__device__ head_rows<T> query_of(const tr_attention_desc &d, const place &at, T *qkv) {
+    return packed(d, at.b, at.h, qkv);
+}
+template <typename T>
+__device__ head_rows<T> key_of(const tr_attention_desc &d, const place &at, T *qkv) {
+    return packed(d, at.b, d.heads + tr_attention_kv_head(&d, at.h), qkv);
+}
+template <typename T>
+__device__ head_rows<T> value_of(const tr_attention_desc &d, const place &at, T *qkv) {
+    return packed(d, at.b, d.heads + d.kv_heads + tr_attention_kv_head(&d, at.h), qkv);
 }
 template <typename T>
 __device__ head_rows<T> plain(const tr_attention_desc &d, const place &at, T *y) {
-    int64_t width = d.heads * d.head_dim;
-    return {y + at.b * d.seq * width + at.h * d.head_dim, width};
+    int64_t width = d.heads * d.head_size;
+    return {y + at.b * d.seq * width + at.h * d.head_size, width};
+}
+
+/* The first token that token t of sequence b sees; starts may be NULL. */
+__device__ int64_t first_of(const tr_attention_desc &d, const int32_t *starts, int64_t b,
+                            int64_t t) {
+    return tr_attention_first(&d, t, starts ? starts[b * d.seq + t] : 0);
+}
+
+/* The tile that holds the first token which any of the block's rows sees. */
+__device__ int64_t first_tile(const tr_attention_desc &d, const int32_t *starts, const place &at) {
+    int64_t least = at.first_row;
+    for (int64_t t = at.first_row; t < at.first_row + WARPS && t < d.seq; t++) {
+        int64_t first = first_of(d, starts, at.b, t);
+        least = first < least ? first : least;
+    }
+    return least / TILE * TILE;
 }
 
 /* Rows first.. of x into the tile; zeros past the sequence. All threads. */
 template <typename T>
 __device__ void load_tile(const tr_attention_desc &d, head_rows<const T> x, int64_t first,
                           block_rows &s) {
-    const int dim = (int)d.head_dim;
+    const int dim = (int)d.head_size;
     for (int r = tr_warp(); r < TILE; r += WARPS)
         for (int c = tr_lane(); c < dim; c += WARP)
             s.tile[r * (dim + 1) + c] =
@@ -65,13 +94,13 @@ __device__ void load_tile(const tr_attention_desc &d, head_rows<const T> x, int6
 template <typename T>
 __device__ void load_own(const tr_attention_desc &d, head_rows<const T> x, int64_t row,
                          float *own) {
-    for (int c = tr_lane(); c < (int)d.head_dim; c += WARP)
+    for (int c = tr_lane(); c < (int)d.head_size; c += WARP)
         own[c] = tr_load_one(x.first + row * x.stride + c);
 }
 
 /* The warp's own row times the tile's row `lane`. */
 __device__ float dot(const tr_attention_desc &d, const float *own, const block_rows &s) {
-    const int dim = (int)d.head_dim;
+    const int dim = (int)d.head_size;
     const float *row = s.tile + tr_lane() * (dim + 1);
     float sum = 0;
     for (int c = 0; c < dim; c++) sum = fmaf(own[c], row[c], sum);
@@ -81,7 +110,7 @@ __device__ float dot(const tr_attention_desc &d, const float *own, const block_r
 /* sums[i] += the weighted sum over the tile of column lane + 32 i. */
 __device__ void accumulate(const tr_attention_desc &d, const float *weight, const block_rows &s,
                            float (&sums)[COLUMNS]) {
-    const int dim = (int)d.head_dim;
+    const int dim = (int)d.head_size;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         int c = tr_lane() + WARP * i;
@@ -98,33 +127,38 @@ __device__ void store_row(const tr_attention_desc &d, head_rows<T> y, int64_t ro
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         int c = tr_lane() + WARP * i;
-        if (c < (int)d.head_dim) tr_store_one(y.first + row * y.stride + c, sums[i] * factor);
+        if (c < (int)d.head_size) tr_store_one(y.first + row * y.stride + c, sums[i] * factor);
     }
 }
 
 /* Softmax over the tiles as they come (Milakov & Gimelshein 2018): what was summed under a smaller
  * maximum is scaled down. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    forward(tr_attention_desc d, float scale, const T *qkv, T *y, float *lse) {
+__global__ void __launch_bounds__(THREADS) forward(tr_attention_desc d, float scale, const T *qkv,
+                                                   const int32_t *starts, T *y, float *lse) {
     __shared__ block_rows s;
-    for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
-        const place at = place_of(d, item);
+    for (int64_t item = blockIdx.x; item < items_of(d, d.heads); item += gridDim.x) {
+        const place at = place_of(d, d.heads, item);
         const int64_t i = at.first_row + tr_warp(), row = i < d.seq ? i : d.seq - 1;
+        const int64_t visible = first_of(d, starts, at.b, row);
         float largest = -INFINITY, sum = 0, sums[COLUMNS] = {0};
-        load_own(d, packed(d, at, qkv, 0), row, s.own[0][tr_warp()]);
-        for (int64_t first = 0; first < at.first_row + WARPS && first < d.seq; first += TILE) {
-            load_tile(d, packed(d, at, qkv, 1), first, s);
+        load_own(d, query_of(d, at, qkv), row, s.own[0][tr_warp()]);
+        for (int64_t first = first_tile(d, starts, at);
+             first < at.first_row + WARPS && first < d.seq; first += TILE) {
+            load_tile(d, key_of(d, at, qkv), first, s);
             __syncthreads();
+            const int64_t key = first + tr_lane();
             s.weight[0][tr_warp()][tr_lane()] =
-                first + tr_lane() <= row ? scale * dot(d, s.own[0][tr_warp()], s) : -INFINITY;
+                key >= visible && key <= row ? scale * dot(d, s.own[0][tr_warp()], s) : -INFINITY;
             __syncthreads(); /* scores are there, the keys are read */
-            load_tile(d, packed(d, at, qkv, 2), first, s);
+            load_tile(d, value_of(d, at, qkv), first, s);
             float before = largest;
             for (int j = 0; j < TILE; j++) largest = fmaxf(largest, s.weight[0][tr_warp()][j]);
-            s.weight[1][tr_warp()][tr_lane()] = expf(s.weight[0][tr_warp()][tr_lane()] - largest);
+            /* Other rows of the block may see tokens before this row's first. */
+            const float top = largest == -INFINITY ? 0.0f : largest;
+            s.weight[1][tr_warp()][tr_lane()] = expf(s.weight[0][tr_warp()][tr_lane()] - top);
             __syncthreads();
-            float shrink = expf(before - largest);
+            float shrink = expf(before - top);
             sum *= shrink;
             for (int j = 0; j < TILE; j++) sum += s.weight[1][tr_warp()][j];
 #pragma unroll
@@ -144,29 +178,32 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     backward_queries(tr_attention_desc d, float scale, const T *dy, const T *qkv, const T *y,
-                     const float *lse, T *dqkv, float *row_sums) {
+                     const float *lse, const int32_t *starts, T *dqkv, float *row_sums) {
     __shared__ block_rows s;
-    for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
-        const place at = place_of(d, item);
+    for (int64_t item = blockIdx.x; item < items_of(d, d.heads); item += gridDim.x) {
+        const place at = place_of(d, d.heads, item);
         const int64_t i = at.first_row + tr_warp(), row = i < d.seq ? i : d.seq - 1;
+        const int64_t visible = first_of(d, starts, at.b, row);
         const int64_t statistic = (at.b * d.heads + at.h) * d.seq + row;
         const head_rows<const T> out = plain(d, at, y);
         float part = 0, row_sum = 0, sums[COLUMNS] = {0};
-        load_own(d, packed(d, at, qkv, 0), row, s.own[0][tr_warp()]);
+        load_own(d, query_of(d, at, qkv), row, s.own[0][tr_warp()]);
         load_own(d, plain(d, at, dy), row, s.own[1][tr_warp()]);
-        for (int c = tr_lane(); c < (int)d.head_dim; c += WARP)
+        for (int c = tr_lane(); c < (int)d.head_size; c += WARP)
             part += s.own[1][tr_warp()][c] * tr_load_one(out.first + row * out.stride + c);
         s.weight[0][tr_warp()][tr_lane()] = part;
         __syncthreads();
         for (int j = 0; j < WARP; j++) row_sum += s.weight[0][tr_warp()][j];
-        for (int64_t first = 0; first < at.first_row + WARPS && first < d.seq; first += TILE) {
-            load_tile(d, packed(d, at, qkv, 2), first, s);
+        for (int64_t first = first_tile(d, starts, at);
+             first < at.first_row + WARPS && first < d.seq; first += TILE) {
+            load_tile(d, value_of(d, at, qkv), first, s);
             __syncthreads();
             float dp = dot(d, s.own[1][tr_warp()], s);
             __syncthreads();
-            load_tile(d, packed(d, at, qkv, 1), first, s);
+            load_tile(d, key_of(d, at, qkv), first, s);
             __syncthreads();
-            float p = first + tr_lane() <= row
+            const int64_t key = first + tr_lane();
+            float p = key >= visible && key <= row
                           ? expf(scale * dot(d, s.own[0][tr_warp()], s) - lse[statistic])
                           : 0.0f;
             s.weight[0][tr_warp()][tr_lane()] = p * (dp - row_sum) * scale;
@@ -175,87 +212,105 @@ __global__ void __launch_bounds__(THREADS)
             __syncthreads();
         }
         if (i < d.seq) {
-            store_row(d, packed(d, at, dqkv, 0), i, sums, 1.0f);
+            store_row(d, query_of(d, at, dqkv), i, sums, 1.0f);
             if (tr_lane() == 0) row_sums[statistic] = row_sum;
         }
         __syncthreads();
     }
 }
 
-/* dK and dV: a warp's key meets the queries from its own position on. */
+/* dK and dV: a warp's key meets, in each query head that shares it, the queries that see it. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     backward_keys(tr_attention_desc d, float scale, const T *dy, const T *qkv, const float *lse,
-                  const float *row_sums, T *dqkv) {
+                  const float *row_sums, const int32_t *starts, T *dqkv) {
     __shared__ block_rows s;
-    for (int64_t item = blockIdx.x; item < items_of(d); item += gridDim.x) {
-        const place at = place_of(d, item);
+    const int64_t group = d.heads / d.kv_heads;
+    for (int64_t item = blockIdx.x; item < items_of(d, d.kv_heads); item += gridDim.x) {
+        place at = place_of(d, d.kv_heads, item);
         const int64_t j = at.first_row + tr_warp(), row = j < d.seq ? j : d.seq - 1;
-        const int64_t head = (at.b * d.heads + at.h) * d.seq;
+        const int64_t past = at.first_row + WARPS - 1 + d.window; /* sees none of the keys */
+        const int64_t end = d.window > 0 && past < d.seq ? past : d.seq;
         float dk[COLUMNS] = {0}, dv[COLUMNS] = {0};
-        load_own(d, packed(d, at, qkv, 1), row, s.own[0][tr_warp()]);
-        load_own(d, packed(d, at, qkv, 2), row, s.own[1][tr_warp()]);
-        for (int64_t first = at.first_row / TILE * TILE; first < d.seq; first += TILE) {
-            const int64_t i = first + tr_lane();
-            const bool seen = i >= row && i < d.seq;
-            load_tile(d, packed(d, at, qkv, 0), first, s);
-            __syncthreads();
-            float p = seen ? expf(scale * dot(d, s.own[0][tr_warp()], s) - lse[head + i]) : 0.0f;
-            s.weight[0][tr_warp()][tr_lane()] = p;
-            __syncthreads();
-            load_tile(d, plain(d, at, dy), first, s);
-            __syncthreads();
-            float dp = dot(d, s.own[1][tr_warp()], s);
-            s.weight[1][tr_warp()][tr_lane()] = seen ? p * (dp - row_sums[head + i]) * scale : 0.0f;
-            accumulate(d, s.weight[0][tr_warp()], s, dv);
-            __syncthreads();
-            load_tile(d, packed(d, at, qkv, 0), first, s);
-            __syncthreads();
-            accumulate(d, s.weight[1][tr_warp()], s, dk);
-            __syncthreads();
+        at.h *= group;
+        load_own(d, key_of(d, at, qkv), row, s.own[0][tr_warp()]);
+        load_own(d, value_of(d, at, qkv), row, s.own[1][tr_warp()]);
+        for (int64_t g = 0; g < group; g++, at.h++) {
+            const int64_t head = (at.b * d.heads + at.h) * d.seq;
+            for (int64_t first = at.first_row / TILE * TILE; first < end; first += TILE) {
+                const int64_t i = first + tr_lane();
+                const bool seen = i >= row && i < d.seq && first_of(d, starts, at.b, i) <= row;
+                load_tile(d, query_of(d, at, qkv), first, s);
+                __syncthreads();
+                float p =
+                    seen ? expf(scale * dot(d, s.own[0][tr_warp()], s) - lse[head + i]) : 0.0f;
+                s.weight[0][tr_warp()][tr_lane()] = p;
+                __syncthreads();
+                load_tile(d, plain(d, at, dy), first, s);
+                __syncthreads();
+                float dp = dot(d, s.own[1][tr_warp()], s);
+                s.weight[1][tr_warp()][tr_lane()] =
+                    seen ? p * (dp - row_sums[head + i]) * scale : 0.0f;
+                accumulate(d, s.weight[0][tr_warp()], s, dv);
+                __syncthreads();
+                load_tile(d, query_of(d, at, qkv), first, s);
+                __syncthreads();
+                accumulate(d, s.weight[1][tr_warp()], s, dk);
+                __syncthreads();
+            }
         }
+        at.h -= group;
         if (j < d.seq) {
-            store_row(d, packed(d, at, dqkv, 1), j, dk, 1.0f);
-            store_row(d, packed(d, at, dqkv, 2), j, dv, 1.0f);
+            store_row(d, key_of(d, at, dqkv), j, dk, 1.0f);
+            store_row(d, value_of(d, at, dqkv), j, dv, 1.0f);
         }
         __syncthreads();
     }
 }
 
-float scale_of(const tr_attention_desc &d) {
-    return (float)(1 / sqrt((double)d.head_dim));
-}
-
 template <typename T>
 cudaError_t launch_forward(cudaStream_t stream, const tr_attention_desc &d, const void *qkv,
-                           void *y, float *lse) {
-    return tr_launch(stream, tr_grid(items_of(d), 1), THREADS, forward<T>, d, scale_of(d), qkv, y,
-                     lse);
+                           const int32_t *starts, void *y, float *lse) {
+    return tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, forward<T>, d,
+                     tr_attention_scale(&d), qkv, starts, y, lse);
 }
 
 template <typename T>
 cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, const void *dy,
-                            const void *qkv, const void *y, const float *lse, void *dqkv,
-                            float *row_sums) {
-    const unsigned blocks = tr_grid(items_of(d), 1);
-    TR_TRY_LAUNCH(tr_launch(stream, blocks, THREADS, backward_queries<T>, d, scale_of(d), dy, qkv,
-                            y, lse, dqkv, row_sums));
-    return tr_launch(stream, blocks, THREADS, backward_keys<T>, d, scale_of(d), dy, qkv, lse,
-                     row_sums, dqkv);
+                            const void *qkv, const void *y, const float *lse, const int32_t *starts,
+                            void *dqkv, float *row_sums) {
+    const float scale = tr_attention_scale(&d);
+    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, backward_queries<T>,
+                            d, scale, dy, qkv, y, lse, starts, dqkv, row_sums));
+    return tr_launch(stream, tr_grid(items_of(d, d.kv_heads), 1), THREADS, backward_keys<T>, d,
+                     scale, dy, qkv, lse, row_sums, starts, dqkv);
+}
+
+/* The kernel of tr_cuda_launch_attention_first: an item is a token. */
+__global__ void first_tokens(tr_attention_desc d, const int32_t *starts, int32_t *first) {
+    for (int64_t i = tr_first_item(); i < d.batch * d.seq; i += tr_item_stride())
+        first[i] = (int32_t)first_of(d, starts, i / d.seq, i % d.seq);
 }
 
 } // namespace
 
 cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
-                                     const void *qkv, void *y, float *lse) {
-    return d->dtype == TR_F32 ? launch_forward<float>(stream, *d, qkv, y, lse)
-                              : launch_forward<tr_bf16>(stream, *d, qkv, y, lse);
+                                     const void *qkv, const int32_t *starts, void *y, float *lse) {
+    return d->dtype == TR_F32 ? launch_forward<float>(stream, *d, qkv, starts, y, lse)
+                              : launch_forward<tr_bf16>(stream, *d, qkv, starts, y, lse);
 }
 
 cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
                                            const void *dy, const void *qkv, const void *y,
-                                           const float *lse, void *dqkv, float *row_sums) {
+                                           const float *lse, const int32_t *starts, void *dqkv,
+                                           float *row_sums) {
     return d->dtype == TR_F32
-               ? launch_backward<float>(stream, *d, dy, qkv, y, lse, dqkv, row_sums)
-               : launch_backward<tr_bf16>(stream, *d, dy, qkv, y, lse, dqkv, row_sums);
+               ? launch_backward<float>(stream, *d, dy, qkv, y, lse, starts, dqkv, row_sums)
+               : launch_backward<tr_bf16>(stream, *d, dy, qkv, y, lse, starts, dqkv, row_sums);
+}
+
+cudaError_t tr_cuda_launch_attention_first(cudaStream_t stream, const tr_attention_desc *d,
+                                           const int32_t *starts, int32_t *first) {
+    return tr_launch(stream, tr_grid(d->batch * d->seq, TR_THREADS), TR_THREADS, first_tokens, *d,
+                     starts, first);
 }

@@ -1,5 +1,6 @@
 #include "device/cuda/attention_graph.h"
 #include "base/memory.h"
+#include "device/elementwise.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,7 +77,7 @@ static dims dense(int64_t a, int64_t b, int64_t c, int64_t d) {
     return (dims){{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 static dims strided(const tr_attention_shape *s, int64_t heads, tr_attention_strides by) {
-    return (dims){{s->batch, heads, s->seq, s->head_dim}, {by.sequence, by.head, by.position, 1}};
+    return (dims){{s->batch, heads, s->seq, s->head_size}, {by.sequence, by.head, by.position, 1}};
 }
 static dims transposed(dims d) {
     return (dims){{d.size[0], d.size[1], d.size[3], d.size[2]},
@@ -175,18 +176,33 @@ static descriptor reshaped(builder *b, descriptor x, dims d, cudnnDataType_t typ
     return y;
 }
 
-/* scores where query >= key, -infinity elsewhere. */
-static descriptor causal(builder *b, dims square, descriptor scores) {
-    descriptor query = value(b, square, CUDNN_DATA_INT32);
-    descriptor key = value(b, square, CUDNN_DATA_INT32);
+/* scores where a >= b, -infinity elsewhere. */
+static descriptor where(builder *b, dims square, descriptor scores, descriptor a,
+                        descriptor other) {
     descriptor seen = value(b, square, CUDNN_DATA_BOOLEAN);
     descriptor masked = value(b, square, CUDNN_DATA_FLOAT);
-    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, scores, NULL, NULL, query);
-    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3, scores, NULL, NULL, key);
-    pointwise(b, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, query, key, NULL, seen);
+    pointwise(b, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, a, other, NULL, seen);
     pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores,
               scalar(b, TR_ATTENTION_MASKED), seen, masked);
     return masked;
+}
+
+static descriptor index_of(builder *b, dims square, descriptor scores, int64_t axis) {
+    descriptor index = value(b, square, CUDNN_DATA_INT32);
+    pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, axis, scores, NULL, NULL, index);
+    return index;
+}
+
+/* scores where query >= key, and key >= FIRST of the query, -infinity elsewhere: two selections,
+ * for the engines know no conjunction. */
+static descriptor visible(builder *b, dims square, descriptor scores) {
+    const tr_attention_shape *s = &b->graph->shape;
+    descriptor query = index_of(b, square, scores, 2), key = index_of(b, square, scores, 3);
+    descriptor causal = where(b, square, scores, query, key);
+    if (!s->masked) return causal;
+    descriptor first =
+        tensor(b, dense(s->batch, 1, s->seq, 1), CUDNN_DATA_INT32, TR_ATTENTION_FIRST);
+    return where(b, square, causal, index_of(b, square, causal, 3), first);
 }
 
 /* --- the two graphs --------------------------------------------------------------------------- */
@@ -203,7 +219,7 @@ static void build_forward(builder *b) {
     product(b, tensor(b, q, BF16, TR_ATTENTION_Q), tensor(b, transposed(kv), BF16, TR_ATTENTION_K),
             dot);
     descriptor scaled = compute(b, square, CUDNN_POINTWISE_MUL, dot, scalar(b, TR_ATTENTION_SCALE));
-    descriptor scores = causal(b, square, scaled);
+    descriptor scores = visible(b, square, scaled);
     descriptor largest = value(b, row, F32), sum = value(b, row, F32);
     reduce(b, CUDNN_REDUCE_TENSOR_MAX, scores, largest);
     descriptor shifted = compute(b, square, CUDNN_POINTWISE_SUB, scores, largest);
@@ -218,7 +234,8 @@ static void build_forward(builder *b) {
             tensor(b, strided(s, s->heads, s->y), BF16, TR_ATTENTION_O));
 }
 
-/* gradient[batch, kv_heads, seq, head_dim] = weights' x; query heads that share a key are added. */
+/* gradient[batch, kv_heads, seq, head_size] = weights' x; query heads that share a key are added.
+ */
 static void shared_product(builder *b, descriptor weights, descriptor x, int64_t id) {
     const tr_attention_shape *s = &b->graph->shape;
     descriptor gradient = tensor(b, strided(s, s->kv_heads, s->kv), BF16, id);
@@ -226,7 +243,7 @@ static void shared_product(builder *b, descriptor weights, descriptor x, int64_t
         product(b, weights, x, gradient);
         return;
     }
-    descriptor each = value(b, dense(s->batch, s->heads, s->seq, s->head_dim), BF16);
+    descriptor each = value(b, dense(s->batch, s->heads, s->seq, s->head_size), BF16);
     product(b, weights, x, each);
     reduce(b, CUDNN_REDUCE_TENSOR_ADD, each, gradient);
 }
@@ -244,8 +261,8 @@ static void build_backward(builder *b) {
     descriptor d_o = tensor(b, y, BF16, TR_ATTENTION_DO);
 
     dims by_position = {
-        {s->batch, s->heads, s->seq, s->head_dim},
-        {s->heads * s->seq * s->head_dim, s->seq * s->head_dim, s->heads * s->head_dim, 1}};
+        {s->batch, s->heads, s->seq, s->head_size},
+        {s->heads * s->seq * s->head_size, s->seq * s->head_size, s->heads * s->head_size, 1}};
     descriptor both =
         compute(b, by_position, CUDNN_POINTWISE_MUL, d_o, tensor(b, y, BF16, TR_ATTENTION_O));
     descriptor summed = value(b, row, F32);
@@ -258,7 +275,7 @@ static void build_backward(builder *b) {
     descriptor scaled = compute(b, square, CUDNN_POINTWISE_MUL, dot, scale);
     descriptor shifted =
         compute(b, square, CUDNN_POINTWISE_SUB, scaled, tensor(b, row, F32, TR_ATTENTION_STATS));
-    descriptor p = compute(b, square, CUDNN_POINTWISE_EXP, causal(b, square, shifted), NULL);
+    descriptor p = compute(b, square, CUDNN_POINTWISE_EXP, visible(b, square, shifted), NULL);
     shared_product(b, reshaped(b, p, transposed(square), BF16), d_o, TR_ATTENTION_DV);
 
     descriptor dp = value(b, square, F32), ds = value(b, square, BF16);
@@ -275,7 +292,7 @@ static void build_backward(builder *b) {
         return;
     }
     descriptor sum =
-        tensor(b, dense(s->batch, s->heads, s->seq, s->head_dim), F32, TR_ATTENTION_DQ_SUM);
+        tensor(b, dense(s->batch, s->heads, s->seq, s->head_size), F32, TR_ATTENTION_DQ_SUM);
     product(b, ds, keys, sum);
     pointwise(b, CUDNN_POINTWISE_IDENTITY, F32, -1, sum, NULL, NULL, dq);
 }
@@ -346,10 +363,11 @@ static void choose(builder *b, cudnnHandle_t handle, descriptor described, descr
     const tr_attention_shape *s = &b->graph->shape;
     b->status = TR_FAIL(
         TR_ERR_DEVICE,
-        "cuDNN %zu has no engine for %s attention of %lld x %lld tokens, %lld heads of %lld "
-        "(%s); another cuDNN 9 may have one",
-        cudnnGetVersion(), s->backward ? "the gradient of" : "causal", (long long)s->batch,
-        (long long)s->seq, (long long)s->heads, (long long)s->head_dim, words);
+        "cuDNN %zu has no engine for %s%s attention of %lld x %lld tokens, %lld heads of %lld "
+        "with %lld keys (%s); another cuDNN 9 may have one",
+        cudnnGetVersion(), s->backward ? "the gradient of " : "", s->masked ? "masked" : "causal",
+        (long long)s->batch, (long long)s->seq, (long long)s->heads, (long long)s->head_size,
+        (long long)s->kv_heads, words);
 }
 
 static descriptor describe_device(builder *b, const char *json) {
@@ -364,39 +382,30 @@ static descriptor describe_device(builder *b, const char *json) {
 
 tr_attention_shape tr_attention_packed(const tr_attention_desc *d, bool backward,
                                        bool deterministic) {
-    int64_t width = d->heads * d->head_dim;
-    tr_attention_shape shape = tr_attention_separate(d, d->heads, backward, deterministic);
-    shape.q = shape.kv = (tr_attention_strides){
-        .sequence = d->seq * 3 * width, .head = d->head_dim, .position = 3 * width};
-    return shape;
-}
-
-static tr_attention_strides by_token(const tr_attention_desc *d, int64_t heads) {
-    return (tr_attention_strides){.sequence = d->seq * heads * d->head_dim,
-                                  .head = d->head_dim,
-                                  .position = heads * d->head_dim};
-}
-
-tr_attention_shape tr_attention_separate(const tr_attention_desc *d, int64_t kv_heads,
-                                         bool backward, bool deterministic) {
-    return (tr_attention_shape){.batch = d->batch,
-                                .seq = d->seq,
-                                .heads = d->heads,
-                                .kv_heads = kv_heads,
-                                .head_dim = d->head_dim,
-                                .q = by_token(d, d->heads),
-                                .kv = by_token(d, kv_heads),
-                                .y = by_token(d, d->heads),
-                                .dtype = d->dtype,
-                                .backward = backward,
-                                .deterministic = deterministic};
+    const int64_t row = tr_attention_row(d), width = d->heads * d->head_size;
+    const tr_attention_strides packed = {
+        .sequence = d->seq * row, .head = d->head_size, .position = row};
+    return (tr_attention_shape){
+        .batch = d->batch,
+        .seq = d->seq,
+        .heads = d->heads,
+        .kv_heads = d->kv_heads,
+        .head_size = d->head_size,
+        .q = packed,
+        .kv = packed,
+        .y = {.sequence = d->seq * width, .head = d->head_size, .position = width},
+        .scale = tr_attention_scale(d),
+        .dtype = d->dtype,
+        .masked = d->documents || (d->window > 0 && d->window < d->seq),
+        .backward = backward,
+        .deterministic = deterministic};
 }
 
 const char *tr_attention_graph_fault(const tr_attention_shape *s) {
     if (s->dtype != TR_BF16) return "they compute bf16 alone";
     /* cuDNN also makes plans for every multiple of 8 and for 2 tokens. Only these shapes are in
      * common use; the results of the rest have not been checked on a GPU. */
-    if (s->head_dim != 64 && s->head_dim != 96 && s->head_dim != 128)
+    if (s->head_size != 64 && s->head_size != 96 && s->head_size != 128)
         return "they are used for heads of 64, 96 and 128";
     if (s->seq < 64) return "they are used from 64 tokens on";
     if (s->kv_heads < 1 || s->heads % s->kv_heads)
@@ -410,20 +419,21 @@ tr_status tr_attention_graph_build(cudnnHandle_t handle, const char *described,
     const char *fault = tr_attention_graph_fault(shape);
     if (fault)
         return TR_FAIL(TR_ERR_DEVICE, "cuDNN's attention engines cannot take %s heads of %lld: %s",
-                       tr_dtype_name(shape->dtype), (long long)shape->head_dim, fault);
+                       tr_dtype_name(shape->dtype), (long long)shape->head_size, fault);
     if (cudnnGetVersion() < OLDEST)
         return TR_FAIL(TR_ERR_DEVICE, "cuDNN %zu is too old for attention: install 9.16 or later",
                        cudnnGetVersion());
     tr_attention_graph *g;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->shape = *shape;
-    g->scalars[0] = (float)(1 / sqrt((double)shape->head_dim));
+    g->scalars[0] = shape->scale;
     g->scalars[TR_ATTENTION_MASKED - TR_ATTENTION_SCALE] = -INFINITY;
     g->scalars[TR_ATTENTION_ONE - TR_ATTENTION_SCALE] = 1;
     size_t rows = (size_t)(shape->batch * shape->heads * shape->seq);
+    if (shape->masked) g->first_bytes = (size_t)(shape->batch * shape->seq) * sizeof(int32_t);
     if (shape->backward) g->row_sum_bytes = rows * sizeof(float);
     if (shape->backward && !shape->deterministic)
-        g->dq_sum_bytes = rows * (size_t)shape->head_dim * sizeof(float);
+        g->dq_sum_bytes = rows * (size_t)shape->head_size * sizeof(float);
 
     builder b = {.graph = g, .next_virtual = FIRST_VIRTUAL};
     descriptor device = handle ? NULL : describe_device(&b, described);
@@ -457,9 +467,10 @@ tr_status tr_attention_graph_run(const tr_attention_graph *graph, cudnnHandle_t 
     int64_t ids[TR_ATTENTION_IDS], count = 0;
     for (int64_t id = 0; id < TR_ATTENTION_IDS; id++) {
         bool backward =
-            (id > TR_ATTENTION_STATS && id < TR_ATTENTION_SCALE) || id == TR_ATTENTION_ONE;
+            (id > TR_ATTENTION_STATS && id < TR_ATTENTION_FIRST) || id == TR_ATTENTION_ONE;
         if (backward && !s->backward) continue;
         if (id == TR_ATTENTION_DQ_SUM && s->deterministic) continue;
+        if (id == TR_ATTENTION_FIRST && !s->masked) continue;
         pointers[count] = id < TR_ATTENTION_SCALE
                               ? tensors[id]
                               : (void *)&graph->scalars[id - TR_ATTENTION_SCALE];

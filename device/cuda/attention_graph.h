@@ -15,16 +15,19 @@ typedef struct tr_attention_strides {
 } tr_attention_strides;
 
 /* heads query heads share kv_heads keys and values (a multiple: grouped queries). A bool says which
- * of the two graphs it is; deterministic changes the backward one. */
+ * of the two graphs it is; deterministic changes the backward one; masked: tokens see none before
+ * their FIRST. */
 typedef struct tr_attention_shape {
-    int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t batch, seq, heads, kv_heads, head_size;
     tr_attention_strides q, kv, y; /* q and dq; k, v, dk and dv; y and dy */
+    float scale;
     tr_dtype dtype;
-    bool backward, deterministic;
+    bool masked, backward, deterministic;
 } tr_attention_shape;
 
 /* The tensors of a plan; cuDNN's unique ids are these numbers from 1 on.
- * LSE and ROW_SUM are f32[batch, heads, seq], DQ_SUM f32[batch, heads, seq, head_dim]. */
+ * LSE and ROW_SUM are f32[batch, heads, seq], DQ_SUM f32[batch, heads, seq, head_size], FIRST
+ * i32[batch, seq]. */
 typedef enum tr_attention_tensor {
     TR_ATTENTION_Q,
     TR_ATTENTION_K,
@@ -37,8 +40,9 @@ typedef enum tr_attention_tensor {
     TR_ATTENTION_DV,
     TR_ATTENTION_ROW_SUM, /* backward: scratch */
     TR_ATTENTION_DQ_SUM,  /* backward, not deterministic: scratch */
+    TR_ATTENTION_FIRST,   /* masked: the first token that each token sees */
     TR_ATTENTION_TENSORS,
-    TR_ATTENTION_SCALE = TR_ATTENTION_TENSORS, /* scalars, which the plan holds: 1/sqrt(head_dim) */
+    TR_ATTENTION_SCALE = TR_ATTENTION_TENSORS, /* scalars, which the plan holds */
     TR_ATTENTION_MASKED,                       /* -infinity */
     TR_ATTENTION_ONE,
     TR_ATTENTION_IDS
@@ -49,18 +53,15 @@ typedef struct tr_attention_graph {
     tr_attention_shape shape;
     cudnnBackendDescriptor_t plan;
     int64_t engine; /* cuDNN's number of the engine chosen */
-    size_t workspace_bytes, row_sum_bytes, dq_sum_bytes;
+    size_t workspace_bytes, row_sum_bytes, dq_sum_bytes, first_bytes;
     float scalars[TR_ATTENTION_IDS - TR_ATTENTION_SCALE];
     cudnnBackendDescriptor_t *parts; /* all descriptors behind the plan, in their order */
     size_t part_count, part_capacity;
 } tr_attention_graph;
 
-/* The shape of ATTENTION and ATTENTION_DGRAD over packed QKV[batch, seq, 3, heads, head_dim]. */
+/* The shape of ATTENTION and ATTENTION_DGRAD. */
 tr_attention_shape tr_attention_packed(const tr_attention_desc *desc, bool backward,
                                        bool deterministic);
-/* And over separate Q[batch, seq, heads, head_dim], K and V[batch, seq, kv_heads, head_dim]. */
-tr_attention_shape tr_attention_separate(const tr_attention_desc *desc, int64_t kv_heads,
-                                         bool backward, bool deterministic);
 
 /* Says why cuDNN's engines are not used for a shape, as the end of a sentence; NULL when they are.
  */

@@ -2,6 +2,7 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
+#include "device/elementwise.h"
 
 namespace {
 
@@ -11,25 +12,29 @@ template <typename T>
 __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T *qkv, T *kcache,
                        T *vcache, T *y, float *all_scores) {
     __shared__ float part[TR_WARPS][TR_WARP];
-    const int64_t position = state->position, dim = d.head_dim, width = d.heads * dim;
-    const float scale = 1.0f / sqrtf((float)dim);
+    const int64_t position = state->position, dim = d.head_size, width = d.kv_heads * dim;
+    const float scale = tr_attention_scale(&d);
     for (int64_t head = blockIdx.x; head < d.batch * d.heads; head += gridDim.x) {
-        const int64_t b = head / d.heads, at = head % d.heads * dim;
-        const T *q = qkv + b * 3 * width + at, *k = q + width, *v = k + width;
-        T *keys = kcache + b * d.seq * width + at, *values = vcache + b * d.seq * width + at;
-        T *to = y + b * width + at;
+        const int64_t b = head / d.heads, h = head % d.heads, key = tr_attention_kv_head(&d, h);
+        const T *token = qkv + b * tr_attention_row(&d), *q = token + h * dim;
+        const T *k = token + (d.heads + key) * dim, *v = k + width;
+        T *keys = kcache + b * d.seq * width + key * dim;
+        T *values = vcache + b * d.seq * width + key * dim;
+        T *to = y + head * dim;
         float *scores = all_scores + head * d.seq;
         if (position < 0 || position >= d.seq) {
             for (int64_t c = threadIdx.x; c < dim; c += TR_THREADS) tr_store_one(to + c, NAN);
             continue;
         }
+        const int64_t first = tr_attention_first(&d, position, 0);
+        /* Blocks of query heads that share the key write the same. */
         for (int64_t c = threadIdx.x; c < dim; c += TR_THREADS) {
             keys[position * width + c] = k[c];
             values[position * width + c] = v[c];
         }
         __syncthreads(); /* the caches hold this token */
         float largest = -INFINITY;
-        for (int64_t j = tr_warp(); j <= position; j += TR_WARPS) {
+        for (int64_t j = first + tr_warp(); j <= position; j += TR_WARPS) {
             float dot = 0;
             for (int64_t c = tr_lane(); c < dim; c += TR_WARP)
                 dot += tr_load_one(q + c) * tr_load_one(keys + j * width + c);
@@ -39,17 +44,17 @@ __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T 
         }
         largest = tr_block_max<TR_THREADS>(largest); /* and all scores are written */
         float sum = 0;
-        for (int64_t j = threadIdx.x; j <= position; j += TR_THREADS) {
+        for (int64_t j = first + threadIdx.x; j <= position; j += TR_THREADS) {
             scores[j] = expf(scores[j] - largest);
             sum += scores[j];
         }
         sum = tr_block_sum<TR_THREADS>(sum);
-        for (int64_t first = 0; first < dim; first += TR_WARP) {
-            const int64_t c = first + tr_lane();
+        for (int64_t column = 0; column < dim; column += TR_WARP) {
+            const int64_t c = column + tr_lane();
             float value = 0;
             if (c < dim) {
 #pragma unroll 4
-                for (int64_t j = tr_warp(); j <= position; j += TR_WARPS)
+                for (int64_t j = first + tr_warp(); j <= position; j += TR_WARPS)
                     value += scores[j] * tr_load_one(values + j * width + c);
             }
             part[tr_warp()][tr_lane()] = value;

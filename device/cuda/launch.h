@@ -133,14 +133,18 @@ cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,
                                   const tr_tensor *t);
 
-/* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; row_sums: batch * heads * seq floats of
- * scratch. */
+/* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; starts may be NULL; row_sums: batch * heads
+ * * seq floats of scratch. */
 enum { TR_ATTENTION_MAX_DIM = 256 };
 cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
-                                     const void *qkv, void *y, float *lse);
+                                     const void *qkv, const int32_t *starts, void *y, float *lse);
 cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
                                            const void *dy, const void *qkv, const void *y,
-                                           const float *lse, void *dqkv, float *row_sums);
+                                           const float *lse, const int32_t *starts, void *dqkv,
+                                           float *row_sums);
+/* first[batch, seq]: the first token that each token sees. */
+cudaError_t tr_cuda_launch_attention_first(cudaStream_t stream, const tr_attention_desc *d,
+                                           const int32_t *starts, int32_t *first);
 
 #ifdef __cplusplus
 }

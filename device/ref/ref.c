@@ -7,13 +7,14 @@ static const tr_host_compute_fn compute[TR_OP_COUNT] = {
 #undef REF_COMPUTE
 };
 
-/* Only attention keeps intermediate results: the probabilities (and their gradient) of one head. */
+/* Only attention keeps intermediate results: the probabilities (and their gradient) of one head,
+ * and the gradients of one key and value. */
 static size_t scratch_bytes(const tr_op_desc *desc) {
-    size_t seq = (size_t)desc->attention.seq;
+    size_t seq = (size_t)desc->attention.seq, size = (size_t)desc->attention.head_size;
     switch (desc->kind) {
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DECODE: return seq * sizeof(double);
-    case TR_OP_ATTENTION_DGRAD: return 2 * seq * seq * sizeof(double);
+    case TR_OP_ATTENTION_DGRAD: return 2 * seq * (seq + size) * sizeof(double);
     default: return 0;
     }
 }

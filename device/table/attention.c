@@ -2,23 +2,30 @@
 
 static const char *fault(const tr_op_desc *desc) {
     const tr_attention_desc *d = &desc->attention;
-    if (!tr_op_sizes_fit(1, d->heads, d->head_dim, 3) ||
-        !tr_op_sizes_fit(1, d->batch, d->seq, 3 * d->heads * d->head_dim) ||
+    if (!tr_op_sizes_fit(1, d->heads, d->head_size, 3) ||
+        !tr_op_sizes_fit(1, d->kv_heads, d->head_size, 3) ||
+        !tr_op_sizes_fit(1, d->batch, d->seq, (d->heads + 2 * d->kv_heads) * d->head_size) ||
         !tr_op_sizes_fit(1, d->seq, d->seq, 1))
-        return "batch, seq, heads and head_dim must be positive";
-    return NULL;
+        return "batch, seq, heads, kv_heads and head_size must be positive";
+    if (d->heads % d->kv_heads) return "heads must be a multiple of kv_heads";
+    if (d->window < 0) return "the window must not be negative";
+    return d->scale >= 0 ? NULL : "the scale must not be negative";
 }
 
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_attention_desc *a = &x->attention, *b = &y->attention;
     return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads &&
-           a->head_dim == b->head_dim && a->dtype == b->dtype;
+           a->kv_heads == b->kv_heads && a->head_size == b->head_size && a->window == b->window &&
+           a->scale == b->scale && a->documents == b->documents && a->dtype == b->dtype;
 }
 
-/* [batch, seq, 3, heads, head_dim] of `parts` = 3, [batch, seq, heads, head_dim] of 1. */
-static tr_tensor heads_of(const tr_attention_desc *d, int64_t seq, int64_t parts) {
-    const int64_t shape[] = {d->batch, seq, parts, d->heads, d->head_dim};
-    return tr_tensor_dense(NULL, d->dtype, 5, shape);
+/* [batch, seq, heads, head_size] */
+static tr_tensor heads_of(const tr_attention_desc *d, int64_t seq, int64_t heads) {
+    const int64_t shape[] = {d->batch, seq, heads, d->head_size};
+    return tr_tensor_dense(NULL, d->dtype, 4, shape);
+}
+static tr_tensor packed(const tr_attention_desc *d, int64_t seq) {
+    return heads_of(d, seq, d->heads + 2 * d->kv_heads);
 }
 
 static tr_tensor lse_of(const tr_attention_desc *d) {
@@ -26,17 +33,20 @@ static tr_tensor lse_of(const tr_attention_desc *d) {
     return tr_tensor_dense(NULL, TR_F32, 3, shape);
 }
 
-/* One of attention's products over the full square: 2 * batch * heads * seq^2 * head_dim. */
+/* One of attention's products over the full square, or over twice what a window shows of its lower
+ * half: 2 * batch * heads * seq * (seq or less) * head_size. */
 static double square(const tr_attention_desc *d) {
-    return 2.0 * (double)d->seq * (double)d->seq * (double)d->head_dim * (double)d->heads *
-           (double)d->batch;
+    const double seq = (double)d->seq, window = (double)d->window;
+    const double side = d->window > 0 && window < seq ? window * (2 - window / seq) : seq;
+    return 2.0 * seq * side * (double)d->head_size * (double)d->heads * (double)d->batch;
 }
 
 static void operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
-    t[TR_ATTENTION_QKV] = heads_of(d, d->seq, 3);
-    t[TR_ATTENTION_Y] = heads_of(d, d->seq, 1);
+    t[TR_ATTENTION_QKV] = packed(d, d->seq);
+    t[TR_ATTENTION_Y] = heads_of(d, d->seq, d->heads);
     t[TR_ATTENTION_LSE] = lse_of(d);
+    if (d->documents) t[TR_ATTENTION_STARTS] = tr_tensor_matrix(NULL, TR_I32, d->batch, d->seq);
 }
 
 /* QK', PV: two products, half of each square. */
@@ -48,7 +58,8 @@ const tr_op_row tr_op_row_attention = {
     .name = "attention",
     .slot = {[TR_ATTENTION_QKV] = {"qkv", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_ATTENTION_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE},
-             [TR_ATTENTION_LSE] = {"lse", TR_SLOT_OUT, TR_TYPES_F32}},
+             [TR_ATTENTION_LSE] = {"lse", TR_SLOT_OUT, TR_TYPES_F32},
+             [TR_ATTENTION_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = fault,
     .same = same,
     .operands = operands,
@@ -57,9 +68,11 @@ const tr_op_row tr_op_row_attention = {
 
 static void dgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
-    t[TR_ATTENTION_DGRAD_QKV] = t[TR_ATTENTION_DGRAD_DQKV] = heads_of(d, d->seq, 3);
-    t[TR_ATTENTION_DGRAD_Y] = t[TR_ATTENTION_DGRAD_DY] = heads_of(d, d->seq, 1);
+    t[TR_ATTENTION_DGRAD_QKV] = t[TR_ATTENTION_DGRAD_DQKV] = packed(d, d->seq);
+    t[TR_ATTENTION_DGRAD_Y] = t[TR_ATTENTION_DGRAD_DY] = heads_of(d, d->seq, d->heads);
     t[TR_ATTENTION_DGRAD_LSE] = lse_of(d);
+    if (d->documents)
+        t[TR_ATTENTION_DGRAD_STARTS] = tr_tensor_matrix(NULL, TR_I32, d->batch, d->seq);
 }
 
 /* QK', dO V', P'dO, dS K, dS'Q */
@@ -73,23 +86,30 @@ const tr_op_row tr_op_row_attention_dgrad = {
              [TR_ATTENTION_DGRAD_QKV] = {"qkv", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_ATTENTION_DGRAD_Y] = {"y", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_ATTENTION_DGRAD_LSE] = {"lse", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_ATTENTION_DGRAD_DQKV] = {"dqkv", TR_SLOT_OUT, TR_TYPES_STORAGE}},
+             [TR_ATTENTION_DGRAD_DQKV] = {"dqkv", TR_SLOT_OUT, TR_TYPES_STORAGE},
+             [TR_ATTENTION_DGRAD_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = fault,
     .same = same,
     .operands = dgrad_operands,
     .flops = dgrad_flops,
 };
 
-static void decode_operands(const tr_op_desc *desc, tr_tensor *t) {
-    const tr_attention_desc *d = &desc->attention;
-    t[TR_DECODE_QKV] = heads_of(d, 1, 3);
-    t[TR_DECODE_KCACHE] = t[TR_DECODE_VCACHE] = heads_of(d, d->seq, 1);
-    t[TR_DECODE_Y] = heads_of(d, 1, 1);
+static const char *decode_fault(const tr_op_desc *desc) {
+    return desc->attention.documents ? "decoding has no documents" : fault(desc);
 }
 
-/* One full row. */
+static void decode_operands(const tr_op_desc *desc, tr_tensor *t) {
+    const tr_attention_desc *d = &desc->attention;
+    t[TR_DECODE_QKV] = packed(d, 1);
+    t[TR_DECODE_KCACHE] = t[TR_DECODE_VCACHE] = heads_of(d, d->seq, d->kv_heads);
+    t[TR_DECODE_Y] = heads_of(d, 1, d->heads);
+}
+
+/* One full row, or a window of it. */
 static double decode_flops(const tr_op_desc *desc) {
-    return 2.0 * square(&desc->attention) / (double)desc->attention.seq;
+    const tr_attention_desc *d = &desc->attention;
+    const int64_t seen = d->window > 0 && d->window < d->seq ? d->window : d->seq;
+    return 4.0 * (double)seen * (double)d->head_size * (double)d->heads * (double)d->batch;
 }
 
 const tr_op_row tr_op_row_attention_decode = {
@@ -98,7 +118,7 @@ const tr_op_row tr_op_row_attention_decode = {
              [TR_DECODE_KCACHE] = {"kcache", TR_SLOT_BOTH, TR_TYPES_STORAGE},
              [TR_DECODE_VCACHE] = {"vcache", TR_SLOT_BOTH, TR_TYPES_STORAGE},
              [TR_DECODE_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE}},
-    .fault = fault,
+    .fault = decode_fault,
     .same = same,
     .operands = decode_operands,
     .flops = decode_flops,

@@ -4,11 +4,13 @@
  * computes what was told. Knows matrix products, reductions, reshapes and the point-wise modes of
  * attention.
  *
- * Graphs for `rig_handle` are built for the described GPU instead: the linker sends
- * tr_attention_graph_build here (--wrap). */
+ * Graphs for `rig_handle` are built for the described GPU instead, and the first tokens of a mask
+ * are computed on the host: the linker sends tr_attention_graph_build and
+ * tr_cuda_launch_attention_first here (--wrap). */
 #pragma once
 
 #include "device/cuda/attention_graph.h"
+#include "device/cuda/launch.h"
 #include "support/op_cases.h"
 
 #include <math.h>
@@ -268,7 +270,9 @@ static void rig_unpack(const tr_attention_graph *graph, cudnnBackendDescriptor_t
         assert_true(id > 0 && id <= TR_ATTENTION_IDS && rig_has(graph, id));
         assert_non_null(data);
         bool f32 = id - 1 == TR_ATTENTION_STATS || id - 1 >= TR_ATTENTION_ROW_SUM;
-        memory[id] = (rig_memory){data, f32 ? TR_F32 : TR_BF16, false};
+        tr_dtype dtype = f32 ? TR_F32 : TR_BF16;
+        if (id - 1 == TR_ATTENTION_FIRST) dtype = TR_I32;
+        memory[id] = (rig_memory){data, dtype, false};
     }
 }
 
@@ -346,4 +350,14 @@ tr_status __wrap_tr_attention_graph_build(cudnnHandle_t handle, const char *desc
     assert_true(rig_graph_count < RIG_GRAPHS);
     rig_graphs[rig_graph_count++] = *out;
     return TR_OK;
+}
+
+cudaError_t __wrap_tr_cuda_launch_attention_first(cudaStream_t stream, const tr_attention_desc *d,
+                                                  const int32_t *starts, int32_t *first);
+cudaError_t __wrap_tr_cuda_launch_attention_first(cudaStream_t stream, const tr_attention_desc *d,
+                                                  const int32_t *starts, int32_t *first) {
+    assert_ptr_equal(stream, rig_stream);
+    for (int64_t i = 0; i < d->batch * d->seq; i++)
+        first[i] = (int32_t)tr_attention_first(d, i % d->seq, starts ? starts[i] : 0);
+    return cudaSuccess;
 }

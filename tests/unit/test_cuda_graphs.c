@@ -30,17 +30,15 @@ static tr_status build(const tr_attention_shape *shape, const char *described,
 }
 
 /* Forward, backward, and the deterministic backward. */
-static void check(const tr_attention_desc *desc, int64_t kv_heads) {
+static void check(const tr_attention_desc *desc) {
     for (int which = 0; which < 3; which++) {
         bool backward = which > 0, deterministic = which == 2;
-        tr_attention_shape shape =
-            kv_heads ? tr_attention_separate(desc, kv_heads, backward, deterministic)
-                     : tr_attention_packed(desc, backward, deterministic);
+        tr_attention_shape shape = tr_attention_packed(desc, backward, deterministic);
         tr_attention_graph *graph;
         if (build(&shape, h200, &graph) != TR_OK)
             fail_msg("%lld x %lld tokens, %lld/%lld heads of %lld, %s: %s (%s)",
                      (long long)desc->batch, (long long)desc->seq, (long long)desc->heads,
-                     (long long)kv_heads, (long long)desc->head_dim,
+                     (long long)desc->kv_heads, (long long)desc->head_size,
                      deterministic ? "deterministic backward"
                      : backward    ? "backward"
                                    : "forward",
@@ -49,25 +47,48 @@ static void check(const tr_attention_desc *desc, int64_t kv_heads) {
         assert_non_null(graph->plan);
         assert_int_equal(graph->row_sum_bytes, backward ? 4 * rows : 0);
         assert_int_equal(graph->dq_sum_bytes,
-                         backward && !deterministic ? 4 * rows * (size_t)desc->head_dim : 0);
+                         backward && !deterministic ? 4 * rows * (size_t)desc->head_size : 0);
+        assert_int_equal(graph->first_bytes, shape.masked ? 4 * desc->batch * desc->seq : 0);
         tr_attention_graph_release(graph);
     }
 }
 
+static tr_attention_desc heads_of(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                                  int64_t head_size) {
+    return (tr_attention_desc){.batch = batch,
+                               .seq = seq,
+                               .heads = heads,
+                               .kv_heads = kv_heads,
+                               .head_size = head_size,
+                               .dtype = TR_BF16};
+}
+
 static void test_models(void **state) {
     (void)state;
-    check(&(tr_attention_desc){4, 1024, 12, 64, TR_BF16}, 0);  /* GPT-2 124M, packed qkv */
-    check(&(tr_attention_desc){2, 1024, 25, 64, TR_BF16}, 0);  /* GPT-2 1.5B */
-    check(&(tr_attention_desc){1, 8192, 32, 128, TR_BF16}, 8); /* Llama 8B, grouped queries */
-    check(&(tr_attention_desc){2, 512, 12, 64, TR_BF16}, 12);  /* separate q, k, v */
+    tr_attention_desc d = heads_of(4, 1024, 12, 12, 64); /* GPT-2 124M */
+    check(&d);
+    d = heads_of(2, 1024, 25, 25, 64); /* GPT-2 1.5B */
+    check(&d);
+    d = heads_of(1, 8192, 32, 8, 128); /* Llama 8B */
+    check(&d);
+    d.window = 4096; /* Mistral 7B */
+    check(&d);
+    d = heads_of(2, 2048, 32, 8, 64); /* Llama 1B, documents */
+    d.documents = true;
+    check(&d);
 }
 
 /* Short sequences, and lengths that are no multiple of a tile. */
 static void test_small(void **state) {
     (void)state;
-    check(&(tr_attention_desc){2, 64, 2, 64, TR_BF16}, 0);
-    check(&(tr_attention_desc){1, 128, 1, 96, TR_BF16}, 0);
-    check(&(tr_attention_desc){2, 70, 3, 128, TR_BF16}, 0);
+    tr_attention_desc d = heads_of(2, 64, 2, 2, 64);
+    check(&d);
+    d = heads_of(1, 128, 1, 1, 96);
+    check(&d);
+    d = heads_of(2, 70, 6, 3, 128);
+    check(&d);
+    d.documents = true;
+    check(&d);
 }
 
 static void assert_refused(const tr_attention_shape *shape, const char *described,
@@ -83,21 +104,19 @@ static void assert_refused(const tr_attention_shape *shape, const char *describe
 static void test_refused(void **state) {
     (void)state;
     for (int backward = 0; backward < 2; backward++) {
-        tr_attention_desc desc = {2, 128, 4, 64, TR_F32};
+        tr_attention_desc desc = heads_of(2, 128, 4, 4, 64);
+        desc.dtype = TR_F32;
         tr_attention_shape shape = tr_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "cannot take f32 heads of 64: they compute bf16 alone");
-        desc = (tr_attention_desc){2, 128, 4, 100, TR_BF16};
+        desc = heads_of(2, 128, 4, 4, 100);
         shape = tr_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "cannot take bf16 heads of 100");
-        desc = (tr_attention_desc){2, 128, 4, 80, TR_BF16};
+        desc = heads_of(2, 128, 4, 4, 80);
         shape = tr_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "heads of 80: they are used for heads of 64, 96 and 128");
-        desc = (tr_attention_desc){2, 63, 4, 64, TR_BF16};
+        desc = heads_of(2, 63, 4, 4, 64);
         shape = tr_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "heads of 64: they are used from 64 tokens on");
-        desc = (tr_attention_desc){2, 128, 4, 64, TR_BF16};
-        shape = tr_attention_separate(&desc, 3, backward, false);
-        assert_refused(&shape, h200, "multiple of the key heads");
     }
 }
 
@@ -109,8 +128,8 @@ static void test_no_engine(void **state) {
     char *capability = strstr(volta, "\"deviceVer\":900");
     assert_non_null(capability);
     memcpy(capability, "\"deviceVer\":700", strlen("\"deviceVer\":700"));
-    tr_attention_shape shape =
-        tr_attention_packed(&(tr_attention_desc){2, 128, 4, 64, TR_BF16}, true, false);
+    const tr_attention_desc desc = heads_of(2, 128, 4, 4, 64);
+    tr_attention_shape shape = tr_attention_packed(&desc, true, false);
     assert_refused(&shape, volta, "cuDNN");
     assert_refused(&shape, "{", "cuDNN");
 }
@@ -162,12 +181,11 @@ static void run_operator(tr_op *op, tr_op_data *data) {
     free(args.scratch);
 }
 
-static void test_operators(void **state) {
-    (void)state;
+/* Forward, backward and deterministic backward. */
+static void check_operator(const tr_attention_desc *desc) {
     for (int which = 0; which < 3; which++) {
-        const tr_op_case c = {{.kind = which ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
-                               .attention = {2, 67, 3, 64, 0}},
-                              0};
+        const tr_op_case c = {
+            {.kind = which ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION, .attention = *desc}, 0};
         tr_cuda_device device = device_of(which == 2);
         tr_op_check check;
         tr_op_data got;
@@ -188,13 +206,25 @@ static void test_operators(void **state) {
     }
 }
 
+static void test_operators(void **state) {
+    (void)state;
+    tr_attention_desc d = heads_of(2, 67, 3, 3, 64);
+    check_operator(&d);
+    d = heads_of(1, 65, 4, 2, 64);
+    d.scale = 0.25f;
+    check_operator(&d);
+    d.window = 20;
+    check_operator(&d);
+    d.documents = true;
+    check_operator(&d);
+}
+
 /* What cuDNN does not take is the own kernels', in both directions, and needs no plan. */
 static void test_who_computes(void **state) {
     (void)state;
-    const tr_attention_desc own[] = {{2, 64, 4, 64, TR_F32},
-                                     {2, 64, 4, 100, TR_BF16},
-                                     {2, 64, 4, 80, TR_BF16},
-                                     {2, 63, 4, 64, TR_BF16}};
+    tr_attention_desc own[] = {heads_of(2, 64, 4, 4, 64), heads_of(2, 64, 4, 4, 100),
+                               heads_of(2, 64, 4, 2, 80), heads_of(2, 63, 4, 4, 64)};
+    own[0].dtype = TR_F32;
     enum { OWN = sizeof own / sizeof *own };
     tr_cuda_device device = device_of(true);
     for (int i = 0; i < 2 * OWN; i++) {
@@ -207,7 +237,7 @@ static void test_who_computes(void **state) {
                          i % 2 ? (size_t)(2 * own[i / 2].seq * 4) * sizeof(float) : 0);
         tr_op_release(op);
     }
-    const tr_op_desc wide = {.kind = TR_OP_ATTENTION, .attention = {1, 9, 1, 300, TR_BF16}};
+    const tr_op_desc wide = {.kind = TR_OP_ATTENTION, .attention = heads_of(1, 9, 1, 1, 300)};
     tr_op *op;
     assert_int_equal(tr_op_prepare(&device.base, &wide, &op), TR_ERR_DEVICE);
     assert_non_null(strstr(tr_error_message(), "heads of 300 are too wide"));
@@ -237,83 +267,6 @@ static void test_environment(void **state) {
     }
 }
 
-/* --- grouped queries -------------------------------------------------------------------------- */
-
-enum { BATCH = 2, SEQ = 65, HEADS = 4, KV_HEADS = 2, DIM = 64, ROWS = BATCH * SEQ };
-enum { Q_COUNT = ROWS * HEADS * DIM, KV_COUNT = ROWS * KV_HEADS * DIM };
-
-/* All tensors of attention in memory of their own; kv_heads of k, v and their gradients. */
-typedef struct tensors {
-    uint16_t q[Q_COUNT], k[Q_COUNT], v[Q_COUNT], y[Q_COUNT], dy[Q_COUNT];
-    uint16_t dq[Q_COUNT], dk[Q_COUNT], dv[Q_COUNT];
-    float stats[ROWS * HEADS];
-} tensors;
-
-static void run_separate(tensors *x, int64_t kv_heads, bool backward, bool deterministic) {
-    const tr_attention_desc desc = {BATCH, SEQ, HEADS, DIM, TR_BF16};
-    const tr_attention_shape shape =
-        tr_attention_separate(&desc, kv_heads, backward, deterministic);
-    tr_attention_graph *graph;
-    must(tr_attention_graph_build(rig_handle, NULL, &shape, &graph));
-    const size_t sum_bytes = tr_align_up(graph->row_sum_bytes);
-    char *scratch = calloc(1, graph->workspace_bytes + sum_bytes + graph->dq_sum_bytes + 1);
-    char *sums = scratch + graph->workspace_bytes;
-    void *const t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_Q] = x->q,
-                                           [TR_ATTENTION_K] = x->k,
-                                           [TR_ATTENTION_V] = x->v,
-                                           [TR_ATTENTION_O] = x->y,
-                                           [TR_ATTENTION_STATS] = x->stats,
-                                           [TR_ATTENTION_DO] = x->dy,
-                                           [TR_ATTENTION_DQ] = x->dq,
-                                           [TR_ATTENTION_DK] = x->dk,
-                                           [TR_ATTENTION_DV] = x->dv,
-                                           [TR_ATTENTION_ROW_SUM] = sums,
-                                           [TR_ATTENTION_DQ_SUM] = sums + sum_bytes};
-    must(tr_attention_graph_run(graph, rig_handle, t, scratch));
-    free(scratch);
-    tr_attention_graph_release(graph);
-}
-
-static uint16_t sum_of(uint16_t a, uint16_t b) {
-    return tr_f32_to_bf16(tr_bf16_to_f32(a) + tr_bf16_to_f32(b));
-}
-
-/* Two query heads that share a key are two heads with the same key: outputs and dQ have the same
- * bits, and the shared key's gradient is the sum of the two. */
-static void test_grouped(void **state) {
-    (void)state;
-    static tensors shared, repeated;
-    const int group = HEADS / KV_HEADS;
-    for (int i = 0; i < Q_COUNT; i++) {
-        shared.q[i] = tr_f32_to_bf16(tr_normal(seed, 1, (uint64_t)i));
-        shared.dy[i] = tr_f32_to_bf16(tr_normal(seed, 2, (uint64_t)i));
-    }
-    for (int i = 0; i < KV_COUNT; i++) {
-        shared.k[i] = tr_f32_to_bf16(tr_normal(seed, 3, (uint64_t)i));
-        shared.v[i] = tr_f32_to_bf16(tr_normal(seed, 4, (uint64_t)i));
-    }
-    repeated = shared;
-    for (int row = 0; row < ROWS * HEADS; row++) {
-        int from = row / HEADS * KV_HEADS + row % HEADS / group;
-        memcpy(repeated.k + row * DIM, shared.k + from * DIM, DIM * sizeof *shared.k);
-        memcpy(repeated.v + row * DIM, shared.v + from * DIM, DIM * sizeof *shared.v);
-    }
-    for (int which = 0; which < 3; which++) {
-        run_separate(&shared, KV_HEADS, which > 0, which == 2);
-        run_separate(&repeated, HEADS, which > 0, which == 2);
-        assert_memory_equal(shared.y, repeated.y, sizeof shared.y);
-        assert_memory_equal(shared.stats, repeated.stats, sizeof shared.stats);
-        assert_memory_equal(shared.dq, repeated.dq, sizeof shared.dq);
-        for (int i = 0; i < KV_COUNT; i++) {
-            int first = (i / DIM / KV_HEADS * HEADS + i / DIM % KV_HEADS * group) * DIM + i % DIM;
-            assert_int_equal(shared.dk[i], sum_of(repeated.dk[first], repeated.dk[first + DIM]));
-            assert_int_equal(shared.dv[i], sum_of(repeated.dv[first], repeated.dv[first + DIM]));
-        }
-        if (which > 0)
-            assert_true(shared.dq[Q_COUNT - 1] != 0 && shared.dk[0] != 0 && shared.dv[0] != 0);
-    }
-}
-
 static int read_description(void **state) {
     (void)state;
     FILE *file = fopen(TRIREME_TEST_DATA "/h200.json", "r");
@@ -335,10 +288,10 @@ static int close_ref(void **state) {
 int main(void) {
     seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),    cmocka_unit_test(test_small),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_no_engine),
-        cmocka_unit_test(test_operators), cmocka_unit_test(test_who_computes),
-        cmocka_unit_test(test_grouped),   cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_models),      cmocka_unit_test(test_small),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_no_engine),
+        cmocka_unit_test(test_operators),   cmocka_unit_test(test_who_computes),
+        cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, read_description, close_ref);
 }

@@ -102,9 +102,11 @@ static void test_random(void **state) {
         check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
     }
     for (int i = 0; i < 8; i++) {
-        tr_op_desc a = {.attention = {up_to(2), up_to(100), up_to(3), up_to(70), TR_F32}};
-        for (a.kind = TR_OP_ATTENTION; a.kind <= TR_OP_ATTENTION_DECODE; a.kind++)
+        tr_op_desc a = {.attention = tr_random_attention(&random_state)};
+        for (a.kind = TR_OP_ATTENTION; a.kind <= TR_OP_ATTENTION_DECODE; a.kind++) {
+            a.attention.documents &= a.kind != TR_OP_ATTENTION_DECODE;
             check_case(&(tr_op_case){a, 0});
+        }
         tr_op_desc n = {.layernorm = {up_to(200), up_to(300) + 1, 1e-5f, TR_F32}};
         for (n.kind = TR_OP_LAYERNORM; n.kind <= TR_OP_LAYERNORM_WGRAD; n.kind++)
             check_case(&(tr_op_case){n, 0});

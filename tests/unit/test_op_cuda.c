@@ -53,7 +53,7 @@ static bool leave_out(const tr_op_desc *d) {
     const tr_attention_desc *a = &d->attention;
     return (d->kind == TR_OP_ATTENTION || d->kind == TR_OP_ATTENTION_DGRAD) &&
            a->dtype == TR_BF16 && a->seq >= 64 &&
-           (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128);
+           (a->head_size == 64 || a->head_size == 96 || a->head_size == 128);
 }
 
 static void check_storage(const tr_op_case *c, tr_dtype storage) {
@@ -89,8 +89,10 @@ enum { ROWS = 128, WIDTH = 768, SEQ = 1024, VOCAB = 5632 };
 static void test_models(void **state) {
     (void)state;
     const tr_op_desc list[] = {
-        {.kind = TR_OP_ATTENTION, .attention = {1, SEQ, 2, 64, TR_BF16}},
-        {.kind = TR_OP_ATTENTION_DGRAD, .attention = {1, SEQ, 2, 64, TR_BF16}},
+        {.kind = TR_OP_ATTENTION, .attention = {1, SEQ, 2, 2, 64, 0, 0, false, TR_BF16}},
+        {.kind = TR_OP_ATTENTION_DGRAD, .attention = {1, SEQ, 2, 2, 64, 0, 0, false, TR_BF16}},
+        {.kind = TR_OP_ATTENTION, .attention = {1, SEQ, 4, 1, 128, 0, 0, false, TR_BF16}},
+        {.kind = TR_OP_ATTENTION_DGRAD, .attention = {1, SEQ, 4, 1, 128, 0, 0, false, TR_BF16}},
         {.kind = TR_OP_LAYERNORM, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
         {.kind = TR_OP_LAYERNORM_DGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
         {.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
@@ -186,11 +188,18 @@ static void test_random(void **state) {
         check_kinds((tr_op_desc){.glu = {rows, width, (tr_activation)(up_to(4) - 1), TR_F32}},
                     TR_OP_GLU, TR_OP_GLU_DGRAD);
         check_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
-        check_kinds((tr_op_desc){.attention = {up_to(2), up_to(70), up_to(3), up_to(70), TR_F32}},
-                    TR_OP_ATTENTION, TR_OP_ATTENTION_DECODE);
+        tr_attention_desc attention = tr_random_attention(&random_state);
+        check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
+        attention.documents = false;
+        check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION_DECODE,
+                    TR_OP_ATTENTION_DECODE);
         /* On a GPU in BF16: cuDNN's. */
-        check_kinds((tr_op_desc){.attention = {1, 63 + up_to(70), 2, 32 + 32 * up_to(3), TR_F32}},
-                    TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
+        attention = (tr_attention_desc){.batch = 1,
+                                        .seq = 63 + up_to(70),
+                                        .heads = 2,
+                                        .kv_heads = up_to(2),
+                                        .head_size = 32 + 32 * up_to(3)};
+        check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
         check_kinds((tr_op_desc){.embed = {.rows = rows,
                                            .width = width,
                                            .vocab_begin = up_to(9) - 1,
@@ -262,8 +271,10 @@ static void run_decoding(const tr_op_case *c, int64_t position, tr_op_data *star
  * makes the result NaN. */
 static void test_positions(void **state) {
     (void)state;
-    const tr_op_case decode = {{.kind = TR_OP_ATTENTION_DECODE, .attention = {2, 9, 2, 5, TR_F32}},
-                               0};
+    const tr_op_case decode = {
+        {.kind = TR_OP_ATTENTION_DECODE,
+         .attention = {.batch = 2, .seq = 9, .heads = 2, .kv_heads = 1, .head_size = 5}},
+        0};
     const tr_op_case position = {
         {.kind = TR_OP_POSITION, .embed = {.rows = 3, .width = 20, .seq = 9, .decode = true}}, 0};
     for (int64_t at = -1; at <= 9; at += 10) {

@@ -46,7 +46,16 @@ enum { ROWS = 6, WIDTH = 11, SEQ = 3, VOCAB = 7 };
             GRADIENT                                                                               \
         }                                                                                          \
     }
-#define ATTENTION .attention = {.batch = 2, .seq = 7, .heads = 2, .head_dim = 5}
+#define ATTENTION .attention = {.batch = 2, .seq = 7, .heads = 2, .kv_heads = 2, .head_size = 5}
+#define GROUPED                                                                                    \
+    .attention = {.batch = 2,                                                                      \
+                  .seq = 7,                                                                        \
+                  .heads = 4,                                                                      \
+                  .kv_heads = 2,                                                                   \
+                  .head_size = 3,                                                                  \
+                  .window = 4,                                                                     \
+                  .scale = 0.75f,                                                                  \
+                  .documents = true}
 #define EMBED                                                                                      \
     .embed = {.rows = 8 * SEQ, .width = WIDTH, .seq = SEQ, .vocab_begin = 2, .vocab = VOCAB}
 #define DROPOUT .dropout = {.rows = ROWS, .width = WIDTH, .seq = SEQ, .p = 0.3f, .site = 5}
@@ -139,6 +148,13 @@ static const gradient gradients[] = {
      .y = TR_ATTENTION_Y,
      .backward = {.kind = TR_OP_ATTENTION_DGRAD, ATTENTION},
      .from = {DY, TR_ATTENTION_QKV, TR_ATTENTION_Y, TR_ATTENTION_LSE, GRADIENT}},
+    {.name = "attention, grouped queries, window, documents",
+     .forward = {{.kind = TR_OP_ATTENTION, GROUPED}, 0},
+     .x = TR_ATTENTION_QKV,
+     .y = TR_ATTENTION_Y,
+     .backward = {.kind = TR_OP_ATTENTION_DGRAD, GROUPED},
+     .from = {DY, TR_ATTENTION_QKV, TR_ATTENTION_Y, TR_ATTENTION_LSE, GRADIENT,
+              TR_ATTENTION_STARTS}},
     {.name = "embed",
      .forward = {{.kind = TR_OP_EMBED, EMBED}, 0},
      .x = TR_EMBED_TABLE,

@@ -312,7 +312,8 @@ enum { A_BATCH = 2, A_SEQ = 9, A_HEADS = 3, A_DIM = 4, A_WIDTH = A_HEADS * A_DIM
 
 static const tr_op_desc attention = {
     .kind = TR_OP_ATTENTION,
-    .attention = {.batch = A_BATCH, .seq = A_SEQ, .heads = A_HEADS, .head_dim = A_DIM}};
+    .attention = {
+        .batch = A_BATCH, .seq = A_SEQ, .heads = A_HEADS, .kv_heads = A_HEADS, .head_size = A_DIM}};
 
 /* Changing what comes after position 5 changes nothing up to it; position 0 sees itself alone. */
 static void test_attention_is_causal(void **state) {

@@ -46,13 +46,15 @@
     .scaling = {                                                                                   \
         .kind = TR_ROPE_LLAMA3, .original = 64, .factor = 8, .low_factor = 1, .high_factor = 4}
 #define YARN .scaling = {.kind = TR_ROPE_YARN, .original = 64, .factor = 4}
-#define ATTENTION(KIND, batch_, seq_, heads_, dim_)                                                \
+#define ATTENTION(KIND, batch_, seq_, heads_, kv_heads_, size_, ...)                               \
     {                                                                                              \
         .kind = TR_OP_##KIND, .attention = {                                                       \
             .batch = batch_,                                                                       \
             .seq = seq_,                                                                           \
             .heads = heads_,                                                                       \
-            .head_dim = dim_                                                                       \
+            .kv_heads = kv_heads_,                                                                 \
+            .head_size = size_,                                                                    \
+            __VA_ARGS__                                                                            \
         }                                                                                          \
     }
 #define EMBED(KIND, rows_, width_, begin_, vocab_)                                                 \
@@ -191,17 +193,31 @@ const tr_op_case tr_op_cases[] = {
     {ROWS(GELU, 40, 512), 0},
     {ROWS(GELU_DGRAD, 13, 37), 0},
     {ROWS(GELU_DGRAD, 40, 512), TR_CASE_IN_PLACE},
-    {ATTENTION(ATTENTION, 1, 1, 1, 1), 0},
-    {ATTENTION(ATTENTION, 2, 7, 3, 5), 0},
-    {ATTENTION(ATTENTION, 1, 33, 2, 16), 0},
-    {ATTENTION(ATTENTION, 2, 70, 1, 32), 0},
-    {ATTENTION(ATTENTION_DGRAD, 1, 1, 1, 4), 0},
-    {ATTENTION(ATTENTION_DGRAD, 2, 7, 3, 5), 0},
-    {ATTENTION(ATTENTION_DGRAD, 1, 33, 2, 16), 0},
-    {ATTENTION(ATTENTION_DGRAD, 2, 70, 1, 32), 0},
-    {ATTENTION(ATTENTION_DECODE, 1, 1, 1, 1), 0},
-    {ATTENTION(ATTENTION_DECODE, 3, 9, 2, 5), 0},
-    {ATTENTION(ATTENTION_DECODE, 2, 64, 3, 16), 0},
+    {ATTENTION(ATTENTION, 1, 1, 1, 1, 1), 0},
+    {ATTENTION(ATTENTION, 2, 7, 3, 3, 5), 0},
+    {ATTENTION(ATTENTION, 1, 33, 2, 2, 16), 0},
+    {ATTENTION(ATTENTION, 2, 70, 1, 1, 32), 0},
+    {ATTENTION(ATTENTION, 2, 19, 6, 2, 5), 0},
+    {ATTENTION(ATTENTION, 1, 33, 4, 1, 16, .scale = 0.5f), 0},
+    {ATTENTION(ATTENTION, 2, 70, 2, 2, 8, .window = 20), 0},
+    {ATTENTION(ATTENTION, 1, 9, 2, 1, 8, .window = 1), 0},
+    {ATTENTION(ATTENTION, 2, 70, 2, 1, 8, .documents = true), 0},
+    {ATTENTION(ATTENTION, 2, 70, 4, 2, 12, .window = 33, .documents = true), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 1, 1, 1, 4), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 7, 3, 3, 5), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 33, 2, 2, 16), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 70, 1, 1, 32), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 19, 6, 2, 5), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 33, 4, 1, 16, .scale = 0.5f), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 70, 2, 2, 8, .window = 20), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 9, 2, 1, 8, .window = 1), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 70, 2, 1, 8, .documents = true), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 70, 4, 2, 12, .window = 33, .documents = true), 0},
+    {ATTENTION(ATTENTION_DECODE, 1, 1, 1, 1, 1), 0},
+    {ATTENTION(ATTENTION_DECODE, 3, 9, 2, 2, 5), 0},
+    {ATTENTION(ATTENTION_DECODE, 2, 64, 3, 3, 16), 0},
+    {ATTENTION(ATTENTION_DECODE, 2, 64, 6, 2, 16, .scale = 0.5f), 0},
+    {ATTENTION(ATTENTION_DECODE, 2, 64, 4, 1, 5, .window = 7), 0},
     {EMBED(EMBED, 1, 1, 0, 3), 0},
     {EMBED(EMBED, 29, 33, 11, 17), 0},
     {EMBED(EMBED_WGRAD, 29, 33, 11, 17), 0},
@@ -269,12 +285,14 @@ const tr_op_case tr_op_large_cases[] = {
     {GLU(GLU, 67, 301, SILU), 0},
     {GLU(GLU_DGRAD, 67, 301, SILU), 0},
     {ROPE(150, 75, 5, 32, 224, .documents = true), 0},
-    {ATTENTION(ATTENTION, 2, 131, 2, 33), 0},
-    {ATTENTION(ATTENTION, 1, 96, 3, 64), 0},
-    {ATTENTION(ATTENTION_DGRAD, 2, 131, 2, 33), 0},
-    {ATTENTION(ATTENTION_DGRAD, 1, 96, 3, 64), 0},
-    {ATTENTION(ATTENTION_DECODE, 2, 131, 2, 33), 0},
-    {ATTENTION(ATTENTION_DECODE, 1, 96, 3, 64), 0},
+    {ATTENTION(ATTENTION, 2, 131, 2, 2, 33), 0},
+    {ATTENTION(ATTENTION, 1, 96, 3, 3, 64), 0},
+    {ATTENTION(ATTENTION_DGRAD, 2, 131, 2, 2, 33), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 96, 3, 3, 64), 0},
+    {ATTENTION(ATTENTION, 1, 150, 4, 2, 64, .window = 64), 0},
+    {ATTENTION(ATTENTION_DGRAD, 1, 150, 4, 2, 64, .window = 64), 0},
+    {ATTENTION(ATTENTION_DECODE, 2, 131, 2, 2, 33), 0},
+    {ATTENTION(ATTENTION_DECODE, 1, 96, 3, 3, 64), 0},
     {EMBED(EMBED, 200, 131, 3, 40), 0},
     {EMBED(EMBED_WGRAD, 200, 131, 3, 40), 0},
     {POSITION(POSITION, 200, 131, 50, false), 0},

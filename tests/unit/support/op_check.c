@@ -86,3 +86,14 @@ tr_rope_desc tr_random_rope(uint64_t *random) {
     d.ld = d.heads * d.head_size + tr_up_to(random, 100) - 1;
     return d;
 }
+
+tr_attention_desc tr_random_attention(uint64_t *random) {
+    tr_attention_desc d = {.batch = tr_up_to(random, 2),
+                           .seq = tr_up_to(random, 100),
+                           .kv_heads = tr_up_to(random, 2),
+                           .head_size = tr_up_to(random, 70),
+                           .documents = tr_up_to(random, 3) == 1};
+    d.heads = d.kv_heads * tr_up_to(random, 3);
+    if (tr_up_to(random, 2) == 1) d.window = tr_up_to(random, 60);
+    return d;
+}

@@ -33,3 +33,5 @@ tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t 
 tr_rmsnorm_desc tr_random_rmsnorm(uint64_t *random);
 /* A rotation of any kind, either way, of the first heads of a row. */
 tr_rope_desc tr_random_rope(uint64_t *random);
+/* Attention of any kind, small; decoding takes no documents. */
+tr_attention_desc tr_random_attention(uint64_t *random);

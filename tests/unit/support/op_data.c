@@ -247,28 +247,31 @@ static void rope_tensors(const tr_rope_desc *d, tr_op_tensor *t) {
 
 static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
-    int64_t width = d->heads * d->head_dim, count = d->batch * d->seq * width;
-    int64_t lse = d->batch * d->heads * d->seq, terms = d->seq + d->head_dim;
-    tr_op_tensor y = output(d->dtype, count, terms, 1);
+    const int64_t tokens = d->batch * d->seq, width = d->heads * d->head_size;
+    const int64_t row = width + 2 * d->kv_heads * d->head_size;
+    const int64_t lse = tokens * d->heads, terms = d->seq + d->head_size;
+    tr_op_tensor y = output(d->dtype, tokens * width, terms, 1);
     if (d->dtype == TR_BF16) y.inner = tr_dtype_eps(TR_BF16); /* of probabilities */
     switch (desc->kind) {
     case TR_OP_ATTENTION:
-        t[TR_ATTENTION_QKV] = input(d->dtype, 3 * count, TR_FILL_NORMAL);
+        t[TR_ATTENTION_QKV] = input(d->dtype, tokens * row, TR_FILL_NORMAL);
         t[TR_ATTENTION_Y] = y;
         t[TR_ATTENTION_LSE] = output(TR_F32, lse, terms, 1);
+        if (d->documents) t[TR_ATTENTION_STARTS] = indices(tokens, TR_FILL_STARTS, d->seq);
         break;
     case TR_OP_ATTENTION_DGRAD:
-        t[TR_ATTENTION_DGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
-        t[TR_ATTENTION_DGRAD_QKV] = input(d->dtype, 3 * count, TR_FILL_NORMAL);
-        t[TR_ATTENTION_DGRAD_Y] = input(d->dtype, count, TR_FILL_DERIVED);
+        t[TR_ATTENTION_DGRAD_DY] = input(d->dtype, tokens * width, TR_FILL_NORMAL);
+        t[TR_ATTENTION_DGRAD_QKV] = input(d->dtype, tokens * row, TR_FILL_NORMAL);
+        t[TR_ATTENTION_DGRAD_Y] = input(d->dtype, tokens * width, TR_FILL_DERIVED);
         t[TR_ATTENTION_DGRAD_LSE] = input(TR_F32, lse, TR_FILL_DERIVED);
-        y.count = 3 * count;
+        if (d->documents) t[TR_ATTENTION_DGRAD_STARTS] = indices(tokens, TR_FILL_STARTS, d->seq);
+        y.count = tokens * row;
         t[TR_ATTENTION_DGRAD_DQKV] = y;
         break;
     default:
-        t[TR_DECODE_QKV] = input(d->dtype, d->batch * 3 * width, TR_FILL_NORMAL);
-        t[TR_DECODE_KCACHE] = exact(d->dtype, count);
-        t[TR_DECODE_VCACHE] = exact(d->dtype, count);
+        t[TR_DECODE_QKV] = input(d->dtype, d->batch * row, TR_FILL_NORMAL);
+        t[TR_DECODE_KCACHE] = exact(d->dtype, tokens * d->kv_heads * d->head_size);
+        t[TR_DECODE_VCACHE] = t[TR_DECODE_KCACHE];
         y.count = d->batch * width;
         t[TR_DECODE_Y] = y;
     }
@@ -500,8 +503,8 @@ static tr_status derive(tr_op_data *data) {
         forward.kind = TR_OP_ATTENTION;
         return run_ref(&forward, &data->state,
                        (void *[]){m[TR_ATTENTION_DGRAD_QKV], m[TR_ATTENTION_DGRAD_Y],
-                                  m[TR_ATTENTION_DGRAD_LSE]},
-                       3);
+                                  m[TR_ATTENTION_DGRAD_LSE], m[TR_ATTENTION_DGRAD_STARTS]},
+                       4);
     case TR_OP_XENT_SUM:
     case TR_OP_XENT_LOSS:
         forward.xent.accumulate = false;
@@ -669,9 +672,11 @@ void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:
     case TR_OP_ATTENTION_DECODE:
-        (void)snprintf(text, size, "%s %s batch %lld seq %lld heads %lld head_dim %lld", name, type,
-                       (long long)a->batch, (long long)a->seq, (long long)a->heads,
-                       (long long)a->head_dim);
+        (void)snprintf(text, size,
+                       "%s %s batch %lld seq %lld heads %lld / %lld of %lld window %lld%s", name,
+                       type, (long long)a->batch, (long long)a->seq, (long long)a->heads,
+                       (long long)a->kv_heads, (long long)a->head_size, (long long)a->window,
+                       a->documents ? " documents" : "");
         break;
     default: /* every other description starts with its two sizes, or one */
         (void)snprintf(text, size, "%s %s %lld x %lld options %u", name, type,
