@@ -36,14 +36,10 @@ static void describe(tr_built_layer *built) {
 
 /* --- F, I, W ---------------------------------------------------------------------------------- */
 
-static tr_tensor stream(const block *b, const void *data) {
-    return tr_built_rows(&b->built, data, b->width);
-}
-
 /* F, and decoding: the same way for rows of one token, with attention to the cache. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
-    const tr_tensor x = stream(b, io->x[0]), y = stream(b, io->y[0]), h = tr_buffer_at(io, b->h);
+    const tr_tensor x = io->x[0], y = io->y[0], h = tr_buffer_at(io, b->h);
     TR_TRY(tr_norm_forward(&b->norm_1, io, x));
     TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), h));
     TR_TRY(tr_residual_forward(&b->add_attention, io, x, h, h));
@@ -56,8 +52,8 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 /* dx holds the gradient of h in between. */
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
-    const tr_tensor x = stream(b, io->x[0]), h = tr_buffer_at(io, b->h);
-    const tr_tensor dy = stream(b, io->dy[0]), dx = stream(b, io->dx[0]);
+    const tr_tensor x = io->x[0], h = tr_buffer_at(io, b->h);
+    const tr_tensor dy = io->dy[0], dx = io->dx[0];
     TR_TRY(tr_residual_grad_input(&b->add_mlp, io, dy));
     TR_TRY(tr_mlp_grad_input(&b->mlp, io, tr_buffer_at(io, b->add_mlp.dpart),
                              tr_buffer_at(io, b->norm_2.dy)));
@@ -76,7 +72,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
     TR_TRY(tr_attention_grad_weight(&b->attention, io, tr_buffer_at(io, b->norm_1.y),
                                     tr_buffer_at(io, b->add_attention.dpart)));
-    return tr_norm_grad_weight(&b->norm_1, io, stream(b, io->x[0]));
+    return tr_norm_grad_weight(&b->norm_1, io, io->x[0]);
 }
 
 static const tr_layer_ops ops = {.kind = "block",

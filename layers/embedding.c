@@ -71,10 +71,6 @@ static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
     return tr_built_prepare(layer, env);
 }
 
-static tr_tensor tokens_of(const embedding *e, const tr_layer_io *io) {
-    return tr_tensor_vector(io->step[0], TR_I32, e->built.usage.rows);
-}
-
 /* The rows of the positions' table, or of its gradient, that a sequence meets. */
 static tr_tensor met(const embedding *e, tr_tensor table) {
     return tr_tensor_rows(table, 0, e->built.usage.seq);
@@ -83,8 +79,8 @@ static tr_tensor met(const embedding *e, tr_tensor table) {
 /* F, and decoding, where nothing is dropped. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    const tr_tensor y = tr_built_rows(&e->built, io->y[0], e->width);
-    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = tokens_of(e, io),
+    const tr_tensor y = io->y[0];
+    tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = io->step[0],
                               [TR_EMBED_TABLE] = tr_param_value(e->words),
                               [TR_EMBED_Y] = y}};
     TR_TRY(tr_layer_op_run(&e->embed, io, embed));
@@ -103,8 +99,8 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    tr_op_args drop = {.t = {[TR_DROPOUT_DGRAD_DY] = tr_built_rows(&e->built, io->dy[0], e->width),
-                             [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
+    tr_op_args drop = {
+        .t = {[TR_DROPOUT_DGRAD_DY] = io->dy[0], [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
     return tr_layer_op_run(&e->drop_dgrad, io, drop);
 }
 
@@ -112,7 +108,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     const tr_tensor dx = tr_buffer_at(io, e->dx);
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
-                              [TR_EMBED_WGRAD_TOKENS] = tokens_of(e, io),
+                              [TR_EMBED_WGRAD_TOKENS] = io->step[0],
                               [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(e->words)}};
     TR_TRY(tr_layer_op_run(&e->embed_wgrad, io, embed));
     if (!e->positions) return TR_OK;

@@ -160,10 +160,6 @@ static tr_tensor logits_at(const tr_layer_io *io, const logits_part *part) {
     return tr_tensor_narrow(tr_buffer_at(io, part->logits), part->extent);
 }
 
-static tr_tensor input_of(const head *h, const tr_layer_io *io) {
-    return tr_built_rows(&h->built, io->x[0], h->width);
-}
-
 static tr_status project(const head *h, const tr_layer_io *io, const logits_part *part) {
     tr_op_args args = {.t = {[TR_MATMUL_A] = tr_buffer_at(io, h->norm.y),
                              [TR_MATMUL_B] = rows_of(part, tr_param_value(h->words)),
@@ -180,12 +176,11 @@ static tr_status take_max(const head *h, const tr_layer_io *io, const logits_par
 /* XENT_SUM or, when `loss` is there, XENT_LOSS. */
 static tr_status take_sum(const head *h, const tr_layer_io *io, const logits_part *part,
                           const tr_layer_op *op, tr_tensor loss) {
-    tr_op_args args = {
-        .t = {[TR_XENT_LOGITS] = logits_at(io, part),
-              [TR_XENT_LABELS] = tr_tensor_vector(io->step[0], TR_I32, h->built.usage.rows),
-              [TR_XENT_MAX] = tr_buffer_at(io, h->max),
-              [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
-              [TR_XENT_LOSS] = loss}};
+    tr_op_args args = {.t = {[TR_XENT_LOGITS] = logits_at(io, part),
+                             [TR_XENT_LABELS] = io->step[0],
+                             [TR_XENT_MAX] = tr_buffer_at(io, h->max),
+                             [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
+                             [TR_XENT_LOSS] = loss}};
     return tr_layer_op_run(op, io, args);
 }
 
@@ -197,7 +192,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const int64_t R = h->built.usage.rows;
     const tr_tensor none = {0}, loss = tr_tensor_vector(io->loss, TR_F64, 2);
     void *max = tr_buffer_at(io, h->max).data, *sums = tr_buffer_at(io, h->sums).data;
-    TR_TRY(tr_norm_forward(&h->norm, io, input_of(h, io)));
+    TR_TRY(tr_norm_forward(&h->norm, io, io->x[0]));
     for (const logits_part *part = h->part; part < end; part++) {
         TR_TRY(project(h, io, part));
         TR_TRY(take_max(h, io, part));
@@ -215,7 +210,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     const tr_tensor dln = tr_buffer_at(io, h->norm.dy);
     const tr_tensor sum = h->sums_dln ? tr_buffer_at(io, h->dln_sum) : dln;
-    const tr_tensor none = {0}, dx = tr_built_rows(&h->built, io->dx[0], h->width);
+    const tr_tensor none = {0}, dx = io->dx[0];
     for (const logits_part *part = h->part; part < h->part + h->parts; part++) {
         tr_op_args args = {.t = {[TR_MATMUL_A] = logits_at(io, part),
                                  [TR_MATMUL_B] = rows_of(part, tr_param_value(h->words)),
@@ -225,7 +220,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     tr_op_args cast = {.t = {[TR_CAST_X] = sum, [TR_CAST_Y] = dln}};
     if (h->sums_dln) TR_TRY(tr_layer_op_run(&h->cast, io, cast));
     TR_TRY(tr_built_sum(&h->built, io, dln));
-    return tr_norm_grad_input(&h->norm, io, input_of(h, io), none, dx);
+    return tr_norm_grad_input(&h->norm, io, io->x[0], none, dx);
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
@@ -236,12 +231,12 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
                                  [TR_MATMUL_C] = rows_of(part, tr_param_grad(h->words))}};
         TR_TRY(tr_layer_op_run(&part->project_wgrad, io, args));
     }
-    return tr_norm_grad_weight(&h->norm, io, input_of(h, io));
+    return tr_norm_grad_weight(&h->norm, io, io->x[0]);
 }
 
 static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    TR_TRY(tr_norm_forward(&h->norm, io, input_of(h, io)));
+    TR_TRY(tr_norm_forward(&h->norm, io, io->x[0]));
     TR_TRY(project(h, io, h->part));
     tr_op_args args = {.t = {[TR_CAST_X] = logits_at(io, h->part),
                              [TR_CAST_Y] = tr_tensor_matrix(io->logits, TR_F32, h->built.usage.rows,

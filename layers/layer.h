@@ -44,18 +44,17 @@ typedef struct tr_layer_env {
     bool decode;
 } tr_layer_env;
 
-/* One micro-batch's tensors and memory. Fields a call does not use may be NULL. */
+/* One micro-batch's tensors and memory. Pointers that a call does not use may be NULL. */
 typedef struct tr_layer_io {
     tr_stream *stream;
     tr_step_state *state; /* device memory */
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */
-    /* By index, in the shapes of the layer's description: */
-    const void *x[TR_LAYER_FLOWS]; /* F, and I and W while they live: inputs */
-    void *y[TR_LAYER_FLOWS];       /* F: outputs */
-    const void
-        *dy[TR_LAYER_FLOWS];  /* I: gradients of the outputs; the layer does not modify them */
-    void *dx[TR_LAYER_FLOWS]; /* I: gradients of the inputs, to be set; never one of dy */
-    const void *step[TR_LAYER_FLOWS]; /* step inputs, on the device */
+    /* By index, in the shapes of the layer's description; absent where a call does not use them. */
+    tr_tensor x[TR_LAYER_FLOWS];  /* F, and I and W while they live: inputs */
+    tr_tensor y[TR_LAYER_FLOWS];  /* F: outputs */
+    tr_tensor dy[TR_LAYER_FLOWS]; /* I: gradients of the outputs; the layer does not modify them */
+    tr_tensor dx[TR_LAYER_FLOWS]; /* I: gradients of the inputs, to be set; never one of dy */
+    tr_tensor step[TR_LAYER_FLOWS]; /* step inputs, on the device */
     /* This layer's pieces, and its scratch, aligned to TR_ALIGN. */
     char *const *piece;
     char *backward; /* B: the pieces I..W lie here, one behind the other; else NULL */

@@ -45,9 +45,8 @@ static tr_status find_step_inputs(layer_stage *s, const tr_layer_source *source,
         while (j < source->inputs && strcmp(source->input[j].name, name) != 0) j++;
         if (j == source->inputs)
             return TR_FAIL(TR_ERR_INTERNAL,
-                           "layer %s asks for step input \"%s\", which is not "
-                           "there",
-                           layer->name, name);
+                           "nothing provides step input \"%s\", which layer %s asks for", name,
+                           layer->name);
         s->step[k][i] =
             (step_place){.data = source->input[j].data, .stride = source->input[j].stride};
     }
@@ -107,21 +106,21 @@ static void destroy(tr_stage *stage) {
 
 /* --- memory of one action --------------------------------------------------------------------- */
 
-static char *inside(char *memory, size_t offset) {
-    return memory ? memory + offset : NULL;
+/* A value on this stage; absent where it is not alive, or is not read here. */
+static tr_tensor value_at(const tr_stage_io *io, const tr_stage_value *value) {
+    const void *data = NULL;
+    if (value->in_edge >= 0) data = io->in[value->in_edge];
+    else if (value->piece >= 0) data = io->piece[value->piece];
+    return tr_flow_tensor(&value->tensor, data);
 }
 
-/* Where a value lies on this stage; NULL where it is not alive, or is not read here. */
-static void *place_of(const tr_stage_io *io, const tr_stage_value *value) {
-    if (value->in_edge >= 0) return io->in[value->in_edge];
-    return value->piece >= 0 ? io->piece[value->piece] : NULL;
-}
-
-/* Where the sum of a value's gradient is collected, or was received. */
-static void *gradient_of(const tr_stage_io *io, const tr_stage_value *value) {
-    if (value->in_edge >= 0) return io->din[value->in_edge];
-    if (value->readers > 0) return inside(io->scratch, value->gradient);
-    return io->dout[value->out_edge];
+/* The sum of a value's gradient, collected here or received. */
+static tr_tensor gradient_of(const tr_stage_io *io, const tr_stage_value *value) {
+    const void *data;
+    if (value->in_edge >= 0) data = io->din[value->in_edge];
+    else if (value->readers > 0) data = io->scratch + value->gradient;
+    else data = io->dout[value->out_edge];
+    return tr_flow_tensor(&value->tensor, data);
 }
 
 /* What all actions of layer k see of micro-batch io->micro_batch. */
@@ -136,9 +135,10 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                      .backward = io->backward,
                      .scratch = io->scratch};
     for (int i = 0; i < layer->inputs; i++)
-        l.x[i] = place_of(io, &s->flow.value[input_at(s, k, i)->value]);
+        l.x[i] = value_at(io, &s->flow.value[input_at(s, k, i)->value]);
     for (int i = 0; i < layer->step_inputs; i++)
-        l.step[i] = s->step[k][i].data + (size_t)m * s->step[k][i].stride;
+        l.step[i] = tr_flow_tensor(&layer->step_input[i],
+                                   s->step[k][i].data + (size_t)m * s->step[k][i].stride);
     if (source->loss) l.loss = source->loss + m * source->loss_stride;
     return l;
 }
@@ -147,9 +147,9 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
 
 /* Copies a value that is read here to the next stage that reads it. */
 static tr_status pass_on(const tr_stage_io *io, const tr_stage_value *value) {
-    const void *from = place_of(io, value);
-    if (!from || value->out_edge < 0) return TR_OK;
-    return tr_stream_copy(io->stream, io->out[value->out_edge], from, value->bytes);
+    const tr_tensor from = value_at(io, value);
+    if (!from.data || value->out_edge < 0) return TR_OK;
+    return tr_stream_copy(io->stream, io->out[value->out_edge], from.data, value->bytes);
 }
 
 static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
@@ -161,7 +161,8 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
         tr_layer_io l = layer_io(s, io, k);
         for (int o = 0; o < layer->outputs; o++) {
             const tr_stage_value *value = output_at(s, k, o);
-            l.y[o] = value->readers > 0 ? place_of(io, value) : io->out[value->out_edge];
+            l.y[o] = value->readers > 0 ? value_at(io, value)
+                                        : tr_flow_tensor(&value->tensor, io->out[value->out_edge]);
         }
         TR_TRY(layer->ops->forward(layer, &l));
         for (int o = 0; o < layer->outputs; o++) TR_TRY(pass_on(io, output_at(s, k, o)));
@@ -171,18 +172,24 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
 
 /* --- I and W ---------------------------------------------------------------------------------- */
 
+/* Where I writes the gradient of an input: its part, or the sum itself. */
+static tr_tensor part_of(const layer_stage *s, const tr_stage_io *io, const tr_stage_input *input) {
+    const tr_stage_value *value = &s->flow.value[input->value];
+    if (input->part == TR_NOT_IN_SCRATCH) return gradient_of(io, value);
+    return tr_flow_tensor(&value->tensor, io->scratch + input->part);
+}
+
 /* Adds the part of an input to the gradient's sum; the first part of this stage to what the stages
  * behind it sent. */
 static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
                           const tr_stage_input *input) {
     const tr_stage_value *value = &s->flow.value[input->value];
-    const tr_flow *flow = &value->tensor;
-    tr_tensor sum = tr_flow_tensor(flow, gradient_of(io, value));
-    tr_tensor part = tr_flow_tensor(flow, inside(io->scratch, input->part));
-    tr_tensor before = input->begins ? tr_flow_tensor(flow, io->dout[value->out_edge]) : sum;
-    tr_op_args args = {.t = {[TR_ADD_A] = before, [TR_ADD_B] = part, [TR_ADD_Y] = sum},
-                       .scratch = io->scratch,
-                       .state = s->source.state};
+    tr_tensor sum = gradient_of(io, value), before = sum;
+    if (input->begins) before = tr_flow_tensor(&value->tensor, io->dout[value->out_edge]);
+    tr_op_args args = {
+        .t = {[TR_ADD_A] = before, [TR_ADD_B] = part_of(s, io, input), [TR_ADD_Y] = sum},
+        .scratch = io->scratch,
+        .state = s->source.state};
     return tr_op_run(s->add[input->value], io->stream, &args);
 }
 
@@ -191,11 +198,7 @@ static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, i
                                   tr_layer_io *l) {
     tr_layer *layer = layer_at(s, k);
     for (int o = 0; o < layer->outputs; o++) l->dy[o] = gradient_of(io, output_at(s, k, o));
-    for (int i = 0; i < layer->inputs; i++) {
-        const tr_stage_input *input = input_at(s, k, i);
-        l->dx[i] = input->part != TR_NOT_IN_SCRATCH ? inside(io->scratch, input->part)
-                                                    : gradient_of(io, &s->flow.value[input->value]);
-    }
+    for (int i = 0; i < layer->inputs; i++) l->dx[i] = part_of(s, io, input_at(s, k, i));
     TR_TRY(layer->ops->grad_input(layer, l));
     for (int i = layer->inputs - 1; i >= 0; i--) {
         const tr_stage_input *input = input_at(s, k, i);

@@ -176,10 +176,6 @@ tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
     return tr_tensor_matrix(data, buffer.dtype, buffer.rows, buffer.width);
 }
 
-tr_tensor tr_built_rows(const tr_built_layer *layer, const void *data, int64_t width) {
-    return tr_tensor_matrix(data, layer->usage.dtype, layer->usage.rows, width);
-}
-
 tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {
     return tr_group_all_reduce(layer->tp, io->stream, x.data, tr_tensor_count(&x), x.dtype,
                                TR_REDUCE_SUM);

@@ -98,8 +98,6 @@ double tr_built_bytes(const tr_built_layer *layer, int64_t width);
 
 /* The buffer in the memory of one micro-batch. */
 tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer);
-/* (rows, width) in the layer's type: what a layer is given, or gives to another. */
-tr_tensor tr_built_rows(const tr_built_layer *layer, const void *data, int64_t width);
 /* Runs an operator with the call's stream, step state and sample. */
 tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_args args);
 /* Sums a dense x over the tensor ranks, in place. */

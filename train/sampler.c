@@ -103,6 +103,12 @@ void tr_sampler_destroy(tr_sampler *s) {
     free(s);
 }
 
+/* One token's output of a layer. */
+static tr_tensor output_of(const tr_sampler *s, int layer, int output) {
+    return tr_flow_tensor(&s->model->layers[layer]->output[output],
+                          s->flows + s->flow_offset[layer][output]);
+}
+
 /* What layer i reads and writes for one token. */
 static tr_layer_io layer_io(const tr_sampler *s, int i) {
     const tr_layer *layer = s->model->layers[i];
@@ -112,10 +118,11 @@ static tr_layer_io layer_io(const tr_sampler *s, int i) {
                       .cache = s->cache + s->cache_offset[i],
                       .logits = s->logits};
     for (int k = 0; k < layer->inputs; k++)
-        io.x[k] = s->flows + s->flow_offset[layer->input[k].layer][layer->input[k].output];
-    for (int k = 0; k < layer->outputs; k++) io.y[k] = s->flows + s->flow_offset[i][k];
+        io.x[k] = output_of(s, layer->input[k].layer, layer->input[k].output);
+    for (int k = 0; k < layer->outputs; k++) io.y[k] = output_of(s, i, k);
     for (int k = 0; k < layer->step_inputs; k++)
-        if (strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0) io.step[k] = s->token;
+        if (strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0)
+            io.step[k] = tr_flow_tensor(&layer->step_input[k], s->token);
     return io;
 }
 

@@ -1,5 +1,6 @@
-/* A whole model on one tensor rank for tests: memory for every lifetime, poisoned as soon as a
- * lifetime ends, so that a buffer used outside of it turns the results into NaN. Host devices only.
+/* A whole model, each layer of which reads the one before, on one tensor rank for tests: memory for
+ * every lifetime, poisoned as soon as a lifetime ends, so that a buffer used outside of it turns
+ * the results into NaN. Host devices only.
  */
 #pragma once
 
@@ -236,18 +237,25 @@ static inline tr_layer_io rig_io(rig *r, int i) {
     tr_layer_io io = {.stream = tr_device_compute(r->device),
                       .state = r->state,
                       .sample = r->sample,
-                      .x = {r->tensor[i]},
-                      .y = {r->tensor[i + 1]},
-                      .dy = {r->dtensor[i + 1]},
-                      .dx = {r->dtensor[i]},
                       .scratch = r->scratch[i],
-                      .step = {i == 0 ? r->tokens : r->labels},
                       .loss = r->loss,
                       .cache = r->cache[i],
                       .logits = r->logits};
     io.piece = r->env.decode ? NULL : r->piece[i]; /* decoding keeps nothing */
-    if (i == 0) io.x[0] = io.dx[0] = NULL;
-    if (i == r->model->count - 1) io.y[0] = NULL, io.dy[0] = NULL;
+    const tr_layer *layer = r->model->layers[i];
+    if (layer->inputs) {
+        const tr_flow *input = &r->model->layers[i - 1]->output[0];
+        io.x[0] = tr_flow_tensor(input, r->tensor[i]);
+        io.dx[0] = tr_flow_tensor(input, r->dtensor[i]);
+    }
+    if (layer->outputs) {
+        io.y[0] = tr_flow_tensor(&layer->output[0], r->tensor[i + 1]);
+        io.dy[0] = tr_flow_tensor(&layer->output[0], r->dtensor[i + 1]);
+    }
+    for (int k = 0; k < layer->step_inputs; k++) {
+        bool tokens = strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0;
+        io.step[k] = tr_flow_tensor(&layer->step_input[k], tokens ? r->tokens : r->labels);
+    }
     return io;
 }
 
@@ -278,24 +286,23 @@ static inline void rig_grad_input(rig *r, int i) {
     rig_poison(r->dtensor[i], r->tensor_bytes);
     tr_layer_io io = rig_io(r, i);
     char *before = NULL;
-    if (io.dy[0]) {
+    if (io.dy[0].data) {
         before = malloc(r->tensor_bytes);
-        memcpy(before, io.dy[0], r->tensor_bytes);
+        memcpy(before, io.dy[0].data, r->tensor_bytes);
     }
     RIG_TRY(layer->ops->grad_input(layer, &io));
-    if (before && memcmp(before, io.dy[0], r->tensor_bytes) != 0) abort(); /* dy must stay */
+    if (before && memcmp(before, io.dy[0].data, r->tensor_bytes) != 0) abort(); /* dy must stay */
     free(before);
     rig_poison_block(r, i, TR_LIFE_FI);
     rig_poison_block(r, i, TR_LIFE_SCRATCH);
-    if (io.dy[0]) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
+    if (io.dy[0].data) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
     if (i > 0 && layer->input[0].life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
 }
 
 static inline void rig_grad_weight(rig *r, int i) {
     tr_layer *layer = r->model->layers[i];
     tr_layer_io io = rig_io(r, i);
-    io.y[0] = io.dx[0] = NULL;
-    io.dy[0] = NULL;
+    io.y[0] = io.dx[0] = io.dy[0] = (tr_tensor){0};
     RIG_TRY(layer->ops->grad_weight(layer, &io));
     for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }

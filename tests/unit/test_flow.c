@@ -45,13 +45,17 @@ typedef struct node {
     float *w, *g; /* [units][features] */
 } node;
 
-static float load(tr_dtype dtype, const void *from, int64_t i) {
-    return dtype == TR_F32 ? ((const float *)from)[i] : tr_bf16_to_f32(((const uint16_t *)from)[i]);
+/* Element (p, c) of a (batch, seq, width) tensor. */
+static float load(const tr_tensor *t, int p, int64_t c) {
+    int64_t i = p * t->shape[2] + c;
+    return t->dtype == TR_F32 ? ((const float *)t->data)[i]
+                              : tr_bf16_to_f32(((const uint16_t *)t->data)[i]);
 }
 
-static void store(tr_dtype dtype, void *to, int64_t i, double value) {
-    if (dtype == TR_F32) ((float *)to)[i] = (float)value;
-    else ((uint16_t *)to)[i] = tr_f32_to_bf16((float)value);
+static void store(const tr_tensor *t, int p, int64_t c, double value) {
+    int64_t i = p * t->shape[2] + c;
+    if (t->dtype == TR_F32) ((float *)t->data)[i] = (float)value;
+    else ((uint16_t *)t->data)[i] = tr_f32_to_bf16((float)value);
 }
 
 static const tr_flow *flow_of(const node *n, int input) {
@@ -63,17 +67,16 @@ static const tr_flow *flow_of(const node *n, int input) {
 static int take_features(const node *n, const tr_layer_io *io, int p, float *f) {
     int at = 0;
     for (int i = 0; i < n->layer.inputs; i++) {
-        const tr_flow *x = flow_of(n, i);
-        for (int64_t c = 0; c < x->shape[2]; c++)
-            f[at++] = load(x->dtype, io->x[i], p * x->shape[2] + c);
+        const tr_tensor *x = &io->x[i];
+        for (int64_t c = 0; c < x->shape[2]; c++) f[at++] = load(x, p, c);
     }
     for (int i = 0; i < n->layer.step_inputs; i++) {
         const char *name = n->layer.step_input[i].name;
-        const int32_t *number = io->step[i];
+        const int32_t *number = io->step[i].data;
         if (strcmp(name, TR_INPUT_LABELS) == 0) continue;
         if (strcmp(name, image_name) == 0)
             for (int c = 0; c < IMAGE; c++)
-                f[at++] = ((const float *)io->step[i])[p / SEQ * IMAGE + c];
+                f[at++] = ((const float *)io->step[i].data)[p / SEQ * IMAGE + c];
         else {
             f[at++] = cosf((float)number[p]);
             f[at++] = sinf((float)number[p]);
@@ -105,15 +108,13 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
         if (n->copies) memcpy(kept(n, io, TR_LIFE_FW, p), f, (size_t)n->features * sizeof *f);
         for (int u = 0; u < n->units; u++) y[u] = (float)tanh(weigh(n, u, f));
         if (layer->outputs == 0) {
-            int32_t label = ((const int32_t *)io->step[0])[p];
+            int32_t label = ((const int32_t *)io->step[0].data)[p];
             y[0] = label < 0 ? 0 : (float)(weigh(n, 0, f) - label / 8.0);
             loss[0] += (double)y[0] * (double)y[0] / 2;
             loss[1] += label >= 0;
         }
         for (int o = 0, u = 0; o < layer->outputs; o++)
-            for (int64_t c = 0; c < layer->output[o].shape[2]; c++)
-                store(layer->output[o].dtype, io->y[o], p * layer->output[o].shape[2] + c,
-                      (double)y[u++]);
+            for (int64_t c = 0; c < io->y[o].shape[2]; c++) store(&io->y[o], p, c, (double)y[u++]);
     }
     if (layer->outputs == 0) memcpy(io->loss, loss, sizeof loss);
     return TR_OK;
@@ -132,17 +133,17 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
             return TR_FAIL(TR_ERR_INTERNAL, "layer %d: an input is gone in I", layer->index);
         if (layer->outputs == 0) delta[0] = y[0];
         for (int o = 0, u = 0; o < layer->outputs; o++) {
-            const tr_flow *out = &layer->output[o];
-            for (int64_t c = 0; c < out->shape[2]; c++, u++)
-                delta[u] = load(out->dtype, io->dy[o], p * out->shape[2] + c) * (1 - y[u] * y[u]);
+            const tr_tensor *dy = &io->dy[o];
+            for (int64_t c = 0; c < dy->shape[2]; c++, u++)
+                delta[u] = load(dy, p, c) * (1 - y[u] * y[u]);
         }
         for (int i = 0, j = 0; i < layer->inputs; i++) {
-            const tr_flow *x = flow_of(n, i);
-            for (int64_t c = 0; c < x->shape[2]; c++, j++) {
+            const tr_tensor *dx = &io->dx[i];
+            for (int64_t c = 0; c < dx->shape[2]; c++, j++) {
                 double sum = 0;
                 for (int u = 0; u < n->units; u++)
                     sum += (double)n->w[u * n->features + j] * (double)delta[u];
-                store(x->dtype, io->dx[i], p * x->shape[2] + c, sum);
+                store(dx, p, c, sum);
             }
         }
     }
