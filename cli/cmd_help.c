@@ -1,6 +1,6 @@
 #include "cli/cli.h"
+#include "config/schema.h"
 #include "layers/preset.h"
-#include "train/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,9 +3,10 @@
 #include "cli/cli.h"
 
 #include "base/cores.h"
-#include "train/plan.h"
-#include "train/rate.h"
-#include "train/request.h"
+#include "partition/rate.h"
+#include "partition/request.h"
+#include "partition/run_plan.h"
+#include "train/time_step.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -200,7 +201,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         return TR_OK;
     }
     if (given == 0) {
-        TR_TRY(tr_rate_measure(c, device, &rate));
+        TR_TRY(tr_rate_measure(c, device, tr_time_step, &rate));
         rate = shared_rate(rate, device, p->ranks);
     }
     double seconds = p->time->makespan / rate;

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "cli/cli.h"
-#include "train/config.h"
+#include "config/config.h"
 #include "train/sampler.h"
 #include "train/snapshot.h"
 
@@ -127,7 +127,7 @@ static tr_status write_text(session *s, const request *r) {
 static tr_status open_device(session *s) {
     const tr_device_options options = {.threads = 1, .deterministic = true};
     tr_status status = tr_device_open(s->config.device.name, &options, &s->device);
-    if (status != TR_ERR_DEVICE || strncmp(s->config.device.name, "cuda", 4) != 0) return status;
+    if (status != TR_ERR_DEVICE || !tr_config_on_gpu(&s->config)) return status;
     TR_TRY(tr_device_open("cpu", &options, &s->device));
     fprintf(stderr, "trireme: %s cannot be used here: sampling on the CPU\n",
             s->config.device.name);

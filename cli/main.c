@@ -1,5 +1,5 @@
 #include "cli/cli.h"
-#include "train/nearest.h"
+#include "config/nearest.h"
 
 #include <fcntl.h>
 #include <signal.h>

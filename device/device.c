@@ -25,6 +25,12 @@ static const tr_device_ops *find_ops(const char *name, int *ordinal) {
     return &tr_device_ops_cuda;
 }
 
+const tr_device_speed *tr_device_speed_of(const char *name) {
+    int ordinal;
+    const tr_device_ops *ops = find_ops(name, &ordinal);
+    return ops ? &ops->speed : &tr_device_ops_cpu.speed;
+}
+
 void tr_device_set_environment(int ranks) {
     /* Streams of one process beyond this number would share queues and wait for each other. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

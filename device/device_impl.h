@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "device/op.h"
+#include "device/speed.h"
 
 #include <stdatomic.h>
 
@@ -12,6 +13,7 @@ typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc,
 struct tr_device_ops {
     const char *kind; /* "cpu", "ref", "guarded", "cuda" */
     bool on_host;
+    tr_device_speed speed;
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
     /* What a thread other than the opener's calls before it runs operators; may be NULL. */
@@ -73,6 +75,10 @@ struct tr_event {
 
 /* Waits until the device has all that was enqueued, before something of it is taken away. */
 void tr_device_settle(tr_device *device);
+
+/* Of a GPU and its links, in builds with and without the CUDA backend. */
+#define TR_CUDA_SPEED                                                                              \
+    { .flops_per_s = 20e12, .link_bytes = 10e9 }
 
 extern const tr_device_ops tr_device_ops_ref, tr_device_ops_cpu, tr_device_ops_guarded,
     tr_device_ops_cuda;

@@ -65,11 +65,12 @@ bool tr_host_event_reached(tr_event *event);
     .stream_copy = tr_host_stream_copy, .stream_zero = tr_host_stream_zero,                        \
     .stream_call = tr_host_stream_call, TR_HOST_OPS_STREAMS
 
-/* Those that touch no memory of the device and call no function. */
+/* Those that touch no memory of the device and call no function; and the speed of a CPU and of
+ * shared memory. */
 #define TR_HOST_OPS_STREAMS                                                                        \
-    .stream_native = tr_host_stream_native, .stream_create = tr_host_stream_create,                \
-    .stream_destroy = tr_host_stream_destroy, .stream_sync = tr_host_stream_sync,                  \
-    .stream_work = tr_host_stream_call, .stream_wait = tr_host_stream_wait,                        \
-    .event_create = tr_host_event_create, .event_destroy = tr_host_event_destroy,                  \
-    .event_record = tr_host_event_record, .event_sync = tr_host_event_sync,                        \
-    .event_reached = tr_host_event_reached
+    .speed = {.flops_per_s = 20e9, .link_bytes = 1e9}, .stream_native = tr_host_stream_native,     \
+    .stream_create = tr_host_stream_create, .stream_destroy = tr_host_stream_destroy,              \
+    .stream_sync = tr_host_stream_sync, .stream_work = tr_host_stream_call,                        \
+    .stream_wait = tr_host_stream_wait, .event_create = tr_host_event_create,                      \
+    .event_destroy = tr_host_event_destroy, .event_record = tr_host_event_record,                  \
+    .event_sync = tr_host_event_sync, .event_reached = tr_host_event_reached

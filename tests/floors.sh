@@ -15,9 +15,10 @@ declare -A below=(
     [layers]="base device comm"
     [pipeline]="base device comm layers"
     [ckpt]="base device comm layers"
-    [partition]="base device comm layers pipeline"
-    [train]="base device comm job layers pipeline ckpt partition"
-    [cli]="base device comm job layers pipeline ckpt partition train"
+    [config]="base device comm layers pipeline"
+    [partition]="base device comm layers pipeline config"
+    [train]="base device comm job layers pipeline ckpt config partition"
+    [cli]="base device comm job layers pipeline ckpt config partition train"
 )
 faults=0
 for folder in "${!below[@]}"; do

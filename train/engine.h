@@ -3,9 +3,9 @@
 #pragma once
 
 #include "comm/mesh.h"
+#include "partition/layout.h"
 #include "pipeline/program/run.h"
 #include "train/fetch.h"
-#include "train/layout.h"
 #include "train/optimizer.h"
 #include "train/store.h"
 

@@ -1,7 +1,7 @@
 /* The run directory (log.dir): config.yaml, metrics.jsonl, TensorBoard events. Rank 0 owns it. */
 #pragma once
 
-#include "train/config.h"
+#include "config/config.h"
 
 typedef struct tr_metrics tr_metrics;
 

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "partition/step_end.h"
 #include "train/store.h"
 
 typedef struct tr_adamw_config {
@@ -29,12 +30,6 @@ typedef struct tr_optimizer_desc {
 
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out);
 void tr_optimizer_destroy(tr_optimizer *optimizer);
-/* Device bytes that tr_optimizer_create will take on the rank at mesh->index; prepares its
- * operators for a moment and allocates no device memory. micro_batches: of a step on one data rank.
- */
-tr_status tr_optimizer_measure(tr_device *device, const tr_model *model,
-                               const tr_placement *placement, const tr_mesh *mesh, tr_dtype dtype,
-                               int micro_batches, size_t *bytes);
 
 /* Start of a step: gradients and the shared vector to zero. */
 tr_status tr_optimizer_begin(tr_optimizer *optimizer);

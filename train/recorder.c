@@ -2,8 +2,8 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "partition/request.h"
 #include "train/report.h"
-#include "train/request.h"
 
 #include <math.h>
 #include <stdarg.h>

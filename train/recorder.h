@@ -5,10 +5,10 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "config/config.h"
+#include "partition/memory_plan.h"
 #include "train/append.h"
-#include "train/config.h"
 #include "train/engine.h"
-#include "train/memory.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/trace.h"

@@ -1,8 +1,8 @@
 /* report.html of the run directory: one file that opens offline, without scripts. */
 #pragma once
 
+#include "config/config.h"
 #include "pipeline/draw/timeline.h"
-#include "train/config.h"
 #include "train/engine.h"
 
 typedef struct tr_report {

@@ -1,7 +1,7 @@
 /* The run directory (log.dir) while a run uses it: rank 0 of the run keeps it locked. */
 #pragma once
 
-#include "train/config.h"
+#include "config/config.h"
 
 /* A directory that is held. The lock is on the file `lock` in it; the kernel frees it when the
  * process ends, however it ends, and an NFS server sees it too. */

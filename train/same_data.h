@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ckpt/ckpt.h"
-#include "train/config.h"
+#include "config/config.h"
 #include "train/data.h"
 
 enum { TR_SAME_DATA_NOTE = 512 };

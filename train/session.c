@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "partition/request.h"
 #include "pipeline/orders/csv.h"
-#include "train/request.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
 

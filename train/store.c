@@ -1,130 +1,12 @@
 #include "train/store.h"
 
 #include "base/memory.h"
+#include "partition/param_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static bool owns(const tr_placement *placement, int stage, int pp_rank) {
-    return placement->owner[stage] == pp_rank;
-}
-
-static int stage_of_layer(const tr_placement *placement, int layer) {
-    int stage = 0;
-    while (layer >= placement->first[stage + 1]) stage++;
-    return stage;
-}
-
-/* The other use of a tied parameter (GPT-2 ties two), or NULL. *layer is where it lives. */
-static const tr_param *other_use(const tr_model *model, const tr_param *param, int *layer) {
-    for (int i = 0; i < model->count; i++)
-        for (int k = 0; k < model->layers[i]->params_count; k++) {
-            const tr_param *p = &model->layers[i]->params[k];
-            if (p->use != param->use && strcmp(tr_param_name(p), tr_param_name(param)) == 0) {
-                *layer = i;
-                return p;
-            }
-        }
-    return NULL;
-}
-
-/* True when use 0 of this (tied) parameter is on this rank too: value and state are shared. */
-static bool shares_here(const tr_model *model, const tr_placement *placement, int pp_rank,
-                        const tr_param *param) {
-    int layer;
-    return param->use > 0 && other_use(model, param, &layer) &&
-           owns(placement, stage_of_layer(placement, layer), pp_rank);
-}
-
-tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, int pp_rank,
-                         tr_store_visit_fn visit, void *context) {
-    for (int s = 0; s < placement->stages; s++) {
-        if (!owns(placement, s, pp_rank)) continue;
-        for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
-            for (int k = 0; k < model->layers[i]->params_count; k++) {
-                tr_param *param = &model->layers[i]->params[k];
-                TR_TRY(visit(context, s, param, shares_here(model, placement, pp_rank, param)));
-            }
-    }
-    return TR_OK;
-}
-
-/* --- sizes ------------------------------------------------------------------------------------ */
-
-/* An offset in elements, rounded up so that 16-bit values begin on TR_ALIGN too. */
-static size_t aligned(size_t elements) {
-    return tr_align_up(elements * sizeof(uint16_t)) / sizeof(uint16_t);
-}
-
-/* Where a parameter begins in memory that is taken as far as `end`. */
-static size_t begin_of(const tr_param *param, size_t end) {
-    return param->joined ? end : aligned(end);
-}
-
-typedef struct measure {
-    size_t values, grads; /* elements */
-    int slots;
-} measure;
-
-static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
-    (void)stage;
-    measure *sum = context;
-    sum->slots++;
-    sum->grads = begin_of(param, sum->grads) + (size_t)param->count;
-    if (!shares) sum->values = begin_of(param, sum->values) + (size_t)param->count;
-    return TR_OK;
-}
-
-static measure measure_all(const tr_model *model, const tr_placement *placement, int pp_rank) {
-    measure sum = {0};
-    (void)tr_store_visit(model, placement, pp_rank, measure_param, &sum); /* cannot fail */
-    sum.values = aligned(sum.values);
-    sum.grads = aligned(sum.grads);
-    return sum;
-}
-
-/* Of a master, and of the value in the model's type beside it. */
-static size_t value_size(tr_dtype dtype) {
-    return sizeof(float) + (dtype == TR_F32 ? 0 : tr_dtype_size(dtype));
-}
-
-void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
-                    tr_dtype dtype, size_t *values, size_t *grads, size_t *states) {
-    measure sum = measure_all(model, placement, pp_rank);
-    *values = sum.values * value_size(dtype);
-    *grads = sum.grads * sizeof(float);
-    *states = sum.values * 2 * sizeof(float);
-}
-
 /* --- groups ----------------------------------------------------------------------------------- */
-
-/* A tied parameter with uses on two pipeline ranks, of which this rank is one. */
-typedef struct tie {
-    const char *name;
-    int use; /* the one that is here */
-    tr_mesh_part ranks;
-} tie;
-
-/* Calls visit for this rank's ties, in registry order of use 0, so that all members meet them in
- * one order. */
-typedef tr_status (*tie_fn)(void *context, const tie *t);
-static tr_status for_each_tie(const tr_mesh *mesh, const tr_model *model,
-                              const tr_placement *placement, tie_fn visit, void *context) {
-    for (int i = 0; i < model->count; i++)
-        for (int k = 0; k < model->layers[i]->params_count; k++) {
-            const tr_param *param = &model->layers[i]->params[k], *other;
-            int other_layer, pp_rank = mesh->index[TR_AXIS_PP];
-            if (param->use != 0 || !(other = other_use(model, param, &other_layer))) continue;
-            int here = placement->owner[stage_of_layer(placement, i)];
-            int there = placement->owner[stage_of_layer(placement, other_layer)];
-            if (here == there || (pp_rank != here && pp_rank != there)) continue;
-            tie t = {.name = tr_param_name(param),
-                     .use = pp_rank == here ? 0 : other->use,
-                     .ranks = tr_mesh_pair(mesh, TR_AXIS_PP, here, there)};
-            TR_TRY(visit(context, &t));
-        }
-    return TR_OK;
-}
 
 typedef struct opening {
     tr_mesh_groups *groups;
@@ -140,7 +22,7 @@ static tr_status open_sum(void *context, int stage, tr_param *param, bool shares
     return tr_mesh_groups_get(o->groups, &layout.sum, &group);
 }
 
-static tr_status open_tie(void *context, const tie *t) {
+static tr_status open_tie(void *context, const tr_tie *t) {
     tr_group *group;
     return tr_mesh_groups_get(context, &t->ranks, &group);
 }
@@ -148,8 +30,8 @@ static tr_status open_tie(void *context, const tie *t) {
 tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
                                const tr_placement *placement) {
     opening o = {.groups = groups, .mesh = mesh};
-    TR_TRY(tr_store_visit(model, placement, mesh->index[TR_AXIS_PP], open_sum, &o));
-    return for_each_tie(mesh, model, placement, open_tie, groups);
+    TR_TRY(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], open_sum, &o));
+    return tr_placement_visit_ties(placement, model, mesh, open_tie, groups);
 }
 
 /* --- placing ---------------------------------------------------------------------------------- */
@@ -187,7 +69,7 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
     return at->groups ? tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum) : TR_OK;
 }
 
-static tr_status set_tie(void *context, const tie *t) {
+static tr_status set_tie(void *context, const tr_tie *t) {
     place *at = context;
     tr_slot *slot = &at->store->slot[slot_of(at->store, t->name, t->use)];
     return tr_mesh_groups_get(at->groups, &t->ranks, &slot->tie);
@@ -204,7 +86,7 @@ static void place_grad(place *at, tr_slot *slot) {
     tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
     slot->param->grad = NULL;
     if (!at->grad) return;
-    at->grads = begin_of(slot->param, at->grads);
+    at->grads = tr_param_memory_begin(slot->param, at->grads);
     slot->param->grad = at->grad + at->grads;
     at->grads += (size_t)slot->param->count;
     if (!span || span->stage != slot->stage || span->sum != slot->sum) {
@@ -217,7 +99,7 @@ static void place_grad(place *at, tr_slot *slot) {
 /* Value, state and gradient of a parameter that shares none. */
 static void place_own(place *at, tr_slot *slot, tr_run *run) {
     tr_param *param = slot->param;
-    at->own = begin_of(param, at->own);
+    at->own = tr_param_memory_begin(param, at->own);
     slot->master = at->master + at->own;
     slot->m = element(at->m, at->own);
     slot->v = element(at->v, at->own);
@@ -231,7 +113,7 @@ static void place_own(place *at, tr_slot *slot, tr_run *run) {
                         .v = slot->v,
                         .value = param->value,
                         .decay = param->decay};
-    run->count = at->master + aligned(at->own) - run->master;
+    run->count = at->master + tr_param_memory_align(at->own) - run->master;
 }
 
 static void place_shared(place *at, tr_slot *slot) {
@@ -288,10 +170,10 @@ static tr_status place_all(place *at) {
     return TR_OK;
 }
 
-static tr_status alloc_store(tr_store *store, const measure *sum, int stages, bool trains) {
-    const size_t values = sum->values * value_size(store->dtype);
-    TR_TRY(tr_calloc((size_t)sum->slots, sizeof *store->slot, &store->slot));
-    TR_TRY(tr_calloc((size_t)sum->slots, sizeof *store->span, &store->span));
+static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, int stages, bool trains) {
+    const size_t values = sum->values * tr_param_value_size(store->dtype);
+    TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->slot, &store->slot));
+    TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->span, &store->span));
     TR_TRY(tr_calloc(2 * (size_t)stages + 1, sizeof *store->run, &store->run));
     TR_TRY(tr_device_alloc(store->device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
     if (!trains) return TR_OK;
@@ -308,7 +190,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
-    measure sum = measure_all(model, placement, pp_rank);
+    tr_param_memory sum = tr_param_memory_of(model, placement, pp_rank);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;
@@ -324,9 +206,9 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .v = element(m, sum.values),
                 .value = dtype == TR_F32 ? store->values : (char *)(master + sum.values),
                 .grad = (float *)store->grads};
-    TR_TRY_OUT(tr_store_visit(model, placement, pp_rank, list_param, &at));
+    TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
-    if (groups) TR_TRY_OUT(for_each_tie(mesh, model, placement, set_tie, &at));
+    if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
 out:
     if (status != TR_OK) tr_store_destroy(store);
     else *out = store;

@@ -8,8 +8,8 @@
 
 #include "comm/mesh_groups.h"
 #include "job/board.h"
-#include "layers/model.h"
 #include "layers/param_layout.h"
+#include "layers/placement.h"
 
 typedef struct tr_slot {
     tr_param *param;
@@ -53,25 +53,6 @@ typedef struct tr_store {
     char *grads, *states; /* states: both moments */
     size_t grad_bytes;
 } tr_store;
-
-/* Which layers live where: layers first[s] .. first[s+1]-1 make stage s, stage s lives on pipeline
- * rank owner[s]. Known on every rank. */
-typedef struct tr_placement {
-    int stages;
-    const int *first; /* [stages + 1] */
-    const int *owner; /* [stages] */
-} tr_placement;
-
-/* Calls visit for every parameter that will live on pipeline rank pp_rank, in registry order.
- * shares: its other use lives there too, and it has no value and state of its own. Ends at a
- * failure. */
-typedef tr_status (*tr_store_visit_fn)(void *context, int stage, tr_param *param, bool shares);
-tr_status tr_store_visit(const tr_model *model, const tr_placement *placement, int pp_rank,
-                         tr_store_visit_fn visit, void *context);
-
-/* Bytes the store of a rank will take, by class; allocates nothing. */
-void tr_store_bytes(const tr_model *model, const tr_placement *placement, int pp_rank,
-                    tr_dtype dtype, size_t *values, size_t *grads, size_t *states);
 
 /* Opens the groups that sum the gradients of this rank's parameters, and of tied ones with uses on
  * other pipeline ranks. Collective over the world. */

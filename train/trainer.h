@@ -2,8 +2,8 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "config/config.h"
 #include "job/board.h"
-#include "train/config.h"
 
 typedef enum tr_resume {
     TR_RESUME_NO,   /* a new run; TR_ERR_CONFIG where log.dir contains checkpoints */

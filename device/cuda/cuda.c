@@ -297,6 +297,7 @@ static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_dev
 
 const tr_device_ops tr_device_ops_cuda = {
     .kind = "cuda",
+    .speed = TR_CUDA_SPEED,
     .open = cuda_open,
     .close = cuda_close,
     .enter = use,

@@ -6,4 +6,5 @@ static tr_status open_cuda(int ordinal, const tr_device_options *options, tr_dev
     return TR_FAIL(TR_ERR_DEVICE, "this build of Trireme has no CUDA backend: set device.name=cpu");
 }
 
-const tr_device_ops tr_device_ops_cuda = {.kind = "cuda", .open = open_cuda};
+const tr_device_ops tr_device_ops_cuda = {
+    .kind = "cuda", .speed = TR_CUDA_SPEED, .open = open_cuda};

@@ -92,7 +92,7 @@ expect 78 "trireme: utf16.yaml:1:1: the file is UTF-16: save it as UTF-8" data u
 code=0
 "$trireme" --backtrace data bad.yaml 2>err || code=$?
 [[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--backtrace: no source locations"
-grep -q '^  at train/config.c:[0-9]* < train/config.c:' err || fail "--backtrace: said '$(<err)'"
+grep -q '^  at config/config.c:[0-9]* < config/config.c:' err || fail "--backtrace: said '$(<err)'"
 OMPI_COMM_WORLD_RANK=1 "$trireme" data bad.yaml 2>err && fail "rank 1 succeeded"
 [[ ! -s err ]] || fail "rank 1 repeated the error"
 

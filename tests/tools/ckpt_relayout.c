@@ -5,9 +5,9 @@
  *
  * FROM and TO are folders of checkpoints (RUN/ckpt); the newest step of FROM is copied. */
 #include "ckpt/ckpt.h"
+#include "config/config.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/orders/schedule.h"
-#include "train/config.h"
 #include "train/engine.h"
 #include "train/snapshot.h"
 

@@ -1,9 +1,9 @@
 /* Configuration: places and sentences of every error, nearest keys, round trips, mutated files. */
 #include "base/philox.h"
+#include "config/nearest.h"
+#include "config/schema.h"
 #include "layers/preset.h"
 #include "support/same_config.h"
-#include "train/nearest.h"
-#include "train/schema.h"
 
 #include <math.h>
 #include <setjmp.h>

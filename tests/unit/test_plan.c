@@ -1,11 +1,11 @@
 /* The plan of a run: to the byte what the engines of its ranks allocate, an arena near the live
  * peak, and what it advises. */
 #include "base/memory.h"
+#include "partition/request.h"
+#include "partition/run_plan.h"
 #include "pipeline/orders/csv.h"
 #include "support/seed.h"
 #include "train/engine.h"
-#include "train/plan.h"
-#include "train/request.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Configs compared by the schema's keys. */
 #pragma once
 
-#include "train/schema.h"
+#include "config/schema.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* The configuration of a run: a plain struct, filled from a YAML file and key=value overrides
- * through the table in train/schema.h. Its names are the keys of the file. */
+ * through the table in config/schema.h. Its names are the keys of the file. */
 #pragma once
 
 #include "layers/model.h"

@@ -1,4 +1,4 @@
-#include "train/nearest.h"
+#include "config/nearest.h"
 
 #include <stdint.h>
 #include <string.h>

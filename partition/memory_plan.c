@@ -1,4 +1,4 @@
-#include "train/memory.h"
+#include "partition/memory_plan.h"
 
 #include <stdarg.h>
 #include <string.h>

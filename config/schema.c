@@ -1,8 +1,8 @@
-#include "train/schema.h"
+#include "config/schema.h"
 
 #include "base/memory.h"
+#include "config/nearest.h"
 #include "pipeline/orders/make.h"
-#include "train/nearest.h"
 
 #include <errno.h>
 #include <inttypes.h>

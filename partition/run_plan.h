@@ -2,9 +2,9 @@
  * of a step on paper. */
 #pragma once
 
+#include "config/config.h"
+#include "partition/layout.h"
 #include "pipeline/program/simulate.h"
-#include "train/config.h"
-#include "train/layout.h"
 
 typedef struct tr_run_plan {
     tr_layout *layout; /* of tensor rank 0 */

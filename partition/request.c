@@ -1,7 +1,7 @@
-#include "train/request.h"
+#include "partition/request.h"
 
+#include "partition/model_order.h"
 #include "pipeline/orders/make.h"
-#include "train/order.h"
 
 #include <stdio.h>
 #include <string.h>

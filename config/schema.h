@@ -1,7 +1,7 @@
 /* The keys of a configuration: one table gives name, type, default, range and help of each. */
 #pragma once
 
-#include "train/config.h"
+#include "config/config.h"
 
 typedef enum tr_key_type {
     TR_KEY_INT,      /* int64_t */

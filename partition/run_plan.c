@@ -1,7 +1,7 @@
-#include "train/plan.h"
+#include "partition/run_plan.h"
 
 #include "base/memory.h"
-#include "train/request.h"
+#include "partition/request.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
     for (int pp = 0; pp < mesh.degree[TR_AXIS_PP]; pp++) {
         int64_t count = 0;
         tr_memory_plan memory = {0};
-        TR_TRY(tr_store_visit(l->model, &l->placement, pp, count_param, &count));
+        TR_TRY(tr_placement_visit(&l->placement, l->model, pp, count_param, &count));
         for (int dp = 0; dp < mesh.degree[TR_AXIS_DP]; dp++) {
             if (dp < 2) TR_TRY(tr_layout_memory(l, device, pp, dp, &memory));
             mesh.index[TR_AXIS_PP] = pp;

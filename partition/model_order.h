@@ -1,8 +1,8 @@
 /* parallel.schedule auto: the order that is made for a config's model. */
 #pragma once
 
+#include "config/config.h"
 #include "pipeline/orders/generate.h"
-#include "train/config.h"
 
 /* Completes the request (ranks, micro_batches and chunks are given) and makes the order, from the
  * config alone: so it is the same on all ranks and in a plan. Costs are the FLOPs of the stages; a

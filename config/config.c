@@ -1,10 +1,10 @@
-#include "train/config.h"
+#include "config/config.h"
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "config/schema.h"
+#include "config/yaml.h"
 #include "layers/preset.h"
-#include "train/schema.h"
-#include "train/yaml.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,21 +1,17 @@
-#include "train/order.h"
+#include "partition/model_order.h"
 
 #include "base/memory.h"
+#include "device/speed.h"
 #include "layers/layer_stage.h"
+#include "partition/layout.h"
+#include "partition/param_memory.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
-#include "train/layout.h"
-#include "train/request.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* --- costs ------------------------------------------------------------------------------------ */
-
-/* FLOPs that a rank computes while a byte travels to another: of a CPU and shared memory, and of a
- * GPU and its links. Orders of magnitude are enough to choose the number of stages by. */
-static const double flops_per_byte_cpu = 20, flops_per_byte_cuda = 2000;
 
 /* A model cut into stages: what its layers' descriptions say of each. */
 typedef struct cut {
@@ -64,9 +60,9 @@ static double largest_message(const tr_model *model) {
 /* Costs of a rank's share, a p-th of the model, and of a message. */
 static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
     double share = 1.0 / r->ranks;
-    bool cuda = strncmp(c->device.name, "cuda", 4) == 0;
-    r->costs = (tr_schedule_costs){.c = largest_message(model) *
-                                        (cuda ? flops_per_byte_cuda : flops_per_byte_cpu)};
+    const tr_device_speed *speed = tr_device_speed_of(c->device.name);
+    const double flops_per_byte = speed->flops_per_s / speed->link_bytes;
+    r->costs = (tr_schedule_costs){.c = largest_message(model) * flops_per_byte};
     for (int k = 0; k < model->count; k++) {
         r->costs.f += model->layers[k]->flops_f * share;
         r->costs.i += model->layers[k]->flops_i * share;
@@ -108,7 +104,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
     tr_status status = tr_lower(s, &x.table, 0, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_store_bytes(model, &placement, r, model->shape.dtype, &values, &gradients, &moments);
+        tr_param_memory params = tr_param_memory_of(model, &placement, r);
+        tr_param_memory_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
                   (double)tr_links_bytes(&x.table, s->rank_of, s->ranks, r);

@@ -1,11 +1,12 @@
-#include "train/layout.h"
+#include "partition/layout.h"
 
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "partition/cut.h"
+#include "partition/param_memory.h"
+#include "partition/step_end.h"
 #include "pipeline/orders/generate.h"
 #include "pipeline/program/run.h"
-#include "train/optimizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,21 +192,22 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out
     *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))}};
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
-    tr_store_bytes(l->model, &l->placement, pp_rank, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
-                   &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
+    tr_param_memory params = tr_param_memory_of(l->model, &l->placement, pp_rank);
+    tr_param_memory_bytes(&params, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
+                          &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
     tr_memory_sum(out);
 }
 
 tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out) {
     tr_mesh mesh = l->desc.mesh;
-    size_t optimizer;
+    size_t step_end;
     mesh.index[TR_AXIS_PP] = pp_rank;
     mesh.index[TR_AXIS_DP] = dp_rank;
-    TR_TRY(tr_optimizer_measure(device, l->model, &l->placement, &mesh, l->desc.dtype,
-                                l->micro_batches, &optimizer));
+    TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
+                             l->micro_batches, &step_end));
     tr_layout_memory_known(l, pp_rank, out);
-    out->of[TR_MEMORY_DATA] += optimizer;
+    out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
         tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);

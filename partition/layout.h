@@ -2,10 +2,9 @@
  * that every rank will take, all before anything is allocated. */
 #pragma once
 
-#include "comm/mesh.h"
+#include "layers/placement.h"
+#include "partition/memory_plan.h"
 #include "pipeline/program/lower.h"
-#include "train/memory.h"
-#include "train/store.h"
 
 typedef struct tr_layout_desc {
     tr_mesh mesh; /* its tensor index says whose share of the layers this is */

@@ -1,4 +1,4 @@
-#include "train/rate_cache.h"
+#include "partition/rate_cache.h"
 
 #include "base/input.h"
 

@@ -1,9 +1,9 @@
 /* What a config asks of the engine, in the engine's terms. */
 #pragma once
 
+#include "config/config.h"
 #include "layers/model.h"
 #include "pipeline/orders/check.h"
-#include "train/config.h"
 
 /* parallel.schedule is auto: the order is made for the model. */
 bool tr_request_is_auto(const tr_config *config);

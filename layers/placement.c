@@ -1,0 +1,61 @@
+#include "layers/placement.h"
+
+#include <string.h>
+
+static int owner_of_layer(const tr_placement *placement, int layer) {
+    int stage = 0;
+    while (layer >= placement->first[stage + 1]) stage++;
+    return placement->owner[stage];
+}
+
+/* The other use of a tied parameter (GPT-2 ties two), or NULL. *layer is where it lives. */
+static const tr_param *other_use(const tr_model *model, const tr_param *param, int *layer) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *p = &model->layers[i]->params[k];
+            if (p->use != param->use && strcmp(tr_param_name(p), tr_param_name(param)) == 0) {
+                *layer = i;
+                return p;
+            }
+        }
+    return NULL;
+}
+
+/* True when use 0 of this (tied) parameter is on this rank too: value and state are shared. */
+static bool shares_here(const tr_placement *placement, const tr_model *model, int pp_rank,
+                        const tr_param *param) {
+    int layer;
+    return param->use > 0 && other_use(model, param, &layer) &&
+           owner_of_layer(placement, layer) == pp_rank;
+}
+
+tr_status tr_placement_visit(const tr_placement *placement, const tr_model *model, int pp_rank,
+                             tr_placement_visit_fn visit, void *context) {
+    for (int s = 0; s < placement->stages; s++) {
+        if (placement->owner[s] != pp_rank) continue;
+        for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
+            for (int k = 0; k < model->layers[i]->params_count; k++) {
+                tr_param *param = &model->layers[i]->params[k];
+                TR_TRY(visit(context, s, param, shares_here(placement, model, pp_rank, param)));
+            }
+    }
+    return TR_OK;
+}
+
+tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model *model,
+                                  const tr_mesh *mesh, tr_tie_visit_fn visit, void *context) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k], *other;
+            int other_layer, pp_rank = mesh->index[TR_AXIS_PP];
+            if (param->use != 0 || !(other = other_use(model, param, &other_layer))) continue;
+            int here = owner_of_layer(placement, i);
+            int there = owner_of_layer(placement, other_layer);
+            if (here == there || (pp_rank != here && pp_rank != there)) continue;
+            tr_tie tie = {.name = tr_param_name(param),
+                          .use = pp_rank == here ? 0 : other->use,
+                          .ranks = tr_mesh_pair(mesh, TR_AXIS_PP, here, there)};
+            TR_TRY(visit(context, &tie));
+        }
+    return TR_OK;
+}

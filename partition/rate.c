@@ -1,0 +1,85 @@
+#include "partition/rate.h"
+
+#include "device/cpu/cpu.h"
+#include "device/speed.h"
+#include "partition/rate_cache.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Seconds of one micro-batch of the model that is timed, at the device's usual speed: enough for
+ * products that are as efficient as training's, little enough for some steps a second. */
+static const double BATCH_S = 0.2;
+/* How long a result is remembered, measured on an idle machine and on a busy one. */
+static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
+enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024 };
+
+/* A model of one layer whose micro-batch takes at most `most` FLOPs: first fewer sequences, then
+ * shorter ones. *flops: what it takes. */
+static tr_status choose_model(const tr_config *c, double most, tr_model_config *model,
+                              int64_t *micro_batch, double *flops) {
+    tr_model *made;
+    *model = c->model;
+    model->layers = 1;
+    if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
+    *micro_batch = c->train.micro_batch;
+    for (;;) {
+        tr_model_shape shape = {.batch = *micro_batch,
+                                .seq = model->context,
+                                .dtype = tr_config_dtype(c),
+                                .tp_size = 1};
+        TR_TRY(tr_model_create(model, &shape, &made));
+        double tokens = (double)*micro_batch * (double)model->context;
+        *flops = tokens * tr_model_flops_per_token(made);
+        tr_model_destroy(made);
+        if (*flops <= most) return TR_OK;
+        if (*micro_batch > 1) *micro_batch /= 2;
+        else if (model->context > LEAST_TOKENS) model->context /= 2;
+        else return TR_OK;
+    }
+}
+
+/* Two steps that differ by one micro-batch differ by its time: the optimizer's is in both. */
+static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
+                         double *rate) {
+    const double most = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
+    tr_rate_step step = {.dtype = tr_config_dtype(c), .micro_batches = 1};
+    double one, two, flops = 0;
+    TR_TRY(choose_model(c, most, &step.model, &step.micro_batch, &flops));
+    TR_TRY(time_step(device, &step, &one));
+    step.micro_batches = 2;
+    TR_TRY(time_step(device, &step, &two));
+    *rate = flops / (two > one ? two - one : one);
+    return TR_OK;
+}
+
+/* All that the rate depends on. */
+static void describe(const tr_config *c, tr_device *device, char *text, size_t size) {
+    char host[256] = "", where[64] = "";
+    (void)gethostname(host, sizeof host - 1);
+    (void)tr_device_identity(device, where, sizeof where);
+    (void)snprintf(text, size, "%s|%s|%s|%s|%s|%d|%s|%lld|%lld|%lld|%lld|%d", TRIREME_VERSION, host,
+                   where, tr_cpu_isa(), device->name, device->threads, c->train.precision,
+                   (long long)c->model.width, (long long)c->model.heads,
+                   (long long)c->model.context, (long long)c->train.micro_batch,
+                   c->model.dropout > 0);
+}
+
+/* Other processes ran on the CPUs in the last minute. */
+static bool is_busy(const tr_device *device) {
+    double load;
+    return tr_device_on_host(device) && getloadavg(&load, 1) == 1 && load > 0.5;
+}
+
+tr_status tr_rate_measure(const tr_config *config, tr_device *device, tr_rate_time_fn time_step,
+                          double *flops_per_s) {
+    char key[1024];
+    describe(config, device, key, sizeof key);
+    if (tr_rate_cache_read(key, flops_per_s)) return TR_OK;
+    bool busy = is_busy(device);
+    TR_TRY(measure(config, device, time_step, flops_per_s));
+    tr_rate_cache_write(key, *flops_per_s, busy ? BUSY_LASTS_S : IDLE_LASTS_S);
+    return TR_OK;
+}

@@ -1,0 +1,96 @@
+#include "partition/step_end.h"
+
+#include "base/memory.h"
+#include "layers/param_layout.h"
+
+#include <stdlib.h>
+
+tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
+                                  tr_step_end_vector *out) {
+    int64_t norms = 0;
+    *out = (tr_step_end_vector){0};
+    TR_TRY(tr_calloc((size_t)model->params_count, sizeof *out->norm_entry, &out->norm_entry));
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k];
+            tr_param_layout layout;
+            TR_TRY(tr_param_layout_make(param, mesh, &layout));
+            out->norm_entry[param->index] = norms;
+            norms += layout.parts;
+        }
+    out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches;
+    out->norms = norms + 1; /* the last one spoils */
+    out->length = 2 * out->losses + out->norms + 1;
+    return TR_OK;
+}
+
+void tr_step_end_vector_free(tr_step_end_vector *vector) {
+    free(vector->norm_entry);
+    *vector = (tr_step_end_vector){0};
+}
+
+size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
+    return (size_t)(vector->length + 2) * sizeof(double);
+}
+
+bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out) {
+    const int64_t count = param->count;
+    if (shares)
+        *out =
+            (tr_op_desc){.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = TR_F32}};
+    else *out = (tr_op_desc){.kind = TR_OP_SUMSQ, .sumsq = {.count = count}};
+    return shares || counted;
+}
+
+tr_op_desc tr_step_end_update_op(int64_t count, tr_dtype dtype) {
+    return (tr_op_desc){.kind = TR_OP_ADAMW, .adamw = {.count = count, .dtype = dtype}};
+}
+
+tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector) {
+    return (tr_op_desc){.kind = TR_OP_STEP_FINISH,
+                        .step_finish = {.losses = vector->losses, .norms = vector->norms}};
+}
+
+typedef struct measure {
+    tr_device *device;
+    const tr_mesh *mesh;
+    size_t scratch;   /* of the operator that needs most */
+    int64_t elements; /* that this rank updates */
+} measure;
+
+static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
+    tr_op *op;
+    TR_TRY(tr_op_prepare(sum->device, desc, &op));
+    if (op->scratch_bytes > sum->scratch) sum->scratch = op->scratch_bytes;
+    tr_op_release(op);
+    return TR_OK;
+}
+
+static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
+    (void)stage;
+    measure *sum = context;
+    tr_op_desc desc;
+    tr_param_layout layout;
+    TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
+    if (!shares) sum->elements += param->count;
+    return tr_step_end_param_op(param, layout.counted, shares, &desc) ? measure_op(sum, &desc)
+                                                                      : TR_OK;
+}
+
+tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, size_t *bytes) {
+    tr_status status = TR_OK;
+    measure sum = {.device = device, .mesh = mesh};
+    tr_step_end_vector vector;
+    TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, &vector));
+    TR_TRY_OUT(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], measure_param, &sum));
+    /* No part of a step takes more than all at once. */
+    tr_op_desc update = tr_step_end_update_op(sum.elements, dtype);
+    tr_op_desc finish = tr_step_end_finish_op(&vector);
+    TR_TRY_OUT(measure_op(&sum, &update));
+    TR_TRY_OUT(measure_op(&sum, &finish));
+    *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch);
+out:
+    tr_step_end_vector_free(&vector);
+    return status;
+}
