@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include "base/cores.h"
+#include "partition/advice.h"
 #include "partition/rate.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
@@ -224,7 +225,7 @@ static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan 
         return TR_OK;
     }
     (void)fflush(stdout); /* the search may take a while */
-    TR_TRY(tr_run_plan_advise(c, device, advice, sizeof advice));
+    TR_TRY(tr_advice_make(c, device, advice, sizeof advice));
     list stages, layers;
     list_stages(p, rank, &stages, &layers);
     tr_memory_text(m, parts);

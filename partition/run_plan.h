@@ -28,7 +28,6 @@ void tr_run_plan_destroy(tr_run_plan *plan);
 int tr_run_plan_largest(const tr_run_plan *plan);
 bool tr_run_plan_fits(const tr_run_plan *plan);
 
-/* For a plan that does not fit: the smallest changes that would make it, one a key ("it fits with
- * train.micro_batch=1, or parallel.pp=4 on 8 ranks"), or of two or three keys when none alone does,
- * or that there is none. At most `size` bytes. */
-tr_status tr_run_plan_advise(const tr_config *config, tr_device *device, char *text, size_t size);
+/* True when some rank's parameters, gradients and moments alone are over the limit: such a config
+ * is not worth a plan. Errors as tr_run_plan_make has them. */
+tr_status tr_run_plan_is_hopeless(const tr_config *config, tr_device *device, bool *out);

@@ -1,6 +1,7 @@
 /* The plan of a run: to the byte what the engines of its ranks allocate, an arena near the live
  * peak, and what it advises. */
 #include "base/memory.h"
+#include "partition/advice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "pipeline/orders/csv.h"
@@ -369,11 +370,11 @@ static void test_what_fits(void **state) {
     plan_with_limit(limit, device, &config, &plan);
     assert_false(tr_run_plan_fits(plan));
     tr_run_plan_destroy(plan);
-    assert_int_equal(tr_run_plan_advise(&config, device, advice, sizeof advice), TR_OK);
+    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_string_equal(advice, "it fits with train.micro_batch=1, or parallel.pp=3 on 3 ranks, or "
                                 "parallel.tp=2 on 4 ranks");
     config.device.memory = 1000;
-    assert_int_equal(tr_run_plan_advise(&config, device, advice, sizeof advice), TR_OK);
+    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_non_null(strstr(advice, "no larger parallel.pp"));
     assert_int_equal(tr_memory_taken(device), 0);
     tr_device_close(device);

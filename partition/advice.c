@@ -1,0 +1,137 @@
+#include "partition/advice.h"
+
+#include "base/memory.h"
+#include "partition/run_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A change that the schedule or the model does not take, or whose sizes overflow, does not fit
+ * either. */
+static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
+    bool hopeless;
+    tr_run_plan *plan;
+    *fits = false;
+    tr_status status = tr_run_plan_is_hopeless(c, device, &hopeless);
+    if (status == TR_OK && !hopeless) {
+        status = tr_run_plan_make(c, device, &plan);
+        if (status == TR_OK) {
+            *fits = tr_run_plan_fits(plan);
+            tr_run_plan_destroy(plan);
+        }
+    }
+    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
+}
+
+/* Each finds the first value of one key that fits, from the config's own on, and leaves it in *c.
+ */
+static tr_status find_micro_batch(tr_config *c, tr_device *device, bool *fits) {
+    int64_t share = c->train.batch / c->parallel.dp, from = c->train.micro_batch;
+    *fits = false;
+    for (int64_t b = from - 1; b >= 1 && !*fits; b--) {
+        if (share % b) continue;
+        c->train.micro_batch = b;
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (!*fits) c->train.micro_batch = from;
+    return TR_OK;
+}
+
+static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
+    int64_t from = c->parallel.pp;
+    *fits = false;
+    for (int64_t pp = from + 1; pp <= c->model.layers && !*fits; pp++) {
+        c->parallel.pp = pp;
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (!*fits) c->parallel.pp = from;
+    return TR_OK;
+}
+
+static tr_status find_tp(tr_config *c, tr_device *device, bool *fits) {
+    int64_t from = c->parallel.tp;
+    *fits = false;
+    for (int64_t tp = from + 1; tp <= c->model.heads && !*fits; tp++) {
+        if (c->model.heads % tp) continue;
+        c->parallel.tp = tp;
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (!*fits) c->parallel.tp = from;
+    return TR_OK;
+}
+
+typedef struct advice {
+    char *text;
+    size_t size, used;
+    int changes;
+} advice;
+
+/* The keys in which `to` differs from `from`, and the number of ranks when that does. */
+static void add_change(advice *a, const tr_config *from, const tr_config *to) {
+    const struct {
+        const char *key;
+        int64_t from, to;
+    } change[] = {{"train.micro_batch", from->train.micro_batch, to->train.micro_batch},
+                  {"parallel.pp", from->parallel.pp, to->parallel.pp},
+                  {"parallel.tp", from->parallel.tp, to->parallel.tp}};
+    char text[160] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++)
+        if (change[i].from != change[i].to)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%lld", used ? " " : "",
+                                     change[i].key, (long long)change[i].to);
+    int64_t ranks = to->parallel.pp * to->parallel.tp * to->parallel.dp;
+    if (ranks != from->parallel.pp * from->parallel.tp * from->parallel.dp)
+        (void)snprintf(text + used, sizeof text - used, " on %lld ranks", (long long)ranks);
+    int n = snprintf(a->text + a->used, a->size - a->used, "%s%s",
+                     a->changes ? ", or " : "it fits with ", text);
+    a->used += n > 0 && (size_t)n < a->size - a->used ? (size_t)n : 0;
+    a->changes++;
+}
+
+typedef tr_status (*find_fn)(tr_config *c, tr_device *device, bool *fits);
+
+static tr_status add_found(advice *a, const tr_config *asked, const tr_config *from,
+                           tr_device *device, find_fn find) {
+    bool fits;
+    tr_config *c;
+    TR_TRY(tr_calloc(1, sizeof *c, &c));
+    *c = *from;
+    tr_status status = find(c, device, &fits);
+    if (status == TR_OK && fits) add_change(a, asked, c);
+    free(c);
+    return status;
+}
+
+/* The smallest micro-batch together with more stages, at the least tensor degree that has one. */
+static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) {
+    tr_config *c;
+    TR_TRY(tr_calloc(1, sizeof *c, &c));
+    *c = *asked;
+    c->train.micro_batch = 1;
+    tr_status status = TR_OK;
+    for (int64_t tp = asked->parallel.tp; tp <= asked->model.heads && !a->changes; tp++) {
+        if (asked->model.heads % tp) continue;
+        c->parallel.tp = tp;
+        c->parallel.pp = asked->parallel.pp - 1; /* the search begins above it */
+        status = add_found(a, asked, c, device, find_pp);
+        if (status != TR_OK) break;
+    }
+    free(c);
+    return status;
+}
+
+tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size) {
+    advice a = {.text = text, .size = size};
+    static const find_fn find[] = {find_micro_batch, find_pp, find_tp};
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof find / sizeof *find; i++)
+        TR_TRY(add_found(&a, config, config, device, find[i]));
+    if (!a.changes) TR_TRY(add_pair(&a, config, device));
+    if (!a.changes)
+        (void)snprintf(
+            text, size,
+            "no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it "
+            "fit: give each rank more memory, or make the model smaller");
+    return TR_OK;
+}
