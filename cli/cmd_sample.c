@@ -84,7 +84,7 @@ static tr_status load_model(session *s, const char *root, int64_t step) {
     tr_model_shape shape = {.batch = 1,
                             .seq = c->model.context,
                             .dtype = tr_config_dtype(c),
-                            .tp_rank = 0,
+                            .decode = true,
                             .tp_size = 1};
     TR_TRY(tr_model_create(&c->model, &shape, &s->model));
     TR_TRY(tr_mesh_make(1, 1, 1, 0, 1, &s->mesh));

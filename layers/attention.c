@@ -44,7 +44,7 @@ tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
 
 static void describe_ops(tr_attention_part *a) {
     tr_built_layer *layer = a->layer;
-    const tr_usage *usage = &layer->usage;
+    const tr_model_shape *usage = &layer->usage;
     const tr_attention_desc desc = {.batch = usage->batch,
                                     .seq = usage->seq,
                                     .heads = a->heads,
@@ -60,7 +60,7 @@ static void describe_ops(tr_attention_part *a) {
 
 /* Bytes of the keys, and of the values, of a decoding cache. */
 static size_t cache_part(const tr_attention_part *a) {
-    const tr_usage *usage = &a->layer->usage;
+    const tr_model_shape *usage = &a->layer->usage;
     return tr_align_up((size_t)(usage->batch * usage->seq * a->heads * a->desc.head_size) *
                        tr_dtype_size(usage->dtype));
 }
@@ -87,7 +87,7 @@ void tr_attention_describe(tr_attention_part *a) {
 
 /* The keys, or the values, of the decoding cache. */
 static tr_tensor cache_at(const tr_attention_part *a, const char *data) {
-    const tr_usage *usage = &a->layer->usage;
+    const tr_model_shape *usage = &a->layer->usage;
     return tr_tensor_matrix(data, usage->dtype, usage->batch * usage->seq,
                             a->heads * a->desc.head_size);
 }

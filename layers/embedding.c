@@ -30,7 +30,7 @@ tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *
 
 static void describe(tr_built_layer *built) {
     embedding *e = (embedding *)built;
-    const tr_usage *usage = &built->usage;
+    const tr_model_shape *usage = &built->usage;
     tr_built_writes(built, "hidden", e->width);
     tr_built_asks(built, TR_INPUT_TOKENS);
     tr_embed_desc embed = {.rows = usage->rows,
@@ -61,14 +61,6 @@ static void describe(tr_built_layer *built) {
     }
     if (!usage->decode) e->dx = tr_built_place(built, TR_LIFE_IW, e->width, usage->dtype);
     if (built->tp_size > 1) built->layer.reduce_bytes_f = tr_built_bytes(built, e->width);
-}
-
-static tr_status prepare(tr_layer *layer, const tr_layer_env *env) {
-    const embedding *e = (const embedding *)layer;
-    if (e->positions && env->seq > e->context)
-        return TR_FAIL(TR_ERR_CONFIG, "%lld positions are asked for, but model.context is %lld",
-                       (long long)env->seq, (long long)e->context);
-    return tr_built_prepare(layer, env);
 }
 
 /* The rows of the positions' table, or of its gradient, that a sequence meets. */
@@ -119,7 +111,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
 }
 
 static const tr_layer_ops ops = {.kind = "embedding",
-                                 .prepare = prepare,
+                                 .prepare = tr_built_prepare,
                                  .forward = forward,
                                  .grad_input = grad_input,
                                  .grad_weight = grad_weight,

@@ -46,7 +46,7 @@ static int64_t whole_multiple(int64_t columns) {
 /* A function of the shape alone. Parts are no larger than PART_WIDTHS asks for, as long as there
  * are at most MOST_PARTS. Decoding keeps them dense: CAST reads them. */
 static void cut_logits(head *h) {
-    const tr_usage *usage = &h->built.usage;
+    const tr_model_shape *usage = &h->built.usage;
     int64_t v = h->vocab.extent, most = PART_WIDTHS * h->width;
     int64_t parts = usage->decode ? 1 : (v + most - 1) / most;
     if (parts > MOST_PARTS) parts = MOST_PARTS;
@@ -64,7 +64,7 @@ static void cut_logits(head *h) {
 /* logits[R, n] = ln[R, C] wte[n, C]^T of n columns, and its two gradients: of ln summed over the
  * parts. */
 static void describe_projection(head *h, int k) {
-    const tr_usage *usage = &h->built.usage;
+    const tr_model_shape *usage = &h->built.usage;
     logits_part *part = &h->part[k];
     tr_dtype dtype = usage->dtype;
     int64_t R = usage->rows, C = h->width, n = part->extent;
@@ -102,7 +102,7 @@ static void describe_projection(head *h, int k) {
 }
 
 static void describe_part(head *h, int k) {
-    const tr_usage *usage = &h->built.usage;
+    const tr_model_shape *usage = &h->built.usage;
     logits_part *part = &h->part[k];
     tr_op_desc op = {.kind = TR_OP_XENT_MAX,
                      .xent = {.rows = usage->rows,
@@ -122,7 +122,7 @@ static void describe_part(head *h, int k) {
 }
 
 static void describe_cast(head *h) {
-    const tr_usage *usage = &h->built.usage;
+    const tr_model_shape *usage = &h->built.usage;
     tr_rows_desc cast = {
         .rows = usage->rows, .width = h->width, .dtype = TR_F32, .to = usage->dtype};
     if (usage->decode)
@@ -134,7 +134,7 @@ static void describe_cast(head *h) {
 
 static void describe(tr_built_layer *built) {
     head *h = (head *)built;
-    const tr_usage *usage = &built->usage;
+    const tr_model_shape *usage = &built->usage;
     if (!usage->decode) tr_built_asks(built, TR_INPUT_LABELS);
     tr_norm_describe(&h->norm);
     cut_logits(h);

@@ -33,15 +33,11 @@ typedef struct tr_layer_input {
 /* i32(batch, seq): the position in its sequence where a token's document starts */
 #define TR_INPUT_DOCUMENT_STARTS "document_starts"
 
-/* How a layer is used: fixed before prepare. */
+/* Where a layer runs. */
 typedef struct tr_layer_env {
     tr_device *device;
     /* This rank's tensor group, also when it is of one; NULL: prepared for its bytes, never run. */
     tr_group *tp;
-    int64_t batch,
-        seq;        /* of one micro-batch; decode: batch rows of one token, seq = cache length */
-    tr_dtype dtype; /* storage */
-    bool decode;
 } tr_layer_env;
 
 /* One micro-batch's tensors and memory. Pointers that a call does not use may be NULL. */
@@ -73,7 +69,7 @@ typedef struct tr_layer_ops {
     tr_status (*forward)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_input)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_weight)(tr_layer *layer, const tr_layer_io *io);
-    /* One token a row through a layer prepared with env->decode. */
+    /* One token a row, through a layer that was made for decoding. */
     tr_status (*decode)(tr_layer *layer, const tr_layer_io *io);
     void (*destroy)(tr_layer *layer);
 } tr_layer_ops;
@@ -86,8 +82,7 @@ struct tr_layer {
     int index; /* in the model */
     tr_param *params;
     int params_count;
-    /* What flows. A gradient has the shape and type of its tensor. Preparing for decoding changes
-     * the shapes to those of one token a row. */
+    /* What flows. A gradient has the shape and type of its tensor. */
     int inputs, outputs, step_inputs;
     tr_layer_input input[TR_LAYER_FLOWS];
     tr_flow output[TR_LAYER_FLOWS], step_input[TR_LAYER_FLOWS];
@@ -96,8 +91,8 @@ struct tr_layer {
     int pieces;
     tr_piece *piece;
     size_t piece_capacity;
-    tr_status described; /* not TR_OK: there was no memory for the list of pieces */
-    size_t cache_bytes;  /* decode: key/value cache of env->batch rows and env->seq positions */
-    double flops_f, flops_i, flops_w;      /* of one micro-batch on one tensor rank */
+    tr_status described;              /* not TR_OK: there was no memory for the list of pieces */
+    size_t cache_bytes;               /* decode: key/value cache of all rows and positions */
+    double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
     double reduce_bytes_f, reduce_bytes_i; /* all-reduced over tp */
 };

@@ -73,6 +73,11 @@ static tr_status check_sizes(const tr_model_config *config, const tr_model_shape
 }
 
 static tr_status check_layout(const tr_model_config *config, const tr_model_shape *shape) {
+    if (shape->decode && shape->tp_size > 1)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "decoding needs the whole model on one rank, but parallel.tp is %d; "
+                       "sample with parallel.tp=1, a checkpoint of any layout will do",
+                       shape->tp_size);
     if (config->width % config->heads)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.width %lld is not divisible by model.heads %lld: every head has the "
@@ -154,6 +159,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->family = find_family(config->family);
     model->config = *config;
     model->shape = *shape;
+    model->shape.rows = shape->decode ? shape->batch : shape->batch * shape->seq;
     model->count = (int)config->layers + 2;
     tr_status status = make_layers(model);
     if (status == TR_OK) status = tr_model_connect(model);

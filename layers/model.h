@@ -9,10 +9,12 @@ typedef struct tr_model_config {
     double dropout; /* on embeddings and residuals */
 } tr_model_config;
 
-/* The shape a model is used in; known on every rank. */
+/* The shape that a model is made for; known on every rank. */
 typedef struct tr_model_shape {
-    int64_t batch, seq; /* of one micro-batch */
-    tr_dtype dtype;
+    int64_t batch, seq; /* of one micro-batch; decoding: rows of one token, length of the cache */
+    int64_t rows;       /* of what flows: set by tr_model_create */
+    tr_dtype dtype;     /* storage */
+    bool decode;        /* one token a row is fed, and nothing is kept: all buffers are scratch */
     int tp_rank, tp_size;
 } tr_model_shape;
 
@@ -29,7 +31,8 @@ typedef struct tr_model {
 
 /* Checks what one tensor rank of this shape needs: TR_ERR_CONFIG for sizes that do not go together,
  * naming the config keys (model.heads not divisible by parallel.tp, model.width not divisible by
- * model.heads, sequence longer than model.context, unknown family with the known ones). */
+ * model.heads, sequence longer than model.context, unknown family with the known ones), and for
+ * decoding with tp_size > 1. */
 tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape);
 
 /* Makes all layers of the model as tensor rank tp_rank sees them, without memory or plans: call

@@ -11,7 +11,7 @@ tr_status tr_norm_create(tr_norm *n, tr_built_layer *layer, const tr_norm_desc *
 
 static void describe_ops(tr_norm *n) {
     tr_built_layer *layer = n->layer;
-    const tr_usage *usage = &layer->usage;
+    const tr_model_shape *usage = &layer->usage;
     tr_op_desc op = {.kind = TR_OP_LAYERNORM,
                      .layernorm = {.rows = usage->rows,
                                    .width = n->desc.width,

@@ -16,31 +16,15 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
     layer->describe = describe;
     layer->tp_rank = shape->tp_rank;
     layer->tp_size = shape->tp_size;
-    layer->created = (tr_usage){.batch = shape->batch,
-                                .seq = shape->seq,
-                                .rows = shape->batch * shape->seq,
-                                .dtype = shape->dtype};
+    layer->usage = *shape;
     va_start(arguments, name_format);
     (void)vsnprintf(layer->layer.name, sizeof layer->layer.name, name_format, arguments);
     va_end(arguments);
 }
 
-static void describe(tr_built_layer *layer, const tr_usage *usage) {
-    tr_layer *l = &layer->layer;
-    layer->usage = *usage;
-    for (int life = 0; life < TR_LIFE_COUNT; life++) l->bytes[life] = 0;
-    l->pieces = 0;
-    l->flops_f = l->flops_i = l->flops_w = 0;
-    l->reduce_bytes_f = l->reduce_bytes_i = 0;
-    l->cache_bytes = 0;
-    l->outputs = l->step_inputs = 0;
-    for (tr_layer_op *op = layer->first_op; op; op = op->next) op->used = false;
-    layer->describe(layer);
-    layer->operators_at = l->bytes[TR_LIFE_SCRATCH];
-}
-
 tr_status tr_built_finish(tr_built_layer *layer) {
-    describe(layer, &layer->created);
+    layer->describe(layer);
+    layer->operators_at = layer->layer.bytes[TR_LIFE_SCRATCH];
     return layer->layer.described;
 }
 
@@ -55,56 +39,31 @@ void tr_built_reads(tr_built_layer *layer) {
 }
 
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
-    const tr_usage *usage = &layer->usage;
+    const tr_model_shape *usage = &layer->usage;
     const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq, width};
     layer->layer.outputs = 1;
     layer->layer.output[0] = tr_flow_make(name, usage->dtype, 3, shape);
 }
 
 void tr_built_asks(tr_built_layer *layer, const char *name) {
-    const tr_usage *usage = &layer->usage;
+    const tr_model_shape *usage = &layer->usage;
     const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq};
-    layer->layer.step_inputs = 1;
-    layer->layer.step_input[0] = tr_flow_make(name, TR_I32, 2, shape);
+    assert(layer->layer.step_inputs < TR_LAYER_FLOWS);
+    layer->layer.step_input[layer->layer.step_inputs++] = tr_flow_make(name, TR_I32, 2, shape);
 }
 
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
     return tr_range_part(total, layer->tp_size, layer->tp_rank);
 }
 
-static tr_status check(const tr_built_layer *layer, const tr_layer_env *env) {
-    const tr_usage *created = &layer->created;
-    if (env->decode && tr_group_size(env->tp) > 1)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "decoding needs the whole model on one rank, but parallel.tp is %d; "
-                       "sample with parallel.tp=1, a checkpoint of any layout will do",
-                       tr_group_size(env->tp));
-    if (env->decode) return TR_OK;
-    if (env->batch != created->batch || env->seq != created->seq || env->dtype != created->dtype)
-        return TR_FAIL(TR_ERR_INTERNAL,
-                       "layer %s was made for %lld x %lld %s and is prepared for %lld x %lld %s",
-                       layer->layer.name, (long long)created->batch, (long long)created->seq,
-                       tr_dtype_name(created->dtype), (long long)env->batch, (long long)env->seq,
-                       tr_dtype_name(env->dtype));
-    return TR_OK;
-}
-
 tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {
     tr_built_layer *layer = (tr_built_layer *)base;
-    const tr_usage usage = {.batch = env->batch,
-                            .seq = env->seq,
-                            .rows = env->decode ? env->batch : env->batch * env->seq,
-                            .dtype = env->dtype,
-                            .decode = env->decode};
     size_t scratch = 0;
-    TR_TRY(check(layer, env));
     layer->tp = env->tp;
-    describe(layer, &usage);
-    TR_TRY(base->described);
     for (tr_layer_op *op = layer->first_op; op; op = op->next) {
+        if (layer->usage.decode && op->phase != TR_PHASE_F) continue;
         tr_op_release(op->op);
         op->op = NULL;
-        if (!op->used || (env->decode && op->phase != TR_PHASE_F)) continue;
         TR_TRY(tr_op_prepare(env->device, &op->desc, &op->op));
         if (op->op->scratch_bytes > scratch) scratch = op->op->scratch_bytes;
     }
@@ -123,14 +82,8 @@ void tr_built_destroy(tr_layer *base) {
 /* --- description ------------------------------------------------------------------------------ */
 
 void tr_built_op(tr_built_layer *layer, tr_layer_op *op, tr_phase phase, tr_op_desc desc) {
-    if (!op->layer) {
-        op->layer = layer;
-        op->next = layer->first_op;
-        layer->first_op = op;
-    }
-    op->desc = desc;
-    op->phase = phase;
-    op->used = true;
+    *op = (tr_layer_op){.desc = desc, .phase = phase, .layer = layer, .next = layer->first_op};
+    layer->first_op = op;
     double flops = tr_op_flops(&desc);
     if (phase == TR_PHASE_F) layer->layer.flops_f += flops;
     if (phase == TR_PHASE_I) layer->layer.flops_i += flops;

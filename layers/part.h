@@ -24,7 +24,6 @@ typedef enum tr_phase { TR_PHASE_F, TR_PHASE_I, TR_PHASE_W } tr_phase;
 typedef struct tr_layer_op {
     tr_op_desc desc;
     tr_phase phase;
-    bool used; /* by the layer's present description */
     tr_op *op; /* once the layer is prepared */
     const tr_built_layer *layer;
     struct tr_layer_op *next; /* in the layer's list */
@@ -39,22 +38,13 @@ typedef struct tr_buffer {
     tr_dtype dtype;
 } tr_buffer;
 
-/* What a layer is described for. Decoding feeds rows = batch rows of one token, and keeps nothing:
- * all buffers are scratch. */
-typedef struct tr_usage {
-    int64_t batch, seq, rows;
-    tr_dtype dtype;
-    bool decode;
-} tr_usage;
-
 /* Every layer that is made of parts starts with this. */
 struct tr_built_layer {
     tr_layer layer;
     tr_param param[TR_LAYER_PARAMS];
-    int tp_rank, tp_size;
-    tr_usage created, usage; /* for training; of the present description */
-    /* Describes every part for layer->usage. */
-    void (*describe)(tr_built_layer *layer);
+    tr_model_shape usage;
+    int tp_rank, tp_size;                    /* as usage says */
+    void (*describe)(tr_built_layer *layer); /* every part, for layer->usage */
     tr_layer_op *first_op;
     size_t operators_at; /* in scratch: the operators' own scratch begins here */
     tr_group *tp;        /* once it is prepared */
@@ -64,11 +54,10 @@ struct tr_built_layer {
 void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
                     void (*describe)(tr_built_layer *), const tr_model_shape *shape,
                     const char *name_format, ...) __attribute__((format(printf, 5, 6)));
-/* Describes the layer, whose parts have been created, for training. */
+/* Describes the layer, whose parts have been created. */
 tr_status tr_built_finish(tr_built_layer *layer);
 /* The layer reads the one before it until its W; has one output (batch, seq, width) in the storage
- * type, to be called while it is described; asks for a step input i32(batch, seq). Decoding: of one
- * token a row. */
+ * type; asks for one more step input i32(batch, seq). Decoding: of one token a row. */
 void tr_built_reads(tr_built_layer *layer);
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width);
 void tr_built_asks(tr_built_layer *layer, const char *name);
@@ -77,9 +66,8 @@ tr_param *tr_built_param(tr_built_layer *layer);
 /* Part `tp_rank` of tp_size of 0..total. */
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total);
 
-/* `prepare` and `destroy` of the layer's table of functions. Prepare fails with TR_ERR_INTERNAL for
- * another training shape than the layer was created for, with TR_ERR_CONFIG for decoding with
- * tp > 1. Destroy frees the layer. */
+/* `prepare` and `destroy` of the layer's table of functions. Decoding prepares operators of F
+ * alone. Destroy frees the layer. */
 tr_status tr_built_prepare(tr_layer *layer, const tr_layer_env *env);
 void tr_built_destroy(tr_layer *layer);
 

@@ -13,7 +13,7 @@ void tr_residual_create(tr_residual *r, tr_built_layer *layer, int64_t width, do
 
 void tr_residual_describe(tr_residual *r) {
     tr_built_layer *layer = r->layer;
-    const tr_usage *usage = &layer->usage;
+    const tr_model_shape *usage = &layer->usage;
     tr_dropout_desc desc = {.rows = usage->rows,
                             .width = r->width,
                             .seq = usage->decode ? 1 : usage->seq,

@@ -123,11 +123,7 @@ void tr_layout_destroy(tr_layout *l) {
 }
 
 static tr_status prepare_layers(tr_layout *l, tr_device *device, tr_group *tp, int pp_rank) {
-    tr_layer_env env = {.device = device,
-                        .tp = tp,
-                        .batch = l->desc.micro_batch,
-                        .seq = l->desc.model.context,
-                        .dtype = l->desc.dtype};
+    tr_layer_env env = {.device = device, .tp = tp};
     for (int s = 0; s < l->placement.stages; s++) {
         if (pp_rank >= 0 && l->owner[s] != pp_rank) continue;
         for (int i = l->first[s]; i < l->first[s + 1]; i++)

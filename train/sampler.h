@@ -12,8 +12,8 @@ typedef struct tr_sample_options {
     uint64_t seed;
 } tr_sample_options;
 
-/* Prepares all layers of `model` (made with batch 1, seq = the context, tp 1) for decoding;
- * parameter values are placed. */
+/* Prepares all layers of `model`, which was made for decoding: batch 1, seq = the context, tp 1.
+ * Parameter values are placed. */
 tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
                             const tr_sample_options *options, tr_sampler **out);
 void tr_sampler_destroy(tr_sampler *sampler);

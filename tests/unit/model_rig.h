@@ -96,17 +96,16 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
     tr_device_options options = {.threads = 1, .deterministic = true};
     RIG_TRY(tr_device_open(device, &options, &r->device));
     RIG_TRY(tr_group_open(world, r->device, ranks, tp, 0, 1 << 12, &r->tp));
-    tr_model_shape shape = {
-        .batch = batch, .seq = seq, .dtype = dtype, .tp_rank = tr_world_rank(world), .tp_size = tp};
-    RIG_TRY(tr_model_create(config, &shape, &r->model));
-    rig_place_params(r);
-    r->env = (tr_layer_env){.device = r->device,
-                            .tp = r->tp,
-                            .batch = batch,
+    tr_model_shape shape = {.batch = batch,
                             .seq = seq,
                             .dtype = dtype,
-                            .decode = decode};
-    r->rows = decode ? batch : batch * seq;
+                            .decode = decode,
+                            .tp_rank = tr_world_rank(world),
+                            .tp_size = tp};
+    RIG_TRY(tr_model_create(config, &shape, &r->model));
+    rig_place_params(r);
+    r->env = (tr_layer_env){.device = r->device, .tp = r->tp};
+    r->rows = r->model->shape.rows;
     r->tensor_bytes = (size_t)(r->rows * config->width) * tr_dtype_size(dtype);
     r->state = rig_alloc(r, sizeof *r->state);
     *r->state =
@@ -121,8 +120,7 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
         memcpy(described, layer->bytes, sizeof described);
         RIG_TRY(layer->ops->prepare(layer, &r->env));
         for (int life = 0; life < TR_LIFE_COUNT; life++) {
-            if (!decode && life != TR_LIFE_SCRATCH && described[life] != layer->bytes[life])
-                abort();
+            if (life != TR_LIFE_SCRATCH && described[life] != layer->bytes[life]) abort();
         }
         RIG_TRY(tr_calloc((size_t)layer->pieces, sizeof(char *), &r->piece[i]));
         for (int k = 0; k < layer->pieces; k++)
@@ -241,7 +239,7 @@ static inline tr_layer_io rig_io(rig *r, int i) {
                       .loss = r->loss,
                       .cache = r->cache[i],
                       .logits = r->logits};
-    io.piece = r->env.decode ? NULL : r->piece[i]; /* decoding keeps nothing */
+    io.piece = r->model->shape.decode ? NULL : r->piece[i]; /* decoding keeps nothing */
     const tr_layer *layer = r->model->layers[i];
     if (layer->inputs) {
         const tr_flow *input = &r->model->layers[i - 1]->output[0];
