@@ -25,8 +25,8 @@
     X(RMSNORM, rmsnorm)                                                                            \
     X(RMSNORM_DGRAD, rmsnorm_dgrad)                                                                \
     X(RMSNORM_WGRAD, rmsnorm_wgrad)                                                                \
-    X(GELU, gelu)                                                                                  \
-    X(GELU_DGRAD, gelu_dgrad)                                                                      \
+    X(ACTIVATION, activation)                                                                      \
+    X(ACTIVATION_DGRAD, activation_dgrad)                                                          \
     X(GLU, glu)                                                                                    \
     X(GLU_DGRAD, glu_dgrad)                                                                        \
     X(ROPE, rope)                                                                                  \
@@ -98,17 +98,28 @@ typedef struct tr_matmul_desc {
 } tr_matmul_desc;
 enum { TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS, TR_MATMUL_AUX, TR_MATMUL_DBIAS };
 
+/* Functions of one element. GELU is the tanh form (Hendrycks & Gimpel 2016), GELU_ERF the exact
+ * x Phi(x), SILU x / (1 + exp(-x)), RELU2 max(x, 0)^2 (So et al. 2021). */
+typedef enum tr_activation {
+    TR_ACTIVATION_GELU,
+    TR_ACTIVATION_GELU_ERF,
+    TR_ACTIVATION_SILU,
+    TR_ACTIVATION_RELU2,
+    TR_ACTIVATION_COUNT
+} tr_activation;
+
 /* Two-dimensional element-wise and row-wise operators: rows x width.
  * BIAS_GRAD: DBIAS[width] (f32) += column sums of DY.
- * GELU (tanh form, Hendrycks & Gimpel 2016): Y = gelu(X). GELU_DGRAD: DX = gelu'(X) * DY; DX may be
- * DY. ADD: Y = A + B; Y may be A.  CAST: storage dtype -> `to`. */
+ * ACTIVATION: Y = f(X). ACTIVATION_DGRAD: DX = f'(X) * DY; DX may be DY. ADD: Y = A + B; Y may be
+ * A. CAST: storage dtype -> `to`. */
 typedef struct tr_rows_desc {
     int64_t rows, width;
     tr_dtype dtype, to;
+    tr_activation activation;
 } tr_rows_desc;
 enum { TR_BIAS_GRAD_DY, TR_BIAS_GRAD_DBIAS };
-enum { TR_GELU_X, TR_GELU_Y };
-enum { TR_GELU_DGRAD_DY, TR_GELU_DGRAD_X, TR_GELU_DGRAD_DX };
+enum { TR_ACTIVATION_X, TR_ACTIVATION_Y };
+enum { TR_ACTIVATION_DGRAD_DY, TR_ACTIVATION_DGRAD_X, TR_ACTIVATION_DGRAD_DX };
 enum { TR_ADD_A, TR_ADD_B, TR_ADD_Y };
 enum { TR_CAST_X, TR_CAST_Y };
 
@@ -162,16 +173,6 @@ enum {
     TR_RMS_DGRAD_DX
 };
 enum { TR_RMS_WGRAD_DY, TR_RMS_WGRAD_X, TR_RMS_WGRAD_RSTD, TR_RMS_WGRAD_DGAMMA };
-
-/* f in Y = f(gate) * up. GELU is the tanh form (Hendrycks & Gimpel 2016), GELU_ERF the exact
- * x Phi(x), SILU x / (1 + exp(-x)), RELU2 max(x, 0)^2 (So et al. 2021). */
-typedef enum tr_activation {
-    TR_ACTIVATION_GELU,
-    TR_ACTIVATION_GELU_ERF,
-    TR_ACTIVATION_SILU,
-    TR_ACTIVATION_RELU2,
-    TR_ACTIVATION_COUNT
-} tr_activation;
 
 /* Gated linear units (Shazeer 2020). GLU: X[rows, 2, width], gate before up, Y[rows, width] =
  * f(gate) * up. GLU_DGRAD: DX[rows, 2, width] from DY and X; DX may be X. */
@@ -321,7 +322,7 @@ typedef struct tr_op_desc {
     tr_op_kind kind;
     union {
         tr_matmul_desc matmul;
-        tr_rows_desc rows; /* BIAS_GRAD, GELU*, ADD, CAST */
+        tr_rows_desc rows; /* BIAS_GRAD, ACTIVATION*, ADD, CAST */
         tr_layernorm_desc layernorm;
         tr_rmsnorm_desc rmsnorm;
         tr_glu_desc glu;

@@ -18,12 +18,12 @@ static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     switch (op->desc.matmul.epilogue) {
     case TR_EPILOGUE_GELU:
         product.t[TR_MATMUL_C] = t[TR_MATMUL_AUX];
-        rest.t[TR_GELU_X] = t[TR_MATMUL_AUX];
-        rest.t[TR_GELU_Y] = t[TR_MATMUL_C];
+        rest.t[TR_ACTIVATION_X] = t[TR_MATMUL_AUX];
+        rest.t[TR_ACTIVATION_Y] = t[TR_MATMUL_C];
         break;
     case TR_EPILOGUE_GELU_DGRAD:
-        rest.t[TR_GELU_DGRAD_DY] = rest.t[TR_GELU_DGRAD_DX] = t[TR_MATMUL_C];
-        rest.t[TR_GELU_DGRAD_X] = t[TR_MATMUL_AUX];
+        rest.t[TR_ACTIVATION_DGRAD_DY] = rest.t[TR_ACTIVATION_DGRAD_DX] = t[TR_MATMUL_C];
+        rest.t[TR_ACTIVATION_DGRAD_X] = t[TR_MATMUL_AUX];
         break;
     default: /* BIAS_GRAD */
         rest.t[TR_BIAS_GRAD_DY] = t[TR_MATMUL_B];
@@ -46,10 +46,10 @@ static void release(tr_op *op) {
 static tr_op_desc rest_of(const tr_matmul_desc *d) {
     switch (d->epilogue) {
     case TR_EPILOGUE_GELU:
-        return (tr_op_desc){.kind = TR_OP_GELU,
+        return (tr_op_desc){.kind = TR_OP_ACTIVATION,
                             .rows = {.rows = d->m, .width = d->n, .dtype = d->c}};
     case TR_EPILOGUE_GELU_DGRAD:
-        return (tr_op_desc){.kind = TR_OP_GELU_DGRAD,
+        return (tr_op_desc){.kind = TR_OP_ACTIVATION_DGRAD,
                             .rows = {.rows = d->m, .width = d->n, .dtype = d->c}};
     default:
         return (tr_op_desc){.kind = TR_OP_BIAS_GRAD,

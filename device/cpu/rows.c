@@ -1,35 +1,35 @@
-/* Element-wise operators (GELU, ADD, CAST) and the sum over columns (BIAS_GRAD). */
+/* Element-wise operators (ACTIVATION, ADD, CAST) and the sum over columns (BIAS_GRAD). */
 #include "device/cpu/columns.h"
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
-static tr_status run_gelu(tr_op *op, const tr_op_args *args) {
+static tr_status run_activation(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *x = tr_row_load(d->dtype, args->t[TR_GELU_X].data, at, n, in);
-        float *y = tr_row_target(d->dtype, args->t[TR_GELU_Y].data, at, out);
-        tr_cpu_kernels_of(op)->activation[TR_ACTIVATION_GELU](n, x, y);
-        tr_row_store(d->dtype, args->t[TR_GELU_Y].data, at, n, y);
+        const float *x = tr_row_load(d->dtype, args->t[TR_ACTIVATION_X].data, at, n, in);
+        float *y = tr_row_target(d->dtype, args->t[TR_ACTIVATION_Y].data, at, out);
+        tr_cpu_kernels_of(op)->activation[d->activation](n, x, y);
+        tr_row_store(d->dtype, args->t[TR_ACTIVATION_Y].data, at, n, y);
     }
     return TR_OK;
 }
 
-static tr_status run_gelu_dgrad(tr_op *op, const tr_op_args *args) {
+static tr_status run_activation_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in_dy[TR_BLOCK], in_x[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *dy = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, at, n, in_dy);
-        const float *x = tr_row_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, at, n, in_x);
-        float *dx = tr_row_target(d->dtype, args->t[TR_GELU_DGRAD_DX].data, at, out);
-        tr_cpu_kernels_of(op)->activation_dgrad[TR_ACTIVATION_GELU](n, dy, x, dx);
-        tr_row_store(d->dtype, args->t[TR_GELU_DGRAD_DX].data, at, n, dx);
+        const float *dy = tr_row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_DY].data, at, n, in_dy);
+        const float *x = tr_row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_X].data, at, n, in_x);
+        float *dx = tr_row_target(d->dtype, args->t[TR_ACTIVATION_DGRAD_DX].data, at, out);
+        tr_cpu_kernels_of(op)->activation_dgrad[d->activation](n, dy, x, dx);
+        tr_row_store(d->dtype, args->t[TR_ACTIVATION_DGRAD_DX].data, at, n, dx);
     }
     return TR_OK;
 }
@@ -86,11 +86,11 @@ static tr_status run_bias_grad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_gelu(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_gelu, out);
+tr_status tr_cpu_prepare_activation(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_activation, out);
 }
-tr_status tr_cpu_prepare_gelu_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_gelu_dgrad, out);
+tr_status tr_cpu_prepare_activation_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_activation_dgrad, out);
 }
 tr_status tr_cpu_prepare_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return tr_host_op_create(device, desc, 0, 0, run_add, out);

@@ -27,10 +27,10 @@ cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t coun
                                const void *b, void *y);
 cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
                                 const void *x, void *y);
-cudaError_t tr_cuda_launch_gelu(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *x,
-                                void *y);
-cudaError_t tr_cuda_launch_gelu_dgrad(cudaStream_t stream, tr_dtype dtype, int64_t count,
-                                      const void *dy, const void *x, void *dx);
+cudaError_t tr_cuda_launch_activation(cudaStream_t stream, const tr_rows_desc *desc, const void *x,
+                                      void *y);
+cudaError_t tr_cuda_launch_activation_dgrad(cudaStream_t stream, const tr_rows_desc *desc,
+                                            const void *dy, const void *x, void *dx);
 /* partial: tr_cuda_columns_scratch of 1 sum. */
 cudaError_t tr_cuda_launch_bias_grad(cudaStream_t stream, tr_dtype dtype, int64_t rows,
                                      int64_t width, const void *dy, float *dbias, float *partial);

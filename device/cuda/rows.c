@@ -1,4 +1,4 @@
-/* Element-wise operators (GELU, ADD, CAST) and the sum over columns (BIAS_GRAD). */
+/* Element-wise operators (ACTIVATION, ADD, CAST) and the sum over columns (BIAS_GRAD). */
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
@@ -20,16 +20,17 @@ static tr_status run_cast(tr_op *op, tr_stream *stream, const tr_op_args *args) 
     return TR_OK;
 }
 
-static tr_status run_gelu(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_gelu(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
-                                args->t[TR_GELU_X].data, args->t[TR_GELU_Y].data));
+static tr_status run_activation(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_activation(tr_cuda_stream_of(stream), &op->desc.rows,
+                                      args->t[TR_ACTIVATION_X].data,
+                                      args->t[TR_ACTIVATION_Y].data));
     return TR_OK;
 }
 
-static tr_status run_gelu_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_gelu_dgrad(tr_cuda_stream_of(stream), op->desc.rows.dtype, count_of(op),
-                                      args->t[TR_GELU_DGRAD_DY].data, args->t[TR_GELU_DGRAD_X].data,
-                                      args->t[TR_GELU_DGRAD_DX].data));
+static tr_status run_activation_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_activation_dgrad(
+        tr_cuda_stream_of(stream), &op->desc.rows, args->t[TR_ACTIVATION_DGRAD_DY].data,
+        args->t[TR_ACTIVATION_DGRAD_X].data, args->t[TR_ACTIVATION_DGRAD_DX].data));
     return TR_OK;
 }
 
@@ -47,11 +48,11 @@ tr_status tr_cuda_prepare_add(tr_device *device, const tr_op_desc *desc, tr_op *
 tr_status tr_cuda_prepare_cast(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_cast, out);
 }
-tr_status tr_cuda_prepare_gelu(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_gelu, out);
+tr_status tr_cuda_prepare_activation(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_activation, out);
 }
-tr_status tr_cuda_prepare_gelu_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_gelu_dgrad, out);
+tr_status tr_cuda_prepare_activation_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_activation_dgrad, out);
 }
 tr_status tr_cuda_prepare_bias_grad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     size_t scratch = tr_cuda_columns_scratch(desc->rows.rows, desc->rows.width, 1);

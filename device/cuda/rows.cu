@@ -1,4 +1,5 @@
 /* Kernels of the element-wise operators and of the sum over columns. */
+#include "device/cuda/activation.cuh"
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
@@ -12,14 +13,9 @@ struct sum {
         return a + b;
     }
 };
-struct gelu {
-    __device__ static float of(float x) {
-        return tr_gelu(x, expf(tr_gelu_exponent(x)));
-    }
-};
-struct gelu_gradient {
+template <typename F> struct slope_of {
     __device__ static float of(float dy, float x) {
-        return dy * tr_gelu_dgrad(x, expf(tr_gelu_dgrad_exponent(x)));
+        return F::slope(dy, x);
     }
 };
 struct identity {
@@ -107,19 +103,25 @@ cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to,
                         : launch_cast<tr_bf16, tr_bf16>(stream, count, x, y);
 }
 
-cudaError_t tr_cuda_launch_gelu(cudaStream_t stream, tr_dtype dtype, int64_t count, const void *x,
-                                void *y) {
-    return tr_dispatch(dtype, tr_aligned(x, y), [=](auto storage) {
-        using S = decltype(storage);
-        using T = typename S::type;
-        return tr_launch(stream, tr_grid(count, S::pack * TR_THREADS), TR_THREADS,
-                         map_one<gelu, S::pack, T, T>, count, x, y);
+cudaError_t tr_cuda_launch_activation(cudaStream_t stream, const tr_rows_desc *desc, const void *x,
+                                      void *y) {
+    const int64_t count = desc->rows * desc->width;
+    return tr_dispatch_activation(desc->activation, [=](auto function) {
+        return tr_dispatch(desc->dtype, tr_aligned(x, y), [=](auto storage) {
+            using S = decltype(storage);
+            using T = typename S::type;
+            return tr_launch(stream, tr_grid(count, S::pack * TR_THREADS), TR_THREADS,
+                             map_one<decltype(function), S::pack, T, T>, count, x, y);
+        });
     });
 }
 
-cudaError_t tr_cuda_launch_gelu_dgrad(cudaStream_t stream, tr_dtype dtype, int64_t count,
-                                      const void *dy, const void *x, void *dx) {
-    return launch_two<gelu_gradient>(stream, dtype, count, dy, x, dx);
+cudaError_t tr_cuda_launch_activation_dgrad(cudaStream_t stream, const tr_rows_desc *desc,
+                                            const void *dy, const void *x, void *dx) {
+    return tr_dispatch_activation(desc->activation, [=](auto function) {
+        return launch_two<slope_of<decltype(function)>>(stream, desc->dtype,
+                                                        desc->rows * desc->width, dy, x, dx);
+    });
 }
 
 cudaError_t tr_cuda_launch_bias_grad(cudaStream_t stream, tr_dtype dtype, int64_t rows,

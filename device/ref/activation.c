@@ -14,7 +14,7 @@ static double normal_density(double x) {
     return 0.3989422804014327 * exp(-0.5 * x * x);
 }
 
-double tr_ref_activation(tr_activation activation, double x) {
+double tr_ref_activate(tr_activation activation, double x) {
     switch (activation) {
     case TR_ACTIVATION_GELU: return 0.5 * x * (1 + tanh(slope * (x + cubic * x * x * x)));
     case TR_ACTIVATION_GELU_ERF: return x * normal_below(x);
@@ -23,7 +23,7 @@ double tr_ref_activation(tr_activation activation, double x) {
     }
 }
 
-double tr_ref_activation_derivative(tr_activation activation, double x) {
+double tr_ref_slope(tr_activation activation, double x) {
     double t = tanh(slope * (x + cubic * x * x * x)), s = 1 / (1 + exp(-x));
     switch (activation) {
     case TR_ACTIVATION_GELU:

@@ -7,10 +7,9 @@ tr_status tr_ref_glu(tr_op *op, const tr_op_args *args) {
         for (int64_t c = 0; c < d->width; c++) {
             int64_t gate = 2 * r * d->width + c;
             double up = tr_ref_load(d->dtype, args->t[TR_GLU_X].data, gate + d->width);
-            tr_ref_store(
-                d->dtype, args->t[TR_GLU_Y].data, r * d->width + c,
-                up * tr_ref_activation(d->activation,
-                                       tr_ref_load(d->dtype, args->t[TR_GLU_X].data, gate)));
+            tr_ref_store(d->dtype, args->t[TR_GLU_Y].data, r * d->width + c,
+                         up * tr_ref_activate(d->activation,
+                                              tr_ref_load(d->dtype, args->t[TR_GLU_X].data, gate)));
         }
     return TR_OK;
 }
@@ -25,9 +24,8 @@ tr_status tr_ref_glu_dgrad(tr_op *op, const tr_op_args *args) {
             double dy = tr_ref_load(d->dtype, args->t[TR_GLU_DGRAD_DY].data, r * d->width + c);
             double gate = tr_ref_load(d->dtype, x, at),
                    up = tr_ref_load(d->dtype, x, at + d->width);
-            tr_ref_store(d->dtype, dx, at,
-                         dy * up * tr_ref_activation_derivative(d->activation, gate));
-            tr_ref_store(d->dtype, dx, at + d->width, dy * tr_ref_activation(d->activation, gate));
+            tr_ref_store(d->dtype, dx, at, dy * up * tr_ref_slope(d->activation, gate));
+            tr_ref_store(d->dtype, dx, at + d->width, dy * tr_ref_activate(d->activation, gate));
         }
     return TR_OK;
 }

@@ -26,5 +26,5 @@ static inline void tr_ref_accumulate(void *to, int64_t i, double value) {
 }
 
 /* f(x) of an activation and f'(x). */
-double tr_ref_activation(tr_activation activation, double x);
-double tr_ref_activation_derivative(tr_activation activation, double x);
+double tr_ref_activate(tr_activation activation, double x);
+double tr_ref_slope(tr_activation activation, double x);

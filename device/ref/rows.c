@@ -1,4 +1,4 @@
-/* BIAS_GRAD, GELU, GELU_DGRAD, ADD and CAST. */
+/* BIAS_GRAD, ACTIVATION, ACTIVATION_DGRAD, ADD and CAST. */
 #include "device/ref/ref_impl.h"
 
 tr_status tr_ref_bias_grad(tr_op *op, const tr_op_args *args) {
@@ -12,23 +12,23 @@ tr_status tr_ref_bias_grad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_ref_gelu(tr_op *op, const tr_op_args *args) {
+tr_status tr_ref_activation(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
-        tr_ref_store(d->dtype, args->t[TR_GELU_Y].data, i,
-                     tr_ref_activation(TR_ACTIVATION_GELU,
-                                       tr_ref_load(d->dtype, args->t[TR_GELU_X].data, i)));
+        tr_ref_store(d->dtype, args->t[TR_ACTIVATION_Y].data, i,
+                     tr_ref_activate(d->activation,
+                                     tr_ref_load(d->dtype, args->t[TR_ACTIVATION_X].data, i)));
     return TR_OK;
 }
 
-tr_status tr_ref_gelu_dgrad(tr_op *op, const tr_op_args *args) {
+tr_status tr_ref_activation_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
     for (int64_t i = 0; i < d->rows * d->width; i++)
         tr_ref_store(
-            d->dtype, args->t[TR_GELU_DGRAD_DX].data, i,
-            tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_DY].data, i) *
-                tr_ref_activation_derivative(
-                    TR_ACTIVATION_GELU, tr_ref_load(d->dtype, args->t[TR_GELU_DGRAD_X].data, i)));
+            d->dtype, args->t[TR_ACTIVATION_DGRAD_DX].data, i,
+            tr_ref_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_DY].data, i) *
+                tr_ref_slope(d->activation,
+                             tr_ref_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_X].data, i)));
     return TR_OK;
 }
 

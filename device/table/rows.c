@@ -8,7 +8,14 @@ static const char *fault(const tr_op_desc *desc) {
 
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_rows_desc *a = &x->rows, *b = &y->rows;
-    return a->rows == b->rows && a->width == b->width && a->dtype == b->dtype && a->to == b->to;
+    return a->rows == b->rows && a->width == b->width && a->dtype == b->dtype && a->to == b->to &&
+           a->activation == b->activation;
+}
+
+static const char *activation_fault(const tr_op_desc *desc) {
+    if ((unsigned)desc->rows.activation >= TR_ACTIVATION_COUNT)
+        return "there is no such activation";
+    return fault(desc);
 }
 
 static tr_tensor matrix(const tr_op_desc *desc, tr_dtype dtype) {
@@ -29,31 +36,32 @@ const tr_op_row tr_op_row_bias_grad = {
     .operands = bias_grad_operands,
 };
 
-static void gelu_operands(const tr_op_desc *desc, tr_tensor *t) {
-    t[TR_GELU_X] = t[TR_GELU_Y] = matrix(desc, desc->rows.dtype);
+static void activation_operands(const tr_op_desc *desc, tr_tensor *t) {
+    t[TR_ACTIVATION_X] = t[TR_ACTIVATION_Y] = matrix(desc, desc->rows.dtype);
 }
 
-const tr_op_row tr_op_row_gelu = {
-    .name = "gelu",
-    .slot = {[TR_GELU_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_GELU_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE}},
-    .fault = fault,
+const tr_op_row tr_op_row_activation = {
+    .name = "activation",
+    .slot = {[TR_ACTIVATION_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
+             [TR_ACTIVATION_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE}},
+    .fault = activation_fault,
     .same = same,
-    .operands = gelu_operands,
+    .operands = activation_operands,
 };
 
-static void gelu_dgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
-    t[TR_GELU_DGRAD_DY] = t[TR_GELU_DGRAD_X] = t[TR_GELU_DGRAD_DX] = matrix(desc, desc->rows.dtype);
+static void activation_dgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
+    t[TR_ACTIVATION_DGRAD_DY] = t[TR_ACTIVATION_DGRAD_X] = t[TR_ACTIVATION_DGRAD_DX] =
+        matrix(desc, desc->rows.dtype);
 }
 
-const tr_op_row tr_op_row_gelu_dgrad = {
-    .name = "gelu_dgrad",
-    .slot = {[TR_GELU_DGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_GELU_DGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_GELU_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE}},
-    .fault = fault,
+const tr_op_row tr_op_row_activation_dgrad = {
+    .name = "activation_dgrad",
+    .slot = {[TR_ACTIVATION_DGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
+             [TR_ACTIVATION_DGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
+             [TR_ACTIVATION_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE}},
+    .fault = activation_fault,
     .same = same,
-    .operands = gelu_dgrad_operands,
+    .operands = activation_dgrad_operands,
 };
 
 static void add_operands(const tr_op_desc *desc, tr_tensor *t) {

@@ -53,7 +53,7 @@ static int64_t up_to(int64_t n) {
 
 /* All other operators, each in shapes of its own. */
 static void check_random_rows(void) {
-    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_GELU, TR_OP_GELU_DGRAD, TR_OP_ADD,
+    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD, TR_OP_ADD,
                                TR_OP_CAST};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
         check_case(

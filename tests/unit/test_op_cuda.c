@@ -178,15 +178,16 @@ static void test_random(void **state) {
         int64_t rows = up_to(150), width = up_to(2) == 1 ? up_to(400) : 8 * up_to(50);
         check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_BIAS_GRAD,
                     TR_OP_BIAS_GRAD);
-        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_GELU,
-                    TR_OP_GELU_DGRAD);
+        const tr_activation activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
+        check_kinds((tr_op_desc){.rows = {rows, width, TR_F32, TR_F32, activation}},
+                    TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD);
         check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD, TR_OP_CAST);
         check_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
                     TR_OP_LAYERNORM_WGRAD);
         check_kinds((tr_op_desc){.rmsnorm = tr_random_rmsnorm(&random_state)}, TR_OP_RMSNORM,
                     TR_OP_RMSNORM_WGRAD);
-        check_kinds((tr_op_desc){.glu = {rows, width, (tr_activation)(up_to(4) - 1), TR_F32}},
-                    TR_OP_GLU, TR_OP_GLU_DGRAD);
+        check_kinds((tr_op_desc){.glu = {rows, width, activation, TR_F32}}, TR_OP_GLU,
+                    TR_OP_GLU_DGRAD);
         check_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
         tr_attention_desc attention = tr_random_attention(&random_state);
         check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);

@@ -126,7 +126,7 @@ static void test_prepare_refuses(void **state) {
          .matmul = {.m = 1, .n = 1, .k = 1, .bias = true, .epilogue = TR_EPILOGUE_GELU_DGRAD}},
         {.kind = TR_OP_MATMUL,
          .matmul = {.m = 1, .n = 1, .k = 1, .trans_b = true, .epilogue = TR_EPILOGUE_BIAS_GRAD}},
-        {.kind = TR_OP_GELU, .rows = {.rows = 1, .width = 1, .dtype = TR_I32}},
+        {.kind = TR_OP_ACTIVATION, .rows = {.rows = 1, .width = 1, .dtype = TR_I32}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 3, .width = 2, .group = 2, .ldx = 4}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 4, .width = 2, .group = 2, .ldy = 3}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 4, .width = 2, .ldy = 3}},
@@ -177,7 +177,7 @@ static void test_known_values(void **state) {
 
     /* gelu: 0, 1, -1 as published for the tanh form; large arguments are x and 0. */
     float x[] = {0, 1, -1, 30, -30}, y[5];
-    d = (tr_op_desc){.kind = TR_OP_GELU, .rows = {.rows = 1, .width = 5}};
+    d = (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = {.rows = 1, .width = 5}};
     RUN(d, NULL, 0, x, y);
     const double gelu[] = {0, 0.8411919906082768, -0.15880800939172324, 30, 0};
     for (int i = 0; i < 5; i++) assert_near((double)y[i], gelu[i], 1.2e-7 * fabs(gelu[i]));

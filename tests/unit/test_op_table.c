@@ -95,11 +95,11 @@ static void test_descriptions(void **state) {
     tr_op *op;
     tr_op_desc desc = {.kind = (tr_op_kind)1000};
     assert_refused(tr_op_prepare(*state, &desc, &op), "there is no operator number 1000");
-    desc = (tr_op_desc){.kind = TR_OP_GELU, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
-    assert_refused(tr_op_prepare(*state, &desc, &op), "operator gelu: x must be f32 or bf16");
+    desc = (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
+    assert_refused(tr_op_prepare(*state, &desc, &op), "operator activation: x must be f32 or bf16");
     desc.rows.rows = 0;
     assert_refused(tr_op_prepare(*state, &desc, &op),
-                   "operator gelu: rows and width must be positive");
+                   "operator activation: rows and width must be positive");
 }
 
 /* y[4, 6] = x[4, 5] w[5, 6] + bias */

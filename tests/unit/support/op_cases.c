@@ -46,6 +46,14 @@
     .scaling = {                                                                                   \
         .kind = TR_ROPE_LLAMA3, .original = 64, .factor = 8, .low_factor = 1, .high_factor = 4}
 #define YARN .scaling = {.kind = TR_ROPE_YARN, .original = 64, .factor = 4}
+#define ACTIVATION(KIND, rows_, width_, activation_)                                               \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .rows = {                                                            \
+            .rows = rows_,                                                                         \
+            .width = width_,                                                                       \
+            .activation = TR_ACTIVATION_##activation_                                              \
+        }                                                                                          \
+    }
 #define ATTENTION(KIND, batch_, seq_, heads_, kv_heads_, size_, ...)                               \
     {                                                                                              \
         .kind = TR_OP_##KIND, .attention = {                                                       \
@@ -188,11 +196,17 @@ const tr_op_case tr_op_cases[] = {
     {ROPE(200, 200, 1, 64, 64, LLAMA3), 0},
     {ROPE(200, 200, 1, 64, 64, YARN), 0},
     {ROPE(200, 100, 1, 64, 72, YARN, .inverse = true, .documents = true), 0},
-    {ROWS(GELU, 1, 1), 0},
-    {ROWS(GELU, 13, 37), 0},
-    {ROWS(GELU, 40, 512), 0},
-    {ROWS(GELU_DGRAD, 13, 37), 0},
-    {ROWS(GELU_DGRAD, 40, 512), TR_CASE_IN_PLACE},
+    {ACTIVATION(ACTIVATION, 1, 1, GELU), 0},
+    {ACTIVATION(ACTIVATION, 13, 37, GELU), 0},
+    {ACTIVATION(ACTIVATION, 40, 512, GELU), 0},
+    {ACTIVATION(ACTIVATION, 13, 37, GELU_ERF), 0},
+    {ACTIVATION(ACTIVATION, 13, 37, SILU), 0},
+    {ACTIVATION(ACTIVATION, 40, 512, RELU2), 0},
+    {ACTIVATION(ACTIVATION_DGRAD, 13, 37, GELU), 0},
+    {ACTIVATION(ACTIVATION_DGRAD, 13, 37, GELU_ERF), 0},
+    {ACTIVATION(ACTIVATION_DGRAD, 40, 512, SILU), TR_CASE_IN_PLACE},
+    {ACTIVATION(ACTIVATION_DGRAD, 13, 37, RELU2), 0},
+    {ACTIVATION(ACTIVATION_DGRAD, 40, 512, GELU), TR_CASE_IN_PLACE},
     {ATTENTION(ATTENTION, 1, 1, 1, 1, 1), 0},
     {ATTENTION(ATTENTION, 2, 7, 3, 3, 5), 0},
     {ATTENTION(ATTENTION, 1, 33, 2, 2, 16), 0},
@@ -272,8 +286,8 @@ const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
 const tr_op_case tr_op_large_cases[] = {
     {ROWS(BIAS_GRAD, 301, 67), 0},
-    {ROWS(GELU, 301, 67), 0},
-    {ROWS(GELU_DGRAD, 301, 67), 0},
+    {ACTIVATION(ACTIVATION, 301, 67, GELU), 0},
+    {ACTIVATION(ACTIVATION_DGRAD, 301, 67, GELU), 0},
     {ROWS(ADD, 301, 67), 0},
     {ROWS(CAST, 301, 67), 0},
     {NORM(LAYERNORM, 301, 259), 0},

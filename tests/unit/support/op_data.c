@@ -144,9 +144,9 @@ static void rows_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     t[0] = input(d->dtype, count, TR_FILL_NORMAL);
     switch (desc->kind) {
     case TR_OP_BIAS_GRAD: t[TR_BIAS_GRAD_DBIAS] = sum_of(d->rows + 1, TR_F32, d->width); break;
-    case TR_OP_GELU: t[TR_GELU_Y] = output(d->dtype, count, 1, 1); break;
+    case TR_OP_ACTIVATION: t[TR_ACTIVATION_Y] = output(d->dtype, count, 1, 1); break;
     case TR_OP_CAST: t[TR_CAST_Y] = exact(d->to, count); break;
-    default: /* GELU_DGRAD, ADD: two inputs, and the output may be the first */
+    default: /* ACTIVATION_DGRAD, ADD: two inputs, and the output may be the first */
         t[1] = input(d->dtype, count, TR_FILL_NORMAL);
         t[2] = output(d->dtype, count, 1, 1);
         if (in_place) make_alias(t, 2, 0);
