@@ -20,6 +20,11 @@ static inline const char *tr_dtype_name(tr_dtype t) {
     return name[t];
 }
 
+/* The type of sums, row statistics, gradients and optimizer state where storage is t. */
+static inline tr_dtype tr_dtype_acc(tr_dtype t) {
+    return t == TR_F64 ? TR_F64 : TR_F32;
+}
+
 TR_HOST_DEVICE static inline float tr_bf16_to_f32(uint16_t h) {
     uint32_t bits = (uint32_t)h << 16;
     float f;

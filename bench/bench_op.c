@@ -224,7 +224,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         CASE(XENT_LOSS, xent, xent),
         CASE(ADD, rows, narrow),
         CASE(CAST, rows, narrow),
-        CASE(SUMSQ, sumsq, {params}),
+        CASE(SUMSQ, sumsq, {.count = params}),
         CASE(ADAMW, adamw, adamw),
     };
 #undef CASE

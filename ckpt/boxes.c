@@ -31,6 +31,14 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+/* The file has FP32; a tensor in FP64 is rounded to it, and widened from it. */
+static void copy_row_f64(float *dense, double *local, int64_t stride, int64_t count, bool gather) {
+    for (int64_t i = 0; i < count; i++) {
+        if (gather) dense[i] = (float)local[i * stride];
+        else local[i * stride] = (double)dense[i];
+    }
+}
+
 static void copy_row(float *dense, float *local, int64_t stride, int64_t count, bool gather) {
     if (stride == 1) {
         if (gather) memcpy(dense, local, (size_t)count * sizeof *dense);
@@ -68,10 +76,12 @@ int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *d
         int64_t high = smaller(smaller(end - r * row, row), box.extent[3] - shift);
         if (low >= high) continue;
         copied += high - low;
-        if (dense)
-            copy_row(dense + (r * row + low - first),
-                     tensor->local + local + (low + shift) * stride[3], stride[3], high - low,
-                     gather);
+        if (!dense) continue;
+        float *to = dense + (r * row + low - first);
+        local += (low + shift) * stride[3];
+        if (tensor->dtype == TR_F64)
+            copy_row_f64(to, (double *)tensor->local + local, stride[3], high - low, gather);
+        else copy_row(to, (float *)tensor->local + local, stride[3], high - low, gather);
     }
     return copied;
 }

@@ -21,7 +21,8 @@ typedef struct tr_ckpt_tensor {
     int64_t shape[TR_PARAM_RANK];
     int boxes;
     const tr_box *box;
-    float *local; /* FP32, addressed by the boxes' local offsets and strides */
+    void *local;    /* addressed by the boxes' local offsets and strides */
+    tr_dtype dtype; /* of `local`: TR_F32, or TR_F64 in host memory, which is saved as FP32 */
     /* Where `local` is, when that is not host memory; it is moved on the compute stream, tensor by
      * tensor, through staging memory of the largest. All tensors name the same device. */
     tr_device *device;

@@ -239,6 +239,14 @@ tr_status tr_config_check_data(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_precision(const tr_config *c) {
+    if (tr_config_dtype(c) == TR_F64 && strcmp(c->device.name, "ref"))
+        REFUSE("train.precision",
+               "train.precision fp64 needs device.name ref: %s computes in fp32 and bf16",
+               c->device.name);
+    return TR_OK;
+}
+
 static tr_status check_batch(const tr_config *c) {
     int64_t unit = c->parallel.dp * c->train.micro_batch;
     int64_t up = (c->train.batch + unit - 1) / unit * unit;
@@ -261,6 +269,7 @@ static tr_status check_batch(const tr_config *c) {
 
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_model(c));
+    TR_TRY(check_precision(c));
     TR_TRY(check_stages(c));
     TR_TRY(check_batch(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
@@ -344,5 +353,6 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {
+    if (!strcmp(config->train.precision, "fp64")) return TR_F64;
     return strcmp(config->train.precision, "bf16") ? TR_F32 : TR_BF16;
 }

@@ -59,8 +59,9 @@ const tr_key tr_schema[] = {
     {"train.seed", INT(train.seed, 0, EXACT_INTEGERS), .fallback = "1",
      .help = "Seed of initial values, dropout and sample order."},
     {"train.precision", TR_KEY_CHOICE, AT(train.precision), .fallback = "fp32", .on_gpu = "bf16",
-     .choices = "fp32 bf16",
-     .help = "Storage and matrix products; sums, gradients and master weights are FP32 always."},
+     .choices = "fp32 bf16 fp64",
+     .help = "Storage and matrix products. Sums, gradients and master weights are FP32; fp64: "
+             "everything is FP64, on device.name ref alone."},
     {"train.threads", INT(train.threads, 0, 4096), .fallback = "0",
      .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},
     {"train.deterministic", TR_KEY_BOOL, AT(train.deterministic), .fallback = "true",

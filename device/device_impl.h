@@ -14,6 +14,7 @@ struct tr_device_ops {
     const char *kind; /* "cpu", "ref", "guarded", "cuda" */
     bool on_host;
     tr_device_speed speed;
+    bool fp64; /* operators take FP64 storage */
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
     /* What a thread other than the opener's calls before it runs operators; may be NULL. */

@@ -211,26 +211,44 @@ TR_HOST_DEVICE static inline void tr_step_finish(const double *losses, int64_t n
         valid += losses[2 * i + 1];
     }
     for (int64_t i = 0; i < n_norms; i++) squares += norms[i];
-    double unit = valid * (double)state->loss_scale;
+    double unit = valid * state->loss_scale;
     state->valid = valid;
     state->loss = valid > 0 ? loss / valid : 0;
     state->grad_norm = unit > 0 ? sqrt(squares) / unit : 0;
     state->skip = !(valid > 0) || !isfinite(loss) || !isfinite(squares);
-    double clip = state->max_norm > 0 && state->grad_norm > (double)state->max_norm
-                      ? (double)state->max_norm / state->grad_norm
+    double clip = state->max_norm > 0 && state->grad_norm > state->max_norm
+                      ? state->max_norm / state->grad_norm
                       : 1;
-    state->gradient_factor = state->skip ? 0 : (float)(clip / unit);
+    state->gradient_factor = state->skip ? 0 : clip / unit;
 }
 
-/* AdamW on one element in FP32; the caller has seen that state->skip is not set. */
-TR_HOST_DEVICE static inline void tr_adamw_element(const tr_adamw_desc *desc,
-                                                   const tr_step_state *state, float grad,
+/* The scalars of AdamW's step in FP32. */
+typedef struct tr_adamw_scalars {
+    float beta1, beta2, eps, weight_decay, lr, bias_correction1, bias_correction2, factor;
+} tr_adamw_scalars;
+
+TR_HOST_DEVICE static inline tr_adamw_scalars tr_adamw_round(const tr_adamw_desc *desc,
+                                                             const tr_step_state *state) {
+    tr_adamw_scalars s;
+    s.beta1 = (float)desc->beta1;
+    s.beta2 = (float)desc->beta2;
+    s.eps = (float)desc->eps;
+    s.weight_decay = (float)desc->weight_decay;
+    s.lr = (float)state->lr;
+    s.bias_correction1 = (float)state->bias_correction1;
+    s.bias_correction2 = (float)state->bias_correction2;
+    s.factor = (float)state->gradient_factor;
+    return s;
+}
+
+/* AdamW on one element in FP32; the caller has seen that the state's skip is not set. */
+TR_HOST_DEVICE static inline void tr_adamw_element(const tr_adamw_scalars *s, float grad,
                                                    float *master, float *m, float *v) {
-    float g = grad * state->gradient_factor;
-    float m1 = desc->beta1 * *m + (1.0f - desc->beta1) * g;
-    float v1 = desc->beta2 * *v + (1.0f - desc->beta2) * g * g;
-    float update = m1 / state->bias_correction1 / (sqrtf(v1 / state->bias_correction2) + desc->eps);
-    *master -= state->lr * (update + desc->weight_decay * *master);
+    float g = grad * s->factor;
+    float m1 = s->beta1 * *m + (1.0f - s->beta1) * g;
+    float v1 = s->beta2 * *v + (1.0f - s->beta2) * g * g;
+    float update = m1 / s->bias_correction1 / (sqrtf(v1 / s->bias_correction2) + s->eps);
+    *master -= s->lr * (update + s->weight_decay * *master);
     *m = m1;
     *v = v1;
 }

@@ -36,13 +36,18 @@ static void name_types(unsigned types, char *text, size_t size) {
             tr_text_add(text, size, "%s%s", text[0] ? " or " : "", tr_dtype_name((tr_dtype)d));
 }
 
-/* The operands' dtypes are among those of their slots. */
-static tr_status check_types(const tr_op_row *row, const tr_op_desc *desc) {
+/* The operands' dtypes are among those of their slots, and the device computes with them. */
+static tr_status check_types(const tr_device *device, const tr_op_row *row,
+                             const tr_op_desc *desc) {
     tr_tensor t[TR_OP_MAX_TENSORS];
     tr_op_operands(desc, t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        if (t[i].rank == 0 || ((unsigned)t[i].dtype < TR_DTYPE_COUNT &&
-                               row->slot[i].types & 1u << (unsigned)t[i].dtype))
+        if (t[i].rank == 0) continue;
+        if (t[i].dtype == TR_F64 && row->slot[i].types != TR_TYPES_F64 && !device->ops->fp64)
+            return TR_FAIL(TR_ERR_DEVICE, "operator %s: device %s does not compute in f64",
+                           row->name, device->name);
+        if ((unsigned)t[i].dtype < TR_DTYPE_COUNT &&
+            row->slot[i].types & 1u << (unsigned)t[i].dtype)
             continue;
         char types[64];
         name_types(row->slot[i].types, types, sizeof types);
@@ -52,12 +57,12 @@ static tr_status check_types(const tr_op_row *row, const tr_op_desc *desc) {
     return TR_OK;
 }
 
-static tr_status check(const tr_op_desc *desc) {
+static tr_status check(const tr_device *device, const tr_op_desc *desc) {
     const tr_op_row *row = tr_op_row_of(desc->kind);
     if (!row) return TR_FAIL(TR_ERR_INTERNAL, "there is no operator number %d", (int)desc->kind);
     const char *fault = row->fault(desc);
     if (fault) return TR_FAIL(TR_ERR_INTERNAL, "operator %s: %s", row->name, fault);
-    return check_types(row, desc);
+    return check_types(device, row, desc);
 }
 
 void tr_op_operands(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]) {
@@ -114,7 +119,7 @@ tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args) {
 
 tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     *out = NULL;
-    TR_TRY(check(desc));
+    TR_TRY(check(device, desc));
     tr_op_prepare_fn prepare = device->ops->prepare[desc->kind];
     if (!prepare)
         return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s", device->name,

@@ -8,7 +8,8 @@
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
  * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
  * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store. Gradients of
- * parameters are FP32 and accumulated. TR_OP_LIST is the one list of operators: it makes the enum
+ * parameters are FP32 and accumulated. Storage TR_F64 is for device ref alone; what is f32 below is
+ * then f64 (tr_dtype_acc). TR_OP_LIST is the one list of operators: it makes the enum
  * and each device's table. What else is known of an operator is in its row of device/op_table.h. */
 #pragma once
 
@@ -64,14 +65,15 @@ typedef struct tr_step_state {
     int64_t position;     /* decoding: index of the token being fed */
     int32_t train;        /* 0: forward only; dropout off, no gradient of the loss */
     int32_t skip;         /* set by STEP_FINISH: a loss or gradient is not finite, change nothing */
-    float loss_scale;     /* power of two that seeds backward (1 except for FP16) */
-    float lr;
-    float bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
-    float max_norm;                           /* clip to this global norm; 0 = no clipping */
-    float gradient_factor; /* set by STEP_FINISH: clip / (valid tokens * loss_scale) */
-    double loss;           /* set by STEP_FINISH: mean over valid tokens, nats */
-    double grad_norm;      /* set by STEP_FINISH: of the mean gradient, before clipping */
-    double valid;          /* set by STEP_FINISH: tokens that count */
+    /* Operators on FP32 and BF16 round these to FP32 when they read them. */
+    double loss_scale; /* power of two that seeds backward (1 except for FP16) */
+    double lr;
+    double bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
+    double max_norm;                           /* clip to this global norm; 0 = no clipping */
+    double gradient_factor; /* set by STEP_FINISH: clip / (valid tokens * loss_scale) */
+    double loss;            /* set by STEP_FINISH: mean over valid tokens, nats */
+    double grad_norm;       /* set by STEP_FINISH: of the mean gradient, before clipping */
+    double valid;           /* set by STEP_FINISH: tokens that count */
 } tr_step_state;
 
 /* What a product does besides, while its operands or its result are at hand. A device that cannot
@@ -128,7 +130,7 @@ enum { TR_CAST_X, TR_CAST_Y };
  * _WGRAD: DGAMMA, DBETA f32[width] += . GAMMA, BETA in storage dtype. */
 typedef struct tr_layernorm_desc {
     int64_t rows, width;
-    float eps;
+    double eps;
     tr_dtype dtype;
 } tr_layernorm_desc;
 enum { TR_LN_X, TR_LN_GAMMA, TR_LN_BETA, TR_LN_Y, TR_LN_MEAN, TR_LN_RSTD };
@@ -160,7 +162,7 @@ enum {
  * group is heads and whose ld is (heads + 2 kv_heads) head_size. */
 typedef struct tr_rmsnorm_desc {
     int64_t rows, width, group, ldx, ldy;
-    float eps;
+    double eps;
     tr_dtype dtype;
 } tr_rmsnorm_desc;
 enum { TR_RMS_X, TR_RMS_GAMMA, TR_RMS_Y, TR_RMS_RSTD, TR_RMS_KEPT };
@@ -290,11 +292,12 @@ typedef struct tr_xent_desc {
 } tr_xent_desc;
 enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
 
-/* SUMSQ: OUT f64[1] = sum of X[i]^2 over count f32 elements, in an order that depends on the index
- *   alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i % 8 each
- * in ascending order, lanes added 0..7, blocks added in ascending order, all FP64. */
+/* SUMSQ: OUT f64[1] = sum of X[i]^2 over count elements of dtype f32, in an order that depends on
+ * the index alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i %
+ * 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all FP64. */
 typedef struct tr_sumsq_desc {
     int64_t count;
+    tr_dtype dtype;
 } tr_sumsq_desc;
 enum { TR_SUMSQ_X, TR_SUMSQ_OUT };
 
@@ -313,7 +316,7 @@ enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
  * itself when the model is FP32). */
 typedef struct tr_adamw_desc {
     int64_t count;
-    float beta1, beta2, eps, weight_decay;
+    double beta1, beta2, eps, weight_decay;
     tr_dtype dtype;
 } tr_adamw_desc;
 enum { TR_ADAMW_GRAD, TR_ADAMW_MASTER, TR_ADAMW_M, TR_ADAMW_V, TR_ADAMW_VALUE };

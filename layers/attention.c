@@ -78,7 +78,7 @@ void tr_attention_describe(tr_attention_part *a) {
         layer->layer.cache_bytes = 2 * cache_part(a);
         return;
     }
-    a->lse = tr_built_place(layer, TR_LIFE_FI, a->heads, TR_F32);
+    a->lse = tr_built_place(layer, TR_LIFE_FI, a->heads, tr_dtype_acc(dtype));
     a->dpacked = tr_built_place(layer, TR_LIFE_IW, 3 * a->heads * D, dtype);
     a->dy = tr_built_place(layer, TR_LIFE_SCRATCH, a->heads * D, dtype);
 }

@@ -15,7 +15,7 @@ static const tr_family gpt2 = {.name = "gpt2",
                                .up = "mlp.c_fc",
                                .down = "mlp.c_proj",
                                .attention_site = "attn.resid_dropout",
-                               .norm_eps = 1e-5f,
+                               .norm_eps = 1e-5,
                                .conv1d = true,
                                .biases = true};
 

@@ -82,7 +82,7 @@ static void describe_projection(head *h, int k) {
                             .lda = part->ld,
                             .a = dtype,
                             .b = dtype,
-                            .c = h->sums_dln ? TR_F32 : dtype,
+                            .c = h->sums_dln ? tr_dtype_acc(dtype) : dtype,
                             .accumulate = k > 0};
     tr_matmul_desc wgrad = {.m = n,
                             .n = C,
@@ -90,7 +90,7 @@ static void describe_projection(head *h, int k) {
                             .lda = part->ld,
                             .a = dtype,
                             .b = dtype,
-                            .c = TR_F32,
+                            .c = tr_dtype_acc(dtype),
                             .trans_a = true,
                             .accumulate = true};
     tr_built_op(&h->built, &part->project, TR_PHASE_F,
@@ -123,11 +123,11 @@ static void describe_part(head *h, int k) {
 
 static void describe_cast(head *h) {
     const tr_model_shape *usage = &h->built.usage;
-    tr_rows_desc cast = {
-        .rows = usage->rows, .width = h->width, .dtype = TR_F32, .to = usage->dtype};
+    const tr_dtype acc = tr_dtype_acc(usage->dtype);
+    tr_rows_desc cast = {.rows = usage->rows, .width = h->width, .dtype = acc, .to = usage->dtype};
     if (usage->decode)
         cast = (tr_rows_desc){
-            .rows = usage->rows, .width = h->vocab.extent, .dtype = usage->dtype, .to = TR_F32};
+            .rows = usage->rows, .width = h->vocab.extent, .dtype = usage->dtype, .to = acc};
     tr_built_op(&h->built, &h->cast, usage->decode ? TR_PHASE_F : TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_CAST, .rows = cast});
 }
@@ -135,19 +135,20 @@ static void describe_cast(head *h) {
 static void describe(tr_built_layer *built) {
     head *h = (head *)built;
     const tr_model_shape *usage = &built->usage;
+    const tr_dtype acc = tr_dtype_acc(usage->dtype);
     if (!usage->decode) tr_built_asks(built, TR_INPUT_LABELS);
     tr_norm_describe(&h->norm);
     cut_logits(h);
-    h->sums_dln = h->parts > 1 && usage->dtype != TR_F32;
+    h->sums_dln = h->parts > 1 && usage->dtype != acc;
     for (int k = 0; k < h->parts; k++) describe_part(h, k);
     if (usage->decode || h->sums_dln) describe_cast(h);
     if (!usage->decode) {
-        h->max = tr_built_place(built, TR_LIFE_SCRATCH, 1, TR_F32);
-        h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, TR_F32);
+        h->max = tr_built_place(built, TR_LIFE_SCRATCH, 1, acc);
+        h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, acc);
     }
-    if (h->sums_dln) h->dln_sum = tr_built_place(built, TR_LIFE_SCRATCH, h->width, TR_F32);
+    if (h->sums_dln) h->dln_sum = tr_built_place(built, TR_LIFE_SCRATCH, h->width, acc);
     if (built->tp_size == 1) return;
-    built->layer.reduce_bytes_f = (double)usage->rows * 3 * (double)sizeof(float);
+    built->layer.reduce_bytes_f = (double)usage->rows * 3 * (double)tr_dtype_size(acc);
     built->layer.reduce_bytes_i = tr_built_bytes(built, h->width);
 }
 
@@ -197,10 +198,10 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
         TR_TRY(project(h, io, part));
         TR_TRY(take_max(h, io, part));
     }
-    TR_TRY(tr_group_all_reduce(h->built.tp, io->stream, max, R, TR_F32, TR_REDUCE_MAX));
+    TR_TRY(tr_group_all_reduce(h->built.tp, io->stream, max, R, h->max.dtype, TR_REDUCE_MAX));
     for (const logits_part *part = h->part; part < end; part++)
         TR_TRY(take_sum(h, io, part, &part->xent_sum, none));
-    TR_TRY(tr_group_all_reduce(h->built.tp, io->stream, sums, 2 * R, TR_F32, TR_REDUCE_SUM));
+    TR_TRY(tr_group_all_reduce(h->built.tp, io->stream, sums, 2 * R, h->sums.dtype, TR_REDUCE_SUM));
     for (const logits_part *part = h->part; part < end; part++)
         TR_TRY(take_sum(h, io, part, &part->xent_loss, loss));
     return TR_OK;
@@ -238,9 +239,11 @@ static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     TR_TRY(tr_norm_forward(&h->norm, io, io->x[0]));
     TR_TRY(project(h, io, h->part));
-    tr_op_args args = {.t = {[TR_CAST_X] = logits_at(io, h->part),
-                             [TR_CAST_Y] = tr_tensor_matrix(io->logits, TR_F32, h->built.usage.rows,
-                                                            h->vocab.extent)}};
+    const tr_model_shape *usage = &h->built.usage;
+    const tr_dtype acc = tr_dtype_acc(usage->dtype);
+    tr_op_args args = {
+        .t = {[TR_CAST_X] = logits_at(io, h->part),
+              [TR_CAST_Y] = tr_tensor_matrix(io->logits, acc, usage->rows, h->vocab.extent)}};
     return tr_layer_op_run(&h->cast, io, args);
 }
 

@@ -55,9 +55,9 @@ typedef struct tr_layer_io {
     char *const *piece;
     char *backward; /* B: the pieces I..W lie here, one behind the other; else NULL */
     char *scratch;
-    double *loss;  /* F: f64[2] on the device, as XENT_LOSS writes it, by one layer of the model */
-    void *cache;   /* decode: this layer's key/value cache */
-    float *logits; /* decode: f32[batch, vocab], by one layer of the model */
+    double *loss; /* F: f64[2] on the device, as XENT_LOSS writes it, by one layer of the model */
+    void *cache;  /* decode: this layer's key/value cache */
+    void *logits; /* decode: [batch, vocab] in tr_dtype_acc(dtype), by one layer of the model */
 } tr_layer_io;
 
 typedef struct tr_layer tr_layer;

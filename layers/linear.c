@@ -91,7 +91,7 @@ void tr_linear_describe(tr_linear *l) {
                          .k = rows,
                          .a = dtype,
                          .b = dtype,
-                         .c = TR_F32,
+                         .c = tr_dtype_acc(dtype),
                          .trans_a = true,
                          .accumulate = true,
                          .epilogue =
@@ -142,12 +142,12 @@ tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_ten
 
 tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
                                 tr_tensor dy) {
-    const tr_tensor dw = matrix(l, l->weight->grad, TR_F32);
+    const tr_tensor dw = matrix(l, l->weight->grad, tr_dtype_acc(l->layer->usage.dtype));
     tr_op_args args = {.t = {[TR_MATMUL_A] = l->conv1d ? x : dy,
                              [TR_MATMUL_B] = l->conv1d ? dy : x,
                              [TR_MATMUL_C] = dw}};
     if (!l->bias) return tr_layer_op_run(&l->grad_weight, io, args);
-    const tr_tensor db = tr_tensor_vector(l->bias->grad, TR_F32, l->out);
+    const tr_tensor db = tr_tensor_vector(l->bias->grad, dw.dtype, l->out);
     if (l->conv1d) {
         args.t[TR_MATMUL_DBIAS] = db;
         return tr_layer_op_run(&l->grad_weight, io, args);

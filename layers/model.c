@@ -61,8 +61,8 @@ static tr_status check_sizes(const tr_model_config *config, const tr_model_shape
     if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
         return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,
                        shape->tp_size);
-    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16)
-        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32 or bf16, not as %s",
+    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)
+        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16 or f64, not as %s",
                        tr_dtype_name(shape->dtype));
     if (config->vocab < shape->tp_size)
         return TR_FAIL(TR_ERR_CONFIG,

@@ -11,7 +11,7 @@ struct tr_family {
     const char *positions;                    /* learned ones, below root; NULL: none */
     const char *norm_1, *norm_2, *qkv, *attention_out, *up, *down;
     const char *attention_site; /* of the dropout behind the attention */
-    float norm_eps;
+    double norm_eps;
     bool conv1d;
     bool biases; /* of the linear layers behind attention and of the MLP */
 };

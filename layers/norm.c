@@ -29,14 +29,14 @@ void tr_norm_describe(tr_norm *n) {
     const tr_dtype dtype = layer->usage.dtype;
     describe_ops(n);
     n->y = tr_built_place(layer, TR_LIFE_FW, n->desc.width, dtype);
-    n->mean = tr_built_place(layer, TR_LIFE_FW, 1, TR_F32);
-    n->rstd = tr_built_place(layer, TR_LIFE_FW, 1, TR_F32);
+    n->mean = tr_built_place(layer, TR_LIFE_FW, 1, tr_dtype_acc(dtype));
+    n->rstd = tr_built_place(layer, TR_LIFE_FW, 1, tr_dtype_acc(dtype));
     if (!layer->usage.decode) n->dy = tr_built_place(layer, TR_LIFE_IW, n->desc.width, dtype);
 }
 
 /* The rows' means or deviations. */
 static tr_tensor column(const tr_layer_io *io, tr_buffer buffer) {
-    return tr_tensor_vector(tr_buffer_at(io, buffer).data, TR_F32, buffer.rows);
+    return tr_tensor_vector(tr_buffer_at(io, buffer).data, buffer.dtype, buffer.rows);
 }
 
 tr_status tr_norm_forward(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {

@@ -6,7 +6,7 @@
 typedef struct tr_norm_desc {
     const char *name; /* of the module, whole: ".weight" and ".bias" follow */
     int64_t width;
-    float eps;
+    double eps;
 } tr_norm_desc;
 
 /* Its output and what its gradients read stand in the layer's F..W block, the gradient of its

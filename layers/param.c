@@ -177,7 +177,8 @@ tr_tensor tr_param_value(const tr_param *param) {
 }
 
 tr_tensor tr_param_grad(const tr_param *param) {
-    return tr_tensor_dense(param->grad, TR_F32, param->tensor[0].rank, param->local);
+    return tr_tensor_dense(param->grad, tr_dtype_acc(param->dtype), param->tensor[0].rank,
+                           param->local);
 }
 
 /* --- initial values --------------------------------------------------------------------------- */

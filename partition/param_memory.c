@@ -29,12 +29,13 @@ tr_param_memory tr_param_memory_of(const tr_model *model, const tr_placement *pl
 }
 
 size_t tr_param_value_size(tr_dtype dtype) {
-    return sizeof(float) + (dtype == TR_F32 ? 0 : tr_dtype_size(dtype));
+    const tr_dtype acc = tr_dtype_acc(dtype);
+    return tr_dtype_size(acc) + (dtype == acc ? 0 : tr_dtype_size(dtype));
 }
 
 void tr_param_memory_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
                            size_t *grads, size_t *states) {
     *values = memory->values * tr_param_value_size(dtype);
-    *grads = memory->grads * sizeof(float);
-    *states = memory->values * 2 * sizeof(float);
+    *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
+    *states = memory->values * 2 * tr_dtype_size(tr_dtype_acc(dtype));
 }

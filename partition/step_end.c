@@ -35,10 +35,10 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
 
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out) {
     const int64_t count = param->count;
+    const tr_dtype acc = tr_dtype_acc(param->dtype);
     if (shares)
-        *out =
-            (tr_op_desc){.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = TR_F32}};
-    else *out = (tr_op_desc){.kind = TR_OP_SUMSQ, .sumsq = {.count = count}};
+        *out = (tr_op_desc){.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = acc}};
+    else *out = (tr_op_desc){.kind = TR_OP_SUMSQ, .sumsq = {.count = count, .dtype = acc}};
     return shares || counted;
 }
 

@@ -85,6 +85,7 @@ set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2 SK
 # Layout equivalence: the same losses and parameters on every layout and schedule.
 trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
+trireme_run_test(fp64)
 trireme_run_test(placements)
 # Two builds compared: same bits.
 trireme_run_test(compare)

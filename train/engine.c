@@ -191,11 +191,21 @@ static tr_status make_layout(tr_engine *e) {
     return refuse_too_large(e);
 }
 
+/* The optimizer's scalars as the device reads them, so that what is computed from them here agrees.
+ */
+static void round_scalars(tr_engine_desc *desc) {
+    tr_adamw_config *a = &desc->adamw;
+    double *scalar[] = {&a->beta1, &a->beta2, &a->eps, &a->weight_decay, &desc->max_norm};
+    for (size_t i = 0; i < sizeof scalar / sizeof *scalar; i++)
+        if (desc->dtype != TR_F64) *scalar[i] = (double)(float)*scalar[i];
+}
+
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     tr_status status = TR_OK;
     tr_engine *e = NULL;
     TR_TRY(tr_calloc(1, sizeof *e, &e));
     e->desc = *desc;
+    round_scalars(&e->desc);
     TR_TRY_OUT(make_layout(e));
     TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
                                &e->layout->placement, desc->dtype, e->groups, &e->store));
@@ -290,19 +300,18 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
 }
 
 tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int64_t first_sample,
-                         float lr, tr_step_result *out) {
+                         double lr, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     const tr_adamw_config *adamw = &e->desc.adamw;
-    *e->given = (tr_step_state){
-        .seed = e->desc.seed,
-        .step = step,
-        .first_sample = first_sample,
-        .train = 1,
-        .loss_scale = 1,
-        .lr = lr,
-        .bias_correction1 = (float)(1 - pow((double)adamw->beta1, (double)optimizer_step)),
-        .bias_correction2 = (float)(1 - pow((double)adamw->beta2, (double)optimizer_step)),
-        .max_norm = e->desc.max_norm};
+    *e->given = (tr_step_state){.seed = e->desc.seed,
+                                .step = step,
+                                .first_sample = first_sample,
+                                .train = 1,
+                                .loss_scale = 1,
+                                .lr = lr,
+                                .bias_correction1 = 1 - pow(adamw->beta1, (double)optimizer_step),
+                                .bias_correction2 = 1 - pow(adamw->beta2, (double)optimizer_step),
+                                .max_norm = e->desc.max_norm};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
     TR_TRY(begin(e, false, first_sample));
     TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));

@@ -19,7 +19,7 @@ typedef struct tr_engine_desc {
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
     uint64_t seed;
-    float max_norm; /* 0: no clipping */
+    double max_norm; /* 0: no clipping */
     tr_adamw_config adamw;
     size_t memory; /* bytes that this rank may plan; 0: no limit */
     /* Called for the step inputs that the layers of this rank ask for. */
@@ -52,7 +52,7 @@ void tr_engine_destroy(tr_engine *engine);
 /* One training step. `step` is from 1; `lr` of this step; optimizer_step counts steps not skipped,
  * this one included. Collective. */
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
-                         int64_t first_sample, float lr, tr_step_result *out);
+                         int64_t first_sample, double lr, tr_step_result *out);
 /* Mean loss of `batches` whole batches of validation samples from 0, fewer when one is unread;
  * `out` is as a step's. Collective. */
 tr_status tr_engine_validate(tr_engine *engine, int64_t batches, tr_step_result *out);

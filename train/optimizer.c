@@ -140,8 +140,8 @@ tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
     for (int i = 0; i < o->desc.store->spans; i++) {
         const tr_span *span = &o->desc.store->span[i];
         if (span->stage != local_stage) continue;
-        TR_TRY(
-            tr_group_all_reduce(span->sum, stream, span->data, span->count, TR_F32, TR_REDUCE_SUM));
+        TR_TRY(tr_group_all_reduce(span->sum, stream, span->data, span->count, o->desc.store->acc,
+                                   TR_REDUCE_SUM));
     }
     return TR_OK;
 }
@@ -153,7 +153,7 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
         tr_slot *slot = &store->slot[i];
         if (slot->tie)
             TR_TRY(tr_group_all_reduce(slot->tie, stream, slot->param->grad, slot->param->count,
-                                       TR_F32, TR_REDUCE_SUM));
+                                       store->acc, TR_REDUCE_SUM));
         if (!o->ops[i].tie) continue;
         tr_tensor first = tr_param_grad(store->slot[slot->shares].param);
         tr_tensor second = tr_param_grad(slot->param);
@@ -179,14 +179,15 @@ static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
 }
 
 static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
+    const tr_dtype acc = o->desc.store->acc;
     for (int i = 0; i < o->desc.store->runs; i++) {
         const tr_run *run = &o->desc.store->run[i];
         const int64_t n = run->count;
         tr_op_args args = {
-            .t = {[TR_ADAMW_GRAD] = tr_tensor_vector(run->grad, TR_F32, n),
-                  [TR_ADAMW_MASTER] = tr_tensor_vector(run->master, TR_F32, n),
-                  [TR_ADAMW_M] = tr_tensor_vector(run->m, TR_F32, n),
-                  [TR_ADAMW_V] = tr_tensor_vector(run->v, TR_F32, n),
+            .t = {[TR_ADAMW_GRAD] = tr_tensor_vector(run->grad, acc, n),
+                  [TR_ADAMW_MASTER] = tr_tensor_vector(run->master, acc, n),
+                  [TR_ADAMW_M] = tr_tensor_vector(run->m, acc, n),
+                  [TR_ADAMW_V] = tr_tensor_vector(run->v, acc, n),
                   [TR_ADAMW_VALUE] = tr_tensor_vector(run->value, o->desc.store->dtype, n)},
             .scratch = o->scratch,
             .state = o->desc.state};

@@ -12,7 +12,7 @@
 #include "train/store.h"
 
 typedef struct tr_adamw_config {
-    float beta1, beta2, eps, weight_decay;
+    double beta1, beta2, eps, weight_decay;
 } tr_adamw_config;
 
 typedef struct tr_optimizer tr_optimizer;

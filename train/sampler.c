@@ -16,12 +16,12 @@ struct tr_sampler {
     /* Staging memory: */
     tr_step_state *given;
     int32_t *fed;
-    float *drawn_from;                     /* f32[vocab] */
+    void *copied;                          /* the logits, as the device has them */
     char *cache, *scratch, *flows;         /* flows: one token's outputs of all layers */
     size_t *cache_offset;                  /* [layers] */
     size_t (*flow_offset)[TR_LAYER_FLOWS]; /* [layers]: of their outputs */
-    float *logits;                         /* device, f32[vocab] */
-    float *sorted;                         /* host, f32[vocab] */
+    void *logits;                          /* device, [vocab] */
+    double *drawn_from, *sorted;           /* host, [vocab] */
     int32_t *history;                      /* tokens in the context */
     int64_t length;
     uint64_t drawn;
@@ -58,24 +58,26 @@ tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
     tr_sampler *s = NULL;
     sizes need = {0};
     size_t vocab = (size_t)model->config.vocab;
+    size_t logits = vocab * tr_dtype_size(tr_dtype_acc(model->shape.dtype));
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->device = device;
     s->model = model;
     s->options = *options;
     TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *s->cache_offset, &s->cache_offset));
     TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *s->flow_offset, &s->flow_offset));
+    TR_TRY_OUT(tr_calloc(vocab, sizeof *s->drawn_from, &s->drawn_from));
     TR_TRY_OUT(tr_calloc(vocab, sizeof *s->sorted, &s->sorted));
     TR_TRY_OUT(tr_calloc((size_t)model->shape.seq, sizeof *s->history, &s->history));
     TR_TRY_OUT(prepare_layers(s, alone, &need));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need.cache, (void **)&s->cache));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need.scratch, (void **)&s->scratch));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need.flows, (void **)&s->flows));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, vocab * sizeof(float), (void **)&s->logits));
+    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, logits, &s->logits));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *s->token, (void **)&s->token));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *s->state, (void **)&s->state));
     TR_TRY_OUT(tr_device_staging_alloc(device, sizeof *s->given, (void **)&s->given));
     TR_TRY_OUT(tr_device_staging_alloc(device, sizeof *s->fed, (void **)&s->fed));
-    TR_TRY_OUT(tr_device_staging_alloc(device, vocab * sizeof(float), (void **)&s->drawn_from));
+    TR_TRY_OUT(tr_device_staging_alloc(device, logits, &s->copied));
     *s->given = (tr_step_state){0};
 out:
     if (status != TR_OK) tr_sampler_destroy(s);
@@ -90,7 +92,8 @@ void tr_sampler_destroy(tr_sampler *s) {
         tr_device_free(s->device, device_memory[i]);
     tr_device_staging_free(s->device, s->given);
     tr_device_staging_free(s->device, s->fed);
-    tr_device_staging_free(s->device, s->drawn_from);
+    tr_device_staging_free(s->device, s->copied);
+    free(s->drawn_from);
     free(s->cache_offset);
     free(s->flow_offset);
     free(s->sorted);
@@ -148,13 +151,25 @@ tr_status tr_sampler_feed(tr_sampler *s, int32_t token) {
     return TR_OK;
 }
 
+tr_status tr_sampler_logits(tr_sampler *s, double *logits) {
+    int64_t vocab = s->model->config.vocab;
+    tr_dtype type = tr_dtype_acc(s->model->shape.dtype);
+    tr_stream *stream = tr_device_compute(s->device);
+    TR_TRY(tr_stream_copy(stream, s->copied, s->logits, (size_t)vocab * tr_dtype_size(type)));
+    TR_TRY(tr_stream_sync(stream));
+    const double *wide = s->copied;
+    const float *narrow = s->copied;
+    for (int64_t i = 0; i < vocab; i++) logits[i] = type == TR_F64 ? wide[i] : (double)narrow[i];
+    return TR_OK;
+}
+
 static int descending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
+    double x = *(const double *)a, y = *(const double *)b;
     return (x < y) - (x > y);
 }
 
 /* The smallest logit that top-k keeps. */
-static float threshold(tr_sampler *s, const float *logits, int64_t vocab) {
+static double threshold(tr_sampler *s, const double *logits, int64_t vocab) {
     if (s->options.top_k <= 0 || s->options.top_k >= vocab) return -INFINITY;
     memcpy(s->sorted, logits, (size_t)vocab * sizeof *logits);
     qsort(s->sorted, (size_t)vocab, sizeof *s->sorted, descending);
@@ -163,10 +178,8 @@ static float threshold(tr_sampler *s, const float *logits, int64_t vocab) {
 
 tr_status tr_sampler_draw(tr_sampler *s, int32_t *token) {
     int64_t vocab = s->model->config.vocab;
-    const float *logits = s->drawn_from;
-    tr_stream *stream = tr_device_compute(s->device);
-    TR_TRY(tr_stream_copy(stream, s->drawn_from, s->logits, (size_t)vocab * sizeof *logits));
-    TR_TRY(tr_stream_sync(stream));
+    const double *logits = s->drawn_from;
+    TR_TRY(tr_sampler_logits(s, s->drawn_from));
     int32_t best = 0;
     for (int32_t i = 1; i < vocab; i++)
         if (logits[i] > logits[best]) best = i;
@@ -175,11 +188,11 @@ tr_status tr_sampler_draw(tr_sampler *s, int32_t *token) {
         double least = threshold(s, logits, vocab), sum = 0, temperature = s->options.temperature;
         tr_philox random = tr_philox4x32(tr_mix64(s->options.seed), s->drawn, 0);
         for (int32_t i = 0; i < vocab; i++)
-            if (logits[i] >= least) sum += exp((double)(logits[i] - logits[best]) / temperature);
+            if (logits[i] >= least) sum += exp((logits[i] - logits[best]) / temperature);
         double left = (double)tr_uniform(random.v[0]) * sum;
         for (int32_t i = 0; i < vocab && left > 0; i++) {
             if (logits[i] < least) continue;
-            left -= exp((double)(logits[i] - logits[best]) / temperature);
+            left -= exp((logits[i] - logits[best]) / temperature);
             *token = i;
         }
     }

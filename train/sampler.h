@@ -20,5 +20,7 @@ void tr_sampler_destroy(tr_sampler *sampler);
 
 /* Feeds one token. When the context is full, the newer half of it is fed again from position 0. */
 tr_status tr_sampler_feed(tr_sampler *sampler, int32_t token);
+/* Copies the logits of the token that follows what has been fed, logits[vocab]. */
+tr_status tr_sampler_logits(tr_sampler *sampler, double *logits);
 /* Draws the token that follows what has been fed; number n of a seed is a function of (seed, n). */
 tr_status tr_sampler_draw(tr_sampler *sampler, int32_t *token);

@@ -41,10 +41,9 @@ typedef struct place {
     const tr_mesh *mesh;
     tr_mesh_groups *groups;
     int last_stage;
-    float *master, *m, *v; /* the first elements of each kind of memory, */
-    char *value;
-    float *grad;
+    char *master, *m, *v, *value, *grad; /* the first elements of each kind of memory, */
     size_t own, grads; /* and elements taken of it: by values and states, by gradients */
+    size_t size;       /* bytes of an element, except of values */
 } place;
 
 static int slot_of(const tr_store *store, const char *name, int use) {
@@ -76,8 +75,8 @@ static tr_status set_tie(void *context, const tr_tie *t) {
 }
 
 /* `offset` elements on, unless this store has no such memory. */
-static float *element(float *memory, size_t offset) {
-    return memory ? memory + offset : NULL;
+static char *element(const place *at, char *memory, size_t offset) {
+    return memory ? memory + offset * at->size : NULL;
 }
 
 /* The gradient, behind those that have been placed; a span goes on as long as its group does. */
@@ -87,22 +86,22 @@ static void place_grad(place *at, tr_slot *slot) {
     slot->param->grad = NULL;
     if (!at->grad) return;
     at->grads = tr_param_memory_begin(slot->param, at->grads);
-    slot->param->grad = at->grad + at->grads;
+    slot->param->grad = element(at, at->grad, at->grads);
     at->grads += (size_t)slot->param->count;
     if (!span || span->stage != slot->stage || span->sum != slot->sum) {
         span = &store->span[store->spans++];
         *span = (tr_span){.stage = slot->stage, .sum = slot->sum, .data = slot->param->grad};
     }
-    span->count = at->grad + at->grads - span->data;
+    span->count = (element(at, at->grad, at->grads) - span->data) / (int64_t)at->size;
 }
 
 /* Value, state and gradient of a parameter that shares none. */
 static void place_own(place *at, tr_slot *slot, tr_run *run) {
     tr_param *param = slot->param;
     at->own = tr_param_memory_begin(param, at->own);
-    slot->master = at->master + at->own;
-    slot->m = element(at->m, at->own);
-    slot->v = element(at->v, at->own);
+    slot->master = element(at, at->master, at->own);
+    slot->m = element(at, at->m, at->own);
+    slot->v = element(at, at->v, at->own);
     param->value = at->value + at->own * tr_dtype_size(at->store->dtype);
     at->own += (size_t)param->count;
     place_grad(at, slot);
@@ -113,7 +112,8 @@ static void place_own(place *at, tr_slot *slot, tr_run *run) {
                         .v = slot->v,
                         .value = param->value,
                         .decay = param->decay};
-    run->count = at->master + tr_param_memory_align(at->own) - run->master;
+    char *end = element(at, at->master, tr_param_memory_align(at->own));
+    run->count = (end - run->master) / (int64_t)at->size;
 }
 
 static void place_shared(place *at, tr_slot *slot) {
@@ -177,10 +177,11 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, int st
     TR_TRY(tr_calloc(2 * (size_t)stages + 1, sizeof *store->run, &store->run));
     TR_TRY(tr_device_alloc(store->device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
     if (!trains) return TR_OK;
-    store->grad_bytes = sum->grads * sizeof(float);
+    const size_t size = tr_dtype_size(store->acc);
+    store->grad_bytes = sum->grads * size;
     TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, store->grad_bytes,
                            (void **)&store->grads));
-    return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, sum->values * 2 * sizeof(float),
+    return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, sum->values * 2 * size,
                            (void **)&store->states);
 }
 
@@ -195,17 +196,19 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->device = device;
     store->world = world;
     store->dtype = dtype;
+    store->acc = tr_dtype_acc(dtype);
     TR_TRY_OUT(alloc_store(store, &sum, placement->stages, groups != NULL));
-    float *master = (float *)store->values, *m = (float *)store->states;
+    const size_t size = tr_dtype_size(store->acc), states = sum.values * size;
     place at = {.store = store,
                 .mesh = mesh,
                 .groups = groups,
                 .last_stage = -1,
-                .master = master,
-                .m = m,
-                .v = element(m, sum.values),
-                .value = dtype == TR_F32 ? store->values : (char *)(master + sum.values),
-                .grad = (float *)store->grads};
+                .master = store->values,
+                .m = store->states,
+                .v = store->states ? store->states + states : NULL,
+                .value = store->values + (dtype == store->acc ? 0 : states),
+                .grad = store->grads,
+                .size = size};
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
@@ -226,10 +229,22 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
+/* values[count] become FP64, in place. */
+static void widen(void *values, int64_t count) {
+    char *bytes = values;
+    for (int64_t i = count - 1; i >= 0; i--) {
+        float narrow;
+        memcpy(&narrow, bytes + i * (int64_t)sizeof narrow, sizeof narrow);
+        const double wide = (double)narrow;
+        memcpy(bytes + i * (int64_t)sizeof wide, &wide, sizeof wide);
+    }
+}
+
 /* Initial values pass through one piece of staging memory, as large as the largest parameter. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
     tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
+    const size_t size = tr_dtype_size(store->acc);
     int64_t most = 0, drawn = 0, all = 0;
     float *host;
     for (int i = 0; i < store->slots; i++) {
@@ -238,14 +253,15 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
         if (store->slot[i].param->count > most) most = store->slot[i].param->count;
     }
     tr_world_tell_work(store->world, 0, all);
-    TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * sizeof *host, (void **)&host));
+    TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * size, (void **)&host));
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;
         if (tr_board_stop_requested(board))
             TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
-        size_t bytes = (size_t)slot->param->count * sizeof *host;
+        size_t bytes = (size_t)slot->param->count * size;
         tr_param_init(slot->param, seed, store->device->threads, host);
+        if (store->acc == TR_F64) widen(host, slot->param->count);
         TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->m, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->v, bytes));
@@ -260,18 +276,19 @@ out:
 }
 
 tr_status tr_store_publish(tr_store *store) {
-    if (store->dtype == TR_F32) return TR_OK;
+    if (store->dtype == store->acc) return TR_OK;
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;
         tr_op_desc desc = {
             .kind = TR_OP_CAST,
-            .rows = {.rows = 1, .width = slot->param->count, .dtype = TR_F32, .to = store->dtype}};
+            .rows = {
+                .rows = 1, .width = slot->param->count, .dtype = store->acc, .to = store->dtype}};
         tr_op *cast;
         TR_TRY(tr_op_prepare(store->device, &desc, &cast));
         tr_op_args args = {
-            .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, TR_F32, slot->param->count),
+            .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, slot->param->count),
                   [TR_CAST_Y] = tr_param_value(slot->param)}};
         tr_status status = tr_op_run(cast, stream, &args);
         tr_op_release(cast);

@@ -1,7 +1,8 @@
 /* The parameter store of one rank: memory for the parameters of the layers that live here.
  *
  * For every parameter: the value in the model's dtype, an FP32 gradient, and the optimizer's state
- * (FP32 master, first and second moment). In FP32 the value is the master. Every use of a tied
+ * (FP32 master, first and second moment), all FP64 in an FP64 model. In FP32 and FP64 the value is
+ * the master. Every use of a tied
  * parameter has its own gradient; uses on one rank share value and state; uses on different
  * pipeline ranks hold a copy each, and their gradients are summed through a tie group. */
 #pragma once
@@ -14,25 +15,25 @@
 typedef struct tr_slot {
     tr_param *param;
     tr_param_layout layout;
-    float *master, *m, *v; /* f32[param->count] */
-    int stage;             /* of this rank's: 0, 1, ... */
-    int shares;            /* slot of the use on this rank whose value and state it shares, or -1 */
-    tr_group *sum;         /* sums its gradient; NULL without gradients */
-    tr_group *tie;         /* then sums the gradients of uses on other ranks; NULL without */
+    void *master, *m, *v; /* [param->count] in the store's acc */
+    int stage;            /* of this rank's: 0, 1, ... */
+    int shares;           /* slot of the use on this rank whose value and state it shares, or -1 */
+    tr_group *sum;        /* sums its gradient; NULL without gradients */
+    tr_group *tie;        /* then sums the gradients of uses on other ranks; NULL without */
 } tr_slot;
 
 /* Gradients of one stage that lie together and are summed by one group, in one go. */
 typedef struct tr_span {
     int stage;
     tr_group *sum;
-    float *data;
+    char *data;
     int64_t count;
 } tr_span;
 
 /* Parameters of one stage that decay, or that do not, lie one behind the other in each kind of
  * memory, at the same distances: the optimizer steps them as one. Between them are zeros. */
 typedef struct tr_run {
-    float *grad, *master, *m, *v;
+    char *grad, *master, *m, *v;
     void *value;
     int64_t count;
     bool decay;
@@ -41,15 +42,16 @@ typedef struct tr_run {
 typedef struct tr_store {
     tr_device *device;
     tr_world *world;
-    tr_dtype dtype;
-    tr_slot *slot; /* in registry order */
+    tr_dtype dtype; /* of values */
+    tr_dtype acc;   /* of gradients, masters and moments */
+    tr_slot *slot;  /* in registry order */
     int slots;
     int stages;
     tr_span *span; /* [spans], local stages in ascending order */
     int spans;
     tr_run *run; /* [runs], at most two a stage */
     int runs;
-    char *values;         /* FP32 masters and values in the model's dtype */
+    char *values;         /* masters and values in the model's dtype */
     char *grads, *states; /* states: both moments */
     size_t grad_bytes;
 } tr_store;

@@ -117,7 +117,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     tr_session_begin(s, TR_PHASE_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
-                          (float)tr_lr_at(&lr, step), &result));
+                          tr_lr_at(&lr, step), &result));
     /* Every rank sees the same result. */
     if (result.unread != TR_OK) return tr_world_agree(s->world, end_unread(s, result.unread));
     if (!result.finite) {

@@ -55,7 +55,7 @@ static void logits_gradient(const tr_op *op, const tr_op_args *args) {
     const int32_t *labels = args->t[TR_XENT_LABELS].data;
     const float *maxima = args->t[TR_XENT_MAX].data, *sums = args->t[TR_XENT_SUMS].data;
     void *logits = args->t[TR_XENT_LOGITS].data;
-    const float loss_scale = args->state->loss_scale;
+    const float loss_scale = (float)args->state->loss_scale;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], out[TR_BLOCK];

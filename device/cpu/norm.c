@@ -35,7 +35,8 @@ static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
         float in[TR_BLOCK], in_gamma[TR_BLOCK], in_beta[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
         float mean = row_sum(d, args->t[TR_LN_X].data, row) / (float)d->width;
-        float rstd = 1.0f / sqrtf(row_variance(d, args->t[TR_LN_X].data, row, mean) + d->eps);
+        float rstd =
+            1.0f / sqrtf(row_variance(d, args->t[TR_LN_X].data, row, mean) + (float)d->eps);
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
             const float *x = tr_row_load(d->dtype, args->t[TR_LN_X].data, row + c, n, in);

@@ -26,10 +26,9 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
 }
 
 static tr_status run_adamw(tr_op *op, const tr_op_args *args) {
-    /* Copies: through the pointers, each store to MASTER could change them. */
-    const tr_adamw_desc d = op->desc.adamw;
-    const tr_step_state state = *args->state;
-    if (state.skip) return TR_OK;
+    const tr_adamw_desc d = op->desc.adamw; /* a copy, which no store to MASTER can change */
+    if (args->state->skip) return TR_OK;
+    const tr_adamw_scalars scalars = tr_adamw_round(&d, args->state);
     const float *grad = args->t[TR_ADAMW_GRAD].data;
     float *master = args->t[TR_ADAMW_MASTER].data, *m = args->t[TR_ADAMW_M].data,
           *v = args->t[TR_ADAMW_V].data;
@@ -39,7 +38,7 @@ static tr_status run_adamw(tr_op *op, const tr_op_args *args) {
         int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
 #pragma omp simd
         for (int64_t i = at; i < end; i++)
-            tr_adamw_element(&d, &state, grad[i], &master[i], &m[i], &v[i]);
+            tr_adamw_element(&scalars, grad[i], &master[i], &m[i], &v[i]);
         if (value && d.dtype == TR_F32)
             memcpy((float *)value + at, master + at, (size_t)(end - at) * sizeof(float));
         else if (value) tr_row_store(d.dtype, value, at, end - at, master + at);

@@ -11,7 +11,7 @@ static float row_rstd(const tr_rmsnorm_desc *d, const void *x_base, int64_t from
         const float *x = tr_row_load(d->dtype, x_base, from + c, n, buffer);
         sum += tr_vec_dot(x, x, n);
     }
-    return 1.0f / sqrtf(sum / (float)d->width + d->eps);
+    return 1.0f / sqrtf(sum / (float)d->width + (float)d->eps);
 }
 
 static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {

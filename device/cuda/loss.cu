@@ -96,7 +96,7 @@ __global__ void row_gradient(tr_xent_desc d, const tr_step_state *state, const i
                              const float *maxima, const float *sums, T *logits) {
     constexpr int n = row_packs<T>::size;
     if (!state->train) return;
-    const float loss_scale = state->loss_scale;
+    const float loss_scale = (float)state->loss_scale;
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
         T *row = logits + r * tr_xent_ld(&d);
         const row_packs<T> parts(row, d.vocab);

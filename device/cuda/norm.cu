@@ -111,7 +111,7 @@ cudaError_t tr_cuda_launch_layernorm(cudaStream_t stream, const tr_layernorm_des
                                      const void *gamma, const void *beta, void *y, float *means,
                                      float *rstds) {
     const int64_t rows = d->rows, width = d->width;
-    const float eps = d->eps;
+    const float eps = (float)d->eps;
     bool packs = tr_rows_aligned(d->dtype, width, x, gamma, beta, y);
     return tr_dispatch(d->dtype, packs, [=](auto storage) {
         using S = decltype(storage);

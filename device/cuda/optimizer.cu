@@ -80,7 +80,7 @@ template <typename T, int N>
 __global__ void adamw(tr_adamw_desc d, const tr_step_state *state, const float *grad, float *master,
                       float *m, float *v, T *value) {
     if (state->skip) return;
-    const tr_step_state now = *state;
+    const tr_adamw_scalars scalars = tr_adamw_round(&d, state);
     const int64_t packs = d.count / N;
     for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
         float g[N], w[N], m1[N], v1[N];
@@ -89,14 +89,14 @@ __global__ void adamw(tr_adamw_desc d, const tr_step_state *state, const float *
         tr_load(m + i * N, m1);
         tr_load(v + i * N, v1);
 #pragma unroll
-        for (int j = 0; j < N; j++) tr_adamw_element(&d, &now, g[j], &w[j], &m1[j], &v1[j]);
+        for (int j = 0; j < N; j++) tr_adamw_element(&scalars, g[j], &w[j], &m1[j], &v1[j]);
         tr_store(master + i * N, w);
         tr_store(m + i * N, m1);
         tr_store(v + i * N, v1);
         if (value) tr_store(value + i * N, w);
     }
     for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride()) {
-        tr_adamw_element(&d, &now, grad[i], master + i, m + i, v + i);
+        tr_adamw_element(&scalars, grad[i], master + i, m + i, v + i);
         if (value) tr_store_one(value + i, master[i]);
     }
 }

@@ -24,7 +24,7 @@ __global__ void rmsnorm(tr_rmsnorm_desc d, const T *x, const T *gamma, T *y, flo
 #pragma unroll
             for (int i = 0; i < N; i++) squares += v[i] * v[i];
         }
-        const float rstd = 1.0f / sqrtf(tr_warp_sum(squares) / (float)width + d.eps);
+        const float rstd = 1.0f / sqrtf(tr_warp_sum(squares) / (float)width + (float)d.eps);
         for (int64_t c = first; c < width; c += step) {
             float g[N];
             tr_load(row + c, v);

@@ -87,8 +87,7 @@ tr_status tr_ref_attention(tr_op *op, const tr_op_args *args) {
                 int64_t first = first_of(d, args->t[TR_ATTENTION_STARTS].data, b, i);
                 double lse = attend(d, x.q, i, x.k, x.v, first, i, args->scratch, out,
                                     y.first + i * y.stride);
-                tr_ref_store(TR_F32, args->t[TR_ATTENTION_LSE].data,
-                             (b * d->heads + h) * d->seq + i, lse);
+                tr_ref_set(args, TR_ATTENTION_LSE, (b * d->heads + h) * d->seq + i, lse);
             }
         }
     return TR_OK;
@@ -104,8 +103,7 @@ static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, i
     double scale = scale_of(d);
     for (int64_t i = 0; i < d->seq; i++) {
         int64_t first = first_of(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, b, i);
-        double lse = tr_ref_load(TR_F32, args->t[TR_ATTENTION_DGRAD_LSE].data,
-                                 (b * d->heads + h) * d->seq + i);
+        double lse = tr_ref_get(args, TR_ATTENTION_DGRAD_LSE, (b * d->heads + h) * d->seq + i);
         double delta = dot(d, dy, i, y, i);
         for (int64_t j = 0; j < d->seq; j++) {
             int64_t at = i * d->seq + j;

@@ -24,7 +24,7 @@ tr_status tr_ref_embed_wgrad(tr_op *op, const tr_op_args *args) {
             for (int64_t r = 0; r < d->rows; r++)
                 if (tokens[r] - d->vocab_begin == v)
                     sum += tr_ref_load(d->dtype, args->t[TR_EMBED_WGRAD_DY].data, r * d->width + c);
-            tr_ref_accumulate(args->t[TR_EMBED_WGRAD_DTABLE].data, v * d->width + c, sum);
+            tr_ref_accumulate(args, TR_EMBED_WGRAD_DTABLE, v * d->width + c, sum);
         }
     return TR_OK;
 }
@@ -52,7 +52,7 @@ tr_status tr_ref_position_wgrad(tr_op *op, const tr_op_args *args) {
         for (int64_t b = 0; b < d->rows / d->seq; b++)
             sum += tr_ref_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
                                b * d->seq * d->width + i);
-        tr_ref_accumulate(args->t[TR_POSITION_WGRAD_DTABLE].data, i, sum);
+        tr_ref_accumulate(args, TR_POSITION_WGRAD_DTABLE, i, sum);
     }
     return TR_OK;
 }

@@ -10,12 +10,11 @@ static int64_t row_stride(const tr_xent_desc *d) {
 tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     for (int64_t r = 0; r < d->rows; r++) {
-        double largest =
-            d->accumulate ? tr_ref_load(TR_F32, args->t[TR_XENT_MAX].data, r) : -INFINITY;
+        double largest = d->accumulate ? tr_ref_get(args, TR_XENT_MAX, r) : -INFINITY;
         for (int64_t v = 0; v < d->vocab; v++)
             largest = fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data,
                                                 r * row_stride(d) + v));
-        tr_ref_store(TR_F32, args->t[TR_XENT_MAX].data, r, largest);
+        tr_ref_set(args, TR_XENT_MAX, r, largest);
     }
     return TR_OK;
 }
@@ -24,10 +23,10 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     const int32_t *labels = args->t[TR_XENT_LABELS].data;
     for (int64_t r = 0; r < d->rows; r++) {
-        double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX].data, r), sum = 0, of_label = 0;
+        double largest = tr_ref_get(args, TR_XENT_MAX, r), sum = 0, of_label = 0;
         if (d->accumulate) {
-            sum = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS].data, 2 * r);
-            of_label = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS].data, 2 * r + 1);
+            sum = tr_ref_get(args, TR_XENT_SUMS, 2 * r);
+            of_label = tr_ref_get(args, TR_XENT_SUMS, 2 * r + 1);
         }
         for (int64_t v = 0; v < d->vocab; v++) {
             double away =
@@ -36,8 +35,8 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
             sum += exp(away);
             if (d->vocab_begin + v == labels[r]) of_label += away;
         }
-        tr_ref_store(TR_F32, args->t[TR_XENT_SUMS].data, 2 * r, sum);
-        tr_ref_store(TR_F32, args->t[TR_XENT_SUMS].data, 2 * r + 1, of_label);
+        tr_ref_set(args, TR_XENT_SUMS, 2 * r, sum);
+        tr_ref_set(args, TR_XENT_SUMS, 2 * r + 1, of_label);
     }
     return TR_OK;
 }
@@ -49,19 +48,19 @@ tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
     double sum_of_losses = 0, count = 0;
     for (int64_t r = 0; r < d->rows; r++) {
         bool counts = labels[r] >= 0;
-        double sum = tr_ref_load(TR_F32, args->t[TR_XENT_SUMS].data, 2 * r);
+        double sum = tr_ref_get(args, TR_XENT_SUMS, 2 * r);
         if (counts) {
-            sum_of_losses += log(sum) - tr_ref_load(TR_F32, args->t[TR_XENT_SUMS].data, 2 * r + 1);
+            sum_of_losses += log(sum) - tr_ref_get(args, TR_XENT_SUMS, 2 * r + 1);
             count += 1;
         }
         if (!args->state->train) continue;
-        double largest = tr_ref_load(TR_F32, args->t[TR_XENT_MAX].data, r);
+        double largest = tr_ref_get(args, TR_XENT_MAX, r);
         for (int64_t v = 0; v < d->vocab; v++) {
             int64_t i = r * row_stride(d) + v;
             double softmax = exp(tr_ref_load(d->dtype, logits, i) - largest) / sum;
             double onehot = d->vocab_begin + v == labels[r] ? 1 : 0;
             tr_ref_store(d->dtype, logits, i,
-                         counts ? (softmax - onehot) * (double)args->state->loss_scale : 0);
+                         counts ? (softmax - onehot) * args->state->loss_scale : 0);
         }
     }
     double *loss = args->t[TR_XENT_LOSS].data;

@@ -15,14 +15,14 @@ tr_status tr_ref_layernorm(tr_op *op, const tr_op_args *args) {
             double away = tr_ref_load(d->dtype, x, row + c) - mean;
             variance += away * away;
         }
-        double rstd = 1 / sqrt(variance / (double)d->width + (double)d->eps);
+        double rstd = 1 / sqrt(variance / (double)d->width + tr_ref_scalar(d->dtype, d->eps));
         for (int64_t c = 0; c < d->width; c++)
             tr_ref_store(d->dtype, args->t[TR_LN_Y].data, row + c,
                          (tr_ref_load(d->dtype, x, row + c) - mean) * rstd *
                                  tr_ref_load(d->dtype, args->t[TR_LN_GAMMA].data, c) +
                              tr_ref_load(d->dtype, args->t[TR_LN_BETA].data, c));
-        tr_ref_store(TR_F32, args->t[TR_LN_MEAN].data, r, mean);
-        tr_ref_store(TR_F32, args->t[TR_LN_RSTD].data, r, rstd);
+        tr_ref_set(args, TR_LN_MEAN, r, mean);
+        tr_ref_set(args, TR_LN_RSTD, r, rstd);
     }
     return TR_OK;
 }
@@ -36,8 +36,8 @@ tr_status tr_ref_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
                *residual = args->t[TR_LN_DGRAD_RESIDUAL].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t row = r * d->width;
-        double mean = tr_ref_load(TR_F32, args->t[TR_LN_DGRAD_MEAN].data, r);
-        double rstd = tr_ref_load(TR_F32, args->t[TR_LN_DGRAD_RSTD].data, r);
+        double mean = tr_ref_get(args, TR_LN_DGRAD_MEAN, r);
+        double rstd = tr_ref_get(args, TR_LN_DGRAD_RSTD, r);
         double mean_g = 0, mean_gn = 0;
         for (int64_t c = 0; c < d->width; c++) {
             double g = tr_ref_load(d->dtype, dy, row + c) * tr_ref_load(d->dtype, gamma, c);
@@ -64,12 +64,12 @@ tr_status tr_ref_layernorm_wgrad(tr_op *op, const tr_op_args *args) {
         for (int64_t r = 0; r < d->rows; r++) {
             double dy = tr_ref_load(d->dtype, args->t[TR_LN_WGRAD_DY].data, r * d->width + c);
             double x = tr_ref_load(d->dtype, args->t[TR_LN_WGRAD_X].data, r * d->width + c);
-            dgamma += dy * (x - tr_ref_load(TR_F32, args->t[TR_LN_WGRAD_MEAN].data, r)) *
-                      tr_ref_load(TR_F32, args->t[TR_LN_WGRAD_RSTD].data, r);
+            dgamma += dy * (x - tr_ref_get(args, TR_LN_WGRAD_MEAN, r)) *
+                      tr_ref_get(args, TR_LN_WGRAD_RSTD, r);
             dbeta += dy;
         }
-        tr_ref_accumulate(args->t[TR_LN_WGRAD_DGAMMA].data, c, dgamma);
-        tr_ref_accumulate(args->t[TR_LN_WGRAD_DBETA].data, c, dbeta);
+        tr_ref_accumulate(args, TR_LN_WGRAD_DGAMMA, c, dgamma);
+        tr_ref_accumulate(args, TR_LN_WGRAD_DBETA, c, dbeta);
     }
     return TR_OK;
 }

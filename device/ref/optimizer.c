@@ -2,12 +2,19 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
+/* FP32 in the order that every device adds it, FP64 in that of the elements. */
 tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {
-    int64_t count = op->desc.sumsq.count;
-    const float *x = args->t[TR_SUMSQ_X].data;
+    const tr_sumsq_desc *d = &op->desc.sumsq;
     double sum = 0;
-    for (int64_t at = 0; at < count; at += TR_SUMSQ_BLOCK)
-        sum += tr_sumsq_block(x + at, count - at < TR_SUMSQ_BLOCK ? count - at : TR_SUMSQ_BLOCK);
+    for (int64_t at = 0; d->dtype == TR_F32 && at < d->count; at += TR_SUMSQ_BLOCK) {
+        int64_t left = d->count - at;
+        sum += tr_sumsq_block((const float *)args->t[TR_SUMSQ_X].data + at,
+                              left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK);
+    }
+    for (int64_t i = 0; d->dtype == TR_F64 && i < d->count; i++) {
+        double x = tr_ref_get(args, TR_SUMSQ_X, i);
+        sum += x * x;
+    }
     *(double *)args->t[TR_SUMSQ_OUT].data = sum;
     return TR_OK;
 }
@@ -24,24 +31,26 @@ tr_status tr_ref_adamw(tr_op *op, const tr_op_args *args) {
     const tr_adamw_desc *d = &op->desc.adamw;
     const tr_step_state *state = args->state;
     if (state->skip) return TR_OK;
-    double beta1 = (double)d->beta1, beta2 = (double)d->beta2;
+    const double beta1 = tr_ref_scalar(d->dtype, d->beta1);
+    const double beta2 = tr_ref_scalar(d->dtype, d->beta2);
+    const double eps = tr_ref_scalar(d->dtype, d->eps), lr = tr_ref_scalar(d->dtype, state->lr);
+    const double decay = tr_ref_scalar(d->dtype, d->weight_decay);
+    const double correction1 = tr_ref_scalar(d->dtype, state->bias_correction1);
+    const double correction2 = tr_ref_scalar(d->dtype, state->bias_correction2);
+    const double factor = tr_ref_scalar(d->dtype, state->gradient_factor);
     for (int64_t i = 0; i < d->count; i++) {
-        double g =
-            tr_ref_load(TR_F32, args->t[TR_ADAMW_GRAD].data, i) * (double)state->gradient_factor;
-        double m = beta1 * tr_ref_load(TR_F32, args->t[TR_ADAMW_M].data, i) + (1 - beta1) * g;
-        double v = beta2 * tr_ref_load(TR_F32, args->t[TR_ADAMW_V].data, i) + (1 - beta2) * g * g;
-        double mhat = m / (double)state->bias_correction1;
-        double vhat = v / (double)state->bias_correction2;
-        double master = tr_ref_load(TR_F32, args->t[TR_ADAMW_MASTER].data, i);
-        master -= (double)state->lr *
-                  (mhat / (sqrt(vhat) + (double)d->eps) + (double)d->weight_decay * master);
-        tr_ref_store(TR_F32, args->t[TR_ADAMW_M].data, i, m);
-        tr_ref_store(TR_F32, args->t[TR_ADAMW_V].data, i, v);
-        tr_ref_store(TR_F32, args->t[TR_ADAMW_MASTER].data, i, master);
+        double g = tr_ref_get(args, TR_ADAMW_GRAD, i) * factor;
+        double m = beta1 * tr_ref_get(args, TR_ADAMW_M, i) + (1 - beta1) * g;
+        double v = beta2 * tr_ref_get(args, TR_ADAMW_V, i) + (1 - beta2) * g * g;
+        double mhat = m / correction1, vhat = v / correction2;
+        double master = tr_ref_get(args, TR_ADAMW_MASTER, i);
+        master -= lr * (mhat / (sqrt(vhat) + eps) + decay * master);
+        tr_ref_set(args, TR_ADAMW_M, i, m);
+        tr_ref_set(args, TR_ADAMW_V, i, v);
+        tr_ref_set(args, TR_ADAMW_MASTER, i, master);
         /* The copy is the stored master rounded, as everywhere else where it is made again. */
         if (args->t[TR_ADAMW_VALUE].data)
-            tr_ref_store(d->dtype, args->t[TR_ADAMW_VALUE].data, i,
-                         tr_ref_load(TR_F32, args->t[TR_ADAMW_MASTER].data, i));
+            tr_ref_set(args, TR_ADAMW_VALUE, i, tr_ref_get(args, TR_ADAMW_MASTER, i));
     }
     return TR_OK;
 }

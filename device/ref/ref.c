@@ -29,5 +29,8 @@ static tr_status open_ref(int ordinal, const tr_device_options *options, tr_devi
 }
 
 #define REF_PREPARE(UPPER, lower) [TR_OP_##UPPER] = prepare,
-const tr_device_ops tr_device_ops_ref = {
-    .kind = "ref", .open = open_ref, TR_HOST_OPS, .prepare = {TR_OP_LIST(REF_PREPARE)}};
+const tr_device_ops tr_device_ops_ref = {.kind = "ref",
+                                         .fp64 = true,
+                                         .open = open_ref,
+                                         TR_HOST_OPS,
+                                         .prepare = {TR_OP_LIST(REF_PREPARE)}};

@@ -9,20 +9,35 @@
 TR_OP_LIST(TR_REF_DECLARE)
 #undef TR_REF_DECLARE
 
-/* Element i of storage (f32 or bf16). */
+/* A scalar as operators on that dtype read it: as FP32 unless the dtype is wider. */
+static inline double tr_ref_scalar(tr_dtype dtype, double x) {
+    return dtype == TR_F64 ? x : (double)(float)x;
+}
+
 static inline double tr_ref_load(tr_dtype dtype, const void *from, int64_t i) {
+    if (dtype == TR_F64) return ((const double *)from)[i];
     return dtype == TR_F32 ? (double)((const float *)from)[i]
                            : (double)tr_bf16_to_f32(((const uint16_t *)from)[i]);
 }
 
 static inline void tr_ref_store(tr_dtype dtype, void *to, int64_t i, double value) {
-    if (dtype == TR_F32) ((float *)to)[i] = (float)value;
+    if (dtype == TR_F64) ((double *)to)[i] = value;
+    else if (dtype == TR_F32) ((float *)to)[i] = (float)value;
     else ((uint16_t *)to)[i] = tr_f32_to_bf16((float)value);
 }
 
-/* Adds to an accumulated f32 gradient. */
-static inline void tr_ref_accumulate(void *to, int64_t i, double value) {
-    ((float *)to)[i] = (float)((double)((float *)to)[i] + value);
+/* Element i of an operand, in the operand's own type. */
+static inline double tr_ref_get(const tr_op_args *args, int operand, int64_t i) {
+    return tr_ref_load(args->t[operand].dtype, args->t[operand].data, i);
+}
+
+static inline void tr_ref_set(const tr_op_args *args, int operand, int64_t i, double value) {
+    tr_ref_store(args->t[operand].dtype, args->t[operand].data, i, value);
+}
+
+/* Adds to an accumulated gradient. */
+static inline void tr_ref_accumulate(const tr_op_args *args, int operand, int64_t i, double value) {
+    tr_ref_set(args, operand, i, tr_ref_get(args, operand, i) + value);
 }
 
 /* f(x) of an activation and f'(x). */

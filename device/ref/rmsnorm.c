@@ -15,14 +15,14 @@ tr_status tr_ref_rmsnorm(tr_op *op, const tr_op_args *args) {
             double v = tr_ref_load(d->dtype, x, from + c);
             squares += v * v;
         }
-        double rstd = 1 / sqrt(squares / (double)d->width + (double)d->eps);
+        double rstd = 1 / sqrt(squares / (double)d->width + tr_ref_scalar(d->dtype, d->eps));
         for (int64_t c = 0; c < d->width; c++) {
             double v = tr_ref_load(d->dtype, x, from + c);
             if (kept) tr_ref_store(d->dtype, kept, r * d->width + c, v);
             tr_ref_store(d->dtype, args->t[TR_RMS_Y].data, to + c,
                          v * rstd * tr_ref_load(d->dtype, gamma, c));
         }
-        tr_ref_store(TR_F32, args->t[TR_RMS_RSTD].data, r, rstd);
+        tr_ref_set(args, TR_RMS_RSTD, r, rstd);
     }
     return TR_OK;
 }
@@ -34,7 +34,7 @@ tr_status tr_ref_rmsnorm_dgrad(tr_op *op, const tr_op_args *args) {
                *residual = args->t[TR_RMS_DGRAD_RESIDUAL].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
-        double rstd = tr_ref_load(TR_F32, args->t[TR_RMS_DGRAD_RSTD].data, r), mean_gn = 0;
+        double rstd = tr_ref_get(args, TR_RMS_DGRAD_RSTD, r), mean_gn = 0;
         for (int64_t c = 0; c < d->width; c++)
             mean_gn += tr_ref_load(d->dtype, dy, to + c) * tr_ref_load(d->dtype, gamma, c) *
                        tr_ref_load(d->dtype, x, from + c) * rstd / (double)d->width;
@@ -58,8 +58,8 @@ tr_status tr_ref_rmsnorm_wgrad(tr_op *op, const tr_op_args *args) {
                                   tr_rmsnorm_row(d, d->ldy, r) + c) *
                       tr_ref_load(d->dtype, args->t[TR_RMS_WGRAD_X].data,
                                   tr_rmsnorm_row(d, d->ldx, r) + c) *
-                      tr_ref_load(TR_F32, args->t[TR_RMS_WGRAD_RSTD].data, r);
-        tr_ref_accumulate(args->t[TR_RMS_WGRAD_DGAMMA].data, c, dgamma);
+                      tr_ref_get(args, TR_RMS_WGRAD_RSTD, r);
+        tr_ref_accumulate(args, TR_RMS_WGRAD_DGAMMA, c, dgamma);
     }
     return TR_OK;
 }

@@ -7,7 +7,7 @@ tr_status tr_ref_bias_grad(tr_op *op, const tr_op_args *args) {
         double sum = 0;
         for (int64_t r = 0; r < d->rows; r++)
             sum += tr_ref_load(d->dtype, args->t[TR_BIAS_GRAD_DY].data, r * d->width + c);
-        tr_ref_accumulate(args->t[TR_BIAS_GRAD_DBIAS].data, c, sum);
+        tr_ref_accumulate(args, TR_BIAS_GRAD_DBIAS, c, sum);
     }
     return TR_OK;
 }

@@ -30,7 +30,7 @@ static tr_tensor packed(const tr_attention_desc *d, int64_t seq) {
 
 static tr_tensor lse_of(const tr_attention_desc *d) {
     const int64_t shape[] = {d->batch, d->heads, d->seq};
-    return tr_tensor_dense(NULL, TR_F32, 3, shape);
+    return tr_tensor_dense(NULL, tr_dtype_acc(d->dtype), 3, shape);
 }
 
 /* One of attention's products over the full square, or over twice what a window shows of its lower
@@ -58,7 +58,7 @@ const tr_op_row tr_op_row_attention = {
     .name = "attention",
     .slot = {[TR_ATTENTION_QKV] = {"qkv", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_ATTENTION_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE},
-             [TR_ATTENTION_LSE] = {"lse", TR_SLOT_OUT, TR_TYPES_F32},
+             [TR_ATTENTION_LSE] = {"lse", TR_SLOT_OUT, TR_TYPES_ACC},
              [TR_ATTENTION_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = fault,
     .same = same,
@@ -85,7 +85,7 @@ const tr_op_row tr_op_row_attention_dgrad = {
     .slot = {[TR_ATTENTION_DGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_ATTENTION_DGRAD_QKV] = {"qkv", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_ATTENTION_DGRAD_Y] = {"y", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_ATTENTION_DGRAD_LSE] = {"lse", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_ATTENTION_DGRAD_LSE] = {"lse", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_ATTENTION_DGRAD_DQKV] = {"dqkv", TR_SLOT_OUT, TR_TYPES_STORAGE},
              [TR_ATTENTION_DGRAD_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = fault,

@@ -56,14 +56,14 @@ static void embed_wgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_embed_desc *d = &desc->embed;
     t[TR_EMBED_WGRAD_DY] = of_rows(d);
     t[TR_EMBED_WGRAD_TOKENS] = tr_tensor_vector(NULL, TR_I32, d->rows);
-    t[TR_EMBED_WGRAD_DTABLE] = tr_tensor_matrix(NULL, TR_F32, d->vocab, d->width);
+    t[TR_EMBED_WGRAD_DTABLE] = tr_tensor_matrix(NULL, tr_dtype_acc(d->dtype), d->vocab, d->width);
 }
 
 const tr_op_row tr_op_row_embed_wgrad = {
     .name = "embed_wgrad",
     .slot = {[TR_EMBED_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_EMBED_WGRAD_TOKENS] = {"tokens", TR_SLOT_IN, TR_TYPES_I32},
-             [TR_EMBED_WGRAD_DTABLE] = {"dtable", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_EMBED_WGRAD_DTABLE] = {"dtable", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = word_fault,
     .same = same,
     .operands = embed_wgrad_operands,
@@ -88,13 +88,13 @@ const tr_op_row tr_op_row_position = {
 static void position_wgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_embed_desc *d = &desc->embed;
     t[TR_POSITION_WGRAD_DY] = of_rows(d);
-    t[TR_POSITION_WGRAD_DTABLE] = tr_tensor_matrix(NULL, TR_F32, d->seq, d->width);
+    t[TR_POSITION_WGRAD_DTABLE] = tr_tensor_matrix(NULL, tr_dtype_acc(d->dtype), d->seq, d->width);
 }
 
 const tr_op_row tr_op_row_position_wgrad = {
     .name = "position_wgrad",
     .slot = {[TR_POSITION_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_POSITION_WGRAD_DTABLE] = {"dtable", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_POSITION_WGRAD_DTABLE] = {"dtable", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = position_wgrad_fault,
     .same = same,
     .operands = position_wgrad_operands,

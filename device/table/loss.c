@@ -21,13 +21,13 @@ static void max_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_xent_desc *d = &desc->xent;
     const int64_t ld = d->ld ? d->ld : d->vocab;
     t[TR_XENT_LOGITS] = tr_tensor_narrow(tr_tensor_matrix(NULL, d->dtype, d->rows, ld), d->vocab);
-    t[TR_XENT_MAX] = tr_tensor_vector(NULL, TR_F32, d->rows);
+    t[TR_XENT_MAX] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->rows);
 }
 
 static void sum_operands(const tr_op_desc *desc, tr_tensor *t) {
     max_operands(desc, t);
     t[TR_XENT_LABELS] = tr_tensor_vector(NULL, TR_I32, desc->xent.rows);
-    t[TR_XENT_SUMS] = tr_tensor_matrix(NULL, TR_F32, desc->xent.rows, 2);
+    t[TR_XENT_SUMS] = tr_tensor_matrix(NULL, tr_dtype_acc(desc->xent.dtype), desc->xent.rows, 2);
 }
 
 static void loss_operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -38,7 +38,7 @@ static void loss_operands(const tr_op_desc *desc, tr_tensor *t) {
 const tr_op_row tr_op_row_xent_max = {
     .name = "xent_max",
     .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_XENT_MAX] = {"max", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_XENT_MAX] = {"max", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = max_operands,
@@ -48,8 +48,8 @@ const tr_op_row tr_op_row_xent_sum = {
     .name = "xent_sum",
     .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
-             [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_XENT_SUMS] = {"sums", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_XENT_SUMS] = {"sums", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = sum_operands,
@@ -59,8 +59,8 @@ const tr_op_row tr_op_row_xent_loss = {
     .name = "xent_loss",
     .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_BOTH, TR_TYPES_STORAGE},
              [TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
-             [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_XENT_SUMS] = {"sums", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_XENT_SUMS] = {"sums", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_XENT_LOSS] = {"loss", TR_SLOT_OUT, TR_TYPES_F64}},
     .fault = fault,
     .same = same,

@@ -22,7 +22,7 @@ static const char *fault(const tr_op_desc *desc) {
         !tr_op_sizes_fit(0, d->ldb, d->trans_b ? d->n : d->k, 1) ||
         !tr_op_sizes_fit(0, d->ldc, d->m, 1))
         return "a leading dimension is out of range";
-    if (d->accumulate && d->c != TR_F32) return "it accumulates in f32 only";
+    if (d->accumulate && d->c != tr_dtype_acc(d->a)) return "it accumulates in f32, of f64 in f64";
     if (d->accumulate && d->bias) return "it has no bias when it accumulates";
     return epilogue_fault(d);
 }
@@ -50,7 +50,7 @@ static void operands(const tr_op_desc *desc, tr_tensor *t) {
     if (d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD)
         t[TR_MATMUL_AUX] = matrix(d->c, d->m, d->n, 0);
     if (d->epilogue == TR_EPILOGUE_BIAS_GRAD)
-        t[TR_MATMUL_DBIAS] = tr_tensor_vector(NULL, TR_F32, d->n);
+        t[TR_MATMUL_DBIAS] = tr_tensor_vector(NULL, tr_dtype_acc(d->b), d->n);
 }
 
 static double flops(const tr_op_desc *desc) {
@@ -64,7 +64,7 @@ const tr_op_row tr_op_row_matmul = {
              [TR_MATMUL_C] = {"c", TR_SLOT_OUT, TR_TYPES_STORAGE},
              [TR_MATMUL_BIAS] = {"bias", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_MATMUL_AUX] = {"aux", TR_SLOT_BOTH, TR_TYPES_STORAGE},
-             [TR_MATMUL_DBIAS] = {"dbias", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_MATMUL_DBIAS] = {"dbias", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = operands,

@@ -20,7 +20,7 @@ static tr_tensor of_columns(const tr_op_desc *desc, tr_dtype dtype) {
     return tr_tensor_vector(NULL, dtype, desc->layernorm.width);
 }
 static tr_tensor of_rows(const tr_op_desc *desc) {
-    return tr_tensor_vector(NULL, TR_F32, desc->layernorm.rows);
+    return tr_tensor_vector(NULL, tr_dtype_acc(desc->layernorm.dtype), desc->layernorm.rows);
 }
 
 static void operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -35,8 +35,8 @@ const tr_op_row tr_op_row_layernorm = {
              [TR_LN_GAMMA] = {"gamma", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_LN_BETA] = {"beta", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_LN_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE},
-             [TR_LN_MEAN] = {"mean", TR_SLOT_OUT, TR_TYPES_F32},
-             [TR_LN_RSTD] = {"rstd", TR_SLOT_OUT, TR_TYPES_F32}},
+             [TR_LN_MEAN] = {"mean", TR_SLOT_OUT, TR_TYPES_ACC},
+             [TR_LN_RSTD] = {"rstd", TR_SLOT_OUT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = operands,
@@ -54,8 +54,8 @@ const tr_op_row tr_op_row_layernorm_dgrad = {
     .slot = {[TR_LN_DGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_LN_DGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_LN_DGRAD_GAMMA] = {"gamma", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_LN_DGRAD_MEAN] = {"mean", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_LN_DGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_LN_DGRAD_MEAN] = {"mean", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_LN_DGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_LN_DGRAD_RESIDUAL] = {"residual", TR_SLOT_IN | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE},
              [TR_LN_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE}},
     .fault = fault,
@@ -66,17 +66,18 @@ const tr_op_row tr_op_row_layernorm_dgrad = {
 static void wgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_LN_WGRAD_DY] = t[TR_LN_WGRAD_X] = matrix(desc);
     t[TR_LN_WGRAD_MEAN] = t[TR_LN_WGRAD_RSTD] = of_rows(desc);
-    t[TR_LN_WGRAD_DGAMMA] = t[TR_LN_WGRAD_DBETA] = of_columns(desc, TR_F32);
+    t[TR_LN_WGRAD_DGAMMA] = t[TR_LN_WGRAD_DBETA] =
+        of_columns(desc, tr_dtype_acc(desc->layernorm.dtype));
 }
 
 const tr_op_row tr_op_row_layernorm_wgrad = {
     .name = "layernorm_wgrad",
     .slot = {[TR_LN_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_LN_WGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_LN_WGRAD_MEAN] = {"mean", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_LN_WGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_LN_WGRAD_DGAMMA] = {"dgamma", TR_SLOT_BOTH, TR_TYPES_F32},
-             [TR_LN_WGRAD_DBETA] = {"dbeta", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_LN_WGRAD_MEAN] = {"mean", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_LN_WGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_LN_WGRAD_DGAMMA] = {"dgamma", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_LN_WGRAD_DBETA] = {"dbeta", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = wgrad_operands,

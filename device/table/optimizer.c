@@ -6,17 +6,17 @@ static const char *sumsq_fault(const tr_op_desc *desc) {
 }
 
 static bool same_sumsq(const tr_op_desc *a, const tr_op_desc *b) {
-    return a->sumsq.count == b->sumsq.count;
+    return a->sumsq.count == b->sumsq.count && a->sumsq.dtype == b->sumsq.dtype;
 }
 
 static void sumsq_operands(const tr_op_desc *desc, tr_tensor *t) {
-    t[TR_SUMSQ_X] = tr_tensor_vector(NULL, TR_F32, desc->sumsq.count);
+    t[TR_SUMSQ_X] = tr_tensor_vector(NULL, desc->sumsq.dtype, desc->sumsq.count);
     t[TR_SUMSQ_OUT] = tr_tensor_vector(NULL, TR_F64, 1);
 }
 
 const tr_op_row tr_op_row_sumsq = {
     .name = "sumsq",
-    .slot = {[TR_SUMSQ_X] = {"x", TR_SLOT_IN, TR_TYPES_F32},
+    .slot = {[TR_SUMSQ_X] = {"x", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_SUMSQ_OUT] = {"out", TR_SLOT_OUT, TR_TYPES_F64}},
     .fault = sumsq_fault,
     .same = same_sumsq,
@@ -67,17 +67,18 @@ static bool same_adamw(const tr_op_desc *x, const tr_op_desc *y) {
 }
 
 static void adamw_operands(const tr_op_desc *desc, tr_tensor *t) {
-    const tr_tensor f32 = tr_tensor_vector(NULL, TR_F32, desc->adamw.count);
-    t[TR_ADAMW_GRAD] = t[TR_ADAMW_MASTER] = t[TR_ADAMW_M] = t[TR_ADAMW_V] = f32;
+    const tr_tensor acc =
+        tr_tensor_vector(NULL, tr_dtype_acc(desc->adamw.dtype), desc->adamw.count);
+    t[TR_ADAMW_GRAD] = t[TR_ADAMW_MASTER] = t[TR_ADAMW_M] = t[TR_ADAMW_V] = acc;
     t[TR_ADAMW_VALUE] = tr_tensor_vector(NULL, desc->adamw.dtype, desc->adamw.count);
 }
 
 const tr_op_row tr_op_row_adamw = {
     .name = "adamw",
-    .slot = {[TR_ADAMW_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_ADAMW_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_F32},
-             [TR_ADAMW_M] = {"m", TR_SLOT_BOTH, TR_TYPES_F32},
-             [TR_ADAMW_V] = {"v", TR_SLOT_BOTH, TR_TYPES_F32},
+    .slot = {[TR_ADAMW_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_ADAMW_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_ADAMW_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_ADAMW_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC},
              [TR_ADAMW_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
     .fault = adamw_fault,
     .same = same_adamw,

@@ -37,7 +37,7 @@ static void operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_RMS_Y] = rows_of(d, d->ldy);
     t[TR_RMS_KEPT] = rows_of(d, 0);
     t[TR_RMS_GAMMA] = tr_tensor_vector(NULL, d->dtype, d->width);
-    t[TR_RMS_RSTD] = tr_tensor_vector(NULL, TR_F32, d->rows);
+    t[TR_RMS_RSTD] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->rows);
 }
 
 const tr_op_row tr_op_row_rmsnorm = {
@@ -45,7 +45,7 @@ const tr_op_row tr_op_row_rmsnorm = {
     .slot = {[TR_RMS_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_GAMMA] = {"gamma", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE},
-             [TR_RMS_RSTD] = {"rstd", TR_SLOT_OUT, TR_TYPES_F32},
+             [TR_RMS_RSTD] = {"rstd", TR_SLOT_OUT, TR_TYPES_ACC},
              [TR_RMS_KEPT] = {"kept", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
     .fault = fault,
     .same = same,
@@ -57,7 +57,7 @@ static void dgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_RMS_DGRAD_X] = rows_of(d, d->ldx);
     t[TR_RMS_DGRAD_DY] = t[TR_RMS_DGRAD_RESIDUAL] = t[TR_RMS_DGRAD_DX] = rows_of(d, d->ldy);
     t[TR_RMS_DGRAD_GAMMA] = tr_tensor_vector(NULL, d->dtype, d->width);
-    t[TR_RMS_DGRAD_RSTD] = tr_tensor_vector(NULL, TR_F32, d->rows);
+    t[TR_RMS_DGRAD_RSTD] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->rows);
 }
 
 const tr_op_row tr_op_row_rmsnorm_dgrad = {
@@ -65,7 +65,7 @@ const tr_op_row tr_op_row_rmsnorm_dgrad = {
     .slot = {[TR_RMS_DGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_DGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_DGRAD_GAMMA] = {"gamma", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_RMS_DGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_RMS_DGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_RMS_DGRAD_RESIDUAL] = {"residual", TR_SLOT_IN | TR_SLOT_OPTIONAL,
                                         TR_TYPES_STORAGE},
              [TR_RMS_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE}},
@@ -78,16 +78,16 @@ static void wgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_rmsnorm_desc *d = &desc->rmsnorm;
     t[TR_RMS_WGRAD_DY] = rows_of(d, d->ldy);
     t[TR_RMS_WGRAD_X] = rows_of(d, d->ldx);
-    t[TR_RMS_WGRAD_RSTD] = tr_tensor_vector(NULL, TR_F32, d->rows);
-    t[TR_RMS_WGRAD_DGAMMA] = tr_tensor_vector(NULL, TR_F32, d->width);
+    t[TR_RMS_WGRAD_RSTD] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->rows);
+    t[TR_RMS_WGRAD_DGAMMA] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->width);
 }
 
 const tr_op_row tr_op_row_rmsnorm_wgrad = {
     .name = "rmsnorm_wgrad",
     .slot = {[TR_RMS_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_WGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_RMS_WGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_RMS_WGRAD_DGAMMA] = {"dgamma", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_RMS_WGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_RMS_WGRAD_DGAMMA] = {"dgamma", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = wgrad_operands,

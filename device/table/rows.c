@@ -24,13 +24,14 @@ static tr_tensor matrix(const tr_op_desc *desc, tr_dtype dtype) {
 
 static void bias_grad_operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_BIAS_GRAD_DY] = matrix(desc, desc->rows.dtype);
-    t[TR_BIAS_GRAD_DBIAS] = tr_tensor_vector(NULL, TR_F32, desc->rows.width);
+    t[TR_BIAS_GRAD_DBIAS] =
+        tr_tensor_vector(NULL, tr_dtype_acc(desc->rows.dtype), desc->rows.width);
 }
 
 const tr_op_row tr_op_row_bias_grad = {
     .name = "bias_grad",
     .slot = {[TR_BIAS_GRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_BIAS_GRAD_DBIAS] = {"dbias", TR_SLOT_BOTH, TR_TYPES_F32}},
+             [TR_BIAS_GRAD_DBIAS] = {"dbias", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = bias_grad_operands,

@@ -229,11 +229,11 @@ static void make_memory(memory *mem, const model *m, const layout *l, int rank, 
             end += stride + random_below(3);
         }
         mem->elements[mem->count] = (size_t)end + 1;
-        c->local = malloc(((size_t)end + 1) * sizeof *c->local);
-        assert_non_null(c->local);
-        for (int64_t e = 0; e <= end; e++) c->local[e] = canary;
+        float *local = c->local = malloc(((size_t)end + 1) * sizeof *local);
+        assert_non_null(local);
+        for (int64_t e = 0; e <= end; e++) local[e] = canary;
         for (int b = 0; b < c->boxes && filled; b++)
-            if (is_inside(c, &c->box[b])) fill_box(c, &c->box[b], m->tensor[t].value, c->local);
+            if (is_inside(c, &c->box[b])) fill_box(c, &c->box[b], m->tensor[t].value, local);
         mem->count++;
     }
 }

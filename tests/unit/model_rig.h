@@ -193,6 +193,11 @@ static inline int64_t *rig_global_index(const tr_param *param) {
     return at.index;
 }
 
+/* Element i of the FP32 gradient. */
+static inline double rig_grad(const tr_param *param, int64_t i) {
+    return (double)((const float *)param->grad)[i];
+}
+
 static inline float rig_get(const tr_param *param, tr_dtype dtype, int64_t i) {
     return dtype == TR_F32 ? ((float *)param->value)[i]
                            : tr_bf16_to_f32(((uint16_t *)param->value)[i]);
@@ -203,7 +208,7 @@ static inline void rig_set(tr_param *param, tr_dtype dtype, int64_t i, float val
     else ((uint16_t *)param->value)[i] = tr_f32_to_bf16(value);
 }
 
-/* The values of tests/golden/gpt2_golden.py: a formula of parameter and global element, scaled. */
+/* A formula of parameter and global element, scaled. */
 static inline float rig_formula(const tr_param *param, int64_t global) {
     uint32_t x = (uint32_t)(param->index * 1000003 + global) * 2654435761u;
     x ^= x >> 16;

@@ -101,7 +101,7 @@ typedef struct collection {
 /* Ranks that hold the same element have parts of its gradient, or the same one to the bit. */
 static inline void collect_element(void *context, int64_t global, int64_t local) {
     const collection *c = context;
-    double *to = &c->grad[global], value = (double)c->param->grad[local];
+    double *to = &c->grad[global], value = rig_grad(c->param, local);
     if (isnan(*to)) *to = value;
     else if (c->param->partial & TR_AXIS_BIT(TR_AXIS_TP)) *to += value;
     else if (*to != value) fail_msg("%s: a rank has another gradient", tr_param_name(c->param));

@@ -34,6 +34,42 @@ static void test_any_layout_loads_any_other(void **state) {
     free(info);
 }
 
+/* FP64 in memory, column by column, is FP32 in the file, which either type reads. */
+static void test_fp64_is_saved_as_fp32(void **state) {
+    (void)state;
+    enum { ROWS = 6, COLUMNS = 5, COUNT = ROWS * COLUMNS };
+    tr_world *world;
+    double columns[COUNT], loaded[COUNT];
+    float narrow[COUNT];
+    tr_box by_columns = {.extent = {ROWS, COLUMNS}, .local_stride = {1, ROWS}};
+    tr_box by_rows = {.extent = {ROWS, COLUMNS}, .local_stride = {COLUMNS, 1}};
+    tr_ckpt_tensor t = {.name = "weights/w",
+                        .rank = 2,
+                        .shape = {ROWS, COLUMNS},
+                        .boxes = 1,
+                        .box = &by_columns,
+                        .local = columns,
+                        .dtype = TR_F64,
+                        .write = true};
+    tr_ckpt_state s = state_of(1);
+    for (int i = 0; i < COUNT; i++) columns[i] = 1.0 / (3 + i);
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_good(tr_ckpt_save(world, path_of("wide"), &s, &t, 1));
+    t.local = loaded;
+    assert_good(tr_ckpt_load(world, path_of("wide"), 1, &t, 1, &s, NULL));
+    t.local = narrow;
+    t.dtype = TR_F32;
+    t.box = &by_rows;
+    assert_good(tr_ckpt_load(world, path_of("wide"), 1, &t, 1, &s, NULL));
+    tr_world_close(world);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < COLUMNS; c++) {
+            const float rounded = (float)columns[c * ROWS + r];
+            assert_true(loaded[c * ROWS + r] == (double)rounded);
+            assert_true(narrow[r * COLUMNS + c] == rounded);
+        }
+}
+
 /* More than one block in a part, columns split, so that blocks begin inside rows. */
 static void test_several_blocks(void **state) {
     (void)state;
@@ -494,6 +530,7 @@ int main(void) {
                    (int)getpid());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_any_layout_loads_any_other, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fp64_is_saved_as_fp32, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_several_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_same_state_same_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_flip_is_found, set_up, tear_down),

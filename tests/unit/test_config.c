@@ -135,7 +135,7 @@ static void every_error_has_its_place(void **state) {
     refused("data:\n  path:\n",
             "x.yaml:2:8: data.path takes text, like data.path: corpus.txt; '' is not");
     refused("train.precision: fp16\n",
-            "x.yaml:1:18: train.precision: 'fp16' is not one of fp32, bf16");
+            "x.yaml:1:18: train.precision: 'fp16' is not one of fp32, bf16, fp64");
     refused_beginning("parallel.schedule: zb\n",
                       "x.yaml:1:20: parallel.schedule: 'zb' is not one of gpipe, 1f1b");
     refused_beginning("parallel.schedule: forward\n",

@@ -255,7 +255,7 @@ static uint64_t hash_store(const tr_store *store) {
     for (int i = 0; i < store->runs; i++) {
         const tr_run *run = &store->run[i];
         const size_t bytes = (size_t)run->count * sizeof(float);
-        const float *part[] = {run->master, run->m, run->v};
+        const char *part[] = {run->master, run->m, run->v};
         for (int k = 0; k < 3; k++) hash = hash * 31 + XXH3_64bits(part[k], bytes);
     }
     return hash;
@@ -457,13 +457,14 @@ static int run_of(const tr_store *store, const tr_slot *slot) {
     const size_t size = tr_dtype_size(store->dtype);
     for (int i = 0; i < store->runs; i++) {
         const tr_run *run = &store->run[i];
-        const int64_t at = slot->master - run->master;
-        if (at < 0 || at + slot->param->count > run->count) continue;
+        const int64_t at = (char *)slot->master - run->master; /* bytes */
+        const int64_t element = at / (int64_t)sizeof(float);
+        if (at < 0 || element + slot->param->count > run->count) continue;
         assert_int_equal(run->decay, slot->param->decay);
         assert_ptr_equal(slot->param->grad, run->grad + at);
         assert_ptr_equal(slot->m, run->m + at);
         assert_ptr_equal(slot->v, run->v + at);
-        assert_ptr_equal(slot->param->value, (char *)run->value + (size_t)at * size);
+        assert_ptr_equal(slot->param->value, (char *)run->value + (size_t)element * size);
         assert_int_equal((uintptr_t)slot->param->value % TR_ALIGN, 0);
         return i;
     }

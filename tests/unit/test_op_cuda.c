@@ -105,7 +105,7 @@ static void test_models(void **state) {
         {.kind = TR_OP_XENT_MAX, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_SUM, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_LOSS, .xent = {.rows = ROWS, .vocab = VOCAB}},
-        {.kind = TR_OP_SUMSQ, .sumsq = {4 * WIDTH * WIDTH}},
+        {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4 * WIDTH * WIDTH}},
         {.kind = TR_OP_ADAMW, .adamw = {4 * WIDTH * WIDTH, 0.9f, 0.95f, 1e-8f, 0.1f, TR_BF16}},
     };
     bench_product products[BENCH_PRODUCTS];

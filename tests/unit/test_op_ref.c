@@ -480,14 +480,14 @@ static void test_step_finish(void **state) {
     assert_near(step.loss, 3, 0);
     assert_near(step.valid, 14, 0);
     assert_near(step.grad_norm, 5, 1e-15); /* 5 * 56 / (14 * 4) */
-    assert_near((double)step.gradient_factor, 0.2 / 56, 1e-9);
+    assert_near(step.gradient_factor, 0.2 / 56, 1e-9);
     assert_int_equal(step.skip, 0);
     step.max_norm = 10; /* no clipping below the limit, none without a limit */
     RUN(d, &step, 0, losses, norms, &step);
-    assert_near((double)step.gradient_factor, 1.0 / 56, 1e-9);
+    assert_near(step.gradient_factor, 1.0 / 56, 1e-9);
     step.max_norm = 0;
     RUN(d, &step, 0, losses, norms, &step);
-    assert_near((double)step.gradient_factor, 1.0 / 56, 1e-9);
+    assert_near(step.gradient_factor, 1.0 / 56, 1e-9);
 
     const double broken[] = {NAN, INFINITY};
     for (int i = 0; i < 2; i++) {
@@ -525,16 +525,17 @@ static void test_adamw(void **state) {
     tr_step_state step = {.lr = 0.01f, .gradient_factor = 0.5f};
     for (int t = 1; t <= 5; t++) {
         fill_normal(grad, N, 100 + (uint64_t)t);
-        step.bias_correction1 = (float)(1 - pow(b1, t));
-        step.bias_correction2 = (float)(1 - pow(b2, t));
+        step.bias_correction1 = 1 - pow(b1, t);
+        step.bias_correction2 = 1 - pow(b2, t);
+        const tr_adamw_scalars scalars = tr_adamw_round(&d.adamw, &step);
         RUN(d, &step, 0, grad, master, m, v, value);
         for (int i = 0; i < N; i++) {
             double g = 0.5 * (double)grad[i];
             pm[i] = b1 * pm[i] + (1 - b1) * g;
             pv[i] = b2 * pv[i] + (1 - b2) * g * g;
             double mhat = pm[i] / (1 - pow(b1, t)), vhat = pv[i] / (1 - pow(b2, t));
-            p[i] -= (double)step.lr * (mhat / (sqrt(vhat) + 1e-8) + (double)0.1f * p[i]);
-            tr_adamw_element(&d.adamw, &step, grad[i], &shared[i], &shared_m[i], &shared_v[i]);
+            p[i] -= step.lr * (mhat / (sqrt(vhat) + 1e-8) + (double)0.1f * p[i]);
+            tr_adamw_element(&scalars, grad[i], &shared[i], &shared_m[i], &shared_v[i]);
         }
     }
     /* t roundings of an element of about 1: 5 eps and what m and v carry on. */

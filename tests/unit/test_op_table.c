@@ -96,7 +96,8 @@ static void test_descriptions(void **state) {
     tr_op_desc desc = {.kind = (tr_op_kind)1000};
     assert_refused(tr_op_prepare(*state, &desc, &op), "there is no operator number 1000");
     desc = (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
-    assert_refused(tr_op_prepare(*state, &desc, &op), "operator activation: x must be f32 or bf16");
+    assert_refused(tr_op_prepare(*state, &desc, &op),
+                   "operator activation: x must be f32 or bf16 or f64");
     desc.rows.rows = 0;
     assert_refused(tr_op_prepare(*state, &desc, &op),
                    "operator activation: rows and width must be positive");

@@ -256,7 +256,7 @@ static void check_initial(void *context, int64_t global, int64_t local) {
     if (param->init == TR_INIT_NORMAL)
         expected =
             param->init_std * tr_normal(SEED, tr_hash_name(w->tensor->name), (uint64_t)global);
-    w->wrong += memcmp(&w->slot->master[local], &expected, sizeof expected) != 0;
+    w->wrong += memcmp((float *)w->slot->master + local, &expected, sizeof expected) != 0;
 }
 
 /* Its place among the copies along an axis whose gradients are parts, and their number. */
@@ -272,14 +272,14 @@ static void set_gradient(void *context, int64_t global, int64_t local) {
     int dp, tp;
     int d = place_along(param, w->mesh, TR_AXIS_DP, &dp);
     int t = place_along(param, w->mesh, TR_AXIS_TP, &tp);
-    param->grad[local] =
+    ((float *)param->grad)[local] =
         (float)part_of_gradient(w->first + global, param->use, d * tp + t, dp * tp);
 }
 
 static void check_gradient(void *context, int64_t global, int64_t local) {
     walk *w = context;
     const tr_param *param = w->slot->param;
-    w->wrong += param->grad[local] != (float)gradient(w->first + global, param->use);
+    w->wrong += ((float *)param->grad)[local] != (float)gradient(w->first + global, param->use);
 }
 
 static void count_element(void *context, int64_t global, int64_t local) {
@@ -306,8 +306,9 @@ static tr_status check_joined(const member *m) {
         const int64_t count = before->param->count;
         const size_t bytes = (size_t)count * tr_dtype_size(m->store->dtype);
         if (!slot->param->joined) continue;
-        EXPECT(slot->master == before->master + count && slot->m == before->m + count);
-        EXPECT(slot->v == before->v + count && slot->param->grad == before->param->grad + count);
+        EXPECT(slot->master == (float *)before->master + count);
+        EXPECT(slot->m == (float *)before->m + count && slot->v == (float *)before->v + count);
+        EXPECT(slot->param->grad == (float *)before->param->grad + count);
         EXPECT((char *)slot->param->value == (char *)before->param->value + bytes);
     }
     return TR_OK;

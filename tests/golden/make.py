@@ -1,0 +1,288 @@
+"""Writes golden files: what PyTorch and transformers make of small models, for tests/unit/test_golden.c.
+
+    pip install torch transformers h5py
+    python3 tests/golden/make.py [--out FOLDER] [--seed N] [CASE ...]
+
+Each file is one case of CASES with random weights, norms and biases included, and three AdamW steps on
+random tokens. In FP64: logits, loss and every gradient of step 1, parameters after step 3. transformers
+computes norms, rotary angles and softmax in FP32 even in a double model; double_everywhere() makes its
+own code do all of it in FP64, and main() compares the result with the code as it is.
+
+In BF16: how far PyTorch is from that truth. Mode: the model in torch.bfloat16, whose weights are FP32
+master weights rounded before each step; its BF16 gradients update the masters in FP32.
+
+HDF5 datasets of a file:
+    config                     text, lines key=value: Trireme's keys of model and optimizer
+    parameters                 text, lines "name sizes...": the order in the flat arrays below
+    weights                    f32[n]  initial values, under their Hugging Face names
+    tokens, labels, starts     i32[steps, batch, seq]; label -1: not counted; starts, only with documents:
+                               where in the sequence the token's document begins
+    lr                         f64[steps]
+    losses, norms, valid       f64[steps]: mean over the counted labels, norm of its gradient, their number
+    logits                     f64[batch, seq, vocab] of step 1
+    gradients, after           f64[n], of step 1 before clipping; parameters after the last step
+    bf16/logits, bf16/loss     f64: PyTorch's distance from the values above (2-norm)
+    bf16/gradients, after      f64[parameters]: likewise for each parameter
+Attributes: seed, torch, transformers. Doubles are rounded to 37 bits, to keep the files small."""
+
+import argparse
+import contextlib
+import pathlib
+
+import h5py
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers.activations import ACT2FN
+
+STEPS, BATCH, SEQ = 3, 4, 12
+LR = [0.002, 0.004, 0.003]
+OPTIMIZER = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
+# One layer has every part; two have what is between layers too.
+GPT2 = {"family": "gpt2", "layers": 1, "width": 16, "heads": 4, "context": SEQ, "vocab": 19}
+LLAMA = GPT2 | {"family": "llama", "kv_heads": 2, "mlp_width": 24, "norm_eps": 1e-6, "rope_theta": 1e4}
+
+# Keys of the section model. Documents are none of them.
+CASES = {
+    "gpt2": GPT2 | {"layers": 2},
+    "gpt2-exact-untied": GPT2 | {"activation": "gelu", "tie": False, "norm_eps": 1e-3},
+    "gpt2-relu2-documents": GPT2 | {"activation": "relu2", "documents": True, "mlp_width": 40},
+    "llama": LLAMA | {"layers": 2, "rope_theta": 5e5, "rope_scaling": "llama3 8 1 4 8"},
+    "llama-mqa-tied": LLAMA | {"kv_heads": 1, "head_size": 6, "activation": "geglu_tanh", "tie": True,
+                               "rope_scaling": "linear 4"},
+    "llama-geglu-documents": LLAMA | {"kv_heads": 4, "activation": "geglu", "documents": True, "norm_eps": 1e-3},
+    "llama-relu2-yarn": LLAMA | {"activation": "relu2", "head_size": 8, "mlp_width": 40, "rope_scaling": "yarn 4 8"},
+    "qwen2": LLAMA | {"family": "qwen2", "rope_theta": 1e6},
+    "qwen2-window-tied": LLAMA | {"family": "qwen2", "window": 5, "tie": True},
+    "qwen3": LLAMA | {"family": "qwen3", "head_size": 8},
+    "mistral": LLAMA | {"family": "mistral", "window": 4},
+    "mistral-documents": LLAMA | {"family": "mistral", "window": 3, "documents": True},
+}
+
+# The activations of Trireme's names in transformers: in a gated MLP, in a plain one.
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+PLAIN = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu2": "relu2"}
+
+
+def filled(case):
+    """With the families' defaults, which the file leaves to Trireme."""
+    own = {"activation": "gelu_tanh", "tie": True} if case["family"] == "gpt2" else {"activation": "swiglu", "tie": False}
+    return own | {"norm_eps": 1e-5, "rope_scaling": "none"} | case
+
+
+class UngatedMLP(torch.nn.Module):
+    """An MLP without a gate in a family whose own has one; Nemotron's, with ReLU^2."""
+
+    def __init__(self, width, inner, activation):
+        super().__init__()
+        self.up_proj = torch.nn.Linear(width, inner, bias=False)
+        self.down_proj = torch.nn.Linear(inner, width, bias=False)
+        self.act_fn = ACT2FN[activation]
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.up_proj(x)))
+
+
+def rope_parameters(case):
+    kind, *numbers = case["rope_scaling"].split()
+    names = {"none": [], "linear": ["factor"], "yarn": ["factor", "original_max_position_embeddings"],
+             "llama3": ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]}[kind]
+    values = {n: int(v) if n.startswith("original") else float(v) for n, v in zip(names, numbers)}
+    return values | {"rope_type": "default" if kind == "none" else kind, "rope_theta": case["rope_theta"]}
+
+
+def gpt2(case):
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=case["layers"], n_embd=case["width"], n_head=case["heads"], n_positions=case["context"],
+        vocab_size=case["vocab"], n_inner=case.get("mlp_width"), activation_function=PLAIN[case["activation"]],
+        layer_norm_epsilon=case["norm_eps"], tie_word_embeddings=case["tie"],
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+
+
+def llama_like(case):
+    name = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[case["family"]]
+    more = {"use_sliding_window": True, "max_window_layers": 0} if name.startswith("Qwen") and "window" in case else {}
+    config = getattr(transformers, name + "Config")(
+        num_hidden_layers=case["layers"], hidden_size=case["width"], num_attention_heads=case["heads"],
+        num_key_value_heads=case.get("kv_heads", case["heads"]), intermediate_size=case["mlp_width"],
+        head_dim=case.get("head_size", case["width"] // case["heads"]), vocab_size=case["vocab"],
+        max_position_embeddings=case["context"], rms_norm_eps=case["norm_eps"],
+        rope_parameters=rope_parameters(case), tie_word_embeddings=case["tie"],
+        sliding_window=case.get("window"), hidden_act=GATED.get(case["activation"], "silu"), **more)
+    model = getattr(transformers, name + "ForCausalLM")(config)
+    if case["activation"] in PLAIN:
+        for layer in model.model.layers:
+            layer.mlp = UngatedMLP(case["width"], case["mlp_width"], PLAIN[case["activation"]])
+    return model
+
+
+def build(case, dtype):
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # unlike model.to(dtype) it leaves the rotary frequencies in FP32
+    model = gpt2(case) if case["family"] == "gpt2" else llama_like(case)
+    torch.set_default_dtype(default)
+    model.config._attn_implementation = "eager"
+    return model.train()
+
+
+@contextlib.contextmanager
+def double_everywhere():
+    """What asks for FP32 inside gets FP64, also the rotary frequencies of a model built meanwhile."""
+    kept = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = kept
+
+
+def draw_weights(model, rng):
+    """On a grid of 2^-12, which BF16 rounds."""
+    out = {}
+    for name, p in model.named_parameters():
+        x = rng.standard_normal(tuple(p.shape))
+        if p.dim() == 1:
+            x = 0.2 * x + (1 if name.endswith("weight") else 0)
+        elif "wte" not in name and "wpe" not in name and "embed" not in name:
+            x *= p.shape[1] ** -0.5
+        out[name] = np.round(x * 4096) / 4096
+    return out
+
+
+def draw_inputs(case, rng):
+    shape = (STEPS, BATCH, SEQ)
+    tokens, labels = (rng.integers(0, case["vocab"], shape) for _ in range(2))
+    # Unequal numbers of labels in every sample.
+    labels[rng.random(shape) < np.array([0.05, 0.5, 0.2, 0])[:, None]] = -1
+    starts = np.zeros(shape, int)
+    if case.get("documents"):
+        begins = rng.random(shape) < 0.25
+        begins[..., 0] = True
+        starts = np.maximum.accumulate(np.where(begins, np.arange(SEQ), 0), axis=-1)
+    return tokens, labels, starts
+
+
+def logits_of(model, case, tokens, starts, dtype):
+    i, j = torch.arange(SEQ)[:, None], torch.arange(SEQ)
+    allowed = (j <= i) & (j >= torch.tensor(starts)[..., None])
+    if "window" in case:
+        allowed &= i - j < case["window"]
+    mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)[:, None]
+    return model(input_ids=torch.tensor(tokens), attention_mask=mask, use_cache=False,
+                 position_ids=torch.arange(SEQ) - torch.tensor(starts)).logits
+
+
+def loss_of(logits, labels):
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits.to(wide).flatten(0, 1), torch.tensor(labels).flatten(), ignore_index=-1)
+
+
+def train(case, weights, inputs, dtype):
+    """Three steps of AdamW with master weights; everything that is recorded, as double arrays."""
+    model = build(case, dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    masters = {n: torch.tensor(w, dtype=wide, requires_grad=True) for n, w in weights.items()}
+    decay = {n: OPTIMIZER["weight_decay"] if m.dim() > 1 else 0.0 for n, m in masters.items()}
+    optimizer = torch.optim.AdamW(
+        [{"params": [m], "weight_decay": decay[n]} for n, m in masters.items()], lr=1.0,
+        betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"])
+    out = {"losses": [], "norms": []}
+    for step, (tokens, labels, starts) in enumerate(zip(*inputs)):
+        with torch.no_grad():
+            for n, p in model.named_parameters():
+                p.copy_(masters[n])
+        model.zero_grad()
+        logits = logits_of(model, case, tokens, starts, dtype)
+        loss = loss_of(logits, labels)
+        loss.backward()
+        gradients = {n: p.grad.to(wide) for n, p in model.named_parameters()}
+        norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients.values()))
+        if step == 0:
+            out["logits"] = logits.detach().double().numpy()
+            out["gradients"] = {n: g.double().numpy().copy() for n, g in gradients.items()}
+        out["losses"].append(loss.item())
+        out["norms"].append(norm.item())
+        for n, m in masters.items():
+            m.grad = gradients[n] * min(1.0, OPTIMIZER["clip"] / norm.item())
+        for group in optimizer.param_groups:
+            group["lr"] = LR[step]
+        optimizer.step()
+    out["after"] = {n: m.detach().double().numpy() for n, m in masters.items()}
+    return out
+
+
+def distance(a, b):
+    return float(np.linalg.norm(np.asarray(a) - np.asarray(b)))
+
+
+def rounded(x):
+    """Doubles of 37 bits: relative errors below 1e-11."""
+    fraction, exponent = np.frexp(np.asarray(x, np.float64))
+    return np.ldexp(np.round(np.ldexp(fraction, 37)), exponent - 37)
+
+
+def config_lines(case):
+    keys = {f"model.{k}": v for k, v in case.items() if k != "documents"}
+    keys |= {f"optim.{k}": v for k, v in OPTIMIZER.items()}
+    text = {True: "true", False: "false"}
+    return "".join(f"{k}={text[v] if isinstance(v, bool) else v}\n" for k, v in keys.items())
+
+
+def write(path, case, seed, weights, inputs, truth, bf16):
+    names = list(weights)
+    flat = lambda tensors: np.concatenate([tensors[n].ravel() for n in names])
+    with h5py.File(path, "w", libver=("v110", "v110")) as f:
+        put = lambda name, x: f.create_dataset(name, data=x, chunks=x.shape, shuffle=True, compression=9)
+        f.attrs.update(seed=seed, torch=str(torch.__version__), transformers=transformers.__version__)
+        f["config"] = np.bytes_(config_lines(case))
+        f["parameters"] = np.bytes_("".join(f"{n} {' '.join(map(str, weights[n].shape))}\n" for n in names))
+        put("weights", flat(weights).astype(np.float32))
+        for name, x in zip(("tokens", "labels", "starts"), inputs):
+            if name != "starts" or case.get("documents"):
+                put(name, x.astype(np.int32))
+        f["lr"] = LR
+        f["losses"], f["norms"] = truth["losses"], truth["norms"]
+        f["valid"] = (inputs[1] >= 0).sum(axis=(1, 2)).astype(np.float64)
+        put("logits", rounded(truth["logits"]))
+        put("gradients", rounded(flat(truth["gradients"])))
+        put("after", rounded(flat(truth["after"])))
+        f["bf16/logits"] = [distance(bf16["logits"], truth["logits"])]
+        f["bf16/loss"] = [distance(bf16["losses"][0], truth["losses"][0])]
+        for what in ("gradients", "after"):
+            f[f"bf16/{what}"] = [distance(bf16[what][n], truth[what][n]) for n in names]
+
+
+def check_double(name, case, weights, inputs, truth):
+    """The truth is that of transformers' own code, up to the FP32 inside that."""
+    own = train(case, weights, inputs, torch.float64)
+    for what in ("logits", "losses"):
+        off = distance(own[what], truth[what]) / np.linalg.norm(truth[what])
+        assert off < 1e-5, f"{name}: {what} of transformers as it is are off by {off}"
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("case", nargs="*", help="default: all of CASES")
+    options = arguments.parse_args()
+    transformers.logging.set_verbosity_error()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.case or CASES:
+        case = filled(CASES[name])
+        rng = np.random.default_rng([options.seed, *name.encode()])
+        weights = draw_weights(build(case, torch.float64), rng)
+        inputs = draw_inputs(case, rng)
+        with double_everywhere():
+            truth = train(case, weights, inputs, torch.float64)
+        check_double(name, case, weights, inputs, truth)
+        bf16 = train(case, weights, inputs, torch.bfloat16)
+        path = options.out / f"{name}.h5"
+        write(path, CASES[name], options.seed, weights, inputs, truth, bf16)
+        print(f"{name}: {sum(w.size for w in weights.values())} parameters, {path.stat().st_size} bytes, "
+              f"losses {truth['losses']}, norms {truth['norms']}")
+
+
+main()

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# train.precision=fp64 on the device ref: the layouts agree to FP64's rounding, the planned bytes are the
+# allocated ones, a run is saved, continued and sampled; no other device takes it.
+# usage: fp64.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+options=(device.name=ref train.precision=fp64 train.steps=6 train.batch=4 checkpoint.every=6 model.layers=2)
+
+train 0 1 one "${options[@]}"
+train 0 4 four "${options[@]}" parallel.pp=2 parallel.tp=2
+for run in one four; do as_planned "$run"; done
+paste <(field one loss) <(field four loss) | awk '
+    { off = ($1 - $2) / $1; if (NF != 2 || off > 1e-12 || -off > 1e-12) { print "step", NR ": losses", $1, "and", $2; bad = 1 } }
+    END { exit bad || NR != 6 }' || fail "pp 2 x tp 2 has other losses than one rank"
+train 0 1 one "${options[@]}" --resume train.steps=8
+intact one 8
+"$trireme" sample "$scratch/one" -p A -n 4 >"$scratch/sample" 2>&1 || fail "sample: $(<"$scratch/sample")"
+train 78 1 cpu train.precision=fp64
+says cpu '.*train.precision fp64 needs device.name ref: cpu computes in fp32 and bf16'
+finish

@@ -1,0 +1,35 @@
+/* A golden file: what PyTorch makes of a small model. tests/golden/make.py writes them and says
+ * what their datasets are. */
+#pragma once
+
+#include "layers/param.h"
+
+enum { GOLDEN_PARAMS = 64 };
+
+/* A parameter's place in the flat arrays, and PyTorch's distances in BF16 from the FP64 values. */
+typedef struct golden_param {
+    char name[TR_NAME_SIZE];
+    int64_t at, count;
+    double bf16_gradient, bf16_after;
+} golden_param;
+
+typedef struct golden {
+    char name[256]; /* of the file */
+    char *config;   /* lines key=value */
+    int params;
+    golden_param param[GOLDEN_PARAMS];
+    int64_t count; /* elements of all parameters */
+    int64_t steps, batch, seq, vocab;
+    int32_t *tokens, *labels;            /* [steps, batch, seq] */
+    int32_t *starts;                     /* likewise; NULL: no documents */
+    double *weights, *gradients, *after; /* [count] */
+    double *logits;                      /* [batch, seq, vocab] */
+    double *lr, *losses, *norms, *valid; /* [steps] */
+    double bf16_logits, bf16_loss;
+} golden;
+
+/* Reads a file; ends the program with a sentence when it is no golden file. */
+void golden_read(const char *path, golden *out);
+void golden_free(golden *g);
+/* The parameter of that name, or NULL. */
+const golden_param *golden_find(const golden *g, const char *name);

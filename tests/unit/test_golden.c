@@ -1,0 +1,373 @@
+/* Models against PyTorch and transformers, through the program's own config, engine, optimizer and
+ * sampler: every golden file of tests/golden, or of the folder that the environment variable
+ * TRIREME_GOLDEN names. tests/golden/make.py writes them. TRIREME_GOLDEN_SHOW=1 prints every
+ * distance.
+ *
+ * FP64 (ref): logits, losses, gradients and parameters, each tensor within 1e-10 of its norm.
+ *
+ * FP32 (ref, cpu): logits, loss and each gradient within 2e-5 of its norm; the parameters after the
+ * steps, all together.
+ *
+ * BF16 (ref, cpu): no farther from the FP64 values than PyTorch's BF16 times 1.5: logits;
+ * gradients, and parameters after the steps, all together. Each gradient: times 2. A single element
+ * whose first gradient has the wrong sign is as far off after AdamW's step as a whole tensor, so
+ * parameters are not judged one by one.
+ *
+ * A gradient that is zero in exact arithmetic, such as that of a key's bias, is compared with the
+ * norm of all gradients. AdamW makes steps of any size of its rounding errors, so the elements that
+ * have such a gradient are left out of the parameters of FP32 and BF16. */
+#include "config/config.h"
+#include "pipeline/orders/make.h"
+#include "support/elements.h"
+#include "support/golden.h"
+#include "train/engine.h"
+#include "train/sampler.h"
+
+#include <glob.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        if ((expr) != TR_OK)                                                                       \
+            fail_msg("%s: %s: %s (%s)", run.file, run.what, tr_error_message(), tr_error_trace()); \
+    } while (0)
+
+enum { MICRO_BATCHES = 2, OVERRIDES = 64 };
+
+/* What a run of a golden file's model comes to. */
+typedef struct results {
+    double *logits, *gradients, *after; /* as in the file */
+    double *losses, *norms, *valid;     /* [steps] */
+} results;
+
+/* The run that is under way, for messages. */
+static struct {
+    const char *file;
+    char what[32];
+} run;
+
+static int faults;
+
+/* --- a run ------------------------------------------------------------------------------------ */
+
+static void configure(const golden *g, const char *device, const char *precision, tr_config *c) {
+    char *lines = strdup(g->config), *rest = lines, *line, device_key[32], precision_key[32];
+    const char *overrides[OVERRIDES];
+    int count = 0;
+    (void)snprintf(device_key, sizeof device_key, "device.name=%s", device);
+    (void)snprintf(precision_key, sizeof precision_key, "train.precision=%s", precision);
+    overrides[count++] = device_key;
+    overrides[count++] = precision_key;
+    while ((line = strtok_r(rest, "\n", &rest)) && count < OVERRIDES) overrides[count++] = line;
+    TRY(tr_config_parse("", 0, g->name, overrides, count, c));
+    free(lines);
+}
+
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
+    const golden *g = context;
+    const struct {
+        const char *name;
+        const int32_t *from;
+    } inputs[] = {{TR_INPUT_TOKENS, g->tokens},
+                  {TR_INPUT_LABELS, g->labels},
+                  {TR_INPUT_DOCUMENT_STARTS, g->starts}};
+    (void)validation;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        void *to = tr_fetch_place(wanted, count, inputs[i].name);
+        size_t bytes = (size_t)g->seq * sizeof(int32_t);
+        if (to && inputs[i].from) memcpy(to, inputs[i].from + sample * g->seq, bytes);
+        else if (to) memset(to, 0, bytes);
+    }
+    return TR_OK;
+}
+
+/* An element of a local tensor from or to the file's array. */
+typedef struct transfer {
+    const tr_slot *slot;
+    tr_dtype dtype; /* of `local` */
+    void *local;
+    double *file; /* the tensor's part of the array */
+    bool to_file;
+    double factor;
+} transfer;
+
+static void move_element(void *context, int64_t global, int64_t local) {
+    const transfer *t = context;
+    double *wide = t->local;
+    float *narrow = t->local;
+    if (t->to_file)
+        t->file[global] = t->factor * (t->dtype == TR_F64 ? wide[local] : (double)narrow[local]);
+    else if (t->dtype == TR_F64) wide[local] = t->file[global];
+    else narrow[local] = (float)t->file[global];
+}
+
+typedef enum what { MASTERS, GRADIENTS } what;
+
+/* Moves all parameters' masters or gradients between the store and an array like the file's. */
+static void move_all(const golden *g, const tr_store *store, what of, bool to_file, double factor,
+                     double *file) {
+    int64_t moved = 0;
+    for (int i = 0; i < store->slots; i++) {
+        const tr_slot *slot = &store->slot[i];
+        if (slot->shares >= 0) continue;
+        for (int k = 0; k < slot->param->tensors; k++) {
+            const tr_global *tensor = &slot->param->tensor[k];
+            const golden_param *p = golden_find(g, tensor->name);
+            if (!p || p->count != tr_global_count(tensor))
+                fail_msg("%s: %s is not in the file in this size", g->name, tensor->name);
+            transfer t = {.dtype = store->acc,
+                          .local = of == MASTERS ? slot->master : slot->param->grad,
+                          .file = file + p->at,
+                          .to_file = to_file,
+                          .factor = factor};
+            tr_each_element(tensor, move_element, &t);
+            moved += p->count;
+        }
+    }
+    if (moved != g->count)
+        fail_msg("%s: the model has %lld elements, the file %lld", g->name, (long long)moved,
+                 (long long)g->count);
+}
+
+static void train(const golden *g, const tr_config *c, tr_world *world, tr_device *device,
+                  results *out) {
+    tr_engine *engine;
+    tr_schedule *schedule;
+    const tr_schedule_request request = {
+        .name = "1f1b", .ranks = 1, .micro_batches = MICRO_BATCHES, .chunks = 1};
+    tr_engine_desc desc = {.world = world,
+                           .device = device,
+                           .model = c->model,
+                           .batch = g->batch,
+                           .micro_batch = g->batch / MICRO_BATCHES,
+                           .dtype = tr_config_dtype(c),
+                           .max_norm = c->optim.clip,
+                           .adamw = {.beta1 = c->optim.beta1,
+                                     .beta2 = c->optim.beta2,
+                                     .eps = c->optim.eps,
+                                     .weight_decay = c->optim.weight_decay},
+                           .fetch = fetch,
+                           .fetch_context = (void *)g};
+    TRY(tr_schedule_make(&request, &schedule));
+    TRY(tr_mesh_make(1, 1, 1, 0, 1, &desc.mesh));
+    desc.schedule = schedule;
+    TRY(tr_engine_create(&desc, &engine));
+    tr_store *store = tr_engine_store(engine);
+    move_all(g, store, MASTERS, false, 1, g->weights);
+    TRY(tr_store_publish(store));
+    for (int64_t step = 1; step <= g->steps; step++) {
+        tr_step_result result;
+        TRY(tr_engine_step(engine, step, step, (step - 1) * g->batch, g->lr[step - 1], &result));
+        out->losses[step - 1] = result.loss;
+        out->norms[step - 1] = result.grad_norm;
+        out->valid[step - 1] = result.tokens;
+        if (step == 1) move_all(g, store, GRADIENTS, true, 1 / result.tokens, out->gradients);
+    }
+    move_all(g, store, MASTERS, true, 1, out->after);
+    tr_engine_destroy(engine);
+    tr_schedule_destroy(schedule);
+}
+
+/* Feeds each document of step 1's samples from its start. */
+static void sample_logits(const golden *g, tr_device *device, tr_group *alone, tr_model *model,
+                          double *logits) {
+    for (int64_t row = 0; row < g->batch * g->seq;) {
+        tr_sampler *sampler;
+        const tr_sample_options options = {0};
+        TRY(tr_sampler_create(device, alone, model, &options, &sampler));
+        int64_t start = g->starts ? g->starts[row] : 0;
+        do {
+            TRY(tr_sampler_feed(sampler, g->tokens[row]));
+            TRY(tr_sampler_logits(sampler, logits + row * g->vocab));
+            row++;
+        } while (row % g->seq && (!g->starts || g->starts[row] == start));
+        tr_sampler_destroy(sampler);
+    }
+}
+
+static void decode(const golden *g, const tr_config *c, tr_world *world, tr_device *device,
+                   results *out) {
+    const tr_model_shape shape = {.batch = 1,
+                                  .seq = c->model.context,
+                                  .dtype = tr_config_dtype(c),
+                                  .decode = true,
+                                  .tp_size = 1};
+    const int self = 0;
+    tr_group *alone;
+    tr_model *model;
+    tr_store *store;
+    tr_mesh mesh;
+    TRY(tr_group_open(world, device, &self, 1, 0, 1, &alone));
+    TRY(tr_model_create(&c->model, &shape, &model));
+    TRY(tr_mesh_make(1, 1, 1, 0, 1, &mesh));
+    const int first[2] = {0, model->count}, owner[1] = {0};
+    const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
+    TRY(tr_store_create(device, world, &mesh, model, &placement, shape.dtype, NULL, &store));
+    move_all(g, store, MASTERS, false, 1, g->weights);
+    TRY(tr_store_publish(store));
+    sample_logits(g, device, alone, model, out->logits);
+    tr_store_destroy(store);
+    tr_model_destroy(model);
+    tr_group_close(alone);
+}
+
+static void take(const golden *g, const char *name, const char *precision, results *out) {
+    static tr_config c;
+    tr_world *world;
+    tr_device *device;
+    const tr_device_options options = {.threads = 1, .deterministic = true};
+    run.file = g->name;
+    (void)snprintf(run.what, sizeof run.what, "%s on %s", precision, name);
+    *out = (results){.logits = calloc((size_t)(g->batch * g->seq * g->vocab), sizeof(double)),
+                     .gradients = calloc((size_t)g->count, sizeof(double)),
+                     .after = calloc((size_t)g->count, sizeof(double)),
+                     .losses = calloc((size_t)g->steps, sizeof(double)),
+                     .norms = calloc((size_t)g->steps, sizeof(double)),
+                     .valid = calloc((size_t)g->steps, sizeof(double))};
+    configure(g, name, precision, &c);
+    TRY(tr_world_open_local(1, &world));
+    TRY(tr_device_open(name, &options, &device));
+    train(g, &c, world, device, out);
+    decode(g, &c, world, device, out);
+    tr_device_close(device);
+    tr_world_close(world);
+}
+
+static void results_free(results *r) {
+    void *memory[] = {r->logits, r->gradients, r->after, r->losses, r->norms, r->valid};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+}
+
+/* --- judging ---------------------------------------------------------------------------------- */
+
+static double norm(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+static double distance(const double *x, const double *y, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (x[i] - y[i]) * (x[i] - y[i]);
+    return sqrt(sum);
+}
+
+/* A distance must not be more than the limit. */
+static void judge(const char *of, double is, double limit) {
+    bool fault = !(is <= limit);
+    if (fault || getenv("TRIREME_GOLDEN_SHOW"))
+        print_message("%s%s, %s: %s is off by %.3g, limit %.3g\n", fault ? "FAULT: " : "", run.file,
+                      run.what, of, is, limit);
+    faults += fault;
+}
+
+/* True when the gradient of that element is zero but for rounding: AdamW's step is noise. */
+static bool is_zero(double gradient, double global) {
+    return fabs(gradient) <= 1e-12 * global;
+}
+
+/* Logits, losses, norms, and each gradient, relative to their norms. */
+static void judge_forward_and_gradients(const golden *g, const results *r, double limit) {
+    int64_t logits = g->batch * g->seq * g->vocab;
+    double global = norm(g->gradients, g->count);
+    for (int64_t s = 0; s < g->steps; s++)
+        if (r->valid[s] != g->valid[s])
+            judge("number of labels", fabs(r->valid[s] - g->valid[s]), 0);
+    judge("logits", distance(r->logits, g->logits, logits), limit * norm(g->logits, logits));
+    judge("loss", fabs(r->losses[0] - g->losses[0]), limit * g->losses[0]);
+    judge("norm", fabs(r->norms[0] - g->norms[0]), limit * g->norms[0]);
+    for (int p = 0; p < g->params; p++) {
+        const golden_param *param = &g->param[p];
+        double own = norm(g->gradients + param->at, param->count);
+        judge(param->name,
+              distance(r->gradients + param->at, g->gradients + param->at, param->count),
+              limit * (own < 1e-10 * global ? global : own));
+    }
+}
+
+/* Distance of all parameters whose gradient is not zero. */
+static double distance_after(const golden *g, const results *r) {
+    double global = norm(g->gradients, g->count), sum = 0;
+    for (int64_t i = 0; i < g->count; i++) {
+        double d = r->after[i] - g->after[i];
+        if (!is_zero(g->gradients[i], global)) sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static void check_fp64(const golden *g) {
+    results r;
+    take(g, "ref", "fp64", &r);
+    judge_forward_and_gradients(g, &r, 1e-10);
+    for (int64_t s = 0; s < g->steps; s++) {
+        judge("loss", fabs(r.losses[s] - g->losses[s]), 1e-10 * g->losses[s]);
+        judge("norm", fabs(r.norms[s] - g->norms[s]), 1e-10 * g->norms[s]);
+    }
+    for (int p = 0; p < g->params; p++) {
+        const golden_param *param = &g->param[p];
+        judge(param->name, distance(r.after + param->at, g->after + param->at, param->count),
+              1e-10 * norm(g->after + param->at, param->count));
+    }
+    results_free(&r);
+}
+
+static void check_fp32(const golden *g, const char *device) {
+    results r;
+    take(g, device, "fp32", &r);
+    judge_forward_and_gradients(g, &r, 2e-5);
+    judge("all parameters", distance_after(g, &r), 2e-5 * norm(g->after, g->count));
+    results_free(&r);
+}
+
+static void check_bf16(const golden *g, const char *device) {
+    int64_t logits = g->batch * g->seq * g->vocab;
+    double gradients = 0, after = 0;
+    results r;
+    take(g, device, "bf16", &r);
+    for (int p = 0; p < g->params; p++) {
+        const golden_param *param = &g->param[p];
+        gradients += param->bf16_gradient * param->bf16_gradient;
+        after += param->bf16_after * param->bf16_after;
+        judge(param->name,
+              distance(r.gradients + param->at, g->gradients + param->at, param->count),
+              2 * param->bf16_gradient);
+    }
+    judge("logits", distance(r.logits, g->logits, logits), 1.5 * g->bf16_logits);
+    judge("all gradients", distance(r.gradients, g->gradients, g->count), 1.5 * sqrt(gradients));
+    judge("all parameters", distance_after(g, &r), 1.5 * sqrt(after));
+    results_free(&r);
+}
+
+static void test_golden(void **state) {
+    (void)state;
+    char pattern[4096];
+    const char *folder = getenv("TRIREME_GOLDEN");
+    glob_t files;
+    (void)snprintf(pattern, sizeof pattern, "%s/*.h5", folder ? folder : TRIREME_TEST_GOLDEN);
+    if (glob(pattern, 0, NULL, &files) != 0) fail_msg("there is no %s", pattern);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        golden g;
+        golden_read(files.gl_pathv[i], &g);
+        check_fp64(&g);
+        check_fp32(&g, "ref");
+        check_fp32(&g, "cpu");
+        check_bf16(&g, "ref");
+        check_bf16(&g, "cpu");
+        golden_free(&g);
+    }
+    globfree(&files);
+    if (faults) fail_msg("%d distances are too large", faults);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
