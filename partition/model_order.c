@@ -33,7 +33,8 @@ static tr_status cut_open(const tr_model *model, int stages, cut *x) {
     return status;
 }
 
-static tr_status stage_flops(void *context, int stages, double *f, double *i, double *w) {
+static tr_status describe_stages(void *context, int stages, double *f, double *i, double *w,
+                                 tr_graph *graph) {
     cut x;
     TR_TRY(cut_open(context, stages, &x));
     for (int s = 0; s < stages; s++) {
@@ -41,8 +42,9 @@ static tr_status stage_flops(void *context, int stages, double *f, double *i, do
         i[s] = x.table.cost[s].i;
         w[s] = x.table.cost[s].w;
     }
+    tr_status status = tr_graph_open(&x.table, stages, graph);
     cut_close(&x);
-    return TR_OK;
+    return status;
 }
 
 /* Bytes of the largest tensor between two layers. */
@@ -155,7 +157,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     tr_model *model;
     TR_TRY(tr_model_create(&c->model, &shape, &model));
     describe_costs(c, model, request);
-    request->stage_costs = stage_flops;
+    request->describe_stages = describe_stages;
     request->context = model;
     int64_t most = c->model.layers / request->ranks;
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;

@@ -72,9 +72,11 @@ tr_status tr_graph_open(const tr_stage_table *table, int stages, tr_graph *out) 
     const tr_edge *edge = table ? table->edge : chain;
     for (int e = 0; e < g.edges; e++) {
         int from = edge[e].from, to = edge[e].to;
-        if (from >= 0 && from < stages && to >= 0 && to < stages && from != to) continue;
-        status = TR_FAIL(TR_ERR_CONFIG, "edge %d leads from stage %d to stage %d of %d", e, from,
-                         to, stages);
+        if (from >= 0 && from < to && to < stages) continue;
+        status =
+            TR_FAIL(TR_ERR_CONFIG,
+                    "edge %d leads from stage %d to stage %d of %d: a stage reads earlier ones", e,
+                    from, to, stages);
         goto out;
     }
     TR_TRY_OUT(list_edges(edge, false, &g));
@@ -92,23 +94,4 @@ void tr_graph_close(tr_graph *g) {
         free(g->first[after]);
         free(g->list[after]);
     }
-}
-
-bool tr_action_need(const tr_graph *g, tr_action a, int index, tr_action *need) {
-    *need = (tr_action){.stage = a.stage, .type = TR_ACTION_F, .micro_batch = a.micro_batch};
-    switch (a.type) {
-    case TR_ACTION_F: need->stage = tr_graph_get(g, false, a.stage, index); break;
-    case TR_ACTION_I:
-    case TR_ACTION_B:
-        if (index == 0) return true;
-        need->type = TR_ACTION_I;
-        need->stage = tr_graph_get(g, true, a.stage, index - 1);
-        break;
-    case TR_ACTION_W: need->type = TR_ACTION_I; return index == 0;
-    case TR_ACTION_SEND:
-        if (a.gradient) need->type = TR_ACTION_I;
-        return index == 0;
-    default: return false;
-    }
-    return need->stage >= 0;
 }

@@ -60,7 +60,7 @@ typedef struct tr_graph {
 } tr_graph;
 
 /* The graph of a table's edges; of the chain 0 -> 1 -> ... where table is NULL. TR_ERR_CONFIG for a
- * table of another number of stages and for an edge that leaves its stages or joins one to itself.
+ * table of another number of stages and for an edge that does not lead to a later stage.
  * Release with tr_graph_close. */
 tr_status tr_graph_open(const tr_stage_table *table, int stages, tr_graph *out);
 void tr_graph_close(tr_graph *graph);
@@ -82,4 +82,21 @@ static inline int tr_graph_edge(const tr_graph *g, bool gradient, int from, int 
 /* The index-th action that must have run before action a, of any order; false past the last.
  * F: F of the stages that it reads. I, B: its own F, and I (or B) of the stages that read it.
  * W: its I. SEND: its F or I. Other actions need none. */
-bool tr_action_need(const tr_graph *graph, tr_action a, int index, tr_action *need);
+static inline bool tr_action_need(const tr_graph *g, tr_action a, int index, tr_action *need) {
+    *need = (tr_action){.stage = a.stage, .type = TR_ACTION_F, .micro_batch = a.micro_batch};
+    switch (a.type) {
+    case TR_ACTION_F: need->stage = tr_graph_get(g, false, a.stage, index); break;
+    case TR_ACTION_I:
+    case TR_ACTION_B:
+        if (index == 0) return true;
+        need->type = TR_ACTION_I;
+        need->stage = tr_graph_get(g, true, a.stage, index - 1);
+        break;
+    case TR_ACTION_W: need->type = TR_ACTION_I; return index == 0;
+    case TR_ACTION_SEND:
+        if (a.gradient) need->type = TR_ACTION_I;
+        return index == 0;
+    default: return false;
+    }
+    return need->stage >= 0;
+}

@@ -19,9 +19,9 @@ double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_sched
 
 /* Searches for the order with the least makespan that respects request->memory.cap, as
  * tr_estimate_order measures both: never worse than an order of tr_schedule_make under the same
- * cap, at request->stage_costs too. request->chunks stages a rank, in a loop or a wave (a V for
- * two); 0: the best of up to four, or most_chunks.
- * bound's v is the largest number of chunks that was allowed.
+ * cap, at the costs of request->describe_stages too. request->chunks stages a rank, in a loop or a
+ * wave (a V for two); 0: the best of up to four, or most_chunks. bound's v is the largest number of
+ * chunks that was allowed.
  *
  * Work is bounded by a number of evaluated actions, so the order depends on the request alone, on
  * every machine. request->name is not read, defaults are those of tr_schedule_make. report may be

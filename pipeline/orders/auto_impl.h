@@ -12,12 +12,17 @@
 typedef struct tr_auto_shape {
     int ranks, chunks, stages, micro_batches;
     bool wave;
+    tr_graph graph;        /* which stages feed which */
+    int *rank_of;          /* of every stage */
     double f, i, w, c;     /* of one stage, the mean; latency between ranks */
     const double *cost[3]; /* F, I, W of every stage */
     const double *work;    /* of every rank: the sum of its actions */
     double most_work;      /* the largest of them */
     double mb, mw, cap;    /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
+    const double *down;    /* of every stage: when F of the first micro-batch can start */
+    const double *back[2]; /* and its I; [1]: where what I makes is sent after W */
     double bound;          /* no order of this shape under the cap ends earlier */
+    double *doubles;       /* the memory of the arrays */
 } tr_auto_shape;
 
 /* Actions are numbered: (type * stages + stage) * m + micro-batch; type F, I or W. */
@@ -27,17 +32,13 @@ static inline int tr_auto_action(const tr_auto_shape *s, tr_action_type type, in
 static inline int tr_auto_stage(const tr_auto_shape *s, int rank, int chunk) {
     return chunk * s->ranks + (s->wave && chunk % 2 ? s->ranks - 1 - rank : rank);
 }
-static inline int tr_auto_rank(const tr_auto_shape *s, int stage) {
-    int at = stage % s->ranks;
-    return s->wave && stage / s->ranks % 2 ? s->ranks - 1 - at : at;
-}
 /* Actions of a rank. */
 static inline int tr_auto_row(const tr_auto_shape *s) {
     return 3 * s->chunks * s->micro_batches;
 }
-/* Latency from stage to stage + 1 and back. */
-static inline double tr_auto_hop(const tr_auto_shape *s, int stage) {
-    return tr_auto_rank(s, stage) == tr_auto_rank(s, stage + 1) ? 0 : s->c;
+/* Latency from one stage to another and back. */
+static inline double tr_auto_latency(const tr_auto_shape *s, int from, int to) {
+    return s->rank_of[from] == s->rank_of[to] ? 0 : s->c;
 }
 /* True when a rank may hold so many (stage, micro-batch) pairs before, and after, their I. */
 static inline bool tr_auto_fits(const tr_auto_shape *s, int whole, int kept) {
@@ -71,3 +72,13 @@ tr_status tr_auto_list(const tr_auto_shape *shape, const tr_auto_rule *rule, con
  * The result depends on the arguments alone. */
 tr_status tr_auto_improve(const tr_auto_shape *shape, uint64_t seed, int64_t steps, int *order,
                           double *makespan);
+
+/* The placement of chunks stages on every rank of the request, with its costs, edges and bound.
+ * Release with tr_auto_shape_close, also after a failure. */
+tr_status tr_auto_shape_open(const tr_schedule_request *request, int chunks, bool wave,
+                             tr_auto_shape *out);
+void tr_auto_shape_close(tr_auto_shape *shape);
+
+/* No order of the shape under that cap ends earlier; `whole`: none of those that send what I makes
+ * after its W. */
+double tr_auto_shape_bound(const tr_auto_shape *shape, double cap, bool whole);

@@ -8,17 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an action waits for besides the action before it on its rank. */
+/* What an action waits for besides the action before it on its rank, and which ranks wait for it:
+ * entries of `input` and `wakes`. I's own F and W's I are of the same rank, always before it. */
 typedef struct need {
-    double duration, hop; /* hop: latency of the input */
-    int input;            /* action; -1: none, or one of the same rank that is always before it */
-    int wakes;            /* rank that waits for its result; -1: none */
+    double duration;
+    int first_input, inputs, first_wake, wakes;
 } need;
+
+/* An input: its action's number less that of the action that waits, and its latency. */
+typedef struct arc {
+    int distance;
+    double latency;
+} arc;
 
 typedef struct improver {
     const tr_auto_shape *s;
     int row, actions;
     need *need;        /* [actions] */
+    arc *input;        /* [2 edges]: of F, and of I, of each stage in turn */
+    int *wakes;        /* [2 edges]: ranks, in the same order of the sender */
     int *order, *best; /* [ranks][row] */
     int *whole, *kept; /* [ranks][row]: held while the action runs, I and W before it, F with it */
     double *busy;      /* [ranks][row]: work of the rank before the action */
@@ -40,16 +48,34 @@ static uint64_t draw(improver *x) {
 
 /* --- evaluation ------------------------------------------------------------------------------- */
 
-static double input_time(const improver *x, const double *end, int action) {
+/* When the action's last input arrives; -1: one is not made yet. *last: the input, -1: none. */
+static double input_time(const improver *x, const double *end, int action, int *last) {
     const need *n = &x->need[action];
-    return n->input < 0 ? 0 : end[n->input] < 0 ? -1 : end[n->input] + n->hop;
+    double time = 0;
+    *last = -1;
+    for (int k = n->first_input; k < n->first_input + n->inputs; k++) {
+        int other = action + x->input[k].distance;
+        if (end[other] < 0) return -1;
+        double arrival = end[other] + x->input[k].latency;
+        if (*last >= 0 && arrival <= time) continue;
+        time = arrival;
+        *last = other;
+    }
+    return time;
+}
+
+static void wake(improver *x, int rank, int first, int *count) {
+    if (x->queued[rank]) return;
+    x->queued[rank] = true;
+    int slot = first + (*count)++;
+    x->queue[slot < x->s->ranks ? slot : slot - x->s->ranks] = rank;
 }
 
 /* Runs every rank on from next[rank]. The makespan; INFINITY when the order blocks or cannot end
  * before `limit`. */
 static double run(improver *x, double limit) {
     const tr_auto_shape *s = x->s;
-    int first = 0, count = s->ranks, left = 0;
+    int first = 0, count = s->ranks, left = 0, input;
     double makespan = 0;
     for (int r = 0; r < s->ranks; r++) {
         x->queue[r] = r;
@@ -66,15 +92,12 @@ static double run(improver *x, double limit) {
         double now = at ? x->trial[order[at - 1]] : 0;
         for (; at < x->row; at++) {
             const need *n = &x->need[order[at]];
-            double ready = input_time(x, x->trial, order[at]);
+            double ready = input_time(x, x->trial, order[at], &input);
             if (ready < 0) break;
             now = (ready > now ? ready : now) + n->duration;
             x->trial[order[at]] = now;
-            if (n->wakes >= 0 && !x->queued[n->wakes]) {
-                x->queued[n->wakes] = true;
-                int slot = first + count++;
-                x->queue[slot < s->ranks ? slot : slot - s->ranks] = n->wakes;
-            }
+            for (int k = n->first_wake; k < n->first_wake + n->wakes; k++)
+                wake(x, x->wakes[k], first, &count);
         }
         x->steps += at - x->next[r];
         left -= at - x->next[r];
@@ -191,15 +214,16 @@ static void find_critical(improver *x) {
         tr_action_type type;
         int stage;
         split(x, action, &type, &stage);
-        int rank = tr_auto_rank(s, stage), at = x->place[action];
+        int rank = s->rank_of[stage], at = x->place[action];
         const int *order = x->order + (size_t)rank * (size_t)x->row;
         double before = at ? x->end[order[at - 1]] : 0;
-        double ready = input_time(x, x->end, action);
+        int input;
+        double ready = input_time(x, x->end, action, &input);
         if (at > 0 && before >= ready) {
             x->critical[x->criticals++] = action;
             action = order[at - 1];
         } else {
-            action = x->need[action].input;
+            action = input;
         }
     }
 }
@@ -227,7 +251,7 @@ static bool propose(improver *x, move *out) {
     tr_action_type type;
     int stage;
     split(x, action, &type, &stage);
-    int rank = tr_auto_rank(x->s, stage), at = x->place[action];
+    int rank = x->s->rank_of[stage], at = x->place[action];
     const int *row = x->order + (size_t)rank * (size_t)x->row;
     random = draw(x);
     int widest = 4 * x->s->chunks;
@@ -315,28 +339,27 @@ static void search(improver *x, int64_t limit, double *makespan) {
 
 static void fill_needs(improver *x) {
     const tr_auto_shape *s = x->s;
-    int m = s->micro_batches, stages = s->stages;
-    for (int stage = 0; stage < stages; stage++) {
-        bool last = stage + 1 == stages;
-        for (int k = 0; k < m; k++) {
-            int f = tr_auto_action(s, TR_ACTION_F, stage, k);
-            int i = tr_auto_action(s, TR_ACTION_I, stage, k);
-            int w = tr_auto_action(s, TR_ACTION_W, stage, k);
-            x->need[f] = (need){.duration = s->cost[TR_ACTION_F][stage],
-                                .hop = stage ? tr_auto_hop(s, stage - 1) : 0,
-                                .input = stage ? f - m : -1,
-                                .wakes = last ? -1 : tr_auto_rank(s, stage + 1)};
-            x->need[i] = (need){.duration = s->cost[TR_ACTION_I][stage],
-                                .hop = last ? 0 : tr_auto_hop(s, stage),
-                                .input = last ? -1 : i + m,
-                                .wakes = stage ? tr_auto_rank(s, stage - 1) : -1};
-            x->need[w] = (need){.duration = s->cost[TR_ACTION_W][stage], .input = -1, .wakes = -1};
+    int m = s->micro_batches, inputs = 0, wakes = 0, other;
+    for (tr_action_type type = TR_ACTION_F; type <= TR_ACTION_W; type++)
+        for (int stage = 0; stage < s->stages; stage++) {
+            need n = {.duration = s->cost[type][stage], .first_input = inputs, .first_wake = wakes};
+            bool back = type == TR_ACTION_I, edges = type != TR_ACTION_W;
+            for (int k = 0; edges && (other = tr_graph_get(&s->graph, back, stage, k)) >= 0; k++)
+                x->input[inputs++] = (arc){.distance = (other - stage) * m,
+                                           .latency = tr_auto_latency(s, other, stage)};
+            for (int k = 0; edges && (other = tr_graph_get(&s->graph, !back, stage, k)) >= 0; k++)
+                x->wakes[wakes++] = s->rank_of[other];
+            n.inputs = inputs - n.first_input;
+            n.wakes = wakes - n.first_wake;
+            for (int k = 0; k < m; k++) x->need[tr_auto_action(s, type, stage, k)] = n;
         }
-    }
 }
 
 static tr_status open_improver(improver *x, const int *order) {
     size_t actions = (size_t)x->actions, ranks = (size_t)x->s->ranks;
+    size_t edges = 2 * (size_t)x->s->graph.edges;
+    TR_TRY(tr_calloc(edges, sizeof *x->input, &x->input));
+    TR_TRY(tr_calloc(edges, sizeof *x->wakes, &x->wakes));
     TR_TRY(tr_calloc(actions, sizeof *x->need, &x->need));
     TR_TRY(tr_calloc(actions, sizeof *x->order, &x->order));
     TR_TRY(tr_calloc(actions, sizeof *x->best, &x->best));
@@ -370,6 +393,8 @@ static void close_improver(improver *x) {
     free(x->best);
     free(x->order);
     free(x->need);
+    free(x->wakes);
+    free(x->input);
 }
 
 tr_status tr_auto_improve(const tr_auto_shape *s, uint64_t seed, int64_t steps, int *order,

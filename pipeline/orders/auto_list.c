@@ -1,6 +1,7 @@
 /* List scheduling: ranks choose in the order of time, each the best action it could start. */
 #include "base/memory.h"
 #include "pipeline/orders/auto_impl.h"
+#include "pipeline/orders/wake.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,32 +25,13 @@ typedef struct lister {
     list_rank *rank;         /* [ranks] */
     progress *at;            /* [ranks][chunks] */
     int *late;               /* [ranks][chunks * m]: chunks whose I has run, in that order */
+    double *end[2];          /* F and I: [stages * m], when they ended; INFINITY: not yet */
     double *forward, *input; /* [stages * m]: arrival of what F and I need; INFINITY: unknown */
-    double *wake;            /* [leaves]: when a rank chooses next, INFINITY: not known */
-    int *tree, leaves;       /* [2 leaves]: ranks, the earliest in node 1 */
+    tr_wake wake;            /* when a rank chooses next */
     int *order;
     const int *from; /* F and I have the order of this one; NULL: by rule */
     int *next;       /* [ranks]: place in `from` */
 } lister;
-
-/* --- ranks by time ---------------------------------------------------------------------------- */
-
-/* The tree's node k has the earliest of nodes 2k and 2k + 1, of equal ones the lower rank; its
- * leaves are the ranks. No branch depends on the times: they are not to be foreseen. */
-static void set_wake(lister *x, int rank, double time) {
-    const double *wake = x->wake;
-    x->wake[rank] = time;
-    for (int k = (x->leaves + rank) / 2; k > 0; k /= 2) {
-        const int *of = &x->tree[2 * k];
-        x->tree[k] = of[wake[of[1]] < wake[of[0]]];
-    }
-}
-
-/* An input of `rank` arrives at `time`. */
-static void notify(lister *x, int rank, double time) {
-    if (time < x->rank[rank].now) time = x->rank[rank].now;
-    if (time < x->wake[rank]) set_wake(x, rank, time);
-}
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
@@ -123,6 +105,20 @@ static options look(const lister *x, int rank, double t) {
 
 /* --- running ---------------------------------------------------------------------------------- */
 
+/* What F (`input`: I) of a stage needs arrives when the last of the stages that it reads (that read
+ * it) has sent it: notes the time once it is known, for the rank too. */
+static void receive(lister *x, bool input, int stage, int k) {
+    const tr_auto_shape *s = x->s;
+    size_t m = (size_t)s->micro_batches;
+    double arrival = 0, *wake = &x->wake.time[s->rank_of[stage]];
+    for (int n = 0, other; (other = tr_graph_get(&s->graph, input, stage, n)) >= 0; n++)
+        arrival = fmax(arrival, x->end[input][(size_t)other * m + (size_t)k] +
+                                    tr_auto_latency(s, other, stage));
+    (input ? x->input : x->forward)[(size_t)stage * m + (size_t)k] = arrival;
+    arrival = fmax(arrival, x->rank[s->rank_of[stage]].now);
+    if (arrival < *wake) tr_wake_set(&x->wake, s->rank_of[stage], arrival);
+}
+
 static void start(lister *x, int rank, tr_action_type type, int chunk, double t) {
     const tr_auto_shape *s = x->s;
     list_rank *r = &x->rank[rank];
@@ -130,37 +126,28 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
     int stage = tr_auto_stage(s, rank, chunk), m = s->micro_batches, k;
     size_t row = (size_t)stage * (size_t)m;
     r->idle += t - r->now;
-    if (type == TR_ACTION_F) {
-        k = at->forward++;
-        r->now = t + s->cost[TR_ACTION_F][stage];
-        r->whole++;
-        if (stage + 1 < s->stages) {
-            double arrival = r->now + tr_auto_hop(s, stage);
-            x->forward[row + (size_t)(m + k)] = arrival;
-            notify(x, tr_auto_rank(s, stage + 1), arrival);
-        } else {
-            x->input[row + (size_t)k] = r->now;
-        }
-    } else if (type == TR_ACTION_I) {
-        k = at->input++;
-        r->now = t + s->cost[TR_ACTION_I][stage];
-        r->whole--;
-        r->kept++;
-        x->late[(size_t)rank * (size_t)(s->chunks * m) +
-                (size_t)(r->late_first + r->late_count++)] = chunk;
-        if (stage > 0) {
-            double arrival = r->now + tr_auto_hop(s, stage - 1);
-            x->input[row - (size_t)m + (size_t)k] = arrival;
-            notify(x, tr_auto_rank(s, stage - 1), arrival);
-        }
-    } else {
+    r->now = t + s->cost[type][stage];
+    if (type == TR_ACTION_W) {
         k = at->weight++;
-        r->now = t + s->cost[TR_ACTION_W][stage];
         r->kept--;
         r->late_first++;
         r->late_count--;
+    } else {
+        bool input = type == TR_ACTION_I;
+        k = input ? at->input++ : at->forward++;
+        r->whole += input ? -1 : 1;
+        r->last = type;
+        if (input) {
+            r->kept++;
+            x->late[(size_t)rank * (size_t)(s->chunks * m) +
+                    (size_t)(r->late_first + r->late_count++)] = chunk;
+        }
+        x->end[input][row + (size_t)k] = r->now;
+        int next = tr_graph_get(&s->graph, !input, stage, 0);
+        if (next < 0 && !input) x->input[row + (size_t)k] = r->now;
+        for (int n = 0; (next = tr_graph_get(&s->graph, !input, stage, n)) >= 0; n++)
+            receive(x, input, next, k);
     }
-    if (type != TR_ACTION_W) r->last = type;
     x->order[(size_t)rank * (size_t)tr_auto_row(s) + (size_t)r->placed++] =
         tr_auto_action(s, type, stage, k);
 }
@@ -179,7 +166,7 @@ static void step(lister *x, int rank, double t) {
     else if (input) type = TR_ACTION_I;
     else if (forward) type = TR_ACTION_F;
     if (type == TR_ACTION_W && !r->late_count) {
-        set_wake(x, rank, o.next);
+        tr_wake_set(&x->wake, rank, o.next);
         return;
     }
     if (type == TR_ACTION_W) {
@@ -190,7 +177,7 @@ static void step(lister *x, int rank, double t) {
         const choice *c = type == TR_ACTION_F ? &o.forward : &o.input;
         start(x, rank, type, c->chunk, fmax(t, c->arrival));
     }
-    set_wake(x, rank, r->now);
+    tr_wake_set(&x->wake, rank, r->now);
 }
 
 /* The same with F and I in the order of another: they wait for their turn. */
@@ -220,10 +207,10 @@ static void step_after(lister *x, int rank, double t) {
         ++*next;
         start(x, rank, forward ? TR_ACTION_F : TR_ACTION_I, chunk, fmax(t, arrival));
     } else {
-        set_wake(x, rank, INFINITY);
+        tr_wake_set(&x->wake, rank, INFINITY);
         return;
     }
-    set_wake(x, rank, r->now);
+    tr_wake_set(&x->wake, rank, r->now);
 }
 
 static tr_status open_list(lister *x) {
@@ -235,27 +222,24 @@ static tr_status open_list(lister *x) {
     TR_TRY(tr_calloc(pairs, sizeof *x->late, &x->late));
     TR_TRY(tr_calloc(pairs, sizeof *x->forward, &x->forward));
     TR_TRY(tr_calloc(pairs, sizeof *x->input, &x->input));
-    for (x->leaves = 1; x->leaves < s->ranks;) x->leaves *= 2;
-    TR_TRY(tr_calloc((size_t)x->leaves, sizeof *x->wake, &x->wake));
-    TR_TRY(tr_calloc(2 * (size_t)x->leaves, sizeof *x->tree, &x->tree));
+    for (int input = 0; input < 2; input++)
+        TR_TRY(tr_calloc(pairs, sizeof(double), &x->end[input]));
+    TR_TRY(tr_wake_open(&x->wake, s->ranks));
     TR_TRY(tr_calloc(ranks, sizeof *x->next, &x->next));
     for (size_t n = 0; n < pairs; n++) {
-        x->forward[n] = n < m ? 0 : INFINITY; /* stage 0 reads its own data */
-        x->input[n] = INFINITY;
+        bool first = tr_graph_get(&s->graph, false, (int)(n / m), 0) < 0; /* it reads data */
+        x->forward[n] = first ? 0 : INFINITY;
+        x->input[n] = x->end[0][n] = x->end[1][n] = INFINITY;
     }
     for (int r = 0; r < s->ranks; r++) x->rank[r].last = TR_ACTION_I;
-    for (int k = 0; k < x->leaves; k++) {
-        x->wake[k] = k < s->ranks ? 0 : INFINITY;
-        x->tree[x->leaves + k] = k;
-    }
-    for (int k = x->leaves - 1; k > 0; k--) x->tree[k] = x->tree[2 * k]; /* all equal: the lowest */
     return TR_OK;
 }
 
 static void close_list(lister *x) {
     free(x->next);
-    free(x->tree);
-    free(x->wake);
+    tr_wake_close(&x->wake);
+    free(x->end[1]);
+    free(x->end[0]);
     free(x->input);
     free(x->forward);
     free(x->late);
@@ -270,12 +254,12 @@ static tr_status run_list(lister *x, double limit, double *makespan, int64_t *st
     *makespan = INFINITY;
     TR_TRY_OUT(open_list(x));
     for (;;) {
-        int rank = x->tree[1];
-        double time = x->wake[rank];
+        int rank = tr_wake_first(&x->wake);
+        double time = x->wake.time[rank];
         list_rank *r = &x->rank[rank];
         if (time > 1e300) break;
         if (r->placed == row) {
-            set_wake(x, rank, INFINITY);
+            tr_wake_set(&x->wake, rank, INFINITY);
             continue;
         }
         if (x->from && r->placed < row - x->rule.tail - x->rule.slope * rank)

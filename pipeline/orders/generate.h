@@ -21,13 +21,16 @@ typedef struct tr_schedule_request {
     int ranks, micro_batches;
     int chunks; /* v, stages per rank; 0: what the schedule is defined with, else 1 */
     int group;  /* micro-batch group of interleaved schedules; 0: ranks */
-    const tr_stage_table *table; /* the edges between the stages; NULL: the chain 0 -> 1 -> ... */
+    const tr_stage_table *table; /* costs and edges of the stages; NULL: alike, in a chain */
     tr_schedule_costs costs;
     tr_schedule_memory memory;
     /* For auto, which chooses the placement: the most stages a rank where chunks is 0 (0: 4); and
-     * what each stage takes of a model cut into so many, in the unit of costs (NULL: all alike). */
+     * what each stage takes of a model cut into so many, in the unit of costs, and the edges
+     * between them (tr_graph_open). NULL: those of table where that has as many stages; else all
+     * alike, in a chain. */
     int most_chunks;
-    tr_status (*stage_costs)(void *context, int stages, double *f, double *i, double *w);
+    tr_status (*describe_stages)(void *context, int stages, double *f, double *i, double *w,
+                                 tr_graph *graph);
     void *context;
 } tr_schedule_request;
 

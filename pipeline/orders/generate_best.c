@@ -29,7 +29,9 @@ static bool is_better(const tr_best *best, double first, double second) {
 }
 
 tr_status tr_best_offer(tr_best *best, tr_schedule *order) {
-    tr_estimate_options options = {.costs = best->request->costs, .memory = best->request->memory};
+    tr_estimate_options options = {.table = best->request->table,
+                                   .costs = best->request->costs,
+                                   .memory = best->request->memory};
     tr_estimate *estimate = NULL;
     TR_TRY(tr_estimate_order(order, &options, &estimate));
     double peak = 0;

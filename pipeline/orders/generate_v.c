@@ -155,7 +155,8 @@ static tr_status choose_rules(tr_best *best, double orders, tr_greedy_rules *rul
 static tr_status offer_played(tr_best *best, bool whole) {
     const tr_schedule_request *q = best->request;
     const tr_schedule *s = best->s;
-    tr_greedy_rules rules = {.costs = q->costs, .memory = q->memory, .whole = whole, .late = -1};
+    tr_greedy_rules rules = {
+        .table = q->table, .costs = q->costs, .memory = q->memory, .whole = whole, .late = -1};
     double actions = (double)ACTIONS * s->ranks * s->micro_batches, orders = most_played / actions;
     rules.memory.cap = best->cap;
     int few = q->micro_batches % q->ranks + 2 * q->ranks;
@@ -179,8 +180,11 @@ static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *r
     TR_TRY(offer_played(&best, t->shape[0].whole));
     if (best.found) return TR_OK;
     /* Under a cap of the request's that no block keeps, in an order too large to be tried often. */
-    tr_greedy_rules rules = {
-        .costs = request->costs, .memory = request->memory, .whole = t->shape[0].whole, .late = -1};
+    tr_greedy_rules rules = {.table = request->table,
+                             .costs = request->costs,
+                             .memory = request->memory,
+                             .whole = t->shape[0].whole,
+                             .late = -1};
     rules.memory.cap = best.cap;
     bool better;
     TR_TRY(tr_best_play(&best, &rules, &better));

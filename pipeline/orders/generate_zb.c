@@ -32,7 +32,7 @@ static tr_status generate_rule(tr_schedule *s, const tr_schedule_request *reques
         int ahead = (loop.chunks - 1) * loop.largest + factor * (s->ranks - r - 1) + 1;
         TR_TRY_OUT(generate_late_w(s, &loop, r, ahead, factor * r));
     }
-    TR_TRY_OUT(tr_generate_repair(s, NULL));
+    TR_TRY_OUT(tr_generate_repair(s, request->table));
 out:
     tr_loop_close(&loop);
     return status;
@@ -82,8 +82,11 @@ static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *r
                     .request = request,
                     .cap = tr_best_cap(request, micro_batches, false),
                     .span = true};
-    tr_greedy_rules rules = {
-        .costs = request->costs, .memory = request->memory, .first_patience = 0.5, .late = -1};
+    tr_greedy_rules rules = {.table = request->table,
+                             .costs = request->costs,
+                             .memory = request->memory,
+                             .first_patience = 0.5,
+                             .late = -1};
     rules.memory.cap = best.cap;
     TR_TRY(tr_best_sweep(&best, &rules, 6, set_first_patience));
     TR_TRY(tr_best_sweep(&best, &rules, 8, set_patience));

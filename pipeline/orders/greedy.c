@@ -1,57 +1,31 @@
 #include "pipeline/orders/greedy.h"
 
 #include "base/memory.h"
+#include "pipeline/orders/wake.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 typedef struct greedy_rank {
-    double free, wake; /* end of the last action; when to look again */
-    double held;       /* of its stages' parts; before its I as much as it will ever take */
-    int late;          /* I without their W */
-    int ahead;         /* most F of the first stage without their I or B */
+    double free; /* end of the last action */
+    double held; /* of its stages' parts; before its I as much as it will ever take */
+    int late;    /* I without their W */
+    int ahead;   /* most F of the first stage without their I or B */
     bool forward_last, backward_seen;
-    int at; /* place in the heap */
 } greedy_rank;
 
 typedef struct greedy {
     tr_schedule *s;
     const tr_greedy_rules *rules;
+    tr_graph graph;
     int chunks;
-    double most, mw, cost[TR_ACTION_TYPES]; /* of one stage; most: before or after its I */
-    int *stage;                             /* [ranks * chunks], of each rank in ascending order */
-    int *next[TR_ACTION_TYPES];             /* F, I or B, W: [stages], next micro-batch */
+    double most, mw, cost[TR_COMPUTE_TYPES]; /* of one stage; most: before or after its I */
+    int *stage;                              /* [ranks * chunks], of each rank in ascending order */
+    int *next[TR_COMPUTE_TYPES];             /* F, I or B, W: [stages], next micro-batch */
     double *done_f, *done_i; /* [stages * micro_batches]: end of those that started */
     greedy_rank *rank;
-    int *heap; /* [ranks]: ranks by wake, ties by number */
+    tr_wake wake; /* when each rank looks again */
 } greedy;
-
-/* --- ranks by the time at which they look again ----------------------------------------------- */
-
-static bool comes_before(const greedy *g, int a, int b) {
-    double x = g->rank[a].wake, y = g->rank[b].wake;
-    return x < y || (!(y < x) && a < b);
-}
-
-static void heap_set(greedy *g, int at, int rank) {
-    g->heap[at] = rank;
-    g->rank[rank].at = at;
-}
-
-static void set_wake(greedy *g, int rank, double wake) {
-    g->rank[rank].wake = wake;
-    int at = g->rank[rank].at, n = g->s->ranks;
-    for (; at > 0 && comes_before(g, rank, g->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        heap_set(g, at, g->heap[(at - 1) / 2]);
-    for (;;) {
-        int child = 2 * at + 1;
-        if (child + 1 < n && comes_before(g, g->heap[child + 1], g->heap[child])) child++;
-        if (child >= n || !comes_before(g, g->heap[child], rank)) break;
-        heap_set(g, at, g->heap[child]);
-        at = child;
-    }
-    heap_set(g, at, rank);
-}
 
 /* --- one rank's choice ------------------------------------------------------------------------ */
 
@@ -63,32 +37,31 @@ static double transfer(const greedy *g, int from, int to) {
     return g->s->rank_of[from] == g->s->rank_of[to] ? 0 : g->rules->costs.c;
 }
 
-/* When the next F (I) of the stage can start as far as others are concerned; INFINITY: unknown. */
-static double forward_arrival(const greedy *g, int stage) {
-    int k = g->next[TR_ACTION_F][stage];
-    if (k == g->s->micro_batches) return INFINITY;
-    if (!stage) return 0;
-    if (g->next[TR_ACTION_F][stage - 1] <= k) return INFINITY;
-    return done(g, g->done_f, stage - 1, k) + transfer(g, stage - 1, stage);
+/* When the stage's next action of a type can start as far as what it needs is concerned; INFINITY:
+ * unknown. */
+static double arrival_of(const greedy *g, int stage, tr_action_type type) {
+    tr_action need, a = {.stage = stage, .type = type, .micro_batch = g->next[type][stage]};
+    double arrival = 0;
+    if (a.micro_batch == g->s->micro_batches) return INFINITY;
+    for (int n = 0; tr_action_need(&g->graph, a, n, &need); n++) {
+        if (g->next[need.type][need.stage] <= need.micro_batch) return INFINITY;
+        const double *times = need.type == TR_ACTION_F ? g->done_f : g->done_i;
+        arrival = fmax(arrival, done(g, times, need.stage, need.micro_batch) +
+                                    transfer(g, need.stage, stage));
+    }
+    return arrival;
 }
 
-static double backward_arrival(const greedy *g, int stage) {
-    int k = g->next[TR_ACTION_I][stage];
-    if (k >= g->next[TR_ACTION_F][stage]) return INFINITY;
-    if (stage + 1 == g->s->stages) return done(g, g->done_f, stage, k);
-    if (g->next[TR_ACTION_I][stage + 1] <= k) return INFINITY;
-    return done(g, g->done_i, stage + 1, k) + transfer(g, stage + 1, stage);
-}
-
-/* Room for an F of the rank's chunk, with one input of each later chunk to spare. */
+/* Room for the next F of the rank's chunk, with one input to spare of every chunk that has that
+ * micro-batch still before it: so the oldest one can always go on. */
 static bool has_room(const greedy *g, int r, int chunk) {
-    const greedy_rank *rank = &g->rank[r];
-    int spare = g->chunks - 1 - chunk;
-    int first = g->stage[r * g->chunks];
-    if (!chunk && g->next[TR_ACTION_F][first] - g->next[TR_ACTION_I][first] >= g->rank[r].ahead)
-        return false;
+    const int *stage = &g->stage[r * g->chunks], *next = g->next[TR_ACTION_F];
+    int inputs = 1, first = stage[0];
+    if (!chunk && next[first] - g->next[TR_ACTION_I][first] >= g->rank[r].ahead) return false;
+    for (int c = 0; c < g->chunks; c++)
+        inputs += c != chunk && next[stage[c]] <= next[stage[chunk]];
     double cap = g->rules->memory.cap;
-    return cap <= 0 || rank->held + (spare + 1) * g->most <= cap * (1 + 1e-12);
+    return cap <= 0 || g->rank[r].held + inputs * g->most <= cap * (1 + 1e-12);
 }
 
 typedef struct option {
@@ -111,7 +84,7 @@ static int list_options(const greedy *g, int r, option *options) {
     int n = 0;
     for (int c = 0; c < g->chunks; c++) {
         int stage = g->stage[r * g->chunks + c];
-        double f = forward_arrival(g, stage), i = backward_arrival(g, stage);
+        double f = arrival_of(g, stage, TR_ACTION_F), i = arrival_of(g, stage, TR_ACTION_I);
         if (f < INFINITY && has_room(g, r, c)) {
             tr_action a = {
                 .stage = stage, .type = TR_ACTION_F, .micro_batch = g->next[TR_ACTION_F][stage]};
@@ -141,9 +114,9 @@ static bool find_weight(const greedy *g, int r, tr_action *w) {
     return most > 0;
 }
 
-/* Another stage waits for what the action makes. */
-static bool is_awaited(tr_action a) {
-    return a.type == TR_ACTION_F || a.stage > 0;
+/* Another action waits for what the action makes. */
+static bool is_awaited(const greedy *g, tr_action a) {
+    return a.type == TR_ACTION_F || tr_graph_get(&g->graph, false, a.stage, 0) >= 0;
 }
 
 /* When a preferred action becomes ready for which the rank should wait instead of starting `ready`
@@ -158,7 +131,7 @@ static double next_preferred(const greedy *g, int r, const option *options, int 
     for (int k = 0; k < n; k++) {
         const option *o = &options[k];
         if (o->arrival <= now || (ready && o->rank >= ready->rank)) continue;
-        if (!ready && !is_awaited(o->action)) continue;
+        if (!ready && !is_awaited(g, o->action)) continue;
         bool last = !ready && g->rules->guard && o->action.micro_batch == g->s->micro_batches - 1;
         if (o->arrival < now + (last ? 1 : patience) * length) soon = fmin(soon, o->arrival);
     }
@@ -198,12 +171,14 @@ static bool choose(const greedy *g, int r, option *options, double now, tr_actio
 
 /* --- playing ---------------------------------------------------------------------------------- */
 
-/* The rank of the stage that an action's end may set going looks at it when it arrives. */
-static void tell(greedy *g, int from, int to, double end) {
-    if (to < 0 || to >= g->s->stages) return;
-    greedy_rank *other = &g->rank[g->s->rank_of[to]];
-    double arrival = fmax(end + transfer(g, from, to), other->free);
-    if (arrival < other->wake) set_wake(g, g->s->rank_of[to], arrival);
+/* The ranks of the stages that read what the action made look at it when it arrives. */
+static void tell(greedy *g, tr_action a, double end) {
+    bool after = a.type == TR_ACTION_F;
+    for (int k = 0, to; (to = tr_graph_get(&g->graph, after, a.stage, k)) >= 0; k++) {
+        int rank = g->s->rank_of[to];
+        double arrival = fmax(end + transfer(g, a.stage, to), g->rank[rank].free);
+        if (arrival < g->wake.time[rank]) tr_wake_set(&g->wake, rank, arrival);
+    }
 }
 
 static tr_status execute(greedy *g, int r, tr_action a, double now) {
@@ -212,13 +187,13 @@ static tr_status execute(greedy *g, int r, tr_action a, double now) {
     size_t at = (size_t)a.stage * (size_t)g->s->micro_batches + (size_t)a.micro_batch;
     TR_TRY(tr_schedule_add(g->s, r, a));
     rank->free = end;
-    set_wake(g, r, end);
+    tr_wake_set(&g->wake, r, end);
     if (a.type == TR_ACTION_F) {
         g->done_f[at] = end;
         g->next[TR_ACTION_F][a.stage]++;
         rank->held += g->most;
         rank->forward_last = true;
-        tell(g, a.stage, a.stage + 1, end);
+        tell(g, a, end);
     } else if (a.type == TR_ACTION_W) {
         g->next[TR_ACTION_W][a.stage]++;
         rank->held -= g->mw;
@@ -231,7 +206,7 @@ static tr_status execute(greedy *g, int r, tr_action a, double now) {
         rank->late += !whole;
         rank->forward_last = false;
         rank->backward_seen = true;
-        tell(g, a.stage, a.stage - 1, end);
+        tell(g, a, end);
     }
     return TR_OK;
 }
@@ -242,8 +217,8 @@ static tr_status play(greedy *g) {
     TR_TRY(tr_calloc(2 * (size_t)g->chunks, sizeof *options, &options));
     tr_status status = TR_OK;
     while (left && status == TR_OK) {
-        int r = g->heap[0];
-        double now = g->rank[r].wake, wake;
+        int r = tr_wake_first(&g->wake);
+        double now = g->wake.time[r], wake;
         tr_action a;
         if (!(now < INFINITY))
             status = TR_FAIL(TR_ERR_INTERNAL, "schedule %s stops with %zu actions left", g->s->name,
@@ -252,7 +227,7 @@ static tr_status play(greedy *g) {
             status = execute(g, r, a, now);
             left--;
         } else {
-            set_wake(g, r, wake);
+            tr_wake_set(&g->wake, r, wake);
         }
     }
     free(options);
@@ -264,23 +239,23 @@ static tr_status greedy_open(greedy *g) {
     size_t stages = (size_t)s->stages, cells = stages * (size_t)s->micro_batches;
     TR_TRY(tr_calloc(stages, sizeof *g->stage, &g->stage));
     TR_TRY(tr_calloc((size_t)s->ranks, sizeof *g->rank, &g->rank));
-    TR_TRY(tr_calloc((size_t)s->ranks, sizeof *g->heap, &g->heap));
+    TR_TRY(tr_graph_open(g->rules->table, s->stages, &g->graph));
+    TR_TRY(tr_wake_open(&g->wake, s->ranks));
     TR_TRY(tr_calloc(cells, sizeof *g->done_f, &g->done_f));
     TR_TRY(tr_calloc(cells, sizeof *g->done_i, &g->done_i));
     for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++)
         TR_TRY(tr_calloc(stages, sizeof *g->next[type], &g->next[type]));
-    for (int r = 0; r < s->ranks; r++) heap_set(g, r, r);
     double first = g->rules->ahead_first, last = g->rules->ahead_last;
     for (int r = 0; r < s->ranks; r++) {
         double ahead = first + (s->ranks > 1 ? (last - first) * r / (s->ranks - 1) : 0);
         bool any = (first <= 0 && last <= 0) || ahead > s->micro_batches;
         g->rank[r].ahead = any ? s->micro_batches : ahead < 1 ? 1 : (int)ahead;
     }
-    int *filled = g->heap; /* borrowed: how many stages of a rank are listed */
-    for (int r = 0; r < s->ranks; r++) filled[r] = 0;
+    int *filled = NULL; /* how many stages of a rank are listed */
+    TR_TRY(tr_calloc((size_t)s->ranks, sizeof *filled, &filled));
     for (int k = 0; k < s->stages; k++)
         g->stage[s->rank_of[k] * g->chunks + filled[s->rank_of[k]]++] = k;
-    for (int r = 0; r < s->ranks; r++) heap_set(g, r, r);
+    free(filled);
     return TR_OK;
 }
 
@@ -288,7 +263,8 @@ static void greedy_close(greedy *g) {
     for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++) free(g->next[type]);
     free(g->done_i);
     free(g->done_f);
-    free(g->heap);
+    tr_wake_close(&g->wake);
+    tr_graph_close(&g->graph);
     free(g->rank);
     free(g->stage);
 }

@@ -12,9 +12,10 @@ typedef enum tr_greedy_first {
 } tr_greedy_first;
 
 typedef struct tr_greedy_rules {
-    tr_schedule_costs costs;   /* of a rank's whole share, as in a request */
-    tr_schedule_memory memory; /* cap: at least mb and mw, 0: none */
-    bool whole;                /* B instead of I and W */
+    const tr_stage_table *table; /* the edges; NULL: the chain */
+    tr_schedule_costs costs;     /* of a rank's whole share, as in a request */
+    tr_schedule_memory memory;   /* cap: at least mb and mw, 0: none */
+    bool whole;                  /* B instead of I and W */
     tr_greedy_first first;
     /* A rank waits for a preferred action that is known to become ready before this part of the
      * other one would be over, and meanwhile takes a W that fits: before the rank's first I, later,
@@ -28,7 +29,8 @@ typedef struct tr_greedy_rules {
 } tr_greedy_rules;
 
 /* Fills an empty schedule; actions of a kind ascend in every stage. Ends always: the F of a stage
- * leaves room for one input of each later stage of its rank, so the oldest micro-batch can go on.
+ * leaves room for one input of each stage of its rank where that micro-batch has not been, so the
+ * oldest micro-batch can go on.
  * Source of the idea: the heuristic of Qi et al. 2023, section 3.1, which plays ranks in turn; here
  * all advance by time. O(actions log ranks). TR_ERR_CONFIG when cap is below one micro-batch. */
 tr_status tr_greedy_fill(tr_schedule *s, const tr_greedy_rules *rules);

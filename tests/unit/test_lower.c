@@ -142,6 +142,14 @@ static void test_v_program(void **state) {
     tr_program_set *set = lower(s, &t, 0);
     const tr_program *p = &set->program[1];
     const tr_action_memory *f1 = NULL, *f2 = NULL;
+    /* Stage 3 on rank 0 is reduced as soon as its gradients are whole, not at the end. */
+    int reduce = 0, last = 0;
+    for (const tr_instr *i = set->program[0].instr;
+         i->action.stage != 3 || i->action.type != TR_ACTION_REDUCE; i++)
+        reduce++;
+    for (int k = 0; k < set->program[0].count; k++)
+        if (set->program[0].instr[k].action.type == TR_ACTION_B) last = k;
+    assert_true(reduce < last);
     for (int k = 0; k < p->count; k++)
         if (p->instr[k].action.type == TR_ACTION_F && p->instr[k].action.micro_batch == 1)
             *(p->instr[k].action.stage == 1 ? &f1 : &f2) = &p->memory[p->instr[k].memory];

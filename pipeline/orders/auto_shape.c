@@ -1,0 +1,116 @@
+/* Placements of the stages, and what no order on them can beat. */
+#include "base/memory.h"
+#include "pipeline/orders/auto.h"
+#include "pipeline/orders/auto_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Seconds of the stage's I; until what it sends leaves, where that is after its W too (`whole`). */
+static double input_of(const tr_auto_shape *s, int stage, bool whole) {
+    return s->cost[TR_ACTION_I][stage] + (whole ? s->cost[TR_ACTION_W][stage] : 0);
+}
+
+/* When the first micro-batch reaches the F and I of every stage, if nothing else delays it. */
+static void follow_first(tr_auto_shape *s, double *down, double *back[2]) {
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int k = 0, from; (from = tr_graph_get(&s->graph, false, stage, k)) >= 0; k++)
+            down[stage] = fmax(down[stage], down[from] + s->cost[TR_ACTION_F][from] +
+                                                tr_auto_latency(s, from, stage));
+    for (int whole = 0; whole < 2; whole++)
+        for (int stage = s->stages - 1; stage >= 0; stage--) {
+            double *at = &back[whole][stage];
+            *at = down[stage] + s->cost[TR_ACTION_F][stage];
+            for (int k = 0, from; (from = tr_graph_get(&s->graph, true, stage, k)) >= 0; k++)
+                *at = fmax(*at, back[whole][from] + input_of(s, from, whole) +
+                                    tr_auto_latency(s, from, stage));
+        }
+    s->down = down;
+    s->back[0] = back[0];
+    s->back[1] = back[1];
+}
+
+/* The first micro-batch goes down and back up, and W of the stage where it ends follows. A rank is
+ * idle before its first F, and again before its first I once it has run as many F as the cap
+ * allows. */
+double tr_auto_shape_bound(const tr_auto_shape *s, double cap, bool whole) {
+    double bound = 0, slots = floor(cap * s->chunks / s->mb * (1 + 1e-12));
+    double pairs = (double)((int64_t)s->chunks * s->micro_batches);
+    for (int k = 0; k < s->stages; k++) {
+        double end = s->back[whole][k] + s->cost[TR_ACTION_I][k] + s->cost[TR_ACTION_W][k];
+        if (tr_graph_get(&s->graph, false, k, 0) < 0) bound = fmax(bound, end);
+    }
+    for (int r = 0; r < s->ranks; r++) {
+        double first_f = INFINITY, first_i = INFINITY, longest = 0;
+        for (int q = 0; q < s->chunks; q++) {
+            int stage = tr_auto_stage(s, r, q);
+            first_f = fmin(first_f, s->down[stage]);
+            first_i = fmin(first_i, s->back[whole][stage]);
+            longest = fmax(longest, s->cost[TR_ACTION_F][stage]);
+        }
+        bound = fmax(bound, s->work[r] + fmax(first_f, first_i - fmin(slots, pairs) * longest));
+    }
+    return bound;
+}
+
+/* The costs of the stages and their edges: the caller's, or equal parts and the chain. */
+static tr_status describe(const tr_schedule_request *q, tr_auto_shape *s, double *cost[3]) {
+    const tr_stage_table *t = q->table && q->table->stages == s->stages ? q->table : NULL;
+    for (int k = 0; k < s->stages; k++) {
+        cost[TR_ACTION_F][k] = t ? t->cost[k].f : s->f;
+        cost[TR_ACTION_I][k] = t ? t->cost[k].i : s->i;
+        cost[TR_ACTION_W][k] = t ? t->cost[k].w : s->w;
+    }
+    if (!q->describe_stages) return tr_graph_open(t, s->stages, &s->graph);
+    return q->describe_stages(q->context, s->stages, cost[TR_ACTION_F], cost[TR_ACTION_I],
+                              cost[TR_ACTION_W], &s->graph);
+}
+
+tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave,
+                             tr_auto_shape *s) {
+    size_t stages = (size_t)chunks * (size_t)q->ranks;
+    double *at;
+    *s = (tr_auto_shape){.ranks = q->ranks,
+                         .chunks = chunks,
+                         .stages = chunks * q->ranks,
+                         .micro_batches = q->micro_batches,
+                         .wave = wave,
+                         .f = q->costs.f / chunks,
+                         .i = q->costs.i / chunks,
+                         .w = q->costs.w / chunks,
+                         .c = q->costs.c,
+                         .mb = q->memory.mb,
+                         .mw = q->memory.mw,
+                         .cap = q->memory.cap > 0 ? q->memory.cap * (1 + 1e-12) : INFINITY};
+    TR_TRY(tr_calloc(stages, sizeof *s->rank_of, &s->rank_of));
+    TR_TRY(tr_calloc(6 * stages + (size_t)q->ranks, sizeof *at, &at));
+    s->doubles = at;
+    double *cost[3] = {at, at + stages, at + 2 * stages}, *work = at + 6 * stages;
+    for (int r = 0; r < s->ranks; r++)
+        for (int k = 0; k < chunks; k++) s->rank_of[tr_auto_stage(s, r, k)] = r;
+    TR_TRY(describe(q, s, cost));
+    for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++) {
+        s->cost[type] = cost[type];
+        for (int k = 0; k < s->stages; k++) work[s->rank_of[k]] += s->micro_batches * cost[type][k];
+    }
+    if (!q->describe_stages && !q->table) /* the sum itself, without its rounding */
+        for (int r = 0; r < s->ranks; r++)
+            work[r] = q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
+    s->work = work;
+    for (int r = 0; r < s->ranks; r++) s->most_work = fmax(s->most_work, work[r]);
+    follow_first(s, at + 3 * stages, (double *[]){at + 4 * stages, at + 5 * stages});
+    s->bound = tr_auto_shape_bound(s, s->cap, false);
+    return TR_OK;
+}
+
+void tr_auto_shape_close(tr_auto_shape *s) {
+    tr_graph_close(&s->graph);
+    free(s->rank_of);
+    free(s->doubles);
+}
+
+double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_schedule_costs *c) {
+    double fill = micro_batches * (c->f + c->i + c->w) + (ranks - 1) * (c->f / chunks + c->c);
+    double path = ranks * (c->f + c->i) + 2 * (ranks - 1) * c->c + c->w / chunks;
+    return fmax(fill, path);
+}
