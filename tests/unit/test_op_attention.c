@@ -1,0 +1,163 @@
+/* What a token sees, on ref: grouped queries, windows and documents against plain attention over
+ * the tokens that are seen, with every key written once for each of its queries; decoding against
+ * the whole sequence. The sums are the same, in the same order: so are the bits. */
+#include "base/philox.h"
+#include "support/op_check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 2, SEQ = 11, HEADS = 4, KV_HEADS = 2, SIZE = 3, GROUP = HEADS / KV_HEADS };
+enum { WIDTH = HEADS * SIZE, ROW = (HEADS + 2 * KV_HEADS) * SIZE };
+
+static tr_device *ref;
+static float qkv[BATCH][SEQ][ROW];
+static const int32_t starts[BATCH][SEQ] = {{0, 0, 0, 3, 3, 5, 6, 6, 6, 6, 6},
+                                           {0, 1, 1, 1, 1, 1, 1, 1, 8, 9, 9}};
+
+/* Runs a description of ref on host memory. */
+static void run(const tr_op_desc *desc, tr_step_state *state, void *const *memory, int n) {
+    tr_op *op;
+    tr_op_args args = {.state = state};
+    must(tr_op_prepare(ref, desc, &op));
+    tr_op_data_operands(desc, memory, n, args.t);
+    must(tr_device_alloc(ref, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
+    must(tr_op_run(op, tr_device_compute(ref), &args));
+    tr_device_free(ref, args.scratch);
+    tr_op_release(op);
+}
+
+/* The last token's output of plain attention over tokens first .. last of sequence b. */
+static void plain(int b, int first, int last, float scale, float y[WIDTH]) {
+    float alone[SEQ][3][HEADS][SIZE], out[SEQ][WIDTH], lse[HEADS * SEQ];
+    for (int t = first; t <= last; t++)
+        for (int h = 0; h < HEADS; h++) {
+            const int head[] = {h, HEADS + h / GROUP, HEADS + KV_HEADS + h / GROUP};
+            for (int part = 0; part < 3; part++)
+                memcpy(alone[t - first][part][h], qkv[b][t] + head[part] * SIZE,
+                       sizeof alone[0][0][0]);
+        }
+    const tr_op_desc desc = {.kind = TR_OP_ATTENTION,
+                             .attention = {.batch = 1,
+                                           .seq = last - first + 1,
+                                           .heads = HEADS,
+                                           .kv_heads = HEADS,
+                                           .head_size = SIZE,
+                                           .scale = scale}};
+    run(&desc, NULL, (void *[]){alone, out, lse}, 3);
+    memcpy(y, out[last - first], sizeof out[0]);
+}
+
+static tr_attention_desc grouped(int64_t window, bool documents, float scale) {
+    return (tr_attention_desc){.batch = BATCH,
+                               .seq = SEQ,
+                               .heads = HEADS,
+                               .kv_heads = KV_HEADS,
+                               .head_size = SIZE,
+                               .window = window,
+                               .documents = documents,
+                               .scale = scale};
+}
+
+static void check_seen(int window, bool documents, float scale) {
+    float y[BATCH][SEQ][WIDTH], lse[BATCH * HEADS * SEQ], want[WIDTH];
+    const tr_op_desc desc = {.kind = TR_OP_ATTENTION,
+                             .attention = grouped(window, documents, scale)};
+    run(&desc, NULL, (void *[]){qkv, y, lse, (void *)starts}, documents ? 4 : 3);
+    for (int b = 0; b < BATCH; b++)
+        for (int t = 0; t < SEQ; t++) {
+            int first = window && t - window + 1 > 0 ? t - window + 1 : 0;
+            if (documents && starts[b][t] > first) first = starts[b][t];
+            plain(b, first, t, scale, want);
+            assert_memory_equal(y[b][t], want, sizeof want);
+        }
+}
+
+static void test_seen(void **state) {
+    (void)state;
+    check_seen(0, false, 0);
+    check_seen(0, false, 1.5f);
+    check_seen(1, false, 0);
+    check_seen(4, false, 0);
+    check_seen(SEQ, false, 0);
+    check_seen(0, true, 0);
+    check_seen(3, true, 0.25f);
+}
+
+static void check_decode(int window) {
+    float y[BATCH][SEQ][WIDTH], lse[BATCH * HEADS * SEQ], token[BATCH][ROW], out[BATCH][WIDTH];
+    float kcache[BATCH * SEQ * KV_HEADS * SIZE] = {0}, vcache[BATCH * SEQ * KV_HEADS * SIZE] = {0};
+    tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(window, false, 0)};
+    run(&desc, NULL, (void *[]){qkv, y, lse}, 3);
+    desc.kind = TR_OP_ATTENTION_DECODE;
+    tr_step_state step = {0};
+    for (int t = 0; t < SEQ; t++) {
+        step.position = t;
+        for (int b = 0; b < BATCH; b++) memcpy(token[b], qkv[b][t], sizeof token[b]);
+        run(&desc, &step, (void *[]){token, kcache, vcache, out}, 4);
+        for (int b = 0; b < BATCH; b++) assert_memory_equal(out[b], y[b][t], sizeof out[b]);
+    }
+}
+
+static void test_decode(void **state) {
+    (void)state;
+    check_decode(0);
+    check_decode(4);
+}
+
+/* Work is counted as the field does: half of a square, or of the band that a window shows. */
+static void test_flops(void **state) {
+    (void)state;
+    tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(0, false, 0)};
+    const double whole = tr_op_flops(&desc);
+    assert_true(whole == 2.0 * BATCH * HEADS * SEQ * SEQ * SIZE);
+    desc.attention.window = SEQ;
+    assert_true(tr_op_flops(&desc) == whole);
+    desc.attention.seq = 16;
+    desc.attention.window = 4; /* 4 x 16 less 4 x 4 / 2 of 16 x 16 / 2 */
+    assert_true(tr_op_flops(&desc) == 4.0 * BATCH * HEADS * SIZE * 56);
+    desc.kind = TR_OP_ATTENTION_DECODE;
+    assert_true(tr_op_flops(&desc) == 4.0 * BATCH * HEADS * SIZE * 4);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(0, false, 0)};
+    tr_op *op;
+    desc.attention.kv_heads = 3;
+    assert_int_equal(tr_op_prepare(ref, &desc, &op), TR_ERR_INTERNAL);
+    desc.attention = grouped(-1, false, 0);
+    assert_int_equal(tr_op_prepare(ref, &desc, &op), TR_ERR_INTERNAL);
+    desc = (tr_op_desc){.kind = TR_OP_ATTENTION_DECODE, .attention = grouped(0, true, 0)};
+    assert_int_equal(tr_op_prepare(ref, &desc, &op), TR_ERR_INTERNAL);
+}
+
+static int setup(void **state) {
+    (void)state;
+    const uint64_t seed = tr_test_seed(1);
+    float *x = &qkv[0][0][0];
+    for (size_t i = 0; i < sizeof qkv / sizeof *x; i++) x[i] = tr_normal(seed, 1, i);
+    return (int)tr_op_open_ref(&ref);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tr_device_close(ref);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
