@@ -191,7 +191,7 @@ const tr_op_case tr_op_cases[] = {
     {ROPE(14, 7, 3, 10, 34), 0},
     {ROPE(64, 64, 4, 32, 192, .inverse = true), 0},
     {ROPE(14, 7, 3, 16, 80, .documents = true), 0},
-    {ROPE(3, 9000, 2, 64, 256, .decode = true), 0},
+    {ROPE(3, 200000, 2, 64, 256, .decode = true), 0},
     {ROPE(200, 200, 1, 64, 64, .scaling = {.kind = TR_ROPE_LINEAR, .factor = 4}), 0},
     {ROPE(200, 200, 1, 64, 64, LLAMA3), 0},
     {ROPE(200, 200, 1, 64, 64, YARN), 0},
