@@ -125,8 +125,8 @@ typedef struct tr_path {
 
 /* dir/name; TR_ERR_IO when that is too long. */
 tr_status tr_path_join(const char *dir, const char *name, tr_path *out);
-void tr_step_name(int64_t step, char name[NAME_MAX + 1]); /* step-00000010 */
-bool tr_step_parse(const char *name, int64_t *step);      /* only the canonical name */
+void tr_ckpt_step_name(int64_t step, char name[NAME_MAX + 1]); /* step-00000010 */
+bool tr_ckpt_step_parse(const char *name, int64_t *step);      /* only the canonical name */
 void tr_shard_name(int64_t file, int64_t files, char name[NAME_MAX + 1]);
 void tr_part_name(int64_t tensor, int64_t number, char name[NAME_MAX + 1]); /* dataset in a shard */
 tr_status tr_uuid_make(char uuid[TR_UUID_SIZE]);
@@ -206,12 +206,13 @@ tr_status tr_index_parse(const char *image, size_t bytes, const char *path, tr_m
 
 /* Reads COMMIT and index.h5 of a step directory; the index's checksum is verified. *image malloc'd.
  */
-tr_status tr_step_read(const char *dir, int64_t step, tr_commit *commit, char **image);
+tr_status tr_ckpt_step_read(const char *dir, int64_t step, tr_commit *commit, char **image);
 /* The same, and parses; checks that every shard is there with its size. TR_ERR_DATA. */
-tr_status tr_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out);
+tr_status tr_ckpt_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out);
 /* Directory of `step`, or with -1 of the newest valid one. why (256 bytes, may be NULL): newer
  * steps passed over. TR_ERR_NOFILE when there is none, TR_ERR_DATA when none is valid. */
-tr_status tr_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir, char *why);
+tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,
+                            char *why);
 /* Where `status` is TR_ERR_DATA, adds to this thread's sentence about the damaged `step` what its
  * user can do: the newest valid step before it, and how to resume from that one. Returns status. */
-tr_status tr_step_advise(const char *root, int64_t step, tr_status status);
+tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status);

@@ -16,7 +16,7 @@
 
 /* --- one step --------------------------------------------------------------------------------- */
 
-tr_status tr_step_read(const char *dir, int64_t step, tr_commit *commit, char **image) {
+tr_status tr_ckpt_step_read(const char *dir, int64_t step, tr_commit *commit, char **image) {
     tr_path path;
     char *text = NULL;
     size_t bytes = 0;
@@ -65,12 +65,12 @@ static tr_status check_sizes(const char *dir, const tr_commit *commit, const tr_
     return TR_OK;
 }
 
-tr_status tr_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out) {
+tr_status tr_ckpt_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out) {
     char *image = NULL;
     tr_path path;
     *out = (tr_manifest){0};
     TR_TRY(tr_path_join(dir, "index.h5", &path));
-    TR_TRY(tr_step_read(dir, step, commit, &image));
+    TR_TRY(tr_ckpt_step_read(dir, step, commit, &image));
     tr_status status = tr_index_parse(image, (size_t)commit->index_bytes, path.text, out);
     free(image);
     TR_TRY(status);
@@ -81,7 +81,7 @@ tr_status tr_step_check(const char *dir, int64_t step, tr_commit *commit, tr_man
 
 static tr_status step_path(const char *root, int64_t step, tr_path *dir) {
     char name[NAME_MAX + 1];
-    tr_step_name(step, name);
+    tr_ckpt_step_name(step, name);
     return tr_path_join(root, name, dir);
 }
 
@@ -108,7 +108,7 @@ static tr_status scan(const char *root, int64_t **out, size_t *count) {
     for (struct dirent *entry; status == TR_OK && (errno = 0, entry = readdir(dir)) != NULL;) {
         int64_t step;
         struct stat info;
-        if (!tr_step_parse(entry->d_name, &step) ||
+        if (!tr_ckpt_step_parse(entry->d_name, &step) ||
             fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 || !S_ISDIR(info.st_mode))
             continue;
         status = tr_grow(out, &capacity, *count + 1, sizeof **out);
@@ -133,7 +133,7 @@ static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
     tr_manifest m;
     *info = (tr_ckpt_info){.step = step};
     TR_TRY(step_path(root, step, &dir));
-    tr_status status = tr_step_check(dir.text, step, &commit, &m);
+    tr_status status = tr_ckpt_step_check(dir.text, step, &commit, &m);
     if (status == TR_OK) {
         info->valid = true;
         info->bytes = (size_t)commit.total_bytes;
@@ -188,7 +188,8 @@ static tr_status newest_valid(const char *root, int64_t below, int64_t *found, c
     return status;
 }
 
-tr_status tr_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir, char *why) {
+tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,
+                            char *why) {
     if (why) why[0] = '\0';
     if (step >= 0) {
         struct stat info;
@@ -213,7 +214,7 @@ tr_status tr_step_find(const char *root, int64_t step, int64_t *found, tr_path *
     return step_path(root, *found, dir);
 }
 
-tr_status tr_step_advise(const char *root, int64_t step, tr_status status) {
+tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) {
     if (status != TR_ERR_DATA) return status;
     char cause[640], why[WHY];
     int64_t older;
@@ -234,8 +235,8 @@ tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *stat
     tr_path dir;
     tr_commit commit;
     tr_manifest m;
-    TR_TRY(tr_step_find(root, step, &step, &dir, NULL));
-    TR_TRY(tr_step_advise(root, step, tr_step_check(dir.text, step, &commit, &m)));
+    TR_TRY(tr_ckpt_step_find(root, step, &step, &dir, NULL));
+    TR_TRY(tr_ckpt_step_advise(root, step, tr_ckpt_step_check(dir.text, step, &commit, &m)));
     *state = m.state;
     tr_manifest_free(&m);
     return TR_OK;
@@ -248,8 +249,8 @@ tr_status tr_ckpt_verify(const char *root, int64_t step) {
     float *buffer = NULL;
     int fd = -1;
     tr_status status;
-    TR_TRY(tr_step_find(root, step, &step, &dir, NULL));
-    TR_TRY_OUT(tr_step_check(dir.text, step, &commit, &m));
+    TR_TRY(tr_ckpt_step_find(root, step, &step, &dir, NULL));
+    TR_TRY_OUT(tr_ckpt_step_check(dir.text, step, &commit, &m));
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
     for (int64_t f = 0; f < m.files; f++) {
         TR_TRY_OUT(tr_shard_open(dir.text, &m, f, &path, &fd));
@@ -267,7 +268,7 @@ out:
     if (fd >= 0) (void)close(fd);
     free(buffer);
     tr_manifest_free(&m);
-    return tr_step_advise(root, step, status);
+    return tr_ckpt_step_advise(root, step, status);
 }
 
 /* --- retention -------------------------------------------------------------------------------- */
@@ -301,7 +302,7 @@ static tr_status remove_leftovers(const char *root) {
 static tr_status discard(const char *root, int64_t step) {
     tr_path from, to;
     char name[NAME_MAX + 1], trash[NAME_MAX + 1], uuid[TR_UUID_SIZE];
-    tr_step_name(step, name);
+    tr_ckpt_step_name(step, name);
     TR_TRY(tr_uuid_make(uuid));
     (void)snprintf(trash, sizeof trash, ".trash-%.40s.%s", name, uuid);
     TR_TRY(tr_path_join(root, name, &from));

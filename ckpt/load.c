@@ -241,10 +241,11 @@ typedef struct found {
 
 static tr_status find(const char *root, int64_t step, found *f, char **image) {
     tr_manifest m;
-    TR_TRY(tr_step_find(root, step, &f->step, &f->dir, f->why));
-    TR_TRY(tr_step_advise(root, f->step, tr_step_check(f->dir.text, f->step, &f->commit, &m)));
+    TR_TRY(tr_ckpt_step_find(root, step, &f->step, &f->dir, f->why));
+    TR_TRY(tr_ckpt_step_advise(root, f->step,
+                               tr_ckpt_step_check(f->dir.text, f->step, &f->commit, &m)));
     tr_manifest_free(&m);
-    return tr_step_read(f->dir.text, f->step, &f->commit, image);
+    return tr_ckpt_step_read(f->dir.text, f->step, &f->commit, image);
 }
 
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
@@ -265,7 +266,7 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
 
     TR_TRY_OUT(compare_all(world, &m, tensors, count, f->dir.text));
     status = read_all(world, &m, f->dir.text, tensors, count);
-    TR_TRY_OUT(tr_world_agree(world, tr_step_advise(root, f->step, status)));
+    TR_TRY_OUT(tr_world_agree(world, tr_ckpt_step_advise(root, f->step, status)));
     *state = m.state;
     if (skipped_why) memcpy(skipped_why, f->why, sizeof f->why);
 out:

@@ -17,17 +17,17 @@ tr_status tr_path_join(const char *dir, const char *name, tr_path *out) {
     return TR_OK;
 }
 
-void tr_step_name(int64_t step, char name[NAME_MAX + 1]) {
+void tr_ckpt_step_name(int64_t step, char name[NAME_MAX + 1]) {
     (void)snprintf(name, NAME_MAX + 1, "step-%08" PRId64, step);
 }
 
-bool tr_step_parse(const char *name, int64_t *step) {
+bool tr_ckpt_step_parse(const char *name, int64_t *step) {
     if (strncmp(name, "step-", 5) != 0) return false;
     errno = 0;
     char *end, canonical[NAME_MAX + 1];
     long long value = strtoll(name + 5, &end, 10);
     if (errno || *end || value < 0) return false;
-    tr_step_name(value, canonical);
+    tr_ckpt_step_name(value, canonical);
     *step = value;
     return strcmp(name, canonical) == 0;
 }

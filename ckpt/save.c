@@ -29,7 +29,7 @@ typedef struct save {
 /* Paths are functions of root, step and uuid: the same on every rank. */
 static tr_status name_paths(save *s) {
     char name[NAME_MAX + 1], other[NAME_MAX + 1];
-    tr_step_name(s->manifest.state.step, name);
+    tr_ckpt_step_name(s->manifest.state.step, name);
     TR_TRY(tr_path_join(s->root, name, &s->step));
     (void)snprintf(other, sizeof other, ".tmp-%.40s.%s", name, s->uuid);
     TR_TRY(tr_path_join(s->root, other, &s->temporary));
@@ -46,7 +46,7 @@ static tr_status refuse_existing(const save *s, bool *invalid_exists) {
     *invalid_exists = false;
     if (lstat(s->step.text, &info) != 0)
         return errno == ENOENT ? TR_OK : tr_io_fail("examine", s->step.text, errno, 0);
-    tr_status status = tr_step_check(s->step.text, s->manifest.state.step, &commit, &m);
+    tr_status status = tr_ckpt_step_check(s->step.text, s->manifest.state.step, &commit, &m);
     if (status == TR_ERR_DATA) {
         *invalid_exists = true;
         return TR_OK;
@@ -181,7 +181,7 @@ static tr_status check_shards(const save *s, tr_commit *commit) {
 static bool is_ours(const save *s) {
     tr_commit commit;
     char *image = NULL;
-    bool ours = tr_step_read(s->step.text, s->manifest.state.step, &commit, &image) == TR_OK &&
+    bool ours = tr_ckpt_step_read(s->step.text, s->manifest.state.step, &commit, &image) == TR_OK &&
                 strcmp(commit.uuid, s->uuid) == 0;
     free(image);
     return ours;

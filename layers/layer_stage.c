@@ -76,13 +76,13 @@ tr_status tr_layer_stage_create(const tr_model *model, const int *first, int sta
                                 const tr_layer_source *source, tr_stage **out) {
     tr_status status = TR_OK;
     layer_stage *s = NULL;
-    tr_cut_edge *edge = NULL;
+    tr_flow_edge *edge = NULL;
     int edges = 0;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->stage = (tr_stage){.ops = &ops, .index = index};
     s->source = *source;
     s->source.input = NULL;
-    TR_TRY_OUT(tr_cut_edges(model, first, stages, &edge, &edges));
+    TR_TRY_OUT(tr_flow_edges(model, first, stages, &edge, &edges));
     TR_TRY_OUT(tr_stage_flow_make(model, first, index, edge, edges, &s->flow));
     TR_TRY_OUT(tr_calloc((size_t)s->flow.count, sizeof *s->step, &s->step));
     TR_TRY_OUT(tr_calloc((size_t)s->flow.values, sizeof(tr_op *), &s->add));

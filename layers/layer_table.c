@@ -8,7 +8,7 @@
 
 /* Fills a stage's cost, and the edges that enter it. */
 static tr_status fill_stage(const tr_model *model, const int *first, int index,
-                            const tr_cut_edge *cut, tr_stage_table *t, size_t *pieces) {
+                            const tr_flow_edge *cut, tr_stage_table *t, size_t *pieces) {
     tr_stage_flow flow;
     tr_status status = tr_stage_flow_make(model, first, index, cut, t->edges, &flow);
     if (status == TR_OK) {
@@ -32,9 +32,9 @@ tr_status tr_layer_table_make(const tr_model *model, const int *first, int stage
                               tr_stage_table *out) {
     tr_status status = TR_OK;
     tr_stage_table t = {.stages = stages};
-    tr_cut_edge *cut = NULL;
+    tr_flow_edge *cut = NULL;
     size_t pieces = 0;
-    TR_TRY(tr_cut_edges(model, first, stages, &cut, &t.edges));
+    TR_TRY(tr_flow_edges(model, first, stages, &cut, &t.edges));
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.cost, &t.cost));
     TR_TRY_OUT(tr_calloc((size_t)t.edges, sizeof *t.edge, &t.edge));
     for (int k = 0; k < model->count; k++)

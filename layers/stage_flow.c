@@ -13,8 +13,8 @@ static tr_status number_outputs(const tr_model *model, int **out) {
     return TR_OK;
 }
 
-tr_status tr_cut_edges(const tr_model *model, const int *first, int stages, tr_cut_edge **edge,
-                       int *edges) {
+tr_status tr_flow_edges(const tr_model *model, const int *first, int stages, tr_flow_edge **edge,
+                        int *edges) {
     tr_status status = TR_OK;
     int *number = NULL, *reached = NULL; /* reached: the last stage that a value travels to */
     size_t capacity = 0;
@@ -31,7 +31,7 @@ tr_status tr_cut_edges(const tr_model *model, const int *first, int stages, tr_c
                 int *from = &reached[number[input->layer] + input->output];
                 if (*from == stage) continue;
                 TR_TRY_OUT(tr_grow(edge, &capacity, (size_t)*edges + 1, sizeof **edge));
-                (*edge)[(*edges)++] = (tr_cut_edge){
+                (*edge)[(*edges)++] = (tr_flow_edge){
                     .from = *from, .to = stage, .layer = input->layer, .output = input->output};
                 *from = stage;
             }
@@ -87,7 +87,7 @@ static tr_status add_layer(tr_stage_flow *f, int k, int *inputs) {
     return TR_OK;
 }
 
-static void join_edges(tr_stage_flow *f, int index, const tr_cut_edge *edge, int edges) {
+static void join_edges(tr_stage_flow *f, int index, const tr_flow_edge *edge, int edges) {
     for (int e = 0; e < edges; e++) {
         if (edge[e].from != index && edge[e].to != index) continue;
         tr_stage_value *value = &f->value[find_value(f, edge[e].layer, edge[e].output)];
@@ -193,7 +193,7 @@ out:
 /* --- the whole -------------------------------------------------------------------------------- */
 
 tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
-                             const tr_cut_edge *edge, int edges, tr_stage_flow *f) {
+                             const tr_flow_edge *edge, int edges, tr_stage_flow *f) {
     size_t inputs = 0, outputs = 0;
     int end = first[index + 1], input = 0;
     *f = (tr_stage_flow){.model = model, .first = first[index], .count = end - first[index]};

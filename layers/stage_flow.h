@@ -50,17 +50,17 @@ typedef struct tr_stage_flow {
 } tr_stage_flow;
 
 /* Edges between stages that are cut at first[stages + 1], and the value that each carries. */
-typedef struct tr_cut_edge {
+typedef struct tr_flow_edge {
     int from, to, layer, output;
-} tr_cut_edge;
+} tr_flow_edge;
 
 /* Lists the edges in the order of the layers that read them. Release with free(). */
-tr_status tr_cut_edges(const tr_model *model, const int *first, int stages, tr_cut_edge **edge,
-                       int *edges);
+tr_status tr_flow_edges(const tr_model *model, const int *first, int stages, tr_flow_edge **edge,
+                        int *edges);
 
 /* Stage `index` of the cut. Release with tr_stage_flow_free, also after a failure. */
 tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
-                             const tr_cut_edge *edge, int edges, tr_stage_flow *out);
+                             const tr_flow_edge *edge, int edges, tr_stage_flow *out);
 void tr_stage_flow_free(tr_stage_flow *flow);
 /* Sums costs and bytes; piece[flow->pieces] becomes the cost's. */
 void tr_stage_flow_cost(const tr_stage_flow *flow, tr_piece *piece, tr_stage_cost *cost);

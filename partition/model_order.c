@@ -106,8 +106,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
     tr_status status = tr_lower(s, &x.table, 0, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_param_memory_of(model, &placement, r);
-        tr_param_memory_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
+        tr_param_memory params = tr_memory_of_params(model, &placement, r);
+        tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
                   (double)tr_links_bytes(&x.table, s->rank_of, s->ranks, r);

@@ -2,40 +2,40 @@
 
 #include "base/memory.h"
 
-size_t tr_param_memory_align(size_t elements) {
+size_t tr_memory_params_align(size_t elements) {
     return tr_align_up(elements * sizeof(uint16_t)) / sizeof(uint16_t);
 }
 
-size_t tr_param_memory_begin(const tr_param *param, size_t end) {
-    return param->joined ? end : tr_param_memory_align(end);
+size_t tr_memory_params_begin(const tr_param *param, size_t end) {
+    return param->joined ? end : tr_memory_params_align(end);
 }
 
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
     tr_param_memory *sum = context;
     sum->params++;
-    sum->grads = tr_param_memory_begin(param, sum->grads) + (size_t)param->count;
-    if (!shares) sum->values = tr_param_memory_begin(param, sum->values) + (size_t)param->count;
+    sum->grads = tr_memory_params_begin(param, sum->grads) + (size_t)param->count;
+    if (!shares) sum->values = tr_memory_params_begin(param, sum->values) + (size_t)param->count;
     return TR_OK;
 }
 
-tr_param_memory tr_param_memory_of(const tr_model *model, const tr_placement *placement,
-                                   int pp_rank) {
+tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
+                                    int pp_rank) {
     tr_param_memory sum = {0};
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &sum); /* cannot fail */
-    sum.values = tr_param_memory_align(sum.values);
-    sum.grads = tr_param_memory_align(sum.grads);
+    sum.values = tr_memory_params_align(sum.values);
+    sum.grads = tr_memory_params_align(sum.grads);
     return sum;
 }
 
-size_t tr_param_value_size(tr_dtype dtype) {
+size_t tr_memory_value_size(tr_dtype dtype) {
     const tr_dtype acc = tr_dtype_acc(dtype);
     return tr_dtype_size(acc) + (dtype == acc ? 0 : tr_dtype_size(dtype));
 }
 
-void tr_param_memory_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
-                           size_t *grads, size_t *states) {
-    *values = memory->values * tr_param_value_size(dtype);
+void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
+                            size_t *grads, size_t *states) {
+    *values = memory->values * tr_memory_value_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
     *states = memory->values * 2 * tr_dtype_size(tr_dtype_acc(dtype));
 }

@@ -151,3 +151,6 @@ trireme_run_test(suite)
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)
+# A name is one thing.
+add_test(NAME house.names COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/names.sh ${CMAKE_SOURCE_DIR})
+set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 60)

@@ -45,35 +45,35 @@ static double unit_of(double bytes, const char **name) {
 
 /* --- what goes on ----------------------------------------------------------------------------- */
 
-bool tr_phase_counts_bytes(tr_phase phase) {
-    return phase == TR_PHASE_LOAD || phase == TR_PHASE_SAVE;
+bool tr_activity_counts_bytes(tr_activity_phase phase) {
+    return phase == TR_ACTIVITY_LOAD || phase == TR_ACTIVITY_SAVE;
 }
 
 static void add_name(const tr_activity *a, bool brief, char *text, size_t size) {
-    static const char *const name[TR_PHASES] = {
-        [TR_PHASE_OPEN] = "opening the device and the data",
-        [TR_PHASE_SCHEDULE] = "searching the order of the micro-batches",
-        [TR_PHASE_PREPARE] = "preparing operators and memory",
-        [TR_PHASE_LOAD] = "loading the checkpoint",
-        [TR_PHASE_DRAW] = "drawing parameters",
-        [TR_PHASE_STEP] = "step",
-        [TR_PHASE_VALIDATE] = "validating",
-        [TR_PHASE_SAVE] = "saving"};
-    if (a->phase == TR_PHASE_STEP && a->first) tr_text_add(text, size, "warming up: ");
+    static const char *const name[TR_ACTIVITY_PHASES] = {
+        [TR_ACTIVITY_OPEN] = "opening the device and the data",
+        [TR_ACTIVITY_SCHEDULE] = "searching the order of the micro-batches",
+        [TR_ACTIVITY_PREPARE] = "preparing operators and memory",
+        [TR_ACTIVITY_LOAD] = "loading the checkpoint",
+        [TR_ACTIVITY_DRAW] = "drawing parameters",
+        [TR_ACTIVITY_STEP] = "step",
+        [TR_ACTIVITY_VALIDATE] = "validating",
+        [TR_ACTIVITY_SAVE] = "saving"};
+    if (a->phase == TR_ACTIVITY_STEP && a->first) tr_text_add(text, size, "warming up: ");
     tr_text_add(text, size, "%s", name[a->phase] ? name[a->phase] : "");
-    bool numbered = a->phase == TR_PHASE_STEP || (a->phase == TR_PHASE_SAVE && !brief);
-    if (a->phase == TR_PHASE_SAVE && !brief) tr_text_add(text, size, " step");
+    bool numbered = a->phase == TR_ACTIVITY_STEP || (a->phase == TR_ACTIVITY_SAVE && !brief);
+    if (a->phase == TR_ACTIVITY_SAVE && !brief) tr_text_add(text, size, " step");
     if (numbered) tr_text_add(text, size, " %" PRId64, a->step);
 }
 
 /* How far it is: bytes and their rate, a micro-batch, or percents. */
 static void add_amount(const tr_activity *a, bool brief, char *text, size_t size) {
     const char *of = brief ? "/" : " of ", *unit;
-    if (a->phase == TR_PHASE_STEP) {
+    if (a->phase == TR_ACTIVITY_STEP) {
         if (a->micro_batch < 0 || a->micro_batches <= 0) return;
         tr_text_add(text, size, ", micro-batch %" PRId64 "%s%" PRId64, a->micro_batch + 1, of,
                     a->micro_batches);
-    } else if (tr_phase_counts_bytes(a->phase) && a->total > 0) {
+    } else if (tr_activity_counts_bytes(a->phase) && a->total > 0) {
         double scale = unit_of((double)a->total, &unit);
         int digits = a->total < 10 << 20 || scale > 1048576.0;
         tr_text_add(text, size, "%s %.*f%s%.*f %s", brief ? "" : ":", digits,
@@ -92,7 +92,7 @@ static void add_amount(const tr_activity *a, bool brief, char *text, size_t size
 static void add_time(const tr_activity *a, bool brief, char *text, size_t size) {
     char time[32];
     double share = a->total > 0 ? (double)a->done / (double)a->total : 0;
-    if (a->phase == TR_PHASE_SAVE && share >= 1) {
+    if (a->phase == TR_ACTIVITY_SAVE && share >= 1) {
         tr_text_add(text, size, ", waiting for the disk");
     } else if (share >= 0.01 && share < 1 && a->seconds >= 0.5) {
         (void)format_about(a->seconds / share * (1 - share), time, sizeof time);

@@ -8,21 +8,21 @@
 enum { TR_LINE_SIZE = 384 };
 
 /* What a run does; also the name of the work on the board. */
-typedef enum tr_phase {
-    TR_PHASE_NONE, /* nothing that may take long */
-    TR_PHASE_OPEN,
-    TR_PHASE_SCHEDULE,
-    TR_PHASE_PREPARE,
-    TR_PHASE_LOAD, /* in bytes */
-    TR_PHASE_DRAW,
-    TR_PHASE_STEP,
-    TR_PHASE_VALIDATE,
-    TR_PHASE_SAVE, /* in bytes */
-    TR_PHASES
-} tr_phase;
+typedef enum tr_activity_phase {
+    TR_ACTIVITY_NONE, /* nothing that may take long */
+    TR_ACTIVITY_OPEN,
+    TR_ACTIVITY_SCHEDULE,
+    TR_ACTIVITY_PREPARE,
+    TR_ACTIVITY_LOAD, /* in bytes */
+    TR_ACTIVITY_DRAW,
+    TR_ACTIVITY_STEP,
+    TR_ACTIVITY_VALIDATE,
+    TR_ACTIVITY_SAVE, /* in bytes */
+    TR_ACTIVITY_PHASES
+} tr_activity_phase;
 
 /* True for loading and saving, whose progress is counted in bytes. */
-bool tr_phase_counts_bytes(tr_phase phase);
+bool tr_activity_counts_bytes(tr_activity_phase phase);
 
 /* The last finished step. */
 typedef struct tr_progress_state {
@@ -34,7 +34,7 @@ typedef struct tr_progress_state {
 } tr_progress_state;
 
 typedef struct tr_activity {
-    tr_phase phase;
+    tr_activity_phase phase;
     int64_t step; /* being made, saved */
     bool first;   /* the first step of this process */
     int64_t micro_batch,

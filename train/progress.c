@@ -126,7 +126,7 @@ void tr_progress_release(tr_progress *p) {
 
 /* --- what goes on ----------------------------------------------------------------------------- */
 
-void tr_progress_phase(tr_progress *p, tr_phase phase, int64_t step, double now_s) {
+void tr_progress_phase(tr_progress *p, tr_activity_phase phase, int64_t step, double now_s) {
     (void)pthread_mutex_lock(&p->lock);
     p->phase = phase;
     p->phase_step = step;
@@ -176,15 +176,15 @@ static bool job_ends(const tr_progress *p) {
 
 static void tick(tr_progress *p, double now_s) {
     char line[TR_LINE_SIZE];
-    bool usual = p->phase == TR_PHASE_STEP && p->state.steps > 0; /* not the first step */
+    bool usual = p->phase == TR_ACTIVITY_STEP && p->state.steps > 0; /* not the first step */
     double patience = usual && !p->terminal ? pipe_s : patience_s;
     double pause = p->terminal ? 2 * tick_s : pipe_s;
-    if (p->phase == TR_PHASE_NONE || now_s - p->said_s < patience ||
+    if (p->phase == TR_ACTIVITY_NONE || now_s - p->said_s < patience ||
         now_s - p->activity_s < pause || job_ends(p))
         return;
     tr_activity activity = look(p, now_s);
     /* Of the lines that come every ten seconds the first waits for bytes and a rate. */
-    bool early = tr_phase_counts_bytes(p->phase) && !activity.done && activity.seconds < bytes_s;
+    bool early = tr_activity_counts_bytes(p->phase) && !activity.done && activity.seconds < bytes_s;
     if (early && !p->terminal) return;
     p->activity_s = now_s;
     if (p->terminal) refresh_activity(p, &activity, now_s);
@@ -214,7 +214,7 @@ static void show(tr_progress *p, const tr_progress_state *state, double now_s) {
     p->state.eta_s =
         done > 0 ? (now_s - p->first_s) / (double)done * (double)(state->steps - state->step) : -1;
     p->step_s = p->said_s = now_s;
-    p->phase = TR_PHASE_NONE;
+    p->phase = TR_ACTIVITY_NONE;
     if (job_ends(p)) return;
     if (p->terminal) {
         bool ends = is_first_or_last(p, state->step, state->steps);

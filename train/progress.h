@@ -29,7 +29,7 @@ typedef struct tr_progress {
     pthread_t thread;
     bool watched, stop;
     bool open_line; /* the cursor stands at the end of a refreshed line */
-    tr_phase phase;
+    tr_activity_phase phase;
     int64_t phase_step;
     double phase_s;          /* when it began */
     tr_progress_state state; /* the last step shown; steps 0: none yet */
@@ -52,7 +52,7 @@ void tr_progress_watch(tr_progress *progress);
 void tr_progress_close(tr_progress *progress);
 
 /* A phase begins; step: the one that is made or saved. */
-void tr_progress_phase(tr_progress *progress, tr_phase phase, int64_t step, double now_s);
+void tr_progress_phase(tr_progress *progress, tr_activity_phase phase, int64_t step, double now_s);
 /* The steps begin, after `done` of them: the time left is counted from here. */
 void tr_progress_start(tr_progress *progress, int64_t done, double now_s);
 /* True when this step has a line of its own in a pipe: the first one, every `every`-th, the last.

@@ -18,9 +18,9 @@ bool tr_session_leads(const tr_session *s) {
     return tr_world_rank(s->world) == 0;
 }
 
-void tr_session_begin(tr_session *s, tr_phase phase, int64_t total) {
+void tr_session_begin(tr_session *s, tr_activity_phase phase, int64_t total) {
     tr_board *board = s->options->board;
-    int64_t step = s->state ? s->state->step + (phase == TR_PHASE_STEP) : 0;
+    int64_t step = s->state ? s->state->step + (phase == TR_ACTIVITY_STEP) : 0;
     s->work_done = 0;
     s->work_total = total;
     tr_board_begin_work(board, (int)phase);
@@ -89,9 +89,9 @@ static tr_status open_local(tr_session *s) {
                                 .ranks = tr_world_size(s->world),
                                 .deterministic = c->train.deterministic};
     TR_TRY(tr_device_open(c->device.name, &device, &s->device));
-    tr_session_begin(s, TR_PHASE_SCHEDULE, 0);
+    tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
-    tr_session_begin(s, TR_PHASE_OPEN, 0);
+    tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
     return tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
                         (uint64_t)c->train.seed, &s->data);
 }
@@ -249,7 +249,7 @@ static tr_status settle_data(tr_session *s) {
 static tr_status load(tr_session *s) {
     char skipped[256] = "";
     tr_ckpt_state *again;
-    tr_session_begin(s, TR_PHASE_LOAD, 0);
+    tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
     TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *again, &again)));
     tr_status status =
         tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, again, skipped);
@@ -327,14 +327,14 @@ static void start_limit(tr_session *s) {
 /* Collective, step by step: a failure is agreed on before the next step begins. */
 static tr_status open_agreed(tr_session *s) {
     const tr_config *c = s->config;
-    tr_session_begin(s, TR_PHASE_OPEN, 0);
+    tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
     TR_TRY(open_directory(s));
     if (s->resumes) TR_TRY(go_on(s, check_saved(s)));
     TR_TRY(go_on(s, open_local(s)));
     TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
-    tr_session_begin(s, TR_PHASE_PREPARE, 0);
+    tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
     TR_TRY(go_on(s, make_engine(s)));
     start_limit(s);
     if (tr_session_leads(s)) /* before what may take long, and after what may refuse the run */
@@ -342,11 +342,11 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(start_state(s));
     TR_TRY(go_on(s, open_records(s)));
     if (!s->resumes) {
-        tr_session_begin(s, TR_PHASE_DRAW, 0);
+        tr_session_begin(s, TR_ACTIVITY_DRAW, 0);
         TR_TRY(go_on(s, tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed,
                                       s->options->board)));
     }
-    tr_session_begin(s, TR_PHASE_NONE, 0);
+    tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     TR_TRY(go_on(s, open_trace(s)));
     return tr_recorder_open_report(&s->recorder, s->device, s->engine);
 }

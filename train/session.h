@@ -45,7 +45,7 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
 void tr_session_close(tr_session *session);
 /* A phase begins that may take long: the board and, on rank 0, the progress line show it. total:
  * forwards and gradients of micro-batches that this rank will compute; 0: it has other work. */
-void tr_session_begin(tr_session *session, tr_phase phase, int64_t total);
+void tr_session_begin(tr_session *session, tr_activity_phase phase, int64_t total);
 /* What this rank computes in a training step, for tr_session_begin; of it the forwards alone. */
 int64_t tr_session_actions(const tr_session *session, bool forwards_alone);
 /* True on rank 0, which prints for the run. */

@@ -85,7 +85,7 @@ static void place_grad(place *at, tr_slot *slot) {
     tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
     slot->param->grad = NULL;
     if (!at->grad) return;
-    at->grads = tr_param_memory_begin(slot->param, at->grads);
+    at->grads = tr_memory_params_begin(slot->param, at->grads);
     slot->param->grad = element(at, at->grad, at->grads);
     at->grads += (size_t)slot->param->count;
     if (!span || span->stage != slot->stage || span->sum != slot->sum) {
@@ -98,7 +98,7 @@ static void place_grad(place *at, tr_slot *slot) {
 /* Value, state and gradient of a parameter that shares none. */
 static void place_own(place *at, tr_slot *slot, tr_run *run) {
     tr_param *param = slot->param;
-    at->own = tr_param_memory_begin(param, at->own);
+    at->own = tr_memory_params_begin(param, at->own);
     slot->master = element(at, at->master, at->own);
     slot->m = element(at, at->m, at->own);
     slot->v = element(at, at->v, at->own);
@@ -112,7 +112,7 @@ static void place_own(place *at, tr_slot *slot, tr_run *run) {
                         .v = slot->v,
                         .value = param->value,
                         .decay = param->decay};
-    char *end = element(at, at->master, tr_param_memory_align(at->own));
+    char *end = element(at, at->master, tr_memory_params_align(at->own));
     run->count = (end - run->master) / (int64_t)at->size;
 }
 
@@ -171,7 +171,7 @@ static tr_status place_all(place *at) {
 }
 
 static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, int stages, bool trains) {
-    const size_t values = sum->values * tr_param_value_size(store->dtype);
+    const size_t values = sum->values * tr_memory_value_size(store->dtype);
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->slot, &store->slot));
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->span, &store->span));
     TR_TRY(tr_calloc(2 * (size_t)stages + 1, sizeof *store->run, &store->run));
@@ -191,7 +191,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
-    tr_param_memory sum = tr_param_memory_of(model, placement, pp_rank);
+    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;

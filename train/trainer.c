@@ -29,11 +29,11 @@ static tr_status guard_directory(tr_session *s) {
 /* Collective. A failed save is a warning unless it is the run's last. */
 static tr_status save(tr_session *s, bool last) {
     double begin = tr_now_s();
-    tr_session_begin(s, TR_PHASE_SAVE, 0);
+    tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_status status = tr_world_agree(s->world, guard_directory(s));
     if (status == TR_OK)
         status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
-    tr_session_begin(s, TR_PHASE_NONE, 0);
+    tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     if (status == TR_OK) {
         tr_time_limit_took(&s->limit.save_s, tr_now_s() - begin);
         s->saved_step = s->state->step;
@@ -54,7 +54,7 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     int64_t batches = s->config->train.validate_batches;
     int64_t whole = tr_data_validation_windows(s->data) / s->config->train.batch;
     if (batches == 0 || batches > whole) batches = whole > 0 ? whole : 1;
-    tr_session_begin(s, TR_PHASE_VALIDATE, batches * tr_session_actions(s, true));
+    tr_session_begin(s, TR_ACTIVITY_VALIDATE, batches * tr_session_actions(s, true));
     return tr_engine_validate(s->engine, batches, result);
 }
 
@@ -114,7 +114,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     tr_step_result result, validation = {.loss = NAN};
     tr_board_set_step(s->options->board, step);
     int64_t traced = step - s->trace_from;
-    tr_session_begin(s, TR_PHASE_STEP, tr_session_actions(s, false));
+    tr_session_begin(s, TR_ACTIVITY_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           tr_lr_at(&lr, step), &result));

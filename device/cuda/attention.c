@@ -13,7 +13,7 @@ typedef struct cuda_attention {
 } cuda_attention;
 
 static void release_attention(tr_op *base) {
-    tr_attention_graph_release(((cuda_attention *)base)->graph);
+    tr_cudnn_attention_release(((cuda_attention *)base)->graph);
     free(base);
 }
 
@@ -39,7 +39,7 @@ static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, const
     if (g->shape.masked)
         TR_CUDA(tr_cuda_launch_attention_first(
             tr_cuda_stream_of(stream), d, d->documents ? starts : NULL, (int32_t *)(void *)first));
-    TR_TRY(tr_attention_graph_run(g, dnn, tensors, scratch));
+    TR_TRY(tr_cudnn_attention_run(g, dnn, tensors, scratch));
     return TR_OK;
 }
 
@@ -79,7 +79,7 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
     TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_attention), 0,
                              shape->backward ? run_backward_graph : run_forward_graph, &base));
     tr_attention_graph **g = &((cuda_attention *)base)->graph;
-    tr_status status = tr_attention_graph_build(tr_cuda_device_of(device)->dnn, NULL, shape, g);
+    tr_status status = tr_cudnn_attention_build(tr_cuda_device_of(device)->dnn, NULL, shape, g);
     if (status != TR_OK) {
         free(base);
         TR_TRY(status);
@@ -97,9 +97,9 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
 }
 
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, bool backward, tr_op **out) {
-    tr_attention_shape shape =
-        tr_attention_packed(&desc->attention, backward, tr_cuda_device_of(device)->deterministic);
-    if (!tr_attention_graph_fault(&shape)) {
+    tr_attention_shape shape = tr_cudnn_attention_packed(&desc->attention, backward,
+                                                         tr_cuda_device_of(device)->deterministic);
+    if (!tr_cudnn_attention_fault(&shape)) {
         const tr_status status = prepare_graph(device, desc, &shape, out);
         if (status != TR_ERR_DEVICE) return status;
     }

@@ -380,8 +380,8 @@ static descriptor describe_device(builder *b, const char *json) {
 
 /* --- interface -------------------------------------------------------------------------------- */
 
-tr_attention_shape tr_attention_packed(const tr_attention_desc *d, bool backward,
-                                       bool deterministic) {
+tr_attention_shape tr_cudnn_attention_packed(const tr_attention_desc *d, bool backward,
+                                             bool deterministic) {
     const int64_t row = tr_attention_row(d), width = d->heads * d->head_size;
     const tr_attention_strides packed = {
         .sequence = d->seq * row, .head = d->head_size, .position = row};
@@ -401,7 +401,7 @@ tr_attention_shape tr_attention_packed(const tr_attention_desc *d, bool backward
         .deterministic = deterministic};
 }
 
-const char *tr_attention_graph_fault(const tr_attention_shape *s) {
+const char *tr_cudnn_attention_fault(const tr_attention_shape *s) {
     if (s->dtype != TR_BF16) return "they compute bf16 alone";
     /* cuDNN also makes plans for every multiple of 8 and for 2 tokens. Only these shapes are in
      * common use; the results of the rest have not been checked on a GPU. */
@@ -413,10 +413,10 @@ const char *tr_attention_graph_fault(const tr_attention_shape *s) {
     return NULL;
 }
 
-tr_status tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                    const tr_attention_shape *shape, tr_attention_graph **out) {
     enum { OLDEST = 91600 }; /* before, sequences that are no multiple of 128 had wrong gradients */
-    const char *fault = tr_attention_graph_fault(shape);
+    const char *fault = tr_cudnn_attention_fault(shape);
     if (fault)
         return TR_FAIL(TR_ERR_DEVICE, "cuDNN's attention engines cannot take %s heads of %lld: %s",
                        tr_dtype_name(shape->dtype), (long long)shape->head_size, fault);
@@ -445,14 +445,14 @@ tr_status tr_attention_graph_build(cudnnHandle_t handle, const char *described,
     finalize(&b, graph);
     choose(&b, handle, device, graph);
     if (b.status != TR_OK) {
-        tr_attention_graph_release(g);
+        tr_cudnn_attention_release(g);
         TR_TRY(b.status);
     }
     *out = g;
     return TR_OK;
 }
 
-void tr_attention_graph_release(tr_attention_graph *graph) {
+void tr_cudnn_attention_release(tr_attention_graph *graph) {
     if (!graph) return;
     while (graph->part_count > 0)
         (void)cudnnBackendDestroyDescriptor(graph->parts[--graph->part_count]);
@@ -460,7 +460,7 @@ void tr_attention_graph_release(tr_attention_graph *graph) {
     free(graph);
 }
 
-tr_status tr_attention_graph_run(const tr_attention_graph *graph, cudnnHandle_t handle,
+tr_status tr_cudnn_attention_run(const tr_attention_graph *graph, cudnnHandle_t handle,
                                  void *const tensors[TR_ATTENTION_TENSORS], void *workspace) {
     const tr_attention_shape *s = &graph->shape;
     void *pointers[TR_ATTENTION_IDS];

@@ -60,20 +60,20 @@ typedef struct tr_attention_graph {
 } tr_attention_graph;
 
 /* The shape of ATTENTION and ATTENTION_DGRAD. */
-tr_attention_shape tr_attention_packed(const tr_attention_desc *desc, bool backward,
-                                       bool deterministic);
+tr_attention_shape tr_cudnn_attention_packed(const tr_attention_desc *desc, bool backward,
+                                             bool deterministic);
 
 /* Says why cuDNN's engines are not used for a shape, as the end of a sentence; NULL when they are.
  */
-const char *tr_attention_graph_fault(const tr_attention_shape *shape);
+const char *tr_cudnn_attention_fault(const tr_attention_shape *shape);
 
 /* Builds the plan in *out. handle: of the GPU that will run it; or NULL, with `described`, the JSON
  * of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. TR_ERR_DEVICE with a sentence where there is a fault
- * or no engine is delivered. Release with tr_attention_graph_release (NULL is allowed). */
-tr_status tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+ * or no engine is delivered. Release with tr_cudnn_attention_release (NULL is allowed). */
+tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                    const tr_attention_shape *shape, tr_attention_graph **out);
-void tr_attention_graph_release(tr_attention_graph *graph);
+void tr_cudnn_attention_release(tr_attention_graph *graph);
 
 /* Enqueues the plan on the handle's stream; tensors that the plan does not have are not read. */
-tr_status tr_attention_graph_run(const tr_attention_graph *graph, cudnnHandle_t handle,
+tr_status tr_cudnn_attention_run(const tr_attention_graph *graph, cudnnHandle_t handle,
                                  void *const tensors[TR_ATTENTION_TENSORS], void *workspace);

@@ -5,7 +5,7 @@
  * attention.
  *
  * Graphs for `rig_handle` are built for the described GPU instead, and the first tokens of a mask
- * are computed on the host: the linker sends tr_attention_graph_build and
+ * are computed on the host: the linker sends tr_cudnn_attention_build and
  * tr_cuda_launch_attention_first here (--wrap). */
 #pragma once
 

@@ -26,14 +26,14 @@ static char h200[4096];
 static tr_status build(const tr_attention_shape *shape, const char *described,
                        tr_attention_graph **out) {
     *out = NULL;
-    return tr_attention_graph_build(NULL, described, shape, out);
+    return tr_cudnn_attention_build(NULL, described, shape, out);
 }
 
 /* Forward, backward, and the deterministic backward. */
 static void check(const tr_attention_desc *desc) {
     for (int which = 0; which < 3; which++) {
         bool backward = which > 0, deterministic = which == 2;
-        tr_attention_shape shape = tr_attention_packed(desc, backward, deterministic);
+        tr_attention_shape shape = tr_cudnn_attention_packed(desc, backward, deterministic);
         tr_attention_graph *graph;
         if (build(&shape, h200, &graph) != TR_OK)
             fail_msg("%lld x %lld tokens, %lld/%lld heads of %lld, %s: %s (%s)",
@@ -49,7 +49,7 @@ static void check(const tr_attention_desc *desc) {
         assert_int_equal(graph->dq_sum_bytes,
                          backward && !deterministic ? 4 * rows * (size_t)desc->head_size : 0);
         assert_int_equal(graph->first_bytes, shape.masked ? 4 * desc->batch * desc->seq : 0);
-        tr_attention_graph_release(graph);
+        tr_cudnn_attention_release(graph);
     }
 }
 
@@ -106,16 +106,16 @@ static void test_refused(void **state) {
     for (int backward = 0; backward < 2; backward++) {
         tr_attention_desc desc = heads_of(2, 128, 4, 4, 64);
         desc.dtype = TR_F32;
-        tr_attention_shape shape = tr_attention_packed(&desc, backward, false);
+        tr_attention_shape shape = tr_cudnn_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "cannot take f32 heads of 64: they compute bf16 alone");
         desc = heads_of(2, 128, 4, 4, 100);
-        shape = tr_attention_packed(&desc, backward, false);
+        shape = tr_cudnn_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "cannot take bf16 heads of 100");
         desc = heads_of(2, 128, 4, 4, 80);
-        shape = tr_attention_packed(&desc, backward, false);
+        shape = tr_cudnn_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "heads of 80: they are used for heads of 64, 96 and 128");
         desc = heads_of(2, 63, 4, 4, 64);
-        shape = tr_attention_packed(&desc, backward, false);
+        shape = tr_cudnn_attention_packed(&desc, backward, false);
         assert_refused(&shape, h200, "heads of 64: they are used from 64 tokens on");
     }
 }
@@ -129,7 +129,7 @@ static void test_no_engine(void **state) {
     assert_non_null(capability);
     memcpy(capability, "\"deviceVer\":700", strlen("\"deviceVer\":700"));
     const tr_attention_desc desc = heads_of(2, 128, 4, 4, 64);
-    tr_attention_shape shape = tr_attention_packed(&desc, true, false);
+    tr_attention_shape shape = tr_cudnn_attention_packed(&desc, true, false);
     assert_refused(&shape, volta, "cuDNN");
     assert_refused(&shape, "{", "cuDNN");
 }

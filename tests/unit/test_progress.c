@@ -64,7 +64,7 @@ static int count(const char *text, const char *word) {
 
 /* --- the words -------------------------------------------------------------------------------- */
 
-static const tr_activity step_13 = {.phase = TR_PHASE_STEP,
+static const tr_activity step_13 = {.phase = TR_ACTIVITY_STEP,
                                     .step = 13,
                                     .micro_batch = 2,
                                     .micro_batches = MICRO_BATCHES,
@@ -87,13 +87,13 @@ static void every_phase_has_its_words(void **state) {
     a.micro_batch = -1; /* the optimizer */
     a.done = a.total;
     activity_says(a, "now      warming up: step 1, for 10 s");
-    activity_says((tr_activity){.phase = TR_PHASE_PREPARE, .seconds = 240},
+    activity_says((tr_activity){.phase = TR_ACTIVITY_PREPARE, .seconds = 240},
                   "now      preparing operators and memory, for 4 min");
-    activity_says((tr_activity){.phase = TR_PHASE_DRAW, .done = 1, .total = 5, .seconds = 50},
+    activity_says((tr_activity){.phase = TR_ACTIVITY_DRAW, .done = 1, .total = 5, .seconds = 50},
                   "now      drawing parameters: 20 %, about 3 min left");
-    activity_says((tr_activity){.phase = TR_PHASE_DRAW, .total = 5},
+    activity_says((tr_activity){.phase = TR_ACTIVITY_DRAW, .total = 5},
                   "now      drawing parameters: 0 %");
-    a = (tr_activity){.phase = TR_PHASE_SAVE,
+    a = (tr_activity){.phase = TR_ACTIVITY_SAVE,
                       .step = 20,
                       .done = (int64_t)312 << 20,
                       .total = (int64_t)1040 << 20,
@@ -101,14 +101,14 @@ static void every_phase_has_its_words(void **state) {
     activity_says(a, "now      saving step 20: 312 of 1040 MiB, 156 MiB/s, about 5 s left");
     a.done = a.total;
     activity_says(a, "now      saving step 20: 1040 of 1040 MiB, 520 MiB/s, waiting for the disk");
-    a.phase = TR_PHASE_LOAD;
+    a.phase = TR_ACTIVITY_LOAD;
     a.done = (int64_t)20 << 30;
     a.total = (int64_t)80 << 30;
     a.seconds = 2;
     activity_says(a, "now      loading the checkpoint: 20.0 of 80.0 GiB, 10 GiB/s, about 6 s left");
     a.total = a.done = 0;
     activity_says(a, "now      loading the checkpoint, for 2 s");
-    a = (tr_activity){.phase = TR_PHASE_VALIDATE, .done = 1, .total = 100, .seconds = 100};
+    a = (tr_activity){.phase = TR_ACTIVITY_VALIDATE, .done = 1, .total = 100, .seconds = 100};
     activity_says(a, "now      validating: 1 %, about 2.8 h left");
 }
 
@@ -165,7 +165,7 @@ static void no_line_is_wider_than_its_columns(void **state) {
                                .memory = (size_t)1 << between(&r, 0, 45),
                                .memory_planned = (size_t)1 << between(&r, 0, 45),
                                .eta_s = exp10(between(&r, 0, 9))};
-        tr_activity a = {.phase = (tr_phase)between(&r, 1, TR_PHASES - 1),
+        tr_activity a = {.phase = (tr_activity_phase)between(&r, 1, TR_ACTIVITY_PHASES - 1),
                          .step = s.step,
                          .micro_batch = between(&r, -1, 99),
                          .micro_batches = 100,
@@ -209,23 +209,23 @@ static void long_work_in_a_pipe_is_a_line_in_ten_seconds(void **state) {
     char text[8192];
     FILE *f = open_progress(NULL, false, &p);
     look(&p, 100, 130); /* no phase, nothing to say */
-    tr_progress_phase(&p, TR_PHASE_DRAW, 0, 130);
+    tr_progress_phase(&p, TR_ACTIVITY_DRAW, 0, 130);
     look(&p, 130, 152);
     tr_progress_start(&p, 0, 152);
-    tr_progress_phase(&p, TR_PHASE_STEP, 1, 152); /* the first */
+    tr_progress_phase(&p, TR_ACTIVITY_STEP, 1, 152); /* the first */
     look(&p, 152, 164);
     show(&p, 1, 164);
     for (int64_t step = 2; step <= 5; step++) { /* each longer than a moment, none long */
-        tr_progress_phase(&p, TR_PHASE_STEP, step, 164 + 9 * (double)(step - 2));
+        tr_progress_phase(&p, TR_ACTIVITY_STEP, step, 164 + 9 * (double)(step - 2));
         look(&p, 164 + 9 * (double)(step - 2), 164 + 9 * (double)(step - 1));
         show(&p, step, 164 + 9 * (double)(step - 1));
     }
-    tr_progress_phase(&p, TR_PHASE_STEP, 6, 200);
+    tr_progress_phase(&p, TR_ACTIVITY_STEP, 6, 200);
     look(&p, 200, 221);
     show(&p, 6, 221);
-    tr_progress_phase(&p, TR_PHASE_SAVE, 6, 221);
+    tr_progress_phase(&p, TR_ACTIVITY_SAVE, 6, 221);
     look(&p, 221, 231);
-    tr_progress_phase(&p, TR_PHASE_NONE, 6, 231);
+    tr_progress_phase(&p, TR_ACTIVITY_NONE, 6, 231);
     look(&p, 231, 300);
     assert_string_equal(
         text_of(&p, f, text),
@@ -268,15 +268,15 @@ static void a_terminal_shows_what_goes_on(void **state) {
     tr_progress p;
     char text[8192];
     FILE *f = open_progress(NULL, true, &p);
-    tr_progress_phase(&p, TR_PHASE_DRAW, 0, 100);
+    tr_progress_phase(&p, TR_ACTIVITY_DRAW, 0, 100);
     look(&p, 100, 101.5);
     assert_int_equal(ftell(f), 0);
     look(&p, 101.5, 102.5);
     tr_progress_start(&p, 0, 102.5);
-    tr_progress_phase(&p, TR_PHASE_STEP, 1, 102.5);
+    tr_progress_phase(&p, TR_ACTIVITY_STEP, 1, 102.5);
     look(&p, 102.5, 103);
     show(&p, 1, 103);
-    tr_progress_phase(&p, TR_PHASE_STEP, 2, 103);
+    tr_progress_phase(&p, TR_ACTIVITY_STEP, 2, 103);
     look(&p, 103, 105);
     show(&p, 2, 105);
     look(&p, 105, 200); /* nothing goes on */
@@ -306,14 +306,14 @@ static void the_board_tells_how_far_it_is(void **state) {
     }
     tr_board_unlink(name);
     FILE *f = open_progress(board[0], false, &p);
-    tr_progress_phase(&p, TR_PHASE_STEP, 1, 100);
+    tr_progress_phase(&p, TR_ACTIVITY_STEP, 1, 100);
     for (int r = 0; r < 2; r++) {
-        tr_board_begin_work(board[r], TR_PHASE_STEP);
+        tr_board_begin_work(board[r], TR_ACTIVITY_STEP);
         tr_board_set_work(board[r], 6 - r, 20 + r);
         tr_board_set_action(board[r], r, 4 - r, 'F');
     }
     tr_progress_tick(&p, 130);
-    tr_board_begin_work(board[1], TR_PHASE_SAVE); /* which is ahead */
+    tr_board_begin_work(board[1], TR_ACTIVITY_SAVE); /* which is ahead */
     tr_board_set_work(board[1], 5, 1000000);
     tr_progress_tick(&p, 140);
     tr_board_end_all(board[0], TR_ERR_RANK); /* the observer that does that prints the last line */
@@ -392,7 +392,7 @@ static void the_thread_speaks_while_the_caller_works(void **state) {
     tr_progress p;
     char text[8192];
     FILE *f = open_progress(NULL, false, &p);
-    tr_progress_phase(&p, TR_PHASE_DRAW, 0, tr_now_s() - 3600);
+    tr_progress_phase(&p, TR_ACTIVITY_DRAW, 0, tr_now_s() - 3600);
     tr_progress_watch(&p);
     assert_true(p.watched);
     for (int tries = 0; lseek(fileno(f), 0, SEEK_END) == 0 && tries < 6000; tries++)
