@@ -1,6 +1,7 @@
 #include "job/board.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "job/process.h"
 
@@ -18,9 +19,9 @@
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below: ranks and launcher must be of one build. */
-static const uint64_t board_magic = 0x7472626f61726434u;
+static const uint64_t BOARD_MAGIC = 0x7472626f61726434u;
 /* A rank's heartbeat is due four times a second, that of another host's rank once a second. */
-static const int64_t silence_ns = 1000000000, remote_silence_ns = 3000000000;
+static const int64_t SILENCE_NS = 1000000000, REMOTE_SILENCE_NS = 3000000000;
 
 typedef struct board_wait {
     _Atomic int64_t since_ns; /* 0: no wait */
@@ -83,23 +84,20 @@ void tr_board_make_name(char *name, size_t size) {
 static bool adopt(board_header *header, int ranks) {
     uint64_t magic = 0;
     int32_t count = 0;
-    if (!atomic_compare_exchange_strong(&header->ranks, &count, ranks) && count != ranks) {
+    if (!atomic_compare_exchange_strong(&header->ranks, &count, ranks) && count != ranks)
         return false;
-    }
-    return atomic_compare_exchange_strong(&header->magic, &magic, board_magic) ||
-           magic == board_magic;
+    return atomic_compare_exchange_strong(&header->magic, &magic, BOARD_MAGIC) ||
+           magic == BOARD_MAGIC;
 }
 
 tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
     *out = NULL;
-    if (ranks < 1 || ranks > MAX_RANKS) {
+    if (ranks < 1 || ranks > MAX_RANKS)
         return TR_FAIL(TR_ERR_USAGE, "%d ranks: a job has between 1 and %d", ranks, MAX_RANKS);
-    }
     size_t bytes = sizeof(board_header) + (size_t)ranks * sizeof(board_slot);
-    tr_board *board = calloc(1, sizeof *board);
-    if (!board) return TR_FAIL(TR_ERR_FIT, "out of memory for the board of %d ranks", ranks);
-
     tr_status status = TR_OK;
+    tr_board *board;
+    TR_TRY(tr_calloc(1, sizeof *board, &board));
     void *memory = MAP_FAILED;
     int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
@@ -139,14 +137,12 @@ out:
 }
 
 tr_status tr_board_attach(tr_board *board, int rank) {
-    if (rank < 0 || rank >= board->ranks) {
+    if (rank < 0 || rank >= board->ranks)
         return TR_FAIL(TR_ERR_INTERNAL, "rank %d has no slot on a board of %d", rank, board->ranks);
-    }
     board_slot *slot = &board->header->slots[rank];
-    if (atomic_load(&slot->state) != TR_RANK_ABSENT) {
+    if (atomic_load(&slot->state) != TR_RANK_ABSENT)
         return TR_FAIL(TR_ERR_DEVICE, "rank %d of this job has attached already (pid %d)", rank,
                        atomic_load(&slot->pid));
-    }
     tr_process self;
     tr_process_look(getpid(), &self);
     if (gethostname(slot->host, sizeof slot->host - 1) != 0) slot->host[0] = '\0';
@@ -180,9 +176,8 @@ int tr_board_rank(const tr_board *board) {
 uint64_t tr_board_id(tr_board *board) {
     uint64_t fresh = 0, none = 0;
     /* Without random numbers the time and the process have to tell two boards apart. */
-    if (getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) != sizeof fresh || !fresh) {
+    if (getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) != sizeof fresh || !fresh)
         fresh = (uint64_t)tr_now_ns() << 16 ^ (uint64_t)getpid();
-    }
     (void)atomic_compare_exchange_strong(&board->header->id, &none, fresh);
     return atomic_load(&board->header->id);
 }
@@ -242,9 +237,8 @@ static void write_wait(board_slot *slot, int64_t since_ns, const char *what, int
     if (since_ns) {
         uint64_t words[WAIT_WORDS] = {0};
         if (what) memcpy(words, what, strnlen(what, sizeof words - 1));
-        for (int i = 0; i < WAIT_WORDS; i++) {
+        for (int i = 0; i < WAIT_WORDS; i++)
             atomic_store_explicit(&wait->what[i], words[i], memory_order_release);
-        }
         atomic_store_explicit(&wait->peer, peer, memory_order_release);
     }
     atomic_store_explicit(&wait->since_ns, since_ns, memory_order_release);
@@ -401,9 +395,8 @@ static void read_wait(const board_slot *slot, tr_rank_view *view) {
     for (int attempt = 0; attempt < 1000; attempt++) {
         uint32_t before = atomic_load_explicit(&slot->turn, memory_order_acquire);
         const board_wait *wait = &slot->waits[before & 1];
-        for (int i = 0; i < WAIT_WORDS; i++) {
+        for (int i = 0; i < WAIT_WORDS; i++)
             words[i] = atomic_load_explicit(&wait->what[i], memory_order_acquire);
-        }
         view->wait_peer = atomic_load_explicit(&wait->peer, memory_order_acquire);
         view->wait_ns = atomic_load_explicit(&wait->since_ns, memory_order_acquire);
         if (atomic_load_explicit(&slot->turn, memory_order_acquire) == before) break;
@@ -475,18 +468,13 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
     if (v.step >= 0) tr_text_add(buf, size, "step %lld, ", (long long)v.step);
     if (v.stage >= 0) tr_text_add(buf, size, "stage %d, ", v.stage);
     if (v.micro_batch >= 0) tr_text_add(buf, size, "micro-batch %lld, ", (long long)v.micro_batch);
-    if (v.action) {
+    if (v.action)
         tr_text_add(buf, size, "action %c for %.1f s", v.action, seconds_since(v.action_ns));
-    } else {
-        tr_text_add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
-    }
+    else tr_text_add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
     if (v.waiting) {
         tr_text_add(buf, size, ", waits for ");
-        if (v.wait_peer >= 0) {
-            tr_text_add(buf, size, "rank %d (%s)", v.wait_peer, v.wait_what);
-        } else {
-            tr_text_add(buf, size, "its group (%s)", v.wait_what);
-        }
+        if (v.wait_peer >= 0) tr_text_add(buf, size, "rank %d (%s)", v.wait_peer, v.wait_what);
+        else tr_text_add(buf, size, "its group (%s)", v.wait_what);
         tr_text_add(buf, size, " for %.1f s", seconds_since(v.wait_ns));
     }
     return buf;
@@ -498,7 +486,7 @@ static bool is_alive(const tr_rank_view *v) {
 
 /* A rank that was stopped in a wait does not wait: the other ranks wait for it. */
 static bool is_silent(const tr_rank_view *v) {
-    int64_t limit = v->state == TR_RANK_REMOTE ? remote_silence_ns : silence_ns;
+    int64_t limit = v->state == TR_RANK_REMOTE ? REMOTE_SILENCE_NS : SILENCE_NS;
     return is_alive(v) && tr_now_ns() - v->beat_ns > limit;
 }
 

@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t period_ns = 1000000000;
+static const int64_t PERIOD_NS = 1000000000;
 /* How long a rank that leaves waits for its last messages to leave, and for those of its peers. */
-static const double flush_s = 1, farewell_s = 5;
+static const double FLUSH_S = 1, FAREWELL_S = 5;
 
 /* One rank in a message. Ages instead of times, since each host has its own clock. */
 typedef struct beat {
@@ -111,7 +111,7 @@ static void send_message(tr_heartbeat *h, peer_link *l) {
 
 static bool is_due(const tr_heartbeat *h, const peer_link *l) {
     if (l->left) return false;
-    return h->leaving || (h->end.code && !l->told) || tr_now_ns() - l->sent_ns >= period_ns;
+    return h->leaving || (h->end.code && !l->told) || tr_now_ns() - l->sent_ns >= PERIOD_NS;
 }
 
 /* Shows the ranks of a message on the board; those of its host that it leaves out have finished. */
@@ -194,14 +194,14 @@ static void flush(tr_heartbeat *h, bool hear, double seconds) {
 void tr_heartbeat_bye(tr_heartbeat *heartbeat) {
     if (!heartbeat || heartbeat->leaving) return;
     heartbeat->leaving = true;
-    flush(heartbeat, false, flush_s);
+    flush(heartbeat, false, FLUSH_S);
 }
 
 /* Waits for the last messages, unless the world failed, and frees; the world calls it. */
 static void close_heartbeat(void *context, bool failed) {
     tr_heartbeat *h = context;
     tr_heartbeat_bye(h);
-    if (!failed) flush(h, true, farewell_s);
+    if (!failed) flush(h, true, FAREWELL_S);
     for (int i = 0; i < h->links; i++) {
         tr_mail_close(h->link[i].mail);
         free(h->link[i].out);
@@ -247,9 +247,8 @@ static bool find_leaders(const place *all, int size, int *leader) {
     bool several = false;
     for (int r = 0; r < size; r++) {
         leader[r] = r;
-        for (int q = 0; q < r && leader[r] == r; q++) {
+        for (int q = 0; q < r && leader[r] == r; q++)
             if (all[q].board == all[r].board) leader[r] = q;
-        }
         several = several || leader[r] != 0;
     }
     return several;

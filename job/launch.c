@@ -19,11 +19,11 @@
 
 /* After the end of a job: how long the ranks may take to exit, then mpirun before it is killed; how
  * long a rank that failed may take to end the job. */
-static const double grace_s = 0.75, mpirun_grace_s = 4, failed_grace_s = 8;
+static const double GRACE_S = 0.75, MPIRUN_GRACE_S = 4, FAILED_GRACE_S = 8;
 
 /* How long mpirun may take to name the rank that it lost: it sends the other ranks SIGTERM, SIGKILL
  * 1 s later, and names the rank when all have ended. */
-static const double verdict_s = 8;
+static const double VERDICT_S = 8;
 
 typedef struct job {
     const tr_launch *launch;
@@ -66,9 +66,8 @@ static tr_rank_state state_of(const job *j, int rank) {
 }
 
 static bool any_is(const job *j, tr_rank_state state) {
-    for (int r = 0; r < j->launch->ranks; r++) {
+    for (int r = 0; r < j->launch->ranks; r++)
         if (state_of(j, r) == state) return true;
-    }
     return false;
 }
 
@@ -154,11 +153,10 @@ static void kill_ranks(const job *j) {
  */
 static void press_on(job *j) {
     double waited = since_s(j->ending_ns);
-    if (waited < grace_s) return;
+    if (waited < GRACE_S) return;
     kill_ranks(j);
-    if (waited > grace_s + (elsewhere(j) ? grace_s : mpirun_grace_s)) {
+    if (waited > GRACE_S + (elsewhere(j) ? GRACE_S : MPIRUN_GRACE_S))
         (void)kill(-j->mpirun, SIGKILL);
-    }
 }
 
 /* Reports the rank that ended first, or the host that was lost, as mpirun of a job on several hosts
@@ -167,17 +165,13 @@ static void say_named_by_mpirun(job *j) {
     char lost[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
     int rank = j->log.rank, signal = j->log.signal;
     if (rank >= 0 && !signal) return; /* it failed and reported that itself */
-    if (signal) {
+    if (signal)
         (void)snprintf(why, sizeof why, "a signal ended its process (%s%s)", strsignal(signal),
                        signal == SIGKILL ? ", perhaps for lack of memory: see dmesg" : "");
-    }
-    if (rank < 0) {
-        (void)snprintf(lost, sizeof lost, "host %s", j->log.node);
-    } else if (state_of(j, rank) == TR_RANK_ABSENT) {
+    if (rank < 0) (void)snprintf(lost, sizeof lost, "host %s", j->log.node);
+    else if (state_of(j, rank) == TR_RANK_ABSENT)
         (void)snprintf(lost, sizeof lost, "rank %d (host %s): before it began", rank, j->log.node);
-    } else {
-        (void)tr_board_describe(j->board, rank, lost, sizeof lost);
-    }
+    else (void)tr_board_describe(j->board, rank, lost, sizeof lost);
     tr_watch_say_lost(j->board, lost, why, text, sizeof text);
     say_once(j, "%s", text);
     begin_end(j, TR_ERR_RANK);
@@ -192,7 +186,7 @@ static void find_loss(job *j) {
         return;
     }
     /* Until then the ranks that mpirun kills look lost. */
-    if (j->log.aborting_ns && since_s(j->log.aborting_ns) < verdict_s && j->watch.parent) return;
+    if (j->log.aborting_ns && since_s(j->log.aborting_ns) < VERDICT_S && j->watch.parent) return;
     if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence))
         tr_signal_say(sentence, j->refreshes);
 }
@@ -202,7 +196,7 @@ static void look(job *j) {
     find_loss(j);
     if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_now_ns();
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
-    if (failure && failed_ns && since_s(failed_ns) > failed_grace_s) begin_end(j, failure);
+    if (failure && failed_ns && since_s(failed_ns) > FAILED_GRACE_S) begin_end(j, failure);
     if (j->ending_ns) press_on(j);
     if (j->named && all_attached(j)) drop_name(j);
 }
@@ -212,13 +206,9 @@ static void watch_until_the_end(job *j, const sigset_t *handled) {
         struct timespec tick = {.tv_nsec = 250 * 1000000};
         /* Sleeps until a signal, mpirun's end among them, or the next look. */
         int signal = sigtimedwait(handled, NULL, &tick);
-        if (signal == SIGTSTP) {
-            suspend(j);
-        } else if (signal == SIGWINCH) {
-            tell_columns(j);
-        } else if (signal > 0 && signal != SIGCHLD) {
-            on_stop_signal(j, signal);
-        }
+        if (signal == SIGTSTP) suspend(j);
+        else if (signal == SIGWINCH) tell_columns(j);
+        else if (signal > 0 && signal != SIGCHLD) on_stop_signal(j, signal);
         if (waitpid(j->mpirun, &j->wait_status, WNOHANG) == j->mpirun) break;
         signal = j->stopping ? 0 : tr_mpirun_held_signal(j->mpirun);
         if (signal) on_stop_signal(j, signal);

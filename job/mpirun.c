@@ -33,9 +33,8 @@ static void set_environment(const char *board) {
     }
     (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
     (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (!can_copy_between_processes()) {
+    if (!can_copy_between_processes())
         (void)setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    }
     (void)setenv(TR_BOARD_VARIABLE, board, 1);
     char columns[16];
     (void)snprintf(columns, sizeof columns, "%d", tr_terminal_columns(stdout));

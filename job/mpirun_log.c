@@ -35,19 +35,16 @@ static void take_line(tr_mpirun_log *log, const char *line) {
     const char *noticed = strstr(line, "noticed that process rank "),
                *detected = strstr(line, "Process name: [["),
                *daemon = strstr(line, "Remote daemon: [[");
-    if (strstr(line, "the job has been aborted") && !log->aborting_ns) {
+    if (strstr(line, "the job has been aborted") && !log->aborting_ns)
         log->aborting_ns = tr_now_ns();
-    }
     if (log->rank >= 0) return;
-    if (noticed) {
+    if (noticed)
         (void)sscanf(noticed,
                      "noticed that process rank %d with PID %*d on node %255s exited on signal %d",
                      &log->rank, log->node, &log->signal);
-    } else if (detected) {
-        (void)sscanf(detected, "Process name: [[%*u,%*u],%d]", &log->rank);
-    } else if (daemon) {
+    else if (detected) (void)sscanf(detected, "Process name: [[%*u,%*u],%d]", &log->rank);
+    else if (daemon)
         (void)sscanf(daemon, "Remote daemon: [[%*u,%*u],%*u] on node %255s", log->node);
-    }
 }
 
 void tr_mpirun_log_read(tr_mpirun_log *log) {
@@ -61,9 +58,8 @@ void tr_mpirun_log_read(tr_mpirun_log *log) {
         log->at += end ? end + 1 - text : got;
         if (end) *end = '\0';
         char *rest = NULL;
-        for (char *l = strtok_r(text, "\n", &rest); l; l = strtok_r(NULL, "\n", &rest)) {
+        for (char *l = strtok_r(text, "\n", &rest); l; l = strtok_r(NULL, "\n", &rest))
             take_line(log, l);
-        }
     }
 }
 

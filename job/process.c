@@ -77,11 +77,9 @@ int tr_process_children(pid_t pid, pid_t *out, int max) {
     DIR *threads = opendir(path);
     if (!threads) return 0;
     int n = 0;
-    for (const struct dirent *thread; n < max && (thread = readdir(threads));) {
-        if (thread->d_name[0] != '.') {
+    for (const struct dirent *thread; n < max && (thread = readdir(threads));)
+        if (thread->d_name[0] != '.')
             n += children_of_thread(pid, thread->d_name, out + n, max - n);
-        }
-    }
     (void)closedir(threads);
     return n;
 }
@@ -92,9 +90,8 @@ bool tr_process_variable(pid_t pid, const char *name, char *value, size_t size) 
     FILE *file = fopen(path, "re");
     size_t room = 0, length = strlen(name);
     bool found = false;
-    while (file && !found && getdelim(&entry, &room, '\0', file) > 0) {
+    while (file && !found && getdelim(&entry, &room, '\0', file) > 0)
         found = strncmp(entry, name, length) == 0 && entry[length] == '=';
-    }
     if (found) (void)snprintf(value, size, "%s", entry + length + 1);
     free(entry);
     if (file) (void)fclose(file);

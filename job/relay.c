@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { CHUNK = 1 << 16 };
-static const int64_t silence_ns = 1000000000;
+static const int64_t SILENCE_NS = 1000000000;
 
 struct tr_relay {
     int from, to;
@@ -137,7 +137,7 @@ bool tr_relay_ended(const tr_relay *r) {
     if (atomic_load(&r->ended)) return true;
     /* The thread may not have run yet: first the pipe must be empty, then nothing in its hands. */
     if (poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, 0) != 0) return false;
-    return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > silence_ns;
+    return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > SILENCE_NS;
 }
 
 void tr_relay_close(tr_relay *r) {

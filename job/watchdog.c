@@ -1,6 +1,7 @@
 #include "job/watchdog.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "job/process.h"
 
 #include <inttypes.h>
@@ -12,23 +13,23 @@
 #include <string.h>
 #include <time.h>
 
-static const double default_stopped_s = 5, default_silent_s = 10, default_remote_s = 15;
+static const double DEFAULT_STOPPED_S = 5, DEFAULT_SILENT_S = 10, DEFAULT_REMOTE_S = 15;
 /* An observer whose looks lie further apart did not run itself, and cannot tell which rank is late.
  */
-static const double away_s = 3;
+static const double AWAY_S = 3;
 /* How long to wait for a better-informed observer to report the loss first: the launcher, whose
  * stderr is not cut off, or the leader, which tells the other hosts. */
-static const double patience_s = 1.5;
+static const double PATIENCE_S = 1.5;
 /* The same for mpirun, when a process vanishes while MPI starts. */
-static const double mpi_patience_s = 5;
+static const double MPI_PATIENCE_S = 5;
 /* Between SIGTERM and SIGKILL of mpirun ranks vanish one by one, on purpose. */
-static const double leaving_s = 3;
+static const double LEAVING_S = 3;
 /* A rank that failed ends the job through MPI. A rank that is still alive after this time ends by
  * itself. */
-static const double failed_s = 10;
+static const double FAILED_S = 10;
 /* How long a leader waits until rank 0's host has taken its report; then it reports by itself. */
-static const double relay_s = 2;
-static const int64_t tick_ns = 250 * 1000000;
+static const double RELAY_S = 2;
+static const int64_t TICK_NS = 250 * 1000000;
 
 struct tr_watchdog {
     tr_board *board;
@@ -128,9 +129,8 @@ int tr_watch_gone_with_mpi(const tr_board *board) {
         tr_rank_view v;
         tr_process process;
         tr_board_read(board, rank, &v);
-        if (v.state != TR_RANK_ALIVE || !v.waiting || strcmp(v.wait_what, TR_WAIT_MPI) != 0) {
+        if (v.state != TR_RANK_ALIVE || !v.waiting || strcmp(v.wait_what, TR_WAIT_MPI) != 0)
             continue;
-        }
         tr_process_look(v.pid, &process);
         if (!same_process(&process, &v)) return rank;
     }
@@ -161,9 +161,8 @@ static bool process_stopped(pid_t pid) {
 static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child) {
     if (!watch->parent) return 0;
     int n = tr_process_children(watch->parent, child, MAX_CHILDREN), left = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (!attached(board, child[i])) child[left++] = child[i];
-    }
     return left;
 }
 
@@ -171,9 +170,8 @@ static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child
 static double stopped_unattached(tr_watch *watch, const tr_board *board, int64_t now_ns) {
     pid_t child[MAX_CHILDREN], found = 0;
     int n = unattached(watch, board, child);
-    for (int i = 0; i < n && !found; i++) {
+    for (int i = 0; i < n && !found; i++)
         if (process_stopped(child[i])) found = child[i];
-    }
     if (found != watch->stopped || watch->stopped_ns < watch->since_ns) watch->stopped_ns = now_ns;
     watch->stopped = found;
     return found ? seconds(watch->stopped_ns, now_ns) : 0;
@@ -189,9 +187,8 @@ static int rank_of(pid_t pid) {
 void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board) {
     pid_t child[MAX_CHILDREN];
     int n = unattached(watch, board, child);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (process_stopped(child[i]) || rank_of(child[i]) >= 0) (void)kill(child[i], SIGKILL);
-    }
 }
 
 /* --- a look ----------------------------------------------------------------------------------- */
@@ -206,7 +203,7 @@ typedef struct finding {
  * mpirun kills the other ranks because of it. */
 static finding find_on_board(const tr_watch *watch, const tr_board *board, int64_t now_ns) {
     int64_t stop_ns = tr_board_stop_ns(board);
-    bool leaving = !watch->asked && stop_ns && seconds(stop_ns, now_ns) < leaving_s;
+    bool leaving = !watch->asked && stop_ns && seconds(stop_ns, now_ns) < LEAVING_S;
     int ranks = tr_board_ranks(board),
         first = watch->suspects && watch->lost >= 0 ? watch->lost : 0;
     for (int i = 0; i < ranks; i++) {
@@ -237,22 +234,21 @@ static finding find(tr_watch *watch, const tr_board *board, int64_t now_ns, char
 }
 
 static double patience(const tr_board *board, const tr_watch *watch, const finding *f) {
-    if (f->why == LOSS_GONE && watch->parent && tr_watch_gone_with_mpi(board) >= 0) {
-        return mpi_patience_s;
-    }
+    if (f->why == LOSS_GONE && watch->parent && tr_watch_gone_with_mpi(board) >= 0)
+        return MPI_PATIENCE_S;
     int me = tr_board_rank(board), leader = tr_board_leader(board);
     if (me < 0) return 0;
     pid_t launcher = tr_board_launcher(board);
-    if (launcher && process_alive(launcher)) return patience_s;
-    return leader >= 0 && leader != me && leader != f->rank ? patience_s : 0;
+    if (launcher && process_alive(launcher)) return PATIENCE_S;
+    return leader >= 0 && leader != me && leader != f->rank ? PATIENCE_S : 0;
 }
 
 bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size) {
-    if (watch->stopped_s <= 0) watch->stopped_s = default_stopped_s;
-    if (watch->silent_s <= 0) watch->silent_s = default_silent_s;
-    if (watch->remote_s <= 0) watch->remote_s = default_remote_s;
+    if (watch->stopped_s <= 0) watch->stopped_s = DEFAULT_STOPPED_S;
+    if (watch->silent_s <= 0) watch->silent_s = DEFAULT_SILENT_S;
+    if (watch->remote_s <= 0) watch->remote_s = DEFAULT_REMOTE_S;
     int64_t now = tr_now_ns();
-    if (watch->last_ns == 0 || seconds(watch->last_ns, now) > away_s) watch->since_ns = now;
+    if (watch->last_ns == 0 || seconds(watch->last_ns, now) > AWAY_S) watch->since_ns = now;
     watch->last_ns = now;
     if (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL)) return false;
 
@@ -296,8 +292,8 @@ static bool tell(tr_watchdog *watchdog, int code, const char *sentence) {
     tr_heartbeat_tell(heartbeat, code, sentence);
     bool heard = tr_heartbeat_turn(heartbeat, &end);
     for (int64_t begin = tr_now_ns();
-         by_rank_0 && !heard && seconds(begin, tr_now_ns()) < relay_s;) {
-        (void)nanosleep(&(struct timespec){.tv_nsec = tick_ns / 25}, NULL);
+         by_rank_0 && !heard && seconds(begin, tr_now_ns()) < RELAY_S;) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = TICK_NS / 25}, NULL);
         heard = tr_heartbeat_turn(heartbeat, &end);
     }
     return heard;
@@ -311,7 +307,7 @@ static void end_after_report(tr_watchdog *watchdog, const char *sentence) {
     if (here) watchdog->options.report(watchdog->options.context, sentence);
     bool told = tell(watchdog, TR_ERR_RANK, here ? "" : sentence);
     if (!here && !told) watchdog->options.report(watchdog->options.context, sentence);
-    (void)nanosleep(&(struct timespec){.tv_nsec = 2 * tick_ns}, NULL);
+    (void)nanosleep(&(struct timespec){.tv_nsec = 2 * TICK_NS}, NULL);
     tr_watch_kill(watchdog->board, watchdog->watch.lost);
     watchdog->options.end(watchdog->options.context, TR_ERR_RANK);
 }
@@ -325,9 +321,8 @@ static bool turn(tr_watchdog *watchdog) {
     hear(watchdog);
     int ending = tr_board_ending(board);
     int failure = tr_board_first_failure(board, NULL, &failed_ns);
-    if (!ending && failure && failed_ns && seconds(failed_ns, tr_now_ns()) > failed_s) {
+    if (!ending && failure && failed_ns && seconds(failed_ns, tr_now_ns()) > FAILED_S)
         ending = failure;
-    }
     if (ending) {
         (void)tell(watchdog, ending, "");
         watchdog->options.end(watchdog->options.context, ending);
@@ -356,7 +351,7 @@ static void *run(void *argument) {
         if (!going || watchdog->stop) break;
         struct timespec until;
         (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += tick_ns;
+        until.tv_nsec += TICK_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         /* Sleeps until the next beat is due, or until tr_watchdog_stop wakes it. */
@@ -369,11 +364,10 @@ static void *run(void *argument) {
 tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
                             tr_watchdog **out) {
     *out = NULL;
-    if (tr_board_rank(board) < 0) {
+    if (tr_board_rank(board) < 0)
         return TR_FAIL(TR_ERR_INTERNAL, "a watchdog needs a board with a rank attached");
-    }
-    tr_watchdog *watchdog = calloc(1, sizeof *watchdog);
-    if (!watchdog) return TR_FAIL(TR_ERR_FIT, "out of memory for the watchdog");
+    tr_watchdog *watchdog;
+    TR_TRY(tr_calloc(1, sizeof *watchdog, &watchdog));
     watchdog->board = board;
     watchdog->options = *options;
     watchdog->watch = options->limits;
