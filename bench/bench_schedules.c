@@ -131,18 +131,16 @@ static const int cells[3][2] = {{4, 8}, {8, 16}, {8, 32}};
 
 /* The best of our generators that keeps the cap, and which. */
 static double best_generator(tr_schedule_request request, char *which, size_t size) {
-    char names[512], *rest = NULL;
+    bool trains;
     double best = INFINITY;
-    tr_schedule_names(names, sizeof names);
-    for (char *name = strtok_r(names, ", ", &rest); name; name = strtok_r(NULL, ", ", &rest)) {
-        if (!strcmp(name, "forward") || !strcmp(name, "auto")) continue;
-        request.name = name;
+    for (int k = 0; (request.name = tr_schedule_name(k, &trains)); k++) {
+        if (!trains || !strcmp(request.name, "auto")) continue;
         for (request.chunks = 1; request.chunks <= 4; request.chunks++) {
             outcome o;
             if (!try_schedule(&request, &o) || o.peak > request.memory.cap * (1 + 1e-9)) continue;
             if (o.overhead >= best - 1e-12) continue;
             best = o.overhead;
-            (void)snprintf(which, size, "%s v=%d", name, request.chunks);
+            (void)snprintf(which, size, "%s v=%d", request.name, request.chunks);
         }
     }
     return best;

@@ -1,6 +1,8 @@
 /* Boxes of global tensors: intersection, and copies between a dense part and a rank's memory. */
 #include "ckpt/ckpt_impl.h"
 
+#include "base/minmax.h"
+
 #include <string.h>
 
 tr_box4 tr_box4_make(int64_t rank, const int64_t *from, const int64_t *extent) {
@@ -21,14 +23,6 @@ bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b) {
         if (a->from[d] >= b->from[d] + b->extent[d] || b->from[d] >= a->from[d] + a->extent[d])
             return false;
     return true;
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
 }
 
 /* The file has FP32; a tensor in FP64 is rounded to it, and widened from it. */
@@ -72,8 +66,8 @@ int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *d
         }
         if (!inside) continue;
         int64_t shift = part->from[3] - box.from[3]; /* box column = part column + shift */
-        int64_t low = larger(larger(first - r * row, 0), -shift);
-        int64_t high = smaller(smaller(end - r * row, row), box.extent[3] - shift);
+        int64_t low = tr_max_i64(tr_max_i64(first - r * row, 0), -shift);
+        int64_t high = tr_min_i64(tr_min_i64(end - r * row, row), box.extent[3] - shift);
         if (low >= high) continue;
         copied += high - low;
         if (!dense) continue;

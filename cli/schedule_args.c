@@ -121,9 +121,8 @@ static tr_status open_file(const cli_schedule_args *args, const char *path, tr_s
 
 /* One of the known schedules. */
 static bool is_name(const char *name) {
-    char names[512];
-    tr_schedule_names(names, sizeof names);
-    for (char *rest = names, *known; (known = strtok_r(rest, ", ", &rest));)
+    const char *known;
+    for (int k = 0; (known = tr_schedule_name(k, NULL)); k++)
         if (!strcmp(known, name)) return true;
     return false;
 }

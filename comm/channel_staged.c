@@ -5,6 +5,7 @@
  * device does not wait for a message, since that would block every thread that calls it: the thread
  * of the compute stream's queue waits instead (device.h). */
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "comm/channel_impl.h"
 
 #include <stdlib.h>
@@ -39,10 +40,6 @@ static staged_channel *self_of(tr_channel *channel) {
     return (staged_channel *)channel;
 }
 
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 static tr_status copy_chunk(staged_channel *c, chunk *k, void *to, const void *from, size_t bytes) {
     if (bytes > 0) TR_TRY(tr_stream_copy(c->stream, to, from, bytes));
     TR_TRY(tr_event_record(k->event, c->stream));
@@ -58,7 +55,7 @@ static tr_status cut_chunk(staged_channel *c, tr_poll *poll, bool *cut) {
     *cut = o && tr_outgoing_due(o, poll);
     if (!*cut) return TR_OK;
     chunk *k = &c->chunk[c->copied % BUFFERS];
-    size_t bytes = smaller(c->chunk_bytes, o->bytes - c->offset);
+    size_t bytes = tr_min_size(c->chunk_bytes, o->bytes - c->offset);
     uint64_t whole = o->bytes;
     memcpy(k->memory, &whole, sizeof whole);
     TR_TRY(copy_chunk(c, k, k->memory + HEADER_BYTES, (const char *)o->buffer + c->offset, bytes));
@@ -107,7 +104,7 @@ static tr_status land_chunk(staged_channel *c, chunk *k) {
                        "message %lld from rank %d is larger than the %zu bytes of its channel",
                        (long long)c->landing, h->base.peer, h->base.max_bytes);
     size_t bytes = k->request.bytes - HEADER_BYTES;
-    if (bytes != smaller(c->chunk_bytes, whole - c->offset))
+    if (bytes != tr_min_size(c->chunk_bytes, whole - c->offset))
         return TR_FAIL(TR_ERR_INTERNAL,
                        "a part of message %lld from rank %d has %zu bytes: the ends of the channel "
                        "were opened with different sizes",
@@ -236,7 +233,7 @@ tr_status tr_channel_make_staged(const tr_channel_desc *desc, tr_channel **out) 
     TR_TRY(tr_device_start_queue(desc->device));
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     c->host.base.ops = &staged_ops;
-    c->chunk_bytes = smaller(CHUNK_BYTES, desc->max_bytes);
+    c->chunk_bytes = tr_min_size(CHUNK_BYTES, desc->max_bytes);
     TR_TRY_OUT(tr_channel_host_init(&c->host, desc));
     TR_TRY_OUT(tr_stream_create(desc->device, &c->stream));
     for (int i = 0; i < BUFFERS; i++) {

@@ -2,6 +2,7 @@
  * or exchanged there by the rounds of group_host.c, so with the same bits, and copied back, all in
  * the order of the caller's stream. */
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "comm/world_impl.h"
 
 #include <stdlib.h>
@@ -20,10 +21,6 @@ static staged_group *self_of(tr_group *group) {
     return (staged_group *)group;
 }
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static tr_status run_all_reduce(const tr_job *job) {
     return tr_group_run_all_reduce(job->object, job->out, job->count, job->dtype, job->op);
 }
@@ -34,7 +31,7 @@ static tr_status staged_all_reduce(tr_group *group, tr_stream *stream, void *buf
     size_t element = tr_dtype_size(dtype);
     int64_t piece = (int64_t)(g->bytes / element);
     for (int64_t at = 0; at < count; at += piece) {
-        int64_t part = smaller(piece, count - at);
+        int64_t part = tr_min_i64(piece, count - at);
         unsigned char *place = (unsigned char *)buffer + (size_t)at * element;
         tr_job job = {.run = run_all_reduce,
                       .object = g->rounds,
@@ -62,7 +59,7 @@ static tr_status staged_reduce_scatter(tr_group *group, tr_stream *stream, const
     size_t element = tr_dtype_size(dtype);
     int64_t piece = (int64_t)(g->bytes / (size_t)group->n / element);
     for (int64_t at = 0; at < count; at += piece) {
-        int64_t part = smaller(piece, count - at);
+        int64_t part = tr_min_i64(piece, count - at);
         size_t bytes = (size_t)part * element;
         for (int r = 0; r < group->n; r++)
             TR_TRY(tr_stream_copy(stream, g->stage + (size_t)r * bytes,
@@ -89,7 +86,7 @@ static tr_status staged_all_gather(tr_group *group, tr_stream *stream, const voi
     int64_t total = count * (int64_t)tr_dtype_size(dtype);
     int64_t piece = (int64_t)(g->bytes / (size_t)group->n);
     for (int64_t at = 0; at < total; at += piece) {
-        size_t bytes = (size_t)smaller(piece, total - at);
+        size_t bytes = (size_t)tr_min_i64(piece, total - at);
         unsigned char *mine = g->stage + (size_t)group->rank * bytes;
         tr_job job = {.run = run_all_gather,
                       .object = g->rounds,

@@ -3,6 +3,7 @@
  * share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to threads
  * that compute. */
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "comm/world_impl.h"
 
 #include <math.h>
@@ -46,12 +47,8 @@ static tr_poll poll_all(tr_world *world) {
     return poll;
 }
 
-static double shorter(double a, double b) {
-    return a < b ? a : b;
-}
-
 static double clamp(double x, double least, double most) {
-    return x < least ? least : shorter(x, most);
+    return x < least ? least : tr_min_f64(x, most);
 }
 
 /* The thread's turns are short, and late ones hold up messages. Linux 6.12 and later take a short
@@ -107,7 +104,7 @@ static void *thread_main(void *argument) {
             if (moved) world->event = end;
             sleep = moved ? POLLER_BUSY_S
                           : clamp((end - world->event) * POLLER_PART, POLLER_MIN_S, POLLER_MAX_S);
-            sleep = shorter(sleep, poll.next - end);
+            sleep = tr_min_f64(sleep, poll.next - end);
         }
         thread_sleep(world, sleep);
     }
@@ -123,8 +120,8 @@ void tr_poller_wake(tr_world *world, bool sent) {
 tr_status tr_poller_start(tr_world *world) {
     if (world->size == 1) return TR_OK;
     if (pthread_create(&world->poller, NULL, thread_main, world) != 0)
-        return TR_FAIL(TR_ERR_FIT, "cannot start the progress thread: raise the limit of processes "
-                                   "(ulimit -u)");
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "no thread for messages: raise the limit of processes (ulimit -u)");
     world->poller_runs = true;
     return TR_OK;
 }
@@ -173,7 +170,7 @@ static void wait_pause(tr_world *world, double waited, double next) {
         return;
     }
     double sleep =
-        shorter(clamp(waited * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now_s());
+        tr_min_f64(clamp(waited * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now_s());
     if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
 }
 

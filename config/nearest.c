@@ -1,13 +1,11 @@
 #include "config/nearest.h"
 
+#include "base/minmax.h"
+
 #include <stdint.h>
 #include <string.h>
 
 enum { LONGEST = 63 };
-
-static int min_int(int a, int b) {
-    return a < b ? a : b;
-}
 
 int tr_edit_distance(const char *a, const char *b) {
     int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
@@ -19,9 +17,9 @@ int tr_edit_distance(const char *a, const char *b) {
         now[0] = i;
         for (int j = 1; j <= m; j++) {
             int cost = a[i - 1] != b[j - 1];
-            now[j] = min_int(min_int(last[j], now[j - 1]) + 1, last[j - 1] + cost);
+            now[j] = tr_min_int(tr_min_int(last[j], now[j - 1]) + 1, last[j - 1] + cost);
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                now[j] = min_int(now[j], before[j - 2] + 1);
+                now[j] = tr_min_int(now[j], before[j - 2] + 1);
         }
         int *oldest = before;
         before = last;

@@ -1,6 +1,7 @@
 #include "config/schema.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "config/nearest.h"
 #include "pipeline/orders/make.h"
 
@@ -176,11 +177,13 @@ static void *field(const tr_key *key, tr_config *config) {
     return (char *)config + key->offset;
 }
 
-/* "gpipe, 1f1b, ...": the schedules that train. */
-static void schedule_names(char *text, size_t size) {
-    tr_schedule_names(text, size);
-    char *forward = strstr(text, ", forward");
-    if (forward) memmove(forward, forward + 9, strlen(forward + 9) + 1);
+/* Returns the next schedule that trains, and moves *index past it; NULL after the last one. */
+static const char *next_schedule(int *index) {
+    bool trains = false;
+    const char *name;
+    do name = tr_schedule_name((*index)++, &trains);
+    while (name && !trains);
+    return name;
 }
 
 const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
@@ -191,9 +194,11 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     case TR_KEY_TEXT: (void)snprintf(buffer, size, "text"); break;
     case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
     case TR_KEY_SCHEDULE: {
-        char names[384];
-        schedule_names(names, sizeof names);
-        (void)snprintf(buffer, size, "one of %s, or a path that ends in .csv", names);
+        int index = 0;
+        (void)snprintf(buffer, size, "one of ");
+        for (const char *name; (name = next_schedule(&index));)
+            tr_text_add(buffer, size, "%s, ", name);
+        tr_text_add(buffer, size, "or a path that ends in .csv");
         break;
     }
     case TR_KEY_CHOICE: {
@@ -281,15 +286,11 @@ static tr_status set_choice(const tr_key *key, const char *value, tr_config *con
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config);
 
 static tr_status set_schedule(const tr_key *key, const char *value, tr_config *config) {
-    char names[384], takes[512];
-    size_t length = strlen(value);
+    char takes[512];
+    int index = 0;
     if (tr_schedule_is_path(value)) return set_text(key, value, config);
-    schedule_names(names, sizeof names);
-    for (const char *name = names; length && name; name = strstr(name, ", ")) {
-        if (*name == ',') name += 2;
-        if (strcspn(name, ",") == length && strncmp(name, value, length) == 0)
-            return set_text(key, value, config);
-    }
+    for (const char *name; (name = next_schedule(&index));)
+        if (!strcmp(name, value)) return set_text(key, value, config);
     return TR_FAIL(TR_ERR_CONFIG, "%s: '%.80s' is not %s", key->name, value,
                    tr_key_describe(key, takes, sizeof takes));
 }

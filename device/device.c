@@ -122,6 +122,14 @@ void tr_device_free(tr_device *device, void *memory) {
     device->ops->free(device, memory);
 }
 
+size_t tr_device_live(const tr_device *device, tr_memory kind) {
+    return device->live[kind];
+}
+
+size_t tr_device_peak(const tr_device *device, tr_memory kind) {
+    return device->peak[kind];
+}
+
 const char *tr_device_memory_name(tr_memory kind) {
     static const char *const names[TR_MEMORY_CLASSES] = {[TR_MEMORY_PARAMETERS] = "parameters",
                                                          [TR_MEMORY_GRADIENTS] = "gradients",

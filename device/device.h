@@ -37,8 +37,7 @@ struct tr_device {
     char name[16]; /* as opened */
     int threads;   /* OpenMP threads of the cpu device */
     int reserved;  /* compute units that products leave alone (tr_device_reserve) */
-    /* Bytes of each class that are allocated, and the most that ever were; each allocation is
-     * rounded up to TR_ALIGN. */
+    /* Of each class (tr_device_live, tr_device_peak); each allocation is rounded up to TR_ALIGN. */
     size_t live[TR_MEMORY_CLASSES], peak[TR_MEMORY_CLASSES];
     struct tr_device_block *blocks; /* the allocations */
     struct tr_op *operators;        /* prepared ones, by description */
@@ -73,6 +72,9 @@ tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void 
 void tr_device_free(tr_device *device, void *memory);
 /* Counts bytes that a library has taken on its own, as was measured. */
 void tr_device_took(tr_device *device, tr_memory kind, size_t bytes);
+/* Bytes of a class that are allocated now, and the most that ever were. */
+size_t tr_device_live(const tr_device *device, tr_memory kind);
+size_t tr_device_peak(const tr_device *device, tr_memory kind);
 /* "parameters", "gradients", ... */
 const char *tr_device_memory_name(tr_memory kind);
 

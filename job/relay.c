@@ -115,8 +115,8 @@ static tr_status start(tr_relay *r, int *input) {
     if (error) {
         (void)close(ends[0]);
         (void)close(ends[1]);
-        return TR_FAIL(TR_ERR_DEVICE, "a thread for the ranks' output: %s; see ulimit -u",
-                       strerror(error));
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "no thread for the ranks' output: raise the limit of processes (ulimit -u)");
     }
     *input = ends[1];
     return TR_OK;

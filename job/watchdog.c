@@ -386,8 +386,8 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) {
         free(watchdog);
-        return TR_FAIL(TR_ERR_DEVICE, "starting the watchdog's thread: %s; see ulimit -u",
-                       strerror(error));
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "no thread for the watchdog: raise the limit of processes (ulimit -u)");
     }
     *out = watchdog;
     return TR_OK;

@@ -1,6 +1,7 @@
 #include "layers/param_impl.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "base/philox.h"
 
 #include <stdarg.h>
@@ -183,10 +184,6 @@ tr_tensor tr_param_grad(const tr_param *param) {
 
 /* --- initial values --------------------------------------------------------------------------- */
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* What determines the values of a tensor, and where they are written. */
 typedef struct drawing {
     const tr_param *param;
@@ -229,7 +226,7 @@ static int64_t row_length(const int64_t *shape, const tr_box *box) {
 static void draw_part(const drawing *d, const tr_box *box, int64_t begin, int64_t end) {
     const int64_t row = row_length(d->tensor->shape, box);
     while (begin < end) {
-        int64_t n = smaller(row - begin % row, end - begin), left = begin;
+        int64_t n = tr_min_i64(row - begin % row, end - begin), left = begin;
         int64_t first = 0, to = box->local_offset, global_stride = 1;
         for (int axis = TR_PARAM_RANK - 1; axis >= 0; axis--) {
             int64_t at = left % box->extent[axis];
@@ -252,7 +249,7 @@ static void draw_tensor(const drawing *d, int threads) {
         const int64_t parts = (count + PART - 1) / PART;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (parts > 1)
         for (int64_t p = 0; p < parts; p++)
-            draw_part(d, box, p * PART, smaller((p + 1) * PART, count));
+            draw_part(d, box, p * PART, tr_min_i64((p + 1) * PART, count));
     }
 }
 

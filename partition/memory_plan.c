@@ -14,13 +14,14 @@ void tr_memory_sum(tr_memory_plan *plan) {
 
 size_t tr_memory_taken(const tr_device *device) {
     size_t sum = 0;
-    for (int k = 0; k < TR_MEMORY_CLASSES; k++) sum += device->peak[k];
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) sum += tr_device_peak(device, (tr_memory)k);
     return sum;
 }
 
 tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *plan) {
     tr_memory_rank rank = {.plan = *plan, .taken_total = tr_memory_taken(device)};
-    memcpy(rank.taken, device->peak, sizeof rank.taken);
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+        rank.taken[k] = tr_device_peak(device, (tr_memory)k);
     return rank;
 }
 

@@ -38,6 +38,9 @@ set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600 PROCESSORS 2)
 trireme_run_test(readme)
 trireme_run_test(examples)
 
+# A process that may start no more threads.
+target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
+
 # A file system that cannot lock.
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl)
 

@@ -361,7 +361,7 @@ const tr_stage_table *tr_engine_table(const tr_engine *e) {
 
 void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
     *out = e->plan;
-    out->of[TR_MEMORY_NCCL] = e->desc.device->peak[TR_MEMORY_NCCL];
+    out->of[TR_MEMORY_NCCL] = tr_device_peak(e->desc.device, TR_MEMORY_NCCL);
     tr_memory_sum(out);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "base/minmax.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -125,8 +126,4 @@ static inline void tr_row_store(tr_dtype dtype, void *base, int64_t offset, int6
     uint16_t *to = (uint16_t *)base + offset;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) to[i] = tr_f32_to_bf16(written[i]);
-}
-
-static inline int64_t tr_min_i64(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }

@@ -1,6 +1,7 @@
 /* MATMUL through cuBLASLt with its epilogues, and through the own kernel for types that it does not
  * have. */
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "device/cuda/blas_layout.h"
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
@@ -183,10 +184,6 @@ static tr_status run_own(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     return TR_OK;
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 static size_t matrix_bytes(const tr_blas_matrix *x) {
     return (size_t)(x->ld * x->columns) * tr_dtype_size(x->dtype);
 }
@@ -194,9 +191,9 @@ static size_t matrix_bytes(const tr_blas_matrix *x) {
 /* Aux is as large as the result. */
 static size_t largest_bytes(const cuda_matmul *op) {
     const tr_blas_layout *l = &op->layout;
-    size_t bytes = larger(matrix_bytes(&l->first), matrix_bytes(&l->second));
-    return larger(larger(bytes, matrix_bytes(&l->result)),
-                  (size_t)op->base.desc.matmul.n * sizeof(float));
+    size_t bytes = tr_max_size(matrix_bytes(&l->first), matrix_bytes(&l->second));
+    return tr_max_size(tr_max_size(bytes, matrix_bytes(&l->result)),
+                       (size_t)op->base.desc.matmul.n * sizeof(float));
 }
 
 /* The library's product; *out stays NULL where it has none. */

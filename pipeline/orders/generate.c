@@ -1,6 +1,7 @@
 #include "pipeline/orders/generate.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/walk.h"
 
@@ -36,12 +37,10 @@ static const struct {
 };
 enum { GENERATORS = sizeof generators / sizeof generators[0] };
 
-void tr_schedule_names(char *text, size_t size) {
-    size_t used = 0;
-    for (int g = 0; g < GENERATORS && used < size; g++) {
-        int n = snprintf(text + used, size - used, "%s%s", g ? ", " : "", generators[g].name);
-        used += (size_t)(n > 0 ? n : 0);
-    }
+const char *tr_schedule_name(int index, bool *trains) {
+    if (index < 0 || index >= GENERATORS) return NULL;
+    if (trains) *trains = generators[index].generate != tr_generate_forward;
+    return generators[index].name;
 }
 
 static tr_status find(const char *name, int *found) {
@@ -50,8 +49,9 @@ static tr_status find(const char *name, int *found) {
             *found = g;
             return TR_OK;
         }
-    char names[512];
-    tr_schedule_names(names, sizeof names);
+    char names[512] = "";
+    for (int g = 0; g < GENERATORS; g++)
+        tr_text_add(names, sizeof names, "%s%s", g ? ", " : "", generators[g].name);
     return TR_FAIL(TR_ERR_CONFIG, "schedule '%s' is unknown; known are: %s", name, names);
 }
 

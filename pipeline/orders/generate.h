@@ -34,8 +34,9 @@ typedef struct tr_schedule_request {
     void *context;
 } tr_schedule_request;
 
-/* "gpipe, 1f1b, ...": writes at most `size` bytes. */
-void tr_schedule_names(char *text, size_t size);
+/* Returns the name of schedule 0, 1, ...; NULL after the last one. *trains (may be NULL): false
+ * when it has no backward. */
+const char *tr_schedule_name(int index, bool *trains);
 
 /* The forward-only schedule of micro_batches on the stages and ranks of `like`: validation next to
  * a training schedule. table: the edges; NULL for the chain. */

@@ -1,6 +1,7 @@
 #include "pipeline/program/simulate.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "pipeline/walk.h"
 
 #include <stdio.h>
@@ -27,17 +28,13 @@ static sim_channel *channel_of(const simulator *sim, int from, int to) {
     return &sim->channel[(size_t)from * (size_t)sim->set->ranks + (size_t)to];
 }
 
-static double later(double a, double b) {
-    return a > b ? a : b;
-}
-
 /* Lets every message that can move arrive. */
 static void advance(sim_channel *c, double latency) {
     while (c->arrived < c->sent && c->taken >= c->arrived - 1) {
         int k = c->arrived;
         double t = c->sent_time[k];
-        if (k >= 1) t = later(t, c->arrival[k - 1]);
-        if (k >= 2) t = later(t, c->taken_time[k - 2]);
+        if (k >= 1) t = tr_max_f64(t, c->arrival[k - 1]);
+        if (k >= 2) t = tr_max_f64(t, c->taken_time[k - 2]);
         c->arrival[k] = t + latency;
         c->arrived++;
     }
@@ -72,7 +69,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
                                    : channel_of(sim, rank, instr->peer);
         advance(c, sim->latency);
         if (c->arrived <= instr->message) return TR_OK;
-        end = later(now, c->arrival[instr->message]);
+        end = tr_max_f64(now, c->arrival[instr->message]);
         if (type == TR_ACTION_RECV) c->taken_time[c->taken++] = end;
         break;
     default: break;
@@ -119,7 +116,7 @@ static void fill_result(const simulator *sim) {
     tr_simulation *result = sim->result;
     for (int r = 0; r < result->ranks; r++) {
         const tr_program *program = &sim->set->program[r];
-        result->makespan = later(result->makespan, sim->now[r]);
+        result->makespan = tr_max_f64(result->makespan, sim->now[r]);
         bool started = false;
         result->live_peak[r] = program->live_peak_bytes;
         result->arena[r] = program->arena_bytes;

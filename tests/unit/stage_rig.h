@@ -97,7 +97,7 @@ static inline tr_status open_links(rank_state *r) {
     TR_TRY(tr_links_open(l->world[r->rank], r->device, &r->table, rank_of, line, ranks, r->rank,
                          &r->links));
     size_t planned = tr_links_bytes(&r->table, rank_of, ranks, r->rank);
-    size_t taken = r->device->peak[TR_MEMORY_TRANSFERS];
+    size_t taken = tr_device_peak(r->device, TR_MEMORY_TRANSFERS);
     if (planned == taken) return TR_OK;
     return TR_FAIL(TR_ERR_INTERNAL, "rank %d planned %zu bytes of transfers and took %zu", r->rank,
                    planned, taken);

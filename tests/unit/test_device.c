@@ -329,22 +329,22 @@ static void test_memory(void **state) {
     assert_true(available > 0 && available <= total);
     assert_int_equal(tr_device_alloc(device, A, total + 1, &memory), TR_ERR_FIT);
     assert_null(memory);
-    assert_int_equal(device->peak[A], 0);
+    assert_int_equal(tr_device_peak(device, A), 0);
     /* The refusal has left nothing behind: the device goes on. */
     must(tr_device_alloc(device, A, piece, &memory));
     must(tr_device_alloc(device, B, 1, &second));
     tr_device_took(device, B, 7);
-    assert_int_equal(device->live[A], piece);
-    assert_int_equal(device->live[B], TR_ALIGN + 7);
+    assert_int_equal(tr_device_live(device, A), piece);
+    assert_int_equal(tr_device_live(device, B), TR_ALIGN + 7);
     must(tr_stream_sync(tr_device_compute(device)));
     tr_device_free(device, memory);
-    assert_int_equal(device->live[A], 0);
+    assert_int_equal(tr_device_live(device, A), 0);
     must(tr_device_alloc(device, A, piece / 2, &memory));
     tr_device_free(device, memory);
     tr_device_free(device, second);
-    assert_int_equal(device->peak[A], piece);
-    assert_int_equal(device->live[B], 7);
-    assert_int_equal(device->peak[B], TR_ALIGN + 7);
+    assert_int_equal(tr_device_peak(device, A), piece);
+    assert_int_equal(tr_device_live(device, B), 7);
+    assert_int_equal(tr_device_peak(device, B), TR_ALIGN + 7);
     must(tr_device_alloc(device, A, 0, &memory));
     tr_device_free(device, memory);
 }

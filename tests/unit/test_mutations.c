@@ -263,13 +263,9 @@ static bool order_runs(const tr_schedule *s, const tr_stage_table *t) {
 /* --- mutations of orders ---------------------------------------------------------------------- */
 
 static tr_schedule *generate(test_random *r) {
-    char names[512];
-    tr_schedule_names(names, sizeof names);
-    int known = 1;
-    for (const char *c = names; *c; c++) known += *c == ',';
-    char *name = strtok(names, ", ");
-    for (int k = test_between(r, 0, known - 1); k > 0; k--) name = strtok(NULL, ", ");
-    tr_schedule_request request = {.name = name,
+    int known = 0;
+    while (tr_schedule_name(known, NULL)) known++;
+    tr_schedule_request request = {.name = tr_schedule_name(test_between(r, 0, known - 1), NULL),
                                    .ranks = test_between(r, 1, RANKS),
                                    .micro_batches = test_between(r, 1, 7),
                                    .chunks = test_between(r, 0, 3)};

@@ -1,0 +1,71 @@
+/* A process that may start no more threads: each part of the program that needs one says so, with
+ * the remedy, and fails as a device that is not available. */
+#include "comm/comm.h"
+#include "device/device.h"
+#include "job/board.h"
+#include "job/watchdog.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The linker sends every pthread_create() here. */
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument) {
+    (void)thread, (void)attributes, (void)run, (void)argument;
+    return EAGAIN;
+}
+
+static void expect_refusal(tr_status status) {
+    assert_int_equal(status, TR_ERR_DEVICE);
+    assert_non_null(strstr(tr_error_message(), "no thread for "));
+    assert_non_null(strstr(tr_error_message(), ": raise the limit of processes (ulimit -u)"));
+    tr_error_clear();
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    tr_world *world[2];
+    expect_refusal(tr_world_open_local(2, world));
+}
+
+static void test_streams(void **state) {
+    (void)state;
+    const tr_device_options options = {.threads = 1};
+    tr_device *device;
+    tr_stream *stream;
+    assert_int_equal(tr_device_open("cpu", &options, &device), TR_OK);
+    expect_refusal(tr_stream_create(device, &stream));
+    tr_device_close(device);
+}
+
+static void test_watchdog(void **state) {
+    (void)state;
+    char name[64];
+    tr_board *board;
+    tr_watchdog *watchdog;
+    const tr_watchdog_options options = {0};
+    tr_board_make_name(name, sizeof name);
+    assert_int_equal(tr_board_open(name, 1, &board), TR_OK);
+    tr_board_unlink(name);
+    assert_int_equal(tr_board_attach(board, 0), TR_OK);
+    expect_refusal(tr_watchdog_start(board, &options, &watchdog));
+    tr_board_close(board);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_watchdog),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
