@@ -222,6 +222,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         CASE(XENT_MAX, xent, xent),
         CASE(XENT_SUM, xent, xent),
         CASE(XENT_LOSS, xent, xent),
+        CASE(XENT_DGRAD, xent, xent),
         CASE(ADD, rows, narrow),
         CASE(CAST, rows, narrow),
         CASE(SUMSQ, sumsq, {.count = params}),
@@ -236,7 +237,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
             one.touched = x + 2 * rows * c * (int64_t)sizeof(float);
         if (one.desc.kind == TR_OP_ADAMW) one.positive = 1u << TR_ADAMW_V;
         if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
-        if (one.desc.kind == TR_OP_XENT_SUM || one.desc.kind == TR_OP_XENT_LOSS)
+        if (one.desc.kind >= TR_OP_XENT_SUM && one.desc.kind <= TR_OP_XENT_DGRAD)
             one.positive = 1u << TR_XENT_MAX | 1u << TR_XENT_SUMS;
         report(b, &one, vocab);
     }

@@ -43,6 +43,7 @@
     X(XENT_MAX, xent_max)                                                                          \
     X(XENT_SUM, xent_sum)                                                                          \
     X(XENT_LOSS, xent_loss)                                                                        \
+    X(XENT_DGRAD, xent_dgrad)                                                                      \
     X(ADD, add)                                                                                    \
     X(CAST, cast)                                                                                  \
     X(SUMSQ, sumsq)                                                                                \
@@ -63,7 +64,7 @@ typedef struct tr_step_state {
     int64_t step;         /* attempted step, from 1 */
     int64_t first_sample; /* global index of the step's first sample */
     int64_t position;     /* decoding: index of the token being fed */
-    int32_t train;        /* 0: forward only; dropout off, no gradient of the loss */
+    int32_t train;        /* 0: dropout off */
     int32_t skip;         /* set by STEP_FINISH: a loss or gradient is not finite, change nothing */
     /* Operators on FP32 and BF16 round these to FP32 when they read them. */
     double loss_scale; /* power of two that seeds backward (1 except for FP16) */
@@ -277,18 +278,19 @@ enum { TR_DROPOUT_X, TR_DROPOUT_BIAS, TR_DROPOUT_RESIDUAL, TR_DROPOUT_Y };
 enum { TR_DROPOUT_DGRAD_DY, TR_DROPOUT_DGRAD_DX };
 
 /* Cross entropy over a vocabulary split by tensor ranks; a reduction of MAX (max) and of SUMS (sum)
- * over the group stands between the three. LOGITS[rows, vocab] storage dtype; LABELS i32[rows], -1
- * is a position that does not count. XENT_MAX: MAX f32[rows]. XENT_SUM: SUMS f32[rows, 2] = sum
- * exp(logit - MAX), (logit - MAX) of the label or 0 when it is on another rank. XENT_LOSS: LOSS
- * f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}, set, not added; when
- * state->train, LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on rows
- * that do not count. accumulate: of a further part of one rank's columns. MAX is the larger of what
- * is there and the part's, SUMS is added to, and LOSS, which the first part has set, is left. Rows
- * of LOGITS are ld elements apart; those beyond vocab are neither read nor written. */
+ * over the group stands between the first two and the others. LOGITS[rows, vocab] storage dtype,
+ * rows ld elements apart; those beyond vocab are neither read nor written. LABELS i32[rows], -1 is
+ * a position that does not count.
+ * XENT_MAX: MAX f32[rows].
+ * XENT_SUM: SUMS f32[rows, 2] = sum exp(logit - MAX), (logit - MAX) of the label or 0 when it is on
+ *   another rank.
+ * XENT_LOSS: LOSS f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}; reads LABELS and
+ *   SUMS.
+ * XENT_DGRAD: LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on rows that
+ *   do not count. */
 typedef struct tr_xent_desc {
     int64_t rows, vocab, vocab_begin, ld;
     tr_dtype dtype;
-    bool accumulate;
 } tr_xent_desc;
 enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
 

@@ -153,7 +153,7 @@ tr_status tr_block_create(const tr_model *model, int number, tr_layer **out) {
     b->width = model->config.width;
     tr_built_begin(&b->built, &ops, describe, &model->shape, "%s.%s.%d", model->family->root,
                    model->family->blocks, number);
-    tr_built_reads(&b->built);
-    *out = &b->built.layer; /* destroyed by the model, also after a failure */
+    tr_built_reads(&b->built, TR_LIFE_FW); /* for the weight gradient of norm_1 */
+    *out = &b->built.layer;                /* destroyed by the model, also after a failure */
     return create(b, model);
 }

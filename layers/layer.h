@@ -6,7 +6,9 @@
  * forward (F), grad_input (I) and grad_weight (W) are separate. Between them a layer keeps buffers
  * per micro-batch in blocks by lifetime: F..I, F..W, I..W, and scratch of one action; the planner's
  * bytes are sums over these and the inputs' lifetimes. The caller owns all memory. A layer knows no
- * schedule: I of a micro-batch comes after its F, W after its I, and nothing else is promised. */
+ * schedule: I of a micro-batch comes after its F, W after its I, and nothing else is promised. The
+ * F of a layer whose I and W need nothing from later layers may contain them: then its W are summed
+ * in the order of F. */
 #pragma once
 
 #include "comm/comm.h"
@@ -45,6 +47,7 @@ typedef struct tr_layer_io {
     tr_stream *stream;
     tr_step_state *state; /* device memory */
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */
+    bool forward_only;    /* no I and W follow this F: an F that contains them leaves them out */
     /* By index, in the shapes of the layer's description; absent where a call does not use them. */
     tr_tensor x[TR_LAYER_FLOWS];  /* F, and I and W while they live: inputs */
     tr_tensor y[TR_LAYER_FLOWS];  /* F: outputs */

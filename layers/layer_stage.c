@@ -131,6 +131,7 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
     tr_layer_io l = {.stream = io->stream,
                      .state = source->state,
                      .sample = source->first_sample + m * source->sample_stride,
+                     .forward_only = io->forward_only,
                      .piece = io->piece + s->flow.layer[k].piece,
                      .backward = io->backward,
                      .scratch = io->scratch};

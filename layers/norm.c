@@ -18,20 +18,23 @@ static void describe_ops(tr_norm *n) {
                                    .eps = n->desc.eps,
                                    .dtype = usage->dtype}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, op);
+    if (usage->decode) return;
     op.kind = TR_OP_LAYERNORM_DGRAD;
-    tr_built_op(layer, &n->grad_input, TR_PHASE_I, op);
+    tr_built_op(layer, &n->grad_input, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_I, op);
     op.kind = TR_OP_LAYERNORM_WGRAD;
-    tr_built_op(layer, &n->grad_weight, TR_PHASE_W, op);
+    tr_built_op(layer, &n->grad_weight, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_W, op);
 }
 
 void tr_norm_describe(tr_norm *n) {
     tr_built_layer *layer = n->layer;
     const tr_dtype dtype = layer->usage.dtype;
+    const tr_lifetime kept = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_FW;
+    const tr_lifetime gradient = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_IW;
     describe_ops(n);
-    n->y = tr_built_place(layer, TR_LIFE_FW, n->desc.width, dtype);
-    n->mean = tr_built_place(layer, TR_LIFE_FW, 1, tr_dtype_acc(dtype));
-    n->rstd = tr_built_place(layer, TR_LIFE_FW, 1, tr_dtype_acc(dtype));
-    if (!layer->usage.decode) n->dy = tr_built_place(layer, TR_LIFE_IW, n->desc.width, dtype);
+    n->y = tr_built_place(layer, kept, n->desc.width, dtype);
+    n->mean = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
+    n->rstd = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
+    if (!layer->usage.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
 }
 
 /* The rows' means or deviations. */

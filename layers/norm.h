@@ -7,10 +7,11 @@ typedef struct tr_norm_desc {
     const char *name; /* of the module, whole: ".weight" and ".bias" follow */
     int64_t width;
     double eps;
+    bool in_forward; /* of a layer whose F contains its I and W */
 } tr_norm_desc;
 
 /* Its output and what its gradients read stand in the layer's F..W block, the gradient of its
- * output in I..W. */
+ * output in I..W; in scratch when all of it is computed in F. */
 typedef struct tr_norm {
     tr_built_layer *layer;
     tr_norm_desc desc;

@@ -33,9 +33,9 @@ tr_param *tr_built_param(tr_built_layer *layer) {
     return &layer->param[layer->layer.params_count++];
 }
 
-void tr_built_reads(tr_built_layer *layer) {
+void tr_built_reads(tr_built_layer *layer, tr_lifetime life) {
     layer->layer.inputs = 1;
-    layer->layer.input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = TR_LIFE_FW};
+    layer->layer.input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = life};
 }
 
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
@@ -91,12 +91,17 @@ void tr_built_op(tr_built_layer *layer, tr_layer_op *op, tr_phase phase, tr_op_d
 }
 
 tr_buffer tr_built_place(tr_built_layer *layer, tr_lifetime life, int64_t width, tr_dtype dtype) {
+    return tr_built_place_rows(layer, life, layer->usage.rows, width, dtype);
+}
+
+tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
+                              tr_dtype dtype) {
     tr_layer *l = &layer->layer;
     tr_buffer place = {.life = layer->usage.decode ? TR_LIFE_SCRATCH : life,
-                       .rows = layer->usage.rows,
+                       .rows = rows,
                        .width = width,
                        .dtype = dtype};
-    size_t bytes = tr_align_up((size_t)(layer->usage.rows * width) * tr_dtype_size(dtype));
+    size_t bytes = tr_align_up((size_t)(rows * width) * tr_dtype_size(dtype));
     place.offset = l->bytes[place.life];
     l->bytes[place.life] += bytes;
     if (place.life == TR_LIFE_SCRATCH) return place;

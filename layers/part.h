@@ -56,9 +56,9 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
                     const char *name_format, ...) __attribute__((format(printf, 5, 6)));
 /* Describes the layer, whose parts have been created. */
 tr_status tr_built_finish(tr_built_layer *layer);
-/* The layer reads the one before it until its W; has one output (batch, seq, width) in the storage
- * type; asks for one more step input i32(batch, seq). Decoding: of one token a row. */
-void tr_built_reads(tr_built_layer *layer);
+/* The layer reads the one before it to the end of `life`; has one output (batch, seq, width) in the
+ * storage type; asks for one more step input i32(batch, seq). Decoding: of one token a row. */
+void tr_built_reads(tr_built_layer *layer, tr_lifetime life);
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width);
 void tr_built_asks(tr_built_layer *layer, const char *name);
 /* Room for one more parameter of the layer. */
@@ -79,6 +79,9 @@ void tr_built_op(tr_built_layer *layer, tr_layer_op *op, tr_phase phase, tr_op_d
  * sizes have been checked, so the product fits. Without memory for the list of pieces,
  * layer->described becomes an error. */
 tr_buffer tr_built_place(tr_built_layer *layer, tr_lifetime life, int64_t width, tr_dtype dtype);
+/* The same of another number of rows. */
+tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
+                              tr_dtype dtype);
 /* Bytes of (rows, width) elements of the layer's type. */
 double tr_built_bytes(const tr_built_layer *layer, int64_t width);
 

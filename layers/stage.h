@@ -70,6 +70,7 @@ static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
 typedef struct tr_stage_io {
     struct tr_stream *stream;
     int micro_batch;
+    bool forward_only;  /* the program has no I and W */
     char *const *piece; /* where each piece lies, aligned to TR_ALIGN; NULL: not alive */
     char *backward;     /* B: one place of backward_iw bytes instead of the pieces I..W */
     char *scratch;

@@ -73,7 +73,7 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
 static tr_status open_schedule(tr_session *s) {
     tr_schedule_report report;
     TR_TRY(tr_request_schedule(s->config, &s->schedule, &report));
-    if (!report.w_ascending && tr_session_leads(s))
+    if (!report.sums_ascending && tr_session_leads(s))
         tr_recorder_warn(&s->recorder, "%s", report.note);
     return TR_OK;
 }

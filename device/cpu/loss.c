@@ -8,7 +8,7 @@ static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
     float *maxima = args->t[TR_XENT_MAX].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in[TR_BLOCK], largest = d->accumulate ? maxima[r] : -INFINITY;
+        float in[TR_BLOCK], largest = -INFINITY;
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
@@ -30,7 +30,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], e[TR_BLOCK];
         const float largest = maxima[r];
-        double sum = d->accumulate ? (double)sums[2 * r] : 0;
+        double sum = 0;
         for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
@@ -40,7 +40,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
         }
         int64_t column = tr_xent_column(d, labels[r]);
         sums[2 * r] = (float)sum;
-        if (!d->accumulate) sums[2 * r + 1] = 0;
+        sums[2 * r + 1] = 0;
         if (column >= 0)
             sums[2 * r + 1] += *tr_row_load(d->dtype, args->t[TR_XENT_LOGITS].data,
                                             r * tr_xent_ld(d) + column, 1, in) -
@@ -50,7 +50,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
 }
 
 /* LOGITS = (softmax - onehot) * loss_scale. */
-static void logits_gradient(const tr_op *op, const tr_op_args *args) {
+static tr_status run_xent_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     const int32_t *labels = args->t[TR_XENT_LABELS].data;
     const float *maxima = args->t[TR_XENT_MAX].data, *sums = args->t[TR_XENT_SUMS].data;
@@ -75,25 +75,20 @@ static void logits_gradient(const tr_op *op, const tr_op_args *args) {
             tr_row_store(d->dtype, logits, at, n, dx);
         }
     }
+    return TR_OK;
 }
 
-static void set_loss(const tr_op *op, const tr_op_args *args) {
-    const tr_xent_desc *d = &op->desc.xent;
+static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
     const int32_t *labels = args->t[TR_XENT_LABELS].data;
     const float *sums = args->t[TR_XENT_SUMS].data;
     double *loss = args->t[TR_XENT_LOSS].data, sum = 0, count = 0;
-    for (int64_t r = 0; r < d->rows; r++) {
+    for (int64_t r = 0; r < op->desc.xent.rows; r++) {
         if (labels[r] < 0) continue;
         sum += tr_xent_row_loss(sums[2 * r], sums[2 * r + 1]);
         count++;
     }
     loss[0] = sum;
     loss[1] = count;
-}
-
-static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
-    if (!op->desc.xent.accumulate) set_loss(op, args);
-    if (args->state->train) logits_gradient(op, args);
     return TR_OK;
 }
 
@@ -105,4 +100,7 @@ tr_status tr_cpu_prepare_xent_sum(tr_device *device, const tr_op_desc *desc, tr_
 }
 tr_status tr_cpu_prepare_xent_loss(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return tr_host_op_create(device, desc, 0, 0, run_xent_loss, out);
+}
+tr_status tr_cpu_prepare_xent_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(device, desc, 0, 0, run_xent_dgrad, out);
 }

@@ -112,9 +112,11 @@ cudaError_t tr_cuda_launch_xent_max(cudaStream_t stream, const tr_xent_desc *d, 
 cudaError_t tr_cuda_launch_xent_sum(cudaStream_t stream, const tr_xent_desc *d, const void *logits,
                                     const int32_t *labels, const float *maxima, float *sums);
 cudaError_t tr_cuda_launch_xent_loss(cudaStream_t stream, const tr_xent_desc *d,
-                                     const tr_step_state *state, void *logits,
-                                     const int32_t *labels, const float *maxima, const float *sums,
-                                     double *loss);
+                                     const int32_t *labels, const float *sums, double *loss);
+cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d,
+                                      const tr_step_state *state, void *logits,
+                                      const int32_t *labels, const float *maxima,
+                                      const float *sums);
 
 /* optimizer.cu; partial: tr_cuda_sumsq_blocks(count) numbers. */
 static inline int64_t tr_cuda_sumsq_blocks(int64_t count) {

@@ -16,10 +16,16 @@ static tr_status run_xent_sum(tr_op *op, tr_stream *stream, const tr_op_args *ar
 }
 
 static tr_status run_xent_loss(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_xent_loss(tr_cuda_stream_of(stream), &op->desc.xent, args->state,
-                                     args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_LABELS].data,
-                                     args->t[TR_XENT_MAX].data, args->t[TR_XENT_SUMS].data,
+    TR_CUDA(tr_cuda_launch_xent_loss(tr_cuda_stream_of(stream), &op->desc.xent,
+                                     args->t[TR_XENT_LABELS].data, args->t[TR_XENT_SUMS].data,
                                      args->t[TR_XENT_LOSS].data));
+    return TR_OK;
+}
+
+static tr_status run_xent_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_xent_dgrad(tr_cuda_stream_of(stream), &op->desc.xent, args->state,
+                                      args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_LABELS].data,
+                                      args->t[TR_XENT_MAX].data, args->t[TR_XENT_SUMS].data));
     return TR_OK;
 }
 
@@ -31,4 +37,7 @@ tr_status tr_cuda_prepare_xent_sum(tr_device *device, const tr_op_desc *desc, tr
 }
 tr_status tr_cuda_prepare_xent_loss(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_loss, out);
+}
+tr_status tr_cuda_prepare_xent_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_dgrad, out);
 }

@@ -47,7 +47,7 @@ template <typename T, typename F> __device__ void for_row(const T *row, int64_t 
 
 template <typename T> __global__ void row_max(tr_xent_desc d, const T *logits, float *maxima) {
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
-        float largest = d.accumulate ? maxima[r] : -INFINITY;
+        float largest = -INFINITY;
         for_row(logits + r * tr_xent_ld(&d), d.vocab,
                 [&](float x) { largest = fmaxf(largest, x); });
         largest = tr_block_max<LOSS_THREADS>(largest);
@@ -67,8 +67,8 @@ __global__ void row_sum(tr_xent_desc d, const T *logits, const int32_t *labels, 
         if (threadIdx.x == 0) {
             const int64_t column = tr_xent_column(&d, labels[r]);
             const float of_label = column >= 0 ? tr_load_one(row + column) - largest : 0.0f;
-            sums[2 * r] = d.accumulate ? sums[2 * r] + sum : sum;
-            sums[2 * r + 1] = d.accumulate ? sums[2 * r + 1] + of_label : of_label;
+            sums[2 * r] = sum;
+            sums[2 * r + 1] = of_label;
         }
     }
 }
@@ -95,7 +95,6 @@ template <typename T>
 __global__ void row_gradient(tr_xent_desc d, const tr_step_state *state, const int32_t *labels,
                              const float *maxima, const float *sums, T *logits) {
     constexpr int n = row_packs<T>::size;
-    if (!state->train) return;
     const float loss_scale = (float)state->loss_scale;
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
         T *row = logits + r * tr_xent_ld(&d);
@@ -143,12 +142,15 @@ cudaError_t tr_cuda_launch_xent_sum(cudaStream_t stream, const tr_xent_desc *d, 
 }
 
 cudaError_t tr_cuda_launch_xent_loss(cudaStream_t stream, const tr_xent_desc *d,
-                                     const tr_step_state *state, void *logits,
-                                     const int32_t *labels, const float *maxima, const float *sums,
-                                     double *loss) {
+                                     const int32_t *labels, const float *sums, double *loss) {
+    return tr_launch(stream, 1, SUM_THREADS, loss_sum, d->rows, labels, sums, loss);
+}
+
+cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d,
+                                      const tr_step_state *state, void *logits,
+                                      const int32_t *labels, const float *maxima,
+                                      const float *sums) {
     const unsigned blocks = tr_grid(d->rows, 1);
-    if (!d->accumulate)
-        TR_TRY_LAUNCH(tr_launch(stream, 1, SUM_THREADS, loss_sum, d->rows, labels, sums, loss));
     return d->dtype == TR_F32 ? tr_launch(stream, blocks, LOSS_THREADS, row_gradient<float>, *d,
                                           state, labels, maxima, sums, logits)
                               : tr_launch(stream, blocks, LOSS_THREADS, row_gradient<tr_bf16>, *d,

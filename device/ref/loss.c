@@ -1,4 +1,4 @@
-/* Cross entropy over a split vocabulary, in its three parts. */
+/* Cross entropy over a split vocabulary, in its four parts. */
 #include "device/ref/ref_impl.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static int64_t row_stride(const tr_xent_desc *d) {
 tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     for (int64_t r = 0; r < d->rows; r++) {
-        double largest = d->accumulate ? tr_ref_get(args, TR_XENT_MAX, r) : -INFINITY;
+        double largest = -INFINITY;
         for (int64_t v = 0; v < d->vocab; v++)
             largest = fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data,
                                                 r * row_stride(d) + v));
@@ -24,10 +24,6 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
     const int32_t *labels = args->t[TR_XENT_LABELS].data;
     for (int64_t r = 0; r < d->rows; r++) {
         double largest = tr_ref_get(args, TR_XENT_MAX, r), sum = 0, of_label = 0;
-        if (d->accumulate) {
-            sum = tr_ref_get(args, TR_XENT_SUMS, 2 * r);
-            of_label = tr_ref_get(args, TR_XENT_SUMS, 2 * r + 1);
-        }
         for (int64_t v = 0; v < d->vocab; v++) {
             double away =
                 tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * row_stride(d) + v) -
@@ -42,19 +38,26 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
 }
 
 tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
+    const int32_t *labels = args->t[TR_XENT_LABELS].data;
+    double *loss = args->t[TR_XENT_LOSS].data;
+    loss[0] = loss[1] = 0;
+    for (int64_t r = 0; r < op->desc.xent.rows; r++) {
+        if (labels[r] < 0) continue;
+        loss[0] +=
+            log(tr_ref_get(args, TR_XENT_SUMS, 2 * r)) - tr_ref_get(args, TR_XENT_SUMS, 2 * r + 1);
+        loss[1] += 1;
+    }
+    return TR_OK;
+}
+
+tr_status tr_ref_xent_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     const int32_t *labels = args->t[TR_XENT_LABELS].data;
     void *logits = args->t[TR_XENT_LOGITS].data;
-    double sum_of_losses = 0, count = 0;
     for (int64_t r = 0; r < d->rows; r++) {
         bool counts = labels[r] >= 0;
-        double sum = tr_ref_get(args, TR_XENT_SUMS, 2 * r);
-        if (counts) {
-            sum_of_losses += log(sum) - tr_ref_get(args, TR_XENT_SUMS, 2 * r + 1);
-            count += 1;
-        }
-        if (!args->state->train) continue;
         double largest = tr_ref_get(args, TR_XENT_MAX, r);
+        double sum = tr_ref_get(args, TR_XENT_SUMS, 2 * r);
         for (int64_t v = 0; v < d->vocab; v++) {
             int64_t i = r * row_stride(d) + v;
             double softmax = exp(tr_ref_load(d->dtype, logits, i) - largest) / sum;
@@ -62,11 +65,6 @@ tr_status tr_ref_xent_loss(tr_op *op, const tr_op_args *args) {
             tr_ref_store(d->dtype, logits, i,
                          counts ? (softmax - onehot) * args->state->loss_scale : 0);
         }
-    }
-    double *loss = args->t[TR_XENT_LOSS].data;
-    if (!d->accumulate) {
-        loss[0] = sum_of_losses;
-        loss[1] = count;
     }
     return TR_OK;
 }

@@ -1,4 +1,4 @@
-/* Cross entropy in three operators. */
+/* Cross entropy in four operators. */
 #include "device/op_table.h"
 
 static const char *fault(const tr_op_desc *desc) {
@@ -14,7 +14,7 @@ static const char *fault(const tr_op_desc *desc) {
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_xent_desc *a = &x->xent, *b = &y->xent;
     return a->rows == b->rows && a->vocab == b->vocab && a->vocab_begin == b->vocab_begin &&
-           a->ld == b->ld && a->dtype == b->dtype && a->accumulate == b->accumulate;
+           a->ld == b->ld && a->dtype == b->dtype;
 }
 
 static void max_operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -31,14 +31,15 @@ static void sum_operands(const tr_op_desc *desc, tr_tensor *t) {
 }
 
 static void loss_operands(const tr_op_desc *desc, tr_tensor *t) {
-    sum_operands(desc, t);
+    t[TR_XENT_LABELS] = tr_tensor_vector(NULL, TR_I32, desc->xent.rows);
+    t[TR_XENT_SUMS] = tr_tensor_matrix(NULL, tr_dtype_acc(desc->xent.dtype), desc->xent.rows, 2);
     t[TR_XENT_LOSS] = tr_tensor_vector(NULL, TR_F64, 2);
 }
 
 const tr_op_row tr_op_row_xent_max = {
     .name = "xent_max",
     .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_XENT_MAX] = {"max", TR_SLOT_BOTH, TR_TYPES_ACC}},
+             [TR_XENT_MAX] = {"max", TR_SLOT_OUT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = max_operands,
@@ -49,7 +50,7 @@ const tr_op_row tr_op_row_xent_sum = {
     .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
              [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_ACC},
-             [TR_XENT_SUMS] = {"sums", TR_SLOT_BOTH, TR_TYPES_ACC}},
+             [TR_XENT_SUMS] = {"sums", TR_SLOT_OUT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = sum_operands,
@@ -57,12 +58,21 @@ const tr_op_row tr_op_row_xent_sum = {
 
 const tr_op_row tr_op_row_xent_loss = {
     .name = "xent_loss",
-    .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_BOTH, TR_TYPES_STORAGE},
-             [TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
-             [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_ACC},
+    .slot = {[TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
              [TR_XENT_SUMS] = {"sums", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_XENT_LOSS] = {"loss", TR_SLOT_OUT, TR_TYPES_F64}},
     .fault = fault,
     .same = same,
     .operands = loss_operands,
+};
+
+const tr_op_row tr_op_row_xent_dgrad = {
+    .name = "xent_dgrad",
+    .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_BOTH, TR_TYPES_STORAGE},
+             [TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
+             [TR_XENT_MAX] = {"max", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_XENT_SUMS] = {"sums", TR_SLOT_IN, TR_TYPES_ACC}},
+    .fault = fault,
+    .same = same,
+    .operands = sum_operands,
 };

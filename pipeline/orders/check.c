@@ -299,24 +299,32 @@ out:
     return status;
 }
 
-/* Fills the report; `last` is scratch of [stages]. */
-static void note_w_order(const tr_schedule *s, int *last, tr_schedule_report *report) {
-    *report = (tr_schedule_report){.w_ascending = true, .rank = -1, .at = -1};
-    for (int k = 0; k < s->stages; k++) last[k] = -1;
+/* True for an action that may add to weight gradients. */
+static bool adds_to_sums(const tr_schedule *s, tr_action a) {
+    if (a.type == TR_ACTION_F) return a.stage == s->stages - 1 && !s->forward_only;
+    return bits_of(a) & DONE_W;
+}
+
+/* Fills the report; last[2][stages] is scratch: of F, and of W or B. */
+static void note_order_of_sums(const tr_schedule *s, int *last, tr_schedule_report *report) {
+    *report = (tr_schedule_report){.sums_ascending = true, .rank = -1, .at = -1};
+    for (int k = 0; k < 2 * s->stages; k++) last[k] = -1;
     for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < s->count[r]; k++) {
             tr_action a = s->action[r][k];
-            if (!(bits_of(a) & DONE_W)) continue;
-            if (a.micro_batch < last[a.stage] && report->w_ascending) {
-                report->w_ascending = false;
-                (void)snprintf(
-                    report->note, sizeof report->note,
-                    "schedule %s adds the weight gradients of stage %d in another order "
-                    "(micro-batch %d after %d): its sums may differ in the last bits from "
-                    "those of other schedules",
-                    s->name, a.stage, a.micro_batch, last[a.stage]);
+            bool forward = a.type == TR_ACTION_F;
+            if (!adds_to_sums(s, a)) continue;
+            int *before = &last[(forward ? 0 : s->stages) + a.stage];
+            if (a.micro_batch < *before && report->sums_ascending) {
+                report->sums_ascending = false;
+                (void)snprintf(report->note, sizeof report->note,
+                               "schedule %s adds the weight gradients of stage %d%s in another "
+                               "order (micro-batch %d after %d): its sums may differ in the last "
+                               "bits from those of other schedules",
+                               s->name, a.stage, forward ? ", whose F computes the head's," : "",
+                               a.micro_batch, *before);
             }
-            last[a.stage] = a.micro_batch;
+            *before = a.micro_batch;
         }
 }
 
@@ -333,7 +341,7 @@ tr_status tr_schedule_check(const tr_schedule *s, const tr_stage_table *table,
     TR_TRY_OUT(tr_calloc(stages * micro_batches, 1, &c.done));
     TR_TRY_OUT(tr_calloc(stages, sizeof *c.want, &c.want));
     TR_TRY_OUT(tr_calloc(stages, sizeof *c.reduced, &c.reduced));
-    TR_TRY_OUT(tr_calloc(stages, sizeof *last, &last));
+    TR_TRY_OUT(tr_calloc(2 * stages, sizeof *last, &last));
     TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[0]));
     TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[1]));
     TR_TRY_OUT(tr_calloc(channels, sizeof *c.sent, &c.sent));
@@ -341,7 +349,7 @@ tr_status tr_schedule_check(const tr_schedule *s, const tr_stage_table *table,
     list_wants(&c);
     TR_TRY_OUT(check_complete(&c));
     TR_TRY_OUT(check_runs(&c));
-    if (report) note_w_order(s, last, report);
+    if (report) note_order_of_sums(s, last, report);
 out:
     if (report && status == TR_ERR_CONFIG) {
         report->rank = c.rank;

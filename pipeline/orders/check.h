@@ -4,8 +4,10 @@
 #include "pipeline/orders/schedule.h"
 
 typedef struct tr_schedule_report {
-    bool w_ascending; /* every stage's W (or B) in ascending micro-batch order */
-    char note[256];   /* one line when they are not: sums have another order; else empty */
+    /* Every stage's W (or B) ascend in micro-batch order, and so do the last stage's F, which may
+     * contain its I and W (layers/layer.h). */
+    bool sums_ascending;
+    char note[256]; /* one line when they do not: sums have another order; else empty */
     int rank, at; /* after TR_ERR_CONFIG, the action it is about: at -1: the rank; rank -1: none */
 } tr_schedule_report;
 

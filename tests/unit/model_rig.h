@@ -270,17 +270,22 @@ static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
             if (layer->piece[k].life == life) rig_poison(r->piece[i][k], layer->piece[k].bytes);
 }
 
-/* The loss summed over the positions that count. */
-static inline double rig_forward(rig *r) {
+/* F of the whole model; returns the loss summed over the positions that count. */
+static inline double rig_run_forward(rig *r, bool forward_only) {
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
         for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
         if (i + 1 < r->model->count) rig_poison(r->tensor[i + 1], r->tensor_bytes);
         tr_layer_io io = rig_io(r, i);
+        io.forward_only = forward_only;
         RIG_TRY(layer->ops->forward(layer, &io));
         rig_poison_block(r, i, TR_LIFE_SCRATCH);
     }
     return r->loss[0];
+}
+
+static inline double rig_forward(rig *r) {
+    return rig_run_forward(r, true);
 }
 
 static inline void rig_grad_input(rig *r, int i) {
@@ -317,9 +322,10 @@ static inline void rig_zero_gradients(rig *r) {
     }
 }
 
-/* Adds I and W of the whole model to the gradients; apart: every I before the first W, else layer
- * by layer. */
+/* Adds F, I and W of the whole model to the gradients; apart: every I before the first W, else
+ * layer by layer. */
 static inline void rig_accumulate(rig *r, bool apart) {
+    (void)rig_run_forward(r, false);
     for (int i = r->model->count - 1; i >= 0; i--) {
         rig_grad_input(r, i);
         if (!apart) rig_grad_weight(r, i);

@@ -224,7 +224,7 @@ static inline void expect_same(const rig_model *model, const outcome *want,
                                const tr_schedule *schedule, const int *first, tr_dtype dtype) {
     tr_schedule_report report;
     assert_int_equal(tr_schedule_check(schedule, NULL, &report), TR_OK);
-    assert_true(report.w_ascending);
+    assert_true(report.sums_ascending);
     outcome *got = run_layout(model, schedule, first, dtype, 0);
     if (memcmp(got, want, sizeof *got) != 0)
         fail_msg("%s, %d ranks, %d stages, %s: other bits", schedule->name, schedule->ranks,

@@ -35,7 +35,7 @@ static meter make(const tr_schedule_request *q, tr_auto_report *report, bool low
     tr_schedule_report checked;
     if (tr_schedule_auto(q, report, &s) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
     if (tr_schedule_check(s, NULL, &checked) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
-    if (!checked.w_ascending) fail_msg("%s: %s", text, checked.note);
+    if (!checked.sums_ascending) fail_msg("%s: %s", text, checked.note);
     meter result = meter_measure(s, q->costs, q->memory);
     if (q->memory.cap > 0 && result.peak > q->memory.cap * (1 + tolerance))
         fail_msg("%s: peak %g", text, result.peak);

@@ -407,7 +407,7 @@ static void expect_runs(const tr_schedule_request *q) {
     tr_stage_table t;
     if (tr_schedule_check(s, NULL, &report) != TR_OK)
         fail_msg("p %d, m %d, v %d: %s", q->ranks, q->micro_batches, q->chunks, tr_error_message());
-    if (!report.w_ascending) fail_msg("%s", report.note);
+    if (!report.sums_ascending) fail_msg("%s", report.note);
     test_table_chain(s->stages, 256, 256, 256, &t);
     /* Lowering every size takes a minute. */
     if (q->micro_batches <= 6 || q->micro_batches == 17)

@@ -76,7 +76,7 @@ static void check_random_rows(void) {
                                               .p = (float)up_to(9) / 10,
                                               .site = (uint64_t)up_to(1000)}},
                                  0});
-    for (tr_op_kind k = TR_OP_XENT_MAX; k <= TR_OP_XENT_LOSS; k++)
+    for (tr_op_kind k = TR_OP_XENT_MAX; k <= TR_OP_XENT_DGRAD; k++)
         check_case(&(tr_op_case){
             {.kind = k,
              .xent = {.rows = up_to(60), .vocab_begin = up_to(30) - 1, .vocab = up_to(600) + 1}},

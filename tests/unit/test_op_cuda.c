@@ -105,6 +105,7 @@ static void test_models(void **state) {
         {.kind = TR_OP_XENT_MAX, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_SUM, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_LOSS, .xent = {.rows = ROWS, .vocab = VOCAB}},
+        {.kind = TR_OP_XENT_DGRAD, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4 * WIDTH * WIDTH}},
         {.kind = TR_OP_ADAMW, .adamw = {4 * WIDTH * WIDTH, 0.9f, 0.95f, 1e-8f, 0.1f, TR_BF16}},
     };
@@ -142,7 +143,7 @@ static void test_ways(void **state) {
         {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 70, .width = 264, .vocab = 1000}}, 0},
         {{.kind = TR_OP_XENT_MAX, .xent = {.rows = 3, .vocab = 9005}}, 0},
         {{.kind = TR_OP_XENT_SUM, .xent = {.rows = 3, .vocab = 9005}}, 0},
-        {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 3, .vocab = 9005}}, 0},
+        {{.kind = TR_OP_XENT_DGRAD, .xent = {.rows = 3, .vocab = 9005}}, 0},
         {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 1100, .vocab = 5}}, 0},
         {{.kind = TR_OP_SUMSQ, .sumsq = {.count = 4096 * 1025 + 13}}, 0},
         {{.kind = TR_OP_DROPOUT_ADD,
@@ -214,7 +215,7 @@ static void test_random(void **state) {
         check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
                                           .vocab = 8 * width,
                                           .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
-                    TR_OP_XENT_MAX, TR_OP_XENT_LOSS);
+                    TR_OP_XENT_MAX, TR_OP_XENT_DGRAD);
         check_kinds((tr_op_desc){.adamw = {up_to(5000), 0.9f, 0.95f, 1e-8f, 0.1f, TR_F32}},
                     TR_OP_ADAMW, TR_OP_ADAMW);
     }

@@ -290,18 +290,18 @@ static void test_gradients(void **state) {
     for (size_t i = 0; i < sizeof gradients / sizeof *gradients; i++) check(&gradients[i]);
 }
 
-/* Cross entropy: the gradient that XENT_LOSS leaves in LOGITS is that of its own loss. */
+/* Cross entropy: the gradient that XENT_DGRAD leaves in LOGITS is that of the loss. */
 static void test_xent_gradient(void **state) {
     (void)state;
     enum { X_ROWS = 5, X_VOCAB = 13 };
     tr_op_data data = {.state = {.train = 1, .loss_scale = 2}};
     float *logits = random_floats(X_ROWS * X_VOCAB, 21);
-    float *slope = random_floats(X_ROWS * X_VOCAB, 21); /* the logits until XENT_LOSS has run */
+    float *slope = random_floats(X_ROWS * X_VOCAB, 21); /* the logits until XENT_DGRAD has run */
     int32_t labels[X_ROWS] = {0, 12, -1, 7, 12};
     float max[X_ROWS], sums[2 * X_ROWS];
     double loss[2];
-    runner parts[3];
-    for (int k = 0; k < 3; k++) {
+    runner parts[4];
+    for (int k = 0; k < 4; k++) {
         tr_op_desc desc = {.kind = (tr_op_kind)(TR_OP_XENT_MAX + k),
                            .xent = {.rows = X_ROWS, .vocab = X_VOCAB}};
         parts[k] = open_runner(&desc, &data);
@@ -310,7 +310,6 @@ static void test_xent_gradient(void **state) {
         run(&parts[k]);
         parts[k].args.t[TR_XENT_LOGITS].data = logits;
     }
-    data.state.train = 0;
     const double weight[] = {1, -8, 8, -1};
     const int steps[] = {-2, -1, 1, 2};
     for (int i = 0; i < X_ROWS * X_VOCAB; i++) {
@@ -327,7 +326,7 @@ static void test_xent_gradient(void **state) {
         double tolerance = 8 * tr_dtype_eps(TR_F32) / h * sqrt(X_VOCAB);
         if (!(fabs(got - want) <= tolerance)) fail_msg("logit %d: %.9g, not %.9g", i, got, want);
     }
-    for (int k = 0; k < 3; k++) close_runner(&parts[k]);
+    for (int k = 0; k < 4; k++) close_runner(&parts[k]);
     free(logits);
     free(slope);
 }

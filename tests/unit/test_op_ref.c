@@ -375,6 +375,8 @@ static void test_xent_split(void **state) {
     RUN(d, &step, 0, whole, labels, max, sums, loss);
     d.kind = TR_OP_XENT_LOSS;
     RUN(d, &step, 0, whole, labels, max, sums, loss);
+    d.kind = TR_OP_XENT_DGRAD;
+    RUN(d, &step, 0, whole, labels, max, sums, loss);
     for (int r = 0; r < X_ROWS; r++) {
         double total = 0;
         for (int v = 0; v < X_VOCAB; v++) total += exp((double)given[r][v]);
@@ -390,7 +392,7 @@ static void test_xent_split(void **state) {
     for (int k = 0; k < 2; k++)
         for (int r = 0; r < X_ROWS; r++)
             memcpy(part[k][r], &given[r][k * X_HALF], sizeof part[k][r]);
-    for (tr_op_kind kind = TR_OP_XENT_MAX; kind <= TR_OP_XENT_LOSS; kind++) {
+    for (tr_op_kind kind = TR_OP_XENT_MAX; kind <= TR_OP_XENT_DGRAD; kind++) {
         for (int k = 0; k < 2; k++) {
             d = (tr_op_desc){.kind = kind,
                              .xent = {.rows = X_ROWS, .vocab = X_HALF, .vocab_begin = k * X_HALF}};
@@ -408,43 +410,6 @@ static void test_xent_split(void **state) {
     for (int r = 0; r < X_ROWS; r++)
         for (int v = 0; v < X_VOCAB; v++)
             assert_near((double)part[v / X_HALF][r][v % X_HALF], (double)whole[r][v], 4 * 4e-7);
-}
-
-/* The same of one rank whose columns come in two parts: no reduction stands between them. */
-static void test_xent_parts(void **state) {
-    (void)state;
-    float logits[2][X_ROWS][X_HALF], exponent[X_ROWS][X_VOCAB], max[X_ROWS], sums[X_ROWS][2];
-    double loss[2] = {-1, -1}, expected = 0;
-    int32_t labels[X_ROWS];
-    fill_normal(&logits[0][0][0], X_ROWS * X_VOCAB, 4);
-    for (int r = 0; r < X_ROWS; r++) {
-        labels[r] = r == 4 ? -1 : (r * 7 + 3) % X_VOCAB;
-        for (int v = 0; v < X_VOCAB; v++) exponent[r][v] = expf(logits[v / X_HALF][r][v % X_HALF]);
-    }
-    tr_step_state step = {.train = 1, .loss_scale = 4};
-    for (tr_op_kind kind = TR_OP_XENT_MAX; kind <= TR_OP_XENT_LOSS; kind++)
-        for (int k = 0; k < 2; k++) {
-            tr_xent_desc part = {
-                .rows = X_ROWS, .vocab = X_HALF, .vocab_begin = k * X_HALF, .accumulate = k > 0};
-            tr_op_desc d = {.kind = kind, .xent = part};
-            RUN(d, &step, 0, logits[k], labels, max, sums, loss);
-        }
-    for (int r = 0; r < X_ROWS; r++) {
-        double total = 0;
-        float largest = 0;
-        for (int v = 0; v < X_VOCAB; v++) {
-            total += (double)exponent[r][v];
-            largest = fmaxf(largest, exponent[r][v]);
-        }
-        assert_near((double)expf(max[r]), (double)largest, 0);
-        if (labels[r] >= 0) expected += log(total / (double)exponent[r][labels[r]]);
-        for (int v = 0; v < X_VOCAB; v++) {
-            double g = labels[r] < 0 ? 0 : (double)exponent[r][v] / total - (v == labels[r]);
-            assert_near((double)logits[v / X_HALF][r][v % X_HALF], 4 * g, 4 * 1e-6);
-        }
-    }
-    assert_near(loss[0], expected, 1e-6 * expected);
-    assert_near(loss[1], X_ROWS - 1, 0);
 }
 
 /* The order of the sum, written out: blocks of 4096, lanes by i % 8. */
@@ -605,7 +570,6 @@ int main(void) {
         cmocka_unit_test(test_attention_is_causal),
         cmocka_unit_test(test_decode_equals_attention),
         cmocka_unit_test(test_xent_split),
-        cmocka_unit_test(test_xent_parts),
         cmocka_unit_test(test_sumsq_order),
         cmocka_unit_test(test_step_finish),
         cmocka_unit_test(test_adamw),

@@ -208,35 +208,45 @@ static void test_hugging_face_list(void **state) {
     tr_model_destroy(model);
 }
 
-/* A function of the shape alone, at most 16: the parts of the head's logits. */
-static void test_parts_of_logits(void **state) {
+/* The head's chunks are a function of the shape alone: at most 2,048 rows, at most 256 MiB of
+ * logits, about equal. They are all that its scratch has of logits. */
+static void test_chunks_of_rows(void **state) {
     (void)state;
     static const struct {
-        int64_t width, vocab;
-        int tp, parts;
-        int64_t columns; /* of a part; the last has the rest, padded to 64 */
-    } list[] = {{768, 50257, 1, 9, 5632},   {768, 50257, 2, 5, 5056}, {1600, 50257, 1, 4, 12608},
-                {4096, 32000, 1, 1, 32000}, {128, 256, 1, 1, 256},    {128, 1024, 1, 1, 1024},
-                {128, 1025, 1, 2, 576},     {64, 50257, 1, 16, 3200}, {8, 2000, 1, 16, 128}};
+        int64_t rows, vocab;
+        tr_dtype dtype;
+        int tp;
+        int64_t chunk;
+    } list[] = {{10, 11, TR_F32, 1, 10},          {1024, 50257, TR_F32, 1, 1024},
+                {2048, 50257, TR_BF16, 1, 2048},  {2049, 256, TR_F32, 1, 1088},
+                {4096, 50257, TR_F32, 1, 1024},   {2048, 128256, TR_BF16, 1, 1024},
+                {2048, 128256, TR_BF16, 2, 2048}, {8192, 151936, TR_BF16, 1, 832},
+                {8192, 151936, TR_F32, 1, 384},   {100, 100000000, TR_F32, 1, 64}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         tr_model_config c = {.family = "gpt2",
                              .layers = 1,
-                             .width = list[i].width,
-                             .heads = 4,
-                             .context = 16,
+                             .width = 8,
+                             .heads = 2,
+                             .context = list[i].rows,
                              .vocab = list[i].vocab};
-        tr_model_shape shape = {.batch = 2, .seq = 16, .dtype = TR_BF16, .tp_size = list[i].tp};
+        tr_model_shape shape = {
+            .batch = 1, .seq = list[i].rows, .dtype = list[i].dtype, .tp_size = list[i].tp};
         tr_model *model = NULL;
         assert_int_equal(tr_model_create(&c, &shape, &model), TR_OK);
         const tr_layer *head = model->layers[model->count - 1];
-        int norm = 4; /* its output, mean, deviation and gradient stand in front */
-        assert_int_equal(head->pieces, norm + list[i].parts);
-        int64_t left = (list[i].vocab + list[i].tp - 1) / list[i].tp;
-        for (int k = 0; k < list[i].parts; k++, left -= list[i].columns) {
-            int64_t columns = left < list[i].columns ? (left + 63) / 64 * 64 : list[i].columns;
-            assert_int_equal(head->piece[norm + k].bytes,
-                             tr_align_up((size_t)(2 * 16 * columns) * 2));
-        }
+        size_t R = (size_t)list[i].rows, r = (size_t)list[i].chunk;
+        size_t element = tr_dtype_size(list[i].dtype), f32 = sizeof(float);
+        size_t ld = ((size_t)(list[i].vocab / list[i].tp) + 64) / 64 * 64;
+        if (list[i].vocab / list[i].tp % 64 == 0) ld -= 64;
+        /* The norm's output, mean, deviation and gradient; logits, maxima, sums. */
+        size_t want = 2 * tr_align_up(R * 8 * element) + 2 * tr_align_up(R * f32) +
+                      r * ld * element + tr_align_up(r * f32) + tr_align_up(2 * R * f32);
+        assert_int_equal(head->bytes[TR_LIFE_SCRATCH], want);
+        assert_int_equal(head->bytes[TR_LIFE_FW] + head->bytes[TR_LIFE_IW], 0);
+        assert_int_equal(head->bytes[TR_LIFE_FI], tr_align_up(R * 8 * element)); /* dx */
+        int64_t v = (list[i].vocab + list[i].tp - 1) / list[i].tp; /* rank 0's */
+        assert_true(head->flops_f == 6 * (double)list[i].rows * (double)v * 8);
+        assert_true(head->flops_i == 0 && head->flops_w == 0);
         tr_model_destroy(model);
     }
 }
@@ -261,9 +271,9 @@ static void test_described_before_prepare(void **state) {
             assert_int_equal(layer->bytes[life], bytes);
         }
         assert_true(layer->reduce_bytes_f == 0 && half->reduce_bytes_f > 0);
-        matmul += layer->flops_w;
+        matmul += i < whole->count - 1 ? layer->flops_w : layer->flops_f / 3;
     }
-    /* W does each weight of a matmul once: a third of 6 N_matmul a token. */
+    /* W does each weight of a matmul once: a third of 6 N_matmul a token. The head's F does all. */
     double tokens = 10, C = 12;
     assert_true(matmul == tokens * 2 * (2 * 12 * C * C + 11 * C));
     assert_true(tr_model_flops_per_token(whole) == 6 * (2 * 12 * C * C + 11 * C) + 6 * 2 * 5 * C);
@@ -315,7 +325,7 @@ int main(void) {
         cmocka_unit_test(test_whole_is_row_major),
         cmocka_unit_test(test_values_follow_their_rule),
         cmocka_unit_test(test_hugging_face_list),
-        cmocka_unit_test(test_parts_of_logits),
+        cmocka_unit_test(test_chunks_of_rows),
         cmocka_unit_test(test_described_before_prepare),
         cmocka_unit_test(test_bad_sizes_are_refused),
     };

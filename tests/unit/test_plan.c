@@ -1,11 +1,10 @@
-/* The plan of a run: to the byte what the engines of its ranks allocate, an arena near the live
- * peak, and what it advises. */
+/* The plan of a run: to the byte what the engines of its ranks allocate, what the last rank takes,
+ * and what it advises. */
 #include "base/memory.h"
 #include "partition/advice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "pipeline/orders/csv.h"
-#include "support/seed.h"
 #include "train/engine.h"
 
 #include <pthread.h>
@@ -126,15 +125,9 @@ static void test_bytes_of_training(void **state) {
     compare(1, 0, NULL);
 }
 
-static const struct {
-    const char *name;
-    int stages; /* a rank */
-    bool loops; /* ... and more */
-} schedules[] = {{"gpipe", 1, false},  {"1f1b", 1, false},  {"interleaved", 2, true},
-                 {"bfs", 2, true},     {"zb-h1", 1, false}, {"zb-h2", 1, false},
-                 {"zb-1p", 1, false},  {"zb-2p", 1, false}, {"v-min", 2, false},
-                 {"v-half", 2, false}, {"zbv", 2, false},   {"interleaved-zb", 2, true},
-                 {"1f1b-v", 2, false}, {"auto", 1, false},  {"dualpipev", 2, false}};
+static const char *const schedules[] = {
+    "gpipe",  "1f1b", "interleaved",    "bfs",    "zb-h1", "zb-h2",    "zb-1p", "zb-2p", "v-min",
+    "v-half", "zbv",  "interleaved-zb", "1f1b-v", "auto",  "dualpipev"};
 enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 
 /* The same under every schedule, and validation in the same arena. */
@@ -142,79 +135,48 @@ static void test_bytes_of_every_schedule(void **state) {
     (void)state;
     for (int k = 0; k < SCHEDULES; k++) {
         char schedule[64];
-        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k].name);
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k]);
         compare(2, 2, (const char *[]){"parallel.pp=2", schedule});
     }
 }
 
-typedef struct grid {
-    tr_device *device;
-    uint64_t seed, at; /* at: plans so far; those of the seed's part are made */
-} grid;
-
-static const struct {
-    int width, heads, vocab;
-} shapes[] = {{256, 4, 256},    {256, 4, 50304},   {64, 4, 50257},
-              {768, 12, 50257}, {1600, 25, 50257}, {4096, 32, 32000}};
-enum { SHAPES = sizeof shapes / sizeof shapes[0] };
-
-/* No rank's arena is more than 5% over its live peak. */
-static void expect_tight(grid *g, int shape, int schedule, int loops, int pp, int layers, int m) {
-    enum { PARTS = 47, TEXT = 40, KEYS = 8 };
-    static const char fixed[] = "data.path: x\nmodel: {context: 256}\ndevice.memory: 1000GiB\n"
-                                "train: {micro_batch: 1, precision: bf16}\n";
-    char text[KEYS][TEXT], all[KEYS * TEXT + KEYS] = "";
-    const char *overrides[KEYS];
+/* What the ranks of a pipeline of four take, with a head whose logits would be 501 MiB. */
+static void check_last_rank(const char *schedule, bool half) {
+    static const char text[] =
+        "model: {layers: 16, width: 2048, heads: 32, context: 2048, vocab: 128256}\n"
+        "train: {batch: 8, micro_batch: 1, precision: bf16}\n"
+        "parallel: {pp: 4}\n"
+        "device.memory: 1000GiB\n";
+    const size_t parameters = 128256L * 2048 + 2 * 2048;
+    const size_t head = parameters * (sizeof(uint16_t) + 4 * sizeof(float));
+    const size_t chunk = 1024L * 128256 * sizeof(uint16_t);
     tr_config config;
-    tr_run_plan *plan;
-    if ((g->at++ * 77 + g->seed) % PARTS != 0) return;
-    (void)snprintf(text[0], TEXT, "model.width=%d", shapes[shape].width);
-    (void)snprintf(text[1], TEXT, "model.heads=%d", shapes[shape].heads);
-    (void)snprintf(text[2], TEXT, "model.vocab=%d", shapes[shape].vocab);
-    (void)snprintf(text[3], TEXT, "model.layers=%d", layers);
-    (void)snprintf(text[4], TEXT, "train.batch=%d", m);
-    (void)snprintf(text[5], TEXT, "parallel.pp=%d", pp);
-    (void)snprintf(text[6], TEXT, "parallel.schedule=%s", schedules[schedule].name);
-    (void)snprintf(text[7], TEXT, "parallel.virtual=%d", loops);
-    int keys = loops ? KEYS : KEYS - 1;
-    for (int k = 0; k < keys; k++) {
-        overrides[k] = text[k];
-        (void)snprintf(all + strlen(all), sizeof all - strlen(all), "%s ", text[k]);
-    }
-    assert_int_equal(tr_config_parse(fixed, strlen(fixed), "x.yaml", overrides, keys, &config),
-                     TR_OK);
-    if (tr_run_plan_make(&config, g->device, &plan) != TR_OK)
-        fail_msg("%s: %s", all, tr_error_message());
-    for (int r = 0; r < plan->ranks; r++) {
-        const tr_memory_plan *memory = &plan->memory[r];
-        double ratio = (double)memory->of[TR_MEMORY_ACTIVATIONS] / (double)memory->live_peak;
-        if (!(ratio <= 1.05)) fail_msg("%s: rank %d plans %.4f of its live peak", all, r, ratio);
+    tr_device *device = NULL;
+    tr_run_plan *plan = NULL;
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", &schedule, 1, &config), TR_OK);
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    if (tr_run_plan_make(&config, device, &plan) != TR_OK) fail_msg("%s", tr_error_message());
+    const tr_memory_plan *last = &plan->memory[3];
+    const size_t own = last->of[TR_MEMORY_ACTIVATIONS];
+    for (int middle = 1; middle <= 2; middle++) {
+        const tr_memory_plan *m = &plan->memory[middle];
+        const size_t arena = m->of[TR_MEMORY_ACTIVATIONS];
+        print_message("%s: rank %d takes %zu MiB, the last %zu; activations %zu and %zu\n",
+                      schedule, middle, m->total >> 20, last->total >> 20, arena >> 20, own >> 20);
+        assert_in_range(last->total, head, m->total + m->total / 10 + head + chunk);
+        assert_in_range(own, chunk, half ? arena / 2 + chunk : arena + chunk);
     }
     tr_run_plan_destroy(plan);
+    tr_device_close(device);
 }
 
-static void expect_schedule_tight(grid *g, int shape, int schedule, int loops, int pp) {
-    static const int micro_batches[] = {4, 7, 12, 16, 24, 32};
-    int stages = pp * (loops ? loops : schedules[schedule].stages);
-    for (int m = 0; m < 6; m++)
-        for (int times = 1; times <= 3; times++)
-            expect_tight(g, shape, schedule, loops, pp, times * stages + (times == 2),
-                         micro_batches[m]);
-}
-
-static void test_arena_of_every_schedule(void **state) {
+/* The head does not fill the last rank: that takes at most a tenth more than a rank in the middle,
+ * besides the head's parameters, their gradients and moments, and one chunk of logits. Its own
+ * layers are fewer than half as many. */
+static void test_memory_of_the_last_rank(void **state) {
     (void)state;
-    static const int ranks[] = {2, 3, 4, 8};
-    grid g = {.seed = tr_test_seed(4)};
-    assert_int_equal(tr_device_open("cpu", &one_thread, &g.device), TR_OK);
-    for (int shape = 0; shape < SHAPES; shape++)
-        for (int k = 0; k < SCHEDULES; k++)
-            for (int p = 0; p < 4; p++) {
-                if (!schedules[k].loops) expect_schedule_tight(&g, shape, k, 0, ranks[p]);
-                else
-                    for (int v = 2; v <= 4; v++) expect_schedule_tight(&g, shape, k, v, ranks[p]);
-            }
-    tr_device_close(g.device);
+    check_last_rank("parallel.schedule=1f1b", false);
+    check_last_rank("parallel.schedule=gpipe", true);
 }
 
 /* Ranks that an edge joins with the rank, however many edges there are. */
@@ -296,7 +258,7 @@ static void test_auto_is_made_for_the_model(void **state) {
             tr_schedule *s;
             tr_schedule_report report;
             assert_int_equal(tr_request_schedule(&config, &s, &report), TR_OK);
-            assert_true(report.w_ascending && s->stages <= config.model.layers);
+            assert_true(report.sums_ascending && s->stages <= config.model.layers);
             assert_int_equal(tr_schedule_print(s, false, &text[n]), TR_OK);
             tr_schedule_destroy(s);
         }
@@ -384,7 +346,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_bytes_of_every_schedule),
-        cmocka_unit_test(test_arena_of_every_schedule),
+        cmocka_unit_test(test_memory_of_the_last_rank),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),

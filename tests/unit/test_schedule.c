@@ -38,7 +38,7 @@ static void test_every_size_checks(void **state) {
                 tr_schedule_report report;
                 assert_int_equal(tr_schedule_generate(names[n], p, p, m, &s), TR_OK);
                 assert_int_equal(tr_schedule_check(s, NULL, &report), TR_OK);
-                assert_true(report.w_ascending);
+                assert_true(report.sums_ascending);
                 tr_schedule_destroy(s);
             }
 }

@@ -97,14 +97,13 @@
     {                                                                                              \
         .kind = TR_OP_##KIND, .xent = {.rows = rows_, .vocab_begin = begin_, .vocab = vocab_ }     \
     }
-#define XENT_MORE(KIND, rows_, begin_, vocab_, ld_)                                                \
+#define XENT_APART(KIND, rows_, begin_, vocab_, ld_)                                               \
     {                                                                                              \
         .kind = TR_OP_##KIND, .xent = {                                                            \
             .rows = rows_,                                                                         \
             .vocab_begin = begin_,                                                                 \
             .vocab = vocab_,                                                                       \
-            .ld = ld_,                                                                             \
-            .accumulate = true                                                                     \
+            .ld = ld_                                                                              \
         }                                                                                          \
     }
 #define SUMSQ(n)                                                                                   \
@@ -255,18 +254,15 @@ const tr_op_case tr_op_cases[] = {
     {XENT(XENT_SUM, 9, 20, 300), 0},
     {XENT(XENT_LOSS, 1, 0, 2), 0},
     {XENT(XENT_LOSS, 13, 0, 37), 0},
-    {XENT(XENT_LOSS, 9, 20, 300), TR_CASE_EVAL},
-    {XENT(XENT_LOSS, 9, 20, 300), 0},
-    {XENT_MORE(XENT_MAX, 13, 20, 3, 0), 0},
-    {XENT_MORE(XENT_SUM, 9, 20, 300, 0), 0},
-    {XENT_MORE(XENT_LOSS, 9, 20, 300, 0), 0},
-    {XENT_MORE(XENT_LOSS, 9, 20, 300, 0), TR_CASE_EVAL},
-    {XENT_MORE(XENT_MAX, 13, 0, 37, 64), 0},
-    {XENT_MORE(XENT_SUM, 13, 0, 37, 64), 0},
-    {XENT_MORE(XENT_LOSS, 13, 0, 37, 64), 0},
-    {XENT_MORE(XENT_MAX, 9, 20, 301, 303), 0},
-    {XENT_MORE(XENT_SUM, 9, 20, 301, 303), 0},
-    {XENT_MORE(XENT_LOSS, 9, 20, 301, 303), 0},
+    {XENT(XENT_DGRAD, 1, 0, 2), 0},
+    {XENT(XENT_DGRAD, 13, 0, 37), 0},
+    {XENT(XENT_DGRAD, 9, 20, 300), 0},
+    {XENT_APART(XENT_MAX, 13, 0, 37, 64), 0},
+    {XENT_APART(XENT_SUM, 13, 0, 37, 64), 0},
+    {XENT_APART(XENT_DGRAD, 13, 0, 37, 64), 0},
+    {XENT_APART(XENT_MAX, 9, 20, 301, 303), 0},
+    {XENT_APART(XENT_SUM, 9, 20, 301, 303), 0},
+    {XENT_APART(XENT_DGRAD, 9, 20, 301, 303), 0},
     {ROWS(ADD, 13, 37), 0},
     {ROWS(ADD, 40, 64), TR_CASE_IN_PLACE},
     {ROWS(CAST, 13, 37), 0},
@@ -316,6 +312,7 @@ const tr_op_case tr_op_large_cases[] = {
     {XENT(XENT_MAX, 17, 0, 3001), 0},
     {XENT(XENT_SUM, 17, 0, 3001), 0},
     {XENT(XENT_LOSS, 17, 0, 3001), 0},
+    {XENT(XENT_DGRAD, 17, 0, 3001), 0},
     {ADAMW(20011), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

@@ -64,7 +64,8 @@ static tr_op_desc describe(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_DROPOUT_DGRAD: desc.dropout.dtype = storage; break;
     case TR_OP_XENT_MAX:
     case TR_OP_XENT_SUM:
-    case TR_OP_XENT_LOSS: desc.xent.dtype = storage; break;
+    case TR_OP_XENT_LOSS:
+    case TR_OP_XENT_DGRAD: desc.xent.dtype = storage; break;
     case TR_OP_ADAMW: desc.adamw.dtype = storage; break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
@@ -321,23 +322,28 @@ static void dropout_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
     if (in_place) make_alias(t, TR_DROPOUT_Y, TR_DROPOUT_RESIDUAL);
 }
 
-static void xent_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
+static void xent_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const tr_xent_desc *d = &desc->xent;
     int64_t count = d->rows * (d->ld ? d->ld : d->vocab);
+    if (desc->kind != TR_OP_XENT_MAX)
+        t[TR_XENT_LABELS] = indices(d->rows, TR_FILL_LABELS, d->vocab_begin + d->vocab + 5);
+    if (desc->kind == TR_OP_XENT_LOSS) {
+        t[TR_XENT_SUMS] = input(TR_F32, 2 * d->rows, TR_FILL_SQUARE);
+        t[TR_XENT_LOSS] = output(TR_F64, 2, d->rows, 1);
+        return;
+    }
     t[TR_XENT_LOGITS] = input(d->dtype, count, TR_FILL_NORMAL);
     if (desc->kind == TR_OP_XENT_MAX) {
         t[TR_XENT_MAX] = exact(TR_F32, d->rows);
         return;
     }
-    t[TR_XENT_LABELS] = indices(d->rows, TR_FILL_LABELS, d->vocab_begin + d->vocab + 5);
     t[TR_XENT_MAX] = input(TR_F32, d->rows, TR_FILL_DERIVED);
     if (desc->kind == TR_OP_XENT_SUM) {
         t[TR_XENT_SUMS] = output(TR_F32, 2 * d->rows, d->vocab, 1);
         return;
     }
     t[TR_XENT_SUMS] = input(TR_F32, 2 * d->rows, TR_FILL_DERIVED);
-    t[TR_XENT_LOSS] = output(TR_F64, 2, d->rows, 1);
-    if (!(options & TR_CASE_EVAL)) t[TR_XENT_LOGITS] = output(d->dtype, count, 1, LOSS_SCALE);
+    t[TR_XENT_LOGITS] = output(d->dtype, count, 1, LOSS_SCALE);
 }
 
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
@@ -388,7 +394,8 @@ static void list_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     case TR_OP_DROPOUT_DGRAD: dropout_tensors(desc, options, t); break;
     case TR_OP_XENT_MAX:
     case TR_OP_XENT_SUM:
-    case TR_OP_XENT_LOSS: xent_tensors(desc, options, t); break;
+    case TR_OP_XENT_LOSS:
+    case TR_OP_XENT_DGRAD: xent_tensors(desc, t); break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH:
     case TR_OP_ADAMW: optimizer_tensors(desc, options, t); break;
@@ -506,8 +513,7 @@ static tr_status derive(tr_op_data *data) {
                                   m[TR_ATTENTION_DGRAD_LSE], m[TR_ATTENTION_DGRAD_STARTS]},
                        4);
     case TR_OP_XENT_SUM:
-    case TR_OP_XENT_LOSS:
-        forward.xent.accumulate = false;
+    case TR_OP_XENT_DGRAD:
         forward.kind = TR_OP_XENT_MAX;
         TR_TRY(run_ref(&forward, &data->state, m, TR_XENT_LOSS));
         forward.kind = TR_OP_XENT_SUM;
