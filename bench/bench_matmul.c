@@ -78,7 +78,7 @@ static tr_status run_op(void *context) {
 
 /* A product and its epilogue apart, also where the library has a plan for both. */
 static tr_status prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    TR_TRY(tr_op_prepare_parts(device, desc, out));
+    TR_TRY(tr_op_decompose(device, desc, out));
     tr_op_list(*out);
     return TR_OK;
 }
@@ -140,7 +140,7 @@ static tr_status allocate(bench *b, const tr_op_desc *desc, tr_op_args *args) {
 }
 
 static tr_status measure(bench *b, const bench_product *p, sums *sum) {
-    const bool fused = p->desc.matmul.epilogue != TR_EPILOGUE_NONE;
+    const bool fused = !tr_matmul_is_plain(&p->desc.matmul);
     tr_op_args args = {0};
     timing whole[LIMITS] = {0}, apart = {0};
     tr_status status = TR_OK;
@@ -165,7 +165,7 @@ out:
 
 /* The roof of the shares: 8192^3, or the model's rows where they are fewer. */
 static tr_status measure_roof(bench *b, int64_t n) {
-    const bench_product roof = {"square", bench_forward(n, n, n, TR_BF16, false, TR_EPILOGUE_NONE)};
+    const bench_product roof = {"square", bench_forward(n, n, n, TR_BF16, (tr_fusion){0})};
     tr_op_args args = {0};
     timing t = {0};
     tr_status status = TR_OK;

@@ -115,13 +115,13 @@ static void report(bench *b, const bench_case *c, int64_t limit) {
 /* Those of a step; two without their epilogues, and one of a single token. */
 static void products(bench *b, const shapes *s, tr_dtype dtype) {
     const int64_t rows = s->batch * s->seq, c = s->width;
-    const tr_epilogue none = TR_EPILOGUE_NONE;
+    const tr_fusion none = {0}, bias = {.bias = true};
     bench_product list[BENCH_PRODUCTS];
     bench_products(rows, c, s->vocab, dtype, list);
     const bench_case more[] = {
-        {.label = "matmul fc, bias", bench_forward(rows, 4 * c, c, dtype, true, none)},
+        {.label = "matmul fc, bias", bench_forward(rows, 4 * c, c, dtype, bias)},
         {.label = "matmul fc wgrad", bench_wgrad(c, 4 * c, rows, dtype, none)},
-        {.label = "matmul fc decode", bench_forward(1, 4 * c, c, dtype, true, none)},
+        {.label = "matmul fc decode", bench_forward(1, 4 * c, c, dtype, bias)},
     };
     for (int i = 0; i < BENCH_PRODUCTS; i++) {
         const bench_case one = {.label = list[i].label, .desc = list[i].desc};
@@ -254,7 +254,7 @@ static double copy_rate(bench *b) {
 
 static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
     const int64_t n = b->gpu ? 8192 : 1024;
-    const bench_case roof = {.desc = bench_forward(n, n, n, t, false, TR_EPILOGUE_NONE)};
+    const bench_case roof = {.desc = bench_forward(n, n, n, t, (tr_fusion){0})};
     bench_draw(b->normal, t);
     b->flops_roof = tr_op_flops(&roof.desc) / time_case(b, &roof, 1, &(tr_op_way){0});
     for (int i = 0; i < count; i++) {

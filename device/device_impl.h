@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 
 typedef struct tr_queue tr_queue;
+/* Plans an operator for a valid description. Leaves *out NULL, with TR_OK, where the device refuses
+ * it: its decomposition runs instead. */
 typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
 
 struct tr_device_ops {
@@ -43,13 +45,16 @@ struct tr_device_ops {
     tr_status (*event_sync)(tr_event *event);
     bool (*event_reached)(tr_event *event);
     void (*mark)(const char *name);        /* may be NULL */
-    tr_op_prepare_fn prepare[TR_OP_COUNT]; /* MATMUL: without an epilogue */
-    /* MATMUL with its epilogue in one; *out stays NULL where the device cannot. NULL: never. */
-    tr_op_prepare_fn fuse;
+    bool fuses;                            /* a decomposed operator is slow, and worth a message */
+    tr_op_prepare_fn prepare[TR_OP_COUNT]; /* NULL: refuses every description */
 };
 
-/* A MATMUL with an epilogue as the device's operators without, one after the other (parts.c). */
-tr_status tr_op_prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out);
+/* Plans the operators that the table decomposes an operator into; *out stays NULL where there is no
+ * decomposition. */
+tr_status tr_op_decompose(tr_device *device, const tr_op_desc *desc, tr_op **out);
+
+/* Whether nothing but a bias is fused. */
+bool tr_matmul_is_plain(const tr_matmul_desc *desc);
 
 /* Compares a run's operands with what the description implies: TR_ERR_INTERNAL with a sentence
  * about the first one that is missing, is not taken, or has another dtype, shape or strides. */

@@ -117,24 +117,25 @@ tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args) {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+/* Whole, or else decomposed. */
+static tr_status plan(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    tr_op_prepare_fn prepare = device->ops->prepare[desc->kind];
+    if (prepare) TR_TRY(prepare(device, desc, out));
+    if (*out) return TR_OK;
+    TR_TRY(tr_op_decompose(device, desc, out));
+    if (!*out)
+        return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s%s", device->name,
+                       tr_op_name(desc->kind), prepare ? " of this description" : "");
+    if (device->ops->fuses) (*out)->way = TR_OP_IN_PARTS;
+    return TR_OK;
+}
+
 tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     *out = NULL;
     TR_TRY(check(device, desc));
-    tr_op_prepare_fn prepare = device->ops->prepare[desc->kind];
-    if (!prepare)
-        return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s", device->name,
-                       tr_op_name(desc->kind));
     if ((*out = tr_op_share(device, desc))) return TR_OK;
     tr_device_settle(device); /* a library's handle serves one thread at a time */
-    if (desc->kind != TR_OP_MATMUL || desc->matmul.epilogue == TR_EPILOGUE_NONE) {
-        TR_TRY(prepare(device, desc, out));
-    } else {
-        if (device->ops->fuse) TR_TRY(device->ops->fuse(device, desc, out));
-        if (!*out) {
-            TR_TRY(tr_op_prepare_parts(device, desc, out));
-            if (device->ops->fuse) (*out)->way = TR_OP_IN_PARTS;
-        }
-    }
+    TR_TRY(plan(device, desc, out));
     tr_op_list(*out);
     return TR_OK;
 }

@@ -77,30 +77,6 @@ typedef struct tr_step_state {
     double valid;           /* set by STEP_FINISH: tokens that count */
 } tr_step_state;
 
-/* What a product does besides, while its operands or its result are at hand. A device that cannot
- * does the parts one after the other (device/parts.c), which is also what the words mean. C, and B
- * of BIAS_GRAD, are then dense. GELU: AUX[m,n] = the product (+ bias), in C's dtype; C = gelu(AUX),
- * or of AUX before its rounding. GELU_DGRAD: C = gelu'(AUX) * the product, which may be rounded to
- * C's dtype before; no bias. BIAS_GRAD: of a weight gradient A' DY, with B = DY[k,n]: DBIAS f32[n]
- * += column sums of B. */
-typedef enum tr_epilogue {
-    TR_EPILOGUE_NONE,
-    TR_EPILOGUE_GELU,
-    TR_EPILOGUE_GELU_DGRAD,
-    TR_EPILOGUE_BIAS_GRAD
-} tr_epilogue;
-
-/* C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]). op transposes when trans_* is set (A is then
- * stored [k,m], B [n,k]). accumulate: C is FP32 and added to; excludes bias. bias has B's dtype and
- * is added before the rounding. */
-typedef struct tr_matmul_desc {
-    int64_t m, n, k, lda, ldb, ldc;
-    tr_dtype a, b, c;
-    bool trans_a, trans_b, bias, accumulate;
-    tr_epilogue epilogue;
-} tr_matmul_desc;
-enum { TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS, TR_MATMUL_AUX, TR_MATMUL_DBIAS };
-
 /* Functions of one element. GELU is the tanh form (Hendrycks & Gimpel 2016), GELU_ERF the exact
  * x Phi(x), SILU x / (1 + exp(-x)), RELU2 max(x, 0)^2 (So et al. 2021). */
 typedef enum tr_activation {
@@ -110,6 +86,40 @@ typedef enum tr_activation {
     TR_ACTIVATION_RELU2,
     TR_ACTIVATION_COUNT
 } tr_activation;
+
+/* Extra work fused into a product: any of these together, where their notes allow it. A device that
+ * cannot fuse it refuses the description, and the operators run one after the other
+ * (device/table/matmul.c), which defines the result. C is dense with all but bias and bias_grad. */
+typedef struct tr_fusion {
+    bool bias;     /* + BIAS[n], of B's dtype, before the rounding */
+    bool residual; /* + RESIDUAL[m,n], of C's dtype and other memory; not with an activation */
+    bool activate; /* AUX[m,n] = the product (+ bias), of C's dtype; C = activation(AUX), or of AUX
+                      before its rounding */
+    bool activate_grad; /* C = activation'(AUX) * the product, which may be rounded to C's dtype
+                           before; not with bias */
+    bool bias_grad;     /* of a weight gradient A' DY, with B = DY[k,n] dense and untransposed:
+                           DBIAS f32[n] += column sums of B; not with bias */
+    tr_activation activation;
+} tr_fusion;
+
+/* C[m,n] (+)= op(A)[m,k] op(B)[k,n], and what is fused. op transposes when trans_* is set (A is
+ * then stored [k,m], B [n,k]). accumulate: C is FP32 and added to; nothing but bias_grad is fused.
+ */
+typedef struct tr_matmul_desc {
+    int64_t m, n, k, lda, ldb, ldc;
+    tr_dtype a, b, c;
+    bool trans_a, trans_b, accumulate;
+    tr_fusion fused;
+} tr_matmul_desc;
+enum {
+    TR_MATMUL_A,
+    TR_MATMUL_B,
+    TR_MATMUL_C,
+    TR_MATMUL_BIAS,
+    TR_MATMUL_RESIDUAL,
+    TR_MATMUL_AUX,
+    TR_MATMUL_DBIAS
+};
 
 /* Two-dimensional element-wise and row-wise operators: rows x width.
  * BIAS_GRAD: DBIAS[width] (f32) += column sums of DY.
@@ -355,7 +365,7 @@ typedef struct tr_op_args {
 /* How a device runs an operator. TR_OP_WHOLE for all on devices without libraries. */
 typedef enum tr_op_way {
     TR_OP_WHOLE,    /* in one call, of the library where there is one */
-    TR_OP_IN_PARTS, /* a product and its epilogue apart: the library has no plan for both */
+    TR_OP_IN_PARTS, /* as its decomposition: the library has no plan for all of it */
     TR_OP_OWN       /* in an own kernel, which is slow: the library does not take the description */
 } tr_op_way;
 

@@ -28,6 +28,17 @@ typedef struct tr_op_slot {
     unsigned use, types;
 } tr_op_slot;
 
+/* An operator that another one is decomposed into. Its operand i is operand from[i] of the whole,
+ * or absent where from[i] is negative. */
+typedef struct tr_op_part {
+    tr_op_desc desc;
+    int from[TR_OP_MAX_TENSORS];
+} tr_op_part;
+enum { TR_OP_MAX_PARTS = 4 };
+
+/* A part without operands. */
+tr_op_part tr_op_part_of(tr_op_desc desc);
+
 typedef struct tr_op_row {
     const char *name;
     tr_op_slot slot[TR_OP_MAX_TENSORS]; /* by the operator's enum in op.h */
@@ -40,6 +51,9 @@ typedef struct tr_op_row {
      * does not use keep rank 0. */
     void (*operands)(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);
     double (*flops)(const tr_op_desc *desc); /* NULL: 0 */
+    /* Fills in the operators that do the same, in order, when a device refuses the description;
+     * returns how many there are. NULL or 0: every device must do it whole. */
+    int (*decompose)(const tr_op_desc *desc, tr_op_part part[TR_OP_MAX_PARTS]);
 } tr_op_row;
 
 /* The row of an operator, NULL when there is none. */

@@ -32,19 +32,18 @@ bool tr_op_unshare(tr_op *op) {
 
 /* --- without a library ------------------------------------------------------------------------ */
 
-/* "matmul 8192x3072x768 bf16 with gelu in parts" */
+/* "matmul 8192x3072x768 bf16 with activation in parts" */
 static void describe(const tr_op *op, char *text, size_t size) {
-    static const char *const epilogues[] = {[TR_EPILOGUE_GELU] = " with gelu",
-                                            [TR_EPILOGUE_GELU_DGRAD] = " with gelu_dgrad",
-                                            [TR_EPILOGUE_BIAS_GRAD] = " with bias_grad",
-                                            [TR_EPILOGUE_NONE] = ""};
     const char *way = op->way == TR_OP_IN_PARTS ? "in parts" : "in the own kernel";
     const tr_matmul_desc *m = &op->desc.matmul;
     const tr_attention_desc *a = &op->desc.attention;
     if (op->desc.kind == TR_OP_MATMUL)
-        (void)snprintf(text, size, "matmul %lldx%lldx%lld %s%s %s", (long long)m->m,
+        (void)snprintf(text, size, "matmul %lldx%lldx%lld %s%s%s%s%s %s", (long long)m->m,
                        (long long)m->n, (long long)m->k, tr_dtype_name(m->a),
-                       epilogues[m->epilogue], way);
+                       m->fused.activate ? " with activation" : "",
+                       m->fused.activate_grad ? " with activation_dgrad" : "",
+                       m->fused.residual ? " with residual" : "",
+                       m->fused.bias_grad ? " with bias_grad" : "", way);
     else
         (void)snprintf(text, size, "%s of %lld heads of %lld %s %s", tr_op_name(op->desc.kind),
                        (long long)a->heads, (long long)a->head_size, tr_dtype_name(a->dtype), way);

@@ -74,8 +74,7 @@ void tr_linear_describe(tr_linear *l) {
                         .b = dtype,
                         .c = dtype,
                         .trans_b = !l->conv1d,
-                        .bias = fuses_bias(l),
-                        .epilogue = l->before_gelu ? TR_EPILOGUE_GELU : TR_EPILOGUE_NONE};
+                        .fused = {.bias = fuses_bias(l), .activate = l->before_gelu}};
     tr_matmul_desc dx = {.m = rows,
                          .n = in,
                          .k = out,
@@ -83,7 +82,7 @@ void tr_linear_describe(tr_linear *l) {
                          .b = dtype,
                          .c = dtype,
                          .trans_b = l->conv1d,
-                         .epilogue = l->after_gelu ? TR_EPILOGUE_GELU_DGRAD : TR_EPILOGUE_NONE};
+                         .fused = {.activate_grad = l->after_gelu}};
     /* x' dy, or dy' x where the weight is [out, in]: only the first has dy as the operand whose
      * column sums are the bias's gradient. */
     tr_matmul_desc dw = {.m = l->conv1d ? in : out,
@@ -94,8 +93,7 @@ void tr_linear_describe(tr_linear *l) {
                          .c = tr_dtype_acc(dtype),
                          .trans_a = true,
                          .accumulate = true,
-                         .epilogue =
-                             l->bias && l->conv1d ? TR_EPILOGUE_BIAS_GRAD : TR_EPILOGUE_NONE};
+                         .fused = {.bias_grad = l->bias && l->conv1d}};
     tr_rows_desc db = {.rows = rows, .width = out, .dtype = dtype};
     tr_built_op(layer, &l->forward, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = y});
     tr_built_op(layer, &l->grad_input, TR_PHASE_I,

@@ -224,10 +224,11 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitiv
 tr_status tr_cpu_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     const tr_matmul_desc *d = &desc->matmul;
     tr_op *base;
+    if (!tr_matmul_is_plain(d)) return TR_OK;
     TR_TRY(tr_host_op_create(device, desc, sizeof(cpu_matmul), 0, run_matmul, &base));
     base->release = release_matmul;
     cpu_matmul *op = (cpu_matmul *)base;
-    op->count = d->bias ? OPERANDS : BIAS;
+    op->count = d->fused.bias ? OPERANDS : BIAS;
     const matrix given[OPERANDS] = {
         [SRC] = {d->m, d->k,
                  d->lda       ? d->lda

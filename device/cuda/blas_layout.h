@@ -34,13 +34,11 @@ typedef struct tr_blas_layout {
     int64_t aux_ld; /* aux is laid out as the result is, in its dtype */
 } tr_blas_layout;
 
-static inline tr_blas_epilogue tr_blas_epilogue_of(const tr_matmul_desc *d) {
-    switch (d->epilogue) {
-    case TR_EPILOGUE_GELU: return d->bias ? TR_BLAS_GELU_AUX_BIAS : TR_BLAS_GELU_AUX;
-    case TR_EPILOGUE_GELU_DGRAD: return TR_BLAS_DGELU;
-    case TR_EPILOGUE_BIAS_GRAD: return TR_BLAS_BGRAD_FIRST; /* our B is the first operand */
-    default: return d->bias ? TR_BLAS_BIAS : TR_BLAS_PLAIN;
-    }
+static inline tr_blas_epilogue tr_blas_epilogue_of(const tr_fusion *f) {
+    if (f->activate) return f->bias ? TR_BLAS_GELU_AUX_BIAS : TR_BLAS_GELU_AUX;
+    if (f->activate_grad) return TR_BLAS_DGELU;
+    if (f->bias_grad) return TR_BLAS_BGRAD_FIRST; /* our B is the first operand */
+    return f->bias ? TR_BLAS_BIAS : TR_BLAS_PLAIN;
 }
 
 static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
@@ -61,7 +59,7 @@ static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
                    .transposed = d->trans_a,
                    .tensor = TR_MATMUL_A},
         .result = {.rows = d->n, .columns = d->m, .ld = ldc, .dtype = d->c, .tensor = TR_MATMUL_C},
-        .epilogue = tr_blas_epilogue_of(d),
+        .epilogue = tr_blas_epilogue_of(&d->fused),
         .aux_ld = ldc};
 }
 
@@ -71,8 +69,11 @@ static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
  * not say: good enough for BF16, not for FP32. What is then planned still depends on the GPU: the
  * library may have no algorithm. */
 static inline bool tr_blas_has(const tr_matmul_desc *d) {
-    bool aux = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
-    if (d->epilogue == TR_EPILOGUE_BIAS_GRAD && d->c != TR_F32) return false;
-    return d->a == d->b && (d->c == d->a || d->c == TR_F32) && (!d->bias || d->b == d->c) &&
+    const tr_fusion *f = &d->fused;
+    bool aux = f->activate || f->activate_grad;
+    if (f->bias_grad && (d->c != TR_F32 || f->activate || f->activate_grad || f->residual))
+        return false;
+    if (aux && f->activation != TR_ACTIVATION_GELU) return false;
+    return d->a == d->b && (d->c == d->a || d->c == TR_F32) && (!f->bias || d->b == d->c) &&
            (!aux || (d->c == TR_BF16 && d->n % 8 == 0));
 }

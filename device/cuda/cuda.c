@@ -322,7 +322,7 @@ const tr_device_ops tr_device_ops_cuda = {
     .event_sync = cuda_event_sync,
     .event_reached = cuda_event_reached,
     .mark = tr_cuda_mark,
-    .fuse = tr_cuda_fuse_matmul,
+    .fuses = true,
     .prepare =
         {
 #define TR_CUDA_ENTRY(UPPER, lower) [TR_OP_##UPPER] = tr_cuda_prepare_##lower,

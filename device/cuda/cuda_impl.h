@@ -75,9 +75,6 @@ static inline tr_cuda_device *tr_cuda_device_of(tr_device *device) {
     return (tr_cuda_device *)device;
 }
 
-/* Products with an epilogue through cuBLASLt; *out stays NULL where it has no algorithm. */
-tr_status tr_cuda_fuse_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out);
-
 /* ATTENTION, or ATTENTION_DGRAD where backward, by the own kernels; TR_ERR_DEVICE with a sentence
  * for heads that are too wide for them. */
 tr_status tr_cuda_prepare_own_attention(tr_device *device, const tr_op_desc *desc, bool backward,

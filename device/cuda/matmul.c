@@ -38,12 +38,12 @@ static tr_status set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_
 /* Where the epilogue's vector and aux are in this run. */
 static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
     const tr_blas_epilogue epilogue = op->layout.epilogue;
+    const tr_fusion *fused = &op->base.desc.matmul.fused;
     const void *vector = op->vector_bytes ? args->scratch : args->t[TR_MATMUL_BIAS].data;
     if (epilogue == TR_BLAS_BIAS || epilogue == TR_BLAS_GELU_AUX_BIAS ||
         epilogue == TR_BLAS_BGRAD_FIRST)
         TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
-    if (op->base.desc.matmul.epilogue == TR_EPILOGUE_GELU ||
-        op->base.desc.matmul.epilogue == TR_EPILOGUE_GELU_DGRAD)
+    if (fused->activate || fused->activate_grad)
         TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
                    &args->t[TR_MATMUL_AUX].data, sizeof(void *)));
     return TR_OK;
@@ -52,14 +52,15 @@ static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
 static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *args) {
     cuda_matmul *op = (cuda_matmul *)base;
     const tr_matmul_desc *d = &base->desc.matmul;
-    const float alpha = 1, beta = d->accumulate ? 1 : 0;
+    const float alpha = 1, beta = d->accumulate || d->fused.residual ? 1 : 0;
     void *c = args->t[TR_MATMUL_C].data;
+    const void *added = d->fused.residual ? args->t[TR_MATMUL_RESIDUAL].data : c;
     TR_TRY(point(op, args));
-    BLAS(cublasLtMatmul(tr_cuda_device_of(base->device)->blas, op->product, &alpha,
-                        args->t[op->layout.first.tensor].data, op->first,
-                        args->t[op->layout.second.tensor].data, op->second, &beta, c, op->result, c,
-                        op->result, &op->algorithm, (char *)args->scratch + op->vector_bytes,
-                        op->workspace_bytes, tr_cuda_stream_of(stream)));
+    BLAS(cublasLtMatmul(
+        tr_cuda_device_of(base->device)->blas, op->product, &alpha,
+        args->t[op->layout.first.tensor].data, op->first, args->t[op->layout.second.tensor].data,
+        op->second, &beta, added, op->result, c, op->result, &op->algorithm,
+        (char *)args->scratch + op->vector_bytes, op->workspace_bytes, tr_cuda_stream_of(stream)));
     if (op->vector_bytes)
         TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), TR_F32, d->n,
                                    args->t[TR_MATMUL_DBIAS].data, args->scratch,
@@ -215,14 +216,9 @@ static tr_status prepare_library(tr_device *device, const tr_op_desc *desc, tr_o
     return status;
 }
 
-tr_status tr_cuda_fuse_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    TR_TRY(prepare_library(device, desc, out));
-    return TR_OK;
-}
-
 tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     TR_TRY(prepare_library(device, desc, out));
-    if (*out) return TR_OK;
+    if (*out || !tr_matmul_is_plain(&desc->matmul)) return TR_OK;
     TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
     (*out)->way = TR_OP_OWN;
     return TR_OK;

@@ -56,5 +56,6 @@ cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *d,
     int64_t blocks = (d->m + TILE - 1) / TILE * ((d->n + TILE - 1) / TILE);
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
     return tr_launch(stream, (unsigned)blocks, TILE * TILE, matmul, d->m, d->n, d->k, a, b, bias,
-                     t[TR_MATMUL_C].data, d->ldc ? d->ldc : d->n, d->c, d->bias, d->accumulate);
+                     t[TR_MATMUL_C].data, d->ldc ? d->ldc : d->n, d->c, d->fused.bias,
+                     d->accumulate);
 }

@@ -20,6 +20,7 @@ static size_t scratch_bytes(const tr_op_desc *desc) {
 }
 
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    if (desc->kind == TR_OP_MATMUL && !tr_matmul_is_plain(&desc->matmul)) return TR_OK;
     return tr_host_op_create(device, desc, 0, scratch_bytes(desc), compute[desc->kind], out);
 }
 

@@ -1,13 +1,25 @@
+#include "device/device_impl.h"
 #include "device/op_table.h"
 
-static const char *epilogue_fault(const tr_matmul_desc *d) {
-    bool of_result = d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD;
-    if ((unsigned)d->epilogue > TR_EPILOGUE_BIAS_GRAD) return "there is no such epilogue";
-    if (of_result && d->accumulate) return "it does not accumulate what an epilogue changes";
-    if (of_result && d->ldc && d->ldc != d->n) return "C is dense with an epilogue";
-    if (d->epilogue == TR_EPILOGUE_GELU_DGRAD && d->bias) return "a gradient has no bias";
-    if (d->epilogue == TR_EPILOGUE_BIAS_GRAD &&
-        (d->trans_b || (d->ldb && d->ldb != d->n) || d->bias))
+static bool changes_result(const tr_fusion *f) {
+    return f->residual || f->activate || f->activate_grad;
+}
+
+bool tr_matmul_is_plain(const tr_matmul_desc *d) {
+    return !changes_result(&d->fused) && !d->fused.bias_grad;
+}
+
+static const char *fusion_fault(const tr_matmul_desc *d) {
+    const tr_fusion *f = &d->fused;
+    if ((unsigned)f->activation >= TR_ACTIVATION_COUNT) return "there is no such activation";
+    if (d->accumulate && (f->bias || changes_result(f)))
+        return "it does not accumulate what a fusion changes";
+    if (changes_result(f) && d->ldc && d->ldc != d->n)
+        return "C is dense with a residual or an activation";
+    if (f->activate + f->activate_grad + f->residual > 1)
+        return "a residual, an activation and its gradient exclude each other";
+    if (f->bias && (f->activate_grad || f->bias_grad)) return "a gradient has no bias";
+    if (f->bias_grad && (d->trans_b || (d->ldb && d->ldb != d->n)))
         return "a bias gradient is that of a dense, untransposed B";
     return NULL;
 }
@@ -23,16 +35,21 @@ static const char *fault(const tr_op_desc *desc) {
         !tr_op_sizes_fit(0, d->ldc, d->m, 1))
         return "a leading dimension is out of range";
     if (d->accumulate && d->c != tr_dtype_acc(d->a)) return "it accumulates in f32, of f64 in f64";
-    if (d->accumulate && d->bias) return "it has no bias when it accumulates";
-    return epilogue_fault(d);
+    return fusion_fault(d);
+}
+
+static bool same_fusion(const tr_fusion *a, const tr_fusion *b) {
+    return a->bias == b->bias && a->residual == b->residual && a->activate == b->activate &&
+           a->activate_grad == b->activate_grad && a->bias_grad == b->bias_grad &&
+           a->activation == b->activation;
 }
 
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_matmul_desc *a = &x->matmul, *b = &y->matmul;
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb &&
            a->ldc == b->ldc && a->a == b->a && a->b == b->b && a->c == b->c &&
-           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->bias == b->bias &&
-           a->accumulate == b->accumulate && a->epilogue == b->epilogue;
+           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
+           same_fusion(&a->fused, &b->fused);
 }
 
 static tr_tensor matrix(tr_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
@@ -46,15 +63,62 @@ static void operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_MATMUL_B] =
         d->trans_b ? matrix(d->b, d->n, d->k, d->ldb) : matrix(d->b, d->k, d->n, d->ldb);
     t[TR_MATMUL_C] = matrix(d->c, d->m, d->n, d->ldc);
-    if (d->bias) t[TR_MATMUL_BIAS] = tr_tensor_vector(NULL, d->b, d->n);
-    if (d->epilogue == TR_EPILOGUE_GELU || d->epilogue == TR_EPILOGUE_GELU_DGRAD)
-        t[TR_MATMUL_AUX] = matrix(d->c, d->m, d->n, 0);
-    if (d->epilogue == TR_EPILOGUE_BIAS_GRAD)
-        t[TR_MATMUL_DBIAS] = tr_tensor_vector(NULL, tr_dtype_acc(d->b), d->n);
+    if (d->fused.bias) t[TR_MATMUL_BIAS] = tr_tensor_vector(NULL, d->b, d->n);
+    if (d->fused.residual) t[TR_MATMUL_RESIDUAL] = matrix(d->c, d->m, d->n, 0);
+    if (d->fused.activate || d->fused.activate_grad) t[TR_MATMUL_AUX] = matrix(d->c, d->m, d->n, 0);
+    if (d->fused.bias_grad) t[TR_MATMUL_DBIAS] = tr_tensor_vector(NULL, tr_dtype_acc(d->b), d->n);
 }
 
 static double flops(const tr_op_desc *desc) {
     return 2.0 * (double)desc->matmul.m * (double)desc->matmul.n * (double)desc->matmul.k;
+}
+
+static tr_op_part product_part(const tr_matmul_desc *d) {
+    tr_op_desc product = {.kind = TR_OP_MATMUL, .matmul = *d};
+    product.matmul.fused = (tr_fusion){.bias = d->fused.bias};
+    tr_op_part part = tr_op_part_of(product);
+    part.from[TR_MATMUL_A] = TR_MATMUL_A;
+    part.from[TR_MATMUL_B] = TR_MATMUL_B;
+    part.from[TR_MATMUL_C] = d->fused.activate ? TR_MATMUL_AUX : TR_MATMUL_C;
+    if (d->fused.bias) part.from[TR_MATMUL_BIAS] = TR_MATMUL_BIAS;
+    return part;
+}
+
+/* An operator on the elements of C, or on those of B. */
+static tr_op_part rows_part(const tr_matmul_desc *d, tr_op_kind kind) {
+    tr_rows_desc rows = {
+        .rows = d->m, .width = d->n, .activation = d->fused.activation, .dtype = d->c};
+    if (kind == TR_OP_ADD) rows.activation = (tr_activation)0;
+    if (kind == TR_OP_BIAS_GRAD) rows = (tr_rows_desc){.rows = d->k, .width = d->n, .dtype = d->b};
+    return tr_op_part_of((tr_op_desc){.kind = kind, .rows = rows});
+}
+
+static int decompose(const tr_op_desc *desc, tr_op_part *part) {
+    const tr_matmul_desc *d = &desc->matmul;
+    int n = 0;
+    if (tr_matmul_is_plain(d)) return 0;
+    part[n++] = product_part(d);
+    if (d->fused.activate) {
+        part[n] = rows_part(d, TR_OP_ACTIVATION);
+        part[n].from[TR_ACTIVATION_X] = TR_MATMUL_AUX;
+        part[n++].from[TR_ACTIVATION_Y] = TR_MATMUL_C;
+    }
+    if (d->fused.activate_grad) {
+        part[n] = rows_part(d, TR_OP_ACTIVATION_DGRAD);
+        part[n].from[TR_ACTIVATION_DGRAD_DY] = part[n].from[TR_ACTIVATION_DGRAD_DX] = TR_MATMUL_C;
+        part[n++].from[TR_ACTIVATION_DGRAD_X] = TR_MATMUL_AUX;
+    }
+    if (d->fused.residual) {
+        part[n] = rows_part(d, TR_OP_ADD);
+        part[n].from[TR_ADD_A] = part[n].from[TR_ADD_Y] = TR_MATMUL_C;
+        part[n++].from[TR_ADD_B] = TR_MATMUL_RESIDUAL;
+    }
+    if (d->fused.bias_grad) {
+        part[n] = rows_part(d, TR_OP_BIAS_GRAD);
+        part[n].from[TR_BIAS_GRAD_DY] = TR_MATMUL_B;
+        part[n++].from[TR_BIAS_GRAD_DBIAS] = TR_MATMUL_DBIAS;
+    }
+    return n;
 }
 
 const tr_op_row tr_op_row_matmul = {
@@ -63,10 +127,12 @@ const tr_op_row tr_op_row_matmul = {
              [TR_MATMUL_B] = {"b", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_MATMUL_C] = {"c", TR_SLOT_OUT, TR_TYPES_STORAGE},
              [TR_MATMUL_BIAS] = {"bias", TR_SLOT_IN, TR_TYPES_STORAGE},
+             [TR_MATMUL_RESIDUAL] = {"residual", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_MATMUL_AUX] = {"aux", TR_SLOT_BOTH, TR_TYPES_STORAGE},
              [TR_MATMUL_DBIAS] = {"dbias", TR_SLOT_BOTH, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = operands,
     .flops = flops,
+    .decompose = decompose,
 };

@@ -129,7 +129,7 @@ static void test_mixed_matmul(void **state) {
         char message[256];
         const tr_op_case c = {
             {.kind = TR_OP_MATMUL,
-             .matmul = {.m = 9, .n = 20, .k = 31, .bias = true, .trans_a = types & 1}},
+             .matmul = {.m = 9, .n = 20, .k = 31, .fused.bias = true, .trans_a = types & 1}},
             0};
         must(tr_op_data_make(&c, TR_F32, seed, &want));
         tr_matmul_desc *d = &want.desc.matmul;

@@ -38,7 +38,7 @@ static void check_library(const tr_op_check *check) {
     tr_op_check_run(check, library, &got);
     const tr_matmul_desc *d = &check->start.desc.matmul;
     const int64_t runs = tr_emulated_products - before;
-    assert_true(runs >= 2 || !tr_blas_has(d) || (d->bias && d->n == 1));
+    assert_true(runs >= 2 || !tr_blas_has(d) || (d->fused.bias && d->n == 1));
     tr_op_check_same(check, library, &got);
     tr_op_data_free(&got);
 #else
@@ -221,22 +221,28 @@ static void test_random(void **state) {
     }
 }
 
-/* Products with any leading dimensions, and an epilogue that the other fields allow. */
+/* What one of the fusions allows of the other fields of a product. */
+static void fuse(tr_matmul_desc *d) {
+    const int64_t which = up_to(4);
+    d->fused = (tr_fusion){.bias = d->fused.bias && (which == 1 || which == 3),
+                           .activate = which == 1,
+                           .activate_grad = which == 2,
+                           .residual = which == 3,
+                           .bias_grad = which == 4};
+    if (which == 4) d->trans_b = false, d->ldb = 0;
+    else d->accumulate = false, d->ldc = 0, d->n *= 8, d->ldb *= 8;
+}
+
+/* Products with any leading dimensions, and with what may be fused to them. */
 static void test_products(void **state) {
     (void)state;
     random_state = seed;
     for (int i = 0; i < 12 * ROUNDS; i++) {
         tr_op_desc m = {.kind = TR_OP_MATMUL};
         m.matmul = tr_random_matmul(&random_state, 20, 20, 20);
-        tr_matmul_desc e = m.matmul;
-        e.epilogue = (tr_epilogue)up_to(3);
-        if (e.epilogue != TR_EPILOGUE_BIAS_GRAD)
-            e.accumulate = false, e.ldc = 0, e.n *= 8, e.ldb *= 8;
-        else e.trans_b = false, e.ldb = 0;
-        if (e.epilogue != TR_EPILOGUE_GELU) e.bias = false;
         check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
-        m.matmul = e;
-        check_case(&(tr_op_case){m, e.epilogue == TR_EPILOGUE_BIAS_GRAD ? TR_CASE_F32_OUT : 0});
+        fuse(&m.matmul);
+        check_case(&(tr_op_case){m, m.matmul.fused.bias_grad ? TR_CASE_F32_OUT : 0});
     }
 }
 
@@ -245,18 +251,21 @@ static void test_products(void **state) {
 static void test_types(void **state) {
     (void)state;
     const tr_dtype f = TR_F32, h = TR_BF16;
-    assert_true(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = f, .bias = true}));
-    assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = h, .bias = true}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = f, .fused.bias = true}));
+    assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = h, .fused.bias = true}));
     assert_true(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .accumulate = true}));
-    assert_false(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .bias = true}));
-    const tr_epilogue gelu = TR_EPILOGUE_GELU, sums = TR_EPILOGUE_BIAS_GRAD;
+    assert_false(tr_blas_has(&(tr_matmul_desc){.a = h, .b = h, .c = f, .fused.bias = true}));
+    const tr_fusion gelu = {.activate = true}, sums = {.bias_grad = true};
+    const tr_fusion bias_gelu = {.bias = true, .activate = true};
     assert_true(tr_blas_has(
-        &(tr_matmul_desc){.n = 16, .a = h, .b = h, .c = h, .bias = true, .epilogue = gelu}));
-    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 12, .a = h, .b = h, .c = h, .epilogue = gelu}));
-    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 16, .a = f, .b = f, .c = f, .epilogue = gelu}));
+        &(tr_matmul_desc){.a = h, .b = h, .c = h, .fused = {.bias = true, .residual = true}}));
+    assert_true(
+        tr_blas_has(&(tr_matmul_desc){.n = 16, .a = h, .b = h, .c = h, .fused = bias_gelu}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 12, .a = h, .b = h, .c = h, .fused = gelu}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 16, .a = f, .b = f, .c = f, .fused = gelu}));
     assert_true(tr_blas_has(
-        &(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = f, .accumulate = true, .epilogue = sums}));
-    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = h, .epilogue = sums}));
+        &(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = f, .accumulate = true, .fused = sums}));
+    assert_false(tr_blas_has(&(tr_matmul_desc){.n = 5, .a = h, .b = h, .c = h, .fused = sums}));
     assert_false(tr_blas_has(&(tr_matmul_desc){.a = f, .b = h, .c = f}));
     assert_false(tr_blas_has(&(tr_matmul_desc){.a = f, .b = f, .c = h}));
 }
@@ -300,15 +309,15 @@ static void test_positions(void **state) {
 /* Products of a layer as layers/ describes them, in BF16: forward, gradients of input and weight.
  */
 static const tr_matmul_desc products[] = {
-    {.m = 64, .n = 96, .k = 32, .a = TR_BF16, .b = TR_BF16, .c = TR_BF16, .bias = true},
+    {.m = 64, .n = 96, .k = 32, .a = TR_BF16, .b = TR_BF16, .c = TR_BF16, .fused.bias = true},
     {.m = 64,
      .n = 128,
      .k = 32,
      .a = TR_BF16,
      .b = TR_BF16,
      .c = TR_BF16,
-     .bias = true,
-     .epilogue = TR_EPILOGUE_GELU},
+     .fused.bias = true,
+     .fused.activate = true},
     {.m = 64,
      .n = 128,
      .k = 32,
@@ -316,7 +325,7 @@ static const tr_matmul_desc products[] = {
      .b = TR_BF16,
      .c = TR_BF16,
      .trans_b = true,
-     .epilogue = TR_EPILOGUE_GELU_DGRAD},
+     .fused.activate_grad = true},
     {.m = 32,
      .n = 128,
      .k = 64,
@@ -325,7 +334,7 @@ static const tr_matmul_desc products[] = {
      .c = TR_F32,
      .trans_a = true,
      .accumulate = true,
-     .epilogue = TR_EPILOGUE_BIAS_GRAD},
+     .fused.bias_grad = true},
 };
 enum { PRODUCTS = sizeof products / sizeof *products };
 
@@ -403,7 +412,7 @@ static void test_fallbacks(void **state) {
     must(tr_op_prepare(device, &own, &op[2]));
     assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 3);
     assert_string_equal(text, "1 x matmul 3x5x7 f32 in the own kernel, "
-                              "2 x matmul 64x128x32 f32 with gelu in parts");
+                              "2 x matmul 64x128x32 f32 with activation in parts");
     assert_int_equal(tr_device_fallbacks(device, little, sizeof little), 3);
     assert_string_equal(little, "1 x matm...");
     for (int i = 0; i < 3; i++) tr_op_release(op[i]);

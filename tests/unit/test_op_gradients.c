@@ -62,7 +62,11 @@ enum { ROWS = 6, WIDTH = 11, SEQ = 3, VOCAB = 7 };
 
 /* A linear layer: X[5,9], W[7,9], bias[7], Y[5,7]. */
 #define LINEAR                                                                                     \
-    { {.kind = TR_OP_MATMUL, .matmul = {.m = 5, .n = 7, .k = 9, .trans_b = true, .bias = true}}, 0 }
+    {                                                                                              \
+        {.kind = TR_OP_MATMUL,                                                                     \
+         .matmul = {.m = 5, .n = 7, .k = 9, .trans_b = true, .fused.bias = true}},                 \
+            0                                                                                      \
+    }
 
 static const gradient gradients[] = {
     {.name = "matmul by A",

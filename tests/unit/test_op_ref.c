@@ -117,15 +117,15 @@ static void test_prepare_refuses(void **state) {
         {.kind = TR_OP_MATMUL,
          .matmul = {.m = 1, .n = 1, .k = 1, .c = TR_BF16, .accumulate = true}},
         {.kind = TR_OP_MATMUL,
-         .matmul = {.m = 1, .n = 1, .k = 1, .bias = true, .accumulate = true}},
+         .matmul = {.m = 1, .n = 1, .k = 1, .fused.bias = true, .accumulate = true}},
         {.kind = TR_OP_MATMUL,
-         .matmul = {.m = 1, .n = 1, .k = 1, .accumulate = true, .epilogue = TR_EPILOGUE_GELU}},
+         .matmul = {.m = 1, .n = 1, .k = 1, .accumulate = true, .fused.activate = true}},
         {.kind = TR_OP_MATMUL,
-         .matmul = {.m = 1, .n = 1, .k = 1, .ldc = 2, .epilogue = TR_EPILOGUE_GELU_DGRAD}},
+         .matmul = {.m = 1, .n = 1, .k = 1, .ldc = 2, .fused.activate_grad = true}},
         {.kind = TR_OP_MATMUL,
-         .matmul = {.m = 1, .n = 1, .k = 1, .bias = true, .epilogue = TR_EPILOGUE_GELU_DGRAD}},
+         .matmul = {.m = 1, .n = 1, .k = 1, .fused.bias = true, .fused.activate_grad = true}},
         {.kind = TR_OP_MATMUL,
-         .matmul = {.m = 1, .n = 1, .k = 1, .trans_b = true, .epilogue = TR_EPILOGUE_BIAS_GRAD}},
+         .matmul = {.m = 1, .n = 1, .k = 1, .trans_b = true, .fused.bias_grad = true}},
         {.kind = TR_OP_ACTIVATION, .rows = {.rows = 1, .width = 1, .dtype = TR_I32}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 3, .width = 2, .group = 2, .ldx = 4}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 4, .width = 2, .group = 2, .ldy = 3}},
@@ -164,7 +164,7 @@ static void test_known_values(void **state) {
     (void)state;
     /* [1 2; 3 4] [5 6; 7 8] + [10 20] */
     float a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8}, bias[] = {10, 20}, c[4];
-    tr_op_desc d = {.kind = TR_OP_MATMUL, .matmul = {.m = 2, .n = 2, .k = 2, .bias = true}};
+    tr_op_desc d = {.kind = TR_OP_MATMUL, .matmul = {.m = 2, .n = 2, .k = 2, .fused.bias = true}};
     RUN(d, NULL, 0, a, b, c, bias);
     const float product[] = {29, 42, 53, 70};
     assert_memory_equal(c, product, sizeof c);

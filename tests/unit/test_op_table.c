@@ -107,7 +107,7 @@ static void test_descriptions(void **state) {
 static void test_operands(void **state) {
     float memory[64] = {0};
     const tr_op_desc desc = {.kind = TR_OP_MATMUL,
-                             .matmul = {.m = 4, .n = 6, .k = 5, .bias = true}};
+                             .matmul = {.m = 4, .n = 6, .k = 5, .fused.bias = true}};
     const tr_op_args good = {.t = {[TR_MATMUL_A] = tr_tensor_matrix(memory, TR_F32, 4, 5),
                                    [TR_MATMUL_B] = tr_tensor_matrix(memory, TR_F32, 5, 6),
                                    [TR_MATMUL_C] = tr_tensor_matrix(memory, TR_F32, 4, 6),
@@ -139,6 +139,55 @@ static void test_operands(void **state) {
     tr_op_release(op);
 }
 
+static tr_status refuse(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+    (void)device, (void)desc, (void)out;
+    return TR_OK;
+}
+
+/* What a device refuses runs as its decomposition, with the bits of these operators apart; where
+ * there is none, it fails. */
+static void test_refused(void **state) {
+    tr_device *device = *state;
+    const tr_device_ops *all = device->ops;
+    tr_device_ops own = *all;
+    own.prepare[TR_OP_ACTIVATION] = refuse;
+    own.prepare[TR_OP_CAST] = NULL;
+    own.fuses = true;
+    device->ops = &own;
+    tr_op *op;
+    tr_op_desc desc = {.kind = TR_OP_ACTIVATION, .rows = {.rows = 3, .width = 2}};
+    assert_int_equal(tr_op_prepare(device, &desc, &op), TR_ERR_DEVICE);
+    assert_string_equal(tr_error_message(),
+                        "device ref has no operator activation of this description");
+    desc.kind = TR_OP_CAST;
+    assert_int_equal(tr_op_prepare(device, &desc, &op), TR_ERR_DEVICE);
+    assert_string_equal(tr_error_message(), "device ref has no operator cast");
+
+    const float x[] = {1, 2, 3, 4, 5, 6}, w[] = {0.5f, -1, 2, 0.25f};
+    const float bias[] = {10, 20}, residual[] = {-1, -2, -3, -4, -5, -6};
+    float y[6];
+    char text[160];
+    desc =
+        (tr_op_desc){.kind = TR_OP_MATMUL,
+                     .matmul = {.m = 3, .n = 2, .k = 2, .fused = {.bias = true, .residual = true}}};
+    const tr_op_args args = {
+        .t = {[TR_MATMUL_A] = tr_tensor_matrix(x, TR_F32, 3, 2),
+              [TR_MATMUL_B] = tr_tensor_matrix(w, TR_F32, 2, 2),
+              [TR_MATMUL_C] = tr_tensor_matrix(y, TR_F32, 3, 2),
+              [TR_MATMUL_BIAS] = tr_tensor_vector(bias, TR_F32, 2),
+              [TR_MATMUL_RESIDUAL] = tr_tensor_matrix(residual, TR_F32, 3, 2)}};
+    must(tr_op_prepare(device, &desc, &op));
+    must(tr_op_run(op, tr_device_compute(device), &args));
+    for (int i = 0; i < 6; i++) {
+        const float *row = &x[i / 2 * 2];
+        assert_true(y[i] == row[0] * w[i % 2] + row[1] * w[2 + i % 2] + bias[i % 2] + residual[i]);
+    }
+    assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 1);
+    assert_string_equal(text, "1 x matmul 3x2x2 f32 with residual in parts");
+    tr_op_release(op);
+    device->ops = all;
+}
+
 static int setup(void **state) {
     return (int)tr_op_open_ref((tr_device **)state);
 }
@@ -152,7 +201,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alike),    cmocka_unit_test(test_views),
         cmocka_unit_test(test_rows),     cmocka_unit_test(test_descriptions),
-        cmocka_unit_test(test_operands),
+        cmocka_unit_test(test_operands), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -54,7 +54,7 @@ tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t 
     d.trans_a = tr_up_to(random, 2) == 1;
     d.trans_b = tr_up_to(random, 2) == 1;
     d.accumulate = tr_up_to(random, 2) == 1;
-    d.bias = !d.accumulate && tr_up_to(random, 2) == 1;
+    d.fused.bias = !d.accumulate && tr_up_to(random, 2) == 1;
     if (tr_up_to(random, 2) == 1) d.lda = (d.trans_a ? d.m : d.k) + tr_up_to(random, 9);
     if (tr_up_to(random, 2) == 1) d.ldb = (d.trans_b ? d.k : d.n) + tr_up_to(random, 9);
     if (tr_up_to(random, 2) == 1) d.ldc = d.n + tr_up_to(random, 9);

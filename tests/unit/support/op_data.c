@@ -127,15 +127,14 @@ static void matmul_tensors(const tr_matmul_desc *d, tr_op_tensor *t) {
     t[TR_MATMUL_A] = input(d->a, lda * (d->trans_a ? d->k : d->m), TR_FILL_NORMAL);
     t[TR_MATMUL_B] = input(d->b, ldb * (d->trans_b ? d->n : d->k), TR_FILL_NORMAL);
     t[TR_MATMUL_C] = sum_of(d->k + 1, d->c, ldc * d->m);
-    if (d->bias) t[TR_MATMUL_BIAS] = input(d->b, d->n, TR_FILL_NORMAL);
-    switch (d->epilogue) {
-    case TR_EPILOGUE_GELU: t[TR_MATMUL_AUX] = t[TR_MATMUL_C]; break;
-    case TR_EPILOGUE_GELU_DGRAD: t[TR_MATMUL_AUX] = input(d->c, d->m * d->n, TR_FILL_NORMAL); break;
-    case TR_EPILOGUE_BIAS_GRAD: t[TR_MATMUL_DBIAS] = sum_of(d->k + 1, TR_F32, d->n); return;
-    default: return;
-    }
-    /* Between product and GELU there may be a rounding, or none. */
-    if (d->c == TR_BF16) t[TR_MATMUL_C].inner = tr_dtype_eps(TR_BF16);
+    if (d->fused.bias) t[TR_MATMUL_BIAS] = input(d->b, d->n, TR_FILL_NORMAL);
+    if (d->fused.activate) t[TR_MATMUL_AUX] = t[TR_MATMUL_C];
+    if (d->fused.activate_grad) t[TR_MATMUL_AUX] = input(d->c, d->m * d->n, TR_FILL_NORMAL);
+    if (d->fused.residual) t[TR_MATMUL_RESIDUAL] = input(d->c, d->m * d->n, TR_FILL_NORMAL);
+    if (d->fused.bias_grad) t[TR_MATMUL_DBIAS] = sum_of(d->k + 1, TR_F32, d->n);
+    /* Between the product and what is fused there may be a rounding, or none. */
+    if (d->c == TR_BF16 && (d->fused.activate || d->fused.activate_grad || d->fused.residual))
+        t[TR_MATMUL_C].inner = tr_dtype_eps(TR_BF16);
 }
 
 static void rows_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
@@ -665,15 +664,16 @@ bool tr_op_data_compare(const tr_op_data *got, const tr_op_data *want, char *mes
 void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size_t size) {
     const tr_matmul_desc *m = &c->desc.matmul;
     const tr_attention_desc *a = &c->desc.attention;
-    static const char *const epilogue[] = {"", " gelu", " gelu_dgrad", " bias_grad"};
     const char *name = tr_op_name(c->desc.kind), *type = tr_dtype_name(storage);
     switch (c->desc.kind) {
     case TR_OP_MATMUL:
-        (void)snprintf(text, size, "%s %s m %lld n %lld k %lld%s%s%s%s%s options %u", name, type,
-                       (long long)m->m, (long long)m->n, (long long)m->k,
-                       m->trans_a ? " trans_a" : "", m->trans_b ? " trans_b" : "",
-                       m->bias ? " bias" : "", m->accumulate ? " accumulate" : "",
-                       epilogue[m->epilogue], c->options);
+        (void)snprintf(
+            text, size, "%s %s m %lld n %lld k %lld%s%s%s%s%s%s%s%s options %u", name, type,
+            (long long)m->m, (long long)m->n, (long long)m->k, m->trans_a ? " trans_a" : "",
+            m->trans_b ? " trans_b" : "", m->fused.bias ? " bias" : "",
+            m->accumulate ? " accumulate" : "", m->fused.activate ? " gelu" : "",
+            m->fused.activate_grad ? " gelu_dgrad" : "", m->fused.residual ? " residual" : "",
+            m->fused.bias_grad ? " bias_grad" : "", c->options);
         break;
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:

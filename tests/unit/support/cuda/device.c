@@ -80,7 +80,7 @@ const tr_device_ops tr_device_ops_cuda = {
     .compute = emulated_compute,
     .stream_sync = emulated_sync,
     .stream_copy = emulated_copy,
-    .fuse = tr_cuda_fuse_matmul,
+    .fuses = true,
     .prepare =
         {
 #define ENTRY(UPPER, lower) [TR_OP_##UPPER] = tr_cuda_prepare_##lower,
