@@ -63,6 +63,19 @@ static void test_names(void **state) {
     tr_device_close(NULL);
 }
 
+/* An order is chosen before any device is opened: each kind states its speed, with or without the
+ * backend, and a GPU computes more while a byte travels than a CPU does. */
+static void test_speeds(void **state) {
+    (void)state;
+    const char *const hosts[] = {"cpu", "ref", "guarded", "guarded:1", "unknown"};
+    const tr_device_speed *gpu = tr_device_speed_of("cuda:3");
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        const tr_device_speed *host = tr_device_speed_of(hosts[i]);
+        assert_true(host->flops_per_s / host->link_bytes == 20);
+    }
+    assert_true(gpu->flops_per_s / gpu->link_bytes == 2000);
+}
+
 static void test_memory(void **state) {
     tr_device *device = *state;
     size_t available, total;
@@ -313,11 +326,12 @@ static void test_queued_failure(void **state) {
 int main(void) {
     seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_order),        cmocka_unit_test(test_destroy_drains),
-        cmocka_unit_test(test_copy_zero),    cmocka_unit_test(test_event_states),
-        cmocka_unit_test(test_inline_waits), cmocka_unit_test(test_wait_captures),
-        cmocka_unit_test(test_pipeline),     cmocka_unit_test(test_queued_failure),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_speeds),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_destroy_drains), cmocka_unit_test(test_copy_zero),
+        cmocka_unit_test(test_event_states),   cmocka_unit_test(test_inline_waits),
+        cmocka_unit_test(test_wait_captures),  cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_queued_failure),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
