@@ -40,7 +40,7 @@ static tr_status measure(const profile *c, int p, int m, double peer) {
                                    .ranks = p,
                                    .micro_batches = m,
                                    .costs = c->costs,
-                                   .memory = {.mb = 1, .mw = 0.94, .cap = p}};
+                                   .memory = {.m_b = 1, .m_w = 0.94, .cap = p}};
     tr_auto_report report;
     tr_schedule *schedule = NULL;
     tr_estimate *estimate = NULL;

@@ -63,8 +63,8 @@ static tr_schedule_memory memory_of(const char *model) {
     for (size_t k = 0; k < sizeof models / sizeof *models; k++)
         if (!strcmp(models[k].name, model))
             return (tr_schedule_memory){
-                .mb = 1, .mw = 32 * models[k].h / (34 * models[k].h + 5 * models[k].a * 1024)};
-    return (tr_schedule_memory){.mb = 1};
+                .m_b = 1, .m_w = 32 * models[k].h / (34 * models[k].h + 5 * models[k].a * 1024)};
+    return (tr_schedule_memory){.m_b = 1};
 }
 
 static void print_row(char *line) {
@@ -151,7 +151,7 @@ static void print_cell(const profile *of, int k) {
     tr_schedule_request request = {.ranks = p,
                                    .micro_batches = m,
                                    .costs = of->costs,
-                                   .memory = {.mb = 1, .mw = 0.94, .cap = p}};
+                                   .memory = {.m_b = 1, .m_w = 0.94, .cap = p}};
     char which[64] = "none";
     double best = best_generator(request, which, sizeof which);
     (void)printf("| %s | %d | %d | +%.1f %% | +%.2f %% | %s |", of->name, p, m, of->peer[k],

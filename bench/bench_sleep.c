@@ -287,7 +287,7 @@ static tr_status make_schedule(const bench *b, const char *name, tr_schedule **o
     double v = request.chunks;
     request.costs = (tr_schedule_costs){v * b->o.f, v * b->o.i, v * b->o.w, b->latency};
     if (!strcmp(name, "auto"))
-        request.memory = (tr_schedule_memory){.mb = 1, .mw = 0.94, .cap = b->ranks};
+        request.memory = (tr_schedule_memory){.m_b = 1, .m_w = 0.94, .cap = b->ranks};
     TR_TRY(tr_schedule_make(&request, out));
     return TR_OK;
 }

@@ -16,7 +16,7 @@ static const double LEAST_COST = 1e-30, MOST_COST = 1e30;
 void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
     *args = (cli_schedule_args){
         .command = command,
-        .request = {.costs = {.f = 1, .i = 1, .w = 1, .c = 0}, .memory = {.mb = 1}}};
+        .request = {.costs = {.f = 1, .i = 1, .w = 1, .c = 0}, .memory = {.m_b = 1}}};
 }
 
 static tr_status take_count(const char *command, const char *option, const char *value, int *out) {
@@ -67,7 +67,8 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
     tr_schedule_request *r = &args->request;
     const field costs[] = {
         {"F", &r->costs.f}, {"I", &r->costs.i}, {"W", &r->costs.w}, {"c", &r->costs.c}};
-    const field memory[] = {{"mB", &r->memory.mb}, {"mW", &r->memory.mw}, {"cap", &r->memory.cap}};
+    const field memory[] = {
+        {"mB", &r->memory.m_b}, {"mW", &r->memory.m_w}, {"cap", &r->memory.cap}};
     const struct {
         const char *option;
         int *count;
@@ -85,7 +86,7 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
     if (count) return take_count(args->command, option, value, count);
     if (is_memory) {
         TR_TRY(take_fields(args->command, option, value, memory, 3));
-        return r->memory.mb > 0
+        return r->memory.m_b > 0
                    ? TR_OK
                    : cli_usage(args->command, "--memory: mB must be more than 0: it is the unit");
     }

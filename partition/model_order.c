@@ -86,8 +86,8 @@ static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) 
         kept = fmax(kept, (double)bytes[TR_LIFE_FW] + (double)bytes[TR_LIFE_IW]);
     }
     cut_close(&x);
-    r->memory = (tr_schedule_memory){.mb = 1, .mw = kept / whole};
-    r->memory.cap = r->ranks * fmax(1, r->memory.mw);
+    r->memory = (tr_schedule_memory){.m_b = 1, .m_w = kept / whole};
+    r->memory.cap = r->ranks * fmax(1, r->memory.m_w);
     return TR_OK;
 }
 
@@ -123,7 +123,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
 static tr_status make_under(const tr_model *model, double limit, tr_schedule_request *request,
                             tr_schedule **out) {
     enum { TRIES = 8 };
-    double one = fmax(1, request->memory.mw), least = INFINITY;
+    double one = fmax(1, request->memory.m_w), least = INFINITY;
     tr_status status = TR_OK;
     tr_schedule *best = NULL;
     request->memory.cap = request->micro_batches * one;

@@ -134,14 +134,14 @@ typedef struct order_bars {
  * and arrives; its place in number. */
 static tr_bar message_of(const order_bars *x, tr_action a, int from, int to, bool send,
                          int **number) {
-    size_t micro_batches = (size_t)x->s->micro_batches, mb = (size_t)a.micro_batch;
+    size_t micro_batches = (size_t)x->s->micro_batches, k = (size_t)a.micro_batch;
     a.gradient = a.type != TR_ACTION_F;
     a.type = send ? TR_ACTION_SEND : TR_ACTION_RECV;
     a.overlap = false;
     const double *done = a.gradient ? x->e->done_i : x->e->done_f;
-    double leaves = done[(size_t)from * micro_batches + mb];
+    double leaves = done[(size_t)from * micro_batches + k];
     size_t edge = (size_t)tr_graph_edge(&x->graph, a.gradient, from, to);
-    *number = &x->number[a.gradient][edge * micro_batches + mb];
+    *number = &x->number[a.gradient][edge * micro_batches + k];
     return (tr_bar){.rank = x->s->rank_of[send ? from : to],
                     .track = send ? TR_TRACK_SEND : TR_TRACK_RECV,
                     .action = a,

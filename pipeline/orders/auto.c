@@ -1,3 +1,5 @@
+/* The schedule auto: lower bound, list scheduling, refilling of known schedules and local moves;
+ * docs/auto.md says why that works. */
 #include "pipeline/orders/auto.h"
 
 #include "base/memory.h"
@@ -11,10 +13,12 @@
 #include <string.h>
 
 enum { MOST_CHUNKS = 4, UNLIMITED = 1 << 30 };
-/* Budgets of the three phases, in placed or evaluated actions: so many fit about a second of one
- * core, and no phase alone, given all of it, reached what the three together do (bench_auto on the
- * profiles of test_auto). Small orders converge early: most_per_action bounds each phase at so many
- * evaluations of every action. */
+/* Budgets of list scheduling, refilling and moves, in placed or evaluated actions: so the order
+ * does not depend on the machine. Together they take about two seconds of one core for 32 ranks and
+ * 256 micro-batches; four times as much gains little (docs/auto.md has what each phase brings).
+ * Small orders converge early: most_per_action bounds each phase at so many evaluations of every
+ * action.
+ */
 static const int64_t list_steps = 600000, refill_steps = 1300000, improve_steps = 4000000,
                      most_per_action = 6000;
 /* A trial's own work besides its actions, in the same unit. */
@@ -242,7 +246,7 @@ static double bound_of_known(const tr_auto_shape *s, const char *name) {
     if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
     if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
-    double one = waits ? s->mb : fmax(s->mb, s->mw); /* as tr_best_cap has it */
+    double one = waits ? s->m_b : fmax(s->m_b, s->m_w); /* as tr_best_cap has it */
     return tr_auto_shape_bound(s, fmin(s->cap, one * most), waits);
 }
 
@@ -271,8 +275,8 @@ typedef struct refill_rule {
     int slope;
 } refill_rule;
 
-/* Rules that are tried before random ones: the first ten winners, by how often, of refills with
- * random rules alone on the profiles and sizes of test_auto. */
+/* Rules that are tried before random ones: those that won most often when refills tried random
+ * rules alone. */
 static const refill_rule first_refills[] = {
     {TR_AUTO_TURNS, 0, 1, 2, 0},         {TR_AUTO_TURNS, 0.1, 0, 2, 0},
     {TR_AUTO_INPUTS, 0, 1, 2.2, 0},      {TR_AUTO_TURNS, 0.25, 1, 3.3, 1},
@@ -508,7 +512,7 @@ static tr_status run(search *x) {
     if (!best_of(x))
         return TR_FAIL(TR_ERR_CONFIG,
                        "no schedule holds at most %g on a rank when a micro-batch takes %g there",
-                       x->request.memory.cap, fmax(x->request.memory.mb, x->request.memory.mw));
+                       x->request.memory.cap, fmax(x->request.memory.m_b, x->request.memory.m_w));
     return TR_OK;
 }
 

@@ -18,7 +18,7 @@ typedef struct tr_auto_shape {
     const double *cost[3]; /* F, I, W of every stage */
     const double *work;    /* of every rank: the sum of its actions */
     double most_work;      /* the largest of them */
-    double mb, mw, cap;    /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
+    double m_b, m_w, cap;  /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
     const double *down;    /* of every stage: when F of the first micro-batch can start */
     const double *back[2]; /* and its I; [1]: where what I makes is sent after W */
     double bound;          /* no order of this shape under the cap ends earlier */
@@ -42,7 +42,7 @@ static inline double tr_auto_latency(const tr_auto_shape *s, int from, int to) {
 }
 /* True when a rank may hold so many (stage, micro-batch) pairs before, and after, their I. */
 static inline bool tr_auto_fits(const tr_auto_shape *s, int whole, int kept) {
-    return (whole * s->mb + kept * s->mw) / s->chunks <= s->cap;
+    return (whole * s->m_b + kept * s->m_w) / s->chunks <= s->cap;
 }
 
 /* How the list scheduler chooses among the actions that a rank could start. */

@@ -60,7 +60,7 @@ static int reserved(const lister *x, const progress *at, int k) {
 static bool has_room(const lister *x, const list_rank *r, const progress *at, int chunk) {
     int k = at[chunk].forward;
     int whole = r->whole + 1 + reserved(x, at, k);
-    if (x->s->mw <= x->s->mb) return tr_auto_fits(x->s, whole, r->kept);
+    if (x->s->m_w <= x->s->m_b) return tr_auto_fits(x->s, whole, r->kept);
     return tr_auto_fits(x->s, 0, whole + r->kept);
 }
 
@@ -197,7 +197,7 @@ static void step_after(lister *x, int rank, double t) {
         chunk = pair / m / s->ranks;
         arrival = forward ? x->forward[pair] : x->input[pair];
         room = !forward || tr_auto_fits(s, r->whole + 1, r->kept);
-        if (!forward && s->mw > s->mb) room = tr_auto_fits(s, r->whole - 1, r->kept + 1);
+        if (!forward && s->m_w > s->m_b) room = tr_auto_fits(s, r->whole - 1, r->kept + 1);
     }
     bool waits = arrival > t + x->rule.gap * s->w && arrival > t;
     if (r->late_count && (r->late_count > x->rule.late || waits || !room)) {

@@ -34,7 +34,7 @@ static void follow_first(tr_auto_shape *s, double *down, double *back[2]) {
  * idle before its first F, and again before its first I once it has run as many F as the cap
  * allows. */
 double tr_auto_shape_bound(const tr_auto_shape *s, double cap, bool whole) {
-    double bound = 0, slots = floor(cap * s->chunks / s->mb * (1 + 1e-12));
+    double bound = 0, slots = floor(cap * s->chunks / s->m_b * (1 + 1e-12));
     double pairs = (double)((int64_t)s->chunks * s->micro_batches);
     for (int k = 0; k < s->stages; k++) {
         double end = s->back[whole][k] + s->cost[TR_ACTION_I][k] + s->cost[TR_ACTION_W][k];
@@ -79,8 +79,8 @@ tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave
                          .i = q->costs.i / chunks,
                          .w = q->costs.w / chunks,
                          .c = q->costs.c,
-                         .mb = q->memory.mb,
-                         .mw = q->memory.mw,
+                         .m_b = q->memory.m_b,
+                         .m_w = q->memory.m_w,
                          .cap = q->memory.cap > 0 ? q->memory.cap * (1 + 1e-12) : INFINITY};
     TR_TRY(tr_calloc(stages, sizeof *s->rank_of, &s->rank_of));
     TR_TRY(tr_calloc(6 * stages + (size_t)q->ranks, sizeof *at, &at));

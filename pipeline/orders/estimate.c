@@ -17,7 +17,7 @@ typedef struct estimator {
     tr_schedule_memory memory;
     int *share;        /* [ranks]: v, its stages */
     double *now;       /* [ranks] */
-    int *whole, *kept; /* [ranks]: pairs that hold mb and mw */
+    int *whole, *kept; /* [ranks]: pairs that hold m_b and m_w */
 } estimator;
 
 static size_t cell_of(const estimator *x, int stage, int micro_batch) {
@@ -52,7 +52,7 @@ static bool has_inputs(const estimator *x, tr_action a, int rank, double *at, tr
 }
 
 static void note_peak(const estimator *x, int rank) {
-    double held = ((double)x->whole[rank] * x->memory.mb + (double)x->kept[rank] * x->memory.mw) /
+    double held = ((double)x->whole[rank] * x->memory.m_b + (double)x->kept[rank] * x->memory.m_w) /
                   x->share[rank];
     if (held > x->e->peak[rank]) x->e->peak[rank] = held;
 }
@@ -124,7 +124,7 @@ static tr_status open_costs(estimator *x, const tr_estimate_options *options) {
     tr_schedule_costs c = options->costs;
     if (c.f == 0 && c.i == 0 && c.w == 0) c.f = c.i = c.w = 1;
     x->memory = options->memory;
-    if (x->memory.mb == 0 && x->memory.mw == 0) x->memory.mb = 1;
+    if (x->memory.m_b == 0 && x->memory.m_w == 0) x->memory.m_b = 1;
     x->e->latency = c.c;
     for (int k = 0; k < s->stages; k++) x->share[s->rank_of[k]]++;
     TR_TRY(tr_calloc((size_t)s->stages, sizeof *x->e->cost, &x->e->cost));

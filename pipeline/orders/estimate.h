@@ -11,7 +11,7 @@ typedef struct tr_estimate_options {
      * takes 1/v of costs.f, i and w. */
     const tr_stage_table *table;
     tr_schedule_costs costs;   /* f, i, w all 0: 1, 1, 1; c: latency of a transfer, always used */
-    tr_schedule_memory memory; /* mb and mw both 0: 1, 0; cap is not judged */
+    tr_schedule_memory memory; /* m_b and m_w both 0: 1, 0; cap is not judged */
     bool times;                /* keep start, done_f and done_i */
 } tr_estimate_options;
 
@@ -20,7 +20,7 @@ typedef struct tr_estimate {
     double makespan;
     double longest_span;
     tr_rank_time *time;  /* [ranks] */
-    double *peak;        /* [ranks]: in the unit of memory.mb */
+    double *peak;        /* [ranks]: in the unit of memory.m_b */
     tr_stage_cost *cost; /* [stages]: the times that were used */
     double latency;
     /* NULL unless asked for: */
@@ -37,8 +37,8 @@ typedef struct tr_estimate {
  * tr_simulate's times of the lowered order are never earlier, and equal as long as no message waits
  * for one before it on its channel or for a landing buffer: always at c = 0.
  *
- * Memory: a (stage, micro-batch) counts mb / v from the start of its F to the end of its I, then
- * mw / v to the end of its W; with B mb / v to the end of B; forward-only: during F. v: stages on
+ * Memory: a (stage, micro-batch) counts m_b / v from the start of its F to the end of its I, then
+ * m_w / v to the end of its W; with B m_b / v to the end of B; forward-only: during F. v: stages on
  * that rank.
  *
  * Transfers and reductions of a list take no time. TR_ERR_CONFIG for an id out of range, an action

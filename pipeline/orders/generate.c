@@ -72,14 +72,14 @@ tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_r
                        request->ranks, request->micro_batches, request->chunks, request->group);
     const tr_schedule_costs *c = &request->costs;
     const tr_schedule_memory *m = &request->memory;
-    if (!(c->f >= 0 && c->i >= 0 && c->w >= 0 && c->c >= 0 && m->mb >= 0 && m->mw >= 0 &&
+    if (!(c->f >= 0 && c->i >= 0 && c->w >= 0 && c->c >= 0 && m->m_b >= 0 && m->m_w >= 0 &&
           m->cap >= 0))
         return TR_FAIL(TR_ERR_CONFIG, "costs and memory of schedule %s must be 0 or more",
                        request->name);
     if (c->f + c->i + c->w <= 0) out->costs = (tr_schedule_costs){1, 1, 1, c->c};
-    if (m->mb <= 0) {
-        out->memory.mb = 1;
-        out->memory.mw = 0;
+    if (m->m_b <= 0) {
+        out->memory.m_b = 1;
+        out->memory.m_w = 0;
     }
     return TR_OK;
 }

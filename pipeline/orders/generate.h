@@ -9,11 +9,11 @@ typedef struct tr_schedule_costs {
     double f, i, w, c;
 } tr_schedule_costs;
 
-/* Memory of one micro-batch on one rank's whole share: mb from the start of its F to the end of its
- * I, of which mw stays to the end of its W; each of the v stages holds 1/v. cap: the most a rank
- * may hold, 0: no cap. */
+/* Memory of one micro-batch on one rank's whole share: m_b from the start of its F to the end of
+ * its I, of which m_w stays to the end of its W; each of the v stages holds 1/v. cap: the most a
+ * rank may hold, 0: no cap. */
 typedef struct tr_schedule_memory {
-    double mb, mw, cap;
+    double m_b, m_w, cap;
 } tr_schedule_memory;
 
 typedef struct tr_schedule_request {

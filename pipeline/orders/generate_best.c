@@ -76,7 +76,7 @@ tr_status tr_best_sweep(tr_best *best, tr_greedy_rules *rules, int n,
 
 double tr_best_cap(const tr_schedule_request *request, double micro_batches, bool whole) {
     const tr_schedule_memory *m = &request->memory;
-    double own = micro_batches * (whole ? m->mb : fmax(m->mb, m->mw));
+    double own = micro_batches * (whole ? m->m_b : fmax(m->m_b, m->m_w));
     return m->cap > 0 && m->cap < own ? m->cap : own;
 }
 

@@ -25,7 +25,7 @@ tr_status tr_best_sweep(tr_best *best, tr_greedy_rules *rules, int n,
                         void (*set)(tr_greedy_rules *rules, int k));
 
 /* The smaller of a schedule's own cap, so many micro-batches, and the request's. A micro-batch
- * takes mb, or mw when that is more; whole backwards keep no mw. */
+ * takes m_b, or m_w when that is more; whole backwards keep no m_w. */
 double tr_best_cap(const tr_schedule_request *request, double micro_batches, bool whole);
 
 /* TR_ERR_CONFIG when no order kept to the cap. */

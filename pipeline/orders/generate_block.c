@@ -195,13 +195,13 @@ static int earliest(const squeezer *x, int rank, int stream, int k) {
 
 /* What a rank holds more from the start, and from the end, of the stream's actions on. */
 static double takes(const squeezer *x, int stream) {
-    return stream <= F_UP ? x->memory->mb / 2 : 0;
+    return stream <= F_UP ? x->memory->m_b / 2 : 0;
 }
 
 static double leaves(const squeezer *x, int stream) {
     if (stream <= F_UP) return 0;
-    if (stream >= WAYS) return -x->memory->mw / 2;
-    return (x->b->shape->whole ? 0 : x->memory->mw / 2) - x->memory->mb / 2;
+    if (stream >= WAYS) return -x->memory->m_w / 2;
+    return (x->b->shape->whole ? 0 : x->memory->m_w / 2) - x->memory->m_b / 2;
 }
 
 static void hold(squeezer *x, int rank, int from, int to, double more) {

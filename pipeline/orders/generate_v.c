@@ -119,7 +119,7 @@ static void set_ahead(tr_greedy_rules *rules, int k) {
         rules->ahead_first = rules->ahead_last = 0;
         return;
     }
-    double most = rules->whole ? rules->memory.mb : fmax(rules->memory.mb, rules->memory.mw);
+    double most = rules->whole ? rules->memory.m_b : fmax(rules->memory.m_b, rules->memory.m_w);
     double inputs = 2 * rules->memory.cap / most;
     int tail = values[k] % 4;
     double more = (values[k] / 4 - 3) * 0.5;

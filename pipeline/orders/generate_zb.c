@@ -38,17 +38,17 @@ out:
     return status;
 }
 
-/* ZB-H1: p - i F ahead, W i turns late. Rank i holds (p - i) mb + i mw. */
+/* ZB-H1: p - i F ahead, W i turns late. Rank i holds (p - i) m_b + i m_w. */
 tr_status tr_generate_zb_h1(tr_schedule *s, const tr_schedule_request *request) {
     return generate_rule(s, request, 1);
 }
 
-/* ZB-H2: 2 (p - i) - 1 F ahead, W 2 i turns late. Rank i holds (2 (p - i) - 1) mb + 2 i mw. */
+/* ZB-H2: 2 (p - i) - 1 F ahead, W 2 i turns late. Rank i holds (2 (p - i) - 1) m_b + 2 i m_w. */
 tr_status tr_generate_zb_h2(tr_schedule *s, const tr_schedule_request *request) {
     return generate_rule(s, request, 2);
 }
 
-/* ZB-H1 in a loop: (v - 1) N + p - i F ahead, W i turns late; p mb where N = p. */
+/* ZB-H1 in a loop: (v - 1) N + p - i F ahead, W i turns late; p m_b where N = p. */
 tr_status tr_generate_interleaved_zb(tr_schedule *s, const tr_schedule_request *request) {
     return generate_rule(s, request, 1);
 }

@@ -19,10 +19,10 @@ typedef struct greedy {
     const tr_greedy_rules *rules;
     tr_graph graph;
     int chunks;
-    double most, mw, cost[TR_COMPUTE_TYPES]; /* of one stage; most: before or after its I */
-    int *stage;                              /* [ranks * chunks], of each rank in ascending order */
-    int *next[TR_COMPUTE_TYPES];             /* F, I or B, W: [stages], next micro-batch */
-    double *done_f, *done_i; /* [stages * micro_batches]: end of those that started */
+    double most, m_w, cost[TR_COMPUTE_TYPES]; /* of one stage; most: before or after its I */
+    int *stage;                  /* [ranks * chunks], of each rank in ascending order */
+    int *next[TR_COMPUTE_TYPES]; /* F, I or B, W: [stages], next micro-batch */
+    double *done_f, *done_i;     /* [stages * micro_batches]: end of those that started */
     greedy_rank *rank;
     tr_wake wake; /* when each rank looks again */
 } greedy;
@@ -196,13 +196,13 @@ static tr_status execute(greedy *g, int r, tr_action a, double now) {
         tell(g, a, end);
     } else if (a.type == TR_ACTION_W) {
         g->next[TR_ACTION_W][a.stage]++;
-        rank->held -= g->mw;
+        rank->held -= g->m_w;
         rank->late--;
     } else {
         bool whole = a.type == TR_ACTION_B;
         g->done_i[at] = end;
         g->next[TR_ACTION_I][a.stage]++;
-        rank->held -= whole ? g->most : g->most - g->mw;
+        rank->held -= whole ? g->most : g->most - g->m_w;
         rank->late += !whole;
         rank->forward_last = false;
         rank->backward_seen = true;
@@ -274,7 +274,7 @@ tr_status tr_greedy_fill(tr_schedule *s, const tr_greedy_rules *rules) {
     int chunks = s->stages / s->ranks;
     const tr_schedule_costs *c = &rules->costs;
     const tr_schedule_memory *memory = &rules->memory;
-    double most = rules->whole ? memory->mb : fmax(memory->mb, memory->mw);
+    double most = rules->whole ? memory->m_b : fmax(memory->m_b, memory->m_w);
     if (memory->cap > 0 && memory->cap < most * (1 - 1e-12))
         return TR_FAIL(TR_ERR_CONFIG,
                        "schedule %s: one micro-batch takes %g of memory and a rank may hold %g",
@@ -283,7 +283,7 @@ tr_status tr_greedy_fill(tr_schedule *s, const tr_greedy_rules *rules) {
                 .rules = rules,
                 .chunks = chunks,
                 .most = most / chunks,
-                .mw = memory->mw / chunks,
+                .m_w = memory->m_w / chunks,
                 .cost = {[TR_ACTION_F] = c->f / chunks,
                          [TR_ACTION_I] = c->i / chunks,
                          [TR_ACTION_W] = c->w / chunks,

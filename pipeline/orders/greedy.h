@@ -14,7 +14,7 @@ typedef enum tr_greedy_first {
 typedef struct tr_greedy_rules {
     const tr_stage_table *table; /* the edges; NULL: the chain */
     tr_schedule_costs costs;     /* of a rank's whole share, as in a request */
-    tr_schedule_memory memory;   /* cap: at least mb and mw, 0: none */
+    tr_schedule_memory memory;   /* cap: at least m_b and m_w, 0: none */
     bool whole;                  /* B instead of I and W */
     tr_greedy_first first;
     /* A rank waits for a preferred action that is known to become ready before this part of the

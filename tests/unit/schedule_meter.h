@@ -77,11 +77,11 @@ static inline double meter_peak(const tr_schedule *s, int r, tr_schedule_memory 
     double held = 0, peak = 0, v = (double)s->stages / s->ranks;
     for (int k = 0; k < s->count[r]; k++) {
         tr_action_type type = s->action[r][k].type;
-        if (type == TR_ACTION_F) held += memory.mb;
+        if (type == TR_ACTION_F) held += memory.m_b;
         if (held > peak) peak = held;
-        if (type == TR_ACTION_I) held -= memory.mb - memory.mw;
-        if (type == TR_ACTION_W) held -= memory.mw;
-        if (type == TR_ACTION_B) held -= memory.mb;
+        if (type == TR_ACTION_I) held -= memory.m_b - memory.m_w;
+        if (type == TR_ACTION_W) held -= memory.m_w;
+        if (type == TR_ACTION_B) held -= memory.m_b;
     }
     return peak / v;
 }

@@ -23,7 +23,7 @@ static double ideal(const tr_schedule_request *q) {
 static void describe(const tr_schedule_request *q, char *text, size_t size) {
     (void)snprintf(text, size, "p %d, m %d, v %d, costs %g %g %g %g, memory %g %g cap %g", q->ranks,
                    q->micro_batches, q->chunks, q->costs.f, q->costs.i, q->costs.w, q->costs.c,
-                   q->memory.mb, q->memory.mw, q->memory.cap);
+                   q->memory.m_b, q->memory.m_w, q->memory.cap);
 }
 
 /* Makes the order and proves it: complete, W in order, under the cap, as long as reported, not
@@ -101,7 +101,7 @@ static void test_beats_published_orders(void **state) {
             tr_schedule_request q = {.ranks = p,
                                      .micro_batches = sizes[n][1],
                                      .costs = profiles[k].costs,
-                                     .memory = {.mb = 1, .mw = 0.94, .cap = p}};
+                                     .memory = {.m_b = 1, .m_w = 0.94, .cap = p}};
             tr_auto_report report;
             double overhead = 100 * (make(&q, &report, n == 0).makespan / ideal(&q) - 1);
             double peer = profiles[k].peer[n];
@@ -125,7 +125,7 @@ static void test_large(void **state) {
     tr_schedule_request q = {.ranks = 32,
                              .micro_batches = 256,
                              .costs = profiles[3].costs,
-                             .memory = {.mb = 1, .mw = 0.94, .cap = 32}};
+                             .memory = {.m_b = 1, .m_w = 0.94, .cap = 32}};
     double overhead = 100 * (make(&q, &report, false).makespan / ideal(&q) - 1);
     printf("28.3B p 32, m 256: %.3f\n", overhead);
     assert_true(overhead < overhead_of(&q, "interleaved-zb", 4) - 0.05);
@@ -183,9 +183,9 @@ static void test_never_worse_than_a_generator(void **state) {
         q.costs = (tr_schedule_costs){draw_real(&seed) + 0.1, draw_real(&seed) + 0.1,
                                       draw_real(&seed), draw_real(&seed) * 0.3};
         if (n % 5 == 0) q.costs = (tr_schedule_costs){1, 1, 1, 0};
-        q.memory = (tr_schedule_memory){.mb = 1 + draw_real(&seed), .mw = draw_real(&seed)};
-        if (n % 4 == 0) q.memory.mw += q.memory.mb; /* more after its I than before */
-        double one = fmax(q.memory.mb, q.memory.mw);
+        q.memory = (tr_schedule_memory){.m_b = 1 + draw_real(&seed), .m_w = draw_real(&seed)};
+        if (n % 4 == 0) q.memory.m_w += q.memory.m_b; /* more after its I than before */
+        double one = fmax(q.memory.m_b, q.memory.m_w);
         if (n % 3) q.memory.cap = one * (1 + draw_real(&seed) * 1.5 * q.ranks);
         tr_auto_report report;
         expect_best(&q, make(&q, &report, n % 5 == 1).makespan);
@@ -244,7 +244,7 @@ static void test_stages_that_differ(void **state) {
                                  .most_chunks = 1 + (int)(draw(&random) % 4),
                                  .describe_stages = describe_stages,
                                  .context = &seed};
-        q.memory = (tr_schedule_memory){.mb = 1, .mw = 0.6, .cap = q.ranks};
+        q.memory = (tr_schedule_memory){.m_b = 1, .m_w = 0.6, .cap = q.ranks};
         tr_auto_report report;
         tr_schedule *s = NULL;
         double makespan, peak;
@@ -286,7 +286,7 @@ static void test_corners(void **state) {
                                      .micro_batches = corners[n][1],
                                      .chunks = corners[n][2],
                                      .costs = {1, 1.5, 0.5, 0.1},
-                                     .memory = {.mb = 1, .mw = 0.5, .cap = cap}};
+                                     .memory = {.m_b = 1, .m_w = 0.5, .cap = cap}};
             tr_auto_report report;
             meter result = make(&q, &report, true);
             if (q.ranks == 1) assert_true(fabs(result.makespan / ideal(&q) - 1) < tolerance);
@@ -300,7 +300,7 @@ static void test_same_request_same_order(void **state) {
                              .ranks = 4,
                              .micro_batches = 9,
                              .costs = {1, 1.4, .6, .1},
-                             .memory = {.mb = 1, .mw = 0.94, .cap = 4}};
+                             .memory = {.m_b = 1, .m_w = 0.94, .cap = 4}};
     tr_schedule *a = NULL, *b = NULL;
     char *one = NULL, *two = NULL;
     assert_int_equal(tr_schedule_make(&q, &a), TR_OK);
@@ -318,7 +318,7 @@ static void test_errors_say_what_is_wrong(void **state) {
     (void)state;
     tr_schedule *s = NULL;
     tr_schedule_request q = {
-        .name = "auto", .ranks = 2, .micro_batches = 3, .memory = {.mb = 2, .mw = 1, .cap = 1.9}};
+        .name = "auto", .ranks = 2, .micro_batches = 3, .memory = {.m_b = 2, .m_w = 1, .cap = 1.9}};
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "at most 1.9"));
     q.memory.cap = 0;

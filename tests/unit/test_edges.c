@@ -125,7 +125,7 @@ static void test_orders_are_made_for_the_edges(void **state) {
     tr_stage_table t;
     table_fan(P, &t);
     tr_schedule_request q = {.ranks = P, .micro_batches = M, .chunks = 1, .table = &t};
-    q.memory = (tr_schedule_memory){.mb = 1, .mw = 1, .cap = M};
+    q.memory = (tr_schedule_memory){.m_b = 1, .m_w = 1, .cap = M};
     static const char *const played[] = {"zb-1p", "zb-2p", "auto"};
     for (int n = 0; n < 3; n++) {
         q.name = played[n];
@@ -151,7 +151,7 @@ static void test_greedy_plays_with_the_edges(void **state) {
     table_fan(P, &t);
     for (int whole = 0; whole < 2; whole++) {
         tr_greedy_rules rules = {
-            .table = &t, .costs = {1, 1, 1, 0}, .memory = {.mb = 1}, .whole = whole, .late = -1};
+            .table = &t, .costs = {1, 1, 1, 0}, .memory = {.m_b = 1}, .whole = whole, .late = -1};
         tr_estimate_options options = {.table = &t};
         tr_schedule *s = NULL;
         tr_estimate *e = NULL;

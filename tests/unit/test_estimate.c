@@ -100,7 +100,7 @@ static void test_formulas(void **state) {
                 assert_int_equal(tr_schedule_generate(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
                 tr_estimate *e =
                     estimate(s, (tr_estimate_options){.costs = {.f = 2, .i = 3, .w = 1},
-                                                      .memory = {.mb = 2, .mw = 1}});
+                                                      .memory = {.m_b = 2, .m_w = 1}});
                 assert_true(e->makespan == 6.0 * (m + p - 1));
                 for (int i = 0; i < p; i++) {
                     assert_true(e->peak[i] == 2.0 * (n && p - i < m ? p - i : m));
@@ -119,7 +119,7 @@ static void test_memory_and_imbalance(void **state) {
     tr_schedule *s = NULL;
     assert_int_equal(tr_schedule_create("delayed", 1, 2, 2, NULL, &s), TR_OK);
     assert_true(test_add_row(s, 0, "0F0,1F0,1I0,0I0,0F1,1F1,1I1,0I1,0W0,0W1,1W0,1W1"));
-    tr_estimate *e = estimate(s, (tr_estimate_options){.memory = {.mb = 1, .mw = 0.75}});
+    tr_estimate *e = estimate(s, (tr_estimate_options){.memory = {.m_b = 1, .m_w = 0.75}});
     assert_true(e->peak[0] == 0.75 + 1);
     assert_true(e->makespan == 6 && e->time[0].busy == 6);
     tr_estimate_destroy(e);

@@ -21,7 +21,7 @@ static tr_schedule *make(const tr_schedule_request *request) {
 static meter measure(const tr_schedule_request *request) {
     tr_schedule *s = make(request);
     tr_schedule_memory memory = request->memory;
-    if (memory.mb <= 0) memory.mb = 1;
+    if (memory.m_b <= 0) memory.m_b = 1;
     meter result = meter_measure(s, request->costs, memory);
     tr_schedule_destroy(s);
     return result;
@@ -44,7 +44,7 @@ static tr_schedule_memory memory_of(const char *model) {
     for (size_t k = 0; k < sizeof models / sizeof models[0]; k++) {
         if (strcmp(models[k].name, model) != 0) continue;
         double mb = 34 * models[k].h + 5 * models[k].a * 1024;
-        return (tr_schedule_memory){.mb = 1, .mw = 32 * models[k].h / mb};
+        return (tr_schedule_memory){.m_b = 1, .m_w = 32 * models[k].h / mb};
     }
     fail_msg("no model %s", model);
     return (tr_schedule_memory){0};
@@ -224,7 +224,7 @@ static void test_formulas_at_unit_costs(void **state) {
     for (int p = 1; p <= 8; p++)
         for (int m = 2 * p; m <= 4 * p + 3; m++) {
             tr_schedule_request q = {
-                .ranks = p, .micro_batches = m, .costs = unit, .memory = {.mb = 1, .mw = 0.94}};
+                .ranks = p, .micro_batches = m, .costs = unit, .memory = {.m_b = 1, .m_w = 0.94}};
             meter r;
             q.name = "interleaved-zb";
             for (q.chunks = 2; q.chunks <= 4 && m % p == 0; q.chunks++) {
@@ -258,7 +258,7 @@ static void test_schedules_for_a_memory(void **state) {
                 tr_schedule_request q = {.ranks = p,
                                          .micro_batches = m,
                                          .costs = unit,
-                                         .memory = {.mb = 1, .mw = kept[k]}};
+                                         .memory = {.m_b = 1, .m_w = kept[k]}};
                 double whole = 3.0 * (p - 1);
                 meter r;
                 q.name = "v-half";
@@ -300,8 +300,10 @@ static void test_1f1b_v(void **state) {
 static void test_v_of_many_ranks(void **state) {
     (void)state;
     for (int p = 12; p <= 48; p *= 2) {
-        tr_schedule_request q = {
-            .ranks = p, .micro_batches = 2 * p + 5, .costs = unit, .memory = {.mb = 1, .mw = 0.94}};
+        tr_schedule_request q = {.ranks = p,
+                                 .micro_batches = 2 * p + 5,
+                                 .costs = unit,
+                                 .memory = {.m_b = 1, .m_w = 0.94}};
         q.name = "v-half";
         meter r = measure(&q);
         expect_most(&q, "peak", r.peak, (p + 2) / 2);
@@ -317,7 +319,7 @@ static void test_v_of_many_ranks(void **state) {
  * (2 (p - i) - 1) mb + 2 i mw (Zero Bubble, Table 2); ZB-V the same on all. */
 static void test_memory_of_every_rank(void **state) {
     (void)state;
-    const tr_schedule_memory memory = {.mb = 1, .mw = 0.5};
+    const tr_schedule_memory memory = {.m_b = 1, .m_w = 0.5};
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 4 * p; m++)
             for (int n = 0; n < 4; n++) {
@@ -355,7 +357,7 @@ static void test_caps_hold(void **state) {
                                          .ranks = 4,
                                          .micro_batches = 7,
                                          .costs = {1, 1.1, 0.7, 0.1},
-                                         .memory = {.mb = 2, .mw = kept[k], .cap = cap * one}};
+                                         .memory = {.m_b = 2, .m_w = kept[k], .cap = cap * one}};
                 expect_most(&q, "peak", measure(&q).peak, most);
                 q.memory.cap = one - 0.1;
                 tr_schedule *s = NULL;
