@@ -101,11 +101,17 @@ static tr_status attend_cache(const tr_attention_part *a, const tr_layer_io *io,
     return tr_layer_op_run(&a->attend, io, args);
 }
 
+static tr_tensor lse_at(const tr_attention_part *a, const tr_layer_io *io) {
+    const tr_model_shape *usage = &a->layer->usage;
+    const int64_t shape[] = {usage->batch, a->heads, usage->seq};
+    return tr_tensor_reshape(tr_buffer_at(io, a->lse), 3, shape);
+}
+
 static tr_status attend(const tr_attention_part *a, const tr_layer_io *io, tr_tensor qkv) {
     if (a->layer->usage.decode) return attend_cache(a, io, qkv);
     tr_op_args args = {.t = {[TR_ATTENTION_QKV] = qkv,
                              [TR_ATTENTION_Y] = tr_buffer_at(io, a->y),
-                             [TR_ATTENTION_LSE] = tr_buffer_at(io, a->lse)}};
+                             [TR_ATTENTION_LSE] = lse_at(a, io)}};
     return tr_layer_op_run(&a->attend, io, args);
 }
 
@@ -127,7 +133,7 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
     tr_op_args back = {.t = {[TR_ATTENTION_DGRAD_DY] = dheads,
                              [TR_ATTENTION_DGRAD_QKV] = tr_buffer_at(io, a->packed),
                              [TR_ATTENTION_DGRAD_Y] = tr_buffer_at(io, a->y),
-                             [TR_ATTENTION_DGRAD_LSE] = tr_buffer_at(io, a->lse),
+                             [TR_ATTENTION_DGRAD_LSE] = lse_at(a, io),
                              [TR_ATTENTION_DGRAD_DQKV] = dqkv}};
     TR_TRY(tr_layer_op_run(&a->attend_back, io, back));
     return tr_linear_grad_input(&a->qkv, io, dqkv, none, dx);
