@@ -16,10 +16,14 @@ static void print_range(const tr_key *key) {
 
 static void print_presets(void) {
     for (int i = 0; i < tr_preset_count; i++) {
-        const tr_model_config *m = &tr_presets[i].model;
-        (void)printf("  %-10s layers %lld, width %lld, heads %lld, context %lld, vocabulary %lld\n",
-                     tr_presets[i].name, (long long)m->layers, (long long)m->width,
-                     (long long)m->heads, (long long)m->context, (long long)m->vocab);
+        tr_model_config m = tr_presets[i].model;
+        if (tr_model_complete(&m) != TR_OK) continue;
+        (void)printf(
+            "  %-12s %s, layers %lld, width %lld, heads %lld (%lld of keys), MLP %lld, context "
+            "%lld, vocabulary %lld\n",
+            tr_presets[i].name, m.family, (long long)m.layers, (long long)m.width,
+            (long long)m.heads, (long long)m.kv_heads, (long long)m.mlp_width, (long long)m.context,
+            (long long)m.vocab);
     }
 }
 

@@ -113,7 +113,7 @@ static tr_status take_preset(tr_config *c) {
                    key->size);
     }
     (void)snprintf(c->preset, sizeof c->preset, "%s", preset->name);
-    return TR_OK;
+    return tr_model_complete(&c->model);
 }
 
 /* runs/<name of the file without folder and ending> */
@@ -343,10 +343,9 @@ static tr_status other_model(const tr_key *key, const tr_config *config, const t
 
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
                                 const char *where) {
-    static const char *const keys[] = {"model.family", "model.layers",  "model.width",
-                                       "model.heads",  "model.context", "model.vocab"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const tr_key *key = &tr_schema[tr_schema_find(keys[i])];
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        if (!is_of_model(key) || !strcmp(key->name, "model.dropout")) continue;
         if (!same_value(key, config, saved)) return other_model(key, config, saved, where);
     }
     return TR_OK;

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 48, TR_CONFIG_PATH = 1024 };
+enum { TR_CONFIG_KEYS = 64, TR_CONFIG_PATH = 1024 };
 
 /* Where a key got its value: line 0 = default (or preset), line < 0 = override number -line. */
 typedef struct tr_config_place {

@@ -16,19 +16,26 @@
 
 #define AT(field)               .offset = offsetof(tr_config, field), .size = sizeof(((tr_config *)0)->field)
 #define INT(field, low, high)   .type = TR_KEY_INT, AT(field), .min = (low), .max = (high)
+#define ANSWER(field)           .type = TR_KEY_ANSWER, AT(field)
 #define FLOAT(field, low, high) .type = TR_KEY_FLOAT, AT(field), .min = (low), .max = (high)
 
 const tr_key tr_schema[] = {
-    {"model.family", TR_KEY_CHOICE, AT(model.family), .fallback = "gpt2", .choices = "gpt2",
-     .help = "Architecture: gpt2 (learned positions, LayerNorm before, GELU, tied head)."},
+    {"model.family", TR_KEY_CHOICE, AT(model.family), .fallback = "gpt2",
+     .choices = "gpt2 llama qwen2 qwen3 mistral",
+     .help =
+         "Architecture: gpt2 (learned positions, LayerNorm, GELU, tied head), or llama and those "
+         "that follow it (rotary positions, RMSNorm, SwiGLU): qwen2 (biases of queries, keys "
+         "and values), qwen3 (norms of queries and keys), mistral."},
     {"model.preset", TR_KEY_CHOICE, AT(preset), .example = "gpt2-124m",
-     .choices = "tiny gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b",
+     .choices = "tiny gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b llama-tiny llama-3.2-1b llama-3-8b "
+                "llama-3-70b llama-3-405b qwen2-tiny qwen2.5-0.5b qwen3-tiny qwen3-0.6b qwen3-8b "
+                "mistral-tiny mistral-7b",
      .help = "A published model: its values stand for the keys of the model that are not set. "
-             "Default: tiny."},
+             "Default: the tiny one of model.family."},
     {"model.layers", INT(model.layers, 1, 4096), .example = "12",
      .help = "Number of transformer blocks. Default: the preset's."},
     {"model.width", INT(model.width, 1, 1048576), .example = "768",
-     .help = "Size of a token's vector, a multiple of model.heads. Default: the preset's."},
+     .help = "Size of a token's vector. Default: the preset's."},
     {"model.heads", INT(model.heads, 1, 65536), .example = "12",
      .help = "Attention heads, a multiple of parallel.tp. Default: the preset's."},
     {"model.context", INT(model.context, 1, 16777216), .example = "1024",
@@ -37,6 +44,40 @@ const tr_key tr_schema[] = {
      .help = "Number of different tokens, at least 256 for bytes. Default: the preset's."},
     {"model.dropout", FLOAT(model.dropout, 0, 0.95), .fallback = "0",
      .help = "Fraction of elements dropped on embeddings and residuals while training."},
+
+    {"model.kv_heads", INT(model.kv_heads, 1, 65536), .example = "8",
+     .help =
+         "Key and value heads, each of which model.heads / model.kv_heads query heads share. It "
+         "divides parallel.tp, or is a multiple of it. Default: model.heads."},
+    {"model.head_size", INT(model.head_size, 1, 65536), .example = "128",
+     .help = "Size of a head's vectors. Default: model.width / model.heads."},
+    {"model.mlp_width", INT(model.mlp_width, 1, 16777216), .example = "3072",
+     .help = "Size of the MLP's hidden vector. Default: 4 model.width, or with a gated activation "
+             "8/3 model.width, rounded up to a multiple of 64."},
+    {"model.norm_eps", FLOAT(model.norm_eps, 1e-12, 0.1), .example = "1e-05",
+     .help = "Added to the mean square in norms. Default: the family's."},
+    {"model.qk_norm", ANSWER(model.qk_norm), .example = "true",
+     .help = "RMSNorm of every head's queries and keys. Default: the family's."},
+    {"model.qkv_bias", ANSWER(model.qkv_bias), .example = "true",
+     .help = "Biases of queries, keys and values. Default: the family's."},
+    {"model.activation", TR_KEY_CHOICE, AT(model.activation), .example = "swiglu",
+     .choices = "gelu_tanh gelu relu2 swiglu geglu geglu_tanh",
+     .help =
+         "Activation of the MLP: gelu_tanh (GPT-2's GELU), gelu (exact), relu2 (squared ReLU), or "
+         "gated, by SiLU (swiglu), exact GELU (geglu) or GPT-2's (geglu_tanh). Default: the "
+         "family's."},
+    {"model.tie", ANSWER(model.tie), .example = "true",
+     .help = "The head shares the word embedding. Default: true for gpt2, false for the others."},
+    {"model.window", INT(model.window, 0, 16777216), .example = "4096",
+     .help = "Tokens that a token attends to, itself included; 0: all before it. Default: the "
+             "preset's."},
+    {"model.rope_theta", FLOAT(model.rope_theta, 0, 1e15), .example = "500000",
+     .help =
+         "Base of the wavelengths of rotary positions. Default: 10000 where the family has them."},
+    {"model.rope_scaling", TR_KEY_TEXT, AT(model.rope_scaling), .example = "llama3 8 1 4 8192",
+     .help = "Scaling of rotary positions for a longer context: none, linear FACTOR, llama3 FACTOR "
+             "LOW HIGH ORIGINAL, or yarn FACTOR ORIGINAL, where ORIGINAL is the context before. "
+             "Default: none."},
 
     {"data.path", TR_KEY_TEXT, AT(data.path), .example = "corpus.txt",
      .help = "The file to learn from, relative to the working directory. It must be set."},
@@ -190,7 +231,8 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     switch (key->type) {
     case TR_KEY_INT: (void)snprintf(buffer, size, "an integer"); break;
     case TR_KEY_FLOAT: (void)snprintf(buffer, size, "a number"); break;
-    case TR_KEY_BOOL: (void)snprintf(buffer, size, "true or false"); break;
+    case TR_KEY_BOOL:
+    case TR_KEY_ANSWER: (void)snprintf(buffer, size, "true or false"); break;
     case TR_KEY_TEXT: (void)snprintf(buffer, size, "text"); break;
     case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
     case TR_KEY_SCHEDULE: {
@@ -336,10 +378,12 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
         *(double *)field(key, config) = x;
         break;
     }
-    case TR_KEY_BOOL: {
+    case TR_KEY_BOOL:
+    case TR_KEY_ANSWER: {
         bool yes = !strcmp(value, "true");
         if (!yes && strcmp(value, "false")) TR_TRY(wrong_type(key, value));
-        *(bool *)field(key, config) = yes;
+        if (key->type == TR_KEY_BOOL) *(bool *)field(key, config) = yes;
+        else *(tr_answer *)field(key, config) = yes ? TR_YES : TR_NO;
         break;
     }
     case TR_KEY_TEXT: TR_TRY(set_text(key, value, config)); break;
@@ -383,6 +427,9 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
         break;
     }
     case TR_KEY_BOOL: (void)fputs(*(const bool *)value ? "true" : "false", f); break;
+    case TR_KEY_ANSWER:
+        (void)fputs(*(const tr_answer *)value == TR_YES ? "true" : "false", f);
+        break;
     case TR_KEY_TEXT: print_quoted(value, f); break;
     case TR_KEY_SCHEDULE:
         if (tr_schedule_is_path(value)) print_quoted(value, f);

@@ -7,6 +7,7 @@ typedef enum tr_key_type {
     TR_KEY_INT,      /* int64_t */
     TR_KEY_FLOAT,    /* double */
     TR_KEY_BOOL,     /* bool */
+    TR_KEY_ANSWER,   /* tr_answer: a bool whose default is the model family's */
     TR_KEY_TEXT,     /* char[size] */
     TR_KEY_CHOICE,   /* char[size], one of `choices` */
     TR_KEY_SCHEDULE, /* char[size], a schedule's name or a path that ends in .csv */

@@ -2,32 +2,61 @@
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-/* Queries, keys and values of this rank's heads. */
+/* Queries, keys and values of this rank, head by head: of one fused tensor or of three. */
 static tr_status create_qkv(tr_attention_part *a) {
     const tr_attention_part_desc *d = &a->desc;
-    const int64_t C = d->heads * d->head_size;
-    const tr_range q = tr_built_part(a->layer, C);
-    const tr_linear_desc desc = {
-        .tensor = {{.name = d->qkv,
-                    .out = 3 * C,
-                    .part = {q, {C + q.begin, q.extent}, {2 * C + q.begin, q.extent}},
-                    .parts = 3,
-                    .copies = 1}},
-        .tensors = 1,
-        .in = d->width,
-        .inputs = {.extent = d->width},
-        .split = TR_SPLIT_COLUMNS,
-        .bias = d->qkv_bias,
-        .conv1d = d->conv1d,
-        .std = d->std};
+    const int64_t D = d->head_size, tp = a->layer->tp_size, rank = a->layer->tp_rank;
+    const int64_t Q = d->heads * D, K = d->kv_heads * D;
+    const int copies = tp > d->kv_heads ? (int)(tp / d->kv_heads) : 1;
+    const tr_range q = {rank * a->heads * D, a->heads * D};
+    const tr_range k = {rank / copies * a->kv_heads * D, a->kv_heads * D};
+    tr_linear_desc desc = {.in = d->width,
+                           .inputs = {.extent = d->width},
+                           .split = TR_SPLIT_COLUMNS,
+                           .bias = d->qkv_bias,
+                           .conv1d = d->conv1d,
+                           .std = d->std};
+    if (!d->k) {
+        desc.tensors = 1;
+        desc.tensor[0] =
+            (tr_linear_tensor){.name = d->q,
+                               .out = Q + 2 * K,
+                               .part = {q, {Q + k.begin, k.extent}, {Q + K + k.begin, k.extent}},
+                               .parts = 3,
+                               .copies = 1};
+    } else {
+        desc.tensors = 3;
+        desc.tensor[0] =
+            (tr_linear_tensor){.name = d->q, .out = Q, .part = {q}, .parts = 1, .copies = 1};
+        desc.tensor[1] =
+            (tr_linear_tensor){.name = d->k, .out = K, .part = {k}, .parts = 1, .copies = copies};
+        desc.tensor[2] =
+            (tr_linear_tensor){.name = d->v, .out = K, .part = {k}, .parts = 1, .copies = copies};
+    }
     return tr_linear_create(&a->qkv, a->layer, &desc);
+}
+
+static tr_status create_norm(tr_attention_part *a, tr_head_norm *n, const char *name, int64_t at,
+                             int64_t heads) {
+    *n = (tr_head_norm){.at = at, .heads = heads};
+    if (!name) return TR_OK;
+    n->gamma = tr_built_param(a->layer);
+    TR_TRY(tr_param_describe(n->gamma, 1, &a->desc.head_size, TR_INIT_ONE, 0, "%s.%s.weight",
+                             a->layer->layer.name, name));
+    /* Every tensor rank has the part of its heads. */
+    n->gamma->partial |= TR_AXIS_BIT(TR_AXIS_TP);
+    return TR_OK;
 }
 
 tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
                               const tr_attention_part_desc *d) {
+    const int tp = layer->tp_size;
     *a = (tr_attention_part){.layer = layer, .desc = *d};
-    a->heads = d->heads / layer->tp_size;
+    a->heads = d->heads / tp;
+    a->kv_heads = d->kv_heads > tp ? d->kv_heads / tp : 1;
     TR_TRY(create_qkv(a));
+    TR_TRY(create_norm(a, &a->q_norm, d->q_norm, 0, a->heads));
+    TR_TRY(create_norm(a, &a->k_norm, d->k_norm, a->heads, a->kv_heads));
     const tr_linear_desc out = {
         .tensor = {{.name = d->out, .out = d->width, .part = {{.extent = d->width}}, .parts = 1}},
         .tensors = 1,
@@ -42,26 +71,76 @@ tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
 
 /* --- description ------------------------------------------------------------------------------ */
 
+/* Elements of a row of qkv. */
+static int64_t row(const tr_attention_part *a) {
+    return (a->heads + 2 * a->kv_heads) * a->desc.head_size;
+}
+
+static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
+    tr_built_layer *layer = a->layer;
+    const tr_model_shape *usage = &layer->usage;
+    if (!n->gamma) return;
+    tr_rmsnorm_desc desc = {.rows = usage->rows * n->heads,
+                            .width = a->desc.head_size,
+                            .group = n->heads,
+                            .ldx = row(a),
+                            .ldy = row(a),
+                            .eps = a->desc.eps,
+                            .dtype = usage->dtype};
+    tr_built_op(layer, &n->forward, TR_PHASE_F,
+                (tr_op_desc){.kind = TR_OP_RMSNORM, .rmsnorm = desc});
+    desc.ldx = 0; /* the gradients read what was kept */
+    tr_built_op(layer, &n->grad_input, TR_PHASE_I,
+                (tr_op_desc){.kind = TR_OP_RMSNORM_DGRAD, .rmsnorm = desc});
+    tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
+                (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = desc});
+    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * a->desc.head_size, usage->dtype);
+    n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(usage->dtype));
+}
+
+static void describe_rope(tr_attention_part *a) {
+    const tr_model_shape *usage = &a->layer->usage;
+    if (!a->desc.rotary) return;
+    tr_rope_desc desc = {.rows = usage->rows,
+                         .seq = usage->seq,
+                         .heads = a->heads + a->kv_heads,
+                         .head_size = a->desc.head_size,
+                         .ld = row(a),
+                         .theta = a->desc.theta,
+                         .scaling = a->desc.scaling,
+                         .decode = usage->decode,
+                         .dtype = usage->dtype};
+    tr_built_op(a->layer, &a->rope, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_ROPE, .rope = desc});
+    desc.inverse = true;
+    tr_built_op(a->layer, &a->rope_back, TR_PHASE_I,
+                (tr_op_desc){.kind = TR_OP_ROPE, .rope = desc});
+}
+
 static void describe_ops(tr_attention_part *a) {
     tr_built_layer *layer = a->layer;
     const tr_model_shape *usage = &layer->usage;
     const tr_attention_desc desc = {.batch = usage->batch,
                                     .seq = usage->seq,
                                     .heads = a->heads,
-                                    .kv_heads = a->heads,
+                                    .kv_heads = a->kv_heads,
                                     .head_size = a->desc.head_size,
+                                    .window = a->desc.window,
                                     .dtype = usage->dtype};
     tr_op_desc op = {.kind = usage->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION,
                      .attention = desc};
     tr_built_op(layer, &a->attend, TR_PHASE_F, op);
     op.kind = TR_OP_ATTENTION_DGRAD;
     tr_built_op(layer, &a->attend_back, TR_PHASE_I, op);
+    const tr_rows_desc keep = {
+        .rows = usage->rows, .width = row(a), .dtype = usage->dtype, .to = usage->dtype};
+    if (a->q_norm.gamma)
+        tr_built_op(layer, &a->keep, TR_PHASE_I, (tr_op_desc){.kind = TR_OP_CAST, .rows = keep});
 }
 
 /* Bytes of the keys, and of the values, of a decoding cache. */
 static size_t cache_part(const tr_attention_part *a) {
     const tr_model_shape *usage = &a->layer->usage;
-    return tr_align_up((size_t)(usage->batch * usage->seq * a->heads * a->desc.head_size) *
+    return tr_align_up((size_t)(usage->batch * usage->seq * a->kv_heads * a->desc.head_size) *
                        tr_dtype_size(usage->dtype));
 }
 
@@ -70,26 +149,47 @@ void tr_attention_describe(tr_attention_part *a) {
     const tr_dtype dtype = layer->usage.dtype;
     const int64_t D = a->desc.head_size;
     tr_linear_describe(&a->qkv);
+    describe_norm(a, &a->q_norm);
+    describe_norm(a, &a->k_norm);
+    describe_rope(a);
     describe_ops(a);
     tr_linear_describe(&a->out);
-    a->packed = tr_built_place(layer, TR_LIFE_FI, 3 * a->heads * D, dtype);
+    a->packed = tr_built_place(layer, TR_LIFE_FI, row(a), dtype);
     a->y = tr_built_place(layer, TR_LIFE_FW, a->heads * D, dtype);
     if (layer->usage.decode) {
         layer->layer.cache_bytes = 2 * cache_part(a);
         return;
     }
     a->lse = tr_built_place(layer, TR_LIFE_FI, a->heads, tr_dtype_acc(dtype));
-    a->dpacked = tr_built_place(layer, TR_LIFE_IW, 3 * a->heads * D, dtype);
+    a->dpacked = tr_built_place(layer, TR_LIFE_IW, row(a), dtype);
+    if (a->q_norm.gamma) a->dnormed = tr_built_place(layer, TR_LIFE_IW, row(a), dtype);
     a->dy = tr_built_place(layer, TR_LIFE_SCRATCH, a->heads * D, dtype);
 }
 
 /* --- F ---------------------------------------------------------------------------------------- */
 
+/* The norm's heads in rows of qkv, from its first one on: (R, heads * D), as far apart as rows. */
+static tr_tensor heads_of(const tr_attention_part *a, const tr_head_norm *n, tr_tensor qkv) {
+    qkv.data = (char *)qkv.data + (size_t)(n->at * a->desc.head_size) * tr_dtype_size(qkv.dtype);
+    return tr_tensor_narrow(qkv, n->heads * a->desc.head_size);
+}
+
+static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
+                              const tr_layer_io *io, tr_tensor qkv) {
+    if (!n->gamma) return TR_OK;
+    tr_op_args args = {.t = {[TR_RMS_X] = heads_of(a, n, qkv),
+                             [TR_RMS_GAMMA] = tr_param_value(n->gamma),
+                             [TR_RMS_Y] = heads_of(a, n, qkv),
+                             [TR_RMS_RSTD] = tr_buffer_at(io, n->rstd),
+                             [TR_RMS_KEPT] = tr_buffer_at(io, n->kept)}};
+    return tr_layer_op_run(&n->forward, io, args);
+}
+
 /* The keys, or the values, of the decoding cache. */
 static tr_tensor cache_at(const tr_attention_part *a, const char *data) {
     const tr_model_shape *usage = &a->layer->usage;
     return tr_tensor_matrix(data, usage->dtype, usage->batch * usage->seq,
-                            a->heads * a->desc.head_size);
+                            a->kv_heads * a->desc.head_size);
 }
 
 static tr_status attend_cache(const tr_attention_part *a, const tr_layer_io *io, tr_tensor qkv) {
@@ -115,15 +215,42 @@ static tr_status attend(const tr_attention_part *a, const tr_layer_io *io, tr_te
     return tr_layer_op_run(&a->attend, io, args);
 }
 
+static tr_status rotate(const tr_layer_op *rope, const tr_layer_io *io, tr_tensor qkv) {
+    return tr_layer_op_run(rope, io, (tr_op_args){.t = {[TR_ROPE_X] = qkv}});
+}
+
 tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
                                tr_tensor y) {
     const tr_tensor none = {0}, qkv = tr_buffer_at(io, a->packed);
     TR_TRY(tr_linear_forward(&a->qkv, io, x, none, qkv));
+    TR_TRY(norm_forward(a, &a->q_norm, io, qkv));
+    TR_TRY(norm_forward(a, &a->k_norm, io, qkv));
+    if (a->desc.rotary) TR_TRY(rotate(&a->rope, io, qkv));
     TR_TRY(attend(a, io, qkv));
     return tr_linear_forward(&a->out, io, tr_buffer_at(io, a->y), none, y);
 }
 
 /* --- I ---------------------------------------------------------------------------------------- */
+
+static tr_status norm_grad_input(const tr_attention_part *a, const tr_head_norm *n,
+                                 const tr_layer_io *io, tr_tensor dqkv) {
+    tr_op_args args = {.t = {[TR_RMS_DGRAD_DY] = heads_of(a, n, dqkv),
+                             [TR_RMS_DGRAD_X] = tr_buffer_at(io, n->kept),
+                             [TR_RMS_DGRAD_GAMMA] = tr_param_value(n->gamma),
+                             [TR_RMS_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
+                             [TR_RMS_DGRAD_DX] = heads_of(a, n, dqkv)}};
+    return tr_layer_op_run(&n->grad_input, io, args);
+}
+
+/* Both norms in place, after their gradient has been kept for W. */
+static tr_status norms_grad_input(const tr_attention_part *a, const tr_layer_io *io,
+                                  tr_tensor dqkv) {
+    tr_op_args keep = {.t = {[TR_CAST_X] = dqkv, [TR_CAST_Y] = tr_buffer_at(io, a->dnormed)}};
+    if (!a->q_norm.gamma) return TR_OK;
+    TR_TRY(tr_layer_op_run(&a->keep, io, keep));
+    TR_TRY(norm_grad_input(a, &a->q_norm, io, dqkv));
+    return norm_grad_input(a, &a->k_norm, io, dqkv);
+}
 
 tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io *io, tr_tensor dy,
                                   tr_tensor dx) {
@@ -136,13 +263,27 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
                              [TR_ATTENTION_DGRAD_LSE] = lse_at(a, io),
                              [TR_ATTENTION_DGRAD_DQKV] = dqkv}};
     TR_TRY(tr_layer_op_run(&a->attend_back, io, back));
+    if (a->desc.rotary) TR_TRY(rotate(&a->rope_back, io, dqkv));
+    TR_TRY(norms_grad_input(a, io, dqkv));
     return tr_linear_grad_input(&a->qkv, io, dqkv, none, dx);
 }
 
 /* --- W ---------------------------------------------------------------------------------------- */
 
+static tr_status norm_grad_weight(const tr_attention_part *a, const tr_head_norm *n,
+                                  const tr_layer_io *io) {
+    if (!n->gamma) return TR_OK;
+    tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = heads_of(a, n, tr_buffer_at(io, a->dnormed)),
+                             [TR_RMS_WGRAD_X] = tr_buffer_at(io, n->kept),
+                             [TR_RMS_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),
+                             [TR_RMS_WGRAD_DGAMMA] = tr_param_grad(n->gamma)}};
+    return tr_layer_op_run(&n->grad_weight, io, args);
+}
+
 tr_status tr_attention_grad_weight(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
                                    tr_tensor dy) {
     TR_TRY(tr_linear_grad_weight(&a->out, io, tr_buffer_at(io, a->y), dy));
+    TR_TRY(norm_grad_weight(a, &a->q_norm, io));
+    TR_TRY(norm_grad_weight(a, &a->k_norm, io));
     return tr_linear_grad_weight(&a->qkv, io, x, tr_buffer_at(io, a->dpacked));
 }

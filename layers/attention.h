@@ -1,30 +1,52 @@
-/* Causal self-attention between its two projections. Tensor ranks hold whole heads. Private to
- * layers/.
+/* Causal self-attention with everything around it: the projection to queries, keys and values,
+ * norms of single heads, rotary positions, grouped queries (Ainslie et al. 2023), a sliding window,
+ * and the projection back. Private to layers/.
  *
- * R = batch * seq rows, D = head_size, h = this rank's heads. */
+ * Tensor ranks hold whole query heads, and the key and value heads that these read: where there are
+ * fewer of them than ranks, neighbouring ranks hold the same one.
+ *
+ * R = batch * seq rows, D = head_size, h and k = this rank's query and key heads. */
 #pragma once
 
 #include "layers/linear.h"
 
 typedef struct tr_attention_part_desc {
-    const char *qkv; /* name of the projection to queries, keys and values, one fused tensor */
-    const char *out; /* name of the projection back */
-    int64_t width, heads, head_size;
+    const char *q, *k, *v;       /* names of the projections; k and v NULL: one fused tensor */
+    const char *q_norm, *k_norm; /* NULL: queries and keys are not normalised */
+    const char *out;             /* name of the projection back */
+    int64_t width, heads, kv_heads, head_size;
+    int64_t window; /* positions that a query sees, its own included; 0: all */
+    bool rotary;
+    double theta; /* of rotary positions */
+    tr_rope_scaling scaling;
+    double eps;
     bool qkv_bias, out_bias, conv1d;
     float std, out_std;
 } tr_attention_part_desc;
 
+/* RMSNorm of the query heads, or of the key heads, in place in packed qkv. */
+typedef struct tr_head_norm {
+    tr_param *gamma;
+    int64_t at, heads; /* the first head in a row of qkv, and how many */
+    tr_buffer kept;    /* F..W (R, heads * D): the heads before the norm */
+    tr_buffer rstd;    /* F..W f32 (R, heads) */
+    tr_layer_op forward, grad_input, grad_weight;
+} tr_head_norm;
+
 typedef struct tr_attention_part {
     tr_built_layer *layer;
     tr_attention_part_desc desc;
-    int64_t heads; /* of this rank */
+    int64_t heads, kv_heads; /* of this rank */
     tr_linear qkv, out;
-    tr_layer_op attend, attend_back;
-    tr_buffer packed;  /* F..I (R, 3, h, D): queries, keys and values */
+    tr_head_norm q_norm, k_norm;
+    tr_layer_op rope, rope_back, attend, attend_back, keep;
+    tr_buffer packed;  /* F..I (R, h + 2 k, D): queries, keys and values as attention reads them */
     tr_buffer lse;     /* F..I f32 (batch, h, seq) */
     tr_buffer y;       /* F..W (R, h D) */
     tr_buffer dy;      /* scratch (R, h D): gradient of y */
-    tr_buffer dpacked; /* I..W (R, 3, h, D): their gradient */
+    tr_buffer dpacked; /* I..W (R, h + 2 k, D): gradient of the projection's output */
+    tr_buffer
+        dnormed; /* I..W (R, h + 2 k, D): the same behind the norms, which their weights read */
 } tr_attention_part;
 
 tr_status tr_attention_create(tr_attention_part *attention, tr_built_layer *layer,

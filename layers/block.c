@@ -95,33 +95,47 @@ static float residual_std(const tr_model_config *c) {
 static tr_status create_norm(block *b, const tr_model *m, tr_norm *norm, const char *name) {
     char whole[2 * TR_NAME_SIZE];
     (void)snprintf(whole, sizeof whole, "%s.%s", b->built.layer.name, name);
-    const tr_norm_desc desc = {.name = whole, .width = m->config.width, .eps = m->family->norm_eps};
+    const tr_norm_desc desc = {
+        .name = whole, .width = m->config.width, .eps = m->config.norm_eps, .rms = m->family->rms};
     return tr_norm_create(norm, &b->built, &desc);
 }
 
 static tr_status create_attention(block *b, const tr_model *m) {
     const tr_model_config *c = &m->config;
     const tr_family *f = m->family;
-    const tr_attention_part_desc desc = {.qkv = f->qkv,
-                                         .out = f->attention_out,
-                                         .width = c->width,
-                                         .heads = c->heads,
-                                         .head_size = c->width / c->heads,
-                                         .qkv_bias = true,
-                                         .out_bias = f->biases,
-                                         .conv1d = f->conv1d,
-                                         .std = std,
-                                         .out_std = residual_std(c)};
+    tr_attention_part_desc desc = {.q = f->q,
+                                   .k = f->k,
+                                   .v = f->v,
+                                   .q_norm = c->qk_norm == TR_YES ? f->q_norm : NULL,
+                                   .k_norm = c->qk_norm == TR_YES ? f->k_norm : NULL,
+                                   .out = f->attention_out,
+                                   .width = c->width,
+                                   .heads = c->heads,
+                                   .kv_heads = c->kv_heads,
+                                   .head_size = c->head_size,
+                                   .window = c->window,
+                                   .rotary = !f->positions,
+                                   .theta = c->rope_theta,
+                                   .eps = c->norm_eps,
+                                   .qkv_bias = c->qkv_bias == TR_YES,
+                                   .out_bias = f->biases,
+                                   .conv1d = f->conv1d,
+                                   .std = std,
+                                   .out_std = residual_std(c)};
+    TR_TRY(tr_model_rope_scaling(c->rope_scaling, &desc.scaling));
     return tr_attention_create(&b->attention, &b->built, &desc);
 }
 
 static tr_status create_mlp(block *b, const tr_model *m) {
     const tr_model_config *c = &m->config;
     const tr_family *f = m->family;
-    const tr_mlp_desc desc = {.up = f->up,
+    const tr_model_activation_row *activation = tr_model_activation(c->activation);
+    const tr_mlp_desc desc = {.gate = activation->gated ? f->gate : NULL,
+                              .up = f->up,
                               .down = f->down,
                               .width = c->width,
-                              .mlp_width = 4 * c->width,
+                              .mlp_width = c->mlp_width,
+                              .activation = activation->activation,
                               .bias = f->biases,
                               .conv1d = f->conv1d,
                               .std = std,

@@ -304,16 +304,20 @@ static const tr_layer_ops ops = {.kind = "head",
 
 static tr_status create(head *h, const tr_model *model) {
     const tr_family *f = model->family;
+    const bool tied = model->config.tie == TR_YES;
     char norm[TR_NAME_SIZE], words[TR_NAME_SIZE];
     (void)snprintf(norm, sizeof norm, "%s.%s", f->root, f->norm);
     (void)snprintf(words, sizeof words, "%s.%s.weight", f->root, f->words);
     h->width = model->config.width;
     h->vocab = tr_built_part(&h->built, model->config.vocab);
-    const tr_norm_desc desc = {
-        .name = norm, .width = h->width, .eps = f->norm_eps, .in_forward = true};
+    const tr_norm_desc desc = {.name = norm,
+                               .width = h->width,
+                               .eps = model->config.norm_eps,
+                               .rms = f->rms,
+                               .in_forward = true};
     TR_TRY(tr_norm_create(&h->norm, &h->built, &desc));
     h->words = tr_built_param(&h->built);
-    TR_TRY(tr_words_describe(h->words, model, words, 1));
+    TR_TRY(tr_words_describe(h->words, model, tied ? words : f->head, tied));
     return tr_built_finish(&h->built);
 }
 

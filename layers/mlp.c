@@ -2,15 +2,20 @@
 
 tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *d) {
     const tr_range own = tr_built_part(layer, d->mlp_width);
-    const tr_linear_desc up = {
-        .tensor = {{.name = d->up, .out = d->mlp_width, .part = {own}, .parts = 1, .copies = 1}},
-        .tensors = 1,
-        .in = d->width,
-        .inputs = {.extent = d->width},
-        .split = TR_SPLIT_COLUMNS,
-        .bias = d->bias,
-        .conv1d = d->conv1d,
-        .std = d->std};
+    const tr_linear_tensor gate = {
+        .name = d->gate, .out = d->mlp_width, .part = {own}, .parts = 1, .copies = 1};
+    tr_linear_tensor up = gate;
+    up.name = d->up;
+    *mlp = (tr_mlp){.layer = layer, .desc = *d, .local = own.extent};
+    tr_linear_desc in = {.tensor = {up},
+                         .tensors = 1,
+                         .in = d->width,
+                         .inputs = {.extent = d->width},
+                         .split = TR_SPLIT_COLUMNS,
+                         .bias = d->bias,
+                         .conv1d = d->conv1d,
+                         .std = d->std};
+    if (d->gate) in.tensor[0] = gate, in.tensor[in.tensors++] = up;
     const tr_linear_desc down = {
         .tensor = {{.name = d->down, .out = d->width, .part = {{.extent = d->width}}, .parts = 1}},
         .tensors = 1,
@@ -20,32 +25,83 @@ tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *d
         .bias = d->bias,
         .conv1d = d->conv1d,
         .std = d->out_std};
-    *mlp = (tr_mlp){.layer = layer, .desc = *d, .local = own.extent};
-    TR_TRY(tr_linear_create(&mlp->up, layer, &up));
+    TR_TRY(tr_linear_create(&mlp->up, layer, &in));
     TR_TRY(tr_linear_create(&mlp->down, layer, &down));
-    mlp->up.before_gelu = mlp->down.after_gelu = true;
+    mlp->fused = !d->gate && d->activation == TR_ACTIVATION_GELU;
+    mlp->up.before_gelu = mlp->down.after_gelu = mlp->fused;
     return TR_OK;
+}
+
+static void describe_activation(tr_mlp *mlp) {
+    const tr_model_shape *usage = &mlp->layer->usage;
+    tr_op_desc op = {.kind = TR_OP_ACTIVATION,
+                     .rows = {.rows = usage->rows,
+                              .width = mlp->local,
+                              .dtype = usage->dtype,
+                              .activation = mlp->desc.activation}};
+    if (mlp->desc.gate)
+        op = (tr_op_desc){.kind = TR_OP_GLU,
+                          .glu = {.rows = usage->rows,
+                                  .width = mlp->local,
+                                  .activation = mlp->desc.activation,
+                                  .dtype = usage->dtype}};
+    tr_built_op(mlp->layer, &mlp->activate, TR_PHASE_F, op);
+    op.kind = mlp->desc.gate ? TR_OP_GLU_DGRAD : TR_OP_ACTIVATION_DGRAD;
+    tr_built_op(mlp->layer, &mlp->activate_back, TR_PHASE_I, op);
 }
 
 void tr_mlp_describe(tr_mlp *mlp) {
     tr_built_layer *layer = mlp->layer;
     const tr_dtype dtype = layer->usage.dtype;
     tr_linear_describe(&mlp->up);
+    if (!mlp->fused) describe_activation(mlp);
     tr_linear_describe(&mlp->down);
-    mlp->in = tr_built_place(layer, TR_LIFE_FI, mlp->local, dtype);
+    const tr_lifetime life = mlp->desc.gate ? TR_LIFE_FW : TR_LIFE_FI;
+    mlp->in = tr_built_place(layer, life, mlp->up.out, dtype);
     mlp->out = tr_built_place(layer, TR_LIFE_FW, mlp->local, dtype);
-    if (!layer->usage.decode) mlp->din = tr_built_place(layer, TR_LIFE_IW, mlp->local, dtype);
+    if (layer->usage.decode) return;
+    mlp->din = mlp->in; /* gated: the largest tensor becomes its own gradient */
+    if (!mlp->desc.gate) mlp->din = tr_built_place(layer, TR_LIFE_IW, mlp->up.out, dtype);
+    if (!mlp->fused) mlp->dout = tr_built_place(layer, TR_LIFE_SCRATCH, mlp->local, dtype);
+}
+
+static tr_status activate(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor in, tr_tensor out) {
+    tr_op_args args = {.t = {[TR_ACTIVATION_X] = in, [TR_ACTIVATION_Y] = out}};
+    if (mlp->desc.gate) args = (tr_op_args){.t = {[TR_GLU_X] = in, [TR_GLU_Y] = out}};
+    return tr_layer_op_run(&mlp->activate, io, args);
+}
+
+static tr_status activate_back(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dout,
+                               tr_tensor in, tr_tensor din) {
+    tr_op_args args = {.t = {[TR_ACTIVATION_DGRAD_DY] = dout,
+                             [TR_ACTIVATION_DGRAD_X] = in,
+                             [TR_ACTIVATION_DGRAD_DX] = din}};
+    if (mlp->desc.gate)
+        args = (tr_op_args){
+            .t = {[TR_GLU_DGRAD_DY] = dout, [TR_GLU_DGRAD_X] = in, [TR_GLU_DGRAD_DX] = din}};
+    return tr_layer_op_run(&mlp->activate_back, io, args);
 }
 
 tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor y) {
     const tr_tensor none = {0}, in = tr_buffer_at(io, mlp->in), out = tr_buffer_at(io, mlp->out);
-    TR_TRY(tr_linear_forward(&mlp->up, io, x, in, out));
+    if (mlp->fused) {
+        TR_TRY(tr_linear_forward(&mlp->up, io, x, in, out));
+    } else {
+        TR_TRY(tr_linear_forward(&mlp->up, io, x, none, in));
+        TR_TRY(activate(mlp, io, in, out));
+    }
     return tr_linear_forward(&mlp->down, io, out, none, y);
 }
 
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx) {
     const tr_tensor none = {0}, in = tr_buffer_at(io, mlp->in), din = tr_buffer_at(io, mlp->din);
-    TR_TRY(tr_linear_grad_input(&mlp->down, io, dy, in, din));
+    if (mlp->fused) {
+        TR_TRY(tr_linear_grad_input(&mlp->down, io, dy, in, din));
+    } else {
+        const tr_tensor dout = tr_buffer_at(io, mlp->dout);
+        TR_TRY(tr_linear_grad_input(&mlp->down, io, dy, none, dout));
+        TR_TRY(activate_back(mlp, io, dout, in, din));
+    }
     return tr_linear_grad_input(&mlp->up, io, din, none, dx);
 }
 

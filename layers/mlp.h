@@ -1,4 +1,5 @@
-/* The MLP of a transformer block: GELU between two linear layers. Private to layers/.
+/* The MLP of a transformer block: an activation between two linear layers, or a gated one (Shazeer
+ * 2020), whose gate and up projection are one local matrix. Private to layers/.
  *
  * R = batch * seq rows, m = this rank's part of the MLP's width. */
 #pragma once
@@ -6,8 +7,10 @@
 #include "layers/linear.h"
 
 typedef struct tr_mlp_desc {
+    const char *gate; /* NULL: not gated */
     const char *up, *down;
     int64_t width, mlp_width;
+    tr_activation activation;
     bool bias, conv1d;
     float std, out_std;
 } tr_mlp_desc;
@@ -17,9 +20,12 @@ typedef struct tr_mlp {
     tr_mlp_desc desc;
     int64_t local; /* m */
     tr_linear up, down;
-    tr_buffer in;  /* F..I (R, m): what GELU reads */
-    tr_buffer out; /* F..W (R, m) */
-    tr_buffer din; /* I..W (R, m): gradient of in */
+    bool fused; /* the activation is part of both products */
+    tr_layer_op activate, activate_back;
+    tr_buffer in;   /* F..I (R, m), gated F..W (R, 2 m): what the activation reads */
+    tr_buffer out;  /* F..W (R, m) */
+    tr_buffer dout; /* scratch (R, m): gradient of out, where the activation is not fused */
+    tr_buffer din;  /* I..W (R, m), gated `in`: gradient of in */
 } tr_mlp;
 
 tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *desc);

@@ -24,6 +24,41 @@ static tr_status fail_unknown_family(const char *name) {
                    known);
 }
 
+/* --- defaults --------------------------------------------------------------------------------- */
+
+static void take_number(int64_t *to, int64_t value) {
+    if (*to == 0) *to = value;
+}
+
+static void take_real(double *to, double value) {
+    if (*to == 0) *to = value;
+}
+
+static void take_answer(tr_answer *to, tr_answer value) {
+    if (*to == TR_UNSET) *to = value;
+}
+
+tr_status tr_model_complete(tr_model_config *c) {
+    const tr_family *family = find_family(c->family);
+    if (!family) return fail_unknown_family(c->family);
+    const tr_model_config *d = &family->defaults;
+    take_real(&c->norm_eps, d->norm_eps);
+    take_real(&c->rope_theta, d->rope_theta);
+    take_answer(&c->qk_norm, d->qk_norm);
+    take_answer(&c->qkv_bias, d->qkv_bias);
+    take_answer(&c->tie, d->tie);
+    if (!c->activation[0]) memcpy(c->activation, d->activation, sizeof c->activation);
+    if (!c->rope_scaling[0]) (void)snprintf(c->rope_scaling, sizeof c->rope_scaling, "none");
+    take_number(&c->kv_heads, c->heads);
+    if (c->heads > 0 && c->width % c->heads == 0) take_number(&c->head_size, c->width / c->heads);
+    const tr_model_activation_row *activation = tr_model_activation(c->activation);
+    const int64_t gated = ((8 * c->width + 2) / 3 + 63) / 64 * 64;
+    take_number(&c->mlp_width, activation && activation->gated ? gated : 4 * c->width);
+    return TR_OK;
+}
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
 /* a * b * c elements, each of up to 8 bytes, fit a signed size. */
 static bool elements_fit(int64_t a, int64_t b, int64_t c) {
     int64_t product;
@@ -31,69 +66,161 @@ static bool elements_fit(int64_t a, int64_t b, int64_t c) {
            !__builtin_mul_overflow(product, c, &product) && product <= INT64_MAX / 64;
 }
 
-static tr_status check_sizes(const tr_model_config *config, const tr_model_shape *shape) {
+static tr_status check_ranges(const tr_model_config *c, const tr_model_shape *shape) {
     const struct {
         const char *key;
-        int64_t value, most;
+        int64_t value, least, most;
     } sizes[] = {
-        {"model.layers", config->layers, 1 << 20},
-        {"model.width", config->width, 1 << 24},
-        {"model.heads", config->heads, 1 << 24},
-        {"model.context", config->context, INT32_MAX},
-        {"model.vocab", config->vocab, INT32_MAX},
-        {"train.micro_batch", shape->batch, INT32_MAX},
-        {"the sequence length", shape->seq, INT32_MAX},
+        {"model.layers", c->layers, 1, 1 << 20},
+        {"model.width", c->width, 1, 1 << 24},
+        {"model.heads", c->heads, 1, 1 << 24},
+        {"model.context", c->context, 1, INT32_MAX},
+        {"model.vocab", c->vocab, 1, INT32_MAX},
+        {"model.kv_heads", c->kv_heads, 1, 1 << 24},
+        {"model.head_size", c->head_size, 0, 1 << 20},
+        {"model.mlp_width", c->mlp_width, 1, 1 << 26},
+        {"model.window", c->window, 0, INT32_MAX},
+        {"train.micro_batch", shape->batch, 1, INT32_MAX},
+        {"the sequence length", shape->seq, 1, INT32_MAX},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
-            return TR_FAIL(TR_ERR_CONFIG, "%s is %lld; it must be from 1 to %lld", sizes[i].key,
-                           (long long)sizes[i].value, (long long)sizes[i].most);
-    if (!(config->dropout >= 0 && config->dropout < 1))
+        if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
+            return TR_FAIL(TR_ERR_CONFIG, "%s is %lld; it must be from %lld to %lld", sizes[i].key,
+                           (long long)sizes[i].value, (long long)sizes[i].least,
+                           (long long)sizes[i].most);
+    if (!(c->dropout >= 0 && c->dropout < 1))
         return TR_FAIL(TR_ERR_CONFIG, "model.dropout is %g; it must be from 0 to less than 1",
-                       config->dropout);
-    int64_t rows_width = config->vocab > 4 * config->width ? config->vocab : 4 * config->width;
-    if (!elements_fit(shape->batch, shape->seq, rows_width) ||
-        !elements_fit(config->width, rows_width, 1) ||
-        !elements_fit(config->context, config->width, 1))
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "model.width, model.vocab, model.context and train.micro_batch make tensors "
-                       "larger than any memory; make them smaller");
-    if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
-        return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,
-                       shape->tp_size);
-    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)
-        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16 or f64, not as %s",
-                       tr_dtype_name(shape->dtype));
-    if (config->vocab < shape->tp_size)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "model.vocab %lld is smaller than parallel.tp %d: every tensor rank holds "
-                       "a part of the vocabulary",
-                       (long long)config->vocab, shape->tp_size);
+                       c->dropout);
+    if (!(c->norm_eps > 0 && c->norm_eps < 1))
+        return TR_FAIL(TR_ERR_CONFIG, "model.norm_eps is %g; it must be above 0 and below 1",
+                       c->norm_eps);
     return TR_OK;
 }
 
-static tr_status check_layout(const tr_model_config *config, const tr_model_shape *shape) {
+static tr_status check_memory(const tr_model_config *c, const tr_model_shape *shape) {
+    const int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_size;
+    int64_t widest = c->vocab > 2 * c->mlp_width ? c->vocab : 2 * c->mlp_width;
+    if (qkv > widest) widest = qkv;
+    if (elements_fit(shape->batch, shape->seq, widest) && elements_fit(c->width, widest, 1) &&
+        elements_fit(c->context, c->width, 1))
+        return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "model.width, model.vocab, model.context and train.micro_batch make tensors "
+                   "larger than any memory; make them smaller");
+}
+
+static tr_status check_heads(const tr_family *f, const tr_model_config *c,
+                             const tr_model_shape *shape) {
+    const long long heads = c->heads, kv_heads = c->kv_heads, tp = shape->tp_size;
+    if (c->head_size == 0)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.width %lld is not divisible by model.heads %lld: every head has the "
+                       "same width, which model.head_size can set",
+                       (long long)c->width, heads);
+    if (heads % kv_heads)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.kv_heads %lld does not divide model.heads %lld: every key and value "
+                       "head serves the same number of query heads",
+                       kv_heads, heads);
+    if (heads % tp)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.heads %lld is not divisible by parallel.tp %lld: a tensor rank holds "
+                       "whole heads, the same number on each",
+                       heads, tp);
+    if (kv_heads % tp && tp % kv_heads)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.kv_heads %lld and parallel.tp %lld do not divide each other: a "
+                       "tensor rank holds whole key and value heads, or shares one with the next",
+                       kv_heads, tp);
+    if (tp > kv_heads && !f->k)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "parallel.tp %lld is above model.kv_heads %lld: tensor ranks cannot share "
+                       "heads of the fused projection of model.family %s",
+                       tp, kv_heads, f->name);
+    return TR_OK;
+}
+
+static tr_status check_positions(const tr_family *f, const tr_model_config *c,
+                                 const tr_model_shape *shape) {
+    tr_rope_scaling scaling;
+    TR_TRY(tr_model_rope_scaling(c->rope_scaling, &scaling));
+    if (f->positions && (c->rope_theta != 0 || scaling.kind != TR_ROPE_PLAIN))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s is for rotary positions, but model.family %s learns its positions",
+                       c->rope_theta != 0 ? "model.rope_theta" : "model.rope_scaling", f->name);
+    if (f->positions && shape->seq > c->context)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "a sequence of %lld tokens is longer than model.context %lld: learned "
+                       "positions end there",
+                       (long long)shape->seq, (long long)c->context);
+    if (!f->positions && !(c->rope_theta > 1))
+        return TR_FAIL(TR_ERR_CONFIG, "model.rope_theta is %g; it must be above 1", c->rope_theta);
+    if (!f->positions && c->head_size % 2)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.head_size %lld is odd: rotary positions turn pairs of elements",
+                       (long long)c->head_size);
+    return TR_OK;
+}
+
+/* What the family has no names for. */
+static tr_status check_options(const tr_family *f, const tr_model_config *c) {
+    const tr_model_activation_row *activation = tr_model_activation(c->activation);
+    char names[128];
+    if (!activation)
+        return TR_FAIL(TR_ERR_CONFIG, "model.activation '%s' is none of %s", c->activation,
+                       tr_model_activation_names(names, sizeof names));
+    if (activation->gated && !f->gate)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.activation %s is gated, but the MLP of model.family %s has no gate",
+                       c->activation, f->name);
+    if (c->qk_norm == TR_YES && !f->q_norm)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.qk_norm is true, but model.family %s has no norms of queries and "
+                       "keys",
+                       f->name);
+    return TR_OK;
+}
+
+static tr_status check_shape(const tr_model_config *c, const tr_model_shape *shape) {
+    if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
+        return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,
+                       shape->tp_size);
     if (shape->decode && shape->tp_size > 1)
         return TR_FAIL(TR_ERR_CONFIG,
                        "decoding needs the whole model on one rank, but parallel.tp is %d; "
                        "sample with parallel.tp=1, a checkpoint of any layout will do",
                        shape->tp_size);
-    if (config->width % config->heads)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "model.width %lld is not divisible by model.heads %lld: every head has the "
-                       "same width",
-                       (long long)config->width, (long long)config->heads);
-    if (config->heads % shape->tp_size)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "model.heads %lld is not divisible by parallel.tp %d: a tensor rank holds "
-                       "whole heads, the same number on each",
-                       (long long)config->heads, shape->tp_size);
-    if (shape->seq > config->context)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "a sequence of %lld tokens is longer than model.context %lld: learned "
-                       "positions end there",
-                       (long long)shape->seq, (long long)config->context);
+    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)
+        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16 or f64, not as %s",
+                       tr_dtype_name(shape->dtype));
+    if (c->vocab < shape->tp_size || c->mlp_width < shape->tp_size)
+        return TR_FAIL(
+            TR_ERR_CONFIG, "%s %lld is smaller than parallel.tp %d: every tensor rank holds a part",
+            c->vocab < shape->tp_size ? "model.vocab" : "model.mlp_width",
+            (long long)(c->vocab < shape->tp_size ? c->vocab : c->mlp_width), shape->tp_size);
     return TR_OK;
+}
+
+tr_status tr_model_check(const tr_model_config *given, const tr_model_shape *shape) {
+    tr_model_config config = *given;
+    TR_TRY(tr_model_complete(&config));
+    const tr_family *family = find_family(config.family);
+    TR_TRY(check_ranges(&config, shape));
+    TR_TRY(check_shape(&config, shape));
+    TR_TRY(check_heads(family, &config, shape));
+    TR_TRY(check_options(family, &config));
+    TR_TRY(check_positions(family, &config, shape));
+    return check_memory(&config, shape);
+}
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+static tr_status make_layers(tr_model *model) {
+    const int blocks = model->count - 2;
+    TR_TRY(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
+    TR_TRY(tr_embedding_create(model, &model->layers[0]));
+    for (int i = 0; i < blocks; i++) TR_TRY(tr_block_create(model, i, &model->layers[1 + i]));
+    return tr_head_create(model, &model->layers[1 + blocks]);
 }
 
 static tr_status connect_input(const tr_model *model, const tr_layer *layer,
@@ -137,20 +264,6 @@ tr_status tr_model_connect(tr_model *model) {
     return TR_OK;
 }
 
-tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape) {
-    if (!find_family(config->family)) return fail_unknown_family(config->family);
-    TR_TRY(check_sizes(config, shape));
-    return check_layout(config, shape);
-}
-
-static tr_status make_layers(tr_model *model) {
-    const int blocks = model->count - 2;
-    TR_TRY(tr_calloc((size_t)model->count, sizeof *model->layers, &model->layers));
-    TR_TRY(tr_embedding_create(model, &model->layers[0]));
-    for (int i = 0; i < blocks; i++) TR_TRY(tr_block_create(model, i, &model->layers[1 + i]));
-    return tr_head_create(model, &model->layers[1 + blocks]);
-}
-
 tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
                           tr_model **out) {
     tr_model *model;
@@ -161,7 +274,8 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->shape = *shape;
     model->shape.rows = shape->decode ? shape->batch : shape->batch * shape->seq;
     model->count = (int)config->layers + 2;
-    tr_status status = make_layers(model);
+    tr_status status = tr_model_complete(&model->config);
+    if (status == TR_OK) status = make_layers(model);
     if (status == TR_OK) status = tr_model_connect(model);
     if (status == TR_OK) *out = model;
     else tr_model_destroy(model);
@@ -182,15 +296,28 @@ int64_t tr_model_parameters(const tr_model *model) {
         const tr_layer *layer = model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
             const tr_param *param = &layer->params[j];
-            for (int k = 0; k < param->tensors && param->use == 0; k++)
-                sum += tr_global_count(&param->tensor[k]);
+            if (param->use > 0) continue;
+            for (int k = 0; k < param->tensors; k++) sum += tr_global_count(&param->tensor[k]);
         }
     }
     return sum;
 }
 
+/* Keys that a query reads, on average over a sequence, as the field counts them: half of all; with
+ * a window, as many as it holds, and half of them at its beginning. */
+static double keys_read(const tr_model_config *c, double seq) {
+    const double window = (double)c->window;
+    if (c->window == 0 || window >= seq) return seq / 2;
+    return window - window * window / (2 * seq);
+}
+
 double tr_model_flops_per_token(const tr_model *model) {
     const tr_model_config *c = &model->config;
-    double L = (double)c->layers, C = (double)c->width, V = (double)c->vocab;
-    return 6 * (12 * L * C * C + V * C) + 6 * L * (double)model->shape.seq * C;
+    const double C = (double)c->width, D = (double)c->head_size, L = (double)c->layers;
+    const double heads = (double)c->heads, kv_heads = (double)c->kv_heads;
+    const double matrices = tr_model_activation(c->activation)->gated ? 3 : 2;
+    const double attention = C * D * (2 * heads + 2 * kv_heads);
+    const double mlp = matrices * C * (double)c->mlp_width;
+    return 6 * (L * (attention + mlp) + (double)c->vocab * C) +
+           12 * L * keys_read(c, (double)model->shape.seq) * heads * D;
 }

@@ -1,12 +1,23 @@
-/* A model: a list of layers made from a description. Families: gpt2. */
+/* A model: a list of layers made from a description, by its family. */
 #pragma once
 
 #include "layers/layer.h"
 
+typedef enum tr_answer { TR_UNSET, TR_NO, TR_YES } tr_answer;
+
+/* The keys of the config's section `model`. */
 typedef struct tr_model_config {
-    char family[16]; /* "gpt2" */
+    char family[16];
     int64_t layers, width, heads, context, vocab;
     double dropout; /* on embeddings and residuals */
+    /* Where these are 0, "" or TR_UNSET, tr_model_complete decides. */
+    int64_t kv_heads, head_size, mlp_width;
+    double norm_eps;
+    tr_answer qk_norm, qkv_bias, tie;
+    char activation[16];
+    int64_t window; /* positions that a token attends to, its own included; 0: all before it */
+    double rope_theta;
+    char rope_scaling[64];
 } tr_model_config;
 
 /* The shape that a model is made for; known on every rank. */
@@ -22,16 +33,21 @@ typedef struct tr_family tr_family;
 
 typedef struct tr_model {
     const tr_family *family;
-    tr_model_config config;
+    tr_model_config config; /* complete */
     tr_model_shape shape;
     tr_layer **layers; /* embedding, config.layers blocks, head */
     int count;
     int params_count; /* over all layers, uses counted: registry order is layer order */
 } tr_model;
 
-/* Checks what one tensor rank of this shape needs: TR_ERR_CONFIG for sizes that do not go together,
- * naming the config keys (model.heads not divisible by parallel.tp, model.width not divisible by
- * model.heads, sequence longer than model.context, unknown family with the known ones), and for
+/* Fills in what is not set with what the family has: kv_heads = heads, head_size = width / heads (0
+ * where it does not divide), mlp_width = 4 width or, gated, 8/3 width rounded up to a multiple of
+ * 64, and the family's own values. TR_ERR_CONFIG for an unknown family, with the known ones. */
+tr_status tr_model_complete(tr_model_config *config);
+
+/* Checks what one tensor rank of this shape needs of a config, complete or not: TR_ERR_CONFIG for
+ * values that do not go together, naming the config keys (model.heads not divisible by parallel.tp,
+ * model.width not divisible by model.heads, sequence longer than model.context, ...), and for
  * decoding with tp_size > 1. */
 tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape);
 

@@ -5,6 +5,7 @@ tr_status tr_norm_create(tr_norm *n, tr_built_layer *layer, const tr_norm_desc *
     n->gamma = tr_built_param(layer);
     TR_TRY(tr_param_describe(n->gamma, 1, &desc->width, TR_INIT_ONE, 0, "%s.weight", desc->name));
     n->desc.name = NULL; /* may be the caller's buffer */
+    if (desc->rms) return TR_OK;
     n->beta = tr_built_param(layer);
     return tr_param_describe(n->beta, 1, &desc->width, TR_INIT_ZERO, 0, "%s.bias", desc->name);
 }
@@ -17,22 +18,28 @@ static void describe_ops(tr_norm *n) {
                                    .width = n->desc.width,
                                    .eps = n->desc.eps,
                                    .dtype = usage->dtype}};
+    if (n->desc.rms)
+        op = (tr_op_desc){.kind = TR_OP_RMSNORM,
+                          .rmsnorm = {.rows = usage->rows,
+                                      .width = n->desc.width,
+                                      .eps = n->desc.eps,
+                                      .dtype = usage->dtype}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, op);
     if (usage->decode) return;
-    op.kind = TR_OP_LAYERNORM_DGRAD;
+    op.kind = n->desc.rms ? TR_OP_RMSNORM_DGRAD : TR_OP_LAYERNORM_DGRAD;
     tr_built_op(layer, &n->grad_input, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_I, op);
-    op.kind = TR_OP_LAYERNORM_WGRAD;
+    op.kind = n->desc.rms ? TR_OP_RMSNORM_WGRAD : TR_OP_LAYERNORM_WGRAD;
     tr_built_op(layer, &n->grad_weight, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_W, op);
 }
 
 void tr_norm_describe(tr_norm *n) {
     tr_built_layer *layer = n->layer;
     const tr_dtype dtype = layer->usage.dtype;
+    describe_ops(n);
     const tr_lifetime kept = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_FW;
     const tr_lifetime gradient = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_IW;
-    describe_ops(n);
     n->y = tr_built_place(layer, kept, n->desc.width, dtype);
-    n->mean = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
+    if (!n->desc.rms) n->mean = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
     n->rstd = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
     if (!layer->usage.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
 }
@@ -43,33 +50,56 @@ static tr_tensor column(const tr_layer_io *io, tr_buffer buffer) {
 }
 
 tr_status tr_norm_forward(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
-    tr_op_args args = {.t = {[TR_LN_X] = x,
-                             [TR_LN_GAMMA] = tr_param_value(n->gamma),
-                             [TR_LN_BETA] = tr_param_value(n->beta),
-                             [TR_LN_Y] = tr_buffer_at(io, n->y),
-                             [TR_LN_MEAN] = column(io, n->mean),
-                             [TR_LN_RSTD] = column(io, n->rstd)}};
+    tr_op_args args;
+    if (n->desc.rms)
+        args = (tr_op_args){.t = {[TR_RMS_X] = x,
+                                  [TR_RMS_GAMMA] = tr_param_value(n->gamma),
+                                  [TR_RMS_Y] = tr_buffer_at(io, n->y),
+                                  [TR_RMS_RSTD] = column(io, n->rstd)}};
+    else
+        args = (tr_op_args){.t = {[TR_LN_X] = x,
+                                  [TR_LN_GAMMA] = tr_param_value(n->gamma),
+                                  [TR_LN_BETA] = tr_param_value(n->beta),
+                                  [TR_LN_Y] = tr_buffer_at(io, n->y),
+                                  [TR_LN_MEAN] = column(io, n->mean),
+                                  [TR_LN_RSTD] = column(io, n->rstd)}};
     return tr_layer_op_run(&n->forward, io, args);
 }
 
 tr_status tr_norm_grad_input(const tr_norm *n, const tr_layer_io *io, tr_tensor x,
                              tr_tensor residual, tr_tensor dx) {
-    tr_op_args args = {.t = {[TR_LN_DGRAD_DY] = tr_buffer_at(io, n->dy),
-                             [TR_LN_DGRAD_X] = x,
-                             [TR_LN_DGRAD_GAMMA] = tr_param_value(n->gamma),
-                             [TR_LN_DGRAD_MEAN] = column(io, n->mean),
-                             [TR_LN_DGRAD_RSTD] = column(io, n->rstd),
-                             [TR_LN_DGRAD_RESIDUAL] = residual,
-                             [TR_LN_DGRAD_DX] = dx}};
+    tr_op_args args;
+    if (n->desc.rms)
+        args = (tr_op_args){.t = {[TR_RMS_DGRAD_DY] = tr_buffer_at(io, n->dy),
+                                  [TR_RMS_DGRAD_X] = x,
+                                  [TR_RMS_DGRAD_GAMMA] = tr_param_value(n->gamma),
+                                  [TR_RMS_DGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_RMS_DGRAD_RESIDUAL] = residual,
+                                  [TR_RMS_DGRAD_DX] = dx}};
+    else
+        args = (tr_op_args){.t = {[TR_LN_DGRAD_DY] = tr_buffer_at(io, n->dy),
+                                  [TR_LN_DGRAD_X] = x,
+                                  [TR_LN_DGRAD_GAMMA] = tr_param_value(n->gamma),
+                                  [TR_LN_DGRAD_MEAN] = column(io, n->mean),
+                                  [TR_LN_DGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_LN_DGRAD_RESIDUAL] = residual,
+                                  [TR_LN_DGRAD_DX] = dx}};
     return tr_layer_op_run(&n->grad_input, io, args);
 }
 
 tr_status tr_norm_grad_weight(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
-    tr_op_args args = {.t = {[TR_LN_WGRAD_DY] = tr_buffer_at(io, n->dy),
-                             [TR_LN_WGRAD_X] = x,
-                             [TR_LN_WGRAD_MEAN] = column(io, n->mean),
-                             [TR_LN_WGRAD_RSTD] = column(io, n->rstd),
-                             [TR_LN_WGRAD_DGAMMA] = tr_param_grad(n->gamma),
-                             [TR_LN_WGRAD_DBETA] = tr_param_grad(n->beta)}};
+    tr_op_args args;
+    if (n->desc.rms)
+        args = (tr_op_args){.t = {[TR_RMS_WGRAD_DY] = tr_buffer_at(io, n->dy),
+                                  [TR_RMS_WGRAD_X] = x,
+                                  [TR_RMS_WGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_RMS_WGRAD_DGAMMA] = tr_param_grad(n->gamma)}};
+    else
+        args = (tr_op_args){.t = {[TR_LN_WGRAD_DY] = tr_buffer_at(io, n->dy),
+                                  [TR_LN_WGRAD_X] = x,
+                                  [TR_LN_WGRAD_MEAN] = column(io, n->mean),
+                                  [TR_LN_WGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_LN_WGRAD_DGAMMA] = tr_param_grad(n->gamma),
+                                  [TR_LN_WGRAD_DBETA] = tr_param_grad(n->beta)}};
     return tr_layer_op_run(&n->grad_weight, io, args);
 }

@@ -1,4 +1,5 @@
-/* LayerNorm of rows. Private to layers/. */
+/* Norms of rows: LayerNorm, with a bias, or RMSNorm (Zhang and Sennrich 2019). Private to layers/.
+ */
 #pragma once
 
 #include "layers/part.h"
@@ -7,17 +8,18 @@ typedef struct tr_norm_desc {
     const char *name; /* of the module, whole: ".weight" and ".bias" follow */
     int64_t width;
     double eps;
+    bool rms;
     bool in_forward; /* of a layer whose F contains its I and W */
 } tr_norm_desc;
 
 /* Its output and what its gradients read stand in the layer's F..W block, the gradient of its
- * output in I..W; in scratch when all of it is computed in F. */
+ * output in I..W. */
 typedef struct tr_norm {
     tr_built_layer *layer;
     tr_norm_desc desc;
-    tr_param *gamma, *beta;
-    tr_buffer y, dy;      /* (rows, width) */
-    tr_buffer mean, rstd; /* f32 (rows) */
+    tr_param *gamma, *beta; /* beta: NULL for RMSNorm */
+    tr_buffer y, dy;        /* (rows, width) */
+    tr_buffer mean, rstd;   /* f32 (rows); mean: LayerNorm */
     tr_layer_op forward, grad_input, grad_weight;
 } tr_norm;
 

@@ -90,6 +90,7 @@ trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
 trireme_run_test(fp64)
 trireme_run_test(placements)
+trireme_run_test(families)
 # Two builds compared: same bits.
 trireme_run_test(compare)
 

@@ -23,7 +23,7 @@ tables() {
         printf '| `%s` | %s | %s | %s |\n' "$key" "$takes" "${default:+\`$default\`}${gpu:+; \`$gpu\` on GPUs}" "$meaning"
     done
     printf '\n### Presets\n\n```\n'
-    "$trireme" help model.preset | sed -n 's/^  \([a-z0-9.-]* *layers [0-9]*, .*\)/\1/p'
+    "$trireme" help model.preset | sed -n 's/^  \([a-z0-9.-]* *[a-z0-9]*, layers [0-9]*, .*\)/\1/p'
     printf '```\n'
 }
 

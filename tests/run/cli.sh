@@ -46,7 +46,8 @@ shows '^trireme train CONFIG ' train --help
 shows '^  train.steps +1000 ' help
 shows '^  takes    an integer, 1 to ' help train.steps
 shows '^  argument optim.lr=0.001$' help optim.lr
-shows '^  gpt2-124m +layers 12, width 768' help model.preset
+shows '^  gpt2-124m +gpt2, layers 12, width 768' help model.preset
+shows '^  llama-3-8b +llama, layers 32, width 4096, heads 32 \(8 of keys\)' help model.preset
 shows '^  log.every ' help log
 shows '^trireme data ' help data
 

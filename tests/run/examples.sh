@@ -35,6 +35,7 @@ for config in "$root"/examples/*.yaml; do
         quickstart.yaml) ranks=2 ;;
         pipeline.yaml) ranks=4 ;;
         data_parallel.yaml) ranks=2 ;;
+        llama.yaml) ranks=2 ;;
         *) fail "$name is not known here: give its ranks" ;;
     esac
     train "${name%.yaml}" "$ranks" "$name" train.steps=4 checkpoint.every=2

@@ -67,18 +67,19 @@ static inline size_t rig_joined_count(const tr_layer *layer, int j) {
 }
 
 static inline void rig_place_params(rig *r) {
-    size_t size = tr_dtype_size(r->model->shape.dtype);
+    const tr_dtype dtype = r->model->shape.dtype;
+    const size_t size = tr_dtype_size(dtype), grads = tr_dtype_size(tr_dtype_acc(dtype));
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
             tr_param *param = &layer->params[j];
             const size_t count = rig_joined_count(layer, j);
             if (param->joined) {
-                param->grad = param[-1].grad + param[-1].count;
+                param->grad = (char *)param[-1].grad + (size_t)param[-1].count * grads;
                 param->value = (char *)param[-1].value + (size_t)param[-1].count * size;
                 continue;
             }
-            param->grad = rig_alloc(r, count * sizeof(float));
+            param->grad = rig_alloc(r, count * grads);
             if (param->use > 0) /* tied: the value of use 0, which the embedding lists first */
                 param->value = r->model->layers[0]->params[0].value;
             else param->value = rig_alloc(r, count * size);

@@ -60,6 +60,27 @@ static void values_come_from_file_preset_and_defaults(void **state) {
     assert_int_equal(tr_config_check(&c, 1), TR_OK);
 }
 
+/* What is set wins over the preset, the preset over the family, and the family names a preset. */
+static void models_follow_preset_and_family(void **state) {
+    (void)state;
+    tr_config c;
+    assert_int_equal(parse("model: {preset: qwen3-0.6b, layers: 3, tie: false, context: 64}", &c),
+                     TR_OK);
+    assert_string_equal(c.model.family, "qwen3");
+    assert_true(c.model.layers == 3 && c.model.width == 1024 && c.model.head_size == 128);
+    assert_true(c.model.kv_heads == 8 && c.model.context == 64 && c.model.vocab == 151936);
+    assert_true(c.model.tie == TR_NO && c.model.qk_norm == TR_YES && c.model.qkv_bias == TR_NO);
+    assert_true(c.model.rope_theta == 1e6 && c.model.norm_eps == 1e-6);
+    assert_int_equal(parse("model: {family: llama, width: 100, kv_heads: 1}", &c), TR_OK);
+    assert_string_equal(c.preset, "llama-tiny");
+    assert_true(c.model.mlp_width == 320 && c.model.head_size == 25 && c.model.kv_heads == 1);
+    assert_string_equal(c.model.activation, "swiglu");
+    assert_string_equal(c.model.rope_scaling, "none");
+    assert_int_equal(parse("model.width: 100", &c), TR_OK);
+    assert_string_equal(c.preset, "tiny");
+    assert_true(c.model.mlp_width == 400 && c.model.kv_heads == 4 && c.model.tie == TR_YES);
+}
+
 static void block_and_dotted_keys_are_one(void **state) {
     (void)state;
     tr_config a, b;
@@ -160,10 +181,14 @@ static void every_error_has_its_place(void **state) {
     refused("just text\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
     refused("data.path: a\n---\ndata.path: b\n", "x.yaml:2:1: a config is one YAML document");
     refused("data.path: \"a\\0b\"\n", "x.yaml:1:12: a value must not hold a NUL character");
+    refused_beginning("model.family: gpt2\nmodel.preset: gpt3\n",
+                      "x.yaml:2:15: model.preset: 'gpt3' is not one of tiny, gpt2-124m, ");
     refused(
-        "model.family: gpt2\nmodel.preset: gpt3\n",
-        "x.yaml:2:15: model.preset: 'gpt3' is not one of tiny, gpt2-124m, gpt2-350m, gpt2-774m, "
-        "gpt2-1.5b");
+        "model.family: llama\nmodel.preset: gpt2-124m\n",
+        "x.yaml:2:15: model.preset gpt2-124m is of family gpt2, but model.family is llama: leave "
+        "one of the two out");
+    refused("model.qk_norm: 1\n", "x.yaml:1:16: model.qk_norm takes true or false, like "
+                                  "model.qk_norm: true; '1' is not");
 }
 
 static void broken_yaml_has_its_place(void **state) {
@@ -233,7 +258,12 @@ static void checks_name_place_and_remedy(void **state) {
          "every stage needs a layer"},
         {"model.width: 130\n", 1,
          "x.yaml:2:14: model.width 130 is not divisible by model.heads 4: every head has the same "
-         "width"},
+         "width, which model.head_size can set"},
+        {"model.family: llama\nparallel.tp: 3\nmodel.heads: 12\nmodel.width: 120\nmodel.kv_heads: "
+         "4\n",
+         3,
+         "x.yaml:6:17: model.kv_heads 4 and parallel.tp 3 do not divide each other: a tensor rank "
+         "holds whole key and value heads, or shares one with the next"},
         {"model.heads: 5\nparallel.tp: 2\nmodel.width: 130\n", 2,
          "x.yaml:2:14: model.heads 5 is not divisible by parallel.tp 2: a tensor rank holds whole "
          "heads, the same number on each"},
@@ -413,6 +443,7 @@ static void draw_value(const tr_key *key, tr_config *c) {
     case TR_KEY_BYTES: *(int64_t *)field = (int64_t)x; break;
     case TR_KEY_FLOAT: *(double *)field = x; break;
     case TR_KEY_BOOL: *(bool *)field = draw() % 2; break;
+    case TR_KEY_ANSWER: *(tr_answer *)field = draw() % 2 ? TR_YES : TR_NO; break;
     case TR_KEY_TEXT: draw_text(field, key->size); break;
     case TR_KEY_SCHEDULE:
     case TR_KEY_CHOICE: break; /* few values: those of the default */
@@ -483,7 +514,9 @@ static void the_schema_is_whole(void **state) {
         char text[128];
         (void)snprintf(text, sizeof text, "{data.path: a, model.preset: %s}", tr_presets[i].name);
         assert_int_equal(parse(text, &c), TR_OK);
-        assert_memory_equal(&c.model, &tr_presets[i].model, sizeof c.model);
+        tr_model_config whole = tr_presets[i].model;
+        assert_int_equal(tr_model_complete(&whole), TR_OK);
+        assert_memory_equal(&c.model, &whole, sizeof whole);
         assert_int_equal(tr_config_check(&c, 1), TR_OK);
     }
     assert_int_equal(tr_edit_distance("steps", "setps"), 1);
@@ -496,6 +529,7 @@ int main(int argc, char **argv) {
     print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_from_file_preset_and_defaults),
+        cmocka_unit_test(models_follow_preset_and_family),
         cmocka_unit_test(block_and_dotted_keys_are_one),
         cmocka_unit_test(defaults_follow_the_device),
         cmocka_unit_test(a_resumed_run_keeps_its_defaults),

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Every family trains, samples and resumes: the same bits under every cut and schedule, the same losses but
+# for the order of sums under tensor and data ranks (more tensor ranks than key heads included), planned
+# bytes are allocated bytes, and a checkpoint of any layout goes on under another.
+# usage: families.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
+set -euo pipefail
+trireme=$1
+scratch=$2
+source "$(dirname "$0")/common.sh"
+compare=$(dirname "$scratch")/ckpt_compare
+cat >"$scratch/base.yaml" <<Y
+model: {layers: 4, width: 32, heads: 4, kv_heads: 2, context: 32, vocab: 300, window: 9}
+data: {path: $text}
+train: {steps: 6, batch: 8, micro_batch: 1, seed: 7, precision: fp32, threads: 1, validate_every: 3, validate_batches: 1}
+optim: {lr: 0.003, warmup: 2, clip: 0}
+checkpoint: {every: 1, keep: 7}
+log: {every: 6}
+Y
+
+# same_bits A B: losses, norms and parameters.
+same_bits() {
+    diff <(field "$1" loss; field "$1" grad_norm; field "$1" val_loss) \
+        <(field "$2" loss; field "$2" grad_norm; field "$2" val_loss) >/dev/null || fail "$1 and $2: losses differ in bits"
+    "$compare" exact "$scratch/$1/ckpt/step-00000006" "$scratch/$2/ckpt/step-00000006" >/dev/null ||
+        fail "$1 and $2: parameters differ in bits"
+}
+
+# near A B: losses of every step agree as far as FP32 sums in another order do.
+near() {
+    paste <(field "$1" loss) <(field "$2" loss) |
+        awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > (NR == 1 ? 1e-6 : 1e-5)) exit 1 } END { exit NR != 6 }' ||
+        fail "$1 and $2: losses too far apart"
+}
+
+# family NAME ARGUMENTS...: its layouts.
+family() {
+    local name=$1 tp=4 dp=1
+    shift
+    train 0 1 "$name" "$@"
+    if [[ $name == llama || $name == qwen3 ]]; then
+        train 0 2 "$name-pp" parallel.pp=2 parallel.schedule=zbv "$@"
+        same_bits "$name-pp" "$name"
+    fi
+    if [[ $name == gpt2 ]]; then tp=2 dp=2; fi # its fused projection shares no key heads
+    train 0 $((tp * dp)) "$name-tp" parallel.tp=$tp parallel.dp=$dp "$@"
+    near "$name-tp" "$name"
+    "$compare" gradients "$scratch/$name-tp/ckpt/step-00000001" "$scratch/$name/ckpt/step-00000001" 1e-5 ||
+        fail "$name: gradients of step 1 under tp $tp dp $dp"
+}
+
+family llama model.family=llama
+family qwen2 model.family=qwen2 model.tie=true model.rope_scaling="llama3 8 1 4 16"
+family qwen3 model.family=qwen3 model.head_size=10 model.activation=geglu
+family mistral model.family=mistral model.kv_heads=1 model.rope_scaling="yarn 4 16"
+family gpt2 model.family=gpt2 model.tie=false model.window=0 model.activation=gelu
+
+# What tensor ranks shared goes on with data ranks and stages, and is sampled on one.
+rm -rf "$scratch/llama-tp/ckpt/step-0000000"[456]
+train 0 4 llama-tp --resume parallel.tp=1 parallel.dp=2 parallel.pp=2 model.family=llama
+near llama-tp llama
+"$trireme" sample "$scratch/qwen3-tp" -p "The " -n 8 >"$scratch/sample.out" || fail "no sample"
+grep -q '^The ' "$scratch/sample.out" || fail "the sample is '$(<"$scratch/sample.out")'"
+
+# A published model is planned without data, and its size is stated. What does not go together: 78.
+echo '{model.preset: llama-3-8b, train: {precision: bf16, batch: 8, micro_batch: 1}, parallel: {pp: 4, tp: 2}, device.memory: 80GiB}' >"$scratch/8b.yaml"
+timeout 60 "$trireme" plan "$scratch/8b.yaml" --rate 400000 >"$scratch/plan.out" || fail "no plan of llama-3-8b"
+grep -q '^model .* 8030.26 M parameters' "$scratch/plan.out" || fail "another size: $(head -n 1 "$scratch/plan.out")"
+train 78 1 refused model.family=llama parallel.tp=3 model.heads=12 model.width=48 model.kv_heads=4
+says refused '.*model.kv_heads 4 and parallel.tp 3 do not divide each other'
+finish
