@@ -174,6 +174,12 @@ static tr_tensor heads_of(const tr_attention_part *a, const tr_head_norm *n, tr_
     return tr_tensor_narrow(qkv, n->heads * a->desc.head_size);
 }
 
+/* What the norm kept, head by head: (R heads, D). */
+static tr_tensor kept_at(const tr_attention_part *a, const tr_head_norm *n, const tr_layer_io *io) {
+    const int64_t shape[] = {n->kept.rows * n->heads, a->desc.head_size};
+    return tr_tensor_reshape(tr_buffer_at(io, n->kept), 2, shape);
+}
+
 static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
                               const tr_layer_io *io, tr_tensor qkv) {
     if (!n->gamma) return TR_OK;
@@ -181,7 +187,7 @@ static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
                              [TR_RMS_GAMMA] = tr_param_value(n->gamma),
                              [TR_RMS_Y] = heads_of(a, n, qkv),
                              [TR_RMS_RSTD] = tr_buffer_at(io, n->rstd),
-                             [TR_RMS_KEPT] = tr_buffer_at(io, n->kept)}};
+                             [TR_RMS_KEPT] = kept_at(a, n, io)}};
     return tr_layer_op_run(&n->forward, io, args);
 }
 
@@ -215,8 +221,11 @@ static tr_status attend(const tr_attention_part *a, const tr_layer_io *io, tr_te
     return tr_layer_op_run(&a->attend, io, args);
 }
 
+/* Turns the query and key heads of every row. */
 static tr_status rotate(const tr_layer_op *rope, const tr_layer_io *io, tr_tensor qkv) {
-    return tr_layer_op_run(rope, io, (tr_op_args){.t = {[TR_ROPE_X] = qkv}});
+    const tr_rope_desc *d = &rope->desc.rope;
+    const tr_tensor heads = tr_tensor_narrow(qkv, d->heads * d->head_size);
+    return tr_layer_op_run(rope, io, (tr_op_args){.t = {[TR_ROPE_X] = heads}});
 }
 
 tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
@@ -235,7 +244,7 @@ tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io
 static tr_status norm_grad_input(const tr_attention_part *a, const tr_head_norm *n,
                                  const tr_layer_io *io, tr_tensor dqkv) {
     tr_op_args args = {.t = {[TR_RMS_DGRAD_DY] = heads_of(a, n, dqkv),
-                             [TR_RMS_DGRAD_X] = tr_buffer_at(io, n->kept),
+                             [TR_RMS_DGRAD_X] = kept_at(a, n, io),
                              [TR_RMS_DGRAD_GAMMA] = tr_param_value(n->gamma),
                              [TR_RMS_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                              [TR_RMS_DGRAD_DX] = heads_of(a, n, dqkv)}};
@@ -274,7 +283,7 @@ static tr_status norm_grad_weight(const tr_attention_part *a, const tr_head_norm
                                   const tr_layer_io *io) {
     if (!n->gamma) return TR_OK;
     tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = heads_of(a, n, tr_buffer_at(io, a->dnormed)),
-                             [TR_RMS_WGRAD_X] = tr_buffer_at(io, n->kept),
+                             [TR_RMS_WGRAD_X] = kept_at(a, n, io),
                              [TR_RMS_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                              [TR_RMS_WGRAD_DGAMMA] = tr_param_grad(n->gamma)}};
     return tr_layer_op_run(&n->grad_weight, io, args);
