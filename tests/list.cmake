@@ -59,7 +59,7 @@ if(TRIREME_WITH_CUDA)
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/driver_shim)
   target_link_libraries(driver_shim PRIVATE trireme_options)
   add_dependencies(test_cuda_graphs driver_shim)
-  target_link_options(test_cuda_graphs PRIVATE -Wl,--wrap=tr_attention_graph_build
+  target_link_options(test_cuda_graphs PRIVATE -Wl,--wrap=tr_cudnn_attention_build
     -Wl,--wrap=tr_cuda_launch_attention_first)
   set_property(TEST unit.test_cuda_graphs APPEND PROPERTY ENVIRONMENT
     "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/driver_shim:$ENV{LD_LIBRARY_PATH}")

@@ -334,17 +334,17 @@ static void rig_enter(void) {
     tr_cudnnSetStream = rig_set_stream;
 }
 
-tr_status __real_tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+tr_status __real_tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                           const tr_attention_shape *shape,
                                           tr_attention_graph **out);
-tr_status __wrap_tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+tr_status __wrap_tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                           const tr_attention_shape *shape,
                                           tr_attention_graph **out);
-tr_status __wrap_tr_attention_graph_build(cudnnHandle_t handle, const char *described,
+tr_status __wrap_tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                           const tr_attention_shape *shape,
                                           tr_attention_graph **out) {
     bool here = handle == rig_handle;
-    tr_status status = __real_tr_attention_graph_build(
+    tr_status status = __real_tr_cudnn_attention_build(
         here ? NULL : handle, here ? rig_described : described, shape, out);
     if (status != TR_OK) return status;
     assert_true(rig_graph_count < RIG_GRAPHS);
