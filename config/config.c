@@ -95,12 +95,13 @@ static bool is_of_model(const tr_key *key) {
 }
 
 /* The family and the preset follow each other; the model's keys that are not set are the preset's.
- */
+ * Without a preset only the sizes are a tiny model's, and the rest is the family's. */
 static tr_status take_preset(tr_config *c) {
-    const tr_preset *preset =
-        is_set(c, "model.preset") ? tr_preset_find(c->preset) : tr_preset_tiny(c->model.family);
-    if (is_set(c, "model.preset") && is_set(c, "model.family") &&
-        strcmp(preset->model.family, c->model.family) != 0)
+    const bool named = is_set(c, "model.preset");
+    const tr_preset *preset = named ? tr_preset_find(c->preset) : tr_preset_tiny(c->model.family);
+    tr_model_config values = named ? preset->model : tr_tiny_sizes;
+    memcpy(values.family, preset->model.family, sizeof values.family);
+    if (named && is_set(c, "model.family") && strcmp(preset->model.family, c->model.family) != 0)
         REFUSE("model.preset",
                "model.preset %s is of family %s, but model.family is %s: leave one "
                "of the two out",
@@ -109,8 +110,7 @@ static tr_status take_preset(tr_config *c) {
         const tr_key *key = &tr_schema[i];
         if (is_of_model(key) && c->place[i].line == 0)
             memcpy((char *)c + key->offset,
-                   (const char *)&preset->model + key->offset - offsetof(tr_config, model),
-                   key->size);
+                   (const char *)&values + key->offset - offsetof(tr_config, model), key->size);
     }
     (void)snprintf(c->preset, sizeof c->preset, "%s", preset->name);
     return tr_model_complete(&c->model);

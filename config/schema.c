@@ -31,7 +31,7 @@ const tr_key tr_schema[] = {
                 "llama-3-70b llama-3-405b qwen2-tiny qwen2.5-0.5b qwen3-tiny qwen3-0.6b qwen3-8b "
                 "mistral-tiny mistral-7b",
      .help = "A published model: its values stand for the keys of the model that are not set. "
-             "Default: the tiny one of model.family."},
+             "Default: none, which means the sizes of tiny and all else of model.family."},
     {"model.layers", INT(model.layers, 1, 4096), .example = "12",
      .help = "Number of transformer blocks. Default: the preset's."},
     {"model.width", INT(model.width, 1, 1048576), .example = "768",

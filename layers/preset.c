@@ -18,6 +18,8 @@
 
 #define TINY .layers = 4, .width = 128, .heads = 4, .context = 128, .vocab = 256
 
+const tr_model_config tr_tiny_sizes = {TINY};
+
 const tr_preset tr_presets[] = {
     {"tiny", {.family = "gpt2", TINY}},
     {"gpt2-124m", {GPT2(12, 768, 12)}},

@@ -12,6 +12,9 @@ typedef struct tr_preset {
 extern const tr_preset tr_presets[];
 extern const int tr_preset_count;
 
+/* Layers, width, heads, context and vocabulary of a model that names no preset. */
+extern const tr_model_config tr_tiny_sizes;
+
 /* The preset of this name; NULL when there is none. */
 const tr_preset *tr_preset_find(const char *name);
 /* The tiny preset of a family; NULL when the family is unknown. */

@@ -79,6 +79,10 @@ static void models_follow_preset_and_family(void **state) {
     assert_int_equal(parse("model.width: 100", &c), TR_OK);
     assert_string_equal(c.preset, "tiny");
     assert_true(c.model.mlp_width == 400 && c.model.kv_heads == 4 && c.model.tie == TR_YES);
+    assert_int_equal(parse("model: {family: qwen2, heads: 8}", &c), TR_OK);
+    assert_true(c.model.kv_heads == 8 && c.model.tie == TR_NO && c.model.layers == 4);
+    assert_int_equal(parse("model.family: mistral", &c), TR_OK);
+    assert_true(c.model.kv_heads == 4 && c.model.window == 0 && c.model.vocab == 256);
 }
 
 static void block_and_dotted_keys_are_one(void **state) {
