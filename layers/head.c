@@ -35,7 +35,8 @@ typedef struct head {
     tr_built_layer built;
     int64_t width;
     tr_range vocab;
-    int64_t ld; /* elements from one row of logits to the next: no fewer than v */
+    int64_t largest_part; /* of the vocabulary, on any tensor rank */
+    int64_t ld;           /* elements from one row of logits to the next: no fewer than v */
     tr_norm norm;
     tr_param *words;   /* (v, C) */
     chunk whole, rest; /* all chunks but the last one, which may have fewer rows */
@@ -54,7 +55,8 @@ static int64_t round_up(int64_t n) {
 }
 
 /* Cuts the rows into chunks of about equal size: a function of rows, vocabulary, its split and the
- * storage type alone, since the cut decides in which order gradients are summed. */
+ * storage type alone, since the cut decides in which order gradients are summed. The same on every
+ * tensor rank, since they reduce chunk by chunk. */
 static void cut_rows(head *h) {
     const tr_model_shape *usage = &h->built.usage;
     int64_t row_bytes = h->ld * (int64_t)tr_dtype_size(usage->dtype);
@@ -137,7 +139,7 @@ static void describe_training(head *h) {
     const tr_model_shape *usage = &built->usage;
     const tr_dtype acc = tr_dtype_acc(usage->dtype);
     tr_built_asks(built, TR_INPUT_LABELS);
-    h->ld = round_up(h->vocab.extent);
+    h->ld = round_up(h->largest_part);
     cut_rows(h);
     describe_chunk(h, &h->whole);
     describe_chunk(h, &h->rest);
@@ -310,6 +312,7 @@ static tr_status create(head *h, const tr_model *model) {
     (void)snprintf(words, sizeof words, "%s.%s.weight", f->root, f->words);
     h->width = model->config.width;
     h->vocab = tr_built_part(&h->built, model->config.vocab);
+    h->largest_part = tr_range_part(model->config.vocab, h->built.tp_size, 0).extent;
     const tr_norm_desc desc = {.name = norm,
                                .width = h->width,
                                .eps = model->config.norm_eps,

@@ -180,6 +180,26 @@ static void test_chunks_of_rows(void **state) {
     check_micro_batch("ref", &config, SAMPLES, LONG, 4 * sqrt(SAMPLES));
 }
 
+/* Tensor ranks reduce chunk by chunk, so they cut the rows alike, although one has a column more of
+ * the vocabulary and a row of its logits would be longer. */
+static void test_tensor_ranks_cut_the_same_chunks(void **state) {
+    (void)state;
+    enum { LONG = 2048, RANKS = 2 };
+    tr_model_config config = wide;
+    size_t scratch[RANKS];
+    config.context = LONG;
+    config.vocab = (1 << 16) + 1;
+    for (int rank = 0; rank < RANKS; rank++) {
+        tr_model *model;
+        tr_model_shape shape = {
+            .batch = 1, .seq = LONG, .dtype = TR_F32, .tp_rank = rank, .tp_size = RANKS};
+        RIG_TRY(tr_model_create(&config, &shape, &model));
+        scratch[rank] = model->layers[model->count - 1]->bytes[TR_LIFE_SCRATCH];
+        tr_model_destroy(model);
+    }
+    assert_int_equal(scratch[0], scratch[1]);
+}
+
 /* --- decoding -----------------------------------------------------------------------------------
  */
 
@@ -258,6 +278,7 @@ int main(void) {
         cmocka_unit_test(test_order_changes_no_bit),
         cmocka_unit_test(test_micro_batch_changes_no_mask),
         cmocka_unit_test(test_chunks_of_rows),
+        cmocka_unit_test(test_tensor_ranks_cut_the_same_chunks),
         cmocka_unit_test(test_decode_equals_forward),
         cmocka_unit_test(test_decode_refuses_tensor_ranks),
     };
