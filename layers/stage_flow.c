@@ -37,7 +37,10 @@ tr_status tr_flow_edges(const tr_model *model, const int *first, int stages, tr_
             }
         }
 out:
-    if (status != TR_OK) free(*edge);
+    if (status != TR_OK) {
+        free(*edge);
+        *edge = NULL;
+    }
     free(reached);
     free(number);
     return status;
