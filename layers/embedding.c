@@ -9,7 +9,7 @@
 
 typedef struct embedding {
     tr_built_layer built;
-    int64_t width, context;
+    int64_t width;
     tr_range vocab;              /* this rank's rows of the table */
     tr_param *words, *positions; /* positions: NULL without */
     float dropout;
@@ -124,7 +124,6 @@ static tr_status create(embedding *e, const tr_model *model) {
     char name[TR_NAME_SIZE];
     (void)snprintf(name, sizeof name, "%s.embedding.drop", f->root);
     e->width = config->width;
-    e->context = config->context;
     e->vocab = tr_built_part(&e->built, config->vocab);
     e->dropout = (float)config->dropout;
     e->site = tr_hash_name(name);

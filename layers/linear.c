@@ -36,8 +36,8 @@ static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int 
 
 /* One parameter for each run of tensors with the same copies; together they are one local matrix.
  */
-static tr_status make_params(tr_linear *l, tr_built_layer *layer, const tr_linear_desc *d,
-                             bool bias, tr_param **first) {
+static tr_status make_params(tr_built_layer *layer, const tr_linear_desc *d, bool bias,
+                             tr_param **first) {
     for (int k = 0, n; k < d->tensors; k += n) {
         tr_param *param;
         for (n = 1; k + n < d->tensors && d->tensor[k + n].copies == d->tensor[k].copies;) n++;
@@ -45,7 +45,6 @@ static tr_status make_params(tr_linear *l, tr_built_layer *layer, const tr_linea
         if (k == 0) *first = param;
         else param->joined = true;
     }
-    (void)l;
     return TR_OK;
 }
 
@@ -54,8 +53,8 @@ tr_status tr_linear_create(tr_linear *l, tr_built_layer *layer, const tr_linear_
         (tr_linear){.layer = layer, .in = d->inputs.extent, .split = d->split, .conv1d = d->conv1d};
     for (int k = 0; k < d->tensors; k++)
         for (int i = 0; i < d->tensor[k].parts; i++) l->out += d->tensor[k].part[i].extent;
-    TR_TRY(make_params(l, layer, d, false, &l->weight));
-    if (d->bias) TR_TRY(make_params(l, layer, d, true, &l->bias));
+    TR_TRY(make_params(layer, d, false, &l->weight));
+    if (d->bias) TR_TRY(make_params(layer, d, true, &l->bias));
     return TR_OK;
 }
 

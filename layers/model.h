@@ -64,6 +64,7 @@ tr_status tr_model_connect(tr_model *model);
 
 /* Trained parameters of the whole model (global, tied ones once). */
 int64_t tr_model_parameters(const tr_model *model);
-/* Model FLOPs of one token, forward and backward: 6 N_matmul + 6 L T C (causal attention once, head
- * included, embedding not). */
+/* Model FLOPs of one token, forward and backward: 6 for each weight of a product (the head's
+ * included, the embedding's not), and 12 heads * head_size a layer for each key that a query reads
+ * on average (half of the sequence, or fewer with a window). */
 double tr_model_flops_per_token(const tr_model *model);
