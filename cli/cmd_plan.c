@@ -53,7 +53,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p) {
     tr_request_costs(c, costs, sizeof costs);
     if (costs[0]) (void)printf("slow     %s\n", costs);
     (void)printf(
-        "model    %s, %lld layers, width %lld, %.2f M parameters, %s; %.4g MFLOP a token\n",
+        "model    %s, %lld layers, width %lld, %.2f M parameters, %s; %.1f MFLOP a token\n",
         c->model.family, (long long)c->model.layers, (long long)c->model.width,
         (double)tr_model_parameters(model) * 1e-6, c->train.precision,
         tr_model_flops_per_token(model) * 1e-6);
@@ -202,7 +202,14 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         return TR_OK;
     }
     if (given == 0) {
-        TR_TRY(tr_rate_measure(c, device, tr_time_step, &rate));
+        tr_status status = tr_rate_measure(c, device, tr_time_step, &rate);
+        if (status == TR_ERR_FIT) {
+            (void)printf(
+                "time     not measured, as one layer of the model does not fit here: give a "
+                "rank's speed with --rate GFLOP/s\n\n");
+            return TR_OK;
+        }
+        TR_TRY(status);
         rate = shared_rate(rate, device, p->ranks);
     }
     double seconds = p->time->makespan / rate;

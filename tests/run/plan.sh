@@ -95,6 +95,9 @@ plan 0 first
 [[ $(wc -l <"$scratch/cache/trireme/rates") == 1 ]] || fail "the rate is not remembered"
 plan 0 second
 diff <(grep ^time "$scratch/first.out") <(grep ^time "$scratch/second.out") || fail "a remembered rate is another"
+# A model for larger machines, of which not even one layer can be timed here, is planned all the same.
+plan 0 immense model.width=262144 model.heads=256 device.memory=900000GiB
+grep -q '^time     not measured, ' "$scratch/immense.out" || fail "a layer that does not fit here: $(grep ^time "$scratch/immense.out")"
 sed -E 's/ [^ ]*$/ 1e9/' -i "$scratch/cache/trireme/rates"
 plan 0 third
 grep -q ': 1 GFLOP/s a rank (measured here)' "$scratch/third.out" || fail "the remembered rate is not read: $(grep ^time "$scratch/third.out")"
