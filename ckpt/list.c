@@ -204,7 +204,9 @@ tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_p
     char passed_over[WHY];
     TR_TRY(newest_valid(root, INT64_MAX, found, passed_over));
     if (*found < 0 && !passed_over[0])
-        return TR_FAIL(TR_ERR_NOFILE, "there is no checkpoint under %s", root);
+        return TR_FAIL(
+            TR_ERR_NOFILE,
+            "there is no checkpoint under %s: name the log.dir of a run that has saved one", root);
     if (*found < 0)
         return TR_FAIL(TR_ERR_DATA,
                        "no checkpoint under %s is valid: start again with another log.dir; the "

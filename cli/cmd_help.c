@@ -33,7 +33,9 @@ static void print_key(const tr_key *key) {
     if (key->fallback) (void)printf("  default  %s\n", key->fallback);
     if (key->on_gpu) (void)printf("  on GPUs  %s\n", key->on_gpu);
     const char *example = key->example ? key->example : key->fallback;
-    (void)printf("  in YAML  %s: %s\n  argument %s=%s\n", key->name, example, key->name, example);
+    const char *quote = strchr(example, ' ') ? "'" : ""; /* one word for a shell */
+    (void)printf("  in YAML  %s: %s\n  argument %s%s=%s%s\n", key->name, example, quote, key->name,
+                 example, quote);
     if (!strcmp(key->name, "model.preset")) print_presets();
 }
 

@@ -39,13 +39,14 @@ expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists them" xyzzy
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]" train x.yaml --fast
-expect 66 "trireme: there is no checkpoint under no-run/ckpt" ckpt ls no-run
+expect 66 "trireme: there is no checkpoint under no-run/ckpt: name the log.dir of a run that has saved one" ckpt ls no-run
 
 shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version
 shows '^trireme train CONFIG ' train --help
 shows '^  train.steps +1000 ' help
 shows '^  takes    an integer, 1 to ' help train.steps
 shows '^  argument optim.lr=0.001$' help optim.lr
+shows "^  argument 'model.rope_scaling=llama3 8 1 4 8192'$" help model.rope_scaling
 shows '^  gpt2-124m +gpt2, layers 12, width 768' help model.preset
 shows '^  llama-3-8b +llama, layers 32, width 4096, heads 32 \(8 of keys\)' help model.preset
 shows '^  log.every ' help log
@@ -73,8 +74,8 @@ expect 66 "trireme: the config file 'a?b?[31m.yaml' cannot be opened: No such fi
 long=$(printf 'd/%.0s' {1..2000})
 expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: No such file or directory" plan "$long.yaml"
 expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: File name too long" plan "$long$long.yaml"
-expect 66 "trireme: there is no checkpoint under $text/ckpt" ckpt ls "$text"
-expect 66 "trireme: there is no checkpoint under $text/ckpt" sample "$text"
+expect 66 "trireme: there is no checkpoint under $text/ckpt: name the log.dir of a run that has saved one" ckpt ls "$text"
+expect 66 "trireme: there is no checkpoint under $text/ckpt: name the log.dir of a run that has saved one" sample "$text"
 expect 64 "trireme: the run's name is empty" ckpt ls ""
 expect 78 "trireme: trian.steps=5: unknown key 'trian.steps'; did you mean train.steps?" data good.yaml trian.steps=5
 printf 'data.path: x\ntrain:\n  stepz: 5\n' >bad.yaml
