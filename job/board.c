@@ -249,10 +249,6 @@ void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer) 
     if (board && board->mine) write_wait(board->mine, begin ? tr_now_ns() : 0, what, peer);
 }
 
-void tr_board_wait_hook(void *board, bool begin, const char *what, int peer) {
-    tr_board_set_wait(board, begin, what, peer);
-}
-
 void tr_board_finish(tr_board *board, int code, const char *message) {
     if (!board || !board->mine) return;
     board_slot *slot = board->mine;
@@ -339,10 +335,6 @@ int64_t tr_board_stop_ns(const tr_board *board) {
 
 bool tr_board_claim_report(tr_board *board) {
     return atomic_exchange(&board->header->reported, 1) == 0;
-}
-
-bool tr_board_reported(const tr_board *board) {
-    return atomic_load(&board->header->reported) != 0;
 }
 
 void tr_board_end_all(tr_board *board, int code) {

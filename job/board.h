@@ -85,8 +85,6 @@ void tr_board_begin_work(tr_board *board, int work);
 void tr_board_set_work(tr_board *board, int64_t done, int64_t total);
 /* Begin or end of a wait; peer is a world rank or -1. `what` is cut to 47 bytes. */
 void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer);
-/* The same as tr_world_hook.wait of comm.h; context is the board. */
-void tr_board_wait_hook(void *board, bool begin, const char *what, int peer);
 /* Announces the end of this rank: to be called before it leaves MPI or exits. A failure (any code
  * but 0 and TR_ERR_STOPPED) becomes the job's code when it is the first. message may be NULL. */
 void tr_board_finish(tr_board *board, int code, const char *message);
@@ -121,7 +119,6 @@ bool tr_board_stop_requested(const tr_board *board);
 int64_t tr_board_stop_ns(const tr_board *board);
 /* True for exactly one caller of a job: the one that prints the job's one error message. */
 bool tr_board_claim_report(tr_board *board);
-bool tr_board_reported(const tr_board *board);
 /* Tells every rank to end at once with this code; the first code stays. tr_board_ending: 0 while
  * the job goes on. */
 void tr_board_end_all(tr_board *board, int code);
