@@ -45,8 +45,7 @@ typedef struct tr_attention_part {
     tr_buffer y;       /* F..W (R, h D) */
     tr_buffer dy;      /* scratch (R, h D): gradient of y */
     tr_buffer dpacked; /* I..W (R, h + 2 k, D): gradient of the projection's output */
-    tr_buffer
-        dnormed; /* I..W (R, h + 2 k, D): the same behind the norms, which their weights read */
+    tr_buffer dnormed; /* I..W (R, h + 2 k, D): gradient of the norms' output; with norms alone */
 } tr_attention_part;
 
 tr_status tr_attention_create(tr_attention_part *attention, tr_built_layer *layer,

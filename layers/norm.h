@@ -13,7 +13,7 @@ typedef struct tr_norm_desc {
 } tr_norm_desc;
 
 /* Its output and what its gradients read stand in the layer's F..W block, the gradient of its
- * output in I..W. */
+ * output in I..W; with in_forward, all in scratch. */
 typedef struct tr_norm {
     tr_built_layer *layer;
     tr_norm_desc desc;
