@@ -57,14 +57,13 @@ static tr_status check_schedule(const tr_layout *l) {
     return TR_OK;
 }
 
-static tr_status make_model(tr_layout *l) {
-    const tr_layout_desc *d = &l->desc;
+static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out) {
     tr_model_shape shape = {.batch = d->micro_batch,
                             .seq = d->model.context,
                             .dtype = d->dtype,
-                            .tp_rank = d->mesh.index[TR_AXIS_TP],
+                            .tp_rank = tp_rank,
                             .tp_size = d->mesh.degree[TR_AXIS_TP]};
-    return tr_model_create(&d->model, &shape, &l->model);
+    return tr_model_create(&d->model, &shape, out);
 }
 
 tr_status tr_layout_cut(const tr_model *model, int stages, int *first) {
@@ -84,12 +83,22 @@ tr_status tr_layout_cut(const tr_model *model, int stages, int *first) {
     return status;
 }
 
+/* Every tensor rank cuts where the first one does, whose part of a vocabulary or an MLP that does
+ * not divide by them is the largest. */
+static tr_status cut_as_first_rank(tr_layout *l, int stages) {
+    tr_model *model;
+    TR_TRY(make_model(&l->desc, 0, &model));
+    tr_status status = tr_layout_cut(model, stages, l->first);
+    tr_model_destroy(model);
+    return status;
+}
+
 /* Cuts the layers into the schedule's stages. */
 static tr_status place_layers(tr_layout *l) {
     int stages = l->desc.schedule->stages;
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
     TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
-    TR_TRY(tr_layout_cut(l->model, stages, l->first));
+    TR_TRY(cut_as_first_rank(l, stages));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
     return TR_OK;
@@ -102,7 +111,7 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     l->desc = *desc;
     TR_TRY_OUT(count_micro_batches(l));
     TR_TRY_OUT(check_schedule(l));
-    TR_TRY_OUT(make_model(l));
+    TR_TRY_OUT(make_model(desc, desc->mesh.index[TR_AXIS_TP], &l->model));
     TR_TRY_OUT(check_step_inputs(l));
     TR_TRY_OUT(place_layers(l));
     TR_TRY_OUT(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));

@@ -342,12 +342,44 @@ static void test_what_fits(void **state) {
     tr_device_close(device);
 }
 
+/* --- the cut ---------------------------------------------------------------------------------- */
+
+/* The head costs as much as a block where a tensor rank has 199 words of the vocabulary, more where
+ * it has 200: alone, the two ranks would cut differently. */
+static void test_tensor_ranks_cut_the_same_stages(void **state) {
+    (void)state;
+    enum { STAGES = 2 };
+    static const char *const sizes[] = {"model.heads=2", "model.context=12", "model.vocab=399",
+                                        "train.batch=4", "parallel.pp=2",    "parallel.tp=2"};
+    tr_config config;
+    tr_schedule *schedule;
+    tr_schedule_report report;
+    tr_layout *layout[2];
+    read_config(&config, (int)(sizeof sizes / sizeof *sizes), sizes);
+    assert_int_equal(tr_request_schedule(&config, &schedule, &report), TR_OK);
+    for (int rank = 0; rank < 2; rank++) {
+        tr_layout_desc desc = {.model = config.model,
+                               .batch = config.train.batch,
+                               .micro_batch = config.train.micro_batch,
+                               .dtype = TR_F32,
+                               .schedule = schedule};
+        assert_int_equal(tr_mesh_make(STAGES, 1, 2, rank, 2 * STAGES, &desc.mesh), TR_OK);
+        assert_int_equal(desc.mesh.index[TR_AXIS_TP], rank);
+        assert_int_equal(tr_layout_create(&desc, &layout[rank]), TR_OK);
+    }
+    for (int s = 0; s <= STAGES; s++) assert_int_equal(layout[0]->first[s], layout[1]->first[s]);
+    tr_layout_destroy(layout[0]);
+    tr_layout_destroy(layout[1]);
+    tr_schedule_destroy(schedule);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_bytes_of_every_schedule),
         cmocka_unit_test(test_memory_of_the_last_rank),
         cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_tensor_ranks_cut_the_same_stages),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),
