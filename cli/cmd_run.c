@@ -58,6 +58,8 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; `trireme help` lists the commands",
                        argv[first]);
     }
+    static char backtrace[] = "--backtrace";
+    if (cli->backtrace) argv[--first] = backtrace; /* over a word of run's own, for the ranks */
     launch.command = argv + first;
     if (launch.hostfile) {
         int fd;

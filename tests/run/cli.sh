@@ -95,6 +95,9 @@ code=0
 "$trireme" --backtrace data bad.yaml 2>err || code=$?
 [[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--backtrace: no source locations"
 grep -q '^  at config/config.c:[0-9]* < config/config.c:' err || fail "--backtrace: said '$(<err)'"
+code=0
+"$trireme" --backtrace run -n 2 train bad.yaml 2>err || code=$?
+[[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--backtrace run: no source locations of a rank: '$(<err)'"
 OMPI_COMM_WORLD_RANK=1 "$trireme" data bad.yaml 2>err && fail "rank 1 succeeded"
 [[ ! -s err ]] || fail "rank 1 repeated the error"
 
