@@ -161,7 +161,7 @@ const tr_key tr_schema[] = {
      .help = "Run directory: metrics, resolved config, checkpoints. Default: runs/ and the name of "
              "the config file."},
     {"log.every", INT(log.every, 1, BIG), .fallback = "10",
-     .help = "Steps between two progress lines when the output is no terminal."},
+     .help = "Steps between two progress lines when the output is not a terminal."},
 
     {"device.name", TR_KEY_TEXT, AT(device.name), .fallback = "cpu", .example = "cpu",
      .help =

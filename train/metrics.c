@@ -35,7 +35,7 @@ static tr_status write_config(const tr_config *config) {
     return status;
 }
 
-/* The step of a line; -1 when it is no record. */
+/* The step of a line; -1 when it is not a record. */
 static int64_t line_step(const char *line) {
     cJSON *record = cJSON_Parse(line);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(record, "step");

@@ -32,5 +32,5 @@ typedef struct tr_plot {
  * Without a finite value it says so. TR_ERR_FIT without memory; errors of `out` are left in it. */
 tr_status tr_plot_svg(const tr_plot *plot, FILE *out);
 
-/* The text with what XML keeps for itself escaped; what is no printable ASCII becomes '?'. */
+/* The text with what XML keeps for itself escaped; what is not printable ASCII becomes '?'. */
 void tr_plot_text(const char *text, FILE *out);

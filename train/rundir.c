@@ -32,7 +32,7 @@ static tr_status make_directory(const char *path, bool *made) {
     }
     struct stat info;
     if (stat(path, &info) || !S_ISDIR(info.st_mode))
-        return TR_FAIL(TR_ERR_IO, "'%s' is no directory (log.dir)", path);
+        return TR_FAIL(TR_ERR_IO, "'%s' is not a directory (log.dir): choose another path", path);
     return TR_OK;
 }
 

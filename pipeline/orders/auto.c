@@ -309,7 +309,7 @@ static tr_auto_rule next_refill(search *x, const candidate *c, const tr_auto_rul
     return rule;
 }
 
-/* Schedules W and the tail of the candidate's best order anew by rule; it, or the known schedule
+/* Schedules W and the tail of the candidate's best order again by rule; it, or the known schedule
  * that it came from, is followed in front. */
 static tr_status refill(search *x, candidate *c, int64_t steps) {
     enum { LEAST_TRIALS = 8 }; /* fewer find nothing */

@@ -66,7 +66,7 @@ static int column_of(const reader *in, const char *at) {
     return (int)(at - in->line) + 1;
 }
 
-/* The sentence names a piece of the file; bytes that are no printable ASCII are shown as '?'. */
+/* The sentence names a piece of the file; bytes other than printable ASCII are shown as '?'. */
 static tr_status refuse(const reader *in, const char *at, span piece, const char *problem) {
     char shown[48];
     size_t length = 0;
@@ -116,9 +116,10 @@ static tr_status read_type(const reader *in, span whole, span name, tr_action *a
         if (action->type == TR_ACTION_WAIT_SENT || action->type == TR_ACTION_FINISH) continue;
         if (strlen(known) == length && memcmp(known, name.at, length) == 0) return TR_OK;
     }
-    return refuse(in, name.at, whole,
-                  "is no action: F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD and "
-                  "REDUCE_GRAD are known");
+    return refuse(
+        in, name.at, whole,
+        "is not an action: F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD and "
+        "REDUCE_GRAD are known");
 }
 
 static tr_status read_action(const reader *in, span whole, tr_action *action) {
@@ -150,7 +151,7 @@ static tr_status read_pair(reader *in, span whole) {
     tr_action pair[2];
     if ((size_t)(whole.end - whole.at) <= end_length ||
         memcmp(whole.end - end_length, end, end_length) != 0)
-        return refuse(in, whole.at, whole, "is no pair: it has the form (0F7;7B3)OVERLAP_F_B");
+        return refuse(in, whole.at, whole, "is not a pair: it has the form (0F7;7B3)OVERLAP_F_B");
     span inside = {whole.at + 1, whole.end - end_length};
     const char *between = find(inside, ';');
     if (between == inside.end)

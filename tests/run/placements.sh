@@ -122,6 +122,6 @@ refused 78 "cannot run to its end" parallel.schedule="$scratch/none.csv"
 echo "0F0,0F1,0F2,0F3,0F4,0F5,0F6,0F7" >"$scratch/forward.csv"
 refused 78 "has no backward" parallel.schedule="$scratch/forward.csv"
 printf '0F0,0B0\n0X1\n' >"$scratch/bad.csv"
-refused 78 "bad.csv:2:2: '0X1' is no action" parallel.schedule="$scratch/bad.csv"
+refused 78 "bad.csv:2:2: '0X1' is not an action" parallel.schedule="$scratch/bad.csv"
 echo "$failures failures"
 [ $failures -eq 0 ]

@@ -229,7 +229,7 @@ static int act(session *t, const char *action) {
         (void)close(t->terminal);
         t->closed = true;
     } else {
-        fprintf(stderr, "pty_run: '%s' is no action\n", action);
+        fprintf(stderr, "pty_run: '%s' is not an action\n", action);
         return EXIT_USAGE;
     }
     return 0;
