@@ -123,10 +123,11 @@ static tr_status describe_block(tr_layer *layer, int number, const tr_mesh *mesh
     return describe_rest(layer, number, mesh);
 }
 
-static tr_status make_model(const tr_mesh *mesh, tr_model **out) {
+static tr_status make_model(const tr_mesh *mesh, tr_dtype dtype, tr_model **out) {
     tr_model *model;
     TR_TRY(tr_calloc(1, sizeof *model, &model));
     *out = model;
+    model->shape.dtype = dtype;
     TR_TRY(tr_calloc(LAYERS, sizeof *model->layers, &model->layers));
     for (int i = 0; i < LAYERS; i++) {
         made_layer *made;
@@ -156,7 +157,7 @@ static void list_whole_tensors(void) {
     tr_mesh one;
     tr_model *model;
     must(tr_mesh_make(1, 1, 1, 0, 1, &one));
-    must(make_model(&one, &model));
+    must(make_model(&one, TR_F32, &model));
     for (int i = 0; i < LAYERS - 1; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
             const tr_param *param = &model->layers[i]->params[k];
@@ -422,7 +423,7 @@ static tr_status work(member *m) {
     const tr_placement placement = {.stages = t->pp, .first = first, .owner = owner};
     TR_TRY(tr_mesh_make(t->pp, t->dp, t->tp, m->rank, tr_world_size(world), &m->mesh));
     TR_TRY(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &m->device));
-    TR_TRY(make_model(&m->mesh, &m->model));
+    TR_TRY(make_model(&m->mesh, t->dtype, &m->model));
     TR_TRY(tr_mesh_groups_create(world, m->device, &m->mesh, &m->groups));
     tr_mesh_part everywhere = tr_mesh_self(&m->mesh);
     for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++)
