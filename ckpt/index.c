@@ -155,7 +155,7 @@ static bool map_part(hid_t list, hid_t whole, const tr_manifest *m, int64_t p, i
         extent[d] = (hsize_t)part->extent[d];
     }
     char shard[NAME_MAX + 1], name[NAME_MAX + 2] = "/";
-    /* A bare file name is looked up beside the index, so the directory can be moved. */
+    /* A bare file name is looked up next to the index, so the directory can be moved. */
     tr_shard_name(part->file, m->files, shard);
     tr_part_name(part->tensor, number, name + 1);
     hid_t space = H5Screate_simple(rank, extent, NULL);

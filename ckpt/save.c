@@ -1,4 +1,4 @@
-/* The protocol of a save: everything is written and made durable beside the committed steps, then
+/* The protocol of a save: everything is written and made durable next to the committed steps, then
  * one rename commits. After each phase all ranks agree, so a failure on one ends the save on all.
  */
 #include "base/memory.h"

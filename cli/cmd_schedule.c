@@ -61,8 +61,8 @@ static tr_status open_output(const char *path, FILE **out) {
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
 }
 
-/* How far the order that auto found is from the best that could be; beside the order itself, which
- * may stand on stdout. */
+/* Searches an order, and prints how far it is from the lower bound: the order itself may
+ * go to stdout. */
 static tr_status search(const schedule_args *a, tr_schedule **out) {
     tr_schedule_request request = a->schedule.request;
     tr_auto_report report;

@@ -79,8 +79,8 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
  *
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
  * time, and wait for each other; only the calling thread of this world may use them; the sum of
- * three and more values has NCCL's order; and after a reduce_scatter in place what lies behind the
- * result is not defined. tr_world_sync then is where a lost rank is noticed. */
+ * three and more values has NCCL's order; and after a reduce_scatter in place the rest of the
+ * buffer is not defined. tr_world_sync then is where a lost rank is noticed. */
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);

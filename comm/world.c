@@ -246,7 +246,7 @@ static void job_main(void *argument) {
     pthread_mutex_lock(&world->lock);
     job->status = status;
     job->finished = true;
-    /* The caller is elsewhere and may be past its call: the failure ends the world. */
+    /* The caller may have returned from its call: the world keeps the failure for the next wait. */
     if (status != TR_OK && !pthread_equal(job->caller, pthread_self()))
         (void)tr_world_fail(world, status, tr_error_message());
     if (job->detached) job_release(world, job);

@@ -88,11 +88,11 @@ void tr_device_staging_free(tr_device *device, void *memory);
 /* The device's one compute stream: owned by the device. */
 tr_stream *tr_device_compute(tr_device *device);
 
-/* From now on a thread of its own hands the device what is enqueued on the compute stream, and a
- * function that is called in its order runs in that thread: it may wait as long as it likes, for
- * other ranks too, and call the device, which meanwhile has nothing to do that lies behind it. The
- * enqueuing thread waits for nothing. A failure is told by the next tr_stream_sync; until then
- * nothing more is done. Once is enough; on a host device the caller stays the compute stream. */
+/* Starts a worker thread that issues everything enqueued on the compute stream. Functions passed to
+ * tr_stream_call run on it, in order, and may block (on other ranks, for instance) or call the
+ * device. The enqueuing thread does not wait. The next tr_stream_sync returns an error; until then
+ * later work is skipped. A second call does nothing; on a host device the caller stays the compute
+ * stream. */
 tr_status tr_device_start_queue(tr_device *device);
 
 /* A further stream. Destroying waits for what is queued. */

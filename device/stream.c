@@ -1,13 +1,14 @@
-/* Streams and events: to the device at once, or, on a compute stream with a queue, by way of the
- * queue's thread. That thread may wait for anything, since the device has none of what is behind.
+/* Stream and event calls go straight to the device, unless the compute stream has a queue: then a
+ * worker thread issues them in order. The worker may block, because nothing queued after the
+ * current item has been issued to the device yet.
  *
- * An event that the queue is to record is not reached before it was: never, where a failure has
- * kept it from being. */
+ * An event that the worker is to record is not reached before the worker has recorded it; after a
+ * failure it is never reached. */
 #include "device/queue.h"
 
 #include <stdio.h>
 
-/* The queue for this caller: NULL for the queue's own thread, which hands over at once. */
+/* The queue for this caller: NULL for the worker thread, which issues at once. */
 static tr_queue *queue_before(const tr_stream *stream) {
     return stream->queue && !tr_queue_is_caller(stream->queue) ? stream->queue : NULL;
 }
@@ -89,7 +90,7 @@ tr_status tr_stream_zero(tr_stream *stream, void *memory, size_t bytes) {
                   &(tr_work){.run = hand_zero, .stream = stream, .memory = {memory, NULL, bytes}});
 }
 
-/* The device has done what lies before it, and has nothing of what lies behind. */
+/* All earlier work has finished and no later work has been issued. */
 static tr_status run_call(const tr_work *work) {
     TR_TRY(work->stream->device->ops->stream_sync(work->stream));
     work->call.function(work->call.argument);

@@ -22,9 +22,9 @@ typedef struct tr_heartbeat_end {
 } tr_heartbeat_end;
 
 /* Collective, once for a world, after every rank has attached to its board. Shows ranks of other
- * hosts on the boards that will hear of them. *out is NULL where this rank is no leader, and where
- * all ranks share one board. The world owns *out: tr_world_close frees it. The board stays open
- * until then. */
+ * hosts on the boards that will hear of them. *out is NULL where this rank is not a leader, and
+ * where all ranks share one board. The world owns *out: tr_world_close frees it. The board stays
+ * open until then. */
 tr_status tr_heartbeat_open(tr_world *world, tr_board *board, tr_heartbeat **out);
 /* Receives what has arrived and sends what is due; waits at most 0.1 s a link. To be called a few
  * times a second by one thread. Returns true when another host has told that the job ends, with its

@@ -13,8 +13,8 @@ typedef struct tr_relay tr_relay;
 /* Starts copying to the descriptor `to`, which stays open. *input: the end of the pipe for the
  * child, closed on exec; the caller closes its own copy once the child has it. SIGPIPE has to be
  * ignored or blocked. line_of: a relay to the same terminal or NULL; output waits for a moment for
- * the end of a line that is open there, and begins a new one. Fails with TR_ERR_DEVICE when there
- * is no pipe or thread. */
+ * the end of a line that is open there, and begins a new one. Fails with TR_ERR_DEVICE when a
+ * pipe or a thread cannot be made. */
 tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **out);
 /* True when every writer has closed the pipe and all is copied. True also when the pipe is empty,
  * all is copied and no byte came for a second: then a process that outlived the child keeps the

@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 enum {
-    /* Bytes of a chunk's logits at most: little beside the parameters of such a head and their
+    /* Bytes of a chunk's logits at most: little next to the parameters of such a head and their
      * optimizer's state. */
     CHUNK_BYTES = 256 << 20,
     /* Rows at most, and enough: every chunk reads and writes the table's gradient, whose 8

@@ -22,7 +22,7 @@ typedef struct tr_memory_rank {
 void tr_memory_sum(tr_memory_plan *plan);
 /* The most that this device has handed out, all classes together. */
 size_t tr_memory_taken(const tr_device *device);
-/* The same by class, beside the plan. */
+/* The same by class, next to the plan. */
 tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *plan);
 
 /* "12.3 MiB (parameters 1.0, gradients ...)"; "more than" in front, and no number of activations,

@@ -20,7 +20,7 @@ typedef struct tr_run_plan {
 /* Plans every rank of the config's layout; all of them share this machine. The device prepares
  * their operators one after the other and allocates nothing: with the device and the number of
  * threads that training has, the bytes are those that training takes. TR_ERR_CONFIG for what
- * training refuses. A plan over the limit is no error. Release with tr_run_plan_destroy. */
+ * training refuses. A plan over the limit is not an error. Release with tr_run_plan_destroy. */
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out);
 void tr_run_plan_destroy(tr_run_plan *plan);
 

@@ -136,7 +136,7 @@ static void draw_axes(const tr_plot *plot, const axis *x, const axis *y, FILE *o
     (void)fputs("</text>\n", out);
 }
 
-/* Right-aligned beside the title. */
+/* Right-aligned next to the title. */
 static void draw_legend(const tr_plot *plot, FILE *out) {
     double x = WIDTH - RIGHT;
     for (int s = plot->count - 1; s >= 0 && plot->count > 1; s--) {

@@ -137,7 +137,7 @@ static void run_call(void *argument) {
 /* After a failure of the device no callback runs any more. */
 static tr_status stream_status(const tr_cuda_stream *stream) {
     cudaError_t error = cudaStreamQuery(stream->handle);
-    if (error == cudaErrorNotReady) (void)cudaGetLastError(); /* it is no error */
+    if (error == cudaErrorNotReady) (void)cudaGetLastError(); /* not an error */
     else TR_CUDA(error);
     return TR_OK;
 }
@@ -223,7 +223,7 @@ static tr_status cuda_event_sync(tr_event *event) {
 static bool cuda_event_reached(tr_event *event) {
     if (use(event->device) != TR_OK) return true;
     if (cudaEventQuery(event_of(event)) != cudaErrorNotReady) return true;
-    (void)cudaGetLastError(); /* it is no error, but is kept as one */
+    (void)cudaGetLastError(); /* not an error, but CUDA keeps it as one */
     return false;
 }
 

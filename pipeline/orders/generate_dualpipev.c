@@ -80,7 +80,7 @@ static tr_status generate_rank(dual *d) {
     }
     int pairs = d->pattern - 2 * d->s->ranks + above + 1;
     for (int k = 0; k < pairs; k++) {
-        /* At the turn nothing runs ahead yet: the first B would wait for the F beside it. */
+        /* At the turn nothing runs ahead yet: the first B would wait for the F next to it. */
         if (k == 0 && below == 0) {
             TR_TRY(add_forward(d, DOWN));
             TR_TRY(add_backward(d, UP));
