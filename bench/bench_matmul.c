@@ -20,11 +20,8 @@ enum { PLANS = 32, LIMITS = 2 };
 
 static const size_t limits[LIMITS] = {(size_t)32 << 20, (size_t)256 << 20};
 
-/* What the next search gives: plan `index` of those that fit the workspace. */
-static struct {
-    int index, found; /* found: by the last search */
-    size_t workspace;
-} choice;
+/* What the next search gives: plan `index` of those that it finds. */
+static struct { int index, found; /* found: by the last search */ } choice;
 
 static __typeof__(tr_cublasLtMatmulAlgoGetHeuristic) library_search;
 
@@ -38,11 +35,7 @@ static cublasStatus_t choose_plan(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
     int n = 0;
     (void)wanted;
     *count = choice.found = 0;
-    cublasStatus_t status =
-        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &choice.workspace, sizeof choice.workspace);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
-    status = library_search(handle, product, a, b, c, d, preference, PLANS, all, &n);
+    cublasStatus_t status = library_search(handle, product, a, b, c, d, preference, PLANS, all, &n);
     for (int i = 0; i < n && status == CUBLAS_STATUS_SUCCESS; i++) {
         if (all[i].state != CUBLAS_STATUS_SUCCESS) continue;
         if (choice.found++ != choice.index) continue;
@@ -77,23 +70,23 @@ static tr_status run_op(void *context) {
 }
 
 /* A product and its epilogue apart, also where the library has a plan for both. */
-static tr_status prepare_parts(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    TR_TRY(tr_op_decompose(device, desc, out));
+static tr_status prepare_parts(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    TR_TRY(tr_op_decompose(context, desc, out));
     tr_op_list(*out);
     return TR_OK;
 }
 
-typedef tr_status (*prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
+typedef tr_status (*prepare_fn)(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
 
 /* Times every plan. A plan that the library then refuses to run is passed over. */
 static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc,
                             const tr_op_args *args, size_t workspace, timing *out) {
     running r = {.stream = tr_device_compute(b->device), .args = *args};
     *out = (timing){.plans = 1};
-    choice.workspace = workspace;
+    const tr_op_context context = {.device = b->device, .workspace = workspace};
     for (choice.index = 0; choice.index < out->plans; choice.index++) {
         double seconds = 0;
-        TR_TRY(prepare(b->device, desc, &r.op));
+        TR_TRY(prepare(&context, desc, &r.op));
         if (choice.index == 0) out->plans = choice.found;
         const size_t scratch = r.op->scratch_bytes;
         tr_status status = out->plans ? bench_time(b->device, run_op, &r, 0.02, &seconds) : TR_OK;

@@ -78,7 +78,7 @@ static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way 
     memcpy(b->other, &b->state, sizeof b->state);
     check(tr_stream_copy(r.stream, b->at, b->other, sizeof b->state));
     check(tr_stream_sync(r.stream));
-    check(tr_op_prepare(b->device, &c->desc, &r.op));
+    check(tr_op_prepare(&(tr_op_context){.device = b->device}, &c->desc, &r.op));
     *way = r.op->way;
     tr_op_operands(&c->desc, r.args.t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {

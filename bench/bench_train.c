@@ -184,8 +184,7 @@ static tr_status open_device(const options *o, tr_world *world, tr_device **out)
     const int64_t threads = o->threads ? o->threads : tr_world_cores(world);
     const tr_device_options how = {.threads = (int)threads,
                                    .host_rank = tr_world_host_rank(world),
-                                   .ranks = tr_world_size(world),
-                                   .deterministic = o->deterministic != 0};
+                                   .ranks = tr_world_size(world)};
     char note[256] = "";
     TR_TRY(tr_device_open(o->device, &how, out));
     TR_TRY(tr_world_use(world, *out, want, note, sizeof note));
@@ -220,6 +219,7 @@ static tr_status run(bench *b, tr_world *world) {
         .batch = o->batch,
         .micro_batch = o->micro_batch,
         .dtype = strcmp(o->precision, "bf16") == 0 ? TR_BF16 : TR_F32,
+        .deterministic = o->deterministic != 0,
         .seed = 1,
         .max_norm = 1,
         .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},

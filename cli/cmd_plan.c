@@ -279,8 +279,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     int64_t ranks = config.parallel.pp * config.parallel.tp * config.parallel.dp;
     int64_t threads = config.train.threads, cores = tr_cores_count();
     if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
-    tr_device_options options = {.threads = (int)threads,
-                                 .deterministic = config.train.deterministic};
+    tr_device_options options = {.threads = (int)threads};
     TR_TRY_OUT(open_device(&config, &options, &here, &device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan);

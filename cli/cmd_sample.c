@@ -125,7 +125,7 @@ static tr_status write_text(session *s, const request *r) {
 
 /* The run's device; a run of GPUs is sampled on the CPU where there is none. */
 static tr_status open_device(session *s) {
-    const tr_device_options options = {.threads = 1, .deterministic = true};
+    const tr_device_options options = {.threads = 1};
     tr_status status = tr_device_open(s->config.device.name, &options, &s->device);
     if (status != TR_ERR_DEVICE || !tr_config_on_gpu(&s->config)) return status;
     TR_TRY(tr_device_open("cpu", &options, &s->device));

@@ -36,16 +36,16 @@ static void release(tr_op *base) {
     free(d);
 }
 
-tr_status tr_op_decompose(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_op_decompose(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     const tr_op_row *row = tr_op_row_of(desc->kind);
     decomposed *d;
     tr_status status = TR_OK;
     if (!row->decompose) return TR_OK;
     TR_TRY(tr_calloc(1, sizeof *d, &d));
-    d->base = (tr_op){.device = device, .desc = *desc, .run = run, .release = release};
+    d->base = (tr_op){.context = *context, .desc = *desc, .run = run, .release = release};
     d->count = row->decompose(desc, d->part);
     for (int k = 0; k < d->count; k++) {
-        TR_TRY_OUT(tr_op_prepare(device, &d->part[k].desc, &d->op[k]));
+        TR_TRY_OUT(tr_op_prepare(context, &d->part[k].desc, &d->op[k]));
         if (d->op[k]->scratch_bytes > d->base.scratch_bytes)
             d->base.scratch_bytes = d->op[k]->scratch_bytes;
     }

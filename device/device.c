@@ -141,8 +141,8 @@ const char *tr_device_memory_name(tr_memory kind) {
     return names[kind];
 }
 
-void tr_device_reserve(tr_device *device, int units) {
-    device->reserved = units;
+int tr_device_units(const tr_device *device) {
+    return device->units;
 }
 
 bool tr_device_on_host(const tr_device *device) {

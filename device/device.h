@@ -36,18 +36,17 @@ struct tr_device {
     const tr_device_ops *ops;
     char name[16]; /* as opened */
     int threads;   /* OpenMP threads of the cpu device */
-    int reserved;  /* compute units that products leave alone (tr_device_reserve) */
+    int units;     /* compute units, the multiprocessors of a GPU; 0 on host devices */
     /* Of each class (tr_device_live, tr_device_peak); each allocation is rounded up to TR_ALIGN. */
     size_t live[TR_MEMORY_CLASSES], peak[TR_MEMORY_CLASSES];
     struct tr_device_block *blocks; /* the allocations */
-    struct tr_op *operators;        /* prepared ones, by description */
+    struct tr_op *operators;        /* the prepared ones */
 };
 
 typedef struct tr_device_options {
-    int threads;        /* >= 1 */
-    int host_rank;      /* this rank's place on its host: "cuda" takes the host's GPUs in turn */
-    int ranks;          /* that work together, 0 and 1 alike; above, streams wait for other ranks */
-    bool deterministic; /* fixed plans and algorithms (GPU) */
+    int threads;   /* >= 1 */
+    int host_rank; /* this rank's place on its host: "cuda" takes the host's GPUs in turn */
+    int ranks;     /* that work together, 0 and 1 alike; above, streams wait for other ranks */
 } tr_device_options;
 
 /* Sets what CUDA reads from the environment when it is first called in this process; what the user
@@ -122,10 +121,8 @@ tr_status tr_stream_wait(tr_stream *stream, tr_event *event);
 tr_status tr_event_sync(tr_event *event);
 bool tr_event_reached(tr_event *event);
 
-/* Products that are prepared from now on leave that many compute units (multiprocessors of a GPU)
- * to kernels which hold theirs while they wait, as posted receives do: a product that counted on
- * them too would run a second wave for the rest. Nothing on a deterministic device. */
-void tr_device_reserve(tr_device *device, int units);
+/* Compute units, the multiprocessors of a GPU; 0 on host devices. */
+int tr_device_units(const tr_device *device);
 /* Counts the prepared operators that run without the library that the device has for them
  * (tr_op.way), which is slow, and names them in text[size]: "12 x matmul 8192x3072x768 bf16 with
  * gelu in parts, ...". 0 and "" when there is none, and on devices whose operators are their own.

@@ -10,7 +10,8 @@
 typedef struct tr_queue tr_queue;
 /* Plans an operator for a valid description. Leaves *out NULL, with TR_OK, where the device refuses
  * it: its decomposition runs instead. */
-typedef tr_status (*tr_op_prepare_fn)(tr_device *device, const tr_op_desc *desc, tr_op **out);
+typedef tr_status (*tr_op_prepare_fn)(const tr_op_context *context, const tr_op_desc *desc,
+                                      tr_op **out);
 
 struct tr_device_ops {
     const char *kind; /* "cpu", "ref", "guarded", "cuda" */
@@ -51,7 +52,7 @@ struct tr_device_ops {
 
 /* Plans the operators that the table decomposes an operator into; *out stays NULL where there is no
  * decomposition. */
-tr_status tr_op_decompose(tr_device *device, const tr_op_desc *desc, tr_op **out);
+tr_status tr_op_decompose(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
 
 /* Whether nothing but a bias is fused. */
 bool tr_matmul_is_plain(const tr_matmul_desc *desc);
@@ -60,8 +61,8 @@ bool tr_matmul_is_plain(const tr_matmul_desc *desc);
  * about the first one that is missing, is not taken, or has another dtype, shape or strides. */
 tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args);
 
-/* The device's operator of this description, with one more user; NULL when there is none. */
-tr_op *tr_op_share(tr_device *device, const tr_op_desc *desc);
+/* The operator of this description in this context, with one more user; NULL when there is none. */
+tr_op *tr_op_share(const tr_op_context *context, const tr_op_desc *desc);
 /* Adds an operator to its device's list, with one user. */
 void tr_op_list(tr_op *op);
 /* Removes one user. True when it was the last one: the operator has left the list, and the caller

@@ -147,7 +147,7 @@ static tr_status guarded_zero(tr_stream *stream, void *memory, size_t bytes) {
 /* --- operators -------------------------------------------------------------------------------- */
 
 static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    const guarded *g = of(op->device);
+    const guarded *g = of(op->context.device);
     TR_TRY(refuse_in_callback());
     tr_op *inner = ((guarded_op *)op)->inner;
     tr_op_args own = *args;
@@ -159,21 +159,23 @@ static tr_status run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
 
 /* On a GPU an operator may be released while its work is still queued. */
 static void release(tr_op *op) {
-    guarded *g = of(op->device);
+    guarded *g = of(op->context.device);
     if (tr_host_event_record(g->passed, g->compute) == TR_OK) (void)tr_host_event_sync(g->passed);
     tr_op_release(((guarded_op *)op)->inner);
     free(op);
 }
 
-static tr_status prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     guarded_op *op;
     TR_TRY(tr_calloc(1, sizeof *op, &op));
-    tr_status status = tr_op_prepare(of(device)->cpu, desc, &op->inner);
+    tr_op_context inner = *context;
+    inner.device = of(context->device)->cpu;
+    tr_status status = tr_op_prepare(&inner, desc, &op->inner);
     if (status != TR_OK) {
         free(op);
         return status;
     }
-    op->base = (tr_op){.device = device,
+    op->base = (tr_op){.context = *context,
                        .desc = *desc,
                        .scratch_bytes = op->inner->scratch_bytes,
                        .run = run,

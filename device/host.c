@@ -171,11 +171,12 @@ static void release_op(tr_op *op) {
     free(op);
 }
 
-tr_status tr_host_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
-                            size_t scratch_bytes, tr_host_compute_fn compute, tr_op **out) {
+tr_status tr_host_op_create(const tr_op_context *context, const tr_op_desc *desc,
+                            size_t object_bytes, size_t scratch_bytes, tr_host_compute_fn compute,
+                            tr_op **out) {
     tr_host_op *op;
     TR_TRY(tr_calloc(1, object_bytes ? object_bytes : sizeof *op, &op));
-    op->base = (tr_op){.device = device,
+    op->base = (tr_op){.context = *context,
                        .desc = *desc,
                        .scratch_bytes = scratch_bytes,
                        .run = run_op,

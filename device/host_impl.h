@@ -33,8 +33,9 @@ void tr_host_close(tr_device *device);
  * tr_host_op: device, desc, scratch_bytes, compute, and a `run` that calls compute inline or queues
  * it with a copy of the arguments (the operator must outlive the queue). `release` frees the
  * object; an implementation that owns more replaces it and calls free() on the object last. */
-tr_status tr_host_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
-                            size_t scratch_bytes, tr_host_compute_fn compute, tr_op **out);
+tr_status tr_host_op_create(const tr_op_context *context, const tr_op_desc *desc,
+                            size_t object_bytes, size_t scratch_bytes, tr_host_compute_fn compute,
+                            tr_op **out);
 
 /* The functions of device/device.h on host memory. */
 tr_status tr_host_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes);

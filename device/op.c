@@ -118,11 +118,12 @@ tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args) {
 /* --- life ------------------------------------------------------------------------------------- */
 
 /* Whole, or else decomposed. */
-static tr_status plan(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+static tr_status plan(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    const tr_device *device = context->device;
     tr_op_prepare_fn prepare = device->ops->prepare[desc->kind];
-    if (prepare) TR_TRY(prepare(device, desc, out));
+    if (prepare) TR_TRY(prepare(context, desc, out));
     if (*out) return TR_OK;
-    TR_TRY(tr_op_decompose(device, desc, out));
+    TR_TRY(tr_op_decompose(context, desc, out));
     if (!*out)
         return TR_FAIL(TR_ERR_DEVICE, "device %s has no operator %s%s", device->name,
                        tr_op_name(desc->kind), prepare ? " of this description" : "");
@@ -130,18 +131,23 @@ static tr_status plan(tr_device *device, const tr_op_desc *desc, tr_op **out) {
     return TR_OK;
 }
 
-tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+void tr_op_context_leave(tr_op_context *context, int units) {
+    const int all = tr_device_units(context->device);
+    if (!context->deterministic && units > 0 && units < all) context->compute_units = all - units;
+}
+
+tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     *out = NULL;
-    TR_TRY(check(device, desc));
-    if ((*out = tr_op_share(device, desc))) return TR_OK;
-    tr_device_settle(device); /* a library's handle serves one thread at a time */
-    TR_TRY(plan(device, desc, out));
+    TR_TRY(check(context->device, desc));
+    if ((*out = tr_op_share(context, desc))) return TR_OK;
+    tr_device_settle(context->device); /* a library's handle serves one thread at a time */
+    TR_TRY(plan(context, desc, out));
     tr_op_list(*out);
     return TR_OK;
 }
 
 void tr_op_release(tr_op *op) {
     if (!op || !tr_op_unshare(op)) return;
-    tr_device_settle(op->device);
+    tr_device_settle(op->context.device);
     op->release(op);
 }

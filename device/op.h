@@ -1,9 +1,10 @@
 /* Operators in two phases.
  *
- * tr_op_prepare() takes a description (shapes, dtypes, options) before step 1 and gives a plan with
- * its scratch size; tr_op_run() enqueues it on a stream and allocates nothing. What changes between
- * steps is read from the step-state block in device memory when the operator runs, never passed by
- * value, so clipping and skipping need no host round trip and a captured graph stays valid.
+ * tr_op_prepare() takes a context and a description (shapes, dtypes, options) before step 1 and
+ * gives a plan with its scratch size; tr_op_run() enqueues it on a stream and allocates nothing.
+ * What changes between steps is read from the step-state block in device memory when the operator
+ * runs, never passed by value, so clipping and skipping need no host round trip and a captured
+ * graph stays valid.
  *
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
  * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
@@ -362,6 +363,21 @@ typedef struct tr_op_args {
     int64_t sample; /* offset of row 0's sample from the step's first sample */
 } tr_op_args;
 
+/* What operators are prepared for: the device, and what a plan may depend on besides the
+ * description. All zero but the device is a good context. */
+typedef struct tr_op_context {
+    tr_device *device;
+    bool deterministic; /* the same operands give the same bits in every run on such a device */
+    int compute_units;  /* that products are planned for (tr_device_units); 0: all */
+    size_t workspace;   /* bytes of scratch that a library may ask for; 0: what it recommends */
+} tr_op_context;
+
+/* Products leave `units` compute units to kernels that hold theirs while they wait, as posted
+ * receives do: a product that counts on all runs a second wave for those. Does nothing where no
+ * unit would be left, and in a deterministic context, since the number of receives depends on the
+ * cut, and other units may give other bits. */
+void tr_op_context_leave(tr_op_context *context, int units);
+
 /* How a device runs an operator. TR_OP_WHOLE for all on devices without libraries. */
 typedef enum tr_op_way {
     TR_OP_WHOLE,    /* in one call, of the library where there is one */
@@ -371,20 +387,20 @@ typedef enum tr_op_way {
 
 /* A prepared operator. Implementations extend it. */
 typedef struct tr_op {
-    tr_device *device;
+    tr_op_context context;
     tr_op_desc desc;
     size_t scratch_bytes;
     tr_op_way way;
-    int users;          /* tr_op_prepare calls with an equal description, not yet released */
+    int users;          /* tr_op_prepare calls that gave it, not yet released */
     struct tr_op *next; /* in the device's list */
     tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);
     void (*release)(struct tr_op *op);
 } tr_op;
 
-/* Plans an operator; equal descriptions give one operator. One thread of a device prepares and
- * releases. TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for one that this
- * device cannot do. Release with tr_op_release (NULL is allowed). */
-tr_status tr_op_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out);
+/* Plans an operator; equal descriptions in equal contexts give one operator. One thread of a device
+ * prepares and releases. TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for
+ * one that this device cannot do. Release with tr_op_release (NULL is allowed). */
+tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
 /* Stream-ordered; args are copied. On a stream of the host the operator outlives the work. Debug
  * builds fail with TR_ERR_INTERNAL when an operand is not what the description implies. */
 tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);

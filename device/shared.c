@@ -1,5 +1,6 @@
-/* The operators of a device by description: equal descriptions share one operator, since a library
- * takes up to a second to plan one. Also lists the operators that run without their library. */
+/* The operators of a device by context and description: equal ones share one operator, since a
+ * library takes up to a second to plan one. Also lists the operators that run without their
+ * library. */
 #include "device/device_impl.h"
 #include "device/op_table.h"
 
@@ -8,23 +9,32 @@
 
 /* --- the device's list ------------------------------------------------------------------------ */
 
-tr_op *tr_op_share(tr_device *device, const tr_op_desc *desc) {
-    const tr_op_row *row = tr_op_row_of(desc->kind);
-    tr_op *op = device->operators;
-    while (op && (op->desc.kind != desc->kind || !row->same(&op->desc, desc))) op = op->next;
+static bool same_context(const tr_op_context *a, const tr_op_context *b) {
+    return a->device == b->device && a->deterministic == b->deterministic &&
+           a->compute_units == b->compute_units && a->workspace == b->workspace;
+}
+
+static bool is(const tr_op *op, const tr_op_context *context, const tr_op_desc *desc) {
+    return op->desc.kind == desc->kind && same_context(&op->context, context) &&
+           tr_op_row_of(desc->kind)->same(&op->desc, desc);
+}
+
+tr_op *tr_op_share(const tr_op_context *context, const tr_op_desc *desc) {
+    tr_op *op = context->device->operators;
+    while (op && !is(op, context, desc)) op = op->next;
     if (op) op->users++;
     return op;
 }
 
 void tr_op_list(tr_op *op) {
     op->users = 1;
-    op->next = op->device->operators;
-    op->device->operators = op;
+    op->next = op->context.device->operators;
+    op->context.device->operators = op;
 }
 
 bool tr_op_unshare(tr_op *op) {
     if (--op->users > 0) return false;
-    tr_op **link = &op->device->operators;
+    tr_op **link = &op->context.device->operators;
     while (*link != op) link = &(*link)->next;
     *link = op->next;
     return true;

@@ -37,7 +37,7 @@ typedef struct tr_layer_input {
 
 /* Where a layer runs. */
 typedef struct tr_layer_env {
-    tr_device *device;
+    tr_op_context context; /* of its operators */
     /* This rank's tensor group, also when it is of one; NULL: prepared for its bytes, never run. */
     tr_group *tp;
 } tr_layer_env;

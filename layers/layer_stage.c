@@ -65,7 +65,8 @@ static tr_status prepare_adds(layer_stage *s) {
                               .rows = {.rows = 1,
                                        .width = (int64_t)(value->bytes / tr_dtype_size(dtype)),
                                        .dtype = dtype}};
-            TR_TRY(tr_op_prepare(s->source.device, &add, &s->add[input->value]));
+            TR_TRY(tr_op_prepare(&(tr_op_context){.device = s->source.device}, &add,
+                                 &s->add[input->value]));
             if (s->add[input->value]->scratch_bytes > 0)
                 return TR_FAIL(TR_ERR_INTERNAL, "the sum of gradients has no scratch");
         }

@@ -64,7 +64,7 @@ tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {
         if (layer->usage.decode && op->phase != TR_PHASE_F) continue;
         tr_op_release(op->op);
         op->op = NULL;
-        TR_TRY(tr_op_prepare(env->device, &op->desc, &op->op));
+        TR_TRY(tr_op_prepare(&env->context, &op->desc, &op->op));
         if (op->op->scratch_bytes > scratch) scratch = op->op->scratch_bytes;
     }
     base->bytes[TR_LIFE_SCRATCH] = layer->operators_at + tr_align_up(scratch);

@@ -131,8 +131,9 @@ void tr_layout_destroy(tr_layout *l) {
     free(l);
 }
 
-static tr_status prepare_layers(tr_layout *l, tr_device *device, tr_group *tp, int pp_rank) {
-    tr_layer_env env = {.device = device, .tp = tp};
+static tr_status prepare_layers(tr_layout *l, const tr_op_context *context, tr_group *tp,
+                                int pp_rank) {
+    tr_layer_env env = {.context = *context, .tp = tp};
     for (int s = 0; s < l->placement.stages; s++) {
         if (pp_rank >= 0 && l->owner[s] != pp_rank) continue;
         for (int i = l->first[s]; i < l->first[s + 1]; i++)
@@ -141,9 +142,9 @@ static tr_status prepare_layers(tr_layout *l, tr_device *device, tr_group *tp, i
     return TR_OK;
 }
 
-tr_status tr_layout_lower(tr_layout *l, tr_device *device, tr_group *tp, int pp_rank) {
+tr_status tr_layout_lower(tr_layout *l, const tr_op_context *context, tr_group *tp, int pp_rank) {
     tr_schedule *forward = NULL;
-    TR_TRY(prepare_layers(l, device, tp, pp_rank));
+    TR_TRY(prepare_layers(l, context, tp, pp_rank));
     tr_layer_table_free(&l->table); /* made again with what the operators' scratch is now known */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));

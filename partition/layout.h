@@ -43,7 +43,8 @@ int tr_layout_neighbours(const tr_layout *layout, int pp_rank);
 /* Prepares the layers of pipeline rank pp_rank, or of every rank when it is below 0 (the operators'
  * scratch is part of the arena, and prepare alone knows it), and lowers the step and its
  * validation. tp: as tr_layer_env says. Called once. */
-tr_status tr_layout_lower(tr_layout *layout, tr_device *device, tr_group *tp, int pp_rank);
+tr_status tr_layout_lower(tr_layout *layout, const tr_op_context *context, tr_group *tp,
+                          int pp_rank);
 
 /* The step inputs that the stages of a pipeline rank ask for, in input[TR_STEP_INPUTS]; and the
  * bytes of one on one data rank, of a whole step. */

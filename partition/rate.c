@@ -45,7 +45,8 @@ static tr_status choose_model(const tr_config *c, double most, tr_model_config *
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
     const double most = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
-    tr_rate_step step = {.dtype = tr_config_dtype(c), .micro_batches = 1};
+    tr_rate_step step = {
+        .dtype = tr_config_dtype(c), .deterministic = c->train.deterministic, .micro_batches = 1};
     double one, two, flops = 0;
     TR_TRY(choose_model(c, most, &step.model, &step.micro_batch, &flops));
     TR_TRY(time_step(device, &step, &one));
@@ -61,13 +62,14 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
     (void)gethostname(host, sizeof host - 1);
     (void)tr_device_identity(device, where, sizeof where);
     const tr_model_config *m = &c->model;
-    (void)snprintf(text, size,
-                   "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d",
-                   TRIREME_VERSION, host, where, tr_cpu_isa(), device->name, device->threads,
-                   c->train.precision, m->family, (long long)m->width, (long long)m->heads,
-                   (long long)m->kv_heads, (long long)m->head_size, (long long)m->mlp_width,
-                   m->activation, (long long)m->window, (long long)m->context, (long long)m->vocab,
-                   (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0);
+    (void)snprintf(
+        text, size,
+        "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d|%d",
+        TRIREME_VERSION, host, where, tr_cpu_isa(), device->name, device->threads,
+        c->train.precision, m->family, (long long)m->width, (long long)m->heads,
+        (long long)m->kv_heads, (long long)m->head_size, (long long)m->mlp_width, m->activation,
+        (long long)m->window, (long long)m->context, (long long)m->vocab,
+        (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0, c->train.deterministic);
 }
 
 /* Other processes ran on the CPUs in the last minute. */

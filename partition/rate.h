@@ -8,6 +8,7 @@
 typedef struct tr_rate_step {
     tr_model_config model;
     tr_dtype dtype;
+    bool deterministic;
     int64_t micro_batch; /* sequences */
     int micro_batches;
 } tr_rate_step;

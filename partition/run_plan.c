@@ -73,6 +73,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     tr_layout *l = NULL;
     tr_schedule *schedule = NULL;
     tr_schedule_report report;
+    const tr_op_context context = {.device = device, .deterministic = config->train.deterministic};
     TR_TRY(tr_config_check(config, 0));
     TR_TRY(tr_calloc(1, sizeof *p, &p));
     TR_TRY_OUT(count_ranks(config, &p->ranks));
@@ -82,7 +83,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
     for (int tp = 0; tp < config->parallel.tp; tp++) {
         TR_TRY_OUT(make_layout(config, schedule, tp, &l));
-        TR_TRY_OUT(tr_layout_lower(l, device, NULL, -1));
+        TR_TRY_OUT(tr_layout_lower(l, &context, NULL, -1));
         TR_TRY_OUT(plan_ranks(p, l, device));
         if (tp == 0) p->layout = l;
         else tr_layout_destroy(l);

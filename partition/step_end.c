@@ -60,7 +60,7 @@ typedef struct measure {
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
     tr_op *op;
-    TR_TRY(tr_op_prepare(sum->device, desc, &op));
+    TR_TRY(tr_op_prepare(&(tr_op_context){.device = sum->device}, desc, &op));
     if (op->scratch_bytes > sum->scratch) sum->scratch = op->scratch_bytes;
     tr_op_release(op);
     return TR_OK;

@@ -183,9 +183,10 @@ static tr_status make_layout(tr_engine *e) {
     tr_layout_memory_known(e->layout, pp_rank, &e->plan);
     TR_TRY(refuse_too_large(e));
     TR_TRY(open_groups(e));
-    tr_device_reserve(d->device,
-                      tr_layout_neighbours(e->layout, pp_rank) * tr_world_receive_units(d->world));
-    TR_TRY(tr_layout_lower(e->layout, d->device, e->tp, pp_rank));
+    tr_op_context context = {.device = d->device, .deterministic = d->deterministic};
+    tr_op_context_leave(&context, tr_layout_neighbours(e->layout, pp_rank) *
+                                      tr_world_receive_units(d->world));
+    TR_TRY(tr_layout_lower(e->layout, &context, e->tp, pp_rank));
     TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan));
     tr_engine_plan(e, &e->plan); /* with NCCL's groups */
     return refuse_too_large(e);

@@ -26,7 +26,7 @@ struct tr_optimizer {
 };
 
 static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scratch, tr_op **out) {
-    TR_TRY(tr_op_prepare(device, desc, out));
+    TR_TRY(tr_op_prepare(&(tr_op_context){.device = device}, desc, out));
     if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
     return TR_OK;
 }

@@ -33,7 +33,7 @@ typedef struct sizes {
 } sizes;
 
 static tr_status prepare_layers(tr_sampler *s, tr_group *alone, sizes *need) {
-    tr_layer_env env = {.device = s->device, .tp = alone};
+    tr_layer_env env = {.context = {.device = s->device, .deterministic = true}, .tp = alone};
     for (int i = 0; i < s->model->count; i++) {
         tr_layer *layer = s->model->layers[i];
         TR_TRY(layer->ops->prepare(layer, &env));

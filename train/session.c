@@ -86,8 +86,7 @@ static tr_status open_local(tr_session *s) {
                         tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
     tr_device_options device = {.threads = (int)c->train.threads,
                                 .host_rank = tr_world_host_rank(s->world),
-                                .ranks = tr_world_size(s->world),
-                                .deterministic = c->train.deterministic};
+                                .ranks = tr_world_size(s->world)};
     TR_TRY(tr_device_open(c->device.name, &device, &s->device));
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
@@ -139,6 +138,7 @@ static tr_status make_engine(tr_session *s) {
                            .batch = c->train.batch,
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),
+                           .deterministic = c->train.deterministic,
                            .schedule = s->schedule,
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,

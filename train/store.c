@@ -286,7 +286,7 @@ tr_status tr_store_publish(tr_store *store) {
             .rows = {
                 .rows = 1, .width = slot->param->count, .dtype = store->acc, .to = store->dtype}};
         tr_op *cast;
-        TR_TRY(tr_op_prepare(store->device, &desc, &cast));
+        TR_TRY(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &cast));
         tr_op_args args = {
             .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, slot->param->count),
                   [TR_CAST_Y] = tr_param_value(slot->param)}};

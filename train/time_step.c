@@ -42,6 +42,7 @@ tr_status tr_time_step(tr_device *device, const tr_rate_step *step, double *seco
                            .batch = step->micro_batches * step->micro_batch,
                            .micro_batch = step->micro_batch,
                            .dtype = step->dtype,
+                           .deterministic = step->deterministic,
                            .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
                            .fetch = fetch_nothing,
                            .fetch_context = &desc.model};

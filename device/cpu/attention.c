@@ -177,7 +177,7 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
     const size_t bytes = forward_layout(&h, NULL, NULL);
     const void *qkv = args->t[TR_ATTENTION_QKV].data;
     const int64_t tasks = d->batch * d->heads;
-#pragma omp parallel num_threads(op->device->threads)
+#pragma omp parallel num_threads(op->context.device->threads)
     {
         forward_work work = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
@@ -327,7 +327,7 @@ static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(d);
     const size_t bytes = backward_layout(&h, NULL, NULL);
-#pragma omp parallel for schedule(static) num_threads(op->device->threads)
+#pragma omp parallel for schedule(static) num_threads(op->context.device->threads)
     for (int64_t task = 0; task < d->batch * d->kv_heads; task++) {
         backward_work w = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
@@ -398,25 +398,28 @@ static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t bytes_a_thread,
-                         tr_host_compute_fn compute, tr_op **out) {
+static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc,
+                         size_t bytes_a_thread, tr_host_compute_fn compute, tr_op **out) {
     if (desc->attention.head_size > TR_BLOCK)
         return TR_FAIL(TR_ERR_DEVICE,
                        "the cpu device's attention takes heads of up to %d, not %lld", TR_BLOCK,
                        (long long)desc->attention.head_size);
-    size_t scratch = bytes_a_thread * (size_t)device->threads;
-    return tr_host_op_create(device, desc, 0, scratch, compute, out);
+    size_t scratch = bytes_a_thread * (size_t)context->device->threads;
+    return tr_host_op_create(context, desc, 0, scratch, compute, out);
 }
 
-tr_status tr_cpu_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_attention(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
     const head_shape h = shape_of(&desc->attention);
-    return prepare(device, desc, forward_layout(&h, NULL, NULL), run_attention, out);
+    return prepare(context, desc, forward_layout(&h, NULL, NULL), run_attention, out);
 }
-tr_status tr_cpu_prepare_attention_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_attention_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                         tr_op **out) {
     const head_shape h = shape_of(&desc->attention);
-    return prepare(device, desc, backward_layout(&h, NULL, NULL), run_attention_dgrad, out);
+    return prepare(context, desc, backward_layout(&h, NULL, NULL), run_attention_dgrad, out);
 }
-tr_status tr_cpu_prepare_attention_decode(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_attention_decode(const tr_op_context *context, const tr_op_desc *desc,
+                                          tr_op **out) {
     size_t bytes = tr_align_up((size_t)desc->attention.seq * sizeof(float));
-    return prepare(device, desc, bytes, run_attention_decode, out);
+    return prepare(context, desc, bytes, run_attention_decode, out);
 }

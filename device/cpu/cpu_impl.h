@@ -24,7 +24,8 @@ typedef struct tr_cpu_device {
 } tr_cpu_device;
 
 #define TR_CPU_PREPARE(UPPER, lower)                                                               \
-    tr_status tr_cpu_prepare_##lower(tr_device *device, const tr_op_desc *desc, tr_op **out);
+    tr_status tr_cpu_prepare_##lower(const tr_op_context *context, const tr_op_desc *desc,         \
+                                     tr_op **out);
 TR_OP_LIST(TR_CPU_PREPARE)
 #undef TR_CPU_PREPARE
 
@@ -40,7 +41,7 @@ TR_OP_LIST(TR_CPU_PREPARE)
 /* Threads for a loop over `elements` elements: one when waking the others would cost more than the
  * loop. No result depends on it. */
 static inline int tr_cpu_threads(const tr_op *op, int64_t elements) {
-    return elements < 16384 ? 1 : op->device->threads;
+    return elements < 16384 ? 1 : op->context.device->threads;
 }
 
 /* This thread's index within a parallel loop. */
@@ -53,5 +54,5 @@ static inline int tr_cpu_thread(void) {
 }
 
 static inline const tr_cpu_kernels *tr_cpu_kernels_of(const tr_op *op) {
-    return ((const tr_cpu_device *)op->device)->kernels;
+    return ((const tr_cpu_device *)op->context.device)->kernels;
 }

@@ -90,9 +90,11 @@ static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_dropout_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_dropout_add, out);
+tr_status tr_cpu_prepare_dropout_add(const tr_op_context *context, const tr_op_desc *desc,
+                                     tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_dropout_add, out);
 }
-tr_status tr_cpu_prepare_dropout_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_dropout_dgrad, out);
+tr_status tr_cpu_prepare_dropout_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                       tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_dropout_dgrad, out);
 }

@@ -84,15 +84,18 @@ static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_embed(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_embed, out);
+tr_status tr_cpu_prepare_embed(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_embed, out);
 }
-tr_status tr_cpu_prepare_embed_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_embed_wgrad, out);
+tr_status tr_cpu_prepare_embed_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                     tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_embed_wgrad, out);
 }
-tr_status tr_cpu_prepare_position(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_position, out);
+tr_status tr_cpu_prepare_position(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_position, out);
 }
-tr_status tr_cpu_prepare_position_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_position_wgrad, out);
+tr_status tr_cpu_prepare_position_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                        tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_position_wgrad, out);
 }

@@ -92,15 +92,19 @@ static tr_status run_xent_loss(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_xent_max(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_xent_max, out);
+tr_status tr_cpu_prepare_xent_max(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_xent_max, out);
 }
-tr_status tr_cpu_prepare_xent_sum(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_xent_sum, out);
+tr_status tr_cpu_prepare_xent_sum(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_xent_sum, out);
 }
-tr_status tr_cpu_prepare_xent_loss(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_xent_loss, out);
+tr_status tr_cpu_prepare_xent_loss(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_xent_loss, out);
 }
-tr_status tr_cpu_prepare_xent_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_xent_dgrad, out);
+tr_status tr_cpu_prepare_xent_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_xent_dgrad, out);
 }

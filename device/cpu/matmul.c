@@ -177,9 +177,10 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
         TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
     }
     TR_DNNL(dnnl_memory_set_data_handle(op->scratchpad, scratch));
-    int before = set_threads(base->device->threads);
-    dnnl_status_t done = dnnl_primitive_execute(
-        op->primitive, ((tr_cpu_device *)base->device)->stream, op->count + 1, op->arguments);
+    int before = set_threads(base->context.device->threads);
+    dnnl_status_t done =
+        dnnl_primitive_execute(op->primitive, ((tr_cpu_device *)base->context.device)->stream,
+                               op->count + 1, op->arguments);
     set_threads(before);
     TR_DNNL(done);
     const operand *c = &op->operands[DST];
@@ -221,11 +222,11 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitiv
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     const tr_matmul_desc *d = &desc->matmul;
     tr_op *base;
     if (!tr_matmul_is_plain(d)) return TR_OK;
-    TR_TRY(tr_host_op_create(device, desc, sizeof(cpu_matmul), 0, run_matmul, &base));
+    TR_TRY(tr_host_op_create(context, desc, sizeof(cpu_matmul), 0, run_matmul, &base));
     base->release = release_matmul;
     cpu_matmul *op = (cpu_matmul *)base;
     op->count = d->fused.bias ? OPERANDS : BIAS;
@@ -246,9 +247,9 @@ tr_status tr_cpu_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op
     for (int i = 0; i < OPERANDS; i++)
         op->operands[i] = (operand){.given = given[i], .used = given[i]};
 
-    dnnl_engine_t engine = ((tr_cpu_device *)device)->engine;
+    dnnl_engine_t engine = ((tr_cpu_device *)context->device)->engine;
     dnnl_primitive_desc_t found = NULL;
-    int before = set_threads(device->threads);
+    int before = set_threads(context->device->threads);
     tr_status status;
     TR_TRY_OUT(choose(op, engine, &found));
     TR_TRY_OUT(finish_plan(op, engine, found));

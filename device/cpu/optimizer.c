@@ -46,13 +46,14 @@ static tr_status run_adamw(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_sumsq(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     size_t blocks = ((size_t)desc->sumsq.count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
-    return tr_host_op_create(device, desc, 0, blocks * sizeof(double), run_sumsq, out);
+    return tr_host_op_create(context, desc, 0, blocks * sizeof(double), run_sumsq, out);
 }
-tr_status tr_cpu_prepare_step_finish(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_step_finish, out);
+tr_status tr_cpu_prepare_step_finish(const tr_op_context *context, const tr_op_desc *desc,
+                                     tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_step_finish, out);
 }
-tr_status tr_cpu_prepare_adamw(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_adamw, out);
+tr_status tr_cpu_prepare_adamw(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_adamw, out);
 }

@@ -110,13 +110,16 @@ static tr_status run_rmsnorm_wgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_rmsnorm(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_rmsnorm, out);
+tr_status tr_cpu_prepare_rmsnorm(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_rmsnorm, out);
 }
-tr_status tr_cpu_prepare_rmsnorm_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_rmsnorm_dgrad, out);
+tr_status tr_cpu_prepare_rmsnorm_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                       tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_rmsnorm_dgrad, out);
 }
-tr_status tr_cpu_prepare_rmsnorm_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_rmsnorm_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                       tr_op **out) {
     size_t scratch = tr_columns_scratch(desc->rmsnorm.rows, desc->rmsnorm.width, 1);
-    return tr_host_op_create(device, desc, 0, scratch, run_rmsnorm_wgrad, out);
+    return tr_host_op_create(context, desc, 0, scratch, run_rmsnorm_wgrad, out);
 }

@@ -53,7 +53,7 @@ static tr_status run_rope(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_rope(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_rope(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     const tr_rope_desc *d = &desc->rope;
     if (d->head_size > TR_BLOCK)
         return TR_FAIL(TR_ERR_DEVICE,
@@ -61,7 +61,7 @@ tr_status tr_cpu_prepare_rope(tr_device *device, const tr_op_desc *desc, tr_op *
                        "heads",
                        (int)TR_BLOCK, (long long)d->head_size);
     size_t bytes = sizeof(cpu_rope) + (size_t)(d->head_size / 2) * sizeof(uint64_t);
-    TR_TRY(tr_host_op_create(device, desc, bytes, 0, run_rope, out));
+    TR_TRY(tr_host_op_create(context, desc, bytes, 0, run_rope, out));
     cpu_rope *rope = (cpu_rope *)*out;
     rope->magnitude = (float)tr_rope_magnitude(d);
     tr_rope_turns(d, rope->turns);

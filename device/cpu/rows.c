@@ -86,19 +86,22 @@ static tr_status run_bias_grad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_activation(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_activation, out);
+tr_status tr_cpu_prepare_activation(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_activation, out);
 }
-tr_status tr_cpu_prepare_activation_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_activation_dgrad, out);
+tr_status tr_cpu_prepare_activation_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                          tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_activation_dgrad, out);
 }
-tr_status tr_cpu_prepare_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_add, out);
+tr_status tr_cpu_prepare_add(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_add, out);
 }
-tr_status tr_cpu_prepare_cast(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(device, desc, 0, 0, run_cast, out);
+tr_status tr_cpu_prepare_cast(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_cast, out);
 }
-tr_status tr_cpu_prepare_bias_grad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cpu_prepare_bias_grad(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
     size_t scratch = tr_columns_scratch(desc->rows.rows, desc->rows.width, 1);
-    return tr_host_op_create(device, desc, 0, scratch, run_bias_grad, out);
+    return tr_host_op_create(context, desc, 0, scratch, run_bias_grad, out);
 }

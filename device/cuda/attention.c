@@ -23,7 +23,7 @@ static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, const
                            char *scratch) {
     const tr_attention_graph *g = ((cuda_attention *)base)->graph;
     const tr_attention_desc *d = &base->desc.attention;
-    cudnnHandle_t dnn = tr_cuda_device_of(base->device)->dnn;
+    cudnnHandle_t dnn = tr_cuda_device_of(base->context.device)->dnn;
     cudaStream_t bound = NULL;
     cudnnStatus_t status = cudnnGetStream(dnn, &bound);
     if (status == CUDNN_STATUS_SUCCESS && bound != tr_cuda_stream_of(stream))
@@ -73,13 +73,14 @@ static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_ar
     return TR_OK;
 }
 
-static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
+static tr_status prepare_graph(const tr_op_context *context, const tr_op_desc *desc,
                                const tr_attention_shape *shape, tr_op **out) {
     tr_op *base;
-    TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_attention), 0,
+    TR_TRY(tr_cuda_op_create(context, desc, sizeof(cuda_attention), 0,
                              shape->backward ? run_backward_graph : run_forward_graph, &base));
     tr_attention_graph **g = &((cuda_attention *)base)->graph;
-    tr_status status = tr_cudnn_attention_build(tr_cuda_device_of(device)->dnn, NULL, shape, g);
+    tr_status status =
+        tr_cudnn_attention_build(tr_cuda_device_of(context->device)->dnn, NULL, shape, g);
     if (status != TR_OK) {
         free(base);
         TR_TRY(status);
@@ -96,20 +97,23 @@ static tr_status prepare_graph(tr_device *device, const tr_op_desc *desc,
     return status;
 }
 
-static tr_status prepare(tr_device *device, const tr_op_desc *desc, bool backward, tr_op **out) {
-    tr_attention_shape shape = tr_cudnn_attention_packed(&desc->attention, backward,
-                                                         tr_cuda_device_of(device)->deterministic);
+static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc, bool backward,
+                         tr_op **out) {
+    tr_attention_shape shape =
+        tr_cudnn_attention_packed(&desc->attention, backward, context->deterministic);
     if (!tr_cudnn_attention_fault(&shape)) {
-        const tr_status status = prepare_graph(device, desc, &shape, out);
+        const tr_status status = prepare_graph(context, desc, &shape, out);
         if (status != TR_ERR_DEVICE) return status;
     }
-    TR_TRY(tr_cuda_prepare_own_attention(device, desc, backward, out));
+    TR_TRY(tr_cuda_prepare_own_attention(context, desc, backward, out));
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return prepare(device, desc, false, out);
+tr_status tr_cuda_prepare_attention(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return prepare(context, desc, false, out);
 }
-tr_status tr_cuda_prepare_attention_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return prepare(device, desc, true, out);
+tr_status tr_cuda_prepare_attention_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                          tr_op **out) {
+    return prepare(context, desc, true, out);
 }

@@ -23,8 +23,8 @@ static tr_status run_backward(tr_op *op, tr_stream *stream, const tr_op_args *ar
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_own_attention(tr_device *device, const tr_op_desc *desc, bool backward,
-                                        tr_op **out) {
+tr_status tr_cuda_prepare_own_attention(const tr_op_context *context, const tr_op_desc *desc,
+                                        bool backward, tr_op **out) {
     const tr_attention_desc *d = &desc->attention;
     if (d->head_size > TR_ATTENTION_MAX_DIM)
         return TR_FAIL(TR_ERR_DEVICE,
@@ -32,7 +32,7 @@ tr_status tr_cuda_prepare_own_attention(tr_device *device, const tr_op_desc *des
                        "of %d at most",
                        (long long)d->head_size, (int)TR_ATTENTION_MAX_DIM);
     size_t scratch = backward ? (size_t)(d->batch * d->heads * d->seq) * sizeof(float) : 0;
-    TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), scratch,
+    TR_TRY(tr_cuda_op_create(context, desc, sizeof(tr_op), scratch,
                              backward ? run_backward : run_forward, out));
     (*out)->way = TR_OP_OWN;
     return TR_OK;

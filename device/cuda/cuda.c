@@ -242,8 +242,8 @@ static void cuda_close(tr_device *device) {
 static tr_status open_libraries(tr_cuda_device *cuda) {
     TR_TRY(tr_cuda_open_libraries());
     TR_TRY(use(&cuda->base));
-    TR_CUDA(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount,
-                                   cuda->ordinal));
+    TR_CUDA(
+        cudaDeviceGetAttribute(&cuda->base.units, cudaDevAttrMultiProcessorCount, cuda->ordinal));
     int major, minor;
     TR_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal));
     TR_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda->ordinal));
@@ -284,7 +284,6 @@ static tr_status cuda_open(int ordinal, const tr_device_options *options, tr_dev
     cuda->base.ops = &tr_device_ops_cuda;
     cuda->base.threads = options->threads;
     cuda->ordinal = ordinal;
-    cuda->deterministic = options->deterministic;
     cuda->warms = options->ranks > 1;
     tr_status status = open_libraries(cuda);
     if (status != TR_OK) {

@@ -12,10 +12,8 @@
 typedef struct tr_cuda_device {
     tr_device base;
     int ordinal;
-    int multiprocessors;
     int capability; /* 10 * major + minor: 90 for Hopper */
-    bool deterministic;
-    bool warms; /* several ranks: a library's operators run once when they are prepared */
+    bool warms;     /* several ranks: a library's operators run once when they are prepared */
     cublasLtHandle_t blas;
     cudnnHandle_t dnn; /* bound to the stream that used it last */
     tr_stream *compute;
@@ -47,8 +45,8 @@ typedef struct tr_cuda_event {
 /* Makes an operator in a zeroed object of object_bytes (at least sizeof(tr_op)) that starts with a
  * tr_op: device, desc, scratch_bytes, run, and a `release` that frees the object; an operator that
  * owns more replaces it and calls free() on the object last. */
-tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
-                            size_t scratch_bytes,
+tr_status tr_cuda_op_create(const tr_op_context *context, const tr_op_desc *desc,
+                            size_t object_bytes, size_t scratch_bytes,
                             tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
                             tr_op **out);
 
@@ -77,11 +75,12 @@ static inline tr_cuda_device *tr_cuda_device_of(tr_device *device) {
 
 /* ATTENTION, or ATTENTION_DGRAD where backward, by the own kernels; TR_ERR_DEVICE with a sentence
  * for heads that are too wide for them. */
-tr_status tr_cuda_prepare_own_attention(tr_device *device, const tr_op_desc *desc, bool backward,
-                                        tr_op **out);
+tr_status tr_cuda_prepare_own_attention(const tr_op_context *context, const tr_op_desc *desc,
+                                        bool backward, tr_op **out);
 
 /* The operators, by name. */
 #define TR_CUDA_PREPARE(UPPER, lower)                                                              \
-    tr_status tr_cuda_prepare_##lower(tr_device *device, const tr_op_desc *desc, tr_op **out);
+    tr_status tr_cuda_prepare_##lower(const tr_op_context *context, const tr_op_desc *desc,        \
+                                      tr_op **out);
 TR_OP_LIST(TR_CUDA_PREPARE)
 #undef TR_CUDA_PREPARE

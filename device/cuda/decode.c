@@ -10,9 +10,10 @@ static tr_status run_attention_decode(tr_op *op, tr_stream *stream, const tr_op_
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_attention_decode(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cuda_prepare_attention_decode(const tr_op_context *context, const tr_op_desc *desc,
+                                           tr_op **out) {
     const tr_attention_desc *d = &desc->attention;
     size_t scores = (size_t)(d->batch * d->heads * d->seq);
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), scores * sizeof(float),
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), scores * sizeof(float),
                              run_attention_decode, out);
 }

@@ -17,9 +17,11 @@ static tr_status run_dropout_dgrad(tr_op *op, tr_stream *stream, const tr_op_arg
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_dropout_add(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_dropout_add, out);
+tr_status tr_cuda_prepare_dropout_add(const tr_op_context *context, const tr_op_desc *desc,
+                                      tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_dropout_add, out);
 }
-tr_status tr_cuda_prepare_dropout_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_dropout_dgrad, out);
+tr_status tr_cuda_prepare_dropout_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                        tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_dropout_dgrad, out);
 }

@@ -30,22 +30,25 @@ static tr_status run_position_wgrad(tr_op *op, tr_stream *stream, const tr_op_ar
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_embed(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_embed, out);
+tr_status tr_cuda_prepare_embed(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_embed, out);
 }
-tr_status tr_cuda_prepare_embed_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cuda_prepare_embed_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                      tr_op **out) {
     if (desc->embed.rows > INT32_MAX)
         return TR_FAIL(
             TR_ERR_DEVICE,
             "device %s sorts at most 2147483647 tokens at once, not %lld: take a smaller "
             "train.micro_batch",
-            device->name, (long long)desc->embed.rows);
+            context->device->name, (long long)desc->embed.rows);
     size_t scratch = (size_t)tr_cuda_sort_keys(desc->embed.rows) * sizeof(uint64_t);
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_embed_wgrad, out);
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_embed_wgrad, out);
 }
-tr_status tr_cuda_prepare_position(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_position, out);
+tr_status tr_cuda_prepare_position(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_position, out);
 }
-tr_status tr_cuda_prepare_position_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_position_wgrad, out);
+tr_status tr_cuda_prepare_position_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                         tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_position_wgrad, out);
 }

@@ -15,9 +15,10 @@ static tr_status run_glu_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *a
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_glu(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_glu, out);
+tr_status tr_cuda_prepare_glu(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_glu, out);
 }
-tr_status tr_cuda_prepare_glu_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_glu_dgrad, out);
+tr_status tr_cuda_prepare_glu_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_glu_dgrad, out);
 }

@@ -29,15 +29,19 @@ static tr_status run_xent_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_xent_max(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_max, out);
+tr_status tr_cuda_prepare_xent_max(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent_max, out);
 }
-tr_status tr_cuda_prepare_xent_sum(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_sum, out);
+tr_status tr_cuda_prepare_xent_sum(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent_sum, out);
 }
-tr_status tr_cuda_prepare_xent_loss(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_loss, out);
+tr_status tr_cuda_prepare_xent_loss(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent_loss, out);
 }
-tr_status tr_cuda_prepare_xent_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_xent_dgrad, out);
+tr_status tr_cuda_prepare_xent_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                     tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent_dgrad, out);
 }

@@ -57,7 +57,7 @@ static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *a
     const void *added = d->fused.residual ? args->t[TR_MATMUL_RESIDUAL].data : c;
     TR_TRY(point(op, args));
     BLAS(cublasLtMatmul(
-        tr_cuda_device_of(base->device)->blas, op->product, &alpha,
+        tr_cuda_device_of(base->context.device)->blas, op->product, &alpha,
         args->t[op->layout.first.tensor].data, op->first, args->t[op->layout.second.tensor].data,
         op->second, &beta, added, op->result, c, op->result, &op->algorithm,
         (char *)args->scratch + op->vector_bytes, op->workspace_bytes, tr_cuda_stream_of(stream)));
@@ -107,12 +107,10 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
     return point(op, &stand);
 }
 
-/* The library plans a product for all compute units unless it is told how many there are. How many
- * are reserved depends on the cut, and other units may give other bits. */
+/* The library plans a product for all compute units unless it is told how many there are. */
 static tr_status describe_units(const cuda_matmul *op) {
-    const tr_cuda_device *device = tr_cuda_device_of(op->base.device);
-    const int32_t units = device->multiprocessors - device->base.reserved;
-    if (device->deterministic || device->base.reserved == 0 || units < 1) return TR_OK;
+    const int32_t units = op->base.context.compute_units;
+    if (units == 0) return TR_OK;
     return set(op->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &units, sizeof units);
 }
 
@@ -132,8 +130,9 @@ static tr_status describe_product(cuda_matmul *op) {
 }
 
 /* What cuBLAS recommends: 32 MiB from Hopper on, 4 MiB before. */
-static uint64_t workspace_limit(const tr_cuda_device *device) {
-    return (uint64_t)(device->capability >= 90 ? 32 : 4) << 20;
+static uint64_t workspace_limit(const tr_op_context *context) {
+    if (context->workspace) return context->workspace;
+    return (uint64_t)(tr_cuda_device_of(context->device)->capability >= 90 ? 32 : 4) << 20;
 }
 
 /* The heuristic's first choice, a function of the description and the kind of GPU alone. Parts of a
@@ -141,8 +140,8 @@ static uint64_t workspace_limit(const tr_cuda_device *device) {
  * to the result's type on the way. Leaves the algorithm and its scratch in op; *found is false
  * where the library has none. */
 static tr_status choose(cuda_matmul *op, bool *found) {
-    const tr_cuda_device *device = tr_cuda_device_of(op->base.device);
-    uint64_t limit = workspace_limit(device);
+    const tr_cuda_device *device = tr_cuda_device_of(op->base.context.device);
+    uint64_t limit = workspace_limit(&op->base.context);
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* NONE is 0: always allowed */
     uint32_t alignment = TR_ALIGN;
     const cublasLtMatmulPreferenceAttributes_t aligned[] = {
@@ -198,11 +197,12 @@ static size_t largest_bytes(const cuda_matmul *op) {
 }
 
 /* The library's product; *out stays NULL where it has none. */
-static tr_status prepare_library(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+static tr_status prepare_library(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
     bool found = false;
     if (!tr_blas_has(&desc->matmul)) return TR_OK;
     tr_op *base;
-    TR_TRY(tr_cuda_op_create(device, desc, sizeof(cuda_matmul), 0, run_product, &base));
+    TR_TRY(tr_cuda_op_create(context, desc, sizeof(cuda_matmul), 0, run_product, &base));
     base->release = release_product;
     cuda_matmul *op = (cuda_matmul *)base;
     op->layout = tr_blas_layout_of(&desc->matmul);
@@ -216,10 +216,11 @@ static tr_status prepare_library(tr_device *device, const tr_op_desc *desc, tr_o
     return status;
 }
 
-tr_status tr_cuda_prepare_matmul(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    TR_TRY(prepare_library(device, desc, out));
+tr_status tr_cuda_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    TR_TRY(prepare_library(context, desc, out));
     if (*out || !tr_matmul_is_plain(&desc->matmul)) return TR_OK;
-    TR_TRY(tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_own, out));
+    TR_TRY(tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_own, out));
     (*out)->way = TR_OP_OWN;
     return TR_OK;
 }

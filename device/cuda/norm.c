@@ -28,13 +28,16 @@ static tr_status run_layernorm_wgrad(tr_op *op, tr_stream *stream, const tr_op_a
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_layernorm(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_layernorm, out);
+tr_status tr_cuda_prepare_layernorm(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_layernorm, out);
 }
-tr_status tr_cuda_prepare_layernorm_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_layernorm_dgrad, out);
+tr_status tr_cuda_prepare_layernorm_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                          tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_layernorm_dgrad, out);
 }
-tr_status tr_cuda_prepare_layernorm_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cuda_prepare_layernorm_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                          tr_op **out) {
     size_t scratch = tr_cuda_columns_scratch(desc->layernorm.rows, desc->layernorm.width, 2);
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_layernorm_wgrad, out);
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_layernorm_wgrad, out);
 }

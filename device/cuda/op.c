@@ -15,13 +15,13 @@ static void op_release(tr_op *op) {
     free(op);
 }
 
-tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t object_bytes,
-                            size_t scratch_bytes,
+tr_status tr_cuda_op_create(const tr_op_context *context, const tr_op_desc *desc,
+                            size_t object_bytes, size_t scratch_bytes,
                             tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
                             tr_op **out) {
     tr_op *op;
     TR_TRY(tr_calloc(1, object_bytes, &op));
-    op->device = device;
+    op->context = *context;
     op->desc = *desc;
     op->scratch_bytes = scratch_bytes;
     op->run = run;
@@ -31,7 +31,7 @@ tr_status tr_cuda_op_create(tr_device *device, const tr_op_desc *desc, size_t ob
 }
 
 tr_status tr_cuda_warm(tr_op *op, size_t bytes) {
-    tr_device *device = op->device;
+    tr_device *device = op->context.device;
     const tr_device_ops *ops = device->ops;
     const size_t tensor_bytes = tr_align_up(bytes);
     char *memory;

@@ -24,13 +24,14 @@ static tr_status run_adamw(tr_op *op, tr_stream *stream, const tr_op_args *args)
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_sumsq(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cuda_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     size_t scratch = (size_t)tr_cuda_sumsq_blocks(desc->sumsq.count) * sizeof(double);
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_sumsq, out);
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_sumsq, out);
 }
-tr_status tr_cuda_prepare_step_finish(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_step_finish, out);
+tr_status tr_cuda_prepare_step_finish(const tr_op_context *context, const tr_op_desc *desc,
+                                      tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_step_finish, out);
 }
-tr_status tr_cuda_prepare_adamw(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_adamw, out);
+tr_status tr_cuda_prepare_adamw(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_adamw, out);
 }

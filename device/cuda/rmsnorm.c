@@ -28,13 +28,16 @@ static tr_status run_rmsnorm_wgrad(tr_op *op, tr_stream *stream, const tr_op_arg
     return TR_OK;
 }
 
-tr_status tr_cuda_prepare_rmsnorm(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_rmsnorm, out);
+tr_status tr_cuda_prepare_rmsnorm(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_rmsnorm, out);
 }
-tr_status tr_cuda_prepare_rmsnorm_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), 0, run_rmsnorm_dgrad, out);
+tr_status tr_cuda_prepare_rmsnorm_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                        tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_rmsnorm_dgrad, out);
 }
-tr_status tr_cuda_prepare_rmsnorm_wgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+tr_status tr_cuda_prepare_rmsnorm_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                        tr_op **out) {
     size_t scratch = tr_cuda_columns_scratch(desc->rmsnorm.rows, desc->rmsnorm.width, 1);
-    return tr_cuda_op_create(device, desc, sizeof(tr_op), scratch, run_rmsnorm_wgrad, out);
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_rmsnorm_wgrad, out);
 }

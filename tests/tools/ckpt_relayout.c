@@ -30,7 +30,7 @@ static tr_status open_engine(const tr_config *c, tr_world *world, tr_device *dev
 
 static tr_status copy(const tr_config *config, tr_world *world, const char *from, const char *to) {
     static tr_ckpt_state state; /* large for a stack */
-    tr_device_options options = {.threads = 1, .deterministic = true};
+    tr_device_options options = {.threads = 1};
     tr_device *device;
     tr_engine_desc desc;
     tr_schedule *schedule = NULL;

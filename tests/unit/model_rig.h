@@ -94,7 +94,7 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
     *r = (rig){.world = world};
     int tp = tr_world_size(world), ranks[16];
     for (int i = 0; i < tp; i++) ranks[i] = i;
-    tr_device_options options = {.threads = 1, .deterministic = true};
+    tr_device_options options = {.threads = 1};
     RIG_TRY(tr_device_open(device, &options, &r->device));
     RIG_TRY(tr_group_open(world, r->device, ranks, tp, 0, 1 << 12, &r->tp));
     tr_model_shape shape = {.batch = batch,
@@ -105,7 +105,7 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
                             .tp_size = tp};
     RIG_TRY(tr_model_create(config, &shape, &r->model));
     rig_place_params(r);
-    r->env = (tr_layer_env){.device = r->device, .tp = r->tp};
+    r->env = (tr_layer_env){.context.device = r->device, .tp = r->tp};
     r->rows = r->model->shape.rows;
     r->tensor_bytes = (size_t)(r->rows * config->width) * tr_dtype_size(dtype);
     r->state = rig_alloc(r, sizeof *r->state);

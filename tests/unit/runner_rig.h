@@ -301,7 +301,7 @@ static tr_status run_rank(rank_state *r) {
     void *arena = NULL;
     int line[MOST_RANKS] = {0, 1, 2, 3}, stage_count = c->t->stages;
     test_random random = {(uint64_t)r->rank + SEED};
-    tr_device_options device_options = {.threads = 1, .deterministic = true};
+    tr_device_options device_options = {.threads = 1};
     tr_world *world = c->world[r->rank];
     if (c->slow) tr_world_set_delay(world, random_delay, &random);
     TR_TRY_OUT(tr_calloc((size_t)stage_count, sizeof *r->stage, &r->stage));

@@ -152,17 +152,15 @@ static tr_status host_sync(tr_stream *stream) {
 }
 
 /* A cuda device without a GPU: enough of one to prepare attention on. */
-static tr_cuda_device device_of(bool deterministic) {
+static tr_cuda_device attention_device(void) {
     static tr_device_ops ops;
     static tr_cuda_stream compute;
     ops = tr_device_ops_cuda;
     ops.alloc = host_alloc;
     ops.free = host_free;
     ops.stream_sync = host_sync;
-    return (tr_cuda_device){.base = {.ops = &ops, .name = "cuda"},
-                            .deterministic = deterministic,
-                            .dnn = rig_handle,
-                            .compute = &compute.base};
+    return (tr_cuda_device){
+        .base = {.ops = &ops, .name = "cuda"}, .dnn = rig_handle, .compute = &compute.base};
 }
 
 /* Runs the operator on the data, with no more scratch than it asks for, on the stream it is given.
@@ -186,7 +184,8 @@ static void check_operator(const tr_attention_desc *desc) {
     for (int which = 0; which < 3; which++) {
         const tr_op_case c = {
             {.kind = which ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION, .attention = *desc}, 0};
-        tr_cuda_device device = device_of(which == 2);
+        tr_cuda_device device = attention_device();
+        const tr_op_context context = {.device = &device.base, .deterministic = which == 2};
         tr_op_check check;
         tr_op_data got;
         tr_op *op;
@@ -195,7 +194,7 @@ static void check_operator(const tr_attention_desc *desc) {
         /* With several ranks a new plan runs once. */
         const int64_t before = rig_executions;
         device.warms = which == 1;
-        must(tr_op_prepare(&device.base, &got.desc, &op));
+        must(tr_op_prepare(&context, &got.desc, &op));
         assert_int_equal(rig_executions, before + device.warms);
         assert_int_equal(op->way, TR_OP_WHOLE);
         run_operator(op, &got);
@@ -226,12 +225,13 @@ static void test_who_computes(void **state) {
                                heads_of(2, 64, 4, 2, 80), heads_of(2, 63, 4, 4, 64)};
     own[0].dtype = TR_F32;
     enum { OWN = sizeof own / sizeof *own };
-    tr_cuda_device device = device_of(true);
+    tr_cuda_device device = attention_device();
+    const tr_op_context context = {.device = &device.base};
     for (int i = 0; i < 2 * OWN; i++) {
         const tr_op_desc desc = {.kind = i % 2 ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
                                  .attention = own[i / 2]};
         tr_op *op;
-        must(tr_op_prepare(&device.base, &desc, &op));
+        must(tr_op_prepare(&context, &desc, &op));
         assert_int_equal(op->way, TR_OP_OWN);
         assert_int_equal(op->scratch_bytes,
                          i % 2 ? (size_t)(2 * own[i / 2].seq * 4) * sizeof(float) : 0);
@@ -239,7 +239,7 @@ static void test_who_computes(void **state) {
     }
     const tr_op_desc wide = {.kind = TR_OP_ATTENTION, .attention = heads_of(1, 9, 1, 1, 300)};
     tr_op *op;
-    assert_int_equal(tr_op_prepare(&device.base, &wide, &op), TR_ERR_DEVICE);
+    assert_int_equal(tr_op_prepare(&context, &wide, &op), TR_ERR_DEVICE);
     assert_non_null(strstr(tr_error_message(), "heads of 300 are too wide"));
 }
 

@@ -439,14 +439,24 @@ static void test_reads_what_layers_ask_for(void **state) {
 static tr_op_prepare_fn prepare_adamw;
 static tr_status (*run_adamw)(tr_op *op, tr_stream *stream, const tr_op_args *args);
 static int adamw_runs;
+static bool deterministic_layers; /* what their operators were prepared for */
+
+static tr_op_prepare_fn prepare_matmul;
+
+static tr_status prepare_looked_at(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    deterministic_layers = context->deterministic;
+    return prepare_matmul(context, desc, out);
+}
 
 static tr_status count_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     adamw_runs++;
     return run_adamw(op, stream, args);
 }
 
-static tr_status prepare_counted(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    TR_TRY(prepare_adamw(device, desc, out));
+static tr_status prepare_counted(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    TR_TRY(prepare_adamw(context, desc, out));
     run_adamw = (*out)->run;
     (*out)->run = count_run;
     return TR_OK;
@@ -472,7 +482,8 @@ static int run_of(const tr_store *store, const tr_slot *slot) {
     return -1;
 }
 
-/* A step of a rank's optimizer is two operations, whatever the number of tensors. */
+/* A step of a rank's optimizer is two operations, whatever the number of tensors. The layers'
+ * operators are prepared for what the engine's description says. */
 static void test_steps_many_tensors(void **state) {
     (void)state;
     tr_world *world;
@@ -485,10 +496,14 @@ static void test_steps_many_tensors(void **state) {
     tr_device_ops counting = *device->ops;
     prepare_adamw = counting.prepare[TR_OP_ADAMW];
     counting.prepare[TR_OP_ADAMW] = prepare_counted;
+    prepare_matmul = counting.prepare[TR_OP_MATMUL];
+    counting.prepare[TR_OP_MATMUL] = prepare_looked_at;
     device->ops = &counting;
     tr_engine_desc desc = small(world, device, schedule);
     desc.fetch = fetch;
+    desc.deterministic = true;
     assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
+    assert_true(deterministic_layers);
     assert_int_equal(tr_store_init(tr_engine_store(engine), 1, NULL), TR_OK);
     assert_int_equal(tr_engine_step(engine, 1, 1, 0, 1e-3f, &result), TR_OK);
     const tr_store *store = tr_engine_store(engine);

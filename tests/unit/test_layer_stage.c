@@ -34,7 +34,7 @@ static tr_status place_param(rank_state *r, tr_param *param) {
 static tr_status make_gpt2(rank_state *r) {
     tr_model_shape shape = {.batch = BATCH, .seq = SEQ, .dtype = r->l->dtype, .tp_size = 1};
     TR_TRY(tr_model_create(&config, &shape, &r->model));
-    tr_layer_env env = {.device = r->device, .tp = r->tp};
+    tr_layer_env env = {.context.device = r->device, .tp = r->tp};
     for (int k = 0; k < r->model->count; k++) {
         tr_layer *layer = r->model->layers[k];
         if (!is_here(r, k)) continue;

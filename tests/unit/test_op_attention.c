@@ -25,7 +25,7 @@ static const int32_t starts[BATCH][SEQ] = {{0, 0, 0, 3, 3, 5, 6, 6, 6, 6, 6},
 static void run(const tr_op_desc *desc, tr_step_state *state, void *const *memory, int n) {
     tr_op *op;
     tr_op_args args = {.state = state};
-    must(tr_op_prepare(ref, desc, &op));
+    must(tr_op_prepare(&(tr_op_context){.device = ref}, desc, &op));
     tr_op_data_operands(desc, memory, n, args.t);
     must(tr_device_alloc(ref, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
     must(tr_op_run(op, tr_device_compute(ref), &args));
@@ -131,11 +131,11 @@ static void test_refused(void **state) {
     tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(0, false, 0)};
     tr_op *op;
     desc.attention.kv_heads = 3;
-    assert_int_equal(tr_op_prepare(ref, &desc, &op), TR_ERR_INTERNAL);
+    assert_int_equal(tr_op_prepare(&(tr_op_context){.device = ref}, &desc, &op), TR_ERR_INTERNAL);
     desc.attention = grouped(-1, false, 0);
-    assert_int_equal(tr_op_prepare(ref, &desc, &op), TR_ERR_INTERNAL);
+    assert_int_equal(tr_op_prepare(&(tr_op_context){.device = ref}, &desc, &op), TR_ERR_INTERNAL);
     desc = (tr_op_desc){.kind = TR_OP_ATTENTION_DECODE, .attention = grouped(0, true, 0)};
-    assert_int_equal(tr_op_prepare(ref, &desc, &op), TR_ERR_INTERNAL);
+    assert_int_equal(tr_op_prepare(&(tr_op_context){.device = ref}, &desc, &op), TR_ERR_INTERNAL);
 }
 
 static int setup(void **state) {

@@ -347,17 +347,17 @@ static void test_shared(void **state) {
     char text[256];
     for (int i = 0; i < PRODUCTS; i++) {
         const tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[i]};
-        must(tr_op_prepare(device, &desc, &first[i]));
+        must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &first[i]));
     }
 #ifdef TRIREME_EMULATED
     const int64_t before = tr_emulated_products;
 #endif
     for (int i = 0; i < PRODUCTS; i++) {
         tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[i]};
-        must(tr_op_prepare(device, &desc, &second[i]));
+        must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &second[i]));
         assert_ptr_equal(first[i], second[i]);
         desc.matmul.lda = 1000;
-        must(tr_op_prepare(device, &desc, &second[i]));
+        must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &second[i]));
         assert_ptr_not_equal(first[i], second[i]);
         tr_op_release(second[i]);
     }
@@ -373,27 +373,44 @@ static void test_shared(void **state) {
     assert_null(device->operators);
 }
 
-/* Products leave the units alone that are reserved for kernels which wait, but not where the cut,
- * on which their number depends, must change no bit. */
-static void test_reserved(void **state) {
+/* Products leave compute units to kernels that wait, but not where the cut, on which their number
+ * depends, must change no bit. Another context gives another operator. */
+static void test_units(void **state) {
     (void)state;
 #ifdef TRIREME_EMULATED
-    const int reserved[] = {0, 4, 0, 132};
-    const int32_t planned[] = {0, 128, 0, 0};
+    const int left[] = {0, 4, 132};
+    const int32_t planned[] = {0, 128, 0};
     const tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[1]};
-    for (int deterministic = 0; deterministic < 2; deterministic++) {
-        const tr_device_options options = {
-            .threads = 1, .ranks = 2, .deterministic = deterministic};
-        tr_device *device;
-        must(tr_device_open("cuda:3", &options, &device));
-        for (int i = 0; i < 4; i++) {
-            tr_op *op;
-            tr_device_reserve(device, reserved[i]);
-            must(tr_op_prepare(device, &desc, &op)); /* runs once */
-            assert_int_equal(tr_emulated_units, deterministic ? 0 : planned[i]);
-            tr_op_release(op);
-        }
-        tr_device_close(device);
+    for (int i = 0; i < 6; i++) {
+        const bool deterministic = i >= 3;
+        tr_op_context context = {.device = library, .deterministic = deterministic};
+        tr_op *op, *all;
+        must(tr_op_prepare(&context, &desc, &all));
+        tr_op_context_leave(&context, left[i % 3]);
+        tr_emulated_units = -1;
+        must(tr_op_prepare(&context, &desc, &op)); /* a new one runs once */
+        const bool fewer = !deterministic && planned[i % 3];
+        assert_int_equal(tr_emulated_units, fewer ? planned[i % 3] : -1);
+        assert_true((op == all) == !fewer);
+        tr_op_release(op);
+        tr_op_release(all);
+    }
+#endif
+}
+
+/* A library's plan takes no more scratch than the context allows. */
+static void test_workspace(void **state) {
+    (void)state;
+#ifdef TRIREME_EMULATED
+    const tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[1]};
+    const size_t allowed[] = {0, 3000, 1500};
+    const size_t taken[] = {4 << 20, 3000, 1500};
+    for (int i = 0; i < 3; i++) {
+        const tr_op_context context = {.device = library, .workspace = allowed[i]};
+        tr_op *op;
+        must(tr_op_prepare(&context, &desc, &op));
+        assert_int_equal(tr_emulated_workspace, taken[i]);
+        tr_op_release(op);
     }
 #endif
 }
@@ -407,9 +424,9 @@ static void test_fallbacks(void **state) {
     tr_op_desc own = {.kind = TR_OP_MATMUL, .matmul = {.m = 3, .n = 5, .k = 7, .c = TR_BF16}};
     tr_op *op[3];
     char text[256], little[12];
-    must(tr_op_prepare(device, &parts, &op[0]));
-    must(tr_op_prepare(device, &parts, &op[1]));
-    must(tr_op_prepare(device, &own, &op[2]));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &parts, &op[0]));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &parts, &op[1]));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &own, &op[2]));
     assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 3);
     assert_string_equal(text, "1 x matmul 3x5x7 f32 in the own kernel, "
                               "2 x matmul 64x128x32 f32 with activation in parts");
@@ -419,13 +436,13 @@ static void test_fallbacks(void **state) {
     assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 0);
     assert_string_equal(text, "");
     /* A device without libraries has nothing to fall back from. */
-    must(tr_op_prepare(ref, &parts, &op[0]));
+    must(tr_op_prepare(&(tr_op_context){.device = ref}, &parts, &op[0]));
     assert_int_equal(tr_device_fallbacks(ref, text, sizeof text), 0);
     tr_op_release(op[0]);
 }
 
 static int open_devices(void) {
-    const tr_device_options options = {.threads = 1, .deterministic = true};
+    const tr_device_options options = {.threads = 1};
     tr_status status = tr_device_open("cuda:0", &options, &cuda);
     if (status == TR_ERR_DEVICE) {
         printf("skipped: %s\n", tr_error_message());
@@ -444,12 +461,12 @@ static int open_devices(void) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),   cmocka_unit_test(test_table),
-        cmocka_unit_test(test_large),    cmocka_unit_test(test_ways),
-        cmocka_unit_test(test_random),   cmocka_unit_test(test_products),
-        cmocka_unit_test(test_types),    cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_shared),   cmocka_unit_test(test_fallbacks),
-        cmocka_unit_test(test_reserved),
+        cmocka_unit_test(test_models), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_large),  cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_random), cmocka_unit_test(test_products),
+        cmocka_unit_test(test_types),  cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_shared), cmocka_unit_test(test_fallbacks),
+        cmocka_unit_test(test_units),  cmocka_unit_test(test_workspace),
     };
     const char *kernels = getenv("TRIREME_TEST_KERNELS"), *only = getenv("TRIREME_TEST_ONLY");
     own_kernels = kernels && strcmp(kernels, "own") == 0;

@@ -189,7 +189,7 @@ typedef struct runner {
 
 static runner open_runner(const tr_op_desc *desc, tr_op_data *data) {
     runner r = {.args = {.state = &data->state, .sample = data->sample}};
-    must(tr_op_prepare(device, desc, &r.op));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, desc, &r.op));
     must(tr_device_alloc(device, TR_MEMORY_DATA, r.op->scratch_bytes, &r.args.scratch));
     return r;
 }

@@ -20,7 +20,7 @@ static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, v
                         int n) {
     tr_op *op;
     tr_op_args args = {.state = state, .sample = sample};
-    must(tr_op_prepare(device, &desc, &op));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op));
     tr_op_data_operands(&desc, t, n, args.t);
     must(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
     tr_status status = tr_op_run(op, tr_device_compute(device), &args);
@@ -151,7 +151,8 @@ static void test_prepare_refuses(void **state) {
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         tr_op *op = (tr_op *)&wrong;
-        assert_int_equal(tr_op_prepare(device, &wrong[i], &op), TR_ERR_INTERNAL);
+        assert_int_equal(tr_op_prepare(&(tr_op_context){.device = device}, &wrong[i], &op),
+                         TR_ERR_INTERNAL);
         assert_null(op);
     }
     tr_op_release(NULL);

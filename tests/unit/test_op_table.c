@@ -94,12 +94,13 @@ static void assert_refused(tr_status status, const char *sentence) {
 static void test_descriptions(void **state) {
     tr_op *op;
     tr_op_desc desc = {.kind = (tr_op_kind)1000};
-    assert_refused(tr_op_prepare(*state, &desc, &op), "there is no operator number 1000");
+    assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
+                   "there is no operator number 1000");
     desc = (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
-    assert_refused(tr_op_prepare(*state, &desc, &op),
+    assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
                    "operator activation: x must be f32 or bf16 or f64");
     desc.rows.rows = 0;
-    assert_refused(tr_op_prepare(*state, &desc, &op),
+    assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
                    "operator activation: rows and width must be positive");
 }
 
@@ -113,7 +114,7 @@ static void test_operands(void **state) {
                                    [TR_MATMUL_C] = tr_tensor_matrix(memory, TR_F32, 4, 6),
                                    [TR_MATMUL_BIAS] = tr_tensor_vector(memory, TR_F32, 6)}};
     tr_op *op;
-    must(tr_op_prepare(*state, &desc, &op));
+    must(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op));
     must(tr_op_check_args(op, &good));
     tr_op_args bad = good;
     bad.t[TR_MATMUL_B] = tr_tensor_matrix(memory, TR_F32, 6, 5);
@@ -139,8 +140,8 @@ static void test_operands(void **state) {
     tr_op_release(op);
 }
 
-static tr_status refuse(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    (void)device, (void)desc, (void)out;
+static tr_status refuse(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    (void)context, (void)desc, (void)out;
     return TR_OK;
 }
 
@@ -156,11 +157,11 @@ static void test_refused(void **state) {
     device->ops = &own;
     tr_op *op;
     tr_op_desc desc = {.kind = TR_OP_ACTIVATION, .rows = {.rows = 3, .width = 2}};
-    assert_int_equal(tr_op_prepare(device, &desc, &op), TR_ERR_DEVICE);
+    assert_int_equal(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op), TR_ERR_DEVICE);
     assert_string_equal(tr_error_message(),
                         "device ref has no operator activation of this description");
     desc.kind = TR_OP_CAST;
-    assert_int_equal(tr_op_prepare(device, &desc, &op), TR_ERR_DEVICE);
+    assert_int_equal(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op), TR_ERR_DEVICE);
     assert_string_equal(tr_error_message(), "device ref has no operator cast");
 
     const float x[] = {1, 2, 3, 4, 5, 6}, w[] = {0.5f, -1, 2, 0.25f};
@@ -176,7 +177,7 @@ static void test_refused(void **state) {
               [TR_MATMUL_C] = tr_tensor_matrix(y, TR_F32, 3, 2),
               [TR_MATMUL_BIAS] = tr_tensor_vector(bias, TR_F32, 2),
               [TR_MATMUL_RESIDUAL] = tr_tensor_matrix(residual, TR_F32, 3, 2)}};
-    must(tr_op_prepare(device, &desc, &op));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op));
     must(tr_op_run(op, tr_device_compute(device), &args));
     for (int i = 0; i < 6; i++) {
         const float *row = &x[i / 2 * 2];

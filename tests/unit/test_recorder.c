@@ -33,13 +33,13 @@ static void test_fallbacks(void **state) {
     must(tr_world_open_local(1, &world));
     must(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device));
     tr_recorder recorder = {.world = world, .leads = true, .log.fd = -1};
-    must(tr_op_prepare(device, &desc, &product));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &product));
     shows(&recorder, device, "");
     product->way = TR_OP_OWN; /* as on a GPU */
     shows(&recorder, device,
           "slow     1 operator without cuBLASLt or cuDNN; rank 0: 1 x matmul 8x16x4 f32 in the own "
           "kernel\n");
-    must(tr_op_prepare(device, &desc, &again));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &again));
     shows(&recorder, device,
           "slow     2 operators without cuBLASLt or cuDNN; rank 0: 2 x matmul 8x16x4 f32 in the "
           "own kernel\n");

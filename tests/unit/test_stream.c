@@ -26,7 +26,7 @@ static uint32_t draw(uint64_t counter, uint32_t n) {
 
 static tr_device *open_device(const char *name) {
     tr_device *device;
-    tr_device_options options = {.threads = 1, .deterministic = true};
+    tr_device_options options = {.threads = 1};
     assert_int_equal(tr_device_open(name, &options, &device), TR_OK);
     return device;
 }

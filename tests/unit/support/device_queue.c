@@ -12,7 +12,7 @@ static void test_queue_begins(void **state) {
     const tr_tensor x = tr_tensor_vector(a, TR_F32, 4);
     const tr_op_args args = {.t = {[TR_ADD_A] = x, [TR_ADD_B] = x, [TR_ADD_Y] = x}};
     tr_op *add;
-    must(tr_op_prepare(device, &desc, &add));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &add));
     must(tr_device_start_queue(device));
     must(tr_op_run(add, compute, &args));
     must(tr_stream_sync(compute));
@@ -34,7 +34,7 @@ static void test_queue_holds(void **state) {
     const tr_op_desc desc = {.kind = TR_OP_ADD, .rows = {.rows = 1, .width = 4, .dtype = TR_F32}};
     const tr_tensor x = tr_tensor_vector(a, TR_F32, 4), y = tr_tensor_vector(a + 4, TR_F32, 4);
     const tr_op_args args = {.t = {[TR_ADD_A] = x, [TR_ADD_B] = y, [TR_ADD_Y] = y}};
-    must(tr_op_prepare(device, &desc, &add));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &add));
     must(tr_stream_create(device, &other));
     must(tr_event_create(device, &event));
     for (int i = 0; i < 4; i++) host[i] = 1;
@@ -112,7 +112,7 @@ static tr_status run_failing(tr_op *op, tr_stream *stream, const tr_op_args *arg
 static void test_queue_fails(void **state) {
     tr_device *device = *state;
     tr_stream *compute = tr_device_compute(device);
-    tr_op failing = {.device = device, .desc = {.kind = TR_OP_SUMSQ}, .run = run_failing};
+    tr_op failing = {.context.device = device, .desc = {.kind = TR_OP_SUMSQ}, .run = run_failing};
     double sum;
     const tr_op_args args = {.t = {[TR_SUMSQ_OUT] = tr_tensor_vector(&sum, TR_F64, 1)}};
     tr_event *event;
@@ -159,9 +159,10 @@ static void look_at_op(tr_op *op) {
     look();
 }
 
-static tr_status look_at_prepare(tr_device *device, const tr_op_desc *desc, tr_op **out) {
+static tr_status look_at_prepare(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
     static tr_op op;
-    op = (tr_op){.device = device, .desc = *desc, .release = look_at_op};
+    op = (tr_op){.context = *context, .desc = *desc, .release = look_at_op};
     *out = &op;
     look();
     return TR_OK;
@@ -194,7 +195,7 @@ static void test_queue_settles(void **state) {
     nap_before(compute);
     tr_event_destroy(&event);
     nap_before(compute);
-    must(tr_op_prepare(device, &desc, &op));
+    must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op));
     nap_before(compute);
     tr_op_release(op);
     device->ops = ops;

@@ -450,7 +450,7 @@ static tr_status run_ref(const tr_op_desc *desc, tr_step_state *state, void *con
     tr_op_args args = {.state = state};
     tr_op_data_operands(desc, t, n, args.t);
     TR_TRY(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device));
-    TR_TRY_OUT(tr_op_prepare(device, desc, &op));
+    TR_TRY_OUT(tr_op_prepare(&(tr_op_context){.device = device}, desc, &op));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
     TR_TRY_OUT(tr_op_run(op, tr_device_compute(device), &args));
 out:
@@ -587,7 +587,8 @@ tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream)
     tr_op_args args = {.sample = data->sample};
     void *state = NULL, *memory[TR_OP_MAX_TENSORS] = {0}, *given[TR_OP_MAX_TENSORS];
     if (!stream) stream = tr_device_compute(device);
-    TR_TRY_OUT(tr_op_prepare(device, &data->desc, &op));
+    TR_TRY_OUT(
+        tr_op_prepare(&(tr_op_context){.device = device, .deterministic = true}, &data->desc, &op));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof data->state, &state));
     TR_TRY_OUT(tr_stream_copy(stream, state, &data->state, sizeof data->state));

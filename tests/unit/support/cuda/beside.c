@@ -2,11 +2,13 @@
  * own kernels alone, and the devices that are not ref or cuda. */
 #include "device/cuda/cuda_impl.h"
 
-tr_status tr_cuda_prepare_attention(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_prepare_own_attention(device, desc, false, out);
+tr_status tr_cuda_prepare_attention(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_cuda_prepare_own_attention(context, desc, false, out);
 }
-tr_status tr_cuda_prepare_attention_dgrad(tr_device *device, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_prepare_own_attention(device, desc, true, out);
+tr_status tr_cuda_prepare_attention_dgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                          tr_op **out) {
+    return tr_cuda_prepare_own_attention(context, desc, true, out);
 }
 
 /* No other device than ref is needed beside it. */

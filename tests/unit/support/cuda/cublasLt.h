@@ -42,8 +42,9 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
 /* NULL is a library that has no algorithm for anything. */
 typedef const struct tr_emulated_blas *cublasLtHandle_t;
 extern const cublasLtHandle_t tr_emulated_blas;
-extern int64_t tr_emulated_products; /* carried out so far */
-extern int32_t tr_emulated_units;    /* that the last one was planned for; 0: all */
+extern int64_t tr_emulated_products;   /* carried out so far */
+extern int32_t tr_emulated_units;      /* that the last one was planned for; 0: all */
+extern uint64_t tr_emulated_workspace; /* bytes that the last search allowed */
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 

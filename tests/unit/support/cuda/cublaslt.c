@@ -20,6 +20,7 @@ static const struct tr_emulated_blas { int unused; } library;
 const cublasLtHandle_t tr_emulated_blas = &library;
 int64_t tr_emulated_products;
 int32_t tr_emulated_units;
+uint64_t tr_emulated_workspace;
 static atomic_int live; /* handles and descriptors */
 
 struct tr_emulated_product {
@@ -188,6 +189,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     check(product, a, b, c, d);
     *count = 0;
     require(wanted >= 1 && preference->workspace >= WORKSPACE, "no room for its workspace");
+    tr_emulated_workspace = preference->workspace;
     require(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
             "parts of a sum may be rounded to the result's type");
     if (!handle) return CUBLAS_STATUS_NOT_SUPPORTED;

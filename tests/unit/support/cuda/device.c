@@ -23,11 +23,10 @@ static tr_status emulated_open(int ordinal, const tr_device_options *options, tr
     emulated *e;
     if (ordinal >= KINDS) return TR_FAIL(TR_ERR_DEVICE, "there are %d emulated GPUs", (int)KINDS);
     TR_TRY(tr_calloc(1, sizeof *e, &e));
-    e->base.base = (tr_device){.ops = &tr_device_ops_cuda, .threads = options->threads};
+    e->base.base =
+        (tr_device){.ops = &tr_device_ops_cuda, .threads = options->threads, .units = 132};
     e->base.compute = &e->compute.base;
     e->base.warms = options->ranks > 1;
-    e->base.multiprocessors = 132;
-    e->base.deterministic = options->deterministic;
     e->compute = (tr_cuda_stream){.base.device = &e->base.base, .handle = &e->order};
     e->order.descending = ordinal == DESCENDING;
     e->offset = ordinal == UNALIGNED ? 8 : 0;
