@@ -14,10 +14,37 @@
 static const double BATCH_S = 0.2;
 /* How long a result is remembered, measured on an idle machine and on a busy one. */
 static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
-enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024 };
+/* MOST_PARAMETERS: a wider layer's products are hardly faster, but its initial values and optimizer
+ * state take seconds and gigabytes. */
+enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024, MOST_PARAMETERS = 32 << 20 };
 
-/* A model of one layer whose micro-batch takes at most `most` FLOPs: first fewer sequences, then
- * shorter ones. *flops: what it takes. */
+static tr_status count_parameters(const tr_model_config *model, int64_t *count) {
+    tr_model_shape shape = {.batch = 1, .seq = 1, .dtype = TR_F32, .tp_size = 1};
+    tr_model *made;
+    TR_TRY(tr_model_create(model, &shape, &made));
+    *count = tr_model_parameters(made);
+    tr_model_destroy(made);
+    return TR_OK;
+}
+
+/* Halves the width, and what is proportional to it, until the model has few enough parameters or an
+ * odd number of heads. A head keeps its size. */
+static tr_status narrow(tr_model_config *model) {
+    for (;;) {
+        int64_t count = 0;
+        TR_TRY(count_parameters(model, &count));
+        bool even = model->width % 2 == 0 && model->heads % 2 == 0 && model->mlp_width % 2 == 0;
+        if (count <= MOST_PARAMETERS || !even) return TR_OK;
+        model->width /= 2;
+        model->heads /= 2;
+        model->mlp_width /= 2;
+        if (model->kv_heads % 2 == 0) model->kv_heads /= 2;
+        if (model->heads % model->kv_heads != 0) model->kv_heads = 1;
+    }
+}
+
+/* A model of one layer whose micro-batch takes at most `most` FLOPs: first narrower, then fewer
+ * sequences, then shorter ones. *flops: what it takes. */
 static tr_status choose_model(const tr_config *c, double most, tr_model_config *model,
                               int64_t *micro_batch, double *flops) {
     tr_model *made;
@@ -25,6 +52,7 @@ static tr_status choose_model(const tr_config *c, double most, tr_model_config *
     model->layers = 1;
     if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
     *micro_batch = c->train.micro_batch;
+    TR_TRY(narrow(model));
     for (;;) {
         tr_model_shape shape = {.batch = *micro_batch,
                                 .seq = model->context,

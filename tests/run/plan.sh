@@ -95,8 +95,11 @@ plan 0 first
 [[ $(wc -l <"$scratch/cache/trireme/rates") == 1 ]] || fail "the rate is not remembered"
 plan 0 second
 diff <(grep ^time "$scratch/first.out") <(grep ^time "$scratch/second.out") || fail "a remembered rate is another"
-# A model for larger machines, of which not even one layer can be timed here, is planned all the same.
-plan 0 immense model.width=262144 model.heads=256 device.memory=900000GiB
+# A model for larger machines: a narrower layer is timed.
+plan 0 wide model.width=262144 model.heads=4096 device.memory=900000GiB
+grep -q '^time     about .* (measured here)' "$scratch/wide.out" || fail "a layer that is narrowed: $(grep ^time "$scratch/wide.out")"
+# One that cannot be narrowed, and of which not even a layer can be timed here, is planned all the same.
+plan 0 immense model.width=262143 model.heads=511 device.memory=900000GiB
 grep -q '^time     not measured, ' "$scratch/immense.out" || fail "a layer that does not fit here: $(grep ^time "$scratch/immense.out")"
 sed -E 's/ [^ ]*$/ 1e9/' -i "$scratch/cache/trireme/rates"
 plan 0 third
