@@ -73,20 +73,23 @@ static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_ar
     return TR_OK;
 }
 
+/* cuDNN's operator; *out stays NULL where it has none. */
 static tr_status prepare_graph(const tr_op_context *context, const tr_op_desc *desc,
                                const tr_attention_shape *shape, tr_op **out) {
+    tr_attention_graph *g;
     tr_op *base;
-    TR_TRY(tr_cuda_op_create(context, desc, sizeof(cuda_attention), 0,
-                             shape->backward ? run_backward_graph : run_forward_graph, &base));
-    tr_attention_graph **g = &((cuda_attention *)base)->graph;
+    TR_TRY(tr_cudnn_attention_build(tr_cuda_device_of(context->device)->dnn, NULL, shape, &g));
+    if (!g) return TR_OK;
     tr_status status =
-        tr_cudnn_attention_build(tr_cuda_device_of(context->device)->dnn, NULL, shape, g);
+        tr_cuda_op_create(context, desc, sizeof(cuda_attention), 0,
+                          shape->backward ? run_backward_graph : run_forward_graph, &base);
     if (status != TR_OK) {
-        free(base);
-        TR_TRY(status);
+        tr_cudnn_attention_release(g);
+        return status;
     }
-    base->scratch_bytes = tr_align_up((*g)->workspace_bytes) + tr_align_up((*g)->row_sum_bytes) +
-                          tr_align_up((*g)->dq_sum_bytes) + tr_align_up((*g)->first_bytes);
+    ((cuda_attention *)base)->graph = g;
+    base->scratch_bytes = tr_align_up(g->workspace_bytes) + tr_align_up(g->row_sum_bytes) +
+                          tr_align_up(g->dq_sum_bytes) + tr_align_up(g->first_bytes);
     base->release = release_attention;
     const tr_attention_desc *d = &desc->attention;
     size_t packed_bytes =
@@ -101,11 +104,8 @@ static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc, b
                          tr_op **out) {
     tr_attention_shape shape =
         tr_cudnn_attention_packed(&desc->attention, backward, context->deterministic);
-    if (!tr_cudnn_attention_fault(&shape)) {
-        const tr_status status = prepare_graph(context, desc, &shape, out);
-        if (status != TR_ERR_DEVICE) return status;
-    }
-    TR_TRY(tr_cuda_prepare_own_attention(context, desc, backward, out));
+    TR_TRY(prepare_graph(context, desc, &shape, out));
+    if (!*out) TR_TRY(tr_cuda_prepare_own_attention(context, desc, backward, out));
     return TR_OK;
 }
 

@@ -23,11 +23,27 @@ typedef struct dims {
 typedef struct builder {
     tr_attention_graph *graph;
     tr_status status;
+    bool refused; /* the failure is the library's word that it has no such engine */
     descriptor ops[MAX_OPS];
     int64_t op_count, next_virtual;
 } builder;
 
 /* --- descriptors ------------------------------------------------------------------------------ */
+
+/* The library does not do this; other failures are those of the machine or the installation. */
+static bool refuses(cudnnStatus_t status) {
+    switch (status) {
+    case CUDNN_STATUS_NOT_SUPPORTED:
+    case CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN:
+    case CUDNN_STATUS_NOT_SUPPORTED_SHAPE:
+    case CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE:
+    case CUDNN_STATUS_NOT_SUPPORTED_LAYOUT:
+    case CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH:
+    case CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT:
+    case CUDNN_STATUS_NOT_SUPPORTED_PADDING: return true;
+    default: return false;
+    }
+}
 
 static tr_status failure(cudnnStatus_t status, const char *what, int line) {
     char words[1024] = "";
@@ -39,7 +55,9 @@ static tr_status failure(cudnnStatus_t status, const char *what, int line) {
     do {                                                                                           \
         if ((b)->status != TR_OK) break;                                                           \
         cudnnStatus_t dnn_ = (expr);                                                               \
-        if (dnn_ != CUDNN_STATUS_SUCCESS) (b)->status = failure(dnn_, #expr, __LINE__);            \
+        if (dnn_ == CUDNN_STATUS_SUCCESS) break;                                                   \
+        (b)->status = failure(dnn_, #expr, __LINE__);                                              \
+        (b)->refused = refuses(dnn_);                                                              \
     } while (0)
 
 /* Every descriptor belongs to the graph from its first moment. */
@@ -311,13 +329,13 @@ static bool is_deterministic(builder *b, descriptor engine) {
     return true;
 }
 
-/* Finishes the plan of one engine configuration, which compiles its kernels. What is announced is
- * not always delivered: *built is false then, with the library's words in the error. */
+/* Finishes the plan of one engine configuration, which compiles its kernels; the graph has no plan
+ * where the engine cannot be used. What is announced is not always delivered: the status of a
+ * failure that is not a refusal is left in *failed, with the library's words in the error. */
 static void try_config(builder *b, cudnnHandle_t handle, descriptor described, descriptor config,
-                       bool *built) {
+                       tr_status *failed) {
     tr_attention_graph *g = b->graph;
     int64_t count = 0, bytes = 0;
-    *built = false;
     descriptor engine = make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     DNN(b, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
@@ -330,15 +348,15 @@ static void try_config(builder *b, cudnnHandle_t handle, descriptor described, d
     else set_part(b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, described);
     if (b->status != TR_OK) return;
     cudnnStatus_t status = cudnnBackendFinalize(plan);
+    if (refuses(status)) return;
     if (status != CUDNN_STATUS_SUCCESS) {
-        (void)failure(status, "a plan", __LINE__);
+        *failed = failure(status, "a plan of attention", __LINE__);
         return;
     }
     DNN(b, cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                     CUDNN_TYPE_INT64, 1, &count, &bytes));
     g->plan = plan;
     g->workspace_bytes = (size_t)bytes;
-    *built = true;
 }
 
 /* The first configuration, in the heuristic's order, whose plan can be finished. */
@@ -354,20 +372,12 @@ static void choose(builder *b, cudnnHandle_t handle, descriptor described, descr
     for (int i = 0; i < MAX_CONFIGS; i++) configs[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     DNN(b, cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count, configs));
-    bool built = false;
-    for (int64_t i = 0; i < count && i < MAX_CONFIGS && !built && b->status == TR_OK; i++)
-        try_config(b, handle, described, configs[i], &built);
-    if (b->status != TR_OK || built) return;
-    char words[512] = "none was announced";
-    if (count > 0) (void)snprintf(words, sizeof words, "%.500s", tr_error_message());
-    const tr_attention_shape *s = &b->graph->shape;
-    b->status = TR_FAIL(
-        TR_ERR_DEVICE,
-        "cuDNN %zu has no engine for %s%s attention of %lld x %lld tokens, %lld heads of %lld "
-        "with %lld keys (%s); another cuDNN 9 may have one",
-        cudnnGetVersion(), s->backward ? "the gradient of " : "", s->masked ? "masked" : "causal",
-        (long long)s->batch, (long long)s->seq, (long long)s->heads, (long long)s->head_size,
-        (long long)s->kv_heads, words);
+    tr_status failed = TR_OK;
+    for (int64_t i = 0; i < count && i < MAX_CONFIGS && b->status == TR_OK; i++)
+        if (!b->graph->plan) try_config(b, handle, described, configs[i], &failed);
+    if (b->status != TR_OK || b->graph->plan) return;
+    b->status = failed;
+    b->refused = failed == TR_OK;
 }
 
 static descriptor describe_device(builder *b, const char *json) {
@@ -401,28 +411,22 @@ tr_attention_shape tr_cudnn_attention_packed(const tr_attention_desc *d, bool ba
         .deterministic = deterministic};
 }
 
-const char *tr_cudnn_attention_fault(const tr_attention_shape *s) {
-    if (s->dtype != TR_BF16) return "they compute bf16 alone";
-    /* cuDNN also makes plans for every multiple of 8 and for 2 tokens. Only these shapes are in
-     * common use; the results of the rest have not been checked on a GPU. */
-    if (s->head_size != 64 && s->head_size != 96 && s->head_size != 128)
-        return "they are used for heads of 64, 96 and 128";
-    if (s->seq < 64) return "they are used from 64 tokens on";
-    if (s->kv_heads < 1 || s->heads % s->kv_heads)
-        return "the query heads must be a multiple of the key heads";
-    return NULL;
+/* cuDNN also makes plans for every multiple of 8 and for 2 tokens. Only these shapes are in common
+ * use; the results of the rest have not been checked on a GPU. */
+bool tr_cudnn_attention_takes(const tr_attention_shape *s) {
+    const bool size = s->head_size == 64 || s->head_size == 96 || s->head_size == 128;
+    return s->dtype == TR_BF16 && size && s->seq >= 64;
 }
 
 tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                    const tr_attention_shape *shape, tr_attention_graph **out) {
     enum { OLDEST = 91600 }; /* before, sequences that are no multiple of 128 had wrong gradients */
-    const char *fault = tr_cudnn_attention_fault(shape);
-    if (fault)
-        return TR_FAIL(TR_ERR_DEVICE, "cuDNN's attention engines cannot take %s heads of %lld: %s",
-                       tr_dtype_name(shape->dtype), (long long)shape->head_size, fault);
+    *out = NULL;
+    if (!tr_cudnn_attention_takes(shape)) return TR_OK;
     if (cudnnGetVersion() < OLDEST)
-        return TR_FAIL(TR_ERR_DEVICE, "cuDNN %zu is too old for attention: install 9.16 or later",
-                       cudnnGetVersion());
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "cuDNN %zu is too old for attention: install 9.16.0 (%d) or later",
+                       cudnnGetVersion(), (int)OLDEST);
     tr_attention_graph *g;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->shape = *shape;
@@ -444,11 +448,13 @@ tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
     set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b.op_count, b.ops);
     finalize(&b, graph);
     choose(&b, handle, device, graph);
-    if (b.status != TR_OK) {
-        tr_cudnn_attention_release(g);
-        TR_TRY(b.status);
+    if (b.status == TR_OK && !b.refused) {
+        *out = g;
+        return TR_OK;
     }
-    *out = g;
+    tr_cudnn_attention_release(g);
+    if (!b.refused) TR_TRY(b.status);
+    tr_error_clear();
     return TR_OK;
 }
 

@@ -63,13 +63,13 @@ typedef struct tr_attention_graph {
 tr_attention_shape tr_cudnn_attention_packed(const tr_attention_desc *desc, bool backward,
                                              bool deterministic);
 
-/* Says why cuDNN's engines are not used for a shape, as the end of a sentence; NULL when they are.
- */
-const char *tr_cudnn_attention_fault(const tr_attention_shape *shape);
+/* Whether cuDNN's engines are used for a shape: bf16 heads of 64, 96 or 128, from 64 tokens on. */
+bool tr_cudnn_attention_takes(const tr_attention_shape *shape);
 
 /* Builds the plan in *out. handle: of the GPU that will run it; or NULL, with `described`, the JSON
- * of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. TR_ERR_DEVICE with a sentence where there is a fault
- * or no engine is delivered. Release with tr_cudnn_attention_release (NULL is allowed). */
+ * of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. *out is NULL, with TR_OK, where cuDNN's engines are not
+ * used for the shape or the library refuses it. TR_ERR_DEVICE with a sentence where the library
+ * fails or is too old. Release with tr_cudnn_attention_release (NULL is allowed). */
 tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                    const tr_attention_shape *shape, tr_attention_graph **out);
 void tr_cudnn_attention_release(tr_attention_graph *graph);
