@@ -81,8 +81,8 @@ double tr_op_bytes(const tr_op_desc *desc) {
     double bytes = 0;
     tr_op_operands(desc, t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        bool both = (row->slot[i].use & TR_SLOT_BOTH) == TR_SLOT_BOTH;
-        if (t[i].rank) bytes += (both ? 2 : 1) * (double)tr_tensor_bytes(&t[i]);
+        const unsigned use = row->slot[i].use & (TR_SLOT_BOTH | TR_SLOT_ONCE);
+        if (t[i].rank) bytes += (use == TR_SLOT_BOTH ? 2 : 1) * (double)tr_tensor_bytes(&t[i]);
     }
     return bytes;
 }

@@ -10,7 +10,8 @@ enum {
     TR_SLOT_IN = 1,
     TR_SLOT_OUT = 2,
     TR_SLOT_BOTH = TR_SLOT_IN | TR_SLOT_OUT,
-    TR_SLOT_OPTIONAL = 4
+    TR_SLOT_OPTIONAL = 4,
+    TR_SLOT_ONCE = 8 /* of both: a description reads it or writes it */
 };
 
 /* Sets of dtypes, 1 << dtype each. */

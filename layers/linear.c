@@ -68,14 +68,15 @@ void tr_linear_describe(tr_linear *l) {
     tr_built_layer *layer = l->layer;
     const int64_t rows = layer->usage.rows, in = l->in, out = l->out;
     const tr_dtype dtype = layer->usage.dtype;
-    tr_matmul_desc y = {.m = rows,
-                        .n = out,
-                        .k = in,
-                        .a = dtype,
-                        .b = dtype,
-                        .c = dtype,
-                        .trans_b = !l->conv1d,
-                        .fused = {.bias = fuses_bias(l), .activate = l->before_gelu}};
+    tr_matmul_desc y = {
+        .m = rows,
+        .n = out,
+        .k = in,
+        .a = dtype,
+        .b = dtype,
+        .c = dtype,
+        .trans_b = !l->conv1d,
+        .fused = {.bias = fuses_bias(l), .activate = l->activates, .activation = l->activation}};
     tr_matmul_desc dx = {.m = rows,
                          .n = in,
                          .k = out,
@@ -83,7 +84,7 @@ void tr_linear_describe(tr_linear *l) {
                          .b = dtype,
                          .c = dtype,
                          .trans_b = l->conv1d,
-                         .fused = {.activate_grad = l->after_gelu}};
+                         .fused = {.activate_grad = l->activated, .activation = l->activation}};
     /* x' dy, or dy' x where the weight is [out, in]: only the first has dy as the operand whose
      * column sums are the bias's gradient. */
     tr_matmul_desc dw = {.m = l->conv1d ? in : out,

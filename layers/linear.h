@@ -39,15 +39,17 @@ typedef struct tr_linear {
     tr_split split;
     bool conv1d;
     /* Fused with the product, when they are set before the layer is described: the output goes to
-     * aux and its GELU to y; the input is GELU of aux, so that dx is the gradient of aux. */
-    bool before_gelu, after_gelu;
+     * aux and the activation of it to y; the input is the activation of aux, so that dx is the
+     * gradient of aux. */
+    bool activates, activated;
+    tr_activation activation;
     tr_layer_op forward, grad_input, grad_weight, grad_bias;
 } tr_linear;
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);
 void tr_linear_describe(tr_linear *linear);
 /* y of a row-parallel layer is summed over the tensor ranks, and misses its bias. aux, here and
- * below: absent without GELU. */
+ * below: absent without an activation. */
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
                             tr_tensor aux, tr_tensor y);
 /* dx[rows, in] from dy[rows, out], summed over the tensor ranks where the outputs are split. */

@@ -27,34 +27,28 @@ tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *d
         .std = d->out_std};
     TR_TRY(tr_linear_create(&mlp->up, layer, &in));
     TR_TRY(tr_linear_create(&mlp->down, layer, &down));
-    mlp->fused = !d->gate && d->activation == TR_ACTIVATION_GELU;
-    mlp->up.before_gelu = mlp->down.after_gelu = mlp->fused;
+    mlp->up.activates = mlp->down.activated = !d->gate;
+    mlp->up.activation = mlp->down.activation = d->activation;
     return TR_OK;
 }
 
-static void describe_activation(tr_mlp *mlp) {
+static void describe_glu(tr_mlp *mlp) {
     const tr_model_shape *usage = &mlp->layer->usage;
-    tr_op_desc op = {.kind = TR_OP_ACTIVATION,
-                     .rows = {.rows = usage->rows,
-                              .width = mlp->local,
-                              .dtype = usage->dtype,
-                              .activation = mlp->desc.activation}};
-    if (mlp->desc.gate)
-        op = (tr_op_desc){.kind = TR_OP_GLU,
-                          .glu = {.rows = usage->rows,
-                                  .width = mlp->local,
-                                  .activation = mlp->desc.activation,
-                                  .dtype = usage->dtype}};
-    tr_built_op(mlp->layer, &mlp->activate, TR_PHASE_F, op);
-    op.kind = mlp->desc.gate ? TR_OP_GLU_DGRAD : TR_OP_ACTIVATION_DGRAD;
-    tr_built_op(mlp->layer, &mlp->activate_back, TR_PHASE_I, op);
+    tr_op_desc op = {.kind = TR_OP_GLU,
+                     .glu = {.rows = usage->rows,
+                             .width = mlp->local,
+                             .activation = mlp->desc.activation,
+                             .dtype = usage->dtype}};
+    tr_built_op(mlp->layer, &mlp->glu, TR_PHASE_F, op);
+    op.kind = TR_OP_GLU_DGRAD;
+    tr_built_op(mlp->layer, &mlp->glu_back, TR_PHASE_I, op);
 }
 
 void tr_mlp_describe(tr_mlp *mlp) {
     tr_built_layer *layer = mlp->layer;
     const tr_dtype dtype = layer->usage.dtype;
     tr_linear_describe(&mlp->up);
-    if (!mlp->fused) describe_activation(mlp);
+    if (mlp->desc.gate) describe_glu(mlp);
     tr_linear_describe(&mlp->down);
     const tr_lifetime life = mlp->desc.gate ? TR_LIFE_FW : TR_LIFE_FI;
     mlp->in = tr_built_place(layer, life, mlp->up.out, dtype);
@@ -62,45 +56,31 @@ void tr_mlp_describe(tr_mlp *mlp) {
     if (layer->usage.decode) return;
     mlp->din = mlp->in; /* gated: the largest tensor becomes its own gradient */
     if (!mlp->desc.gate) mlp->din = tr_built_place(layer, TR_LIFE_IW, mlp->up.out, dtype);
-    if (!mlp->fused) mlp->dout = tr_built_place(layer, TR_LIFE_SCRATCH, mlp->local, dtype);
-}
-
-static tr_status activate(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor in, tr_tensor out) {
-    tr_op_args args = {.t = {[TR_ACTIVATION_X] = in, [TR_ACTIVATION_Y] = out}};
-    if (mlp->desc.gate) args = (tr_op_args){.t = {[TR_GLU_X] = in, [TR_GLU_Y] = out}};
-    return tr_layer_op_run(&mlp->activate, io, args);
-}
-
-static tr_status activate_back(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dout,
-                               tr_tensor in, tr_tensor din) {
-    tr_op_args args = {.t = {[TR_ACTIVATION_DGRAD_DY] = dout,
-                             [TR_ACTIVATION_DGRAD_X] = in,
-                             [TR_ACTIVATION_DGRAD_DX] = din}};
-    if (mlp->desc.gate)
-        args = (tr_op_args){
-            .t = {[TR_GLU_DGRAD_DY] = dout, [TR_GLU_DGRAD_X] = in, [TR_GLU_DGRAD_DX] = din}};
-    return tr_layer_op_run(&mlp->activate_back, io, args);
+    if (mlp->desc.gate) mlp->dout = tr_built_place(layer, TR_LIFE_SCRATCH, mlp->local, dtype);
 }
 
 tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor y) {
     const tr_tensor none = {0}, in = tr_buffer_at(io, mlp->in), out = tr_buffer_at(io, mlp->out);
-    if (mlp->fused) {
-        TR_TRY(tr_linear_forward(&mlp->up, io, x, in, out));
-    } else {
+    if (mlp->desc.gate) {
+        tr_op_args glu = {.t = {[TR_GLU_X] = in, [TR_GLU_Y] = out}};
         TR_TRY(tr_linear_forward(&mlp->up, io, x, none, in));
-        TR_TRY(activate(mlp, io, in, out));
+        TR_TRY(tr_layer_op_run(&mlp->glu, io, glu));
+    } else {
+        TR_TRY(tr_linear_forward(&mlp->up, io, x, in, out));
     }
     return tr_linear_forward(&mlp->down, io, out, none, y);
 }
 
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx) {
     const tr_tensor none = {0}, in = tr_buffer_at(io, mlp->in), din = tr_buffer_at(io, mlp->din);
-    if (mlp->fused) {
-        TR_TRY(tr_linear_grad_input(&mlp->down, io, dy, in, din));
-    } else {
+    if (mlp->desc.gate) {
         const tr_tensor dout = tr_buffer_at(io, mlp->dout);
+        tr_op_args glu = {
+            .t = {[TR_GLU_DGRAD_DY] = dout, [TR_GLU_DGRAD_X] = in, [TR_GLU_DGRAD_DX] = din}};
         TR_TRY(tr_linear_grad_input(&mlp->down, io, dy, none, dout));
-        TR_TRY(activate_back(mlp, io, dout, in, din));
+        TR_TRY(tr_layer_op_run(&mlp->glu_back, io, glu));
+    } else {
+        TR_TRY(tr_linear_grad_input(&mlp->down, io, dy, in, din));
     }
     return tr_linear_grad_input(&mlp->up, io, din, none, dx);
 }

@@ -20,12 +20,11 @@ typedef struct tr_mlp {
     tr_mlp_desc desc;
     int64_t local; /* m */
     tr_linear up, down;
-    bool fused; /* the activation is part of both products */
-    tr_layer_op activate, activate_back;
-    tr_buffer in;   /* F..I (R, m), gated F..W (R, 2 m): what the activation reads */
-    tr_buffer out;  /* F..W (R, m) */
-    tr_buffer dout; /* scratch (R, m): gradient of out, where the activation is not fused */
-    tr_buffer din;  /* I..W (R, m), gated `in`: gradient of in */
+    tr_layer_op glu, glu_back; /* gated; else the activation is fused into both products */
+    tr_buffer in;              /* F..I (R, m), gated F..W (R, 2 m): what the activation reads */
+    tr_buffer out;             /* F..W (R, m) */
+    tr_buffer dout;            /* scratch (R, m): gradient of out, gated */
+    tr_buffer din;             /* I..W (R, m), gated `in`: gradient of in */
 } tr_mlp;
 
 tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *desc);

@@ -229,6 +229,7 @@ static void fuse(tr_matmul_desc *d) {
                            .activate_grad = which == 2,
                            .residual = which == 3,
                            .bias_grad = which == 4};
+    if (which < 3) d->fused.activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
     if (which == 4) d->trans_b = false, d->ldb = 0;
     else d->accumulate = false, d->ldc = 0, d->n *= 8, d->ldb *= 8;
 }

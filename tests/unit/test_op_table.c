@@ -86,6 +86,18 @@ static void test_rows(void **state) {
     }
 }
 
+/* What a fused product must move: a saved input is written, or read, once. */
+static void test_bytes(void **state) {
+    (void)state;
+    tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = {.m = 2, .n = 3, .k = 5}};
+    assert_true(tr_op_bytes(&desc) == 4 * (10 + 15 + 6));
+    desc.matmul.fused.activate = true;
+    assert_true(tr_op_bytes(&desc) == 4 * (10 + 15 + 6 + 6));
+    desc = (tr_op_desc){.kind = TR_OP_ROPE,
+                        .rope = {.rows = 1, .seq = 1, .heads = 1, .head_size = 4, .ld = 4}};
+    assert_true(tr_op_bytes(&desc) == 2 * 4 * 4);
+}
+
 static void assert_refused(tr_status status, const char *sentence) {
     assert_int_equal(status, TR_ERR_INTERNAL);
     assert_string_equal(tr_error_message(), sentence);
@@ -203,6 +215,7 @@ int main(void) {
         cmocka_unit_test(test_alike),    cmocka_unit_test(test_views),
         cmocka_unit_test(test_rows),     cmocka_unit_test(test_descriptions),
         cmocka_unit_test(test_operands), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
