@@ -236,6 +236,24 @@ tr_status tr_config_check_data(const tr_config *c) {
         REFUSE("model.vocab",
                "model.vocab %" PRId64 " is too small: data.format bytes has 256 tokens",
                c->model.vocab);
+    if (!strcmp(c->data.format, "bytes") && c->data.document_end >= 256)
+        REFUSE("data.document_end",
+               "data.document_end %" PRId64
+               " is not a token: data.format bytes has tokens 0 to 255",
+               c->data.document_end);
+    return TR_OK;
+}
+
+static tr_status check_documents(const tr_config *c) {
+    if (strcmp(c->data.documents, "packed") == 0 && c->data.document_end < 0)
+        REFUSE("data.documents",
+               "data.documents packed needs data.document_end, the token that ends a document (10 "
+               "for the end of a line in data.format bytes)");
+    if (c->data.document_end >= c->model.vocab)
+        REFUSE("data.document_end",
+               "data.document_end %" PRId64 " is not a token: model.vocab %" PRId64
+               " has tokens 0 to %" PRId64,
+               c->data.document_end, c->model.vocab, c->model.vocab - 1);
     return TR_OK;
 }
 
@@ -269,6 +287,7 @@ static tr_status check_batch(const tr_config *c) {
 
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_model(c));
+    TR_TRY(check_documents(c));
     TR_TRY(check_precision(c));
     TR_TRY(check_stages(c));
     TR_TRY(check_batch(c));
@@ -349,6 +368,10 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
         if (!same_value(key, config, saved)) return other_model(key, config, saved, where);
     }
     return TR_OK;
+}
+
+int32_t tr_config_document_end(const tr_config *config) {
+    return strcmp(config->data.documents, "packed") ? -1 : (int32_t)config->data.document_end;
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {

@@ -18,8 +18,10 @@ typedef struct tr_config {
     char preset[32];       /* key: model.preset */
     struct {
         char path[TR_CONFIG_PATH], format[16];
-        char changed[8];   /* refuse, allow: other data than those of the checkpoint */
-        double validation; /* held-out fraction at the end of the file */
+        char changed[8];      /* refuse, allow: other data than those of the checkpoint */
+        char documents[8];    /* windows, packed */
+        int64_t document_end; /* token; -1: none */
+        double validation;    /* held-out fraction at the end of the file */
     } data;
     struct {
         int64_t steps;
@@ -99,5 +101,7 @@ tr_status tr_config_text(const tr_config *config, char **text);
  * `where` were saved with another. Dropout may change. */
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved, const char *where);
 
+/* The token that ends a document, with data.documents packed; -1: a sequence is one document. */
+int32_t tr_config_document_end(const tr_config *config);
 /* Storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

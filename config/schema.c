@@ -85,6 +85,13 @@ const tr_key tr_schema[] = {
      .help = "How the file is read: bytes (every byte is a token)."},
     {"data.validation", FLOAT(data.validation, 0, 0.9), .fallback = "0.1",
      .help = "Fraction at the end of the file that is held out for validation."},
+    {"data.documents", TR_KEY_CHOICE, AT(data.documents), .fallback = "windows",
+     .choices = "windows packed",
+     .help = "Whether a sequence is split where documents end: windows (no: tokens attend to those "
+             "of documents before theirs), or packed (no attention across documents, positions "
+             "restart, and the label of a document's last token does not count)."},
+    {"data.document_end", INT(data.document_end, -1, 16777215), .fallback = "-1", .example = "10",
+     .help = "The token that ends a document, which data.documents packed needs; -1: none."},
     {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
      .choices = "refuse allow",
      .help = "What --resume does when the data differ from those of the checkpoint: refuse (exit "

@@ -262,17 +262,18 @@ enum { TR_DECODE_QKV, TR_DECODE_KCACHE, TR_DECODE_VCACHE, TR_DECODE_Y };
 /* EMBED: Y[row] = TABLE[TOKENS[row] - vocab_begin], zeros when the token is outside this rank's
  *   vocab_begin .. + vocab rows. TOKENS i32[rows], TABLE[vocab, width] storage dtype.
  * EMBED_WGRAD: DTABLE f32[vocab, width] += rows of DY, in row order.
- * POSITION: Y[row] = X[row] + TABLE[row % seq] (decode: TABLE[state->position]); Y may be X.
- * POSITION_WGRAD: DTABLE f32[seq, width] += sum over the batch of DY, in row order. */
+ * POSITION: Y[row] = X[row] + TABLE[p], where p is the row's position as ROPE counts it, with
+ * STARTS i32[rows] likewise; Y may be X. POSITION_WGRAD: DTABLE[p] f32[seq, width] += rows of DY,
+ * in row order. */
 typedef struct tr_embed_desc {
     int64_t rows, width, seq, vocab_begin, vocab;
-    bool decode;
+    bool decode, documents; /* of POSITION* */
     tr_dtype dtype;
 } tr_embed_desc;
 enum { TR_EMBED_TOKENS, TR_EMBED_TABLE, TR_EMBED_Y };
 enum { TR_EMBED_WGRAD_DY, TR_EMBED_WGRAD_TOKENS, TR_EMBED_WGRAD_DTABLE };
-enum { TR_POSITION_X, TR_POSITION_TABLE, TR_POSITION_Y };
-enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE };
+enum { TR_POSITION_X, TR_POSITION_TABLE, TR_POSITION_Y, TR_POSITION_STARTS };
+enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE, TR_POSITION_WGRAD_STARTS };
 
 /* DROPOUT_ADD: Y = RESIDUAL + dropout(X + BIAS); RESIDUAL and BIAS may be NULL. Kept elements are
  *   divided by 1-p. Rounds once. Row r belongs to global sample state->first_sample + args->sample

@@ -109,6 +109,7 @@ static void describe_rope(tr_attention_part *a) {
                          .theta = a->desc.theta,
                          .scaling = a->desc.scaling,
                          .decode = usage->decode,
+                         .documents = usage->documents,
                          .dtype = usage->dtype};
     tr_built_op(a->layer, &a->rope, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_ROPE, .rope = desc});
     desc.inverse = true;
@@ -125,6 +126,7 @@ static void describe_ops(tr_attention_part *a) {
                                     .kv_heads = a->kv_heads,
                                     .head_size = a->desc.head_size,
                                     .window = a->desc.window,
+                                    .documents = usage->documents,
                                     .dtype = usage->dtype};
     tr_op_desc op = {.kind = usage->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION,
                      .attention = desc};
@@ -148,6 +150,7 @@ void tr_attention_describe(tr_attention_part *a) {
     tr_built_layer *layer = a->layer;
     const tr_dtype dtype = layer->usage.dtype;
     const int64_t D = a->desc.head_size;
+    tr_built_asks_starts(layer);
     tr_linear_describe(&a->qkv);
     describe_norm(a, &a->q_norm);
     describe_norm(a, &a->k_norm);
@@ -217,15 +220,19 @@ static tr_status attend(const tr_attention_part *a, const tr_layer_io *io, tr_te
     if (a->layer->usage.decode) return attend_cache(a, io, qkv);
     tr_op_args args = {.t = {[TR_ATTENTION_QKV] = qkv,
                              [TR_ATTENTION_Y] = tr_buffer_at(io, a->y),
-                             [TR_ATTENTION_LSE] = lse_at(a, io)}};
+                             [TR_ATTENTION_LSE] = lse_at(a, io),
+                             [TR_ATTENTION_STARTS] = tr_built_starts(a->layer, io)}};
     return tr_layer_op_run(&a->attend, io, args);
 }
 
 /* Turns the query and key heads of every row. */
-static tr_status rotate(const tr_layer_op *rope, const tr_layer_io *io, tr_tensor qkv) {
+static tr_status rotate(const tr_attention_part *a, const tr_layer_op *rope, const tr_layer_io *io,
+                        tr_tensor qkv) {
     const tr_rope_desc *d = &rope->desc.rope;
     const tr_tensor heads = tr_tensor_narrow(qkv, d->heads * d->head_size);
-    return tr_layer_op_run(rope, io, (tr_op_args){.t = {[TR_ROPE_X] = heads}});
+    tr_op_args args = {
+        .t = {[TR_ROPE_X] = heads, [TR_ROPE_STARTS] = tr_built_starts(a->layer, io)}};
+    return tr_layer_op_run(rope, io, args);
 }
 
 tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
@@ -234,7 +241,7 @@ tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io
     TR_TRY(tr_linear_forward(&a->qkv, io, x, none, qkv));
     TR_TRY(norm_forward(a, &a->q_norm, io, qkv));
     TR_TRY(norm_forward(a, &a->k_norm, io, qkv));
-    if (a->desc.rotary) TR_TRY(rotate(&a->rope, io, qkv));
+    if (a->desc.rotary) TR_TRY(rotate(a, &a->rope, io, qkv));
     TR_TRY(attend(a, io, qkv));
     return tr_linear_forward(&a->out, io, tr_buffer_at(io, a->y), none, y);
 }
@@ -270,9 +277,10 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
                              [TR_ATTENTION_DGRAD_QKV] = tr_buffer_at(io, a->packed),
                              [TR_ATTENTION_DGRAD_Y] = tr_buffer_at(io, a->y),
                              [TR_ATTENTION_DGRAD_LSE] = lse_at(a, io),
-                             [TR_ATTENTION_DGRAD_DQKV] = dqkv}};
+                             [TR_ATTENTION_DGRAD_DQKV] = dqkv,
+                             [TR_ATTENTION_DGRAD_STARTS] = tr_built_starts(a->layer, io)}};
     TR_TRY(tr_layer_op_run(&a->attend_back, io, back));
-    if (a->desc.rotary) TR_TRY(rotate(&a->rope_back, io, dqkv));
+    if (a->desc.rotary) TR_TRY(rotate(a, &a->rope_back, io, dqkv));
     TR_TRY(norms_grad_input(a, io, dqkv));
     return tr_linear_grad_input(&a->qkv, io, dqkv, none, dx);
 }

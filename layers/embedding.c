@@ -39,6 +39,7 @@ static void describe(tr_built_layer *built) {
                            .vocab_begin = e->vocab.begin,
                            .vocab = e->vocab.extent,
                            .decode = usage->decode,
+                           .documents = usage->documents,
                            .dtype = usage->dtype};
     tr_dropout_desc drop = {.rows = usage->rows,
                             .width = e->width,
@@ -54,6 +55,7 @@ static void describe(tr_built_layer *built) {
     tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
     if (e->positions) {
+        tr_built_asks_starts(built);
         tr_built_op(built, &e->position, TR_PHASE_F,
                     (tr_op_desc){.kind = TR_OP_POSITION, .embed = embed});
         tr_built_op(built, &e->position_wgrad, TR_PHASE_W,
@@ -81,7 +83,8 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     if (e->positions) {
         tr_op_args position = {.t = {[TR_POSITION_X] = y,
                                      [TR_POSITION_TABLE] = met(e, tr_param_value(e->positions)),
-                                     [TR_POSITION_Y] = y}};
+                                     [TR_POSITION_Y] = y,
+                                     [TR_POSITION_STARTS] = tr_built_starts(&e->built, io)}};
         TR_TRY(tr_layer_op_run(&e->position, io, position));
     }
     if (e->drop.desc.dropout.p == 0) return TR_OK;
@@ -106,7 +109,8 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     if (!e->positions) return TR_OK;
     /* The gradient of the positions past seq stays as it is. */
     tr_op_args position = {.t = {[TR_POSITION_WGRAD_DY] = dx,
-                                 [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(e->positions))}};
+                                 [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(e->positions)),
+                                 [TR_POSITION_WGRAD_STARTS] = tr_built_starts(&e->built, io)}};
     return tr_layer_op_run(&e->position_wgrad, io, position);
 }
 

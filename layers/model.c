@@ -190,6 +190,8 @@ static tr_status check_shape(const tr_model_config *c, const tr_model_shape *sha
                        "decoding needs the whole model on one rank, but parallel.tp is %d; "
                        "sample with parallel.tp=1, a checkpoint of any layout will do",
                        shape->tp_size);
+    if (shape->decode && shape->documents)
+        return TR_FAIL(TR_ERR_INTERNAL, "decoding feeds one document");
     if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)
         return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16 or f64, not as %s",
                        tr_dtype_name(shape->dtype));

@@ -26,6 +26,9 @@ typedef struct tr_model_shape {
     int64_t rows;       /* of what flows: set by tr_model_create */
     tr_dtype dtype;     /* storage */
     bool decode;        /* one token a row is fed, and nothing is kept: all buffers are scratch */
+    /* A sequence holds several documents: the layers ask for TR_INPUT_DOCUMENT_STARTS. Not with
+     * decode. */
+    bool documents;
     int tp_rank, tp_size;
 } tr_model_shape;
 

@@ -52,6 +52,11 @@ void tr_built_asks(tr_built_layer *layer, const char *name) {
     layer->layer.step_input[layer->layer.step_inputs++] = tr_flow_make(name, TR_I32, 2, shape);
 }
 
+void tr_built_asks_starts(tr_built_layer *layer) {
+    layer->starts = layer->layer.step_inputs;
+    if (layer->usage.documents) tr_built_asks(layer, TR_INPUT_DOCUMENT_STARTS);
+}
+
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
     return tr_range_part(total, layer->tp_size, layer->tp_rank);
 }
@@ -132,6 +137,11 @@ tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
     else if (buffer.life == TR_LIFE_IW && io->backward) data = io->backward + buffer.offset;
     else data = io->piece[buffer.piece];
     return tr_tensor_matrix(data, buffer.dtype, buffer.rows, buffer.width);
+}
+
+tr_tensor tr_built_starts(const tr_built_layer *layer, const tr_layer_io *io) {
+    const tr_tensor none = {0};
+    return layer->usage.documents ? io->step[layer->starts] : none;
 }
 
 tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {

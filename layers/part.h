@@ -43,7 +43,8 @@ struct tr_built_layer {
     tr_layer layer;
     tr_param param[TR_LAYER_PARAMS];
     tr_model_shape usage;
-    int tp_rank, tp_size;                    /* as usage says */
+    int tp_rank, tp_size; /* as usage says */
+    int starts;           /* index of the step input that tr_built_asks_starts asks for */
     void (*describe)(tr_built_layer *layer); /* every part, for layer->usage */
     tr_layer_op *first_op;
     size_t operators_at; /* in scratch: the operators' own scratch begins here */
@@ -61,6 +62,8 @@ tr_status tr_built_finish(tr_built_layer *layer);
 void tr_built_reads(tr_built_layer *layer, tr_lifetime life);
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width);
 void tr_built_asks(tr_built_layer *layer, const char *name);
+/* The layer asks where documents start, when its shape has documents. */
+void tr_built_asks_starts(tr_built_layer *layer);
 /* Room for one more parameter of the layer. */
 tr_param *tr_built_param(tr_built_layer *layer);
 /* Part `tp_rank` of tp_size of 0..total. */
@@ -89,6 +92,8 @@ double tr_built_bytes(const tr_built_layer *layer, int64_t width);
 
 /* The buffer in the memory of one micro-batch. */
 tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer);
+/* Where the documents of the rows start, (batch, seq); absent when the shape has no documents. */
+tr_tensor tr_built_starts(const tr_built_layer *layer, const tr_layer_io *io);
 /* Runs an operator with the call's stream, step state and sample. */
 tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_args args);
 /* Sums a dense x over the tensor ranks, in place. */

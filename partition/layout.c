@@ -61,6 +61,7 @@ static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out
     tr_model_shape shape = {.batch = d->micro_batch,
                             .seq = d->model.context,
                             .dtype = d->dtype,
+                            .documents = d->documents,
                             .tp_rank = tp_rank,
                             .tp_size = d->mesh.degree[TR_AXIS_TP]};
     return tr_model_create(&d->model, &shape, out);

@@ -11,6 +11,7 @@ typedef struct tr_layout_desc {
     tr_model_config model;
     int64_t batch, micro_batch; /* sequences of a whole step; of one micro-batch on one data rank */
     tr_dtype dtype;
+    bool documents; /* as tr_model_shape says */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
     const tr_schedule *schedule;
 } tr_layout_desc;

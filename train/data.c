@@ -230,9 +230,14 @@ int64_t tr_data_window_start(const tr_data *data, int64_t index) {
 static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     const char *name = wanted->input->name;
     int32_t *to = wanted->to, start = 0;
-    bool labels = strcmp(name, TR_INPUT_LABELS) == 0;
-    if (labels || strcmp(name, TR_INPUT_TOKENS) == 0) {
-        for (int64_t t = 0; t < data->context; t++) to[t] = data->window[t + labels];
+    const unsigned char *token = data->window;
+    if (strcmp(name, TR_INPUT_TOKENS) == 0) {
+        for (int64_t t = 0; t < data->context; t++) to[t] = token[t];
+        return TR_OK;
+    }
+    if (strcmp(name, TR_INPUT_LABELS) == 0) {
+        for (int64_t t = 0; t < data->context; t++)
+            to[t] = token[t] == data->document_end ? -1 : token[t + 1];
         return TR_OK;
     }
     if (strcmp(name, TR_INPUT_DOCUMENT_STARTS) != 0)
@@ -240,7 +245,7 @@ static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
                        "the model asks for \"%s\", which data.format bytes does not have", name);
     for (int64_t t = 0; t < data->context; t++) {
         to[t] = start;
-        if (data->window[t] == data->document_end) start = (int32_t)t + 1;
+        if (token[t] == data->document_end) start = (int32_t)t + 1;
     }
     return TR_OK;
 }

@@ -59,8 +59,8 @@ tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, i
 /* Reads the held-out window `index` modulo their number, in file order; as tr_data_sample. */
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
                                     int count);
-/* From now on a document ends behind every token `last`; -1, as after opening: a sample is one
- * document. */
+/* From now on a document ends after every token `last`, whose label does not count: it is the first
+ * token of another document. -1, as after opening: a sample is one document. */
 void tr_data_end_documents(tr_data *data, int32_t last);
 
 /* A bijection of 0..n-1, keyed: a Feistel network over Philox with cycle walking (Black & Rogaway

@@ -178,6 +178,7 @@ static tr_status make_layout(tr_engine *e) {
                            .batch = d->batch,
                            .micro_batch = d->micro_batch,
                            .dtype = d->dtype,
+                           .documents = d->documents,
                            .schedule = d->schedule};
     TR_TRY(tr_layout_create(&desc, &e->layout));
     tr_layout_memory_known(e->layout, pp_rank, &e->plan);
@@ -330,7 +331,7 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
         TR_TRY(begin(e, true, b * e->desc.batch));
         TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
         TR_TRY(read_result(e, &result));
-        sum += result.loss * result.tokens;
+        if (result.tokens > 0) sum += result.loss * result.tokens; /* else the loss is 0 / 0 */
         out->tokens += result.tokens;
         out->finite &= result.finite;
         out->stop |= result.stop;

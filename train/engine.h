@@ -17,6 +17,7 @@ typedef struct tr_engine_desc {
     int64_t batch, micro_batch; /* sequences of a whole step; of one micro-batch on one data rank */
     tr_dtype dtype;
     bool deterministic; /* as a tr_op_context says it */
+    bool documents;     /* as tr_model_shape says */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
     uint64_t seed;

@@ -27,6 +27,14 @@ void tr_same_data_advance(const tr_data *data, tr_ckpt_state *state) {
     set_extent(state, &extent);
 }
 
+/* How the file is read: data.format, and where it is split into documents. Returns text. */
+static const char *format_of(const tr_config *config, char text[64]) {
+    int32_t end = tr_config_document_end(config);
+    if (end < 0) (void)snprintf(text, 64, "%s", config->data.format);
+    else (void)snprintf(text, 64, "%s, packed, document_end %d", config->data.format, (int)end);
+    return text;
+}
+
 /* What is different from the data that were recorded, as "its ... is x, and was y"; "" when they
  * are the same, as far as they were recorded. */
 static tr_status find_change(const tr_config *config, const tr_data *data, const tr_ckpt_state *s,
@@ -34,8 +42,11 @@ static tr_status find_change(const tr_config *config, const tr_data *data, const
     int64_t bytes = tr_data_tokens(data);
     uint64_t hash;
     change[0] = '\0';
-    if (s->data_format != tr_hash_name(config->data.format)) {
-        (void)snprintf(change, size, "data.format is %s, and was another", config->data.format);
+    char format[64];
+    if (s->data_format != tr_hash_name(format_of(config, format))) {
+        (void)snprintf(change, size,
+                       "data.format, data.documents or data.document_end was another (now %s)",
+                       format);
     } else if (s->validation != config->data.validation) {
         (void)snprintf(change, size, "data.validation is %.15g, and was %.15g",
                        config->data.validation, s->validation);
@@ -100,9 +111,10 @@ static tr_status compare_saved(const tr_config *config, const tr_data *data, tr_
 /* Rank 0. */
 static tr_status settle_first(const tr_config *config, bool resumes, const tr_data *data,
                               tr_ckpt_state *s, char *note) {
+    char format[64];
     if (resumes) TR_TRY(compare_saved(config, data, s, note));
     else tr_same_data_advance(data, s);
-    s->data_format = tr_hash_name(config->data.format);
+    s->data_format = tr_hash_name(format_of(config, format));
     s->validation = config->data.validation;
     return tr_data_hash(data, s->data_bytes, &s->data_hash);
 }

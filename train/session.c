@@ -91,8 +91,10 @@ static tr_status open_local(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
-    return tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
-                        (uint64_t)c->train.seed, &s->data);
+    TR_TRY(tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
+                        (uint64_t)c->train.seed, &s->data));
+    tr_data_end_documents(s->data, tr_config_document_end(c));
+    return TR_OK;
 }
 
 /* Collective. What carries the data between the ranks' devices. */
@@ -139,6 +141,7 @@ static tr_status make_engine(tr_session *s) {
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),
                            .deterministic = c->train.deterministic,
+                           .documents = tr_config_document_end(c) >= 0,
                            .schedule = s->schedule,
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,

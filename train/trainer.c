@@ -75,6 +75,11 @@ static const char *saved_text(const tr_session *s, char *text, size_t size) {
 
 static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_result *result) {
     char saved[64];
+    if (result->tokens == 0)
+        return TR_FAIL(TR_ERR_DATA,
+                       "step %lld has no label that counts, because every token of its sequences "
+                       "is data.document_end: set the token that ends a document (%s)",
+                       (long long)step, saved_text(s, saved, sizeof saved));
     return TR_FAIL(
         TR_ERR_DATA,
         "training has diverged: at step %lld the loss is %g and the gradient's norm %g; lower "

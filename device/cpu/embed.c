@@ -18,38 +18,45 @@ static tr_status run_embed(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Several rows may hold the same token: threads divide the columns, so that each table element is
- * added to by one thread, in row order. */
-static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
+/* Adds each row of dy to its entry of the table: of its token in `index`, or at its position after
+ * its document's start in `index`. Several rows may have one entry: threads divide the columns, so
+ * that one thread adds to each element of the table, in row order. */
+static void add_rows(const tr_op *op, bool tokens, const int32_t *index, const void *dys,
+                     float *table) {
     enum { COLUMNS = 64 };
     const tr_embed_desc *d = &op->desc.embed;
-    const int32_t *tokens = args->t[TR_EMBED_WGRAD_TOKENS].data;
-    float *table = args->t[TR_EMBED_WGRAD_DTABLE].data;
+    const int64_t entries = tokens ? d->vocab : d->seq;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t c = 0; c < d->width; c += COLUMNS) {
         float in[COLUMNS];
         int64_t n = tr_min_i64(COLUMNS, d->width - c);
         for (int64_t r = 0; r < d->rows; r++) {
-            int64_t entry = tokens[r] - d->vocab_begin;
-            if (entry < 0 || entry >= d->vocab) continue;
-            const float *dy =
-                tr_row_load(d->dtype, args->t[TR_EMBED_WGRAD_DY].data, r * d->width + c, n, in);
+            int64_t entry = tokens ? index[r] - d->vocab_begin : r % d->seq - index[r];
+            if (entry < 0 || entry >= entries) continue;
+            const float *dy = tr_row_load(d->dtype, dys, r * d->width + c, n, in);
             float *to = table + entry * d->width + c;
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) to[i] += dy[i];
         }
     }
+}
+
+static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
+    add_rows(op, true, args->t[TR_EMBED_WGRAD_TOKENS].data, args->t[TR_EMBED_WGRAD_DY].data,
+             args->t[TR_EMBED_WGRAD_DTABLE].data);
     return TR_OK;
 }
 
 static tr_status run_position(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
     const tr_tensor *t = args->t;
+    const int32_t *starts = t[TR_POSITION_STARTS].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in_x[TR_BLOCK], in_table[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
-        int64_t entry = (d->decode ? args->state->position : r % d->seq) * d->width;
+        int64_t position = d->decode ? args->state->position : r % d->seq;
+        int64_t entry = (position - (d->documents ? starts[r] : 0)) * d->width;
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
             const float *x = tr_row_load(d->dtype, t[TR_POSITION_X].data, row + c, n, in_x);
@@ -67,6 +74,11 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
 static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
     float *table = args->t[TR_POSITION_WGRAD_DTABLE].data;
+    if (d->documents) {
+        add_rows(op, false, args->t[TR_POSITION_WGRAD_STARTS].data,
+                 args->t[TR_POSITION_WGRAD_DY].data, table);
+        return TR_OK;
+    }
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t s = 0; s < d->seq; s++) {
         float in[TR_BLOCK];

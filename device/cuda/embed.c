@@ -17,24 +17,31 @@ static tr_status run_embed_wgrad(tr_op *op, tr_stream *stream, const tr_op_args 
 }
 
 static tr_status run_position(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const tr_tensor *t = args->t;
     TR_CUDA(tr_cuda_launch_position(tr_cuda_stream_of(stream), &op->desc.embed, args->state,
-                                    args->t[TR_POSITION_X].data, args->t[TR_POSITION_TABLE].data,
-                                    args->t[TR_POSITION_Y].data));
+                                    t[TR_POSITION_X].data, t[TR_POSITION_TABLE].data,
+                                    op->desc.embed.documents ? t[TR_POSITION_STARTS].data : NULL,
+                                    t[TR_POSITION_Y].data));
     return TR_OK;
 }
 
 static tr_status run_position_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_position_wgrad(tr_cuda_stream_of(stream), &op->desc.embed,
-                                          args->t[TR_POSITION_WGRAD_DY].data,
-                                          args->t[TR_POSITION_WGRAD_DTABLE].data));
+    const tr_tensor *t = args->t;
+    TR_CUDA(tr_cuda_launch_position_wgrad(
+        tr_cuda_stream_of(stream), &op->desc.embed, t[TR_POSITION_WGRAD_DY].data,
+        op->desc.embed.documents ? t[TR_POSITION_WGRAD_STARTS].data : NULL,
+        t[TR_POSITION_WGRAD_DTABLE].data, args->scratch));
     return TR_OK;
 }
 
 tr_status tr_cuda_prepare_embed(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_embed, out);
 }
-tr_status tr_cuda_prepare_embed_wgrad(const tr_op_context *context, const tr_op_desc *desc,
-                                      tr_op **out) {
+/* An operator that sorts its rows by their entries of the table. */
+static tr_status prepare_sorted(const tr_op_context *context, const tr_op_desc *desc,
+                                tr_status (*run)(tr_op *op, tr_stream *stream,
+                                                 const tr_op_args *args),
+                                tr_op **out) {
     if (desc->embed.rows > INT32_MAX)
         return TR_FAIL(
             TR_ERR_DEVICE,
@@ -42,7 +49,11 @@ tr_status tr_cuda_prepare_embed_wgrad(const tr_op_context *context, const tr_op_
             "train.micro_batch",
             context->device->name, (long long)desc->embed.rows);
     size_t scratch = (size_t)tr_cuda_sort_keys(desc->embed.rows) * sizeof(uint64_t);
-    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_embed_wgrad, out);
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run, out);
+}
+tr_status tr_cuda_prepare_embed_wgrad(const tr_op_context *context, const tr_op_desc *desc,
+                                      tr_op **out) {
+    return prepare_sorted(context, desc, run_embed_wgrad, out);
 }
 tr_status tr_cuda_prepare_position(const tr_op_context *context, const tr_op_desc *desc,
                                    tr_op **out) {
@@ -50,5 +61,6 @@ tr_status tr_cuda_prepare_position(const tr_op_context *context, const tr_op_des
 }
 tr_status tr_cuda_prepare_position_wgrad(const tr_op_context *context, const tr_op_desc *desc,
                                          tr_op **out) {
+    if (desc->embed.documents) return prepare_sorted(context, desc, run_position_wgrad, out);
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_position_wgrad, out);
 }

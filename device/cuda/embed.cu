@@ -23,9 +23,9 @@ __global__ void embed(tr_embed_desc d, const int32_t *tokens, const T *table, T 
 /* y may be x. A decoding position outside the table gives NaN: it cannot be refused from here. */
 template <typename T, int N>
 __global__ void position(tr_embed_desc d, const tr_step_state *state, const T *x, const T *table,
-                         T *y) {
+                         const int32_t *starts, T *y) {
     for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride()) {
-        const int64_t entry = d.decode ? state->position : r % d.seq;
+        const int64_t entry = d.decode ? state->position : r % d.seq - (starts ? starts[r] : 0);
         const bool here = entry >= 0 && entry < d.seq;
         for (int64_t c = tr_lane() * N; c < d.width; c += TR_WARP * N) {
             float v[N], e[N];
@@ -38,7 +38,7 @@ __global__ void position(tr_embed_desc d, const tr_step_state *state, const T *x
     }
 }
 
-/* --- POSITION_WGRAD: a thread takes a pack of the table and adds to it in row order --------------
+/* --- POSITION_WGRAD without documents: a thread takes a pack of the table, adds in row order ----
  */
 
 template <typename T, int N>
@@ -56,7 +56,7 @@ __global__ void position_wgrad(int64_t batch, int64_t count, const T *dy, float 
     }
 }
 
-/* --- EMBED_WGRAD ------------------------------------------------------------------------------ *
+/* --- EMBED_WGRAD, and POSITION_WGRAD with documents -------------------------------------------- *
  * Rows are sorted by (entry, row): keys that all differ, so their order is unique whatever sorts
  * them. Then the first row of each entry adds up the rows of that entry, in row order. */
 
@@ -69,11 +69,15 @@ __device__ int64_t key_row(uint64_t key) {
     return (int64_t)(key & 0xffffffffu);
 }
 
-/* keys[padded]: rows of other ranks' tokens and the padding come last. */
-__global__ void make_keys(tr_embed_desc d, int64_t padded, const int32_t *tokens, uint64_t *keys) {
+/* keys[padded] of the rows' tokens, or of their positions after `starts`: rows of other ranks'
+ * tokens and the padding come last. */
+__global__ void make_keys(tr_embed_desc d, int64_t padded, const int32_t *tokens,
+                          const int32_t *starts, uint64_t *keys) {
+    const int64_t entries = tokens ? d.vocab : d.seq;
     for (int64_t r = tr_first_item(); r < padded; r += tr_item_stride()) {
-        const int64_t entry = r < d.rows ? (int64_t)tokens[r] - d.vocab_begin : -1;
-        keys[r] = entry >= 0 && entry < d.vocab ? (uint64_t)entry << 32 | (uint64_t)r : UINT64_MAX;
+        int64_t entry = -1;
+        if (r < d.rows) entry = tokens ? (int64_t)tokens[r] - d.vocab_begin : r % d.seq - starts[r];
+        keys[r] = entry >= 0 && entry < entries ? (uint64_t)entry << 32 | (uint64_t)r : UINT64_MAX;
     }
 }
 
@@ -176,6 +180,21 @@ __global__ void add_rows(int64_t rows, int64_t width, const uint64_t *keys, cons
     }
 }
 
+/* Adds the rows of dy to the table's entries by tokens or starts; the other one is NULL. */
+cudaError_t add_sorted(cudaStream_t stream, const tr_embed_desc *d, const void *dy,
+                       const int32_t *tokens, const int32_t *starts, float *table, uint64_t *keys) {
+    const int64_t rows = d->rows, width = d->width, padded = tr_cuda_sort_keys(rows);
+    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(padded, TR_THREADS), TR_THREADS, make_keys, *d, padded,
+                            tokens, starts, keys));
+    TR_TRY_LAUNCH(sort_keys(stream, padded, keys));
+    return tr_dispatch(d->dtype, tr_rows_aligned(d->dtype, width, dy, table), [=](auto storage) {
+        using S = decltype(storage);
+        const int64_t tiles = (width + TR_WARP * S::pack - 1) / (TR_WARP * S::pack);
+        return tr_launch(stream, tr_grid(rows * tiles, TR_WARPS), TR_THREADS,
+                         add_rows<typename S::type, S::pack>, rows, width, keys, dy, table);
+    });
+}
+
 } // namespace
 
 cudaError_t tr_cuda_launch_embed(cudaStream_t stream, const tr_embed_desc *d, const int32_t *tokens,
@@ -190,18 +209,20 @@ cudaError_t tr_cuda_launch_embed(cudaStream_t stream, const tr_embed_desc *d, co
 
 cudaError_t tr_cuda_launch_position(cudaStream_t stream, const tr_embed_desc *d,
                                     const tr_step_state *state, const void *x, const void *table,
-                                    void *y) {
+                                    const int32_t *starts, void *y) {
     const tr_embed_desc desc = *d;
     bool packs = tr_rows_aligned(d->dtype, d->width, x, table, y);
     return tr_dispatch(d->dtype, packs, [=](auto storage) {
         using S = decltype(storage);
         return tr_launch(stream, tr_grid(desc.rows, TR_WARPS), TR_THREADS,
-                         position<typename S::type, S::pack>, desc, state, x, table, y);
+                         position<typename S::type, S::pack>, desc, state, x, table, starts, y);
     });
 }
 
 cudaError_t tr_cuda_launch_position_wgrad(cudaStream_t stream, const tr_embed_desc *d,
-                                          const void *dy, float *table) {
+                                          const void *dy, const int32_t *starts, float *table,
+                                          uint64_t *keys) {
+    if (starts) return add_sorted(stream, d, dy, NULL, starts, table, keys);
     const int64_t batch = d->rows / d->seq, count = d->seq * d->width;
     return tr_dispatch(d->dtype, tr_rows_aligned(d->dtype, count, dy, table), [=](auto storage) {
         using S = decltype(storage);
@@ -212,14 +233,5 @@ cudaError_t tr_cuda_launch_position_wgrad(cudaStream_t stream, const tr_embed_de
 
 cudaError_t tr_cuda_launch_embed_wgrad(cudaStream_t stream, const tr_embed_desc *d, const void *dy,
                                        const int32_t *tokens, float *table, uint64_t *keys) {
-    const int64_t rows = d->rows, width = d->width, padded = tr_cuda_sort_keys(rows);
-    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(padded, TR_THREADS), TR_THREADS, make_keys, *d, padded,
-                            tokens, keys));
-    TR_TRY_LAUNCH(sort_keys(stream, padded, keys));
-    return tr_dispatch(d->dtype, tr_rows_aligned(d->dtype, width, dy, table), [=](auto storage) {
-        using S = decltype(storage);
-        const int64_t tiles = (width + TR_WARP * S::pack - 1) / (TR_WARP * S::pack);
-        return tr_launch(stream, tr_grid(rows * tiles, TR_WARPS), TR_THREADS,
-                         add_rows<typename S::type, S::pack>, rows, width, keys, dy, table);
-    });
+    return add_sorted(stream, d, dy, tokens, NULL, table, keys);
 }

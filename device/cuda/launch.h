@@ -86,9 +86,11 @@ cudaError_t tr_cuda_launch_embed(cudaStream_t stream, const tr_embed_desc *d, co
                                  const void *table, void *y);
 cudaError_t tr_cuda_launch_position(cudaStream_t stream, const tr_embed_desc *d,
                                     const tr_step_state *state, const void *x, const void *table,
-                                    void *y);
+                                    const int32_t *starts, void *y);
+/* starts: NULL without documents; keys: with them, as for embed_wgrad. */
 cudaError_t tr_cuda_launch_position_wgrad(cudaStream_t stream, const tr_embed_desc *d,
-                                          const void *dy, float *table);
+                                          const void *dy, const int32_t *starts, float *table,
+                                          uint64_t *keys);
 /* keys: tr_cuda_sort_keys(rows) numbers, rows rounded up to a power of two; rows < 2^32. */
 cudaError_t tr_cuda_launch_embed_wgrad(cudaStream_t stream, const tr_embed_desc *d, const void *dy,
                                        const int32_t *tokens, float *table, uint64_t *keys);

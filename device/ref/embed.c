@@ -34,8 +34,10 @@ tr_status tr_ref_position(tr_op *op, const tr_op_args *args) {
     if (d->decode && (args->state->position < 0 || args->state->position >= d->seq))
         return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a table of %lld rows",
                        (long long)args->state->position, (long long)d->seq);
+    const int32_t *starts = args->t[TR_POSITION_STARTS].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t position = d->decode ? args->state->position : r % d->seq;
+        if (d->documents) position -= starts[r];
         for (int64_t c = 0; c < d->width; c++)
             tr_ref_store(d->dtype, args->t[TR_POSITION_Y].data, r * d->width + c,
                          tr_ref_load(d->dtype, args->t[TR_POSITION_X].data, r * d->width + c) +
@@ -47,12 +49,15 @@ tr_status tr_ref_position(tr_op *op, const tr_op_args *args) {
 
 tr_status tr_ref_position_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    for (int64_t i = 0; i < d->seq * d->width; i++) {
-        double sum = 0;
-        for (int64_t b = 0; b < d->rows / d->seq; b++)
-            sum += tr_ref_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
-                               b * d->seq * d->width + i);
-        tr_ref_accumulate(args, TR_POSITION_WGRAD_DTABLE, i, sum);
-    }
+    const int32_t *starts = args->t[TR_POSITION_WGRAD_STARTS].data;
+    for (int64_t p = 0; p < d->seq; p++)
+        for (int64_t c = 0; c < d->width; c++) {
+            double sum = 0;
+            for (int64_t r = 0; r < d->rows; r++)
+                if (r % d->seq - (d->documents ? starts[r] : 0) == p)
+                    sum +=
+                        tr_ref_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data, r * d->width + c);
+            tr_ref_accumulate(args, TR_POSITION_WGRAD_DTABLE, p * d->width + c, sum);
+        }
     return TR_OK;
 }

@@ -5,7 +5,7 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_embed_desc *a = &x->embed, *b = &y->embed;
     return a->rows == b->rows && a->width == b->width && a->seq == b->seq &&
            a->vocab_begin == b->vocab_begin && a->vocab == b->vocab && a->decode == b->decode &&
-           a->dtype == b->dtype;
+           a->documents == b->documents && a->dtype == b->dtype;
 }
 
 static const char *word_fault(const tr_op_desc *desc) {
@@ -20,6 +20,7 @@ static const char *word_fault(const tr_op_desc *desc) {
 static const char *position_fault(const tr_op_desc *desc) {
     const tr_embed_desc *d = &desc->embed;
     if (!tr_op_sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
+    if (d->decode && d->documents) return "decoding has no documents";
     return tr_op_sizes_fit(1, d->seq, d->width, 1) ? NULL : "seq must be positive";
 }
 
@@ -73,13 +74,15 @@ static void position_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_embed_desc *d = &desc->embed;
     t[TR_POSITION_X] = t[TR_POSITION_Y] = of_rows(d);
     t[TR_POSITION_TABLE] = tr_tensor_matrix(NULL, d->dtype, d->seq, d->width);
+    if (d->documents) t[TR_POSITION_STARTS] = tr_tensor_vector(NULL, TR_I32, d->rows);
 }
 
 const tr_op_row tr_op_row_position = {
     .name = "position",
     .slot = {[TR_POSITION_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_POSITION_TABLE] = {"table", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_POSITION_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE}},
+             [TR_POSITION_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE},
+             [TR_POSITION_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = position_fault,
     .same = same,
     .operands = position_operands,
@@ -89,12 +92,14 @@ static void position_wgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_embed_desc *d = &desc->embed;
     t[TR_POSITION_WGRAD_DY] = of_rows(d);
     t[TR_POSITION_WGRAD_DTABLE] = tr_tensor_matrix(NULL, tr_dtype_acc(d->dtype), d->seq, d->width);
+    if (d->documents) t[TR_POSITION_WGRAD_STARTS] = tr_tensor_vector(NULL, TR_I32, d->rows);
 }
 
 const tr_op_row tr_op_row_position_wgrad = {
     .name = "position_wgrad",
     .slot = {[TR_POSITION_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_POSITION_WGRAD_DTABLE] = {"dtable", TR_SLOT_BOTH, TR_TYPES_ACC}},
+             [TR_POSITION_WGRAD_DTABLE] = {"dtable", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_POSITION_WGRAD_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = position_wgrad_fault,
     .same = same,
     .operands = position_wgrad_operands,

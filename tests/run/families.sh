@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every family trains, samples and resumes: the same bits under every cut and schedule, the same losses but
+# Every family, two of them with packed documents, trains, samples and resumes: the same bits under every cut and schedule, the same losses but
 # for the order of sums under tensor and data ranks (more tensor ranks than key heads included), planned
 # bytes are allocated bytes, and a checkpoint of any layout goes on under another.
 # usage: families.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
@@ -37,6 +37,7 @@ family() {
     local name=$1 tp=4 dp=1
     shift
     train 0 1 "$name" "$@"
+    as_planned "$name"
     if [[ $name == llama || $name == qwen3 ]]; then
         train 0 2 "$name-pp" parallel.pp=2 parallel.schedule=zbv "$@"
         same_bits "$name-pp" "$name"
@@ -48,15 +49,16 @@ family() {
         fail "$name: gradients of step 1 under tp $tp dp $dp"
 }
 
-family llama model.family=llama
+packed=(data.documents=packed data.document_end=10)
+family llama model.family=llama "${packed[@]}"
 family qwen2 model.family=qwen2 model.tie=true model.rope_scaling="llama3 8 1 4 16"
 family qwen3 model.family=qwen3 model.head_size=10 model.activation=geglu
 family mistral model.family=mistral model.kv_heads=1 model.rope_scaling="yarn 4 16"
-family gpt2 model.family=gpt2 model.tie=false model.window=0 model.activation=gelu
+family gpt2 model.family=gpt2 model.tie=false model.window=0 model.activation=gelu "${packed[@]}"
 
 # What tensor ranks shared goes on with data ranks and stages, and is sampled on one.
 rm -rf "$scratch/llama-tp/ckpt/step-0000000"[456]
-train 0 4 llama-tp --resume parallel.tp=1 parallel.dp=2 parallel.pp=2 model.family=llama
+train 0 4 llama-tp --resume parallel.tp=1 parallel.dp=2 parallel.pp=2 model.family=llama "${packed[@]}"
 near llama-tp llama
 "$trireme" sample "$scratch/qwen3-tp" -p "The " -n 8 >"$scratch/sample.out" || fail "no sample"
 grep -q '^The ' "$scratch/sample.out" || fail "the sample is '$(<"$scratch/sample.out")'"

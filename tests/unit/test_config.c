@@ -303,6 +303,32 @@ static void data_are_checked_where_they_are_read(void **state) {
         "x.yaml:2:14: model.vocab 100 is too small: data.format bytes has 256 tokens");
 }
 
+/* The end of a document is a token: of the model's for a plan, of the file's for a run. */
+static void documents_need_their_end(void **state) {
+    (void)state;
+    tr_config c;
+    assert_int_equal(parse("data: {path: a, document_end: 10}\n", &c), TR_OK);
+    assert_int_equal(tr_config_document_end(&c), -1);
+    assert_int_equal(parse("data: {path: a, documents: packed, document_end: 0}\n", &c), TR_OK);
+    assert_int_equal(tr_config_document_end(&c), 0);
+    assert_int_equal(tr_config_check(&c, 0), TR_OK);
+    assert_int_equal(tr_config_check_data(&c), TR_OK);
+    assert_int_equal(parse("data: {path: a, documents: packed}\n", &c), TR_OK);
+    assert_int_equal(tr_config_check(&c, 0), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(),
+                        "x.yaml:1:28: data.documents packed needs data.document_end, the token "
+                        "that ends a document (10 for the end of a line in data.format bytes)");
+    assert_int_equal(parse("data: {path: a, document_end: 256}\n", &c), TR_OK);
+    assert_int_equal(tr_config_check(&c, 0), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(), "x.yaml:1:31: data.document_end 256 is not a token: "
+                                            "model.vocab 256 has tokens 0 to 255");
+    assert_int_equal(parse("data: {path: a, document_end: 256}\nmodel.vocab: 300\n", &c), TR_OK);
+    assert_int_equal(tr_config_check(&c, 0), TR_OK);
+    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(), "x.yaml:1:31: data.document_end 256 is not a token: "
+                                            "data.format bytes has tokens 0 to 255");
+}
+
 static void files_are_read_or_named(void **state) {
     (void)state;
     tr_config c, again;
@@ -542,6 +568,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(overrides_win_and_are_checked),
         cmocka_unit_test(checks_name_place_and_remedy),
         cmocka_unit_test(data_are_checked_where_they_are_read),
+        cmocka_unit_test(documents_need_their_end),
         cmocka_unit_test(files_are_read_or_named),
         cmocka_unit_test(a_config_is_a_regular_file_of_at_most_a_mebibyte),
         cmocka_unit_test(a_byte_order_mark_is_passed_over),

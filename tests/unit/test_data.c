@@ -365,13 +365,14 @@ static void only_regular_files_are_data(void **state) {
     (void)alarm(0);
 }
 
-/* Document starts are read where they are asked for, and nothing else is then. */
+/* Document starts are read where they are asked for, and nothing else is then. The label of a
+ * document's last token does not count. */
 static void test_documents(void **state) {
     (void)state;
     enum { T = 16 };
     const tr_flow flow = {.name = TR_INPUT_DOCUMENT_STARTS}, image = {.name = "image"};
     tr_data *data;
-    int32_t starts[T], tokens[T], labels[T];
+    int32_t starts[T], tokens[T], labels[T], counted[T];
     const tr_fetch wanted = {&flow, starts}, unknown = {&image, starts};
     write_file(1000, mixed);
     assert_int_equal(tr_data_open(path, "bytes", 0.2, T, 3, &data), TR_OK);
@@ -382,9 +383,12 @@ static void test_documents(void **state) {
         int32_t start = 0;
         tr_data_end_documents(data, tokens[last]);
         assert_int_equal(tr_data_sample(data, 2, &wanted, 1), TR_OK);
+        assert_int_equal(sample(data, 2, tokens, counted), TR_OK);
         for (int t = 0; t < T; t++) {
+            bool ends = tokens[t] == tokens[last];
             assert_int_equal(starts[t], start);
-            if (tokens[t] == tokens[last]) start = t + 1;
+            assert_int_equal(counted[t], ends ? -1 : labels[t]);
+            if (ends) start = t + 1;
         }
         assert_true(start > 0);
     }

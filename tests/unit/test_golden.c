@@ -149,6 +149,7 @@ static void train(const golden *g, const tr_config *c, tr_world *world, tr_devic
                            .batch = g->batch,
                            .micro_batch = g->batch / MICRO_BATCHES,
                            .dtype = tr_config_dtype(c),
+                           .documents = g->starts != NULL,
                            .max_norm = c->optim.clip,
                            .adamw = {.beta1 = c->optim.beta1,
                                      .beta2 = c->optim.beta2,

@@ -65,7 +65,8 @@ static void check_random_rows(void) {
                                             .width = up_to(150),
                                             .seq = seq,
                                             .vocab_begin = up_to(30) - 1,
-                                            .vocab = up_to(300)}},
+                                            .vocab = up_to(300),
+                                            .documents = up_to(2) == 1}},
                                  0});
     }
     for (tr_op_kind k = TR_OP_DROPOUT_ADD; k <= TR_OP_DROPOUT_DGRAD; k++)

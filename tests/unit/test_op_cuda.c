@@ -208,7 +208,10 @@ static void test_random(void **state) {
                                            .vocab = up_to(60)}},
                     TR_OP_EMBED, TR_OP_EMBED_WGRAD);
         int64_t seq = up_to(30);
-        check_kinds((tr_op_desc){.embed = {.rows = seq * up_to(4), .width = width, .seq = seq}},
+        check_kinds((tr_op_desc){.embed = {.rows = seq * up_to(4),
+                                           .width = width,
+                                           .seq = seq,
+                                           .documents = up_to(2) == 1}},
                     TR_OP_POSITION, TR_OP_POSITION_WGRAD);
         check_kinds((tr_op_desc){.dropout = {rows, width, seq, 0.25f, 7, TR_F32}},
                     TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);

@@ -58,6 +58,7 @@ enum { ROWS = 6, WIDTH = 11, SEQ = 3, VOCAB = 7 };
                   .documents = true}
 #define EMBED                                                                                      \
     .embed = {.rows = 8 * SEQ, .width = WIDTH, .seq = SEQ, .vocab_begin = 2, .vocab = VOCAB}
+#define PACKED  .embed = {.rows = 2 * WIDTH, .width = VOCAB, .seq = WIDTH, .documents = true}
 #define DROPOUT .dropout = {.rows = ROWS, .width = WIDTH, .seq = SEQ, .p = 0.3f, .site = 5}
 
 /* A linear layer: X[5,9], W[7,9], bias[7], Y[5,7]. */
@@ -173,6 +174,13 @@ static const gradient gradients[] = {
      .backward = {.kind = TR_OP_POSITION_WGRAD, EMBED},
      .adds = true,
      .from = {DY, GRADIENT}},
+    {.name = "position, documents",
+     .forward = {{.kind = TR_OP_POSITION, PACKED}, 0},
+     .x = TR_POSITION_TABLE,
+     .y = TR_POSITION_Y,
+     .backward = {.kind = TR_OP_POSITION_WGRAD, PACKED},
+     .adds = true,
+     .from = {DY, GRADIENT, TR_POSITION_STARTS}},
     {.name = "dropout",
      .forward = {{.kind = TR_OP_DROPOUT_ADD, DROPOUT}, 0},
      .x = TR_DROPOUT_X,

@@ -74,14 +74,9 @@
             .vocab = vocab_                                                                        \
         }                                                                                          \
     }
-#define POSITION(KIND, rows_, width_, seq_, decode_)                                               \
+#define POSITION(KIND, rows_, width_, seq_, ...)                                                   \
     {                                                                                              \
-        .kind = TR_OP_##KIND, .embed = {                                                           \
-            .rows = rows_,                                                                         \
-            .width = width_,                                                                       \
-            .seq = seq_,                                                                           \
-            .decode = decode_                                                                      \
-        }                                                                                          \
+        .kind = TR_OP_##KIND, .embed = {.rows = rows_, .width = width_, .seq = seq_, __VA_ARGS__ } \
     }
 #define DROPOUT(KIND, rows_, width_, seq_, p_)                                                     \
     {                                                                                              \
@@ -241,11 +236,13 @@ const tr_op_case tr_op_cases[] = {
     {EMBED(EMBED, 29, 33, 11, 17), 0},
     {EMBED(EMBED_WGRAD, 29, 33, 11, 17), 0},
     {EMBED(EMBED_WGRAD, 150, 8, 0, 10), 0},
-    {POSITION(POSITION, 21, 33, 7, false), 0},
-    {POSITION(POSITION, 21, 33, 7, false), TR_CASE_IN_PLACE},
-    {POSITION(POSITION, 3, 20, 9, true), 0},
-    {POSITION(POSITION_WGRAD, 21, 33, 7, false), 0},
-    {POSITION(POSITION_WGRAD, 5, 3, 5, false), 0},
+    {POSITION(POSITION, 21, 33, 7), 0},
+    {POSITION(POSITION, 21, 33, 7), TR_CASE_IN_PLACE},
+    {POSITION(POSITION, 3, 20, 9, .decode = true), 0},
+    {POSITION(POSITION_WGRAD, 21, 33, 7), 0},
+    {POSITION(POSITION_WGRAD, 5, 3, 5), 0},
+    {POSITION(POSITION, 36, 33, 12, .documents = true), 0},
+    {POSITION(POSITION_WGRAD, 36, 33, 12, .documents = true), 0},
     {DROPOUT(DROPOUT_ADD, 14, 33, 7, 0.1f), 0},
     {DROPOUT(DROPOUT_ADD, 14, 33, 7, 0.1f), TR_CASE_NO_BIAS | TR_CASE_NO_RESIDUAL},
     {DROPOUT(DROPOUT_ADD, 6, 130, 3, 0.5f), TR_CASE_IN_PLACE | TR_CASE_NO_BIAS},
@@ -311,8 +308,9 @@ const tr_op_case tr_op_large_cases[] = {
     {ATTENTION(ATTENTION_DECODE, 1, 96, 3, 3, 64), 0},
     {EMBED(EMBED, 200, 131, 3, 40), 0},
     {EMBED(EMBED_WGRAD, 200, 131, 3, 40), 0},
-    {POSITION(POSITION, 200, 131, 50, false), 0},
-    {POSITION(POSITION_WGRAD, 200, 131, 50, false), 0},
+    {POSITION(POSITION, 200, 131, 50), 0},
+    {POSITION(POSITION_WGRAD, 200, 131, 50), 0},
+    {POSITION(POSITION_WGRAD, 200, 264, 100, .documents = true), 0},
     {DROPOUT(DROPOUT_ADD, 60, 1031, 20, 0.2f), 0},
     {DROPOUT(DROPOUT_DGRAD, 60, 1031, 20, 0.2f), 0},
     {XENT(XENT_MAX, 17, 0, 3001), 0},

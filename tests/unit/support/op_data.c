@@ -295,11 +295,13 @@ static void embed_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor
         t[TR_POSITION_X] = input(d->dtype, count, TR_FILL_NORMAL);
         t[TR_POSITION_TABLE] = input(d->dtype, d->seq * d->width, TR_FILL_NORMAL);
         t[TR_POSITION_Y] = output(d->dtype, count, 1, 1);
+        if (d->documents) t[TR_POSITION_STARTS] = indices(d->rows, TR_FILL_STARTS, d->seq);
         if (options & TR_CASE_IN_PLACE) make_alias(t, TR_POSITION_Y, TR_POSITION_X);
         break;
     default:
         t[TR_POSITION_WGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
-        t[TR_POSITION_WGRAD_DTABLE] = sum_of(d->rows / d->seq + 1, TR_F32, d->seq * d->width);
+        t[TR_POSITION_WGRAD_DTABLE] = sum_of(d->rows + 1, TR_F32, d->seq * d->width);
+        if (d->documents) t[TR_POSITION_WGRAD_STARTS] = indices(d->rows, TR_FILL_STARTS, d->seq);
     }
 }
 

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# data.documents packed: in FP64, the loss and the gradient's norm of a sequence are those of its
+# documents, whatever their order and company, with learned positions and with rotary ones. Where
+# sequences are windows they are not. What the keys do not allow: 78.
+# usage: documents.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1
+scratch=$2
+source "$(dirname "$0")/common.sh"
+
+# One window: two documents of 20 tokens, and the label of the last token.
+A='The hound of the old' B='moor, said Dr Watson' C='0123456789 987654321' D='Holmes shut his eyes'
+for name in AB BA CD AD CB; do
+    first=${name:0:1} second=${name:1:1}
+    printf '%s\n%s\n.' "${!first}" "${!second}" >"$scratch/$name.txt"
+done
+cat >"$scratch/base.yaml" <<Y
+model: {layers: 2, width: 16, heads: 2, context: 42}
+data: {validation: 0, document_end: 10}
+train: {steps: 1, batch: 1, micro_batch: 1, precision: fp64, threads: 1}
+log: {every: 1}
+device: {name: ref}
+Y
+
+# equal WHAT LIMIT X Y: the relative difference of X and Y is below 1e-11 (same) or above 1e-6 (other).
+equal() {
+    awk -v limit="$2" -v x="$3" -v y="$4" 'BEGIN {
+        d = (x - y) / y; if (d < 0) d = -d
+        exit !(limit == "same" ? d < 1e-11 : d > 1e-6)
+    }' || fail "$1: $3 and $4 should be the $2"
+}
+
+for family in gpt2 llama; do
+    for documents in packed windows; do
+        declare -A loss=() norm=()
+        for name in AB BA CD AD CB; do
+            run=$family-$documents-$name
+            train 0 1 "$run" model.family=$family data.path="$scratch/$name.txt" data.documents=$documents
+            as_planned "$run"
+            loss[$name]=$(field "$run" loss) norm[$name]=$(field "$run" grad_norm)
+        done
+        limit=same
+        [[ $documents == packed ]] || limit=other
+        equal "$family $documents, order" $limit "${loss[AB]}" "${loss[BA]}"
+        equal "$family $documents, order, norm" $limit "${norm[AB]}" "${norm[BA]}"
+        equal "$family $documents, company" $limit "$(awk "BEGIN { printf \"%.17g\", ${loss[AB]} + ${loss[CD]} }")" \
+            "$(awk "BEGIN { printf \"%.17g\", ${loss[AD]} + ${loss[CB]} }")"
+    done
+done
+
+# Goes on as it began, or with data.changed=allow.
+one=(data.path="$scratch/AB.txt" data.documents=packed)
+train 0 1 gpt2-packed-AB --resume "${one[@]}" train.steps=2
+train 78 1 gpt2-packed-AB --resume data.path="$scratch/AB.txt" train.steps=3
+says gpt2-packed-AB ".* is not the data that the checkpoint was made with: data.format, data.documents or data.document_end was another \(now bytes\); .*data.changed=allow"
+train 78 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=3
+train 0 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=3 data.changed=allow
+
+train 78 1 no-end "${one[@]}" data.document_end=-1
+says no-end "data.documents=packed: data.documents packed needs data.document_end, the token that ends a document .*"
+printf '\n%.0s' {1..43} >"$scratch/ends.txt"
+train 65 1 nothing data.path="$scratch/ends.txt" data.documents=packed
+says nothing "step 1 has no label that counts, because every token of its sequences is data.document_end: .*"
+finish
