@@ -238,10 +238,11 @@ enum { TR_ROPE_X, TR_ROPE_STARTS };
  * as Mistral counts it); with `documents`, those from STARTS i32[batch, seq] of t on, the index of
  * the first token of its document, 0 <= start <= t. ATTENTION: Y[batch, seq, heads, head_size]; LSE
  * f32[batch, heads, seq], natural log-sum-exp of the scaled scores. ATTENTION_DGRAD: DQKV from QKV,
- * Y, LSE, DY (Dao et al. 2022, section 3.1). ATTENTION_DECODE: seq is the cache's length;
- * QKV[batch, 1, heads + 2 kv_heads, head_size] is the token at state->position, whose keys and
- * values are written to KCACHE, VCACHE [batch, seq, kv_heads, head_size]; Y[batch, 1, heads,
- * head_size] attends to positions up to that one. No documents. */
+ * Y, LSE, DY (Dao et al. 2022, section 3.1); a device may leave Y, which is rounded, aside.
+ * ATTENTION_DECODE: seq is the cache's length; QKV[batch, 1, heads + 2 kv_heads, head_size] is the
+ * token at state->position, whose keys and values are written to KCACHE, VCACHE [batch, seq,
+ * kv_heads, head_size]; Y[batch, 1, heads, head_size] attends to positions up to that one. No
+ * documents. */
 typedef struct tr_attention_desc {
     int64_t batch, seq, heads, kv_heads, head_size, window;
     float scale;

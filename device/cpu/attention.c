@@ -243,13 +243,24 @@ static void store_rows(const head_shape *h, tr_dtype dtype, void *base, int64_t 
     }
 }
 
+/* ds[n] = p (ds - delta), where ds came as dP. delta, the sum of p dP over the row, is also dy . y,
+ * which FP32 takes since it is shorter. BF16 has rounded y, and every key of the row would share
+ * the error: y is NULL then. */
+static void score_gradient(const head_shape *h, int64_t n, const float *dy, const float *y,
+                           const float *p, float *ds) {
+    const float delta = y ? tr_vec_dot(dy, y, h->dim) : tr_vec_dot(p, ds, n);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta);
+}
+
 /* One block of n <= QUERIES query rows from t0 on: stores DQ, adds to DK and DV. */
 static void block_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                            int64_t batch, int64_t head, int64_t t0, int64_t n,
                            const backward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data, *y = args->t[TR_ATTENTION_DGRAD_Y].data;
+    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
+    const float *y = d->dtype == TR_F32 ? args->t[TR_ATTENTION_DGRAD_Y].data : NULL;
     const float *lse =
         (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data + (batch * d->heads + head) * h->seq;
     const int64_t query = qkv_offset(d, batch, head) + t0 * h->qkv_step, end = t0 + n;
@@ -259,7 +270,6 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     const int64_t panel =
         first_seen(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, batch, t0, n, first);
     const int64_t from = panel * TR_PANEL; /* scores begin with this key */
-    float buffer[TR_BLOCK];
     load_rows(d->dtype, qkv, query, h->qkv_step, n, h->dim, h->scale, w->queries);
     load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, out, h->y_step, n, h->dim, 1.0f,
               w->dy);
@@ -274,14 +284,13 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
                       h->dim, 1, w->value_columns + from * h->dim, h->dim * TR_PANEL, ds, step,
                       false);
         for (int64_t r = 0; r < rows; r++) {
-            /* delta = sum of P dP over the row = dO . O */
-            const float *o = tr_row_load(d->dtype, y, out + (g + r) * h->y_step, h->dim, buffer);
-            float delta = tr_vec_dot(w->dy + (g + r) * h->dim, o, h->dim);
             const int64_t unseen = first[g + r] - from, visible = t0 + g + r + 1 - first[g + r];
             float *row_p = p + r * step, *row_ds = ds + r * step;
             for (int64_t i = 0; i < unseen; i++) row_p[i] = row_ds[i] = 0;
-            kernels->score_gradient(visible, lse[t0 + g + r], delta, row_p + unseen,
-                                    row_ds + unseen);
+            const float *o = y ? y + out + (g + r) * h->y_step : NULL;
+            kernels->exponential(visible, row_p + unseen, lse[t0 + g + r], 1.0f, row_p + unseen);
+            score_gradient(h, visible, w->dy + (g + r) * h->dim, o, row_p + unseen,
+                           row_ds + unseen);
             for (int64_t i = unseen + visible; i < end - from; i++) row_p[i] = row_ds[i] = 0;
         }
         kernels->gemm(rows, panels, seen - from, ds, step, 1, w->keys + from * TR_PANEL,

@@ -17,8 +17,6 @@ typedef struct tr_cpu_kernels {
                                                   float *dx);
     /* y[n] = exp(x - shift) * factor; y may be x. */
     void (*exponential)(int64_t n, const float *x, float shift, float factor, float *y);
-    /* p[n] = exp(p - lse), ds[n] = p (ds - delta). */
-    void (*score_gradient)(int64_t n, float lse, float delta, float *p, float *ds);
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * 4 * 8 more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);

@@ -35,14 +35,6 @@ static void exponential(int64_t n, const float *x, float shift, float factor, fl
     for (int64_t i = 0; i < n; i++) y[i] = tr_expf(x[i] - shift) * factor;
 }
 
-static void score_gradient(int64_t n, float lse, float delta, float *p, float *ds) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        p[i] = tr_expf(p[i] - lse);
-        ds[i] = p[i] * (ds[i] - delta);
-    }
-}
-
 /* Numbers of 32 bits in lanes of 64, one counter a lane. */
 #if defined __AVX512F__
 enum { LANES = 8 };
@@ -176,7 +168,6 @@ const tr_cpu_kernels TR_KERNELS = {
                          [TR_ACTIVATION_SILU] = silu_dgrad,
                          [TR_ACTIVATION_RELU2] = relu2_dgrad},
     .exponential = exponential,
-    .score_gradient = score_gradient,
     .philox = philox,
     .gemm = gemm,
 };

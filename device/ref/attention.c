@@ -94,23 +94,24 @@ tr_status tr_ref_attention(tr_op *op, const tr_op_args *args) {
 }
 
 /* P and dS of one head, [seq, seq] each, zero where a query does not see a key: p = exp(s - lse),
- * ds = p (dy.v - dy.y) scale (Dao et al. 2022, algorithm 4 without its tiles). */
+ * ds = p (dp - p.dp) scale, dp = dy.v. (Dao et al. 2022, algorithm 4, has dy.y in place of p.dp:
+ * the same but for the rounding of y, whose error every key of the row would share.) */
 static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, int64_t b, int64_t h,
                            double *p, double *ds) {
     triple x = triple_of(d, args->t[TR_ATTENTION_DGRAD_QKV].data, d->seq, b, h);
-    head_rows y = plain(d, d->heads, args->t[TR_ATTENTION_DGRAD_Y].data, d->seq, b, h);
     head_rows dy = plain(d, d->heads, args->t[TR_ATTENTION_DGRAD_DY].data, d->seq, b, h);
     double scale = scale_of(d);
     for (int64_t i = 0; i < d->seq; i++) {
         int64_t first = first_of(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, b, i);
         double lse = tr_ref_get(args, TR_ATTENTION_DGRAD_LSE, (b * d->heads + h) * d->seq + i);
-        double delta = dot(d, dy, i, y, i);
+        double delta = 0, *row_p = p + i * d->seq, *row_ds = ds + i * d->seq;
         for (int64_t j = 0; j < d->seq; j++) {
-            int64_t at = i * d->seq + j;
             bool seen = j >= first && j <= i;
-            p[at] = seen ? exp(scale * dot(d, x.q, i, x.k, j) - lse) : 0;
-            ds[at] = seen ? p[at] * (dot(d, dy, i, x.v, j) - delta) * scale : 0;
+            row_p[j] = seen ? exp(scale * dot(d, x.q, i, x.k, j) - lse) : 0;
+            row_ds[j] = seen ? dot(d, dy, i, x.v, j) : 0;
+            delta += row_p[j] * row_ds[j];
         }
+        for (int64_t j = 0; j < d->seq; j++) row_ds[j] = row_p[j] * (row_ds[j] - delta) * scale;
     }
 }
 
