@@ -1,0 +1,154 @@
+/* Labels that do not count, in unequal numbers for each micro-batch and data rank: the loss of a
+ * step is the mean over all labels that count, and so is its gradient, whatever the layout. */
+#include "pipeline/orders/make.h"
+#include "train/engine.h"
+
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SAMPLES = 8, CONTEXT = 16, VOCAB = 32, MOST_RANKS = 4, ALL = -1 };
+
+/* Labels of each sample that count: two data ranks have 36 and 9, four have 17, 19, 0 and 9. */
+static const int counted[SAMPLES] = {16, 1, 3, 16, 0, 0, 7, 2};
+enum { COUNTED = 45 };
+
+typedef struct layout {
+    int pp, dp, micro_batch;
+} layout;
+
+/* One rank of a run. */
+typedef struct member {
+    tr_world *world;
+    const tr_schedule *schedule;
+    layout layout;
+    int rank, only; /* the sample whose labels count, or ALL */
+    tr_step_result step, validation;
+    char error[256];
+} member;
+
+/* Tokens and labels are any function of the position. */
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
+    const member *m = context;
+    (void)validation;
+    for (int k = 0; k < count; k++) {
+        int32_t *to = wanted[k].to;
+        bool labels = strcmp(wanted[k].input->name, TR_INPUT_LABELS) == 0;
+        int most = m->only == ALL || m->only == sample ? counted[sample] : 0;
+        for (int32_t i = 0; i < CONTEXT; i++) {
+            to[i] = (int32_t)((sample * 7 + i * 5 + (labels ? 3 : 0)) % VOCAB);
+            /* The labels that count are apart: 5 and 16 have no divisor in common. */
+            if (labels && i * 5 % CONTEXT >= most) to[i] = -1;
+        }
+    }
+    return TR_OK;
+}
+
+static tr_status train(member *m, tr_device *device) {
+    tr_engine *engine = NULL;
+    tr_engine_desc desc = {.world = m->world,
+                           .device = device,
+                           .model = {.family = "gpt2",
+                                     .layers = 2,
+                                     .width = 16,
+                                     .heads = 2,
+                                     .context = CONTEXT,
+                                     .vocab = VOCAB},
+                           .batch = SAMPLES,
+                           .micro_batch = m->layout.micro_batch,
+                           .dtype = TR_F64,
+                           .schedule = m->schedule,
+                           .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+                           .fetch = fetch,
+                           .fetch_context = m};
+    TR_TRY(tr_mesh_make(m->layout.pp, m->layout.dp, 1, m->rank, m->layout.pp * m->layout.dp,
+                        &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &engine));
+    tr_status status = tr_store_init(tr_engine_store(engine), 1, NULL);
+    if (status == TR_OK) status = tr_engine_validate(engine, 1, &m->validation);
+    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3, &m->step);
+    tr_engine_destroy(engine);
+    return status;
+}
+
+static void *member_main(void *argument) {
+    member *m = argument;
+    tr_device *device;
+    tr_status status = tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) {
+        status = train(m, device);
+        tr_device_close(device);
+    }
+    if (status != TR_OK) {
+        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
+        tr_world_abort(m->world, TR_ERR_INTERNAL);
+    }
+    tr_world_close(m->world);
+    return NULL;
+}
+
+/* The first step and the validation of a run, as its first rank reports them. */
+static member run(layout l, int only) {
+    member of[MOST_RANKS];
+    pthread_t thread[MOST_RANKS];
+    tr_world *world[MOST_RANKS];
+    tr_schedule *schedule;
+    const int ranks = l.pp * l.dp;
+    const tr_schedule_request request = {.name = "1f1b",
+                                         .ranks = l.pp,
+                                         .micro_batches = SAMPLES / l.dp / l.micro_batch,
+                                         .chunks = 1};
+    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
+    for (int i = 0; i < ranks; i++) {
+        of[i].world = world[i], of[i].schedule = schedule, of[i].layout = l;
+        of[i].rank = i, of[i].only = only, of[i].error[0] = 0;
+        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &of[i]), 0);
+    }
+    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < ranks; i++)
+        if (of[i].error[0]) fail_msg("rank %d: %s", i, of[i].error);
+    tr_schedule_destroy(schedule);
+    return of[0];
+}
+
+static void assert_near(double got, double want, const char *what, layout l) {
+    const double eps = 1024 * DBL_EPSILON; /* sums in FP64, in another order */
+    if (!(fabs(got - want) <= eps * fabs(want)))
+        fail_msg("pp %d dp %d micro-batch %d: %s is %.17g, not %.17g", l.pp, l.dp, l.micro_batch,
+                 what, got, want);
+}
+
+static void test_mean_over_all_labels(void **state) {
+    (void)state;
+    static const layout layouts[] = {{1, 1, 1}, {1, 1, 2}, {2, 1, 2}, {1, 2, 1},
+                                     {1, 2, 4}, {2, 2, 1}, {1, 4, 1}, {1, 4, 2}};
+    const layout whole = {1, 1, SAMPLES};
+    double sum = 0;
+    for (int k = 0; k < SAMPLES; k++)
+        if (counted[k] > 0) sum += counted[k] * run(whole, k).step.loss;
+    const member one = run(whole, ALL);
+    assert_near(one.step.loss, sum / COUNTED, "the loss", whole);
+    for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+        const layout l = layouts[k];
+        const member got = run(l, ALL);
+        assert_near(got.step.tokens, COUNTED, "the number of labels", l);
+        assert_near(got.step.loss, sum / COUNTED, "the loss", l);
+        assert_near(got.step.grad_norm, one.step.grad_norm, "the gradient's norm", l);
+        assert_near(got.validation.loss, sum / COUNTED, "the validation loss", l);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mean_over_all_labels)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
