@@ -4,12 +4,12 @@
 # parameters and moments after the last must be the same bits (+0 and -0 are the same number); then OLD's
 # run of 10 steps is resumed by NEW. Nothing is stored. It ends non-zero when a case differs.
 #
-# usage: tests/compare.sh [--near] [--sample] OLD [NEW]
+# usage: tests/compare.sh [--near] [--every=N] OLD [NEW]
 #   OLD, NEW   a program, or a git commit, which is built first; NEW may be left out: the build at hand
 #   --near     for a change that reorders sums. FP32: loss and gradient norm of step 1 within 1e-6, each
 #              gradient of step 1 within 1e-5 norm-wise, 20 losses within 1e-5. BF16: the gradients of
 #              step 1 no more than 1.1 times as far from OLD's FP32 gradients as OLD's
-#   --sample   every twelfth case only
+#   --every=N  every Nth case only, from the first
 # TRIREME_BUILD: the build folder, which has tests/ckpt_compare too (default build/release)
 # TRIREME_JOBS: cases at a time (default 1)
 # The runs of a comparison that failed stay in the build folder's folder compare.
@@ -21,12 +21,12 @@ near=0 every=1
 while [[ ${1:-} == --* ]]; do
     case $1 in
     --near) near=1 ;;
-    --sample) every=12 ;;
+    --every=*) every=${1#*=} ;;
     *) break ;;
     esac
     shift
 done
-[[ $# == [12] && $1 != --* ]] || { sed -n '/^# usage/,/^set/{/^#/s/^# //p}' "$0"; exit 64; }
+[[ $# == [12] && $1 != --* && $every == [1-9]* && $every != *[!0-9]* ]] || { sed -n '/^# usage/,/^set/{/^#/s/^# //p}' "$0"; exit 64; }
 [[ -x $build/tests/ckpt_compare ]] || { echo "compare: $build/tests/ckpt_compare is not there: build with -DBUILD_TESTING=ON"; exit 69; }
 ckpt_compare=$build/tests/ckpt_compare
 

@@ -159,3 +159,7 @@ set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)
 # A name is one thing.
 add_test(NAME house.names COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/names.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 60)
+
+# These wait for most of their time, or run one process: two of them share the machine.
+set_tests_properties(run.cli run.schedule run.plan run.footprint run.environment run.watchdog run.hosts run.stopping
+  run.signals run.sweep run.progress run.full_disk PROPERTIES PROCESSORS 1)

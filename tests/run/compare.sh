@@ -15,12 +15,12 @@ chmod +x other
 TRIREME_BUILD=$(dirname "$tools")
 export TRIREME_BUILD
 
-bash "$here/compare.sh" --sample "$trireme" "$trireme" >same.out 2>&1 || fail "the program and itself: $(<same.out)"
+bash "$here/compare.sh" --every=12 "$trireme" "$trireme" >same.out 2>&1 || fail "the program and itself: $(<same.out)"
 grep -Eqx '[0-9]+ cases, 0 differ, [0-9]+ s' same.out || fail "the program and itself: $(tail -n 1 same.out)"
 for option in "" --near; do
     code=0
     # shellcheck disable=SC2086 # no option is no argument
-    bash "$here/compare.sh" $option --sample "$trireme" ./other >other.out 2>&1 || code=$?
+    bash "$here/compare.sh" $option --every=99 "$trireme" ./other >other.out 2>&1 || code=$?
     [[ $code == 1 ]] || fail "another learning rate $option: exit code $code, not 1: $(<other.out)"
 done
 rm -rf "$TRIREME_BUILD"/compare/runs.*
