@@ -236,14 +236,14 @@ static tr_status rotate(const tr_attention_part *a, const tr_layer_op *rope, con
 }
 
 tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
-                               tr_tensor y) {
+                               tr_tensor residual, tr_tensor y) {
     const tr_tensor none = {0}, qkv = tr_buffer_at(io, a->packed);
-    TR_TRY(tr_linear_forward(&a->qkv, io, x, none, qkv));
+    TR_TRY(tr_linear_forward(&a->qkv, io, x, none, none, qkv));
     TR_TRY(norm_forward(a, &a->q_norm, io, qkv));
     TR_TRY(norm_forward(a, &a->k_norm, io, qkv));
     if (a->desc.rotary) TR_TRY(rotate(a, &a->rope, io, qkv));
     TR_TRY(attend(a, io, qkv));
-    return tr_linear_forward(&a->out, io, tr_buffer_at(io, a->y), none, y);
+    return tr_linear_forward(&a->out, io, tr_buffer_at(io, a->y), none, residual, y);
 }
 
 /* --- I ---------------------------------------------------------------------------------------- */

@@ -51,10 +51,10 @@ typedef struct tr_attention_part {
 tr_status tr_attention_create(tr_attention_part *attention, tr_built_layer *layer,
                               const tr_attention_part_desc *desc);
 void tr_attention_describe(tr_attention_part *attention);
-/* y[R, width] from x[R, width], without the bias of the projection back. Decoding reads and fills
- * the layer's cache. */
+/* y[R, width] from x[R, width]; residual as the projection back says. Decoding reads and fills the
+ * layer's cache. */
 tr_status tr_attention_forward(const tr_attention_part *attention, const tr_layer_io *io,
-                               tr_tensor x, tr_tensor y);
+                               tr_tensor x, tr_tensor residual, tr_tensor y);
 tr_status tr_attention_grad_input(const tr_attention_part *attention, const tr_layer_io *io,
                                   tr_tensor dy, tr_tensor dx);
 tr_status tr_attention_grad_weight(const tr_attention_part *attention, const tr_layer_io *io,

@@ -17,10 +17,15 @@ typedef struct block {
     tr_attention_part attention;
     tr_mlp mlp;
     tr_residual add_attention, add_mlp;
-    tr_buffer h; /* F..W (R, C): residual stream between attention and MLP */
+    tr_buffer h;  /* F..W (R, C): residual stream between attention and MLP */
+    tr_buffer dh; /* without dropout: I..W (R, C): its gradient, also that of attention's output */
 } block;
 
 /* --- description ------------------------------------------------------------------------------ */
+
+static bool drops(const block *b) {
+    return b->add_mlp.dropout > 0;
+}
 
 static void describe(tr_built_layer *built) {
     block *b = (block *)built;
@@ -32,6 +37,9 @@ static void describe(tr_built_layer *built) {
     tr_mlp_describe(&b->mlp);
     tr_residual_describe(&b->add_mlp);
     b->h = tr_built_place(built, TR_LIFE_FW, b->width, built->usage.dtype);
+    if (built->usage.decode || drops(b)) return;
+    b->dh = tr_built_place(built, TR_LIFE_IW, b->width, built->usage.dtype);
+    built->layer.w_reads_dy[0] = true; /* the gradient of the MLP's output */
 }
 
 /* --- F, I, W ---------------------------------------------------------------------------------- */
@@ -41,37 +49,41 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     const tr_tensor x = io->x[0], y = io->y[0], h = tr_buffer_at(io, b->h);
     TR_TRY(tr_norm_forward(&b->norm_1, io, x));
-    TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), h));
-    TR_TRY(tr_residual_forward(&b->add_attention, io, x, h, h));
+    TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), x, h));
+    TR_TRY(tr_residual_forward(&b->add_attention, io, x, h));
 
     TR_TRY(tr_norm_forward(&b->norm_2, io, h));
-    TR_TRY(tr_mlp_forward(&b->mlp, io, tr_buffer_at(io, b->norm_2.y), y));
-    return tr_residual_forward(&b->add_mlp, io, h, y, y);
+    TR_TRY(tr_mlp_forward(&b->mlp, io, tr_buffer_at(io, b->norm_2.y), h, y));
+    return tr_residual_forward(&b->add_mlp, io, h, y);
 }
 
-/* dx holds the gradient of h in between. */
+/* The gradient of h. With dropout nothing reads it after I, so dx holds it in between. */
+static tr_tensor dh_at(const block *b, const tr_layer_io *io) {
+    return drops(b) ? io->dx[0] : tr_buffer_at(io, b->dh);
+}
+
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     const tr_tensor x = io->x[0], h = tr_buffer_at(io, b->h);
-    const tr_tensor dy = io->dy[0], dx = io->dx[0];
+    const tr_tensor dy = io->dy[0], dh = dh_at(b, io);
     TR_TRY(tr_residual_grad_input(&b->add_mlp, io, dy));
-    TR_TRY(tr_mlp_grad_input(&b->mlp, io, tr_buffer_at(io, b->add_mlp.dpart),
+    TR_TRY(tr_mlp_grad_input(&b->mlp, io, tr_residual_dpart(&b->add_mlp, io, dy),
                              tr_buffer_at(io, b->norm_2.dy)));
-    TR_TRY(tr_norm_grad_input(&b->norm_2, io, h, dy, dx));
+    TR_TRY(tr_norm_grad_input(&b->norm_2, io, h, dy, dh));
 
-    TR_TRY(tr_residual_grad_input(&b->add_attention, io, dx));
-    TR_TRY(tr_attention_grad_input(&b->attention, io, tr_buffer_at(io, b->add_attention.dpart),
+    TR_TRY(tr_residual_grad_input(&b->add_attention, io, dh));
+    TR_TRY(tr_attention_grad_input(&b->attention, io, tr_residual_dpart(&b->add_attention, io, dh),
                                    tr_buffer_at(io, b->norm_1.dy)));
-    return tr_norm_grad_input(&b->norm_1, io, x, dx, dx);
+    return tr_norm_grad_input(&b->norm_1, io, x, dh, io->dx[0]);
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     TR_TRY(tr_mlp_grad_weight(&b->mlp, io, tr_buffer_at(io, b->norm_2.y),
-                              tr_buffer_at(io, b->add_mlp.dpart)));
+                              tr_residual_dpart(&b->add_mlp, io, io->dy[0])));
     TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
     TR_TRY(tr_attention_grad_weight(&b->attention, io, tr_buffer_at(io, b->norm_1.y),
-                                    tr_buffer_at(io, b->add_attention.dpart)));
+                                    tr_residual_dpart(&b->add_attention, io, dh_at(b, io))));
     return tr_norm_grad_weight(&b->norm_1, io, io->x[0]);
 }
 
@@ -143,21 +155,21 @@ static tr_status create_mlp(block *b, const tr_model *m) {
     return tr_mlp_create(&b->mlp, &b->built, &desc);
 }
 
-static void create_residual(block *b, const tr_model *m, tr_residual *residual,
-                            const tr_param *bias, const char *name) {
+static void create_residual(block *b, const tr_model *m, tr_residual *residual, tr_linear *from,
+                            const char *name) {
     char site[2 * TR_NAME_SIZE];
     (void)snprintf(site, sizeof site, "%s.%s", b->built.layer.name, name);
-    tr_residual_create(residual, &b->built, b->width, m->config.dropout, bias, site);
+    tr_residual_create(residual, from, m->config.dropout, site);
 }
 
 static tr_status create(block *b, const tr_model *m) {
     const tr_family *f = m->family;
     TR_TRY(create_norm(b, m, &b->norm_1, f->norm_1));
     TR_TRY(create_attention(b, m));
-    create_residual(b, m, &b->add_attention, b->attention.out.bias, f->attention_site);
+    create_residual(b, m, &b->add_attention, &b->attention.out, f->attention_site);
     TR_TRY(create_norm(b, m, &b->norm_2, f->norm_2));
     TR_TRY(create_mlp(b, m));
-    create_residual(b, m, &b->add_mlp, b->mlp.down.bias, "mlp.dropout");
+    create_residual(b, m, &b->add_mlp, &b->mlp.down, "mlp.dropout");
     return tr_built_finish(&b->built);
 }
 

@@ -15,7 +15,7 @@ typedef struct embedding {
     float dropout;
     uint64_t site;
     tr_layer_op embed, embed_wgrad, position, position_wgrad, drop, drop_dgrad;
-    tr_buffer dx; /* I..W (R, C): gradient of the sum of word and position */
+    tr_buffer dx; /* with dropout: I..W (R, C): gradient of the sum of word and position */
 } embedding;
 
 tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *name, int use) {
@@ -26,6 +26,10 @@ tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *
     TR_TRY(tr_param_describe(param, 2, size, TR_INIT_NORMAL, 0.02f, "%s", name));
     param->use = use;
     return tr_param_keep(param, 0, &own, 1);
+}
+
+static bool drops(const embedding *e) {
+    return e->dropout > 0 && !e->built.usage.decode;
 }
 
 static void describe(tr_built_layer *built) {
@@ -44,16 +48,12 @@ static void describe(tr_built_layer *built) {
     tr_dropout_desc drop = {.rows = usage->rows,
                             .width = e->width,
                             .seq = usage->decode ? 1 : usage->seq,
-                            .p = usage->decode ? 0 : e->dropout,
+                            .p = e->dropout,
                             .site = e->site,
                             .dtype = usage->dtype};
     tr_built_op(built, &e->embed, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed});
     tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
                 (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});
-    tr_built_op(built, &e->drop, TR_PHASE_F,
-                (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = drop});
-    tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
-                (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
     if (e->positions) {
         tr_built_asks_starts(built);
         tr_built_op(built, &e->position, TR_PHASE_F,
@@ -61,7 +61,14 @@ static void describe(tr_built_layer *built) {
         tr_built_op(built, &e->position_wgrad, TR_PHASE_W,
                     (tr_op_desc){.kind = TR_OP_POSITION_WGRAD, .embed = embed});
     }
-    if (!usage->decode) e->dx = tr_built_place(built, TR_LIFE_IW, e->width, usage->dtype);
+    if (drops(e)) {
+        tr_built_op(built, &e->drop, TR_PHASE_F,
+                    (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = drop});
+        tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
+                    (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
+        e->dx = tr_built_place(built, TR_LIFE_IW, e->width, usage->dtype);
+    }
+    built->layer.w_reads_dy[0] = !usage->decode && !drops(e);
     if (built->tp_size > 1) built->layer.reduce_bytes_f = tr_built_bytes(built, e->width);
 }
 
@@ -87,13 +94,14 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
                                      [TR_POSITION_STARTS] = tr_built_starts(&e->built, io)}};
         TR_TRY(tr_layer_op_run(&e->position, io, position));
     }
-    if (e->drop.desc.dropout.p == 0) return TR_OK;
+    if (!drops(e)) return TR_OK;
     tr_op_args drop = {.t = {[TR_DROPOUT_X] = y, [TR_DROPOUT_Y] = y}};
     return tr_layer_op_run(&e->drop, io, drop);
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
+    if (!drops(e)) return TR_OK;
     tr_op_args drop = {
         .t = {[TR_DROPOUT_DGRAD_DY] = io->dy[0], [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
     return tr_layer_op_run(&e->drop_dgrad, io, drop);
@@ -101,7 +109,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    const tr_tensor dx = tr_buffer_at(io, e->dx);
+    const tr_tensor dx = drops(e) ? tr_buffer_at(io, e->dx) : io->dy[0];
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
                               [TR_EMBED_WGRAD_TOKENS] = io->step[0],
                               [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(e->words)}};

@@ -5,9 +5,9 @@
  * it adds to the gradients of the norm's output and of the table, before the logits of the next
  * chunk take their place. So the logits of a large vocabulary are never all alive, and none outlive
  * F. What backward is seeded with, state->loss_scale, is known then. The norm's own gradients
- * follow in F too, of all rows at once: only the gradient of the input is kept, and handed out by
- * I. W has nothing to do. R = batch * seq rows, r = a chunk's rows, C = width, v = this rank's part
- * of the vocabulary. */
+ * follow in F too, of all rows at once, and F sets the gradient of the input. I and W have nothing
+ * to do. R = batch * seq rows, r = a chunk's rows, C = width, v = this rank's part of the
+ * vocabulary. */
 #include "layers/model_impl.h"
 #include "layers/norm.h"
 
@@ -45,7 +45,6 @@ typedef struct head {
     tr_buffer logits;  /* scratch (r, ld): logits, then their gradient */
     tr_buffer max;     /* scratch acc (r) */
     tr_buffer sums;    /* scratch acc (R, 2) */
-    tr_buffer dx;      /* F..I (R, C): gradient of the input */
 } head;
 
 /* --- description ------------------------------------------------------------------------------ */
@@ -148,7 +147,6 @@ static void describe_training(head *h) {
     h->logits = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, h->ld, usage->dtype);
     h->max = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, 1, acc);
     h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, acc);
-    h->dx = tr_built_place(built, TR_LIFE_FI, h->width, usage->dtype);
     if (built->tp_size == 1) return;
     built->layer.reduce_bytes_f =
         (double)usage->rows * 3 * (double)tr_dtype_size(acc) + tr_built_bytes(built, h->width);
@@ -248,11 +246,11 @@ static tr_status take_loss(const head *h, const tr_layer_io *io) {
     return tr_layer_op_run(&h->loss, io, args);
 }
 
-/* From the gradient of the norm's output on: fills dx. */
+/* From the gradient of the norm's output on. */
 static tr_status norm_gradients(const head *h, const tr_layer_io *io) {
     const tr_tensor none = {0};
     TR_TRY(tr_built_sum(&h->built, io, tr_buffer_at(io, h->norm.dy)));
-    TR_TRY(tr_norm_grad_input(&h->norm, io, io->x[0], none, tr_buffer_at(io, h->dx)));
+    TR_TRY(tr_norm_grad_input(&h->norm, io, io->x[0], none, io->dx[0]));
     return tr_norm_grad_weight(&h->norm, io, io->x[0]);
 }
 
@@ -274,9 +272,9 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 /* --- I, W and decoding ------------------------------------------------------------------------ */
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
-    const head *h = (const head *)layer;
-    const tr_tensor dx = tr_buffer_at(io, h->dx);
-    return tr_stream_copy(io->stream, io->dx[0].data, dx.data, tr_tensor_bytes(&dx));
+    (void)layer;
+    (void)io;
+    return TR_OK;
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
@@ -329,6 +327,7 @@ tr_status tr_head_create(const tr_model *model, tr_layer **out) {
     TR_TRY(tr_calloc(1, sizeof *h, &h));
     tr_built_begin(&h->built, &ops, describe, &model->shape, "%s.head", model->family->root);
     tr_built_reads(&h->built, TR_LIFE_FI);
+    h->built.layer.input[0].f_writes_dx = true;
     *out = &h->built.layer; /* destroyed by the model, also after a failure */
     return create(h, model);
 }

@@ -27,6 +27,7 @@ typedef struct tr_layer_input {
     int layer;        /* index in the model, or TR_LAYER_BEFORE; a skip names an earlier one */
     int output;       /* of that layer */
     tr_lifetime life; /* TR_LIFE_FI or TR_LIFE_FW: how long the layer reads it */
+    bool f_writes_dx; /* F sets the input's gradient, which then lives from F on; I does not */
 } tr_layer_input;
 
 /* Step inputs that training data has. The first dimension of a step input is the sample. */
@@ -49,10 +50,13 @@ typedef struct tr_layer_io {
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */
     bool forward_only;    /* no I and W follow this F: an F that contains them leaves them out */
     /* By index, in the shapes of the layer's description; absent where a call does not use them. */
-    tr_tensor x[TR_LAYER_FLOWS];  /* F, and I and W while they live: inputs */
-    tr_tensor y[TR_LAYER_FLOWS];  /* F: outputs */
-    tr_tensor dy[TR_LAYER_FLOWS]; /* I: gradients of the outputs; the layer does not modify them */
-    tr_tensor dx[TR_LAYER_FLOWS]; /* I: gradients of the inputs, to be set; never one of dy */
+    tr_tensor x[TR_LAYER_FLOWS]; /* F, and I and W while they live: inputs */
+    tr_tensor y[TR_LAYER_FLOWS]; /* F: outputs */
+    /* I, and W of an output with w_reads_dy: gradients of the outputs; the layer must not modify
+     * them. */
+    tr_tensor dy[TR_LAYER_FLOWS];
+    /* I, or F of an input with f_writes_dx: gradients of the inputs, to be set; never one of dy. */
+    tr_tensor dx[TR_LAYER_FLOWS];
     tr_tensor step[TR_LAYER_FLOWS]; /* step inputs, on the device */
     /* This layer's pieces, and its scratch, aligned to TR_ALIGN. */
     char *const *piece;
@@ -89,6 +93,7 @@ struct tr_layer {
     int inputs, outputs, step_inputs;
     tr_layer_input input[TR_LAYER_FLOWS];
     tr_flow output[TR_LAYER_FLOWS], step_input[TR_LAYER_FLOWS];
+    bool w_reads_dy[TR_LAYER_FLOWS]; /* by output: its gradient is kept to the end of W */
     size_t bytes[TR_LIFE_COUNT];
     /* What the blocks are made of, tensor by tensor, without the inputs. `bytes` sums them. */
     int pieces;

@@ -59,7 +59,7 @@ static tr_status prepare_adds(layer_stage *s) {
         for (int i = 0; i < layer_at(s, k)->inputs; i++) {
             const tr_stage_input *input = input_at(s, k, i);
             const tr_stage_value *value = &s->flow.value[input->value];
-            if (input->part == TR_NOT_IN_SCRATCH || s->add[input->value]) continue;
+            if (!input->has_part || s->add[input->value]) continue;
             tr_dtype dtype = value->tensor.dtype;
             tr_op_desc add = {.kind = TR_OP_ADD,
                               .rows = {.rows = 1,
@@ -119,9 +119,20 @@ static tr_tensor value_at(const tr_stage_io *io, const tr_stage_value *value) {
 static tr_tensor gradient_of(const tr_stage_io *io, const tr_stage_value *value) {
     const void *data;
     if (value->in_edge >= 0) data = io->din[value->in_edge];
-    else if (value->readers > 0) data = io->scratch + value->gradient;
-    else data = io->dout[value->out_edge];
+    else if (value->on_edge) data = io->dout[value->out_edge];
+    else if (value->gradient_life == TR_LIFE_SCRATCH) data = io->scratch + value->gradient;
+    else if (value->gradient_life == TR_LIFE_IW && io->backward)
+        data = io->backward + value->gradient;
+    else data = io->piece[value->gradient_piece];
     return tr_flow_tensor(&value->tensor, data);
+}
+
+/* Where the gradient of an input is written: its part, or the sum itself. */
+static tr_tensor part_of(const layer_stage *s, const tr_stage_io *io, const tr_stage_input *input) {
+    const tr_stage_value *value = &s->flow.value[input->value];
+    if (!input->has_part) return gradient_of(io, value);
+    if (input->f_writes_dx) return tr_flow_tensor(&value->tensor, io->piece[input->part_piece]);
+    return tr_flow_tensor(&value->tensor, io->scratch + input->part);
 }
 
 /* What all actions of layer k see of micro-batch io->micro_batch. */
@@ -166,6 +177,8 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
             l.y[o] = value->readers > 0 ? value_at(io, value)
                                         : tr_flow_tensor(&value->tensor, io->out[value->out_edge]);
         }
+        for (int i = 0; i < layer->inputs && !io->forward_only; i++)
+            if (layer->input[i].f_writes_dx) l.dx[i] = part_of(s, io, input_at(s, k, i));
         TR_TRY(layer->ops->forward(layer, &l));
         for (int o = 0; o < layer->outputs; o++) TR_TRY(pass_on(io, output_at(s, k, o)));
     }
@@ -173,13 +186,6 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
 }
 
 /* --- I and W ---------------------------------------------------------------------------------- */
-
-/* Where I writes the gradient of an input: its part, or the sum itself. */
-static tr_tensor part_of(const layer_stage *s, const tr_stage_io *io, const tr_stage_input *input) {
-    const tr_stage_value *value = &s->flow.value[input->value];
-    if (input->part == TR_NOT_IN_SCRATCH) return gradient_of(io, value);
-    return tr_flow_tensor(&value->tensor, io->scratch + input->part);
-}
 
 /* Adds the part of an input to the gradient's sum; the first part of this stage to what the stages
  * behind it sent. */
@@ -196,15 +202,16 @@ static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
 }
 
 /* I of layer k, and its parts of the gradients that several layers make. */
-static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k,
-                                  tr_layer_io *l) {
+static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
-    for (int o = 0; o < layer->outputs; o++) l->dy[o] = gradient_of(io, output_at(s, k, o));
-    for (int i = 0; i < layer->inputs; i++) l->dx[i] = part_of(s, io, input_at(s, k, i));
-    TR_TRY(layer->ops->grad_input(layer, l));
+    tr_layer_io l = layer_io(s, io, k);
+    for (int o = 0; o < layer->outputs; o++) l.dy[o] = gradient_of(io, output_at(s, k, o));
+    for (int i = 0; i < layer->inputs; i++)
+        if (!layer->input[i].f_writes_dx) l.dx[i] = part_of(s, io, input_at(s, k, i));
+    TR_TRY(layer->ops->grad_input(layer, &l));
     for (int i = layer->inputs - 1; i >= 0; i--) {
         const tr_stage_input *input = input_at(s, k, i);
-        if (input->part != TR_NOT_IN_SCRATCH) TR_TRY(add_part(s, io, input));
+        if (input->has_part) TR_TRY(add_part(s, io, input));
     }
     return TR_OK;
 }
@@ -212,19 +219,23 @@ static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, i
 static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->flow.count - 1; k >= 0; k--) {
-        tr_layer_io l = layer_io(s, io, k);
-        TR_TRY(layer_grad_input(s, io, k, &l));
+        TR_TRY(layer_grad_input(s, io, k));
     }
     return TR_OK;
 }
 
+/* W of layer k. */
+static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, int k) {
+    tr_layer *layer = layer_at(s, k);
+    tr_layer_io l = layer_io(s, io, k);
+    for (int o = 0; o < layer->outputs; o++)
+        if (layer->w_reads_dy[o]) l.dy[o] = gradient_of(io, output_at(s, k, o));
+    return layer->ops->grad_weight(layer, &l);
+}
+
 static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
-    for (int k = s->flow.count - 1; k >= 0; k--) {
-        tr_layer *layer = layer_at(s, k);
-        tr_layer_io l = layer_io(s, io, k);
-        TR_TRY(layer->ops->grad_weight(layer, &l));
-    }
+    for (int k = s->flow.count - 1; k >= 0; k--) TR_TRY(layer_grad_weight(s, io, k));
     return TR_OK;
 }
 
@@ -232,12 +243,8 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->flow.count - 1; k >= 0; k--) {
-        tr_layer *layer = layer_at(s, k);
-        tr_layer_io l = layer_io(s, io, k);
-        TR_TRY(layer_grad_input(s, io, k, &l));
-        memset(l.dy, 0, sizeof l.dy);
-        memset(l.dx, 0, sizeof l.dx);
-        TR_TRY(layer->ops->grad_weight(layer, &l));
+        TR_TRY(layer_grad_input(s, io, k));
+        TR_TRY(layer_grad_weight(s, io, k));
     }
     return TR_OK;
 }

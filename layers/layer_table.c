@@ -6,7 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fills a stage's cost, and the edges that enter it. */
+/* Fills what stage `index` knows of the edges that it touches. */
+static void fill_edges(const tr_stage_flow *flow, int index, const tr_flow_edge *cut,
+                       tr_stage_table *t) {
+    for (int v = 0; v < flow->values; v++) {
+        const tr_stage_value *value = &flow->value[v];
+        const tr_layer *maker = flow->model->layers[value->layer];
+        if (value->in_edge >= 0) {
+            tr_edge *edge = &t->edge[value->in_edge];
+            edge->from = cut[value->in_edge].from;
+            edge->to = index;
+            edge->tensor = value->tensor;
+            edge->bytes = value->bytes;
+            edge->life = value->life;
+            edge->f_writes_gradient = value->gradient_life != TR_LIFE_SCRATCH;
+        } else if (value->on_edge) {
+            t->edge[value->out_edge].w_reads_gradient = maker->w_reads_dy[value->output];
+        }
+    }
+}
+
+/* Fills a stage's cost and edges. */
 static tr_status fill_stage(const tr_model *model, const int *first, int index,
                             const tr_flow_edge *cut, tr_stage_table *t, size_t *pieces) {
     tr_stage_flow flow;
@@ -14,15 +34,7 @@ static tr_status fill_stage(const tr_model *model, const int *first, int index,
     if (status == TR_OK) {
         tr_stage_flow_cost(&flow, &t->piece[*pieces], &t->cost[index]);
         *pieces += (size_t)flow.pieces;
-    }
-    for (int v = 0; v < flow.values && status == TR_OK; v++) {
-        const tr_stage_value *value = &flow.value[v];
-        if (value->in_edge < 0) continue;
-        t->edge[value->in_edge] = (tr_edge){.from = cut[value->in_edge].from,
-                                            .to = index,
-                                            .tensor = value->tensor,
-                                            .bytes = value->bytes,
-                                            .life = value->life};
+        fill_edges(&flow, index, cut, t);
     }
     tr_stage_flow_free(&flow);
     return status;
@@ -37,8 +49,10 @@ tr_status tr_layer_table_make(const tr_model *model, const int *first, int stage
     TR_TRY(tr_flow_edges(model, first, stages, &cut, &t.edges));
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *t.cost, &t.cost));
     TR_TRY_OUT(tr_calloc((size_t)t.edges, sizeof *t.edge, &t.edge));
-    for (int k = 0; k < model->count; k++)
-        pieces += (size_t)(model->layers[k]->pieces + model->layers[k]->outputs);
+    for (int k = 0; k < model->count; k++) {
+        const tr_layer *layer = model->layers[k];
+        pieces += (size_t)(layer->pieces + 2 * layer->outputs + layer->inputs);
+    }
     TR_TRY_OUT(tr_calloc(pieces, sizeof *t.piece, &t.piece));
     pieces = 0;
     for (int k = 0; k < stages; k++) TR_TRY_OUT(fill_stage(model, first, k, cut, &t, &pieces));

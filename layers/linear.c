@@ -61,22 +61,24 @@ tr_status tr_linear_create(tr_linear *l, tr_built_layer *layer, const tr_linear_
 /* --- operators -------------------------------------------------------------------------------- */
 
 static bool fuses_bias(const tr_linear *l) {
-    return l->bias && l->split != TR_SPLIT_ROWS;
+    return l->bias && (l->split != TR_SPLIT_ROWS || l->adds_residual);
 }
 
 void tr_linear_describe(tr_linear *l) {
     tr_built_layer *layer = l->layer;
     const int64_t rows = layer->usage.rows, in = l->in, out = l->out;
     const tr_dtype dtype = layer->usage.dtype;
-    tr_matmul_desc y = {
-        .m = rows,
-        .n = out,
-        .k = in,
-        .a = dtype,
-        .b = dtype,
-        .c = dtype,
-        .trans_b = !l->conv1d,
-        .fused = {.bias = fuses_bias(l), .activate = l->activates, .activation = l->activation}};
+    tr_matmul_desc y = {.m = rows,
+                        .n = out,
+                        .k = in,
+                        .a = dtype,
+                        .b = dtype,
+                        .c = dtype,
+                        .trans_b = !l->conv1d,
+                        .fused = {.bias = fuses_bias(l),
+                                  .residual = l->adds_residual,
+                                  .activate = l->activates,
+                                  .activation = l->activation}};
     tr_matmul_desc dx = {.m = rows,
                          .n = in,
                          .k = out,
@@ -117,13 +119,14 @@ static tr_tensor matrix(const tr_linear *l, const void *data, tr_dtype dtype) {
 }
 
 tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor x, tr_tensor aux,
-                            tr_tensor y) {
+                            tr_tensor residual, tr_tensor y) {
     const tr_dtype dtype = l->layer->usage.dtype;
     tr_op_args args = {.t = {[TR_MATMUL_A] = x,
                              [TR_MATMUL_B] = matrix(l, l->weight->value, dtype),
                              [TR_MATMUL_C] = y,
                              [TR_MATMUL_AUX] = aux}};
     if (fuses_bias(l)) args.t[TR_MATMUL_BIAS] = tr_tensor_vector(l->bias->value, dtype, l->out);
+    if (l->adds_residual) args.t[TR_MATMUL_RESIDUAL] = residual;
     TR_TRY(tr_layer_op_run(&l->forward, io, args));
     if (l->split == TR_SPLIT_ROWS) TR_TRY(tr_built_sum(l->layer, io, y));
     return TR_OK;

@@ -43,15 +43,18 @@ typedef struct tr_linear {
      * gradient of aux. */
     bool activates, activated;
     tr_activation activation;
+    bool adds_residual; /* set before too, with rows split over one rank: y = residual + x W + bias
+                           is one product */
     tr_layer_op forward, grad_input, grad_weight, grad_bias;
 } tr_linear;
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);
 void tr_linear_describe(tr_linear *linear);
-/* y of a row-parallel layer is summed over the tensor ranks, and misses its bias. aux, here and
- * below: absent without an activation. */
+/* y of a row-parallel layer is summed over the tensor ranks, and misses its bias and `residual`
+ * unless it adds_residual, which is not y. Others do not read `residual`. aux, here and below:
+ * absent without an activation. */
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
-                            tr_tensor aux, tr_tensor y);
+                            tr_tensor aux, tr_tensor residual, tr_tensor y);
 /* dx[rows, in] from dy[rows, out], summed over the tensor ranks where the outputs are split. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx);

@@ -59,16 +59,17 @@ void tr_mlp_describe(tr_mlp *mlp) {
     if (mlp->desc.gate) mlp->dout = tr_built_place(layer, TR_LIFE_SCRATCH, mlp->local, dtype);
 }
 
-tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor y) {
+tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor residual,
+                         tr_tensor y) {
     const tr_tensor none = {0}, in = tr_buffer_at(io, mlp->in), out = tr_buffer_at(io, mlp->out);
     if (mlp->desc.gate) {
         tr_op_args glu = {.t = {[TR_GLU_X] = in, [TR_GLU_Y] = out}};
-        TR_TRY(tr_linear_forward(&mlp->up, io, x, none, in));
+        TR_TRY(tr_linear_forward(&mlp->up, io, x, none, none, in));
         TR_TRY(tr_layer_op_run(&mlp->glu, io, glu));
     } else {
-        TR_TRY(tr_linear_forward(&mlp->up, io, x, in, out));
+        TR_TRY(tr_linear_forward(&mlp->up, io, x, in, none, out));
     }
-    return tr_linear_forward(&mlp->down, io, out, none, y);
+    return tr_linear_forward(&mlp->down, io, out, none, residual, y);
 }
 
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx) {

@@ -29,7 +29,8 @@ typedef struct tr_mlp {
 
 tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *desc);
 void tr_mlp_describe(tr_mlp *mlp);
-/* y[R, width] from x[R, width], without the bias of the last layer. */
-tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor y);
+/* y[R, width] from x[R, width]; residual as the last linear layer says. */
+tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor residual,
+                         tr_tensor y);
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx);
 tr_status tr_mlp_grad_weight(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor dy);

@@ -2,42 +2,50 @@
 
 #include "base/philox.h"
 
-void tr_residual_create(tr_residual *r, tr_built_layer *layer, int64_t width, double dropout,
-                        const tr_param *bias, const char *site) {
-    *r = (tr_residual){.layer = layer,
-                       .bias = bias,
-                       .width = width,
-                       .dropout = (float)dropout,
+void tr_residual_create(tr_residual *r, tr_linear *from, double dropout, const char *site) {
+    const tr_built_layer *layer = from->layer;
+    *r = (tr_residual){.layer = from->layer,
+                       .from = from,
+                       .dropout = layer->usage.decode ? 0 : (float)dropout,
                        .site = tr_hash_name(site)};
+    from->adds_residual = r->dropout == 0 && layer->tp_size == 1;
 }
 
 void tr_residual_describe(tr_residual *r) {
     tr_built_layer *layer = r->layer;
     const tr_model_shape *usage = &layer->usage;
     tr_dropout_desc desc = {.rows = usage->rows,
-                            .width = r->width,
+                            .width = r->from->out,
                             .seq = usage->decode ? 1 : usage->seq,
-                            .p = usage->decode ? 0 : r->dropout,
+                            .p = r->dropout,
                             .site = r->site,
                             .dtype = usage->dtype};
-    tr_built_op(layer, &r->forward, TR_PHASE_F,
-                (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = desc});
+    if (!r->from->adds_residual)
+        tr_built_op(layer, &r->forward, TR_PHASE_F,
+                    (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = desc});
+    if (r->dropout == 0) return;
     tr_built_op(layer, &r->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = desc});
-    if (!usage->decode) r->dpart = tr_built_place(layer, TR_LIFE_IW, r->width, usage->dtype);
+    r->dpart = tr_built_place(layer, TR_LIFE_IW, r->from->out, usage->dtype);
 }
 
 tr_status tr_residual_forward(const tr_residual *r, const tr_layer_io *io, tr_tensor x,
-                              tr_tensor part, tr_tensor y) {
-    tr_op_args args = {.t = {[TR_DROPOUT_X] = part,
-                             [TR_DROPOUT_BIAS] = r->bias ? tr_param_value(r->bias) : (tr_tensor){0},
+                              tr_tensor y) {
+    const tr_param *bias = r->from->bias;
+    tr_op_args args = {.t = {[TR_DROPOUT_X] = y,
+                             [TR_DROPOUT_BIAS] = bias ? tr_param_value(bias) : (tr_tensor){0},
                              [TR_DROPOUT_RESIDUAL] = x,
                              [TR_DROPOUT_Y] = y}};
-    return tr_layer_op_run(&r->forward, io, args);
+    return r->from->adds_residual ? TR_OK : tr_layer_op_run(&r->forward, io, args);
 }
 
 tr_status tr_residual_grad_input(const tr_residual *r, const tr_layer_io *io, tr_tensor dy) {
+    if (r->dropout == 0) return TR_OK;
     tr_op_args args = {
         .t = {[TR_DROPOUT_DGRAD_DY] = dy, [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, r->dpart)}};
     return tr_layer_op_run(&r->grad_input, io, args);
+}
+
+tr_tensor tr_residual_dpart(const tr_residual *r, const tr_layer_io *io, tr_tensor dy) {
+    return r->dropout == 0 ? dy : tr_buffer_at(io, r->dpart);
 }

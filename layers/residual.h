@@ -1,25 +1,27 @@
-/* y = x + dropout(part + bias): the way of a part's output into the residual stream. Private to
- * layers/. */
+/* y = x + dropout(part + bias): the way of a part's output into the residual stream. Without
+ * dropout nothing is copied: on one tensor rank the product that makes the part adds x and bias
+ * itself, and the gradient of the part is that of y. Private to layers/. */
 #pragma once
 
-#include "layers/part.h"
+#include "layers/linear.h"
 
 typedef struct tr_residual {
     tr_built_layer *layer;
-    const tr_param *bias; /* of the row-parallel layer before it; NULL: none */
-    int64_t width;
-    float dropout;
+    const tr_linear *from; /* the row-parallel layer that makes the part */
+    float dropout;         /* 0 while decoding */
     uint64_t site;
-    tr_buffer dpart; /* I..W (rows, width): gradient of the part's output */
+    tr_buffer dpart; /* with dropout: I..W (rows, width): gradient of the part */
     tr_layer_op forward, grad_input;
 } tr_residual;
 
-/* `site` is the global name of the dropout, which keys its mask. */
-void tr_residual_create(tr_residual *residual, tr_built_layer *layer, int64_t width, double dropout,
-                        const tr_param *bias, const char *site);
+/* Decides whether `from`, which is not described yet, adds x and its bias itself. `site` is the
+ * global name of the dropout, which keys its mask. */
+void tr_residual_create(tr_residual *residual, tr_linear *from, double dropout, const char *site);
 void tr_residual_describe(tr_residual *residual);
-/* part and y may be one tensor. */
+/* Makes y of the part, which y holds; does nothing where the product has added x. */
 tr_status tr_residual_forward(const tr_residual *residual, const tr_layer_io *io, tr_tensor x,
-                              tr_tensor part, tr_tensor y);
-/* Fills dpart from dy; the gradient of x is dy itself. */
+                              tr_tensor y);
+/* The gradient of x is dy itself. That of the part is tr_residual_dpart(), in I after this. */
 tr_status tr_residual_grad_input(const tr_residual *residual, const tr_layer_io *io, tr_tensor dy);
+/* I and W: the gradient of the part. Without dropout it is dy, which W must then be given too. */
+tr_tensor tr_residual_dpart(const tr_residual *residual, const tr_layer_io *io, tr_tensor dy);

@@ -24,6 +24,9 @@ typedef struct tr_edge {
     tr_flow tensor;
     size_t bytes;     /* of the tensor and of its gradient */
     tr_lifetime life; /* TR_LIFE_FI or TR_LIFE_FW: how long the receiving stage reads it */
+    /* The gradient lives from I of the receiving stage, or with the first from its F, until it is
+     * sent; and on the other stage to the end of I, or with the second of W. */
+    bool f_writes_gradient, w_reads_gradient;
 } tr_edge;
 
 /* What planning needs of a stage. */
@@ -32,7 +35,7 @@ typedef struct tr_stage_cost {
     /* Without the tensors that edges bring. Scratch: the largest action's; 0 where it is not known.
      */
     size_t bytes[TR_LIFE_COUNT];
-    size_t backward_iw; /* I..W bytes while B runs: of one layer */
+    size_t backward_iw; /* I..W bytes while B runs: of one layer, and gradients between layers */
     /* Pieces that the blocks are cut into, each placed by itself, as small ones fill the room that
      * others leave; `bytes` sums them. 0: each block is one piece. */
     int pieces;
@@ -56,13 +59,17 @@ typedef struct tr_stage_table {
     tr_piece *piece; /* of all stages, to be freed; NULL: blocks are not cut */
 } tr_stage_table;
 
-/* Bytes of a micro-batch on a stage by lifetime: its blocks' and those of the tensors that edges
- * bring. */
+/* Bytes of a micro-batch on a stage by lifetime: its blocks' and those of the tensors and gradients
+ * that edges bring. */
 static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
                                         size_t bytes[TR_LIFE_COUNT]) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) bytes[life] = table->cost[stage].bytes[life];
-    for (int e = 0; e < table->edges; e++)
-        if (table->edge[e].to == stage) bytes[table->edge[e].life] += table->edge[e].bytes;
+    for (int e = 0; e < table->edges; e++) {
+        const tr_edge *edge = &table->edge[e];
+        if (edge->to == stage) bytes[edge->life] += edge->bytes;
+        if (edge->to == stage && edge->f_writes_gradient) bytes[TR_LIFE_FI] += edge->bytes;
+        if (edge->from == stage && edge->w_reads_gradient) bytes[TR_LIFE_IW] += edge->bytes;
+    }
 }
 
 /* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage, or
@@ -76,8 +83,8 @@ typedef struct tr_stage_io {
     char *scratch;
     void *const *in;   /* while they live: tensors of incoming edges */
     void *const *out;  /* F: where tensors of outgoing edges are written */
-    void *const *dout; /* I, B: gradients of outgoing edges, received */
-    void *const *din;  /* I, B: where gradients of incoming edges are written */
+    void *const *dout; /* I, B, and W with w_reads_gradient: gradients of outgoing edges */
+    void *const *din;  /* I, B, and F with f_writes_gradient: where those of incoming edges go */
 } tr_stage_io;
 
 typedef struct tr_stage_ops {

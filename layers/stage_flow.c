@@ -64,7 +64,7 @@ static tr_status add_value(tr_stage_flow *f, int layer, int output) {
                               .in_edge = -1,
                               .out_edge = -1,
                               .piece = -1,
-                              .gradient = TR_NOT_IN_SCRATCH};
+                              .gradient_piece = -1};
     if (!tr_flow_bytes(tensor, &value->bytes) || value->bytes > SIZE_MAX / 8)
         return TR_FAIL(TR_ERR_FIT,
                        "output \"%s\" of layer %s overflows a size: lower train.micro_batch",
@@ -82,7 +82,8 @@ static tr_status add_layer(tr_stage_flow *f, int k, int *inputs) {
             TR_TRY(add_value(f, input->layer, input->output));
         int v = find_value(f, input->layer, input->output);
         tr_stage_value *value = &f->value[v];
-        f->input[(*inputs)++] = (tr_stage_input){.value = v, .part = TR_NOT_IN_SCRATCH};
+        f->input[(*inputs)++] =
+            (tr_stage_input){.value = v, .f_writes_dx = input->f_writes_dx, .part_piece = -1};
         if (value->readers++ == 0 || input->life > value->life) value->life = input->life;
     }
     f->layer[k].outputs = f->values;
@@ -98,7 +99,46 @@ static void join_edges(tr_stage_flow *f, int index, const tr_flow_edge *edge, in
     }
 }
 
-/* The pieces: each layer's own, then those of its outputs that are read on this stage. */
+/* --- gradients -------------------------------------------------------------------------------- */
+
+/* Says of each gradient whether it is written in parts, in the order of I. */
+static tr_status find_parts(tr_stage_flow *f) {
+    bool *begun = NULL;
+    TR_TRY(tr_calloc((size_t)f->values, sizeof *begun, &begun));
+    for (int k = f->count - 1; k >= 0; k--)
+        for (int i = f->model->layers[f->first + k]->inputs - 1; i >= 0; i--) {
+            tr_stage_input *input = &f->input[f->layer[k].inputs + i];
+            input->begins = !begun[input->value];
+            input->has_part = !input->begins || f->value[input->value].out_edge >= 0;
+            begun[input->value] = true;
+        }
+    free(begun);
+    return TR_OK;
+}
+
+/* How long the sums are kept: from F on where F writes one, to W where W of their maker reads it.
+ */
+static void find_gradient_lives(tr_stage_flow *f) {
+    const tr_stage_layer *last = &f->layer[f->count - 1];
+    const int inputs = last->inputs + f->model->layers[f->first + f->count - 1]->inputs;
+    for (int v = 0; v < f->values; v++) {
+        tr_stage_value *value = &f->value[v];
+        const bool w =
+            value->in_edge < 0 && f->model->layers[value->layer]->w_reads_dy[value->output];
+        bool in_f = false;
+        for (int i = 0; i < inputs; i++) {
+            const tr_stage_input *input = &f->input[i];
+            in_f |= input->value == v && input->f_writes_dx && !input->has_part;
+        }
+        value->on_edge = value->in_edge >= 0 || value->readers == 0;
+        value->gradient_life = in_f ? (w ? TR_LIFE_FW : TR_LIFE_FI)
+                               : w  ? TR_LIFE_IW
+                                    : TR_LIFE_SCRATCH;
+    }
+}
+
+/* The pieces: each layer's own, then those of its outputs and of their gradients that are kept on
+ * this stage, then those of its inputs' gradients. */
 static void place_pieces(tr_stage_flow *f) {
     for (int k = 0; k < f->count; k++) {
         const tr_layer *layer = f->model->layers[f->first + k];
@@ -107,13 +147,17 @@ static void place_pieces(tr_stage_flow *f) {
         for (int o = 0; o < layer->outputs; o++) {
             tr_stage_value *value = &f->value[f->layer[k].outputs + o];
             if (value->readers > 0) value->piece = f->pieces++;
+            if (!value->on_edge && value->gradient_life != TR_LIFE_SCRATCH)
+                value->gradient_piece = f->pieces++;
+        }
+        for (int i = 0; i < layer->inputs; i++) {
+            tr_stage_input *input = &f->input[f->layer[k].inputs + i];
+            if (input->has_part && input->f_writes_dx) input->part_piece = f->pieces++;
         }
     }
 }
 
-/* --- gradients -------------------------------------------------------------------------------- */
-
-/* Places in scratch that are taken at one point of I. */
+/* Places in a block that are taken at one point of I. */
 typedef struct rooms {
     struct {
         size_t offset, bytes;
@@ -145,51 +189,64 @@ static void leave_room(rooms *r, size_t offset) {
         }
 }
 
+/* The rooms of what I writes that no piece holds all the time. */
+typedef struct gradient_rooms {
+    rooms scratch, backward;
+} gradient_rooms;
+
+/* The value's; NULL: it has a piece or an edge. */
+static rooms *rooms_of(gradient_rooms *g, const tr_stage_value *value) {
+    if (value->on_edge) return NULL;
+    if (value->gradient_life == TR_LIFE_IW) return &g->backward;
+    return value->gradient_life == TR_LIFE_SCRATCH ? &g->scratch : NULL;
+}
+
 /* Places what I of a layer writes: the sums that it begins, and its parts of others. */
-static void place_gradients_of(tr_stage_flow *f, int k, rooms *r, bool *begun) {
+static void place_gradients_of(tr_stage_flow *f, int k, gradient_rooms *g) {
     const tr_layer *layer = f->model->layers[f->first + k];
     for (int i = layer->inputs - 1; i >= 0; i--) {
         tr_stage_input *input = &f->input[f->layer[k].inputs + i];
         tr_stage_value *value = &f->value[input->value];
+        rooms *r = rooms_of(g, value);
         size_t bytes = tr_align_up(value->bytes);
-        input->begins = !begun[input->value];
-        begun[input->value] = true;
-        if (input->begins && value->in_edge < 0) value->gradient = take_room(r, bytes);
-        if (!input->begins || value->out_edge >= 0) input->part = take_room(r, bytes);
+        if (input->begins && r) value->gradient = take_room(r, bytes);
+        if (input->has_part && !input->f_writes_dx) input->part = take_room(&g->scratch, bytes);
     }
     for (int i = 0; i < layer->inputs; i++) {
         const tr_stage_input *input = &f->input[f->layer[k].inputs + i];
-        if (input->part != TR_NOT_IN_SCRATCH) leave_room(r, input->part);
+        if (input->has_part && !input->f_writes_dx) leave_room(&g->scratch, input->part);
     }
     for (int o = 0; o < layer->outputs; o++) {
         const tr_stage_value *value = &f->value[f->layer[k].outputs + o];
-        if (value->gradient != TR_NOT_IN_SCRATCH) leave_room(r, value->gradient);
+        rooms *r = rooms_of(g, value);
+        if (r) leave_room(r, value->gradient);
     }
 }
 
-/* Scratch: that of the layer that takes most, and behind it the gradients between the layers. */
+/* Scratch, and what is I..W while B runs: of the layer that takes most, and behind it the gradients
+ * between the layers. */
 static tr_status place_gradients(tr_stage_flow *f) {
     tr_status status = TR_OK;
-    rooms r = {0};
-    bool *begun = NULL;
-    size_t own = 0;
-    TR_TRY_OUT(tr_calloc((size_t)f->values, sizeof *begun, &begun));
-    TR_TRY_OUT(tr_calloc((size_t)f->values + TR_LAYER_FLOWS, sizeof *r.taken, &r.taken));
+    gradient_rooms g = {0};
+    size_t scratch = 0, backward = 0, most = (size_t)f->values + TR_LAYER_FLOWS;
+    TR_TRY_OUT(tr_calloc(most, sizeof *g.scratch.taken, &g.scratch.taken));
+    TR_TRY_OUT(tr_calloc(most, sizeof *g.backward.taken, &g.backward.taken));
     for (int k = f->count - 1; k >= 0; k--) {
         const tr_layer *layer = f->model->layers[f->first + k];
         size_t bytes = tr_align_up(layer->bytes[TR_LIFE_SCRATCH]);
-        if (bytes > own) own = bytes;
-        place_gradients_of(f, k, &r, begun);
+        if (bytes > scratch) scratch = bytes;
+        if (layer->bytes[TR_LIFE_IW] > backward) backward = layer->bytes[TR_LIFE_IW];
+        place_gradients_of(f, k, &g);
     }
     for (int v = 0; v < f->values; v++)
-        if (f->value[v].gradient != TR_NOT_IN_SCRATCH) f->value[v].gradient += own;
+        f->value[v].gradient += rooms_of(&g, &f->value[v]) == &g.backward ? backward : scratch;
     int inputs = f->layer[f->count - 1].inputs + f->model->layers[f->first + f->count - 1]->inputs;
-    for (int i = 0; i < inputs; i++)
-        if (f->input[i].part != TR_NOT_IN_SCRATCH) f->input[i].part += own;
-    f->scratch = own + r.end;
+    for (int i = 0; i < inputs; i++) f->input[i].part += scratch;
+    f->scratch = scratch + g.scratch.end;
+    f->backward_iw = backward + g.backward.end;
 out:
-    free(r.taken);
-    free(begun);
+    free(g.scratch.taken);
+    free(g.backward.taken);
     return status;
 }
 
@@ -212,6 +269,8 @@ tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
     TR_TRY(tr_calloc(inputs + outputs, sizeof *f->value, &f->value));
     for (int k = 0; k < f->count; k++) TR_TRY(add_layer(f, k, &input));
     join_edges(f, index, edge, edges);
+    TR_TRY(find_parts(f));
+    find_gradient_lives(f);
     place_pieces(f);
     return place_gradients(f);
 }
@@ -223,24 +282,32 @@ void tr_stage_flow_free(tr_stage_flow *f) {
     *f = (tr_stage_flow){0};
 }
 
+/* A tensor that is kept. */
+static void add_piece(tr_piece *piece, tr_stage_cost *cost, int k, tr_lifetime life, size_t bytes) {
+    if (k < 0) return;
+    piece[k] = (tr_piece){.life = life, .bytes = tr_align_up(bytes)};
+    cost->bytes[life] += tr_align_up(bytes);
+}
+
 void tr_stage_flow_cost(const tr_stage_flow *f, tr_piece *piece, tr_stage_cost *cost) {
-    *cost = (tr_stage_cost){.piece = piece, .pieces = f->pieces};
+    *cost = (tr_stage_cost){.piece = piece, .pieces = f->pieces, .backward_iw = f->backward_iw};
     cost->bytes[TR_LIFE_SCRATCH] = f->scratch;
     for (int k = 0; k < f->count; k++) {
         const tr_layer *layer = f->model->layers[f->first + k];
         for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
             cost->bytes[life] += layer->bytes[life];
         for (int j = 0; j < layer->pieces; j++) piece[f->layer[k].piece + j] = layer->piece[j];
-        if (layer->bytes[TR_LIFE_IW] > cost->backward_iw)
-            cost->backward_iw = layer->bytes[TR_LIFE_IW];
+        for (int i = 0; i < layer->inputs; i++) {
+            const tr_stage_input *input = &f->input[f->layer[k].inputs + i];
+            add_piece(piece, cost, input->part_piece, TR_LIFE_FI, f->value[input->value].bytes);
+        }
         cost->f += layer->flops_f;
         cost->i += layer->flops_i;
         cost->w += layer->flops_w;
     }
     for (int v = 0; v < f->values; v++) {
         const tr_stage_value *value = &f->value[v];
-        if (value->piece < 0) continue;
-        piece[value->piece] = (tr_piece){.life = value->life, .bytes = tr_align_up(value->bytes)};
-        cost->bytes[value->life] += tr_align_up(value->bytes);
+        add_piece(piece, cost, value->piece, value->life, value->bytes);
+        add_piece(piece, cost, value->gradient_piece, value->gradient_life, value->bytes);
     }
 }

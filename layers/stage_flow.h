@@ -9,8 +9,6 @@
 #include "layers/model.h"
 #include "layers/stage.h"
 
-#define TR_NOT_IN_SCRATCH SIZE_MAX
-
 /* A tensor: an output of a layer of the model. */
 typedef struct tr_stage_value {
     int layer, output;
@@ -20,16 +18,22 @@ typedef struct tr_stage_value {
     int readers;           /* inputs of the stage's layers that read it */
     tr_lifetime life;      /* with readers: the longest of their lives */
     int piece;             /* of the stage, where it lies; -1: on an edge */
-    size_t gradient;       /* its sum, in scratch; TR_NOT_IN_SCRATCH: on an edge */
+    bool on_edge;          /* its gradient's sum is that of an edge: to be sent, or received */
+    /* How long its gradient's sum is kept here; scratch: between layers of one action. */
+    tr_lifetime gradient_life;
+    int gradient_piece; /* of the stage, F..I, F..W or I..W; -1: on an edge, or in scratch */
+    size_t gradient;    /* its offset in scratch, or while B runs in the place of I..W */
 } tr_stage_value;
 
 /* An input of a layer of the stage. */
 typedef struct tr_stage_input {
     int value;
     bool begins; /* the sum of the gradient: no layer behind this input reads the value here */
-    /* In scratch: this input's part of the gradient, to be added to the sum. TR_NOT_IN_SCRATCH: the
-     * layer writes it to the sum's place. */
+    /* This input's part of the gradient, to be added to the sum: in scratch, or with f_writes_dx a
+     * piece F..I. Not has_part: the layer writes it to the sum's place. */
+    bool has_part, f_writes_dx;
     size_t part;
+    int part_piece;
 } tr_stage_input;
 
 typedef struct tr_stage_layer {
@@ -46,7 +50,8 @@ typedef struct tr_stage_flow {
     tr_stage_value *value;
     int values;
     int pieces;
-    size_t scratch; /* of the layers' own and the gradients behind it */
+    size_t scratch;     /* of the layers' own and the gradients behind it */
+    size_t backward_iw; /* the same of the pieces I..W while B runs */
 } tr_stage_flow;
 
 /* Edges between stages that are cut at first[stages + 1], and the value that each carries. */

@@ -78,13 +78,14 @@ static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use
     const tr_edge *edge = &p->t->edge[e];
     bool forward = instr->action.type == TR_ACTION_F, weight = instr->action.type == TR_ACTION_W;
     bool local = is_local(p, edge);
+    bool writes = forward ? edge->f_writes_gradient && !p->s->forward_only : !weight;
     int n = 0;
     if (edge->to == instr->action.stage) {
         if (!weight || edge->life == TR_LIFE_FW) use[n++] = (edge_use){TR_PLACE_IN, TR_ITEM_INPUT};
-        if (!forward && !weight)
+        if (writes)
             use[n++] = (edge_use){TR_PLACE_DIN, local ? TR_ITEM_GRADIENT : TR_ITEM_SEND_GRADIENT};
     }
-    if (edge->from == instr->action.stage && !weight)
+    if (edge->from == instr->action.stage && (!weight || edge->w_reads_gradient))
         use[n++] = forward ? (edge_use){TR_PLACE_OUT, local ? TR_ITEM_INPUT : TR_ITEM_SEND}
                            : (edge_use){TR_PLACE_DOUT, TR_ITEM_GRADIENT};
     return n;

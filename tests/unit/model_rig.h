@@ -277,8 +277,11 @@ static inline double rig_run_forward(rig *r, bool forward_only) {
         tr_layer *layer = r->model->layers[i];
         for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
         if (i + 1 < r->model->count) rig_poison(r->tensor[i + 1], r->tensor_bytes);
+        rig_poison(r->dtensor[i], r->tensor_bytes);
         tr_layer_io io = rig_io(r, i);
         io.forward_only = forward_only;
+        if (forward_only || !layer->input[0].f_writes_dx) io.dx[0] = (tr_tensor){0};
+        io.dy[0] = (tr_tensor){0};
         RIG_TRY(layer->ops->forward(layer, &io));
         rig_poison_block(r, i, TR_LIFE_SCRATCH);
     }
@@ -292,8 +295,8 @@ static inline double rig_forward(rig *r) {
 static inline void rig_grad_input(rig *r, int i) {
     tr_layer *layer = r->model->layers[i];
     rig_poison_block(r, i, TR_LIFE_IW);
-    rig_poison(r->dtensor[i], r->tensor_bytes);
     tr_layer_io io = rig_io(r, i);
+    if (layer->input[0].f_writes_dx) io.dx[0] = (tr_tensor){0};
     char *before = NULL;
     if (io.dy[0].data) {
         before = malloc(r->tensor_bytes);
@@ -304,15 +307,17 @@ static inline void rig_grad_input(rig *r, int i) {
     free(before);
     rig_poison_block(r, i, TR_LIFE_FI);
     rig_poison_block(r, i, TR_LIFE_SCRATCH);
-    if (io.dy[0].data) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
+    if (io.dy[0].data && !layer->w_reads_dy[0]) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
     if (i > 0 && layer->input[0].life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
 }
 
 static inline void rig_grad_weight(rig *r, int i) {
     tr_layer *layer = r->model->layers[i];
     tr_layer_io io = rig_io(r, i);
-    io.y[0] = io.dx[0] = io.dy[0] = (tr_tensor){0};
+    io.y[0] = io.dx[0] = (tr_tensor){0};
+    if (!layer->w_reads_dy[0]) io.dy[0] = (tr_tensor){0};
     RIG_TRY(layer->ops->grad_weight(layer, &io));
+    if (layer->outputs) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
     for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }
 

@@ -87,6 +87,8 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
         tr_lifetime life = test_between(r, 0, 1) ? TR_LIFE_FI : TR_LIFE_FW;
         size_t bytes = 8 * (size_t)test_between(r, 1, 100);
         t->edge[e] = test_edge(from, to, bytes, life);
+        t->edge[e].f_writes_gradient = test_between(r, 0, 1);
+        t->edge[e].w_reads_gradient = test_between(r, 0, 1);
     }
     for (int k = 0; k < stages; k++) {
         tr_stage_cost *c = &t->cost[k];

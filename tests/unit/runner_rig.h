@@ -53,8 +53,9 @@ static uint64_t value_fw(uint64_t h) {
 static uint64_t value_iw(uint64_t g) {
     return fold(g, 3);
 }
-static uint64_t value_din(uint64_t g, int edge) {
-    return fold(g, 2000 + (uint64_t)edge);
+/* Of the stage that reads the edge: its F's h and its I's g. */
+static uint64_t value_din(const tr_stage_table *t, int edge, uint64_t h, uint64_t g) {
+    return fold(t->edge[edge].f_writes_gradient ? h : g, 2000 + (uint64_t)edge);
 }
 
 /* --- the stage -------------------------------------------------------------------------------- */
@@ -123,6 +124,9 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     for (int e = 0; e < s->t->edges; e++)
         if (s->t->edge[e].from == stage->index)
             fill(io->out[e], s->t->edge[e].bytes, value_out(h, e));
+    for (int e = 0; e < s->t->edges && !io->forward_only; e++)
+        if (s->t->edge[e].to == stage->index && s->t->edge[e].f_writes_gradient)
+            fill(io->din[e], s->t->edge[e].bytes, value_din(s->t, e, h, 0));
     s->seen = fold(s->seen, h);
     return TR_OK;
 }
@@ -136,13 +140,17 @@ static uint64_t input_gradient(word_stage *s, const tr_stage_io *io) {
     spoil_scratch(s, io);
     pause_at_random(s);
     for (int e = 0; e < s->t->edges; e++)
-        if (s->t->edge[e].to == stage) fill(io->din[e], s->t->edge[e].bytes, value_din(g, e));
+        if (s->t->edge[e].to == stage && !s->t->edge[e].f_writes_gradient)
+            fill(io->din[e], s->t->edge[e].bytes, value_din(s->t, e, 0, g));
     return g;
 }
 
 static void weight_gradient(word_stage *s, const tr_stage_io *io, uint64_t iw) {
     s->sum = fold(s->sum, fold(read_own(s, io, TR_LIFE_FW), iw));
     s->sum = read_inputs(s, io, s->sum, false);
+    for (int e = 0; e < s->t->edges; e++)
+        if (s->t->edge[e].from == s->stage.index && s->t->edge[e].w_reads_gradient)
+            s->sum = fold(s->sum, read_back(io->dout[e], s->t->edge[e].bytes));
     spoil_scratch(s, io);
 }
 
@@ -176,6 +184,12 @@ typedef struct words {
     int m;
 } words;
 
+/* The gradient of an edge. */
+static uint64_t serial_gradient(const tr_stage_table *t, const words *v, int edge, int k) {
+    int at = t->edge[edge].to * v->m + k;
+    return value_din(t, edge, v->h[at], v->g[at]);
+}
+
 static void serial_values(const tr_stage_table *t, int m, int step, words *v) {
     v->m = m;
     if (tr_calloc((size_t)(t->stages * m), 8, &v->h) != TR_OK ||
@@ -193,7 +207,7 @@ static void serial_values(const tr_stage_table *t, int m, int step, words *v) {
             for (int e = 0; e < t->edges; e++)
                 if (t->edge[e].to == s) g = fold(g, value_out(v->h[t->edge[e].from * m + k], e));
             for (int e = 0; e < t->edges; e++)
-                if (t->edge[e].from == s) g = fold(g, value_din(v->g[t->edge[e].to * m + k], e));
+                if (t->edge[e].from == s) g = fold(g, serial_gradient(t, v, e, k));
             v->g[s * m + k] = g;
         }
     }
@@ -214,6 +228,9 @@ static void serial_sums(const tr_schedule *s, const tr_stage_table *t, const wor
         for (int e = 0; e < t->edges; e++)
             if (t->edge[e].to == stage && t->edge[e].life == TR_LIFE_FW)
                 *sum = fold(*sum, value_out(v->h[t->edge[e].from * v->m + a.micro_batch], e));
+        for (int e = 0; e < t->edges; e++)
+            if (t->edge[e].from == stage && t->edge[e].w_reads_gradient)
+                *sum = fold(*sum, serial_gradient(t, v, e, a.micro_batch));
     }
 }
 

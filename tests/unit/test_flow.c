@@ -17,31 +17,43 @@ typedef struct node_desc {
     const char *step[TR_LAYER_FLOWS];
     int width[TR_LAYER_FLOWS];   /* of the outputs */
     bool narrow[TR_LAYER_FLOWS]; /* in the run's type; otherwise FP32 */
+    bool reads_dy;               /* in W too, which then finds nothing that I has kept */
 } node_desc;
 
 #define BEFORE TR_LAYER_BEFORE, 0
 static const node_desc nodes[LAYERS] = {
-    {.step = {TR_INPUT_TOKENS, image_name}, .width = {5, 3}, .narrow = {false, true}},
+    {.step = {TR_INPUT_TOKENS, image_name},
+     .width = {5, 3},
+     .narrow = {false, true},
+     .reads_dy = true},
     {.inputs = 1, .input = {{BEFORE, TR_LIFE_FW}}, .width = {4}, .narrow = {true}},
     {.inputs = 2, .input = {{BEFORE, TR_LIFE_FW}, {0, 1, TR_LIFE_FI}}, .width = {6}},
     {.inputs = 2,
      .input = {{BEFORE, TR_LIFE_FI}, {0, 0, TR_LIFE_FW}},
      .step = {TR_INPUT_DOCUMENT_STARTS, image_name},
      .width = {3},
-     .narrow = {true}},
+     .narrow = {true},
+     .reads_dy = true},
     {.inputs = 3,
      .input = {{BEFORE, TR_LIFE_FW}, {0, 0, TR_LIFE_FI}, {1, 0, TR_LIFE_FW}},
      .width = {7}},
-    {.inputs = 4, /* one of them twice */
-     .input = {{BEFORE, TR_LIFE_FW}, {0, 1, TR_LIFE_FW}, {0, 0, TR_LIFE_FW}, {0, 1, TR_LIFE_FI}},
+    {.inputs = 4, /* one of them twice; F writes the gradients of three */
+     .input = {{BEFORE, TR_LIFE_FW, true},
+               {0, 1, TR_LIFE_FW, true},
+               {0, 0, TR_LIFE_FW, true},
+               {0, 1, TR_LIFE_FI}},
      .step = {TR_INPUT_LABELS}}};
+
+/* A node's pieces: its outputs F..I, the features F..W, the gradient of W f I..W; outputs F..W. */
+enum { OUTPUTS_FW = TR_LIFE_SCRATCH, NODE_PIECES };
 
 typedef struct node {
     tr_layer layer;
-    tr_piece piece[TR_LIFE_SCRATCH];
+    tr_piece piece[NODE_PIECES];
     const tr_model *model;
     int features, units;
-    bool copies;  /* the features, for W: an input may be gone */
+    bool copies; /* the features, for W: an input may be gone */
+    bool reads_dy;
     float *w, *g; /* [units][features] */
 } node;
 
@@ -85,10 +97,15 @@ static int take_features(const node *n, const tr_layer_io *io, int p, float *f) 
     return at;
 }
 
-static float *kept(const node *n, const tr_layer_io *io, tr_lifetime life, int p) {
-    int width = life == TR_LIFE_FW ? n->features : n->units;
-    void *at = life == TR_LIFE_IW && io->backward ? io->backward : io->piece[life];
+static float *kept(const node *n, const tr_layer_io *io, int piece, int p) {
+    int width = piece == TR_LIFE_FW ? n->features : n->units;
+    void *at = piece == TR_LIFE_IW && io->backward ? io->backward : io->piece[piece];
     return (float *)at + p * width;
+}
+
+/* The outputs in FP32; those of the last layer: what its loss is a square of. */
+static float *outputs_at(const node *n, const tr_layer_io *io, int p) {
+    return kept(n, io, n->reads_dy ? OUTPUTS_FW : TR_LIFE_FI, p);
 }
 
 static double weigh(const node *n, int unit, const float *f) {
@@ -98,12 +115,32 @@ static double weigh(const node *n, int unit, const float *f) {
     return sum;
 }
 
+/* Gradients of W f. */
+static void take_deltas(const node *n, const tr_layer_io *io, int p, float *delta) {
+    const float *y = outputs_at(n, io, p);
+    if (n->layer.outputs == 0) delta[0] = y[0];
+    for (int o = 0, u = 0; o < n->layer.outputs; o++)
+        for (int64_t c = 0; c < io->dy[o].shape[2]; c++, u++)
+            delta[u] = load(&io->dy[o], p, c) * (1 - y[u] * y[u]);
+}
+
+/* Gradients of the inputs that are to be written now. */
+static void store_gradients(const node *n, const tr_layer_io *io, int p, const float *delta) {
+    for (int i = 0, j = 0; i < n->layer.inputs; i++)
+        for (int64_t c = 0; c < flow_of(n, i)->shape[2]; c++, j++) {
+            double sum = 0;
+            for (int u = 0; u < n->units; u++)
+                sum += (double)n->w[u * n->features + j] * (double)delta[u];
+            if (io->dx[i].data) store(&io->dx[i], p, c, sum);
+        }
+}
+
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const node *n = (const node *)layer;
     float f[MOST_FEATURES];
     double loss[2] = {0, 0};
     for (int p = 0; p < TOKENS; p++) {
-        float *y = kept(n, io, TR_LIFE_FI, p);
+        float *y = outputs_at(n, io, p);
         (void)take_features(n, io, p, f);
         if (n->copies) memcpy(kept(n, io, TR_LIFE_FW, p), f, (size_t)n->features * sizeof *f);
         for (int u = 0; u < n->units; u++) y[u] = (float)tanh(weigh(n, u, f));
@@ -112,6 +149,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
             y[0] = label < 0 ? 0 : (float)(weigh(n, 0, f) - label / 8.0);
             loss[0] += (double)y[0] * (double)y[0] / 2;
             loss[1] += label >= 0;
+            store_gradients(n, io, p, y);
         }
         for (int o = 0, u = 0; o < layer->outputs; o++)
             for (int64_t c = 0; c < io->y[o].shape[2]; c++) store(&io->y[o], p, c, (double)y[u++]);
@@ -124,37 +162,24 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const node *n = (const node *)layer;
     float f[MOST_FEATURES];
     for (int p = 0; p < TOKENS; p++) {
-        const float *y = kept(n, io, TR_LIFE_FI, p);
-        float *delta = kept(n, io, TR_LIFE_IW, p);
+        float own[MOST_UNITS], *delta = n->reads_dy ? own : kept(n, io, TR_LIFE_IW, p);
         /* All inputs are still there. */
         (void)take_features(n, io, p, f);
         if (n->copies &&
             memcmp(kept(n, io, TR_LIFE_FW, p), f, (size_t)n->features * sizeof *f) != 0)
             return TR_FAIL(TR_ERR_INTERNAL, "layer %d: an input is gone in I", layer->index);
-        if (layer->outputs == 0) delta[0] = y[0];
-        for (int o = 0, u = 0; o < layer->outputs; o++) {
-            const tr_tensor *dy = &io->dy[o];
-            for (int64_t c = 0; c < dy->shape[2]; c++, u++)
-                delta[u] = load(dy, p, c) * (1 - y[u] * y[u]);
-        }
-        for (int i = 0, j = 0; i < layer->inputs; i++) {
-            const tr_tensor *dx = &io->dx[i];
-            for (int64_t c = 0; c < dx->shape[2]; c++, j++) {
-                double sum = 0;
-                for (int u = 0; u < n->units; u++)
-                    sum += (double)n->w[u * n->features + j] * (double)delta[u];
-                store(dx, p, c, sum);
-            }
-        }
+        take_deltas(n, io, p, delta);
+        store_gradients(n, io, p, delta);
     }
     return TR_OK;
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const node *n = (const node *)layer;
-    float now[MOST_FEATURES];
+    float now[MOST_FEATURES], own[MOST_UNITS];
     for (int p = 0; p < TOKENS; p++) {
-        const float *delta = kept(n, io, TR_LIFE_IW, p), *f = now;
+        const float *delta = n->reads_dy ? own : kept(n, io, TR_LIFE_IW, p), *f = now;
+        if (n->reads_dy) take_deltas(n, io, p, own);
         if (n->copies) f = kept(n, io, TR_LIFE_FW, p);
         else (void)take_features(n, io, p, now);
         for (int u = 0; u < n->units; u++)
@@ -186,6 +211,7 @@ static void describe_flows(node *n, const node_desc *d, tr_dtype dtype) {
         layer->output[layer->outputs] =
             tr_flow_make("hidden", d->narrow[layer->outputs] ? dtype : TR_F32, 3, shape);
         n->units += d->width[layer->outputs];
+        layer->w_reads_dy[layer->outputs] = d->reads_dy;
     }
     for (; d->step[layer->step_inputs]; layer->step_inputs++) {
         bool image = d->step[layer->step_inputs] == image_name;
@@ -197,9 +223,10 @@ static void describe_flows(node *n, const node_desc *d, tr_dtype dtype) {
     if (n->units == 0) n->units = 1; /* the loss */
 }
 
-static void keep(node *n, tr_lifetime life, int width) {
-    n->layer.bytes[life] = tr_align_up((size_t)(TOKENS * width) * sizeof(float));
-    n->piece[life].bytes = n->layer.bytes[life];
+static void keep(node *n, int piece, tr_lifetime life, int width) {
+    size_t bytes = tr_align_up((size_t)(TOKENS * width) * sizeof(float));
+    n->piece[piece] = (tr_piece){.life = life, .bytes = bytes};
+    n->layer.bytes[life] += bytes;
 }
 
 /* The layer's memory and weights, once it is known what it reads. */
@@ -211,13 +238,13 @@ static tr_status complete(node *n) {
     size_t weights = (size_t)(n->units * n->features);
     if (n->features > MOST_FEATURES || n->units > MOST_UNITS || weights > WEIGHTS)
         return TR_FAIL(TR_ERR_INTERNAL, "layer %d is too large", n->layer.index);
-    for (int life = 0; life < TR_LIFE_SCRATCH; life++) n->piece[life].life = (tr_lifetime)life;
-    n->layer.pieces = TR_LIFE_SCRATCH;
+    n->layer.pieces = NODE_PIECES;
     n->layer.piece = n->piece;
     n->layer.flops_f = n->layer.flops_i = n->layer.flops_w = (double)weights;
-    keep(n, TR_LIFE_FI, n->units);
-    keep(n, TR_LIFE_IW, n->units);
-    if (n->copies) keep(n, TR_LIFE_FW, n->features);
+    keep(n, TR_LIFE_FI, TR_LIFE_FI, n->reads_dy ? 0 : n->units);
+    keep(n, TR_LIFE_FW, TR_LIFE_FW, n->copies ? n->features : 0);
+    keep(n, TR_LIFE_IW, TR_LIFE_IW, n->reads_dy ? 0 : n->units);
+    keep(n, OUTPUTS_FW, TR_LIFE_FW, n->reads_dy ? n->units : 0);
     TR_TRY(tr_calloc(weights, sizeof *n->w, &n->w));
     TR_TRY(tr_calloc(weights, sizeof *n->g, &n->g));
     test_random random = {(uint64_t)n->layer.index * 1000 + SEED};
@@ -236,6 +263,7 @@ static tr_status make_nodes(tr_dtype dtype, tr_model **out) {
         TR_TRY_OUT(tr_calloc(1, sizeof *n, &n));
         n->layer.ops = &node_ops;
         n->model = model;
+        n->reads_dy = nodes[k].reads_dy;
         (void)snprintf(n->layer.name, sizeof n->layer.name, "node %d", k);
         model->layers[k] = &n->layer;
         describe_flows(n, &nodes[k], dtype);
@@ -366,11 +394,14 @@ static void test_edges(void **state) {
         int from, to, width;
         bool narrow;
         tr_lifetime life;
+        bool f_writes, w_reads;
     } want[] = {
-        {0, 1, 5, false, TR_LIFE_FW}, {1, 2, 4, true, TR_LIFE_FW},  {0, 2, 3, true, TR_LIFE_FI},
-        {2, 3, 6, false, TR_LIFE_FI}, {1, 3, 5, false, TR_LIFE_FW}, {3, 4, 3, true, TR_LIFE_FW},
-        {3, 4, 5, false, TR_LIFE_FI}, {2, 4, 4, true, TR_LIFE_FW},  {4, 5, 7, false, TR_LIFE_FW},
-        {2, 5, 3, true, TR_LIFE_FW},  {4, 5, 5, false, TR_LIFE_FW}};
+        {0, 1, 5, false, TR_LIFE_FW, false, true},  {1, 2, 4, true, TR_LIFE_FW, false, false},
+        {0, 2, 3, true, TR_LIFE_FI, false, true},   {2, 3, 6, false, TR_LIFE_FI, false, false},
+        {1, 3, 5, false, TR_LIFE_FW, false, false}, {3, 4, 3, true, TR_LIFE_FW, false, true},
+        {3, 4, 5, false, TR_LIFE_FI, false, false}, {2, 4, 4, true, TR_LIFE_FW, false, false},
+        {4, 5, 7, false, TR_LIFE_FW, true, false},  {2, 5, 3, true, TR_LIFE_FW, false, false},
+        {4, 5, 5, false, TR_LIFE_FW, true, false}};
     const int edges = sizeof want / sizeof want[0];
     tr_model *model = NULL;
     tr_stage_table t;
@@ -385,23 +416,37 @@ static void test_edges(void **state) {
         assert_int_equal(edge->tensor.dtype, dtype);
         assert_int_equal(edge->bytes, (size_t)(TOKENS * want[e].width) * tr_dtype_size(dtype));
         assert_int_equal(edge->life, want[e].life);
+        assert_int_equal(edge->f_writes_gradient, want[e].f_writes);
+        assert_int_equal(edge->w_reads_gradient, want[e].w_reads);
     }
     tr_layer_table_free(&t);
     tr_model_destroy(model);
 }
 
 /* The gradients between the layers of one stage, and the parts that are added: at most as many are
- * kept as there are tensors that a later layer reads. */
-static void test_scratch(void **state) {
+ * kept as there are tensors that a later layer reads; no longer than they are read. */
+static void test_gradients(void **state) {
     (void)state;
     tr_model *model = NULL;
     tr_stage_table t;
     assert_int_equal(make_nodes(TR_F32, &model), TR_OK);
     assert_int_equal(tr_layer_table_make(model, cut1, 1, &t), TR_OK);
     assert_int_equal(t.edges, 0);
-    /* Widths up to 5 take TR_ALIGN bytes, 6 and 7 twice that. I of node 4 needs most: the gradients
-     * of 0.0, 0.1, 1.0, 3.0 and 4.0, and its own part of 0.0's. */
-    assert_int_equal(t.cost[0].bytes[TR_LIFE_SCRATCH], TR_ALIGN * (1 + 1 + 1 + 1 + 2 + 1));
+    /* Widths up to 5 take TR_ALIGN bytes, 6 to 8 twice that. In scratch I of node 2 needs most: the
+     * gradients of 1.0 and 2.0, and its own parts of 1.0's and 0.1's. */
+    const tr_stage_cost *cost = &t.cost[0];
+    assert_int_equal(cost->bytes[TR_LIFE_SCRATCH], TR_ALIGN * (1 + 2 + 1 + 1));
+    /* What W reads too: the gradients of 0.1 and 3.0. B holds them behind a layer's own. */
+    size_t own[TR_LIFE_COUNT] = {0};
+    for (int k = 0; k < LAYERS; k++)
+        for (int life = 0; life < TR_LIFE_COUNT; life++) own[life] += model->layers[k]->bytes[life];
+    assert_int_equal(cost->bytes[TR_LIFE_IW], own[TR_LIFE_IW] + TR_ALIGN * (1 + 1));
+    assert_int_equal(cost->backward_iw, TR_ALIGN * (2 + 1 + 1));
+    /* What F writes: the gradient of 4.0, and a part of 0.1's. W reads the gradient of 0.0 too. Of
+     * the outputs it does not read 2.0. */
+    const size_t outputs_fw = TR_ALIGN * (1 + 1 + 1 + 1 + 2);
+    assert_int_equal(cost->bytes[TR_LIFE_FI], own[TR_LIFE_FI] + TR_ALIGN * (2 + 2 + 1));
+    assert_int_equal(cost->bytes[TR_LIFE_FW], own[TR_LIFE_FW] + outputs_fw + TR_ALIGN * 1);
     tr_layer_table_free(&t);
     tr_model_destroy(model);
 }
@@ -449,7 +494,7 @@ static void test_wrong_models(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_edges),        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_edges),        cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_step_inputs),  cmocka_unit_test(test_wrong_models),
         cmocka_unit_test(test_every_layout), cmocka_unit_test(test_finite_differences),
     };

@@ -1,14 +1,16 @@
 /* Stages of a small GPT-2 on the ref device: losses and gradients of a step are bit for bit the
- * same under every cut, schedule and placement, with I and W together or apart. */
+ * same under every cut, schedule and placement, with I and W together or apart. What stages of
+ * every family run and keep where nothing is dropped. */
+#include "device/device_impl.h"
 #include "stage_rig.h"
 
-static const tr_model_config config = {.family = "gpt2",
-                                       .layers = LAYERS - 2, /* and embedding and head */
-                                       .width = 8,
-                                       .heads = 2,
-                                       .context = 8,
-                                       .vocab = 150, /* logits in three parts */
-                                       .dropout = 0.1f};
+static tr_model_config config = {.family = "gpt2",
+                                 .layers = LAYERS - 2, /* and embedding and head */
+                                 .width = 8,
+                                 .heads = 2,
+                                 .context = 8,
+                                 .vocab = 150, /* logits in three parts */
+                                 .dropout = 0.1f};
 
 static tr_status place_param(rank_state *r, tr_param *param) {
     for (int k = 0; k < r->model->count && !param->value; k++)
@@ -31,7 +33,7 @@ static tr_status place_param(rank_state *r, tr_param *param) {
     return status;
 }
 
-static tr_status make_gpt2(rank_state *r) {
+static tr_status make_model(rank_state *r) {
     tr_model_shape shape = {.batch = BATCH, .seq = SEQ, .dtype = r->l->dtype, .tp_size = 1};
     TR_TRY(tr_model_create(&config, &shape, &r->model));
     tr_layer_env env = {.context.device = r->device, .tp = r->tp};
@@ -59,13 +61,18 @@ static tr_status take_gradients(rank_state *r, int step) {
 }
 
 static const rig_model gpt2 = {
-    .steps = 1, .vocab = 150, .make = make_gpt2, .finish = take_gradients};
+    .steps = 1, .vocab = 150, .make = make_model, .finish = take_gradients};
 
-static void check_every_layout(tr_dtype dtype) {
+/* Without dropout W reads gradients where I found them: those between layers, between stages on one
+ * rank, and from other ranks. */
+static void check_every_layout(tr_dtype dtype, double dropout) {
+    config.dropout = dropout;
     outcome *want = expect_every_layout(&gpt2, dtype);
+    config.dropout = 0.1;
     double sum = 0;
     for (int k = 0; k < MICRO_BATCHES; k++) {
-        assert_true(want->loss[k][0] > 0 && want->loss[k][0] != want->validation[k][0]);
+        assert_true(want->loss[k][0] > 0);
+        assert_true((want->loss[k][0] == want->validation[k][0]) == (dropout == 0));
         assert_true(want->loss[k][1] == want->validation[k][1]);
     }
     for (int k = 0; k < MOST_VALUES; k++) sum += (double)want->value[k] * (double)want->value[k];
@@ -75,12 +82,14 @@ static void check_every_layout(tr_dtype dtype) {
 
 static void test_f32(void **state) {
     (void)state;
-    check_every_layout(TR_F32);
+    check_every_layout(TR_F32, 0.1);
+    check_every_layout(TR_F32, 0);
 }
 
 static void test_bf16(void **state) {
     (void)state;
-    check_every_layout(TR_BF16);
+    check_every_layout(TR_BF16, 0.1);
+    check_every_layout(TR_BF16, 0);
 }
 
 /* A micro-batch's tokens, labels and dropout masks go with its place in the step: alone it has the
@@ -103,11 +112,122 @@ static void test_micro_batches_are_told_apart(void **state) {
     tr_schedule_destroy(all);
 }
 
+/* --- what is run and kept without dropout ----------------------------------------------------- */
+
+/* The ref device, whose operators and copies are counted. */
+static tr_device_ops counting;
+static int runs[TR_OP_COUNT], copies;
+static tr_status (*run_uncounted)(tr_op *op, tr_stream *stream, const tr_op_args *args);
+
+static tr_status run_counted(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    runs[op->desc.kind]++;
+    return run_uncounted(op, stream, args);
+}
+
+static tr_status prepare_counted(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    TR_TRY(tr_device_ops_ref.prepare[desc->kind](context, desc, out));
+    if (!*out) return TR_OK;
+    if (run_uncounted && run_uncounted != (*out)->run) abort(); /* all host operators run alike */
+    run_uncounted = (*out)->run;
+    (*out)->run = run_counted;
+    return TR_OK;
+}
+
+static tr_status copy_counted(tr_stream *stream, void *to, const void *from, size_t bytes) {
+    copies++;
+    return tr_device_ops_ref.stream_copy(stream, to, from, bytes);
+}
+
+static tr_status make_counted(rank_state *r) {
+    counting = tr_device_ops_ref;
+    for (int k = 0; k < TR_OP_COUNT; k++)
+        if (counting.prepare[k]) counting.prepare[k] = prepare_counted;
+    counting.stream_copy = copy_counted;
+    memset(runs, 0, sizeof runs);
+    copies = 0;
+    r->device->ops = &counting;
+    return make_model(r);
+}
+
+static const rig_model counted = {
+    .steps = 1, .vocab = 150, .make = make_counted, .finish = take_gradients};
+
+/* Residuals are added by their products, which ref runs in parts, in F of both programs; nothing
+ * else is added, dropped or copied. */
+static void check_counts(const tr_model_config *c, const tr_schedule *s) {
+    free(run_layout(&counted, s, cut1, TR_F32, 0));
+    assert_int_equal(runs[TR_OP_ADD], 2 * c->layers * 2 * MICRO_BATCHES);
+    assert_int_equal(runs[TR_OP_DROPOUT_ADD] + runs[TR_OP_DROPOUT_DGRAD], 0);
+    assert_int_equal(runs[TR_OP_CAST], c->qk_norm ? c->layers * MICRO_BATCHES : 0);
+    assert_int_equal(copies, 0);
+}
+
+/* I..W of a block holds the gradients of h, of both norms' outputs and of what linear layers make,
+ * but not that of its output, which lies where it was received or summed; nor do embedding and head
+ * keep anything. So all that B keeps are these, and the gradients of its input and output. */
+static void check_bytes(const tr_model_config *c) {
+    const tr_model_shape shape = {.batch = BATCH, .seq = SEQ, .dtype = TR_F32, .tp_size = 1};
+    tr_model *model = NULL;
+    tr_stage_table t;
+    assert_int_equal(tr_model_create(c, &shape, &model), TR_OK);
+    const size_t row = tr_align_up(TOKENS * (size_t)c->width * sizeof(float));
+    const int64_t heads = model->config.heads + 2 * model->config.kv_heads;
+    const int64_t qkv = heads * model->config.head_size;
+    const size_t dqkv = tr_align_up((size_t)(TOKENS * qkv) * sizeof(float));
+    const size_t din = tr_align_up((size_t)(TOKENS * model->config.mlp_width) * sizeof(float));
+    const bool gated = strcmp(c->family, "gpt2") != 0;
+    const size_t block = 3 * row + (c->qk_norm ? 2 : 1) * dqkv + (gated ? 0 : din);
+    assert_int_equal(model->layers[0]->pieces + model->layers[LAYERS - 1]->pieces, 0);
+    for (int k = 1; k < LAYERS - 1; k++)
+        assert_int_equal(model->layers[k]->bytes[TR_LIFE_IW], block);
+    assert_int_equal(tr_layer_table_make(model, cut1, 1, &t), TR_OK);
+    assert_int_equal(t.cost[0].backward_iw, block + 2 * row);
+    /* The gradients of the outputs of the embedding and of all blocks but the last one, whose
+     * gradient the head's F writes. */
+    assert_int_equal(t.cost[0].bytes[TR_LIFE_IW], (size_t)(LAYERS - 2) * (block + row));
+    tr_layer_table_free(&t);
+    tr_model_destroy(model);
+}
+
+/* I and W apart, on one rank. */
+static tr_schedule *apart_schedule(void) {
+    static const tr_action_type phases[] = {TR_ACTION_F, TR_ACTION_I, TR_ACTION_W};
+    tr_schedule *s = NULL;
+    if (tr_schedule_create("apart", 1, 1, MICRO_BATCHES, NULL, &s) != TR_OK) abort();
+    for (int phase = 0; phase < 3; phase++)
+        for (int k = 0; k < MICRO_BATCHES; k++)
+            if (tr_schedule_add(s, 0, (tr_action){.type = phases[phase], .micro_batch = k}) !=
+                TR_OK)
+                abort();
+    return s;
+}
+
+static void test_nothing_is_copied(void **state) {
+    (void)state;
+    static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
+    const tr_model_config kept = config;
+    tr_schedule *together = NULL, *apart = apart_schedule();
+    assert_int_equal(tr_schedule_generate("1f1b", 1, 1, MICRO_BATCHES, &together), TR_OK);
+    for (size_t k = 0; k < sizeof families / sizeof families[0]; k++) {
+        (void)snprintf(config.family, sizeof config.family, "%s", families[k]);
+        config.dropout = 0;
+        config.qk_norm = strcmp(families[k], "qwen3") == 0 ? TR_YES : 0;
+        check_counts(&config, together);
+        check_counts(&config, apart);
+        check_bytes(&config);
+        config = kept;
+    }
+    tr_schedule_destroy(apart);
+    tr_schedule_destroy(together);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_micro_batches_are_told_apart),
+        cmocka_unit_test(test_nothing_is_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
