@@ -11,7 +11,7 @@ static inline int64_t tr_now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Returns the same in seconds. */
+/* Returns seconds since the same moment. */
 static inline double tr_now_s(void) {
     return 1e-9 * (double)tr_now_ns();
 }

@@ -9,8 +9,8 @@
 
 _Static_assert(CPU_SETSIZE <= TR_CORES_MAX, "a set of the C library fits");
 
-/* A number of the CPU's topology; `otherwise` where the system does not tell. For a list it is the
- * first: the least sibling names the physical core. */
+/* Reads a number of the CPU's topology from sysfs, or returns `otherwise` where the system has
+ * none. Of a list it reads the first number: the lowest sibling thread names the physical core. */
 static int topology(int cpu, const char *what, int otherwise) {
     char path[128];
     int number = otherwise;

@@ -1,6 +1,6 @@
-/* CPUs of the ranks of one host. A rank that computes all the time is best left where it is: ranks
- * that may use each other's CPUs are at times put on the same one while another idles, and a
- * pipeline waits for the slowest. So ranks that were given the same CPUs divide them. */
+/* The CPUs of one host, divided among its ranks. Ranks that may all use the same CPUs are at times
+ * scheduled on one CPU while another is idle, and a pipeline waits for its slowest rank. So ranks
+ * that were given the same CPUs divide them. */
 #pragma once
 
 enum { TR_CORES_MAX = 1024 };
@@ -12,16 +12,17 @@ typedef struct tr_cores {
     int cpu[TR_CORES_MAX];
 } tr_cores;
 
-/* The CPUs that this thread may use; count 0 when they cannot be told. */
+/* Fills *out with the CPUs that this thread may use; its count is 0 when the system cannot say. */
 void tr_cores_usable(tr_cores *out);
 /* Returns the number of CPUs that this process may use, at least 1: a container or a launcher may
  * have left it fewer than there are. */
 int tr_cores_count(void);
 
-/* The part of rank `index` of `ranks` (at most all->count): neighbours in the order of `all`; the
- * parts are disjoint, hold all CPUs, and differ by at most one. `out` may be `all`. */
+/* Fills *out with the share of rank `index` of `ranks` (at most all->count): CPUs next to each
+ * other in the order of `all`. Shares are disjoint, cover all CPUs and differ by at most one CPU.
+ * `out` may be `all`. */
 void tr_cores_share(const tr_cores *all, int index, int ranks, tr_cores *out);
 
-/* This thread, and those that it starts from here on, use these CPUs and no other. Where the system
- * refuses, nothing changes: it is a matter of speed alone. */
+/* Restricts this thread, and all threads that it starts later, to these CPUs. Where the system
+ * refuses, nothing changes: only speed depends on it. */
 void tr_cores_keep_to(const tr_cores *cores);

@@ -20,7 +20,7 @@ static inline const char *tr_dtype_name(tr_dtype t) {
     return name[t];
 }
 
-/* The type of sums, row statistics, gradients and optimizer state where storage is t. */
+/* Returns the type of sums, row statistics, gradients and optimizer state for storage type t. */
 static inline tr_dtype tr_dtype_acc(tr_dtype t) {
     return t == TR_F64 ? TR_F64 : TR_F32;
 }
@@ -32,7 +32,7 @@ TR_HOST_DEVICE static inline float tr_bf16_to_f32(uint16_t h) {
     return f;
 }
 
-/* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
+/* Rounds to nearest, ties to even. A NaN stays a NaN and becomes quiet. */
 TR_HOST_DEVICE static inline uint16_t tr_f32_to_bf16(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);

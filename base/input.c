@@ -21,7 +21,7 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
     struct stat info;
     *kind = "";
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
-    /* The error of opening a socket does not say that it is one. */
+    /* A socket fails to open with ENXIO, and strerror(ENXIO) does not mention sockets. */
     if (*fd < 0 && errno == ENXIO && stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         *kind = kind_of(info.st_mode);
         return -1;
@@ -71,7 +71,8 @@ tr_status tr_input_stream(const char *path, FILE **out) {
 
 static tr_status too_large(const char *what, const char *path, tr_input_limit limit) {
     bool whole_gib = limit.mib % 1024 == 0;
-    return TR_FAIL(limit.failure, "%s '%s' is larger than %" PRId64 " %s, the most it may be", what,
+    return TR_FAIL(limit.failure,
+                   "%s '%s' is larger than the limit of %" PRId64 " %s: name another file", what,
                    path, whole_gib ? limit.mib / 1024 : limit.mib, whole_gib ? "GiB" : "MiB");
 }
 

@@ -1,7 +1,7 @@
 /* Files that a user names: a config, a schedule, training data.
  *
  * They are opened without blocking and must be regular files. A FIFO without a writer or an endless
- * device in their place would hang every rank, and a pipe can be read by one rank only. */
+ * device would hang every rank, and only one rank could read a pipe. */
 #pragma once
 
 #include "base/status.h"
@@ -9,26 +9,29 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Opens a regular file for reading; `flags` are added to open's (O_NOFOLLOW). Returns 0, or the
+/* Opens a regular file for reading; passes `flags` (O_NOFOLLOW) to open as well. Returns 0, or the
  * errno of open. Returns -1 when the path is not a regular file, and *kind says what it is: "a
- * directory", "a pipe". *fd is open after 0 only. */
+ * directory", "a pipe". *fd is open only after 0. */
 int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const char **kind);
 
 /* Opens a regular file that a user named; `what` is its name in messages ("the config file"). Fails
- * with TR_ERR_NOFILE, path and cause when it cannot be opened or is not a regular file. */
+ * with TR_ERR_NOFILE when it cannot be opened or is not a regular file; the message has the path
+ * and the cause. */
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes);
 
-/* Opens a regular file of the program's own for reading line by line. *out is NULL, and the call
- * succeeds, when there is no such file. Fails with TR_ERR_IO, path and cause. */
+/* Opens a regular file that the program itself wrote, for reading line by line. When the file does
+ * not exist, sets *out to NULL and succeeds. Fails with TR_ERR_IO; the message has the path and the
+ * cause. */
 tr_status tr_input_stream(const char *path, FILE **out);
 
-/* The size limit of a file, and the status of a file that is larger. */
+/* The size limit of a file, and the status to fail with when the file is larger. */
 typedef struct tr_input_limit {
     int64_t mib;
     tr_status failure;
 } tr_input_limit;
 
-/* Reads the whole file into *text (malloc'd, a 0 byte appended; the caller frees it). TR_ERR_NOFILE
- * as tr_input_open has it, limit.failure for a larger file, TR_ERR_IO when it cannot be read. */
+/* Reads the whole file into *text (malloc'd, a 0 byte appended; the caller frees it). Fails with
+ * TR_ERR_NOFILE like tr_input_open, with limit.failure when the file is larger, and with TR_ERR_IO
+ * when it cannot be read. */
 tr_status tr_input_load(const char *what, const char *path, tr_input_limit limit, char **text,
                         size_t *length);

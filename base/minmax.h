@@ -1,4 +1,4 @@
-/* The smaller and the larger of two numbers, for the types that the code compares. */
+/* The smaller and the larger of two numbers, for each type that the code compares. */
 #pragma once
 
 #include <stddef.h>
@@ -24,7 +24,7 @@ static inline size_t tr_max_size(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Of numbers that are no NaN. */
+/* Neither number may be NaN. */
 static inline double tr_min_f64(double a, double b) {
     return a < b ? a : b;
 }

@@ -12,7 +12,7 @@ typedef struct tr_philox {
     uint32_t v[4];
 } tr_philox;
 
-/* Ten rounds over a 128-bit counter with a 64-bit key. */
+/* Runs ten rounds over a 128-bit counter with a 64-bit key. */
 TR_HOST_DEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t counter_low,
                                                      uint64_t counter_high) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -32,12 +32,13 @@ TR_HOST_DEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t coun
     return out;
 }
 
-/* Word i of 0..3, without an index that would keep the words out of registers. */
+/* Returns word i of 0..3. Written without an array index, which would keep the words out of
+ * registers. */
 TR_HOST_DEVICE static inline uint32_t tr_philox_word(tr_philox r, int64_t i) {
     return i == 0 ? r.v[0] : i == 1 ? r.v[1] : i == 2 ? r.v[2] : r.v[3];
 }
 
-/* SplitMix64's finaliser: folds several words into one key. */
+/* Mixes 64 bits with SplitMix64's finaliser; nested calls fold several words into one key. */
 TR_HOST_DEVICE static inline uint64_t tr_mix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -45,26 +46,28 @@ TR_HOST_DEVICE static inline uint64_t tr_mix64(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* FNV-1a, 64 bits, of a name: the stream of a parameter or of a dropout site. */
+/* Returns the 64-bit FNV-1a hash of a name, which is the stream of a parameter or a dropout
+ * site. */
 static inline uint64_t tr_hash_name(const char *name) {
     uint64_t h = 0xcbf29ce484222325u;
     for (; *name; name++) h = (h ^ (uint64_t)(unsigned char)*name) * 0x100000001b3u;
     return h;
 }
 
-/* A uniform number in (0, 1] of 24 bits: exact in FP32. */
+/* Returns a uniform number in (0, 1] with 24 bits, which FP32 holds exactly. */
 TR_HOST_DEVICE static inline float tr_uniform(uint32_t bits) {
     return (float)((bits >> 8) + 1) * (1.0f / 16777216.0f);
 }
 
-/* Dropout keeps an element when its 32 bits are below this: exact for every p, host and device. */
+/* Returns the bound of dropout: an element is kept when its 32 random bits are below it. The bound
+ * is the same on host and device for every p. */
 TR_HOST_DEVICE static inline uint32_t tr_dropout_threshold(float p) {
     double keep = (1.0 - (double)p) * 4294967296.0;
     return keep >= 4294967295.0 ? 4294967295u : (uint32_t)keep;
 }
 
-/* What keys the dropout of one site, and the upper half of the counter for one global sample in one
- * step; the lower half is the quad. */
+/* The Philox key of one dropout site, and the upper half of the counter for one global sample in
+ * one step. The lower half is the index of four elements (`quad`). */
 TR_HOST_DEVICE static inline uint64_t tr_dropout_key(uint64_t seed, uint64_t site) {
     return tr_mix64(seed ^ tr_mix64(site));
 }
@@ -72,15 +75,16 @@ TR_HOST_DEVICE static inline uint64_t tr_dropout_counter(int64_t step, int64_t s
     return tr_mix64((uint64_t)step) ^ (uint64_t)sample;
 }
 
-/* The four masks' bits of elements 4*quad .. 4*quad+3 of the (T, C) tensor of one global sample. */
+/* Returns the random bits of elements 4*quad .. 4*quad+3 of the (T, C) tensor of one global
+ * sample. */
 TR_HOST_DEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t site, int64_t step,
                                                        int64_t sample, int64_t quad) {
     return tr_philox4x32(tr_dropout_key(seed, site), (uint64_t)quad,
                          tr_dropout_counter(step, sample));
 }
 
-/* Standard normal numbers 2 * pair and 2 * pair + 1 of stream `name_hash` (Box-Muller, double
- * inside). */
+/* Computes the standard normal numbers 2 * pair and 2 * pair + 1 of stream `name_hash` (Box-Muller
+ * in double). */
 static inline void tr_normal_pair(uint64_t seed, uint64_t name_hash, uint64_t pair, float out[2]) {
     tr_philox r = tr_philox4x32(tr_mix64(seed ^ tr_mix64(name_hash)), pair, 0);
     double u = ((double)r.v[0] + 1.0) / 4294967296.0, a = (double)r.v[1] / 4294967296.0;
@@ -90,7 +94,7 @@ static inline void tr_normal_pair(uint64_t seed, uint64_t name_hash, uint64_t pa
     out[1] = (float)(radius * sine);
 }
 
-/* Standard normal number `index` of stream `name_hash`. */
+/* Returns standard normal number `index` of stream `name_hash`. */
 static inline float tr_normal(uint64_t seed, uint64_t name_hash, uint64_t index) {
     float pair[2];
     tr_normal_pair(seed, name_hash, index / 2, pair);

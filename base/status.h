@@ -2,7 +2,7 @@
  *
  * Every fallible function returns a tr_status: 0 is success, any other value is the process exit
  * code that the failure deserves (README, Exit codes). The function that finds the fault calls
- * tr_fail() with one sentence (cause and remedy); callers hand the code on with TR_TRY, which adds
+ * tr_fail() with one sentence (cause and remedy); callers return the code with TR_TRY, which adds
  * their file:line to a thread-local trace. Nothing below main prints or exits. */
 #pragma once
 
@@ -19,7 +19,7 @@ typedef enum tr_status {
     TR_ERR_IO = 74,       /* disk full, read or write error */
     TR_ERR_STOPPED = 75,  /* stopped by a signal or a time limit, and saved: resume */
     TR_ERR_FIT = 76,      /* does not fit the memory */
-    TR_ERR_RANK = 77,     /* a rank was lost or passed its deadline */
+    TR_ERR_RANK = 77,     /* a rank was lost, or a wait for it passed the deadline */
     TR_ERR_CONFIG = 78,   /* bad configuration */
 } tr_status;
 
@@ -32,14 +32,14 @@ tr_status tr_fail_at(const char *file, int line, tr_status code, const char *for
 /* Adds one line to this thread's trace and returns `code` unchanged. */
 tr_status tr_trace_at(const char *file, int line, tr_status code);
 
-/* Hands a failure on to the caller. */
+/* Returns a failure to the caller, with this line added to the trace. */
 #define TR_TRY(expr)                                                                               \
     do {                                                                                           \
         tr_status tr_try_ = (expr);                                                                \
         if (tr_try_ != TR_OK) return tr_trace_at(__FILE__, __LINE__, tr_try_);                     \
     } while (0)
 
-/* The same with clean-up: needs a variable `tr_status status` and a label `out`. */
+/* Goes to the label `out` on failure, for clean-up. Needs a variable `tr_status status`. */
 #define TR_TRY_OUT(expr)                                                                           \
     do {                                                                                           \
         status = (expr);                                                                           \
@@ -49,18 +49,18 @@ tr_status tr_trace_at(const char *file, int line, tr_status code);
         }                                                                                          \
     } while (0)
 
-/* This thread's last failure: the sentence, and "file:line < file:line < ...". Never NULL; valid
- * until the next failure in this thread. */
+/* Return this thread's last failure: the sentence, and "file:line < file:line < ...". Never NULL;
+ * valid until the next failure in this thread. */
 const char *tr_error_message(void);
 const char *tr_error_trace(void);
 void tr_error_clear(void);
-/* True when every rank of the job has the same failure (tr_world_agree): the job can then shut down
- * cleanly. A failure is this rank's own until it is agreed on. */
+/* Returns true when all ranks of the job agreed on this failure (tr_world_agree): the job can then
+ * shut down cleanly. Until then the failure is this rank's own. */
 bool tr_error_is_agreed(void);
 void tr_error_set_agreed(void);
 
-/* A copy of this thread's last failure. Saved before work whose own failures do not count, and
- * restored after it, so that the caller still reports the first one. */
+/* A copy of this thread's last failure. Callers save it before work that may fail without
+ * consequence, and restore it afterwards, so that the first failure is the one reported. */
 typedef struct tr_error {
     char message[1024], trace[1024];
     bool agreed;

@@ -1,8 +1,8 @@
-/* Text that is put together piece by piece. */
+/* Text that is built piece by piece. */
 #pragma once
 
 #include <stddef.h>
 
-/* Appends to the string in text[size]. What does not fit is cut off. */
+/* Appends to the string in text[size]. Cuts off what does not fit. */
 __attribute__((format(printf, 3, 4))) void tr_text_add(char *text, size_t size, const char *format,
                                                        ...);

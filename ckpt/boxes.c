@@ -25,7 +25,7 @@ bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b) {
     return true;
 }
 
-/* The file has FP32; a tensor in FP64 is rounded to it, and widened from it. */
+/* Copies a row of an FP64 tensor: the file has FP32, so saving rounds and loading widens. */
 static void copy_row_f64(float *dense, double *local, int64_t stride, int64_t count, bool gather) {
     for (int64_t i = 0; i < count; i++) {
         if (gather) dense[i] = (float)local[i * stride];

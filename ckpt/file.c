@@ -19,7 +19,8 @@ tr_status tr_io_fail(const char *what, const char *path, int error, int64_t need
     if (error != ENOSPC && error != EDQUOT && error != EFBIG)
         return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s (older checkpoints are untouched)", what, path,
                        cause);
-    /* Free bytes are not stated: part of the checkpoint may be written, and quotas do not show. */
+    /* The message does not state the free bytes: part of the checkpoint may be written already, and
+     * quotas do not show. */
     return TR_FAIL(TR_ERR_IO,
                    "cannot %s %s: %s; a checkpoint of this run takes at least %" PRId64
                    " bytes: %s (older checkpoints are untouched)",
@@ -106,7 +107,7 @@ tr_status tr_file_reserve(int fd, const char *path, int64_t bytes, int64_t neede
     int error;
     do error = fallocate(fd, 0, 0, bytes) == 0 ? 0 : errno;
     while (error == EINTR);
-    /* Where the file system cannot promise room, the writes will tell. */
+    /* If the file system cannot reserve room, a later write fails instead. */
     if (error && error != EOPNOTSUPP && error != ENOSYS)
         return tr_io_fail("reserve room for", path, error, needed);
     return TR_OK;
@@ -168,7 +169,7 @@ void tr_directory_remove(const char *path) {
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (!dir) {
         if (fd >= 0) (void)close(fd);
-        (void)unlink(path); /* a link to a step: the link alone goes */
+        (void)unlink(path); /* a link to a step: removes only the link */
         return;
     }
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 void tr_h5_begin(void) {
-    /* Must precede HDF5's first call; afterwards it says no, which is as good. */
+    /* Must come before HDF5's first call; later calls fail, which does no harm. */
     (void)H5dont_atexit();
     (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     (void)H5PLset_loading_state(0);
@@ -31,7 +31,7 @@ tr_status tr_h5_create(const char *path, hid_t *file) {
                 H5Pset_alignment(access, 65536, 4096) >= 0 &&
                 H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
                 H5Pset_obj_track_times(create, false) >= 0 &&
-                /* A file has one writer; locks are what network file systems lack. */
+                /* A file has one writer, and network file systems may lack locks. */
                 H5Pset_file_locking(access, false, true) >= 0;
     if (good) *file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
     tr_status status = *file >= 0 ? TR_OK : tr_h5_fail(TR_ERR_IO, "lay out", path);

@@ -1,9 +1,9 @@
-/* HDF5 as ckpt/ uses it: a container format, not the way to the disk.
+/* HDF5 as ckpt/ uses it: as a container format; ckpt/ itself writes the data to disk.
  *
  * HDF5 1.10 does not fsync, can report success after a failed write of data, and can crash at exit
- * after a failed flush. So room is reserved before it writes; of a shard it writes the layout
- * alone; the index it wrote is read back and compared; and we fsync. An index is parsed from
- * memory: the bytes whose checksum was verified are the bytes that are parsed. */
+ * after a failed flush. So ckpt/ reserves room before HDF5 writes, lets it write only the layout of
+ * a shard, reads the index back and compares it, and calls fsync itself. An index is parsed from
+ * memory, from the same bytes that were verified. */
 #pragma once
 
 #include "base/status.h"
@@ -11,17 +11,19 @@
 #include <hdf5.h>
 #include <stdbool.h>
 
-/* Before any use in a function: no printing, no exit handler, no plugins. Per thread, cheap. */
+/* Turns off HDF5's printing, exit handler and plugins for this thread. Cheap; every function calls
+ * it before it uses HDF5. */
 void tr_h5_begin(void);
-/* TR_FAIL(code, "HDF5 cannot <what> <name>: <HDF5's own reason>"). Call before closing handles. */
+/* Fails with `code` and "HDF5 cannot <what> <name>: <HDF5's own reason>". Call it before closing
+ * handles. */
 tr_status tr_h5_fail(tr_status code, const char *what, const char *name);
-/* A new file (or an empty one made new): no time stamps, checksummed metadata, payload of 64 KiB
- * and more on pages. */
+/* Creates a file, or takes an empty one. It has no time stamps and checksummed metadata; payload of
+ * 64 KiB or more is aligned to pages. */
 tr_status tr_h5_create(const char *path, hid_t *file);
 /* Closes the file and all objects in it. */
 tr_status tr_h5_finish(const char *name, hid_t file);
-/* A dataset creation list without time stamps, or negative. */
+/* Returns a dataset creation list without time stamps; negative on failure. */
 hid_t tr_h5_dataset_list(void);
-/* Attributes of an object; false on failure. */
+/* Set attributes of an object; return false on failure. */
 bool tr_h5_set_text(hid_t object, const char *name, const char *text);
 bool tr_h5_set_i64(hid_t object, const char *name, int count, const int64_t *values);

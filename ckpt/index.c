@@ -38,7 +38,8 @@ static bool add_name(hid_t compound) {
     return good;
 }
 
-/* The type of a kind, on disk as in memory (little-endian, no padding); negative on failure. */
+/* Returns the HDF5 type of a kind, the same on disk and in memory (little-endian, no padding);
+ * negative on failure. */
 static hid_t type_of(kind k, size_t *size) {
     static const size_t bytes[] = {
         [KIND_I64] = 8,
@@ -102,12 +103,12 @@ static const field state_fields[] = {
 };
 enum {
     STATE_FIELDS = sizeof state_fields / sizeof *state_fields,
-    FIRST_STATE_FIELDS = 6, /* every version has these; a later one that is missing is 0 */
+    FIRST_STATE_FIELDS = 6, /* every version has these; a later field that is missing reads as 0 */
 };
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* A dataset of `count` elements (-1: a single value, no dimension). */
+/* Writes a dataset of `count` elements (-1: a single value without dimensions). */
 static bool put(hid_t file, const char *path, hid_t type, int64_t count, const void *data) {
     hsize_t dims[1] = {(hsize_t)(count < 0 ? 1 : count)};
     hid_t space = count < 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, dims, NULL);
@@ -132,7 +133,7 @@ static tr_status put_kind(hid_t file, const char *path, kind k, int64_t count, c
     return status;
 }
 
-/* Groups are made one by one: those that HDF5 makes on the way would carry the time. */
+/* Makes a group. Intermediate groups that HDF5 makes by itself would have time stamps. */
 static tr_status put_group(hid_t file, const char *path) {
     if (H5Lexists(file, path, H5P_DEFAULT) > 0) return TR_OK;
     hid_t list = H5Pcreate(H5P_GROUP_CREATE);
@@ -166,7 +167,7 @@ static bool map_part(hid_t list, hid_t whole, const tr_manifest *m, int64_t p, i
     return good;
 }
 
-/* The virtual dataset of the tensor whose parts are [first, end). */
+/* Writes the virtual dataset of the tensor that parts [first, end) make up. */
 static tr_status put_tensor(hid_t file, const tr_manifest *m, int64_t first, int64_t end) {
     const tr_ckpt_entry *tensor = &m->tensor[m->part[first].tensor];
     const float missing = NAN;
@@ -225,8 +226,8 @@ static tr_status put_all(hid_t file, const tr_manifest *m) {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* Opens a dataset that can only be plain data inside this file: a hard link, contiguous or compact,
- * no filter, no external file. */
+/* Opens a dataset only if it is plain data inside this file: a hard link, contiguous or compact,
+ * without filter or external file. */
 static hid_t open_plain(hid_t file, const char *path) {
     H5L_info_t link;
     if (H5Lget_info(file, path, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return -1;
@@ -249,8 +250,8 @@ static hid_t open_plain(hid_t file, const char *path) {
     return -1;
 }
 
-/* Reads a one-dimensional dataset of `kind` (or, count NULL, one value into *data). *out malloc'd.
- * No more bytes than the whole index has. */
+/* Reads a one-dimensional dataset of `kind` into *out (malloc'd), or with count NULL one value into
+ * *data. Refuses more bytes than the whole index has. */
 static tr_status get(hid_t file, const char *path, kind k, size_t limit, int64_t *count, void *data,
                      void *out) {
     size_t size;
@@ -263,7 +264,7 @@ static tr_status get(hid_t file, const char *path, kind k, size_t limit, int64_t
     if (good && count)
         good = H5Sget_simple_extent_dims(space, dims, NULL) == 1 && dims[0] <= limit / size;
     tr_status status =
-        good ? TR_OK : TR_FAIL(TR_ERR_DATA, "%s is not what this build writes there", path);
+        good ? TR_OK : TR_FAIL(TR_ERR_DATA, "%s does not have this build's type or shape", path);
     if (status == TR_OK && count) status = tr_calloc((size_t)dims[0], size, &array);
     if (status == TR_OK &&
         H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, count ? array : data) < 0)
@@ -290,7 +291,8 @@ static tr_status get_config(hid_t file, tr_ckpt_state *state) {
     if (space >= 0) (void)H5Sclose(space);
     if (type >= 0) (void)H5Tclose(type);
     if (set >= 0) (void)H5Dclose(set);
-    return good ? TR_OK : TR_FAIL(TR_ERR_DATA, "/config.yaml is not what this build writes there");
+    return good ? TR_OK
+                : TR_FAIL(TR_ERR_DATA, "/config.yaml does not have this build's type or shape");
 }
 
 static tr_status get_state(hid_t file, size_t limit, tr_ckpt_state *state) {
@@ -313,7 +315,7 @@ static tr_status get_all(hid_t file, size_t limit, tr_manifest *m) {
 tr_status tr_index_parse(const char *image, size_t bytes, const char *path, tr_manifest *out) {
     tr_h5_begin();
     tr_manifest m = {0};
-    /* From memory: the bytes that were verified are the bytes that are parsed. */
+    /* Parsed from memory, so that these are the bytes that were verified. */
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), file = -1;
     void *copy = NULL;
     tr_status status = tr_calloc(bytes, 1, &copy);
@@ -322,7 +324,8 @@ tr_status tr_index_parse(const char *image, size_t bytes, const char *path, tr_m
         if (access >= 0 && H5Pset_fapl_core(access, 1 << 16, false) >= 0 &&
             H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
             H5Pset_file_image(access, copy, bytes) >= 0)
-            /* HDF5 wants a name that no file has: nothing is below /dev/null. */
+            /* HDF5 needs the name of a file that does not exist, and no file can be below
+             * /dev/null. */
             file = H5Fopen("/dev/null/index.h5", H5F_ACC_RDONLY, access);
         if (file < 0) status = tr_h5_fail(TR_ERR_DATA, "open", path);
     }
@@ -340,7 +343,7 @@ tr_status tr_index_parse(const char *image, size_t bytes, const char *path, tr_m
 
 /* --- a whole index ---------------------------------------------------------------------------- */
 
-/* HDF5 may have lost a write without a word: what is in the file must be what was meant. */
+/* Compares what was read back with what was written: HDF5 may have lost a write silently. */
 static bool same_manifest(const tr_manifest *a, const tr_manifest *b) {
     if (a->tensors != b->tensors || a->files != b->files || a->parts != b->parts ||
         a->blocks != b->blocks || strcmp(a->state.config, b->state.config) != 0)
@@ -372,7 +375,7 @@ static tr_status read_back(const char *path, const tr_manifest *m, int64_t *byte
 
 tr_status tr_index_write(const char *path, const tr_manifest *m, int64_t *bytes, uint64_t *hash) {
     const int64_t needed = tr_manifest_payload(m);
-    /* generous: descriptions of datasets and maps, then the manifest's own arrays */
+    /* an upper bound: descriptions of datasets and maps, and the manifest's own arrays */
     int64_t at_most = (1 << 16) + m->tensors * 2048 + m->parts * 1024 + m->files * 16 +
                       m->blocks * (int64_t)sizeof *m->block;
     hid_t file;

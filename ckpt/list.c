@@ -92,12 +92,13 @@ static int ascending(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* The status of a directory that cannot be opened: one that does not exist has no entries. */
+/* Returns the status for a directory that cannot be opened: TR_OK if it does not exist. */
 static tr_status no_directory(const char *root, int error) {
     return error == ENOENT || error == ENOTDIR ? TR_OK : tr_io_fail("open", root, error, 0);
 }
 
-/* Step numbers that have a directory, ascending, in *out (malloc'd). No root: none. */
+/* Lists the steps that have a directory, ascending, in *out (malloc'd). None when root does not
+ * exist. */
 static tr_status scan(const char *root, int64_t **out, size_t *count) {
     size_t capacity = 0;
     *out = NULL;
@@ -114,7 +115,7 @@ static tr_status scan(const char *root, int64_t **out, size_t *count) {
         status = tr_grow(out, &capacity, *count + 1, sizeof **out);
         if (status == TR_OK) (*out)[(*count)++] = step;
     }
-    /* A listing cut short would resume from an old step as if it were the newest. */
+    /* With an incomplete list a run would resume from an old step as if it were the newest. */
     if (status == TR_OK && errno) status = tr_io_fail("list", root, errno, 0);
     (void)closedir(dir);
     if (status != TR_OK) {
@@ -126,7 +127,7 @@ static tr_status scan(const char *root, int64_t **out, size_t *count) {
     return TR_OK;
 }
 
-/* TR_OK also when the step is not valid; other statuses are failures to look. */
+/* Checks a step. Returns TR_OK also when the step is not valid; fails when it cannot be read. */
 static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
     tr_path dir;
     tr_commit commit = {0};
@@ -167,8 +168,8 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
 
 enum { WHY = 256 };
 
-/* The newest valid step below `below` in *found, -1: none. why[WHY]: what is wrong with the newest
- * that was passed over, empty when none was. */
+/* Finds the newest valid step below `below`; *found is -1 when there is none. why[WHY] says what is
+ * wrong with the newest one that was skipped, or is empty. */
 static tr_status newest_valid(const char *root, int64_t below, int64_t *found, char *why) {
     int64_t *steps = NULL;
     size_t n = 0;
@@ -275,7 +276,8 @@ out:
 
 /* --- retention -------------------------------------------------------------------------------- */
 
-/* A saver holds a lock on its directory for as long as it lives. */
+/* Returns true when the process that saved is dead: it holds a lock on its directory while it
+ * lives. */
 static bool owner_is_dead(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return true;
@@ -299,8 +301,7 @@ static tr_status remove_leftovers(const char *root) {
     return TR_OK;
 }
 
-/* Out of sight with one rename, so that a reader sees the whole step or none; then out of
- * existence. */
+/* Removes a step. Renames it first, so that a reader sees the whole step or none. */
 static tr_status discard(const char *root, int64_t step) {
     tr_path from, to;
     char name[NAME_MAX + 1], trash[NAME_MAX + 1], uuid[TR_UUID_SIZE];

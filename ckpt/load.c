@@ -1,4 +1,4 @@
-/* Loading: the boxes a rank wants are intersected with the parts that are stored. */
+/* Loading: intersects the boxes that a rank needs with the stored parts. */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 
@@ -42,7 +42,7 @@ static int entry_by_name(const void *a, const void *b) {
     return strcmp(((const tr_ckpt_entry *)a)->name, ((const tr_ckpt_entry *)b)->name);
 }
 
-/* Names are padded with zeros, so this is the order of names, then of shapes. */
+/* Orders by name, then by shape, because names are padded with zeros. */
 static int entry_by_bytes(const void *a, const void *b) {
     return memcmp(a, b, sizeof(tr_ckpt_entry));
 }
@@ -52,8 +52,9 @@ static bool same_group(const char *a, const char *b) {
     return strncmp(a, b, length) == 0;
 }
 
-/* model: every rank's tensors, sorted. Unexpected tensors count in groups the model has a part in,
- * so that weights can be loaded without the optimizer's moments. */
+/* Compares the file with every rank's tensors, `model`, which are sorted. Unexpected tensors count
+ * only in groups that the model uses, so that weights can be loaded without the optimizer's
+ * moments. */
 static tr_status compare(const tr_manifest *m, const tr_ckpt_entry *model, size_t count,
                          const char *dir) {
     faults f = {.used = 0};
@@ -79,7 +80,8 @@ static tr_status compare(const tr_manifest *m, const tr_ckpt_entry *model, size_
                    f.found, f.text, f.found > f.listed ? "; ..." : "");
 }
 
-/* Collective. Every rank compares the tensors of all ranks, so all give the same sentence. */
+/* Compares the tensors of all ranks on every rank, so all ranks get the same sentence.
+ * Collective. */
 static tr_status compare_all(tr_world *world, const tr_manifest *m, const tr_ckpt_tensor *tensors,
                              int count, const char *dir) {
     const int size = tr_world_size(world);
@@ -88,7 +90,7 @@ static tr_status compare_all(tr_world *world, const tr_manifest *m, const tr_ckp
     tr_status status = tr_tensors_check(tensors, count);
     if (status == TR_OK) status = tr_calloc((size_t)count, sizeof *mine, &mine);
     if (status == TR_OK) status = tr_calloc((size_t)size, sizeof *sizes, &sizes);
-    TR_TRY_OUT(tr_world_agree(world, status)); /* all or none enter the gather */
+    TR_TRY_OUT(tr_world_agree(world, status)); /* either all ranks enter the gather or none */
     for (int i = 0; i < count; i++) {
         memcpy(mine[i].name, tensors[i].name, strlen(tensors[i].name));
         mine[i].rank = tensors[i].rank;
@@ -109,20 +111,21 @@ out:
 /* --- reading ---------------------------------------------------------------------------------- */
 
 typedef struct reader {
-    tr_world *world; /* gets the number of bytes read */
+    tr_world *world; /* the world to report the number of bytes read to */
     int64_t done, wanted;
     const tr_manifest *manifest;
     tr_ckpt_tensor *tensors;
-    int *held; /* of each global tensor: index in tensors, -1 when this rank holds none of it */
-    int64_t *copied; /* of each global tensor: elements placed so far, over all boxes */
+    int *
+        held; /* for each global tensor: its index in tensors, -1 when this rank holds none of it */
+    int64_t *copied; /* for each global tensor: elements copied so far, over all boxes */
     float *buffer;   /* one block */
     tr_mirror mirror;
     int fd;
     tr_path path;
 } reader;
 
-/* The elements of block [first, first + count) of a part that this rank wants; placed unless `from`
- * is NULL. */
+/* Returns how many elements [first, first + count) of a part this rank needs, and copies them
+ * unless `from` is NULL. */
 static int64_t place_block(const reader *r, const tr_ckpt_part *part, int64_t first, int64_t count,
                            float *from) {
     const tr_ckpt_tensor *tensor = &r->mirror.view;
@@ -164,7 +167,7 @@ static bool wants(const reader *r, const tr_ckpt_part *part) {
     return false;
 }
 
-/* One shard at a time: one open file, however many there are. */
+/* Reads one shard; only one file is open at a time. */
 static tr_status read_shard(reader *r, const char *dir, int64_t file) {
     tr_status status = TR_OK;
     for (int64_t p = 0; p < r->manifest->parts && status == TR_OK; p++) {
@@ -231,7 +234,7 @@ out:
 
 /* --- the collective --------------------------------------------------------------------------- */
 
-/* What rank 0 has found; goes to all. */
+/* The step that rank 0 found, for all ranks. */
 typedef struct found {
     int64_t step;
     tr_commit commit;
@@ -256,7 +259,7 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
     found here = {.step = -1}, *f = &here;
     tr_status status;
 
-    /* Rank 0 alone looks: all load the same step from the same index. */
+    /* Only rank 0 searches, so that all ranks load the same step from the same index. */
     TR_TRY_OUT(tr_world_agree(world, first ? find(root, step, f, &image) : TR_OK));
     TR_TRY_OUT(tr_world_broadcast(world, 0, f, sizeof *f));
     const size_t bytes = (size_t)f->commit.index_bytes;

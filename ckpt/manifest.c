@@ -1,4 +1,4 @@
-/* The manifest: look-ups, sizes, seeds, and the check of everything it promises. */
+/* The manifest: look-ups, sizes, seeds, and its check. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "ckpt/ckpt_impl.h"
@@ -27,7 +27,7 @@ int64_t tr_manifest_find(const tr_manifest *manifest, const char *name) {
     return -1;
 }
 
-/* Product of `rank` positive extents in *out; false when one is not positive or 4 * product
+/* Sets *out to the product of `rank` extents. Returns false when one is not positive or 4 * product
  * overflows. */
 static bool volume(int64_t rank, const int64_t *extent, int64_t *out) {
     int64_t product = 1, bytes;
@@ -88,7 +88,7 @@ static bool entry_good(const tr_ckpt_entry *entry) {
            entry->rank <= TR_PARAM_RANK && volume(entry->rank, entry->shape, &elements);
 }
 
-/* The part alone: its numbers are in range, its box is inside its tensor. */
+/* Checks one part by itself: its numbers are in range, and its box is inside its tensor. */
 static bool part_good(const tr_manifest *m, const tr_ckpt_part *part, int64_t first_block) {
     if (part->tensor < 0 || part->tensor >= m->tensors || part->file < 0 || part->file >= m->files)
         return false;
@@ -102,7 +102,7 @@ static bool part_good(const tr_manifest *m, const tr_ckpt_part *part, int64_t fi
            part->blocks == bytes / TR_CKPT_BLOCK + (bytes % TR_CKPT_BLOCK != 0);
 }
 
-/* Parts [first, end) are those of one tensor: disjoint, and as many elements as the tensor has. */
+/* Checks that parts [first, end) of one tensor are disjoint and have all of its elements. */
 static tr_status check_cover(const tr_manifest *m, int64_t first, int64_t end, const char *where,
                              tr_status code) {
     const tr_ckpt_entry *tensor = &m->tensor[m->part[first].tensor];
@@ -114,13 +114,12 @@ static tr_status check_cover(const tr_manifest *m, int64_t first, int64_t end, c
         for (int64_t j = first; j < i; j++) {
             tr_box4 b = tr_box4_make(tensor->rank, m->part[j].from, m->part[j].extent);
             if (tr_box4_intersects(&a, &b))
-                return TR_FAIL(code, "%s: elements of tensor %s are there twice", where,
-                               tensor->name);
+                return TR_FAIL(code, "%s: elements of tensor %s occur twice", where, tensor->name);
         }
     }
     if (sum != whole)
-        return TR_FAIL(code, "%s: tensor %s has %" PRId64 " elements, %" PRId64 " are there", where,
-                       tensor->name, whole, sum);
+        return TR_FAIL(code, "%s: tensor %s has %" PRId64 " elements, but its parts have %" PRId64,
+                       where, tensor->name, whole, sum);
     return TR_OK;
 }
 
@@ -137,7 +136,7 @@ static tr_status check_places(const tr_manifest *m, const char *where, tr_status
             free_from = p->offset + bytes;
         }
         free(part);
-        if (!good) return TR_FAIL(code, "%s: the places in shard %" PRId64 " are wrong", where, f);
+        if (!good) return TR_FAIL(code, "%s: the offsets in shard %" PRId64 " are wrong", where, f);
     }
     return TR_OK;
 }
@@ -156,16 +155,15 @@ tr_status tr_manifest_check(const tr_manifest *m, bool placed, const char *where
             first_block += m->part[end].blocks;
         }
         if (m->part[p].tensor != next_tensor)
-            return TR_FAIL(code, "%s: no part of tensor %s is where it should be", where,
+            return TR_FAIL(code, "%s: the parts of tensor %s are not in order", where,
                            next_tensor < m->tensors ? m->tensor[next_tensor].name : "(none)");
         next_tensor++;
         TR_TRY(check_cover(m, p, end, where, code));
     }
     if (next_tensor != m->tensors)
-        return TR_FAIL(code, "%s: no part of tensor %s is there", where,
-                       m->tensor[next_tensor].name);
+        return TR_FAIL(code, "%s: tensor %s has no part", where, m->tensor[next_tensor].name);
     if (first_block != m->blocks)
-        return TR_FAIL(code, "%s: parts and checksums do not agree", where);
+        return TR_FAIL(code, "%s: the number of checksums does not match the parts", where);
     if (placed) TR_TRY(check_places(m, where, code));
     return TR_OK;
 }

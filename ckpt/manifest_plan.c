@@ -1,4 +1,4 @@
-/* What a save will write: the boxes of all ranks as one manifest, the same on every rank. */
+/* Plans a save: makes one manifest of the boxes of all ranks, the same on every rank. */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A box as its rank announces it. No padding: it travels as bytes. */
+/* A box as its rank announces it. Sent as bytes, so it has no padding. */
 typedef struct announced {
     tr_ckpt_entry entry;
     int64_t from[TR_PARAM_RANK], extent[TR_PARAM_RANK];
@@ -59,7 +59,7 @@ tr_status tr_tensors_check(const tr_ckpt_tensor *tensors, int count) {
                        t->box[b].offset[d] < t->shape[d] &&
                        t->box[b].extent[d] <= t->shape[d] - t->box[b].offset[d];
         if (!good || elements > INT64_MAX / (int64_t)sizeof(float))
-            return TR_FAIL(TR_ERR_INTERNAL, "shape or boxes of tensor %s are wrong", t->name);
+            return TR_FAIL(TR_ERR_INTERNAL, "the shape or boxes of tensor %s are wrong", t->name);
     }
     return check_unique(tensors, count);
 }
@@ -87,7 +87,7 @@ static tr_status announce(const tr_ckpt_tensor *tensors, int count, int rank, an
     return TR_OK;
 }
 
-/* Numbers the writing ranks in rank order: announced[i].file. */
+/* Numbers the ranks that write, in rank order, in announced[i].file. */
 static int64_t number_files(announced *all, size_t count) {
     int64_t files = 0, last_writer = -1;
     for (size_t i = 0; i < count; i++) {
@@ -99,7 +99,7 @@ static int64_t number_files(announced *all, size_t count) {
     return files;
 }
 
-/* By name, then written boxes before replicas, then by place. */
+/* Orders by name, then written boxes before replicas, then by place. */
 static int by_place(const void *a, const void *b) {
     const announced *x = a, *y = b;
     int order = strcmp(x->entry.name, y->entry.name);
@@ -110,15 +110,15 @@ static int by_place(const void *a, const void *b) {
     return x->source.rank < y->source.rank ? -1 : x->source.rank > y->source.rank;
 }
 
-/* The sorted announcements as a manifest. A tensor that no rank writes is found by the check: it
- * has an entry and no part. */
+/* Makes a manifest of the sorted announcements. A tensor that no rank writes gets an entry without
+ * a part, which the check finds. */
 static tr_status fill(tr_manifest *m, const announced *all, size_t count, tr_part_source **source) {
     size_t tensors = 0, parts = 0;
     for (size_t i = 0; i < count; i++) {
         tensors += i == 0 || strcmp(all[i - 1].entry.name, all[i].entry.name) != 0;
         parts += all[i].write != 0;
     }
-    if (parts == 0) return TR_FAIL(TR_ERR_INTERNAL, "a checkpoint without tensors was asked for");
+    if (parts == 0) return TR_FAIL(TR_ERR_INTERNAL, "a checkpoint needs at least one tensor");
     TR_TRY(tr_calloc(tensors, sizeof *m->tensor, &m->tensor));
     TR_TRY(tr_calloc(parts, sizeof *m->part, &m->part));
     TR_TRY(tr_calloc(parts, sizeof **source, source));

@@ -43,7 +43,8 @@ void tr_part_name(int64_t tensor, int64_t number, char name[NAME_MAX + 1]) {
 tr_status tr_uuid_make(char uuid[TR_UUID_SIZE]) {
     unsigned char random[16];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return TR_FAIL(TR_ERR_IO, "the system gives no random numbers: %s", strerror(errno));
+        return TR_FAIL(TR_ERR_IO, "getrandom failed: %s; the kernel must allow it",
+                       strerror(errno));
     for (size_t i = 0; i < sizeof random; i++) (void)snprintf(uuid + 2 * i, 3, "%02x", random[i]);
     return TR_OK;
 }
@@ -76,7 +77,7 @@ tr_status tr_commit_parse(const char *text, size_t bytes, const char *path, tr_c
                               &commit.step, commit.uuid, &commit.shards, &commit.total_bytes,
                               &commit.index_bytes, &commit.index_hash)
                      : 0;
-    /* Writing the values again must give the same bytes, the checksum included. */
+    /* The text must be exactly what these values format to, with its checksum. */
     if (fields != 6 || (size_t)tr_commit_format(&commit, again) != bytes ||
         memcmp(again, text, bytes) != 0)
         return TR_FAIL(TR_ERR_DATA, "%s is corrupt", path);

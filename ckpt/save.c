@@ -1,6 +1,5 @@
-/* The protocol of a save: everything is written and made durable next to the committed steps, then
- * one rename commits. After each phase all ranks agree, so a failure on one ends the save on all.
- */
+/* The protocol of a save: writes and syncs everything next to the committed steps; then one rename
+ * commits. After each phase all ranks agree, so a failure on one rank ends the save on all. */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 
@@ -21,12 +20,12 @@ typedef struct save {
     int64_t mine;           /* the shard this rank writes, -1: none */
     int64_t needed;         /* payload bytes of the whole checkpoint */
     char uuid[TR_UUID_SIZE];
-    tr_path step, temporary, trash; /* trash: where an invalid directory of this step goes */
-    int lock;                       /* rank 0 while saving: tells tr_ckpt_retain that we live */
-    bool made;                      /* rank 0 has made the temporary directory */
+    tr_path step, temporary, trash; /* trash: an invalid directory of this step is moved there */
+    int lock;  /* rank 0 holds it while saving: tr_ckpt_retain sees that the process lives */
+    bool made; /* rank 0 has made the temporary directory */
 } save;
 
-/* Paths are functions of root, step and uuid: the same on every rank. */
+/* Sets the paths, which follow from root, step and uuid and are the same on every rank. */
 static tr_status name_paths(save *s) {
     char name[NAME_MAX + 1], other[NAME_MAX + 1];
     tr_ckpt_step_name(s->manifest.state.step, name);
@@ -37,8 +36,8 @@ static tr_status name_paths(save *s) {
     return tr_path_join(s->root, other, &s->trash);
 }
 
-/* A valid step is never replaced. One that fails its checks may be: the run went back and has come
- * to this step again. */
+/* Fails when a valid step exists. One that fails its checks may be replaced: the run resumed before
+ * it and has reached it again. */
 static tr_status refuse_existing(const save *s, bool *invalid_exists) {
     struct stat info;
     tr_commit commit;
@@ -59,7 +58,7 @@ static tr_status refuse_existing(const save *s, bool *invalid_exists) {
                    s->step.text, commit.uuid);
 }
 
-/* Rank 0: the temporary directory, durable and locked. */
+/* On rank 0: makes, syncs and locks the temporary directory. */
 static tr_status begin(save *s) {
     bool invalid_exists;
     TR_TRY(tr_directory_make(s->root));
@@ -71,15 +70,15 @@ static tr_status begin(save *s) {
     s->made = true;
     s->lock = open(s->temporary.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s->lock < 0) return tr_io_fail("open", s->temporary.text, errno, s->needed);
-    /* A file system without locks: leftovers are then removed by name alone. */
+    /* May fail on a file system without locks; leftovers are then removed by name. */
     (void)flock(s->lock, LOCK_EX | LOCK_NB);
     return tr_directory_sync(s->root, s->needed);
 }
 
 /* --- results of the writers ------------------------------------------------------------------- */
 
-/* What the other ranks do not know of this rank's shard: bytes, layout hash, then offset and
- * checksums of each of its parts in manifest order. Everything is 64 bits wide. */
+/* Packs what only this rank knows of its shard: bytes, layout hash, then offset and checksums of
+ * each part in manifest order. All words have 64 bits. */
 static tr_status pack(const save *s, uint64_t **out, size_t *words) {
     const tr_manifest *m = &s->manifest;
     *words = 2;
@@ -113,7 +112,7 @@ static const uint64_t *unpack(tr_manifest *m, int64_t file, const uint64_t *next
     return next;
 }
 
-/* The shard that `rank` writes, -1: none. */
+/* Returns the shard that `rank` writes, or -1. */
 static int64_t shard_of(const save *s, int64_t rank) {
     for (int64_t p = 0; p < s->manifest.parts; p++)
         if (s->source[p].rank == rank) return s->manifest.part[p].file;
@@ -158,7 +157,7 @@ static tr_status write_commit(const save *s, const tr_commit *commit) {
     return tr_file_store(path.text, text, (size_t)tr_commit_format(commit, text), s->needed);
 }
 
-/* Sizes of all shards, as the file system that rank 0 sees has them. */
+/* Checks the sizes of all shards in the file system that rank 0 sees. */
 static tr_status check_shards(const save *s, tr_commit *commit) {
     for (int64_t f = 0; f < s->manifest.files; f++) {
         char name[NAME_MAX + 1];
@@ -177,7 +176,8 @@ static tr_status check_shards(const save *s, tr_commit *commit) {
     return TR_OK;
 }
 
-/* Is the step at its place ours? A network file system may report an error for a rename it did. */
+/* Returns true when the step at its final path is this save's: a network file system may report an
+ * error for a rename that succeeded. */
 static bool is_ours(const save *s) {
     tr_commit commit;
     char *image = NULL;
@@ -191,15 +191,15 @@ static tr_status publish(save *s) {
     int error = 0;
     if (renameat2(AT_FDCWD, s->temporary.text, AT_FDCWD, s->step.text, RENAME_NOREPLACE) != 0)
         error = errno;
-    if (error == EINVAL ||
-        error == ENOSYS) /* no such flag here; a step with files is safe anyway */
+    if (error == EINVAL || error == ENOSYS) /* this file system lacks the flag; rename still does
+                                               not replace a directory with files */
         error = rename(s->temporary.text, s->step.text) == 0 ? 0 : errno;
     if (error && !is_ours(s)) return tr_io_fail("rename to", s->step.text, error, s->needed);
-    s->made = false; /* the temporary directory is no more */
+    s->made = false; /* the temporary directory no longer exists */
     return tr_directory_sync(s->root, s->needed);
 }
 
-/* Rank 0: index, COMMIT, rename. */
+/* On rank 0: writes index and COMMIT, and renames. */
 static tr_status commit_step(save *s) {
     tr_commit commit = {.step = s->manifest.state.step, .shards = s->manifest.files};
     bool invalid_exists;
@@ -219,8 +219,8 @@ static tr_status commit_step(save *s) {
 
 static tr_status check_state(const tr_ckpt_state *state) {
     if (state->step < 0 || !memchr(state->config, 0, sizeof state->config))
-        return TR_FAIL(TR_ERR_INTERNAL, "a checkpoint of step %" PRId64 " with a bad config text",
-                       state->step);
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "the config text of a checkpoint of step %" PRId64 " is bad", state->step);
     return TR_OK;
 }
 
@@ -240,12 +240,12 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
     if (status == TR_OK && s->mine >= 0)
         status = tr_shard_write(world, s->temporary.text, &s->manifest, s->mine, s->source, tensors,
                                 count);
-    /* No index before every shard is durable. */
+    /* The index is written only after every shard is synced. */
     TR_TRY_OUT(tr_world_agree(world, status));
     TR_TRY_OUT(collect(world, s));
     TR_TRY_OUT(tr_world_agree(world, first ? commit_step(s) : TR_OK));
 out:
-    /* Every rank has agreed that the attempt is over: no rank writes there any more. */
+    /* All ranks agreed that the save is over, so no rank writes there any more. */
     if (s->made) tr_directory_remove(s->temporary.text);
     if (s->lock >= 0) (void)close(s->lock);
     tr_manifest_free(&s->manifest);

@@ -1,4 +1,4 @@
-/* Shard files: HDF5 lays them out in memory, payload is written and read by us. */
+/* Shard files: HDF5 makes their layout in memory; this file writes and reads the payload. */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 #include "ckpt/h5.h"
@@ -14,13 +14,13 @@
 
 /* --- layout ----------------------------------------------------------------------------------- */
 
-/* A contiguous dataset for a part; its place in the file goes to part->offset. */
+/* Makes a contiguous dataset for a part, and sets part->offset to its place in the file. */
 static tr_status lay_out_part(hid_t file, const tr_manifest *m, tr_ckpt_part *part,
                               int64_t number) {
     const tr_ckpt_entry *tensor = &m->tensor[part->tensor];
     char name[NAME_MAX + 1];
     tr_part_name(part->tensor, number, name);
-    /* A scalar is a vector of one: it too has a place in the file. */
+    /* A scalar becomes a vector of one element, so that it has a place in the file. */
     int rank = tensor->rank ? (int)tensor->rank : 1;
     hsize_t dims[TR_PARAM_RANK] = {1};
     for (int64_t d = 0; d < tensor->rank; d++) dims[d] = (hsize_t)part->extent[d];
@@ -43,7 +43,7 @@ static tr_status lay_out_part(hid_t file, const tr_manifest *m, tr_ckpt_part *pa
     return status;
 }
 
-/* Makes the file at path, without payload; fills the parts' offsets. */
+/* Makes the file at path without payload, and sets the parts' offsets. */
 static tr_status lay_out(const char *path, tr_manifest *m, int64_t shard) {
     hid_t file;
     TR_TRY(tr_h5_create(path, &file));
@@ -72,7 +72,7 @@ static tr_status hash_layout(int fd, const char *path, const tr_manifest *m, int
     TR_TRY_OUT(tr_manifest_parts_of(m, shard, &part, &count));
     TR_TRY_OUT(tr_calloc(PIECE, 1, &piece));
     if (!state || XXH3_64bits_reset_withSeed(state, (XXH64_hash_t)bytes) != XXH_OK) {
-        status = TR_FAIL(TR_ERR_FIT, "out of host memory for a checksum");
+        status = TR_FAIL(TR_ERR_FIT, "out of host memory for a checksum: free memory on this host");
         goto out;
     }
     for (int64_t i = 0; i <= count; i++) {
@@ -95,7 +95,8 @@ out:
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* No shard is larger: a header of less than 4 KiB for each part, as much again to align it. */
+/* Returns an upper bound of a shard's size: each part has a header of less than 4 KiB and at most
+ * as much padding. */
 static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
     int64_t bytes = 1 << 16;
     for (int64_t p = 0; p < m->parts; p++)
@@ -105,7 +106,7 @@ static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
 
 /* A shard that is being written. */
 typedef struct writer {
-    tr_world *world; /* gets the number of bytes written */
+    tr_world *world; /* the world to report the number of bytes written to */
     tr_manifest *manifest;
     int fd;
     tr_path path;
@@ -123,7 +124,7 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
         size_t bytes = (size_t)count * sizeof(float);
         if (tr_box4_copy(&place, first, count, w->buffer, tensor, box, true) != count)
-            return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not hold its part",
+            return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not contain its part",
                            tensor->name);
         w->manifest->block[part->first_block + b] =
             XXH3_64bits_withSeed(w->buffer, bytes, tr_ckpt_block_seed(w->manifest, part, b));

@@ -1,11 +1,11 @@
-/* The ranges of the logical state: a checkpoint with a right checksum may still have been made by
- * another program. */
+/* Checks the ranges of the logical state: another program may have made a checkpoint with a correct
+ * checksum. */
 #include "ckpt/ckpt_impl.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* Far above what any run reaches, and far below what overflows. */
+/* Far above any run's numbers, and far below overflow. */
 #define MOST_STEPS   (INT64_C(1) << 40)
 #define MOST_SAMPLES (INT64_C(1) << 40) /* of one step */
 #define MOST_TOKENS  16777216.0         /* of one sample */
@@ -15,8 +15,8 @@ static bool between(int64_t value, int64_t low, int64_t high) {
     return value >= low && value <= high;
 }
 
-/* A step takes 1 to MOST_SAMPLES samples. A quotient is compared, since the product may overflow.
- */
+/* Checks that a step takes 1 to MOST_SAMPLES samples. Compares a quotient, because the product may
+ * overflow. */
 static bool samples_good(const tr_ckpt_state *s) {
     if (s->step == 0) return s->next_sample == 0;
     return s->next_sample >= s->step && (s->next_sample - 1) / s->step < MOST_SAMPLES;
@@ -33,7 +33,7 @@ static bool data_recorded(const tr_ckpt_state *s) {
            s->split_bytes || s->epoch || s->epoch_sample || s->epoch_bytes;
 }
 
-/* Name of the first field that is out of range, or NULL. */
+/* Returns the name of the first field that is out of range, or NULL. */
 static const char *data_fault(const tr_ckpt_state *s) {
     if (!data_recorded(s)) return NULL;
     if (!between(s->data_bytes, 1, MOST_BYTES)) return "data_bytes";
@@ -41,7 +41,8 @@ static const char *data_fault(const tr_ckpt_state *s) {
     if (!between(s->epoch_bytes, 1, s->data_bytes)) return "epoch_bytes";
     if (!between(s->split_bytes, 1, s->epoch_bytes)) return "split_bytes";
     if (!between(s->epoch_sample, 0, s->next_sample)) return "epoch_sample";
-    if (!between(s->epoch, 0, s->epoch_sample)) return "epoch"; /* an epoch has a sample or more */
+    if (!between(s->epoch, 0, s->epoch_sample))
+        return "epoch"; /* an epoch has at least one sample */
     return NULL;
 }
 

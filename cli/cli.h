@@ -8,11 +8,12 @@
 #include <stdint.h>
 
 typedef struct cli_context {
-    bool backtrace; /* --backtrace in front of the command, or TRIREME_BACKTRACE=1 */
-    /* This process does not print the error that ends it: another rank says the same. main sets it
-     * from the launcher's rank; a command whose ranks have not agreed on an error clears it. */
+    bool backtrace; /* --backtrace before the command, or TRIREME_BACKTRACE=1 */
+    /* This process does not print the error that ends it, because another rank prints the same.
+     * main sets it from the launcher's rank number; a command clears it when its ranks have not
+     * agreed on the error. */
     bool silent;
-    /* The command writes its output to a file too, so that a closed stdout is not an error. */
+    /* The command also writes its output to a file, so a closed stdout is not an error. */
     bool keeps_output;
 } cli_context;
 
@@ -20,33 +21,35 @@ typedef struct cli_command {
     const char *name;
     const char *arguments; /* "CONFIG [key=value ...]" */
     const char *summary;   /* one line */
-    /* argv[0] is the command's name. Returns the exit code, TR_OK after success; main prints this
-     * thread's error, if there is one, when it is not 0. */
+    /* Runs the command; argv[0] is its name. Returns the exit code; when it is not 0, main prints
+     * this thread's error, if there is one. */
     tr_status (*run)(cli_context *cli, int argc, char **argv);
 } cli_command;
 
 extern const cli_command cli_commands[];
 extern const int cli_command_count;
 
-/* The command of that name, or NULL. */
+/* Returns the command of that name, or NULL. */
 const cli_command *cli_find(const char *name);
 
-/* TR_ERR_USAGE: "<sentence>; usage: trireme NAME ARGUMENTS". */
+/* Fails with TR_ERR_USAGE: "<sentence>; usage: trireme NAME ARGUMENTS". */
 tr_status cli_usage(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* True for "key=value". The first argument of a command is its config when a file has that name. */
+/* Returns true for "key=value". The first argument of a command is its config if a file has that
+ * name. */
 bool cli_is_setting(const char *argument, bool first);
 
-/* The value of a command's option: decimal, within both limits. TR_ERR_USAGE with the limits. */
+/* Reads the value of a command's option: decimal, within both limits. Fails with TR_ERR_USAGE,
+ * which names the limits. */
 tr_status cli_take_integer(const char *command, const char *option, const char *text, int64_t least,
                            int64_t most, int64_t *out);
 tr_status cli_take_number(const char *command, const char *option, const char *text, double least,
                           double most, double *out);
 
-/* Prints this thread's error, once for a process, unless another rank does. Ranks call it before
- * they leave the world: at the first exit code other than 0 mpirun ends the job, also ranks that
- * have not printed yet. */
+/* Prints this thread's error, once in a process, unless another rank does. Ranks call it before
+ * they leave the world: at the first exit code other than 0 mpirun ends the job, including ranks
+ * that have not printed yet. */
 void cli_report(cli_context *cli);
 
 tr_status cli_help(cli_context *cli, int argc, char **argv);

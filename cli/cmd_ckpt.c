@@ -7,10 +7,11 @@
 #include <string.h>
 
 static tr_status root_of(const char *run, char *root, size_t size) {
-    if (!*run) return TR_FAIL(TR_ERR_USAGE, "the run's name is empty");
+    if (!*run) return TR_FAIL(TR_ERR_USAGE, "the run's name is empty: name the log.dir of a run");
     int n = snprintf(root, size, "%s/ckpt", run);
     if (n < 0 || (size_t)n >= size)
-        return TR_FAIL(TR_ERR_USAGE, "the path %.80s... is too long", run);
+        return TR_FAIL(TR_ERR_USAGE,
+                       "the path %.80s... is too long: name the run by a shorter path", run);
     return TR_OK;
 }
 
@@ -38,12 +39,12 @@ static tr_status list(const char *run) {
 static tr_status verify(const char *run, int64_t step) {
     char root[4096];
     TR_TRY(root_of(run, root, sizeof root));
-    tr_ckpt_state *state = calloc(1, sizeof *state); /* 16 KiB of config: not on the stack */
+    tr_ckpt_state *state = calloc(1, sizeof *state); /* not on the stack: it has 16 KiB of config */
     if (!state) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     tr_status status = tr_ckpt_read_state(root, step, state);
     if (status == TR_OK) status = tr_ckpt_verify(root, state->step);
     if (status == TR_OK)
-        printf("step %lld: every block of every shard is right\n", (long long)state->step);
+        printf("step %lld: all blocks of all shards are intact\n", (long long)state->step);
     free(state);
     return status;
 }
@@ -56,5 +57,5 @@ tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
         if (argc == 4) TR_TRY(cli_take_integer("ckpt", "STEP", argv[3], 0, INT64_MAX, &step));
         return verify(argv[2], step);
     }
-    return cli_usage("ckpt", "ckpt wants ls or verify, and a run");
+    return cli_usage("ckpt", "ckpt takes ls or verify, and a run");
 }

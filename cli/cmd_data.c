@@ -12,7 +12,8 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* argv[1] is a config when it ends like YAML; any other file is data under a default config. */
+/* Takes argv[1] as a config if it ends in .yaml or .yml, and else as a data file with the default
+ * config. */
 static tr_status load(int argc, char **argv, tr_config *config) {
     const char *const *overrides = (const char *const *)argv + 2;
     if (ends_with(argv[1], ".yaml") || ends_with(argv[1], ".yml"))

@@ -56,7 +56,8 @@ static void check_files(doctor_finding *f) {
 static void check_locked(doctor_finding *f) {
     struct rlimit limit;
     (void)getrlimit(RLIMIT_MEMLOCK, &limit);
-    bool fabric = access("/sys/class/infiniband", F_OK) == 0; /* its drivers lock what they send */
+    bool fabric = access("/sys/class/infiniband", F_OK) ==
+                  0; /* its drivers lock the memory that they send from */
     if (limit.rlim_cur == RLIM_INFINITY) {
         doctor_say(f, DOCTOR_OK, "locked memory without limit (ulimit -l)");
         return;
@@ -73,14 +74,16 @@ static void check_core(doctor_finding *f) {
     doctor_say(f, none ? DOCTOR_OK : DOCTOR_WARN,
                none ? "no core files (ulimit -c)" : "core files are on (ulimit -c)");
     if (!none)
-        doctor_remedy(f, "ulimit -c 0, unless wanted: each crashed rank writes its memory out");
+        doctor_remedy(
+            f, "ulimit -c 0, unless you want them: each crashed rank writes its memory to disk");
 }
 
 static void check_shm(doctor_finding *f) {
     struct statvfs fs;
     if (statvfs("/dev/shm", &fs)) {
         doctor_say(f, DOCTOR_FAIL, "/dev/shm: %s", strerror(errno));
-        doctor_remedy(f, "mount -t tmpfs tmpfs /dev/shm: ranks of one machine speak through it");
+        doctor_remedy(
+            f, "mount -t tmpfs tmpfs /dev/shm: the ranks of one machine communicate through it");
         return;
     }
     double free_mib = mib((double)fs.f_bavail * (double)fs.f_frsize);
@@ -89,11 +92,11 @@ static void check_shm(doctor_finding *f) {
     if (!enough) doctor_remedy(f, "make room, or docker run --shm-size=1g");
 }
 
-/* Seconds for `chunks` MiB written and fsynced to fd; -1 with errno on a failure. */
+/* Writes `chunks` MiB to fd and syncs them. Returns the seconds, or -1 with errno. */
 static double write_seconds(int fd, int chunks) {
     static char chunk[1 << 20];
     double begin;
-    memset(chunk, 0xa5, sizeof chunk); /* a hole would cost nothing */
+    memset(chunk, 0xa5, sizeof chunk); /* not 0: a file system may store zeros as a hole */
     begin = tr_now_s();
     for (int i = 0; i < chunks; i++)
         for (size_t done = 0; done < sizeof chunk;) {
@@ -111,7 +114,7 @@ static void check_disk(doctor_finding *f) {
     int fd = mkstemp(path);
     double seconds = -1;
     if (fd >= 0) {
-        (void)unlink(path); /* nothing stays, whatever happens */
+        (void)unlink(path); /* the file vanishes even if this process is killed */
         seconds = write_seconds(fd, chunks);
     }
     int cause = errno;

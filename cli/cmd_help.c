@@ -19,7 +19,7 @@ static void print_presets(void) {
         tr_model_config m = tr_presets[i].model;
         if (tr_model_complete(&m) != TR_OK) continue;
         (void)printf(
-            "  %-12s %s, layers %lld, width %lld, heads %lld (%lld of keys), MLP %lld, context "
+            "  %-12s %s, layers %lld, width %lld, heads %lld (key heads %lld), MLP %lld, context "
             "%lld, vocabulary %lld\n",
             tr_presets[i].name, m.family, (long long)m.layers, (long long)m.width,
             (long long)m.heads, (long long)m.kv_heads, (long long)m.mlp_width, (long long)m.context,
@@ -33,13 +33,13 @@ static void print_key(const tr_key *key) {
     if (key->fallback) (void)printf("  default  %s\n", key->fallback);
     if (key->on_gpu) (void)printf("  on GPUs  %s\n", key->on_gpu);
     const char *example = key->example ? key->example : key->fallback;
-    const char *quote = strchr(example, ' ') ? "'" : ""; /* one word for a shell */
+    const char *quote = strchr(example, ' ') ? "'" : ""; /* the shell must see one word */
     (void)printf("  in YAML  %s: %s\n  argument %s%s=%s%s\n", key->name, example, quote, key->name,
                  example, quote);
     if (!strcmp(key->name, "model.preset")) print_presets();
 }
 
-/* One line for each key of the section; NULL: of all. */
+/* Prints one line for each key of the section; NULL: for every key. */
 static void print_keys(const char *section) {
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
@@ -59,11 +59,12 @@ static void print_overview(void) {
                      *cli_commands[i].arguments ? " " : "", cli_commands[i].arguments,
                      cli_commands[i].summary);
     (void)printf(
-        "\nA config is a YAML file of these keys, with their defaults; every key can also be "
-        "given\nas an argument, like train.steps=100. `trireme help KEY` says more.\n"
-        "With every command: --help; in front of it: --backtrace, which also prints the source\n"
-        "locations that an error passed through.\n"
-        "`trireme --version` names this build.\n");
+        "\nEvery command takes --help. --backtrace before a command also prints the source "
+        "locations\n"
+        "that an error passed through. `trireme --version` prints the version.\n"
+        "\nA config is a YAML file of the keys below, shown with their defaults. Every key can "
+        "also be\n"
+        "given as an argument, like train.steps=100. `trireme help KEY` explains a key.\n");
     print_keys(NULL);
 }
 
@@ -89,7 +90,8 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
     if (known || section || index >= 0) return 0;
     int near = tr_schema_nearest(word);
     if (near < 0)
-        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists all", word);
+        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",
+                       word);
     return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean `trireme help %s`?",
                    word, tr_schema[near].name);
 }

@@ -1,5 +1,5 @@
-/* trireme plan CONFIG [--rate GFLOP/s] [key=value ...]: what a run takes of every rank, and how
- * long it lasts, without a rank. */
+/* trireme plan CONFIG [--rate GFLOP/s] [key=value ...]: the memory of every rank and the time of a
+ * run, computed by one process. */
 #include "cli/cli.h"
 
 #include "base/cores.h"
@@ -26,7 +26,7 @@ static tr_status parse_rate(int argc, char **argv, int *at, double *rate) {
     return TR_OK;
 }
 
-/* rate: FLOP/s by --rate; 0: not given. */
+/* Reads the arguments and the config. *rate becomes --rate's FLOP/s; it stays 0 without --rate. */
 static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
     const char *path = NULL, **overrides = calloc((size_t)argc + 1, sizeof *overrides);
     int count = 0;
@@ -63,11 +63,11 @@ static void print_head(const tr_config *c, const tr_run_plan *p) {
     if (c->device.memory)
         (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);
     else
-        (void)printf("limit    %.1f MiB a rank (what is free here, shared by %d rank%s)\n\n",
+        (void)printf("limit    %.1f MiB a rank (free memory here, divided among %d rank%s)\n\n",
                      (double)p->limit / MIB, p->ranks, p->ranks > 1 ? "s" : "");
 }
 
-/* "0,3": a list that grows; what does not fit the column is cut off. */
+/* "0,3": a list of numbers; numbers beyond the column's width are cut off. */
 typedef struct list {
     char text[64];
     size_t used;
@@ -86,7 +86,8 @@ static bool rounds_alike(double a, double b, double unit) {
     return lround(a / unit) == lround(b / unit);
 }
 
-/* Ranks of one pipeline index whose numbers are the same as the table prints them. */
+/* Returns true when two ranks have the same pipeline index and the table would print the same
+ * numbers. */
 static bool alike(const tr_run_plan *p, int a, int b) {
     const tr_mesh *mesh = &p->layout->desc.mesh;
     const tr_memory_plan *x = &p->memory[a], *y = &p->memory[b];
@@ -100,7 +101,7 @@ static bool alike(const tr_run_plan *p, int a, int b) {
            rounds_alike((double)x->total, (double)y->total, 0.1 * MIB);
 }
 
-/* What lives on a rank. */
+/* Lists the stages and layers of a rank. */
 static void list_stages(const tr_run_plan *p, int rank, list *stages, list *layers) {
     const tr_layout *l = p->layout;
     const tr_mesh *mesh = &l->desc.mesh;
@@ -113,7 +114,7 @@ static void list_stages(const tr_run_plan *p, int rank, list *stages, list *laye
     }
 }
 
-/* The ranks first to last of one pipeline index, which take the same. */
+/* Prints one line for the ranks first to last, which have the same pipeline index and numbers. */
 static void print_ranks(const tr_run_plan *p, int first, int last) {
     const tr_memory_plan *m = &p->memory[first];
     list stages, layers, ranks = {0};
@@ -138,7 +139,7 @@ static void print_memory(const tr_run_plan *p) {
     }
 }
 
-/* Percent of the makespan; what rounding left of a difference is nothing. */
+/* Returns a time as percent of the makespan; a rest from rounding counts as 0. */
 static double share(const tr_run_plan *p, double time) {
     double percent = 100 * time / p->time->makespan;
     return fabs(percent) < 1e-9 ? 0 : percent;
@@ -149,13 +150,25 @@ static double bubble(const tr_run_plan *p, double total) {
     return fabs(percent) < 1e-9 ? 0 : percent;
 }
 
+/* Writes an amount of FLOP, or a rate, to text[size] with its unit and three digits; returns it. */
+static const char *flop(double amount, const char *unit, char *text, size_t size) {
+    static const char prefix[] = "MGTPE";
+    int k = 0;
+    for (amount *= 1e-6; amount >= 999.5 && prefix[k + 1]; k++) amount *= 1e-3;
+    (void)snprintf(text, size, "%.3g %c%s", amount, prefix[k], unit);
+    return text;
+}
+
 static void print_step(const tr_run_plan *p) {
     const tr_simulation *t = p->time;
     double longest = 0;
     for (int r = 0; r < t->ranks; r++) longest = fmax(longest, t->time[r].span);
-    (void)printf("\nstep     %.4g GFLOP of a rank from end to end, of which %.2f%% bubble; longest "
-                 "span %.4g, %.2f%%\n",
-                 t->makespan * 1e-9, bubble(p, t->makespan), longest * 1e-9, bubble(p, longest));
+    char whole[32], span[32];
+    (void)printf(
+        "\nstep     %s of a rank from end to end, of which %.2f%% bubble; longest span %s, "
+        "%.2f%%\n",
+        flop(t->makespan, "FLOP", whole, sizeof whole), bubble(p, t->makespan),
+        flop(longest, "FLOP", span, sizeof span), bubble(p, longest));
 }
 
 static void print_shares(const tr_run_plan *p) {
@@ -168,7 +181,7 @@ static void print_shares(const tr_run_plan *p) {
                      share(p, t->time[r].waiting), share(p, t->time[r].imbalance));
 }
 
-/* "41 s", "12 min", "3.5 h" or "20 days" in text[size]; returns it. */
+/* Writes "41 s", "12 min", "3.5 h" or "20 days" to text[size] and returns it. */
 static const char *duration(double seconds, char *text, size_t size) {
     const struct {
         double below, unit;
@@ -184,41 +197,41 @@ static const char *duration(double seconds, char *text, size_t size) {
     return text;
 }
 
-/* FLOP/s of one of the ranks when all compute: this machine's CPUs are shared by them. */
+/* Returns the FLOP/s of one rank while all ranks compute and share this machine's CPUs. */
 static double shared_rate(double alone, const tr_device *device, int ranks) {
     double wanted = (double)ranks * device->threads, cores = tr_cores_count();
     return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
 }
 
-/* given: FLOP/s by --rate, or 0. here: the device is the config's own. */
+/* Prints the time of a step and of the run. given: FLOP/s by --rate, or 0. here: this machine has
+ * the config's device. */
 static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run_plan *p,
                              double given, bool here) {
-    char step[32], run[32];
+    char step[32], run[32], speed[32];
     double rate = given;
     if (given == 0 && !here) {
-        (void)printf("time     not known for %s, which is not here: give a rank's speed with "
-                     "--rate GFLOP/s\n\n",
+        (void)printf("time     not known, since this machine has no device %s: give a rank's speed "
+                     "with --rate GFLOP/s\n\n",
                      c->device.name);
         return TR_OK;
     }
     if (given == 0) {
         tr_status status = tr_rate_measure(c, device, tr_time_step, &rate);
         if (status == TR_ERR_FIT) {
-            (void)printf(
-                "time     not measured, as one layer of the model does not fit here: give a "
-                "rank's speed with --rate GFLOP/s\n\n");
+            (void)printf("time     not measured, since one layer of the model does not fit here: "
+                         "give a rank's speed with --rate GFLOP/s\n\n");
             return TR_OK;
         }
         TR_TRY(status);
         rate = shared_rate(rate, device, p->ranks);
     }
     double seconds = p->time->makespan / rate;
-    (void)printf("time     about %s a step, %.0f tok/s, %s for %lld steps: %.4g GFLOP/s a rank "
-                 "(%s), without transfers and optimizer\n\n",
-                 duration(seconds, step, sizeof step),
-                 (double)(c->train.batch * c->model.context) / seconds,
-                 duration(seconds * (double)c->train.steps, run, sizeof run),
-                 (long long)c->train.steps, rate * 1e-9, given != 0 ? "--rate" : "measured here");
+    (void)printf(
+        "time     about %s a step, %.0f tok/s, %s for %lld steps: %s a rank (%s), "
+        "without transfers and optimizer\n\n",
+        duration(seconds, step, sizeof step), (double)(c->train.batch * c->model.context) / seconds,
+        duration(seconds * (double)c->train.steps, run, sizeof run), (long long)c->train.steps,
+        flop(rate, "FLOP/s", speed, sizeof speed), given != 0 ? "--rate" : "measured here");
     return TR_OK;
 }
 
@@ -227,11 +240,11 @@ static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan 
     int rank = tr_run_plan_largest(p);
     const tr_memory_plan *m = &p->memory[rank];
     if (tr_run_plan_fits(p)) {
-        (void)printf("\nfits     rank %d takes most: %.1f of %.1f MiB\n", rank,
+        (void)printf("\nfits     rank %d needs most: %.1f of %.1f MiB\n", rank,
                      (double)m->total / MIB, (double)p->limit / MIB);
         return TR_OK;
     }
-    (void)fflush(stdout); /* the search may take a while */
+    (void)fflush(stdout); /* the search for advice may take a while */
     TR_TRY(tr_advice_make(c, device, advice, sizeof advice));
     list stages, layers;
     list_stages(p, rank, &stages, &layers);
@@ -244,8 +257,8 @@ static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan 
         c->device.memory ? "device.memory" : "free memory", advice);
 }
 
-/* The config's device; for GPUs that are elsewhere the cpu device, whose operators' scratch is then
- * planned. */
+/* Opens the config's device. For a GPU that this machine does not have, opens the cpu device, and
+ * the plan has the scratch of its operators. */
 static tr_status open_device(const tr_config *c, const tr_device_options *options, bool *here,
                              tr_device **out) {
     tr_status status = tr_device_open(c->device.name, options, out);
@@ -255,12 +268,12 @@ static tr_status open_device(const tr_config *c, const tr_device_options *option
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     if (!c->device.memory)
         return TR_FAIL(TR_ERR_DEVICE,
-                       "%s; to plan for GPUs that are elsewhere, set device.memory to what a rank "
-                       "has there",
+                       "%s; to plan for GPUs of another machine, set device.memory to the memory "
+                       "of a rank there",
                        why);
     TR_TRY(tr_device_open("cpu", options, out));
-    (void)printf("device   %s cannot be asked here: scratch is that of the cpu device's "
-                 "operators\n",
+    (void)printf("device   this machine has no device %s: the plan has the scratch of the cpu "
+                 "device's operators\n",
                  c->device.name);
     return TR_OK;
 }

@@ -26,7 +26,7 @@ static tr_status parse_ranks(const char *text, int *ranks) {
     return TR_OK;
 }
 
-/* The options in front of the command; *first is the command's place in argv. */
+/* Reads the options before the command; *first is the command's index in argv. */
 static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t max, int *first) {
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
@@ -38,10 +38,10 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
         if (ranks) TR_TRY(parse_ranks(argv[i], &launch->ranks));
         if (hostfile) launch->hostfile = argv[i];
         if (mpi && !split(argv[i], launch->mpirun_options, max)) {
-            return cli_usage("run", "--mpi has too many words");
+            return cli_usage("run", "--mpi has more than %zu words", max - 1);
         }
     }
-    if (launch->ranks == 0) return cli_usage("run", "how many ranks? -n is missing");
+    if (launch->ranks == 0) return cli_usage("run", "the number of ranks is missing: give -n");
     if (i == argc) return cli_usage("run", "the command for the ranks is missing");
     *first = i;
     return TR_OK;
@@ -59,7 +59,8 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
                        argv[first]);
     }
     static char backtrace[] = "--backtrace";
-    if (cli->backtrace) argv[--first] = backtrace; /* over a word of run's own, for the ranks */
+    if (cli->backtrace)
+        argv[--first] = backtrace; /* overwrites a word of run's own options, so the ranks get it */
     launch.command = argv + first;
     if (launch.hostfile) {
         int fd;
@@ -67,6 +68,6 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         TR_TRY(tr_input_open("the hostfile", launch.hostfile, &fd, &bytes)); /* mpirun reads it */
         (void)close(fd);
     }
-    cli->silent = true; /* the launcher or a rank says what there is to say */
+    cli->silent = true; /* the launcher or a rank prints the error */
     return (tr_status)tr_launch_run(&launch);
 }

@@ -53,7 +53,8 @@ static tr_status parse(int argc, char **argv, request *r) {
         TR_TRY(parse_option(option, argv[++i], r));
     }
     if (!r->run || !*r->run) return cli_usage("sample", "no run directory was given");
-    if (!r->prompt[0]) return cli_usage("sample", "the prompt is empty");
+    if (!r->prompt[0])
+        return cli_usage("sample", "the prompt is empty: give at least one character with -p");
     return TR_OK;
 }
 
@@ -68,7 +69,7 @@ typedef struct session {
     tr_mesh mesh;
 } session;
 
-/* The run's config from its checkpoint, on one rank. */
+/* Reads the run's config from its checkpoint. */
 static tr_status read_config(const char *root, int64_t step, tr_config *config) {
     tr_ckpt_state *state;
     TR_TRY(tr_calloc(1, sizeof *state, &state));
@@ -123,13 +124,13 @@ static tr_status write_text(session *s, const request *r) {
     return TR_OK;
 }
 
-/* The run's device; a run of GPUs is sampled on the CPU where there is none. */
+/* Opens the run's device, or the CPU when the run's GPU is not on this machine. */
 static tr_status open_device(session *s) {
     const tr_device_options options = {.threads = 1};
     tr_status status = tr_device_open(s->config.device.name, &options, &s->device);
     if (status != TR_ERR_DEVICE || !tr_config_on_gpu(&s->config)) return status;
     TR_TRY(tr_device_open("cpu", &options, &s->device));
-    fprintf(stderr, "trireme: %s cannot be used here: sampling on the CPU\n",
+    fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
             s->config.device.name);
     return TR_OK;
 }
@@ -139,7 +140,8 @@ tr_status cli_sample(cli_context *cli, int argc, char **argv) {
     request r;
     char root[TR_CONFIG_PATH + 8];
     TR_TRY(parse(argc, argv, &r));
-    if (strlen(r.run) >= TR_CONFIG_PATH) return cli_usage("sample", "the run's path is too long");
+    if (strlen(r.run) >= TR_CONFIG_PATH)
+        return cli_usage("sample", "the run's path is too long: name the run by a shorter path");
     (void)snprintf(root, sizeof root, "%s/ckpt", r.run);
     session *s;
     TR_TRY(tr_calloc(1, sizeof *s, &s));

@@ -1,5 +1,5 @@
-/* trireme schedule NAME|FILE ...: an order as CSV; check FILE.csv: the proof that it can run; show:
- * drawn in the terminal, as SVG and as a trace. */
+/* trireme schedule NAME|FILE ...: prints an order as CSV; check FILE.csv: proves that it can run;
+ * show: draws it in the terminal, as SVG and as a trace. */
 #include "base/output.h"
 #include "cli/cli.h"
 #include "cli/schedule_args.h"
@@ -26,7 +26,7 @@ typedef struct schedule_args {
     bool comms;
 } schedule_args;
 
-/* Options and names from argv[first]. */
+/* Reads options and names from argv[first] on. */
 static tr_status parse(int argc, char **argv, int first, bool show, schedule_args *a) {
     *a = (schedule_args){0};
     cli_schedule_args_init("schedule", &a->schedule);
@@ -47,22 +47,22 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
             *path = argv[++i];
         } else if (argv[i][0] == '-') return cli_usage("schedule", "unknown option %s", argv[i]);
         else if (a->names == (show ? MOST_SHOWN : 1))
-            return cli_usage("schedule", "one schedule too many: %s", argv[i]);
+            return cli_usage("schedule", "more than one schedule: %s", argv[i]);
         else a->name[a->names++] = argv[i];
     }
     if (!a->names) return cli_usage("schedule", "no schedule was named");
     return TR_OK;
 }
 
-/* Opens a file that a drawing or order is written to. It may be a pipe. */
+/* Opens a file for a drawing or an order. It may be a pipe. */
 static tr_status open_output(const char *path, FILE **out) {
     *out = fopen(path, "w");
     if (*out) return TR_OK;
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
 }
 
-/* Searches an order, and prints how far it is from the lower bound: the order itself may
- * go to stdout. */
+/* Searches an order, and prints to stderr how far it is from the lower bound, because the order
+ * itself may go to stdout. */
 static tr_status search(const schedule_args *a, tr_schedule **out) {
     tr_schedule_request request = a->schedule.request;
     tr_auto_report report;
@@ -79,7 +79,8 @@ static tr_status search(const schedule_args *a, tr_schedule **out) {
     return TR_OK;
 }
 
-/* compute_comms: a file that has its transfers keeps them. */
+/* Prints the order with its transfers. A file that already has them (compute_comms) keeps its
+ * own. */
 static tr_status print_comms(const tr_schedule *s, char **text) {
     tr_schedule *listed = NULL;
     if (s->listed) return tr_schedule_print(s, true, text);
@@ -117,10 +118,10 @@ static tr_status check(int argc, char **argv) {
     tr_schedule_report report;
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 2, false, &a));
-    if (a.output || a.comms) return cli_usage("schedule", "check writes no order");
+    if (a.output || a.comms) return cli_usage("schedule", "check does not write an order");
     TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
     TR_TRY_OUT(tr_schedule_check(s, NULL, &report));
-    (void)printf("%s: %d ranks, %d stages, %d micro-batches%s; every action is there once, and the "
+    (void)printf("%s: %d ranks, %d stages, %d micro-batches%s; every action occurs once, and the "
                  "order runs to its end\n",
                  a.name[0], s->ranks, s->stages, s->micro_batches,
                  s->forward_only ? ", forward only" : "");

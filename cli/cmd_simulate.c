@@ -30,12 +30,12 @@ static tr_status parse(int argc, char **argv, simulate_args *a) {
     return TR_OK;
 }
 
-/* Without what rounding left of a difference of numbers of size `scale`. */
+/* Returns 0 for a rest from rounding: a difference much smaller than the numbers' size `scale`. */
 static double tidy(double value, double scale) {
     return fabs(value) < 1e-12 * scale ? 0 : value;
 }
 
-/* Twelve digits: sums of thirds print as they are meant. */
+/* Prints twelve digits, so that a sum of three thirds prints as 1. */
 static void print_list(const char *key, const tr_estimate *e, bool span) {
     (void)printf("\"%s\": [", key);
     for (int r = 0; r < e->ranks; r++)
@@ -55,11 +55,12 @@ static void print_json(const tr_estimate *e, double ideal) {
 static void print_bound(const tr_schedule *s, const tr_estimate *e, const tr_schedule_costs *c) {
     double v = (double)s->stages / s->ranks;
     double bound = tr_auto_bound(s->ranks, s->micro_batches, v, c);
-    (void)printf("bound     %.6g with %g stages a rank: %.2f%% above it\n", bound, v,
-                 100 * tidy(e->makespan / bound - 1, 1));
+    (void)printf("bound     %.6g with %g stages a rank: the makespan is %.2f%% above it\n", bound,
+                 v, 100 * tidy(e->makespan / bound - 1, 1));
 }
 
-/* costs: of a schedule by name, for its bound; NULL: a file, whose placement may be any. */
+/* costs: for the lower bound of a named schedule; NULL for a file, which may place stages
+ * anywhere. */
 static void print_table(const tr_schedule *s, const tr_estimate *e, double ideal, double cap,
                         const tr_schedule_costs *costs) {
     double scale = e->makespan, most = 0;

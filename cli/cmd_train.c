@@ -38,7 +38,8 @@ static tr_status parse_time_limit(int argc, char **argv, int *at, request *r) {
     return cli_usage("train", "%s", tr_error_message());
 }
 
-/* Seconds that the run has taken already: since the launcher began, where it is on this host. */
+/* Returns the seconds that the run has taken: since the launcher began if it is on this host, else
+ * since this process began. */
 static double age_s(tr_board *board) {
     pid_t launcher = tr_board_launcher(board);
     return tr_process_age_s(launcher ? launcher : getpid());
@@ -69,15 +70,16 @@ static tr_status load(const request *r, tr_config *config) {
     return tr_config_check_data(config);
 }
 
-/* The part that runs on ranks. A rank that fails by itself aborts the job; a failure that all ranks
+/* Runs training on one rank. A rank that fails by itself aborts the job; a failure that all ranks
  * agreed on shuts down cleanly. */
 static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
                        char **argv, request *r) {
     tr_config config;
-    /* Every rank reads the command and the config, and rank 0 speaks for all when one is wrong. */
+    /* Every rank reads the command and the config; rank 0 reports for all when one is wrong. */
     tr_status status = tr_world_agree(world, parse(argc, argv, r));
     if (status == TR_OK) status = tr_world_agree(world, load(r, &config));
-    /* Explicit before the run's config is recorded: at another number sums may have other bits. */
+    /* Set before the run's config is recorded, because another number of threads may change the
+     * bits of sums. */
     if (status == TR_OK && config.train.threads == 0) config.train.threads = tr_world_cores(world);
     if (status == TR_OK) status = tr_rank_process_begin(process, world, config.parallel.deadline);
     if (status == TR_OK) {

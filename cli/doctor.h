@@ -5,7 +5,7 @@
 
 typedef enum doctor_level { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL } doctor_level;
 
-/* What a check found; remedy is empty when all is well. */
+/* The result of a check; remedy is empty when nothing is wrong. */
 typedef struct doctor_finding {
     doctor_level level;
     char text[256], remedy[256];

@@ -45,14 +45,15 @@ void doctor_root(doctor_finding *f) {
     } else if (allowed) {
         doctor_say(f, DOCTOR_OK, "root, and mpirun is told to allow it");
     } else {
-        doctor_say(f, DOCTOR_WARN, "root: plain mpirun refuses; `trireme run` allows it by itself");
+        doctor_say(f, DOCTOR_WARN,
+                   "root: plain mpirun refuses to start; `trireme run` allows it by itself");
         doctor_remedy(f, "for plain mpirun: export OMPI_ALLOW_RUN_AS_ROOT=1 "
                          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
     }
 }
 
-/* The thread level that a process of one rank is given; -1 when MPI does not start. In a child: a
- * failing MPI_Init ends its process. */
+/* Returns the thread level that MPI gives a process of one rank; -1 when MPI does not start. Runs
+ * in a child, because a failing MPI_Init ends its process. */
 static int thread_level(void) {
     (void)fflush(NULL);
     int ends[2], level = -1;
@@ -87,7 +88,7 @@ void doctor_threads(doctor_finding *f) {
         doctor_remedy(f, "use an MPI that was built with threads");
     } else {
         doctor_say(f, DOCTOR_FAIL, "MPI does not start in one process");
-        doctor_remedy(f, "run `mpirun -n 1 true` and mend what it says");
+        doctor_remedy(f, "run `mpirun -n 1 true` and fix what it reports");
     }
 }
 
@@ -106,11 +107,11 @@ void doctor_onednn(doctor_finding *f) {
     bool native = tr_cpu_bf16_native();
     doctor_say(f, native ? DOCTOR_OK : DOCTOR_WARN, "oneDNN %s, %s, BF16 products %s",
                tr_cpu_onednn_version(version, sizeof version), tr_cpu_isa(),
-               native ? "of its own" : "widened to FP32");
-    if (!native) doctor_remedy(f, "use train.precision: fp32 here; bf16 saves memory but no time");
+               native ? "its own" : "widened to FP32");
+    if (!native) doctor_remedy(f, "use train.precision: fp32 here; bf16 saves memory but not time");
 }
 
-/* Calls int function(int *) of an open library; -1 when it is missing or fails. */
+/* Calls int function(int *) of an open library; returns -1 when it is missing or fails. */
 static int ask(void *library, const char *function) {
     int (*call)(int *);
     void *symbol = dlsym(library, function);
@@ -143,7 +144,7 @@ void doctor_cuda(doctor_finding *f) {
                           "it with --gpus all");
         return;
     }
-    /* It stays open: a driver that was initialized and is unloaded has been seen to crash. */
+    /* It stays open, because unloading an initialized driver can crash. */
     int version = ask(driver, "cuDriverGetVersion"), devices = cuda_devices(driver);
     doctor_say(f, DOCTOR_OK, "CUDA driver %d.%d, %d device%s, %s", version / 1000,
                version % 1000 / 10, devices > 0 ? devices : 0, devices == 1 ? "" : "s", built);
@@ -152,7 +153,7 @@ void doctor_cuda(doctor_finding *f) {
         doctor_remedy(f, "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES");
         return;
     }
-    tr_device *device; /* the proof that this build can use them */
+    tr_device *device; /* opening one proves that this build can use it */
     if (tr_device_open("cuda:0", &(tr_device_options){.threads = 1}, &device) == TR_OK) {
         tr_device_close(device);
         return;
@@ -164,16 +165,18 @@ void doctor_cuda(doctor_finding *f) {
 
 void doctor_nccl(doctor_finding *f) {
     if (!*TRIREME_CUDA_TOOLKIT) {
-        doctor_say(f, DOCTOR_OK, "built without NCCL: ranks speak through MPI");
+        doctor_say(f, DOCTOR_OK, "built without NCCL: ranks communicate through MPI");
         return;
     }
     void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!nccl) {
-        doctor_say(f, DOCTOR_OK, "no NCCL: ranks speak through MPI");
+        doctor_say(f, DOCTOR_OK, "no NCCL: ranks communicate through MPI");
         return;
     }
     int v = ask(nccl, "ncclGetVersion");
     if (v > 0) doctor_say(f, DOCTOR_OK, "NCCL %d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
-    else doctor_say(f, DOCTOR_WARN, "libnccl.so.2 does not say its version: ranks use MPI instead");
+    else
+        doctor_say(f, DOCTOR_WARN,
+                   "libnccl.so.2 does not report its version: ranks communicate through MPI");
     (void)dlclose(nccl);
 }

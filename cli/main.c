@@ -1,5 +1,5 @@
+#include "base/nearest.h"
 #include "cli/cli.h"
-#include "config/nearest.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -10,25 +10,26 @@
 #include <unistd.h>
 
 const cli_command cli_commands[] = {
-    {"ckpt", "ls RUN | verify RUN [STEP]", "the checkpoints of a run", cli_ckpt},
-    {"data", "CONFIG|FILE [key=value ...]", "what a data file holds, and a bigram baseline",
-     cli_data},
-    {"doctor", "", "checks this machine and says what to mend", cli_doctor},
-    {"help", "[COMMAND|KEY|SECTION]", "commands, and the keys of a config", cli_help},
+    {"ckpt", "ls RUN | verify RUN [STEP]", "lists or verifies the checkpoints of a run", cli_ckpt},
+    {"data", "CONFIG|FILE [key=value ...]",
+     "shows what a data file contains, and a bigram baseline", cli_data},
+    {"doctor", "", "checks this machine and says what to fix", cli_doctor},
+    {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help},
     {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
-     "memory of every rank, and the time of a step and of the run, without running it", cli_plan},
+     "computes the memory of every rank and the time of a step and of the run, without running it",
+     cli_plan},
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run},
     {"sample", "RUN [-p TEXT] [-n TOKENS] [--temperature T] [--top-k K] [--seed S] [--step N]",
-     "text from a checkpoint, whatever layout saved it", cli_sample},
+     "writes text with a checkpoint's model, whatever layout saved it", cli_sample},
     {"schedule",
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
-     "a pipeline schedule: made, proved or drawn", cli_schedule},
+     "makes, checks or draws a pipeline schedule", cli_schedule},
     {"simulate",
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
      "[--memory mB=1,mW=0,cap=P] [--json]",
-     "times, bubbles and memory of a pipeline schedule", cli_simulate},
+     "computes times, bubbles and memory of a pipeline schedule", cli_simulate},
     {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]",
      "trains; --resume continues the run (=auto: or starts it); --time-limit (90, 30m, 1h30m) "
      "saves "
@@ -63,7 +64,7 @@ static tr_status unknown_command(const char *name) {
     if (near >= 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s`?", name,
                        cli_commands[near].name);
-    return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; `trireme help` lists them", name);
+    return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; `trireme help` lists the commands", name);
 }
 
 const cli_command *cli_find(const char *name) {
@@ -77,14 +78,15 @@ static bool is_help(const char *word) {
 }
 
 static tr_status dispatch(cli_context *cli, int argc, char **argv) {
-    if (argc < 2) return TR_FAIL(TR_ERR_USAGE, "no command was given; `trireme help` lists them");
+    if (argc < 2)
+        return TR_FAIL(TR_ERR_USAGE, "no command was given; `trireme help` lists the commands");
     const char *name = argv[1];
     if (!strcmp(name, "--version")) {
         (void)printf("trireme %s\n", TRIREME_VERSION);
         return TR_OK;
     }
     if (!strcmp(name, "--trace"))
-        return TR_FAIL(TR_ERR_USAGE, "--trace in front of a command is now --backtrace; `trireme "
+        return TR_FAIL(TR_ERR_USAGE, "--trace before a command is now --backtrace; `trireme "
                                      "train CONFIG --trace N` records N steps");
     if (is_help(name)) name = "help";
     const cli_command *command = cli_find(name);
@@ -96,7 +98,7 @@ static tr_status dispatch(cli_context *cli, int argc, char **argv) {
     return command->run(cli, argc - 1, argv + 1);
 }
 
-/* Takes --backtrace in front of the command out of the arguments; returns their new number. */
+/* Removes --backtrace before the command from the arguments; returns their new number. */
 static int take_backtrace(int argc, char **argv, bool *backtrace) {
     while (argc > 1 && !strcmp(argv[1], "--backtrace")) {
         *backtrace = true;
@@ -106,7 +108,7 @@ static int take_backtrace(int argc, char **argv, bool *backtrace) {
     return argc;
 }
 
-/* The launcher started several ranks and this is not the first. */
+/* Returns true when the launcher started several ranks and this is not the first. */
 static bool is_later_rank(void) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (!rank) rank = getenv("PMIX_RANK");
@@ -120,11 +122,11 @@ void cli_report(cli_context *cli) {
     cli->silent = true;
 }
 
-/* OpenMP's threads spin at the end of every parallel loop, for milliseconds: when another process
- * takes one of their cores, all wait for it, and training has been seen 20 times slower. A thousand
- * turns bridge the gap between two loops and cost an idle machine little. libgomp reads the number
- * once, while the program is loaded, so a trainer starts itself again with it; ranks inherit it
- * from `run`. What the user has set stays. */
+/* Limits how long OpenMP's threads spin at the end of a parallel loop. By default they spin for
+ * milliseconds, and when another process takes one of their cores, all wait for it; training was
+ * measured 20 times slower. A thousand turns bridge the gap between two loops and cost little.
+ * libgomp reads the number once, while the program is loaded, so a trainer starts itself again with
+ * it; ranks inherit it from `run`. A value that the user has set stays. */
 static void limit_spinning(const char *command, char **argv) {
     bool trains = !strcmp(command, "train"), launches = !strcmp(command, "run");
     char self[4096];
@@ -132,12 +134,12 @@ static void limit_spinning(const char *command, char **argv) {
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0 || setenv("GOMP_SPINCOUNT", "1000", 1) || launches) return;
     self[length] = '\0';
-    (void)execv(self, argv); /* returns only when it fails, which costs nothing but speed */
+    (void)execv(self, argv); /* returns only on failure, and then training is only slower */
 }
 
-/* The next file that is opened would get the number of a standard file that is closed, and progress
- * lines would go into a checkpoint. /dev/null is opened in the wrong direction, so that reads and
- * writes still fail. */
+/* Opens /dev/null for each standard file that is closed. Otherwise the next file would get its
+ * number, and progress lines would go into a checkpoint. It is opened in the wrong direction, so
+ * that reads and writes still fail. */
 static void open_closed_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0)
@@ -154,7 +156,7 @@ int main(int argc, char **argv) {
     argc = take_backtrace(argc, argv, &cli.backtrace);
     tr_status code = dispatch(&cli, argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
-        code = TR_FAIL(TR_ERR_IO, "the output cannot be written");
+        code = TR_FAIL(TR_ERR_IO, "stdout cannot be written: is the disk full or the pipe closed?");
     if (code != 0) cli_report(&cli);
     return (int)code;
 }

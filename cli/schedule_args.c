@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 enum { MOST = 1 << 24 };
-/* Sums over all actions of a schedule stay finite, and so do quotients of two of them. */
+/* Within these limits sums over all actions of a schedule stay finite, and so do quotients of two
+ * sums. */
 static const double LEAST_COST = 1e-30, MOST_COST = 1e30;
 
 void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
@@ -31,7 +32,7 @@ typedef struct field {
     double *value;
 } field;
 
-/* "F=1,W=0.5": sets those that are named. */
+/* Parses "F=1,W=0.5" and sets the fields that it names. */
 static tr_status take_fields(const char *command, const char *option, const char *text,
                              const field *fields, int count) {
     char known[64] = "";
@@ -53,9 +54,9 @@ static tr_status take_fields(const char *command, const char *option, const char
         double value = strtod(number, &end);
         bool number_ends = end != number && (!*end || *end == ',');
         if (!number_ends || !(value == 0 || (value >= LEAST_COST && value <= MOST_COST)))
-            return cli_usage(command, "%s: %s must be 0 or between %g and %g; '%.*s' is not",
-                             option, fields[found].key, LEAST_COST, MOST_COST,
-                             (int)strcspn(number, ","), number);
+            return cli_usage(command, "%s: %s must be 0 or between %g and %g, not '%.*s'", option,
+                             fields[found].key, LEAST_COST, MOST_COST, (int)strcspn(number, ","),
+                             number);
         *fields[found].value = value;
         at = end;
         if (!*at) return TR_OK;
@@ -88,7 +89,8 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
         TR_TRY(take_fields(args->command, option, value, memory, 3));
         return r->memory.m_b > 0
                    ? TR_OK
-                   : cli_usage(args->command, "--memory: mB must be more than 0: it is the unit");
+                   : cli_usage(args->command,
+                               "--memory: mB must be more than 0, because it is the unit");
     }
     TR_TRY(take_fields(args->command, option, value, costs, 4));
     if (r->costs.f + r->costs.i + r->costs.w <= 0)
@@ -99,7 +101,7 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
 static tr_status check_size(const cli_schedule_args *args, const char *name, const char *option,
                             int given, int size) {
     if (!given || given == size) return TR_OK;
-    return cli_usage(args->command, "%s %d does not go with %s, which has %d: leave %s out", option,
+    return cli_usage(args->command, "%s %d contradicts %s, which has %d: leave %s out", option,
                      given, name, size, option);
 }
 
@@ -110,7 +112,8 @@ static tr_status open_file(const cli_schedule_args *args, const char *path, tr_s
     tr_status status = check_size(args, path, "-p", r->ranks, s->ranks);
     if (status == TR_OK) status = check_size(args, path, "-m", r->micro_batches, s->micro_batches);
     if (status == TR_OK && r->chunks && r->chunks * s->ranks != s->stages)
-        status = cli_usage(args->command, "-v %d does not go with %s: %d stages on %d ranks",
+        status = cli_usage(args->command,
+                           "-v %d contradicts %s, which has %d stages on %d ranks: leave -v out",
                            r->chunks, path, s->stages, s->ranks);
     if (status != TR_OK) {
         tr_schedule_destroy(s);
@@ -120,7 +123,7 @@ static tr_status open_file(const cli_schedule_args *args, const char *path, tr_s
     return TR_OK;
 }
 
-/* One of the known schedules. */
+/* Returns true for the name of a known schedule. */
 static bool is_name(const char *name) {
     const char *known;
     for (int k = 0; (known = tr_schedule_name(k, NULL)); k++)
@@ -141,7 +144,8 @@ tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_
                          name);
     tr_schedule_request request = args->request;
     request.name = name;
-    return tr_schedule_make(&request, out); /* names the known ones for one that is not */
+    return tr_schedule_make(&request,
+                            out); /* fails with the list of schedules when the name is unknown */
 }
 
 tr_status cli_schedule_estimate(const cli_schedule_args *args, const tr_schedule *schedule,

@@ -121,7 +121,7 @@ tr_status tr_poller_start(tr_world *world) {
     if (world->size == 1) return TR_OK;
     if (pthread_create(&world->poller, NULL, thread_main, world) != 0)
         return TR_FAIL(TR_ERR_DEVICE,
-                       "no thread for messages: raise the limit of processes (ulimit -u)");
+                       "cannot start a thread for messages: raise the limit of processes (ulimit -u)");
     world->poller_runs = true;
     return TR_OK;
 }

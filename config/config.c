@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More micro-batches than any schedule profits from: planning their memory would take minutes. */
+/* No schedule gains from more micro-batches, and planning their memory would take minutes. */
 enum { MOST_MICRO_BATCHES = 16384 };
 
-/* The sentence of the last failure, with the place in front. */
+/* Fails again with the last failure's sentence, and its place before it. */
 static tr_status at_place(const char *source, int line, int column) {
     return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", source, line, column, tr_error_message());
 }
@@ -48,7 +48,7 @@ static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config
     return TR_OK;
 }
 
-/* "key=value" or "--key=value", the number-th (from 1). */
+/* Sets a key from "key=value" or "--key=value", which is override `number` (from 1). */
 static tr_status set_override(const char *text, int number, tr_config *config) {
     const char *key = strncmp(text, "--", 2) ? text : text + 2, *equals = strchr(key, '=');
     char name[128];
@@ -59,21 +59,19 @@ static tr_status set_override(const char *text, int number, tr_config *config) {
     int index = tr_schema_find(name);
     tr_status status =
         index < 0 ? unknown_key(name) : tr_key_set(&tr_schema[index], equals + 1, config);
-    if (status != TR_OK) return TR_FAIL(TR_ERR_CONFIG, "%.200s: %s", text, tr_error_message());
+    TR_TRY(status);
     config->place[index] = (tr_config_place){.line = -number};
     return TR_OK;
 }
 
-/* Where `key` was set: "file:line:column", "key=value" of the command line, or the file. */
+/* Returns where `key` was set, for the front of a sentence that names the key: "file:line:column:
+ * ",
+ * "" for the command line, else "file: ". */
 static const char *place_of(const tr_config *config, const char *key, char *buffer, size_t size) {
     int index = tr_schema_find(key);
-    tr_config_place p = config->place[index];
-    char *value;
-    if (p.line > 0) (void)snprintf(buffer, size, "%s:%d:%d", config->source, p.line, p.column);
-    else if (p.line < 0 && tr_key_text(&tr_schema[index], config, &value) == TR_OK) {
-        (void)snprintf(buffer, size, "%s=%s", key, value);
-        free(value);
-    } else (void)snprintf(buffer, size, "%s", config->source);
+    tr_config_place p = index < 0 ? (tr_config_place){0} : config->place[index];
+    if (p.line > 0) (void)snprintf(buffer, size, "%s:%d:%d: ", config->source, p.line, p.column);
+    else (void)snprintf(buffer, size, p.line < 0 ? "" : "%s: ", config->source);
     return buffer;
 }
 
@@ -81,7 +79,7 @@ static const char *place_of(const tr_config *config, const char *key, char *buff
     do {                                                                                           \
         char sentence_[512], place_[320];                                                          \
         (void)snprintf(sentence_, sizeof sentence_, __VA_ARGS__);                                  \
-        return TR_FAIL(TR_ERR_CONFIG, "%s: %s", place_of(c, (key), place_, sizeof place_),         \
+        return TR_FAIL(TR_ERR_CONFIG, "%s%s", place_of(c, (key), place_, sizeof place_),           \
                        sentence_);                                                                 \
     } while (0)
 
@@ -89,13 +87,13 @@ static bool is_set(const tr_config *config, const char *key) {
     return config->place[tr_schema_find(key)].line != 0;
 }
 
-/* A key that stands for a field of tr_model_config. */
+/* Returns true for a key of tr_model_config. */
 static bool is_of_model(const tr_key *key) {
     return key->offset < offsetof(tr_config, model) + sizeof(tr_model_config);
 }
 
-/* The family and the preset follow each other; the model's keys that are not set are the preset's.
- * Without a preset only the sizes are a tiny model's, and the rest is the family's. */
+/* Fills the model's keys that are not set: with a preset from the preset, otherwise with the sizes
+ * of a tiny model and the family's other values. Also makes preset and family agree. */
 static tr_status take_preset(tr_config *c) {
     const bool named = is_set(c, "model.preset");
     const tr_preset *preset = named ? tr_preset_find(c->preset) : tr_preset_tiny(c->model.family);
@@ -116,7 +114,7 @@ static tr_status take_preset(tr_config *c) {
     return tr_model_complete(&c->model);
 }
 
-/* runs/<name of the file without folder and ending> */
+/* Sets log.dir to runs/<name of the file without folder and ending>. */
 static void take_log_dir(tr_config *config) {
     const char *slash = strrchr(config->source, '/');
     const char *name = slash ? slash + 1 : config->source;
@@ -130,7 +128,7 @@ bool tr_config_on_gpu(const tr_config *config) {
     return strncmp(config->device.name, "cuda", 4) == 0;
 }
 
-/* True for a key whose default follows the device, and which has its default. */
+/* Returns true for a key that has its default, when that default depends on the device. */
 static bool follows_device(const tr_config *config, int index) {
     return tr_schema[index].on_gpu && config->place[index].line == 0;
 }
@@ -188,7 +186,7 @@ tr_status tr_config_load(const char *path, const char *const *overrides, int cou
 
 /* --- checks of several keys ------------------------------------------------------------------- */
 
-/* The first key that the text names and that is set; the first that it names; "". */
+/* Returns the first key in the text that is set, else the first key in it, else "". */
 static const char *key_named(const tr_config *c, const char *text) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz_.0123456789";
     const char *first = "";
@@ -203,7 +201,8 @@ static const char *key_named(const tr_config *c, const char *text) {
     return first;
 }
 
-/* What the layers say of the model's sizes, with the place of the key. */
+/* Checks the model's sizes with the layers' own checks; the message begins with the place of the
+ * key. */
 static tr_status check_model(const tr_config *c) {
     const tr_model_shape shape = {.batch = c->train.micro_batch,
                                   .seq = c->model.context,
@@ -272,7 +271,7 @@ static tr_status check_batch(const tr_config *c) {
         REFUSE("train.batch",
                "train.batch %" PRId64
                " is not a multiple of parallel.dp * train.micro_batch = %" PRId64 " * %" PRId64
-               ": the next that is, is %" PRId64,
+               ": the next multiple is %" PRId64,
                c->train.batch, c->parallel.dp, c->train.micro_batch, up);
     if (c->train.batch / unit > MOST_MICRO_BATCHES)
         REFUSE("train.batch",
@@ -352,7 +351,7 @@ static tr_status other_model(const tr_key *key, const tr_config *config, const t
     if (status == TR_OK) {
         status = TR_FAIL(TR_ERR_DATA,
                          "%s holds a checkpoint of another model: its %s is %s, and this config's "
-                         "is %s; give the model as it was, or choose another log.dir",
+                         "is %s; set the model's keys as they were, or choose another log.dir",
                          where, key->name, then, now);
         free(then);
     }

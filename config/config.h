@@ -1,5 +1,5 @@
 /* The configuration of a run: a plain struct, filled from a YAML file and key=value overrides
- * through the table in config/schema.h. Its names are the keys of the file. */
+ * through the table in config/schema.h. Its field names are the keys of the file. */
 #pragma once
 
 #include "layers/model.h"
@@ -8,7 +8,8 @@
 
 enum { TR_CONFIG_KEYS = 64, TR_CONFIG_PATH = 1024 };
 
-/* Where a key got its value: line 0 = default (or preset), line < 0 = override number -line. */
+/* Where a key got its value. line 0: by default or from the preset; line < 0: override number
+ * -line. */
 typedef struct tr_config_place {
     int line, column;
 } tr_config_place;
@@ -18,17 +19,17 @@ typedef struct tr_config {
     char preset[32];       /* key: model.preset */
     struct {
         char path[TR_CONFIG_PATH], format[16];
-        char changed[8];      /* refuse, allow: other data than those of the checkpoint */
+        char changed[8];      /* refuse or allow: what --resume does when the data differ */
         char documents[8];    /* windows, packed */
         int64_t document_end; /* token; -1: none */
-        double validation;    /* held-out fraction at the end of the file */
+        double validation;    /* fraction of the file, at its end, that is held out */
     } data;
     struct {
         int64_t steps;
-        int64_t batch, micro_batch; /* sequences of a whole step; of one micro-batch */
+        int64_t batch, micro_batch; /* sequences of a step; sequences of a micro-batch */
         int64_t seed;
         char precision[8];
-        int64_t threads; /* of each rank; 0: cores of the machine divided by its ranks */
+        int64_t threads; /* of each rank; 0: the machine's cores divided by its ranks */
         bool deterministic;
         int64_t validate_every;   /* steps; 0: never */
         int64_t validate_batches; /* of train.batch sequences; 0: the whole held-out part */
@@ -44,8 +45,8 @@ typedef struct tr_config {
         int64_t pp, tp, dp;
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
-        double deadline;               /* seconds a living rank may wait for another */
-        char transport[8];             /* of device memory: auto, mpi, nccl */
+        double deadline;   /* seconds that a rank may wait for another one that is alive */
+        char transport[8]; /* for device memory: auto, mpi, nccl */
     } parallel;
     struct {
         int64_t every, keep; /* steps, 0: only at the end; checkpoints */
@@ -56,7 +57,7 @@ typedef struct tr_config {
     } log;
     struct {
         char name[16];
-        int64_t memory; /* bytes a rank may plan; 0: what is free */
+        int64_t memory; /* bytes that a rank may use; 0: its share of the free memory */
     } device;
 
     char source[256];                      /* the file, for messages */
@@ -65,43 +66,44 @@ typedef struct tr_config {
 
 /* Fills *config: defaults, then the file, then overrides ("key=value" or "--key=value", the last of
  * equal keys wins), then the preset's values of the model's keys that were not given, then log.dir
- * ("runs/<name of the file>") when it was not, then the defaults that are others where device.name
- * is a GPU's. What is found on this machine decides nothing. TR_ERR_NOFILE when the file cannot be
- * opened; TR_ERR_CONFIG "file:line:column: ..." (overrides: "key=value: ...") for unknown keys with
- * the nearest one, wrong types, values out of range, keys given twice, and a preset of another
- * family than model.family. */
+ * ("runs/<name of the file>") if it was not given, then the other defaults of a GPU if device.name
+ * is one. The result does not depend on this machine. Fails with TR_ERR_NOFILE when the file cannot
+ * be opened, and with TR_ERR_CONFIG for unknown keys, wrong types, values out of range, keys given
+ * twice, and a preset of another family than model.family. The message begins with
+ * "file:line:column: " unless an override is wrong, and names the nearest key or choice. */
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config);
-/* The same from text; `source` names it in messages. */
+/* Like tr_config_load, from text; `source` names the text in messages. */
 tr_status tr_config_parse(const char *text, size_t length, const char *source,
                           const char *const *overrides, int count, tr_config *config);
 
-/* True when device.name is cuda or cuda:N. */
+/* Returns true when device.name is cuda or cuda:N. */
 bool tr_config_on_gpu(const tr_config *config);
 
-/* Copies from `saved`, the config of the run that is continued, each key that the user has not set
- * and whose default follows the device: on another device the run keeps its precision. */
+/* Copies from `saved`, the config of the run to be continued, each key that the user has not set
+ * and that has another default on GPUs. So a run keeps its precision on another device. */
 void tr_config_keep(tr_config *config, const tr_config *saved);
 
-/* Checks what needs more than one key: the model's sizes (tr_model_check), batch against dp and
- * micro_batch, stages and layers, min_lr and lr; with world_size > 0
- * also pp * tp * dp = world_size. TR_ERR_CONFIG with file:line:column and the remedy. */
+/* Checks keys against each other: the model's sizes (tr_model_check), batch against dp and
+ * micro_batch, stages and layers, min_lr and lr; with world_size > 0 also pp * tp * dp =
+ * world_size. Fails with TR_ERR_CONFIG; the message has file:line:column and the remedy. */
 tr_status tr_config_check(const tr_config *config, int world_size);
-/* What a command that reads the data asks besides: TR_ERR_CONFIG when data.path is missing or its
- * format has more tokens than the vocabulary. */
+/* Checks the keys that only a command that reads the data needs. Fails with TR_ERR_CONFIG when
+ * data.path is missing, or its format has more tokens than the vocabulary. */
 tr_status tr_config_check_data(const tr_config *config);
 
-/* Writes every key that has a value as YAML that loads to an equal config. TR_ERR_IO when writing
- * fails. */
+/* Writes every key that has a value, as YAML that loads to an equal config. Fails with
+ * TR_ERR_IO. */
 tr_status tr_config_print(const tr_config *config, FILE *file);
-/* The same as a string in *text (free()). */
+/* Writes the same YAML to *text; the caller frees it with free(). */
 tr_status tr_config_text(const tr_config *config, char **text);
 
-/* TR_ERR_DATA, naming the first key of the model in which the two differ: the checkpoints in
- * `where` were saved with another. Dropout may change. */
+/* Fails with TR_ERR_DATA when the model differs from that of `saved`, with which the checkpoints in
+ * `where` were saved. The message names the first key that differs. Dropout may change. */
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved, const char *where);
 
-/* The token that ends a document, with data.documents packed; -1: a sequence is one document. */
+/* Returns the token that ends a document, with data.documents packed; -1: a sequence is one
+ * document. */
 int32_t tr_config_document_end(const tr_config *config);
-/* Storage type of train.precision. */
+/* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

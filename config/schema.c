@@ -1,8 +1,8 @@
 #include "config/schema.h"
 
 #include "base/memory.h"
+#include "base/nearest.h"
 #include "base/text.h"
-#include "config/nearest.h"
 #include "pipeline/orders/make.h"
 
 #include <errno.h>
@@ -11,8 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BIG            1099511627776.0 /* 2^40: larger counts are typing errors */
+#define BIG            1099511627776.0 /* 2^40: a larger count is a typing error */
 #define EXACT_INTEGERS 9007199254740992.0
+
+enum { MOST_WORDS = 64 }; /* choices of a key */
 
 #define AT(field)               .offset = offsetof(tr_config, field), .size = sizeof(((tr_config *)0)->field)
 #define INT(field, low, high)   .type = TR_KEY_INT, AT(field), .min = (low), .max = (high)
@@ -22,16 +24,15 @@
 const tr_key tr_schema[] = {
     {"model.family", TR_KEY_CHOICE, AT(model.family), .fallback = "gpt2",
      .choices = "gpt2 llama qwen2 qwen3 mistral",
-     .help =
-         "Architecture: gpt2 (learned positions, LayerNorm, GELU, tied head), or llama and those "
-         "that follow it (rotary positions, RMSNorm, SwiGLU): qwen2 (biases of queries, keys "
-         "and values), qwen3 (norms of queries and keys), mistral."},
+     .help = "Architecture: gpt2 (learned positions, LayerNorm, GELU, tied head); llama (rotary "
+             "positions, RMSNorm, SwiGLU); or, like llama, qwen2 (biases of queries, keys and "
+             "values), qwen3 (norms of queries and keys) and mistral."},
     {"model.preset", TR_KEY_CHOICE, AT(preset), .example = "gpt2-124m",
      .choices = "tiny gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b llama-tiny llama-3.2-1b llama-3-8b "
                 "llama-3-70b llama-3-405b qwen2-tiny qwen2.5-0.5b qwen3-tiny qwen3-0.6b qwen3-8b "
                 "mistral-tiny mistral-7b",
-     .help = "A published model: its values stand for the keys of the model that are not set. "
-             "Default: none, which means the sizes of tiny and all else of model.family."},
+     .help = "A published model, which sets the model's keys that are not given. Default: none, "
+             "which means the sizes of tiny and model.family's other values."},
     {"model.layers", INT(model.layers, 1, 4096), .example = "12",
      .help = "Number of transformer blocks. Default: the preset's."},
     {"model.width", INT(model.width, 1, 1048576), .example = "768",
@@ -46,41 +47,39 @@ const tr_key tr_schema[] = {
      .help = "Fraction of elements dropped on embeddings and residuals while training."},
 
     {"model.kv_heads", INT(model.kv_heads, 1, 65536), .example = "8",
-     .help =
-         "Key and value heads, each of which model.heads / model.kv_heads query heads share. It "
-         "divides parallel.tp, or is a multiple of it. Default: model.heads."},
+     .help = "Key and value heads; each is shared by model.heads / model.kv_heads query heads. A "
+             "divisor or a multiple of parallel.tp. Default: model.heads."},
     {"model.head_size", INT(model.head_size, 1, 65536), .example = "128",
      .help = "Size of a head's vectors. Default: model.width / model.heads."},
     {"model.mlp_width", INT(model.mlp_width, 1, 16777216), .example = "3072",
      .help = "Size of the MLP's hidden vector. Default: 4 model.width, or with a gated activation "
              "8/3 model.width, rounded up to a multiple of 64."},
     {"model.norm_eps", FLOAT(model.norm_eps, 1e-12, 0.1), .example = "1e-05",
-     .help = "Added to the mean square in norms. Default: the family's."},
+     .help = "Number added to the mean square in norms. Default: the family's."},
     {"model.qk_norm", ANSWER(model.qk_norm), .example = "true",
-     .help = "RMSNorm of every head's queries and keys. Default: the family's."},
+     .help = "Whether every head's queries and keys pass an RMSNorm. Default: the family's."},
     {"model.qkv_bias", ANSWER(model.qkv_bias), .example = "true",
-     .help = "Biases of queries, keys and values. Default: the family's."},
+     .help = "Whether queries, keys and values have biases. Default: the family's."},
     {"model.activation", TR_KEY_CHOICE, AT(model.activation), .example = "swiglu",
      .choices = "gelu_tanh gelu relu2 swiglu geglu geglu_tanh",
-     .help =
-         "Activation of the MLP: gelu_tanh (GPT-2's GELU), gelu (exact), relu2 (squared ReLU), or "
-         "gated, by SiLU (swiglu), exact GELU (geglu) or GPT-2's (geglu_tanh). Default: the "
-         "family's."},
+     .help = "Activation of the MLP: gelu_tanh (GPT-2's GELU), gelu (exact), relu2 (squared ReLU), "
+             "or gated by SiLU (swiglu), exact GELU (geglu) or GPT-2's GELU (geglu_tanh). Default: "
+             "the family's."},
     {"model.tie", ANSWER(model.tie), .example = "true",
-     .help = "The head shares the word embedding. Default: true for gpt2, false for the others."},
+     .help = "Whether the head shares the word embedding. Default: true for gpt2, false for the "
+             "others."},
     {"model.window", INT(model.window, 0, 16777216), .example = "4096",
-     .help = "Tokens that a token attends to, itself included; 0: all before it. Default: the "
+     .help = "Tokens that a token attends to, including itself; 0: all earlier ones. Default: the "
              "preset's."},
     {"model.rope_theta", FLOAT(model.rope_theta, 0, 1e15), .example = "500000",
-     .help =
-         "Base of the wavelengths of rotary positions. Default: 10000 where the family has them."},
+     .help = "Base of the wavelengths of rotary positions. Default: 10000 if the family has them."},
     {"model.rope_scaling", TR_KEY_TEXT, AT(model.rope_scaling), .example = "llama3 8 1 4 8192",
      .help = "Scaling of rotary positions for a longer context: none, linear FACTOR, llama3 FACTOR "
-             "LOW HIGH ORIGINAL, or yarn FACTOR ORIGINAL, where ORIGINAL is the context before. "
-             "Default: none."},
+             "LOW HIGH ORIGINAL, or yarn FACTOR ORIGINAL, where ORIGINAL is the context that the "
+             "model was trained with. Default: none."},
 
     {"data.path", TR_KEY_TEXT, AT(data.path), .example = "corpus.txt",
-     .help = "The file to learn from, relative to the working directory. It must be set."},
+     .help = "The file to learn from, relative to the working directory. Training needs it."},
     {"data.format", TR_KEY_CHOICE, AT(data.format), .fallback = "bytes", .choices = "bytes",
      .help = "How the file is read: bytes (every byte is a token)."},
     {"data.validation", FLOAT(data.validation, 0, 0.9), .fallback = "0.1",
@@ -94,27 +93,27 @@ const tr_key tr_schema[] = {
      .help = "The token that ends a document, which data.documents packed needs; -1: none."},
     {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
      .choices = "refuse allow",
-     .help = "What --resume does when the data differ from those of the checkpoint: refuse (exit "
-             "code 78), or allow (a new epoch begins with them). Data that have only grown at "
-             "their end are never refused."},
+     .help = "What --resume does when the data differ from the checkpoint's: refuse (exit code "
+             "78), or allow (a new epoch begins with the new data). Data that have only grown at "
+             "their end are always allowed."},
 
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},
     {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",
-     .help = "Sequences of a whole step, over all ranks: a multiple of parallel.dp * "
-             "train.micro_batch."},
+     .help = "Sequences of a step, over all ranks: a multiple of parallel.dp * train.micro_batch."},
     {"train.micro_batch", INT(train.micro_batch, 1, 1048576), .fallback = "4",
      .help = "Sequences that pass through the pipeline together."},
     {"train.seed", INT(train.seed, 0, EXACT_INTEGERS), .fallback = "1",
      .help = "Seed of initial values, dropout and sample order."},
     {"train.precision", TR_KEY_CHOICE, AT(train.precision), .fallback = "fp32", .on_gpu = "bf16",
      .choices = "fp32 bf16 fp64",
-     .help = "Storage and matrix products. Sums, gradients and master weights are FP32; fp64: "
-             "everything is FP64, on device.name ref alone."},
+     .help = "Type of stored tensors and matrix products. Sums, gradients and master weights are "
+             "FP32. With fp64, only on device.name ref, everything is FP64."},
     {"train.threads", INT(train.threads, 0, 4096), .fallback = "0",
      .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},
     {"train.deterministic", TR_KEY_BOOL, AT(train.deterministic), .fallback = "true",
-     .on_gpu = "false", .help = "Fixed algorithms, so that the same run gives the same bits."},
+     .on_gpu = "false",
+     .help = "Whether to use only algorithms that give the same bits in every run."},
     {"train.validate_every", INT(train.validate_every, 0, BIG), .fallback = "100",
      .help = "Steps between two validations; 0: never."},
     {"train.validate_batches", INT(train.validate_batches, 0, BIG), .fallback = "8",
@@ -126,43 +125,43 @@ const tr_key tr_schema[] = {
     {"optim.min_lr", FLOAT(optim.min_lr, 0, 1e3), .fallback = "0",
      .help = "Learning rate at the end of the cosine."},
     {"optim.warmup", INT(optim.warmup, 0, BIG), .fallback = "0",
-     .help = "Steps in which the learning rate grows from 0 to optim.lr."},
+     .help = "Steps during which the learning rate grows from 0 to optim.lr."},
     {"optim.clip", FLOAT(optim.clip, 0, 1e30), .fallback = "1",
-     .help = "Largest norm of the whole gradient; a larger one is scaled down; 0: never."},
+     .help = "Largest norm of the whole gradient; a larger one is scaled down to it. 0: never."},
     {"optim.weight_decay", FLOAT(optim.weight_decay, 0, 1e3), .fallback = "0.1",
      .help = "Decay of matrices and embeddings (not of biases and norms)."},
     {"optim.beta1", FLOAT(optim.beta1, 0, 0.999999), .fallback = "0.9",
-     .help = "Memory of the mean gradient."},
+     .help = "Decay rate of the mean gradient."},
     {"optim.beta2", FLOAT(optim.beta2, 0, 0.999999), .fallback = "0.95",
-     .help = "Memory of the mean squared gradient."},
+     .help = "Decay rate of the mean squared gradient."},
     {"optim.eps", FLOAT(optim.eps, 1e-30, 1), .fallback = "1e-08",
-     .help = "Added to the root of the mean squared gradient."},
+     .help = "Number added to the root of the mean squared gradient."},
 
     {"parallel.pp", INT(parallel.pp, 1, 4096), .fallback = "1",
-     .help = "Pipeline stages: ranks among which the layers are cut."},
+     .help = "Pipeline-parallel ranks: each has some of the layers."},
     {"parallel.tp", INT(parallel.tp, 1, 4096), .fallback = "1",
      .help = "Tensor-parallel ranks: they share the work of each layer."},
     {"parallel.dp", INT(parallel.dp, 1, 65536), .fallback = "1",
      .help = "Data-parallel ranks: they share the batch."},
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
-     .help =
-         "Stages of each rank; 0: as many as the schedule is made with (most 1, those of a V 2)."},
+     .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
+             "and dualpipev, 1 for most others)."},
     {"parallel.schedule", TR_KEY_SCHEDULE, AT(parallel.schedule), .fallback = "1f1b",
      .help = "Order of the micro-batches: a name (gpipe: all forward, then all backward; 1f1b: "
-             "alternating, least memory; ...), or a CSV file in PyTorch's form, whose path ends in "
-             ".csv."},
+             "alternating, least memory; ...), or the path of a CSV file in PyTorch's form, which "
+             "ends in .csv."},
     {"parallel.deadline", FLOAT(parallel.deadline, 0.1, 1e9), .fallback = "600",
-     .help = "Seconds a rank may wait for another that is alive, before the run is ended."},
+     .help = "Seconds that a rank may wait for another one that is alive; then the run ends with "
+             "exit code 77."},
     {"parallel.transport", TR_KEY_CHOICE, AT(parallel.transport), .fallback = "auto",
      .choices = "auto mpi nccl",
-     .help =
-         "What carries data between GPUs: nccl (one GPU a rank), mpi (through the hosts), auto: "
-         "nccl where every rank has a GPU of its own."},
+     .help = "How data travel between GPUs: nccl (one GPU a rank), mpi (through the hosts), or "
+             "auto (nccl if every rank has its own GPU)."},
 
     {"checkpoint.every", INT(checkpoint.every, 0, BIG), .fallback = "0",
      .help = "Steps between two checkpoints; 0: only at the end of the run."},
     {"checkpoint.keep", INT(checkpoint.keep, 2, 1048576), .fallback = "2",
-     .help = "Checkpoints that are kept: the newest."},
+     .help = "How many of the newest checkpoints are kept."},
 
     {"log.dir", TR_KEY_TEXT, AT(log.dir), .example = "runs/first",
      .help = "Run directory: metrics, resolved config, checkpoints. Default: runs/ and the name of "
@@ -175,7 +174,7 @@ const tr_key tr_schema[] = {
          "Where ranks compute: cpu, cuda (a host's GPUs in turn), cuda:N, or ref (slow, exact)."},
     {"device.memory", TR_KEY_BYTES, AT(device.memory), .min = 0, .max = 1e15, .fallback = "0",
      .example = "16GiB",
-     .help = "Memory a rank may plan, like 16GiB; 0: what is free on its device."},
+     .help = "Memory that a rank may use, like 16GiB; 0: what is free on its device."},
 };
 const int tr_schema_count = sizeof tr_schema / sizeof *tr_schema;
 _Static_assert(sizeof tr_schema / sizeof *tr_schema <= TR_CONFIG_KEYS, "tr_config.place is short");
@@ -202,7 +201,7 @@ int tr_schema_nearest(const char *name) {
             int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
             return dot && full >= 0 ? full : i;
         }
-    /* With a section, the section counts as part of the word only when it is one. */
+    /* A name with a section is compared as a whole only when its last part is near, too. */
     if (dot) {
         int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
         int far = tr_edit_distance(last, full >= 0 ? last_part(tr_schema, full) : "");
@@ -262,11 +261,17 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     return buffer;
 }
 
-static tr_status wrong_type(const tr_key *key, const char *value) {
-    char takes[512];
-    const char *example = key->example ? key->example : key->fallback;
-    return TR_FAIL(TR_ERR_CONFIG, "%s takes %s, like %s: %s; '%.80s' is not", key->name,
-                   tr_key_describe(key, takes, sizeof takes), key->name, example, value);
+/* Fails with "KEY must be WHAT, not 'value'", and with the nearest choice if there is one. */
+static tr_status wrong_type(const tr_key *key, const char *value, const char *nearest) {
+    char takes[512], example[80] = "", hint[64] = "";
+    bool shows = key->type != TR_KEY_BOOL && key->type != TR_KEY_ANSWER &&
+                 key->type != TR_KEY_CHOICE && key->type != TR_KEY_SCHEDULE;
+    if (shows)
+        (void)snprintf(example, sizeof example, " (for example %s)",
+                       key->example ? key->example : key->fallback);
+    if (nearest) (void)snprintf(hint, sizeof hint, "; did you mean '%s'?", nearest);
+    return TR_FAIL(TR_ERR_CONFIG, "%s must be %s%s, not '%.80s'%s", key->name,
+                   tr_key_describe(key, takes, sizeof takes), example, value, hint);
 }
 
 static tr_status out_of_range(const tr_key *key, const char *value) {
@@ -275,12 +280,12 @@ static tr_status out_of_range(const tr_key *key, const char *value) {
     char low[40], high[40];
     (void)snprintf(low, sizeof low, format, key->min);
     (void)snprintf(high, sizeof high, format, key->max);
-    return TR_FAIL(TR_ERR_CONFIG, "%s must be between %s and %s; %.80s is not", key->name, low,
-                   high, value);
+    return TR_FAIL(TR_ERR_CONFIG, "%s must be between %s and %s, not %.80s", key->name, low, high,
+                   value);
 }
 
-/* Decimal digits with an optional sign, and nothing else. False when it is none; an integer too
- * large for int64_t is given as INT64_MAX or INT64_MIN. *rest: what follows. */
+/* Parses decimal digits with an optional sign. Returns false when there are none. An integer too
+ * large for int64_t becomes INT64_MAX or INT64_MIN. *rest points behind the digits. */
 static bool parse_integer(const char *text, int64_t *out, const char **rest) {
     const char *digits = text + (*text == '-' || *text == '+');
     if (*digits < '0' || *digits > '9') return false;
@@ -307,12 +312,12 @@ static tr_status set_integer(const tr_key *key, const char *value, tr_config *co
                 {"MB", 1000000},  {"GB", 1000000000},        {"TB", 1000000000000}};
     int64_t n, factor = 0;
     const char *rest;
-    if (!parse_integer(value, &n, &rest)) return wrong_type(key, value);
+    if (!parse_integer(value, &n, &rest)) return wrong_type(key, value, NULL);
     size_t units = key->type == TR_KEY_BYTES ? sizeof unit / sizeof *unit : 1;
     for (size_t i = 0; i < units; i++)
         if (!strcmp(rest, unit[i].suffix)) factor = unit[i].factor;
-    if (!factor) return wrong_type(key, value);
-    /* The limits are whole and at most 2^53: as a double, 2^53 + 1 would be inside. */
+    if (!factor) return wrong_type(key, value, NULL);
+    /* Compared as integers: as a double, 2^53 + 1 would equal a limit of 2^53. */
     int64_t all, low = (int64_t)key->min, high = (int64_t)key->max;
     if (__builtin_mul_overflow(n, factor, &all) || all < low || all > high)
         return out_of_range(key, value);
@@ -320,31 +325,42 @@ static tr_status set_integer(const tr_key *key, const char *value, tr_config *co
     return TR_OK;
 }
 
-static tr_status set_choice(const tr_key *key, const char *value, tr_config *config) {
-    size_t length = strlen(value);
-    for (const char *c = key->choices; c; c = strchr(c, ' ') ? strchr(c, ' ') + 1 : NULL)
-        if (length && strcspn(c, " ") == length && !strncmp(c, value, length)) {
-            memcpy(field(key, config), value, length + 1);
-            return TR_OK;
-        }
-    char takes[512];
-    return TR_FAIL(TR_ERR_CONFIG, "%s: '%.80s' is not %s", key->name, value,
-                   tr_key_describe(key, takes, sizeof takes));
+static const char *word_of(const void *words, int index) {
+    return ((const char *const *)words)[index];
 }
 
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config);
 
-static tr_status set_schedule(const tr_key *key, const char *value, tr_config *config) {
-    char takes[512];
-    int index = 0;
-    if (tr_schedule_is_path(value)) return set_text(key, value, config);
-    for (const char *name; (name = next_schedule(&index));)
-        if (!strcmp(name, value)) return set_text(key, value, config);
-    return TR_FAIL(TR_ERR_CONFIG, "%s: '%.80s' is not %s", key->name, value,
-                   tr_key_describe(key, takes, sizeof takes));
+/* Stores `value` if it is one of the words, and else fails with all of them and the nearest. */
+static tr_status set_word(const tr_key *key, const char *value, const char *const *words, int count,
+                          tr_config *config) {
+    for (int i = 0; i < count; i++)
+        if (!strcmp(words[i], value)) return set_text(key, value, config);
+    int near = tr_nearest(value, word_of, words, count);
+    return wrong_type(key, value, near < 0 ? NULL : words[near]);
 }
 
-/* Length of the UTF-8 character at s, its code point in *point; 0 when it is malformed. */
+static tr_status set_choice(const tr_key *key, const char *value, tr_config *config) {
+    char choices[512], *rest = NULL;
+    const char *words[MOST_WORDS];
+    int count = 0;
+    (void)snprintf(choices, sizeof choices, "%s", key->choices);
+    for (char *word = strtok_r(choices, " ", &rest); word && count < MOST_WORDS;
+         word = strtok_r(NULL, " ", &rest))
+        words[count++] = word;
+    return set_word(key, value, words, count, config);
+}
+
+static tr_status set_schedule(const tr_key *key, const char *value, tr_config *config) {
+    const char *words[MOST_WORDS], *name;
+    int count = 0, index = 0;
+    if (tr_schedule_is_path(value)) return set_text(key, value, config);
+    while (count < MOST_WORDS && (name = next_schedule(&index))) words[count++] = name;
+    return set_word(key, value, words, count, config);
+}
+
+/* Returns the length of the UTF-8 character at s and sets *point to its code point; 0 when it is
+ * malformed. */
 static int utf8_next(const char *s, uint32_t *point) {
     const unsigned char *u = (const unsigned char *)s;
     int length = u[0] < 0x80 ? 1 : u[0] >= 0xf0 ? 4 : u[0] >= 0xe0 ? 3 : u[0] >= 0xc2 ? 2 : 0;
@@ -361,13 +377,14 @@ static int utf8_next(const char *s, uint32_t *point) {
 }
 
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config) {
-    if (!*value) return wrong_type(key, value);
+    if (!*value) return wrong_type(key, value, NULL);
     if (strlen(value) >= key->size)
-        return TR_FAIL(TR_ERR_CONFIG, "%s is longer than %zu characters", key->name, key->size - 1);
+        return TR_FAIL(TR_ERR_CONFIG, "%s must not be longer than %zu characters", key->name,
+                       key->size - 1);
     uint32_t point;
     for (const char *s = value; *s;) {
         int length = utf8_next(s, &point);
-        if (length == 0) return TR_FAIL(TR_ERR_CONFIG, "%s is not valid UTF-8", key->name);
+        if (length == 0) return TR_FAIL(TR_ERR_CONFIG, "%s must be valid UTF-8", key->name);
         s += length;
     }
     memcpy(field(key, config), value, strlen(value) + 1);
@@ -380,7 +397,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_BYTES: TR_TRY(set_integer(key, value, config)); break;
     case TR_KEY_FLOAT: {
         double x = 0;
-        if (!parse_number(value, &x)) TR_TRY(wrong_type(key, value));
+        if (!parse_number(value, &x)) TR_TRY(wrong_type(key, value, NULL));
         if (!(x >= key->min && x <= key->max)) TR_TRY(out_of_range(key, value));
         *(double *)field(key, config) = x;
         break;
@@ -388,7 +405,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_BOOL:
     case TR_KEY_ANSWER: {
         bool yes = !strcmp(value, "true");
-        if (!yes && strcmp(value, "false")) TR_TRY(wrong_type(key, value));
+        if (!yes && strcmp(value, "false")) TR_TRY(wrong_type(key, value, NULL));
         if (key->type == TR_KEY_BOOL) *(bool *)field(key, config) = yes;
         else *(tr_answer *)field(key, config) = yes ? TR_YES : TR_NO;
         break;
@@ -400,13 +417,13 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     return TR_OK;
 }
 
-/* Text in double quotes; what YAML would not give back as it stands is escaped. */
+/* Prints text in double quotes, and escapes what YAML would not read back unchanged. */
 static void print_quoted(const char *text, FILE *f) {
     (void)fputc('"', f);
     for (int length; *text; text += length) {
         uint32_t p = 0;
         length = utf8_next(text, &p);
-        if (length == 0) length = 1; /* set_text keeps such text out */
+        if (length == 0) length = 1; /* malformed; set_text refuses it before */
         bool break_or_control = p < 0x20 || (p >= 0x7f && p < 0xa0) || p == 0x2028 || p == 0x2029 ||
                                 p == 0xfeff || (p >= 0xfffe && p < 0x10000);
         if (break_or_control) (void)fprintf(f, "\\u%04" PRIX32, p);
@@ -426,7 +443,8 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
     case TR_KEY_BYTES: (void)fprintf(f, "%" PRId64, *(const int64_t *)value); break;
     case TR_KEY_FLOAT: {
         char digits[40];
-        for (int precision = 15; precision <= 17; precision++) { /* the shortest that reads back */
+        for (int precision = 15; precision <= 17;
+             precision++) { /* the shortest text that reads back as the same number */
             (void)snprintf(digits, sizeof digits, "%.*g", precision, *(const double *)value);
             if (strtod(digits, NULL) == *(const double *)value) break;
         }

@@ -7,7 +7,7 @@ typedef enum tr_key_type {
     TR_KEY_INT,      /* int64_t */
     TR_KEY_FLOAT,    /* double */
     TR_KEY_BOOL,     /* bool */
-    TR_KEY_ANSWER,   /* tr_answer: a bool whose default is the model family's */
+    TR_KEY_ANSWER,   /* tr_answer: a bool with the model family's default */
     TR_KEY_TEXT,     /* char[size] */
     TR_KEY_CHOICE,   /* char[size], one of `choices` */
     TR_KEY_SCHEDULE, /* char[size], a schedule's name or a path that ends in .csv */
@@ -19,8 +19,8 @@ typedef struct tr_key {
     tr_key_type type;
     size_t offset, size;  /* in tr_config */
     double min, max;      /* numbers: both included */
-    const char *fallback; /* default, as it would be written; NULL: see help */
-    const char *on_gpu;   /* default where device.name is a GPU's; NULL: the same */
+    const char *fallback; /* the default as text; NULL: the help text says it */
+    const char *on_gpu;   /* the default when device.name is a GPU; NULL: the same */
     const char *choices;  /* separated by one space */
     const char *example;
     const char *help; /* one sentence */
@@ -29,18 +29,19 @@ typedef struct tr_key {
 extern const tr_key tr_schema[];
 extern const int tr_schema_count;
 
-/* Index of the key of this name; -1 when there is none. */
+/* Returns the index of the key of this name, or -1. */
 int tr_schema_find(const char *name);
-/* Index of the key that was probably meant by a name that is none, its section forgotten or
- * mistaken included; -1 when none is near. */
+/* Returns the index of the key that the user probably meant, also when the name's section is
+ * missing or wrong; -1 when no key is near. */
 int tr_schema_nearest(const char *name);
-/* True for "model", "data", ...: the first part of some key. */
+/* Returns true for a section: "model", "data", ... */
 bool tr_schema_is_section(const char *name);
 
-/* Parses `value` and stores it in the config. A wrong value: TR_ERR_CONFIG with a sentence that
- * starts with the key's name, without a place. */
+/* Parses `value` and stores it in the config. Fails with TR_ERR_CONFIG on a wrong value; the
+ * sentence begins with the key's name and does not say where it was set. */
 tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config);
-/* The key's value as YAML, in *text (free()). */
+/* Writes the key's value as YAML to *text; the caller frees it with free(). */
 tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text);
-/* "an integer", "one of fp32, bf16", ...: what the key takes, in buffer. */
+/* Writes the values that the key takes to buffer ("an integer", "one of fp32, bf16", ...) and
+ * returns it. */
 const char *tr_key_describe(const tr_key *key, char *buffer, size_t size);

@@ -29,7 +29,8 @@ static tr_status parser_error(const reader *r) {
     const yaml_parser_t *p = &r->parser;
     yaml_mark_t mark = p->problem_mark;
     if (p->error == YAML_MEMORY_ERROR) return TR_FAIL(TR_ERR_FIT, "out of host memory");
-    if (p->error == YAML_READER_ERROR) mark = p->mark; /* no problem mark: as far as it was read */
+    if (p->error == YAML_READER_ERROR)
+        mark = p->mark; /* without a problem mark, the place up to which it was read */
     return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: this is not valid YAML: %s%s%s", r->source,
                    (int)mark.line + 1, (int)mark.column + 1,
                    p->problem ? p->problem : "unreadable text", p->context ? ", " : "",
@@ -41,7 +42,7 @@ static tr_status next_event(reader *r, yaml_event_t *event) {
     return TR_OK;
 }
 
-/* Appends ".key" to the path; its old length goes to *before. */
+/* Appends ".key" to the path; sets *before to the old length. */
 static tr_status push_key(reader *r, const yaml_event_t *event, size_t *before) {
     const char *key = (const char *)event->data.scalar.value;
     size_t length = event->data.scalar.length, used = strlen(r->path);
@@ -49,7 +50,7 @@ static tr_status push_key(reader *r, const yaml_event_t *event, size_t *before) 
     if (length == 0 || strlen(key) != length)
         return FAIL_AT(r, event->start_mark, "a key must be a word, like train.steps");
     if (used + length + 2 > sizeof r->path)
-        return FAIL_AT(r, event->start_mark, "this key is too long");
+        return FAIL_AT(r, event->start_mark, "this key is too long; `trireme help` lists all keys");
     if (used) r->path[used++] = '.';
     memcpy(r->path + used, key, length + 1);
     return TR_OK;
@@ -69,7 +70,7 @@ static tr_status add_entry(reader *r, yaml_mark_t key, const yaml_event_t *value
                          .key_column = (int)key.column + 1,
                          .line = (int)value->start_mark.line + 1,
                          .column = (int)value->start_mark.column + 1};
-    out->count++; /* from here on tr_yaml_free releases its strings */
+    out->count++; /* from now on tr_yaml_free releases its strings */
     TR_TRY(tr_strdup(r->path, &e->key));
     const char *text = (const char *)value->data.scalar.value;
     if (strlen(text) != value->data.scalar.length)
@@ -78,7 +79,7 @@ static tr_status add_entry(reader *r, yaml_mark_t key, const yaml_event_t *value
     return TR_OK;
 }
 
-/* One key of the open mapping, and its value or the opening of its mapping. */
+/* Reads one key of the open mapping, and its value or the start of its mapping. */
 static tr_status read_pair(reader *r, const yaml_event_t *key) {
     if (key->type != YAML_SCALAR_EVENT)
         return FAIL_AT(r, key->start_mark, "a key must be a word, like train.steps");
@@ -93,9 +94,10 @@ static tr_status read_pair(reader *r, const yaml_event_t *key) {
     } else if (value.type == YAML_MAPPING_START_EVENT && r->depth < DEEPEST) {
         r->path_length[r->depth++] = before;
     } else if (value.type == YAML_MAPPING_START_EVENT) {
-        status = FAIL_AT(r, value.start_mark, "sections are nested too deep");
+        status =
+            FAIL_AT(r, value.start_mark, "sections are nested too deep: a key has one section, like train.steps");
     } else if (value.type == YAML_SEQUENCE_START_EVENT) {
-        status = FAIL_AT(r, value.start_mark, "no key takes a list: one value is expected here");
+        status = FAIL_AT(r, value.start_mark, "a list is not allowed here: give one value");
     } else {
         status = FAIL_AT(r, value.start_mark, "an alias cannot be used here: write the value");
     }
@@ -103,7 +105,7 @@ static tr_status read_pair(reader *r, const yaml_event_t *key) {
     return status;
 }
 
-/* The root mapping, after its start; returns behind its end. */
+/* Reads the root mapping after its start event, including its end event. */
 static tr_status read_mapping(reader *r) {
     for (;;) {
         yaml_event_t event;
@@ -118,7 +120,7 @@ static tr_status read_mapping(reader *r) {
     }
 }
 
-/* What stands outside the root mapping. */
+/* Reads the stream with the one document and its root mapping. */
 static tr_status read_stream(reader *r) {
     for (int documents = 0;;) {
         yaml_event_t event;
@@ -126,7 +128,8 @@ static tr_status read_stream(reader *r) {
         tr_status status = TR_OK;
         bool end = event.type == YAML_STREAM_END_EVENT;
         if (event.type == YAML_DOCUMENT_START_EVENT && documents++)
-            status = FAIL_AT(r, event.start_mark, "a config is one YAML document");
+            status = FAIL_AT(r, event.start_mark,
+                             "a config must be one YAML document: remove the others");
         else if (event.type == YAML_MAPPING_START_EVENT) status = read_mapping(r);
         else if (event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_ALIAS_EVENT ||
                  (event.type == YAML_SCALAR_EVENT && !is_nothing(&event)))
@@ -138,8 +141,8 @@ static tr_status read_stream(reader *r) {
     }
 }
 
-/* Editors on Windows may begin a file with a byte order mark. Moves *text behind the mark of UTF-8,
- * and refuses UTF-16, whose NUL characters libyaml would name instead. */
+/* Skips a UTF-8 byte order mark, with which editors on Windows may begin a file, and refuses
+ * UTF-16, for which libyaml would only complain about NUL characters. */
 static tr_status take_mark(const char **text, size_t *length, const char *source) {
     const unsigned char *byte = (const unsigned char *)*text;
     if (*length >= 2 &&

@@ -8,7 +8,7 @@
 
 typedef struct tr_yaml_entry {
     char *key;                /* path from the root, joined by dots */
-    char *value;              /* NULL: nothing was written after the colon */
+    char *value;              /* NULL: nothing follows the colon */
     int key_line, key_column; /* from 1, of the last part of the key */
     int line, column;         /* of the value */
 } tr_yaml_entry;
@@ -18,9 +18,8 @@ typedef struct tr_yaml {
     int count;
 } tr_yaml;
 
-/* Parses one document, a mapping of mappings and scalars (an empty document has no entries).
- * `source` names the text in errors: TR_ERR_CONFIG "source:line:column: ..." for bad YAML, lists,
- * aliases, keys that are no scalars, NUL characters and a second document. Release with
- * tr_yaml_free. */
+/* Parses one document, a mapping of mappings and scalars (an empty document has no entries). Fails
+ * with TR_ERR_CONFIG "source:line:column: ..." on bad YAML, lists, aliases, keys that are not
+ * scalars, NUL characters and a second document. The caller releases *out with tr_yaml_free. */
 tr_status tr_yaml_parse(const char *text, size_t length, const char *source, tr_yaml *out);
 void tr_yaml_free(tr_yaml *yaml);

@@ -90,7 +90,7 @@ tr_status tr_queue_open(bool skips, tr_queue **out) {
     tr_status status = grow_ring(queue);
     if (status == TR_OK && pthread_create(&queue->thread, NULL, work_off, queue) != 0)
         status = TR_FAIL(TR_ERR_DEVICE,
-                         "no thread for a stream: raise the limit of processes (ulimit -u)");
+                         "cannot start a thread for a stream: raise the limit of processes (ulimit -u)");
     if (status == TR_OK) *out = queue;
     else tr_queue_release(queue);
     return status;

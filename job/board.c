@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
-/* Changes with the layout below: ranks and launcher must be of one build. */
+/* Changes with the layout below, because ranks and launcher must be of one build. */
 static const uint64_t BOARD_MAGIC = 0x7472626f61726434u;
-/* A rank's heartbeat is due four times a second, that of another host's rank once a second. */
+/* A rank writes a heartbeat four times a second; one from another host arrives once a second. */
 static const int64_t SILENCE_NS = 1000000000, REMOTE_SILENCE_NS = 3000000000;
 
 typedef struct board_wait {
@@ -37,8 +37,8 @@ typedef struct board_slot {
     _Atomic int64_t action_ns; /* begin of the action */
     _Atomic int32_t work;
     _Atomic int64_t work_done, work_total;
-    /* The current wait is waits[turn & 1]; the writer fills the other one and then turns, so a
-     * reader finds a whole one even when the writer has been stopped half-way. */
+    /* The current wait is waits[turn & 1]. The writer fills the other one and then increments turn,
+     * so a reader finds a complete wait even when the writer was stopped half-way. */
     _Atomic uint32_t turn;
     board_wait waits[2];
     /* Written once, before the state that publishes them. */
@@ -93,7 +93,8 @@ static bool adopt(board_header *header, int ranks) {
 tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
     *out = NULL;
     if (ranks < 1 || ranks > MAX_RANKS)
-        return TR_FAIL(TR_ERR_USAGE, "%d ranks: a job has between 1 and %d", ranks, MAX_RANKS);
+        return TR_FAIL(TR_ERR_USAGE, "a job has between 1 and %d ranks, not %d: change -n",
+                       MAX_RANKS, ranks);
     size_t bytes = sizeof(board_header) + (size_t)ranks * sizeof(board_slot);
     tr_status status = TR_OK;
     tr_board *board;
@@ -101,21 +102,27 @@ tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
     void *memory = MAP_FAILED;
     int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
-        status = TR_FAIL(TR_ERR_DEVICE, "shared memory %s: %s; is /dev/shm mounted and writable?",
+        status = TR_FAIL(TR_ERR_DEVICE,
+                         "shared memory %s cannot be opened: %s; make /dev/shm a writable tmpfs "
+                         "(`trireme doctor` checks it)",
                          name, strerror(errno));
         goto out;
     }
     /* Allocated now: a write to a hole in a full /dev/shm would be a bus error later. */
     int error = posix_fallocate(fd, 0, (off_t)bytes);
     if (error) {
-        status =
-            TR_FAIL(TR_ERR_DEVICE, "%zu bytes of shared memory for %s: %s; make room in /dev/shm",
-                    bytes, name, strerror(error));
+        status = TR_FAIL(
+            TR_ERR_DEVICE,
+            "%zu bytes of shared memory for %s cannot be reserved: %s; make room in /dev/shm",
+            bytes, name, strerror(error));
         goto out;
     }
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
-        status = TR_FAIL(TR_ERR_DEVICE, "mapping shared memory %s: %s", name, strerror(errno));
+        status =
+            TR_FAIL(TR_ERR_DEVICE,
+                    "shared memory %s cannot be mapped: %s; raise the limit of memory (ulimit -v)",
+                    name, strerror(errno));
         goto out;
     }
     if (!adopt(memory, ranks)) {
@@ -141,8 +148,10 @@ tr_status tr_board_attach(tr_board *board, int rank) {
         return TR_FAIL(TR_ERR_INTERNAL, "rank %d has no slot on a board of %d", rank, board->ranks);
     board_slot *slot = &board->header->slots[rank];
     if (atomic_load(&slot->state) != TR_RANK_ABSENT)
-        return TR_FAIL(TR_ERR_DEVICE, "rank %d of this job has attached already (pid %d)", rank,
-                       atomic_load(&slot->pid));
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "rank %d of this job already runs as pid %d: unset TRIREME_BOARD, and start "
+                       "the job again",
+                       rank, atomic_load(&slot->pid));
     tr_process self;
     tr_process_look(getpid(), &self);
     if (gethostname(slot->host, sizeof slot->host - 1) != 0) slot->host[0] = '\0';
@@ -175,7 +184,7 @@ int tr_board_rank(const tr_board *board) {
 
 uint64_t tr_board_id(tr_board *board) {
     uint64_t fresh = 0, none = 0;
-    /* Without random numbers the time and the process have to tell two boards apart. */
+    /* Without random numbers, time and process tell two boards apart. */
     if (getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) != sizeof fresh || !fresh)
         fresh = (uint64_t)tr_now_ns() << 16 ^ (uint64_t)getpid();
     (void)atomic_compare_exchange_strong(&board->header->id, &none, fresh);
@@ -216,7 +225,7 @@ void tr_board_begin_work(tr_board *board, int work) {
     if (board && board->mine) atomic_store_explicit(&board->mine->work, work, memory_order_release);
 }
 
-/* A reader between the two stores sees an old total: what it shows is wrong for a moment. */
+/* A reader between the two stores sees an old total, and shows a wrong share for a moment. */
 void tr_board_set_work(tr_board *board, int64_t done, int64_t total) {
     if (!board || !board->mine) return;
     put(&board->mine->work_done, done);
@@ -381,7 +390,7 @@ int tr_board_columns(const tr_board *board) {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* Reads again when the writer has turned meanwhile: it may have come round to this wait. */
+/* Reads again when the writer has changed the turn meanwhile: it may be writing this wait again. */
 static void read_wait(const board_slot *slot, tr_rank_view *view) {
     uint64_t words[WAIT_WORDS];
     for (int attempt = 0; attempt < 1000; attempt++) {
@@ -476,7 +485,8 @@ static bool is_alive(const tr_rank_view *v) {
     return v->state == TR_RANK_ALIVE || v->state == TR_RANK_REMOTE;
 }
 
-/* A rank that was stopped in a wait does not wait: the other ranks wait for it. */
+/* A rank that stopped during a wait counts as silent, not as waiting: the other ranks wait for
+ * it. */
 static bool is_silent(const tr_rank_view *v) {
     int64_t limit = v->state == TR_RANK_REMOTE ? REMOTE_SILENCE_NS : SILENCE_NS;
     return is_alive(v) && tr_now_ns() - v->beat_ns > limit;

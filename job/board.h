@@ -1,13 +1,14 @@
 /* The board: what every rank of a job on this host is doing, in shared memory that outlives them.
  *
- * One slot a rank, written by that rank alone with atomic stores (tens of nanoseconds, no lock, no
- * system call: updates are async-signal-safe), read by every other rank's watchdog and by `trireme
- * run`. The launcher chooses the name and hands it on in TRIREME_BOARD; under plain mpirun world
- * rank 0 makes one with tr_board_make_name() and broadcasts it. Memory full of zeros is a valid
- * empty board, so the first process creates it and none waits. Ranks of another host have a board
- * of their own there; heartbeats between the hosts (job/heartbeat.h) copy them to rank 0's board.
+ * Each rank has one slot. Only that rank writes it, with atomic stores (tens of nanoseconds, no
+ * lock, no system call, so updates are async-signal-safe). Every other rank's watchdog and `trireme
+ * run` read it. The launcher chooses the board's name and passes it in TRIREME_BOARD; under plain
+ * mpirun world rank 0 makes one with tr_board_make_name() and broadcasts it. Memory full of zeros
+ * is a valid empty board, so the first process creates it and no process waits. Ranks of another
+ * host have their own board there; heartbeats between the hosts (job/heartbeat.h) copy them to rank
+ * 0's board.
  *
- * Setters accept a NULL board and do nothing, so that callers need not ask whether there is one. */
+ * Setters accept a NULL board and do nothing, so callers need not check for one. */
 #pragma once
 
 #include "base/status.h"
@@ -23,18 +24,19 @@ typedef struct tr_board tr_board;
 
 typedef enum tr_rank_state {
     TR_RANK_ABSENT,   /* not attached: not started yet, or on another host */
-    TR_RANK_ALIVE,    /* attached; its end would be a loss */
-    TR_RANK_FINISHED, /* said that it ends, with an exit code */
-    TR_RANK_REMOTE,   /* alive on another host, by its last message; the pid is of that host */
+    TR_RANK_ALIVE,    /* attached; if its process ends now, the rank is lost */
+    TR_RANK_FINISHED, /* has announced its end and its exit code */
+    TR_RANK_REMOTE, /* alive on another host, according to its last message; the pid is that host's
+                     */
 } tr_rank_state;
 
-/* One rank's slot as read at one moment. Times are CLOCK_MONOTONIC nanoseconds: a suspended machine
- * makes no rank late. */
+/* One rank's slot as read at one moment. Times are CLOCK_MONOTONIC nanoseconds, which do not count
+ * the time that a machine is suspended. */
 typedef struct tr_rank_view {
     tr_rank_state state;
     pid_t pid;
     uint64_t
-        pid_start; /* start time of the process (/proc/PID/stat), so that a reused pid is known */
+        pid_start; /* start time of the process (/proc/PID/stat), which tells a reused pid apart */
     char host[64];
     int64_t beat_ns;
     int64_t step;                  /* -1: none yet */
@@ -49,106 +51,114 @@ typedef struct tr_rank_view {
     int wait_peer; /* world rank, or -1: a group */
     int64_t wait_ns;
     int exit_code;     /* of a finished rank */
-    char message[512]; /* its sentence; empty when it ended well */
+    char message[512]; /* its error message; empty when it succeeded */
 } tr_rank_view;
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* A fresh name ("/trireme-...") into name[size]; size >= 64. */
+/* Writes a new name ("/trireme-...") to name[size]; size >= 64. */
 void tr_board_make_name(char *name, size_t size);
-/* Opens the board of that name on this host, creating it where nobody has yet. TR_ERR_DEVICE when
- * shared memory is unavailable, full, or holds something else under the name. */
+/* Opens the board of that name on this host, and creates it if it does not exist. Fails with
+ * TR_ERR_DEVICE when shared memory is unavailable or full, or holds something else under the
+ * name. */
 tr_status tr_board_open(const char *name, int ranks, tr_board **out);
-/* Takes slot `rank` for the calling process; the setters write there from now on. */
+/* Takes slot `rank` for the calling process; from now on the setters write to it. */
 tr_status tr_board_attach(tr_board *board, int rank);
-/* Unmaps. The board's memory stays for its other users. */
+/* Unmaps the board. Its memory stays for the other processes. */
 void tr_board_close(tr_board *board);
-/* Removes the name, once every rank has opened the board or the job is over. */
+/* Removes the name. Call it once every rank has opened the board, or when the job is over. */
 void tr_board_unlink(const char *name);
 
 int tr_board_ranks(const tr_board *board);
-/* A random number, the same for all processes that have this board open and for no others. */
+/* Returns a random number that identifies this board: all processes that have it open get the
+ * same. */
 uint64_t tr_board_id(tr_board *board);
-/* The slot this process attached to, or -1 for an observer. */
+/* Returns the slot that this process attached to, or -1 for an observer. */
 int tr_board_rank(const tr_board *board);
 
 /* --- this rank's slot ------------------------------------------------------------------------- */
 
 void tr_board_beat(tr_board *board);
 void tr_board_set_step(tr_board *board, int64_t step);
-/* stage and micro_batch -1 where there is none; action 0 between actions. */
+/* Shows an action. Without a stage or micro-batch the argument is -1; between actions `action` is
+ * 0. */
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
-/* Begins a piece of work that may be long; `work` is the caller's name for it, nothing is done yet.
- */
+/* Shows that a long piece of work begins. `work` is the caller's number for it; done and total are
+ * 0. */
 void tr_board_begin_work(tr_board *board, int work);
-/* How much of it is done (bytes of a save, actions of a step); total 0: not known. */
+/* Shows how much of the work is done (bytes of a save, actions of a step); total 0: not known. */
 void tr_board_set_work(tr_board *board, int64_t done, int64_t total);
-/* Begin or end of a wait; peer is a world rank or -1. `what` is cut to 47 bytes. */
+/* Shows the begin or end of a wait. `peer` is a world rank, or -1 for a group; `what` is cut to 47
+ * bytes. */
 void tr_board_set_wait(tr_board *board, bool begin, const char *what, int peer);
-/* Announces the end of this rank: to be called before it leaves MPI or exits. A failure (any code
- * but 0 and TR_ERR_STOPPED) becomes the job's code when it is the first. message may be NULL. */
+/* Announces the end of this rank; call it before the rank leaves MPI or exits. The first failure
+ * (any code except 0 and TR_ERR_STOPPED) becomes the job's exit code. message may be NULL. */
 void tr_board_finish(tr_board *board, int code, const char *message);
 
 /* --- ranks of other hosts --------------------------------------------------------------------- */
 
-/* Shows a living rank of another host in its slot, with times of this host's clock. One thread of
- * the job on this host calls it. Does nothing to the slot of a rank that attached here. */
+/* Shows a living rank of another host in its slot, with times of this host's clock. Only one thread
+ * of the job on this host calls it. Does not change the slot of a rank that attached here. */
 void tr_board_show_remote(tr_board *board, int rank, const tr_rank_view *view);
-/* Makes the slot ABSENT again: the messages of the rank's host no longer contain it. */
+/* Makes the slot ABSENT again, because the messages of the rank's host no longer contain the
+ * rank. */
 void tr_board_drop_remote(tr_board *board, int rank);
-/* The rank of this host that exchanges heartbeats with other hosts; -1: none does. */
+/* Set and return the rank of this host that exchanges heartbeats with other hosts; -1: none
+ * does. */
 void tr_board_set_leader(tr_board *board, int rank);
 int tr_board_leader(const tr_board *board);
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
-/* The newest step that is saved; -1: none. */
+/* Records the newest step that is saved; -1: none. */
 void tr_board_set_saved(tr_board *board, int64_t step);
 /* Returns the newest saved step; false when no rank of this host has set it yet. */
 bool tr_board_saved(const tr_board *board, int64_t *step);
 
-/* "Finish the step, save, exit 75". Async-signal-safe. Ranks agree on it in every step. */
+/* Asks the job to finish the step, save and exit with 75. The ranks agree on it in every step.
+ * Async-signal-safe. */
 void tr_board_request_stop(tr_board *board);
-/* From now on tr_board_request_stop also sets *word to 1 when this process calls it. Sets *word at
- * once when a stop has been requested already. NULL: sets no word any more. */
+/* Makes tr_board_request_stop also set *word to 1 in this process. Sets *word at once when a stop
+ * has been requested already. NULL: no word is set any more. */
 void tr_board_set_stop_word(tr_board *board, _Atomic double *word);
-/* After tr_board_request_stop in a process that is not a rank: sends SIGUSR1 to the living ranks of
- * this host, so that they call tr_board_request_stop too. */
+/* Sends SIGUSR1 to the living ranks of this host, so that they call tr_board_request_stop too. For
+ * a process that is not a rank, after its own tr_board_request_stop. */
 void tr_board_tell_ranks(const tr_board *board);
 bool tr_board_stop_requested(const tr_board *board);
 int64_t tr_board_stop_ns(const tr_board *board);
-/* True for exactly one caller of a job: the one that prints the job's one error message. */
+/* Returns true to exactly one caller of a job, which then prints the job's one error message. */
 bool tr_board_claim_report(tr_board *board);
-/* Tells every rank to end at once with this code; the first code stays. tr_board_ending: 0 while
- * the job goes on. */
+/* Tells every rank to exit at once with this code; the first code stays. tr_board_ending returns
+ * that code, or 0 while the job continues. */
 void tr_board_end_all(tr_board *board, int code);
 int tr_board_ending(const tr_board *board);
-/* True once a rank has finished without a failure: the run has saved its state. Async-signal-safe.
- */
+/* Returns true once a rank has finished without a failure: the run has then saved its state.
+ * Async-signal-safe. */
 bool tr_board_any_done(const tr_board *board);
-/* Code of the first rank that finished with a failure, with that rank and the time; else 0.
- */
+/* Returns the exit code of the first rank that failed, with that rank and the time; else 0. */
 int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns);
-/* The process that watches this board from outside (`trireme run`), 0 when there is none. */
+/* Set and return the process that watches this board from outside (`trireme run`); 0: none. */
 void tr_board_set_launcher(tr_board *board, pid_t pid);
 pid_t tr_board_launcher(const tr_board *board);
-/* Columns of the launcher's terminal, which the ranks cannot ask for; 0: not known. */
+/* Set and return the columns of the launcher's terminal, which the ranks cannot query; 0: not
+ * known. */
 void tr_board_set_columns(tr_board *board, int columns);
 int tr_board_columns(const tr_board *board);
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
 void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
-/* The sums over the living ranks that are at this work; 0 and 0 where the board is NULL. */
+/* Sums done and total over the living ranks that are at this work. Both are 0 when the board is
+ * NULL. */
 void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *total);
-/* One clause for messages, in buf[size]: "rank 1 (host h, pid 42): step 7, stage 1, micro-batch 3,
- * action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
+/* Writes a clause for messages to buf[size]: "rank 1 (host h, pid 42): step 7, stage 1, micro-batch
+ * 3, action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size);
-/* The rank that `rank` waits for in the end. Follows the waits from rank to rank and stops at a
- * rank that works, at a circle, or at a rank without a recent heartbeat (1 s; 3 s on another host):
- * that one makes no progress, even if it was stopped in a wait of its own. A wait for a group leads
+/* Returns the rank that holds `rank` up. Follows the waits from rank to rank and stops at a rank
+ * that works, at a cycle, or at a rank without a recent heartbeat (1 s; 3 s on another host): such
+ * a rank makes no progress, even if it was itself waiting when it stopped. A wait for a group leads
  * to tr_board_longest_working. Returns `rank` itself when it waits for no rank. */
 int tr_board_late_rank(const tr_board *board, int rank);
-/* The living rank (except `except`) with the oldest heartbeat, if one has no recent heartbeat; else
- * the rank that has worked longest on its action without a wait; or -1. */
+/* Returns the living rank (except `except`) with the oldest heartbeat, if some rank has no recent
+ * heartbeat; else the rank that has worked longest on its action without waiting; or -1. */
 int tr_board_longest_working(const tr_board *board, int except);

@@ -11,10 +11,11 @@
 #include <unistd.h>
 
 static const int64_t PERIOD_NS = 1000000000;
-/* How long a rank that leaves waits for its last messages to leave, and for those of its peers. */
+/* How long a rank that leaves waits until its last messages are sent, and until its peers'
+ * arrive. */
 static const double FLUSH_S = 1, FAREWELL_S = 5;
 
-/* One rank in a message. Ages instead of times, since each host has its own clock. */
+/* One rank in a message. It has ages instead of times, since each host has its own clock. */
 typedef struct beat {
     int32_t rank, stage, wait_peer;
     char action;
@@ -25,8 +26,9 @@ typedef struct beat {
 } beat;
 
 typedef struct message {
-    int32_t code;  /* 0: the job goes on, and `body` holds beats; else it holds the sentence */
-    int32_t bye;   /* the last message */
+    int32_t
+        code;    /* 0: the job continues, and `body` holds beats; otherwise it holds the sentence */
+    int32_t bye; /* the last message */
     int32_t count; /* beats */
     _Alignas(8) unsigned char body[];
 } message;
@@ -37,9 +39,9 @@ typedef struct peer_link {
     int *ranks; /* [n], ascending: the ranks that the peer's messages may show */
     int n;
     tr_mail *mail;
-    message *out;         /* what the next one is made in */
+    message *out;         /* the next one is built here */
     bool told;            /* the end of the job has been sent */
-    bool left, peer_left; /* the last message has been sent, has arrived */
+    bool left, peer_left; /* the last message was sent; the peer's last message arrived */
     int64_t sent_ns;
 } peer_link;
 
@@ -50,11 +52,11 @@ struct tr_heartbeat {
     int links;
     peer_link *link;
     int beats;            /* ranks that this rank's messages show, at most */
-    tr_heartbeat_end end; /* to be told; code 0: none */
+    tr_heartbeat_end end; /* to be announced; code 0: none */
     bool leaving;
 };
 
-/* What a rank tells all others when heartbeats begin. */
+/* The data that each rank sends all others when heartbeats begin. */
 typedef struct place {
     uint64_t board;
     int64_t pid;
@@ -84,7 +86,8 @@ static beat make_beat(int rank, const tr_rank_view *v) {
     return b;
 }
 
-/* The living ranks of this host (rank 0 alone on its host) into a message; returns the bytes. */
+/* Writes the living ranks of this host (on rank 0's host, only rank 0) to a message; returns its
+ * bytes. */
 static size_t put_beats(const tr_heartbeat *h, message *m) {
     int size = tr_world_size(h->world);
     for (int r = tr_world_rank(h->world); r < size && m->count < h->beats; r++) {
@@ -114,7 +117,7 @@ static bool is_due(const tr_heartbeat *h, const peer_link *l) {
     return h->leaving || (h->end.code && !l->told) || tr_now_ns() - l->sent_ns >= PERIOD_NS;
 }
 
-/* Shows the ranks of a message on the board; those of its host that it leaves out have finished. */
+/* Shows the ranks of a message on the board. Ranks of its host that it leaves out have finished. */
 static void show_beats(tr_heartbeat *h, const peer_link *l, const message *m) {
     int64_t now = tr_now_ns();
     int at = 0;
@@ -140,7 +143,7 @@ static void show_beats(tr_heartbeat *h, const peer_link *l, const message *m) {
     }
 }
 
-/* True when the message tells the end of the job. */
+/* Returns true when the message announces the end of the job. */
 static bool take_message(tr_heartbeat *h, peer_link *l, const message *m, tr_heartbeat_end *end) {
     if (m->bye) l->peer_left = true;
     if (!m->code) {
@@ -177,8 +180,8 @@ static bool has_left(const peer_link *l, bool hear) {
     return l->left && tr_mail_is_sent(l->mail) && (l->peer_left || !hear);
 }
 
-/* Takes turns until every link's last message has left (and the peer's has come), or for so long.
- */
+/* Takes turns until every link's last message was sent (with `hear`: and the peer's has arrived),
+ * or for at most `seconds`. */
 static void flush(tr_heartbeat *h, bool hear, double seconds) {
     const struct timespec pause = {.tv_nsec = 1000000};
     tr_heartbeat_end ignored;
@@ -197,7 +200,8 @@ void tr_heartbeat_bye(tr_heartbeat *heartbeat) {
     flush(heartbeat, false, FLUSH_S);
 }
 
-/* Waits for the last messages, unless the world failed, and frees; the world calls it. */
+/* Waits for the last messages, unless the world failed, and frees the heartbeat. The world calls
+ * it. */
 static void close_heartbeat(void *context, bool failed) {
     tr_heartbeat *h = context;
     tr_heartbeat_bye(h);
@@ -219,7 +223,7 @@ static tr_status open_link(tr_heartbeat *h, int peer, peer_link *l) {
     int size = tr_world_size(h->world);
     TR_TRY(tr_calloc((size_t)size, sizeof *l->ranks, &l->ranks));
     for (int r = 0; r < size; r++) {
-        /* Rank 0 tells of itself alone. */
+        /* Rank 0's messages show only rank 0. */
         if (h->leader[r] == peer && (peer != 0 || r == 0)) l->ranks[l->n++] = r;
     }
     size_t in_bytes = sizeof(message) + body_bytes(l->n);
@@ -229,7 +233,7 @@ static tr_status open_link(tr_heartbeat *h, int peer, peer_link *l) {
     return TR_OK;
 }
 
-/* Rank 0 has a link to each other leader, a leader one to rank 0. */
+/* Opens a link from rank 0 to each other leader, and from each leader to rank 0. */
 static tr_status open_links(tr_heartbeat *h) {
     int size = tr_world_size(h->world), me = tr_world_rank(h->world);
     for (int r = 0; r < size; r++) h->beats += h->leader[r] == me;
@@ -242,7 +246,7 @@ static tr_status open_links(tr_heartbeat *h) {
     return TR_OK;
 }
 
-/* The hosts' leaders, from every rank's place; false when there is one host. */
+/* Finds each host's leader from every rank's place; returns false when there is only one host. */
 static bool find_leaders(const place *all, int size, int *leader) {
     bool several = false;
     for (int r = 0; r < size; r++) {
@@ -272,7 +276,7 @@ static void show_places(tr_heartbeat *h, const place *all) {
     }
 }
 
-/* With all[size], every rank's place: the links of a leader, or *out NULL. */
+/* Opens the links of a leader, given every rank's place all[size]; *out is NULL on other ranks. */
 static tr_status begin(tr_world *world, tr_board *board, const place *all, tr_heartbeat **out) {
     int size = tr_world_size(world), me = tr_world_rank(world);
     tr_heartbeat *h;

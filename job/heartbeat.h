@@ -1,4 +1,4 @@
-/* Heartbeats between hosts: how a rank that stops responding on another host is noticed.
+/* Heartbeats between hosts, by which a job notices a rank of another host that stops responding.
  *
  * A board (job/board.h) is one host's memory. So the lowest rank of each host, its leader, sends a
  * message once a second: the leaders send rank 0 what their boards show, and rank 0 sends each
@@ -18,20 +18,20 @@ typedef struct tr_heartbeat tr_heartbeat;
 /* The end of the job. */
 typedef struct tr_heartbeat_end {
     int code;
-    char sentence[768]; /* to be printed by the host that receives it; "": it has been printed */
+    char sentence[768]; /* the receiving host prints it; "": it has been printed */
 } tr_heartbeat_end;
 
-/* Collective, once for a world, after every rank has attached to its board. Shows ranks of other
- * hosts on the boards that will hear of them. *out is NULL where this rank is not a leader, and
- * where all ranks share one board. The world owns *out: tr_world_close frees it. The board stays
- * open until then. */
+/* Starts heartbeats between hosts. Collective, once for a world, after every rank has attached to
+ * its board. Shows ranks of other hosts on the boards that will receive their heartbeats. *out is
+ * NULL when this rank is not a leader, and when all ranks share one board. The world owns *out and
+ * frees it in tr_world_close; the board must stay open until then. */
 tr_status tr_heartbeat_open(tr_world *world, tr_board *board, tr_heartbeat **out);
-/* Receives what has arrived and sends what is due; waits at most 0.1 s a link. To be called a few
- * times a second by one thread. Returns true when another host has told that the job ends, with its
- * *end. A link that fails becomes silent, without an error. */
+/* Receives the messages that have arrived and sends those that are due; waits at most 0.1 s a link.
+ * One thread calls it a few times a second. Returns true when another host has announced the end of
+ * the job, which *end then describes. A link that fails goes silent, without an error. */
 bool tr_heartbeat_turn(tr_heartbeat *heartbeat, tr_heartbeat_end *end);
-/* The next turn tells the other hosts that the job ends. */
+/* Makes the next turn tell the other hosts that the job ends. */
 void tr_heartbeat_tell(tr_heartbeat *heartbeat, int code, const char *sentence);
-/* Sends the last message: the other hosts expect no more heartbeats from here. No turn follows.
- * NULL is fine. */
+/* Sends the last message, after which the other hosts expect no heartbeats from here. No turn may
+ * follow. NULL is allowed. */
 void tr_heartbeat_bye(tr_heartbeat *heartbeat);

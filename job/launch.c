@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* After the end of a job: how long the ranks may take to exit, then mpirun before it is killed; how
- * long a rank that failed may take to end the job. */
+/* After the end of a job: how long the ranks may take to exit; how long mpirun then may take before
+ * it is killed; how long a rank that failed may take to end the job. */
 static const double GRACE_S = 0.75, MPIRUN_GRACE_S = 4, FAILED_GRACE_S = 8;
 
 /* How long mpirun may take to name the rank that it lost: it sends the other ranks SIGTERM, SIGKILL
@@ -37,7 +37,7 @@ typedef struct job {
     int wait_status;
     bool stopping;     /* the ranks were asked to stop */
     int64_t urgent_ns; /* the first urgent signal; 0: none yet */
-    int64_t ending_ns; /* since when the job has to be over */
+    int64_t ending_ns; /* when the job began to end */
     tr_watch watch;
     tr_mpirun_log log;
     tr_job_folder folder;
@@ -47,7 +47,7 @@ static double since_s(int64_t ns) {
     return (double)(tr_now_ns() - ns) * 1e-9;
 }
 
-/* Prints the job's one message unless a rank has printed it. */
+/* Prints the job's one message, unless a rank has printed it. */
 __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *format, ...) {
     char text[1024];
     va_list args;
@@ -71,7 +71,8 @@ static bool any_is(const job *j, tr_rank_state state) {
     return false;
 }
 
-/* Whether there are ranks on other hosts, or may be some that this board does not show yet. */
+/* Returns true when ranks run on other hosts, or may run there and not be shown on this board
+ * yet. */
 static bool elsewhere(const job *j) {
     return tr_launch_spans_hosts(j->launch) || any_is(j, TR_RANK_REMOTE);
 }
@@ -88,8 +89,8 @@ static void ask_to_stop(job *j) {
     j->watch.asked = !tr_board_stop_requested(j->board);
     tr_board_request_stop(j->board);
     tr_board_tell_ranks(j->board);
-    /* One rank is enough, since the ranks agree in every step. When none is on this host, mpirun
-     * hands the signal on. */
+    /* One rank is enough, since the ranks agree in every step. When no rank is on this host, mpirun
+     * passes the signal on. */
     if (elsewhere(j) && !any_is(j, TR_RANK_ALIVE)) (void)kill(j->mpirun, SIGUSR1);
 }
 
@@ -99,7 +100,7 @@ static void on_stop_signal(job *j, int signal) {
         again = j->urgent_ns;
         bool second = again && since_s(j->urgent_ns) > TR_SECOND_SIGNAL_S;
         if (second && !tr_board_any_done(j->board)) {
-            say_once(j, TR_SECOND_SIGNAL_TEXT);
+            say_once(j, "%s", tr_signal_abort_text(j->board));
             begin_end(j, TR_ERR_RANK);
             return;
         }
@@ -114,7 +115,8 @@ static void tell_columns(const job *j) {
     tr_board_set_columns(j->board, tr_terminal_columns(stdout));
 }
 
-/* Ctrl-Z reaches the launcher alone: it takes the job with it, and brings it back. */
+/* Ctrl-Z reaches only the launcher, which therefore stops the job with itself and continues it
+ * later. */
 static void suspend(const job *j) {
     (void)kill(j->mpirun, SIGTSTP);
     (void)raise(SIGSTOP);
@@ -126,7 +128,7 @@ static void drop_name(job *j) {
     j->named = false;
 }
 
-/* How many ranks have no place on the board; *first is one of them. */
+/* Returns how many ranks have not attached to the board; *first is one of them. */
 static int count_absent(const job *j, int *first) {
     int absent = 0;
     for (int r = 0; r < j->launch->ranks; r++) {
@@ -147,10 +149,10 @@ static void kill_ranks(const job *j) {
     tr_watch_kill_unattached(&j->watch, j->board);
 }
 
-/* Ranks get a moment to leave with the job's code; then they are killed. On this host mpirun ends
- * by itself with its last rank. A host that does not answer would keep it waiting, so it is killed,
- * and the daemons of the other hosts, which notice that at once, end what is left of their ranks.
- */
+/* Gives the ranks a moment to leave with the job's code, and then kills them. On one host mpirun
+ * ends by itself after its last rank. On several hosts it would wait for a host that does not
+ * answer, so it is killed; the daemons of the other hosts notice that at once and end their
+ * remaining ranks. */
 static void press_on(job *j) {
     double waited = since_s(j->ending_ns);
     if (waited < GRACE_S) return;
@@ -159,8 +161,8 @@ static void press_on(job *j) {
         (void)kill(-j->mpirun, SIGKILL);
 }
 
-/* Reports the rank that ended first, or the host that was lost, as mpirun of a job on several hosts
- * named it: the other ranks end because of that. */
+/* Reports the rank that ended first, or the host that was lost, as mpirun named it in a job on
+ * several hosts. The other ranks end because of that one. */
 static void say_named_by_mpirun(job *j) {
     char lost[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
     int rank = j->log.rank, signal = j->log.signal;
@@ -177,7 +179,7 @@ static void say_named_by_mpirun(job *j) {
     begin_end(j, TR_ERR_RANK);
 }
 
-/* The loss that this job ends for, if there is one. */
+/* Finds the loss that ends this job, if there is one. */
 static void find_loss(job *j) {
     char sentence[768];
     tr_mpirun_log_read(&j->log);
@@ -204,7 +206,7 @@ static void look(job *j) {
 static void watch_until_the_end(job *j, const sigset_t *handled) {
     for (;;) {
         struct timespec tick = {.tv_nsec = 250 * 1000000};
-        /* Sleeps until a signal, mpirun's end among them, or the next look. */
+        /* Sleeps until the next look or a signal (SIGCHLD when mpirun ends). */
         int signal = sigtimedwait(handled, NULL, &tick);
         if (signal == SIGTSTP) suspend(j);
         else if (signal == SIGWINCH) tell_columns(j);
@@ -227,7 +229,7 @@ static void say_killed(job *j, int signal) {
     say_once(j, "a rank was ended by a signal (%s)%s", strsignal(signal), when);
 }
 
-/* mpirun's own verdict, for what no rank has written on the board. */
+/* Returns the job's code by mpirun's exit status, when no rank has written one on the board. */
 static int code_of_mpirun(job *j) {
     int status = j->wait_status;
     if (WIFSIGNALED(status)) {
@@ -247,7 +249,8 @@ static int code_of_mpirun(job *j) {
     return TR_ERR_DEVICE;
 }
 
-/* MPI itself ended a rank, which could not say so: it leaves with a small code, not by a signal. */
+/* Returns true when MPI itself ended a rank, which then leaves with a small code instead of by a
+ * signal, and reports that. */
 static bool mpi_did_not_start(job *j) {
     int status = j->wait_status;
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 128) return false;
@@ -260,8 +263,9 @@ static bool mpi_did_not_start(job *j) {
 
 static int exit_code(job *j) {
     int rank, ending, failure;
-    /* While MPI starts mpirun kills all ranks for one, which may have had no place on the board:
-     * then the first one is not known. Otherwise the rank that mpirun saw end first is named. */
+    /* While MPI starts, mpirun kills all ranks because of one that may not have attached to the
+     * board; then the first one is not known. Otherwise the message names the rank that mpirun saw
+     * end first. */
     bool known = tr_watch_gone_with_mpi(j->board) < 0 || (j->watch.suspects && all_attached(j));
     if (!mpi_did_not_start(j) && known) look(j);
     ending = tr_board_ending(j->board);
@@ -275,8 +279,8 @@ static int exit_code(job *j) {
     return failure;
 }
 
-/* Waits until all output is copied; a reader that has stopped reading is waited for until a signal
- * comes. */
+/* Waits until all output is copied. If its reader has stopped reading, the wait lasts until a
+ * signal comes. */
 static void drain(job *j, const sigset_t *handled) {
     for (int i = 0; i < 2; i++) {
         while (j->output[i] && !tr_relay_ended(j->output[i])) {
@@ -290,8 +294,8 @@ static void drain(job *j, const sigset_t *handled) {
     }
 }
 
-/* The signals that the launcher takes one by one in its loop; those that were ignored when it
- * began are ignored by the kernel only while they are not blocked. */
+/* Fills the set of signals that the launcher takes one by one in its loop. It leaves out those that
+ * were ignored at the start, because the kernel ignores a signal only while it is not blocked. */
 static void handled_signals(sigset_t *handled) {
     const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGTSTP, SIGWINCH};
     (void)sigemptyset(handled);
@@ -304,7 +308,8 @@ static void handled_signals(sigset_t *handled) {
 static tr_status open_board(job *j) {
     ssize_t length = readlink("/proc/self/exe", j->exe, sizeof j->exe - 1);
     if (length <= 0)
-        return TR_FAIL(TR_ERR_DEVICE, "this executable cannot be found through /proc: %s",
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "this executable cannot be found through /proc: %s; mount /proc",
                        strerror(errno));
     tr_sweep();
     tr_board_make_name(j->name, sizeof j->name);

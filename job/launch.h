@@ -7,17 +7,18 @@
 typedef struct tr_launch {
     int ranks;
     const char *hostfile;  /* NULL: this host */
-    char **mpirun_options; /* NULL-terminated; handed to mpirun as they are */
+    char **mpirun_options; /* NULL-terminated; passed to mpirun unchanged */
     char **command;        /* NULL-terminated: the arguments of every rank */
 } tr_launch;
 
-/* True when the user names hosts or gives mpirun options of its own, which may name some. */
+/* Returns true when the job may use several hosts: the user gave a hostfile, or options for mpirun,
+ * which may name hosts. */
 static inline bool tr_launch_spans_hosts(const tr_launch *launch) {
     return launch->hostfile || launch->mpirun_options[0];
 }
 
 /* Runs the job to its end and returns its exit code: the code of the first rank that failed, 75
  * after a stop with a checkpoint, 77 when a rank was lost or ended by a signal. SIGTERM, SIGINT,
- * SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a second SIGINT or SIGTERM ends at
- * once. Prints at most one error, and none where a rank has printed the job's error already. */
+ * SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a second SIGINT or SIGTERM aborts the
+ * job. Prints at most one error, and none when a rank has printed the job's error already. */
 int tr_launch_run(const tr_launch *launch);

@@ -17,7 +17,7 @@
 
 static const int held_signals[] = {SIGTERM, SIGINT, SIGHUP};
 
-/* Containers often forbid reading another process's memory, which Open MPI finds out too late. */
+/* Containers often forbid reading another process's memory, and Open MPI notices that too late. */
 static bool can_copy_between_processes(void) {
     char from = 'x', to = 0;
     struct iovec local = {.iov_base = &to, .iov_len = 1},
@@ -25,7 +25,7 @@ static bool can_copy_between_processes(void) {
     return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-/* What the user has set stays. */
+/* Sets the environment for mpirun; variables that the user has set stay. */
 static void set_environment(const char *board) {
     if (geteuid() == 0) {
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
@@ -41,7 +41,8 @@ static void set_environment(const char *board) {
     (void)setenv(TR_TERMINAL_VARIABLE, columns, 1);
 }
 
-/* mpirun's arguments; the caller frees the list, not the words. NULL when out of memory. */
+/* Returns mpirun's arguments, or NULL when out of memory. The caller frees the list, not the
+ * words. */
 static char **arguments(const tr_launch *launch, const char *exe, char *count, size_t count_size) {
     size_t n = 16, used = 0;
     for (char **o = launch->mpirun_options; *o; o++) n++;
@@ -76,8 +77,9 @@ static void set_signals(void) {
     (void)signal(SIGPIPE, SIG_DFL);
 }
 
-/* The child's side of the fork: never returns. A process group of its own keeps the terminal's
- * Ctrl-C from it. mpirun hands SIGUSR1 on to the ranks, which then stop and save. */
+/* The child's side of the fork: never returns. In its own process group it does not get the
+ * terminal's Ctrl-C. When the launcher dies, mpirun gets SIGUSR1 and passes it to the ranks, which
+ * then stop and save. */
 static void become_mpirun(char **argv, pid_t parent, const int output[2], int error_pipe) {
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGUSR1);
@@ -102,7 +104,7 @@ static int spawn(char **argv, const int output[2], pid_t *pid) {
     if (*pid == 0) become_mpirun(argv, parent, output, error_pipe[1]);
     if (*pid < 0) error = errno;
     (void)close(error_pipe[1]);
-    /* Ends with nothing read as soon as mpirun runs: the pipe closes on exec. */
+    /* Reads nothing once mpirun runs, because the pipe closes on exec. */
     if (!error) (void)!read(error_pipe[0], &error, sizeof error);
     (void)close(error_pipe[0]);
     if (error && *pid > 0) (void)waitpid(*pid, NULL, 0);

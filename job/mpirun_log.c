@@ -11,8 +11,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* mpirun's daemons may inherit the variable but not the file. The number is one that no daemon
- * comes to use, so that its messages cannot go into another file. */
+/* Returns a file number so high that no daemon of mpirun uses it: daemons may inherit the variable
+ * but not the file, and their messages must not go to another file. */
 static int far_number(void) {
     struct rlimit limit;
     rlim_t most = 8192;

@@ -7,21 +7,22 @@
 #include <sys/types.h>
 
 typedef struct tr_process {
-    char state;     /* 'R', 'S', 'D', 'T' stopped, 'Z' ended and not yet collected, ...; 0: there is
-                       none */
+    char state;     /* 'R', 'S', 'D', 'T' stopped, 'Z' ended and not yet collected, ...; 0: no such
+                       process */
     uint64_t start; /* start time in clock ticks since boot: with the pid it names one process */
 } tr_process;
 
-/* Looks without waiting; a process that is not there, or not readable, has state 0. */
+/* Reads /proc/PID/stat without waiting. The state is 0 when the process does not exist or its file
+ * cannot be read. */
 void tr_process_look(pid_t pid, tr_process *out);
-/* The children of a process into out[max], in the order of /proc; returns how many there are, at
- * most max. 0 where the kernel does not list them. */
+/* Fills out[max] with the children of a process, in the order of /proc, and returns their number,
+ * at most max. Returns 0 when the kernel does not list children. */
 int tr_process_children(pid_t pid, pid_t *out, int max);
-/* Seconds since the process began; 0 when that is not known. */
+/* Returns the seconds since the process began; 0 when not known. */
 double tr_process_age_s(pid_t pid);
-/* The signals that have been sent to a process and wait because it blocks them: bit n - 1 for
- * signal n. */
+/* Returns the signals that are pending in a process because it blocks them: bit n - 1 for signal
+ * n. */
 uint64_t tr_process_pending(pid_t pid);
-/* The value that a variable of the process's environment had when its program began, into
- * value[size]; false where it has none or may not be read. */
+/* Copies the value that a variable of the process's environment had when its program began to
+ * value[size]. Returns false when the variable is not set or the environment cannot be read. */
 bool tr_process_variable(pid_t pid, const char *name, char *value, size_t size);

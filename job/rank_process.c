@@ -59,7 +59,8 @@ static tr_status start_watchdog(tr_rank_process *process) {
     return TR_OK;
 }
 
-/* The launcher's board, by what Open MPI says of this rank before MPI has started. */
+/* Attaches to the launcher's board with the rank that Open MPI's environment names before MPI
+ * starts. */
 static void enter_board(tr_rank_process *process) {
     const char *name = getenv(TR_BOARD_VARIABLE), *rank = getenv(TR_RANK_VARIABLE),
                *size = getenv("OMPI_COMM_WORLD_SIZE");
@@ -74,8 +75,9 @@ static void enter_board(tr_rank_process *process) {
     }
 }
 
-/* `trireme run` sets these for mpirun alone. A rank that inherits them does not start: mpirun sets
- * a folder of its own for the rank, or the rank's messages go nowhere. */
+/* Removes variables that `trireme run` sets only for mpirun. A rank that inherited the first would
+ * not start, because mpirun gives the rank another folder; one that inherited the second would lose
+ * its messages. */
 static void forget_mpirun_settings(void) {
     static const char *const name[] = {"OMPI_MCA_orte_local_tmpdir_base", "OPAL_OUTPUT_STDERR_FD"};
     if (!getenv(TR_BOARD_VARIABLE)) return;
@@ -90,12 +92,12 @@ tr_status tr_rank_process_enter(bool speaks, tr_rank_process **out) {
     TR_TRY(tr_calloc(1, sizeof *process, &process));
     process->peer = -1;
     enter_board(process);
-    tr_error_clear(); /* tr_rank_process_begin meets it again */
+    tr_error_clear(); /* tr_rank_process_begin fails with it again */
     *out = process;
     return TR_OK;
 }
 
-/* The launcher's board, or one that rank 0 names; every rank returns the same status. */
+/* Opens the launcher's board, or one that rank 0 names. Every rank returns the same status. */
 static tr_status join_board(tr_rank_process *process) {
     char name[64] = "";
     const char *given = getenv(TR_BOARD_VARIABLE);
@@ -117,14 +119,14 @@ static tr_status join_board(tr_rank_process *process) {
     return mine;
 }
 
-/* Ends a process that did not begin on some rank; the caller prints why. A rank with a place on the
- * board must not look lost when it exits. */
+/* Ends the process when tr_rank_process_begin failed on some rank; the caller prints why. A rank
+ * that has attached to the board must not look lost when it exits. */
 static void end_early(tr_rank_process *process, tr_status status) {
     tr_signals_use(NULL);
     if (process->board) (void)tr_board_claim_report(process->board);
     tr_board_finish(process->board, (int)status, tr_error_message());
     tr_watchdog_stop(process->watchdog);
-    /* A heartbeat uses the board until the world is closed. */
+    /* Heartbeats use the board until the world is closed. */
     if (process->board && !process->heartbeat) tr_board_close(process->board);
     free(process);
 }
@@ -151,8 +153,8 @@ tr_board *tr_rank_process_board(tr_rank_process *process) {
     return process->board;
 }
 
-/* Makes the sentence of this thread's failure, with the rank that is late if there is one: this
- * rank's wait is over, so the search starts at the rank that it waited for. */
+/* Writes the sentence of this thread's failure, with the late rank if there is one. This rank's
+ * wait is over, so the search starts at the rank that it waited for. */
 static void make_sentence(const tr_rank_process *process, tr_status status, char *text,
                           size_t size) {
     (void)snprintf(text, size, "%s", tr_error_message());
@@ -187,10 +189,9 @@ tr_status tr_rank_process_end(tr_rank_process *process, tr_status status, bool b
     tr_board_finish(process->board, (int)status, text);
     tr_watchdog_stop(process->watchdog);
     tr_heartbeat_bye(process->heartbeat);
-    /* The deadline still counts: this rank must not wait forever for one that never closes the
-     * world. */
+    /* The deadline stays: this rank must not wait forever for one that does not close the world. */
     tr_world_set_hook(process->world, &(tr_world_hook){.deadline_s = process->deadline_s});
-    /* The board stays mapped: a signal may still want to write its request. */
+    /* The board stays mapped, because a signal handler may still write to it. */
     free(process);
     return status;
 }

@@ -28,7 +28,7 @@ struct tr_relay {
     char chunk[CHUNK];
 };
 
-/* Writes a chunk, or drops what cannot be written. */
+/* Writes a chunk, and drops it when it cannot be written. */
 static void put(int to, const char *data, size_t bytes) {
     while (bytes > 0) {
         ssize_t n = write(to, data, bytes);
@@ -43,8 +43,8 @@ static void put(int to, const char *data, size_t bytes) {
     }
 }
 
-/* Waits briefly for the end of a line that is refreshed, and ends it otherwise: an error message
- * must begin a new row. */
+/* Waits briefly for the end of an unfinished line, and else ends it: an error message must begin a
+ * new row. */
 static void let_line_end(const tr_relay *r) {
     const struct timespec moment = {.tv_nsec = 10 * 1000000};
     for (int i = 0; i < 10 && atomic_load(&r->line_of->open_line); i++)
@@ -52,8 +52,8 @@ static void let_line_end(const tr_relay *r) {
     if (atomic_load(&r->line_of->open_line)) put(r->to, "\n", 1);
 }
 
-/* What Open MPI says of a message to or from a process that has just died, in shared memory and
- * over TCP. The lost rank has a sentence of its own. */
+/* Open MPI's complaints about a message to or from a process that has just died, in shared memory
+ * and over TCP. They are dropped, because the job's message already names the lost rank. */
 static const char *const reports[] = {
     "] Read -1, expected ",
     "mca_btl_tcp_frag_send: writev failed",
@@ -62,7 +62,7 @@ static const char *const reports[] = {
     "mca_btl_tcp_endpoint_send_handler] invalid connection state",
 };
 
-/* Removes the lines that contain the report; returns the bytes that are left. */
+/* Removes the lines that contain `report`; returns the remaining bytes. */
 static size_t drop_lines(char *data, size_t bytes, const char *report) {
     char *found;
     while ((found = memmem(data, bytes, report, strlen(report)))) {
@@ -80,7 +80,7 @@ static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
         (void)poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, -1);
-        atomic_store(&r->writing, true); /* before the pipe looks empty to tr_relay_ended */
+        atomic_store(&r->writing, true); /* set before tr_relay_ended can see the pipe empty */
         ssize_t n = read(r->from, r->chunk, CHUNK);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
@@ -102,7 +102,9 @@ static void *copy(void *argument) {
 static tr_status start(tr_relay *r, int *input) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
-        return TR_FAIL(TR_ERR_DEVICE, "a pipe for the ranks' output: %s; see ulimit -n",
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "cannot make a pipe for the ranks' output: %s; raise the limit of open "
+                       "files (ulimit -n)",
                        strerror(errno));
     r->from = ends[0];
     atomic_store(&r->read_ns, tr_now_ns());
@@ -115,8 +117,8 @@ static tr_status start(tr_relay *r, int *input) {
     if (error) {
         (void)close(ends[0]);
         (void)close(ends[1]);
-        return TR_FAIL(TR_ERR_DEVICE,
-                       "no thread for the ranks' output: raise the limit of processes (ulimit -u)");
+        return TR_FAIL(TR_ERR_DEVICE, "cannot start a thread for the ranks' output: raise the "
+                                      "limit of processes (ulimit -u)");
     }
     *input = ends[1];
     return TR_OK;
@@ -135,7 +137,8 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
 
 bool tr_relay_ended(const tr_relay *r) {
     if (atomic_load(&r->ended)) return true;
-    /* The thread may not have run yet: first the pipe must be empty, then nothing in its hands. */
+    /* The thread may not have run yet: check the pipe first, and then that the thread is not
+     * writing. */
     if (poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, 0) != 0) return false;
     return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > SILENCE_NS;
 }

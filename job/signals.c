@@ -12,7 +12,7 @@
 
 enum { MOST_TEXT = 1024 };
 
-/* A signal handler has no argument to carry it. */
+/* A signal handler takes no context argument. */
 static struct {
     _Atomic(tr_board *) board;
     atomic_bool asked;         /* to stop */
@@ -40,6 +40,15 @@ const char *tr_signal_text(int signal) {
     }
 }
 
+const char *tr_signal_abort_text(const tr_board *board) {
+    int64_t step;
+    if (!board || !tr_board_saved(board, &step))
+        return "aborted by a second signal, without saving";
+    if (step < 0) return "aborted by a second signal; nothing was saved: start again";
+    return "aborted by a second signal, without saving; --resume continues from the last "
+           "checkpoint";
+}
+
 /* Appends what fits. */
 static size_t put(char *line, size_t used, const char *text) {
     size_t length = strlen(text);
@@ -60,11 +69,11 @@ bool tr_signal_refreshes(void) {
     return tr_terminal_columns(stdout) > 0 && isatty(STDERR_FILENO);
 }
 
-/* A second urgent signal: the other ranks of this host end too. */
+/* Aborts the job after a second urgent signal: the other ranks of this host end too. */
 static void abort_job(tr_board *board) {
     if (board && tr_board_any_done(board)) return;
     if (!board || tr_board_claim_report(board))
-        tr_signal_say(TR_SECOND_SIGNAL_TEXT, self.refreshes);
+        tr_signal_say(tr_signal_abort_text(board), self.refreshes);
     if (board) tr_board_end_all(board, TR_ERR_RANK);
     _exit(TR_ERR_RANK);
 }

@@ -28,7 +28,7 @@ static const char *temporary_folder(void) {
 /* --- shared memory of ranks ------------------------------------------------------------------- */
 
 /* Open MPI numbers the job of an mpirun in the upper half of 32 bits, and writes the number in
- * decimal to FOLDER/ompi.HOST.UID/pid.N/contact.txt. 0: not known. */
+ * decimal to FOLDER/ompi.HOST.UID/pid.N/contact.txt. Returns 0 when it cannot be read. */
 static uint32_t read_job_number(const char *file) {
     char text[64] = "";
     int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -39,7 +39,7 @@ static uint32_t read_job_number(const char *file) {
     return number <= UINT32_MAX ? (uint32_t)number & 0xffff0000u : 0;
 }
 
-/* True when a process that this user may look at has the file mapped. */
+/* Returns true when a process that this user may inspect has the file mapped. */
 static bool is_mapped(const char *path) {
     DIR *processes = opendir("/proc");
     bool found = false;
@@ -59,19 +59,20 @@ static bool is_mapped(const char *path) {
     return found;
 }
 
-/* Whether "vader_segment.HOST.UID.JOB.RANK" is of this user and of the job with that number. */
+/* Returns true when "vader_segment.HOST.UID.JOB.RANK" belongs to this user and the job of that
+ * number. */
 static bool is_segment_of(const char *name, uint32_t number) {
     if (strncmp(name, segment_prefix, sizeof segment_prefix - 1) != 0) return false;
     int dots = 0;
     const char *at = name + strlen(name);
-    while (at > name && dots < 3) dots += *--at == '.'; /* the host's name may have dots too */
+    while (at > name && dots < 3) dots += *--at == '.'; /* the host's name may contain dots */
     unsigned user, job;
     int rank;
     return dots == 3 && sscanf(at, ".%u.%x.%d", &user, &job, &rank) == 3 && user == geteuid() &&
            (job & 0xffff0000u) == number;
 }
 
-/* Returns false when a process still has a segment mapped: that segment stays. */
+/* Removes the job's segments. Returns false when a process still has one mapped; that one stays. */
 static bool remove_segments(uint32_t number) {
     DIR *folder = opendir(shared_memory);
     const struct dirent *entry;
@@ -82,8 +83,7 @@ static bool remove_segments(uint32_t number) {
         if (!is_segment_of(entry->d_name, number)) continue;
         (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
         if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) continue;
-        /* A killed rank may take a moment to die, and a later job may have been given the number of
-         * one that was killed. */
+        /* A killed rank may take a moment to die, and a later job may have got the same number. */
         bool mapped = is_mapped(path);
         if (!mapped) (void)unlink(path);
         all &= !mapped;
@@ -119,9 +119,9 @@ static bool remove_job(const char *path) {
 
 /* --- folders ---------------------------------------------------------------------------------- */
 
-/* Opens and locks a folder of this user. Returns -1 when it is not one, or when a living job holds
- * the lock; with `wait` it waits for the lock, which a sweep may hold for a moment. Children
- * inherit it. */
+/* Opens and locks a folder of this user. Returns -1 when it is not this user's folder, or when a
+ * living job holds the lock; with `wait` it waits for the lock, which a sweep may hold for a
+ * moment. Children inherit the lock. */
 static int lock_folder(const char *path, bool wait) {
     struct stat info;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
@@ -156,7 +156,7 @@ void tr_job_folder_make(tr_job_folder *folder, const char *board) {
     int n = snprintf(folder->path, sizeof folder->path, "%s%s", temporary_folder(), board);
     bool fits = n < (int)sizeof folder->path;
     bool chosen = getenv("OMPI_MCA_orte_tmpdir_base") || getenv("OMPI_MCA_orte_local_tmpdir_base");
-    /* A sweep that began before the lock was taken has removed the folder when it is unlocked. */
+    /* A sweep may remove the folder between its creation and its lock; then it is made again. */
     for (int i = 0; i < 10 && fits && !chosen && folder->lock < 0; i++) {
         struct stat info;
         if (mkdir(folder->path, 0700) != 0) break;

@@ -4,7 +4,7 @@
  * its session files there. The launcher and mpirun hold a lock on the folder: the kernel frees it
  * when the last of the two is dead, however it died. So a folder without a lock belongs to a dead
  * job, and the next `trireme run` of the same user removes the folder, the job's board and the
- * shared memory of its ranks. Nothing is removed that no such folder points to. */
+ * shared memory of its ranks. Nothing else is removed. */
 #pragma once
 
 #include "base/status.h"
@@ -17,14 +17,14 @@ typedef struct tr_job_folder {
     int lock;
 } tr_job_folder;
 
-/* Removes what dead jobs of this user left. Never fails, never waits. */
+/* Removes the folders, boards and shared memory of this user's dead jobs. Does not fail or wait. */
 void tr_sweep(void);
-/* Makes and locks the folder of the job whose board has that name ("/trireme-..."), and tells
- * mpirun, which is to be started after it and inherits the lock. Without a folder (TMPDIR cannot be
- * written or locked, or the user has chosen mpirun's folder) mpirun uses its own. board must
- * outlive it. */
+/* Makes and locks the job's folder, named like its board ("/trireme-..."), and sets mpirun's
+ * environment to use it. mpirun is started afterwards and inherits the lock. Without a folder
+ * (TMPDIR cannot be written or locked, or the user has chosen mpirun's folder) mpirun uses its own.
+ * The string `board` must outlive the folder. */
 void tr_job_folder_make(tr_job_folder *folder, const char *board);
-/* Removes the folder and the shared memory of the job's ranks, which have ended or have been
- * killed: waits up to 5 s for the last of them to die. What is in use even then stays, and the next
- * tr_sweep removes it. */
+/* Removes the folder and the shared memory of the job's ranks, which have ended or been killed.
+ * Waits up to 5 s for the last of them to die. Memory that is still in use then stays until the
+ * next tr_sweep. */
 void tr_job_folder_remove(tr_job_folder *folder);

@@ -14,20 +14,21 @@
 #include <time.h>
 
 static const double DEFAULT_STOPPED_S = 5, DEFAULT_SILENT_S = 10, DEFAULT_REMOTE_S = 15;
-/* An observer whose looks lie further apart did not run itself, and cannot tell which rank is late.
- */
+/* An observer that pauses longer than this between looks was itself stopped, and cannot tell which
+ * rank is late. */
 static const double AWAY_S = 3;
 /* How long to wait for a better-informed observer to report the loss first: the launcher, whose
  * stderr is not cut off, or the leader, which tells the other hosts. */
 static const double PATIENCE_S = 1.5;
-/* The same for mpirun, when a process vanishes while MPI starts. */
+/* How long to wait for mpirun to report it first, when a process vanishes while MPI starts. */
 static const double MPI_PATIENCE_S = 5;
-/* Between SIGTERM and SIGKILL of mpirun ranks vanish one by one, on purpose. */
+/* Between mpirun's SIGTERM and SIGKILL ranks vanish one by one, on purpose. */
 static const double LEAVING_S = 3;
 /* A rank that failed ends the job through MPI. A rank that is still alive after this time ends by
  * itself. */
 static const double FAILED_S = 10;
-/* How long a leader waits until rank 0's host has taken its report; then it reports by itself. */
+/* How long a leader waits until rank 0's host has taken over the report; then it reports by
+ * itself. */
 static const double RELAY_S = 2;
 static const int64_t TICK_NS = 250 * 1000000;
 
@@ -53,8 +54,8 @@ static bool same_process(const tr_process *p, const tr_rank_view *v) {
            (p->state && p->state != 'Z' && p->state != 'X' && p->start == v->pid_start);
 }
 
-/* What is wrong with one rank at now_ns. *late is the age of its last heartbeat, counted from
- * since_ns at the earliest. */
+/* Judges one rank at now_ns: returns how it is lost, if it is. *late is the age of its last
+ * heartbeat, counted from since_ns at the earliest. */
 static loss judge(const tr_board *board, int rank, const tr_watch *watch, int64_t now_ns,
                   double *late) {
     tr_rank_view v;
@@ -66,7 +67,7 @@ static loss judge(const tr_board *board, int rank, const tr_watch *watch, int64_
     tr_process process;
     tr_process_look(v.pid, &process);
     if (!same_process(&process, &v)) {
-        /* It may have finished between the two looks. */
+        /* It may have finished since the first read. */
         tr_board_read(board, rank, &v);
         return v.state == TR_RANK_ALIVE ? LOSS_GONE : LOSS_NONE;
     }
@@ -156,8 +157,8 @@ static bool process_stopped(pid_t pid) {
     return process.state == 'T';
 }
 
-/* The children of watch->parent that have not attached, into child[MAX_CHILDREN]; returns how many.
- */
+/* Fills child[MAX_CHILDREN] with the children of watch->parent that have not attached; returns how
+ * many. */
 static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child) {
     if (!watch->parent) return 0;
     int n = tr_process_children(watch->parent, child, MAX_CHILDREN), left = 0;
@@ -166,7 +167,8 @@ static int unattached(const tr_watch *watch, const tr_board *board, pid_t *child
     return left;
 }
 
-/* Looks for one of them that is stopped (watch->stopped), and returns for how long; else 0. */
+/* Finds a child that has not attached and is stopped (watch->stopped); returns for how long, else
+ * 0. */
 static double stopped_unattached(tr_watch *watch, const tr_board *board, int64_t now_ns) {
     pid_t child[MAX_CHILDREN], found = 0;
     int n = unattached(watch, board, child);
@@ -177,7 +179,7 @@ static double stopped_unattached(tr_watch *watch, const tr_board *board, int64_t
     return found ? seconds(watch->stopped_ns, now_ns) : 0;
 }
 
-/* The number Open MPI gave to a process, or -1. */
+/* Returns the rank that Open MPI gave a process, or -1. */
 static int rank_of(pid_t pid) {
     char number[16];
     bool known = tr_process_variable(pid, TR_RANK_VARIABLE, number, sizeof number);
@@ -199,8 +201,8 @@ typedef struct finding {
     double late;
 } finding;
 
-/* The first loss among the ranks on the board. The rank that was suspected before comes first:
- * mpirun kills the other ranks because of it. */
+/* Returns the first loss among the ranks on the board. A rank that was suspected before comes
+ * first, because mpirun kills the other ranks after it. */
 static finding find_on_board(const tr_watch *watch, const tr_board *board, int64_t now_ns) {
     int64_t stop_ns = tr_board_stop_ns(board);
     bool leaving = !watch->asked && stop_ns && seconds(stop_ns, now_ns) < LEAVING_S;
@@ -270,8 +272,8 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
-/* A turn of the heartbeats between hosts: when another host tells that the job ends, it ends here
- * too, and this host prints the sentence that came along, if any. */
+/* Takes a turn of the heartbeats between hosts. When another host announces the end of the job,
+ * ends it here too, and prints the sentence that came with it, if any. */
 static void hear(tr_watchdog *watchdog) {
     tr_heartbeat *heartbeat = atomic_load(&watchdog->heartbeat);
     tr_heartbeat_end end;
@@ -282,8 +284,8 @@ static void hear(tr_watchdog *watchdog) {
         watchdog->options.report(watchdog->options.context, end.sentence);
 }
 
-/* Tells the other hosts that the job ends, and waits until rank 0's host has answered if that is to
- * print the sentence. False when it has not answered in time. */
+/* Tells the other hosts that the job ends. If rank 0's host is to print the sentence, waits for its
+ * answer, and returns false when there is none in time. */
 static bool tell(tr_watchdog *watchdog, int code, const char *sentence) {
     tr_heartbeat *heartbeat = atomic_load(&watchdog->heartbeat);
     if (!heartbeat) return false;
@@ -299,9 +301,8 @@ static bool tell(tr_watchdog *watchdog, int code, const char *sentence) {
     return heard;
 }
 
-/* After the report the other ranks get time to leave with code 77, which is then the first code
- * that a launcher sees. The lost rank, which may be stopped and cannot leave, is killed after that.
- */
+/* Reports, gives the other ranks time to leave with code 77, which is then the first code that a
+ * launcher sees, and kills the lost rank, which may be stopped and unable to leave. */
 static void end_after_report(tr_watchdog *watchdog, const char *sentence) {
     bool here = tr_board_rank(watchdog->board) == 0;
     if (here) watchdog->options.report(watchdog->options.context, sentence);
@@ -312,7 +313,7 @@ static void end_after_report(tr_watchdog *watchdog, const char *sentence) {
     watchdog->options.end(watchdog->options.context, TR_ERR_RANK);
 }
 
-/* One turn of the thread; false when the process was told to end. */
+/* Takes one turn of the thread; returns false when the process was told to end. */
 static bool turn(tr_watchdog *watchdog) {
     tr_board *board = watchdog->board;
     char sentence[768];
@@ -378,7 +379,7 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     (void)pthread_cond_init(&watchdog->wake, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
 
-    /* Signals are the main thread's business; the new thread inherits this mask. */
+    /* Only the main thread handles signals; the new thread inherits this mask. */
     sigset_t all, before;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -386,8 +387,9 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) {
         free(watchdog);
-        return TR_FAIL(TR_ERR_DEVICE,
-                       "no thread for the watchdog: raise the limit of processes (ulimit -u)");
+        return TR_FAIL(
+            TR_ERR_DEVICE,
+            "cannot start a thread for the watchdog: raise the limit of processes (ulimit -u)");
     }
     *out = watchdog;
     return TR_OK;

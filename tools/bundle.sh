@@ -69,14 +69,14 @@ glibc='ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|nsl|mvec|thread_db|Broke
 cuda='lib(cuda|cudart|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvidia|nvrtc|nvJitLink|nvToolsExt).*'
 fabric='lib(ucp|ucs|uct|ucm|fabric|psm2|psm_infinipath|infinipath|ibverbs|rdmacm|efa|oshmem|mca_common_(ucx|ofi|verbs))\..*'
 
-# needed FILE...: the libraries they load, as "name path", but glibc's and CUDA's.
+# needed FILE...: prints the libraries that they load as "name path", except glibc's and CUDA's.
 needed() {
     local file
     for file in "$@"; do ldd "$file" 2>/dev/null || true; done | awk '$2 == "=>" { print $1, $3 }' | sort -u |
         grep -vE "^($glibc|$cuda) "
 }
 
-# What needs a fabric's library, or is for what a bundle does not do, stays behind.
+# Leaves out plugins that need a fabric's library or serve what a bundle does not do.
 for file in "$plugins"/*.so; do
     case $(basename "$file") in
     mca_{sshmem,spml,scoll,memheap,atomic,crs,vprotocol,monitoring}_* | *_monitoring.so | mca_fs_* | mca_fbtl_*) continue ;;

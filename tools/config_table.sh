@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Prints the tables of docs/config.md from what the program says of its keys, one for each section.
-# With --write it puts them into docs/config.md between the marks.
-# usage: config_table.sh TRIREME [--write]
+# Prints the tables of docs/config.md, one for each section, from the program's help. With --write
+# it puts them into docs/config.md between the marks. usage: config_table.sh TRIREME [--write]
 set -euo pipefail
 trireme=$1
 page=$(cd "$(dirname "$0")/.." && pwd)/docs/config.md

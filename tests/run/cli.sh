@@ -32,10 +32,10 @@ shows() {
     grep -Eq -- "$pattern" out || fail "trireme $*: no line like '$pattern'"
 }
 
-expect 64 "trireme: no command was given; \`trireme help\` lists them"
+expect 64 "trireme: no command was given; \`trireme help\` lists the commands"
 expect 64 "trireme: unknown command 'dta'; did you mean \`trireme data\`?" dta
-expect 64 "trireme: --trace in front of a command is now --backtrace; \`trireme train CONFIG --trace N\` records N steps" --trace data x.yaml
-expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists them" xyzzy
+expect 64 "trireme: --trace before a command is now --backtrace; \`trireme train CONFIG --trace N\` records N steps" --trace data x.yaml
+expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists the commands" xyzzy
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]" train x.yaml --fast
@@ -48,7 +48,7 @@ shows '^  takes    an integer, 1 to ' help train.steps
 shows '^  argument optim.lr=0.001$' help optim.lr
 shows "^  argument 'model.rope_scaling=llama3 8 1 4 8192'$" help model.rope_scaling
 shows '^  gpt2-124m +gpt2, layers 12, width 768' help model.preset
-shows '^  llama-3-8b +llama, layers 32, width 4096, heads 32 \(8 of keys\)' help model.preset
+shows '^  llama-3-8b +llama, layers 32, width 4096, heads 32 \(key heads 8\)' help model.preset
 shows '^  log.every ' help log
 shows '^trireme data ' help data
 
@@ -76,8 +76,8 @@ expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: No such
 expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: File name too long" plan "$long$long.yaml"
 expect 66 "trireme: there is no checkpoint under $text/ckpt: name the log.dir of a run that has saved one" ckpt ls "$text"
 expect 66 "trireme: there is no checkpoint under $text/ckpt: name the log.dir of a run that has saved one" sample "$text"
-expect 64 "trireme: the run's name is empty" ckpt ls ""
-expect 78 "trireme: trian.steps=5: unknown key 'trian.steps'; did you mean train.steps?" data good.yaml trian.steps=5
+expect 64 "trireme: the run's name is empty: name the log.dir of a run" ckpt ls ""
+expect 78 "trireme: unknown key 'trian.steps'; did you mean train.steps?" data good.yaml trian.steps=5
 printf 'data.path: x\ntrain:\n  stepz: 5\n' >bad.yaml
 expect 78 "trireme: bad.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps?" data bad.yaml
 expect 65 "trireme: a sequence of 100001 tokens (model.context + 1) is longer than the training part of '$text', 54702 tokens: use more data or a smaller model.context" \
@@ -87,7 +87,7 @@ expect 65 "trireme: a sequence of 100001 tokens (model.context + 1) is longer th
 printf '\xef\xbb\xbf' | cat - good.yaml >a=b.yaml
 shows '^tokens    60780, 77 different$' data a=b.yaml
 shows '^layout   pp 1 x tp 1 x dp 1, 1f1b' plan a=b.yaml model.layers=1
-expect 78 "trireme: a=b.yaml: unknown key 'a'; \`trireme help\` lists all keys" plan good.yaml a=b.yaml
+expect 78 "trireme: unknown key 'a'; \`trireme help\` lists all keys" plan good.yaml a=b.yaml
 iconv -t UTF-16 good.yaml >utf16.yaml
 expect 78 "trireme: utf16.yaml:1:1: the file is UTF-16: save it as UTF-8" data utf16.yaml
 

@@ -32,7 +32,7 @@ prints() {
 
 prints $'0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2' schedule 1f1b -p 2 -m 3
 prints '' schedule 1f1b -p 2 -m 3 -o 1f1b.csv
-prints '1f1b.csv: 2 ranks, 2 stages, 3 micro-batches; every action is there once, and the order runs to its end' \
+prints '1f1b.csv: 2 ranks, 2 stages, 3 micro-batches; every action occurs once, and the order runs to its end' \
     schedule check 1f1b.csv
 "$trireme" schedule check "$data/pytorch_csv/dualpipev_4rank_10mb.csv" >out
 grep -q '4 ranks, 8 stages, 10 micro-batches;' out || fail "the golden DualPipeV is not accepted"
@@ -42,7 +42,7 @@ pair=$data/pytorch_csv/zb1p_2rank_2stagep
 prints "$(<"${pair}_comms.csv")" schedule "${pair}_compute.csv" --comms
 prints "$(<"${pair}_comms.csv")" schedule "${pair}_comms.csv" --comms
 prints $'0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0' schedule gpipe -p 2 -m 1 --comms
-expect 64 "check writes no order" schedule check 1f1b.csv --comms
+expect 64 "check does not write an order" schedule check 1f1b.csv --comms
 
 # 1F1B: (m + p - 1)(F + I + W); rank i holds p - i.
 json='{"makespan": 12, "span": [12, 9], "bubble_makespan": 0.25, "bubble_span": 0.25, "peak": [2, 1]}'
@@ -73,7 +73,7 @@ cmp -s out auto.csv || fail "auto: another order on stdout"
 
 # Simulating it says so too; a file may have any name that is no schedule's.
 "$trireme" simulate --schedule auto -p 4 -m 8 >out
-grep -q '^bound     24.75 with 4 stages a rank: 0.00% above it$' out || fail "auto: simulated as $(<out)"
+grep -q '^bound     24.75 with 4 stages a rank: the makespan is 0.00% above it$' out || fail "auto: simulated as $(<out)"
 cp 1f1b.csv order
 prints "$json" simulate --schedule order --json
 # One micro-batch alone goes down and back: that is all that a bound can ask.
@@ -86,13 +86,13 @@ expect 64 "--schedule FILE|NAME is missing" simulate --json
 expect 64 "needs the ranks, -p, and micro-batches, -m" simulate --schedule gpipe -p 2
 expect 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
 expect 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
-expect 64 "mB must be 0 or between 1e-30 and 1e+30; '-1' is not" schedule gpipe -p 2 -m 2 --memory mB=-1
-expect 64 "-p 3 does not go with 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
+expect 64 "mB must be 0 or between 1e-30 and 1e+30, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
+expect 64 "-p 3 contradicts 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
 expect 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
 expect 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
 expect 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
-expect 78 "schedule '2f2b' is unknown; known are: gpipe, 1f1b" schedule 2f2b -p 2 -m 2
-expect 78 "schedule 'ordr' is unknown; known are: gpipe, 1f1b" schedule check ordr
+expect 78 "unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
+expect 78 "unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
 expect 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
 [[ ! -e large.svg ]] || fail "a drawing that was refused left a file"
 printf '0F0,0B0\n1B0,1F0\n' >stuck.csv

@@ -94,7 +94,7 @@ for ranks in 1 2; do
     sleep 0.7 # two within half a second count as one
     kill -INT "$job"
     ends twice 77
-    said twice "$term" "aborted by a second signal, without saving; the last checkpoint is intact"
+    said twice "$term" "aborted by a second signal; nothing was saved: start again"
     begin $ranks hups train.batch=2400
     kill -HUP "$job"
     until_true 60 grep -q SIGHUP hups.err || fail "SIGHUP was not noticed"

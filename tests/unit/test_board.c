@@ -2,6 +2,7 @@
  * late rank, and a lost rank (killed, stopped, silent) is told by exactly one observer. */
 #include "base/clock.h"
 #include "job/board.h"
+#include "job/signals.h"
 #include "job/watchdog.h"
 
 #include <pthread.h>
@@ -268,7 +269,11 @@ static void a_loss_is_told_with_what_is_saved(void **state) {
     tr_board *mine = join_board(f, 4, 1);
     tr_watch_say_lost(f->observer, "rank 1", "why", sentence, sizeof sentence);
     assert_string_equal(sentence, "lost rank 1; why. All ranks end");
+    assert_string_equal(tr_signal_abort_text(f->observer),
+                        "aborted by a second signal, without saving");
     tr_board_set_saved(mine, -1);
+    assert_string_equal(tr_signal_abort_text(f->observer),
+                        "aborted by a second signal; nothing was saved: start again");
     tr_watch_say_lost(f->observer, "rank 1", "why", sentence, sizeof sentence);
     assert_string_equal(sentence,
                         "lost rank 1; why. All ranks end; nothing was saved: start again");
@@ -276,6 +281,9 @@ static void a_loss_is_told_with_what_is_saved(void **state) {
     tr_watch_say_lost(f->observer, "rank 1", "why", sentence, sizeof sentence);
     assert_string_equal(sentence,
                         "lost rank 1; why. All ranks end; --resume continues after step 40");
+    assert_string_equal(tr_signal_abort_text(f->observer),
+                        "aborted by a second signal, without saving; --resume continues from the "
+                        "last checkpoint");
     tr_board_close(mine);
 }
 

@@ -26,7 +26,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 static void expect_refusal(tr_status status) {
     assert_int_equal(status, TR_ERR_DEVICE);
-    assert_non_null(strstr(tr_error_message(), "no thread for "));
+    assert_non_null(strstr(tr_error_message(), "cannot start a thread for "));
     assert_non_null(strstr(tr_error_message(), ": raise the limit of processes (ulimit -u)"));
     tr_error_clear();
 }

@@ -1,4 +1,4 @@
-# The libraries Trireme stands on, as one interface target: trireme_dependencies.
+# The libraries that Trireme uses, as one interface target: trireme_dependencies.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
@@ -7,7 +7,7 @@ pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
-# The serial build of HDF5: it is thread-safe, the MPI build is not.
+# The serial build of HDF5, because the MPI build is not thread-safe.
 find_path(HDF5_SERIAL_INCLUDE hdf5.h PATHS /usr/include/hdf5/serial PATH_SUFFIXES hdf5/serial REQUIRED NO_DEFAULT_PATH)
 find_library(HDF5_SERIAL_LIBRARY NAMES hdf5_serial hdf5 REQUIRED)
 # oneDNN's CMake package asks for OpenCL, which nothing here uses.
@@ -56,7 +56,7 @@ if(TRIREME_WITH_CUDA)
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
   endif()
   # Ampere, Hopper with its own instructions, and PTX, which the driver of any later GPU compiles at
-  # the first start. The preset "bundle" has Blackwell's too: a third more to compile.
+  # the first start. The preset "bundle" adds Blackwell, which takes a third more time to compile.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
   endif()

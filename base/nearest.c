@@ -1,4 +1,4 @@
-#include "config/nearest.h"
+#include "base/nearest.h"
 
 #include "base/minmax.h"
 
@@ -41,5 +41,5 @@ int tr_nearest(const char *word, const char *(*name)(const void *names, int inde
     }
     int length = (int)strnlen(word, LONGEST);
     int allowed = length / 3 > 2 ? length / 3 : 2;
-    return best >= 0 && best_distance <= allowed && best_distance < length ? best : -1;
+    return best >= 0 && best_distance <= allowed && 2 * best_distance < length ? best : -1;
 }
