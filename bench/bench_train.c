@@ -6,13 +6,16 @@
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
  *               precision=fp32|bf16 pp=1 dp=1 tp=1 schedule=1f1b transport=auto|nccl|mpi
  *               threads=1 steps=7 report=0 device=cpu deterministic=1
+ *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
  *
+ * The model is that of the config's keys `model.*`, family, kv_heads, mlp_width and the others too,
+ * with their defaults; the sizes above are those without a preset. context: tokens of a sequence;
  * batch: sequences of a step; micro_batch: of one micro-batch on one data rank; threads=0: the
  * rank's share of the host's cores. Ranks: mpirun -q --bind-to none -n PP*DP*TP bench_train ...;
  * device=cuda gives each rank of a host a GPU of its own, and NCCL carries the messages. */
 #include "base/memory.h"
 #include "bench/measure.h"
-#include "layers/model.h"
+#include "config/config.h"
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
 
@@ -20,10 +23,14 @@
 #include <string.h>
 
 /* POOL: batches of different tokens; later steps use them again. */
-enum { WARM_UP = 2, MAX_STEPS = 1 << 20, POOL = 16 };
+enum { WARM_UP = 2, MAX_STEPS = 1 << 20, POOL = 16, WORDS = 32, WORD = 96 };
+
+/* The model without a preset. */
+static const char *const sizes[] = {"layers=6", "width=384", "heads=6", "context=256", "vocab=256"};
+enum { SIZES = sizeof sizes / sizeof *sizes };
 
 typedef struct options {
-    int64_t layers, width, heads, context, vocab, batch, micro_batch, pp, dp, tp, threads, steps;
+    int64_t batch, micro_batch, pp, dp, tp, threads, steps;
     int64_t report, deterministic;
     const char *precision, *schedule, *transport, *device;
 } options;
@@ -35,23 +42,20 @@ typedef struct step_time {
 
 typedef struct bench {
     options o;
+    tr_model_config model;
     int64_t samples; /* in the pool */
     int32_t *pool;   /* (samples, 2, context): tokens and labels of each */
     step_time now;   /* of this step, on this rank */
     double begun;
 } bench;
 
-static tr_status parse(options *o, int argc, char **argv) {
+/* Takes `name=value` when it is an option of this program. */
+static bool take_option(options *o, const char *word) {
     const struct {
         const char *name;
         int64_t *number;
         const char **text;
     } keys[] = {
-        {"layers", &o->layers, NULL},
-        {"width", &o->width, NULL},
-        {"heads", &o->heads, NULL},
-        {"context", &o->context, NULL},
-        {"vocab", &o->vocab, NULL},
         {"batch", &o->batch, NULL},
         {"threads", &o->threads, NULL},
         {"micro_batch", &o->micro_batch, NULL},
@@ -66,22 +70,49 @@ static tr_status parse(options *o, int argc, char **argv) {
         {"deterministic", &o->deterministic, NULL},
         {"device", NULL, &o->device},
     };
-    for (int i = 1; i < argc; i++) {
-        const char *value = strchr(argv[i], '=');
-        size_t k = 0, n = sizeof keys / sizeof *keys;
-        while (k < n && (!value || strlen(keys[k].name) != (size_t)(value - argv[i]) ||
-                         strncmp(keys[k].name, argv[i], (size_t)(value - argv[i])) != 0))
-            k++;
-        if (k == n)
-            return TR_FAIL(TR_ERR_USAGE, "unknown option '%s'; the head of the source lists them",
-                           argv[i]);
-        if (keys[k].text) *keys[k].text = value + 1;
-        else *keys[k].number = atoll(value + 1);
+    const size_t length = strcspn(word, "=");
+    if (!word[length]) return false;
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        if (strlen(keys[k].name) != length || strncmp(keys[k].name, word, length) != 0) continue;
+        if (keys[k].text) *keys[k].text = word + length + 1;
+        else *keys[k].number = atoll(word + length + 1);
+        return true;
     }
+    return false;
+}
+
+/* The model of the keys model.WORD. */
+static tr_status read_model(char **words, int count, tr_model_config *out) {
+    static char text[SIZES + WORDS][WORD];
+    static tr_config config;
+    const char *overrides[SIZES + WORDS];
+    int n = 0;
+    bool preset = false;
+    for (int i = 0; i < count; i++) preset |= strncmp(words[i], "preset=", 7) == 0;
+    for (int i = preset ? SIZES : 0; i < SIZES + count; i++) {
+        (void)snprintf(text[n], WORD, "model.%s", i < SIZES ? sizes[i] : words[i - SIZES]);
+        overrides[n] = text[n];
+        n++;
+    }
+    TR_TRY(tr_config_parse("", 0, "bench_train", overrides, n, &config));
+    *out = config.model;
+    return tr_model_complete(out);
+}
+
+static tr_status parse(bench *b, int argc, char **argv) {
+    options *o = &b->o;
+    char *words[WORDS];
+    int count = 0;
+    for (int i = 1; i < argc; i++) {
+        if (take_option(o, argv[i])) continue;
+        if (count == WORDS || strlen(argv[i]) + sizeof "model." > WORD)
+            return TR_FAIL(TR_ERR_USAGE, "'%s' is too long, or one word too many", argv[i]);
+        words[count++] = argv[i];
+    }
+    TR_TRY(read_model(words, count, &b->model));
     if (o->steps < 1 || o->steps > MAX_STEPS)
         return TR_FAIL(TR_ERR_USAGE, "steps must be from 1 to %d", MAX_STEPS);
-    if (o->batch < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1 || o->dp < 1 ||
-        o->batch % (o->micro_batch * o->dp) != 0)
+    if (o->batch < 1 || o->micro_batch < 1 || o->dp < 1 || o->batch % (o->micro_batch * o->dp) != 0)
         return TR_FAIL(TR_ERR_USAGE, "batch must be a multiple of micro_batch * dp");
     return TR_OK;
 }
@@ -91,13 +122,13 @@ static tr_status draw_samples(bench *b) {
     const options *o = &b->o;
     const int64_t batches = o->steps + WARM_UP < POOL ? o->steps + WARM_UP : POOL;
     b->samples = batches * o->batch;
-    TR_TRY(tr_calloc((size_t)(b->samples * 2 * o->context), sizeof *b->pool, &b->pool));
+    TR_TRY(tr_calloc((size_t)(b->samples * 2 * b->model.context), sizeof *b->pool, &b->pool));
     for (int64_t s = 0; s < b->samples; s++) {
-        int32_t *tokens = b->pool + s * 2 * o->context, *labels = tokens + o->context;
-        for (int64_t i = 0; i < o->context; i++) {
+        int32_t *tokens = b->pool + s * 2 * b->model.context, *labels = tokens + b->model.context;
+        for (int64_t i = 0; i < b->model.context; i++) {
             tr_philox block = tr_philox4x32(1, (uint64_t)s, (uint64_t)i);
-            tokens[i] = (int32_t)(block.v[0] % (uint32_t)o->vocab);
-            labels[i] = (int32_t)(block.v[1] % (uint32_t)o->vocab);
+            tokens[i] = (int32_t)(block.v[0] % (uint32_t)b->model.vocab);
+            labels[i] = (int32_t)(block.v[1] % (uint32_t)b->model.vocab);
         }
     }
     return TR_OK;
@@ -106,7 +137,7 @@ static tr_status draw_samples(bench *b) {
 static tr_status copy_sample(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
                              int count) {
     const bench *b = context;
-    const size_t length = (size_t)b->o.context;
+    const size_t length = (size_t)b->model.context;
     const int32_t *from = b->pool + (size_t)(sample % b->samples) * 2 * length;
     (void)validation;
     for (int k = 0; k < count; k++) {
@@ -166,7 +197,8 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
         seconds[s - WARM_UP] = b->now.whole;
         if (b->now.whole < best.whole) best = b->now;
     }
-    double median = bench_median(seconds, (int)o->steps), tokens = (double)(o->batch * o->context);
+    double median = bench_median(seconds, (int)o->steps),
+           tokens = (double)(o->batch * b->model.context);
     double flops = tokens * tr_model_flops_per_token(tr_engine_model(engine));
     if (tr_world_rank(world) == 0)
         printf("step best %.1f ms median %.1f ms; %.0f tok/s %.1f GFLOP/s (best); loss %.4f\n",
@@ -210,12 +242,7 @@ static tr_status run(bench *b, tr_world *world) {
     tr_schedule *schedule = NULL;
     tr_engine_desc desc = {
         .world = world,
-        .model = {.family = "gpt2",
-                  .layers = o->layers,
-                  .width = o->width,
-                  .heads = o->heads,
-                  .context = o->context,
-                  .vocab = o->vocab},
+        .model = b->model,
         .batch = o->batch,
         .micro_batch = o->micro_batch,
         .dtype = strcmp(o->precision, "bf16") == 0 ? TR_BF16 : TR_F32,
@@ -251,12 +278,7 @@ out:
 }
 
 int main(int argc, char **argv) {
-    bench b = {.o = {.layers = 6,
-                     .width = 384,
-                     .heads = 6,
-                     .context = 256,
-                     .vocab = 256,
-                     .batch = 8,
+    bench b = {.o = {.batch = 8,
                      .micro_batch = 8,
                      .pp = 1,
                      .dp = 1,
@@ -269,7 +291,7 @@ int main(int argc, char **argv) {
                      .schedule = "1f1b",
                      .transport = "auto"}};
     tr_world *world = NULL;
-    tr_status status = parse(&b.o, argc, argv);
+    tr_status status = parse(&b, argc, argv);
     if (status == TR_OK) status = tr_world_open_mpi(&world);
     if (status == TR_OK) status = run(&b, world);
     if (status != TR_OK) fprintf(stderr, "bench_train: %s\n", tr_error_message());

@@ -16,7 +16,7 @@ done
 cd "$scratch"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
-model=(layers=2 width=64 heads=4 context=32 vocab=64 batch=8 steps=2)
+model=(layers=2 width=64 heads=4 context=32 vocab=256 batch=8 steps=2)
 
 # step NAME RANKS OPTION...: what it says is in NAME.out.
 step() {
@@ -29,6 +29,8 @@ says() { grep -q -- "$2" "$1.out" || fail "$1: no '$2' in: $(<"$1.out")"; }
 same_loss() { [[ -n $(loss one) && $(loss "$1") == "$(loss one)" ]] || fail "$1: loss $(loss "$1"), not $(loss one)"; }
 
 step one 1 micro_batch=8
+step llama 1 micro_batch=4 family=llama kv_heads=2
+[[ -n $(loss llama) && $(loss llama) != "$(loss one)" ]] || fail "llama: loss $(loss llama), as gpt2's"
 step micro 1 micro_batch=2 threads=0
 same_loss micro
 step staged 2 micro_batch=2 pp=2 device=guarded:0
