@@ -32,7 +32,7 @@ trireme_run_test(plan)
 trireme_run_test(footprint)
 add_test(NAME run.trace COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/trace.sh $<TARGET_FILE:trireme>
   ${CMAKE_CURRENT_BINARY_DIR}/run-trace $<TARGET_FILE:trace_check>)
-set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600 PROCESSORS 2)
+set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600)
 
 # What the documents and the examples promise.
 trireme_run_test(readme)
@@ -80,11 +80,11 @@ add_executable(spin mpi/spin.c)
 target_link_libraries(spin PRIVATE libtrireme)
 add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
   $<TARGET_FILE:spin> ${CMAKE_CURRENT_BINARY_DIR}/run-watchdog $<TARGET_FILE:trireme>)
-set_tests_properties(run.watchdog PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2)
+set_tests_properties(run.watchdog PROPERTIES LABELS run TIMEOUT 900)
 # Two hosts, made of network namespaces; skipped where these are not allowed.
 add_test(NAME run.hosts COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/hosts.sh
   $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-hosts $<TARGET_FILE:spin>)
-set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2 SKIP_RETURN_CODE 77)
+set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 900 SKIP_RETURN_CODE 77)
 # Layout equivalence: the same losses and parameters on every layout and schedule.
 trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
@@ -120,7 +120,7 @@ trireme_run_test(guarded)
 if(TARGET nccl_mock)
   add_test(NAME run.nccl COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/nccl.sh $<TARGET_FILE:trireme>
     ${CMAKE_CURRENT_BINARY_DIR}/run-nccl ${nccl_mock_folder})
-  set_tests_properties(run.nccl PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2)
+  set_tests_properties(run.nccl PROPERTIES LABELS run TIMEOUT 900)
 endif()
 
 # The bundle, unpacked elsewhere.
@@ -145,7 +145,7 @@ if(TARGET nccl_mock)
 endif()
 add_test(NAME run.benchmarks COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/benchmarks.sh
   $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-benchmarks "${mock_or_none}")
-set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 900 PROCESSORS 2
+set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 900
   SKIP_RETURN_CODE 77)
 
 # What those scripts say and write, with what fails, hangs, is missing or is stopped.
@@ -159,7 +159,3 @@ set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)
 # A name is one thing.
 add_test(NAME house.names COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/names.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 60)
-
-# These wait for most of their time, or run one process: two of them share the machine.
-set_tests_properties(run.cli run.schedule run.plan run.footprint run.environment run.watchdog run.hosts run.stopping
-  run.signals run.sweep run.progress run.full_disk PROPERTIES PROCESSORS 1)
