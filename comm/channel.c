@@ -1,5 +1,5 @@
-/* Channels: what all kinds share. They are those of channel_host.c for host memory, of
- * channel_staged.c for device memory over the host transports, or of nccl_channel.c. */
+/* Code shared by all channels: those of channel_host.c for host memory, of channel_staged.c for
+ * device memory over the host transports, and of nccl_channel.c. */
 #include "comm/nccl_impl.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 tr_status tr_channel_poke(tr_channel *channel) {
     tr_poll poll;
     tr_status status;
-    do { /* a small send is complete as soon as it is posted: the second round finds that */
+    do { /* a small send is complete as soon as it is posted, which the second round finds */
         poll = (tr_poll){.next = INFINITY};
         status = channel->ops->poll(channel, &poll);
     } while (status == TR_OK && poll.moved);
@@ -19,11 +19,11 @@ tr_status tr_channel_poke(tr_channel *channel) {
 tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_t bytes,
                                 size_t expected) {
     if (bytes == expected) return TR_OK;
-    return TR_FAIL(TR_ERR_INTERNAL, "message %lld from rank %d has %zu bytes, %zu were expected",
+    return TR_FAIL(TR_ERR_INTERNAL, "message %lld from rank %d has %zu bytes instead of %zu",
                    (long long)number, channel->peer, bytes, expected);
 }
 
-/* From now on the progress thread polls it. */
+/* Adds the channel to those that the progress thread polls. */
 static tr_status enlist(tr_channel *channel) {
     tr_world *world = channel->world;
     pthread_mutex_lock(&world->lock);

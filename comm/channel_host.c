@@ -8,7 +8,7 @@
 
 enum { CHUNK = 16 };
 static const double CLOSE_LIMIT_S =
-    10; /* what close waits for unfinished sends without a deadline */
+    10; /* how long close waits for unfinished sends without a deadline */
 
 struct tr_outgoing_chunk {
     tr_outgoing_chunk *next;
@@ -80,8 +80,8 @@ static tr_status poll_receiving(tr_channel_host *c, tr_poll *poll) {
             poll->moved = true;
         }
     }
-    /* The next receive waits for nothing but the one before it and a free buffer: what compute does
-     * cannot hold up the sender. */
+    /* The next receive waits only for the previous one and a free buffer, so compute does not delay
+     * the sender. */
     if (c->posted == c->arrived && c->posted < c->taken + TR_CHANNEL_LANDINGS) {
         TR_TRY(t->ops->post_recv(t, c->base.peer, TR_TAG_CHANNEL,
                                  c->landing[c->posted % TR_CHANNEL_LANDINGS], c->base.max_bytes,
@@ -109,7 +109,7 @@ void tr_channel_host_clear(tr_channel_host *c) {
         if (c->landing[i]) tr_device_free(c->base.device, c->landing[i]);
 }
 
-/* More slots for outgoing messages: in a steady state none is made. */
+/* Adds slots for outgoing messages. In a steady state none is added. */
 static tr_status add_outgoing(tr_channel_host *c) {
     tr_outgoing_chunk *chunk;
     TR_TRY(tr_calloc(1, sizeof *chunk, &chunk));
@@ -235,7 +235,7 @@ static tr_status run_take(const tr_job *job) {
     tr_wait wait = {
         .ready = ready_taken, .object = c, .number = k, .what = "message", .peer = c->base.peer};
     TR_TRY(tr_poller_wait(c->base.world, &wait));
-    /* Message k's buffer and size are this job's until `taken` moves on. */
+    /* Message k's buffer and size belong to this job until `taken` is incremented. */
     size_t size = c->size[k % TR_CHANNEL_LANDINGS];
     tr_status status = tr_channel_check_size(&c->base, k, size, job->bytes);
     if (status == TR_OK && size > 0) memcpy(job->out, c->landing[k % TR_CHANNEL_LANDINGS], size);
@@ -260,7 +260,7 @@ static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, siz
 static void host_close(tr_channel *channel) {
     tr_channel_host *c = self_of(channel);
     tr_transport *t = channel->world->transport;
-    /* A receiver may be behind; the buffers of unfinished sends are about to go. */
+    /* A receiver may be late, and the buffers of unfinished sends are freed below. */
     if (channel->sending) tr_channel_host_drain(c);
     bool released = true;
     pthread_mutex_lock(&channel->world->lock);
@@ -269,8 +269,8 @@ static void host_close(tr_channel *channel) {
         if (o->posted) released &= t->ops->cancel(t, &o->request);
     if (c->posted > c->arrived) released &= t->ops->cancel(t, &c->request);
     pthread_mutex_unlock(&channel->world->lock);
-    /* Memory that the transport may still write stays: the world has failed and the process ends.
-     */
+    /* Memory that the transport may still write is not freed: the world has failed and the process
+     * ends. */
     if (!released) return;
     tr_channel_host_clear(c);
     free(c);

@@ -1,16 +1,16 @@
-/* What the channels over a host transport share: those of host memory (channel_host.c) and those
+/* Shared by the channels over a host transport: those of host memory (channel_host.c) and those
  * that stage device memory (channel_staged.c). Private to comm/. */
 #pragma once
 
 #include "comm/world_impl.h"
 
-/* A message on its way out. */
+/* A message that is being sent. */
 typedef struct tr_outgoing {
     struct tr_outgoing *next;
     const void *buffer;
     size_t bytes;
-    double delay;    /* seconds that it is held back */
-    double visible;  /* when it may go, once its data is there */
+    double delay;    /* seconds by which it is delayed */
+    double visible;  /* when it may be sent, once its data is computed */
     tr_event *event; /* the stream has computed the data */
     bool ready, posted;
     tr_request request;
@@ -27,14 +27,14 @@ typedef struct tr_channel_host {
     /* Receiving: message k lands in landing[k % 2]. taken <= arrived <= posted <= taken + 2. */
     void *landing[TR_CHANNEL_LANDINGS];
     size_t size[TR_CHANNEL_LANDINGS];
-    tr_request request; /* of message posted - 1 */
+    tr_request request; /* the request of message posted - 1 */
     int64_t posted, arrived, taken;
-    int64_t claimed; /* messages that takes were enqueued for */
+    int64_t claimed; /* number of takes that were enqueued */
 } tr_channel_host;
 
-/* Slots for messages, or landing buffers, for a zeroed channel of this description. */
+/* Allocates slots for messages, or landing buffers, for a zeroed channel of this description. */
 tr_status tr_channel_host_init(tr_channel_host *channel, const tr_channel_desc *desc);
-/* Frees what init made, not the channel. */
+/* Frees what tr_channel_host_init allocated, but not the channel. */
 void tr_channel_host_clear(tr_channel_host *channel);
 
 /* Entries of tr_channel_ops. */
@@ -42,9 +42,10 @@ tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const voi
                                size_t bytes, int64_t *ticket);
 tr_status tr_channel_host_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
 
-/* Under the lock: whether a message's data is there and it need not be held back any longer. */
+/* Returns true when a message's data is computed and its delay is over. Under the lock. */
 bool tr_outgoing_due(tr_outgoing *message, tr_poll *poll);
-/* Under the lock: the first message is complete. */
+/* Marks the first message as complete. Under the lock. */
 void tr_channel_host_sent(tr_channel_host *channel, tr_poll *poll);
-/* Waits until every message is complete; gives up at the deadline, after 10 s without one. */
+/* Waits until every message is complete, at most until the deadline, or for 10 s without a
+ * deadline. */
 void tr_channel_host_drain(tr_channel_host *channel);

@@ -2,8 +2,8 @@
  * buffers at each end, so that the copy of one chunk overlaps the transport of another.
  *
  * The progress thread enqueues the copies on the channel's own stream and watches their events. The
- * device does not wait for a message, since that would block every thread that calls it: the thread
- * of the compute stream's queue waits instead (device.h). */
+ * device does not wait for a message, since that would block every thread that calls it. The worker
+ * thread of the compute stream's queue waits instead (device.h). */
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "comm/channel_impl.h"
@@ -14,7 +14,7 @@
 enum {
     CHUNK_BYTES = 1 << 20,
     BUFFERS = 2,
-    HEADER_BYTES = TR_ALIGN /* in front of each chunk: the bytes of its whole message */
+    HEADER_BYTES = TR_ALIGN /* before each chunk: the size of its whole message */
 };
 
 typedef struct chunk {
@@ -27,12 +27,12 @@ typedef struct chunk {
 /* Chunk i uses buffer i % 2. Sending: complete <= posted <= copied <= complete + 2. Receiving:
  * complete <= copied <= posted <= complete + 2, and complete: its copy to the landing buffer is. */
 typedef struct staged_channel {
-    tr_channel_host host; /* its `request` and `posted` are not used */
+    tr_channel_host host; /* `request` and `posted` are not used */
     tr_stream *stream;
     size_t chunk_bytes; /* of payload */
     chunk chunk[BUFFERS];
     int64_t copied, posted, complete;
-    int64_t landing; /* receiving: the message whose chunks come now */
+    int64_t landing; /* receiving: the message of the chunks that arrive now */
     size_t offset;   /* of the next chunk in its message */
 } staged_channel;
 
@@ -48,7 +48,8 @@ static tr_status copy_chunk(staged_channel *c, chunk *k, void *to, const void *f
 
 /* --- sending, under the lock ------------------------------------------------------------------ */
 
-/* The next chunk of the first message that is not cut to its end (then it is `posted`). */
+/* Cuts the next chunk from the first message that is not yet `posted`, which it is after its last
+ * chunk. */
 static tr_status cut_chunk(staged_channel *c, tr_poll *poll, bool *cut) {
     tr_outgoing *o = c->host.first;
     while (o && o->posted) o = o->next;
@@ -93,7 +94,7 @@ static tr_status poll_sending(staged_channel *c, tr_poll *poll) {
 
 /* --- receiving, under the lock ---------------------------------------------------------------- */
 
-/* A chunk has come: on to its place in the landing buffer. */
+/* Copies a chunk that has arrived to its place in the landing buffer. */
 static tr_status land_chunk(staged_channel *c, chunk *k) {
     tr_channel_host *h = &c->host;
     uint64_t whole = 0;
@@ -159,7 +160,7 @@ static bool ready_arrived(tr_wait *wait) {
     return c->host.arrived > wait->number;
 }
 
-/* In the thread of the compute stream's queue. */
+/* Runs in the worker thread of the compute stream's queue. */
 static tr_status run_take(const tr_job *job) {
     staged_channel *c = job->object;
     tr_channel *channel = &c->host.base;
@@ -207,7 +208,7 @@ static void staged_close(tr_channel *channel) {
     staged_channel *c = self_of(channel);
     tr_transport *t = channel->world->transport;
     if (channel->sending) tr_channel_host_drain(&c->host);
-    /* Its takes are over: they have waited for the same, or the world has failed. */
+    /* Its takes have ended: they waited for the same messages, or the world has failed. */
     (void)tr_stream_sync(tr_device_compute(channel->device));
     bool released = true;
     pthread_mutex_lock(&channel->world->lock);
@@ -216,8 +217,8 @@ static void staged_close(tr_channel *channel) {
     for (; from < c->posted; from++)
         released &= t->ops->cancel(t, &c->chunk[from % BUFFERS].request);
     pthread_mutex_unlock(&channel->world->lock);
-    /* Memory that the transport may still touch stays: the world has failed and the process ends.
-     */
+    /* Memory that the transport may still access is not freed: the world has failed and the process
+     * ends. */
     if (released) release(c);
 }
 

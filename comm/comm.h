@@ -1,12 +1,12 @@
 /* Communication of one rank: the world, groups with stream-ordered collectives, and channels.
  *
  * A world has one of the transports mpi (processes) and local (ranks are threads of one process:
- * unit tests and sanitizers); NCCL may also carry the data of a GPU (tr_world_use).
- * Collectives add in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and
- * round once, so their bits do not depend on the transport. Memory of a device that does not
- * compute on the host is staged in pinned buffers by the host transports, unless NCCL carries it:
- * there only the compute stream takes, waits for sends and makes collectives, by way of a queue
- * (tr_device_start_queue), whose thread waits for the other ranks. A world that has failed (a
+ * unit tests and sanitizers); NCCL may also carry the data of a GPU (tr_world_use). Collectives add
+ * in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and round once, so
+ * their bits do not depend on the transport. The host transports stage memory of a device that does
+ * not compute on the host in pinned buffers, unless NCCL carries it. With staging only the compute
+ * stream takes messages, waits for sends and runs collectives, through a queue
+ * (tr_device_start_queue): its worker thread waits for the other ranks. A world that has failed (a
  * deadline, an abort, a transport's error) stays failed: every later wait returns that failure. */
 #pragma once
 
@@ -19,47 +19,48 @@ typedef struct tr_channel tr_channel;
 
 typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
 
-/* What carries the messages and collectives of a device: the world's transport (staged, for a
- * device that does not compute on the host), or NCCL. */
+/* How the messages and collectives of a device travel: by the world's transport (staged, for a
+ * device that does not compute on the host), or by NCCL. */
 typedef enum tr_data_plane { TR_DATA_AUTO, TR_DATA_MPI, TR_DATA_NCCL } tr_data_plane;
 
-/* What a rank does, for the watchdog's board. wait: what it waits for; called around every wait
- * longer than a moment (begin true, then false). A wait that fails gets no end call, so that the
- * board still shows which rank it waited for when the other ranks fail too. `peer` is a world rank
- * or -1 (a group). work: see tr_world_tell_work. Either may be NULL. */
+/* Shows on the watchdog's board what a rank does. `wait` is called at the begin and end of every
+ * wait longer than a moment (begin true, then false). A wait that fails gets no end call, so that
+ * the board still shows the awaited rank when the other ranks fail too. `peer` is a world rank or
+ * -1 (a group). work: see tr_world_tell_work. Either may be NULL. */
 typedef struct tr_world_hook {
     void (*wait)(void *context, bool begin, const char *what, int peer);
     void (*work)(void *context, int64_t done, int64_t total);
     void *context;
-    double deadline_s; /* a wait of a living rank past this fails with TR_ERR_RANK; 0 = never */
+    double deadline_s; /* a longer wait for a living rank fails with TR_ERR_RANK; 0: no deadline */
 } tr_world_hook;
 
 /* --- worlds ----------------------------------------------------------------------------------- */
 
 /* Joins MPI (MPI_Init_thread when it has not been called; needs MPI_THREAD_SERIALIZED) and starts
- * the progress thread. One world per process. Where a host has a CPU for every rank, ranks that may
- * use the same ones divide them, and this thread keeps to its part, as do those it starts later. A
- * process that no launcher started is a world of one without MPI. TR_ERR_DEVICE when Slurm's or
- * torchrun's variables announce several ranks but MPI has one: the message holds the right command.
- */
+ * the progress thread. One world per process. If a host has a CPU for every rank, ranks that may
+ * use the same CPUs divide them, and this thread and those that it starts later use only this
+ * rank's share. A process that no launcher started is a world of one without MPI. Fails with
+ * TR_ERR_DEVICE when Slurm's or torchrun's variables announce several ranks but MPI has one; the
+ * message has the right command. */
 tr_status tr_world_open_mpi(tr_world **out);
-/* n worlds for n threads of this process in out[0..n). Nothing is buffered: a send completes only
- * when its receive is posted (rendezvous), as the deadlock proof assumes. */
+/* Opens n worlds for n threads of this process in out[0..n). A send completes only when its receive
+ * is posted (rendezvous), as the deadlock proof assumes. */
 tr_status tr_world_open_local(int n, tr_world **out);
-/* Collective; groups and channels are closed before. Ends the progress thread; MPI_Finalize for
- * mpi. After a failure it waits for no rank: the other ranks' waits fail (local), or mpirun ends
- * those ranks when this process ends without MPI_Finalize. */
+/* Closes the world after its groups and channels. Collective. Ends the progress thread, and MPI
+ * (MPI_Finalize). After a failure it does not wait for other ranks: their waits fail (local), or
+ * mpirun ends those ranks when this process ends without MPI_Finalize. */
 void tr_world_close(tr_world *world);
 /* Ends every rank of the world at once with this exit code (MPI_Abort; local: every wait of every
  * rank fails with TR_ERR_RANK). */
 void tr_world_abort(tr_world *world, int code);
 
-/* For a rank that has failed alone, before it closes what it has open: its waits, those of closing
- * included, end at once from now on, with this thread's error. Else its last sends would wait for
- * ranks that wait for it. The others hear of it by tr_world_abort or tr_world_close. */
+/* Makes all later waits of this rank, including those of closing, end at once with this thread's
+ * error. A rank that fails by itself calls it before it closes groups and channels; otherwise its
+ * last sends would wait for ranks that wait for it. The other ranks learn of the failure by
+ * tr_world_abort or tr_world_close. */
 void tr_world_give_up(tr_world *world, tr_status status);
 
-/* Returns the failure of an earlier call that a stream has made since, or TR_OK. */
+/* Returns the failure of an earlier call that ran later in stream order, or TR_OK. */
 tr_status tr_world_check(tr_world *world);
 /* Waits like tr_stream_sync until the stream has done all queued work, but also ends when that work
  * waits for a lost rank. Returns the failure of the queued work, or TR_OK. */
@@ -68,89 +69,89 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream);
 /* Watches the world's calling thread; another thread calls this a few times a second. The calling
  * thread may be inside a call of NCCL that waits for a lost rank: shows such a wait through the
  * hook. Past the deadline the world fails, and NCCL's communicators are aborted, which ends the
- * call. Returns true, with a sentence, when the abort does not end it: then the process has to end.
- * Waits for nothing except the abort. */
+ * call. Returns true, with a sentence, when the abort does not end the call: then the process must
+ * end. Waits only for the abort. */
 bool tr_world_look(tr_world *world, char *sentence, size_t size);
 
-/* Collective, before groups and channels of `device` are opened: chooses what carries their data.
- * AUTO is NCCL where every rank has a GPU of its own; where GPUs are staged instead, note[size]
- * holds a line that says why ("": nothing to say). TR_ERR_CONFIG or TR_ERR_DEVICE for NCCL where it
- * cannot be. The device stays open as long as its groups and channels.
+/* Chooses the data plane of `device`. Collective; call it before groups and channels of the device
+ * are opened. AUTO chooses NCCL if every rank has its own GPU; when GPUs are staged instead,
+ * note[size] says why (else). Fails with TR_ERR_CONFIG or TR_ERR_DEVICE when NCCL is wanted and
+ * impossible. The device stays open as long as its groups and channels.
  *
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
  * time, and wait for each other; only the calling thread of this world may use them; the sum of
- * three and more values has NCCL's order; and after a reduce_scatter in place the rest of the
- * buffer is not defined. tr_world_sync then is where a lost rank is noticed. */
+ * three or more values has NCCL's order; and after a reduce_scatter in place the rest of the buffer
+ * is undefined. A lost rank is then noticed in tr_world_sync. */
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
-/* After tr_world_use: how many compute units of a GPU the posted receive of one channel holds until
- * its message has come; 0 where NCCL does not carry the messages. */
+/* Returns how many compute units of a GPU the posted receive of one channel occupies until its
+ * message has come; 0 without NCCL. Call it after tr_world_use. */
 int tr_world_receive_units(const tr_world *world);
-/* After it: whether the memory of that rank's device is this rank's too (one GPU, or one machine's
- * memory for devices that compute on the host), as its own is; the number of such ranks. */
+/* tr_world_shares returns true when that rank's device memory is also this rank's (the same GPU, or
+ * the same machine's memory for devices that compute on the host); it is true for this rank itself.
+ * tr_world_sharers returns the number of such ranks. Call them after tr_world_use. */
 bool tr_world_shares(const tr_world *world, int rank);
 int tr_world_sharers(const tr_world *world);
-/* "NCCL 2.28.9". */
+/* Writes "NCCL 2.28.9" to text[size]. */
 void tr_world_nccl_text(char *text, size_t size);
 
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);
-/* Ranks on this rank's host, itself included: they share its cores and memory; its place among
- * them. */
+/* Return the number of ranks on this rank's host, including itself, and its place among them. */
 int tr_world_host_ranks(const tr_world *world);
 int tr_world_host_rank(const tr_world *world);
-/* Cores that this rank has for its threads, at least 1: those that it may use, divided by the ranks
- * of its host that may use the same ones. The same for all of these. */
+/* Returns the cores that this rank has for its threads, at least 1: those that it may use, divided
+ * by the ranks of its host that may use the same ones. All of these ranks get the same number. */
 int tr_world_cores(const tr_world *world);
 void tr_world_set_hook(tr_world *world, const tr_world_hook *hook);
-/* tr_world_close calls `call` after its barrier, or at once after a failure, while messages still
- * travel. The last call of this function counts. */
+/* Makes tr_world_close call `call` after its barrier, or at once after a failure, while messages
+ * can still be sent. A later call replaces an earlier one. */
 void tr_world_before_close(tr_world *world, void (*call)(void *context, bool failed),
                            void *context);
-/* Tells the hook how much of a long piece of work this rank has done, in a unit of its own (bytes
- * of a checkpoint, values that are drawn), for the progress line. Not collective; cheap. */
+/* Tells the hook how much of a long piece of work this rank has done, in any unit (bytes of a
+ * checkpoint, drawn values), for the progress line. Not collective; cheap. */
 void tr_world_tell_work(tr_world *world, int64_t done, int64_t total);
-/* Tests and benchmarks: every channel message becomes visible to its receiver no earlier than
- * delay(context, bytes) seconds after it was sent; called on the sender. NULL: no delay. */
+/* Delays every channel message by delay(context, bytes) seconds after its send, for tests and
+ * benchmarks; called on the sender. NULL: no delay. */
 void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),
                         void *context);
 
 /* --- control plane: host memory, blocking, for set-up, checkpoints and agreement --------------
  *
- * Where a call fails on one rank alone (no memory), that rank gives up, and the other ranks stop
+ * When a call fails only on one rank (no memory), that rank gives up, and the other ranks stop
  * waiting. */
 
 tr_status tr_world_barrier(tr_world *world);
 /* Copies `bytes` from root's buffer into every rank's. */
 tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t bytes);
-/* Every rank's `bytes` in rank order into all[size * bytes]. */
+/* Gathers every rank's `bytes` in rank order in all[size * bytes]. */
 tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size_t bytes);
-/* Variable sizes: *all (malloc'd, the caller frees) holds the ranks' bytes in rank order;
- * sizes[size]. */
+/* Gathers different sizes: *all (malloc'd, the caller frees it) holds the ranks' bytes in rank
+ * order, and sizes[size] their sizes. */
 tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes, void **all,
                                 size_t *sizes);
-/* Agreement on an outcome: every rank returns the status of the lowest rank that failed, with that
- * rank's message; TR_OK when all succeeded. So an error on one rank ends all with one message, and
- * tr_error_is_agreed() is true for it. */
+/* Agrees on an outcome: every rank returns the status of the lowest rank that failed, with that
+ * rank's message, or TR_OK when all succeeded. So an error on one rank ends all ranks with one
+ * message, and tr_error_is_agreed() is true for it. */
 tr_status tr_world_agree(tr_world *world, tr_status mine);
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
-/* A group of world ranks in the given order for memory of `device`; called by its members alone,
- * each with the same list and the same `id` (unique in the world, >= 0). A group of one does
- * nothing, fast. max_bytes bounds one piece of a collective: larger ones run in pieces; scratch is
- * taken now. */
+/* Opens a group of world ranks, in the given order, for memory of `device`. Only its members call
+ * it, all with the same list and the same `id` (unique in the world, >= 0). Collectives of a group
+ * of one return at once. max_bytes is the size of one piece of a collective; larger ones run in
+ * pieces. Allocates all scratch. */
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out);
 void tr_group_close(tr_group *group);
 int tr_group_rank(const tr_group *group);
 int tr_group_size(const tr_group *group);
 
-/* Stream-ordered, in place where both pointers are equal. f32, bf16, f64. All members make the same
- * calls in the same order, one stream at a time. A failure on a stream that is not the caller
- * becomes the world's failure.
- * reduce_scatter: in[n * count] -> out[count]; all_gather: in[count] -> out[n * count]. */
+/* Collectives in stream order, in place when both pointers are equal, for f32, bf16 and f64. All
+ * members make the same calls in the same order, on one stream at a time. A failure that happens
+ * after the call has returned becomes the world's failure. reduce_scatter: in[n * count] ->
+ * out[count]; all_gather: in[count] -> out[n * count]. */
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op);
 tr_status tr_group_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
@@ -164,25 +165,24 @@ tr_status tr_group_broadcast(tr_group *group, tr_stream *stream, int root, void 
 
 /* One FIFO per directed pair of ranks. The sending end and the receiving end are opened by their
  * ranks with the same max_bytes. A receiving end has two landing buffers: receive k+1 is posted as
- * soon as k has arrived and a buffer is free, whatever compute does. */
+ * soon as k has arrived and a buffer is free, independent of compute. */
 enum { TR_CHANNEL_LANDINGS = 2 }; /* of max_bytes each, in device memory: the receiving end */
 tr_status tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
                           size_t max_bytes, tr_channel **out);
-/* A sending end waits for its messages (up to the deadline, 10 s without one); a receiving end
- * withdraws its receive. A barrier lies between closing both ends and opening the pair again. */
+/* Closes an end. A sending end waits for its messages (up to the deadline, or 10 s without one); a
+ * receiving end withdraws its receive. Before the pair is opened again there must be a barrier. */
 void tr_channel_close(tr_channel *channel);
 
-/* Sends `bytes` at `buffer` after everything enqueued so far on `stream` has been done; returns at
- * once. The buffer must stay unchanged until the message is complete. *ticket: the message's
- * number. */
+/* Sends `bytes` at `buffer` after all work enqueued so far on `stream`; returns at once. The buffer
+ * must stay unchanged until the message is complete. *ticket is the message's number. */
 tr_status tr_channel_send(tr_channel *channel, tr_stream *stream, const void *buffer, size_t bytes,
                           int64_t *ticket);
-/* Orders the end of message `ticket` (and all before it) before what is enqueued next on `stream`:
- * after that its buffer may be written again. */
+/* Makes later work on `stream` wait until message `ticket`, and all before it, are complete; that
+ * work may write the buffer again. */
 tr_status tr_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
-/* The sizes of the next n messages that will be taken, after those of earlier calls: a transport
- * that must know them in advance (nccl) can then receive ahead of the takes. */
+/* Announces the sizes of the next n messages, after those of earlier calls, so that a transport
+ * that needs them in advance (nccl) can receive before the takes. */
 tr_status tr_channel_expect(tr_channel *channel, const size_t *sizes, int n);
 /* Takes the next message, in sending order, and copies it to `to` in stream order; its landing
- * buffer is free again after the copy. TR_ERR_INTERNAL when its size is not `bytes`. */
+ * buffer is free after the copy. Fails with TR_ERR_INTERNAL when its size is not `bytes`. */
 tr_status tr_channel_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);

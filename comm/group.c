@@ -1,4 +1,4 @@
-/* Groups: what all kinds share. A group's collectives are those of group_host.c for host memory, of
+/* Code shared by all groups. Collectives are those of group_host.c for host memory, of
  * group_staged.c for device memory over the host transports, or of nccl_group.c. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
@@ -27,7 +27,7 @@ tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, in
                                 .rank = rank,
                                 .max_bytes = max_bytes};
     tr_group *g;
-    /* A group of one moves nothing. */
+    /* A group of one sends no messages. */
     bool on_host = n == 1 || !device || tr_device_on_host(device);
     TR_TRY(on_host                           ? tr_group_make_host(&desc, &g)
            : tr_world_by_nccl(world, device) ? tr_group_make_nccl(&desc, &g)
@@ -70,7 +70,7 @@ tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, 
     return TR_OK;
 }
 
-/* In a group of one. */
+/* Does a collective of a group of one. */
 static tr_status copy_own(tr_stream *stream, const void *in, void *out, size_t bytes) {
     return in == out ? TR_OK : tr_stream_copy(stream, out, in, bytes);
 }

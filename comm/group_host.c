@@ -1,10 +1,10 @@
-/* Groups of host memory: rounds of messages, and collectives made of them, which block.
+/* Groups of host memory: rounds of messages, and blocking collectives made of rounds.
  *
  * All-reduce is a reduce-scatter and an all-gather by direct exchange: group rank j receives chunk
  * j of every rank, adds the n values of an element in group-rank order, and sends the result to
  * all. A small piece takes one exchange instead of two: every rank receives all and adds all, in
- * the same order. An element's bits depend on its n values alone, not on count, place, piece or
- * path. */
+ * the same order. An element's bits depend only on its n values, not on count, place, piece or
+ * method. */
 #include "base/memory.h"
 #include "comm/world_impl.h"
 
@@ -12,8 +12,9 @@
 #include <string.h>
 
 enum {
-    EXCHANGE_BYTES = 4096, /* up to here latency costs more than sending all to all */
-    BLOCK = 512            /* elements added at a time: accumulators stay in the first cache */
+    EXCHANGE_BYTES =
+        4096,   /* up to this size latency costs more than sending all data to all ranks */
+    BLOCK = 512 /* elements added at a time, so that accumulators stay in the first-level cache */
 };
 
 struct tr_group_host {
@@ -27,12 +28,12 @@ struct tr_group_host {
     tr_request *request;    /* [2 (n - 1)] at most in one round */
     int posted, finished;
     const char *what;
-    bool lost; /* the transport may still write here: nothing is freed */
+    bool lost; /* the transport may still write to this memory, so it is not freed */
 };
 
 /* --- rounds of messages ---------------------------------------------------------------------- */
 
-/* Posting is done under the lock; a failure of the transport becomes the world's. */
+/* Posts a send or receive under the lock. A failure of the transport becomes the world's. */
 static void post(tr_group_host *g, bool send, int rank, void *buffer, size_t bytes) {
     tr_world *w = g->world;
     const tr_transport_ops *ops = w->transport->ops;
@@ -79,7 +80,7 @@ static bool ready_round(tr_wait *wait) {
     return true;
 }
 
-/* Ends what round_begin began: releases the lock and waits for all messages of the round. */
+/* Ends the round that round_begin began: releases the lock and waits for all its messages. */
 static tr_status round_end(tr_group_host *g) {
     tr_world *w = g->world;
     pthread_mutex_unlock(&w->lock);
@@ -154,7 +155,7 @@ static void reduce_bf16(uint16_t *to, const void *const *source, int n, int64_t 
     }
 }
 
-/* to[count] = the group's g->source, in rank order; `to` may be this rank's own source. */
+/* Reduces the group's g->source to to[count], in rank order; `to` may be this rank's own source. */
 static void reduce(tr_group_host *g, void *to, int64_t count, tr_dtype dtype, tr_reduce op) {
     if (dtype == TR_F32) reduce_f32(to, g->source, g->n, count, op);
     else if (dtype == TR_F64) reduce_f64(to, g->source, g->n, count, op);
@@ -167,7 +168,8 @@ static unsigned char *slot(const tr_group_host *g, int rank) {
     return g->scratch + (size_t)rank * g->slot_bytes;
 }
 
-/* Receives `bytes` of every other rank into its slot; source[] gets the slots, mine is `own`. */
+/* Receives `bytes` of every other rank into its slot. Sets source[] to the slots, and this rank's
+ * to `own`. */
 static void collect(tr_group_host *g, const void *own, size_t bytes) {
     for (int r = 0; r < g->n; r++) {
         g->source[r] = r == g->rank ? own : slot(g, r);
@@ -175,13 +177,13 @@ static void collect(tr_group_host *g, const void *own, size_t bytes) {
     }
 }
 
-/* The k-th other rank in the order that this rank serves them: everyone starts with its neighbour,
- * so that not all send to rank 0 first. */
+/* Returns the k-th other rank in this rank's order of sending. It starts with the neighbour, so
+ * that not all ranks send to rank 0 first. */
 static int other(const tr_group_host *g, int k) {
     return (g->rank + 1 + k) % g->n;
 }
 
-/* First element of chunk j of `count` elements cut into n. */
+/* Returns the first element of chunk j when `count` elements are cut into n chunks. */
 static int64_t chunk_begin(const tr_group_host *g, int j, int64_t count) {
     int64_t base = count / g->n, rest = count % g->n;
     return j * base + (j < rest ? j : rest);
@@ -208,7 +210,7 @@ static tr_status all_reduce_piece(tr_group_host *g, unsigned char *buffer, int64
         int64_t size = chunk_begin(g, other(g, k) + 1, count) - at;
         post_send(g, other(g, k), buffer + (size_t)at * element, (size_t)size * element);
     }
-    /* The sends must be over too: their chunks are overwritten by the second round. */
+    /* The sends must be complete, too: their chunks are overwritten by the second round. */
     TR_TRY(round_end(g));
     reduce(g, own, mine, dtype, op);
     round_begin(g);
@@ -248,7 +250,8 @@ tr_status tr_group_run_reduce_scatter(tr_group_host *group, const void *in, void
         collect(g, from + (size_t)g->rank * stride + offset, bytes);
         for (int k = 0; k < g->n - 1; k++)
             post_send(g, other(g, k), from + (size_t)other(g, k) * stride + offset, bytes);
-        /* The sends must be over too: in place, `out` is a part of `in` that one of them reads. */
+        /* The sends must be complete, too: in place, `out` is a part of `in` that one of them
+         * reads. */
         TR_TRY(round_end(g));
         reduce(g, (unsigned char *)out + offset, part, dtype, op);
     }
@@ -283,8 +286,8 @@ tr_status tr_group_run_all_gather(tr_group_host *group, const void *in, void *ou
     return TR_OK;
 }
 
-/* Along a binomial tree: a rank at distance d of the root receives from d without its lowest bit,
- * then serves d + 1, d + 2, d + 4, ... below that bit, the farthest first. */
+/* Runs along a binomial tree: a rank at distance d of the root receives from d without its lowest
+ * bit, then sends to d + 1, d + 2, d + 4, ... below that bit, the farthest first. */
 tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, size_t bytes) {
     tr_group_host *g = group;
     int distance = (g->rank - root + g->n) % g->n;
@@ -303,7 +306,7 @@ tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, s
     return TR_OK;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): in round k a rank tells rank + 2^k. */
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): in round k a rank notifies rank + 2^k. */
 tr_status tr_group_run_barrier(tr_group_host *group) {
     tr_group_host *g = group;
     g->what = "barrier";

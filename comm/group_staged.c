@@ -1,6 +1,6 @@
-/* Groups of device memory over a host transport: each piece is copied to a pinned buffer, reduced
- * or exchanged there by the rounds of group_host.c, so with the same bits, and copied back, all in
- * the order of the caller's stream. */
+/* Groups of device memory over a host transport. Each piece is copied to a pinned buffer, reduced
+ * or exchanged there by the rounds of group_host.c, with the same bits, and copied back, in the
+ * order of the caller's stream. */
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "comm/world_impl.h"
@@ -51,8 +51,8 @@ static tr_status run_reduce_scatter(const tr_job *job) {
                                        job->op);
 }
 
-/* A piece is the same part of every rank's block. In place, a piece's result lies where none of the
- * later pieces is read. */
+/* A piece is the same part of every rank's block. In place, later pieces do not read where a
+ * piece's result is written. */
 static tr_status staged_reduce_scatter(tr_group *group, tr_stream *stream, const void *in,
                                        void *out, int64_t count, tr_dtype dtype, tr_reduce op) {
     staged_group *g = self_of(group);

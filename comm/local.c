@@ -1,6 +1,7 @@
-/* The transport within one process: ranks are threads, a rank's mailbox holds the receives it has
- * posted and the messages that came before their receive: nothing is buffered. One mutex guards all
- * mailboxes: this transport is for tests and sanitizers, its speed is not. */
+/* The transport within one process, with a thread for each rank. A rank's mailbox holds the
+ * receives that it has posted and the messages that came before their receive; it does not buffer
+ * data. One mutex guards all mailboxes, since this transport is for tests and sanitizers and need
+ * not be fast. */
 #include "base/cores.h"
 #include "base/memory.h"
 #include "comm/transport.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-/* A message without its receive: it stays in the sender's buffer until the receive is posted. */
+/* A message without a receive yet. Its data stay in the sender's buffer until the receive is
+ * posted. */
 typedef struct letter {
     struct letter *next;
     int from, tag;
@@ -147,7 +149,7 @@ static tr_status local_progress(tr_transport *transport) {
     int code = h->abort_code;
     h->box[transport->rank].seen = h->box[transport->rank].changes;
     pthread_mutex_unlock(&h->lock);
-    if (aborted) return TR_FAIL(TR_ERR_RANK, "another rank ended the run with code %d", code);
+    if (aborted) return TR_FAIL(TR_ERR_RANK, "another rank ended the run with exit code %d", code);
     return TR_OK;
 }
 
@@ -160,8 +162,7 @@ static void local_pause(tr_transport *transport, double seconds) {
     until.tv_nsec = (long)(ns % 1000000000);
     pthread_mutex_lock(&h->lock);
     mailbox *box = &h->box[transport->rank];
-    /* Not one wait but a loop: a change between the last look and this call must not be slept over.
-     */
+    /* A loop, because a change between the last look and this call must not be missed. */
     while (box->changes == box->seen && !h->aborted)
         if (pthread_cond_timedwait(&box->changed, &h->lock, &until) == ETIMEDOUT) break;
     pthread_mutex_unlock(&h->lock);
@@ -193,7 +194,7 @@ static void hub_free(hub *h) {
 
 static void local_close(tr_transport *transport, bool failed) {
     hub *h = hub_of(transport);
-    /* Nobody may wait for a rank that is gone. */
+    /* No rank may wait for one that has ended. */
     if (failed) local_abort(transport, TR_ERR_RANK);
     pthread_mutex_lock(&h->lock);
     bool last = --h->open == 0;

@@ -35,13 +35,14 @@ static void unlock(tr_mail *mail) {
     tr_error_clear();
 }
 
-/* Under the lock, as the functions below. */
+/* Makes a failure silence the mail. Under the lock, like the functions below. */
 static bool check(tr_mail *mail, tr_status status) {
     if (status != TR_OK) mail->failed = true;
     return status == TR_OK;
 }
 
-/* *posted: the request is with the transport. Becomes false when it is done. */
+/* Tests a request that was handed to the transport (*posted), and sets *posted to false when it is
+ * done. */
 static void finish(tr_mail *mail, tr_request *request, bool *posted) {
     tr_transport *t = mail->world->transport;
     bool done = false;
@@ -117,7 +118,7 @@ void tr_mail_close(tr_mail *mail) {
     if (!mail) return;
     tr_transport *t = mail->world->transport;
     pthread_mutex_lock(&mail->world->lock);
-    /* Memory that the transport may still touch stays until the process ends. */
+    /* Memory that the transport may still access stays until the process ends. */
     bool in_use = mail->receiving && !t->ops->cancel(t, &mail->receive);
     if (mail->sending && !t->ops->cancel(t, &mail->send)) in_use = true;
     pthread_mutex_unlock(&mail->world->lock);

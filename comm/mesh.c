@@ -13,7 +13,9 @@ tr_status tr_mesh_make(int pp, int dp, int tp, int rank, int size, tr_mesh *out)
             return TR_FAIL(TR_ERR_CONFIG, "parallel.%s is %d; it must be 1 or more",
                            axis_name[axis], mesh.degree[axis]);
         if (__builtin_mul_overflow(product, mesh.degree[axis], &product))
-            return TR_FAIL(TR_ERR_CONFIG, "parallel.pp * parallel.dp * parallel.tp overflows");
+            return TR_FAIL(
+                TR_ERR_CONFIG,
+                "parallel.pp * parallel.dp * parallel.tp overflows: use smaller degrees");
     }
     if (product != size) {
         int64_t model = (int64_t)pp * tp;
@@ -89,7 +91,7 @@ int tr_mesh_part_size(const tr_mesh_part *part) {
     return size;
 }
 
-/* World rank of the part's rank number `place`. */
+/* Returns the world rank of the part's rank number `place`. */
 static int rank_in_part(const tr_mesh *mesh, const tr_mesh_part *part, int place) {
     int index[TR_AXIS_COUNT];
     for (int axis = TR_AXIS_COUNT - 1; axis >= 0; axis--) {
@@ -115,15 +117,15 @@ int tr_mesh_part_place(const tr_mesh *mesh, const tr_mesh_part *part) {
     return place;
 }
 
-/* How many divisors of `degree` are smaller than `limit`. */
+/* Returns how many divisors of `degree` are smaller than `limit`. */
 static int divisors_below(int degree, int limit) {
     int count = 0;
     for (int d = 1; d < limit; d++) count += degree % d == 0;
     return count;
 }
 
-/* Shapes: products of runs, numbered by the lengths, which divide their axes; then pairs, by axis
- * and distance. */
+/* Numbers the shapes: first products of runs, by the runs' lengths, which divide their axes; then
+ * pairs, by axis and distance. */
 int64_t tr_mesh_part_id(const tr_mesh *mesh, const tr_mesh_part *part) {
     int64_t runs = 1, shape = 0, pairs = 0, pair = -1, size = 1;
     for (int axis = 0; axis < TR_AXIS_COUNT; axis++) {

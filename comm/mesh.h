@@ -15,36 +15,37 @@ typedef struct tr_mesh {
     int index[TR_AXIS_COUNT]; /* of this rank */
 } tr_mesh;
 
-/* This rank's place. TR_ERR_CONFIG, with the sizes that would do, when the product of the degrees
- * is not `size`. */
+/* Makes the mesh and this rank's place in it. Fails with TR_ERR_CONFIG, and names sizes that fit,
+ * when the product of the degrees is not `size`. */
 tr_status tr_mesh_make(int pp, int dp, int tp, int rank, int size, tr_mesh *out);
-/* World rank at the given coordinates. */
+/* Returns the world rank at the given indices. */
 int tr_mesh_rank(const tr_mesh *mesh, const int index[TR_AXIS_COUNT]);
-/* World ranks along `axis` through this rank, in index order, in ranks[degree[axis]]. */
+/* Lists the world ranks along `axis` through this rank, in index order, in ranks[degree[axis]]. */
 void tr_mesh_line(const tr_mesh *mesh, tr_axis axis, int *ranks);
 
 /* --- parts of a mesh ---------------------------------------------------------------------------
  */
 
-/* Part of a mesh: along each axis `count` ranks, `stride` apart, from index `first` on. */
+/* A part of a mesh: along each axis `count` ranks, `stride` apart, from index `first`. */
 typedef struct tr_mesh_part {
     int first[TR_AXIS_COUNT], count[TR_AXIS_COUNT], stride[TR_AXIS_COUNT];
 } tr_mesh_part;
 
-/* This rank alone. */
+/* Returns the part with only this rank. */
 tr_mesh_part tr_mesh_self(const tr_mesh *mesh);
 /* Widens `part`, which has one rank along `axis`, to the run of `count` neighbours around this
- * rank; runs begin at multiples of their length. 0: all ranks of the axis. TR_ERR_INTERNAL when
- * `count` does not divide the axis. */
+ * rank; runs begin at multiples of their length. 0: all ranks of the axis. Fails with
+ * TR_ERR_INTERNAL when `count` does not divide the axis. */
 tr_status tr_mesh_widen(const tr_mesh *mesh, tr_axis axis, int count, tr_mesh_part *part);
-/* The ranks at indices a and b of `axis`, which differ, and otherwise at this rank's indices. */
+/* Returns the part of two ranks: at indices a and b of `axis`, which must differ, and at this
+ * rank's indices of the other axes. */
 tr_mesh_part tr_mesh_pair(const tr_mesh *mesh, tr_axis axis, int a, int b);
 int tr_mesh_part_size(const tr_mesh_part *part);
-/* World ranks of the part, ascending, in ranks[tr_mesh_part_size]. */
+/* Lists the world ranks of the part, ascending, in ranks[tr_mesh_part_size]. */
 void tr_mesh_part_ranks(const tr_mesh *mesh, const tr_mesh_part *part, int *ranks);
-/* This rank's place among them, or -1. */
+/* Returns this rank's place among them, or -1. */
 int tr_mesh_part_place(const tr_mesh *mesh, const tr_mesh_part *part);
-/* A number for the group over `part` that no other part has: parts of the same shape differ in
- * their lowest rank, and shapes are counted. The part is made by the functions above, and a pair
- * is not widened. */
+/* Returns a number for the group over `part` that no other part has: it counts shapes, and parts of
+ * one shape differ in their lowest rank. The part must come from the functions above, and a pair
+ * must not be widened. */
 int64_t tr_mesh_part_id(const tr_mesh *mesh, const tr_mesh_part *part);

@@ -42,7 +42,7 @@ static tr_status open_group(tr_mesh_groups *groups, const tr_mesh_part *part, tr
     const int64_t id = tr_mesh_part_id(&groups->mesh, part);
     int *ranks;
     if (id > INT_MAX)
-        return TR_FAIL(TR_ERR_CONFIG, "%d ranks form more groups than there are numbers for them",
+        return TR_FAIL(TR_ERR_CONFIG, "%d ranks need more groups than can be numbered",
                        tr_world_size(groups->world));
     TR_TRY(tr_calloc((size_t)size, sizeof *ranks, &ranks));
     tr_mesh_part_ranks(&groups->mesh, part, ranks);

@@ -1,5 +1,5 @@
-/* The transport over MPI: processes, host memory. The world's lock makes all calls of a rank one at
- * a time, so MPI_THREAD_SERIALIZED is enough. */
+/* The transport over MPI: processes, host memory. The world's lock serialises all calls of a rank,
+ * so MPI_THREAD_SERIALIZED is enough. */
 #include "base/cores.h"
 #include "base/memory.h"
 #include "comm/transport.h"
@@ -13,7 +13,7 @@
 
 typedef struct tr_transport_mpi {
     tr_transport base;
-    MPI_Comm comm; /* own copy: foreign messages cannot match */
+    MPI_Comm comm; /* a duplicate, so that other code's messages cannot match */
     bool finalize; /* MPI was initialised here */
 } tr_transport_mpi;
 
@@ -30,8 +30,8 @@ static tr_status fail_mpi(int code, const char *call, int peer) {
     return TR_FAIL(TR_ERR_RANK, "%s with rank %d: %s", call, peer, text);
 }
 
-/* MPI counts are int. A larger message is one element of a type made of blocks and a rest; its
- * signature is that of as many MPI_BYTEs, so that any receive with room for it matches. */
+/* MPI counts are int. A larger message is one element of a type made of blocks and a rest. Its
+ * signature is that of as many MPI_BYTEs, so any receive that is large enough matches. */
 static int type_make(size_t bytes, int *count, MPI_Datatype *type) {
     enum { BLOCK = 1 << 30 };
     if (bytes <= INT_MAX) {
@@ -53,7 +53,8 @@ static int type_make(size_t bytes, int *count, MPI_Datatype *type) {
 }
 
 static void type_release(MPI_Datatype *type) {
-    if (*type != MPI_BYTE) MPI_Type_free(type); /* lives on until its messages are complete */
+    if (*type != MPI_BYTE)
+        MPI_Type_free(type); /* MPI keeps the type until its messages are complete */
 }
 
 static void request_init(tr_request *request, void *buffer, size_t bytes, int peer, int tag,
@@ -124,13 +125,12 @@ static void mpi_pause(tr_transport *transport, double seconds) {
 
 static bool mpi_cancel(tr_transport *transport, tr_request *request) {
     if (request->done) return true;
-    /* A send that has begun cannot be withdrawn: Open MPI says so by never completing the cancel.
-     */
+    /* A send that has begun cannot be withdrawn: Open MPI would never complete the cancel. */
     if (!request->buffer) return false;
     MPI_Request handle;
     memcpy(&handle, &request->handle, sizeof handle);
     if (MPI_Cancel(&handle) != MPI_SUCCESS) return false;
-    /* An unmatched receive is done at once; one that is being filled needs its sender to go on. */
+    /* An unmatched receive ends at once; one that is being filled needs its sender to continue. */
     for (int i = 0; i < 1000; i++) {
         int flag = 0;
         (void)MPI_Test(&handle, &flag, MPI_STATUS_IGNORE);
@@ -141,7 +141,7 @@ static bool mpi_cancel(tr_transport *transport, tr_request *request) {
 }
 
 static tr_status mpi_progress(tr_transport *transport) {
-    (void)transport; /* every MPI_Test moves all messages */
+    (void)transport; /* every MPI_Test makes progress on all messages */
     return TR_OK;
 }
 
@@ -151,8 +151,8 @@ static void mpi_abort(tr_transport *transport, int code) {
 
 static void mpi_close(tr_transport *transport, bool failed) {
     tr_transport_mpi *self = self_of(transport);
-    /* After a failure a rank may be gone, and MPI_Finalize would wait for it: the process ends
-     * without it, and mpirun ends the others. */
+    /* After a failure a rank may be gone, and MPI_Finalize would wait for it. So the process ends
+     * without MPI_Finalize, and mpirun ends the other ranks. */
     if (!failed) {
         MPI_Comm_free(&self->comm);
         if (self->finalize) MPI_Finalize();
@@ -179,14 +179,14 @@ static tr_status init_mpi(bool *initialised_here) {
     if (initialised) {
         MPI_Query_thread(&level);
     } else {
-        /* Ranks share cores: without this a rank inside MPI_Init or MPI_Finalize spins. */
+        /* Ranks may share cores, and without this a rank inside MPI_Init or MPI_Finalize spins. */
         (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-        /* Pieces of a message on their way at once. Both ends of a message sleep between polls, so
-         * every round of pieces costs a sleep of each: at Open MPI's 3 pieces of 32 KiB a message
-         * of 1 MiB took eleven rounds. */
+        /* The number of pieces of a message in flight. Both ends sleep between polls, so every
+         * round of pieces costs a sleep of each: with Open MPI's 3 pieces of 32 KiB a message of 1
+         * MiB took eleven rounds. */
         (void)setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "32", 0);
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
-            return TR_FAIL(TR_ERR_DEVICE, "MPI_Init_thread failed: trireme doctor looks at MPI");
+            return TR_FAIL(TR_ERR_DEVICE, "MPI_Init_thread failed: see why with `trireme doctor`");
     }
     if (level < MPI_THREAD_SERIALIZED)
         return TR_FAIL(TR_ERR_DEVICE,
@@ -196,8 +196,8 @@ static tr_status init_mpi(bool *initialised_here) {
     return TR_OK;
 }
 
-/* The ranks of a host that may use the same CPUs divide them. Whose CPUs a launcher chose keeps
- * them. `cores`: of each such rank. */
+/* Divides CPUs among the ranks of a host that may use the same ones. Ranks that got different CPUs
+ * from a launcher keep them. `cores`: the share of each rank. */
 static tr_status divide_cores(MPI_Comm host, int *cores) {
     int ranks, me, sharers = 0, index = 0;
     tr_cores mine, *all;
@@ -239,7 +239,7 @@ tr_status tr_transport_open_mpi(tr_transport **out) {
     if (status != TR_OK) goto out;
     int *limit = NULL, found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
-    self->base.tag_limit = found ? *limit : 32767; /* the least that the standard allows */
+    self->base.tag_limit = found ? *limit : 32767; /* the smallest limit that the standard allows */
     self->base.ops = &ops;
     *out = &self->base;
     return TR_OK;

@@ -1,4 +1,4 @@
-/* Communicators of NCCL: opening, calls and the watch over them, failures, closing. */
+/* Communicators of NCCL: opening, calls and their supervision, failures, closing. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
@@ -9,14 +9,14 @@
 #include <string.h>
 
 enum { SLOTS = 16 };
-static const double CLOSE_LIMIT_S = 10;  /* what close waits without a deadline */
-static const double ABORT_LIMIT_S = 10;  /* in which an aborted call has to return */
+static const double CLOSE_LIMIT_S = 10;  /* how long close waits without a deadline */
+static const double ABORT_LIMIT_S = 10;  /* an aborted call must return within this time */
 static const double SHOWN_AFTER_S = 0.1; /* a call that takes longer waits for another rank */
 
 int tr_nccl_version(void) {
     int version = 0;
     if (tr_nccl_open_library() != TR_OK) {
-        tr_error_clear(); /* a machine without NCCL stages its messages on the host */
+        tr_error_clear(); /* without NCCL this machine stages its messages on the host */
         return 0;
     }
     return ncclGetVersion(&version) == ncclSuccess ? version : 0;
@@ -24,7 +24,7 @@ int tr_nccl_version(void) {
 
 /* --- failures --------------------------------------------------------------------------------- */
 
-/* Only one of two threads gets the handle. */
+/* Takes the communicator's handle. Of two threads only one gets it. */
 static ncclComm_t take_handle(tr_nccl_comm *comm) {
     pthread_mutex_lock(&comm->world->lock);
     ncclComm_t handle = comm->handle;
@@ -38,8 +38,8 @@ void tr_nccl_abort(tr_nccl_comm *comm) {
     if (handle) (void)ncclCommAbort(handle);
 }
 
-/* The handle of any open communicator, or NULL. Finds and takes it under one lock, since the other
- * thread may close the communicator as soon as the lock is free. */
+/* Takes the handle of any open communicator, or returns NULL. Finds and takes it under one lock,
+ * since the other thread may close the communicator as soon as the lock is free. */
 static ncclComm_t take_any_handle(tr_world *world) {
     pthread_mutex_lock(&world->lock);
     tr_nccl_comm *c = world->nccl;
@@ -50,7 +50,8 @@ static ncclComm_t take_any_handle(tr_world *world) {
     return handle;
 }
 
-/* After a failure on one communicator no other will complete either: other ranks give up too. */
+/* Aborts all communicators: after a failure of one the others will not complete either, because the
+ * other ranks give up too. */
 static void abort_all(tr_world *world) {
     for (ncclComm_t h = take_any_handle(world); h; h = take_any_handle(world))
         (void)ncclCommAbort(h);
@@ -62,7 +63,7 @@ static tr_status fail_nccl(tr_nccl_comm *comm, int result, const char *call) {
     if (comm->peer >= 0)
         (void)snprintf(where, sizeof where, "the channel with rank %d", comm->peer);
     else (void)snprintf(where, sizeof where, "group %d", comm->group);
-    return TR_FAIL(TR_ERR_RANK, "NCCL: %s of %s failed: %s%s%s (NCCL_DEBUG=INFO tells more)", call,
+    return TR_FAIL(TR_ERR_RANK, "NCCL: %s of %s failed: %s%s%s (NCCL_DEBUG=INFO prints more)", call,
                    where, ncclGetErrorString((ncclResult_t)result), detail && *detail ? ": " : "",
                    detail ? detail : "");
 }
@@ -78,8 +79,8 @@ static void see_what_is_over(tr_nccl_comm *comm) {
         comm->over++;
 }
 
-/* Twice the slots, when all hold operations: those keep their events. In a steady state none is
- * made. */
+/* Doubles the slots when all hold operations, which keep their events. In a steady state none is
+ * added. */
 static tr_status grow(tr_nccl_comm *comm) {
     tr_device *device = tr_stream_device(comm->stream);
     int64_t slots = comm->slots ? 2 * comm->slots : SLOTS;
@@ -100,7 +101,7 @@ static tr_status grow(tr_nccl_comm *comm) {
 tr_status tr_nccl_enter(tr_nccl_comm *comm, const char *what, tr_stream *after) {
     TR_TRY(tr_world_check(comm->world));
     if (!comm->handle)
-        return TR_FAIL(TR_ERR_INTERNAL, "a communicator of NCCL is used after its end");
+        return TR_FAIL(TR_ERR_INTERNAL, "a communicator of NCCL was used after its end");
     see_what_is_over(comm);
     if (comm->begun - comm->over == comm->slots) TR_TRY(grow(comm));
     tr_nccl_op *op = op_of(comm, comm->begun);
@@ -160,7 +161,7 @@ tr_status tr_nccl_end(tr_nccl_comm *comm, int result) {
     return TR_OK;
 }
 
-/* Under the lock: the board shows which rank the calling thread waits for inside the library. */
+/* Shows on the board which rank the calling thread waits for inside NCCL. Under the lock. */
 static void show_call(tr_world *world, tr_nccl_call *call) {
     char text[128];
     if (call->shown || !call->comm->meets || !world->hook.wait) return;
@@ -170,15 +171,16 @@ static void show_call(tr_world *world, tr_nccl_call *call) {
     call->shown = true;
 }
 
-/* Under the lock. A call that waits for no other rank makes this rank late, so the board does not
- * show it waiting: the hook gets a wait for this rank itself, and its end. */
+/* Fails the world because of a call that is stuck. The call does not wait for another rank, so this
+ * rank is the late one: the hook gets a wait for this rank itself, and its end, and the board does
+ * not show a wait. Under the lock. */
 static void fail_stuck(tr_world *world, const tr_nccl_call *call, double waited) {
     char text[128];
     tr_wait_describe(&call->wait, text, sizeof text);
     tr_status status = TR_FAIL(TR_ERR_RANK,
                                "rank %d: a call of NCCL (%s) has not returned for %.1f s: a "
                                "connection or the GPU is stuck "
-                               "(NCCL_DEBUG=INFO tells more)",
+                               "(NCCL_DEBUG=INFO prints more)",
                                world->rank, text, waited);
     (void)tr_world_fail(world, status, tr_error_message());
     if (!world->hook.wait) return;
@@ -186,7 +188,8 @@ static void fail_stuck(tr_world *world, const tr_nccl_call *call, double waited)
     world->hook.wait(world->hook.context, false, text, world->rank);
 }
 
-/* Under the lock. *abort: the call has just passed the deadline. True: it cannot be ended. */
+/* Judges a call by the deadline. Sets *abort when it has just exceeded it; returns true when it did
+ * not return after an abort. Under the lock. */
 static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *sentence,
                        size_t size) {
     double now = tr_now_s(), waited = now - call->since, limit = world->hook.deadline_s;
@@ -195,7 +198,7 @@ static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *s
         if (call->comm->meets) (void)tr_wait_fail(world, &call->wait, waited);
         else fail_stuck(world, call, waited);
         call->aborted = now;
-        *abort = call->comm->handle != NULL; /* not while it is set up */
+        *abort = call->comm->handle != NULL; /* cannot be aborted while it is set up */
         if (*abort) return false;
     } else if (now - call->aborted < ABORT_LIMIT_S) return false;
     (void)snprintf(sentence, size, "%s", world->failure_message);
@@ -204,7 +207,7 @@ static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *s
 
 bool tr_nccl_look(tr_world *world, char *sentence, size_t size) {
     bool abort = false, end = false;
-    /* A thread that holds the lock is not inside a call of NCCL. */
+    /* If another thread holds the lock, no thread is inside a call of NCCL. */
     if (pthread_mutex_trylock(&world->lock) != 0) return false;
     if (world->call) {
         show_call(world, world->call);
@@ -221,8 +224,8 @@ typedef struct syncing {
     tr_world *world;
     tr_event *event;
     const tr_nccl_comm *own;
-    const tr_nccl_comm *on; /* what the stream waits for at the moment, or NULL */
-    int64_t number;         /* of its operation */
+    const tr_nccl_comm *on; /* the communicator that the stream waits for at the moment, or NULL */
+    int64_t number;         /* the number of its operation */
     tr_nccl_comm *bad;      /* a communicator that has failed, and its result */
     int result;
 } syncing;
@@ -241,7 +244,7 @@ static bool find_failure(syncing *s) {
     return false;
 }
 
-/* The communicator whose oldest operation the device waits for and does nothing else. */
+/* Returns a communicator when the device only waits for its oldest operation. */
 static const tr_nccl_comm *find_awaited(const syncing *s) {
     for (tr_nccl_comm *c = s->world->nccl; c; c = c->next) {
         see_what_is_over(c);
@@ -294,15 +297,15 @@ tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *o
     if (status != TR_OK) abort_all(world);
     tr_event_destroy(s.event);
     TR_TRY(status);
-    TR_TRY(tr_stream_sync(stream)); /* it is done: the failures of what was queued */
+    TR_TRY(tr_stream_sync(stream)); /* the stream is done; returns failures of its work */
     TR_TRY(tr_world_check(world));
     return TR_OK;
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */
 
-/* The first rank's id for all ranks, over the host transport. The ranks leave together: then none
- * waits long for another inside the library, where the deadline could only end the process. */
+/* Sends the first rank's id to all ranks, over the host transport. The ranks leave together, so
+ * that none waits long for another inside NCCL, where the deadline could only end the process. */
 static tr_status agree_on_id(const tr_nccl_desc *d, ncclUniqueId *id) {
     tr_group_host *g;
     memset(id, 0, sizeof *id);
@@ -322,7 +325,7 @@ static tr_status init(const tr_nccl_desc *d, tr_nccl_comm *comm) {
     ncclUniqueId id;
     TR_TRY(agree_on_id(d, &id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1; /* else NCCL starts a thread for every call */
+    config.blocking = 1; /* otherwise NCCL starts a thread for every call */
     if (d->max_ctas > 0) {
         config.minCTAs = 1;
         config.maxCTAs = d->max_ctas;

@@ -1,6 +1,6 @@
 /* Channels of NCCL: a communicator of two ranks and a stream for each directed pair. Sends and
- * receives run on that stream; events order them with the stream that computes, and no thread of
- * the host waits. Messages of no bytes are not sent: both ends know their sizes. */
+ * receives run on that stream. Events order them with the compute stream, and no host thread waits.
+ * Empty messages are not sent, because both ends know the sizes. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
@@ -116,7 +116,7 @@ static tr_status nccl_take(tr_channel *channel, tr_stream *stream, void *to, siz
 
 static void nccl_close(tr_channel *channel) {
     nccl_channel *c = self_of(channel);
-    /* A receive for a message that was never taken may never end. */
+    /* The receive of a message that was not taken may never end. */
     if (c->posted > c->taken) tr_nccl_abort(&c->comm);
     if (c->comm.world) tr_nccl_close(&c->comm);
     for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) {
@@ -143,8 +143,8 @@ static tr_status make_landings(nccl_channel *c) {
     return TR_OK;
 }
 
-/* NCCL connects two ranks in their first message, and its enqueuing waits for both ends: one byte
- * does that now, since later the ends enqueue at different times. */
+/* Sends one byte, so that NCCL connects the two ranks now: enqueuing the first message waits for
+ * both ends, and later the ends enqueue at different times. */
 static tr_status connect(nccl_channel *c) {
     int64_t number;
     void *byte = c->landing[0];
@@ -156,7 +156,7 @@ static tr_status connect(nccl_channel *c) {
     if (status == TR_OK) status = tr_nccl_leave(&c->comm, &number);
     if (status == TR_OK) status = tr_nccl_sync(c->base.world, c->comm.stream, &c->comm);
     if (c->base.sending) tr_device_free(device, byte);
-    c->comm.begun = c->comm.over = 0; /* the channel's first message is number 0 */
+    c->comm.begun = c->comm.over = 0; /* so that the channel's first message is number 0 */
     c->comm.meets = false;
     return status;
 }

@@ -23,7 +23,7 @@ static ncclRedOp_t op_of(tr_reduce op) {
     return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
 }
 
-/* What the caller's stream does next sees the result. */
+/* Makes later work on the caller's stream see the result. */
 static tr_status leave(nccl_group *g, tr_stream *stream) {
     int64_t number;
     TR_TRY(tr_nccl_leave(&g->comm, &number));
@@ -41,7 +41,7 @@ static tr_status nccl_all_reduce(tr_group *group, tr_stream *stream, void *buffe
     return leave(g, stream);
 }
 
-/* In place for NCCL is this rank's block of `in`: where `out` is the first one, that block is
+/* NCCL's in-place result is this rank's block of `in`. When `out` is the first block, the result is
  * copied there afterwards. */
 static tr_status nccl_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
                                      int64_t count, tr_dtype dtype, tr_reduce op) {
@@ -57,7 +57,7 @@ static tr_status nccl_reduce_scatter(tr_group *group, tr_stream *stream, const v
     return leave(g, stream);
 }
 
-/* The same the other way round: this rank's part goes to its place first. */
+/* When `in` is the first block of `out`, this rank's part is first copied to its place. */
 static tr_status nccl_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
                                  int64_t count, tr_dtype dtype) {
     nccl_group *g = self_of(group);

@@ -1,15 +1,15 @@
-/* NCCL, loaded when a run first asks for its version: a run on CPUs neither needs nor holds it.
- * Private to comm/. */
+/* NCCL, loaded when a run first asks for its version, so a run on CPUs does not need it. Private to
+ * comm/. */
 #pragma once
 
 #include "base/status.h"
 
 #include <nccl.h>
 
-/* Loads the library; its functions may be called after it has returned TR_OK. */
+/* Loads the library. Its functions may be called after this has returned TR_OK. */
 tr_status tr_nccl_open_library(void);
 
-/* Every function that comm/ calls has its line in the list and one under it. */
+/* Every NCCL function that comm/ calls has a line in this list and one below it. */
 #define TR_NCCL_FUNCTIONS(X)                                                                       \
     X(ncclAllGather)                                                                               \
     X(ncclAllReduce)                                                                               \

@@ -1,4 +1,4 @@
-/* A build without NCCL: nothing opens a communicator, because tr_world_use has refused. */
+/* A build without NCCL. No communicator is opened, because tr_world_use refuses NCCL. */
 #include "comm/nccl_impl.h"
 
 static tr_status none(void) {

@@ -1,5 +1,4 @@
-/* Who shares a device, and the choice of the data plane, made here alone: what carries the messages
- * of a device. */
+/* Finds which ranks share a device, and chooses the data plane of a device. */
 #include "comm/nccl_impl.h"
 
 #include "base/memory.h"
@@ -9,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the ranks must know of each other. */
+/* The data that each rank sends all others. */
 typedef struct place {
-    char machine[64]; /* one kernel: containers of a machine are one machine */
+    char machine[64]; /* the kernel's id: containers of one machine count as that machine */
     char device[48];
-    bool host_id; /* NCCL is told to take each rank for a machine of its own */
+    bool host_id; /* NCCL_HOSTID is set: NCCL treats each rank as a separate machine */
     int nccl;     /* its version; 0: none */
 } place;
 
@@ -25,7 +24,7 @@ typedef struct choice {
     size_t size;
 } choice;
 
-/* Into a zeroed text; where the kernel has no name, the host's. */
+/* Reads the kernel's id into a zeroed text, or the host's name if there is no id. */
 static void read_machine(char *text, size_t size) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (file) {
@@ -40,7 +39,7 @@ static bool same_place(const place *a, const place *b) {
     return !strcmp(a->machine, b->machine) && !strcmp(a->device, b->device);
 }
 
-/* A rank that shares its device with one before it: that one's number; -1: none does. */
+/* Finds two ranks that share a device: returns the first and sets *second; -1 when no two do. */
 static int find_shared(const place *all, int n, int *second) {
     for (int b = 1; b < n; b++)
         for (int a = 0; a < b; a++)
@@ -65,25 +64,25 @@ static bool has_gpu(const place *p) {
     return strcmp(p->device, "host") != 0;
 }
 
-/* NCCL was asked for, and cannot be. */
+/* Fails because NCCL was requested and is impossible. */
 static tr_status refuse(const place *all, int n, const choice *c) {
     int second = 0, first = find_shared(all, n, &second);
     if (tr_device_on_host(c->device))
         return TR_FAIL(TR_ERR_CONFIG,
-                       "parallel.transport=nccl joins GPUs, and device.name=%s is none: set "
-                       "parallel.transport=auto",
+                       "parallel.transport=nccl connects GPUs, but device.name=%s is not a GPU: "
+                       "set parallel.transport=auto",
                        c->device->name);
     if (lacks(all, n, has_nccl))
         return TR_FAIL(TR_ERR_DEVICE,
                        "this build of Trireme has no NCCL: set parallel.transport=auto");
     if (lacks(all, n, has_gpu) || first < 0 || all[first].host_id) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
-                   "ranks %d and %d are on one GPU (%s), and NCCL wants one for each rank: set "
+                   "ranks %d and %d are on one GPU (%s), but NCCL needs one for each rank: set "
                    "parallel.transport=auto, or give each rank a GPU",
                    first, second, all[first].device);
 }
 
-/* From what all ranks know: the same outcome on every rank. */
+/* Chooses from all ranks' data, with the same result on every rank. */
 static tr_status choose(const place *all, int n, choice *c) {
     if (c->want == TR_DATA_MPI || n == 1) return TR_OK;
     if (c->want == TR_DATA_NCCL) {
@@ -124,7 +123,7 @@ tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, c
     world->shares = shares;
     shares = NULL;
     TR_TRY_OUT(choose(all, world->size, &c));
-    /* Connections of collectives are made with the communicator, not in a step. */
+    /* Collectives connect when the communicator is made, not during a step. */
     if (c.nccl) (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     world->nccl_device = c.nccl ? device : NULL;
 out:

@@ -1,7 +1,7 @@
-/* Progress. A thread polls while anything is outstanding, with sleeps between polls that grow while
- * nothing moves; a caller that waits polls itself, and the thread stands back meanwhile. Ranks
- * share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to threads
- * that compute. */
+/* Progress of messages. A thread polls while messages are in flight; its sleeps between polls grow
+ * while no message moves. A caller that waits polls itself, and the thread pauses meanwhile. Ranks
+ * may share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to
+ * computing threads. */
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "comm/world_impl.h"
@@ -16,14 +16,14 @@
 #include <unistd.h>
 
 static const double SPIN_S = 50e-6; /* a waiting caller polls without sleeping this long */
-/* Sleeps between polls: at least, at most, and as a part of the time without an event. A poll of
- * the thread costs some 10 us of the core that computes; a caller that waits has nothing else to
- * do. */
+/* Sleeps between polls: shortest, longest, and as a fraction of the time without an event. A poll
+ * of the thread takes about 10 us from a computing core; a caller that waits has no other work. */
 static const double CALLER_MIN_S = 20e-6, CALLER_MAX_S = 200e-6, CALLER_PART = 1.0 / 16;
 static const double POLLER_MIN_S = 200e-6, POLLER_MAX_S = 1e-3, POLLER_PART = 0.5;
 static const double POLLER_BUSY_S = 20e-6; /* the thread's sleep while messages move */
-static const double BUSY_POLL_S = 20e-6;   /* a poll this long has moved data in the transport */
-static const double MOMENT_S = 1e-3;       /* a wait longer than this is shown through the hook */
+static const double BUSY_POLL_S =
+    20e-6; /* a poll that takes this long has moved data in the transport */
+static const double MOMENT_S = 1e-3; /* a wait longer than this is shown through the hook */
 
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {
     if (world->failure == TR_OK) {
@@ -37,7 +37,7 @@ tr_status tr_world_failed(const tr_world *world) {
     return TR_FAIL(world->failure, "%s", world->failure_message);
 }
 
-/* One round over the transport and all channels; an error becomes the world's failure. */
+/* Polls the transport and all channels once. An error becomes the world's failure. */
 static tr_poll poll_all(tr_world *world) {
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
@@ -51,10 +51,10 @@ static double clamp(double x, double least, double most) {
     return x < least ? least : tr_min_f64(x, most);
 }
 
-/* The thread's turns are short, and late ones hold up messages. Linux 6.12 and later take a short
- * slice as the wish to run soon after waking, next to a thread that computes (else it waits for the
- * end of that thread's slice, milliseconds); older ones ignore it. Its timers are exact, not 50 us
- * late. */
+/* Asks the scheduler for short time slices. The thread's turns are short, and a late turn delays
+ * messages. Linux 6.12 and later run a thread with a short slice soon after it wakes, instead of at
+ * the end of a computing thread's slice, milliseconds later; older kernels ignore it. Also makes
+ * its timers exact instead of 50 us late. */
 static void ask_for_short_turns(void) {
     struct {
         uint32_t size, policy;
@@ -63,12 +63,12 @@ static void ask_for_short_turns(void) {
         uint32_t priority;
         uint64_t slice_ns, deadline, period;
     } attributes = {.size = sizeof attributes, .slice_ns = 100000};
-    /* A policy that was chosen for the process (chrt) stays. */
+    /* Keeps a policy that was chosen for the process (chrt). */
     if (sched_getscheduler(0) == SCHED_OTHER) (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
-/* The lock is free during the sleep; a signal ends it. */
+/* Sleeps without the lock, until a signal at the latest. */
 static void thread_sleep(tr_world *world, double seconds) {
     if (seconds <= 0) {
         pthread_mutex_unlock(&world->lock);
@@ -93,7 +93,7 @@ static void *thread_main(void *argument) {
         if (world->drivers == 0 && begin - world->event >= POLLER_BUSY_S) {
             tr_poll poll = poll_all(world);
             if (!poll.outstanding || world->failure != TR_OK) {
-                /* Nothing can happen before a thread sends or opens a channel, which signals. */
+                /* No message can move before a thread sends or opens a channel, which signals. */
                 world->idle = true;
                 pthread_cond_wait(&world->wake, &world->lock);
                 world->idle = false;
@@ -120,8 +120,9 @@ void tr_poller_wake(tr_world *world, bool sent) {
 tr_status tr_poller_start(tr_world *world) {
     if (world->size == 1) return TR_OK;
     if (pthread_create(&world->poller, NULL, thread_main, world) != 0)
-        return TR_FAIL(TR_ERR_DEVICE,
-                       "cannot start a thread for messages: raise the limit of processes (ulimit -u)");
+        return TR_FAIL(
+            TR_ERR_DEVICE,
+            "cannot start a thread for messages: raise the limit of processes (ulimit -u)");
     world->poller_runs = true;
     return TR_OK;
 }
@@ -158,12 +159,12 @@ tr_status tr_wait_fail(tr_world *world, const tr_wait *wait, double seconds) {
                 "rank %d waited %.1f s for %s in %s: that rank is stuck or gone, or needs a longer "
                 "parallel.deadline",
                 world->rank, seconds, late_rank, text);
-    /* A close that gives up after its own limit leaves the world as it is. */
+    /* A close that exceeds its own limit does not fail the world. */
     if (wait->limit_s <= 0) (void)tr_world_fail(world, status, tr_error_message());
     return status;
 }
 
-/* Sleeps between two polls of a waiting caller; the lock is free meanwhile. */
+/* Sleeps between two polls of a waiting caller, without the lock. */
 static void wait_pause(tr_world *world, double waited, double next) {
     if (waited < SPIN_S) {
         sched_yield();
@@ -182,7 +183,7 @@ typedef struct showing {
     bool shown;
 } showing;
 
-/* Under the lock. The wait is for another rank now: it begins again. */
+/* Restarts the time of a wait that is now for another rank. Under the lock. */
 static void turn_to_next(showing *show, const tr_wait *wait) {
     if (show->turn == wait->turn) return;
     if (show->shown) show->hook.wait(show->hook.context, false, wait->what, wait->peer);
@@ -220,8 +221,8 @@ tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
         }
         turn_to_next(&show, wait);
         double now = tr_now_s(), waited = now - show.since;
-        /* Only a wait that was shown, and so polled more than once: this thread itself may not have
-         * run for longer than the limit. */
+        /* Fails only a wait that was shown, and so polled more than once, because this thread
+         * itself may have been stopped for longer than the limit. */
         if (limit > 0 && waited > limit && !wait->alone && (show.shown || !show.hook.wait)) {
             status = tr_wait_fail(world, wait, waited);
             break;

@@ -32,7 +32,7 @@ static void world_free(tr_world *world, bool failed) {
     free(world);
 }
 
-/* Takes the transport: closes it on failure. */
+/* Makes a world that owns the transport; closes the transport on failure. */
 static tr_status world_make(tr_transport *transport, tr_world **out) {
     tr_world *world;
     tr_status status = tr_calloc(1, sizeof *world, &world);
@@ -81,7 +81,7 @@ out:
     return status;
 }
 
-/* Variables by which launchers tell a process how many it is one of. */
+/* Returns the variable in which a launcher announced the number of processes, and the number. */
 static const char *announced(long *ranks) {
     static const char *const name[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE",
                                        "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
@@ -93,7 +93,8 @@ static const char *announced(long *ranks) {
     return NULL;
 }
 
-/* A launcher announced several ranks, but each process would train alone as "rank 0 of 1". */
+/* Fails when a launcher announced several ranks but MPI sees one: each process would train by
+ * itself. */
 static tr_status check_launch(void) {
     long ranks;
     const char *name = announced(&ranks);
@@ -113,14 +114,14 @@ static tr_status check_launch(void) {
         name, ranks, ranks, ranks, name);
 }
 
-/* Whether something that MPI would join has started this process. */
+/* Returns true when an MPI launcher started this process. */
 static bool launched(void) {
     return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK") ||
            getenv("PMI_SIZE") || getenv("PMI_FD");
 }
 
 tr_status tr_world_open_mpi(tr_world **out) {
-    /* Alone: MPI would only cost its start-up, a third of a second. */
+    /* A single process needs no MPI, which takes a third of a second to start. */
     if (!launched()) {
         TR_TRY(check_launch());
         TR_TRY(tr_world_open_local(1, out));
@@ -144,7 +145,7 @@ tr_status tr_world_open_mpi(tr_world **out) {
 
 void tr_world_close(tr_world *world) {
     if (!world) return;
-    /* A rank that is ahead must go on serving those behind until all are here. */
+    /* A rank that is early must make progress on messages until all ranks have come. */
     bool failed = tr_world_barrier(world) != TR_OK;
     world_free(world, failed);
 }
@@ -153,7 +154,7 @@ void tr_world_abort(tr_world *world, int code) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    /* Nothing blocks under the lock; should it be held all the same, ending is what matters. */
+    /* No call blocks under the lock. If it is held all the same, this rank ends without it. */
     bool locked = pthread_mutex_timedlock(&world->lock, &until) == 0;
     world->transport->ops->abort(world->transport, code);
     if (locked) pthread_mutex_unlock(&world->lock);
@@ -177,7 +178,7 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream) {
         TR_TRY(tr_nccl_sync(world, stream, NULL));
         return TR_OK;
     }
-    TR_TRY(tr_stream_sync(stream)); /* its waits for other ranks have deadlines of their own */
+    TR_TRY(tr_stream_sync(stream)); /* its waits for other ranks have their own deadlines */
     TR_TRY(tr_world_check(world));
     return TR_OK;
 }
@@ -246,14 +247,14 @@ static void job_main(void *argument) {
     pthread_mutex_lock(&world->lock);
     job->status = status;
     job->finished = true;
-    /* The caller may have returned from its call: the world keeps the failure for the next wait. */
+    /* The caller may have returned, so the world keeps the failure for the next wait. */
     if (status != TR_OK && !pthread_equal(job->caller, pthread_self()))
         (void)tr_world_fail(world, status, tr_error_message());
     if (job->detached) job_release(world, job);
     pthread_mutex_unlock(&world->lock);
 }
 
-/* A free job; under the lock. In a steady state none is made. */
+/* Takes a free job, or makes one (none in a steady state). Under the lock. */
 static tr_status job_take(tr_world *world, tr_job **out) {
     if (!world->free_jobs) {
         tr_job_chunk *chunk;
@@ -305,14 +306,15 @@ tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t byt
     return TR_OK;
 }
 
-/* Memory for a call that the other ranks are in as well: without it this rank gives up. */
+/* Allocates memory for a collective call. On failure this rank gives up, so that the others do not
+ * wait. */
 static tr_status take_memory(tr_world *world, size_t count, size_t size, void *out) {
     tr_status status = tr_calloc(count, size, out);
     if (status != TR_OK) tr_world_give_up(world, status);
     return status;
 }
 
-/* all[size][bytes], mine in place. */
+/* Gathers all[size][bytes]; this rank's block is in place. */
 static tr_status gather_equal(tr_world *world, void *all, size_t bytes) {
     size_t *place;
     TR_TRY(take_memory(world, 2 * (size_t)world->size, sizeof *place, &place));
@@ -369,7 +371,7 @@ tr_status tr_world_agree(tr_world *world, tr_status mine) {
     TR_TRY(status);
     if (code == TR_OK) return TR_OK;
     TR_TRY(tr_world_broadcast(world, first, message, sizeof message));
-    /* The rank whose failure it is keeps its trace. */
+    /* The failed rank itself keeps its trace. */
     if (first != world->rank) mine = TR_FAIL(code, "%s", message);
     tr_error_set_agreed();
     return mine;

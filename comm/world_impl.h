@@ -1,4 +1,4 @@
-/* The inside of comm/: the world, waiting, and jobs in stream order. Private to comm/. */
+/* Internals of comm/: the world, waiting, and jobs in stream order. Private to comm/. */
 #pragma once
 
 #include "comm/comm.h"
@@ -10,7 +10,7 @@ typedef struct tr_job tr_job;
 typedef struct tr_group_host tr_group_host;
 typedef struct tr_job_chunk tr_job_chunk;
 
-/* A call that runs in stream order: `run` and what it needs. */
+/* A call that runs in stream order: `run` and its arguments. */
 struct tr_job {
     tr_status (*run)(const tr_job *job);
     void *object; /* the group or the channel */
@@ -21,7 +21,7 @@ struct tr_job {
     tr_dtype dtype;
     tr_reduce op;
     int root;
-    /* Of the machinery, under the world's lock. */
+    /* Used by world.c, under the world's lock. */
     tr_world *world;
     pthread_t caller;
     tr_status status;
@@ -32,38 +32,38 @@ struct tr_job {
 struct tr_world {
     int rank, size, host_ranks;
     tr_transport *transport;
-    pthread_mutex_t lock; /* guards all below and every call of the transport but pause */
+    pthread_mutex_t lock; /* guards all fields below and every call of the transport except pause */
     pthread_cond_t wake;  /* the progress thread sleeps here while nothing is outstanding */
     pthread_t poller;
     bool poller_runs, closing;
-    int drivers;  /* callers that wait, and poll meanwhile: the progress thread leaves it to them */
+    int drivers;  /* callers that wait and poll; the progress thread does not poll meanwhile */
     bool idle;    /* the progress thread sleeps until a signal */
     double event; /* when something last moved or a caller last polled */
     tr_channel *channels; /* open ones */
     tr_world_hook hook;
     double (*delay)(void *context, size_t bytes);
     void *delay_context;
-    tr_status failure; /* the first failure: it stays, and every later wait returns it */
+    tr_status failure; /* the first failure, which every later wait returns */
     char failure_message[1024];
     tr_job *free_jobs;
     tr_job_chunk *job_chunks;
     tr_group_host *control; /* all ranks */
     void (*before_close)(void *context, bool failed);
     void *before_close_context;
-    /* The caller's alone: */
-    const tr_device *nccl_device; /* whose groups and channels NCCL carries, or NULL */
-    bool *shares;                 /* [size]: whose device memory is this rank's too, or NULL */
+    /* Used only by the caller's thread: */
+    const tr_device *nccl_device; /* the device with groups and channels over NCCL, or NULL */
+    bool *shares;                 /* [size]: true for ranks with the same device memory; or NULL */
     struct tr_nccl_comm *nccl;    /* open communicators; the list changes under the lock */
-    struct tr_nccl_call *call;    /* of NCCL, that the caller is in, or NULL; under the lock */
+    struct tr_nccl_call *call; /* the call of NCCL that the caller is in, or NULL; under the lock */
 };
 
 /* --- poller.c --------------------------------------------------------------------------------- */
 
-/* Starts the progress thread of a world of two or more ranks; stops it. */
+/* Start and stop the progress thread of a world of two or more ranks. */
 tr_status tr_poller_start(tr_world *world);
 void tr_poller_stop(tr_world *world);
-/* Something has become outstanding: a send that is not complete, or a receive. The thread turns to
- * a send at once, to a receive at its next poll. Under the lock. */
+/* Tells the progress thread of a new send or receive. It handles a send at once, a receive at its
+ * next poll. Under the lock. */
 void tr_poller_wake(tr_world *world, bool sent);
 
 /* A wait: `ready` is called under the lock, may test requests and may set `missing` to the world
@@ -72,46 +72,48 @@ typedef struct tr_wait {
     bool (*ready)(struct tr_wait *wait);
     void *object;
     int64_t number;   /* of a channel's message; -1: none */
-    const char *what; /* "message", "all_reduce": with number and place it makes the sentence */
+    const char *what; /* "message", "all_reduce": names the wait in messages, with number and peer
+                         or group */
     int peer;         /* world rank, -1: a group */
     int missing;      /* -1: not known */
     int group;        /* id, when peer is -1 */
-    double limit_s; /* > 0: instead of the hook's deadline; passing it is not the world's failure */
-    int turn;   /* counts how often `ready` has begun to wait for another rank: time starts again */
-    bool alone; /* waits for no rank at the moment: no time counts */
+    double limit_s;   /* > 0: replaces the hook's deadline; exceeding it does not fail the world */
+    int turn;   /* incremented when `ready` begins to wait for another rank, which restarts the time
+                 */
+    bool alone; /* does not wait for a rank at the moment, so no time counts */
 } tr_wait;
 
-/* Waits until ready, driving progress. TR_ERR_RANK past the deadline, after an abort or when the
- * world has failed. Takes the lock. */
+/* Waits until ready, and makes progress meanwhile. Fails with TR_ERR_RANK after the deadline or an
+ * abort, or when the world has failed. Takes the lock. */
 tr_status tr_poller_wait(tr_world *world, tr_wait *wait);
-/* What is waited for, as the board shows it: "message 3 of the channel with rank 1". */
+/* Writes the wait to text as the board shows it: "message 3 of the channel with rank 1". */
 void tr_wait_describe(const tr_wait *wait, char *text, size_t size);
-/* The failure of a wait that has passed its deadline; it becomes the world's unless the wait had a
- * limit of its own. Under the lock. */
+/* Fails with TR_ERR_RANK and the sentence of a wait that has exceeded its deadline. The failure
+ * becomes the world's, unless the wait had its own limit. Under the lock. */
 tr_status tr_wait_fail(tr_world *world, const tr_wait *wait, double seconds);
 
-/* Whether NCCL carries the data of this device. */
+/* Returns true when NCCL carries the data of this device. */
 bool tr_world_by_nccl(const tr_world *world, const tr_device *device);
 
-/* The failure that ends this world's use; the first one stays. Under the lock. Returns status. */
+/* Makes the world fail; the first failure stays. Under the lock. Returns status. */
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message);
-/* The stored failure as this thread's error. Under the lock. */
+/* Returns the stored failure, as this thread's error. Under the lock. */
 tr_status tr_world_failed(const tr_world *world);
 
 /* --- stream order (world.c) ------------------------------------------------------------------- */
 
-/* Runs a copy of `job` in stream order; on a device with memory of its own in the thread of its
- * compute stream's queue, where it may call the device. When it has run before this returns (the
- * compute stream of a host device), its status is returned; else its failure becomes the world's.
- */
+/* Runs a copy of `job` in stream order. On a device with its own memory it runs in the worker
+ * thread of the compute stream's queue, where it may call the device. If it has run before this
+ * returns (the compute stream of a host device), returns its status; otherwise its failure becomes
+ * the world's. */
 tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job);
 
 /* --- channels --------------------------------------------------------------------------------- */
 
 typedef struct tr_poll {
-    bool outstanding; /* something can still happen */
-    bool moved;       /* something has happened */
-    double next;      /* a held-back message may go at this time */
+    bool outstanding; /* some message is still in flight */
+    bool moved;       /* some message has moved */
+    double next;      /* when the next delayed message may be sent */
 } tr_poll;
 
 typedef struct tr_channel_ops {
@@ -121,12 +123,12 @@ typedef struct tr_channel_ops {
     /* NULL: sizes need not be known in advance. */
     tr_status (*expect)(tr_channel *channel, const size_t *sizes, int n);
     tr_status (*take)(tr_channel *channel, tr_stream *stream, void *to, size_t bytes);
-    /* The thread's, under the lock; NULL: it moves nothing of this kind. */
+    /* Called by the progress thread, under the lock. NULL: channels of this kind need no polls. */
     tr_status (*poll)(tr_channel *channel, tr_poll *poll);
     void (*close)(tr_channel *channel);
 } tr_channel_ops;
 
-/* Every kind of channel starts with this. */
+/* Every kind of channel begins with this. */
 struct tr_channel {
     const tr_channel_ops *ops;
     tr_channel *next; /* in the world's list */
@@ -148,19 +150,18 @@ typedef struct tr_channel_desc {
 tr_status tr_channel_make_host(const tr_channel_desc *desc, tr_channel **out);
 tr_status tr_channel_make_staged(const tr_channel_desc *desc, tr_channel **out);
 
-/* Polls one channel after a caller's change and wakes the progress thread for what is left. Under
- * the lock.
- */
+/* Polls one channel after a caller's change, and wakes the progress thread for the remaining work.
+ * Under the lock. */
 tr_status tr_channel_poke(tr_channel *channel);
-/* Under the lock: the progress thread forgets it. */
+/* Removes the channel from the progress thread's list. Under the lock. */
 void tr_channel_unlist(tr_channel *channel);
-/* TR_ERR_INTERNAL when a message's size is not the expected one. */
+/* Fails with TR_ERR_INTERNAL when a message's size is not the expected one. */
 tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_t bytes,
                                 size_t expected);
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
-/* Of two or more ranks, with sizes and types that have been checked. */
+/* The collectives of a group of two or more ranks, with checked sizes and types. */
 typedef struct tr_group_ops {
     tr_status (*all_reduce)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                             tr_dtype dtype, tr_reduce op);
@@ -173,7 +174,7 @@ typedef struct tr_group_ops {
     void (*close)(tr_group *group);
 } tr_group_ops;
 
-/* Every kind of group starts with this. */
+/* Every kind of group begins with this. */
 struct tr_group {
     const tr_group_ops *ops;
     tr_world *world;
@@ -194,16 +195,17 @@ tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out);
 
 /* --- rounds of messages between the hosts (group_host.c), blocking ---------------------------- */
 
-/* ranks NULL: all. id: for messages, -1: of all ranks. */
+/* Opens a group for rounds of messages. ranks NULL: all ranks. id: for error messages; -1: all
+ * ranks. */
 tr_status tr_group_host_open(tr_world *world, const int *ranks, int n, int id, int tag,
                              size_t max_bytes, tr_group_host **out);
 void tr_group_host_close(tr_group_host *group);
 tr_status tr_group_run_barrier(tr_group_host *group);
 tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, size_t bytes);
-/* Rank r's sizes[r] bytes at offsets[r] of `all`; mine is in place already. */
+/* Gathers rank r's sizes[r] bytes at offsets[r] of `all`. This rank's are already in place. */
 tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
                               const size_t *sizes, const char *what);
-/* As the tr_group functions of comm.h, on host memory. */
+/* Like the tr_group functions of comm.h, on host memory. */
 tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t count, tr_dtype dtype,
                                   tr_reduce op);
 tr_status tr_group_run_reduce_scatter(tr_group_host *group, const void *in, void *out,

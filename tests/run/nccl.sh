@@ -60,7 +60,7 @@ grep -q '^device *guarded:0 guarded:0, 2 ranks: ' shared.out || fail "the ranks 
 train 78 2 forced device.name=guarded:0 parallel.pp=2 parallel.transport=nccl
 says forced "ranks 0 and 1 are on one GPU \(guarded:0\), and NCCL wants one for each"
 train 78 2 host parallel.pp=2 parallel.transport=nccl
-says host "parallel.transport=nccl joins GPUs, and device.name=cpu is none"
+says host "parallel.transport=nccl connects GPUs, but device.name=cpu is not a GPU"
 train 0 2 staged device.name=guarded parallel.pp=2 parallel.transport=mpi
 same_bits staged one-fp32
 # shellcheck disable=SC2016 # the ranks' own shells expand it
