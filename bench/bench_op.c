@@ -195,7 +195,8 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_rows_desc wide = {.rows = rows, .width = 4 * c, .dtype = t};
     const tr_attention_desc attention = attention_of(s, s->batch, s->heads, t);
     const tr_attention_desc decode = attention_of(s, 1, s->heads, t);
-    const tr_embed_desc embed = {rows, c, s->seq, 0, vocab, false, t};
+    const tr_embed_desc embed = {
+        .rows = rows, .width = c, .seq = s->seq, .vocab = vocab, .dtype = t};
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
     const tr_adamw_desc adamw = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t};
