@@ -120,8 +120,10 @@ typedef struct sums {
     double first, best[LIMITS], apart;
 } sums;
 
+/* Weight gradients are added to, as by all micro-batches of a step but the first. */
 static tr_status allocate(bench *b, const tr_op_desc *desc, tr_op_args *args) {
     args->scratch = b->scratch;
+    args->adds = true;
     tr_op_operands(desc, args->t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         const size_t bytes = tr_tensor_bytes(&args->t[i]);

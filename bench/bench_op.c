@@ -71,9 +71,10 @@ static tr_status run_op(void *context) {
     return tr_op_run(r->op, r->stream, &r->args);
 }
 
-/* Median seconds of one run, and how the device runs it. */
+/* Median seconds of one run, and how the device runs it. Gradients of parameters are added to, as
+ * by all micro-batches of a step but the first. */
 static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way *way) {
-    running r = {.args.state = b->at, .stream = tr_device_compute(b->device)};
+    running r = {.args = {.state = b->at, .adds = true}, .stream = tr_device_compute(b->device)};
     double seconds = 0;
     memcpy(b->other, &b->state, sizeof b->state);
     check(tr_stream_copy(r.stream, b->at, b->other, sizeof b->state));

@@ -5,6 +5,7 @@
 #include "device/op_table.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct decomposed {
     tr_op base;
@@ -22,7 +23,8 @@ tr_op_part tr_op_part_of(tr_op_desc desc) {
 static tr_status run(tr_op *base, tr_stream *stream, const tr_op_args *args) {
     const decomposed *d = (const decomposed *)base;
     for (int k = 0; k < d->count; k++) {
-        tr_op_args own = {.scratch = args->scratch, .state = args->state, .sample = args->sample};
+        tr_op_args own = *args;
+        memset(own.t, 0, sizeof own.t);
         for (int i = 0; i < TR_OP_MAX_TENSORS; i++)
             if (d->part[k].from[i] >= 0) own.t[i] = args->t[d->part[k].from[i]];
         TR_TRY(tr_op_run(d->op[k], stream, &own));

@@ -9,9 +9,10 @@
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
  * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
  * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store. Gradients of
- * parameters are FP32 and accumulated. Storage TR_F64 is for device ref alone; what is f32 below is
- * then f64 (tr_dtype_acc). TR_OP_LIST is the one list of operators: it makes the enum
- * and each device's table. What else is known of an operator is in its row of device/op_table.h. */
+ * parameters are FP32; a run writes them, or adds to them where tr_op_args.adds says so: "(+)="
+ * below. Storage TR_F64 is for device ref alone; what is f32 below is then f64 (tr_dtype_acc).
+ * TR_OP_LIST is the one list of operators: it makes the enum and each device's table. What else is
+ * known of an operator is in its row of device/op_table.h. */
 #pragma once
 
 #include "base/dtype.h"
@@ -99,13 +100,13 @@ typedef struct tr_fusion {
     bool activate_grad; /* C = activation'(AUX) * the product, which may be rounded to C's dtype
                            before; not with bias */
     bool bias_grad;     /* of a weight gradient A' DY, with B = DY[k,n] dense and untransposed:
-                           DBIAS f32[n] += column sums of B; not with bias */
+                           DBIAS f32[n] (+)= column sums of B; not with bias */
     tr_activation activation;
 } tr_fusion;
 
-/* C[m,n] (+)= op(A)[m,k] op(B)[k,n], and what is fused. op transposes when trans_* is set (A is
- * then stored [k,m], B [n,k]). accumulate: C is FP32 and added to; nothing but bias_grad is fused.
- */
+/* C[m,n] = op(A)[m,k] op(B)[k,n], and what is fused. op transposes when trans_* is set (A is then
+ * stored [k,m], B [n,k]). accumulate: C (+)=, a gradient of a parameter; nothing but bias_grad is
+ * fused. */
 typedef struct tr_matmul_desc {
     int64_t m, n, k, lda, ldb, ldc;
     tr_dtype a, b, c;
@@ -123,7 +124,7 @@ enum {
 };
 
 /* Two-dimensional element-wise and row-wise operators: rows x width.
- * BIAS_GRAD: DBIAS[width] (f32) += column sums of DY.
+ * BIAS_GRAD: DBIAS[width] (f32) (+)= column sums of DY.
  * ACTIVATION: Y = f(X). ACTIVATION_DGRAD: DX = f'(X) * DY; DX may be DY. ADD: Y = A + B; Y may be
  * A. CAST: storage dtype -> `to`. */
 typedef struct tr_rows_desc {
@@ -139,7 +140,7 @@ enum { TR_CAST_X, TR_CAST_Y };
 
 /* LAYERNORM: Y = (X - MEAN) * RSTD * GAMMA + BETA per row; MEAN, RSTD f32[rows] are outputs.
  * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL.
- * _WGRAD: DGAMMA, DBETA f32[width] += . GAMMA, BETA in storage dtype. */
+ * _WGRAD: DGAMMA, DBETA f32[width] (+)= . GAMMA, BETA in storage dtype. */
 typedef struct tr_layernorm_desc {
     int64_t rows, width;
     double eps;
@@ -168,7 +169,7 @@ enum {
  *   f32[rows], an output; Y may be X. KEPT, dense: X as it was, for gradients after that (NULL: not
  *   kept).
  * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL or DY.
- * _WGRAD: DGAMMA f32[width] += . GAMMA in storage dtype.
+ * _WGRAD: DGAMMA f32[width] (+)= . GAMMA in storage dtype.
  * Rows of X begin as ldx says, those of Y, DY, RESIDUAL and DX as ldy does: 0 is dense; else
  * `group` dense rows begin every ldx or ldy elements, as the query heads of packed QKV do, whose
  * group is heads and whose ld is (heads + 2 kv_heads) head_size. */
@@ -262,10 +263,10 @@ enum { TR_DECODE_QKV, TR_DECODE_KCACHE, TR_DECODE_VCACHE, TR_DECODE_Y };
 
 /* EMBED: Y[row] = TABLE[TOKENS[row] - vocab_begin], zeros when the token is outside this rank's
  *   vocab_begin .. + vocab rows. TOKENS i32[rows], TABLE[vocab, width] storage dtype.
- * EMBED_WGRAD: DTABLE f32[vocab, width] += rows of DY, in row order.
+ * EMBED_WGRAD: DTABLE f32[vocab, width] (+)= rows of DY, in row order; 0 where there are none.
  * POSITION: Y[row] = X[row] + TABLE[p], where p is the row's position as ROPE counts it, with
- * STARTS i32[rows] likewise; Y may be X. POSITION_WGRAD: DTABLE[p] f32[seq, width] += rows of DY,
- * in row order. */
+ * STARTS i32[rows] likewise; Y may be X. POSITION_WGRAD: DTABLE[p] f32[seq, width] (+)= rows of DY,
+ * in row order; 0 where there are none. */
 typedef struct tr_embed_desc {
     int64_t rows, width, seq, vocab_begin, vocab;
     bool decode, documents; /* of POSITION* */
@@ -363,6 +364,7 @@ typedef struct tr_op_args {
     void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
     tr_step_state *state;
     int64_t sample; /* offset of row 0's sample from the step's first sample */
+    bool adds;      /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;
 
 /* What operators are prepared for: the device, and what a plan may depend on besides the
@@ -416,5 +418,5 @@ double tr_op_flops(const tr_op_desc *desc);
  * memory; those that it does not use have rank 0. */
 void tr_op_operands(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);
 /* Bytes that one run must move between the device and its memory: every operand once, twice when it
- * is read and written. */
+ * is read and written. Gradients of parameters count as written, not as added to. */
 double tr_op_bytes(const tr_op_desc *desc);

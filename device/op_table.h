@@ -5,7 +5,8 @@
 
 #include "device/op.h"
 
-/* How an operator uses an operand. An optional one may be absent whatever the description says. */
+/* How an operator uses an operand. An optional one may be absent whatever the description says. A
+ * gradient of a parameter is OUT, also where a run may add to it. */
 enum {
     TR_SLOT_IN = 1,
     TR_SLOT_OUT = 2,

@@ -32,8 +32,11 @@ void tr_columns_reduce(const tr_cpu_run *run, tr_columns_fn add, int64_t rows, i
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) total[i] += from[i];
             }
+            float *to = out[s] + column;
+            if (run->args->adds)
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++) out[s][column + i] += total[i];
+                for (int64_t i = 0; i < n; i++) to[i] += total[i];
+            else memcpy(to, total, (size_t)n * sizeof *to);
         }
     }
 }

@@ -19,6 +19,6 @@ typedef void (*tr_columns_fn)(const void *arguments, int64_t first_row, int64_t 
 
 size_t tr_columns_scratch(int64_t rows, int64_t width, int sums);
 
-/* out[s][width] += sums over all rows, s < sums <= TR_COLUMNS_SUMS. Uses the run's scratch. */
+/* out[s][width] (+)= sums over all rows, s < sums <= TR_COLUMNS_SUMS. Uses the run's scratch. */
 void tr_columns_reduce(const tr_cpu_run *run, tr_columns_fn add, int64_t rows, int64_t width,
                        int sums, float *const *out);

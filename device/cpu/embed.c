@@ -18,6 +18,15 @@ static tr_status run_embed(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
+/* A gradient that is not added to: zeros before rows are added, since some entries have none. */
+static void begin_table(const tr_op *op, const tr_op_args *args, float *table, int64_t entries) {
+    const int64_t width = op->desc.embed.width;
+    if (args->adds) return;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, entries *width))
+    for (int64_t e = 0; e < entries; e++)
+        memset(table + e * width, 0, (size_t)width * sizeof *table);
+}
+
 /* Adds each row of dy to its entry of the table: of its token in `index`, or at its position after
  * its document's start in `index`. Several rows may have one entry: threads divide the columns, so
  * that one thread adds to each element of the table, in row order. */
@@ -42,8 +51,9 @@ static void add_rows(const tr_op *op, bool tokens, const int32_t *index, const v
 }
 
 static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
-    add_rows(op, true, args->t[TR_EMBED_WGRAD_TOKENS].data, args->t[TR_EMBED_WGRAD_DY].data,
-             args->t[TR_EMBED_WGRAD_DTABLE].data);
+    float *table = args->t[TR_EMBED_WGRAD_DTABLE].data;
+    begin_table(op, args, table, op->desc.embed.vocab);
+    add_rows(op, true, args->t[TR_EMBED_WGRAD_TOKENS].data, args->t[TR_EMBED_WGRAD_DY].data, table);
     return TR_OK;
 }
 
@@ -74,6 +84,7 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
 static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
     float *table = args->t[TR_POSITION_WGRAD_DTABLE].data;
+    begin_table(op, args, table, d->seq);
     if (d->documents) {
         add_rows(op, false, args->t[TR_POSITION_WGRAD_STARTS].data,
                  args->t[TR_POSITION_WGRAD_DY].data, table);

@@ -1,9 +1,10 @@
 /* MATMUL through oneDNN.
  *
- * Transposition and leading dimensions are strides of the memory descriptors, accumulation is the
- * sum post-op. Where oneDNN has only its unoptimised implementation for a layout, the operand is
- * first copied to a dense, untransposed one in scratch; where it has no BF16 product (before
- * AVX-512), operands are widened to FP32 in scratch, and the result is rounded once. */
+ * Transposition and leading dimensions are strides of the memory descriptors. What adds to C is a
+ * second primitive, with the sum post-op. Where oneDNN has only its unoptimised implementation for
+ * a layout, the operand is first copied to a dense, untransposed one in scratch; where it has no
+ * BF16 product (before AVX-512), operands are widened to FP32 in scratch, and the result is rounded
+ * once. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
@@ -28,13 +29,19 @@ static const int dnnl_argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL
                                             DNNL_ARG_BIAS};
 static const int tensor_index[OPERANDS] = {TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS};
 
+/* Writes C, or adds to it. */
+enum { WRITES, ADDS, PRODUCTS };
+typedef struct product {
+    dnnl_primitive_t primitive; /* NULL: the description does not need it */
+    dnnl_memory_t scratchpad;
+} product;
+
 typedef struct cpu_matmul {
     tr_host_op host;
     operand operands[OPERANDS];
     int count; /* OPERANDS without bias: one less */
-    dnnl_primitive_t primitive;
-    dnnl_memory_t scratchpad;
-    dnnl_exec_arg_t arguments[OPERANDS + 1];
+    product product[PRODUCTS];
+    dnnl_exec_arg_t arguments[OPERANDS];
 } cpu_matmul;
 
 /* oneDNN takes its number of threads from the calling thread's OpenMP setting: at planning for the
@@ -62,7 +69,7 @@ static tr_status describe(const matrix *x, dnnl_memory_desc_t *out) {
 
 /* Looks for an optimised implementation of the product of the operands as `used`; *out is NULL when
  * there is none. */
-static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine,
+static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool adds,
                                 dnnl_primitive_desc_t *out) {
     *out = NULL;
     dnnl_memory_desc_t descs[OPERANDS];
@@ -76,8 +83,7 @@ static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine,
     if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
         dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success ||
         dnnl_post_ops_create(&post_ops) != dnnl_success ||
-        (op->host.base.desc.matmul.accumulate &&
-         dnnl_post_ops_append_sum(post_ops, 1.0f) != dnnl_success) ||
+        (adds && dnnl_post_ops_append_sum(post_ops, 1.0f) != dnnl_success) ||
         dnnl_primitive_attr_set_post_ops(attr, post_ops) != dnnl_success) {
         status = TR_FAIL(TR_ERR_INTERNAL, "oneDNN: the matmul's attributes could not be made");
         goto out;
@@ -95,27 +101,49 @@ out:
     return status;
 }
 
+static void destroy_found(dnnl_primitive_desc_t found[PRODUCTS]) {
+    for (int p = 0; p < PRODUCTS; p++) {
+        if (found[p]) dnnl_primitive_desc_destroy(found[p]);
+        found[p] = NULL;
+    }
+}
+
+/* All primitives that the description needs, for the operands as `used`; *all is false when there
+ * is none for one of them. */
+static tr_status find_primitives(const cpu_matmul *op, dnnl_engine_t engine,
+                                 dnnl_primitive_desc_t found[PRODUCTS], bool *all) {
+    *all = true;
+    destroy_found(found);
+    for (int p = WRITES; p <= (op->host.base.desc.matmul.accumulate ? ADDS : WRITES); p++) {
+        TR_TRY(find_primitive(op, engine, p == ADDS, &found[p]));
+        *all &= found[p] != NULL;
+    }
+    return TR_OK;
+}
+
 static void use_dense(operand *x, tr_dtype dtype) {
     x->used = (matrix){x->given.rows, x->given.columns, x->given.columns, false, dtype};
     x->copied = true;
 }
 
 /* Finds a product: as given; with dense copies of transposed operands; with all in FP32. */
-static tr_status choose(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitive_desc_t *out) {
-    TR_TRY(find_primitive(op, engine, out));
-    if (*out) return TR_OK;
+static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
+                        dnnl_primitive_desc_t found[PRODUCTS]) {
+    bool all;
+    TR_TRY(find_primitives(op, engine, found, &all));
+    if (all) return TR_OK;
     for (int i = SRC; i <= WEIGHTS; i++) {
         operand *x = &op->operands[i];
         if (x->given.transposed) use_dense(x, x->given.dtype);
     }
-    TR_TRY(find_primitive(op, engine, out));
-    if (*out) return TR_OK;
+    TR_TRY(find_primitives(op, engine, found, &all));
+    if (all) return TR_OK;
     for (int i = 0; i < op->count; i++) {
         operand *x = &op->operands[i];
         if (x->given.dtype != TR_F32 || i == SRC || i == WEIGHTS) use_dense(x, TR_F32);
     }
-    TR_TRY(find_primitive(op, engine, out));
-    if (*out) return TR_OK;
+    TR_TRY(find_primitives(op, engine, found, &all));
+    if (all) return TR_OK;
     return TR_FAIL(TR_ERR_DEVICE, "oneDNN has no optimised FP32 matmul on this processor (%s)",
                    tr_cpu_isa());
 }
@@ -176,11 +204,14 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
         if (x->copied && i != DST) copy_dense(base, x, tensor, scratch + x->offset);
         TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
     }
-    TR_DNNL(dnnl_memory_set_data_handle(op->scratchpad, scratch));
+    const bool adds = args->adds && base->desc.matmul.accumulate;
+    const product *used = &op->product[adds ? ADDS : WRITES];
+    TR_DNNL(dnnl_memory_set_data_handle(used->scratchpad, scratch));
+    dnnl_exec_arg_t arguments[OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, used->scratchpad}};
+    memcpy(arguments + 1, op->arguments, sizeof op->arguments);
     int before = set_threads(base->context.device->threads);
-    dnnl_status_t done =
-        dnnl_primitive_execute(op->primitive, ((tr_cpu_device *)base->context.device)->stream,
-                               op->count + 1, op->arguments);
+    dnnl_status_t done = dnnl_primitive_execute(
+        used->primitive, ((tr_cpu_device *)base->context.device)->stream, op->count + 1, arguments);
     set_threads(before);
     TR_DNNL(done);
     const operand *c = &op->operands[DST];
@@ -192,20 +223,27 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
 
 static void release_matmul(tr_op *base) {
     cpu_matmul *op = (cpu_matmul *)base;
-    if (op->primitive) dnnl_primitive_destroy(op->primitive);
-    if (op->scratchpad) dnnl_memory_destroy(op->scratchpad);
+    for (int p = 0; p < PRODUCTS; p++) {
+        if (op->product[p].primitive) dnnl_primitive_destroy(op->product[p].primitive);
+        if (op->product[p].scratchpad) dnnl_memory_destroy(op->product[p].scratchpad);
+    }
     for (int i = 0; i < OPERANDS; i++)
         if (op->operands[i].memory) dnnl_memory_destroy(op->operands[i].memory);
     free(op);
 }
 
-/* Makes the primitive and its memory objects, and lays out scratch: oneDNN's, then the copies. */
-static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitive_desc_t found) {
-    TR_DNNL(dnnl_primitive_create(&op->primitive, found));
-    const dnnl_memory_desc_t *pad =
-        dnnl_primitive_desc_query_md(found, dnnl_query_scratchpad_md, 0);
-    size_t bytes = tr_align_up(dnnl_memory_desc_get_size(pad));
-    TR_DNNL(dnnl_memory_create(&op->scratchpad, pad, engine, DNNL_MEMORY_NONE));
+/* Makes the primitives and their memory objects, and lays out scratch: oneDNN's, then the copies.
+ */
+static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
+                             dnnl_primitive_desc_t found[PRODUCTS]) {
+    size_t bytes = 0;
+    for (int p = 0; p < PRODUCTS && found[p]; p++) {
+        TR_DNNL(dnnl_primitive_create(&op->product[p].primitive, found[p]));
+        const dnnl_memory_desc_t *pad =
+            dnnl_primitive_desc_query_md(found[p], dnnl_query_scratchpad_md, 0);
+        bytes = tr_max_size(bytes, tr_align_up(dnnl_memory_desc_get_size(pad)));
+        TR_DNNL(dnnl_memory_create(&op->product[p].scratchpad, pad, engine, DNNL_MEMORY_NONE));
+    }
     for (int i = 0; i < op->count; i++) {
         operand *x = &op->operands[i];
         dnnl_memory_desc_t desc;
@@ -217,7 +255,6 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine, dnnl_primitiv
         bytes += tr_align_up((size_t)x->used.rows * (size_t)x->used.columns *
                              tr_dtype_size(x->used.dtype));
     }
-    op->arguments[op->count] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, op->scratchpad};
     op->host.base.scratch_bytes = bytes;
     return TR_OK;
 }
@@ -248,15 +285,15 @@ tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *
         op->operands[i] = (operand){.given = given[i], .used = given[i]};
 
     dnnl_engine_t engine = ((tr_cpu_device *)context->device)->engine;
-    dnnl_primitive_desc_t found = NULL;
+    dnnl_primitive_desc_t found[PRODUCTS] = {NULL};
     int before = set_threads(context->device->threads);
     tr_status status;
-    TR_TRY_OUT(choose(op, engine, &found));
+    TR_TRY_OUT(choose(op, engine, found));
     TR_TRY_OUT(finish_plan(op, engine, found));
     *out = base;
 out:
     set_threads(before);
-    if (found) dnnl_primitive_desc_destroy(found);
+    destroy_found(found);
     if (status != TR_OK) release_matmul(base);
     return status;
 }

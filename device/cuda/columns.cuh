@@ -41,11 +41,11 @@ __global__ void tr_columns_partial(int64_t rows, int64_t width, F matrix, float 
 
 template <int SUMS> struct tr_columns_out { float *sum[SUMS]; };
 
-/* out[s][column] += the chunks' sums: warp w adds chunks w, w + TR_WARPS, ... of 32 columns, then
+/* out[s][column] (+)= the chunks' sums: warp w adds chunks w, w + TR_WARPS, ... of 32 columns, then
  * the warps are added in ascending order. A block does 32 columns of one sum. */
 template <int SUMS>
 __global__ void tr_columns_finish(int64_t chunks, int64_t width, const float *partial,
-                                  tr_columns_out<SUMS> out) {
+                                  tr_columns_out<SUMS> out, bool adds) {
     __shared__ float part[TR_WARPS][TR_WARP];
     const int64_t tiles = (width + TR_WARP - 1) / TR_WARP;
     for (int64_t task = blockIdx.x; task < SUMS * tiles; task += gridDim.x) {
@@ -61,17 +61,17 @@ __global__ void tr_columns_finish(int64_t chunks, int64_t width, const float *pa
         if (tr_warp() == 0 && column < width) {
             for (int w = 1; w < TR_WARPS; w++) sum += part[w][tr_lane()];
             float *to = (s == 0 ? out.sum[0] : out.sum[SUMS - 1]) + column;
-            *to += sum;
+            *to = adds ? *to + sum : sum;
         }
         __syncthreads();
     }
 }
 
-/* out[s][width] += the column sums of `matrix`, s < SUMS <= 2; partial is the scratch of
+/* out[s][width] (+)= the column sums of `matrix`, s < SUMS <= 2; partial is the scratch of
  * tr_cuda_columns_scratch. */
 template <int N, int SUMS, typename F>
 cudaError_t tr_launch_columns(cudaStream_t stream, int64_t rows, int64_t width, F matrix,
-                              float *partial, float *const (&out)[SUMS]) {
+                              float *partial, float *const (&out)[SUMS], bool adds) {
     static_assert(SUMS <= 2, "tr_columns_finish knows two sums");
     const int64_t chunk_rows = tr_cuda_chunk_rows(rows);
     const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
@@ -81,5 +81,5 @@ cudaError_t tr_launch_columns(cudaStream_t stream, int64_t rows, int64_t width, 
     TR_TRY_LAUNCH(tr_launch(stream, tr_grid(chunks * tiles, 1), TR_THREADS,
                             tr_columns_partial<N, SUMS, F>, rows, width, matrix, partial));
     return tr_launch(stream, tr_grid(SUMS * ((width + TR_WARP - 1) / TR_WARP), 1), TR_THREADS,
-                     tr_columns_finish<SUMS>, chunks, width, partial, to);
+                     tr_columns_finish<SUMS>, chunks, width, partial, to, adds);
 }

@@ -9,7 +9,15 @@ static tr_status run_embed(tr_op *op, tr_stream *stream, const tr_op_args *args)
     return TR_OK;
 }
 
+/* A gradient that is not added to: zeros before rows are added, since some entries have none. */
+static tr_status begin_table(const tr_op *op, tr_stream *stream, const tr_op_args *args,
+                             const tr_tensor *table) {
+    if (args->adds) return TR_OK;
+    return op->context.device->ops->stream_zero(stream, table->data, tr_tensor_bytes(table));
+}
+
 static tr_status run_embed_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_TRY(begin_table(op, stream, args, &args->t[TR_EMBED_WGRAD_DTABLE]));
     TR_CUDA(tr_cuda_launch_embed_wgrad(
         tr_cuda_stream_of(stream), &op->desc.embed, args->t[TR_EMBED_WGRAD_DY].data,
         args->t[TR_EMBED_WGRAD_TOKENS].data, args->t[TR_EMBED_WGRAD_DTABLE].data, args->scratch));
@@ -27,6 +35,7 @@ static tr_status run_position(tr_op *op, tr_stream *stream, const tr_op_args *ar
 
 static tr_status run_position_wgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const tr_tensor *t = args->t;
+    TR_TRY(begin_table(op, stream, args, &t[TR_POSITION_WGRAD_DTABLE]));
     TR_CUDA(tr_cuda_launch_position_wgrad(
         tr_cuda_stream_of(stream), &op->desc.embed, t[TR_POSITION_WGRAD_DY].data,
         op->desc.embed.documents ? t[TR_POSITION_WGRAD_STARTS].data : NULL,

@@ -1,5 +1,5 @@
 /* Launchers of the own kernels: they enqueue on a stream and return what the launch returned.
- * Shapes and pointers as in device/op.h, the state in device memory. Private. */
+ * Shapes, pointers and `adds` as in device/op.h, the state in device memory. Private. */
 #pragma once
 
 #include "base/dtype.h"
@@ -33,7 +33,8 @@ cudaError_t tr_cuda_launch_activation_dgrad(cudaStream_t stream, const tr_rows_d
                                             const void *dy, const void *x, void *dx);
 /* partial: tr_cuda_columns_scratch of 1 sum. */
 cudaError_t tr_cuda_launch_bias_grad(cudaStream_t stream, tr_dtype dtype, int64_t rows,
-                                     int64_t width, const void *dy, float *dbias, float *partial);
+                                     int64_t width, const void *dy, float *dbias, float *partial,
+                                     bool adds);
 
 /* norm.cu */
 cudaError_t tr_cuda_launch_layernorm(cudaStream_t stream, const tr_layernorm_desc *d, const void *x,
@@ -47,7 +48,7 @@ cudaError_t tr_cuda_launch_layernorm_dgrad(cudaStream_t stream, const tr_layerno
 cudaError_t tr_cuda_launch_layernorm_wgrad(cudaStream_t stream, const tr_layernorm_desc *d,
                                            const void *dy, const void *x, const float *means,
                                            const float *rstds, float *dgamma, float *dbeta,
-                                           float *partial);
+                                           float *partial, bool adds);
 
 /* rmsnorm.cu */
 cudaError_t tr_cuda_launch_rmsnorm(cudaStream_t stream, const tr_rmsnorm_desc *desc, const void *x,
@@ -58,7 +59,7 @@ cudaError_t tr_cuda_launch_rmsnorm_dgrad(cudaStream_t stream, const tr_rmsnorm_d
 /* partial: tr_cuda_columns_scratch of 1 sum. */
 cudaError_t tr_cuda_launch_rmsnorm_wgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
                                          const void *dy, const void *x, const float *rstds,
-                                         float *dgamma, float *partial);
+                                         float *dgamma, float *partial, bool adds);
 
 /* glu.cu */
 cudaError_t tr_cuda_launch_glu(cudaStream_t stream, const tr_glu_desc *desc, const void *x,
@@ -87,7 +88,8 @@ cudaError_t tr_cuda_launch_embed(cudaStream_t stream, const tr_embed_desc *d, co
 cudaError_t tr_cuda_launch_position(cudaStream_t stream, const tr_embed_desc *d,
                                     const tr_step_state *state, const void *x, const void *table,
                                     const int32_t *starts, void *y);
-/* starts: NULL without documents; keys: with them, as for embed_wgrad. */
+/* Adds to the table, as embed_wgrad does. starts: NULL without documents; keys: with them, as for
+ * embed_wgrad. */
 cudaError_t tr_cuda_launch_position_wgrad(cudaStream_t stream, const tr_embed_desc *d,
                                           const void *dy, const int32_t *starts, float *table,
                                           uint64_t *keys);
@@ -135,7 +137,7 @@ cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,
-                                  const tr_tensor *t);
+                                  const tr_tensor *t, bool adds);
 
 /* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; starts may be NULL; row_sums: batch * heads
  * * seq floats of scratch. */

@@ -14,7 +14,7 @@ typedef struct cuda_matmul {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t first, second, result;
     cublasLtMatmulAlgo_t algorithm;
-    size_t vector_bytes; /* BIAS_GRAD: scratch begins with the vector, which is then added */
+    size_t vector_bytes; /* bias_grad: scratch begins with the vector of a run that adds it */
     size_t workspace_bytes;
 } cuda_matmul;
 
@@ -39,7 +39,9 @@ static tr_status set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_
 static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
     const tr_blas_epilogue epilogue = op->layout.epilogue;
     const tr_fusion *fused = &op->base.desc.matmul.fused;
-    const void *vector = op->vector_bytes ? args->scratch : args->t[TR_MATMUL_BIAS].data;
+    const void *vector = !op->vector_bytes ? args->t[TR_MATMUL_BIAS].data
+                         : args->adds      ? args->scratch
+                                           : args->t[TR_MATMUL_DBIAS].data;
     if (epilogue == TR_BLAS_BIAS || epilogue == TR_BLAS_GELU_AUX_BIAS ||
         epilogue == TR_BLAS_BGRAD_FIRST)
         TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
@@ -52,7 +54,7 @@ static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
 static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *args) {
     cuda_matmul *op = (cuda_matmul *)base;
     const tr_matmul_desc *d = &base->desc.matmul;
-    const float alpha = 1, beta = d->accumulate || d->fused.residual ? 1 : 0;
+    const float alpha = 1, beta = (d->accumulate && args->adds) || d->fused.residual ? 1 : 0;
     void *c = args->t[TR_MATMUL_C].data;
     const void *added = d->fused.residual ? args->t[TR_MATMUL_RESIDUAL].data : c;
     TR_TRY(point(op, args));
@@ -61,7 +63,7 @@ static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *a
         args->t[op->layout.first.tensor].data, op->first, args->t[op->layout.second.tensor].data,
         op->second, &beta, added, op->result, c, op->result, &op->algorithm,
         (char *)args->scratch + op->vector_bytes, op->workspace_bytes, tr_cuda_stream_of(stream)));
-    if (op->vector_bytes)
+    if (op->vector_bytes && args->adds)
         TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), TR_F32, d->n,
                                    args->t[TR_MATMUL_DBIAS].data, args->scratch,
                                    args->t[TR_MATMUL_DBIAS].data));
@@ -96,9 +98,9 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
     const tr_blas_layout *l = &op->layout;
     const cublasLtEpilogue_t epilogue = names[l->epilogue];
     void *const aligned = (void *)(uintptr_t)TR_ALIGN;
-    const tr_op_args stand = {
-        .t = {[TR_MATMUL_BIAS] = {.data = aligned}, [TR_MATMUL_AUX] = {.data = aligned}},
-        .scratch = aligned};
+    const tr_op_args stand = {.t = {[TR_MATMUL_BIAS] = {.data = aligned},
+                                    [TR_MATMUL_AUX] = {.data = aligned},
+                                    [TR_MATMUL_DBIAS] = {.data = aligned}}};
     if (l->epilogue == TR_BLAS_PLAIN) return TR_OK;
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     if (l->epilogue != TR_BLAS_BIAS && l->epilogue != TR_BLAS_BGRAD_FIRST)
@@ -180,7 +182,8 @@ static tr_status choose(cuda_matmul *op, bool *found) {
 }
 
 static tr_status run_own(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_matmul(tr_cuda_stream_of(stream), &op->desc.matmul, args->t));
+    TR_CUDA(
+        tr_cuda_launch_matmul(tr_cuda_stream_of(stream), &op->desc.matmul, args->t, args->adds));
     return TR_OK;
 }
 

@@ -24,7 +24,7 @@ static tr_status run_layernorm_wgrad(tr_op *op, tr_stream *stream, const tr_op_a
     TR_CUDA(tr_cuda_launch_layernorm_wgrad(
         tr_cuda_stream_of(stream), &op->desc.layernorm, t[TR_LN_WGRAD_DY].data,
         t[TR_LN_WGRAD_X].data, t[TR_LN_WGRAD_MEAN].data, t[TR_LN_WGRAD_RSTD].data,
-        t[TR_LN_WGRAD_DGAMMA].data, t[TR_LN_WGRAD_DBETA].data, args->scratch));
+        t[TR_LN_WGRAD_DGAMMA].data, t[TR_LN_WGRAD_DBETA].data, args->scratch, args->adds));
     return TR_OK;
 }
 

@@ -138,7 +138,7 @@ cudaError_t tr_cuda_launch_layernorm_dgrad(cudaStream_t stream, const tr_layerno
 cudaError_t tr_cuda_launch_layernorm_wgrad(cudaStream_t stream, const tr_layernorm_desc *d,
                                            const void *dy, const void *x, const float *means,
                                            const float *rstds, float *dgamma, float *dbeta,
-                                           float *partial) {
+                                           float *partial, bool adds) {
     const int64_t rows = d->rows, width = d->width;
     bool packs = tr_rows_aligned(d->dtype, width, dy, x);
     return tr_dispatch(d->dtype, packs, [=](auto storage) {
@@ -149,6 +149,6 @@ cudaError_t tr_cuda_launch_layernorm_wgrad(cudaStream_t stream, const tr_layerno
                                              wgrad_rows<T>{static_cast<const T *>(dy),
                                                            static_cast<const T *>(x), means, rstds,
                                                            width},
-                                             partial, out);
+                                             partial, out, adds);
     });
 }

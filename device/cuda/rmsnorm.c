@@ -24,7 +24,7 @@ static tr_status run_rmsnorm_wgrad(tr_op *op, tr_stream *stream, const tr_op_arg
     TR_CUDA(tr_cuda_launch_rmsnorm_wgrad(tr_cuda_stream_of(stream), &op->desc.rmsnorm,
                                          t[TR_RMS_WGRAD_DY].data, t[TR_RMS_WGRAD_X].data,
                                          t[TR_RMS_WGRAD_RSTD].data, t[TR_RMS_WGRAD_DGAMMA].data,
-                                         args->scratch));
+                                         args->scratch, args->adds));
     return TR_OK;
 }
 

@@ -121,7 +121,7 @@ cudaError_t tr_cuda_launch_rmsnorm_dgrad(cudaStream_t stream, const tr_rmsnorm_d
 
 cudaError_t tr_cuda_launch_rmsnorm_wgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
                                          const void *dy, const void *x, const float *rstds,
-                                         float *dgamma, float *partial) {
+                                         float *dgamma, float *partial, bool adds) {
     const tr_rmsnorm_desc d = *desc;
     return tr_dispatch(d.dtype, aligned(desc, dy, x), [=](auto storage) {
         using S = decltype(storage);
@@ -129,6 +129,6 @@ cudaError_t tr_cuda_launch_rmsnorm_wgrad(cudaStream_t stream, const tr_rmsnorm_d
         float *const out[] = {dgamma};
         const wgrad_rows<T> rows = {d, static_cast<const T *>(dy), static_cast<const T *>(x),
                                     rstds};
-        return tr_launch_columns<S::pack, 1>(stream, d.rows, d.width, rows, partial, out);
+        return tr_launch_columns<S::pack, 1>(stream, d.rows, d.width, rows, partial, out, adds);
     });
 }

@@ -38,7 +38,7 @@ static tr_status run_bias_grad(tr_op *op, tr_stream *stream, const tr_op_args *a
     const tr_rows_desc *d = &op->desc.rows;
     TR_CUDA(tr_cuda_launch_bias_grad(tr_cuda_stream_of(stream), d->dtype, d->rows, d->width,
                                      args->t[TR_BIAS_GRAD_DY].data,
-                                     args->t[TR_BIAS_GRAD_DBIAS].data, args->scratch));
+                                     args->t[TR_BIAS_GRAD_DBIAS].data, args->scratch, args->adds));
     return TR_OK;
 }
 

@@ -125,12 +125,14 @@ cudaError_t tr_cuda_launch_activation_dgrad(cudaStream_t stream, const tr_rows_d
 }
 
 cudaError_t tr_cuda_launch_bias_grad(cudaStream_t stream, tr_dtype dtype, int64_t rows,
-                                     int64_t width, const void *dy, float *dbias, float *partial) {
+                                     int64_t width, const void *dy, float *dbias, float *partial,
+                                     bool adds) {
     return tr_dispatch(dtype, tr_rows_aligned(dtype, width, dy), [=](auto storage) {
         using S = decltype(storage);
         using T = typename S::type;
         float *const out[] = {dbias};
-        return tr_launch_columns<S::pack, 1>(
-            stream, rows, width, bias_rows<T>{static_cast<const T *>(dy), width}, partial, out);
+        return tr_launch_columns<S::pack, 1>(stream, rows, width,
+                                             bias_rows<T>{static_cast<const T *>(dy), width},
+                                             partial, out, adds);
     });
 }

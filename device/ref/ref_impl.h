@@ -35,9 +35,9 @@ static inline void tr_ref_set(const tr_op_args *args, int operand, int64_t i, do
     tr_ref_store(args->t[operand].dtype, args->t[operand].data, i, value);
 }
 
-/* Adds to an accumulated gradient. */
+/* Adds to the gradient of a parameter, or writes it. */
 static inline void tr_ref_accumulate(const tr_op_args *args, int operand, int64_t i, double value) {
-    tr_ref_set(args, operand, i, tr_ref_get(args, operand, i) + value);
+    tr_ref_set(args, operand, i, args->adds ? tr_ref_get(args, operand, i) + value : value);
 }
 
 /* f(x) of an activation and f'(x). */

@@ -33,6 +33,8 @@ static void check_case(const tr_op_case *c) {
         tr_op_data_free(&got);
         tr_op_check_close(&check);
     }
+    tr_op_case adding;
+    if (tr_op_case_adding(c, &adding)) check_case(&adding);
 }
 
 static void test_table(void **state) {

@@ -71,6 +71,8 @@ static void check_storage(const tr_op_case *c, tr_dtype storage) {
         tr_op_data_free(&got);
     }
     tr_op_check_close(&check);
+    tr_op_case adding;
+    if (tr_op_case_adding(c, &adding)) check_storage(&adding, storage);
 }
 
 static void check_case(const tr_op_case *c) {

@@ -249,6 +249,7 @@ static void analytic(const gradient *g, tr_op_data *data, float *dy, float **res
     *before = random_floats(n, 12);
     float *spare = random_floats(n, 13);
     runner backward = open_runner(&g->backward, data);
+    backward.args.adds = g->adds;
     void *t[TR_OP_MAX_TENSORS];
     for (int k = 0; k < TR_OP_MAX_TENSORS; k++) {
         int from = g->from[k];

@@ -16,10 +16,10 @@ static uint64_t seed;
 static tr_device *device;
 
 /* Runs a description on host memory; ref works in place there. */
-static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, void *const *t,
-                        int n) {
+static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, bool adds,
+                        void *const *t, int n) {
     tr_op *op;
-    tr_op_args args = {.state = state, .sample = sample};
+    tr_op_args args = {.state = state, .sample = sample, .adds = adds};
     must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op));
     tr_op_data_operands(&desc, t, n, args.t);
     must(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
@@ -28,9 +28,12 @@ static tr_status run_at(tr_op_desc desc, tr_step_state *state, int64_t sample, v
     tr_op_release(op);
     return status;
 }
-#define RUN(desc, state, sample, ...)                                                              \
-    must(run_at((desc), (state), (sample), (void *[]){__VA_ARGS__},                                \
+#define RUN_AT(desc, state, sample, adds, ...)                                                     \
+    must(run_at((desc), (state), (sample), (adds), (void *[]){__VA_ARGS__},                        \
                 (int)(sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))))
+#define RUN(desc, state, sample, ...) RUN_AT(desc, state, sample, false, __VA_ARGS__)
+/* Adds to gradients of parameters. */
+#define RUN_ADDING(desc, ...) RUN_AT(desc, NULL, 0, true, __VA_ARGS__)
 
 static void fill_normal(float *x, int64_t n, uint64_t stream) {
     for (int64_t i = 0; i < n; i++) x[i] = tr_normal(seed, stream, (uint64_t)i);
@@ -169,12 +172,14 @@ static void test_known_values(void **state) {
     RUN(d, NULL, 0, a, b, c, bias);
     const float product[] = {29, 42, 53, 70};
     assert_memory_equal(c, product, sizeof c);
-    /* A' B' accumulated: [1 3; 2 4] [5 7; 6 8] */
+    /* A' B': [1 3; 2 4] [5 7; 6 8], added and written */
     d.matmul = (tr_matmul_desc){
         .m = 2, .n = 2, .k = 2, .trans_a = true, .trans_b = true, .accumulate = true};
-    RUN(d, NULL, 0, a, b, c, NULL);
-    const float sum[] = {29 + 23, 42 + 31, 53 + 34, 70 + 46};
+    RUN_ADDING(d, a, b, c, NULL);
+    const float sum[] = {29 + 23, 42 + 31, 53 + 34, 70 + 46}, written[] = {23, 31, 34, 46};
     assert_memory_equal(c, sum, sizeof c);
+    RUN(d, NULL, 0, a, b, c, NULL);
+    assert_memory_equal(c, written, sizeof c);
 
     /* gelu: 0, 1, -1 as published for the tanh form; large arguments are x and 0. */
     float x[] = {0, 1, -1, 30, -30}, y[5];
@@ -353,7 +358,7 @@ static void test_decode_equals_attention(void **state) {
     }
     step.position = A_SEQ;
     void *t[] = {token, kcache, vcache, out};
-    assert_int_equal(run_at(decode, &step, 0, t, 4), TR_ERR_INTERNAL);
+    assert_int_equal(run_at(decode, &step, 0, false, t, 4), TR_ERR_INTERNAL);
 }
 
 enum { X_ROWS = 11, X_VOCAB = 24, X_HALF = X_VOCAB / 2 };
@@ -531,7 +536,7 @@ static void test_adamw(void **state) {
 
 static void test_embed(void **state) {
     (void)state;
-    float table[] = {1, 2, 3, 4, 5, 6}, y[8], dtable[6] = {0};
+    float table[] = {1, 2, 3, 4, 5, 6}, y[8], dtable[] = {NAN, NAN, NAN, NAN, NAN, NAN};
     int32_t tokens[] = {11, 9, 12, 13};
     tr_op_desc d = {.kind = TR_OP_EMBED,
                     .embed = {.rows = 4, .width = 2, .vocab_begin = 10, .vocab = 3}};
@@ -544,6 +549,52 @@ static void test_embed(void **state) {
     RUN(d, NULL, 0, dy, twice, dtable);
     const float gradient[] = {0, 0, 11, 22, 5, 6};
     assert_memory_equal(dtable, gradient, sizeof dtable);
+    RUN_ADDING(d, dy, twice, dtable);
+    const float doubled[] = {0, 0, 22, 44, 10, 12};
+    assert_memory_equal(dtable, doubled, sizeof dtable);
+}
+
+static void fill(const tr_op_data *data, int k, double value) {
+    for (int64_t i = 0; i < data->tensor[k].count; i++)
+        tr_element_set(data->memory[k], data->tensor[k].dtype, i, value);
+}
+
+/* Every gradient of a parameter: what is written over NaN, added to zero, and added to itself. */
+static void check_gradients(const tr_op_case *c) {
+    tr_op_data written, added, doubled;
+    must(tr_op_data_make(c, TR_F32, seed, &written)); /* with NaN */
+    must(tr_op_data_clone(&written, &added));
+    must(tr_op_data_run(&written, device, NULL));
+    added.adds = true;
+    for (int k = 0; k < TR_OP_MAX_TENSORS; k++)
+        if (added.tensor[k].fill == TR_FILL_NAN) fill(&added, k, 0);
+    must(tr_op_data_run(&added, device, NULL));
+    must(tr_op_data_clone(&added, &doubled));
+    must(tr_op_data_run(&doubled, device, NULL));
+    for (int k = 0; k < TR_OP_MAX_TENSORS; k++)
+        for (int64_t i = 0; added.tensor[k].fill == TR_FILL_NAN && i < added.tensor[k].count; i++) {
+            const double once = tr_element(written.memory[k], added.tensor[k].dtype, i);
+            assert_near(tr_element(added.memory[k], added.tensor[k].dtype, i), once, 0);
+            assert_near(tr_element(doubled.memory[k], added.tensor[k].dtype, i), 2 * once,
+                        4 * tr_dtype_eps(TR_F32) * fabs(once));
+        }
+    tr_op_data_free(&written);
+    tr_op_data_free(&added);
+    tr_op_data_free(&doubled);
+}
+
+static void test_gradients_are_written_or_added_to(void **state) {
+    (void)state;
+    bool seen[TR_OP_COUNT] = {false};
+    int kinds = 0;
+    for (size_t i = 0; i < tr_op_case_count; i++) {
+        tr_op_case adding;
+        if (!tr_op_case_adding(&tr_op_cases[i], &adding)) continue;
+        check_gradients(&tr_op_cases[i]);
+        kinds += !seen[tr_op_cases[i].desc.kind];
+        seen[tr_op_cases[i].desc.kind] = true;
+    }
+    assert_int_equal(kinds, 6);
 }
 
 static int setup(void **state) {
@@ -575,6 +626,7 @@ int main(void) {
         cmocka_unit_test(test_step_finish),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_gradients_are_written_or_added_to),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -13,6 +13,7 @@ enum {
     TR_CASE_EVAL = 8,        /* state->train = 0 */
     TR_CASE_SKIP = 16,       /* state->skip = 1 */
     TR_CASE_F32_OUT = 32,    /* MATMUL: C is f32 though A and B may be bf16 */
+    TR_CASE_ADDS = 64,       /* the run adds to the gradients of parameters */
 };
 
 typedef struct tr_op_case {
@@ -38,6 +39,7 @@ typedef enum tr_fill {
                      */
     TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */
     TR_FILL_LOSSES, /* pairs of a positive loss and a number of tokens */
+    TR_FILL_NAN,    /* a gradient that is to be written, not read */
     TR_FILL_STATE,  /* the case's step state */
     TR_FILL_DERIVED /* a forward operator's output, computed by ref from the other tensors */
 } tr_fill;
@@ -64,6 +66,7 @@ typedef struct tr_op_data {
     void *memory[TR_OP_MAX_TENSORS]; /* NULL where absent or an alias */
     tr_step_state state;
     int64_t sample;
+    bool adds;
 } tr_op_data;
 
 /* Data of a case in this storage type from a seed. Release with tr_op_data_free. */

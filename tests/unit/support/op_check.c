@@ -7,6 +7,16 @@ tr_status tr_op_open_ref(tr_device **out) {
     return tr_device_open("ref", &(tr_device_options){.threads = 1}, out);
 }
 
+bool tr_op_case_adding(const tr_op_case *c, tr_op_case *out) {
+    const tr_op_kind kinds[] = {TR_OP_BIAS_GRAD, TR_OP_LAYERNORM_WGRAD, TR_OP_RMSNORM_WGRAD,
+                                TR_OP_EMBED_WGRAD, TR_OP_POSITION_WGRAD};
+    const tr_matmul_desc *d = &c->desc.matmul;
+    bool may = c->desc.kind == TR_OP_MATMUL && (d->accumulate || d->fused.bias_grad);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) may |= c->desc.kind == kinds[i];
+    *out = (tr_op_case){c->desc, c->options | TR_CASE_ADDS};
+    return may && !(c->options & TR_CASE_ADDS);
+}
+
 void tr_op_check_open(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_device *ref,
                       tr_op_check *out) {
     out->seed = seed;

@@ -16,6 +16,10 @@ typedef struct tr_op_check {
     tr_op_data start, want;
 } tr_op_check;
 
+/* The same case on a run that adds; false where it adds already, or none of its operands is the
+ * gradient of a parameter. */
+bool tr_op_case_adding(const tr_op_case *c, tr_op_case *out);
+
 void tr_op_check_open(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_device *ref,
                       tr_op_check *out);
 void tr_op_check_close(tr_op_check *check);

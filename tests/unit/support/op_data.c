@@ -99,6 +99,13 @@ static tr_op_tensor sum_of(int64_t terms, tr_dtype dtype, int64_t count) {
     return output(dtype, count, terms, sqrt((double)terms));
 }
 
+/* The gradient of a parameter: a run that does not add to it must not read it either. */
+static tr_op_tensor gradient(int64_t terms, int64_t count, unsigned options) {
+    tr_op_tensor t = sum_of(terms + 1, TR_F32, count);
+    if (!(options & TR_CASE_ADDS)) t.fill = TR_FILL_NAN;
+    return t;
+}
+
 /* What layer norms read: rows whose variance is no accident of the draw. */
 static tr_op_tensor rows_of(tr_dtype dtype, int64_t rows, int64_t width) {
     tr_op_tensor t = input(dtype, rows * width, TR_FILL_SPREAD);
@@ -120,18 +127,19 @@ static void make_alias(tr_op_tensor *t, int from, int to) {
     t[to].inner = t[from].inner;
 }
 
-static void matmul_tensors(const tr_matmul_desc *d, tr_op_tensor *t) {
+static void matmul_tensors(const tr_matmul_desc *d, unsigned options, tr_op_tensor *t) {
     int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
     int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
     int64_t ldc = d->ldc ? d->ldc : d->n;
     t[TR_MATMUL_A] = input(d->a, lda * (d->trans_a ? d->k : d->m), TR_FILL_NORMAL);
     t[TR_MATMUL_B] = input(d->b, ldb * (d->trans_b ? d->n : d->k), TR_FILL_NORMAL);
-    t[TR_MATMUL_C] = sum_of(d->k + 1, d->c, ldc * d->m);
+    t[TR_MATMUL_C] =
+        d->accumulate ? gradient(d->k, ldc * d->m, options) : sum_of(d->k + 1, d->c, ldc * d->m);
     if (d->fused.bias) t[TR_MATMUL_BIAS] = input(d->b, d->n, TR_FILL_NORMAL);
     if (d->fused.activate) t[TR_MATMUL_AUX] = t[TR_MATMUL_C];
     if (d->fused.activate_grad) t[TR_MATMUL_AUX] = input(d->c, d->m * d->n, TR_FILL_NORMAL);
     if (d->fused.residual) t[TR_MATMUL_RESIDUAL] = input(d->c, d->m * d->n, TR_FILL_NORMAL);
-    if (d->fused.bias_grad) t[TR_MATMUL_DBIAS] = sum_of(d->k + 1, TR_F32, d->n);
+    if (d->fused.bias_grad) t[TR_MATMUL_DBIAS] = gradient(d->k, d->n, options);
     /* Between the product and what is fused there may be a rounding, or none. */
     if (d->c == TR_BF16 && (d->fused.activate || d->fused.activate_grad || d->fused.residual))
         t[TR_MATMUL_C].inner = tr_dtype_eps(TR_BF16);
@@ -143,7 +151,7 @@ static void rows_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     bool in_place = options & TR_CASE_IN_PLACE;
     t[0] = input(d->dtype, count, TR_FILL_NORMAL);
     switch (desc->kind) {
-    case TR_OP_BIAS_GRAD: t[TR_BIAS_GRAD_DBIAS] = sum_of(d->rows + 1, TR_F32, d->width); break;
+    case TR_OP_BIAS_GRAD: t[TR_BIAS_GRAD_DBIAS] = gradient(d->rows, d->width, options); break;
     case TR_OP_ACTIVATION: t[TR_ACTIVATION_Y] = output(d->dtype, count, 1, 1); break;
     case TR_OP_CAST: t[TR_CAST_Y] = exact(d->to, count); break;
     default: /* ACTIVATION_DGRAD, ADD: two inputs, and the output may be the first */
@@ -180,8 +188,8 @@ static void layernorm_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         t[TR_LN_WGRAD_X] = rows_of(d->dtype, d->rows, d->width);
         t[TR_LN_WGRAD_MEAN] = input(TR_F32, d->rows, TR_FILL_DERIVED);
         t[TR_LN_WGRAD_RSTD] = input(TR_F32, d->rows, TR_FILL_DERIVED);
-        t[TR_LN_WGRAD_DGAMMA] = sum_of(d->rows + 1, TR_F32, d->width);
-        t[TR_LN_WGRAD_DBETA] = sum_of(d->rows + 1, TR_F32, d->width);
+        t[TR_LN_WGRAD_DGAMMA] = gradient(d->rows, d->width, options);
+        t[TR_LN_WGRAD_DBETA] = gradient(d->rows, d->width, options);
     }
 }
 
@@ -222,7 +230,7 @@ static void rmsnorm_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
         t[TR_RMS_WGRAD_DY] = dy;
         t[TR_RMS_WGRAD_X] = x;
         t[TR_RMS_WGRAD_RSTD] = rstd;
-        t[TR_RMS_WGRAD_DGAMMA] = sum_of(d->rows + 1, TR_F32, d->width);
+        t[TR_RMS_WGRAD_DGAMMA] = gradient(d->rows, d->width, options);
     }
 }
 
@@ -289,7 +297,8 @@ static void embed_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor
     case TR_OP_EMBED_WGRAD:
         t[TR_EMBED_WGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
         t[TR_EMBED_WGRAD_TOKENS] = indices(d->rows, TR_FILL_TOKENS, past);
-        t[TR_EMBED_WGRAD_DTABLE] = output(TR_F32, d->vocab * d->width, d->rows + 1, 1);
+        t[TR_EMBED_WGRAD_DTABLE] = gradient(d->rows, d->vocab * d->width, options);
+        t[TR_EMBED_WGRAD_DTABLE].scale = 1;
         break;
     case TR_OP_POSITION:
         t[TR_POSITION_X] = input(d->dtype, count, TR_FILL_NORMAL);
@@ -300,7 +309,7 @@ static void embed_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor
         break;
     default:
         t[TR_POSITION_WGRAD_DY] = input(d->dtype, count, TR_FILL_NORMAL);
-        t[TR_POSITION_WGRAD_DTABLE] = sum_of(d->rows + 1, TR_F32, d->seq * d->width);
+        t[TR_POSITION_WGRAD_DTABLE] = gradient(d->rows, d->seq * d->width, options);
         if (d->documents) t[TR_POSITION_WGRAD_STARTS] = indices(d->rows, TR_FILL_STARTS, d->seq);
     }
 }
@@ -374,7 +383,7 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
 
 static void list_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
     switch (desc->kind) {
-    case TR_OP_MATMUL: matmul_tensors(&desc->matmul, t); break;
+    case TR_OP_MATMUL: matmul_tensors(&desc->matmul, options, t); break;
     case TR_OP_LAYERNORM:
     case TR_OP_LAYERNORM_DGRAD:
     case TR_OP_LAYERNORM_WGRAD: layernorm_tensors(desc, options, t); break;
@@ -426,6 +435,7 @@ static double value_of(const tr_op_tensor *t, uint64_t seed, uint64_t stream, in
     case TR_FILL_LABELS:
         if (bits >> 8 & 1 && bits >> 9 & 1) return -1;
         return (double)((bits >> 10) % (uint32_t)t->limit);
+    case TR_FILL_NAN: return NAN;
     case TR_FILL_STARTS: return (double)start_of(seed ^ stream, i, t->limit);
     case TR_FILL_TOKENS: return (double)((bits >> 10) % (uint32_t)t->limit);
     case TR_FILL_LOSSES: return i % 2 ? (double)(bits % 100 + 1) : 100 * normal * normal;
@@ -525,7 +535,8 @@ static tr_status derive(tr_op_data *data) {
 }
 
 tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_op_data *out) {
-    *out = (tr_op_data){.desc = describe(c, storage), .sample = 2};
+    *out =
+        (tr_op_data){.desc = describe(c, storage), .sample = 2, .adds = c->options & TR_CASE_ADDS};
     tr_op_tensor *t = out->tensor;
     list_tensors(&out->desc, c->options, t);
     out->state = (tr_step_state){.seed = seed,
@@ -586,7 +597,7 @@ void tr_op_data_free(tr_op_data *data) {
 tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream) {
     tr_status status = TR_OK;
     tr_op *op = NULL;
-    tr_op_args args = {.sample = data->sample};
+    tr_op_args args = {.sample = data->sample, .adds = data->adds};
     void *state = NULL, *memory[TR_OP_MAX_TENSORS] = {0}, *given[TR_OP_MAX_TENSORS];
     if (!stream) stream = tr_device_compute(device);
     TR_TRY_OUT(

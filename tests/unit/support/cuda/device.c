@@ -69,6 +69,12 @@ static tr_status emulated_copy(tr_stream *stream, void *to, const void *from, si
     return TR_OK;
 }
 
+static tr_status emulated_zero(tr_stream *stream, void *memory, size_t bytes) {
+    (void)stream;
+    memset(memory, 0, bytes);
+    return TR_OK;
+}
+
 const tr_device_ops tr_device_ops_cuda = {
     .kind = "cuda",
     .on_host = true,
@@ -79,6 +85,7 @@ const tr_device_ops tr_device_ops_cuda = {
     .compute = emulated_compute,
     .stream_sync = emulated_sync,
     .stream_copy = emulated_copy,
+    .stream_zero = emulated_zero,
     .fuses = true,
     .prepare =
         {
