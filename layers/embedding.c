@@ -107,6 +107,14 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     return tr_layer_op_run(&e->drop_dgrad, io, drop);
 }
 
+/* Sets the gradient of the positions that no sequence meets. */
+static tr_status clear_unmet(const embedding *e, const tr_layer_io *io, tr_tensor table) {
+    const int64_t seq = e->built.usage.seq;
+    const tr_tensor unmet = tr_tensor_rows(table, seq, table.shape[0] - seq);
+    if (unmet.shape[0] == 0) return TR_OK;
+    return tr_stream_zero(io->stream, unmet.data, tr_tensor_bytes(&unmet));
+}
+
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     const tr_tensor dx = drops(e) ? tr_buffer_at(io, e->dx) : io->dy[0];
@@ -115,7 +123,7 @@ static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
                               [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(e->words)}};
     TR_TRY(tr_layer_op_run(&e->embed_wgrad, io, embed));
     if (!e->positions) return TR_OK;
-    /* The gradient of the positions past seq stays as it is. */
+    if (!io->adds) TR_TRY(clear_unmet(e, io, tr_param_grad(e->positions)));
     tr_op_args position = {.t = {[TR_POSITION_WGRAD_DY] = dx,
                                  [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(e->positions)),
                                  [TR_POSITION_WGRAD_STARTS] = tr_built_starts(&e->built, io)}};

@@ -180,6 +180,7 @@ static void describe(tr_built_layer *built) {
 /* The tensors of a chunk, which begins at row `begin`. */
 typedef struct chunk_tensors {
     tr_tensor y, dy, logits, labels, max, sums;
+    bool adds; /* to the table's gradient what chunks before it left there */
 } chunk_tensors;
 
 static tr_tensor logits_of(const head *h, const tr_layer_io *io, const chunk *c) {
@@ -196,7 +197,8 @@ static chunk_tensors tensors_of(const head *h, const tr_layer_io *io, const chun
         .labels =
             tr_tensor_rows(tr_tensor_reshape(io->step[0], 1, &h->built.usage.rows), begin, c->rows),
         .max = tr_tensor_vector(tr_buffer_at(io, h->max).data, h->max.dtype, c->rows),
-        .sums = tr_tensor_rows(tr_buffer_at(io, h->sums), begin, c->rows)};
+        .sums = tr_tensor_rows(tr_buffer_at(io, h->sums), begin, c->rows),
+        .adds = begin > 0};
 }
 
 static tr_status project(const head *h, const tr_layer_io *io, const chunk *c, tr_tensor y,
@@ -233,7 +235,8 @@ static tr_status take_gradients(const head *h, const tr_layer_io *io, const chun
                               [TR_MATMUL_C] = t->dy}};
     tr_op_args wgrad = {.t = {[TR_MATMUL_A] = t->logits,
                               [TR_MATMUL_B] = t->y,
-                              [TR_MATMUL_C] = tr_param_grad(h->words)}};
+                              [TR_MATMUL_C] = tr_param_grad(h->words)},
+                        .adds = t->adds};
     TR_TRY(tr_layer_op_run(&c->dgrad, io, xent));
     TR_TRY(tr_layer_op_run(&c->project_dgrad, io, dgrad));
     return tr_layer_op_run(&c->project_wgrad, io, wgrad);

@@ -49,6 +49,9 @@ typedef struct tr_layer_io {
     tr_step_state *state; /* device memory */
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */
     bool forward_only;    /* no I and W follow this F: an F that contains them leaves them out */
+    /* W, or an F that contains it: adds to gradients of parameters. Else it writes every element,
+     * whatever is there, as the first one of a step does. */
+    bool adds;
     /* By index, in the shapes of the layer's description; absent where a call does not use them. */
     tr_tensor x[TR_LAYER_FLOWS]; /* F, and I and W while they live: inputs */
     tr_tensor y[TR_LAYER_FLOWS]; /* F: outputs */

@@ -144,6 +144,7 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                      .state = source->state,
                      .sample = source->first_sample + m * source->sample_stride,
                      .forward_only = io->forward_only,
+                     .adds = io->adds,
                      .piece = io->piece + s->flow.layer[k].piece,
                      .backward = io->backward,
                      .scratch = io->scratch};

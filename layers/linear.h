@@ -58,6 +58,6 @@ tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_t
 /* dx[rows, in] from dy[rows, out], summed over the tensor ranks where the outputs are split. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx);
-/* Adds to the gradients of weight and bias. */
+/* Writes the gradients of weight and bias, or adds to them (io->adds). */
 tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
                                 tr_tensor dy);

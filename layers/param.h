@@ -64,7 +64,7 @@ typedef struct tr_param {
      * and have a gradient each. */
     tr_dtype dtype; /* of value: the model's */
     void *value;    /* local */
-    void *grad;     /* tr_dtype_acc(dtype), local, accumulated over the step's micro-batches */
+    void *grad;     /* tr_dtype_acc(dtype), local, summed over the step's micro-batches */
 } tr_param;
 
 static inline const char *tr_param_name(const tr_param *param) {

@@ -128,7 +128,7 @@ tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_ar
     args.scratch = io->scratch + op->layer->operators_at;
     args.state = io->state;
     args.sample = io->sample;
-    args.adds = true; /* gradients are cleared before a step */
+    args.adds |= io->adds;
     return tr_op_run(op->op, io->stream, &args);
 }
 

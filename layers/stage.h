@@ -78,6 +78,7 @@ typedef struct tr_stage_io {
     struct tr_stream *stream;
     int micro_batch;
     bool forward_only;  /* the program has no I and W */
+    bool adds;          /* F: another F of the stage came before in this step; W, B: a W or B did */
     char *const *piece; /* where each piece lies, aligned to TR_ALIGN; NULL: not alive */
     char *backward;     /* B: one place of backward_iw bytes instead of the pieces I..W */
     char *scratch;

@@ -107,10 +107,13 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     free(o);
 }
 
+/* Gradients need no clearing: every program runs W of every stage and micro-batch, and the first W
+ * of a stage writes every element of its gradients, also where no token counts (tr_layer_io.adds).
+ * The gaps between gradients, which sums and steps take along, are never written: memory is zeroed
+ * when it is allocated. */
 tr_status tr_optimizer_begin(tr_optimizer *o) {
-    tr_stream *stream = tr_device_compute(o->desc.device);
-    TR_TRY(tr_stream_zero(stream, o->desc.store->grads, o->desc.store->grad_bytes));
-    return tr_stream_zero(stream, o->vector, (size_t)o->map.length * sizeof(double));
+    return tr_stream_zero(tr_device_compute(o->desc.device), o->vector,
+                          (size_t)o->map.length * sizeof(double));
 }
 
 tr_status tr_optimizer_spoil(tr_optimizer *o) {

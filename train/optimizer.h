@@ -31,7 +31,8 @@ typedef struct tr_optimizer_desc {
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out);
 void tr_optimizer_destroy(tr_optimizer *optimizer);
 
-/* Start of a step: gradients and the shared vector to zero. */
+/* Start of a step: sets the shared vector to zero. Gradients keep what the last step left; the
+ * first weight gradient of a stage writes all of them. */
 tr_status tr_optimizer_begin(tr_optimizer *optimizer);
 /* After tr_optimizer_begin, on any rank: the step changes nothing on all ranks, as if the gradient
  * were not finite. */

@@ -178,8 +178,7 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, int st
     TR_TRY(tr_device_alloc(store->device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
     if (!trains) return TR_OK;
     const size_t size = tr_dtype_size(store->acc);
-    store->grad_bytes = sum->grads * size;
-    TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, store->grad_bytes,
+    TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, sum->grads * size,
                            (void **)&store->grads));
     return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, sum->values * 2 * size,
                            (void **)&store->states);

@@ -53,7 +53,6 @@ typedef struct tr_store {
     int runs;
     char *values;         /* masters and values in the model's dtype */
     char *grads, *states; /* states: both moments */
-    size_t grad_bytes;
 } tr_store;
 
 /* Opens the groups that sum the gradients of this rank's parameters, and of tied ones with uses on

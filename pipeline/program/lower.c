@@ -34,6 +34,7 @@ typedef struct builder {
     size_t *capacity; /* [ranks]: of instr */
     int *left;        /* [stages]: W or B still to come; below 0: a list says where REDUCE is */
     int *due;         /* [ranks]: the stage whose REDUCE comes next; -1: none */
+    bool *begun;      /* [2 * stages]: the stage has had an F; a W or B */
 } builder;
 
 static link *link_of(const builder *b, int from, int to) {
@@ -122,10 +123,19 @@ static tr_status push_sends(builder *b, int rank, tr_action a) {
     return TR_OK;
 }
 
+/* True when an earlier action of the stage has written the gradients that this one makes; this one
+ * counts as earlier from now on. */
+static bool adds(builder *b, tr_action a) {
+    if (a.type != TR_ACTION_F && a.type != TR_ACTION_W && a.type != TR_ACTION_B) return false;
+    bool *begun = &b->begun[2 * a.stage + (a.type == TR_ACTION_F ? 0 : 1)], before = *begun;
+    *begun = true;
+    return before;
+}
+
 /* An action alone, or FINISH. */
 static tr_status push_action(builder *b, int rank, tr_action a) {
     int memory = tr_action_computes(a) ? b->set->program[rank].memories++ : -1;
-    return push(b, rank, (tr_instr){.action = a, .memory = memory});
+    return push(b, rank, (tr_instr){.action = a, .memory = memory, .adds = adds(b, a)});
 }
 
 static tr_status push_due_reduce(builder *b, int rank) {
@@ -299,6 +309,7 @@ static tr_status builder_open(builder *b) {
     TR_TRY(tr_calloc(ranks, sizeof *b->capacity, &b->capacity));
     TR_TRY(tr_calloc((size_t)b->s->stages, sizeof *b->left, &b->left));
     TR_TRY(tr_calloc(ranks, sizeof *b->due, &b->due));
+    TR_TRY(tr_calloc(2 * (size_t)b->s->stages, sizeof *b->begun, &b->begun));
     TR_TRY(tr_walk_open(&b->walk, b->s->ranks));
     memcpy(b->walk.count, b->s->count, ranks * sizeof *b->s->count);
     return TR_OK;
@@ -307,6 +318,7 @@ static tr_status builder_open(builder *b) {
 static void builder_close(builder *b) {
     size_t ranks = (size_t)b->s->ranks;
     for (size_t k = 0; b->link && k < ranks * ranks; k++) free(b->link[k].message);
+    free(b->begun);
     free(b->due);
     tr_walk_close(&b->walk);
     free(b->link);

@@ -14,6 +14,7 @@
 typedef struct tr_instr {
     tr_action action; /* F I W B RECV SEND WAIT_SENT REDUCE, and FINISH as the last of a program */
     int memory;       /* F I W B: index into tr_program.memory; else -1 */
+    bool adds;        /* as in tr_stage_io */
     /* RECV, SEND, WAIT_SENT: one message, of one edge. */
     int edge;
     int peer;      /* rank of the line */

@@ -160,6 +160,7 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
     op->io = (tr_stage_io){.stream = runner->stream,
                            .micro_batch = instr->action.micro_batch,
                            .forward_only = program->forward_only,
+                           .adds = instr->adds,
                            .in = data + TR_PLACE_IN * edges,
                            .out = data + TR_PLACE_OUT * edges,
                            .dout = data + TR_PLACE_DOUT * edges,

@@ -37,6 +37,7 @@ typedef struct rig {
     tr_model *model;
     tr_layer_env env;
     int64_t rows, sample;
+    bool adds;
     size_t tensor_bytes; /* of (batch, seq, width) */
     tr_step_state *state;
     char *tensor[RIG_LAYERS + 1];  /* x of each layer; [0] and the last are not used */
@@ -241,6 +242,7 @@ static inline tr_layer_io rig_io(rig *r, int i) {
     tr_layer_io io = {.stream = tr_device_compute(r->device),
                       .state = r->state,
                       .sample = r->sample,
+                      .adds = r->adds,
                       .scratch = r->scratch[i],
                       .loss = r->loss,
                       .cache = r->cache[i],
@@ -321,15 +323,17 @@ static inline void rig_grad_weight(rig *r, int i) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }
 
-static inline void rig_zero_gradients(rig *r) {
+/* Before the first micro-batch, which must write every gradient and read none. */
+static inline void rig_begin_gradients(rig *r) {
+    r->adds = false;
     for (int p = 0; p < r->model->params_count; p++) {
         tr_param *param = rig_param(r->model, p);
-        memset(param->grad, 0, (size_t)param->count * sizeof(float));
+        rig_poison(param->grad, (size_t)param->count * sizeof(float));
     }
 }
 
-/* Adds F, I and W of the whole model to the gradients; apart: every I before the first W, else
- * layer by layer. */
+/* F, I and W of the whole model, of which the first after rig_begin_gradients writes the gradients
+ * and the others add to them; apart: every I before the first W, else layer by layer. */
 static inline void rig_accumulate(rig *r, bool apart) {
     (void)rig_run_forward(r, false);
     for (int i = r->model->count - 1; i >= 0; i--) {
@@ -337,10 +341,11 @@ static inline void rig_accumulate(rig *r, bool apart) {
         if (!apart) rig_grad_weight(r, i);
     }
     for (int i = 0; apart && i < r->model->count; i++) rig_grad_weight(r, i);
+    r->adds = true;
 }
 
 static inline void rig_backward(rig *r, bool apart) {
-    rig_zero_gradients(r);
+    rig_begin_gradients(r);
     rig_accumulate(r, apart);
 }
 

@@ -127,7 +127,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     for (int e = 0; e < s->t->edges && !io->forward_only; e++)
         if (s->t->edge[e].to == stage->index && s->t->edge[e].f_writes_gradient)
             fill(io->din[e], s->t->edge[e].bytes, value_din(s->t, e, h, 0));
-    s->seen = fold(s->seen, h);
+    s->seen = fold(io->adds ? s->seen : 0, h);
     return TR_OK;
 }
 
@@ -146,7 +146,7 @@ static uint64_t input_gradient(word_stage *s, const tr_stage_io *io) {
 }
 
 static void weight_gradient(word_stage *s, const tr_stage_io *io, uint64_t iw) {
-    s->sum = fold(s->sum, fold(read_own(s, io, TR_LIFE_FW), iw));
+    s->sum = fold(io->adds ? s->sum : 0, fold(read_own(s, io, TR_LIFE_FW), iw));
     s->sum = read_inputs(s, io, s->sum, false);
     for (int e = 0; e < s->t->edges; e++)
         if (s->t->edge[e].from == s->stage.index && s->t->edge[e].w_reads_gradient)
@@ -293,7 +293,7 @@ static tr_status run_steps(rank_state *r, tr_runner *const runner[2]) {
     for (r->step = 0; r->step < STEPS; r->step++) {
         for (int s = 0; s < c->t->stages; s++) {
             r->stage[s].step = r->step;
-            r->stage[s].sum = r->stage[s].seen = 0;
+            if (c->schedule[program_of(r->step)]->forward_only) r->stage[s].sum = 0;
         }
         TR_TRY(tr_runner_step(runner[program_of(r->step)]));
         for (int s = 0; s < c->t->stages; s++)

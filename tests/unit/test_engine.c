@@ -266,6 +266,17 @@ static uint64_t hash_store(const tr_store *store) {
         if (!(condition)) return TR_FAIL(TR_ERR_INTERNAL, "line %d: " #condition, __LINE__);       \
     } while (0)
 
+/* What the last step left in the gradients does not matter: each is written before it is read. */
+static tr_status step_over_nan(tr_engine *engine, int64_t step, int64_t optimizer_step,
+                               int64_t first_sample, double lr, tr_step_result *out) {
+    const tr_store *store = tr_engine_store(engine);
+    for (int i = 0; i < store->slots; i++) {
+        const tr_param *param = store->slot[i].param;
+        memset(param->grad, 0xff, (size_t)param->count * sizeof(float));
+    }
+    return tr_engine_step(engine, step, optimizer_step, first_sample, lr, out);
+}
+
 /* Step 2 and the validation after it fail on rank `failing`, or on none (-1). */
 static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out, int failing) {
     char says[64];
@@ -276,13 +287,13 @@ static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out
     desc.fetch_context = r;
     TR_TRY(tr_engine_create(&desc, out));
     TR_TRY(tr_store_init(tr_engine_store(*out), 1, NULL));
-    TR_TRY(tr_engine_step(*out, 1, 1, 0, 1e-3f, &result));
+    TR_TRY(step_over_nan(*out, 1, 1, 0, 1e-3f, &result));
     EXPECT(result.finite && result.unread == TR_OK);
     (void)snprintf(says, sizeof says, "rank %d has no sample", failing);
     if (failing >= 0) {
         uint64_t before = hash_store(tr_engine_store(*out));
         r->fails = r->rank == failing;
-        TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, &result));
+        TR_TRY(step_over_nan(*out, 2, 2, 8, 1e-3f, &result));
         EXPECT(result.unread == TR_ERR_DATA && !result.finite);
         EXPECT(strstr(tr_error_message(), says));
         EXPECT(hash_store(tr_engine_store(*out)) == before);
@@ -294,9 +305,9 @@ static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out
     }
     TR_TRY(tr_engine_validate(*out, 3, &result));
     EXPECT(result.unread == TR_OK && isfinite(result.loss));
-    TR_TRY(tr_engine_step(*out, 2, 2, 8, 1e-3f, &result));
+    TR_TRY(step_over_nan(*out, 2, 2, 8, 1e-3f, &result));
     EXPECT(result.finite && result.unread == TR_OK);
-    TR_TRY(tr_engine_step(*out, 3, 3, 16, 1e-3f, &result));
+    TR_TRY(step_over_nan(*out, 3, 3, 16, 1e-3f, &result));
     r->loss = result.loss;
     return TR_OK;
 }

@@ -177,6 +177,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const node *n = (const node *)layer;
     float now[MOST_FEATURES], own[MOST_UNITS];
+    if (!io->adds) memset(n->g, 0, (size_t)(n->units * n->features) * sizeof *n->g);
     for (int p = 0; p < TOKENS; p++) {
         const float *delta = n->reads_dy ? own : kept(n, io, TR_LIFE_IW, p), *f = now;
         if (n->reads_dy) take_deltas(n, io, p, own);
@@ -316,7 +317,7 @@ static tr_status descend(rank_state *r, int step) {
             n->w[i] -= 0x1p-8f * n->g[i];
             to[i] = n->g[i];
             to[WEIGHTS + i] = n->w[i];
-            n->g[i] = 0;
+            n->g[i] = NAN; /* the next step's first W writes it */
         }
     }
     return TR_OK;

@@ -21,6 +21,7 @@ static tr_status place_param(rank_state *r, tr_param *param) {
         }
     size_t count = (size_t)param->count;
     TR_TRY(take(r, count * sizeof(float), &param->grad));
+    memset(param->grad, 0xff, count * sizeof(float)); /* NaN: the first W must write it */
     if (param->value) return TR_OK;
     float *master = NULL;
     TR_TRY(tr_calloc(count, sizeof *master, &master));

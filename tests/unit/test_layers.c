@@ -119,7 +119,7 @@ static void test_order_changes_no_bit(void **state) {
  * up. */
 static double run_one_by_one(const rig *whole, rig *one, int64_t samples, int64_t seq) {
     double loss = 0;
-    rig_zero_gradients(one);
+    rig_begin_gradients(one);
     for (int64_t b = 0; b < samples; b++) {
         one->sample = whole->sample + b;
         memcpy(one->tokens, whole->tokens + b * seq, (size_t)seq * sizeof(int32_t));
