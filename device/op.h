@@ -168,7 +168,8 @@ enum {
 /* RMSNORM (Zhang & Sennrich 2019): Y = X * RSTD * GAMMA per row, RSTD = 1 / sqrt(mean(X^2) + eps),
  *   f32[rows], an output; Y may be X. KEPT, dense: X as it was, for gradients after that (NULL: not
  *   kept).
- * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL or DY.
+ * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL or DY. KEPT,
+ *   dense: DY as it was, for WGRAD after that (NULL: not kept).
  * _WGRAD: DGAMMA f32[width] (+)= . GAMMA in storage dtype.
  * Rows of X begin as ldx says, those of Y, DY, RESIDUAL and DX as ldy does: 0 is dense; else
  * `group` dense rows begin every ldx or ldy elements, as the query heads of packed QKV do, whose
@@ -185,7 +186,8 @@ enum {
     TR_RMS_DGRAD_GAMMA,
     TR_RMS_DGRAD_RSTD,
     TR_RMS_DGRAD_RESIDUAL,
-    TR_RMS_DGRAD_DX
+    TR_RMS_DGRAD_DX,
+    TR_RMS_DGRAD_KEPT
 };
 enum { TR_RMS_WGRAD_DY, TR_RMS_WGRAD_X, TR_RMS_WGRAD_RSTD, TR_RMS_WGRAD_DGAMMA };
 

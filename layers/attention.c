@@ -89,12 +89,15 @@ static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
                             .dtype = usage->dtype};
     tr_built_op(layer, &n->forward, TR_PHASE_F,
                 (tr_op_desc){.kind = TR_OP_RMSNORM, .rmsnorm = desc});
-    desc.ldx = 0; /* the gradients read what was kept */
+    desc.ldx = 0; /* the gradients read what was kept: I the input, W the output's gradient too */
     tr_built_op(layer, &n->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_RMSNORM_DGRAD, .rmsnorm = desc});
+    desc.ldy = 0;
     tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
                 (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = desc});
     n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * a->desc.head_size, usage->dtype);
+    if (!usage->decode)
+        n->dy = tr_built_place(layer, TR_LIFE_IW, n->heads * a->desc.head_size, usage->dtype);
     n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(usage->dtype));
 }
 
@@ -133,10 +136,6 @@ static void describe_ops(tr_attention_part *a) {
     tr_built_op(layer, &a->attend, TR_PHASE_F, op);
     op.kind = TR_OP_ATTENTION_DGRAD;
     tr_built_op(layer, &a->attend_back, TR_PHASE_I, op);
-    const tr_rows_desc keep = {
-        .rows = usage->rows, .width = row(a), .dtype = usage->dtype, .to = usage->dtype};
-    if (a->q_norm.gamma)
-        tr_built_op(layer, &a->keep, TR_PHASE_I, (tr_op_desc){.kind = TR_OP_CAST, .rows = keep});
 }
 
 /* Bytes of the keys, and of the values, of a decoding cache. */
@@ -165,7 +164,6 @@ void tr_attention_describe(tr_attention_part *a) {
     }
     a->lse = tr_built_place(layer, TR_LIFE_FI, a->heads, tr_dtype_acc(dtype));
     a->dpacked = tr_built_place(layer, TR_LIFE_IW, row(a), dtype);
-    if (a->q_norm.gamma) a->dnormed = tr_built_place(layer, TR_LIFE_IW, row(a), dtype);
     a->dy = tr_built_place(layer, TR_LIFE_SCRATCH, a->heads * D, dtype);
 }
 
@@ -178,9 +176,9 @@ static tr_tensor heads_of(const tr_attention_part *a, const tr_head_norm *n, tr_
 }
 
 /* What the norm kept, head by head: (R heads, D). */
-static tr_tensor kept_at(const tr_attention_part *a, const tr_head_norm *n, const tr_layer_io *io) {
-    const int64_t shape[] = {n->kept.rows * n->heads, a->desc.head_size};
-    return tr_tensor_reshape(tr_buffer_at(io, n->kept), 2, shape);
+static tr_tensor kept_at(const tr_attention_part *a, const tr_layer_io *io, tr_buffer buffer) {
+    const int64_t shape[] = {buffer.rows * buffer.width / a->desc.head_size, a->desc.head_size};
+    return tr_tensor_reshape(tr_buffer_at(io, buffer), 2, shape);
 }
 
 static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
@@ -190,7 +188,7 @@ static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
                              [TR_RMS_GAMMA] = tr_param_value(n->gamma),
                              [TR_RMS_Y] = heads_of(a, n, qkv),
                              [TR_RMS_RSTD] = tr_buffer_at(io, n->rstd),
-                             [TR_RMS_KEPT] = kept_at(a, n, io)}};
+                             [TR_RMS_KEPT] = kept_at(a, io, n->kept)}};
     return tr_layer_op_run(&n->forward, io, args);
 }
 
@@ -248,24 +246,17 @@ tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io
 
 /* --- I ---------------------------------------------------------------------------------------- */
 
+/* In place; keeps the gradient of the norm's output for W. */
 static tr_status norm_grad_input(const tr_attention_part *a, const tr_head_norm *n,
                                  const tr_layer_io *io, tr_tensor dqkv) {
+    if (!n->gamma) return TR_OK;
     tr_op_args args = {.t = {[TR_RMS_DGRAD_DY] = heads_of(a, n, dqkv),
-                             [TR_RMS_DGRAD_X] = kept_at(a, n, io),
+                             [TR_RMS_DGRAD_X] = kept_at(a, io, n->kept),
                              [TR_RMS_DGRAD_GAMMA] = tr_param_value(n->gamma),
                              [TR_RMS_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
-                             [TR_RMS_DGRAD_DX] = heads_of(a, n, dqkv)}};
+                             [TR_RMS_DGRAD_DX] = heads_of(a, n, dqkv),
+                             [TR_RMS_DGRAD_KEPT] = kept_at(a, io, n->dy)}};
     return tr_layer_op_run(&n->grad_input, io, args);
-}
-
-/* Both norms in place, after their gradient has been kept for W. */
-static tr_status norms_grad_input(const tr_attention_part *a, const tr_layer_io *io,
-                                  tr_tensor dqkv) {
-    tr_op_args keep = {.t = {[TR_CAST_X] = dqkv, [TR_CAST_Y] = tr_buffer_at(io, a->dnormed)}};
-    if (!a->q_norm.gamma) return TR_OK;
-    TR_TRY(tr_layer_op_run(&a->keep, io, keep));
-    TR_TRY(norm_grad_input(a, &a->q_norm, io, dqkv));
-    return norm_grad_input(a, &a->k_norm, io, dqkv);
 }
 
 tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io *io, tr_tensor dy,
@@ -281,7 +272,8 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
                              [TR_ATTENTION_DGRAD_STARTS] = tr_built_starts(a->layer, io)}};
     TR_TRY(tr_layer_op_run(&a->attend_back, io, back));
     if (a->desc.rotary) TR_TRY(rotate(a, &a->rope_back, io, dqkv));
-    TR_TRY(norms_grad_input(a, io, dqkv));
+    TR_TRY(norm_grad_input(a, &a->q_norm, io, dqkv));
+    TR_TRY(norm_grad_input(a, &a->k_norm, io, dqkv));
     return tr_linear_grad_input(&a->qkv, io, dqkv, none, dx);
 }
 
@@ -290,8 +282,8 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
 static tr_status norm_grad_weight(const tr_attention_part *a, const tr_head_norm *n,
                                   const tr_layer_io *io) {
     if (!n->gamma) return TR_OK;
-    tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = heads_of(a, n, tr_buffer_at(io, a->dnormed)),
-                             [TR_RMS_WGRAD_X] = kept_at(a, n, io),
+    tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = kept_at(a, io, n->dy),
+                             [TR_RMS_WGRAD_X] = kept_at(a, io, n->kept),
                              [TR_RMS_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                              [TR_RMS_WGRAD_DGAMMA] = tr_param_grad(n->gamma)}};
     return tr_layer_op_run(&n->grad_weight, io, args);

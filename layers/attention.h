@@ -30,6 +30,7 @@ typedef struct tr_head_norm {
     int64_t at, heads; /* the first head in a row of qkv, and how many */
     tr_buffer kept;    /* F..W (R, heads * D): the heads before the norm */
     tr_buffer rstd;    /* F..W f32 (R, heads) */
+    tr_buffer dy;      /* I..W (R, heads * D): gradient of the norm's output */
     tr_layer_op forward, grad_input, grad_weight;
 } tr_head_norm;
 
@@ -39,13 +40,12 @@ typedef struct tr_attention_part {
     int64_t heads, kv_heads; /* of this rank */
     tr_linear qkv, out;
     tr_head_norm q_norm, k_norm;
-    tr_layer_op rope, rope_back, attend, attend_back, keep;
+    tr_layer_op rope, rope_back, attend, attend_back;
     tr_buffer packed;  /* F..I (R, h + 2 k, D): queries, keys and values as attention reads them */
     tr_buffer lse;     /* F..I f32 (batch, h, seq) */
     tr_buffer y;       /* F..W (R, h D) */
     tr_buffer dy;      /* scratch (R, h D): gradient of y */
     tr_buffer dpacked; /* I..W (R, h + 2 k, D): gradient of the projection's output */
-    tr_buffer dnormed; /* I..W (R, h + 2 k, D): gradient of the norms' output; with norms alone */
 } tr_attention_part;
 
 tr_status tr_attention_create(tr_attention_part *attention, tr_built_layer *layer,

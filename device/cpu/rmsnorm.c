@@ -14,20 +14,24 @@ static float row_rstd(const tr_rmsnorm_desc *d, const void *x_base, int64_t from
     return 1.0f / sqrtf(sum / (float)d->width + (float)d->eps);
 }
 
+/* Copies the row that begins at element `from` of x to row r of the dense `kept`, where there is
+ * one. */
+static void keep_row(const tr_rmsnorm_desc *d, const void *x, int64_t from, void *kept, int64_t r) {
+    const size_t element = tr_dtype_size(d->dtype);
+    if (!kept) return;
+    memcpy((char *)kept + (size_t)(r * d->width) * element,
+           (const char *)x + (size_t)from * element, (size_t)d->width * element);
+}
+
 static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {
     const tr_rmsnorm_desc *d = &op->desc.rmsnorm;
     float *rstds = args->t[TR_RMS_RSTD].data;
-    char *kept = args->t[TR_RMS_KEPT].data;
-    const size_t element = tr_dtype_size(d->dtype);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], in_gamma[TR_BLOCK], out[TR_BLOCK];
         const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
         const float rstd = row_rstd(d, args->t[TR_RMS_X].data, from);
-        if (kept)
-            memcpy(kept + (size_t)(r * d->width) * element,
-                   (const char *)args->t[TR_RMS_X].data + (size_t)from * element,
-                   (size_t)d->width * element);
+        keep_row(d, args->t[TR_RMS_X].data, from, args->t[TR_RMS_KEPT].data, r);
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
             const float *x = tr_row_load(d->dtype, args->t[TR_RMS_X].data, from + c, n, in);
@@ -49,6 +53,7 @@ static void row_dgrad(const tr_rmsnorm_desc *d, const tr_tensor *t, int64_t r) {
     const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
     const float rstd = ((const float *)t[TR_RMS_DGRAD_RSTD].data)[r];
     float sum = 0;
+    keep_row(d, t[TR_RMS_DGRAD_DY].data, to, t[TR_RMS_DGRAD_KEPT].data, r);
     for (int pass = 0; pass < 2; pass++) {
         const float mean = sum / (float)d->width;
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {

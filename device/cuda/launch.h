@@ -55,7 +55,8 @@ cudaError_t tr_cuda_launch_rmsnorm(cudaStream_t stream, const tr_rmsnorm_desc *d
                                    const void *gamma, void *y, float *rstds, void *kept);
 cudaError_t tr_cuda_launch_rmsnorm_dgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
                                          const void *dy, const void *x, const void *gamma,
-                                         const float *rstds, const void *residual, void *dx);
+                                         const float *rstds, const void *residual, void *dx,
+                                         void *kept);
 /* partial: tr_cuda_columns_scratch of 1 sum. */
 cudaError_t tr_cuda_launch_rmsnorm_wgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
                                          const void *dy, const void *x, const float *rstds,

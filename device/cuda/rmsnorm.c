@@ -12,10 +12,10 @@ static tr_status run_rmsnorm(tr_op *op, tr_stream *stream, const tr_op_args *arg
 
 static tr_status run_rmsnorm_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     const tr_tensor *t = args->t;
-    TR_CUDA(tr_cuda_launch_rmsnorm_dgrad(tr_cuda_stream_of(stream), &op->desc.rmsnorm,
-                                         t[TR_RMS_DGRAD_DY].data, t[TR_RMS_DGRAD_X].data,
-                                         t[TR_RMS_DGRAD_GAMMA].data, t[TR_RMS_DGRAD_RSTD].data,
-                                         t[TR_RMS_DGRAD_RESIDUAL].data, t[TR_RMS_DGRAD_DX].data));
+    TR_CUDA(tr_cuda_launch_rmsnorm_dgrad(
+        tr_cuda_stream_of(stream), &op->desc.rmsnorm, t[TR_RMS_DGRAD_DY].data,
+        t[TR_RMS_DGRAD_X].data, t[TR_RMS_DGRAD_GAMMA].data, t[TR_RMS_DGRAD_RSTD].data,
+        t[TR_RMS_DGRAD_RESIDUAL].data, t[TR_RMS_DGRAD_DX].data, t[TR_RMS_DGRAD_KEPT].data));
     return TR_OK;
 }
 

@@ -41,7 +41,7 @@ __global__ void rmsnorm(tr_rmsnorm_desc d, const T *x, const T *gamma, T *y, flo
 /* dx may be dy or residual. */
 template <typename T, int N>
 __global__ void rmsnorm_dgrad(tr_rmsnorm_desc d, const T *dy, const T *x, const T *gamma,
-                              const float *rstds, const T *residual, T *dx) {
+                              const float *rstds, const T *residual, T *dx, T *kept) {
     constexpr int step = TR_WARP * N;
     const int64_t first = tr_lane() * N, width = d.width;
     for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride()) {
@@ -61,6 +61,7 @@ __global__ void rmsnorm_dgrad(tr_rmsnorm_desc d, const T *dy, const T *x, const 
             tr_load(dy + to + c, g);
             tr_load(row + c, n);
             tr_load(gamma + c, v);
+            if (kept) tr_store(kept + r * width + c, g);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 g[i] = tr_rmsnorm_dgrad(g[i] * v[i], n[i] * rstd, rstd, mean);
@@ -109,13 +110,14 @@ cudaError_t tr_cuda_launch_rmsnorm(cudaStream_t stream, const tr_rmsnorm_desc *d
 
 cudaError_t tr_cuda_launch_rmsnorm_dgrad(cudaStream_t stream, const tr_rmsnorm_desc *desc,
                                          const void *dy, const void *x, const void *gamma,
-                                         const float *rstds, const void *residual, void *dx) {
+                                         const float *rstds, const void *residual, void *dx,
+                                         void *kept) {
     const tr_rmsnorm_desc d = *desc;
-    return tr_dispatch(d.dtype, aligned(desc, dy, x, gamma, residual, dx), [=](auto storage) {
+    return tr_dispatch(d.dtype, aligned(desc, dy, x, gamma, residual, dx, kept), [=](auto storage) {
         using S = decltype(storage);
         return tr_launch(stream, tr_grid(d.rows, TR_WARPS), TR_THREADS,
                          rmsnorm_dgrad<typename S::type, S::pack>, d, dy, x, gamma, rstds, residual,
-                         dx);
+                         dx, kept);
     });
 }
 

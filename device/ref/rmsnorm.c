@@ -32,6 +32,7 @@ tr_status tr_ref_rmsnorm_dgrad(tr_op *op, const tr_op_args *args) {
     const void *dy = args->t[TR_RMS_DGRAD_DY].data, *x = args->t[TR_RMS_DGRAD_X].data;
     const void *gamma = args->t[TR_RMS_DGRAD_GAMMA].data,
                *residual = args->t[TR_RMS_DGRAD_RESIDUAL].data;
+    void *kept = args->t[TR_RMS_DGRAD_KEPT].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
         double rstd = tr_ref_get(args, TR_RMS_DGRAD_RSTD, r), mean_gn = 0;
@@ -39,9 +40,10 @@ tr_status tr_ref_rmsnorm_dgrad(tr_op *op, const tr_op_args *args) {
             mean_gn += tr_ref_load(d->dtype, dy, to + c) * tr_ref_load(d->dtype, gamma, c) *
                        tr_ref_load(d->dtype, x, from + c) * rstd / (double)d->width;
         for (int64_t c = 0; c < d->width; c++) {
-            double g = tr_ref_load(d->dtype, dy, to + c) * tr_ref_load(d->dtype, gamma, c);
+            double v = tr_ref_load(d->dtype, dy, to + c), g = v * tr_ref_load(d->dtype, gamma, c);
             double n = tr_ref_load(d->dtype, x, from + c) * rstd;
             double dx = rstd * (g - n * mean_gn);
+            if (kept) tr_ref_store(d->dtype, kept, r * d->width + c, v);
             if (residual) dx += tr_ref_load(d->dtype, residual, to + c);
             tr_ref_store(d->dtype, args->t[TR_RMS_DGRAD_DX].data, to + c, dx);
         }

@@ -56,6 +56,7 @@ static void dgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_rmsnorm_desc *d = &desc->rmsnorm;
     t[TR_RMS_DGRAD_X] = rows_of(d, d->ldx);
     t[TR_RMS_DGRAD_DY] = t[TR_RMS_DGRAD_RESIDUAL] = t[TR_RMS_DGRAD_DX] = rows_of(d, d->ldy);
+    t[TR_RMS_DGRAD_KEPT] = rows_of(d, 0);
     t[TR_RMS_DGRAD_GAMMA] = tr_tensor_vector(NULL, d->dtype, d->width);
     t[TR_RMS_DGRAD_RSTD] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->rows);
 }
@@ -68,7 +69,8 @@ const tr_op_row tr_op_row_rmsnorm_dgrad = {
              [TR_RMS_DGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_RMS_DGRAD_RESIDUAL] = {"residual", TR_SLOT_IN | TR_SLOT_OPTIONAL,
                                         TR_TYPES_STORAGE},
-             [TR_RMS_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE}},
+             [TR_RMS_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE},
+             [TR_RMS_DGRAD_KEPT] = {"kept", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
     .fault = fault,
     .same = same,
     .operands = dgrad_operands,

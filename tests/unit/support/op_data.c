@@ -222,9 +222,10 @@ static void rmsnorm_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
         t[TR_RMS_DGRAD_RSTD] = rstd;
         if (!(options & TR_CASE_NO_RESIDUAL)) t[TR_RMS_DGRAD_RESIDUAL] = dy;
         t[TR_RMS_DGRAD_DX] = y;
-        if (options & TR_CASE_IN_PLACE)
-            make_alias(t, TR_RMS_DGRAD_DX,
-                       options & TR_CASE_NO_RESIDUAL ? TR_RMS_DGRAD_DY : TR_RMS_DGRAD_RESIDUAL);
+        if (!(options & TR_CASE_IN_PLACE)) break;
+        make_alias(t, TR_RMS_DGRAD_DX,
+                   options & TR_CASE_NO_RESIDUAL ? TR_RMS_DGRAD_DY : TR_RMS_DGRAD_RESIDUAL);
+        t[TR_RMS_DGRAD_KEPT] = exact(d->dtype, d->rows * d->width);
         break;
     default:
         t[TR_RMS_WGRAD_DY] = dy;
