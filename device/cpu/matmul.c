@@ -1,10 +1,10 @@
 /* MATMUL through oneDNN.
  *
- * Transposition and leading dimensions are strides of the memory descriptors. What adds to C is a
- * second primitive, with the sum post-op. Where oneDNN has only its unoptimised implementation for
- * a layout, the operand is first copied to a dense, untransposed one in scratch; where it has no
- * BF16 product (before AVX-512), operands are widened to FP32 in scratch, and the result is rounded
- * once. */
+ * Transposition and leading dimensions are strides of the memory descriptors. A residual is a
+ * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
+ * the sum post-op. Where oneDNN has only its unoptimised implementation for a layout, the operand
+ * is first copied to a dense, untransposed one in scratch; where it has no BF16 product (before
+ * AVX-512), operands are widened to FP32 in scratch, and the result is rounded once. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
@@ -24,10 +24,12 @@ typedef struct operand {
     dnnl_memory_t memory; /* the product's view of `used` */
 } operand;
 
-enum { SRC, WEIGHTS, DST, BIAS, OPERANDS };
+enum { SRC, WEIGHTS, DST, BIAS, RESIDUAL, OPERANDS };
 static const int dnnl_argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
-                                            DNNL_ARG_BIAS};
-static const int tensor_index[OPERANDS] = {TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS};
+                                            DNNL_ARG_BIAS,
+                                            DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1};
+static const int tensor_index[OPERANDS] = {TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS,
+                                           TR_MATMUL_RESIDUAL};
 
 /* Writes C, or adds to it. */
 enum { WRITES, ADDS, PRODUCTS };
@@ -39,10 +41,14 @@ typedef struct product {
 typedef struct cpu_matmul {
     tr_host_op host;
     operand operands[OPERANDS];
-    int count; /* OPERANDS without bias: one less */
     product product[PRODUCTS];
-    dnnl_exec_arg_t arguments[OPERANDS];
 } cpu_matmul;
+
+/* Whether the description has operand i: bias and residual are optional. */
+static bool has(const cpu_matmul *op, int i) {
+    const tr_fusion *fused = &op->host.base.desc.matmul.fused;
+    return i < BIAS || (i == BIAS ? fused->bias : fused->residual);
+}
 
 /* oneDNN takes its number of threads from the calling thread's OpenMP setting: at planning for the
  * division of work, at run for the team. Returns the setting before. */
@@ -73,16 +79,19 @@ static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool
                                 dnnl_primitive_desc_t *out) {
     *out = NULL;
     dnnl_memory_desc_t descs[OPERANDS];
-    for (int i = 0; i < op->count; i++) TR_TRY(describe(&op->operands[i].used, &descs[i]));
+    for (int i = 0; i < OPERANDS; i++)
+        if (has(op, i)) TR_TRY(describe(&op->operands[i].used, &descs[i]));
     dnnl_matmul_desc_t matmul;
     TR_DNNL(dnnl_matmul_desc_init(&matmul, &descs[SRC], &descs[WEIGHTS],
-                                  op->count > BIAS ? &descs[BIAS] : NULL, &descs[DST]));
+                                  has(op, BIAS) ? &descs[BIAS] : NULL, &descs[DST]));
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t post_ops = NULL;
     tr_status status = TR_ERR_INTERNAL;
     if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
         dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success ||
         dnnl_post_ops_create(&post_ops) != dnnl_success ||
+        (has(op, RESIDUAL) && dnnl_post_ops_append_binary(post_ops, dnnl_binary_add,
+                                                          &descs[RESIDUAL]) != dnnl_success) ||
         (adds && dnnl_post_ops_append_sum(post_ops, 1.0f) != dnnl_success) ||
         dnnl_primitive_attr_set_post_ops(attr, post_ops) != dnnl_success) {
         status = TR_FAIL(TR_ERR_INTERNAL, "oneDNN: the matmul's attributes could not be made");
@@ -126,7 +135,8 @@ static void use_dense(operand *x, tr_dtype dtype) {
     x->copied = true;
 }
 
-/* Finds a product: as given; with dense copies of transposed operands; with all in FP32. */
+/* Finds a product: as given; with dense copies of transposed operands; with all in FP32. Leaves
+ * found[WRITES] NULL where there is none with a residual. */
 static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
                         dnnl_primitive_desc_t found[PRODUCTS]) {
     bool all;
@@ -138,12 +148,12 @@ static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
     }
     TR_TRY(find_primitives(op, engine, found, &all));
     if (all) return TR_OK;
-    for (int i = 0; i < op->count; i++) {
+    for (int i = 0; i < OPERANDS; i++) {
         operand *x = &op->operands[i];
         if (x->given.dtype != TR_F32 || i == SRC || i == WEIGHTS) use_dense(x, TR_F32);
     }
     TR_TRY(find_primitives(op, engine, found, &all));
-    if (all) return TR_OK;
+    if (all || has(op, RESIDUAL)) return TR_OK;
     return TR_FAIL(TR_ERR_DEVICE, "oneDNN has no optimised FP32 matmul on this processor (%s)",
                    tr_cpu_isa());
 }
@@ -198,20 +208,23 @@ static void store_product(const tr_op *op, const operand *x, const float *from, 
 static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
     cpu_matmul *op = (cpu_matmul *)base;
     char *scratch = args->scratch;
-    for (int i = 0; i < op->count; i++) {
+    dnnl_exec_arg_t arguments[OPERANDS + 1];
+    int count = 0;
+    for (int i = 0; i < OPERANDS; i++) {
+        if (!has(op, i)) continue;
         operand *x = &op->operands[i];
         void *tensor = args->t[tensor_index[i]].data;
         if (x->copied && i != DST) copy_dense(base, x, tensor, scratch + x->offset);
         TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
+        arguments[count++] = (dnnl_exec_arg_t){dnnl_argument[i], x->memory};
     }
     const bool adds = args->adds && base->desc.matmul.accumulate;
     const product *used = &op->product[adds ? ADDS : WRITES];
     TR_DNNL(dnnl_memory_set_data_handle(used->scratchpad, scratch));
-    dnnl_exec_arg_t arguments[OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, used->scratchpad}};
-    memcpy(arguments + 1, op->arguments, sizeof op->arguments);
+    arguments[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, used->scratchpad};
     int before = set_threads(base->context.device->threads);
     dnnl_status_t done = dnnl_primitive_execute(
-        used->primitive, ((tr_cpu_device *)base->context.device)->stream, op->count + 1, arguments);
+        used->primitive, ((tr_cpu_device *)base->context.device)->stream, count, arguments);
     set_threads(before);
     TR_DNNL(done);
     const operand *c = &op->operands[DST];
@@ -244,12 +257,12 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
         bytes = tr_max_size(bytes, tr_align_up(dnnl_memory_desc_get_size(pad)));
         TR_DNNL(dnnl_memory_create(&op->product[p].scratchpad, pad, engine, DNNL_MEMORY_NONE));
     }
-    for (int i = 0; i < op->count; i++) {
+    for (int i = 0; i < OPERANDS; i++) {
         operand *x = &op->operands[i];
         dnnl_memory_desc_t desc;
+        if (!has(op, i)) continue;
         TR_TRY(describe(&x->used, &desc));
         TR_DNNL(dnnl_memory_create(&x->memory, &desc, engine, DNNL_MEMORY_NONE));
-        op->arguments[i] = (dnnl_exec_arg_t){dnnl_argument[i], x->memory};
         if (!x->copied) continue;
         x->offset = bytes;
         bytes += tr_align_up((size_t)x->used.rows * (size_t)x->used.columns *
@@ -262,11 +275,10 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
 tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     const tr_matmul_desc *d = &desc->matmul;
     tr_op *base;
-    if (!tr_matmul_is_plain(d)) return TR_OK;
+    if (d->fused.activate || d->fused.activate_grad || d->fused.bias_grad) return TR_OK;
     TR_TRY(tr_host_op_create(context, desc, sizeof(cpu_matmul), 0, run_matmul, &base));
     base->release = release_matmul;
     cpu_matmul *op = (cpu_matmul *)base;
-    op->count = d->fused.bias ? OPERANDS : BIAS;
     const matrix given[OPERANDS] = {
         [SRC] = {d->m, d->k,
                  d->lda       ? d->lda
@@ -280,6 +292,7 @@ tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *
                      d->trans_b, d->b},
         [DST] = {d->m, d->n, d->ldc ? d->ldc : d->n, false, d->c},
         [BIAS] = {1, d->n, d->n, false, d->b},
+        [RESIDUAL] = {d->m, d->n, d->n, false, d->c},
     };
     for (int i = 0; i < OPERANDS; i++)
         op->operands[i] = (operand){.given = given[i], .used = given[i]};
@@ -289,11 +302,13 @@ tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *
     int before = set_threads(context->device->threads);
     tr_status status;
     TR_TRY_OUT(choose(op, engine, found));
-    TR_TRY_OUT(finish_plan(op, engine, found));
-    *out = base;
+    if (found[WRITES]) {
+        TR_TRY_OUT(finish_plan(op, engine, found));
+        *out = base;
+    }
 out:
     set_threads(before);
     destroy_found(found);
-    if (status != TR_OK) release_matmul(base);
+    if (!*out) release_matmul(base);
     return status;
 }

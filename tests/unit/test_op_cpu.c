@@ -209,11 +209,48 @@ static int close_devices(void **state) {
     return 0;
 }
 
+/* 257 has no BF16, but 258 has: what is rounded before the residual is added becomes 256. */
+static void test_residual_is_rounded_once(void **state) {
+    (void)state;
+    enum { M = 5, N = 24, K = 255 };
+    static uint16_t a[M * K], b[N * K], bias[N], residual[M * N], c[M * N];
+    for (int i = 0; i < M * K; i++) a[i] = tr_f32_to_bf16(1);
+    for (int i = 0; i < N * K; i++) b[i] = tr_f32_to_bf16(1);
+    for (int i = 0; i < N; i++) bias[i] = tr_f32_to_bf16(2);
+    for (int i = 0; i < M * N; i++) residual[i] = tr_f32_to_bf16((float)(1 + 2 * (i % 8)));
+    for (int transposed = 0; transposed < 2; transposed++) {
+        const tr_op_desc desc = {.kind = TR_OP_MATMUL,
+                                 .matmul = {.m = M,
+                                            .n = N,
+                                            .k = K,
+                                            .a = TR_BF16,
+                                            .b = TR_BF16,
+                                            .c = TR_BF16,
+                                            .trans_b = transposed,
+                                            .fused = {.bias = true, .residual = true}}};
+        tr_op *op;
+        assert_int_equal(tr_op_prepare(&(tr_op_context){.device = cpu}, &desc, &op), TR_OK);
+        void *scratch = malloc(op->scratch_bytes + 1);
+        tr_op_args args = {.scratch = scratch};
+        tr_op_operands(&desc, args.t);
+        args.t[TR_MATMUL_A].data = a;
+        args.t[TR_MATMUL_B].data = b;
+        args.t[TR_MATMUL_C].data = c;
+        args.t[TR_MATMUL_BIAS].data = bias;
+        args.t[TR_MATMUL_RESIDUAL].data = residual;
+        assert_int_equal(tr_op_run(op, tr_device_compute(cpu), &args), TR_OK);
+        for (int i = 0; i < M * N; i++)
+            assert_true(tr_bf16_to_f32(c[i]) == (float)(258 + 2 * (i % 8)));
+        tr_op_release(op);
+        free(scratch);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),   cmocka_unit_test(test_large),
         cmocka_unit_test(test_random),  cmocka_unit_test(test_mixed_matmul),
-        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_kernels), cmocka_unit_test(test_residual_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
