@@ -75,7 +75,7 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
 
 /* Chooses the data plane of `device`. Collective; call it before groups and channels of the device
  * are opened. AUTO chooses NCCL if every rank has its own GPU; when GPUs are staged instead,
- * note[size] says why (else). Fails with TR_ERR_CONFIG or TR_ERR_DEVICE when NCCL is wanted and
+ * note[size] says why (else ""). Fails with TR_ERR_CONFIG or TR_ERR_DEVICE when NCCL is wanted and
  * impossible. The device stays open as long as its groups and channels.
  *
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same

@@ -16,7 +16,7 @@ static tr_status cannot(const tr_append *file, const char *verb) {
 tr_status tr_append_open(const char *path, int64_t keep, tr_append *out) {
     *out = (tr_append){.fd = -1};
     TR_TRY(tr_strdup(path, &out->path));
-    /* O_NONBLOCK: a FIFO in the file's place must not hang the run. */
+    /* O_NONBLOCK, so that a FIFO of that name does not hang the run. */
     out->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
     struct stat info;
     tr_status status = TR_OK;
@@ -34,7 +34,7 @@ tr_status tr_append_write(tr_append *file, const void *record, size_t bytes) {
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             tr_status status = cannot(file, "written");
-            /* No half record: the next one must start on a boundary. */
+            /* Removes a partial record, because the next one must start on a boundary. */
             if (ftruncate(file->fd, file->length)) return cannot(file, "cut back");
             return status;
         }

@@ -11,11 +11,11 @@ typedef struct tr_append {
     char *path;
 } tr_append;
 
-/* Opens or creates the file; what lies past `keep` bytes is cut off (keep < 0: nothing is).
- * TR_ERR_IO with path and cause. Release with tr_append_close. */
+/* Opens or creates the file, and cuts it to `keep` bytes (keep < 0: does not). Fails with
+ * TR_ERR_IO, path and cause. The caller releases it with tr_append_close. */
 tr_status tr_append_open(const char *path, int64_t keep, tr_append *out);
-/* Writes the record whole or not at all: after a failure (TR_ERR_IO, e.g. disk full) the file ends
- * where it did, and a later record can be written. */
+/* Appends a record. After a failure (TR_ERR_IO, for example a full disk) the file has its old
+ * length, and a later record can be written. */
 tr_status tr_append_write(tr_append *file, const void *record, size_t bytes);
-/* Closing a closed file does nothing. */
+/* Closes the file; does nothing when it is closed. */
 void tr_append_close(tr_append *file);

@@ -15,10 +15,10 @@
 
 enum { BYTES = 256, FEISTEL_ROUNDS = 6, PIECE = 1 << 16, HASHED_PIECES = 64 };
 
-/* Bytes over which the windows of an epoch are laid, one by one. */
+/* A range of bytes that adjacent windows of an epoch cover. */
 typedef struct stretch {
     int64_t windows;
-    int64_t phases; /* starts of the first window: 0..phases-1 */
+    int64_t phases; /* the first window starts at one of 0..phases-1 */
 } stretch;
 
 struct tr_data {
@@ -29,10 +29,10 @@ struct tr_data {
     double validation;
     int64_t context;
     uint64_t seed;
-    int32_t document_end; /* the last token of a document; -1: none is */
+    int32_t document_end; /* the token that ends a document; -1: none */
     tr_data_extent extent;
-    int64_t train; /* bytes in front of the held-out part */
-    stretch front; /* of every epoch; what was appended behind the held-out part comes after it */
+    int64_t train; /* bytes before the held-out part */
+    stretch front; /* of every epoch; windows of bytes appended after the held-out part follow */
     int64_t held;  /* windows held out */
 };
 
@@ -43,8 +43,8 @@ static tr_status open_file(const char *path, tr_data *data) {
     return tr_strdup(path, &data->path);
 }
 
-/* All bytes or an error. Not a mapping: a file that is shortened while it is mapped ends the
- * process with SIGBUS, and a read says so. */
+/* Reads all bytes or fails. The file is not mapped, because a mapped file that is shortened ends
+ * the process with SIGBUS; a read reports it. */
 static tr_status read_bytes(const tr_data *data, int64_t start, int64_t bytes, unsigned char *to) {
     while (bytes > 0) {
         ssize_t n = pread(data->fd, to, (size_t)bytes, start);
@@ -64,10 +64,10 @@ static tr_status read_bytes(const tr_data *data, int64_t start, int64_t bytes, u
     return TR_OK;
 }
 
-/* None in bytes that are too few for a window and its last label. */
+/* Lays windows over `bytes`; none if they are too few for a window and its last label. */
 static stretch lay_windows(int64_t bytes, int64_t context) {
     if (bytes <= context) return (stretch){0, 1};
-    /* One window is given up so that every phase has the same number of them. */
+    /* One window fewer, so that every phase has the same number of windows. */
     int64_t windows = (bytes - context) / context;
     if (windows == 0) windows = 1;
     int64_t slack = bytes - 1 - windows * context;
@@ -106,7 +106,7 @@ tr_status tr_data_use(tr_data *data, const tr_data_extent *extent) {
     return TR_OK;
 }
 
-/* What an epoch of that many bytes has behind the held-out part. */
+/* Returns the windows that an epoch of that many bytes has after the held-out part. */
 static stretch appended(const tr_data *data, int64_t bytes) {
     return lay_windows(bytes - data->extent.split, data->context);
 }
@@ -144,7 +144,7 @@ tr_status tr_data_hash(const tr_data *data, int64_t bytes, uint64_t *hash) {
 tr_status tr_data_open(const char *path, const char *format, double validation, int64_t context,
                        uint64_t seed, tr_data **out) {
     if (strcmp(format, "bytes"))
-        return TR_FAIL(TR_ERR_CONFIG, "data.format '%s' is not one of bytes", format);
+        return TR_FAIL(TR_ERR_CONFIG, "data.format must be bytes, not '%s'", format);
     if (context < 1 || context > INT64_MAX / 4 || !(validation >= 0 && validation < 1))
         return TR_FAIL(TR_ERR_CONFIG, "model.context or data.validation is out of range");
     tr_data *data;
@@ -209,7 +209,7 @@ int64_t tr_data_permute(uint64_t key, int64_t n, int64_t index) {
     return (int64_t)x;
 }
 
-/* One of 0..n-1, by 64 random bits. */
+/* Picks one of 0..n-1 by 64 random bits. */
 static int64_t pick(uint32_t low, uint32_t high, int64_t n) {
     return (int64_t)(((uint64_t)high << 32 | low) % (uint64_t)n);
 }
@@ -226,7 +226,7 @@ int64_t tr_data_window_start(const tr_data *data, int64_t index) {
            (window - front.windows) * data->context;
 }
 
-/* The part of the window that data->window holds which one step input is. */
+/* Fills one step input from the window in data->window. */
 static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     const char *name = wanted->input->name;
     int32_t *to = wanted->to, start = 0;
@@ -250,7 +250,7 @@ static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     return TR_OK;
 }
 
-/* What is wanted of the window that starts at `start`. */
+/* Reads the wanted inputs of the window that starts at `start`. */
 static tr_status read_window(tr_data *data, int64_t start, const tr_fetch *wanted, int count) {
     TR_TRY(read_bytes(data, start, data->context + 1, data->window));
     for (int k = 0; k < count; k++) TR_TRY(fill(data, &wanted[k]));
@@ -270,12 +270,12 @@ void tr_data_end_documents(tr_data *data, int32_t last) {
     data->document_end = last;
 }
 
-/* How often a token occurs in a part of the file, and how often one follows another. */
+/* Counts of each token in a part of the file, and of each pair of adjacent tokens. */
 typedef struct counts {
     int64_t single[BYTES], pair[BYTES][BYTES]; /* pair: (first, second) */
 } counts;
 
-/* Counts the tokens from..to-1, with the pairs that lie inside. */
+/* Counts the tokens from..to-1 and the pairs within them. */
 static tr_status count_tokens(const tr_data *data, int64_t from, int64_t to, counts *c) {
     unsigned char piece[PIECE];
     int last = -1;
@@ -291,11 +291,11 @@ static tr_status count_tokens(const tr_data *data, int64_t from, int64_t to, cou
     return TR_OK;
 }
 
-/* The formula of the header, over the pairs that were counted. */
+/* Computes the header's formula over the counted pairs. */
 static double bigram_nats(const counts *train, const counts *held, int64_t tokens, double alpha) {
     double sum = 0, pairs = 0;
     for (int a = 0; a < BYTES; a++) {
-        int64_t from = 0; /* n(a) of tokens that have a next one */
+        int64_t from = 0; /* n(a): occurrences with a next token */
         for (int b = 0; b < BYTES; b++) from += train->pair[a][b];
         for (int b = 0; b < BYTES; b++) {
             double n = (double)held->pair[a][b];

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step input of this rank: of all micro-batches, sample after sample. */
+/* A step input of this rank for all micro-batches, sample after sample. */
 typedef struct step_input {
     size_t bytes, sample_bytes;
     char *device;
@@ -20,13 +20,13 @@ struct tr_engine {
     tr_engine_desc desc;
     tr_layout *layout;
     tr_mesh_groups *groups;
-    tr_group *world, *tp; /* two of them */
+    tr_group *world, *tp; /* two groups of the mesh */
     tr_store *store;
-    tr_stage **stage; /* [stages], NULL where it lives elsewhere */
+    tr_stage **stage; /* [stages], NULL for stages of other ranks */
     tr_links *links;
     tr_runner *runner[TR_LAYOUT_PROGRAMS];
     tr_optimizer *optimizer;
-    tr_memory_plan plan; /* but NCCL's, which grows while communicators are set up */
+    tr_memory_plan plan; /* without NCCL's memory, which grows while communicators are set up */
     char *arena;
     tr_step_state *state; /* device */
     tr_flow flow[TR_STEP_INPUTS];
@@ -34,11 +34,11 @@ struct tr_engine {
     int inputs;
     /* Staging memory, which the compute stream reads and writes on its own: */
     tr_step_state *given, *result;
-    tr_status read;   /* what came of this rank's last fetches, */
+    tr_status read;   /* the status of this rank's last fetches, */
     char unread[512]; /* and the sentence of a failure */
 };
 
-/* The world, this rank's tensor group, and those that sum gradients. */
+/* Opens the world's group, this rank's tensor group, and those that sum gradients. */
 static tr_status open_groups(tr_engine *e) {
     const tr_mesh *mesh = &e->desc.mesh;
     tr_mesh_part all = tr_mesh_self(mesh), line = all;
@@ -50,7 +50,7 @@ static tr_status open_groups(tr_engine *e) {
     return tr_store_open_groups(e->groups, mesh, e->layout->model, &e->layout->placement);
 }
 
-/* This data rank's samples are a contiguous part of the batch, micro-batch after micro-batch. */
+/* Returns a micro-batch's offset in the batch; a data rank's samples are contiguous. */
 static int64_t sample_offset(const tr_engine *e, int micro_batch) {
     int64_t per_rank = e->desc.batch / e->desc.mesh.degree[TR_AXIS_DP];
     return e->desc.mesh.index[TR_AXIS_DP] * per_rank + micro_batch * e->desc.micro_batch;
@@ -72,7 +72,7 @@ static tr_status alloc_data(tr_engine *e) {
     return tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result);
 }
 
-/* The stages of this rank. */
+/* Makes the stages of this rank. */
 static tr_status make_stages(tr_engine *e) {
     TR_TRY(tr_calloc((size_t)e->layout->placement.stages, sizeof *e->stage, &e->stage));
     tr_step_data data[TR_STEP_INPUTS];
@@ -156,20 +156,20 @@ static tr_status make_runners(tr_engine *e) {
     return TR_OK;
 }
 
-/* Refuses what does not fit, with what it is made of. */
+/* Refuses a plan that does not fit, and lists its parts. */
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
     tr_memory_text(&e->plan, parts);
-    return TR_FAIL(
-        TR_ERR_FIT,
-        "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): raise "
-        "parallel.pp or parallel.tp, or lower train.micro_batch (`trireme plan` says what fits)",
-        e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
+    return TR_FAIL(TR_ERR_FIT,
+                   "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
+                   "raise parallel.pp or parallel.tp, or lower train.micro_batch (`trireme plan` "
+                   "finds values that fit)",
+                   e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
 }
 
-/* The layout of this rank, when it fits. Preparing and lowering are not worth their time for a
- * model whose parameters alone do not. */
+/* Makes the layout of this rank if it fits. Does not prepare and lower a model that is too large by
+ * its parameters alone. */
 static tr_status make_layout(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
     int pp_rank = d->mesh.index[TR_AXIS_PP];
@@ -189,12 +189,12 @@ static tr_status make_layout(tr_engine *e) {
                                       tr_world_receive_units(d->world));
     TR_TRY(tr_layout_lower(e->layout, &context, e->tp, pp_rank));
     TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan));
-    tr_engine_plan(e, &e->plan); /* with NCCL's groups */
+    tr_engine_plan(e, &e->plan); /* now with NCCL's groups */
     return refuse_too_large(e);
 }
 
-/* The optimizer's scalars as the device reads them, so that what is computed from them here agrees.
- */
+/* Rounds the optimizer's scalars as the device does, so that values computed from them here agree
+ * with the device's. */
 static void round_scalars(tr_engine_desc *desc) {
     tr_adamw_config *a = &desc->adamw;
     double *scalar[] = {&a->beta1, &a->beta2, &a->eps, &a->weight_decay, &desc->max_norm};
@@ -249,7 +249,7 @@ void tr_engine_destroy(tr_engine *e) {
     free(e);
 }
 
-/* What no layer of this rank asks for is not read. */
+/* Reads this rank's samples, only the inputs that its layers ask for. */
 static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first) {
     tr_fetch wanted[TR_STEP_INPUTS];
     size_t row = 0;
@@ -264,9 +264,9 @@ static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first) {
     return TR_OK;
 }
 
-/* The start of a step: this rank's samples of the batch that begins at global sample `first`. The
- * other ranks are about to wait for this one, so a rank without its samples takes the step too,
- * with zeros instead of them, and spoils it. */
+/* Begins a step with this rank's samples of the batch that starts at global sample `first`. The
+ * other ranks will wait for this one, so a rank that cannot read its samples takes the step with
+ * zeros, and spoils it. */
 static tr_status begin(tr_engine *e, bool validation, int64_t first) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     e->read = fetch_samples(e, validation, first);
@@ -280,25 +280,26 @@ static tr_status begin(tr_engine *e, bool validation, int64_t first) {
     return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }
 
-/* Collective, after a step that was not finite. */
+/* Agrees on a failed fetch after a step that was not finite. Collective. */
 static tr_status agree_on_reading(tr_engine *e) {
     tr_status mine = e->read == TR_OK ? TR_OK : TR_FAIL(e->read, "%s", e->unread);
     return tr_world_agree(e->desc.world, mine);
 }
 
-/* The one place where the caller waits for the device: everything else of a step is enqueued. */
+/* Waits for the device and reads the step's result. The rest of a step is only enqueued. */
 static tr_status read_result(tr_engine *e, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     TR_TRY(tr_stream_copy(stream, e->result, e->state, sizeof *e->result));
     TR_TRY(tr_optimizer_read_stop(e->optimizer));
-    TR_TRY(tr_world_sync(e->desc.world, stream)); /* the host reads what the copies wrote */
+    TR_TRY(tr_world_sync(e->desc.world,
+                         stream)); /* the copies must be done before the host reads them */
     *out = (tr_step_result){.loss = e->result->loss,
                             .grad_norm = e->result->grad_norm,
                             .tokens = e->result->valid,
                             .finite = !e->result->skip,
                             .stop = tr_optimizer_stop_requested(e->optimizer)};
     if (!out->finite) out->unread = agree_on_reading(e);
-    return out->unread == TR_ERR_RANK ? TR_ERR_RANK : TR_OK; /* a lost rank agrees on nothing */
+    return out->unread == TR_ERR_RANK ? TR_ERR_RANK : TR_OK; /* a lost rank cannot agree */
 }
 
 tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int64_t first_sample,
@@ -331,7 +332,7 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
         TR_TRY(begin(e, true, b * e->desc.batch));
         TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
         TR_TRY(read_result(e, &result));
-        if (result.tokens > 0) sum += result.loss * result.tokens; /* else the loss is 0 / 0 */
+        if (result.tokens > 0) sum += result.loss * result.tokens; /* otherwise the loss is 0 / 0 */
         out->tokens += result.tokens;
         out->finite &= result.finite;
         out->stop |= result.stop;

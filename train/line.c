@@ -28,7 +28,7 @@ static const char *format_eta(double seconds, char *buffer, size_t size) {
     return buffer;
 }
 
-/* Seconds that are a guess: "12 s", "5 min", "2.5 h". */
+/* Writes estimated seconds: "12 s", "5 min", "2.5 h". */
 static const char *format_about(double seconds, char *buffer, size_t size) {
     if (seconds < 99.5) (void)snprintf(buffer, size, "%.0f s", seconds);
     else if (seconds < 99.5 * 60) (void)snprintf(buffer, size, "%.0f min", seconds / 60);
@@ -36,7 +36,7 @@ static const char *format_about(double seconds, char *buffer, size_t size) {
     return buffer;
 }
 
-/* A unit in which `bytes` has at most four digits in front of the point. */
+/* Returns a unit in which `bytes` has at most four digits before the point. */
 static double unit_of(double bytes, const char **name) {
     bool large = bytes >= 10 * 1073741824.0;
     *name = large ? "GiB" : "MiB";
@@ -66,7 +66,7 @@ static void add_name(const tr_activity *a, bool brief, char *text, size_t size) 
     if (numbered) tr_text_add(text, size, " %" PRId64, a->step);
 }
 
-/* How far it is: bytes and their rate, a micro-batch, or percents. */
+/* Adds the progress: bytes and their rate, a micro-batch, or percent. */
 static void add_amount(const tr_activity *a, bool brief, char *text, size_t size) {
     const char *of = brief ? "/" : " of ", *unit;
     if (a->phase == TR_ACTIVITY_STEP) {
@@ -88,7 +88,7 @@ static void add_amount(const tr_activity *a, bool brief, char *text, size_t size
     }
 }
 
-/* What is left at the pace so far; as long as that is not known, the time since the begin. */
+/* Adds the time left at the rate so far; while that is not known, the time since the begin. */
 static void add_time(const tr_activity *a, bool brief, char *text, size_t size) {
     char time[32];
     double share = a->total > 0 ? (double)a->done / (double)a->total : 0;
@@ -102,7 +102,7 @@ static void add_time(const tr_activity *a, bool brief, char *text, size_t size) 
     }
 }
 
-/* For a narrow terminal: "step 3: 31 %", "saving: 31 %". */
+/* Writes the shortest form, for a narrow terminal: "step 3: 31 %", "saving: 31 %". */
 static void describe_shortest(const tr_activity *a, char *text, size_t size) {
     add_name(a, true, text, size);
     if (a->total > 0)
@@ -125,7 +125,7 @@ const char *tr_line_activity(const tr_activity *activity, int columns, char *buf
 
 /* --- the line --------------------------------------------------------------------------------- */
 
-/* In their order in the line. */
+/* In the order of the line. */
 typedef enum field { STEP, LOSS, VAL, NORM, LR, RATE, MEM, ETA, NOW, NOW_SHORT, FIELDS } field;
 static const field by_importance[FIELDS] = {LOSS, RATE, ETA, NOW,  NOW_SHORT,
                                             STEP, VAL,  MEM, NORM, LR};
@@ -161,7 +161,7 @@ const char *tr_line_step(const tr_progress_state *state, const tr_activity *acti
     fill(state, activity, text);
     for (int k = 0; k < FIELDS; k++) {
         field f = by_importance[k];
-        size_t length = strlen(text[f]) + 1; /* with the blank behind it */
+        size_t length = strlen(text[f]) + 1; /* with the blank after it */
         bool stays = f == LOSS || f == RATE || f == ETA;
         taken[f] =
             text[f][0] && (used + length <= room || stays) && !(f == NOW_SHORT && taken[NOW]);
@@ -172,7 +172,7 @@ const char *tr_line_step(const tr_progress_state *state, const tr_activity *acti
     for (int f = 0; f < FIELDS; f++) {
         if (!taken[f]) continue;
         if (buffer[0]) tr_text_add(buffer, TR_LINE_SIZE, " ");
-        /* A line that is cut has no colour: its codes have no width. */
+        /* A cut line has no colour, because its codes have no width. */
         if (f == LOSS && colour && whole)
             tr_text_add(buffer, TR_LINE_SIZE, "loss \x1b[1m%s\x1b[0m", text[f] + strlen("loss "));
         else tr_text_add(buffer, TR_LINE_SIZE, "%s", text[f]);

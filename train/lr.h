@@ -8,7 +8,7 @@ typedef struct tr_lr {
     int64_t warmup, steps;
 } tr_lr;
 
-/* Learning rate of step `step` (from 1): highest * step / warmup up to step = warmup, then half a
- * cosine (Loshchilov & Hutter 2017, eq. 5, without restarts) that reaches `lowest` at step = steps
- * and stays there. A pure function: every rank computes the same bits. */
+/* Returns the learning rate of step `step` (from 1): highest * step / warmup up to step = warmup,
+ * then half a cosine (Loshchilov & Hutter 2017, eq. 5, without restarts) that reaches `lowest` at
+ * step = steps and stays there. A pure function: every rank computes the same bits. */
 double tr_lr_at(const tr_lr *lr, int64_t step);

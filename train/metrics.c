@@ -21,7 +21,7 @@ struct tr_metrics {
     tr_append lines, events;
 };
 
-/* Through a temporary file, so that a full disk cannot take the config away. */
+/* Writes a temporary file and renames it, so that a full disk does not destroy the config. */
 static tr_status write_config(const tr_config *config) {
     char path[PATH_SIZE], temporary[PATH_SIZE + 8];
     (void)snprintf(path, sizeof path, "%s/config.yaml", config->log.dir);
@@ -35,7 +35,7 @@ static tr_status write_config(const tr_config *config) {
     return status;
 }
 
-/* The step of a line; -1 when it is not a record. */
+/* Returns the step of a line, or -1 when it is not a record. */
 static int64_t line_step(const char *line) {
     cJSON *record = cJSON_Parse(line);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(record, "step");
@@ -44,7 +44,8 @@ static int64_t line_step(const char *line) {
     return n;
 }
 
-/* Bytes of the file up to the first line that is cut short, no record, or of a later step. */
+/* Finds how many bytes to keep: up to the first line that is incomplete, not a record, or of a
+ * later step. */
 static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes) {
     *bytes = 0;
     FILE *f;

@@ -8,7 +8,7 @@
 
 typedef struct slot_ops {
     tr_op *tie;   /* adds this shared use's gradient to use 0's */
-    tr_op *sumsq; /* NULL where another rank counts the parameter */
+    tr_op *sumsq; /* NULL if another rank counts the parameter */
 } slot_ops;
 
 struct tr_optimizer {
@@ -18,7 +18,8 @@ struct tr_optimizer {
     tr_op *finish;
     double *vector;         /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
-    /* Staging: not 0 once this rank asks to stop; the sum over the ranks, read back. */
+    /* Staging: not 0 once this rank asks to stop; and the sum over the ranks, which is read
+     * back. */
     _Atomic double *asks;
     double *asked;
     double *spoil; /* staging */
@@ -31,7 +32,8 @@ static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scra
     return TR_OK;
 }
 
-/* shares: this use's gradient goes to use 0 on the same rank. */
+/* Prepares a parameter's operators. shares: this use's gradient is added to use 0's on the same
+ * rank. */
 static tr_status prepare_param(tr_device *device, const tr_param *param, bool counted, bool shares,
                                size_t *scratch, slot_ops *ops) {
     tr_op_desc desc;
@@ -123,7 +125,8 @@ tr_status tr_optimizer_spoil(tr_optimizer *o) {
                           sizeof *o->spoil);
 }
 
-/* Tensor ranks compute the same losses: rank 0's count, the others' go behind the vector. */
+/* Tensor ranks compute the same losses: only tensor rank 0's count, and the others write behind the
+ * vector. */
 double *tr_optimizer_loss(tr_optimizer *o) {
     const tr_mesh *mesh = o->desc.mesh;
     if (mesh->index[TR_AXIS_TP] != 0) return o->vector + o->map.length;
@@ -149,7 +152,8 @@ tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
     return TR_OK;
 }
 
-/* Both kinds of tie add use 1 to use 0, so the sum has the same bits wherever the uses live. */
+/* Sums tied gradients. Both kinds of tie add use 1 to use 0, so the bits do not depend on the uses'
+ * ranks. */
 static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
     tr_store *store = o->desc.store;
     for (int i = 0; i < store->slots; i++) {
@@ -205,7 +209,7 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
         TR_TRY(sum_ties(o, stream));
         TR_TRY(take_norms(o, stream));
     }
-    /* In stream order, so that a request counts for this step until its end runs. */
+    /* In stream order, so that a request applies to this step until its end runs. */
     TR_TRY(tr_stream_copy(stream, o->vector + o->map.length - 1, (const void *)o->asks,
                           sizeof *o->vector));
     TR_TRY(tr_group_all_reduce(o->desc.world, stream, o->vector, o->map.length, TR_F64,

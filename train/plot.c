@@ -18,7 +18,7 @@ static const char *const style =
     ".plot circle{stroke:#fff;stroke-width:.5}</style>\n";
 
 typedef struct axis {
-    double low, high; /* of the data, with some room */
+    double low, high; /* of the data, with a margin */
     double from, to;  /* pixels */
     double step;      /* between ticks */
 } axis;
@@ -32,7 +32,7 @@ void tr_plot_text(const char *text, FILE *out) {
         }
 }
 
-/* Within what differences and ratios of axes can be computed. */
+/* Clamps a value, so that an axis' differences and ratios can be computed. */
 static double tame(double v) {
     if (fabs(v) < 1e-300) return 0;
     return fmin(fmax(v, -1e300), 1e300);
@@ -42,13 +42,13 @@ static double place(const axis *a, double v) {
     return a->from + (tame(v) - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
-/* 1, 2 or 5 times a power of ten, so that there are about `ticks` of them. */
+/* Returns 1, 2 or 5 times a power of ten, for about `ticks` ticks. */
 static double round_step(double range, int ticks) {
     double raw = range / ticks, power = pow(10, floor(log10(raw))), part = raw / power;
     return power * (part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10);
 }
 
-/* False when no value is finite. */
+/* Finds the axes' ranges. Returns false when no value is finite. */
 static bool find_axes(const tr_plot *plot, axis *x, axis *y) {
     x->low = y->low = INFINITY;
     x->high = y->high = -INFINITY;
@@ -66,7 +66,7 @@ static bool find_axes(const tr_plot *plot, axis *x, axis *y) {
         y->low = fmin(y->low, 0);
         y->high = fmax(y->high, 0);
     }
-    /* A flat curve lies in the middle of some range. */
+    /* A flat curve gets a range around its value. */
     axis *both[] = {x, y};
     for (int k = 0; k < 2; k++) {
         axis *a = both[k];
@@ -85,8 +85,8 @@ static bool find_axes(const tr_plot *plot, axis *x, axis *y) {
     return true;
 }
 
-/* A tick's number: all of an axis have one exponent or unit, and as many digits as tell them apart.
- */
+/* Prints a tick's number. All ticks of an axis have one exponent or unit, and enough digits to
+ * differ. */
 static void print_tick(const axis *a, double v, char *text, size_t size) {
     static const struct {
         double from, unit;
@@ -136,7 +136,7 @@ static void draw_axes(const tr_plot *plot, const axis *x, const axis *y, FILE *o
     (void)fputs("</text>\n", out);
 }
 
-/* Right-aligned next to the title. */
+/* Draws the legend, right-aligned, next to the title. */
 static void draw_legend(const tr_plot *plot, FILE *out) {
     double x = WIDTH - RIGHT;
     for (int s = plot->count - 1; s >= 0 && plot->count > 1; s--) {
@@ -155,7 +155,8 @@ static bool is_point(const tr_series *series, size_t k) {
     return isfinite(series->x[k]) && isfinite(series->y[k]);
 }
 
-/* The values to draw, in order: index[TR_PLOT_MOST]; one that is not finite is a gap. */
+/* Picks the values to draw, in order, in index[TR_PLOT_MOST]; a value that is not finite is a
+ * gap. */
 static size_t pick(const tr_series *series, size_t *index) {
     size_t parts = TR_PLOT_MOST / 2, n = 0;
     if (series->count <= TR_PLOT_MOST) {
@@ -188,7 +189,7 @@ static void draw_series(const tr_series *series, const char *colour, const axis 
                               place(x, series->x[index[j]]), place(y, series->y[index[j]]));
             (void)fputs("\"/>\n", out);
         }
-        /* One value alone would be a line of no length. */
+        /* A single value would be a line of length 0, so it gets a dot. */
         for (size_t j = first; j < k && (series->points || k - first == 1); j++)
             (void)fprintf(out,
                           "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\">"

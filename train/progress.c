@@ -10,15 +10,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double refresh_s = 0.1;  /* a terminal far away need not follow every step */
-static const double tick_s = 0.25;    /* between two looks of the thread */
-static const double patience_s = 1.5; /* without a word, so that one comes within 2 s */
-static const double pipe_s = 10;      /* between two such lines in a pipe */
-static const double bytes_s = 5;      /* a line in a pipe waits so long for the first bytes */
+static const double refresh_s = 0.1; /* a remote terminal need not show every step */
+static const double tick_s = 0.25;   /* between two looks of the thread */
+static const double patience_s =
+    1.5; /* of silence before work is shown, so that it is shown within 2 s */
+static const double pipe_s = 10; /* between two such lines in a pipe */
+static const double bytes_s = 5; /* how long a line in a pipe waits for the first bytes */
 
 /* --- the terminal ----------------------------------------------------------------------------- */
 
-/* A rank cannot see through the pseudo-terminal of its launcher: plain mpirun counts as a pipe. */
+/* Returns true when a launcher started this rank. Its pseudo-terminal hides the real output, so
+ * plain mpirun counts as a pipe. */
 static bool has_launcher(void) {
     return getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
 }
@@ -29,8 +31,8 @@ static int told_columns(void) {
     return columns > 0 && columns <= USHRT_MAX ? (int)columns : 0;
 }
 
-/* Columns that a line may fill: the last stays free, or the terminal would wrap. They are asked for
- * every time, as windows change their size. */
+/* Returns the columns that a line may fill: all except the last, because the terminal would wrap.
+ * Asks every time, because windows change their size. */
 static int room(const tr_progress *p) {
     int now =
         p->columns ? tr_board_columns(p->options.board) : tr_terminal_columns(p->options.file);
@@ -94,7 +96,7 @@ static void *watch(void *argument) {
 
 void tr_progress_watch(tr_progress *p) {
     sigset_t all, before;
-    (void)sigfillset(&all); /* signals are the main thread's business */
+    (void)sigfillset(&all); /* only the main thread handles signals */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     p->watched = pthread_create(&p->thread, NULL, watch, p) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -116,7 +118,7 @@ void tr_progress_hold(tr_progress *p) {
     end_line(p);
 }
 
-/* What was written counts as a word: the next one about long work comes a while after it. */
+/* Output of the caller counts, too: long work is shown only a while after it. */
 void tr_progress_release(tr_progress *p) {
     p->said_s = tr_now_s();
     p->activity_s = -INFINITY;
@@ -156,7 +158,7 @@ static tr_activity look(const tr_progress *p, double now_s) {
     return a;
 }
 
-/* The last step's line with what goes on since, its time left counted down. */
+/* Shows the last step's line with the work in progress, and counts its time left down. */
 static void refresh_activity(tr_progress *p, const tr_activity *activity, double now_s) {
     char line[TR_LINE_SIZE];
     tr_progress_state state = p->state;
@@ -168,7 +170,7 @@ static void refresh_activity(tr_progress *p, const tr_activity *activity, double
     refresh(p, tr_line_step(&state, activity, room(p), p->colour, line));
 }
 
-/* True once the job is ending: the reason must stay its last line. */
+/* Returns true once the job is ending, because its error must stay the last line. */
 static bool job_ends(const tr_progress *p) {
     const tr_board *board = p->options.board;
     return board && (tr_board_ending(board) || tr_board_first_failure(board, NULL, NULL));
@@ -183,7 +185,7 @@ static void tick(tr_progress *p, double now_s) {
         now_s - p->activity_s < pause || job_ends(p))
         return;
     tr_activity activity = look(p, now_s);
-    /* Of the lines that come every ten seconds the first waits for bytes and a rate. */
+    /* The first of the lines in a pipe waits until there are bytes and a rate. */
     bool early = tr_activity_counts_bytes(p->phase) && !activity.done && activity.seconds < bytes_s;
     if (early && !p->terminal) return;
     p->activity_s = now_s;

@@ -61,7 +61,7 @@ static void open_log(tr_recorder *r) {
     (void)snprintf(path, sizeof path, "%s/log.txt", r->config->log.dir);
     if (tr_append_open(path, -1, &r->log) == TR_OK) return;
     tr_append_close(&r->log);
-    tr_recorder_warn(r, "no log.txt: %s", tr_error_message());
+    tr_recorder_warn(r, "log.txt is not written: %s", tr_error_message());
 }
 
 void tr_recorder_begin(tr_recorder *r, const tr_board *board) {
@@ -77,14 +77,14 @@ void tr_recorder_begin(tr_recorder *r, const tr_board *board) {
     if (r->leads) tr_progress_watch(&r->progress);
 }
 
-/* Rank 0 keeps the records; the other ranks have nothing to open. */
+/* Only rank 0 has records to open. */
 tr_status tr_recorder_open(tr_recorder *r, int64_t done) {
     if (!r->leads) return TR_OK;
     bool moved = false;
     if (done < 0) TR_TRY(tr_metrics_set_aside(r->config->log.dir, &moved));
     if (moved)
         tr_recorder_say(r,
-                        "begin    at step 1: a run before saved nothing in '%s'; its metrics are "
+                        "begin    at step 1: an earlier run in '%s' saved nothing; its metrics are "
                         "now in metrics.old.jsonl",
                         r->config->log.dir);
     return tr_metrics_open(r->config, done, &r->metrics);
@@ -111,7 +111,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     size_t size;
     open_log(r);
     FILE *out = open_memstream(&text, &size);
-    if (!out) return; /* no memory: the run will say so */
+    if (!out) return; /* no memory: the run fails later */
     tr_request_costs(c, costs, sizeof costs);
     if (costs[0]) fprintf(out, "slow     %s\n", costs);
     fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
@@ -148,7 +148,8 @@ tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
     return status;
 }
 
-/* Prints the GPU's memory that is outside its ranks' plans: CUDA's contexts, the libraries'. */
+/* Prints how much of the GPU's memory is outside its ranks' plans: CUDA's contexts and the
+ * libraries'. */
 static void print_device(tr_recorder *r, tr_device *device) {
     const double mib = 1 << 20;
     char where[64];
@@ -176,7 +177,7 @@ tr_status tr_recorder_gather_memory(tr_recorder *r, tr_device *device, const tr_
 
 tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_engine *engine) {
     size_t ranks = (size_t)tr_world_size(r->world);
-    /* A rank without memory keeps the others from waiting for its part. */
+    /* All ranks agree first, so that they do not wait for a rank without memory. */
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
     if (r->leads &&
@@ -212,7 +213,7 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
         tr_recorder_keep(r, "%s\n", tr_line_step(&r->progress.state, NULL, 0, false, text));
     bool failed = tr_metrics_write(r->metrics, line) != TR_OK;
     if (failed && !r->unrecorded)
-        tr_recorder_warn(r, "the metrics of step %lld and maybe more are lost: %s",
+        tr_recorder_warn(r, "the metrics of step %lld and possibly of more are lost: %s",
                          (long long)line->step, tr_error_message());
     r->unrecorded = failed;
     tr_error_restore(&before);
@@ -229,7 +230,7 @@ tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
     (void)snprintf(path, sizeof path, "%s/trace.json", r->config->log.dir);
     if (status != TR_OK) tr_recorder_warn(r, "no trace: %s", tr_error_message());
     else if (!measured)
-        tr_recorder_warn(r, "no trace: it begins at step %lld, and the run ended before",
+        tr_recorder_warn(r, "no trace: it would begin at step %lld, but the run ended before",
                          (long long)first_step);
     else if (tr_tracing_write(path, measured, planned) != TR_OK)
         tr_recorder_warn(r, "no trace: %s", tr_error_message());

@@ -1,7 +1,7 @@
-/* What rank 0 shows and keeps of a run: the lines for people, metrics, trace and report.
+/* Rank 0's output of a run: the lines for people, metrics, trace and report.
  *
- * No record is worth a run: what cannot be written becomes one warning, not a failure. Functions
- * that return no status leave this thread's error as it was. */
+ * A record that cannot be written causes one warning, not a failure. Functions that return no
+ * status keep this thread's error. */
 #pragma once
 
 #include "comm/comm.h"
@@ -19,14 +19,14 @@ typedef struct tr_recorder {
     /* Set by the owner before tr_recorder_open: */
     const tr_config *config;
     tr_world *world;
-    FILE *out, *warnings; /* what people read */
+    FILE *out, *warnings; /* the lines for people */
     bool leads;           /* this is rank 0 */
     /* The recorder's own: */
     tr_metrics *metrics;
     bool unrecorded; /* the last step's metrics could not be written */
     tr_progress progress;
     tr_append log; /* log.txt: all lines for people, whole and without codes */
-    bool unlogged; /* it cannot be written */
+    bool unlogged; /* log.txt cannot be written */
     size_t planned_bytes;
     double val_loss;        /* the last one; NAN: none yet */
     tr_memory_rank *memory; /* [ranks] */
@@ -35,48 +35,47 @@ typedef struct tr_recorder {
     bool unreported; /* the last report could not be written */
 } tr_recorder;
 
-/* Starts to show what goes on: rank 0, as the board has it (may be NULL). Ended by
- * tr_recorder_close, on every rank. */
+/* Starts to show the progress on rank 0, from the board (may be NULL). Every rank ends it with
+ * tr_recorder_close. */
 void tr_recorder_begin(tr_recorder *recorder, const tr_board *board);
-/* Opens the metrics after step `done` of a resumed run; -1: a fresh run, which puts those of a run
- * that saved nothing aside and says so. */
+/* Opens the metrics after step `done` of a resumed run. -1: a new run; renames the metrics of an
+ * earlier run that saved nothing, and says so. */
 tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
 /* Opens log.txt and the metrics again after step `done`, in a directory that was made again. */
 void tr_recorder_reopen(tr_recorder *recorder, int64_t done);
-/* Collective. Gathers every rank's memory and simulates the planned timeline; without that the
- * report shows less. */
+/* Gathers every rank's memory and simulates the planned timeline for the report. Collective. */
 tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device,
                                   const tr_engine *engine);
-/* Rank 0 opens log.txt, to which a resumed run appends, and prints what will run: model, layout,
- * memory, and the transport unless it is "". */
+/* On rank 0 opens log.txt, to which a resumed run appends, and prints model, layout, memory, and
+ * the transport unless it is "". */
 void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport);
-/* Collective. Rank 0 says in one line which operators of which ranks run without their GPU's
- * library (tr_device_fallbacks); nothing when there is none. */
+/* Prints one line on rank 0 about the operators that run without their GPU's library
+ * (tr_device_fallbacks), if there are any. Collective. */
 tr_status tr_recorder_show_fallbacks(tr_recorder *recorder, const tr_device *device);
-/* Rank 0 says after which step a resumed run goes on, and starts the line of steps. */
+/* On rank 0 prints after which step a resumed run continues, and starts the line of steps. */
 void tr_recorder_start(tr_recorder *recorder, tr_device *device, int64_t done, bool resumed);
 /* Print a line for people, and a warning. They end a refreshed progress line first. */
 __attribute__((format(printf, 2, 3))) void tr_recorder_say(tr_recorder *recorder,
                                                            const char *format, ...);
 __attribute__((format(printf, 2, 3))) void tr_recorder_warn(tr_recorder *recorder,
                                                             const char *format, ...);
-/* Rank 0 shows and records one finished step. */
+/* Shows and records one finished step on rank 0. */
 void tr_recorder_step(tr_recorder *recorder, tr_device *device, const tr_metrics_record *line);
-/* Collective. Writes the recorded steps as log.dir/trace.json and keeps their timelines for the
- * report. first_step: the step at which the recording begins. */
+/* Writes the recorded steps as log.dir/trace.json and keeps their timelines for the report.
+ * first_step: the first recorded step. Collective. */
 tr_status tr_recorder_write_trace(tr_recorder *recorder, const tr_mesh *mesh,
                                   const tr_program_set *programs, const tr_record *trace,
                                   int64_t first_step);
-/* Collective. Gathers what every rank has allocated by now. */
+/* Gathers the bytes that every rank has allocated so far. Collective. */
 tr_status tr_recorder_gather_memory(tr_recorder *recorder, tr_device *device,
                                     const tr_engine *engine);
-/* Rank 0 writes report.html. Warns once until it can be written again, and not at all while the
- * metrics already warn of a full disk. */
+/* Writes report.html on rank 0. Warns once until it can be written again, and not while the metrics
+ * already warn of a full disk. */
 void tr_recorder_write_report(tr_recorder *recorder);
-/* Rank 0 prints what the run took of each class of memory. */
+/* Prints on rank 0 how much of each class of memory the run took. */
 void tr_recorder_finish(tr_recorder *recorder, tr_device *device);
-/* Writes a line to log.txt alone. Does nothing while it is not open. */
+/* Writes a line only to log.txt. Does nothing while log.txt is not open. */
 __attribute__((format(printf, 2, 3))) void tr_recorder_keep(tr_recorder *recorder,
                                                             const char *format, ...);
 void tr_recorder_close(tr_recorder *recorder);

@@ -14,15 +14,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Rows of a table, and events of drawings that a browser opens at once; pixels of the page's text,
- * as in the style below. */
+/* The most rows of a table, and the most events of drawings, that a browser opens at once; the
+ * width of the page's text in pixels, as in the style below. */
 enum { PATH_SIZE = TR_CONFIG_PATH + 32, MOST_ROWS = 64, MOST_EVENTS = 20000, PAGE_WIDTH = 1180 };
 
 typedef enum column { STEP, LOSS, NORM, LR, SPEED, VALIDATION, COLUMNS } column;
 static const char *const keys[COLUMNS] = {"step", "loss",         "grad_norm",
                                           "lr",   "tokens_per_s", "val_loss"};
 
-/* The records of a run by column; NAN: not known. Validation has steps of its own. */
+/* The records of a run by column; NAN: not known. Validations have their own steps. */
 typedef struct curves {
     size_t count, capacity[COLUMNS];
     double *value[COLUMNS];
@@ -30,7 +30,7 @@ typedef struct curves {
     double *validation_step;
 } curves;
 
-/* Rules of their own for what the style of a timeline, which holds everywhere, would change. */
+/* Repeats rules that the style of a timeline, which applies to the whole page, would change. */
 static const char *const head =
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
     "<meta name=\"viewport\" content=\"width=device-width\"/>\n<style>\n"
@@ -123,7 +123,7 @@ static int compare_numbers(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* NAN when no value is finite. */
+/* Finds the median; NAN when no value is finite. */
 static tr_status median(const double *value, size_t count, double *out) {
     double *sorted;
     size_t n = 0;
@@ -210,7 +210,7 @@ static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
-/* One bar a rank, and a mark where the bytes that were taken end. */
+/* Draws one bar for each rank, and a mark at the bytes that it took. */
 static void draw_memory(const tr_report *r, int rows, FILE *out) {
     size_t most = 1;
     for (int k = 0; k < rows; k++) {
@@ -276,10 +276,10 @@ static void write_memory(const tr_report *r, FILE *out) {
         write_classes(m->taken, m->taken_total, out);
         (void)fputs("<td></td></tr>\n", out);
     }
-    (void)fputs("</table></div>\n<p class=\"note\">Planned before the first step, and the most "
-                "that was taken; live "
-                "peak: the most of the activations that is in use at one time.",
-                out);
+    (void)fputs(
+        "</table></div>\n<p class=\"note\">Planned before the first step, and the most "
+        "that was taken; live peak: the most bytes of activations that are alive at one time.",
+        out);
     if (rows < r->ranks) (void)fprintf(out, " %d more ranks are not shown.", r->ranks - rows);
     (void)fputs("</p>\n", out);
 }
@@ -315,17 +315,16 @@ static void write_note(const tr_report *r, int drawn, FILE *out) {
     (void)fputs("<p class=\"note\">", out);
     if (first->seconds > 0)
         (void)fputs("The recorded steps of all ranks: as planned, with the mean measured times of "
-                    "each stage in the step, and as they ran. A step's makespan goes from its "
-                    "first action to its last; grey, and no part of it: reductions and the "
-                    "optimizer.",
+                    "each stage in the step, and as they ran. A step's makespan is from its first "
+                    "action to its last, without reductions and the optimizer (grey).",
                     out);
     else
         (void)fputs("One step of the ranks of a pipeline as planned, with the computed costs of "
-                    "the layers; the unit is the mean forward of a stage. Measured times come "
-                    "with train --trace N.",
+                    "the layers; the unit is the mean forward of a stage. For measured times use "
+                    "train --trace N.",
                     out);
     if (drawn < first->steps)
-        (void)fprintf(out, " The first %d of %d steps are drawn; numbers are of all.", drawn,
+        (void)fprintf(out, " The first %d of %d steps are drawn; the numbers are of all.", drawn,
                       first->steps);
     (void)fputs(" Rest the pointer on an action for its name.</p>\n", out);
 }
@@ -340,7 +339,7 @@ static tr_status write_timelines(const tr_report *r, FILE *out) {
     write_note(r, drawn, out);
     if (events <= MOST_EVENTS) {
         TR_TRY(tr_draw_svg(r->timelines, r->timelines_count, &options, out));
-    } else (void)fprintf(out, "<p>%zu events are too many to be drawn here.</p>\n", events);
+    } else (void)fprintf(out, "<p>%zu events are too many to draw.</p>\n", events);
     for (int k = 0; k < r->timelines_count; k++) write_bubbles(r->timelines[k], out);
     return TR_OK;
 }

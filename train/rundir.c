@@ -17,7 +17,7 @@ static void lock_path(const char *dir, char path[PATH_SIZE]) {
     (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
 }
 
-/* *made: set when it did not exist. */
+/* Makes the directory; sets *made when it did not exist. */
 static tr_status make_directory(const char *path, bool *made) {
     char part[TR_CONFIG_PATH];
     for (const char *end = path; *end;) {
@@ -43,7 +43,7 @@ typedef struct holder {
     long pid; /* 0: not known */
 } holder;
 
-/* Writes the host and process of the lock's holder; only messages use them. */
+/* Writes the host and process of the lock's holder, for messages. */
 static void write_holder(int fd) {
     char host[HOST] = "", text[HOST + 64];
     (void)gethostname(host, sizeof host - 1);
@@ -64,8 +64,8 @@ static holder read_holder(const char *path) {
     return h;
 }
 
-/* A holder takes the lock before it writes its name: until then the file is empty or names an
- * earlier one. */
+/* Fails with the name of the lock's holder. A holder locks the file before it writes its name;
+ * until then the file is empty or names an earlier holder. */
 static tr_status held(const char *dir, const char *path) {
     char here[HOST] = "";
     holder h;
@@ -114,14 +114,14 @@ static void note_local_locks(const char *dir, int fd, char *note) {
     if (!fstat(fd, &info) &&
         tr_rundir_locks_are_local(mounts, major(info.st_dev), minor(info.st_dev)))
         (void)snprintf(note, NOTE,
-                       "the file system of '%.120s' is mounted with locks of this host alone: a "
-                       "second job on another host would not be noticed",
+                       "the file system of '%.120s' locks only within this host: a second job on "
+                       "another host would not be noticed, so start only one",
                        dir);
     (void)fclose(mounts);
 }
 
-/* A lock of the open file, not of the process, so that no other descriptor of the file frees it
- * when it is closed. *free_now: false when another run holds it. */
+/* Tries to lock. The lock belongs to the open file, not to the process, so that closing another
+ * descriptor of the file does not free it. *free_now is false when another run holds it. */
 static tr_status try_lock(const char *dir, int fd, bool *free_now, char *note) {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int failed;
@@ -135,7 +135,7 @@ static tr_status try_lock(const char *dir, int fd, bool *free_now, char *note) {
     } else if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL) {
         (void)snprintf(note, NOTE,
                        "the file system of '%.120s' cannot lock (%s): a second job in the "
-                       "directory would not be noticed",
+                       "directory would not be noticed, so start only one",
                        dir, strerror(errno));
     } else {
         return TR_FAIL(TR_ERR_IO, "'%s/lock' cannot be locked: %s", dir, strerror(errno));
@@ -156,7 +156,8 @@ static tr_status open_lock(const char *dir, const char *path, int *fd) {
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened: %s (log.dir)", path, strerror(errno));
 }
 
-/* What would fail at the first save, perhaps hours later. */
+/* Checks that checkpoints can be saved, which would otherwise fail at the first save, perhaps hours
+ * later. */
 static tr_status check_checkpoints(const char *dir) {
     char path[PATH_SIZE];
     struct stat info;
@@ -174,7 +175,8 @@ tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note)
     *out = (tr_rundir){.fd = -1};
     (void)snprintf(out->path, sizeof out->path, "%s", dir);
     lock_path(dir, path);
-    /* An ending run may remove the directory between our steps: then they begin again. */
+    /* A run that ends may remove the directory between two of these calls; then they are
+     * repeated. */
     for (int tries = 0; tries < 1000; tries++) {
         int fd;
         bool taken;
@@ -206,7 +208,7 @@ bool tr_rundir_in_place(const tr_rundir *dir) {
     return dir->fd < 0 || same_file(dir->fd, path);
 }
 
-/* True when the directory exists and has a visible entry other than `except`. */
+/* Returns true when the directory exists and has a visible entry other than `except`. */
 static bool has_entries(const char *path, const char *except) {
     DIR *directory = opendir(path);
     if (!directory) return false;
@@ -240,7 +242,7 @@ tr_status tr_rundir_restore(tr_rundir *dir) {
     tr_status status = tr_rundir_take(dir->path, true, &again, note);
     if (status == TR_OK && tr_rundir_has_checkpoints(&again)) {
         tr_rundir_release(&again);
-        status = TR_FAIL(TR_ERR_IO, "'%s' contains another run now", dir->path);
+        status = TR_FAIL(TR_ERR_IO, "'%s' now contains another run", dir->path);
     }
     if (status != TR_OK) return TR_FAIL(TR_ERR_IO, "%s", tr_error_message());
     (void)close(dir->fd);

@@ -27,7 +27,7 @@ void tr_same_data_advance(const tr_data *data, tr_ckpt_state *state) {
     set_extent(state, &extent);
 }
 
-/* How the file is read: data.format, and where it is split into documents. Returns text. */
+/* Writes how the file is read: data.format, and how it is split into documents. Returns text. */
 static const char *format_of(const tr_config *config, char text[64]) {
     int32_t end = tr_config_document_end(config);
     if (end < 0) (void)snprintf(text, 64, "%s", config->data.format);
@@ -35,8 +35,8 @@ static const char *format_of(const tr_config *config, char text[64]) {
     return text;
 }
 
-/* What is different from the data that were recorded, as "its ... is x, and was y"; "" when they
- * are the same, as far as they were recorded. */
+/* Finds how the data differ from the recorded ones, as "its ... is x, and was y"; "" when they are
+ * the same, as far as the checkpoint records them. */
 static tr_status find_change(const tr_config *config, const tr_data *data, const tr_ckpt_state *s,
                              char *change, size_t size) {
     int64_t bytes = tr_data_tokens(data);
@@ -45,7 +45,7 @@ static tr_status find_change(const tr_config *config, const tr_data *data, const
     char format[64];
     if (s->data_format != tr_hash_name(format_of(config, format))) {
         (void)snprintf(change, size,
-                       "data.format, data.documents or data.document_end was another (now %s)",
+                       "data.format, data.documents or data.document_end has changed (now %s)",
                        format);
     } else if (s->validation != config->data.validation) {
         (void)snprintf(change, size, "data.validation is %.15g, and was %.15g",
@@ -62,14 +62,14 @@ static tr_status find_change(const tr_config *config, const tr_data *data, const
     return TR_OK;
 }
 
-/* Begins a new epoch with another file, since the order of the epoch in progress is one of other
- * windows. An epoch of which nothing was read yet keeps its number. */
+/* Begins a new epoch with the changed file, because the order of the epoch in progress is one of
+ * other windows. An epoch of which nothing was read yet keeps its number. */
 static tr_status accept_change(const tr_config *config, const char *change, const tr_data *data,
                                tr_ckpt_state *s, char *note) {
     if (strcmp(config->data.changed, "allow"))
         return TR_FAIL(TR_ERR_CONFIG,
                        "'%s' is not the data that the checkpoint was made with: %s; restore them, "
-                       "or go on with these by data.changed=allow",
+                       "or continue with these by data.changed=allow",
                        config->data.path, change);
     int64_t bytes = tr_data_tokens(data);
     const tr_data_extent extent = {.bytes = bytes,
@@ -89,20 +89,21 @@ static tr_status compare_saved(const tr_config *config, const tr_data *data, tr_
                                char *note) {
     char change[160];
     int64_t bytes = tr_data_tokens(data);
-    if (s->data_bytes == 0) { /* the data were opened as those of a new run */
+    if (s->data_bytes == 0) { /* the data are opened as in a new run */
         tr_same_data_advance(data, s);
-        (void)snprintf(note, TR_SAME_DATA_NOTE,
-                       "the checkpoint does not say what data it was made with: '%.200s' is taken "
-                       "for them",
-                       config->data.path);
+        (void)snprintf(
+            note, TR_SAME_DATA_NOTE,
+            "the checkpoint does not record its data: '%.200s' is assumed to be the same",
+            config->data.path);
         return TR_OK;
     }
     TR_TRY(find_change(config, data, s, change, sizeof change));
     if (change[0]) return accept_change(config, change, data, s, note);
     if (bytes > s->data_bytes)
         (void)snprintf(note, TR_SAME_DATA_NOTE,
-                       "'%.200s' has grown from %" PRId64 " to %" PRId64 " bytes: what is new is "
-                       "read from epoch %" PRId64 " on, and the held-out part stays as it is",
+                       "'%.200s' has grown from %" PRId64 " to %" PRId64
+                       " bytes: the new bytes are read from epoch %" PRId64
+                       " on, and the held-out part stays the same",
                        config->data.path, s->data_bytes, bytes, s->epoch + 1);
     s->data_bytes = bytes;
     return TR_OK;

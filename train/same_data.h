@@ -1,7 +1,7 @@
-/* Whether a resumed run finds the data that it was trained on, and what it reads of them.
+/* Checks that a resumed run finds the data that it was trained on, and decides which part it reads.
  *
  * A checkpoint records length, hash, format and split of the data. The path is not recorded: the
- * same content elsewhere is the same data. */
+ * same content at another path is the same data. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -10,11 +10,11 @@
 
 enum { TR_SAME_DATA_NOTE = 512 };
 
-/* Collective. Fills the data's part of *state, the same on every rank, and makes every rank's data
- * read on as it says. resumes: *state is as it was saved. Fails with TR_ERR_CONFIG when it was
- * saved with other data and data.changed is refuse, and with TR_ERR_DATA when a rank has another
- * file than rank 0. note: on rank 0 a sentence for people, or "". */
+/* Fills the data's fields of *state, the same on every rank, and sets every rank's data to read
+ * that extent. Collective. resumes: *state comes from a checkpoint. Fails with TR_ERR_CONFIG when
+ * it was saved with other data and data.changed is refuse, and with TR_ERR_DATA when a rank has
+ * another file than rank 0. note: on rank 0 a sentence for people, or "". */
 tr_status tr_same_data_settle(tr_world *world, const tr_config *config, bool resumes, tr_data *data,
                               tr_ckpt_state *state, char note[TR_SAME_DATA_NOTE]);
-/* Updates the epoch in *state after state->next_sample has moved. */
+/* Updates the epoch in *state after state->next_sample has changed. */
 void tr_same_data_advance(const tr_data *data, tr_ckpt_state *state);

@@ -16,7 +16,7 @@ struct tr_sampler {
     /* Staging memory: */
     tr_step_state *given;
     int32_t *fed;
-    void *copied;                          /* the logits, as the device has them */
+    void *copied;                          /* the logits in the device's type */
     char *cache, *scratch, *flows;         /* flows: one token's outputs of all layers */
     size_t *cache_offset;                  /* [layers] */
     size_t (*flow_offset)[TR_LAYER_FLOWS]; /* [layers]: of their outputs */
@@ -27,7 +27,7 @@ struct tr_sampler {
     uint64_t drawn;
 };
 
-/* Bytes of everything that all layers keep together. */
+/* The bytes of all layers' buffers. */
 typedef struct sizes {
     size_t cache, scratch, flows;
 } sizes;
@@ -101,13 +101,13 @@ void tr_sampler_destroy(tr_sampler *s) {
     free(s);
 }
 
-/* One token's output of a layer. */
+/* Returns a layer's output for one token. */
 static tr_tensor output_of(const tr_sampler *s, int layer, int output) {
     return tr_flow_tensor(&s->model->layers[layer]->output[output],
                           s->flows + s->flow_offset[layer][output]);
 }
 
-/* What layer i reads and writes for one token. */
+/* Returns the tensors that layer i reads and writes for one token. */
 static tr_layer_io layer_io(const tr_sampler *s, int i) {
     const tr_layer *layer = s->model->layers[i];
     tr_layer_io io = {.stream = tr_device_compute(s->device),
@@ -135,7 +135,7 @@ static tr_status decode_one(tr_sampler *s, int32_t token, int64_t position) {
         tr_layer_io io = layer_io(s, i);
         TR_TRY(layer->ops->decode(layer, &io));
     }
-    return tr_stream_sync(stream); /* the next token is fed from the same memory */
+    return tr_stream_sync(stream); /* because the next token uses the same staging memory */
 }
 
 tr_status tr_sampler_feed(tr_sampler *s, int32_t token) {
@@ -168,7 +168,7 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* The smallest logit that top-k keeps. */
+/* Returns the smallest logit that top-k keeps. */
 static double threshold(tr_sampler *s, const double *logits, int64_t vocab) {
     if (s->options.top_k <= 0 || s->options.top_k >= vocab) return -INFINITY;
     memcpy(s->sorted, logits, (size_t)vocab * sizeof *logits);

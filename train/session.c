@@ -28,7 +28,7 @@ void tr_session_begin(tr_session *s, tr_activity_phase phase, int64_t total) {
     if (tr_session_leads(s)) tr_progress_phase(&s->recorder.progress, phase, step, tr_now_s());
 }
 
-/* A B computes both gradients. */
+/* Returns the forwards and gradients of an action; a B computes two gradients. */
 static int64_t actions_of(tr_action a) {
     return a.type == TR_ACTION_B ? 2 : tr_action_computes(a);
 }
@@ -49,7 +49,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
                       : tr_data_sample(data, sample, wanted, count);
 }
 
-/* The board shows what this rank does; between instructions it does nothing. */
+/* Shows the current instruction on the board, and nothing between instructions. */
 static void observe(void *context, const tr_instr *instr, bool begin) {
     tr_session *s = context;
     static const char letter[TR_ACTION_TYPES] = {
@@ -69,7 +69,8 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
 }
 
-/* The order of a step; one line when its sums have another order than other schedules'. */
+/* Opens the order of a step. Prints a line when its sums have another order than other
+ * schedules'. */
 static tr_status open_schedule(tr_session *s) {
     tr_schedule_report report;
     TR_TRY(tr_request_schedule(s->config, &s->schedule, &report));
@@ -78,7 +79,7 @@ static tr_status open_schedule(tr_session *s) {
     return TR_OK;
 }
 
-/* What a rank does by itself: failures here are agreed on afterwards. */
+/* The part of the set-up that needs no other rank; its failures are agreed on afterwards. */
 static tr_status open_local(tr_session *s) {
     const tr_config *c = s->config;
     TR_TRY(tr_config_check(c, tr_world_size(s->world)));
@@ -97,7 +98,7 @@ static tr_status open_local(tr_session *s) {
     return TR_OK;
 }
 
-/* Collective. What carries the data between the ranks' devices. */
+/* Chooses how data travel between the ranks' devices. Collective. */
 static tr_status choose_transport(tr_session *s) {
     const char *name = s->config->parallel.transport;
     tr_data_plane want = strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
@@ -108,8 +109,8 @@ static tr_status choose_transport(tr_session *s) {
     return TR_OK;
 }
 
-/* Collective. Ranks with different orders (another file on another host, another result of the
- * search) would wait for each other forever. */
+/* Compares the orders of all ranks, because ranks with different orders (another file on another
+ * host, another result of the search) would wait for each other forever. Collective. */
 static tr_status compare_orders(tr_session *s) {
     char *text = NULL;
     size_t ranks = (size_t)tr_world_size(s->world);
@@ -162,7 +163,7 @@ static tr_status make_engine(tr_session *s) {
 
 /* --- a new run, or a saved one ---------------------------------------------------------------- */
 
-/* Rank 0: is there a run to go on with? Then *s->state is as it was saved last. */
+/* On rank 0: finds a run to continue, and reads its last state to *s->state. */
 static tr_status find_start(tr_session *s) {
     if (s->options->resume == TR_RESUME_NO) {
         if (!tr_rundir_has_checkpoints(&s->dir)) return TR_OK;
@@ -184,7 +185,7 @@ static tr_status find_start(tr_session *s) {
                    s->root);
 }
 
-/* Rank 0: nothing in log.dir is read or written before it is held. */
+/* On rank 0: locks log.dir before anything in it is read or written. */
 static tr_status take_directory(tr_session *s) {
     char note[256];
     bool make = s->options->resume != TR_RESUME_YES;
@@ -194,7 +195,7 @@ static tr_status take_directory(tr_session *s) {
     return find_start(s);
 }
 
-/* Collective. Every rank learns whether a saved run goes on, and its state. */
+/* Tells every rank whether a saved run is continued, and its state. Collective. */
 static tr_status open_directory(tr_session *s) {
     s->saved_step = -1;
     (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
@@ -204,20 +205,19 @@ static tr_status open_directory(tr_session *s) {
     return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);
 }
 
-/* Checks that the saved run has this model and this sample order: with another number of heads the
- * tensors have the same shapes. Keys whose default follows the device keep the saved value. */
+/* Checks that the saved run has this model and this sample order; tensors alone do not show, for
+ * example, another number of heads. Keys that have another default on GPUs keep the saved value. */
 static tr_status check_saved(tr_session *s) {
     const tr_ckpt_state *saved = s->state;
     tr_config *then;
     if (saved->seed != (uint64_t)s->config->train.seed)
-        return TR_FAIL(
-            TR_ERR_CONFIG,
-            "train.seed is %lld, but the checkpoint was made with %llu: a run is resumed "
-            "with the seed it began with",
-            (long long)s->config->train.seed, (unsigned long long)saved->seed);
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "train.seed is %lld, but the checkpoint was made with %llu: resume the run "
+                       "with the seed of its start",
+                       (long long)s->config->train.seed, (unsigned long long)saved->seed);
     TR_TRY(tr_calloc(1, sizeof *then, &then));
     tr_status status = TR_OK;
-    /* A config that this version cannot read leaves it to the tensors. */
+    /* If this version cannot read the saved config, only the tensors are compared. */
     if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
         tr_config_keep(&s->own, then);
         status = tr_config_check_model(s->config, then, s->root);
@@ -226,7 +226,7 @@ static tr_status check_saved(tr_session *s) {
     return status;
 }
 
-/* This run's config, which may have another layout than the saved one, is what it saves. */
+/* Sets the config text to save: this run's, which may have another layout than the saved one. */
 static tr_status set_config_text(tr_session *s) {
     char *text;
     TR_TRY(tr_config_text(s->config, &text));
@@ -240,7 +240,7 @@ static tr_status set_config_text(tr_session *s) {
                           sizeof s->state->config);
 }
 
-/* Collective. What is read of the data, as the checkpoint says where there is one. */
+/* Decides which part of the data is read, by the checkpoint if there is one. Collective. */
 static tr_status settle_data(tr_session *s) {
     char note[TR_SAME_DATA_NOTE];
     TR_TRY(tr_same_data_settle(s->world, s->config, s->resumes, s->data, s->state, note));
@@ -248,7 +248,7 @@ static tr_status settle_data(tr_session *s) {
     return TR_OK;
 }
 
-/* Collective. Parameters of the newest valid step, whose state has been read before. */
+/* Loads the parameters of the newest valid step, after its state was read. Collective. */
 static tr_status load(tr_session *s) {
     char skipped[256] = "";
     tr_ckpt_state *again;
@@ -270,7 +270,7 @@ static tr_status load(tr_session *s) {
     return tr_store_publish(tr_engine_store(s->engine));
 }
 
-/* Collective. Parameters and counters of step 0, or of the saved one. */
+/* Sets parameters and counters to those of step 0, or of the saved step. Collective. */
 static tr_status start_state(tr_session *s) {
     if (s->resumes) TR_TRY(tr_world_agree(s->world, load(s)));
     s->state->seed = (uint64_t)s->config->train.seed;
@@ -278,7 +278,7 @@ static tr_status start_state(tr_session *s) {
     return tr_world_agree(s->world, set_config_text(s));
 }
 
-/* The order that auto found, to be looked at, or to be named as parallel.schedule elsewhere. */
+/* Writes the order that auto found, for inspection, or as parallel.schedule of another run. */
 static tr_status write_order(tr_session *s) {
     char path[TR_CONFIG_PATH + 16], *text;
     (void)snprintf(path, sizeof path, "%s/schedule.csv", s->config->log.dir);
@@ -293,7 +293,7 @@ static tr_status write_order(tr_session *s) {
     return status;
 }
 
-/* Rank 0 keeps the records of the run. */
+/* Opens the records of the run on rank 0. */
 static tr_status open_records(tr_session *s) {
     TR_TRY(tr_recorder_open(&s->recorder, s->resumes ? s->state->step : -1));
     return tr_session_leads(s) && tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
@@ -303,12 +303,12 @@ static tr_status open_trace(tr_session *s) {
     if (!s->options->trace) return TR_OK;
     const tr_program_set *programs = tr_engine_programs(s->engine);
     size_t count = (size_t)programs->program[s->mesh.index[TR_AXIS_PP]].count;
-    s->trace_from = s->state->step + 2; /* the first step warms up */
+    s->trace_from = s->state->step + 2; /* the first step is a warm-up */
     return tr_record_open(count * (size_t)s->options->trace, &s->trace);
 }
 
-/* Every part of the set-up ends here: a request to stop ends the run before the next part. There is
- * nothing to save, since no step was taken. */
+/* Called after every part of the set-up: a request to stop ends the run before the next part. There
+ * is nothing to save, since no step was taken. */
 static tr_status go_on(tr_session *s, tr_status status) {
     bool asked = tr_board_stop_requested(s->options->board);
     if (asked && (status == TR_OK || status == TR_ERR_STOPPED))
@@ -318,16 +318,17 @@ static tr_status go_on(tr_session *s, tr_status status) {
     return tr_world_agree(s->world, status);
 }
 
-/* The time limit counts from the start of the command. */
+/* Starts the time limit, which counts from the start of the command. */
 static void start_limit(tr_session *s) {
-    const double bytes_per_parameter = 12; /* values and two moments */
+    const double bytes_per_parameter = 12; /* FP32 masters and two moments */
     double parameters = (double)tr_model_parameters(tr_engine_model(s->engine));
     bool limited = s->options->time_limit && tr_session_leads(s);
     tr_time_limit_open(limited ? s->options->time_end_s : INFINITY,
                        bytes_per_parameter * parameters, &s->limit);
 }
 
-/* Collective, step by step: a failure is agreed on before the next step begins. */
+/* Does the set-up part by part; the ranks agree on a failure before the next part begins.
+ * Collective. */
 static tr_status open_agreed(tr_session *s) {
     const tr_config *c = s->config;
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
@@ -340,7 +341,8 @@ static tr_status open_agreed(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
     TR_TRY(go_on(s, make_engine(s)));
     start_limit(s);
-    if (tr_session_leads(s)) /* before what may take long, and after what may refuse the run */
+    if (tr_session_leads(
+            s)) /* before the parts that may take long, and after those that may refuse the run */
         tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     TR_TRY(start_state(s));
     TR_TRY(go_on(s, open_records(s)));
@@ -382,6 +384,6 @@ void tr_session_close(tr_session *s) {
     tr_schedule_destroy(s->schedule);
     tr_data_close(s->data);
     if (s->device) tr_device_close(s->device);
-    tr_record_close(s->trace); /* after the stream that may still write to it */
+    tr_record_close(s->trace); /* after the stream, which may still write to it */
     tr_rundir_release(&s->dir);
 }

@@ -11,7 +11,8 @@
 
 typedef struct tr_session {
     const tr_config *config; /* the config in effect: `own` */
-    tr_config own;           /* as given; a resumed run keeps some of the checkpoint's values */
+    tr_config
+        own; /* the config as given, except values that a resumed run keeps from the checkpoint */
     const tr_train_options *options;
     tr_world *world;
     tr_mesh mesh;
@@ -21,32 +22,33 @@ typedef struct tr_session {
     tr_engine *engine;
     tr_ckpt_tensor *tensors;
     int tensors_count;
-    tr_rundir dir;                 /* held by rank 0 */
+    tr_rundir dir;                 /* locked by rank 0 */
     char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
-    bool dir_lost;                 /* it was removed while the run used it; known to rank 0 */
-    bool resumes;                  /* a saved run goes on */
+    bool dir_lost;                 /* rank 0: it was removed while the run used it */
+    bool resumes;                  /* continues a saved run */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
-    char transport[192]; /* a line for people; "": the usual one */
-    tr_record *trace;    /* NULL: none, or written */
+    char transport[192]; /* a line about the transport; "": the default one */
+    tr_record *trace;    /* NULL: none, or already written */
     int64_t trace_from;  /* the first step recorded */
-    tr_time_limit limit; /* only rank 0's counts */
-    bool late;           /* rank 0: the limit is near, the step in progress is the last */
+    tr_time_limit limit; /* rank 0's is used */
+    bool late;           /* rank 0: the limit is near, so the step in progress is the last */
     tr_recorder recorder;
     int64_t work_done, work_total; /* of the phase: actions of a step or a validation */
 } tr_session;
 
-/* Collective over the world. Takes log.dir, opens device, data, schedule and engine, draws the
- * parameters or loads the newest valid checkpoint, and prints the plan. Every rank returns the same
- * status; the session is to be closed after a failure too, and is not moved. world and options must
- * outlive it. */
+/* Locks log.dir, opens device, data, schedule and engine, draws the parameters or loads the newest
+ * valid checkpoint, and prints the plan. Collective over the world; every rank returns the same
+ * status. The caller closes the session after a failure, too, and must not move it. world and
+ * options must outlive it. */
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
                           tr_session *session);
 void tr_session_close(tr_session *session);
-/* A phase begins that may take long: the board and, on rank 0, the progress line show it. total:
- * forwards and gradients of micro-batches that this rank will compute; 0: it has other work. */
+/* Begins a phase that may take long; the board and, on rank 0, the progress line show it. total:
+ * forwards and gradients of micro-batches that this rank will compute; 0: other work. */
 void tr_session_begin(tr_session *session, tr_activity_phase phase, int64_t total);
-/* What this rank computes in a training step, for tr_session_begin; of it the forwards alone. */
+/* Returns how many forwards and gradients this rank computes in a training step, for
+ * tr_session_begin; forwards_alone: only the forwards. */
 int64_t tr_session_actions(const tr_session *session, bool forwards_alone);
-/* True on rank 0, which prints for the run. */
+/* Returns true on rank 0, which prints for the run. */
 bool tr_session_leads(const tr_session *session);

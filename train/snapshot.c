@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of a part of the parameter, on the average: the same number on every rank. */
+/* Returns the mean elements of a part of the parameter, the same number on every rank. */
 static int64_t part_size(const tr_param *param, const tr_param_layout *layout) {
     int64_t count = 0;
     for (int k = 0; k < param->tensors; k++) count += tr_global_count(&param->tensor[k]);
     return count / layout->parts;
 }
 
-/* Is this rank the saver that writes the next `count` elements? That is the data rank with the
- * fewest so far, lowest first; all data ranks of a line know the turns of all. */
+/* Returns true when this rank writes the next `count` elements: the data rank with the fewest so
+ * far does, the lowest of equals. All data ranks compute the same turns. */
 static bool takes_turn(int64_t *load, const tr_mesh *mesh, const tr_param_layout *layout,
                        int64_t count) {
     const int run = layout->savers.count[TR_AXIS_DP];
@@ -45,7 +45,7 @@ static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
     tensor->write = write;
 }
 
-/* Tensors of all parameters with a value of their own. */
+/* Counts the tensors of all parameters with their own value. */
 static size_t count_tensors(const tr_store *store) {
     size_t count = 0;
     for (int i = 0; i < store->slots; i++)
@@ -53,7 +53,7 @@ static size_t count_tensors(const tr_store *store) {
     return count;
 }
 
-/* The parameter's tensors in one kind of memory. */
+/* Lists the parameter's tensors in one kind of memory. */
 static void fill_all(const tr_store *store, const tr_slot *slot, const char *group, void *local,
                      bool write, tr_ckpt_tensor *tensor) {
     for (int t = 0; t < slot->param->tensors; t++)

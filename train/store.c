@@ -42,7 +42,7 @@ typedef struct place {
     tr_mesh_groups *groups;
     int last_stage;
     char *master, *m, *v, *value, *grad; /* the first elements of each kind of memory, */
-    size_t own, grads; /* and elements taken of it: by values and states, by gradients */
+    size_t own, grads; /* and elements used of it: by values and states, by gradients */
     size_t size;       /* bytes of an element, except of values */
 } place;
 
@@ -74,12 +74,12 @@ static tr_status set_tie(void *context, const tr_tie *t) {
     return tr_mesh_groups_get(at->groups, &t->ranks, &slot->tie);
 }
 
-/* `offset` elements on, unless this store has no such memory. */
+/* Returns memory + `offset` elements, or NULL if this store has no such memory. */
 static char *element(const place *at, char *memory, size_t offset) {
     return memory ? memory + offset * at->size : NULL;
 }
 
-/* The gradient, behind those that have been placed; a span goes on as long as its group does. */
+/* Places the gradient after those already placed, in the last span if it has the same group. */
 static void place_grad(place *at, tr_slot *slot) {
     tr_store *store = at->store;
     tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
@@ -95,7 +95,7 @@ static void place_grad(place *at, tr_slot *slot) {
     span->count = (element(at, at->grad, at->grads) - span->data) / (int64_t)at->size;
 }
 
-/* Value, state and gradient of a parameter that shares none. */
+/* Places value, state and gradient of a parameter that shares none. */
 static void place_own(place *at, tr_slot *slot, tr_run *run) {
     tr_param *param = slot->param;
     at->own = tr_memory_params_begin(param, at->own);
@@ -131,8 +131,8 @@ static int kind_of(const tr_slot *slot) {
     return slot->shares >= 0 ? SHARES : slot->param->decay ? DECAYS : STAYS;
 }
 
-/* Places slot `first`, the next of its stage, and the other ones of its kind that are summed by its
- * group; and all that are joined to them. */
+/* Places slot `first`, the others of its kind that the same group sums, and all parameters joined
+ * to them. */
 static void place_group(place *at, int first, tr_run *run, bool *placed) {
     tr_store *store = at->store;
     const tr_slot *like = &store->slot[first];
@@ -147,8 +147,8 @@ static void place_group(place *at, int first, tr_run *run, bool *placed) {
     }
 }
 
-/* The parameters of a stage: those that decay, those that do not, those that share; of each kind
- * first all that one group sums, then all that the next one does. */
+/* Places the parameters of a stage: first those that decay, then those that do not, then those that
+ * share; within each kind group by group. */
 static void place_stage(place *at, int stage, bool *placed) {
     tr_store *store = at->store;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -228,7 +228,7 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
-/* values[count] become FP64, in place. */
+/* Converts values[count] to FP64 in place. */
 static void widen(void *values, int64_t count) {
     char *bytes = values;
     for (int64_t i = count - 1; i >= 0; i--) {
@@ -239,7 +239,7 @@ static void widen(void *values, int64_t count) {
     }
 }
 
-/* Initial values pass through one piece of staging memory, as large as the largest parameter. */
+/* Initial values pass through one staging buffer of the largest parameter's size. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
     tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
@@ -264,7 +264,7 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
         TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->m, bytes));
         TR_TRY_OUT(tr_stream_zero(stream, slot->v, bytes));
-        TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` holds the next ones */
+        TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` gets the next values */
         drawn += slot->param->count;
         tr_world_tell_work(store->world, drawn, all);
     }

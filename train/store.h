@@ -1,10 +1,10 @@
-/* The parameter store of one rank: memory for the parameters of the layers that live here.
+/* The parameter store of one rank: memory for the parameters of its layers.
  *
- * For every parameter: the value in the model's dtype, an FP32 gradient, and the optimizer's state
- * (FP32 master, first and second moment), all FP64 in an FP64 model. In FP32 and FP64 the value is
- * the master. Every use of a tied
- * parameter has its own gradient; uses on one rank share value and state; uses on different
- * pipeline ranks hold a copy each, and their gradients are summed through a tie group. */
+ * Each parameter has a value in the model's dtype, an FP32 gradient, and the optimizer's state
+ * (FP32 master, first and second moment); in an FP64 model all are FP64. In FP32 and FP64 the value
+ * is the master. Every use of a tied parameter has its own gradient; uses on one rank share value
+ * and state; uses on different pipeline ranks hold a copy each, and their gradients are summed
+ * through a tie group. */
 #pragma once
 
 #include "comm/mesh_groups.h"
@@ -17,12 +17,12 @@ typedef struct tr_slot {
     tr_param_layout layout;
     void *master, *m, *v; /* [param->count] in the store's acc */
     int stage;            /* of this rank's: 0, 1, ... */
-    int shares;           /* slot of the use on this rank whose value and state it shares, or -1 */
-    tr_group *sum;        /* sums its gradient; NULL without gradients */
-    tr_group *tie;        /* then sums the gradients of uses on other ranks; NULL without */
+    int shares;           /* slot of the use on this rank that has its value and state, or -1 */
+    tr_group *sum;        /* group that sums its gradient; NULL without gradients */
+    tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_slot;
 
-/* Gradients of one stage that lie together and are summed by one group, in one go. */
+/* Adjacent gradients of one stage that one group sums at once. */
 typedef struct tr_span {
     int stage;
     tr_group *sum;
@@ -30,8 +30,8 @@ typedef struct tr_span {
     int64_t count;
 } tr_span;
 
-/* Parameters of one stage that decay, or that do not, lie one behind the other in each kind of
- * memory, at the same distances: the optimizer steps them as one. Between them are zeros. */
+/* Adjacent parameters of one stage that all decay, or all do not. They have the same offsets in
+ * each kind of memory, with zeros between them, so the optimizer steps them as one. */
 typedef struct tr_run {
     char *grad, *master, *m, *v;
     void *value;
@@ -55,22 +55,22 @@ typedef struct tr_store {
     char *grads, *states; /* states: both moments */
 } tr_store;
 
-/* Opens the groups that sum the gradients of this rank's parameters, and of tied ones with uses on
- * other pipeline ranks. Collective over the world. */
+/* Opens the groups that sum the gradients of this rank's parameters, and those of tied parameters
+ * with uses on other pipeline ranks. Collective over the world. */
 tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
                                const tr_placement *placement);
 
-/* Allocates the memory and places params' value and grad. With `groups`, in which
- * tr_store_open_groups has opened what it needs, the store is for training; without (NULL) it is
- * for the values alone: it has no gradients and no moments. Not collective. */
+/* Allocates the memory and sets params' value and grad. With `groups`, opened by
+ * tr_store_open_groups, the store is for training; with NULL it has only values, without gradients
+ * and moments. Not collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
                           tr_mesh_groups *groups, tr_store **out);
 void tr_store_destroy(tr_store *store);
 
-/* Draws the initial values from the seed and tells the world how many are drawn; moments are zero.
- * Of a store for training. Not collective. TR_ERR_STOPPED soon after a request to stop on the
- * board, which may be NULL. */
+/* Draws the initial values of a store for training from the seed, and tells the world how many are
+ * drawn; moments are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
+ * on the board, which may be NULL. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
-/* Values from masters (after a load); nothing to do in FP32. */
+/* Computes the values from the masters, after a load. Does nothing in FP32. */
 tr_status tr_store_publish(tr_store *store);

@@ -56,7 +56,7 @@ static uint32_t masked_crc(const void *data, size_t bytes) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Frames the event that lies at record + 12 and ends at `end`. */
+/* Frames the event from record + 12 to `end`. */
 static size_t frame(unsigned char *record, unsigned char *end) {
     size_t bytes = (size_t)(end - record) - 12;
     (void)put_little_endian(record, bytes, 8);
@@ -99,7 +99,7 @@ tr_status tr_tb_open(const char *directory, tr_append *out) {
     double now = wall_clock();
     (void)gethostname(host, sizeof host - 1);
     int n = 0;
-    do { /* a run that is resumed within the same second gets a file of its own */
+    do { /* a run that is resumed within the same second gets another file */
         (void)snprintf(path, sizeof path, "%s/events.out.tfevents.%lld.%s.%ld.%d", directory,
                        (long long)now, host, (long)getpid(), n++);
     } while (access(path, F_OK) == 0);

@@ -8,13 +8,13 @@
 
 enum { TR_TB_TAG = 64, TR_TB_RECORD = TR_TB_TAG + 80 };
 
-/* CRC-32C (Castagnoli, reflected polynomial 0x82F63B78). */
+/* Returns the CRC-32C (Castagnoli, reflected polynomial 0x82F63B78). */
 uint32_t tr_crc32c(const void *data, size_t bytes);
 
-/* The record that every event file starts with; returns its bytes. */
+/* Writes the record with which every event file starts; returns its bytes. */
 size_t tr_tb_version_record(double wall_time, unsigned char record[TR_TB_RECORD]);
-/* One scalar: tag of at most TR_TB_TAG - 1 characters (more are cut). Returns the record's bytes.
- */
+/* Writes the record of one scalar; cuts the tag to TR_TB_TAG - 1 characters. Returns the record's
+ * bytes. */
 size_t tr_tb_scalar_record(double wall_time, int64_t step, const char *tag, float value,
                            unsigned char record[TR_TB_RECORD]);
 

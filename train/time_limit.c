@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A guess on the slow side: a network file system that several ranks write to. */
+/* A low estimate: a network file system to which several ranks write. */
 static const double bytes_per_s = 100e6;
-/* The last records and the end of the processes. */
+/* For the last records and the end of the processes. */
 static const double leave_s = 1;
 
 tr_status tr_time_limit_parse(const char *text, double *seconds) {
     static const char units[] = "hms";
     static const double unit_s[] = {3600, 60, 1};
-    const char *at = text, *from = units; /* units come once each, the larger first */
+    const char *at = text, *from = units; /* each unit occurs at most once, larger units first */
     double sum = 0;
     while (isdigit((unsigned char)*at)) {
         char *end;
@@ -45,6 +45,6 @@ bool tr_time_limit_is_near(const tr_time_limit *limit, double now_s, const tr_ti
     double seconds = limit->save_s * (need->saves ? 2 : 1);
     for (int i = 0; i < 2; i++)
         seconds += need->validates[i] ? fmax(limit->step_s[0], limit->step_s[1]) : limit->step_s[0];
-    /* A quarter more, since durations vary. */
+    /* 25% more, because durations vary. */
     return now_s + 1.25 * seconds + leave_s > limit->end_s;
 }

@@ -1,4 +1,4 @@
-/* The time limit of a run: when it has to stop so that its last save is done in time. */
+/* The time limit of a run: when it must stop so that its last save ends in time. */
 #pragma once
 
 #include "base/status.h"
@@ -7,13 +7,13 @@
 
 typedef struct tr_time_limit {
     double end_s; /* of the steady clock; INFINITY: no limit */
-    /* Seconds, 0 while unknown: a step without and with a validation, a save. */
+    /* Seconds of a step without and with a validation, and of a save; 0: not known. */
     double step_s[2], save_s;
 } tr_time_limit;
 
-/* Work that belongs to the step that is about to begin and to the step after it. */
+/* Work that belongs to the next step and to the one after it. */
 typedef struct tr_time_need {
-    bool validates[2]; /* the step, the next step */
+    bool validates[2]; /* the next step, the one after it */
     bool saves;        /* between the two */
 } tr_time_need;
 
@@ -25,6 +25,6 @@ void tr_time_limit_open(double end_s, double bytes, tr_time_limit *out);
 /* Updates an estimate with a measured duration: at once with a longer one, slowly with a shorter.
  */
 void tr_time_limit_took(double *estimate, double seconds);
-/* True when the step that is about to begin has to be the last: another one and the save might not
- * end before the limit. */
+/* Returns true when the next step must be the last, because another one and the save might not end
+ * before the limit. */
 bool tr_time_limit_is_near(const tr_time_limit *limit, double now_s, const tr_time_need *need);

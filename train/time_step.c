@@ -5,10 +5,10 @@
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
 
-static const double STEPS_S = 0.25; /* for steps of one length, of which the fastest counts */
+static const double STEPS_S = 0.25; /* how long to repeat steps of one kind; the fastest counts */
 enum { LEAST_STEPS = 2 };
 
-/* Every input is token numbers. */
+/* Fills inputs with valid token numbers. */
 static tr_status fetch_nothing(void *context, bool validation, int64_t sample,
                                const tr_fetch *wanted, int count) {
     const tr_model_config *model = context;

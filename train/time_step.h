@@ -3,6 +3,6 @@
 
 #include "partition/rate.h"
 
-/* Seconds of the fastest of some steps, after one that warms up; takes at least a quarter of a
- * second. A tr_rate_time_fn. */
+/* Measures the seconds of the fastest of some steps, after one for warm-up. Takes at least a
+ * quarter of a second. A tr_rate_time_fn. */
 tr_status tr_time_step(tr_device *device, const tr_rate_step *step, double *seconds);

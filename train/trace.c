@@ -20,7 +20,7 @@ tr_status tr_tracing_clock(tr_world *world, int64_t *offset_ns) {
         int64_t fastest = INT64_MAX, best = 0;
         for (int k = 0; k < ROUND_TRIPS; k++) {
             int64_t ping = 0, pong = 0;
-            /* Nobody is still in the last trip: the ping leaves at once. */
+            /* All ranks are ready now, so the ping is answered at once. */
             TR_TRY(tr_world_barrier(world));
             int64_t begin = tr_now_ns();
             TR_TRY(tr_world_broadcast(world, 0, &ping, sizeof ping));
@@ -41,13 +41,13 @@ tr_status tr_tracing_clock(tr_world *world, int64_t *offset_ns) {
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
-/* What a rank hands over: this, the world ranks of its line [pp], its entries. */
+/* The header of a rank's data, followed by the world ranks of its line [pp] and its entries. */
 typedef struct trace_header {
     int32_t pp_rank, unused;
     int64_t entries;
 } trace_header;
 
-/* One rank's part of what was gathered. */
+/* One rank's part of the gathered data. */
 typedef struct trace_part {
     int pp_rank;
     const int32_t *line; /* [pp] */
@@ -69,7 +69,7 @@ typedef struct tracer {
 static tr_status pack(const tr_mesh *mesh, const tr_record *record, int64_t offset_ns, void **out,
                       size_t *bytes) {
     size_t pp = (size_t)mesh->degree[TR_AXIS_PP];
-    size_t line_bytes = (pp + pp % 2) * sizeof(int32_t); /* entries stay aligned to 8 bytes */
+    size_t line_bytes = (pp + pp % 2) * sizeof(int32_t); /* keeps the entries aligned to 8 bytes */
     char *packed = NULL;
     *bytes = sizeof(trace_header) + line_bytes + record->count * sizeof *record->entry;
     TR_TRY(tr_calloc(*bytes, 1, &packed));
@@ -100,7 +100,7 @@ static void unpack(tracer *x, const char *all, const size_t *sizes) {
     }
 }
 
-/* Steps, messages, and when steps begin. */
+/* Finds the numbers of steps and messages, and when steps begin. */
 static tr_status find_steps(tracer *x) {
     x->zero_ns = INT64_MAX;
     for (int r = 0; r < x->ranks; r++)
@@ -166,7 +166,8 @@ static tr_status make_measured(const tracer *x, tr_timeline **out) {
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-/* Mean times of each stage's actions in a step: a B counts as I, unless I and W are there too. */
+/* Measures the mean times of each stage's actions in a step. A B counts as I, unless the step has I
+ * and W, too. */
 static tr_status measure_costs(const tracer *x, int step, tr_stage_cost *cost) {
     enum { KINDS = TR_COMPUTE_TYPES };
     int stages = x->programs->program[0].stages;
@@ -204,7 +205,8 @@ static int compare_sends(const void *a, const void *b) {
     return (x->message > y->message) - (x->message < y->message);
 }
 
-/* Seconds of the fastest message from its SEND to the end of its RECV; 0 without messages. */
+/* Finds the seconds of the fastest message from its SEND to the end of its RECV; 0 without
+ * messages. */
 static tr_status fastest_message(const tr_timeline *measured, double *out) {
     tr_bar *sends = NULL;
     size_t n = 0;
@@ -225,7 +227,7 @@ static tr_status fastest_message(const tr_timeline *measured, double *out) {
     return TR_OK;
 }
 
-/* The line's plan of a step for every world rank. */
+/* Copies the line's plan of a step for every world rank. */
 static tr_status copy_plan(const tracer *x, const tr_timeline *line, int step, double begin,
                            tr_timeline *planned) {
     for (int r = 0; r < x->ranks; r++)
@@ -245,7 +247,8 @@ static tr_status copy_plan(const tracer *x, const tr_timeline *line, int step, d
     return TR_OK;
 }
 
-/* Plans a step that begins with the measured one, but not before *free_at; moves that on. */
+/* Plans a step that begins with the measured one, but not before *free_at, and sets *free_at to its
+ * end. */
 static tr_status plan_step(const tracer *x, int step, double latency, double *free_at,
                            tr_timeline *planned) {
     tr_status status = TR_OK;
@@ -300,7 +303,7 @@ tr_status tr_tracing_gather(tr_world *world, const tr_mesh *mesh, const tr_progr
     TR_TRY(tr_tracing_clock(world, &offset_ns));
     status = pack(mesh, record, offset_ns, &mine, &bytes);
     if (status == TR_OK) status = tr_calloc((size_t)x.ranks, sizeof *sizes, &sizes);
-    /* A rank without memory keeps the others from waiting for its part. */
+    /* All ranks agree first, so that they do not wait for a rank without memory. */
     TR_TRY_OUT(tr_world_agree(world, status));
     TR_TRY_OUT(tr_world_gather_all_v(world, mine, bytes, &all, sizes));
     if (tr_world_rank(world) == 0) TR_TRY_OUT(make_timelines(&x, all, sizes, measured, planned));

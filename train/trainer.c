@@ -9,8 +9,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-/* Rank 0. A run directory that was removed is made again, so that the next checkpoint has a place;
- * one that another run has taken is left to it: TR_ERR_IO. */
+/* On rank 0: makes a removed run directory again, for the next checkpoint. Fails with TR_ERR_IO
+ * when another run has taken it. */
 static tr_status guard_directory(tr_session *s) {
     if (!tr_session_leads(s) || tr_rundir_in_place(&s->dir)) return TR_OK;
     bool said = s->dir_lost;
@@ -20,13 +20,13 @@ static tr_status guard_directory(tr_session *s) {
     tr_recorder_reopen(&s->recorder, s->state->step);
     if (!said)
         tr_recorder_warn(&s->recorder,
-                         "'%s' was removed while the run used it: it is made again, and what was "
-                         "in it is lost",
+                         "'%s' was removed while the run used it: it is made again, but its "
+                         "earlier files are lost",
                          s->config->log.dir);
     return TR_OK;
 }
 
-/* Collective. A failed save is a warning unless it is the run's last. */
+/* Saves. A failure is a warning unless it is the run's last save. Collective. */
 static tr_status save(tr_session *s, bool last) {
     double begin = tr_now_s();
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
@@ -39,7 +39,7 @@ static tr_status save(tr_session *s, bool last) {
         s->saved_step = s->state->step;
         tr_board_set_saved(s->options->board, s->saved_step);
         if (tr_session_leads(s)) status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep);
-        if (status != TR_OK) /* an old checkpoint that stays does no harm */
+        if (status != TR_OK) /* an old checkpoint may stay */
             tr_recorder_warn(&s->recorder, "%s", tr_error_message());
         return TR_OK;
     }
@@ -87,17 +87,17 @@ static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_res
         (long long)step, result->loss, result->grad_norm, saved_text(s, saved, sizeof saved));
 }
 
-/* Collective. The end of a run whose data cannot be read any more: saves the last finished step. */
+/* Ends a run that cannot read its data any more: saves the last finished step. Collective. */
 static tr_status end_unread(tr_session *s, tr_status unread) {
     char saved[64];
     tr_error why;
-    tr_error_save(&why); /* a save that fails has a sentence of its own */
+    tr_error_save(&why); /* a save that fails replaces this thread's error */
     if (s->state->step > 0 && s->saved_step != s->state->step) TR_TRY(save(s, false));
     tr_recorder_write_report(&s->recorder);
     return TR_FAIL(unread, "%s (%s)", why.message, saved_text(s, saved, sizeof saved));
 }
 
-/* Collective. Writes what was recorded, which may be less than was asked for. */
+/* Writes the recorded steps, which may be fewer than requested. Collective. */
 static tr_status write_trace(tr_session *s) {
     if (!s->trace) return TR_OK;
     tr_status status = tr_recorder_write_trace(
@@ -107,7 +107,8 @@ static tr_status write_trace(tr_session *s) {
     return status;
 }
 
-/* Collective. One step with all that belongs to it; *stop when a rank asked to stop. */
+/* Takes one step, with validation, save and records. Sets *stop when a rank asked to stop.
+ * Collective. */
 static tr_status take_step(tr_session *s, bool *stop) {
     const tr_config *c = s->config;
     const tr_lr lr = {.highest = c->optim.lr,
@@ -137,8 +138,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     *stop = result.stop;
     double seconds = tr_now_s() - begin;
     if (s->trace) tr_record_step(s->trace, -1);
-    (void)guard_directory(
-        s); /* before the step's records; a failure comes again in the next save */
+    (void)guard_directory(s); /* before the step's records; the next save reports a failure again */
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
     if (validates(c, step)) TR_TRY(validate(s, &validation));
     *stop |= validation.stop;
@@ -155,7 +155,8 @@ static tr_status take_step(tr_session *s, bool *stop) {
     return tr_world_agree(s->world, end_unread(s, validation.unread));
 }
 
-/* Rank 0 asks all to stop after this step when the time limit leaves no room for another one. */
+/* On rank 0: asks all ranks to stop after this step when the time limit leaves no time for another
+ * one. */
 static void mind_the_limit(tr_session *s) {
     const tr_config *c = s->config;
     int64_t step = s->state->step + 1;
@@ -166,7 +167,7 @@ static void mind_the_limit(tr_session *s) {
     atomic_store(tr_engine_stop_word(s->engine), 1);
 }
 
-/* The status of a run whose last step is taken. */
+/* Returns the status of a run after its last step. */
 static tr_status ending(const tr_session *s, bool stop) {
     bool limited = s->late && !tr_board_stop_requested(s->options->board);
     if (stop && s->state->step < s->config->train.steps)
@@ -178,13 +179,13 @@ static tr_status ending(const tr_session *s, bool stop) {
             (long long)s->state->step);
     if (s->dir_lost)
         return TR_FAIL(TR_ERR_IO,
-                       "'%s' was removed while the run used it: step %lld is saved, and what was "
-                       "written before is lost",
+                       "'%s' was removed while the run used it: step %lld is saved, but its "
+                       "earlier files are lost",
                        s->config->log.dir, (long long)s->saved_step);
     return TR_OK;
 }
 
-/* Collective. Writes the last records. */
+/* Writes the last records. Collective. */
 static tr_status finish(tr_session *s, bool stop) {
     TR_TRY(write_trace(s));
     TR_TRY(tr_recorder_gather_memory(&s->recorder, s->device, s->engine));
@@ -205,7 +206,8 @@ static tr_status train_steps(tr_session *s) {
         tr_time_limit_took(&s->limit.step_s[validates(c, s->state->step)], tr_now_s() - begin);
         bool last = s->state->step == c->train.steps || stop;
         if (last || due(c->checkpoint.every, s->state->step)) TR_TRY(save(s, last));
-        /* Not where a save has just found no room; after the last step it comes with the trace. */
+        /* Not after a save that failed; after the last step the report is written with the
+         * trace. */
         if (!last && s->saved_step == s->state->step) tr_recorder_write_report(&s->recorder);
     }
     return finish(s, stop);

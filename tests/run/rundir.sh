@@ -117,7 +117,7 @@ kill -CONT "$job"
 code=0
 wait "$job" || code=$?
 [[ $code == 74 ]] || fail "first: ended with $code, not 74"
-says first "'first' contains another run now"
+says first "'first' now contains another run"
 [[ ! -e first/ckpt/step-00000400 && $(last_step first) == 40 ]] || fail "first: wrote to the second run"
 
 # A job that is refused for another reason leaves no directory.

@@ -38,7 +38,7 @@ sed '1,30s/the/thf/' old.txt >data.txt
 cmp -s old.txt data.txt && fail "the file was not changed"
 for ranks in 1 2; do
     continued 78 $ranks other-$ranks parallel.dp=$ranks
-    says other-$ranks "'data.txt' is not the data that the checkpoint was made with: its 2000 bytes have other content; restore them, or go on with these by data.changed=allow"
+    says other-$ranks "'data.txt' is not the data that the checkpoint was made with: its 2000 bytes have other content; restore them, or continue with these by data.changed=allow"
     [[ $(last_step other-$ranks) == 6 && $(ls other-$ranks/ckpt | wc -l) == 2 ]] || fail "other-$ranks: something was written"
 done
 continued 0 1 allowed data.changed=allow
@@ -54,7 +54,7 @@ says shorter ".*: it has 1900 bytes, and had 2000; restore them.*"
 # Growth: the epoch in progress goes on as it was, and a run that is stopped again does not differ.
 cp grown.txt data.txt
 continued 0 1 grown
-says grown "warning: 'data.txt' has grown from 2000 to 5000 bytes: what is new is read from epoch 2 on, and the held-out part stays as it is"
+says grown "warning: 'data.txt' has grown from 2000 to 5000 bytes: the new bytes are read from epoch 2 on, and the held-out part stays the same"
 diff <(field grown loss | head -n 8) <(field whole loss | head -n 8) || fail "grown: the epoch in progress changed"
 diff <(field grown loss) <(field whole loss) >/dev/null && fail "grown: what is new was never read"
 cp -r grown twice
@@ -76,7 +76,7 @@ for field in data_bytes data_hash data_format validation split_bytes epoch epoch
     "$tools/ckpt_forge" "$(step_dir unmarked 6)" $field remove
 done
 train 0 1 unmarked --resume "${options[@]}" train.steps=20
-says unmarked "warning: the checkpoint does not say what data it was made with: 'data.txt' is taken for them"
+says unmarked "warning: the checkpoint does not record its data: 'data.txt' is assumed to be the same"
 same_curve unmarked whole
 same_tensors unmarked whole 20
 
