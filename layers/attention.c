@@ -2,7 +2,8 @@
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-/* Queries, keys and values of this rank, head by head: of one fused tensor or of three. */
+/* Creates the projection to this rank's queries, keys and values, head by head, from one fused
+ * tensor or three. */
 static tr_status create_qkv(tr_attention_part *a) {
     const tr_attention_part_desc *d = &a->desc;
     const int64_t D = d->head_size, tp = a->layer->tp_size, rank = a->layer->tp_rank;
@@ -43,7 +44,7 @@ static tr_status create_norm(tr_attention_part *a, tr_head_norm *n, const char *
     n->gamma = tr_built_param(a->layer);
     TR_TRY(tr_param_describe(n->gamma, 1, &a->desc.head_size, TR_INIT_ONE, 0, "%s.%s.weight",
                              a->layer->layer.name, name));
-    /* Every tensor rank has the part of its heads. */
+    /* Every tensor rank computes its heads' part of the gradient. */
     n->gamma->partial |= TR_AXIS_BIT(TR_AXIS_TP);
     return TR_OK;
 }
@@ -71,7 +72,7 @@ tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
 
 /* --- description ------------------------------------------------------------------------------ */
 
-/* Elements of a row of qkv. */
+/* Returns the elements of a row of qkv. */
 static int64_t row(const tr_attention_part *a) {
     return (a->heads + 2 * a->kv_heads) * a->desc.head_size;
 }
@@ -89,7 +90,7 @@ static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
                             .dtype = usage->dtype};
     tr_built_op(layer, &n->forward, TR_PHASE_F,
                 (tr_op_desc){.kind = TR_OP_RMSNORM, .rmsnorm = desc});
-    desc.ldx = 0; /* the gradients read what was kept: I the input, W the output's gradient too */
+    desc.ldx = 0; /* the gradients read the kept copy: I the input, W the output's gradient too */
     tr_built_op(layer, &n->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_RMSNORM_DGRAD, .rmsnorm = desc});
     desc.ldy = 0;
@@ -138,7 +139,7 @@ static void describe_ops(tr_attention_part *a) {
     tr_built_op(layer, &a->attend_back, TR_PHASE_I, op);
 }
 
-/* Bytes of the keys, and of the values, of a decoding cache. */
+/* Returns the bytes of the keys, and also of the values, of a decoding cache. */
 static size_t cache_part(const tr_attention_part *a) {
     const tr_model_shape *usage = &a->layer->usage;
     return tr_align_up((size_t)(usage->batch * usage->seq * a->kv_heads * a->desc.head_size) *
@@ -169,13 +170,13 @@ void tr_attention_describe(tr_attention_part *a) {
 
 /* --- F ---------------------------------------------------------------------------------------- */
 
-/* The norm's heads in rows of qkv, from its first one on: (R, heads * D), as far apart as rows. */
+/* Returns the norm's heads within qkv: (R, heads * D), with qkv's distance between rows. */
 static tr_tensor heads_of(const tr_attention_part *a, const tr_head_norm *n, tr_tensor qkv) {
     qkv.data = (char *)qkv.data + (size_t)(n->at * a->desc.head_size) * tr_dtype_size(qkv.dtype);
     return tr_tensor_narrow(qkv, n->heads * a->desc.head_size);
 }
 
-/* What the norm kept, head by head: (R heads, D). */
+/* Returns the norm's kept input, head by head: (R heads, D). */
 static tr_tensor kept_at(const tr_attention_part *a, const tr_layer_io *io, tr_buffer buffer) {
     const int64_t shape[] = {buffer.rows * buffer.width / a->desc.head_size, a->desc.head_size};
     return tr_tensor_reshape(tr_buffer_at(io, buffer), 2, shape);
@@ -192,7 +193,7 @@ static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
     return tr_layer_op_run(&n->forward, io, args);
 }
 
-/* The keys, or the values, of the decoding cache. */
+/* Returns the keys, or the values, of the decoding cache. */
 static tr_tensor cache_at(const tr_attention_part *a, const char *data) {
     const tr_model_shape *usage = &a->layer->usage;
     return tr_tensor_matrix(data, usage->dtype, usage->batch * usage->seq,
@@ -223,7 +224,7 @@ static tr_status attend(const tr_attention_part *a, const tr_layer_io *io, tr_te
     return tr_layer_op_run(&a->attend, io, args);
 }
 
-/* Turns the query and key heads of every row. */
+/* Rotates the query and key heads of every row. */
 static tr_status rotate(const tr_attention_part *a, const tr_layer_op *rope, const tr_layer_io *io,
                         tr_tensor qkv) {
     const tr_rope_desc *d = &rope->desc.rope;

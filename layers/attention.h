@@ -1,9 +1,9 @@
-/* Causal self-attention with everything around it: the projection to queries, keys and values,
- * norms of single heads, rotary positions, grouped queries (Ainslie et al. 2023), a sliding window,
- * and the projection back. Private to layers/.
+/* Causal self-attention as a part: the projection to queries, keys and values, norms of single
+ * heads, rotary positions, grouped queries (Ainslie et al. 2023), a sliding window, and the
+ * projection back. Private to layers/.
  *
- * Tensor ranks hold whole query heads, and the key and value heads that these read: where there are
- * fewer of them than ranks, neighbouring ranks hold the same one.
+ * Tensor ranks hold whole query heads, and the key and value heads that these read. With fewer key
+ * heads than ranks, neighbouring ranks hold the same one.
  *
  * R = batch * seq rows, D = head_size, h and k = this rank's query and key heads. */
 #pragma once
@@ -15,7 +15,7 @@ typedef struct tr_attention_part_desc {
     const char *q_norm, *k_norm; /* NULL: queries and keys are not normalised */
     const char *out;             /* name of the projection back */
     int64_t width, heads, kv_heads, head_size;
-    int64_t window; /* positions that a query sees, its own included; 0: all */
+    int64_t window; /* positions that a query sees, including its own; 0: all */
     bool rotary;
     double theta; /* of rotary positions */
     tr_rope_scaling scaling;
@@ -51,8 +51,8 @@ typedef struct tr_attention_part {
 tr_status tr_attention_create(tr_attention_part *attention, tr_built_layer *layer,
                               const tr_attention_part_desc *desc);
 void tr_attention_describe(tr_attention_part *attention);
-/* y[R, width] from x[R, width]; residual as the projection back says. Decoding reads and fills the
- * layer's cache. */
+/* Computes y[R, width] from x[R, width]; residual as in the projection back (tr_linear_forward).
+ * Decoding reads and extends the layer's cache. */
 tr_status tr_attention_forward(const tr_attention_part *attention, const tr_layer_io *io,
                                tr_tensor x, tr_tensor residual, tr_tensor y);
 tr_status tr_attention_grad_input(const tr_attention_part *attention, const tr_layer_io *io,

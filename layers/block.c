@@ -1,5 +1,5 @@
-/* A transformer block: attention and MLP, each behind a norm and on its way into the residual
- * stream (Radford et al. 2019). What its parts are, the family says. R = batch * seq rows, C =
+/* A transformer block: attention and MLP, each with a norm before it and a residual addition after
+ * it (Radford et al. 2019). The family chooses the kinds of parts. R = batch * seq rows, C =
  * width. */
 #include "layers/attention.h"
 #include "layers/mlp.h"
@@ -44,7 +44,7 @@ static void describe(tr_built_layer *built) {
 
 /* --- F, I, W ---------------------------------------------------------------------------------- */
 
-/* F, and decoding: the same way for rows of one token, with attention to the cache. */
+/* F and decoding. Decoding is the same for rows of one token, with attention to the cache. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     const tr_tensor x = io->x[0], y = io->y[0], h = tr_buffer_at(io, b->h);
@@ -57,7 +57,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     return tr_residual_forward(&b->add_mlp, io, h, y);
 }
 
-/* The gradient of h. With dropout nothing reads it after I, so dx holds it in between. */
+/* Returns the gradient of h. With dropout it is not read after I, so it is kept in dx. */
 static tr_tensor dh_at(const block *b, const tr_layer_io *io) {
     return drops(b) ? io->dx[0] : tr_buffer_at(io, b->dh);
 }
@@ -99,7 +99,8 @@ static const tr_layer_ops ops = {.kind = "block",
 
 static const float std = 0.02f;
 
-/* Of what is added to the residual stream 2 * layers times. */
+/* Returns the initial deviation of projections that are added to the residual stream 2 * layers
+ * times. */
 static float residual_std(const tr_model_config *c) {
     return std / sqrtf(2 * (float)c->layers);
 }
@@ -179,7 +180,7 @@ tr_status tr_block_create(const tr_model *model, int number, tr_layer **out) {
     b->width = model->config.width;
     tr_built_begin(&b->built, &ops, describe, &model->shape, "%s.%s.%d", model->family->root,
                    model->family->blocks, number);
-    tr_built_reads(&b->built, TR_LIFE_FW); /* for the weight gradient of norm_1 */
-    *out = &b->built.layer;                /* destroyed by the model, also after a failure */
+    tr_built_reads(&b->built, TR_LIFE_FW); /* norm_1's weight gradient reads x */
+    *out = &b->built.layer;                /* the model destroys it, also after a failure */
     return create(b, model);
 }

@@ -1,5 +1,5 @@
-/* The embedding of words, split over tensor ranks by rows of the vocabulary, learned positions
- * where the family has them, and dropout. R = batch * seq rows, C = width. */
+/* The embedding of words, split over tensor ranks by rows of the vocabulary, learned positions if
+ * the family has them, and dropout. R = batch * seq rows, C = width. */
 #include "layers/model_impl.h"
 #include "layers/part.h"
 
@@ -11,7 +11,7 @@ typedef struct embedding {
     tr_built_layer built;
     int64_t width;
     tr_range vocab;              /* this rank's rows of the table */
-    tr_param *words, *positions; /* positions: NULL without */
+    tr_param *words, *positions; /* positions: NULL for rotary positions */
     float dropout;
     uint64_t site;
     tr_layer_op embed, embed_wgrad, position, position_wgrad, drop, drop_dgrad;
@@ -72,12 +72,12 @@ static void describe(tr_built_layer *built) {
     if (built->tp_size > 1) built->layer.reduce_bytes_f = tr_built_bytes(built, e->width);
 }
 
-/* The rows of the positions' table, or of its gradient, that a sequence meets. */
+/* Returns the rows of the positions' table, or of its gradient, that a sequence uses. */
 static tr_tensor met(const embedding *e, tr_tensor table) {
     return tr_tensor_rows(table, 0, e->built.usage.seq);
 }
 
-/* F, and decoding, where nothing is dropped. */
+/* F and decoding. Decoding has no dropout. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     const tr_tensor y = io->y[0];
@@ -85,7 +85,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
                               [TR_EMBED_TABLE] = tr_param_value(e->words),
                               [TR_EMBED_Y] = y}};
     TR_TRY(tr_layer_op_run(&e->embed, io, embed));
-    /* Every row is zero on all ranks but one. */
+    /* Every row is zero on all ranks except one. */
     TR_TRY(tr_built_sum(&e->built, io, y));
     if (e->positions) {
         tr_op_args position = {.t = {[TR_POSITION_X] = y,
@@ -163,6 +163,6 @@ tr_status tr_embedding_create(const tr_model *model, tr_layer **out) {
     embedding *e;
     TR_TRY(tr_calloc(1, sizeof *e, &e));
     tr_built_begin(&e->built, &ops, describe, &model->shape, "%s.embedding", model->family->root);
-    *out = &e->built.layer; /* destroyed by the model, also after a failure */
+    *out = &e->built.layer; /* the model destroys it, also after a failure */
     return create(e, model);
 }

@@ -27,7 +27,7 @@ static const tr_family gpt2 = {.name = "gpt2",
                                             .tie = TR_YES,
                                             .activation = "gelu_tanh"}};
 
-/* Names that Llama's family shares with those that follow it. */
+/* Names that families like Llama share. */
 #define LIKE_LLAMA(family)                                                                         \
     .name = (family), .root = "model", .words = "embed_tokens", .blocks = "layers",                \
     .norm = "norm", .head = "lm_head.weight", .norm_1 = "input_layernorm",                         \
@@ -116,8 +116,8 @@ tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
     *out = s;
     if (good && s.factor < 1e6 && s.high_factor < 1e6) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
-                   "model.rope_scaling '%s' is none of: none, linear FACTOR, llama3 FACTOR LOW "
-                   "HIGH ORIGINAL, yarn FACTOR ORIGINAL (factors of at least 1, LOW below HIGH, "
-                   "ORIGINAL the context in tokens that the model was trained with)",
+                   "model.rope_scaling must be none, linear FACTOR, llama3 FACTOR LOW HIGH "
+                   "ORIGINAL or yarn FACTOR ORIGINAL (factors of at least 1, LOW below HIGH, "
+                   "ORIGINAL the context in tokens that the model was trained with), not '%s'",
                    text);
 }

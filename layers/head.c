@@ -1,12 +1,13 @@
 /* The head: the last norm, logits through a table of the vocabulary, and cross entropy over a
- * vocabulary split over tp (Shoeybi et al. 2019, section 3): no rank holds whole rows of logits.
+ * vocabulary that is split over tp (Shoeybi et al. 2019, section 3), so that no rank holds whole
+ * rows of logits.
  *
- * F contains I and W, by chunks of rows: the logits of a chunk, their loss, their gradient and what
- * it adds to the gradients of the norm's output and of the table, before the logits of the next
- * chunk take their place. So the logits of a large vocabulary are never all alive, and none outlive
- * F. What backward is seeded with, state->loss_scale, is known then. The norm's own gradients
- * follow in F too, of all rows at once, and F sets the gradient of the input. I and W have nothing
- * to do. R = batch * seq rows, r = a chunk's rows, C = width, v = this rank's part of the
+ * F contains I and W, in chunks of rows. For each chunk it computes the logits, their loss, their
+ * gradient, and the gradients of the norm's output and of the table; then the next chunk's logits
+ * use the same memory. So the logits of a large vocabulary are never all alive, and none outlive F.
+ * That works because the start of backward, state->loss_scale, is known in F. F also computes the
+ * norm's own gradients, of all rows at once, and sets the gradient of the input. I and W do
+ * nothing. R = batch * seq rows, r = a chunk's rows, C = width, v = this rank's part of the
  * vocabulary. */
 #include "layers/model_impl.h"
 #include "layers/norm.h"
@@ -14,11 +15,11 @@
 #include <stdio.h>
 
 enum {
-    /* Bytes of a chunk's logits at most: little next to the parameters of such a head and their
-     * optimizer's state. */
+    /* The most bytes of a chunk's logits: few compared with such a head's parameters and their
+     * optimizer state. */
     CHUNK_BYTES = 256 << 20,
-    /* Rows at most, and enough: every chunk reads and writes the table's gradient, whose 8
-     * bytes an element take less time than the 6 r FLOPs that make it. */
+    /* The most rows of a chunk. They are enough: every chunk reads and writes the table's gradient,
+     * 8 bytes an element, which takes less time than the chunk's 6 r FLOPs an element. */
     CHUNK_ROWS = 2048,
     /* Rows of chunks, and elements from one row of logits to the next, are multiples of this: rows
      * that begin unaligned make a GPU's products several times slower. */
@@ -27,7 +28,7 @@ enum {
 
 /* The operators of a chunk of `rows` rows. */
 typedef struct chunk {
-    int64_t rows; /* 0: there is no such chunk */
+    int64_t rows; /* 0: the chunk does not exist */
     tr_layer_op project, project_dgrad, project_wgrad, max, sum, dgrad;
 } chunk;
 
@@ -35,11 +36,11 @@ typedef struct head {
     tr_built_layer built;
     int64_t width;
     tr_range vocab;
-    int64_t largest_part; /* of the vocabulary, on any tensor rank */
-    int64_t ld;           /* elements from one row of logits to the next: no fewer than v */
+    int64_t largest_part; /* the largest part of the vocabulary on any tensor rank */
+    int64_t ld;           /* elements from one row of logits to the next, at least v */
     tr_norm norm;
     tr_param *words;   /* (v, C) */
-    chunk whole, rest; /* all chunks but the last one, which may have fewer rows */
+    chunk whole, rest; /* all chunks except the last one, which may have fewer rows */
     tr_layer_op loss;  /* of all rows */
     tr_layer_op cast;  /* decode: of the logits */
     tr_buffer logits;  /* scratch (r, ld): logits, then their gradient */
@@ -53,9 +54,9 @@ static int64_t round_up(int64_t n) {
     return (n + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
 }
 
-/* Cuts the rows into chunks of about equal size: a function of rows, vocabulary, its split and the
- * storage type alone, since the cut decides in which order gradients are summed. The same on every
- * tensor rank, since they reduce chunk by chunk. */
+/* Cuts the rows into chunks of about equal size. Depends only on rows, vocabulary, its split and
+ * the storage type, because the cut decides the order in which gradients are summed. The same on
+ * every tensor rank, because they reduce chunk by chunk. */
 static void cut_rows(head *h) {
     const tr_model_shape *usage = &h->built.usage;
     int64_t row_bytes = h->ld * (int64_t)tr_dtype_size(usage->dtype);
@@ -126,7 +127,7 @@ static void describe_chunk(head *h, chunk *c) {
     describe_xent(h, &c->dgrad, TR_OP_XENT_DGRAD, c->rows);
 }
 
-/* F does the products of all chunks, and of both gradients. */
+/* Counts the FLOPs: F has the products of all chunks, and of both gradients. */
 static void count_flops(head *h) {
     tr_op_desc product = h->whole.project.desc;
     product.matmul.m = h->built.usage.rows;
@@ -152,7 +153,7 @@ static void describe_training(head *h) {
         (double)usage->rows * 3 * (double)tr_dtype_size(acc) + tr_built_bytes(built, h->width);
 }
 
-/* A row for each sequence: one chunk, and dense, for CAST. */
+/* Describes decoding: one row for each sequence in one chunk, dense because CAST needs it. */
 static void describe_decoding(head *h) {
     tr_built_layer *built = &h->built;
     const tr_model_shape *usage = &built->usage;
@@ -177,7 +178,7 @@ static void describe(tr_built_layer *built) {
 
 /* --- F ---------------------------------------------------------------------------------------- */
 
-/* The tensors of a chunk, which begins at row `begin`. */
+/* The tensors of a chunk that begins at row `begin`. */
 typedef struct chunk_tensors {
     tr_tensor y, dy, logits, labels, max, sums;
     bool adds; /* to the table's gradient what chunks before it left there */
@@ -208,7 +209,7 @@ static tr_status project(const head *h, const tr_layer_io *io, const chunk *c, t
     return tr_layer_op_run(&c->project, io, args);
 }
 
-/* MAX and SUMS of the chunk's rows, over the whole vocabulary. */
+/* Computes MAX and SUMS of the chunk's rows over the whole vocabulary. */
 static tr_status take_sums(const head *h, const tr_layer_io *io, const chunk *c,
                            const chunk_tensors *t) {
     tr_group *tp = h->built.tp;
@@ -223,7 +224,7 @@ static tr_status take_sums(const head *h, const tr_layer_io *io, const chunk *c,
     return tr_built_sum(&h->built, io, t->sums);
 }
 
-/* The logits' gradient, and what it gives to the norm's output and to the table. */
+/* Computes the gradients of the logits, of the norm's output and of the table. */
 static tr_status take_gradients(const head *h, const tr_layer_io *io, const chunk *c,
                                 const chunk_tensors *t) {
     tr_op_args xent = {.t = {[TR_XENT_LOGITS] = t->logits,
@@ -249,7 +250,7 @@ static tr_status take_loss(const head *h, const tr_layer_io *io) {
     return tr_layer_op_run(&h->loss, io, args);
 }
 
-/* From the gradient of the norm's output on. */
+/* Computes the norm's gradients from that of its output. */
 static tr_status norm_gradients(const head *h, const tr_layer_io *io) {
     const tr_tensor none = {0};
     TR_TRY(tr_built_sum(&h->built, io, tr_buffer_at(io, h->norm.dy)));
@@ -331,6 +332,6 @@ tr_status tr_head_create(const tr_model *model, tr_layer **out) {
     tr_built_begin(&h->built, &ops, describe, &model->shape, "%s.head", model->family->root);
     tr_built_reads(&h->built, TR_LIFE_FI);
     h->built.layer.input[0].f_writes_dx = true;
-    *out = &h->built.layer; /* destroyed by the model, also after a failure */
+    *out = &h->built.layer; /* the model destroys it, also after a failure */
     return create(h, model);
 }

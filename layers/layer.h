@@ -1,14 +1,14 @@
 /* A layer: a table of functions and a description.
  *
- * A layer says what flows: its outputs, the outputs of earlier layers that it reads, and the inputs
- * of the step that it asks for by name. No layer is special by its place in the model.
+ * A layer lists its outputs, the outputs of earlier layers that it reads, and the step inputs that
+ * it asks for by name. No layer is special because of its place in the model.
  *
  * forward (F), grad_input (I) and grad_weight (W) are separate. Between them a layer keeps buffers
  * per micro-batch in blocks by lifetime: F..I, F..W, I..W, and scratch of one action; the planner's
- * bytes are sums over these and the inputs' lifetimes. The caller owns all memory. A layer knows no
- * schedule: I of a micro-batch comes after its F, W after its I, and nothing else is promised. The
- * F of a layer whose I and W need nothing from later layers may contain them: then its W are summed
- * in the order of F. */
+ * bytes are sums over these and the inputs' lifetimes. The caller owns all memory. A layer does not
+ * depend on the schedule: I of a micro-batch comes after its F, and W after its I; no other order
+ * is guaranteed. If I and W need no data from later layers, the layer's F may contain them; then
+ * its W are summed in the order of F. */
 #pragma once
 
 #include "comm/comm.h"
@@ -18,28 +18,29 @@
 #include "layers/param.h"
 
 enum {
-    TR_LAYER_FLOWS = 4 /* outputs, inputs and step inputs of a layer: at most so many of each */
+    TR_LAYER_FLOWS = 4 /* the most outputs, inputs and step inputs of a layer, each */
 };
 
 /* An output of an earlier layer that a layer reads. */
 enum { TR_LAYER_BEFORE = -1 };
 typedef struct tr_layer_input {
     int layer;        /* index in the model, or TR_LAYER_BEFORE; a skip names an earlier one */
-    int output;       /* of that layer */
+    int output;       /* index of that layer's output */
     tr_lifetime life; /* TR_LIFE_FI or TR_LIFE_FW: how long the layer reads it */
     bool f_writes_dx; /* F sets the input's gradient, which then lives from F on; I does not */
 } tr_layer_input;
 
-/* Step inputs that training data has. The first dimension of a step input is the sample. */
+/* Step inputs that training data can provide. The first dimension of a step input is the sample. */
 #define TR_INPUT_TOKENS "tokens" /* i32(batch, seq) */
 #define TR_INPUT_LABELS "labels" /* i32(batch, seq); -1: the position does not count */
 /* i32(batch, seq): the position in its sequence where a token's document starts */
 #define TR_INPUT_DOCUMENT_STARTS "document_starts"
 
-/* Where a layer runs. */
+/* The environment in which a layer runs. */
 typedef struct tr_layer_env {
     tr_op_context context; /* of its operators */
-    /* This rank's tensor group, also when it is of one; NULL: prepared for its bytes, never run. */
+    /* This rank's tensor group, also when it has one rank. NULL: the layer is only prepared for its
+     * bytes, and does not run. */
     tr_group *tp;
 } tr_layer_env;
 
@@ -48,11 +49,11 @@ typedef struct tr_layer_io {
     tr_stream *stream;
     tr_step_state *state; /* device memory */
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */
-    bool forward_only;    /* no I and W follow this F: an F that contains them leaves them out */
+    bool forward_only;    /* no I and W follow this F, so an F that contains them leaves them out */
     /* W, or an F that contains it: adds to gradients of parameters. Else it writes every element,
      * whatever is there, as the first one of a step does. */
     bool adds;
-    /* By index, in the shapes of the layer's description; absent where a call does not use them. */
+    /* By index, in the shapes of the layer's description; absent if a call does not use them. */
     tr_tensor x[TR_LAYER_FLOWS]; /* F, and I and W while they live: inputs */
     tr_tensor y[TR_LAYER_FLOWS]; /* F: outputs */
     /* I, and W of an output with w_reads_dy: gradients of the outputs; the layer must not modify
@@ -63,7 +64,7 @@ typedef struct tr_layer_io {
     tr_tensor step[TR_LAYER_FLOWS]; /* step inputs, on the device */
     /* This layer's pieces, and its scratch, aligned to TR_ALIGN. */
     char *const *piece;
-    char *backward; /* B: the pieces I..W lie here, one behind the other; else NULL */
+    char *backward; /* B: memory of the pieces I..W, adjacent; else NULL */
     char *scratch;
     double *loss; /* F: f64[2] on the device, as XENT_LOSS writes it, by one layer of the model */
     void *cache;  /* decode: this layer's key/value cache */
@@ -74,36 +75,36 @@ typedef struct tr_layer tr_layer;
 
 typedef struct tr_layer_ops {
     const char *kind;
-    /* Makes the operator plans; sets layer->bytes[TR_LIFE_SCRATCH]. Params have no storage yet. */
+    /* Prepares the operators; sets layer->bytes[TR_LIFE_SCRATCH]. Parameters have no memory yet. */
     tr_status (*prepare)(tr_layer *layer, const tr_layer_env *env);
     tr_status (*forward)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_input)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_weight)(tr_layer *layer, const tr_layer_io *io);
-    /* One token a row, through a layer that was made for decoding. */
+    /* Runs one token a row through a layer that was made for decoding. */
     tr_status (*decode)(tr_layer *layer, const tr_layer_io *io);
     void (*destroy)(tr_layer *layer);
 } tr_layer_ops;
 
-/* Every layer starts with this. Everything but scratch is known before prepare, on every rank, from
- * the model's description and micro-batch shape alone. */
+/* Every layer starts with this. Everything except scratch is known before prepare, on every rank,
+ * and depends only on the model's description and the micro-batch shape. */
 struct tr_layer {
     const tr_layer_ops *ops;
     char name[TR_NAME_SIZE];
     int index; /* in the model */
     tr_param *params;
     int params_count;
-    /* What flows. A gradient has the shape and type of its tensor. */
+    /* The flows. A gradient has the shape and type of its tensor. */
     int inputs, outputs, step_inputs;
     tr_layer_input input[TR_LAYER_FLOWS];
     tr_flow output[TR_LAYER_FLOWS], step_input[TR_LAYER_FLOWS];
     bool w_reads_dy[TR_LAYER_FLOWS]; /* by output: its gradient is kept to the end of W */
     size_t bytes[TR_LIFE_COUNT];
-    /* What the blocks are made of, tensor by tensor, without the inputs. `bytes` sums them. */
+    /* The tensors of the blocks, without the inputs. `bytes` has their sums. */
     int pieces;
     tr_piece *piece;
     size_t piece_capacity;
-    tr_status described;              /* not TR_OK: there was no memory for the list of pieces */
-    size_t cache_bytes;               /* decode: key/value cache of all rows and positions */
-    double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
+    tr_status described;                   /* not TR_OK: no memory for the list of pieces */
+    size_t cache_bytes;                    /* decode: key/value cache of all rows and positions */
+    double flops_f, flops_i, flops_w;      /* of one micro-batch on one tensor rank */
     double reduce_bytes_f, reduce_bytes_i; /* all-reduced over tp */
 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a layer finds a step input. */
+/* The place of a layer's step input. */
 typedef struct step_place {
     const char *data;
     size_t stride;
@@ -15,9 +15,9 @@ typedef struct step_place {
 typedef struct layer_stage {
     tr_stage stage;
     tr_stage_flow flow;
-    tr_layer_source source;             /* without its list of inputs */
+    tr_layer_source source;             /* a copy without its list of inputs */
     step_place (*step)[TR_LAYER_FLOWS]; /* [layers] */
-    tr_op **add;                        /* [values]: adds parts of its gradient; NULL: none */
+    tr_op **add; /* [values]: adds parts of the value's gradient; NULL: not needed */
 } layer_stage;
 
 static const tr_stage_ops ops;
@@ -45,8 +45,8 @@ static tr_status find_step_inputs(layer_stage *s, const tr_layer_source *source,
         while (j < source->inputs && strcmp(source->input[j].name, name) != 0) j++;
         if (j == source->inputs)
             return TR_FAIL(TR_ERR_INTERNAL,
-                           "nothing provides step input \"%s\", which layer %s asks for", name,
-                           layer->name);
+                           "layer %s asks for step input \"%s\", which the data do not have",
+                           layer->name, name);
         s->step[k][i] =
             (step_place){.data = source->input[j].data, .stride = source->input[j].stride};
     }
@@ -107,7 +107,7 @@ static void destroy(tr_stage *stage) {
 
 /* --- memory of one action --------------------------------------------------------------------- */
 
-/* A value on this stage; absent where it is not alive, or is not read here. */
+/* Returns a value on this stage; absent when it is not alive or not read here. */
 static tr_tensor value_at(const tr_stage_io *io, const tr_stage_value *value) {
     const void *data = NULL;
     if (value->in_edge >= 0) data = io->in[value->in_edge];
@@ -115,7 +115,7 @@ static tr_tensor value_at(const tr_stage_io *io, const tr_stage_value *value) {
     return tr_flow_tensor(&value->tensor, data);
 }
 
-/* The sum of a value's gradient, collected here or received. */
+/* Returns the sum of a value's gradient, computed here or received. */
 static tr_tensor gradient_of(const tr_stage_io *io, const tr_stage_value *value) {
     const void *data;
     if (value->in_edge >= 0) data = io->din[value->in_edge];
@@ -127,7 +127,7 @@ static tr_tensor gradient_of(const tr_stage_io *io, const tr_stage_value *value)
     return tr_flow_tensor(&value->tensor, data);
 }
 
-/* Where the gradient of an input is written: its part, or the sum itself. */
+/* Returns where the gradient of an input is written: its part, or the sum itself. */
 static tr_tensor part_of(const layer_stage *s, const tr_stage_io *io, const tr_stage_input *input) {
     const tr_stage_value *value = &s->flow.value[input->value];
     if (!input->has_part) return gradient_of(io, value);
@@ -135,7 +135,8 @@ static tr_tensor part_of(const layer_stage *s, const tr_stage_io *io, const tr_s
     return tr_flow_tensor(&value->tensor, io->scratch + input->part);
 }
 
-/* What all actions of layer k see of micro-batch io->micro_batch. */
+/* Returns the tensors and memory that all actions of layer k use for micro-batch
+ * io->micro_batch. */
 static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) {
     const tr_layer_source *source = &s->source;
     const tr_layer *layer = layer_at(s, k);
@@ -159,7 +160,7 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
 
 /* --- F ---------------------------------------------------------------------------------------- */
 
-/* Copies a value that is read here to the next stage that reads it. */
+/* Copies a value that is read here for the next stage that reads it. */
 static tr_status pass_on(const tr_stage_io *io, const tr_stage_value *value) {
     const tr_tensor from = value_at(io, value);
     if (!from.data || value->out_edge < 0) return TR_OK;
@@ -188,8 +189,8 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
 
 /* --- I and W ---------------------------------------------------------------------------------- */
 
-/* Adds the part of an input to the gradient's sum; the first part of this stage to what the stages
- * behind it sent. */
+/* Adds the part of an input to the gradient's sum; the first part of this stage is added to the
+ * gradient that later stages sent. */
 static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
                           const tr_stage_input *input) {
     const tr_stage_value *value = &s->flow.value[input->value];
@@ -202,7 +203,7 @@ static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
     return tr_op_run(s->add[input->value], io->stream, &args);
 }
 
-/* I of layer k, and its parts of the gradients that several layers make. */
+/* Runs I of layer k, and adds its parts of gradients that several layers compute. */
 static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
     tr_layer_io l = layer_io(s, io, k);
@@ -225,7 +226,7 @@ static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* W of layer k. */
+/* Runs W of layer k. */
 static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
     tr_layer_io l = layer_io(s, io, k);
@@ -240,7 +241,7 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* B: the layers backwards, I and then W of each, which take turns in the place of I..W. */
+/* B: runs I and then W of each layer, last layer first. The layers share one place for I..W. */
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->flow.count - 1; k >= 0; k--) {

@@ -1,4 +1,4 @@
-/* What the schedule engine knows of stages of layers: costs, bytes and edges. */
+/* The stage table of a model's layers: costs, bytes and edges. */
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "layers/stage_flow.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fills what stage `index` knows of the edges that it touches. */
+/* Fills the edges of stage `index`. */
 static void fill_edges(const tr_stage_flow *flow, int index, const tr_flow_edge *cut,
                        tr_stage_table *t) {
     for (int v = 0; v < flow->values; v++) {
@@ -75,13 +75,14 @@ static tr_status add_step_input(const tr_layer *layer, const tr_flow *asked, tr_
     for (int j = 0; j < *inputs; j++) {
         if (strcmp(input[j].name, asked->name) != 0) continue;
         if (tr_flow_same(&input[j], asked)) return TR_OK;
-        return TR_FAIL(TR_ERR_INTERNAL,
-                       "layer %s asks for step input \"%s\" in another shape or type than a layer "
-                       "before it",
-                       layer->name, asked->name);
+        return TR_FAIL(
+            TR_ERR_INTERNAL,
+            "layer %s asks for step input \"%s\" in another shape or type than an earlier layer",
+            layer->name, asked->name);
     }
     if (*inputs == TR_STEP_INPUTS)
-        return TR_FAIL(TR_ERR_INTERNAL, "layer %s asks for step input \"%s\", but %d are the most",
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "layer %s asks for step input \"%s\", but a model has at most %d",
                        layer->name, asked->name, TR_STEP_INPUTS);
     input[(*inputs)++] = *asked;
     return TR_OK;

@@ -1,4 +1,4 @@
-/* How long a buffer of one micro-batch lives. */
+/* Lifetimes of a micro-batch's buffers. */
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +11,7 @@ typedef enum tr_lifetime {
     TR_LIFE_COUNT
 } tr_lifetime;
 
-/* A tensor of a block: pieces of one lifetime need not lie together. */
+/* A tensor of a block. Pieces of one lifetime need not be adjacent. */
 typedef struct tr_piece {
     tr_lifetime life; /* not TR_LIFE_SCRATCH */
     size_t bytes;

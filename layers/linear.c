@@ -2,12 +2,12 @@
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-/* The parameter of tensors first .. first + n - 1, which the same tensor ranks hold: their weights,
- * or their biases. */
+/* Makes the parameter of tensors first .. first + n - 1, which the same tensor ranks hold: of their
+ * weights, or of their biases. */
 static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int first, int n,
                             bool bias, tr_param **out) {
     tr_param *param = tr_built_param(layer);
-    const int axis = !bias && d->conv1d; /* of the outputs */
+    const int axis = !bias && d->conv1d; /* axis of the outputs */
     const char *what = bias ? "bias" : "weight";
     tr_slice slice[TR_LINEAR_TENSORS * TR_LINEAR_TENSORS];
     int slices = 0;
@@ -34,8 +34,8 @@ static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int 
     return TR_OK;
 }
 
-/* One parameter for each run of tensors with the same copies; together they are one local matrix.
- */
+/* Makes one parameter for each run of tensors with the same copies; joined, they are one local
+ * matrix. */
 static tr_status make_params(tr_built_layer *layer, const tr_linear_desc *d, bool bias,
                              tr_param **first) {
     for (int k = 0, n; k < d->tensors; k += n) {
@@ -87,8 +87,8 @@ void tr_linear_describe(tr_linear *l) {
                          .c = dtype,
                          .trans_b = l->conv1d,
                          .fused = {.activate_grad = l->activated, .activation = l->activation}};
-    /* x' dy, or dy' x where the weight is [out, in]: only the first has dy as the operand whose
-     * column sums are the bias's gradient. */
+    /* x' dy, or dy' x if the weight is [out, in]. Only in the first are the column sums of the
+     * operand dy the bias's gradient. */
     tr_matmul_desc dw = {.m = l->conv1d ? in : out,
                          .n = l->conv1d ? out : in,
                          .k = rows,
@@ -112,7 +112,7 @@ void tr_linear_describe(tr_linear *l) {
     if (l->split == TR_SPLIT_COLUMNS) layer->layer.reduce_bytes_i += tr_built_bytes(layer, in);
 }
 
-/* The local weight, or its gradient, with the parameters that are joined to it. */
+/* Returns the local weight, or its gradient, with the parameters joined to it. */
 static tr_tensor matrix(const tr_linear *l, const void *data, tr_dtype dtype) {
     return l->conv1d ? tr_tensor_matrix(data, dtype, l->in, l->out)
                      : tr_tensor_matrix(data, dtype, l->out, l->in);

@@ -6,56 +6,57 @@
 
 typedef enum tr_split {
     TR_SPLIT_NONE,
-    TR_SPLIT_COLUMNS, /* outputs: the input gradient is summed over the tensor ranks */
-    TR_SPLIT_ROWS     /* inputs: the output is summed, and its bias comes after the sum */
+    TR_SPLIT_COLUMNS, /* by outputs: the input gradient is summed over the tensor ranks */
+    TR_SPLIT_ROWS     /* by inputs: the output is summed, and then its bias is added */
 } tr_split;
 
 enum { TR_LINEAR_TENSORS = 3 };
 
-/* A global weight, and its bias, of which a linear layer holds outputs. */
+/* A global weight, with its bias; a linear layer holds some of its outputs. */
 typedef struct tr_linear_tensor {
-    const char *name;                 /* below the layer's name; ".weight" and ".bias" follow */
-    int64_t out;                      /* outputs of the whole tensor */
-    tr_range part[TR_LINEAR_TENSORS]; /* outputs of this rank, one behind the other */
+    const char *name; /* after the layer's name; ".weight" and ".bias" are appended */
+    int64_t out;      /* outputs of the whole tensor */
+    tr_range part[TR_LINEAR_TENSORS]; /* outputs of this rank, in this order */
     int parts;
-    int copies; /* neighbouring tensor ranks that have the same outputs; 0: is not split */
+    int copies; /* number of neighbouring tensor ranks with the same outputs; 0: not split */
 } tr_linear_tensor;
 
 typedef struct tr_linear_desc {
-    tr_linear_tensor tensor[TR_LINEAR_TENSORS]; /* whose outputs stand one behind the other */
+    tr_linear_tensor tensor[TR_LINEAR_TENSORS]; /* their outputs are concatenated */
     int tensors;
     int64_t in;      /* inputs of the whole tensor */
     tr_range inputs; /* of this rank */
     tr_split split;
     bool bias;
-    bool conv1d; /* the weight is [in, out], as Hugging Face's Conv1D has it; else [out, in] */
+    bool conv1d; /* the weight is [in, out], as in Hugging Face's Conv1D; else [out, in] */
     float std;
 } tr_linear_desc;
 
 typedef struct tr_linear {
     tr_built_layer *layer;
-    tr_param *weight, *bias; /* bias: NULL without */
+    tr_param *weight, *bias; /* bias: NULL if there is none */
     int64_t in, out;         /* local */
     tr_split split;
     bool conv1d;
-    /* Fused with the product, when they are set before the layer is described: the output goes to
-     * aux and the activation of it to y; the input is the activation of aux, so that dx is the
+    /* Set before the layer is described, to fuse with the product. activates: the output goes to
+     * aux, and its activation to y. activated: the input is the activation of aux, so dx is the
      * gradient of aux. */
     bool activates, activated;
     tr_activation activation;
-    bool adds_residual; /* set before too, with rows split over one rank: y = residual + x W + bias
+    bool adds_residual; /* set before, too, for rows split over one rank: y = residual + x W + bias
                            is one product */
     tr_layer_op forward, grad_input, grad_weight, grad_bias;
 } tr_linear;
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);
 void tr_linear_describe(tr_linear *linear);
-/* y of a row-parallel layer is summed over the tensor ranks, and misses its bias and `residual`
- * unless it adds_residual, which is not y. Others do not read `residual`. aux, here and below:
- * absent without an activation. */
+/* Computes y. A row-parallel layer's y is summed over the tensor ranks, and does not contain bias
+ * and `residual` (which must not be y) unless the layer adds_residual. Other layers do not read
+ * `residual`. aux, here and below: absent without an activation. */
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
                             tr_tensor aux, tr_tensor residual, tr_tensor y);
-/* dx[rows, in] from dy[rows, out], summed over the tensor ranks where the outputs are split. */
+/* Computes dx[rows, in] from dy[rows, out], and sums it over the tensor ranks if the outputs are
+ * split. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx);
 /* Writes the gradients of weight and bias, or adds to them (io->adds). */

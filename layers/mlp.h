@@ -1,5 +1,5 @@
 /* The MLP of a transformer block: an activation between two linear layers, or a gated one (Shazeer
- * 2020), whose gate and up projection are one local matrix. Private to layers/.
+ * 2020) with gate and up projection in one local matrix. Private to layers/.
  *
  * R = batch * seq rows, m = this rank's part of the MLP's width. */
 #pragma once
@@ -21,7 +21,7 @@ typedef struct tr_mlp {
     int64_t local; /* m */
     tr_linear up, down;
     tr_layer_op glu, glu_back; /* gated; else the activation is fused into both products */
-    tr_buffer in;              /* F..I (R, m), gated F..W (R, 2 m): what the activation reads */
+    tr_buffer in;              /* F..I (R, m), gated F..W (R, 2 m): the activation's input */
     tr_buffer out;             /* F..W (R, m) */
     tr_buffer dout;            /* scratch (R, m): gradient of out, gated */
     tr_buffer din;             /* I..W (R, m), gated `in`: gradient of in */
@@ -29,7 +29,8 @@ typedef struct tr_mlp {
 
 tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *desc);
 void tr_mlp_describe(tr_mlp *mlp);
-/* y[R, width] from x[R, width]; residual as the last linear layer says. */
+/* Computes y[R, width] from x[R, width]; residual as in the last linear layer
+ * (tr_linear_forward). */
 tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor residual,
                          tr_tensor y);
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx);

@@ -20,8 +20,7 @@ static tr_status fail_unknown_family(const char *name) {
         (void)snprintf(known + end, sizeof known - end, "%s%s", i ? ", " : "",
                        tr_families[i]->name);
     }
-    return TR_FAIL(TR_ERR_CONFIG, "model.family \"%s\" is unknown; the families are: %s", name,
-                   known);
+    return TR_FAIL(TR_ERR_CONFIG, "unknown model.family '%s': use one of %s", name, known);
 }
 
 /* --- defaults --------------------------------------------------------------------------------- */
@@ -59,7 +58,7 @@ tr_status tr_model_complete(tr_model_config *c) {
 
 /* --- checks ----------------------------------------------------------------------------------- */
 
-/* a * b * c elements, each of up to 8 bytes, fit a signed size. */
+/* Returns true when a * b * c elements of up to 8 bytes fit a signed size. */
 static bool elements_fit(int64_t a, int64_t b, int64_t c) {
     int64_t product;
     return !__builtin_mul_overflow(a, b, &product) &&
@@ -85,14 +84,14 @@ static tr_status check_ranges(const tr_model_config *c, const tr_model_shape *sh
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
-            return TR_FAIL(TR_ERR_CONFIG, "%s is %lld; it must be from %lld to %lld", sizes[i].key,
-                           (long long)sizes[i].value, (long long)sizes[i].least,
-                           (long long)sizes[i].most);
+            return TR_FAIL(TR_ERR_CONFIG, "%s must be between %lld and %lld, not %lld",
+                           sizes[i].key, (long long)sizes[i].least, (long long)sizes[i].most,
+                           (long long)sizes[i].value);
     if (!(c->dropout >= 0 && c->dropout < 1))
-        return TR_FAIL(TR_ERR_CONFIG, "model.dropout is %g; it must be from 0 to less than 1",
+        return TR_FAIL(TR_ERR_CONFIG, "model.dropout must be at least 0 and less than 1, not %g",
                        c->dropout);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
-        return TR_FAIL(TR_ERR_CONFIG, "model.norm_eps is %g; it must be above 0 and below 1",
+        return TR_FAIL(TR_ERR_CONFIG, "model.norm_eps must be above 0 and below 1, not %g",
                        c->norm_eps);
     return TR_OK;
 }
@@ -154,21 +153,22 @@ static tr_status check_positions(const tr_family *f, const tr_model_config *c,
                        "positions end there",
                        (long long)shape->seq, (long long)c->context);
     if (!f->positions && !(c->rope_theta > 1))
-        return TR_FAIL(TR_ERR_CONFIG, "model.rope_theta is %g; it must be above 1", c->rope_theta);
+        return TR_FAIL(TR_ERR_CONFIG, "model.rope_theta must be above 1, not %g", c->rope_theta);
     if (!f->positions && c->head_size % 2)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "model.head_size %lld is odd: rotary positions turn pairs of elements",
+                       "model.head_size %lld is odd: it must be even, because rotary positions "
+                       "turn pairs of elements",
                        (long long)c->head_size);
     return TR_OK;
 }
 
-/* What the family has no names for. */
+/* Refuses options for which the family has no names. */
 static tr_status check_options(const tr_family *f, const tr_model_config *c) {
     const tr_model_activation_row *activation = tr_model_activation(c->activation);
     char names[128];
     if (!activation)
-        return TR_FAIL(TR_ERR_CONFIG, "model.activation '%s' is none of %s", c->activation,
-                       tr_model_activation_names(names, sizeof names));
+        return TR_FAIL(TR_ERR_CONFIG, "model.activation must be one of %s, not '%s'",
+                       tr_model_activation_names(names, sizeof names), c->activation);
     if (activation->gated && !f->gate)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.activation %s is gated, but the MLP of model.family %s has no gate",
@@ -230,12 +230,13 @@ static tr_status connect_input(const tr_model *model, const tr_layer *layer,
     if (input->layer == TR_LAYER_BEFORE) input->layer = layer->index - 1;
     if (input->layer < 0 || input->layer >= layer->index || input->output < 0 ||
         input->output >= model->layers[input->layer]->outputs)
-        return TR_FAIL(TR_ERR_INTERNAL, "layer %s reads output %d of layer %d, which is not there",
-                       layer->name, input->output, input->layer);
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "layer %s reads output %d of layer %d, which does not exist", layer->name,
+                       input->output, input->layer);
     return TR_OK;
 }
 
-/* Whether a layer behind `layer` reads its output. */
+/* Returns true when a later layer reads this output of `layer`. */
 static bool is_read(const tr_model *model, int layer, int output) {
     for (int k = layer + 1; k < model->count; k++)
         for (int i = 0; i < model->layers[k]->inputs; i++) {
@@ -305,8 +306,8 @@ int64_t tr_model_parameters(const tr_model *model) {
     return sum;
 }
 
-/* Keys that a query reads, on average over a sequence, as the field counts them: half of all; with
- * a window, as many as it holds, and half of them at its beginning. */
+/* Returns how many keys a query reads on average over a sequence, by the usual count: half of all;
+ * with a window all of its keys, and half of them at the sequence's beginning. */
 static double keys_read(const tr_model_config *c, double seq) {
     const double window = (double)c->window;
     if (c->window == 0 || window >= seq) return seq / 2;

@@ -1,4 +1,4 @@
-/* A model: a list of layers made from a description, by its family. */
+/* A model: a list of layers, made by its family from a description. */
 #pragma once
 
 #include "layers/layer.h"
@@ -10,22 +10,22 @@ typedef struct tr_model_config {
     char family[16];
     int64_t layers, width, heads, context, vocab;
     double dropout; /* on embeddings and residuals */
-    /* Where these are 0, "" or TR_UNSET, tr_model_complete decides. */
+    /* tr_model_complete sets those of these that are 0, "" or TR_UNSET. */
     int64_t kv_heads, head_size, mlp_width;
     double norm_eps;
     tr_answer qk_norm, qkv_bias, tie;
     char activation[16];
-    int64_t window; /* positions that a token attends to, its own included; 0: all before it */
+    int64_t window; /* positions that a token attends to, including its own; 0: all earlier ones */
     double rope_theta;
     char rope_scaling[64];
 } tr_model_config;
 
-/* The shape that a model is made for; known on every rank. */
+/* The shape for which a model is made; known on every rank. */
 typedef struct tr_model_shape {
     int64_t batch, seq; /* of one micro-batch; decoding: rows of one token, length of the cache */
-    int64_t rows;       /* of what flows: set by tr_model_create */
+    int64_t rows;       /* of the flows: set by tr_model_create */
     tr_dtype dtype;     /* storage */
-    bool decode;        /* one token a row is fed, and nothing is kept: all buffers are scratch */
+    bool decode;        /* one token a row; all buffers are scratch */
     /* A sequence holds several documents: the layers ask for TR_INPUT_DOCUMENT_STARTS. Not with
      * decode. */
     bool documents;
@@ -40,34 +40,35 @@ typedef struct tr_model {
     tr_model_shape shape;
     tr_layer **layers; /* embedding, config.layers blocks, head */
     int count;
-    int params_count; /* over all layers, uses counted: registry order is layer order */
+    int params_count; /* of all layers, each use counted; registry order is layer order */
 } tr_model;
 
-/* Fills in what is not set with what the family has: kv_heads = heads, head_size = width / heads (0
- * where it does not divide), mlp_width = 4 width or, gated, 8/3 width rounded up to a multiple of
- * 64, and the family's own values. TR_ERR_CONFIG for an unknown family, with the known ones. */
+/* Sets the fields that are not set to the family's defaults: kv_heads = heads, head_size = width /
+ * heads (0 if it does not divide), mlp_width = 4 width or, gated, 8/3 width rounded up to a
+ * multiple of 64, and the family's own values. Fails with TR_ERR_CONFIG on an unknown family, and
+ * lists the known ones. */
 tr_status tr_model_complete(tr_model_config *config);
 
-/* Checks what one tensor rank of this shape needs of a config, complete or not: TR_ERR_CONFIG for
- * values that do not go together, naming the config keys (model.heads not divisible by parallel.tp,
- * model.width not divisible by model.heads, sequence longer than model.context, ...), and for
- * decoding with tp_size > 1. */
+/* Checks a config, complete or not, for one tensor rank of this shape. Fails with TR_ERR_CONFIG
+ * when values contradict each other, naming the config keys (model.heads not divisible by
+ * parallel.tp, model.width not divisible by model.heads, sequence longer than model.context, ...),
+ * and for decoding with tp_size > 1. */
 tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape);
 
-/* Makes all layers of the model as tensor rank tp_rank sees them, without memory or plans: call
- * ops->prepare on the layers that run here. Fails as tr_model_check does. */
+/* Makes all layers of the model for tensor rank tp_rank, without memory or operators: call
+ * ops->prepare on the layers that run here. Fails like tr_model_check. */
 tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *shape,
                           tr_model **out);
 void tr_model_destroy(tr_model *model);
 
-/* Numbers the layers and parameters of a model whose list of layers is complete, and finds the
- * layers that TR_LAYER_BEFORE means; tr_model_create does it. TR_ERR_INTERNAL for an input that is
- * no output of an earlier layer, and for an output that no layer reads. */
+/* Numbers the layers and parameters of a complete list of layers, and resolves TR_LAYER_BEFORE.
+ * tr_model_create calls it. Fails with TR_ERR_INTERNAL when an input is not an output of an earlier
+ * layer, or no layer reads an output. */
 tr_status tr_model_connect(tr_model *model);
 
-/* Trained parameters of the whole model (global, tied ones once). */
+/* Returns the trained parameters of the whole model (global, tied ones once). */
 int64_t tr_model_parameters(const tr_model *model);
-/* Model FLOPs of one token, forward and backward: 6 for each weight of a product (the head's
- * included, the embedding's not), and 12 heads * head_size a layer for each key that a query reads
- * on average (half of the sequence, or fewer with a window). */
+/* Returns the model FLOPs of one token, forward and backward: 6 for each weight of a product
+ * (including the head's, not the embedding's), and 12 heads * head_size a layer for each key that a
+ * query reads on average (half of the sequence, or fewer with a window). */
 double tr_model_flops_per_token(const tr_model *model);

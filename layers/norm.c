@@ -4,7 +4,7 @@ tr_status tr_norm_create(tr_norm *n, tr_built_layer *layer, const tr_norm_desc *
     *n = (tr_norm){.layer = layer, .desc = *desc};
     n->gamma = tr_built_param(layer);
     TR_TRY(tr_param_describe(n->gamma, 1, &desc->width, TR_INIT_ONE, 0, "%s.weight", desc->name));
-    n->desc.name = NULL; /* may be the caller's buffer */
+    n->desc.name = NULL; /* it may point to the caller's buffer */
     if (desc->rms) return TR_OK;
     n->beta = tr_built_param(layer);
     return tr_param_describe(n->beta, 1, &desc->width, TR_INIT_ZERO, 0, "%s.bias", desc->name);
@@ -44,7 +44,7 @@ void tr_norm_describe(tr_norm *n) {
     if (!layer->usage.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
 }
 
-/* The rows' means or deviations. */
+/* Returns the rows' means or deviations. */
 static tr_tensor column(const tr_layer_io *io, tr_buffer buffer) {
     return tr_tensor_vector(tr_buffer_at(io, buffer).data, buffer.dtype, buffer.rows);
 }

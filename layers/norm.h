@@ -5,15 +5,15 @@
 #include "layers/part.h"
 
 typedef struct tr_norm_desc {
-    const char *name; /* of the module, whole: ".weight" and ".bias" follow */
+    const char *name; /* full name of the module; ".weight" and ".bias" are appended */
     int64_t width;
     double eps;
     bool rms;
-    bool in_forward; /* of a layer whose F contains its I and W */
+    bool in_forward; /* the layer's F contains its I and W */
 } tr_norm_desc;
 
-/* Its output and what its gradients read stand in the layer's F..W block, the gradient of its
- * output in I..W; with in_forward, all in scratch. */
+/* The output, and the buffers that the gradients read, are in the layer's F..W block, and the
+ * gradient of the output is in I..W. With in_forward all are in scratch. */
 typedef struct tr_norm {
     tr_built_layer *layer;
     tr_norm_desc desc;
@@ -27,7 +27,8 @@ tr_status tr_norm_create(tr_norm *norm, tr_built_layer *layer, const tr_norm_des
 void tr_norm_describe(tr_norm *norm);
 /* Fills the norm's buffers from x[rows, width]. */
 tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);
-/* dx = gradient through the norm of its buffer dy, plus residual, which may be absent, or dx. */
+/* Computes dx, the input gradient for the norm's buffer dy, plus residual, which may be absent, or
+ * dx itself. */
 tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, tr_tensor x,
                              tr_tensor residual, tr_tensor dx);
 tr_status tr_norm_grad_weight(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);

@@ -45,13 +45,16 @@ static tr_status make_tensor(tr_global *tensor, int rank, const int64_t *shape,
 static tr_status add_tensor(tr_param *param, int rank, const int64_t *shape,
                             const char *name_format, va_list arguments) {
     tr_global *more = realloc(param->tensor, ((size_t)param->tensors + 1) * sizeof *more);
-    if (!more) return TR_FAIL(TR_ERR_FIT, "no memory to describe a parameter");
+    if (!more)
+        return TR_FAIL(
+            TR_ERR_FIT,
+            "out of host memory for a parameter's description: free memory on this host");
     param->tensor = more;
     more[param->tensors] = (tr_global){.rank = rank};
     return make_tensor(&more[param->tensors++], rank, shape, name_format, arguments);
 }
 
-/* All tensors whole. */
+/* Makes the parameter hold all its tensors entirely. */
 static tr_status keep_all(tr_param *param, int axis) {
     tr_slice *all;
     TR_TRY(tr_calloc((size_t)param->tensors, sizeof *all, &all));
@@ -115,7 +118,7 @@ static tr_status check_slices(const tr_param *param, int axis, const tr_slice *s
     return TR_OK;
 }
 
-/* Room for a tensor's boxes among n slices; it has none yet. */
+/* Allocates a tensor's boxes for those of n slices that are its own, and removes its old ones. */
 static tr_status clear_boxes(tr_global *tensor, int number, const tr_slice *slice, int n) {
     size_t boxes = 0;
     for (int i = 0; i < n; i++) boxes += slice[i].tensor == number && slice[i].range.extent > 0;
@@ -184,7 +187,7 @@ tr_tensor tr_param_grad(const tr_param *param) {
 
 /* --- initial values --------------------------------------------------------------------------- */
 
-/* What determines the values of a tensor, and where they are written. */
+/* The inputs of drawing a tensor's values, and the destination. */
 typedef struct drawing {
     const tr_param *param;
     const tr_global *tensor;
@@ -192,8 +195,7 @@ typedef struct drawing {
     float *local;
 } drawing;
 
-/* Fills local[to] and the n - 1 places after it with the values of global elements `first` and
- * following. */
+/* Fills local[to .. to + n - 1] with the values of global elements first .. first + n - 1. */
 static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
     const float std = d->param->init_std;
     float *out = d->local + to;
@@ -203,7 +205,7 @@ static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
     }
     int64_t i = 0;
     if (first % 2) out[i++] = std * tr_normal(d->seed, d->name, (uint64_t)first);
-    for (; i + 1 < n; i += 2) { /* both numbers of a pair cost little more than one */
+    for (; i + 1 < n; i += 2) { /* both numbers of a pair take little more time than one */
         float pair[2];
         tr_normal_pair(d->seed, d->name, (uint64_t)(first + i) / 2, pair);
         out[i] = std * pair[0];
@@ -212,8 +214,8 @@ static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
     if (i < n) out[i] = std * tr_normal(d->seed, d->name, (uint64_t)(first + i));
 }
 
-/* Elements of the box that are consecutive in the global tensor and in local memory: the last
- * dimensions that both hold whole, and the one before them. */
+/* Returns how many elements of the box are consecutive both in the global tensor and in local
+ * memory: those of the last dimensions that the box holds entirely, and of the one before them. */
 static int64_t row_length(const int64_t *shape, const tr_box *box) {
     int d = TR_PARAM_RANK - 1;
     int64_t row = box->extent[d];
@@ -241,8 +243,8 @@ static void draw_part(const drawing *d, const tr_box *box, int64_t begin, int64_
 }
 
 static void draw_tensor(const drawing *d, int threads) {
-    enum { PART = 1 << 15 }; /* elements: a millisecond of normal numbers */
-    (void)threads;           /* a build without OpenMP does not read it */
+    enum { PART = 1 << 15 }; /* elements; drawing them takes about a millisecond */
+    (void)threads;           /* unused in a build without OpenMP */
     for (int b = 0; b < d->tensor->boxes; b++) {
         const tr_box *box = &d->tensor->box[b];
         const int64_t *extent = box->extent, count = extent[0] * extent[1] * extent[2] * extent[3];

@@ -1,10 +1,10 @@
-/* Parameters. A layer lists its parameters, and they are listed nowhere else: initialization,
- * optimizer, gradient norm, checkpoint and export all come from this one registry.
+/* Parameters. Layers list their parameters; initialization, optimizer, gradient norm, checkpoint
+ * and export all use this one registry.
  *
- * A parameter is one dense piece of a rank's memory that has one owner (layers/param_layout.h). It
+ * A parameter is one dense range of a rank's memory with one owner (layers/param_layout.h). It
  * holds boxes of one or more global tensors, so one local matrix may serve q_proj, k_proj and
- * v_proj. Where rows of a local matrix have different owners (key heads that neighbours share, next
- * to query heads of this rank alone), the matrix is several parameters, joined in memory. Two
+ * v_proj. If rows of a local matrix have different owners (key heads that neighbours share, and
+ * query heads of only this rank), the matrix is several parameters, joined in memory. Two
  * parameters of a rank hold boxes of the same tensor only when they are uses of a tied one. */
 #pragma once
 
@@ -16,13 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A checkpoint puts a group, as in "weights/", in front of a tensor's name: the name leaves it
- * room.
- */
+/* A checkpoint prefixes a tensor's name with a group, such as "weights/"; a parameter's name leaves
+ * room for it. */
 enum { TR_PARAM_RANK = 4, TR_NAME_SIZE = 128, TR_NAME_GROUP = 12 };
 
-/* A box of a global tensor: its global offset and extent, and where it lies in the parameter's
- * local memory (offset and strides in elements). */
+/* A box of a global tensor: its global offset and extent, and its place in the parameter's local
+ * memory (offset and strides in elements). */
 typedef struct tr_box {
     int64_t offset[TR_PARAM_RANK], extent[TR_PARAM_RANK];
     int64_t local_offset, local_stride[TR_PARAM_RANK];
@@ -42,7 +41,7 @@ typedef enum tr_init { TR_INIT_ZERO, TR_INIT_ONE, TR_INIT_NORMAL } tr_init;
 typedef struct tr_param {
     int tensors;
     tr_global *tensor;            /* [tensors]; the first one's name names the parameter */
-    int use;                      /* 0: the parameter itself; k > 0: a further use of it (tied) */
+    int use;                      /* 0: the parameter itself; k > 0: another use of it (tied) */
     int index;                    /* registry order: position in the whole model's list */
     int64_t local[TR_PARAM_RANK]; /* local shape, of the tensors' rank; local memory is dense */
     int64_t count;                /* local elements */
@@ -53,15 +52,16 @@ typedef struct tr_param {
      * neighbours begin at multiples of their length: with 2 over a tensor group of 4, ranks 0 and 1
      * hold the same boxes, and 2 and 3. */
     int copies[TR_AXIS_COUNT];
-    /* Axes, as TR_AXIS_BIT, over whose copies the gradient is partial: every copy computes a part
-     * of it, and the parts are summed. Over the other axes all copies compute the same gradient. */
+    /* Axes, as TR_AXIS_BIT, along which each copy computes only a part of the gradient, so that the
+     * copies' parts are summed. Along the other axes all copies compute the same gradient. */
     unsigned partial;
-    /* Lies directly behind the parameter before it in the layer's list, value and gradient, without
-     * a gap: operators use both as one matrix. Neither is tied; both decay or neither does. */
+    /* Value and gradient directly follow those of the previous parameter in the layer's list,
+     * without a gap, and operators use both as one matrix. Neither is tied; both decay or neither
+     * does. */
     bool joined;
 
-    /* Storage, placed before the layer runs. Uses of one parameter on the same rank share the value
-     * and have a gradient each. */
+    /* Memory, set before the layer runs. Uses of one parameter on the same rank share the value,
+     * and each has its own gradient. */
     tr_dtype dtype; /* of value: the model's */
     void *value;    /* local */
     void *grad;     /* tr_dtype_acc(dtype), local, summed over the step's micro-batches */
@@ -71,14 +71,14 @@ static inline const char *tr_param_name(const tr_param *param) {
     return param->tensor[0].name;
 }
 
-/* The parameter's values, and their gradient, as tensors of the local shape. */
+/* Return the parameter's value, and its gradient, as tensors of the local shape. */
 tr_tensor tr_param_value(const tr_param *param);
 tr_tensor tr_param_grad(const tr_param *param);
 
-/* Elements of the whole tensor. */
+/* Returns the elements of the whole tensor. */
 int64_t tr_global_count(const tr_global *tensor);
 
-/* Fills dense local FP32 memory local[param->count] with the initial values, by `threads` threads.
- * Every element is a function of (seed, name of its global tensor, global row-major index) alone.
- */
+/* Fills dense local FP32 memory local[param->count] with the initial values, using `threads`
+ * threads. Every element depends only on (seed, name of its global tensor, global row-major
+ * index). */
 void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local);

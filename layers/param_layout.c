@@ -11,8 +11,8 @@ tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_pa
         l.parts *= parts;
         l.part = l.part * parts + mesh->index[axis] / l.replicas.count[axis];
     }
-    /* All data ranks write, so that the files are of one size; one tensor rank, so that all data
-     * ranks of a line take the same turns. */
+    /* All data ranks write, so that the files have about the same size, but only one tensor rank,
+     * so that all data ranks of a line take the same turns. */
     l.savers = l.replicas;
     l.savers.count[TR_AXIS_TP] = 1;
     l.counted = param->use == 0 && tr_mesh_part_place(mesh, &l.replicas) == 0;

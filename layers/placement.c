@@ -8,7 +8,7 @@ static int owner_of_layer(const tr_placement *placement, int layer) {
     return placement->owner[stage];
 }
 
-/* The other use of a tied parameter (GPT-2 ties two), or NULL. *layer is where it lives. */
+/* Returns the other use of a tied parameter (GPT-2 ties two), or NULL; *layer is its layer. */
 static const tr_param *other_use(const tr_model *model, const tr_param *param, int *layer) {
     for (int i = 0; i < model->count; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
@@ -21,7 +21,8 @@ static const tr_param *other_use(const tr_model *model, const tr_param *param, i
     return NULL;
 }
 
-/* True when use 0 of this (tied) parameter is on this rank too: value and state are shared. */
+/* Returns true when use 0 of this (tied) parameter is also on this rank, so that value and state
+ * are shared. */
 static bool shares_here(const tr_placement *placement, const tr_model *model, int pp_rank,
                         const tr_param *param) {
     int layer;

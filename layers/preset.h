@@ -8,14 +8,14 @@ typedef struct tr_preset {
     tr_model_config model; /* dropout 0; context: the published one, at most 8192 */
 } tr_preset;
 
-/* A family's first preset is its tiny one, which an ordinary CPU trains in a minute. */
+/* Each family's first preset is its tiny one, which an ordinary CPU trains in a minute. */
 extern const tr_preset tr_presets[];
 extern const int tr_preset_count;
 
-/* Layers, width, heads, context and vocabulary of a model that names no preset. */
+/* Layers, width, heads, context and vocabulary of a model without a preset. */
 extern const tr_model_config tr_tiny_sizes;
 
-/* The preset of this name; NULL when there is none. */
+/* Returns the preset of this name, or NULL. */
 const tr_preset *tr_preset_find(const char *name);
-/* The tiny preset of a family; NULL when the family is unknown. */
+/* Returns the tiny preset of a family; NULL when the family is unknown. */
 const tr_preset *tr_preset_tiny(const char *family);

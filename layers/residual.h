@@ -1,6 +1,6 @@
-/* y = x + dropout(part + bias): the way of a part's output into the residual stream. Without
- * dropout nothing is copied: on one tensor rank the product that makes the part adds x and bias
- * itself, and the gradient of the part is that of y. Private to layers/. */
+/* Residual addition: y = x + dropout(part + bias). Without dropout nothing is copied: on one tensor
+ * rank the product that makes the part adds x and bias itself, and the gradient of the part is that
+ * of y. Private to layers/. */
 #pragma once
 
 #include "layers/linear.h"
@@ -18,10 +18,12 @@ typedef struct tr_residual {
  * global name of the dropout, which keys its mask. */
 void tr_residual_create(tr_residual *residual, tr_linear *from, double dropout, const char *site);
 void tr_residual_describe(tr_residual *residual);
-/* Makes y of the part, which y holds; does nothing where the product has added x. */
+/* Computes y from the part, which y holds. Does nothing if the product has added x. */
 tr_status tr_residual_forward(const tr_residual *residual, const tr_layer_io *io, tr_tensor x,
                               tr_tensor y);
-/* The gradient of x is dy itself. That of the part is tr_residual_dpart(), in I after this. */
+/* Computes the gradient of the part; tr_residual_dpart() returns it afterwards. The gradient of x
+ * is dy itself. */
 tr_status tr_residual_grad_input(const tr_residual *residual, const tr_layer_io *io, tr_tensor dy);
-/* I and W: the gradient of the part. Without dropout it is dy, which W must then be given too. */
+/* Returns the gradient of the part, in I and W. Without dropout it is dy, which W then needs,
+ * too. */
 tr_tensor tr_residual_dpart(const tr_residual *residual, const tr_layer_io *io, tr_tensor dy);

@@ -1,9 +1,9 @@
-/* A stage: what the schedule engine knows of a run of layers. It knows no layer.
+/* A stage: the pipeline's view of consecutive layers. pipeline/ does not depend on layers.
  *
  * Per micro-batch a stage keeps blocks of memory by lifetime (F..I, F..W, I..W), cut into pieces,
  * and, per action, scratch. Tensors between stages travel over edges, any number between any two
- * stages. Costs and bytes of every stage are known on every rank; the functions exist where the
- * stage lives. */
+ * stages. Costs and bytes of every stage are known on every rank; the functions exist on the
+ * stage's rank. */
 #pragma once
 
 #include "base/status.h"
@@ -16,8 +16,8 @@ typedef struct tr_stage tr_stage;
 struct tr_stream;
 
 /* An edge: one tensor from one stage's F to another's F; its gradient travels back from I to I.
- * Messages between two stages go in the order of the list of edges. The tensor has a place of its
- * own on the receiving stage, from its arrival to the end of `life`: it is received straight into
+ * Messages between two stages go in the order of the list of edges. On the receiving stage the
+ * tensor has its own place from its arrival to the end of `life`, and is received directly into
  * it. */
 typedef struct tr_edge {
     int from, to; /* stages */
@@ -29,17 +29,16 @@ typedef struct tr_edge {
     bool f_writes_gradient, w_reads_gradient;
 } tr_edge;
 
-/* What planning needs of a stage. */
+/* Costs and bytes of a stage, for planning. */
 typedef struct tr_stage_cost {
     double f, i, w; /* seconds, or any unit, of one micro-batch */
-    /* Without the tensors that edges bring. Scratch: the largest action's; 0 where it is not known.
-     */
+    /* Without the tensors of edges. Scratch: the largest action's; 0 if not known. */
     size_t bytes[TR_LIFE_COUNT];
     size_t backward_iw; /* I..W bytes while B runs: of one layer, and gradients between layers */
-    /* Pieces that the blocks are cut into, each placed by itself, as small ones fill the room that
-     * others leave; `bytes` sums them. 0: each block is one piece. */
+    /* The pieces of the blocks, which are placed separately, because small pieces fill gaps;
+     * `bytes` has their sums. 0: each block is one piece. */
     int pieces;
-    tr_piece *piece; /* [pieces]: the table's */
+    tr_piece *piece; /* [pieces]: owned by the table */
 } tr_stage_cost;
 
 static inline int tr_stage_pieces(const tr_stage_cost *cost) {
@@ -59,8 +58,8 @@ typedef struct tr_stage_table {
     tr_piece *piece; /* of all stages, to be freed; NULL: blocks are not cut */
 } tr_stage_table;
 
-/* Bytes of a micro-batch on a stage by lifetime: its blocks' and those of the tensors and gradients
- * that edges bring. */
+/* Computes the bytes of a micro-batch on a stage by lifetime: of its blocks and of its edges'
+ * tensors and gradients. */
 static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
                                         size_t bytes[TR_LIFE_COUNT]) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) bytes[life] = table->cost[stage].bytes[life];
@@ -72,14 +71,14 @@ static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
     }
 }
 
-/* One action's memory. Edge tensors by edge index: entries of edges that do not touch the stage, or
- * whose tensor is not alive, are NULL. */
+/* One action's memory. Edge tensors are indexed by edge; entries are NULL for edges of other
+ * stages, and for tensors that are not alive. */
 typedef struct tr_stage_io {
     struct tr_stream *stream;
     int micro_batch;
     bool forward_only;  /* the program has no I and W */
     bool adds;          /* F: another F of the stage came before in this step; W, B: a W or B did */
-    char *const *piece; /* where each piece lies, aligned to TR_ALIGN; NULL: not alive */
+    char *const *piece; /* address of each piece, aligned to TR_ALIGN; NULL: not alive */
     char *backward;     /* B: one place of backward_iw bytes instead of the pieces I..W */
     char *scratch;
     void *const *in;   /* while they live: tensors of incoming edges */
@@ -97,7 +96,7 @@ typedef struct tr_stage_ops {
     void (*destroy)(tr_stage *stage);
 } tr_stage_ops;
 
-/* Every stage starts with this. */
+/* Every stage begins with this. */
 struct tr_stage {
     const tr_stage_ops *ops;
     int index;

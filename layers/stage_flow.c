@@ -6,7 +6,7 @@
 
 /* --- edges ------------------------------------------------------------------------------------ */
 
-/* Index of every layer's first output among those of the model. */
+/* Computes the index of every layer's first output among those of the model. */
 static tr_status number_outputs(const tr_model *model, int **out) {
     TR_TRY(tr_calloc((size_t)model->count + 1, sizeof **out, out));
     for (int k = 0; k < model->count; k++) (*out)[k + 1] = (*out)[k] + model->layers[k]->outputs;
@@ -48,7 +48,7 @@ out:
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* Backwards: what was made last is read most. */
+/* Searches backwards, because recent outputs are read most. */
 static int find_value(const tr_stage_flow *f, int layer, int output) {
     int v = f->values - 1;
     while (v >= 0 && (f->value[v].layer != layer || f->value[v].output != output)) v--;
@@ -72,7 +72,7 @@ static tr_status add_value(tr_stage_flow *f, int layer, int output) {
     return TR_OK;
 }
 
-/* What a layer reads and makes. */
+/* Adds a layer's inputs and outputs. */
 static tr_status add_layer(tr_stage_flow *f, int k, int *inputs) {
     const tr_layer *layer = f->model->layers[f->first + k];
     f->layer[k].inputs = *inputs;
@@ -101,7 +101,7 @@ static void join_edges(tr_stage_flow *f, int index, const tr_flow_edge *edge, in
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
-/* Says of each gradient whether it is written in parts, in the order of I. */
+/* Finds for each gradient whether it is written in parts, in the order of I. */
 static tr_status find_parts(tr_stage_flow *f) {
     bool *begun = NULL;
     TR_TRY(tr_calloc((size_t)f->values, sizeof *begun, &begun));
@@ -116,8 +116,8 @@ static tr_status find_parts(tr_stage_flow *f) {
     return TR_OK;
 }
 
-/* How long the sums are kept: from F on where F writes one, to W where W of their maker reads it.
- */
+/* Finds the sums' lifetimes: they begin with F if F writes one, and end with W if their maker's W
+ * reads it. */
 static void find_gradient_lives(tr_stage_flow *f) {
     const tr_stage_layer *last = &f->layer[f->count - 1];
     const int inputs = last->inputs + f->model->layers[f->first + f->count - 1]->inputs;
@@ -137,8 +137,8 @@ static void find_gradient_lives(tr_stage_flow *f) {
     }
 }
 
-/* The pieces: each layer's own, then those of its outputs and of their gradients that are kept on
- * this stage, then those of its inputs' gradients. */
+/* Numbers the pieces: each layer's own, then those of its outputs and their gradients that are kept
+ * on this stage, then those of its inputs' gradients. */
 static void place_pieces(tr_stage_flow *f) {
     for (int k = 0; k < f->count; k++) {
         const tr_layer *layer = f->model->layers[f->first + k];
@@ -157,23 +157,23 @@ static void place_pieces(tr_stage_flow *f) {
     }
 }
 
-/* Places in a block that are taken at one point of I. */
+/* Ranges of a block that are in use at one point of I. */
 typedef struct rooms {
     struct {
         size_t offset, bytes;
     } * taken;
     int count;
-    size_t end; /* the most that was ever taken */
+    size_t end; /* the largest end so far */
 } rooms;
 
-/* The lowest room of that many bytes. */
+/* Takes the lowest free range of `bytes`. */
 static size_t take_room(rooms *r, size_t bytes) {
     size_t offset = 0;
     for (int k = 0; k < r->count; k++)
         if (offset < r->taken[k].offset + r->taken[k].bytes &&
             r->taken[k].offset < offset + bytes) {
             offset = r->taken[k].offset + r->taken[k].bytes;
-            k = -1; /* those in front may overlap now */
+            k = -1; /* earlier ranges may overlap now */
         }
     r->taken[r->count].offset = offset;
     r->taken[r->count++].bytes = bytes;
@@ -189,19 +189,20 @@ static void leave_room(rooms *r, size_t offset) {
         }
 }
 
-/* The rooms of what I writes that no piece holds all the time. */
+/* The ranges of gradients that I writes and no piece holds. */
 typedef struct gradient_rooms {
     rooms scratch, backward;
 } gradient_rooms;
 
-/* The value's; NULL: it has a piece or an edge. */
+/* Returns the value's ranges; NULL when it has a piece or an edge. */
 static rooms *rooms_of(gradient_rooms *g, const tr_stage_value *value) {
     if (value->on_edge) return NULL;
     if (value->gradient_life == TR_LIFE_IW) return &g->backward;
     return value->gradient_life == TR_LIFE_SCRATCH ? &g->scratch : NULL;
 }
 
-/* Places what I of a layer writes: the sums that it begins, and its parts of others. */
+/* Places the gradients that I of a layer writes: the sums that it begins, and its parts of
+ * others. */
 static void place_gradients_of(tr_stage_flow *f, int k, gradient_rooms *g) {
     const tr_layer *layer = f->model->layers[f->first + k];
     for (int i = layer->inputs - 1; i >= 0; i--) {
@@ -223,8 +224,8 @@ static void place_gradients_of(tr_stage_flow *f, int k, gradient_rooms *g) {
     }
 }
 
-/* Scratch, and what is I..W while B runs: of the layer that takes most, and behind it the gradients
- * between the layers. */
+/* Places gradients in scratch, and in I..W while B runs: after the largest layer's bytes come the
+ * gradients between the layers. */
 static tr_status place_gradients(tr_stage_flow *f) {
     tr_status status = TR_OK;
     gradient_rooms g = {0};
@@ -282,7 +283,7 @@ void tr_stage_flow_free(tr_stage_flow *f) {
     *f = (tr_stage_flow){0};
 }
 
-/* A tensor that is kept. */
+/* Adds the piece of a tensor that is kept. */
 static void add_piece(tr_piece *piece, tr_stage_cost *cost, int k, tr_lifetime life, size_t bytes) {
     if (k < 0) return;
     piece[k] = (tr_piece){.life = life, .bytes = tr_align_up(bytes)};

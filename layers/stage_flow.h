@@ -1,9 +1,10 @@
-/* What flows through a stage of layers: the tensors that it makes, reads and passes on, and where
- * they and their gradients lie. One layout, for planning and for running. Private to layers/.
+/* The tensors that a stage of layers makes, reads and passes on, and the places of these and of
+ * their gradients. Planning and running use the same layout. Private to layers/.
  *
  * A tensor that several stages read goes from the stage that makes it to the first of them, and
  * from each to the next. Its gradient comes back the same way: every stage adds the parts of its
- * own layers, last layer first, to what it received. So the sum has one order under every cut. */
+ * own layers, last layer first, to the gradient that it received. So the order of the sum is the
+ * same under every cut. */
 #pragma once
 
 #include "layers/model.h"
@@ -16,9 +17,9 @@ typedef struct tr_stage_value {
     size_t bytes;          /* of the tensor */
     int in_edge, out_edge; /* in the table; -1: none */
     int readers;           /* inputs of the stage's layers that read it */
-    tr_lifetime life;      /* with readers: the longest of their lives */
-    int piece;             /* of the stage, where it lies; -1: on an edge */
-    bool on_edge;          /* its gradient's sum is that of an edge: to be sent, or received */
+    tr_lifetime life;      /* the longest lifetime of its readers, if there are any */
+    int piece;             /* the stage's piece that holds it; -1: on an edge */
+    bool on_edge; /* an edge's tensor holds its gradient's sum, which is sent or received */
     /* How long its gradient's sum is kept here; scratch: between layers of one action. */
     tr_lifetime gradient_life;
     int gradient_piece; /* of the stage, F..I, F..W or I..W; -1: on an edge, or in scratch */
@@ -28,7 +29,7 @@ typedef struct tr_stage_value {
 /* An input of a layer of the stage. */
 typedef struct tr_stage_input {
     int value;
-    bool begins; /* the sum of the gradient: no layer behind this input reads the value here */
+    bool begins; /* begins the gradient's sum: no later layer of this stage reads the value */
     /* This input's part of the gradient, to be added to the sum: in scratch, or with f_writes_dx a
      * piece F..I. Not has_part: the layer writes it to the sum's place. */
     bool has_part, f_writes_dx;
@@ -50,22 +51,24 @@ typedef struct tr_stage_flow {
     tr_stage_value *value;
     int values;
     int pieces;
-    size_t scratch;     /* of the layers' own and the gradients behind it */
-    size_t backward_iw; /* the same of the pieces I..W while B runs */
+    size_t scratch;     /* the layers' own, and the gradients after it */
+    size_t backward_iw; /* the same for the pieces I..W while B runs */
 } tr_stage_flow;
 
-/* Edges between stages that are cut at first[stages + 1], and the value that each carries. */
+/* An edge between two stages of the cut first[stages + 1], and its value. */
 typedef struct tr_flow_edge {
     int from, to, layer, output;
 } tr_flow_edge;
 
-/* Lists the edges in the order of the layers that read them. Release with free(). */
+/* Lists the edges in the order of the layers that read them. The caller frees the list with
+ * free(). */
 tr_status tr_flow_edges(const tr_model *model, const int *first, int stages, tr_flow_edge **edge,
                         int *edges);
 
-/* Stage `index` of the cut. Release with tr_stage_flow_free, also after a failure. */
+/* Makes the flow of stage `index` of the cut. The caller releases it with tr_stage_flow_free, also
+ * after a failure. */
 tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
                              const tr_flow_edge *edge, int edges, tr_stage_flow *out);
 void tr_stage_flow_free(tr_stage_flow *flow);
-/* Sums costs and bytes; piece[flow->pieces] becomes the cost's. */
+/* Sums costs and bytes. The cost takes piece[flow->pieces]. */
 void tr_stage_flow_cost(const tr_stage_flow *flow, tr_piece *piece, tr_stage_cost *cost);

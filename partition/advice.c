@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A change that the schedule or the model does not take, or whose sizes overflow, does not fit
- * either. */
+/* Tries a change. One that the schedule or the model refuses, or that overflows a size, does not
+ * fit either. */
 static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
     bool hopeless;
     tr_run_plan *plan;
@@ -23,8 +23,8 @@ static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
     return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
 }
 
-/* Each finds the first value of one key that fits, from the config's own on, and leaves it in *c.
- */
+/* Each of these finds the first value of one key that fits, starting at the config's, and sets it
+ * in *c. */
 static tr_status find_micro_batch(tr_config *c, tr_device *device, bool *fits) {
     int64_t share = c->train.batch / c->parallel.dp, from = c->train.micro_batch;
     *fits = false;
@@ -66,7 +66,7 @@ typedef struct advice {
     int changes;
 } advice;
 
-/* The keys in which `to` differs from `from`, and the number of ranks when that does. */
+/* Adds the keys in which `to` differs from `from`, and the number of ranks if it differs. */
 static void add_change(advice *a, const tr_config *from, const tr_config *to) {
     const struct {
         const char *key;
@@ -103,7 +103,8 @@ static tr_status add_found(advice *a, const tr_config *asked, const tr_config *f
     return status;
 }
 
-/* The smallest micro-batch together with more stages, at the least tensor degree that has one. */
+/* Adds the smallest micro-batch together with more stages, at the smallest tensor degree for which
+ * they fit. */
 static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) {
     tr_config *c;
     TR_TRY(tr_calloc(1, sizeof *c, &c));

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Costs are sums of few numbers: what differs by less is rounding, not balance. */
+/* Costs are sums of few numbers, so a smaller difference is rounding. */
 static const double relative_tolerance = 1e-12;
 
 typedef struct cut {
@@ -20,8 +20,9 @@ static double segment(const cut *c, int from, int to) {
     return c->sum[to] - c->sum[from];
 }
 
-/* Fills `value` for the layers from `from` on in s stages, given those for s - 1. Minimises the
- * largest segment when limit is infinite, else the sum of squares of segments up to limit. */
+/* Computes `value` for layers from `from` on in s stages, given the values for s - 1. Minimises the
+ * largest stage when limit is infinite, else the sum of squares of stages that are at most
+ * limit. */
 static void solve(const cut *c, int s, int from, double limit) {
     size_t row = (size_t)c->n + 1, at = (size_t)s * row + (size_t)from;
     c->value[at] = INFINITY;
@@ -30,7 +31,7 @@ static void solve(const cut *c, int s, int from, double limit) {
         double mine = segment(c, from, to), rest = c->value[(size_t)(s - 1) * row + (size_t)to];
         if (c->blocks[to] == c->blocks[from] || mine > limit || isinf(rest)) continue;
         double total = isinf(limit) ? fmax(mine, rest) : mine * mine + rest;
-        /* The shortest of equal ones stays. */
+        /* Of equal cuts keeps the one with the shortest first stage. */
         if (isinf(c->value[at]) || total < c->value[at] * (1 - relative_tolerance)) {
             c->value[at] = total;
             c->length[at] = to - from;
@@ -54,7 +55,9 @@ tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stag
         return TR_FAIL(TR_ERR_CONFIG, "parallel.pp=%d stages of %d layers: both must be 1 or more",
                        stages, n);
     if (!tr_mul_size((size_t)stages + 1, row, &cells))
-        return TR_FAIL(TR_ERR_CONFIG, "parallel.pp=%d is too large", stages);
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "parallel.pp=%d is too large: it must be at most the number of layers",
+                       stages);
     TR_TRY_OUT(tr_calloc(row, sizeof *c.sum, &c.sum));
     TR_TRY_OUT(tr_calloc(row, sizeof *c.blocks, &c.blocks));
     for (int k = 0; k < n; k++) {

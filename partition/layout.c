@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Checked, because nothing has bounded the sizes' product yet. */
+/* Counts the micro-batches. The product is checked, because it may overflow here. */
 static tr_status count_micro_batches(tr_layout *l) {
     const tr_layout_desc *d = &l->desc;
     int64_t micro_batches = d->batch / d->mesh.degree[TR_AXIS_DP] / d->micro_batch, tokens;
@@ -25,7 +25,7 @@ static tr_status count_micro_batches(tr_layout *l) {
     return TR_OK;
 }
 
-/* So that the sums of tr_layout_memory_known cannot overflow. */
+/* Checks the step inputs' sizes, so that the sums of tr_layout_memory_known cannot overflow. */
 static tr_status check_step_inputs(const tr_layout *l) {
     tr_flow input[TR_STEP_INPUTS];
     int inputs = 0;
@@ -48,7 +48,7 @@ static tr_status check_schedule(const tr_layout *l) {
         return TR_FAIL(TR_ERR_CONFIG, "schedule %s has no backward: it cannot train", s->name);
     if (s->ranks != pp || s->micro_batches != l->micro_batches)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "schedule %s is of %d ranks and %d micro-batches, not of %d and %d", s->name,
+                       "schedule %s has %d ranks and %d micro-batches, not %d and %d", s->name,
                        s->ranks, s->micro_batches, pp, l->micro_batches);
     if (s->stages > l->desc.model.layers)
         return TR_FAIL(TR_ERR_CONFIG,
@@ -84,8 +84,8 @@ tr_status tr_layout_cut(const tr_model *model, int stages, int *first) {
     return status;
 }
 
-/* Every tensor rank cuts where the first one does, whose part of a vocabulary or an MLP that does
- * not divide by them is the largest. */
+/* Cuts as tensor rank 0 does, so that all tensor ranks have the same cut. Rank 0 has the largest
+ * part of a vocabulary or MLP that does not divide evenly. */
 static tr_status cut_as_first_rank(tr_layout *l, int stages) {
     tr_model *model;
     TR_TRY(make_model(&l->desc, 0, &model));
@@ -146,7 +146,7 @@ static tr_status prepare_layers(tr_layout *l, const tr_op_context *context, tr_g
 tr_status tr_layout_lower(tr_layout *l, const tr_op_context *context, tr_group *tp, int pp_rank) {
     tr_schedule *forward = NULL;
     TR_TRY(prepare_layers(l, context, tp, pp_rank));
-    tr_layer_table_free(&l->table); /* made again with what the operators' scratch is now known */
+    tr_layer_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = tr_lower(l->desc.schedule, &l->table, 0, &l->program[TR_LAYOUT_TRAIN]);
@@ -181,7 +181,8 @@ size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
 
 void tr_layout_step_inputs(const tr_layout *l, int pp_rank, tr_flow *input, int *inputs) {
     *inputs = 0;
-    for (int s = 0; s < l->placement.stages; s++) /* cannot fail: tr_layout_create has asked all */
+    for (int s = 0; s < l->placement.stages;
+         s++) /* cannot fail: tr_layout_create has called it for every stage */
         if (l->owner[s] == pp_rank)
             (void)tr_layer_step_inputs(l->model, l->first[s], l->first[s + 1], input, inputs);
 }

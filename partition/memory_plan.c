@@ -25,7 +25,8 @@ tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *
     return rank;
 }
 
-/* Classes that most runs do not have are left out where there are none. */
+/* Returns true for a class that is printed: classes that most runs do not have are left out when
+ * they are 0. */
 static bool is_shown(const tr_memory_plan *plan, int kind) {
     return kind != TR_MEMORY_NCCL || plan->of[kind] > 0;
 }
@@ -64,7 +65,7 @@ void tr_memory_print_plan(const tr_memory_plan *p, FILE *out) {
     (void)fputc('\n', out);
 }
 
-/* To the byte. */
+/* Returns true when the bytes are exactly those planned. */
 static bool as_planned(const tr_memory_rank *m) {
     return memcmp(m->taken, m->plan.of, sizeof m->taken) == 0;
 }

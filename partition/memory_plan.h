@@ -1,11 +1,11 @@
-/* The device memory of a rank by class (device.h): what is planned, and what was taken. */
+/* The device memory of a rank by class (device.h), planned and taken. */
 #pragma once
 
 #include "device/device.h"
 
 #include <stdio.h>
 
-/* In bytes. NCCL's own cannot be planned: it counts as it was measured. */
+/* In bytes. NCCL's own memory cannot be planned, so the plan has the measured value. */
 typedef struct tr_memory_plan {
     size_t of[TR_MEMORY_CLASSES];
     size_t live_peak; /* of the activations */
@@ -20,18 +20,18 @@ typedef struct tr_memory_rank {
 
 /* Sets the plan's total. */
 void tr_memory_sum(tr_memory_plan *plan);
-/* The most that this device has handed out, all classes together. */
+/* Returns the most bytes that were allocated on this device at one time, all classes together. */
 size_t tr_memory_taken(const tr_device *device);
-/* The same by class, next to the plan. */
+/* Returns the same by class, with the plan. */
 tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *plan);
 
-/* "12.3 MiB (parameters 1.0, gradients ...)"; "more than" in front, and no number of activations,
- * as long as these are not known. */
+/* Writes "12.3 MiB (parameters 1.0, gradients ...)" to text. While the activations are not known,
+ * it begins with "more than" and leaves them out. */
 enum { TR_MEMORY_TEXT = 224 };
 void tr_memory_text(const tr_memory_plan *plan, char text[TR_MEMORY_TEXT]);
-/* "memory   rank 0: 14.6 MiB planned = parameters 1.3 + ..." */
+/* Prints "memory   rank 0: 14.6 MiB planned = parameters 1.3 + ...". */
 void tr_memory_print_plan(const tr_memory_plan *plan, FILE *out);
-/* "memory   rank 0: took 14.6 MiB, as planned: parameters 1.3, ...", to the byte, or else
- * "took 14.8 of 14.6 MiB planned: parameters 1.5 of 1.3, ..."; and the latter of the first other
- * rank that took what was not planned. */
+/* Prints "memory   rank 0: took 14.6 MiB, as planned: parameters 1.3, ..." if the bytes are exactly
+ * the planned ones, else "took 14.8 of 14.6 MiB planned: parameters 1.5 of 1.3, ...". Prints the
+ * latter also for the first other rank that did not take the planned bytes. */
 void tr_memory_print_taken(const tr_memory_rank *memory, int ranks, FILE *out);

@@ -13,7 +13,7 @@
 
 /* --- costs ------------------------------------------------------------------------------------ */
 
-/* A model cut into stages: what its layers' descriptions say of each. */
+/* A model cut into stages, with costs and bytes from the layers' descriptions. */
 typedef struct cut {
     int *first; /* [stages + 1] */
     tr_stage_table table;
@@ -47,7 +47,7 @@ static tr_status describe_stages(void *context, int stages, double *f, double *i
     return status;
 }
 
-/* Bytes of the largest tensor between two layers. */
+/* Returns the bytes of the largest tensor between two layers. */
 static double largest_message(const tr_model *model) {
     size_t largest = 0;
     for (int k = 0; k < model->count; k++)
@@ -59,7 +59,7 @@ static double largest_message(const tr_model *model) {
     return (double)largest;
 }
 
-/* Costs of a rank's share, a p-th of the model, and of a message. */
+/* Sets the costs of a rank's share, a p-th of the model, and of a message. */
 static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
     double share = 1.0 / r->ranks;
     const tr_device_speed *speed = tr_device_speed_of(c->device.name);
@@ -74,7 +74,8 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* The unit is a micro-batch on the rank of the plain cut where it takes most; the cap is 1F1B's. */
+/* Sets the memory of a micro-batch, in units of its largest share on a rank of the plain cut, and
+ * the cap of 1F1B. */
 static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
     cut x;
     TR_TRY(cut_open(model, r->ranks, &x));
@@ -91,12 +92,12 @@ static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) 
     return TR_OK;
 }
 
-/* Bytes of the rank that takes most under the order. */
+/* The bytes of the rank that takes most under the order. */
 typedef struct need {
     double total, arena;
 } need;
 
-/* All but what only prepared layers know, their operators' scratch. */
+/* Measures everything except the operators' scratch, which only prepared layers know. */
 static tr_status measure(const tr_model *model, const tr_schedule *s, need *out) {
     cut x;
     tr_program_set *set = NULL;
@@ -118,8 +119,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
     return status;
 }
 
-/* The order with as many micro-batches on a rank as fit: what is over the limit is taken from the
- * cap until nothing is. */
+/* Makes the order with as many micro-batches on a rank as fit: lowers the cap by the excess until
+ * there is none. */
 static tr_status make_under(const tr_model *model, double limit, tr_schedule_request *request,
                             tr_schedule **out) {
     enum { TRIES = 8 };
@@ -153,7 +154,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
                             .seq = c->model.context,
                             .dtype = tr_config_dtype(c),
                             .tp_size = (int)c->parallel.tp};
-    const double known = 0.95; /* the rest is for scratch, tokens and the norm */
+    const double known = 0.95; /* the remaining part is for scratch, tokens and the norm */
     tr_model *model;
     TR_TRY(tr_model_create(&c->model, &shape, &model));
     describe_costs(c, model, request);

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds of one micro-batch of the model that is timed, at the device's usual speed: enough for
- * products that are as efficient as training's, little enough for some steps a second. */
+/* Seconds of one micro-batch of the timed model at the device's usual speed: enough that products
+ * are as efficient as in training, and short enough for some steps a second. */
 static const double BATCH_S = 0.2;
 /* How long a result is remembered, measured on an idle machine and on a busy one. */
 static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
@@ -43,8 +43,8 @@ static tr_status narrow(tr_model_config *model) {
     }
 }
 
-/* A model of one layer whose micro-batch takes at most `most` FLOPs: first narrower, then fewer
- * sequences, then shorter ones. *flops: what it takes. */
+/* Chooses a model of one layer and a micro-batch of at most `most` FLOPs: first narrower, then with
+ * fewer sequences, then with shorter ones. *flops: the micro-batch's FLOPs. */
 static tr_status choose_model(const tr_config *c, double most, tr_model_config *model,
                               int64_t *micro_batch, double *flops) {
     tr_model *made;
@@ -69,7 +69,8 @@ static tr_status choose_model(const tr_config *c, double most, tr_model_config *
     }
 }
 
-/* Two steps that differ by one micro-batch differ by its time: the optimizer's is in both. */
+/* Measures the rate by two steps that differ by one micro-batch; the optimizer's time is in
+ * both. */
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
     const double most = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
@@ -84,7 +85,7 @@ static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn 
     return TR_OK;
 }
 
-/* All that the rate depends on. */
+/* Describes everything that the rate depends on. */
 static void describe(const tr_config *c, tr_device *device, char *text, size_t size) {
     char host[256] = "", where[64] = "";
     (void)gethostname(host, sizeof host - 1);
@@ -100,7 +101,7 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
         (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0, c->train.deterministic);
 }
 
-/* Other processes ran on the CPUs in the last minute. */
+/* Returns true when other processes ran on the CPUs in the last minute. */
 static bool is_busy(const tr_device *device) {
     double load;
     return tr_device_on_host(device) && getloadavg(&load, 1) == 1 && load > 0.5;

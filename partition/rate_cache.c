@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* A file of the latest rates, one a line: hash of the key, the time when it expires, FLOP/s. */
+/* A file with the latest rates, one on each line: hash of the key, expiry time, FLOP/s. */
 enum { MOST_ENTRIES = 64, PATH = 4096 };
 
 typedef struct entry {
@@ -22,7 +22,7 @@ typedef struct entry {
     double rate;
 } entry;
 
-/* Finds the cache's folder; creates it if `make`. False when the user has no home. */
+/* Finds the cache's folder; creates it if `make`. Returns false when the user has no home. */
 static bool find_folder(char *path, size_t size, bool make) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (cache && *cache == '/') (void)snprintf(path, size, "%s", cache);
@@ -39,7 +39,7 @@ static bool find_folder(char *path, size_t size, bool make) {
 static int read_entries(const char *path, entry *entries) {
     int count = 0;
     FILE *file;
-    if (tr_input_stream(path, &file) != TR_OK) tr_error_clear(); /* as if there were none */
+    if (tr_input_stream(path, &file) != TR_OK) tr_error_clear(); /* counts as no file */
     while (file && count < MOST_ENTRIES) {
         entry *e = &entries[count];
         if (fscanf(file, "%" SCNx64 " %" SCNd64 " %lf", &e->key, &e->expires, &e->rate) != 3) break;
@@ -73,7 +73,7 @@ void tr_rate_cache_write(const char *key, double rate, int64_t lasts_s) {
     if (!find_folder(path, sizeof path, true)) return;
     strcat(path, "/rates");
     int count = read_entries(path, old);
-    /* A rename: a command that reads at the same time sees the old file or the new one. */
+    /* Renamed, so that a command that reads at the same time sees the old file or the new one. */
     (void)snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid());
     FILE *file = fopen(fresh, "w");
     if (!file) return;

@@ -1,19 +1,20 @@
-/* What a config asks of the engine, in the engine's terms. */
+/* Translates a config into the engine's terms. */
 #pragma once
 
 #include "config/config.h"
 #include "layers/model.h"
 #include "pipeline/orders/check.h"
 
-/* parallel.schedule is auto: the order is made for the model. */
+/* Returns true when parallel.schedule is auto, so that the order is made for the model. */
 bool tr_request_is_auto(const tr_config *config);
-/* The checked order of a step on one data rank; that of auto is tr_order_make's. Errors as
- * tr_schedule_open and tr_schedule_check have them. Release with tr_schedule_destroy. */
+/* Opens and checks the order of a step on one data rank; for auto, tr_order_make makes it. Fails
+ * like tr_schedule_open and tr_schedule_check. The caller releases *out with
+ * tr_schedule_destroy. */
 tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
                               tr_schedule_report *report);
-/* What train.precision and train.deterministic cost on a GPU, in text[size]; "" where they are BF16
- * and false, and where no GPU computes. */
+/* Writes the cost of train.precision and train.deterministic on a GPU to text[size]; "" when they
+ * are BF16 and false, and without a GPU. */
 void tr_request_costs(const tr_config *config, char *text, size_t size);
-/* Bytes that a rank may plan: device.memory, or an equal part of what is free on the device, which
- * `sharers` ranks share. */
+/* Computes the bytes that a rank may plan: device.memory, or an equal part of the free memory of
+ * the device, which `sharers` ranks share. */
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out);

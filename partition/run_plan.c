@@ -30,7 +30,8 @@ static tr_status count_param(void *context, int stage, tr_param *param, bool sha
     return TR_OK;
 }
 
-/* The ranks of one tensor index. Data ranks from 1 on are alike: rank 0 also takes the norm. */
+/* Plans the ranks of one tensor index. Data ranks from 1 on are equal; data rank 0 also computes
+ * the norm. */
 static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *device) {
     tr_mesh mesh = l->desc.mesh;
     for (int pp = 0; pp < mesh.degree[TR_AXIS_PP]; pp++) {
@@ -60,8 +61,8 @@ static tr_status count_ranks(const tr_config *c, int *out) {
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp; /* at most 2^40: the schema */
     if (ranks > MOST_RANKS)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "parallel.pp * tp * dp = %lld * %lld * %lld are more ranks than can be "
-                       "planned: at most %d",
+                       "parallel.pp * tp * dp = %lld * %lld * %lld is more ranks than can be "
+                       "planned: use at most %d",
                        (long long)c->parallel.pp, (long long)c->parallel.tp,
                        (long long)c->parallel.dp, MOST_RANKS);
     *out = (int)ranks;

@@ -19,7 +19,7 @@ tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, in
             norms += layout.parts;
         }
     out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches;
-    out->norms = norms + 1; /* the last one spoils */
+    out->norms = norms + 1; /* the last one spoils a step */
     out->length = 2 * out->losses + out->norms + 1;
     return TR_OK;
 }
@@ -84,7 +84,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
     tr_step_end_vector vector;
     TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, &vector));
     TR_TRY_OUT(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], measure_param, &sum));
-    /* No part of a step takes more than all at once. */
+    /* Upper bound: updating a part needs no more than updating all elements at once. */
     tr_op_desc update = tr_step_end_update_op(sum.elements, dtype);
     tr_op_desc finish = tr_step_end_finish_op(&vector);
     TR_TRY_OUT(measure_op(&sum, &update));

@@ -1,35 +1,36 @@
-/* What the end of a step takes: the vector that all ranks sum, and the operators that turn
- * gradients into parameters. The plan measures them here and train/optimizer.c prepares the same
- * descriptions, so that a planned byte is an allocated byte. */
+/* The memory of the end of a step: the vector that all ranks sum, and the operators that update
+ * parameters. The plan measures them here and train/optimizer.c prepares the same descriptions, so
+ * that planned bytes equal allocated bytes. */
 #pragma once
 
 #include "device/op.h"
 #include "layers/placement.h"
 
-/* One FP64 vector: losses [dp][micro-batches][2], the squared norms of each parameter's parts and
- * one that spoils the step, and a stop request. */
+/* One FP64 vector: losses [dp][micro-batches][2], the squared norms of each parameter's parts, one
+ * entry that spoils the step, and a stop request. */
 typedef struct tr_step_end_vector {
     int64_t losses, norms, length;
     int64_t *norm_entry; /* [parameters of the model]: entry of a parameter's first part */
 } tr_step_end_vector;
 
-/* micro_batches: of a step on one data rank. Release with tr_step_end_vector_free. */
+/* Makes the vector's layout. micro_batches: of a step on one data rank. The caller releases *out
+ * with tr_step_end_vector_free. */
 tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
                                   tr_step_end_vector *out);
 void tr_step_end_vector_free(tr_step_end_vector *vector);
-/* Bytes of the vector, and of the losses behind it that do not count. */
+/* Returns the bytes of the vector, and of the losses behind it that are not summed. */
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 
 /* Describes the operator that a parameter's gradient needs: ADD when this use's gradient is added
- * to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm. False
- * when it needs none. */
+ * to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm. Returns
+ * false when it needs none. */
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out);
-/* ADAMW of `count` elements that lie together; the caller fills its coefficients, on which no size
- * depends. */
+/* Describes ADAMW of `count` adjacent elements, without its coefficients, which the caller sets; no
+ * size depends on them. */
 tr_op_desc tr_step_end_update_op(int64_t count, tr_dtype dtype);
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
 
-/* Device bytes that tr_optimizer_create takes on the rank at mesh->index; prepares its operators
- * for a moment and allocates no device memory. */
+/* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
+ * operators temporarily, and allocates no device memory. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches, size_t *bytes);
