@@ -33,6 +33,8 @@
     X(GLU, glu)                                                                                    \
     X(GLU_DGRAD, glu_dgrad)                                                                        \
     X(ROPE, rope)                                                                                  \
+    X(NORM_ROPE, norm_rope)                                                                        \
+    X(NORM_ROPE_DGRAD, norm_rope_dgrad)                                                            \
     X(ATTENTION, attention)                                                                        \
     X(ATTENTION_DGRAD, attention_dgrad)                                                            \
     X(ATTENTION_DECODE, attention_decode)                                                          \
@@ -234,6 +236,32 @@ typedef struct tr_rope_desc {
 } tr_rope_desc;
 enum { TR_ROPE_X, TR_ROPE_STARTS };
 
+/* NORM_ROPE: RMSNORM of each head, then ROPE, of the first `heads` heads of every row of X in place
+ * (Qwen3's query heads, or its key heads). KEPT, dense (rows heads, head_size): X as it was; RSTD
+ * f32[rows heads].
+ * _DGRAD: DX, the gradient of the result, becomes that of X, which is what KEPT has; DNORMED,
+ * dense: the gradient of the norm's result, for RMSNORM_WGRAD. rope.inverse is not set, and
+ * decoding has no gradient. */
+typedef struct tr_norm_rope_desc {
+    tr_rope_desc rope;
+    double eps;
+} tr_norm_rope_desc;
+enum {
+    TR_NORM_ROPE_X,
+    TR_NORM_ROPE_GAMMA,
+    TR_NORM_ROPE_RSTD,
+    TR_NORM_ROPE_KEPT,
+    TR_NORM_ROPE_STARTS
+};
+enum {
+    TR_NORM_ROPE_DGRAD_DX,
+    TR_NORM_ROPE_DGRAD_X,
+    TR_NORM_ROPE_DGRAD_GAMMA,
+    TR_NORM_ROPE_DGRAD_RSTD,
+    TR_NORM_ROPE_DGRAD_DNORMED,
+    TR_NORM_ROPE_DGRAD_STARTS
+};
+
 /* Causal self-attention of `heads` query heads over packed QKV[batch, seq, heads + 2 kv_heads,
  * head_size]: queries, keys, values. heads / kv_heads neighbouring query heads share a key and a
  * value (Ainslie et al. 2023). Scores are multiplied by `scale` (0: 1/sqrt(head_size)). Token t
@@ -348,6 +376,7 @@ typedef struct tr_op_desc {
         tr_rmsnorm_desc rmsnorm;
         tr_glu_desc glu;
         tr_rope_desc rope;
+        tr_norm_rope_desc norm_rope;
         tr_attention_desc attention;
         tr_embed_desc embed; /* EMBED*, POSITION* */
         tr_dropout_desc dropout;

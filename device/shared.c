@@ -44,6 +44,7 @@ bool tr_op_unshare(tr_op *op) {
 
 /* "matmul 8192x3072x768 bf16 with activation in parts" */
 static void describe(const tr_op *op, char *text, size_t size) {
+    const tr_rope_desc *r = &op->desc.norm_rope.rope;
     const char *way = op->way == TR_OP_IN_PARTS ? "in parts" : "in the own kernel";
     const tr_matmul_desc *m = &op->desc.matmul;
     const tr_attention_desc *a = &op->desc.attention;
@@ -54,6 +55,9 @@ static void describe(const tr_op *op, char *text, size_t size) {
                        m->fused.activate_grad ? " with activation_dgrad" : "",
                        m->fused.residual ? " with residual" : "",
                        m->fused.bias_grad ? " with bias_grad" : "", way);
+    else if (op->desc.kind == TR_OP_NORM_ROPE || op->desc.kind == TR_OP_NORM_ROPE_DGRAD)
+        (void)snprintf(text, size, "%s of %lld heads of %lld %s %s", tr_op_name(op->desc.kind),
+                       (long long)r->heads, (long long)r->head_size, tr_dtype_name(r->dtype), way);
     else
         (void)snprintf(text, size, "%s of %lld heads of %lld %s %s", tr_op_name(op->desc.kind),
                        (long long)a->heads, (long long)a->head_size, tr_dtype_name(a->dtype), way);

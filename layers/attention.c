@@ -77,48 +77,57 @@ static int64_t row(const tr_attention_part *a) {
     return (a->heads + 2 * a->kv_heads) * a->desc.head_size;
 }
 
+/* Rotary positions of `heads` heads of every row. */
+static tr_rope_desc rope_of(const tr_attention_part *a, int64_t heads) {
+    const tr_model_shape *usage = &a->layer->usage;
+    return (tr_rope_desc){.rows = usage->rows,
+                          .seq = usage->seq,
+                          .heads = heads,
+                          .head_size = a->desc.head_size,
+                          .ld = row(a),
+                          .theta = a->desc.theta,
+                          .scaling = a->desc.scaling,
+                          .decode = usage->decode,
+                          .documents = usage->documents,
+                          .dtype = usage->dtype};
+}
+
+/* A norm, with the positions of its heads. */
 static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
     tr_built_layer *layer = a->layer;
     const tr_model_shape *usage = &layer->usage;
-    if (!n->gamma) return;
-    tr_rmsnorm_desc desc = {.rows = usage->rows * n->heads,
-                            .width = a->desc.head_size,
-                            .group = n->heads,
-                            .ldx = row(a),
-                            .ldy = row(a),
-                            .eps = a->desc.eps,
-                            .dtype = usage->dtype};
-    tr_built_op(layer, &n->forward, TR_PHASE_F,
-                (tr_op_desc){.kind = TR_OP_RMSNORM, .rmsnorm = desc});
-    desc.ldx = 0; /* the gradients read the kept copy: I the input, W the output's gradient too */
-    tr_built_op(layer, &n->grad_input, TR_PHASE_I,
-                (tr_op_desc){.kind = TR_OP_RMSNORM_DGRAD, .rmsnorm = desc});
-    desc.ldy = 0;
-    tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
-                (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = desc});
-    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * a->desc.head_size, usage->dtype);
-    if (!usage->decode)
-        n->dy = tr_built_place(layer, TR_LIFE_IW, n->heads * a->desc.head_size, usage->dtype);
+    const int64_t D = a->desc.head_size;
+    tr_op_desc turned = {.kind = TR_OP_NORM_ROPE,
+                         .norm_rope = {.rope = rope_of(a, n->heads), .eps = a->desc.eps}};
+    tr_built_op(layer, &n->forward, TR_PHASE_F, turned);
+    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * D, usage->dtype);
     n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(usage->dtype));
+    if (usage->decode) return;
+    turned.kind = TR_OP_NORM_ROPE_DGRAD;
+    tr_built_op(layer, &n->grad_input, TR_PHASE_I, turned);
+    const tr_rmsnorm_desc weight = {
+        .rows = usage->rows * n->heads, .width = D, .eps = a->desc.eps, .dtype = usage->dtype};
+    tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
+                (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = weight});
+    n->dnormed = tr_built_place(layer, TR_LIFE_IW, n->heads * D, usage->dtype);
 }
 
+/* Positions without norms: of all heads at once. */
 static void describe_rope(tr_attention_part *a) {
-    const tr_model_shape *usage = &a->layer->usage;
-    if (!a->desc.rotary) return;
-    tr_rope_desc desc = {.rows = usage->rows,
-                         .seq = usage->seq,
-                         .heads = a->heads + a->kv_heads,
-                         .head_size = a->desc.head_size,
-                         .ld = row(a),
-                         .theta = a->desc.theta,
-                         .scaling = a->desc.scaling,
-                         .decode = usage->decode,
-                         .documents = usage->documents,
-                         .dtype = usage->dtype};
+    tr_rope_desc desc = rope_of(a, a->heads + a->kv_heads);
     tr_built_op(a->layer, &a->rope, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_ROPE, .rope = desc});
     desc.inverse = true;
     tr_built_op(a->layer, &a->rope_back, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_ROPE, .rope = desc});
+}
+
+static void describe_positions(tr_attention_part *a) {
+    if (a->q_norm.gamma) {
+        describe_norm(a, &a->q_norm);
+        describe_norm(a, &a->k_norm);
+    } else if (a->desc.rotary) {
+        describe_rope(a);
+    }
 }
 
 static void describe_ops(tr_attention_part *a) {
@@ -152,9 +161,7 @@ void tr_attention_describe(tr_attention_part *a) {
     const int64_t D = a->desc.head_size;
     tr_built_asks_starts(layer);
     tr_linear_describe(&a->qkv);
-    describe_norm(a, &a->q_norm);
-    describe_norm(a, &a->k_norm);
-    describe_rope(a);
+    describe_positions(a);
     describe_ops(a);
     tr_linear_describe(&a->out);
     a->packed = tr_built_place(layer, TR_LIFE_FI, row(a), dtype);
@@ -176,20 +183,20 @@ static tr_tensor heads_of(const tr_attention_part *a, const tr_head_norm *n, tr_
     return tr_tensor_narrow(qkv, n->heads * a->desc.head_size);
 }
 
-/* Returns the norm's kept input, head by head: (R heads, D). */
-static tr_tensor kept_at(const tr_attention_part *a, const tr_layer_io *io, tr_buffer buffer) {
-    const int64_t shape[] = {buffer.rows * buffer.width / a->desc.head_size, a->desc.head_size};
+/* Returns one of the norm's buffers, head by head: (R heads, D). */
+static tr_tensor by_head(const tr_attention_part *a, const tr_head_norm *n, const tr_layer_io *io,
+                         tr_buffer buffer) {
+    const int64_t shape[] = {buffer.rows * n->heads, a->desc.head_size};
     return tr_tensor_reshape(tr_buffer_at(io, buffer), 2, shape);
 }
 
 static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
                               const tr_layer_io *io, tr_tensor qkv) {
-    if (!n->gamma) return TR_OK;
-    tr_op_args args = {.t = {[TR_RMS_X] = heads_of(a, n, qkv),
-                             [TR_RMS_GAMMA] = tr_param_value(n->gamma),
-                             [TR_RMS_Y] = heads_of(a, n, qkv),
-                             [TR_RMS_RSTD] = tr_buffer_at(io, n->rstd),
-                             [TR_RMS_KEPT] = kept_at(a, io, n->kept)}};
+    tr_op_args args = {.t = {[TR_NORM_ROPE_X] = heads_of(a, n, qkv),
+                             [TR_NORM_ROPE_GAMMA] = tr_param_value(n->gamma),
+                             [TR_NORM_ROPE_RSTD] = tr_buffer_at(io, n->rstd),
+                             [TR_NORM_ROPE_KEPT] = by_head(a, n, io, n->kept),
+                             [TR_NORM_ROPE_STARTS] = tr_built_starts(a->layer, io)}};
     return tr_layer_op_run(&n->forward, io, args);
 }
 
@@ -234,30 +241,42 @@ static tr_status rotate(const tr_attention_part *a, const tr_layer_op *rope, con
     return tr_layer_op_run(rope, io, args);
 }
 
+/* Query and key heads of every row: norms and positions, or positions alone, or neither. */
+static tr_status position_forward(const tr_attention_part *a, const tr_layer_io *io,
+                                  tr_tensor qkv) {
+    if (!a->q_norm.gamma) return a->desc.rotary ? rotate(a, &a->rope, io, qkv) : TR_OK;
+    TR_TRY(norm_forward(a, &a->q_norm, io, qkv));
+    return norm_forward(a, &a->k_norm, io, qkv);
+}
+
 tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
                                tr_tensor residual, tr_tensor y) {
     const tr_tensor none = {0}, qkv = tr_buffer_at(io, a->packed);
     TR_TRY(tr_linear_forward(&a->qkv, io, x, none, none, qkv));
-    TR_TRY(norm_forward(a, &a->q_norm, io, qkv));
-    TR_TRY(norm_forward(a, &a->k_norm, io, qkv));
-    if (a->desc.rotary) TR_TRY(rotate(a, &a->rope, io, qkv));
+    TR_TRY(position_forward(a, io, qkv));
     TR_TRY(attend(a, io, qkv));
     return tr_linear_forward(&a->out, io, tr_buffer_at(io, a->y), none, residual, y);
 }
 
 /* --- I ---------------------------------------------------------------------------------------- */
 
-/* In place; keeps the gradient of the norm's output for W. */
 static tr_status norm_grad_input(const tr_attention_part *a, const tr_head_norm *n,
                                  const tr_layer_io *io, tr_tensor dqkv) {
-    if (!n->gamma) return TR_OK;
-    tr_op_args args = {.t = {[TR_RMS_DGRAD_DY] = heads_of(a, n, dqkv),
-                             [TR_RMS_DGRAD_X] = kept_at(a, io, n->kept),
-                             [TR_RMS_DGRAD_GAMMA] = tr_param_value(n->gamma),
-                             [TR_RMS_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
-                             [TR_RMS_DGRAD_DX] = heads_of(a, n, dqkv),
-                             [TR_RMS_DGRAD_KEPT] = kept_at(a, io, n->dy)}};
+    tr_op_args args = {.t = {[TR_NORM_ROPE_DGRAD_DX] = heads_of(a, n, dqkv),
+                             [TR_NORM_ROPE_DGRAD_X] = by_head(a, n, io, n->kept),
+                             [TR_NORM_ROPE_DGRAD_GAMMA] = tr_param_value(n->gamma),
+                             [TR_NORM_ROPE_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
+                             [TR_NORM_ROPE_DGRAD_DNORMED] = by_head(a, n, io, n->dnormed),
+                             [TR_NORM_ROPE_DGRAD_STARTS] = tr_built_starts(a->layer, io)}};
     return tr_layer_op_run(&n->grad_input, io, args);
+}
+
+/* The gradient through what position_forward did, in place. */
+static tr_status position_grad_input(const tr_attention_part *a, const tr_layer_io *io,
+                                     tr_tensor dqkv) {
+    if (!a->q_norm.gamma) return a->desc.rotary ? rotate(a, &a->rope_back, io, dqkv) : TR_OK;
+    TR_TRY(norm_grad_input(a, &a->q_norm, io, dqkv));
+    return norm_grad_input(a, &a->k_norm, io, dqkv);
 }
 
 tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io *io, tr_tensor dy,
@@ -272,9 +291,7 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
                              [TR_ATTENTION_DGRAD_DQKV] = dqkv,
                              [TR_ATTENTION_DGRAD_STARTS] = tr_built_starts(a->layer, io)}};
     TR_TRY(tr_layer_op_run(&a->attend_back, io, back));
-    if (a->desc.rotary) TR_TRY(rotate(a, &a->rope_back, io, dqkv));
-    TR_TRY(norm_grad_input(a, &a->q_norm, io, dqkv));
-    TR_TRY(norm_grad_input(a, &a->k_norm, io, dqkv));
+    TR_TRY(position_grad_input(a, io, dqkv));
     return tr_linear_grad_input(&a->qkv, io, dqkv, none, dx);
 }
 
@@ -283,8 +300,8 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
 static tr_status norm_grad_weight(const tr_attention_part *a, const tr_head_norm *n,
                                   const tr_layer_io *io) {
     if (!n->gamma) return TR_OK;
-    tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = kept_at(a, io, n->dy),
-                             [TR_RMS_WGRAD_X] = kept_at(a, io, n->kept),
+    tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = by_head(a, n, io, n->dnormed),
+                             [TR_RMS_WGRAD_X] = by_head(a, n, io, n->kept),
                              [TR_RMS_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                              [TR_RMS_WGRAD_DGAMMA] = tr_param_grad(n->gamma)}};
     return tr_layer_op_run(&n->grad_weight, io, args);

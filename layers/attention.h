@@ -11,9 +11,11 @@
 #include "layers/linear.h"
 
 typedef struct tr_attention_part_desc {
-    const char *q, *k, *v;       /* names of the projections; k and v NULL: one fused tensor */
-    const char *q_norm, *k_norm; /* NULL: queries and keys are not normalised */
-    const char *out;             /* name of the projection back */
+    const char *q, *k, *v; /* names of the projections; k and v NULL: one fused tensor */
+    /* Both or neither: NULL where queries and keys are not normalised; they need rotary positions.
+     */
+    const char *q_norm, *k_norm;
+    const char *out; /* name of the projection back */
     int64_t width, heads, kv_heads, head_size;
     int64_t window; /* positions that a query sees, including its own; 0: all */
     bool rotary;
@@ -24,13 +26,14 @@ typedef struct tr_attention_part_desc {
     float std, out_std;
 } tr_attention_part_desc;
 
-/* RMSNorm of the query heads, or of the key heads, in place in packed qkv. */
+/* RMSNorm of the query heads, or of the key heads, and their rotary positions, in place in packed
+ * qkv. */
 typedef struct tr_head_norm {
     tr_param *gamma;
     int64_t at, heads; /* the first head in a row of qkv, and how many */
     tr_buffer kept;    /* F..W (R, heads * D): the heads before the norm */
     tr_buffer rstd;    /* F..W f32 (R, heads) */
-    tr_buffer dy;      /* I..W (R, heads * D): gradient of the norm's output */
+    tr_buffer dnormed; /* I..W (R, heads * D): gradient of the norm's output */
     tr_layer_op forward, grad_input, grad_weight;
 } tr_head_norm;
 
@@ -40,7 +43,8 @@ typedef struct tr_attention_part {
     int64_t heads, kv_heads; /* of this rank */
     tr_linear qkv, out;
     tr_head_norm q_norm, k_norm;
-    tr_layer_op rope, rope_back, attend, attend_back;
+    tr_layer_op rope, rope_back; /* without norms */
+    tr_layer_op attend, attend_back;
     tr_buffer packed;  /* F..I (R, h + 2 k, D): queries, keys and values as attention reads them */
     tr_buffer lse;     /* F..I f32 (batch, h, seq) */
     tr_buffer y;       /* F..W (R, h D) */

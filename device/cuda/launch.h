@@ -77,6 +77,14 @@ typedef struct tr_cuda_rope_table {
 cudaError_t tr_cuda_launch_rope(cudaStream_t stream, const tr_rope_desc *desc,
                                 const tr_cuda_rope_table *table, const tr_step_state *state,
                                 const int32_t *starts, void *x);
+cudaError_t tr_cuda_launch_norm_rope(cudaStream_t stream, const tr_norm_rope_desc *desc,
+                                     const tr_cuda_rope_table *table, const tr_step_state *state,
+                                     const int32_t *starts, void *x, const void *gamma,
+                                     float *rstds, void *kept);
+cudaError_t tr_cuda_launch_norm_rope_dgrad(cudaStream_t stream, const tr_norm_rope_desc *desc,
+                                           const tr_cuda_rope_table *table, const int32_t *starts,
+                                           void *dx, const void *x, const void *gamma,
+                                           const float *rstds, void *dnormed);
 
 /* decode.cu; scores: batch * heads * seq floats. */
 cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attention_desc *d,

@@ -26,6 +26,8 @@ static void check_case(const tr_op_case *c) {
         tr_op_check_open(c, bf16 ? TR_BF16 : TR_F32, seed, ref, &check);
         tr_op_check_run(&check, cpu, &got);
         tr_op_check_same(&check, cpu, &got);
+        tr_op_check_parts(&check, cpu);
+        tr_op_check_parts(&check, ref);
         if (c->desc.kind != TR_OP_MATMUL) {
             tr_op_check_same(&check, cpu1, &got);
             tr_op_check_same(&check, cpu3, &got);
@@ -120,6 +122,10 @@ static void test_random(void **state) {
         for (g.kind = TR_OP_GLU; g.kind <= TR_OP_GLU_DGRAD; g.kind++)
             check_case(&(tr_op_case){g, 0});
         check_case(&(tr_op_case){{.kind = TR_OP_ROPE, .rope = tr_random_rope(&random_state)}, 0});
+        tr_op_desc p = {.norm_rope = {.rope = tr_random_rope(&random_state), .eps = 1e-6}};
+        p.norm_rope.rope.inverse = false;
+        for (p.kind = TR_OP_NORM_ROPE; p.kind <= TR_OP_NORM_ROPE_DGRAD; p.kind++)
+            check_case(&(tr_op_case){p, 0});
     }
     for (int i = 0; i < 8; i++) check_random_rows();
 }

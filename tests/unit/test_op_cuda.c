@@ -67,6 +67,7 @@ static void check_storage(const tr_op_case *c, tr_dtype storage) {
             tr_op_check_run(&check, unaligned, &other);
             tr_op_data_free(&other);
         }
+        tr_op_check_parts(&check, cuda);
         if (library && c->desc.kind == TR_OP_MATMUL) check_library(&check);
         tr_op_data_free(&got);
     }
@@ -192,6 +193,9 @@ static void test_random(void **state) {
         check_kinds((tr_op_desc){.glu = {rows, width, activation, TR_F32}}, TR_OP_GLU,
                     TR_OP_GLU_DGRAD);
         check_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
+        tr_norm_rope_desc norm_rope = {.rope = tr_random_rope(&random_state), .eps = 1e-6};
+        norm_rope.rope.inverse = false;
+        check_kinds((tr_op_desc){.norm_rope = norm_rope}, TR_OP_NORM_ROPE, TR_OP_NORM_ROPE_DGRAD);
         tr_attention_desc attention = tr_random_attention(&random_state);
         check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
         attention.documents = false;

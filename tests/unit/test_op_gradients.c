@@ -123,14 +123,14 @@ static const gradient gradients[] = {
      .x = TR_RMS_X,
      .y = TR_RMS_Y,
      .backward = {.kind = TR_OP_RMSNORM_DGRAD, RMSNORM},
-     .from = {DY, TR_RMS_X, TR_RMS_GAMMA, TR_RMS_RSTD, NONE, GRADIENT}},
+     .from = {DY, TR_RMS_X, TR_RMS_GAMMA, TR_RMS_RSTD, NONE, GRADIENT, NONE}},
     {.name = "rmsnorm by X, onto the residual",
      .forward = {{.kind = TR_OP_RMSNORM, RMSNORM}, 0},
      .x = TR_RMS_X,
      .y = TR_RMS_Y,
      .backward = {.kind = TR_OP_RMSNORM_DGRAD, RMSNORM},
      .adds = true,
-     .from = {DY, TR_RMS_X, TR_RMS_GAMMA, TR_RMS_RSTD, GRADIENT, GRADIENT}},
+     .from = {DY, TR_RMS_X, TR_RMS_GAMMA, TR_RMS_RSTD, GRADIENT, GRADIENT, NONE}},
     {.name = "rmsnorm by gamma",
      .forward = {{.kind = TR_OP_RMSNORM, RMSNORM}, 0},
      .x = TR_RMS_GAMMA,
@@ -345,6 +345,62 @@ static void test_xent_gradient(void **state) {
     free(slope);
 }
 
+/* NORM_ROPE works in place, so each difference begins with a copy of X: the gradient by X, and that
+ * by gamma, which RMSNORM_WGRAD takes from DNORMED. */
+static void test_norm_rope_gradient(void **state) {
+    (void)state;
+    enum { N_ROWS = 4, N_HEADS = 3, N_SIZE = 6, N_X = N_ROWS * N_HEADS * N_SIZE };
+    const tr_norm_rope_desc norm_rope = {.eps = 1e-5,
+                                         .rope = {.rows = N_ROWS,
+                                                  .seq = N_ROWS,
+                                                  .heads = N_HEADS,
+                                                  .head_size = N_SIZE,
+                                                  .ld = N_HEADS * N_SIZE,
+                                                  .theta = 100,
+                                                  .documents = true}};
+    tr_op_data data = {.state = {.train = 1}};
+    float *x = random_floats(N_X, 31), *gamma = random_floats(N_SIZE, 32);
+    float *dy = random_floats(N_X, 33), *dx = random_floats(N_X, 33);
+    float y[N_X], rstd[N_ROWS * N_HEADS], kept[N_X], dnormed[N_X], dgamma[N_SIZE] = {0};
+    int32_t starts[N_ROWS] = {0, 0, 2, 2};
+    const tr_op_desc desc[] = {
+        {.kind = TR_OP_NORM_ROPE, .norm_rope = norm_rope},
+        {.kind = TR_OP_NORM_ROPE_DGRAD, .norm_rope = norm_rope},
+        {.kind = TR_OP_RMSNORM_WGRAD,
+         .rmsnorm = {.rows = N_ROWS * N_HEADS, .width = N_SIZE, .eps = 1e-5}}};
+    void *const memory[3][TR_OP_MAX_TENSORS] = {{y, gamma, rstd, kept, starts},
+                                                {dx, kept, gamma, rstd, dnormed, starts},
+                                                {dnormed, kept, rstd, dgamma}};
+    runner r[3];
+    for (int k = 0; k < 3; k++) {
+        r[k] = open_runner(&desc[k], &data);
+        tr_op_data_operands(&desc[k], memory[k], TR_OP_MAX_TENSORS, r[k].args.t);
+        memcpy(y, x, sizeof y);
+        run(&r[k]);
+    }
+    const double weight[] = {1, -8, 8, -1};
+    const int steps[] = {-2, -1, 1, 2};
+    for (int i = 0; i < N_X + N_SIZE; i++) {
+        float *at = i < N_X ? &x[i] : &gamma[i - N_X], before = *at;
+        double sum = 0;
+        for (int j = 0; j < 4; j++) {
+            *at = (float)((double)before + steps[j] * h);
+            memcpy(y, x, sizeof y);
+            run(&r[0]);
+            sum += weight[j] * weighted_sum(y, dy, N_X);
+        }
+        *at = before;
+        double want = sum / (12 * h), got = (double)(i < N_X ? dx[i] : dgamma[i - N_X]);
+        double tolerance = 8 * tr_dtype_eps(TR_F32) / h * sqrt(N_X) * 4;
+        if (!(fabs(got - want) <= tolerance)) fail_msg("element %d: %.9g, not %.9g", i, got, want);
+    }
+    for (int k = 0; k < 3; k++) close_runner(&r[k]);
+    free(x);
+    free(gamma);
+    free(dy);
+    free(dx);
+}
+
 static int setup(void **state) {
     (void)state;
     return (int)tr_op_open_ref(&device);
@@ -361,6 +417,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_xent_gradient),
+        cmocka_unit_test(test_norm_rope_gradient),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -46,6 +46,19 @@
     .scaling = {                                                                                   \
         .kind = TR_ROPE_LLAMA3, .original = 64, .factor = 8, .low_factor = 1, .high_factor = 4}
 #define YARN .scaling = {.kind = TR_ROPE_YARN, .original = 64, .factor = 4}
+#define NORM_ROPE(KIND, rows_, seq_, heads_, size_, ld_, ...)                                      \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .norm_rope = {                                                       \
+            .eps = 1e-6,                                                                           \
+            .rope = {.rows = rows_,                                                                \
+                     .seq = seq_,                                                                  \
+                     .heads = heads_,                                                              \
+                     .head_size = size_,                                                           \
+                     .ld = ld_,                                                                    \
+                     .theta = 10000,                                                               \
+                     __VA_ARGS__}                                                                  \
+        }                                                                                          \
+    }
 #define ACTIVATION(KIND, rows_, width_, activation_)                                               \
     {                                                                                              \
         .kind = TR_OP_##KIND, .rows = {                                                            \
@@ -196,6 +209,15 @@ const tr_op_case tr_op_cases[] = {
     {ROPE(200, 200, 1, 64, 64, LLAMA3), 0},
     {ROPE(200, 200, 1, 64, 64, YARN), 0},
     {ROPE(200, 100, 1, 64, 72, YARN, .inverse = true, .documents = true), 0},
+    {NORM_ROPE(NORM_ROPE, 1, 1, 1, 2, 2, .decode = false), 0},
+    {NORM_ROPE(NORM_ROPE, 14, 7, 3, 10, 34, .documents = true), 0},
+    {NORM_ROPE(NORM_ROPE, 64, 64, 4, 32, 192, .decode = false), 0},
+    {NORM_ROPE(NORM_ROPE, 6, 3, 2, 256, 520, YARN), 0},
+    {NORM_ROPE(NORM_ROPE, 3, 200000, 2, 64, 256, .decode = true), 0},
+    {NORM_ROPE(NORM_ROPE_DGRAD, 1, 1, 1, 2, 2, .decode = false), 0},
+    {NORM_ROPE(NORM_ROPE_DGRAD, 14, 7, 3, 10, 34, .documents = true), 0},
+    {NORM_ROPE(NORM_ROPE_DGRAD, 64, 64, 4, 32, 192, .decode = false), 0},
+    {NORM_ROPE(NORM_ROPE_DGRAD, 6, 3, 2, 256, 520, YARN), 0},
     {ACTIVATION(ACTIVATION, 1, 1, GELU), 0},
     {ACTIVATION(ACTIVATION, 13, 37, GELU), 0},
     {ACTIVATION(ACTIVATION, 40, 512, GELU), 0},

@@ -1,5 +1,8 @@
 #include "support/op_check.h"
 
+#include "device/device_impl.h"
+#include "device/op_table.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -56,6 +59,19 @@ void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_d
                      i);
     }
     tr_op_data_free(&data);
+}
+
+void tr_op_check_parts(const tr_op_check *check, tr_device *device) {
+    const tr_op_kind kind = check->start.desc.kind;
+    const tr_device_ops *all = device->ops;
+    tr_device_ops refusing = *all;
+    tr_op_data got;
+    if (kind == TR_OP_MATMUL || !tr_op_row_of(kind)->decompose) return;
+    refusing.prepare[kind] = NULL;
+    device->ops = &refusing;
+    tr_op_check_run(check, device, &got);
+    device->ops = all;
+    tr_op_data_free(&got);
 }
 
 tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t k) {

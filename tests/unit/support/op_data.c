@@ -53,6 +53,8 @@ static tr_op_desc describe(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_GLU:
     case TR_OP_GLU_DGRAD: desc.glu.dtype = storage; break;
     case TR_OP_ROPE: desc.rope.dtype = storage; break;
+    case TR_OP_NORM_ROPE:
+    case TR_OP_NORM_ROPE_DGRAD: desc.norm_rope.rope.dtype = storage; break;
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:
     case TR_OP_ATTENTION_DECODE: desc.attention.dtype = storage; break;
@@ -254,6 +256,31 @@ static void rope_tensors(const tr_rope_desc *d, tr_op_tensor *t) {
     if (d->documents) t[TR_ROPE_STARTS] = indices(d->rows, TR_FILL_STARTS, d->seq);
 }
 
+/* A device may round between the norm and the turn, or not. */
+static void norm_rope_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
+    const tr_rope_desc *d = &desc->norm_rope.rope;
+    const int64_t heads = d->rows * d->heads, dense = heads * d->head_size;
+    tr_op_tensor x = output(d->dtype, d->rows * d->ld, d->head_size, 1);
+    if (d->dtype == TR_BF16) x.inner = tr_dtype_eps(TR_BF16);
+    const tr_op_tensor gamma = input(d->dtype, d->head_size, TR_FILL_GAMMA);
+    const tr_op_tensor starts =
+        d->documents ? indices(d->rows, TR_FILL_STARTS, d->seq) : (tr_op_tensor){.alias = -1};
+    if (desc->kind == TR_OP_NORM_ROPE) {
+        t[TR_NORM_ROPE_X] = x;
+        t[TR_NORM_ROPE_GAMMA] = gamma;
+        t[TR_NORM_ROPE_RSTD] = output(TR_F32, heads, d->head_size, 0); /* of squares */
+        t[TR_NORM_ROPE_KEPT] = exact(d->dtype, dense);
+        t[TR_NORM_ROPE_STARTS] = starts;
+        return;
+    }
+    t[TR_NORM_ROPE_DGRAD_DX] = x;
+    t[TR_NORM_ROPE_DGRAD_X] = input(d->dtype, dense, TR_FILL_NORMAL);
+    t[TR_NORM_ROPE_DGRAD_GAMMA] = gamma;
+    t[TR_NORM_ROPE_DGRAD_RSTD] = input(TR_F32, heads, TR_FILL_DERIVED);
+    t[TR_NORM_ROPE_DGRAD_DNORMED] = output(d->dtype, dense, 1, 1);
+    t[TR_NORM_ROPE_DGRAD_STARTS] = starts;
+}
+
 static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
     const int64_t tokens = d->batch * d->seq, width = d->heads * d->head_size;
@@ -394,6 +421,8 @@ static void list_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     case TR_OP_GLU:
     case TR_OP_GLU_DGRAD: glu_tensors(desc, options, t); break;
     case TR_OP_ROPE: rope_tensors(&desc->rope, t); break;
+    case TR_OP_NORM_ROPE:
+    case TR_OP_NORM_ROPE_DGRAD: norm_rope_tensors(desc, t); break;
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:
     case TR_OP_ATTENTION_DECODE: attention_tensors(desc, t); break;
@@ -492,9 +521,8 @@ static tr_status derive_layernorm(tr_op_data *data, int x, int mean, int rstd) {
 }
 
 /* The forward pass behind an RMS norm's gradients: rstd of X. */
-static tr_status derive_rmsnorm(tr_op_data *data, int x, int rstd) {
-    tr_op_desc forward = data->desc;
-    forward.kind = TR_OP_RMSNORM;
+static tr_status derive_rmsnorm(tr_op_data *data, tr_rmsnorm_desc norm, int x, int rstd) {
+    tr_op_desc forward = {.kind = TR_OP_RMSNORM, .rmsnorm = norm};
     forward.rmsnorm.ldy = 0;
     void *y, *ones;
     TR_TRY(tr_calloc((size_t)(forward.rmsnorm.rows * forward.rmsnorm.width), 4, &y));
@@ -508,6 +536,15 @@ static tr_status derive_rmsnorm(tr_op_data *data, int x, int rstd) {
     return status;
 }
 
+static tr_status derive_norm_rope(tr_op_data *data) {
+    const tr_rope_desc *d = &data->desc.norm_rope.rope;
+    const tr_rmsnorm_desc norm = {.rows = d->rows * d->heads,
+                                  .width = d->head_size,
+                                  .eps = data->desc.norm_rope.eps,
+                                  .dtype = d->dtype};
+    return derive_rmsnorm(data, norm, TR_NORM_ROPE_DGRAD_X, TR_NORM_ROPE_DGRAD_RSTD);
+}
+
 static tr_status derive(tr_op_data *data) {
     void **m = data->memory;
     tr_op_desc forward = data->desc;
@@ -516,8 +553,11 @@ static tr_status derive(tr_op_data *data) {
         return derive_layernorm(data, TR_LN_DGRAD_X, TR_LN_DGRAD_MEAN, TR_LN_DGRAD_RSTD);
     case TR_OP_LAYERNORM_WGRAD:
         return derive_layernorm(data, TR_LN_WGRAD_X, TR_LN_WGRAD_MEAN, TR_LN_WGRAD_RSTD);
-    case TR_OP_RMSNORM_DGRAD: return derive_rmsnorm(data, TR_RMS_DGRAD_X, TR_RMS_DGRAD_RSTD);
-    case TR_OP_RMSNORM_WGRAD: return derive_rmsnorm(data, TR_RMS_WGRAD_X, TR_RMS_WGRAD_RSTD);
+    case TR_OP_RMSNORM_DGRAD:
+        return derive_rmsnorm(data, data->desc.rmsnorm, TR_RMS_DGRAD_X, TR_RMS_DGRAD_RSTD);
+    case TR_OP_RMSNORM_WGRAD:
+        return derive_rmsnorm(data, data->desc.rmsnorm, TR_RMS_WGRAD_X, TR_RMS_WGRAD_RSTD);
+    case TR_OP_NORM_ROPE_DGRAD: return derive_norm_rope(data);
     case TR_OP_ATTENTION_DGRAD:
         forward.kind = TR_OP_ATTENTION;
         return run_ref(&forward, &data->state,
@@ -553,6 +593,7 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
                                  .gradient_factor = 0.5f};
     if (out->desc.kind == TR_OP_ATTENTION_DECODE) out->state.position = out->desc.attention.seq / 2;
     if (out->desc.kind == TR_OP_ROPE) out->state.position = out->desc.rope.seq / 2;
+    if (out->desc.kind == TR_OP_NORM_ROPE) out->state.position = out->desc.norm_rope.rope.seq / 2;
     if (out->desc.kind == TR_OP_POSITION) out->state.position = out->desc.embed.seq / 2;
     tr_status status = TR_OK;
     for (int i = 0; i < TR_OP_MAX_TENSORS && status == TR_OK; i++) {
