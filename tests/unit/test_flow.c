@@ -21,27 +21,26 @@ typedef struct node_desc {
 } node_desc;
 
 #define BEFORE TR_LAYER_BEFORE, 0
+/* Read to the end of I, or of W; W_F: and F writes the gradient. */
+#define I_  TR_LIFE_FI, false
+#define W_  TR_LIFE_FW, false
+#define W_F TR_LIFE_FW, true
 static const node_desc nodes[LAYERS] = {
     {.step = {TR_INPUT_TOKENS, image_name},
      .width = {5, 3},
      .narrow = {false, true},
      .reads_dy = true},
-    {.inputs = 1, .input = {{BEFORE, TR_LIFE_FW}}, .width = {4}, .narrow = {true}},
-    {.inputs = 2, .input = {{BEFORE, TR_LIFE_FW}, {0, 1, TR_LIFE_FI}}, .width = {6}},
+    {.inputs = 1, .input = {{BEFORE, W_}}, .width = {4}, .narrow = {true}},
+    {.inputs = 2, .input = {{BEFORE, W_}, {0, 1, I_}}, .width = {6}},
     {.inputs = 2,
-     .input = {{BEFORE, TR_LIFE_FI}, {0, 0, TR_LIFE_FW}},
+     .input = {{BEFORE, I_}, {0, 0, W_}},
      .step = {TR_INPUT_DOCUMENT_STARTS, image_name},
      .width = {3},
      .narrow = {true},
      .reads_dy = true},
-    {.inputs = 3,
-     .input = {{BEFORE, TR_LIFE_FW}, {0, 0, TR_LIFE_FI}, {1, 0, TR_LIFE_FW}},
-     .width = {7}},
+    {.inputs = 3, .input = {{BEFORE, W_}, {0, 0, I_}, {1, 0, W_}}, .width = {7}},
     {.inputs = 4, /* one of them twice; F writes the gradients of three */
-     .input = {{BEFORE, TR_LIFE_FW, true},
-               {0, 1, TR_LIFE_FW, true},
-               {0, 0, TR_LIFE_FW, true},
-               {0, 1, TR_LIFE_FI}},
+     .input = {{BEFORE, W_F}, {0, 1, W_F}, {0, 0, W_F}, {0, 1, I_}},
      .step = {TR_INPUT_LABELS}}};
 
 /* A node's pieces: its outputs F..I, the features F..W, the gradient of W f I..W; outputs F..W. */
