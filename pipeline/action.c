@@ -29,7 +29,7 @@ void tr_action_print(tr_action a, char *text, size_t size) {
     else (void)snprintf(text, size, "%d%s", a.stage, name);
 }
 
-/* Lists each stage once that another reads by several edges. */
+/* Removes repetitions: a stage that another reads by several edges is listed once. */
 static void drop_repeated(int stages, int *first, int *list) {
     for (int s = 0, begin = 0, used = 0; s < stages; s++) {
         int end = first[s + 1], from = used;
@@ -48,7 +48,7 @@ static tr_status list_edges(const tr_edge *edge, bool after, tr_graph *g) {
     int *first;
     TR_TRY(tr_calloc((size_t)g->stages + 2, sizeof *first, &g->first[after]));
     TR_TRY(tr_calloc((size_t)g->edges, sizeof *g->list[after], &g->list[after]));
-    /* Counts two places ahead: filling moves them one back, to where each list starts. */
+    /* Counts are stored two places ahead, because filling moves each start by one. */
     first = g->first[after] + 1;
     for (int e = 0; e < g->edges; e++) first[(after ? edge[e].from : edge[e].to) + 1]++;
     for (int s = 1; s <= g->stages; s++) first[s] += first[s - 1];
@@ -65,18 +65,18 @@ tr_status tr_graph_open(const tr_stage_table *table, int stages, tr_graph *out) 
     tr_edge *chain = NULL;
     tr_graph g = {.stages = stages, .edges = table ? table->edges : stages - 1};
     if (table && table->stages != stages)
-        return TR_FAIL(TR_ERR_CONFIG, "a schedule of %d stages does not go with a model of %d",
-                       stages, table->stages);
+        return TR_FAIL(TR_ERR_CONFIG, "the schedule has %d stages, but the model has %d", stages,
+                       table->stages);
     TR_TRY_OUT(tr_calloc((size_t)stages, sizeof *chain, &chain));
     for (int s = 0; s < stages; s++) chain[s] = (tr_edge){.from = s, .to = s + 1};
     const tr_edge *edge = table ? table->edge : chain;
     for (int e = 0; e < g.edges; e++) {
         int from = edge[e].from, to = edge[e].to;
         if (from >= 0 && from < to && to < stages) continue;
-        status =
-            TR_FAIL(TR_ERR_CONFIG,
-                    "edge %d leads from stage %d to stage %d of %d: a stage reads earlier ones", e,
-                    from, to, stages);
+        status = TR_FAIL(
+            TR_ERR_CONFIG,
+            "edge %d leads from stage %d to stage %d of %d, but it must lead to a later stage", e,
+            from, to, stages);
         goto out;
     }
     TR_TRY_OUT(list_edges(edge, false, &g));

@@ -36,8 +36,8 @@ static int blocked(const tr_walk *w, int rank, char *item, char *need) {
     return w->blocked(w->context, rank, w->next[rank], item, need);
 }
 
-/* Follows the waits from rank to rank. After as many as there are ranks, the rank is on the cycle;
- * or the next one has ended. */
+/* Fails with the cycle of waits. Follows the waits from rank to rank: after as many as there are
+ * ranks it is on the cycle, unless the next rank has ended. */
 static tr_status fail(const tr_walk *w, int rank, int *stuck) {
     char text[768] = "", item[TR_WALK_TEXT], need[TR_WALK_TEXT];
     for (int k = 0; k < w->ranks; k++) {

@@ -6,7 +6,7 @@
 static const double LEFT = 64, RIGHT = 120, TITLE = 26, ROW = 24, GAP = 4, AXIS = 30;
 static const double NUMBERS = 16; /* of steps, above the rows */
 static const double LEAST_PLOT = 600, MOST_PLOT = 6000, LEAST_TICK = 70;
-static const double LEAST_ACTION = 8; /* a mean action, where there is more than one step */
+static const double LEAST_ACTION = 8; /* width of a mean action when there is more than one step */
 
 static const char *const style =
     "<style>text{font:12px sans-serif;fill:#222}.n{font-size:10px;text-anchor:middle;"
@@ -16,7 +16,7 @@ static const char *const style =
     ".c3{fill-opacity:.35}.a{font-size:11px;fill:#555;text-anchor:middle}"
     ".g{stroke:#999;stroke-width:1}.s{stroke:#333;stroke-width:1;stroke-dasharray:3 2}</style>\n";
 
-/* What is drawn of all timelines: their first steps, from time 0 to `end`. */
+/* The part of all timelines that is drawn: their first steps, from time 0 to `end`. */
 typedef struct view {
     int steps;
     double end, scale, plot; /* pixels of a unit; of `end` */
@@ -27,7 +27,7 @@ static void write_text(FILE *out, const char *text) {
         case '&': (void)fputs("&amp;", out); break;
         case '<': (void)fputs("&lt;", out); break;
         case '>': (void)fputs("&gt;", out); break;
-        /* Control characters and what may not be UTF-8 are not allowed in XML. */
+        /* XML allows neither control characters nor invalid UTF-8. */
         default: (void)fputc(*c < 0x20 || *c >= 0x7f ? '?' : *c, out); break;
         }
 }
@@ -38,7 +38,7 @@ static bool is_drawn(const tr_bar *bar, int steps) {
     return bar->track == TR_TRACK_COMPUTE && bar->step < steps;
 }
 
-/* Where the first `steps` of a timeline end, their reductions and optimizer included. */
+/* Returns the end of the first `steps` of a timeline, including their reductions and optimizer. */
 static double end_of(const tr_timeline *t, int steps) {
     double end = steps >= t->steps ? t->makespan : 0;
     for (size_t k = 0; k < t->count; k++)
@@ -46,7 +46,7 @@ static double end_of(const tr_timeline *t, int steps) {
     return end;
 }
 
-/* The plot's width where nothing limits it: the shortest action can show its number. */
+/* Returns the plot's width without a limit, at which the shortest action can show its number. */
 static double plot_width(const tr_timeline *const *timelines, int count, double longest) {
     double shortest = longest;
     for (int n = 0; n < count; n++)
@@ -62,7 +62,7 @@ static double plot_width(const tr_timeline *const *timelines, int count, double 
 
 void tr_draw_svg_size(const tr_timeline *const *timelines, int count,
                       const tr_draw_svg_options *options, int *steps, size_t *events) {
-    double actions = 0; /* of a rank in a step, in the timeline that has most */
+    double actions = 0; /* the most actions of a rank in a step of any timeline */
     *steps = 1;
     for (int n = 0; n < count; n++) {
         const tr_timeline *t = timelines[n];
@@ -102,7 +102,7 @@ static double rows_height(const tr_timeline *t) {
     return (double)t->ranks * ROW - GAP;
 }
 
-/* The title, and the numbers of the steps where they have any. */
+/* Returns the height of the title, and of the steps' numbers if they have any. */
 static double head_height(const tr_timeline *t) {
     return TITLE + (t->first_step ? NUMBERS : 0);
 }
@@ -128,7 +128,8 @@ static void draw_bar(const tr_timeline *t, const tr_bar *bar, double scale, doub
                       y + 14, name);
 }
 
-/* "planned: makespan 0.19 s, bubble 16.0%"; of several steps the mean makespan, and "a step". */
+/* Writes "planned: makespan 0.19 s, bubble 16.0%"; of several steps the mean makespan, and "a
+ * step". */
 static void draw_title(const tr_timeline *t, double y, FILE *out) {
     double busy = 0, whole = t->span * t->ranks;
     for (int r = 0; r < t->ranks; r++) busy += t->time[r].busy;
@@ -139,7 +140,7 @@ static void draw_title(const tr_timeline *t, double y, FILE *out) {
                   whole > 0 ? 100 * fmax(1 - busy / whole, 0) : 0);
 }
 
-/* Names and bubbles of the ranks, on grey rows. */
+/* Draws names and bubbles of the ranks, on grey rows. */
 static void draw_rows(const tr_timeline *t, const view *v, double y, FILE *out) {
     double part = t->span > 0 ? 100 / t->span : 0, width = end_of(t, v->steps) * v->scale;
     for (int r = 0; r < t->ranks; r++) {
@@ -163,7 +164,7 @@ static void draw_line(const char *class, double x, double from, double to, FILE 
                   class, x, from, x, to);
 }
 
-/* Lines where the steps begin, from above the rows to the axis, with the steps' numbers. */
+/* Draws lines where the steps begin, from above the rows to the axis, with the steps' numbers. */
 static void draw_steps(const tr_timeline *t, const view *v, double y, FILE *out) {
     double free_at = 0;
     if (!t->first_step) return;
@@ -178,7 +179,7 @@ static void draw_steps(const tr_timeline *t, const view *v, double y, FILE *out)
     }
 }
 
-/* Ticks at round times; seconds in the unit that needs no zeros in front. */
+/* Draws ticks at round times; seconds are in a unit without leading zeros. */
 static void draw_axis(const tr_timeline *t, const view *v, double y, FILE *out) {
     if (!(v->end > 0)) return;
     double least = LEAST_TICK / v->scale, step = pow(10, floor(log10(least)));

@@ -26,11 +26,11 @@ tr_status tr_draw_check(const tr_timeline *const *timelines, int count) {
 typedef struct canvas {
     int columns;
     double step;       /* time of a column */
-    char *text;        /* [ranks * columns]: what is shown; '.' idle */
+    char *text;        /* [ranks * columns]: the characters; '.' idle */
     signed char *type; /* [ranks * columns]: -1 idle */
 } canvas;
 
-/* Columns so that the shortest action can show its name, when that fits. */
+/* Returns the columns, if possible so many that the shortest action can show its name. */
 static int columns_of(const tr_timeline *t, int width) {
     double shortest = t->makespan;
     for (size_t k = 0; k < t->count; k++) {
@@ -46,7 +46,7 @@ static int columns_of(const tr_timeline *t, int width) {
     return wanted < most ? (int)fmax(wanted, 1) : most;
 }
 
-/* An action owns the columns whose middle lies in it. */
+/* Paints an action in the columns with their middle within it. */
 static void paint(canvas *c, const tr_bar *bar) {
     int from = (int)ceil(bar->start / c->step - 0.5 - 1e-9);
     int to = (int)ceil(bar->end / c->step - 0.5 - 1e-9);
@@ -67,7 +67,8 @@ static void print_row(const canvas *c, int rank, bool colours, FILE *out) {
     int shown = -1;
     for (int k = 0; k < c->columns; k++) {
         size_t at = (size_t)rank * (size_t)c->columns + (size_t)k;
-        /* A name's letter starts an action: neighbours of one type stay apart without colours. */
+        /* The letter of an action's name marks its start, so adjacent actions of one type can be
+         * told apart without colours. */
         if (colours && c->type[at] != shown) {
             (void)fputs(c->type[at] < 0 ? "\033[0m" : colour[c->type[at]], out);
             shown = c->type[at];
@@ -95,7 +96,9 @@ tr_status tr_draw_text(const tr_timeline *t, const tr_draw_text_options *options
         double idle = t->makespan > 0 ? 1 - t->time[r].busy / t->makespan : 0;
         (void)fprintf(out, "  bubble %.1f%%\n", 100 * fmax(idle, 0));
     }
-    if (ferror(out)) status = TR_FAIL(TR_ERR_IO, "the drawing cannot be written");
+    if (ferror(out))
+        status = TR_FAIL(TR_ERR_IO,
+                         "the drawing cannot be written: is the disk full or the pipe closed?");
 out:
     free(c.text);
     free(c.type);

@@ -37,7 +37,7 @@ static void next(tracer *x) {
     x->first = false;
 }
 
-/* Whole nanoseconds, so that ends and starts that are equal stay equal in the text. */
+/* Returns whole nanoseconds, so that equal ends and starts stay equal in the text. */
 static long long ticks(const tr_timeline *t, double time) {
     return llround(time * (t->seconds > 0 ? t->seconds : 1e-3) * 1e9);
 }
@@ -64,7 +64,7 @@ static void write_name(tracer *x, int pid, int tid, const char *what, const char
     (void)fputs("}}", x->out);
 }
 
-/* Names of the processes, and of the tracks that have bars. */
+/* Writes names of the processes, and of the tracks that have bars. */
 static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
     size_t tracks = 2 * (size_t)t->ranks + 1;
     bool *named = NULL;
@@ -103,7 +103,7 @@ static size_t channel_of(const tr_timeline *t, const tr_bar *bar) {
     return from * (size_t)t->ranks + to;
 }
 
-/* Lists when messages left; NaN for one that only its receiver has. */
+/* Lists when messages left; NaN if only the receiver has the message. */
 static tr_status list_messages(tracer *x, const tr_timeline *t) {
     size_t channels = (size_t)t->ranks * (size_t)t->ranks;
     TR_TRY(tr_calloc(channels + 1, sizeof *x->base, &x->base));
@@ -124,8 +124,8 @@ static tr_status list_messages(tracer *x, const tr_timeline *t) {
     return TR_OK;
 }
 
-/* The arrow's end: s on the SEND; f on the RECV, at the first moment after the message left. A SEND
- * whose RECV is missing has no arrow: its place is taken when the RECV is written. */
+/* Writes both ends of an arrow when it writes the RECV: s on the SEND; f on the RECV, at the first
+ * moment after the message left. A SEND without a RECV gets no arrow. */
 static void write_flow(tracer *x, const tr_timeline *t, const tr_bar *receive, int index) {
     size_t message = x->base[channel_of(t, receive)] + (size_t)receive->message;
     double left = x->sent[message];

@@ -38,7 +38,7 @@ tr_status tr_timeline_add(tr_timeline *t, tr_bar bar) {
     return TR_OK;
 }
 
-/* Index of the bar's track among all tracks of all ranks. */
+/* Returns the index of the bar's track among all tracks of all ranks. */
 static size_t track_of(const tr_timeline *t, const tr_bar *bar) {
     size_t ranks = (size_t)t->ranks, first = (size_t)bar->rank * (2 * ranks + 1);
     if (bar->track == TR_TRACK_COMPUTE) return first;
@@ -61,7 +61,7 @@ static tr_status separate(tr_timeline *t) {
     return TR_OK;
 }
 
-/* Where the steps begin and end. */
+/* Finds where the steps begin and end. */
 static tr_status find_steps(tr_timeline *t, double least) {
     for (size_t k = 0; k < t->count; k++)
         if (t->bar[k].step >= t->steps) t->steps = t->bar[k].step + 1;
@@ -130,8 +130,8 @@ typedef struct order_bars {
     int *sent;      /* [ranks * ranks] */
 } order_bars;
 
-/* The bar of what F or I of stage `from` sends to stage `to`, which starts and ends when it leaves
- * and arrives; its place in number. */
+/* Returns the bar of the message from F or I of stage `from` to stage `to`, from when it leaves to
+ * its arrival, and its place in number. */
 static tr_bar message_of(const order_bars *x, tr_action a, int from, int to, bool send,
                          int **number) {
     size_t micro_batches = (size_t)x->s->micro_batches, k = (size_t)a.micro_batch;
@@ -150,7 +150,8 @@ static tr_bar message_of(const order_bars *x, tr_action a, int from, int to, boo
                     .end = leaves + x->e->latency};
 }
 
-/* The k-th stage on another rank that the action sends to, or needs something from; -1: no more. */
+/* Returns the k-th stage on another rank that the action sends to, or receives from; -1: there are
+ * no more. */
 static int find_peer(const order_bars *x, tr_action a, bool send, int *k) {
     int other;
     if (a.type == TR_ACTION_W || !tr_action_computes(a)) return -1;
@@ -230,7 +231,7 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
         const tr_instr *instr = &program->instr[k];
         bool transfer = tr_action_transfers(instr->action);
         bool send = instr->action.type == TR_ACTION_SEND;
-        /* Reductions, waits and the end take no simulated time of their own. */
+        /* Reductions, waits and the end take no simulated time. */
         if (instr->memory < 0 && !send && instr->action.type != TR_ACTION_RECV) continue;
         tr_bar bar = {.rank = program->rank,
                       .track = send       ? TR_TRACK_SEND

@@ -1,4 +1,4 @@
-/* What every rank does when: planned from a simulation, or measured. The drawings take it. */
+/* A timeline of all ranks' actions, planned by a simulation or measured; the input of drawings. */
 #pragma once
 
 #include "pipeline/orders/bubble.h"
@@ -25,7 +25,7 @@ typedef struct tr_bar {
 } tr_bar;
 
 /* The pipeline's part of a step: from the start of its first action to the end of its last one, on
- * any rank. The optimizer and what lies between two steps are no part of it. */
+ * any rank, without the optimizer and the time between steps. */
 typedef struct tr_timeline_step {
     double begin, end;
 } tr_timeline_step;
@@ -33,11 +33,11 @@ typedef struct tr_timeline_step {
 typedef struct tr_timeline {
     char title[96];
     int ranks, stages, micro_batches;
-    double seconds;     /* of one time unit; 0: a unit of its own */
+    double seconds;     /* of one time unit; 0: the unit is not seconds */
     double makespan;    /* the last end of an action */
-    double span;        /* the lengths of all steps together: what busy and idle are shares of */
+    double span;        /* the sum of all steps' lengths, of which busy and idle are shares */
     tr_rank_time *time; /* [ranks]: sums over the steps; without first and last */
-    int64_t first_step; /* the number of step 0 in its run; 0: it has none */
+    int64_t first_step; /* the number of step 0 in its run; 0: not numbered */
     int steps;
     tr_timeline_step *step; /* [steps] */
     size_t count, capacity;
@@ -48,22 +48,23 @@ tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro
                              double seconds, tr_timeline **out);
 void tr_timeline_destroy(tr_timeline *timeline);
 
-/* Appends. Bars of one track come in the order of their ends; tr_timeline_finish shortens one
- * that begins before the one in front of it ends. */
+/* Appends a bar. Bars of one track must come in the order of their ends; tr_timeline_finish
+ * shortens a bar that begins before the previous one ends. */
 tr_status tr_timeline_add(tr_timeline *timeline, tr_bar bar);
 
 /* Fills makespan, span, time and the steps from the bars. The last step ends at `least` when that
  * is more. */
 tr_status tr_timeline_finish(tr_timeline *timeline, double least);
 
-/* The bars of an order that was estimated with `times` and that table (NULL: the chain): its
- * actions, each SEND from when it leaves to its arrival, each RECV from when its rank is free to
- * the arrival (nothing long when that was before). */
+/* Makes the timeline of an order that was estimated with `times` and that table (NULL: the chain):
+ * its actions, each SEND from when it leaves to its arrival, and each RECV from when its rank is
+ * free to the arrival (length 0 if the message arrived before). */
 tr_status tr_timeline_of_estimate(const char *title, const tr_schedule *schedule,
                                   const tr_stage_table *table, const tr_estimate *estimate,
                                   tr_timeline **out);
 
-/* The bars of programs. seconds: of one unit of the costs; 0: none. */
+/* Makes the timeline of simulated programs. seconds: of one unit of the costs; 0: the unit is not
+ * seconds. */
 tr_status tr_timeline_of_simulation(const char *title, const tr_program_set *set,
                                     const tr_simulation *simulation, double seconds,
                                     tr_timeline **out);

@@ -1,5 +1,5 @@
 /* The schedule auto: lower bound, list scheduling, refilling of known schedules and local moves;
- * docs/auto.md says why that works. */
+ * docs/auto.md explains why this works. */
 #include "pipeline/orders/auto.h"
 
 #include "base/memory.h"
@@ -13,23 +13,22 @@
 #include <string.h>
 
 enum { MOST_CHUNKS = 4, UNLIMITED = 1 << 30 };
-/* Budgets of list scheduling, refilling and moves, in placed or evaluated actions: so the order
- * does not depend on the machine. Together they take about two seconds of one core for 32 ranks and
- * 256 micro-batches; four times as much gains little (docs/auto.md has what each phase brings).
- * Small orders converge early: most_per_action bounds each phase at so many evaluations of every
- * action.
- */
+/* Budgets of list scheduling, refilling and moves, in placed or evaluated actions, so that the
+ * order does not depend on the machine. Together they take about two seconds of one core for 32
+ * ranks and 256 micro-batches; four times as much gains little (docs/auto.md has each phase's
+ * gain). Small orders converge early, so each phase evaluates an action at most most_per_action
+ * times. */
 static const int64_t list_steps = 600000, refill_steps = 1300000, improve_steps = 4000000,
                      most_per_action = 6000;
-/* A trial's own work besides its actions, in the same unit. */
+/* A trial's overhead, in the same unit. */
 static const int64_t trial_steps = 64;
 
-/* How an order was made: by list scheduling, perhaps behind the front of a known schedule. The same
- * method makes orders for other numbers of micro-batches, with about as much idle time. */
+/* How an order was made: by list scheduling, perhaps after the front of a known schedule. The same
+ * method makes orders for other numbers of micro-batches, with about the same idle time. */
 typedef struct method {
     tr_auto_rule rule;
     bool follows;
-    char schedule[32]; /* that it follows */
+    char schedule[32]; /* the schedule that it follows */
     double idle;       /* makespan - work; INFINITY: no method yet */
 } method;
 
@@ -78,7 +77,7 @@ static int most_chunks(const tr_schedule_request *q) {
     return q->most_chunks && q->most_chunks < MOST_CHUNKS ? q->most_chunks : MOST_CHUNKS;
 }
 
-/* No order of the request ends earlier, whatever its shape and memory. */
+/* Returns a lower bound of the makespan for all shapes and memory. */
 static double bound_of_request(const search *x, int last) {
     const tr_schedule_request *q = &x->request;
     const tr_schedule_costs *c = &q->costs;
@@ -89,7 +88,7 @@ static double bound_of_request(const search *x, int last) {
     return least;
 }
 
-/* The shapes that the request allows, the most promising first. */
+/* Lists the shapes that the request allows, the most promising first. */
 static tr_status list_shapes(search *x) {
     const tr_schedule_request *q = &x->request;
     int last = most_chunks(q), first = q->chunks ? last : 1;
@@ -140,8 +139,8 @@ static double pick(search *x, const double *of, int count) {
     return of[(int)(draw(x) * count)];
 }
 
-/* The rule with one to three of its fields drawn again. The values of a field span what it can do,
- * from no effect to an order of all its actions by it. */
+/* Returns the rule with one to three of its fields drawn again. A field's values range from no
+ * effect to complete control of the order. */
 static tr_auto_rule perturb(search *x, const tr_auto_shape *s, tr_auto_rule rule) {
     static const double depths[] = {0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 1e6};
     static const double waits[] = {0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2};
@@ -186,8 +185,8 @@ static bool same_place(const tr_schedule *s, const tr_auto_shape *shape) {
     return true;
 }
 
-/* The order with B as I and W, and pairs one after the other: what they send leaves earlier. False
- * when it holds more than the cap. */
+/* Writes the order with each B as I and W, and the actions of pairs in sequence, so that their
+ * messages leave earlier. Returns false when it holds more than the cap. */
 static bool split_actions(const tr_schedule *s, const tr_auto_shape *shape, int *order) {
     for (int r = 0; r < s->ranks; r++) {
         int *to = order + (size_t)r * (size_t)tr_auto_row(shape), whole = 0, kept = 0;
@@ -213,13 +212,14 @@ static bool split_actions(const tr_schedule *s, const tr_auto_shape *shape, int 
 
 static tr_status try_schedule(search *x, const char *name, int chunks) {
     tr_schedule_request request = x->request;
-    request.table = NULL; /* alike, in a chain: its orders run on any edges to later stages */
+    request.table =
+        NULL; /* equal stages in a chain: the orders also run with other edges to later stages */
     request.name = name;
     request.chunks = chunks;
     tr_schedule *s = NULL;
     tr_status status = tr_generate_order(&request, &s);
     if (status == TR_ERR_CONFIG) {
-        tr_error_clear(); /* it has no order under this cap */
+        tr_error_clear(); /* the schedule has no order under this cap */
         return TR_OK;
     }
     TR_TRY(status);
@@ -235,8 +235,8 @@ static tr_status try_schedule(search *x, const char *name, int chunks) {
     return status;
 }
 
-/* No order of the known schedule, in this shape, ends earlier: some are defined by the
- * micro-batches that a rank may hold, some send gradients when I and W have both ended. */
+/* Returns a lower bound of the known schedule's makespan in this shape. Some schedules limit the
+ * micro-batches that a rank may hold; some send gradients only after both I and W. */
 static double bound_of_known(const tr_auto_shape *s, const char *name) {
     static const char *const whole[] = {"gpipe", "1f1b", "interleaved", "bfs", "1f1b-v"};
     int p = s->ranks;
@@ -246,11 +246,11 @@ static double bound_of_known(const tr_auto_shape *s, const char *name) {
     if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
     if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
-    double one = waits ? s->m_b : fmax(s->m_b, s->m_w); /* as tr_best_cap has it */
+    double one = waits ? s->m_b : fmax(s->m_b, s->m_w); /* as in tr_best_cap */
     return tr_auto_shape_bound(s, fmin(s->cap, one * most), waits);
 }
 
-/* Every known schedule that could be better than the best so far. */
+/* Tries every known schedule that could be better than the best order so far. */
 static tr_status try_schedules(search *x) {
     const char *name;
     int chunks;
@@ -275,8 +275,8 @@ typedef struct refill_rule {
     int slope;
 } refill_rule;
 
-/* Rules that are tried before random ones: those that won most often when refills tried random
- * rules alone. */
+/* Rules that are tried before random ones. In a measurement with only random rules these gave the
+ * best order most often (docs/auto.md). */
 static const refill_rule first_refills[] = {
     {TR_AUTO_TURNS, 0, 1, 2, 0},         {TR_AUTO_TURNS, 0.1, 0, 2, 0},
     {TR_AUTO_INPUTS, 0, 1, 2.2, 0},      {TR_AUTO_TURNS, 0.25, 1, 3.3, 1},
@@ -285,7 +285,8 @@ static const refill_rule first_refills[] = {
     {TR_AUTO_FORWARDS, 0.25, 0.5, 4, 0}, {TR_AUTO_TURNS, 0, 0.5, 1.6, 0},
 };
 
-/* The rule of a refill's next trial, and which order it follows: 0 the first, 1 the best. */
+/* Returns the rule of a refill's next trial, and which order it follows: 0 the first, 1 the
+ * best. */
 static tr_auto_rule next_refill(search *x, const candidate *c, const tr_auto_rule *best, int *trial,
                                 int *source) {
     static const double gaps[] = {0, 0.25, 0.5, 0.75, 1};
@@ -309,10 +310,10 @@ static tr_auto_rule next_refill(search *x, const candidate *c, const tr_auto_rul
     return rule;
 }
 
-/* Schedules W and the tail of the candidate's best order again by rule; it, or the known schedule
- * that it came from, is followed in front. */
+/* Schedules W and the tail again by rule, after the front of the candidate's best order or of the
+ * known schedule that it came from. */
 static tr_status refill(search *x, candidate *c, int64_t steps) {
-    enum { LEAST_TRIALS = 8 }; /* fewer find nothing */
+    enum { LEAST_TRIALS = 8 }; /* fewer trials improve nothing */
     if (steps < LEAST_TRIALS * (int64_t)c->shape.ranks * tr_auto_row(&c->shape)) return TR_OK;
     tr_status status = TR_OK;
     size_t bytes = bytes_of(&c->shape);
@@ -347,7 +348,7 @@ out:
 
 /* --- the search ------------------------------------------------------------------------------- */
 
-/* Moves in the candidate's best order, where there is work for more than a few of them. */
+/* Improves the candidate's best order by moves, if the budget allows more than a few. */
 static tr_status improve(search *x, candidate *c, int64_t steps) {
     enum { LEAST_MOVES = 200 };
     const tr_auto_shape *s = &c->shape;
@@ -395,8 +396,8 @@ static const candidate *best_of(const search *x) {
     return best;
 }
 
-/* Small orders have up to four times as many steps, as far as each action is placed seldom enough.
- */
+/* Returns the budget: small orders get up to four times as many steps, limited by
+ * most_per_action. */
 static int64_t budget(const search *x, int64_t steps) {
     int64_t actions = (int64_t)(bytes_of(&x->candidate[0].shape) / sizeof(int));
     double small = 4096.0 / (4096.0 + (double)actions);
@@ -497,7 +498,7 @@ static tr_status scale_up(search *x) {
     return status;
 }
 
-/* An order of every shape that may win, at least as good as every known schedule. */
+/* Makes an order of every shape that may be best, at least as good as every known schedule. */
 static tr_status make_orders(search *x) {
     TR_TRY(is_small(x) ? list_all(x) : scale_up(x));
     TR_TRY(try_schedules(x));
@@ -511,7 +512,8 @@ static tr_status run(search *x) {
     TR_TRY(on_best(x, budget(x, improve_steps), improve));
     if (!best_of(x))
         return TR_FAIL(TR_ERR_CONFIG,
-                       "no schedule holds at most %g on a rank when a micro-batch takes %g there",
+                       "no schedule holds at most %g on a rank when a micro-batch takes %g there: "
+                       "raise the cap",
                        x->request.memory.cap, fmax(x->request.memory.m_b, x->request.memory.m_w));
     return TR_OK;
 }

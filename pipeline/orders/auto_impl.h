@@ -1,4 +1,4 @@
-/* Private to the search for orders: what its parts share. */
+/* Shared by the parts of the search for orders; private to them. */
 #pragma once
 
 #include "pipeline/orders/generate.h"
@@ -12,73 +12,75 @@
 typedef struct tr_auto_shape {
     int ranks, chunks, stages, micro_batches;
     bool wave;
-    tr_graph graph;        /* which stages feed which */
+    tr_graph graph;        /* edges between the stages */
     int *rank_of;          /* of every stage */
     double f, i, w, c;     /* of one stage, the mean; latency between ranks */
     const double *cost[3]; /* F, I, W of every stage */
     const double *work;    /* of every rank: the sum of its actions */
     double most_work;      /* the largest of them */
-    double m_b, m_w, cap;  /* of one rank's share: a stage holds 1 / chunks; cap INFINITY: none */
+    double m_b, m_w,
+        cap; /* of one rank's share, of which a stage holds 1 / chunks; cap INFINITY: no cap */
     const double *down;    /* of every stage: when F of the first micro-batch can start */
-    const double *back[2]; /* and its I; [1]: where what I makes is sent after W */
-    double bound;          /* no order of this shape under the cap ends earlier */
-    double *doubles;       /* the memory of the arrays */
+    const double *back[2]; /* and its I; [1]: if I's output is sent after W */
+    double bound;          /* lower bound of the makespan of this shape under the cap */
+    double *doubles;       /* memory of the arrays */
 } tr_auto_shape;
 
-/* Actions are numbered: (type * stages + stage) * m + micro-batch; type F, I or W. */
+/* Returns the number of an action: (type * stages + stage) * m + micro-batch; type F, I or W. */
 static inline int tr_auto_action(const tr_auto_shape *s, tr_action_type type, int stage, int k) {
     return ((int)type * s->stages + stage) * s->micro_batches + k;
 }
 static inline int tr_auto_stage(const tr_auto_shape *s, int rank, int chunk) {
     return chunk * s->ranks + (s->wave && chunk % 2 ? s->ranks - 1 - rank : rank);
 }
-/* Actions of a rank. */
+/* Returns the number of actions of a rank. */
 static inline int tr_auto_row(const tr_auto_shape *s) {
     return 3 * s->chunks * s->micro_batches;
 }
-/* Latency from one stage to another and back. */
+/* Returns the latency between two stages. */
 static inline double tr_auto_latency(const tr_auto_shape *s, int from, int to) {
     return s->rank_of[from] == s->rank_of[to] ? 0 : s->c;
 }
-/* True when a rank may hold so many (stage, micro-batch) pairs before, and after, their I. */
+/* Returns true when a rank may hold `whole` (stage, micro-batch) pairs before their I, and `kept`
+ * after it. */
 static inline bool tr_auto_fits(const tr_auto_shape *s, int whole, int kept) {
     return (whole * s->m_b + kept * s->m_w) / s->chunks <= s->cap;
 }
 
-/* How the list scheduler chooses among the actions that a rank could start. */
+/* How the list scheduler chooses among the actions that a rank can start. */
 typedef struct tr_auto_rule {
     enum { TR_AUTO_INPUTS, TR_AUTO_TURNS, TR_AUTO_FORWARDS } first; /* I first, in turns, F first */
     double forward_depth; /* the F with the least micro-batch - forward_depth * chunk comes first */
     double input_depth;   /* the same of I, chunks counted from the last */
-    double patience;      /* an action that arrives so soon is waited for */
-    int reserve;          /* the oldest micro-batches, whose F keep their memory free */
+    double patience;      /* longest wait for an action that is about to arrive */
+    int reserve;          /* number of oldest micro-batches with reserved memory for their F */
     int admit;            /* most micro-batches on a rank */
     int late;             /* W that may wait while F or I could start */
     double gap;           /* following: a wait of so many W has a W */
     int tail, slope;      /* following: tail + slope * rank actions at its end are chosen again */
 } tr_auto_rule;
 
-/* Orders by list scheduling with the shape's costs, in O(actions * chunks). from: NULL, or an order
- * that runs and respects the cap: all but the last actions of a rank have F and I in its
- * order, and W placed again, when the rank would wait, when the next F has no room, and when more
- * than rule->late have gathered. order: ranks rows of tr_auto_row actions, not `from`. *makespan:
- * INFINITY when it was given up because it cannot end before `limit`, or blocked, which needs a
- * `from`, or a cap below one micro-batch. *steps is raised by the actions placed. */
+/* Makes an order by list scheduling with the shape's costs, in O(actions * chunks). from: NULL, or
+ * an order that runs and respects the cap; then all except the last actions of a rank keep its
+ * order of F and I, and W are placed again: when the rank would wait, when the next F has no room,
+ * and when more than rule->late wait. order: ranks rows of tr_auto_row actions, not `from`.
+ * *makespan is INFINITY when the order cannot end before `limit`, or blocks, which can happen only
+ * with `from` or with a cap below one micro-batch. Adds the placed actions to *steps. */
 tr_status tr_auto_list(const tr_auto_shape *shape, const tr_auto_rule *rule, const int *from,
                        double limit, int *order, double *makespan, int64_t *steps);
 
 /* Improves an order that runs, respects the cap and has W, I and F ascending in every stage, by
- * moves of single actions, until `steps` actions are evaluated or the shape's bound is reached.
- * The result depends on the arguments alone. */
+ * moves of single actions, until `steps` actions are evaluated or the shape's bound is reached. The
+ * result depends only on the arguments. */
 tr_status tr_auto_improve(const tr_auto_shape *shape, uint64_t seed, int64_t steps, int *order,
                           double *makespan);
 
-/* The placement of chunks stages on every rank of the request, with its costs, edges and bound.
- * Release with tr_auto_shape_close, also after a failure. */
+/* Makes the placement of `chunks` stages on every rank of the request, with its costs, edges and
+ * bound. The caller releases it with tr_auto_shape_close, also after a failure. */
 tr_status tr_auto_shape_open(const tr_schedule_request *request, int chunks, bool wave,
                              tr_auto_shape *out);
 void tr_auto_shape_close(tr_auto_shape *shape);
 
-/* No order of the shape under that cap ends earlier; `whole`: none of those that send what I makes
- * after its W. */
+/* Returns a lower bound of the makespan of the shape under that cap; `whole`: of orders that send
+ * I's output after its W. */
 double tr_auto_shape_bound(const tr_auto_shape *shape, double cap, bool whole);

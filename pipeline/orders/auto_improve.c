@@ -1,5 +1,5 @@
-/* Local search: single actions move within their rank's order, and only what starts later than the
- * move is evaluated again. */
+/* Local search: moves single actions within their rank's order, and evaluates only the actions that
+ * start later than the move. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "pipeline/orders/auto_impl.h"
@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an action waits for besides the action before it on its rank, and which ranks wait for it:
- * entries of `input` and `wakes`. I's own F and W's I are of the same rank, always before it. */
+/* The inputs of an action from other ranks, and the ranks that wait for it: entries of `input` and
+ * `wakes`. I's own F and W's I precede it on the same rank. */
 typedef struct need {
     double duration;
     int first_input, inputs, first_wake, wakes;
 } need;
 
-/* An input: its action's number less that of the action that waits, and its latency. */
+/* An input: its action's number minus that of the waiting action, and its latency. */
 typedef struct arc {
     int distance;
     double latency;
@@ -48,7 +48,8 @@ static uint64_t draw(improver *x) {
 
 /* --- evaluation ------------------------------------------------------------------------------- */
 
-/* When the action's last input arrives; -1: one is not made yet. *last: the input, -1: none. */
+/* Returns when the action's last input arrives; -1: one has not been computed yet. *last: that
+ * input, -1: none. */
 static double input_time(const improver *x, const double *end, int action, int *last) {
     const need *n = &x->need[action];
     double time = 0;
@@ -71,8 +72,8 @@ static void wake(improver *x, int rank, int first, int *count) {
     x->queue[slot < x->s->ranks ? slot : slot - x->s->ranks] = rank;
 }
 
-/* Runs every rank on from next[rank]. The makespan; INFINITY when the order blocks or cannot end
- * before `limit`. */
+/* Runs every rank from next[rank] on. Returns the makespan; INFINITY when the order blocks or
+ * cannot end before `limit`. */
 static double run(improver *x, double limit) {
     const tr_auto_shape *s = x->s;
     int first = 0, count = s->ranks, left = 0, input;
@@ -110,7 +111,7 @@ static double run(improver *x, double limit) {
     return left ? INFINITY : makespan;
 }
 
-/* The first place of a row whose action ends at `time` or later. */
+/* Returns the first place of a row with an action that ends at `time` or later. */
 static int place_at(const improver *x, int rank, double time) {
     const int *order = x->order + (size_t)rank * (size_t)x->row;
     int low = 0, high = x->row;
@@ -130,8 +131,8 @@ static void split(const improver *x, int action, tr_action_type *type, int *stag
     *stage = row % x->s->stages;
 }
 
-/* True when b may not come before a, both of one rank: one stage's actions of a type ascend, and I
- * follows its F, W its I. */
+/* Returns true when b must follow a on the same rank: actions of one stage and type ascend, I
+ * follows its F, and W its I. */
 static bool follows(const improver *x, int a, int b) {
     int m = x->s->micro_batches;
     tr_action_type ta, tb;
@@ -148,7 +149,7 @@ static void count_held(improver *x, int rank, int from, int to) {
     double busy = 0;
     tr_action_type type;
     int stage;
-    /* An action holds what it needs while it runs, and gives it back at its end. */
+    /* An action holds its memory while it runs, and frees it at its end. */
     for (int at = from > 0 ? from - 1 : 0; at < to; at++) {
         split(x, x->order[base + (size_t)at], &type, &stage);
         if (at < from) {
@@ -167,7 +168,7 @@ static void count_held(improver *x, int rank, int from, int to) {
     }
 }
 
-/* True when the rank stays under the cap at places from ... to - 1. */
+/* Returns true when the rank stays under the cap at places from ... to - 1. */
 static bool fits(const improver *x, int rank, int from, int to) {
     size_t base = (size_t)rank * (size_t)x->row;
     for (size_t at = base + (size_t)from; at < base + (size_t)to; at++) {
@@ -189,7 +190,7 @@ static void shift(int *row, int from, int to) {
     row[to] = action;
 }
 
-/* How far the action may go towards `to`. */
+/* Returns how far the action may move towards `to`. */
 static int reach(const improver *x, const int *row, int from, int to) {
     int at = from;
     while (at > to && !follows(x, row[at - 1], row[from])) at--;
@@ -199,8 +200,8 @@ static int reach(const improver *x, const int *row, int from, int to) {
 
 /* --- the longest path ------------------------------------------------------------------------- */
 
-/* Notes the actions of a longest path that start when the one before them on their rank ends: only
- * moves around them can shorten it. */
+/* Finds the actions of a longest path that start when the previous action on their rank ends,
+ * because only moves next to them can shorten the path. */
 static void find_critical(improver *x) {
     const tr_auto_shape *s = x->s;
     x->criticals = 0;
@@ -230,7 +231,7 @@ static void find_critical(improver *x) {
 
 /* --- search ----------------------------------------------------------------------------------- */
 
-/* How good an order is: the makespan, and a little of the ranks' mean end. */
+/* Returns the value to minimise: the makespan plus a small multiple of the ranks' mean end. */
 static double energy(const improver *x, const double *end, double makespan) {
     double sum = 0;
     for (int r = 0; r < x->s->ranks; r++)
@@ -242,7 +243,7 @@ typedef struct move {
     int rank, from, to;
 } move;
 
-/* A random move around the longest path, or, one in eight, anywhere. */
+/* Proposes a random move next to the longest path, or, one in eight, anywhere. */
 static bool propose(improver *x, move *out) {
     uint64_t random = draw(x);
     int action;
@@ -267,7 +268,7 @@ static bool propose(improver *x, move *out) {
     return v.to != v.from;
 }
 
-/* Makes the move when it brings the energy to at most `accept`; else leaves everything. */
+/* Makes the move if the energy is then at most `accept`; otherwise changes nothing. */
 static bool attempt(improver *x, move v, double accept, double *value, double *makespan) {
     const tr_auto_shape *s = x->s;
     size_t base = (size_t)v.rank * (size_t)x->row;
@@ -323,7 +324,7 @@ static void search(improver *x, int64_t limit, double *makespan) {
     find_critical(x);
     double mean = (s->f + s->i + s->w) / 3;
     while (x->steps < limit && best > s->bound * (1 + 1e-12)) {
-        x->steps += 16; /* a proposal's own work */
+        x->steps += 16; /* a proposal's overhead */
         move v;
         if (!propose(x, &v)) continue;
         double heat = 0.05 * mean * (1 - (double)x->steps / (double)limit);

@@ -1,4 +1,4 @@
-/* List scheduling: ranks choose in the order of time, each the best action it could start. */
+/* List scheduling: in the order of time each rank chooses the best action that it can start. */
 #include "base/memory.h"
 #include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/wake.h"
@@ -45,8 +45,9 @@ static void offer(choice *best, int chunk, double key, double arrival) {
     *best = (choice){.chunk = chunk, .key = key, .arrival = arrival};
 }
 
-/* Chunks of the oldest `reserve` micro-batches before `k` whose F have still to run on the rank:
- * their memory stays free, so that the oldest can always go on and no cap blocks the order. */
+/* Counts the F of the oldest `reserve` micro-batches before `k` that the rank has not run. Their
+ * memory stays free, so that the oldest micro-batch can always continue and the cap does not block
+ * the order. */
 static int reserved(const lister *x, const progress *at, int k) {
     int chunks = x->s->chunks, oldest = at[chunks - 1].forward, count = 0;
     int end = oldest + x->rule.reserve < k ? oldest + x->rule.reserve : k;
@@ -66,7 +67,7 @@ static bool has_room(const lister *x, const list_rank *r, const progress *at, in
 
 typedef struct options {
     choice forward, input;
-    bool blocked; /* an F is there, and has no room */
+    bool blocked; /* an F could start but has no room */
     double next;  /* the earliest arrival of others */
 } options;
 
@@ -105,8 +106,8 @@ static options look(const lister *x, int rank, double t) {
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* What F (`input`: I) of a stage needs arrives when the last of the stages that it reads (that read
- * it) has sent it: notes the time once it is known, for the rank too. */
+/* Records when the inputs of a stage's F (`input`: I) arrive, once the last of the stages that it
+ * reads (that read it) has sent, and wakes the rank then. */
 static void receive(lister *x, bool input, int stage, int k) {
     const tr_auto_shape *s = x->s;
     size_t m = (size_t)s->micro_batches;
@@ -152,7 +153,7 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
         tr_auto_action(s, type, stage, k);
 }
 
-/* One choice of the rank at time t. */
+/* Makes one choice of the rank at time t. */
 static void step(lister *x, int rank, double t) {
     list_rank *r = &x->rank[rank];
     options o = look(x, rank, t);
@@ -180,7 +181,7 @@ static void step(lister *x, int rank, double t) {
     tr_wake_set(&x->wake, rank, r->now);
 }
 
-/* The same with F and I in the order of another: they wait for their turn. */
+/* Makes one choice with F and I in the order of another schedule: each waits for its turn. */
 static void step_after(lister *x, int rank, double t) {
     const tr_auto_shape *s = x->s;
     list_rank *r = &x->rank[rank];
@@ -227,7 +228,7 @@ static tr_status open_list(lister *x) {
     TR_TRY(tr_wake_open(&x->wake, s->ranks));
     TR_TRY(tr_calloc(ranks, sizeof *x->next, &x->next));
     for (size_t n = 0; n < pairs; n++) {
-        bool first = tr_graph_get(&s->graph, false, (int)(n / m), 0) < 0; /* it reads data */
+        bool first = tr_graph_get(&s->graph, false, (int)(n / m), 0) < 0; /* it reads only data */
         x->forward[n] = first ? 0 : INFINITY;
         x->input[n] = x->end[0][n] = x->end[1][n] = INFINITY;
     }

@@ -1,4 +1,4 @@
-/* Placements of the stages, and what no order on them can beat. */
+/* Placements of the stages, and lower bounds for orders on them. */
 #include "base/memory.h"
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/auto_impl.h"
@@ -6,12 +6,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Seconds of the stage's I; until what it sends leaves, where that is after its W too (`whole`). */
+/* Returns the time of the stage's I; `whole`: of I and W, after which its output is sent. */
 static double input_of(const tr_auto_shape *s, int stage, bool whole) {
     return s->cost[TR_ACTION_I][stage] + (whole ? s->cost[TR_ACTION_W][stage] : 0);
 }
 
-/* When the first micro-batch reaches the F and I of every stage, if nothing else delays it. */
+/* Computes when the first micro-batch reaches the F and I of every stage without any delay. */
 static void follow_first(tr_auto_shape *s, double *down, double *back[2]) {
     for (int stage = 0; stage < s->stages; stage++)
         for (int k = 0, from; (from = tr_graph_get(&s->graph, false, stage, k)) >= 0; k++)
@@ -53,7 +53,7 @@ double tr_auto_shape_bound(const tr_auto_shape *s, double cap, bool whole) {
     return bound;
 }
 
-/* The costs of the stages and their edges: the caller's, or equal parts and the chain. */
+/* Sets the costs of the stages and their edges: the caller's, or equal parts and the chain. */
 static tr_status describe(const tr_schedule_request *q, tr_auto_shape *s, double *cost[3]) {
     const tr_stage_table *t = q->table && q->table->stages == s->stages ? q->table : NULL;
     for (int k = 0; k < s->stages; k++) {
@@ -93,7 +93,7 @@ tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave
         s->cost[type] = cost[type];
         for (int k = 0; k < s->stages; k++) work[s->rank_of[k]] += s->micro_batches * cost[type][k];
     }
-    if (!q->describe_stages && !q->table) /* the sum itself, without its rounding */
+    if (!q->describe_stages && !q->table) /* the exact sum, without rounding */
         for (int r = 0; r < s->ranks; r++)
             work[r] = q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
     s->work = work;

@@ -11,7 +11,7 @@ void tr_bubble_split(tr_rank_time *time, int ranks, double makespan) {
         t->fill = t->first;
         t->drain = makespan - t->last;
         double gaps = t->span - t->busy;
-        if (gaps < 0) gaps = 0; /* rounding: a sum of actions against a difference of times */
+        if (gaps < 0) gaps = 0; /* rounding: a sum of actions minus a difference of times */
         t->imbalance = gaps < most - t->busy ? gaps : most - t->busy;
         t->waiting = gaps - t->imbalance;
     }

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is done for a stage and micro-batch; SENT and TAKEN of gradients are two bits higher. */
+/* Bits of the actions that have run for a stage and micro-batch. SENT and TAKEN of gradients are
+ * two bits higher. */
 enum { DONE_F = 1, DONE_I = 2, DONE_W = 4, SENT = 8, TAKEN = 16, GRADIENT_SHIFT = 2 };
 
 static unsigned bits_of(tr_action a) {
@@ -27,12 +28,13 @@ typedef struct check {
     const tr_schedule *s;
     tr_graph graph;
     unsigned char *done; /* [stages * micro_batches] */
-    unsigned *want;      /* [stages]: bits that each micro-batch must have in the end */
+    unsigned *want;      /* [stages]: bits that each micro-batch must have at the end */
     bool *reduced;       /* [stages] */
-    /* Of an order with transfers: messages are numbered on the channel of their pair of ranks. */
+    /* Used for an order with transfers, in which messages are numbered on the channel of their pair
+     * of ranks. */
     int *number[2];    /* F and I: [edges * micro_batches], edges in the order of their senders */
     int *sent, *taken; /* [ranks * ranks], from * ranks + to */
-    int rank, at;      /* of what is being judged, as in the report */
+    int rank, at;      /* the action being checked, as in the report */
 } check;
 
 static unsigned char *done_of(const check *c, int stage, int micro_batch) {
@@ -59,22 +61,24 @@ tr_status tr_schedule_check_action(const tr_schedule *s, int rank, int at) {
     tr_action_print(a, text, sizeof text);
     if (!has_stage)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "rank %d, action %s: there is no stage %d, stages are 0 to %d", rank, text,
-                       a.stage, s->stages - 1);
+                       "rank %d, action %s: stage %d does not exist, stages are 0 to %d", rank,
+                       text, a.stage, s->stages - 1);
     if (!has_micro_batch)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "rank %d, action %s: there is no micro-batch %d, they are 0 to %d", rank,
-                       text, a.micro_batch, s->micro_batches - 1);
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "rank %d, action %s: micro-batch %d does not exist, micro-batches are 0 to %d", rank,
+            text, a.micro_batch, s->micro_batches - 1);
     if (!of_order)
         return TR_FAIL(TR_ERR_CONFIG, "rank %d, action %s: not an action of a %s schedule", rank,
                        text, s->forward_only ? "forward-only" : "training");
-    return TR_FAIL(TR_ERR_CONFIG,
-                   "action %s stands on rank %d, but stage %d lives on rank %d: a stage has one "
-                   "owner",
-                   text, rank, a.stage, s->rank_of[a.stage]);
+    return TR_FAIL(
+        TR_ERR_CONFIG,
+        "action %s is on rank %d, but stage %d belongs to rank %d: a stage has one owner", text,
+        rank, a.stage, s->rank_of[a.stage]);
 }
 
-/* An OVERLAP_F_B cell joins the F and the I or B of two different micro-batches or stages. */
+/* Checks an OVERLAP_F_B cell, which joins the F and the I or B of two different micro-batches or
+ * stages. */
 static tr_status check_pair(const tr_schedule *s, int rank, int at) {
     tr_action a = s->action[rank][at], b = {0};
     char text[32], next[32] = "nothing";
@@ -99,7 +103,8 @@ static bool is_remote(const check *c, int stage, int other) {
     return c->s->rank_of[stage] != c->s->rank_of[other];
 }
 
-/* Fills want: with transfers, those of each direction in which a stage has one on another rank. */
+/* Fills want. With transfers it has their bits for each direction in which the stage has a
+ * neighbour on another rank. */
 static void list_wants(check *c) {
     unsigned gradients = c->s->forward_only ? 0 : 1;
     for (int s = 0; s < c->s->stages; s++) {
@@ -113,7 +118,8 @@ static void list_wants(check *c) {
     }
 }
 
-/* Where the stage's first action for the micro-batch with one of the bits stands; -1: nowhere. */
+/* Returns the place of the stage's first action for the micro-batch with one of the bits; -1: there
+ * is none. */
 static int find_action(const tr_schedule *s, int stage, int micro_batch, unsigned bits) {
     int rank = s->rank_of[stage];
     for (int k = 0; k < s->count[rank]; k++) {
@@ -123,7 +129,7 @@ static int find_action(const tr_schedule *s, int stage, int micro_batch, unsigne
     return -1;
 }
 
-/* The transfer that is missing, in words that name the action which needs it. */
+/* Fails with the missing transfer, and names the action that needs it. */
 static tr_status fail_transfer(check *c, int stage, int micro_batch, unsigned missing) {
     tr_action a = {.stage = stage, .type = TR_ACTION_SEND, .micro_batch = micro_batch};
     a.gradient = !(missing & (SENT | TAKEN));
@@ -136,7 +142,8 @@ static tr_status fail_transfer(check *c, int stage, int micro_batch, unsigned mi
     return fail_at(c->s, c->rank, c->at, problem);
 }
 
-/* Micro-batches of which a part is there come first: a typing error makes one. */
+/* Checks that no action is missing. Reports incomplete micro-batches first, which are typical of
+ * typing errors. */
 static tr_status check_none_missing(check *c) {
     const tr_schedule *s = c->s;
     for (int whole = 0; whole < 2; whole++)
@@ -159,7 +166,7 @@ static tr_status check_none_missing(check *c) {
     return TR_OK;
 }
 
-/* Every action in range, on its rank and once; none missing. */
+/* Checks that every action is in range, on its rank and present once. */
 static tr_status check_complete(check *c) {
     const tr_schedule *s = c->s;
     for (int r = 0; r < s->ranks; r++)
@@ -170,7 +177,7 @@ static tr_status check_complete(check *c) {
             TR_TRY(tr_schedule_check_action(s, r, k));
             if (a.overlap) TR_TRY(check_pair(s, r, k));
             if (a.type == TR_ACTION_REDUCE) {
-                if (c->reduced[a.stage]) return fail_at(s, r, k, "is done twice");
+                if (c->reduced[a.stage]) return fail_at(s, r, k, "occurs twice");
                 c->reduced[a.stage] = true;
             }
             if (!tr_action_computes(a) && !tr_action_transfers(a)) continue;
@@ -180,9 +187,9 @@ static tr_status check_complete(check *c) {
             if (*done & bits_of(a))
                 return fail_at(s, r, k,
                                bits_of(a) & DONE_W
-                                   ? "is done twice: B is I and W together (in PyTorch's old "
-                                     "dialect B was the input gradient, now written I)"
-                                   : "is done twice");
+                                   ? "occurs twice: B is I and W together (in PyTorch's old form B "
+                                     "was the input gradient, which is now I)"
+                                   : "occurs twice");
             *done = (unsigned char)(*done | bits_of(a));
         }
     return check_none_missing(c);
@@ -194,8 +201,8 @@ static bool lacks(const check *c, tr_action need) {
     return !(*done_of(c, need.stage, need.micro_batch) & bits_of(need));
 }
 
-/* True when a must wait; *need is what it waits for. In an order with transfers an action needs its
- * RECV instead of what other ranks run, and that the SENDs there. */
+/* Returns true when a must wait; *need is the action that it waits for. In an order with transfers
+ * an action needs its RECV instead of other ranks' actions, and the RECV needs the SENDs. */
 static bool is_blocked(const check *c, tr_action a, tr_action *need) {
     for (int n = 0; tr_action_need(&c->graph, a, n, need); n++) {
         if (c->s->listed && is_remote(c, a.stage, need->stage))
@@ -219,14 +226,13 @@ static bool is_blocked(const check *c, tr_action a, tr_action *need) {
     return false;
 }
 
-/* True when the action at a place, or one of the pair that starts there, must wait. */
+/* Returns true when the action at a place, or one of the pair that starts there, must wait. */
 static bool is_cell_blocked(const check *c, const tr_action *at, tr_action *need) {
     return is_blocked(c, at[0], need) || (at[0].overlap && is_blocked(c, at[1], need));
 }
 
-/* Numbers the messages of a SEND, or finds those of a RECV: each channel is first in, first out, so
- * a RECV takes the messages in front of its own with them, and one whose messages are all taken
- * comes too late. */
+/* Numbers the messages of a SEND, or finds those of a RECV. Each channel is first in, first out: a
+ * RECV also takes earlier messages, and is too late when its own were taken already. */
 static tr_status pass_messages(check *c, int rank, int at) {
     const tr_schedule *s = c->s;
     tr_action a = s->action[rank][at];
@@ -299,13 +305,14 @@ out:
     return status;
 }
 
-/* True for an action that may add to weight gradients. */
+/* Returns true for an action that may add to weight gradients. */
 static bool adds_to_sums(const tr_schedule *s, tr_action a) {
     if (a.type == TR_ACTION_F) return a.stage == s->stages - 1 && !s->forward_only;
     return bits_of(a) & DONE_W;
 }
 
-/* Fills the report; last[2][stages] is scratch: of F, and of W or B. */
+/* Fills the report's part about the order of sums; last[2][stages] is scratch: of F, and of W or
+ * B. */
 static void note_order_of_sums(const tr_schedule *s, int *last, tr_schedule_report *report) {
     *report = (tr_schedule_report){.sums_ascending = true, .rank = -1, .at = -1};
     for (int k = 0; k < 2 * s->stages; k++) last[k] = -1;

@@ -14,7 +14,7 @@ enum { MOST = 1 << 20 };
 
 /* --- cells ------------------------------------------------------------------------------------ */
 
-/* What is read: part of one line. */
+/* A part of one line. */
 typedef struct span {
     const char *at, *end;
 } span;
@@ -32,7 +32,7 @@ typedef struct reader {
     int empty_row, empty_at; /* the last empty cell; empty_at 0: none */
     int *rank_of;            /* [stages], -1: not met */
     size_t capacity;
-    /* While actions are added to a schedule, or the place of one is looked for: */
+    /* While actions are added to a schedule, or the place of one is searched: */
     tr_schedule *schedule;
     int rank, skip, column;
 } reader;
@@ -66,7 +66,8 @@ static int column_of(const reader *in, const char *at) {
     return (int)(at - in->line) + 1;
 }
 
-/* The sentence names a piece of the file; bytes other than printable ASCII are shown as '?'. */
+/* Fails with a sentence that quotes a piece of the file; bytes other than printable ASCII are shown
+ * as '?'. */
 static tr_status refuse(const reader *in, const char *at, span piece, const char *problem) {
     char shown[48];
     size_t length = 0;
@@ -77,7 +78,7 @@ static tr_status refuse(const reader *in, const char *at, span piece, const char
     return fail_at(in->source, in->row, column_of(in, at), "'%s' %s", shown, problem);
 }
 
-/* Decimal digits without leading zeros; *rest: what follows. */
+/* Reads decimal digits without leading zeros; *rest points behind them. */
 static tr_status read_number(const reader *in, span whole, const char *at, const char *what,
                              int *number, const char **rest) {
     char problem[96];
@@ -107,7 +108,7 @@ static tr_status read_type(const reader *in, span whole, span name, tr_action *a
     size_t length = (size_t)(name.end - name.at);
     if (length == 2 && memcmp(name.at, "BW", 2) == 0)
         return refuse(in, name.at, whole,
-                      "is PyTorch's old dialect, where B was the input gradient and BW both "
+                      "is PyTorch's old form, where B was the input gradient and BW both "
                       "gradients: write I for B and B for BW in the whole file");
     for (int k = 0; k < 2 * TR_ACTION_TYPES; k++) {
         action->type = (tr_action_type)(k / 2);
@@ -116,10 +117,9 @@ static tr_status read_type(const reader *in, span whole, span name, tr_action *a
         if (action->type == TR_ACTION_WAIT_SENT || action->type == TR_ACTION_FINISH) continue;
         if (strlen(known) == length && memcmp(known, name.at, length) == 0) return TR_OK;
     }
-    return refuse(
-        in, name.at, whole,
-        "is not an action: F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD and "
-        "REDUCE_GRAD are known");
+    return refuse(in, name.at, whole,
+                  "is not an action: use F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, "
+                  "RESHARD or REDUCE_GRAD");
 }
 
 static tr_status read_action(const reader *in, span whole, tr_action *action) {
@@ -134,8 +134,8 @@ static tr_status read_action(const reader *in, span whole, tr_action *action) {
     if (!whole_stage) TR_TRY(read_number(in, whole, at, "micro-batch", &action->micro_batch, &at));
     if (at < whole.end)
         return refuse(in, at, whole,
-                      whole_stage ? "has something behind an action that takes no micro-batch"
-                                  : "has something behind the action");
+                      whole_stage ? "has characters after an action that takes no micro-batch"
+                                  : "has characters after the action");
     return TR_OK;
 }
 
@@ -154,18 +154,17 @@ static tr_status read_pair(reader *in, span whole) {
         return refuse(in, whole.at, whole, "is not a pair: it has the form (0F7;7B3)OVERLAP_F_B");
     span inside = {whole.at + 1, whole.end - end_length};
     const char *between = find(inside, ';');
-    if (between == inside.end)
-        return refuse(in, whole.at, whole, "overlaps nothing: a pair has two actions");
+    if (between == inside.end) return refuse(in, whole.at, whole, "has one action: a pair has two");
     if (find((span){between + 1, inside.end}, ';') != inside.end)
         return refuse(in, find((span){between + 1, inside.end}, ';'), whole,
-                      "has more than two actions");
+                      "has more than two actions: a pair has two");
     span part[2] = {trim((span){inside.at, between}), trim((span){between + 1, inside.end})};
     for (int k = 0; k < 2; k++) TR_TRY(read_action(in, part[k], &pair[k]));
     bool forward = pair[0].type == TR_ACTION_F;
     for (int k = 0; k < 2; k++) {
         tr_action_type type = pair[forward ? 1 - k : k].type;
         if (k ? type != TR_ACTION_F : type != TR_ACTION_I && type != TR_ACTION_B)
-            return refuse(in, part[forward].at, whole, "does not overlap an F with an I or B");
+            return refuse(in, part[forward].at, whole, "must overlap an F with an I or B");
     }
     pair[0].overlap = true;
     TR_TRY(in->take(in, pair[0], column_of(in, part[0].at)));
@@ -188,7 +187,7 @@ static tr_status read_cell(reader *in, span cell) {
 }
 
 static tr_status read_line(reader *in, const char *end) {
-    /* A line without a byte is a row without cells, as csv readers have it. */
+    /* An empty line is a row without cells, as in other CSV readers. */
     if (in->line == end) return TR_OK;
     for (const char *at = in->line;; at++) {
         span cell = {at, find((span){at, end}, ',')};
@@ -200,32 +199,32 @@ static tr_status read_line(reader *in, const char *end) {
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* Hands the file's actions to in->take; in->row becomes the number of rows. */
+/* Passes the file's actions to in->take; in->row becomes the number of rows. */
 static tr_status read_rows(reader *in, span text) {
     in->row = 0;
     for (const char *at = text.at; at < text.end; in->row++) {
         const char *eol = find((span){at, text.end}, '\n');
         in->line = at;
         if (in->row == MOST || eol - at > INT32_MAX)
-            return fail_at(in->source, in->row, 1, "the file is too long");
+            return fail_at(in->source, in->row, 1, "the file has too many rows");
         in->acts = false;
         TR_TRY(read_line(in, eol > at && eol < text.end && eol[-1] == '\r' ? eol - 1 : eol));
         if (!in->acts)
-            return fail_at(in->source, in->row, 1, "rank %d has no action: every row is a rank",
-                           in->row);
+            return fail_at(in->source, in->row, 1,
+                           "rank %d has no action: remove the row, or give it actions", in->row);
         at = eol < text.end ? eol + 1 : text.end;
     }
     return TR_OK;
 }
 
-/* Raises the numbers of stages and micro-batches, and places the stage. */
+/* Updates the numbers of stages and micro-batches, and places the stage. */
 static tr_status measure(reader *in, tr_action a, int column) {
     TR_TRY(tr_grow(&in->rank_of, &in->capacity, (size_t)a.stage + 1, sizeof *in->rank_of));
     while (in->stages <= a.stage) in->rank_of[in->stages++] = -1;
     int *rank = &in->rank_of[a.stage];
     if (*rank >= 0 && *rank != in->row)
         return fail_at(in->source, in->row, column,
-                       "stage %d is on rank %d too: a stage has one owner", a.stage, *rank);
+                       "stage %d is also on rank %d: a stage has one owner", a.stage, *rank);
     *rank = in->row;
     if (tr_action_computes(a)) {
         in->acts = true;
@@ -251,18 +250,19 @@ static tr_status locate(reader *in, tr_action a, int column) {
 static tr_status measure_file(reader *in, span text) {
     in->take = measure;
     TR_TRY(read_rows(in, text));
-    if (!in->row) return fail_at(in->source, 0, 1, "the file is empty: it has one row a rank");
+    if (!in->row)
+        return fail_at(in->source, 0, 1, "the file is empty: it needs a row for each rank");
     if (in->transfers && in->empty_at)
         return fail_at(in->source, in->empty_row, in->empty_at,
-                       "an empty cell in a file with transfers (compute_comms)");
+                       "an empty cell is not allowed in a file with transfers (compute_comms)");
     for (int s = 0; s < in->stages; s++)
         if (in->rank_of[s] < 0)
-            return TR_FAIL(TR_ERR_CONFIG, "%s: stage %d is on no rank, the highest is %d",
+            return TR_FAIL(TR_ERR_CONFIG, "%s: stage %d is missing, although stage %d exists",
                            in->source, s, in->stages - 1);
     return TR_OK;
 }
 
-/* The order as tr_schedule_check judges it; a failure gets its place in the file. */
+/* Checks the order with tr_schedule_check, and adds the place in the file to a failure. */
 static tr_status check_order(reader *in, span text) {
     tr_schedule_report report;
     tr_status status = tr_schedule_check(in->schedule, NULL, &report);

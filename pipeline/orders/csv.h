@@ -10,21 +10,21 @@
  *   action := STAGE (F|I|W|B|SEND_F|RECV_F|SEND_B|RECV_B) MICRO_BATCH
  *           | STAGE (UNSHARD|RESHARD|REDUCE_GRAD)
  *
- * A cell is matched as a whole. B is I and W together. In files older than that, B was the input
- * gradient and BW both: they are refused by name, since a B alone would be read as another action.
- * A file is compute_comms when it has an action that compute_only has not. */
+ * A cell must match entirely. B is I and W together. In older files B was the input gradient and BW
+ * both; they are refused because of BW, since a B would be read as another action. A file is
+ * compute_comms when it has an action that compute_only does not have. */
 #pragma once
 
 #include "pipeline/orders/schedule.h"
 
 /* Reads a file of at most 1 GiB as an order of the chain of stages, and checks that it can run.
- * Fails as tr_input_load does (TR_ERR_DATA for a larger one); with TR_ERR_CONFIG
- * "file:line:column: sentence" for a cell that the grammar does not have, a stage on two ranks and
- * what tr_schedule_check refuses. Release with tr_schedule_destroy. */
+ * Fails like tr_input_load (with TR_ERR_DATA when the file is larger), and with TR_ERR_CONFIG
+ * "file:line:column: sentence" on a cell that the grammar does not have, a stage on two ranks, and
+ * any fault that tr_schedule_check finds. The caller releases *out with tr_schedule_destroy. */
 tr_status tr_schedule_load(const char *path, tr_schedule **out);
-/* The same from text (any bytes); `source` names it in messages. */
+/* Does the same with text (any bytes); `source` names it in messages. */
 tr_status tr_schedule_read(const char *text, size_t length, const char *source, tr_schedule **out);
 
-/* The schedule's text, one row a rank, with LF line ends; F, I, W and B alone unless `transfers`
- * are asked for too. *text is malloc'd; the caller frees it. */
+/* Writes the schedule's text to *text (malloc'd; the caller frees it): a row for each rank, with LF
+ * line ends, and only F, I, W and B unless `transfers`. */
 tr_status tr_schedule_print(const tr_schedule *schedule, bool transfers, char **text);

@@ -39,7 +39,8 @@ double tr_bubble_rate(double total, double ideal) {
     return fabs(rate) < 1e-12 ? 0 : rate;
 }
 
-/* Raises *at to the arrival of the action's inputs; false when one has no time yet: *need. */
+/* Raises *at to the arrival of the action's inputs. Returns false, and sets *need, when one has not
+ * run yet. */
 static bool has_inputs(const estimator *x, tr_action a, int rank, double *at, tr_action *need) {
     for (int n = 0; tr_action_need(&x->graph, a, n, need); n++) {
         const double *done = need->type == TR_ACTION_F ? x->e->done_f : x->e->done_i;
@@ -57,7 +58,7 @@ static void note_peak(const estimator *x, int rank) {
     if (held > x->e->peak[rank]) x->e->peak[rank] = held;
 }
 
-/* The action's outputs leave at `end`. */
+/* Records that the action's outputs leave at `end`. */
 static void finish(estimator *x, tr_action a, int rank, double end) {
     size_t cell = cell_of(x, a.stage, a.micro_batch);
     if (a.type == TR_ACTION_F) {
@@ -77,7 +78,7 @@ static void finish(estimator *x, tr_action a, int rank, double end) {
     }
 }
 
-/* Executes the rank's next cell, an action or a pair, when it can. */
+/* Executes the rank's next cell, an action or a pair, if it can run. */
 static tr_status step(void *context, int rank, int at, int *done) {
     estimator *x = context;
     const tr_schedule *s = x->s;

@@ -12,7 +12,7 @@
 
 typedef enum placement { LOOP, V } placement;
 
-/* The one list of schedules. */
+/* The list of schedules. */
 static const struct {
     const char *name;
     tr_status (*generate)(tr_schedule *schedule, const tr_schedule_request *request);
@@ -33,7 +33,7 @@ static const struct {
     {.name = "v-min", .generate = tr_generate_v_min, .chunks = 2, .placement = V},
     {.name = "1f1b-v", .generate = tr_generate_1f1b_v, .chunks = 2, .placement = V},
     {.name = "dualpipev", .generate = tr_generate_dualpipev, .chunks = 2, .placement = V},
-    {.name = "auto"}, /* tr_schedule_auto: it chooses among the others and searches on */
+    {.name = "auto"}, /* made by tr_schedule_auto */
     {.name = "forward", .generate = tr_generate_forward},
 };
 enum { GENERATORS = sizeof generators / sizeof generators[0] };
@@ -94,15 +94,15 @@ tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_r
     return TR_OK;
 }
 
-/* The same with the chunks of a generator. */
+/* Completes the request, also with the chunks of a generator. */
 static tr_status complete(const tr_schedule_request *request, int g, tr_schedule_request *out) {
     TR_TRY(tr_generate_complete(request, out));
     int chunks = generators[g].chunks;
     if (!out->chunks) out->chunks = chunks ? chunks : 1;
     if (chunks && out->chunks != chunks)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "schedule %s has %s: %d stages do not go with %d ranks (parallel.virtual, "
-                       "or -v, must be %d)",
+                       "schedule %s has %s, but %d stages on %d ranks were requested: set "
+                       "parallel.virtual (or -v) to %d",
                        request->name, chunks == 1 ? "one stage a rank" : "two stages a rank",
                        out->chunks * out->ranks, out->ranks, chunks);
     return TR_OK;
@@ -183,8 +183,8 @@ static tr_status step(void *context, int rank, int at, int *done) {
     return TR_OK;
 }
 
-/* Moves the first ready action of a kind to the front of what its rank has still to do; pairs that
- * it comes from or jumps into are parted. False when no rank has one. */
+/* Moves the first ready action of a kind to the front of its rank's remaining actions, and splits
+ * pairs that it leaves or interrupts. Returns false when no rank has one. */
 static bool move_one(repairer *p, bool forward) {
     for (int r = p->s->ranks - 1; r >= 0; r--) {
         tr_action *action = p->s->action[r];

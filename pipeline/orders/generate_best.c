@@ -18,7 +18,7 @@ static void swap_orders(tr_schedule *a, tr_schedule *b) {
     b->count = count;
 }
 
-/* Differences below this part of a time are rounding. */
+/* Relative differences below this are rounding. */
 static const double rounding = 1e-9;
 
 static bool is_better(const tr_best *best, double first, double second) {
@@ -82,6 +82,7 @@ double tr_best_cap(const tr_schedule_request *request, double micro_batches, boo
 
 tr_status tr_best_end(const tr_best *best) {
     if (best->found) return TR_OK;
-    return TR_FAIL(TR_ERR_CONFIG, "schedule %s: no order of it holds at most %g on a rank",
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "schedule %s has no order that holds at most %g on a rank: raise the cap",
                    best->s->name, best->cap);
 }

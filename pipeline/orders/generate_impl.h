@@ -1,11 +1,12 @@
-/* Private to the generators: one function per schedule, and what several of them use. */
+/* Private to the generators: a function for each schedule, and functions that several of them
+ * use. */
 #pragma once
 
 #include "pipeline/orders/generate.h"
 
 /* Each fills an empty schedule of request->ranks * request->chunks stages, placed in a loop (stage
  * s on rank s % ranks) or, where the list says so, in a V (stages s and 2 * ranks - 1 - s on rank
- * s). Fields of the request that the caller left at 0 have their defaults, but memory.cap. */
+ * s). Fields of the request have their defaults, except memory.cap, which may be 0. */
 tr_status tr_generate_gpipe(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_1f1b(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_interleaved(tr_schedule *s, const tr_schedule_request *request);
@@ -22,12 +23,12 @@ tr_status tr_generate_v_min(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_1f1b_v(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_dualpipev(tr_schedule *s, const tr_schedule_request *request);
 
-/* The order of a schedule other than auto. */
+/* Makes the order of a schedule other than auto. */
 tr_status tr_generate_order(const tr_schedule_request *request, tr_schedule **out);
 
-/* The index-th line of the list of schedules; chunks 0: any number. False past its end. */
+/* Gets line `index` of the list of schedules; chunks 0: any number. Returns false after the end. */
 bool tr_generate_get(int index, const char **name, int *chunks);
-/* The request with defaults for costs and memory that it leaves out; its sizes are judged. */
+/* Copies the request with defaults for costs and memory, and checks its sizes. */
 tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_request *out);
 
 /* Appends the action to the order of the stage's rank. */
@@ -42,16 +43,16 @@ typedef struct tr_loop {
     int largest;
 } tr_loop;
 
-/* Groups of request->group micro-batches, 0: as even as they come with at least `ranks` in each. A
- * last group of fewer than `ranks` would make the first rank wait for the last at every turn: it
- * joins the group before it where that has `ranks`. Release with tr_loop_close. */
+/* Makes groups of request->group micro-batches; 0: equal groups of at least `ranks`. With a last
+ * group of fewer than `ranks` the first rank would wait for the last at every turn, so it joins the
+ * previous group if that has `ranks`. The caller releases it with tr_loop_close. */
 tr_status tr_loop_open(const tr_schedule_request *request, tr_loop *out);
 void tr_loop_close(tr_loop *loop);
-/* The k-th forward (backward) of `rank`, k < chunks * micro_batches. */
+/* Return the k-th forward (backward) of `rank`, k < chunks * micro_batches. */
 tr_action tr_loop_forward(const tr_loop *loop, int rank, int k);
 tr_action tr_loop_backward(const tr_loop *loop, int rank, int k, tr_action_type type);
 
-/* Makes an order that has every action, W behind its I, run to its end: where all ranks wait for
- * each other, one that can goes on with its next I or B, else its next F. An order that runs stays
- * as it is. table: the edges; NULL for the chain. */
+/* Repairs an order that has every action, each W after its I, so that it runs to its end: when all
+ * ranks wait for each other, a rank that can runs its next I or B, else its next F. Does not change
+ * an order that runs. table: the edges; NULL for the chain. */
 tr_status tr_generate_repair(tr_schedule *s, const tr_stage_table *table);

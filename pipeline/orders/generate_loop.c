@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-/* GPipe (Huang et al. 2019): all F, then all B; B in ascending order, as every sum over
- * micro-batches is taken. */
+/* GPipe (Huang et al. 2019): all F, then all B; B in ascending order, like every sum over
+ * micro-batches. */
 tr_status tr_generate_gpipe(tr_schedule *s, const tr_schedule_request *request) {
     return tr_generate_bfs(s, request);
 }
@@ -40,15 +40,15 @@ tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request) {
     return TR_OK;
 }
 
-/* Micro-batches of which a stage can have run F: those of all stages that it reads. */
+/* Returns how many micro-batches' F a stage can have run: as many as all stages that it reads. */
 static int inputs_of(const tr_graph *graph, const int *next, int stage, int all) {
     for (int k = 0, from; (from = tr_graph_get(graph, false, stage, k)) >= 0; k++)
         if (next[from] < all) all = next[from];
     return all;
 }
 
-/* Forward alone: in turns of equal length every rank takes the F nearest the end that it can. So no
- * more micro-batches are on their way than there are stages, wherever these are. */
+/* Forward only: in turns of equal length every rank runs the possible F nearest to the end. So at
+ * most as many micro-batches are in flight as there are stages, for every placement. */
 tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request) {
     int *next = NULL, *turn_of = NULL; /* next micro-batch of a stage; last turn of a rank */
     tr_graph graph = {0};
@@ -58,7 +58,7 @@ tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request
     TR_TRY_OUT(tr_graph_open(request->table, s->stages, &graph));
     TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *next, &next));
     TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *turn_of, &turn_of));
-    for (int turn = 1; left > 0; turn++) /* What stage - 1 does in this turn is not seen yet. */
+    for (int turn = 1; left > 0; turn++) /* The F of stage - 1 in this turn does not count yet. */
         for (int stage = s->stages - 1; stage >= 0; stage--) {
             int k = next[stage];
             if (k == inputs_of(&graph, next, stage, s->micro_batches)) continue;
@@ -90,7 +90,7 @@ tr_status tr_loop_open(const tr_schedule_request *request, tr_loop *out) {
     }
     TR_TRY(tr_calloc((size_t)loop.groups + 1, sizeof *loop.first, &loop.first));
     for (int g = 0; g < loop.groups; g++) {
-        /* Even groups: the larger ones first. */
+        /* Equal groups, larger ones first. */
         int larger = m % loop.groups;
         loop.first[g] = even ? g * (m / loop.groups) + (g < larger ? g : larger) : g * n;
     }

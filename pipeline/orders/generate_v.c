@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* One rank of a V: how far each of its two stages is. */
+/* One rank of a V: the progress of its two stages. */
 typedef struct v_rank {
     tr_schedule *s;
     int stage[2];                        /* down, up */
@@ -107,10 +107,11 @@ static tr_status offer_blocks(tr_best *best, const tight *t) {
 
 enum { AHEADS = 33, LATES = 8, PREFERENCES = 12, ACTIONS = 6 };
 
-/* A micro-batch waits longest on the first rank between its F down and its I back up, hardly at all
- * between its F up and its I down; on the last rank equally long: of the inputs that fit, all but
- * `tail` may be of the way down on the first rank, half on the last, and a few more or fewer. What
- * won most often comes first. */
+/* Sets how many F of a rank's first stage may wait. On the first rank a micro-batch waits long
+ * between its F down and its I back up, and hardly between its F up and its I down; on the last
+ * rank both waits are equal. So of the inputs that fit, all except `tail` may be of the first stage
+ * on the first rank, half on the last, and a few more or fewer. Values that gave the best order
+ * most often come first. */
 static void set_ahead(tr_greedy_rules *rules, int k) {
     static const char values[AHEADS - 1] = {17, 12, 13, 14, 22, 21, 16, 18, 9,  23, 27,
                                             8,  4,  0,  1,  2,  3,  5,  6,  7,  10, 11,
@@ -179,7 +180,7 @@ static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *r
     TR_TRY(offer_blocks(&best, t));
     TR_TRY(offer_played(&best, t->shape[0].whole));
     if (best.found) return TR_OK;
-    /* Under a cap of the request's that no block keeps, in an order too large to be tried often. */
+    /* For a cap that no block satisfies, in an order that is too large to play often. */
     tr_greedy_rules rules = {.table = request->table,
                              .costs = request->costs,
                              .memory = request->memory,

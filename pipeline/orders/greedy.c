@@ -8,7 +8,7 @@
 
 typedef struct greedy_rank {
     double free; /* end of the last action */
-    double held; /* of its stages' parts; before its I as much as it will ever take */
+    double held; /* of its stages' parts; before its I a micro-batch counts with its maximum */
     int late;    /* I without their W */
     int ahead;   /* most F of the first stage without their I or B */
     bool forward_last, backward_seen;
@@ -37,8 +37,7 @@ static double transfer(const greedy *g, int from, int to) {
     return g->s->rank_of[from] == g->s->rank_of[to] ? 0 : g->rules->costs.c;
 }
 
-/* When the stage's next action of a type can start as far as what it needs is concerned; INFINITY:
- * unknown. */
+/* Returns when the inputs of the stage's next action of a type arrive; INFINITY: not known. */
 static double arrival_of(const greedy *g, int stage, tr_action_type type) {
     tr_action need, a = {.stage = stage, .type = type, .micro_batch = g->next[type][stage]};
     double arrival = 0;
@@ -52,8 +51,9 @@ static double arrival_of(const greedy *g, int stage, tr_action_type type) {
     return arrival;
 }
 
-/* Room for the next F of the rank's chunk, with one input to spare of every chunk that has that
- * micro-batch still before it: so the oldest one can always go on. */
+/* Returns true when the rank has room for the next F of the chunk, and for one more input of every
+ * chunk that has not run that micro-batch yet, so that the oldest micro-batch can always
+ * continue. */
 static bool has_room(const greedy *g, int r, int chunk) {
     const int *stage = &g->stage[r * g->chunks], *next = g->next[TR_ACTION_F];
     int inputs = 1, first = stage[0];
@@ -79,7 +79,7 @@ static double preference(const greedy *g, const greedy_rank *rank, tr_action a) 
     return (second ? stages * m : 0) + within;
 }
 
-/* All F and I whose inputs are known, in options[2 * chunks]. */
+/* Lists all F and I with known inputs in options[2 * chunks]. */
 static int list_options(const greedy *g, int r, option *options) {
     int n = 0;
     for (int c = 0; c < g->chunks; c++) {
@@ -100,7 +100,7 @@ static int list_options(const greedy *g, int r, option *options) {
     return n;
 }
 
-/* The W that waits longest: that of the stage with most of them. */
+/* Finds the W to run: of the stage with the most waiting W. */
 static bool find_weight(const greedy *g, int r, tr_action *w) {
     int most = 0;
     for (int c = g->chunks - 1; c >= 0; c--) {
@@ -114,13 +114,13 @@ static bool find_weight(const greedy *g, int r, tr_action *w) {
     return most > 0;
 }
 
-/* Another action waits for what the action makes. */
+/* Returns true when another action waits for this action's output. */
 static bool is_awaited(const greedy *g, tr_action a) {
     return a.type == TR_ACTION_F || tr_graph_get(&g->graph, false, a.stage, 0) >= 0;
 }
 
-/* When a preferred action becomes ready for which the rank should wait instead of starting `ready`
- * (NULL: a W); INFINITY: none. */
+/* Returns when a preferred action becomes ready for which the rank should wait instead of starting
+ * `ready` (NULL: a W); INFINITY: there is none. */
 static double next_preferred(const greedy *g, int r, const option *options, int n,
                              const option *ready, double now) {
     const greedy_rank *rank = &g->rank[r];
@@ -138,7 +138,8 @@ static double next_preferred(const greedy *g, int r, const option *options, int 
     return soon;
 }
 
-/* What the rank does at `now`; false: nothing, *wake is when to look again. */
+/* Chooses the rank's action at `now`. Returns false when it starts none; then *wake is when to look
+ * again. */
 static bool choose(const greedy *g, int r, option *options, double now, tr_action *chosen,
                    double *wake) {
     const greedy_rank *rank = &g->rank[r];
@@ -171,7 +172,7 @@ static bool choose(const greedy *g, int r, option *options, double now, tr_actio
 
 /* --- playing ---------------------------------------------------------------------------------- */
 
-/* The ranks of the stages that read what the action made look at it when it arrives. */
+/* Wakes the ranks of the stages that read the action's output when it arrives. */
 static void tell(greedy *g, tr_action a, double end) {
     bool after = a.type == TR_ACTION_F;
     for (int k = 0, to; (to = tr_graph_get(&g->graph, after, a.stage, k)) >= 0; k++) {

@@ -14,18 +14,18 @@ bool tr_schedule_is_path(const char *name) {
 static tr_status check_sizes(const tr_schedule_request *want, const tr_schedule *s) {
     if (want->ranks && s->ranks != want->ranks)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "%s has %d ranks (rows), and %d are asked for: set parallel.pp=%d, or take "
+                       "%s has %d ranks (rows), but the run has %d: set parallel.pp=%d, or use "
                        "another schedule",
                        want->name, s->ranks, want->ranks, s->ranks);
     if (want->micro_batches && s->micro_batches != want->micro_batches)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "%s has %d micro-batches, and a step has %d (train.batch / parallel.dp / "
-                       "train.micro_batch)",
+                       "%s has %d micro-batches, but a step has %d: change train.batch, "
+                       "parallel.dp or train.micro_batch",
                        want->name, s->micro_batches, want->micro_batches);
     if (want->chunks && s->stages != want->chunks * s->ranks)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "%s has %d stages on %d ranks, and %d a rank are asked for: leave "
-                       "parallel.virtual out, or take another schedule",
+                       "%s has %d stages on %d ranks, but parallel.virtual is %d: leave "
+                       "parallel.virtual out, or use another schedule",
                        want->name, s->stages, s->ranks, want->chunks);
     return TR_OK;
 }
@@ -39,8 +39,8 @@ tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micr
                                tr_schedule **out) {
     if (ranks < 1 || stages < ranks || stages % ranks)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "schedule %s has as many stages on every rank: %d stages do not go with %d "
-                       "ranks",
+                       "schedule %s needs the same number of stages on every rank, but has %d "
+                       "stages and %d ranks",
                        name, stages, ranks);
     tr_schedule_request request = {
         .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = stages / ranks};

@@ -3,20 +3,20 @@
 
 #include "pipeline/orders/generate.h"
 
-/* True for the path of a CSV file: it ends in ".csv". */
+/* Returns true for the path of a CSV file, which ends in ".csv". */
 bool tr_schedule_is_path(const char *name);
 
 /* Makes the order. Any ranks >= 1, micro_batches >= 1 and, where the schedule has a choice, chunks
- * >= 1 are accepted; W ascends in every stage. TR_ERR_CONFIG with the known names for an unknown
- * one, and for a number of chunks that the schedule does not have. */
+ * >= 1 are accepted; W ascends in every stage. Fails with TR_ERR_CONFIG on an unknown name, and on
+ * a number of chunks that the schedule does not have. */
 tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out);
 
-/* The same for a name and sizes alone; stages must be a multiple of ranks. */
+/* Makes the order from a name and sizes; stages must be a multiple of ranks. */
 tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micro_batches,
                                tr_schedule **out);
 
-/* The order that request->name stands for: a name that tr_schedule_make knows, or a path, whose
- * file says where stages live. Where request->ranks, micro_batches and chunks are not 0, the file
- * must have as many rows, micro-batches and stages a rank: TR_ERR_CONFIG naming what differs. Other
- * errors as tr_schedule_load and tr_schedule_make have them. */
+/* Opens the order request->name: a name that tr_schedule_make knows, or the path of a file, which
+ * also places the stages. If request->ranks, micro_batches and chunks are not 0, the file must have
+ * as many rows, micro-batches and stages a rank; otherwise fails with TR_ERR_CONFIG. Also fails
+ * like tr_schedule_load and tr_schedule_make. */
 tr_status tr_schedule_open(const tr_schedule_request *request, tr_schedule **out);

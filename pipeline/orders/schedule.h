@@ -1,5 +1,5 @@
-/* A schedule is data: for every rank the order of its actions. In memory as in the CSV form that
- * PyTorch's pipeline runtime reads: row k is rank k, a cell is stage, type, micro-batch ("0F0"). */
+/* A schedule is data: for every rank the order of its actions, as in the CSV form that PyTorch's
+ * pipeline runtime reads: row k is rank k, a cell is stage, type, micro-batch ("0F0"). */
 #pragma once
 
 #include "pipeline/action.h"
@@ -7,20 +7,20 @@
 typedef struct tr_schedule {
     char name[32];
     int ranks, stages, micro_batches;
-    bool forward_only;  /* F alone: validation */
-    bool listed;        /* with transfers and reductions, which lowering leaves where they are */
-    int *rank_of;       /* [stages]: the rank where a stage lives */
+    bool forward_only;  /* only F, for validation */
+    bool listed;        /* has transfers and reductions, which lowering keeps in place */
+    int *rank_of;       /* [stages]: the stage's rank */
     int *count;         /* [ranks] */
     size_t *capacity;   /* [ranks] */
     tr_action **action; /* [ranks][count]: a rank's actions in order */
 } tr_schedule;
 
-/* An empty schedule; stage s lives on rank_of[s], or on s % ranks when rank_of is NULL.
- * TR_ERR_CONFIG for sizes below 1, a rank out of range or more than 2^26 actions. */
+/* Creates an empty schedule; stage s is on rank_of[s], or on s % ranks when rank_of is NULL. Fails
+ * with TR_ERR_CONFIG on sizes below 1, a rank out of range or more than 2^26 actions. */
 tr_status tr_schedule_create(const char *name, int ranks, int stages, int micro_batches,
                              const int *rank_of, tr_schedule **out);
 void tr_schedule_destroy(tr_schedule *schedule);
 
 /* Appends an action to a rank's order; one that is not F, I, W or B makes the schedule a listed
- * one. Ids are judged by tr_schedule_check, not here. */
+ * one. Does not check ids; tr_schedule_check does. */
 tr_status tr_schedule_add(tr_schedule *schedule, int rank, tr_action action);

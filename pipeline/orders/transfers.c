@@ -29,7 +29,7 @@ static bool is_ready(const lister *l, tr_action a) {
     return true;
 }
 
-/* The SEND of an action, and the RECV of each stage whose inputs have all been sent by it. */
+/* Lists the SEND of an action, and the RECV of each stage that now has all inputs sent. */
 static tr_status list_transfers(const lister *l, tr_action a) {
     const int *rank_of = l->s->rank_of;
     bool forward = a.type == TR_ACTION_F, sent = false;
@@ -86,7 +86,7 @@ tr_status tr_schedule_list_transfers(const tr_schedule *s, const tr_stage_table 
     tr_status status = TR_OK;
     lister l = {.s = s};
     tr_walk walk = {.name = s->name, .context = &l, .step = step};
-    if (s->listed) return TR_FAIL(TR_ERR_CONFIG, "schedule %s has its transfers already", s->name);
+    if (s->listed) return TR_FAIL(TR_ERR_CONFIG, "schedule %s already has its transfers", s->name);
     TR_TRY_OUT(tr_schedule_check(s, table, NULL));
     TR_TRY_OUT(tr_graph_open(table, s->stages, &l.graph));
     TR_TRY_OUT(

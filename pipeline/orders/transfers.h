@@ -1,12 +1,12 @@
-/* Orders with their transfers, as PyTorch lists them. */
+/* Lists the transfers of an order, like PyTorch. */
 #pragma once
 
 #include "pipeline/orders/schedule.h"
 
-/* The order of a schedule without transfers, with a SEND behind every action whose result another
- * rank needs and a RECV for it in that rank's list, when its last SEND has been listed: in rounds,
- * each rank in turn appends its next action once what it needs is listed, an I directly in front of
- * its W as a B. Stages on one rank exchange nothing. table: the edges; NULL for the chain. Fails as
- * tr_schedule_check. Release with tr_schedule_destroy. */
+/* Adds transfers to the order of a schedule: a SEND after every action with an output for another
+ * rank, and a RECV in that rank's list once the last of its SENDs is listed. In rounds, each rank
+ * appends its next action once its inputs are listed; an I directly before its W becomes a B.
+ * Stages on one rank exchange no messages. table: the edges; NULL for the chain. Fails like
+ * tr_schedule_check. The caller releases *out with tr_schedule_destroy. */
 tr_status tr_schedule_list_transfers(const tr_schedule *schedule, const tr_stage_table *table,
                                      tr_schedule **out);

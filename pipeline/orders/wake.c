@@ -13,7 +13,8 @@ tr_status tr_wake_open(tr_wake *w, int ranks) {
         w->time[k] = k < ranks ? 0 : INFINITY;
         w->tree[w->leaves + k] = k;
     }
-    for (int k = w->leaves - 1; k > 0; k--) w->tree[k] = w->tree[2 * k]; /* all equal: the lowest */
+    for (int k = w->leaves - 1; k > 0; k--)
+        w->tree[k] = w->tree[2 * k]; /* all equal: the lowest rank */
     return TR_OK;
 }
 

@@ -1,17 +1,18 @@
-/* When each rank looks at its work again: the earliest first, of equal ones the lower rank. */
+/* A queue of the times at which ranks look at their work again: the earliest first, of equal times
+ * the lower rank. */
 #pragma once
 
 #include "base/status.h"
 
-/* A tournament: node k of the tree has the earlier of nodes 2k and 2k + 1; the leaves are the
- * ranks. No branch depends on the times, which no processor could predict. */
+/* A tournament tree: node k has the earlier of nodes 2k and 2k + 1; the leaves are the ranks. No
+ * branch depends on the times, because processors could not predict it. */
 typedef struct tr_wake {
     int leaves;
     double *time; /* [leaves]: INFINITY: not known */
     int *tree;    /* [2 leaves] */
 } tr_wake;
 
-/* All ranks at time 0. Release with tr_wake_close. */
+/* Makes a queue with all ranks at time 0. The caller releases it with tr_wake_close. */
 tr_status tr_wake_open(tr_wake *wake, int ranks);
 void tr_wake_close(tr_wake *wake);
 

@@ -6,17 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An item begins or ends to live. */
+/* The begin or end of an item's live range. */
 typedef struct event {
-    int position; /* its first position, or the one after its last; both negated going backwards */
+    int position; /* its first position, or the one after its last; both negated in the backward
+                     sweep */
     bool ends;
     int until; /* the last position of the item */
     size_t bytes;
     int item;
 } event;
 
-/* What ends at a position makes room for what begins there, longest first: what stays longest lies
- * lowest, where it does not divide the room that the others leave. */
+/* At a position, ends come before begins, so that room is free, and items with longer live ranges
+ * begin first: they then get the lowest offsets and do not split the free room. */
 static int compare_events(const void *left, const void *right) {
     const event *a = left, *b = right;
     if (a->position != b->position) return a->position < b->position ? -1 : 1;
@@ -26,7 +27,7 @@ static int compare_events(const void *left, const void *right) {
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
-/* Fills events[2 n], in the order in which a sweep through time meets them. */
+/* Fills events[2 n] in the order of a sweep through time. */
 static void list_events(const tr_arena_item *items, int n, bool backwards, event *events) {
     for (int k = 0; k < n; k++) {
         int first = backwards ? -items[k].end : items[k].start;
@@ -64,7 +65,7 @@ typedef struct gap {
     size_t from, to;
 } gap;
 
-/* The free bytes of an arena without an end. */
+/* The free bytes of an unlimited arena. */
 typedef struct room {
     gap *gap; /* [gaps], by address; no two touch */
     int gaps;
@@ -74,7 +75,7 @@ static void remove_gap(room *r, int k) {
     memmove(&r->gap[k], &r->gap[k + 1], (size_t)(--r->gaps - k) * sizeof *r->gap);
 }
 
-/* The lowest gap that is large enough loses its first bytes; returns where they begin. */
+/* Takes bytes from the start of the lowest gap that is large enough; returns their offset. */
 static size_t take_bytes(room *r, size_t bytes) {
     int k = 0;
     while (r->gap[k].to - r->gap[k].from < bytes) k++; /* the last gap is large enough */
@@ -99,8 +100,8 @@ static void give_bytes(room *r, size_t from, size_t to) {
     }
 }
 
-/* Fills offset[n], each item in the lowest room that is free while it lives; returns the arena's
- * size. */
+/* Fills offset[n]: each item gets the lowest offset that is free during its live range. Returns the
+ * arena's size. */
 static size_t sweep(const tr_arena_item *items, int n, const event *events, room *r,
                     size_t *offset) {
     size_t size = 0;
@@ -119,7 +120,7 @@ static size_t sweep(const tr_arena_item *items, int n, const event *events, room
     return size;
 }
 
-/* Offsets are sums of sizes and are added without a check: the sum of all must not overflow. */
+/* Checks that the sum of all sizes does not overflow, because offsets are added without a check. */
 static tr_status check_sum(const tr_arena_item *items, int n) {
     size_t total = 0;
     for (int k = 0; k < n; k++)
@@ -128,9 +129,10 @@ static tr_status check_sum(const tr_arena_item *items, int n) {
     return TR_OK;
 }
 
-/* Why two sweeps are enough: a step is a ramp up, a steady state and a ramp down. Forwards, items
- * are placed well where lifetimes begin together, as in the ramp up; backwards, where they end
- * together. What repeats in the steady state finds the room that its forerunner left, in both. */
+/* Why two sweeps are enough: a step is a ramp up, a steady state and a ramp down. The forward sweep
+ * places items well where live ranges begin together, as in the ramp up; the backward sweep where
+ * they end together. In both, repeating items of the steady state get the room of their
+ * predecessors. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes) {
     tr_status status = TR_OK;
     event *events = NULL;

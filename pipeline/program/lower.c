@@ -21,7 +21,7 @@ typedef struct link {
     message *message;
     size_t capacity;
     int count;
-    int taken; /* by the RECVs made so far */
+    int taken; /* messages taken by the RECVs made so far */
 } link;
 
 typedef struct builder {
@@ -32,8 +32,8 @@ typedef struct builder {
     link *link;  /* [ranks * ranks], from * ranks + to */
     int *number; /* [2 * edges * micro_batches]: a message's number on its link; -1: not sent */
     size_t *capacity; /* [ranks]: of instr */
-    int *left;        /* [stages]: W or B still to come; below 0: a list says where REDUCE is */
-    int *due;         /* [ranks]: the stage whose REDUCE comes next; -1: none */
+    int *left;        /* [stages]: remaining W or B; below 0: a list places REDUCE */
+    int *due;         /* [ranks]: the stage to REDUCE next; -1: none */
     bool *begun;      /* [2 * stages]: the stage has had an F; a W or B */
 } builder;
 
@@ -50,7 +50,8 @@ static bool is_gradient(tr_action a) {
     return tr_action_transfers(a) ? a.gradient : a.type != TR_ACTION_F;
 }
 
-/* True when edge e carries what action a sends to another rank, or needs from one; *peer. */
+/* Returns true, and sets *peer, when edge e carries a message that action a sends to another rank,
+ * or needs from it. */
 static bool crosses(const builder *b, tr_action a, bool sends, int e, int *peer) {
     const tr_edge *edge = &b->t->edge[e];
     bool at_start = sends != is_gradient(a);
@@ -67,7 +68,7 @@ static tr_status push(builder *b, int rank, tr_instr instr) {
     return TR_OK;
 }
 
-/* True when all that the action needs from other ranks has been sent there. */
+/* Returns true when other ranks have sent all inputs of the action. */
 static bool has_arrived(const builder *b, tr_action a) {
     for (int e = 0, peer; e < b->t->edges; e++)
         if (crosses(b, a, false, e, &peer) && *number_of(b, e, a.micro_batch, is_gradient(a)) < 0)
@@ -75,7 +76,7 @@ static bool has_arrived(const builder *b, tr_action a) {
     return true;
 }
 
-/* RECVs that action a needs; those before them on their channels come along. */
+/* Adds the RECVs that action a needs, with all earlier ones on their channels. */
 static tr_status push_receives(builder *b, int rank, tr_action a) {
     for (int e = 0, peer; e < b->t->edges; e++) {
         if (!crosses(b, a, false, e, &peer)) continue;
@@ -99,7 +100,7 @@ static tr_status push_receives(builder *b, int rank, tr_action a) {
     return TR_OK;
 }
 
-/* SENDs of what action a made, in the order of the edges. */
+/* Adds the SENDs of action a's outputs, in the order of the edges. */
 static tr_status push_sends(builder *b, int rank, tr_action a) {
     bool gradient = is_gradient(a);
     for (int e = 0, peer; e < b->t->edges; e++) {
@@ -132,7 +133,7 @@ static bool adds(builder *b, tr_action a) {
     return before;
 }
 
-/* An action alone, or FINISH. */
+/* Adds the action itself, or FINISH. */
 static tr_status push_action(builder *b, int rank, tr_action a) {
     int memory = tr_action_computes(a) ? b->set->program[rank].memories++ : -1;
     return push(b, rank, (tr_instr){.action = a, .memory = memory, .adds = adds(b, a)});
@@ -146,7 +147,7 @@ static tr_status push_due_reduce(builder *b, int rank) {
                        (tr_action){.stage = stage, .type = TR_ACTION_REDUCE, .micro_batch = -1});
 }
 
-/* Lowers F, I, W or B, or the two of a pair, with their transfers where no list has them. */
+/* Lowers F, I, W or B, or both actions of a pair, with their transfers unless a list has them. */
 static tr_status lower_cell(builder *b, int rank, const tr_action *cell, int actions) {
     for (int k = 0; k < actions && !b->s->listed; k++) TR_TRY(push_receives(b, rank, cell[k]));
     for (int k = 0; k < actions; k++) TR_TRY(push_action(b, rank, cell[k]));
@@ -158,8 +159,8 @@ static tr_status lower_cell(builder *b, int rank, const tr_action *cell, int act
     return TR_OK;
 }
 
-/* Lowers what a rank has at a place once all that it needs has been sent: so the messages of each
- * link are known in their order when they are taken. */
+/* Lowers a rank's action at a place once all its inputs have been sent, so that the order of each
+ * link's messages is known when they are taken. */
 static tr_status lower_step(void *context, int rank, int at, int *done) {
     builder *b = context;
     const tr_action *a = &b->s->action[rank][at];
@@ -168,7 +169,7 @@ static tr_status lower_step(void *context, int rank, int at, int *done) {
     for (int k = 0; k < actions && takes; k++)
         if (!has_arrived(b, a[k])) return TR_OK;
     *done = actions;
-    /* What an action made leaves before its rank waits for a reduction. */
+    /* An action's output is sent before its rank waits for a reduction. */
     if (a->type == TR_ACTION_SEND) return push_sends(b, rank, *a);
     TR_TRY(push_due_reduce(b, rank));
     if (tr_action_computes(*a)) return lower_cell(b, rank, a, actions);
@@ -198,7 +199,7 @@ static tr_status lower_all(builder *b) {
 
 /* --- waits ------------------------------------------------------------------------------------ */
 
-/* Mean seconds of one action. */
+/* Returns the mean seconds of one action. */
 static double mean_action(const tr_stage_table *t, bool forward_only) {
     double sum = 0;
     for (int k = 0; k < t->stages; k++)
@@ -206,13 +207,14 @@ static double mean_action(const tr_stage_table *t, bool forward_only) {
     return sum / t->stages;
 }
 
-/* A wait stands neither between the SENDs of one action nor inside a pair. */
+/* Returns true when a wait may be inserted: not between the SENDs of one action, and not inside a
+ * pair. */
 static bool may_wait_at(const tr_program *program, int j) {
     return program->instr[j].action.type != TR_ACTION_SEND && !program->instr[j - 1].action.overlap;
 }
 
-/* Rebuilds the rank's program with a WAIT_SENT for every SEND. before[j] lists, as a chain through
- * following[], the SENDs whose wait stands in front of instruction j. */
+/* Rebuilds the rank's program with a WAIT_SENT for every SEND. before[j] starts a chain through
+ * following[] of the SENDs to wait for before instruction j. */
 static tr_status insert_waits(const builder *b, tr_program *program, const double *start,
                               const double *complete, double slack) {
     tr_status status = TR_OK;
@@ -223,7 +225,7 @@ static tr_status insert_waits(const builder *b, tr_program *program, const doubl
     TR_TRY_OUT(tr_calloc(count, sizeof *following, &following));
     TR_TRY_OUT(tr_calloc(count, sizeof *moved, &moved));
     for (size_t k = 0; k < count; k++) before[k] = -1;
-    /* Backwards, so that every chain is in sending order. */
+    /* Backwards, so that every chain is in the order of sending. */
     for (int k = program->count - 1; k >= 0; k--) {
         const tr_instr *send = &program->instr[k];
         if (send->action.type != TR_ACTION_SEND) continue;

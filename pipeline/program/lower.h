@@ -1,10 +1,10 @@
-/* Lowering: a checked schedule and a stage table become every rank's program, with transfers,
- * reductions, waits and the place of every buffer in the rank's one arena.
+/* Lowering: turns a checked schedule and a stage table into every rank's program, with transfers,
+ * reductions, waits and the place of every buffer in the rank's arena.
  *
  * Messages of one directed pair of ranks are numbered from 0 in the sender's order, and the
- * receiver's RECVs follow that order: in front of an action that needs message k stand the RECVs of
- * all messages up to k that have not been taken. Stages on one rank exchange nothing: the output's
- * place is the input's. */
+ * receiver's RECVs follow that order: an action that needs message k is preceded by the RECVs of
+ * all messages up to k that have not been taken. Stages on one rank exchange no messages: the
+ * output's place is the input's. */
 #pragma once
 
 #include "layers/stage.h"
@@ -12,7 +12,7 @@
 #include "pipeline/program/arena.h"
 
 typedef struct tr_instr {
-    tr_action action; /* F I W B RECV SEND WAIT_SENT REDUCE, and FINISH as the last of a program */
+    tr_action action; /* F I W B RECV SEND WAIT_SENT REDUCE; FINISH is the last of a program */
     int memory;       /* F I W B: index into tr_program.memory; else -1 */
     bool adds;        /* as in tr_stage_io */
     /* RECV, SEND, WAIT_SENT: one message, of one edge. */
@@ -38,8 +38,7 @@ typedef struct tr_place {
     size_t offset;
 } tr_place;
 
-/* Where an action finds its memory: offsets in the arena. TR_NO_PLACE: of no bytes, or not alive.
- */
+/* An action's memory, as offsets in the arena. TR_NO_PLACE: no bytes, or not alive. */
 #define TR_NO_PLACE SIZE_MAX
 typedef struct tr_action_memory {
     int first_piece, pieces; /* of its stage, in tr_program.piece */
@@ -89,19 +88,18 @@ typedef struct tr_program_set {
 } tr_program_set;
 
 /* Lowers a schedule that tr_schedule_check accepts (it is checked again here). latency: of a
- * message, in the unit of the costs. A listed schedule is lowered as it is written: RECV, SEND and
- * REDUCE stand where the list has them, a REDUCE that it lacks behind the stage's last W and what
- * that sends.
+ * message, in the unit of the costs. A listed schedule keeps its RECV, SEND and REDUCE in place; a
+ * missing REDUCE is added after the stage's last W and its messages.
  *
- * A WAIT_SENT stands in front of the first instruction that starts, in the simulated step, one mean
- * action after the send is complete, and after the receiver has taken the message, at the latest in
- * front of FINISH: costs are estimates, and a wait that comes too early stops compute until the
- * transfer ends, while one that comes late holds one slot longer. So a program needs no buffer
- * between the ranks: every wait of one rank for another points forward in the simulated step, and
- * tr_program_prove proves the result, waits included, whatever the costs.
+ * A WAIT_SENT comes before the first instruction that starts, in the simulated step, one mean
+ * action after the send is complete and the receiver has taken the message, and at the latest
+ * before FINISH. The margin is there because costs are estimates: an early wait stops compute until
+ * the transfer ends, while a late one only holds a slot longer. So a program needs no buffer
+ * between the ranks: every wait for another rank points forward in the simulated step, and
+ * tr_program_prove proves the result, including waits, for any costs.
  *
- * TR_ERR_CONFIG from the check; TR_ERR_INTERNAL for a table with an edge of no bytes or lifetime.
- * Release with tr_program_set_destroy. */
+ * Fails with TR_ERR_CONFIG from the check, and with TR_ERR_INTERNAL on a table with an edge without
+ * bytes or lifetime. The caller releases *out with tr_program_set_destroy. */
 tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, double latency,
                    tr_program_set **out);
 void tr_program_set_destroy(tr_program_set *set);

@@ -3,7 +3,7 @@
 
 #include "pipeline/program/lower.h"
 
-/* Gives every buffer of a program whose instructions are complete its place: fills items, arena and
- * peak, the actions' memory and the transfers' offsets. */
+/* Places every buffer of a program with complete instructions: fills items, arena and peak, the
+ * actions' memory and the transfers' offsets. */
 tr_status tr_lower_place(const tr_schedule *schedule, const tr_stage_table *table,
                          tr_program *program);

@@ -31,7 +31,7 @@ static tr_status add_item(placer *p, tr_item_kind kind, int owner, int micro_bat
     return TR_OK;
 }
 
-/* The item lives at `position` too; made at its first position. */
+/* Extends the item's live range to `position`; creates the item at its first position. */
 static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
                        int position) {
     if (!bytes) return TR_OK;
@@ -44,7 +44,7 @@ static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch,
     return TR_OK;
 }
 
-/* The same for a block: one item for each of its pieces that has bytes, one behind the other. */
+/* Does the same for a block: one item for each of its pieces that has bytes, in order. */
 static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_batch,
                              int position) {
     const tr_stage_cost *cost = &p->t->cost[stage];
@@ -66,13 +66,13 @@ static bool is_local(const placer *p, const tr_edge *edge) {
     return p->s->rank_of[edge->from] == p->s->rank_of[edge->to];
 }
 
-/* What an action does with an edge's tensor or gradient, and the item where that lies. */
+/* An action's use of an edge's tensor or gradient, and its item. */
 typedef struct edge_use {
     tr_place_role role;
     tr_item_kind item;
 } edge_use;
 
-/* The uses of edge e by an action: at most two. On one rank an output is written where the next
+/* Lists an action's uses of edge e, at most two. On one rank an output is written where the next
  * stage reads it. */
 static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use[2]) {
     const tr_edge *edge = &p->t->edge[e];
@@ -91,7 +91,7 @@ static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use
     return n;
 }
 
-/* Blocks and edge tensors that an action uses. */
+/* Touches the blocks and edge tensors that an action uses. */
 static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
     int stage = instr->action.stage, k = instr->action.micro_batch;
     if (instr->action.type != TR_ACTION_W) TR_TRY(touch_block(p, TR_LIFE_FI, stage, k, position));
@@ -144,11 +144,11 @@ static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offse
     return TR_OK;
 }
 
-/* The action's pieces that are alive now: the bytes of the others may be in use elsewhere. */
+/* Adds the action's pieces that are alive; the bytes of the others may be in use by other items. */
 static tr_status add_pieces(placer *p, const tr_instr *instr) {
     tr_program *program = p->program;
     const tr_stage_cost *cost = &p->t->cost[instr->action.stage];
-    int item[TR_LIFE_SCRATCH]; /* the next of each block */
+    int item[TR_LIFE_SCRATCH]; /* the next item of each block */
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
         item[life] =
             *index_of(p, (tr_item_kind)life, instr->action.stage, instr->action.micro_batch);

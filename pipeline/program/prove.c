@@ -10,8 +10,8 @@ typedef struct prover {
     const tr_program_set *set;
     tr_walk walk;
     int *sent, *taken; /* [ranks * ranks], from * ranks + to: messages so far */
-    int *missing;  /* [stages + 1]: ranks that are not in the collective yet; the last: FINISH */
-    bool *arrived; /* [ranks]: in the collective that is its next instruction */
+    int *missing;  /* [stages + 1]: ranks that have not entered the collective; the last: FINISH */
+    bool *arrived; /* [ranks]: has entered the collective that is its next instruction */
 } prover;
 
 static size_t channel_of(const prover *p, int from, int to) {
@@ -22,7 +22,7 @@ static const tr_instr *instr_of(const prover *p, int rank, int at) {
     return &p->set->program[rank].instr[at];
 }
 
-/* The collective of a REDUCE or FINISH; -1: another instruction. */
+/* Returns the collective of a REDUCE or FINISH; -1: another instruction. */
 static int meeting_of(const prover *p, const tr_instr *instr) {
     if (instr->action.type == TR_ACTION_REDUCE) return instr->action.stage;
     return instr->action.type == TR_ACTION_FINISH ? p->set->program[0].stages : -1;
@@ -34,7 +34,7 @@ static tr_status fail_order(int rank, const tr_instr *instr, const char *problem
     return TR_FAIL(TR_ERR_CONFIG, "the program: rank %d, %s: %s", rank, text, problem);
 }
 
-/* Does the rank's next instruction when it can. */
+/* Executes the rank's next instruction if it can run. */
 static tr_status step(void *context, int rank, int at, int *done) {
     prover *p = context;
     const tr_instr *instr = instr_of(p, rank, at);
@@ -62,7 +62,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
     }
 }
 
-/* A rank that is not in the collective where `rank` waits. */
+/* Returns a rank that has not entered the collective in which `rank` waits. */
 static int missing_rank(const prover *p, int rank, int meeting) {
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = p->walk.next[r]; k < p->walk.count[r]; k++) {

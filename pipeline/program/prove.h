@@ -1,18 +1,18 @@
-/* Proof that programs end: rendezvous over one first in, first out channel for each directed pair
- * of ranks, and no buffer anywhere. What ends here ends with any number of buffers, and at any
- * speed: which rank waits for which does not depend on time.
+/* Proves that programs end, with rendezvous over one first in, first out channel for each directed
+ * pair of ranks and no buffers. A program that ends here also ends with any number of buffers and
+ * at any speed, because the waits do not depend on time.
  *
  * One pipeline line is enough. The other lines (data and tensor ranks) run the same programs and
- * meet in collectives of equal place: map every instruction of every line to its place in this
- * line's programs, and each wait between lines becomes a wait of this line, so a cycle among them
- * would be one here. */
+ * meet in collectives at the same places. Mapping every line's instructions to this line's turns
+ * each wait between lines into a wait within this line, so a cycle among them would be a cycle
+ * here. */
 #pragma once
 
 #include "pipeline/program/lower.h"
 
-/* TR_OK when all ranks reach their end: a SEND gives its message to the channel and goes on, a RECV
- * waits until its message is sent, a WAIT_SENT until it is taken; REDUCE of a stage is a collective
- * of the ranks that have it, FINISH (tied sums, norm, parameters: in one fixed order) one of all
- * ranks. TR_ERR_CONFIG, and the cycle in the message, when they do not; also when a channel's
- * messages are taken in another order than they are sent, or not all. */
+/* Returns TR_OK when all ranks reach their end. A SEND does not wait, a RECV waits until its
+ * message is sent, a WAIT_SENT until it is taken. REDUCE of a stage is a collective of its ranks,
+ * FINISH (tied sums, norm, parameters, in one fixed order) a collective of all ranks. Fails with
+ * TR_ERR_CONFIG and the cycle when they do not, and when a channel's messages are taken in another
+ * order than they are sent, or not all. */
 tr_status tr_program_prove(const tr_program_set *set);

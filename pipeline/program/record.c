@@ -60,5 +60,5 @@ void tr_record_enqueue(tr_record *r, tr_stream *stream, const tr_instr *instr, b
     if (r->step < 0 || r->enqueued == 2 * r->capacity) return;
     tr_record_note *note = &r->note[r->enqueued++];
     *note = (tr_record_note){.record = r, .instr = instr, .begin = begin};
-    (void)tr_stream_call(stream, take_note, note); /* a stream that fails tells the runner too */
+    (void)tr_stream_call(stream, take_note, note); /* the runner also sees a stream's failure */
 }

@@ -1,4 +1,5 @@
-/* What one rank did when: the runner's observer, writing into memory taken beforehand. */
+/* Records one rank's instructions with times: the runner's observer, which writes to preallocated
+ * memory. */
 #pragma once
 
 #include "device/device.h"
@@ -15,7 +16,7 @@ typedef struct tr_record_entry {
     int64_t start_ns, end_ns;   /* CLOCK_MONOTONIC of this host */
 } tr_record_entry;
 
-/* One end of an instruction, on its way through a stream. */
+/* The begin or end of an instruction, enqueued on a stream. */
 typedef struct tr_record_note {
     struct tr_record *record;
     const tr_instr *instr;
@@ -23,23 +24,23 @@ typedef struct tr_record_note {
 } tr_record_note;
 
 typedef struct tr_record {
-    int32_t step; /* -1: nothing is recorded now */
+    int32_t step; /* -1: recording is off */
     size_t count, capacity;
     tr_record_entry *entry;
     size_t enqueued;
     tr_record_note *note; /* [2 * capacity] */
 } tr_record;
 
-/* Room for `capacity` instructions; those beyond are not recorded. */
+/* Makes room for `capacity` instructions; does not record further ones. */
 tr_status tr_record_open(size_t capacity, tr_record **out);
 void tr_record_close(tr_record *record);
 
-/* What is observed from now on belongs to `step`; -1: is not recorded. */
+/* Makes later instructions belong to `step`; -1: they are not recorded. */
 void tr_record_step(tr_record *record, int32_t step);
 
-/* tr_run_hooks.observe with the record as context. On a host device an instruction is done when it
- * ends here. */
+/* A tr_run_hooks.observe with the record as context. On a host device an instruction is done when
+ * this is called. */
 void tr_record_observe(void *record, const tr_instr *instr, bool begin);
-/* The same in the order of a stream, for devices whose work is not done when a call returns. The
- * step of tr_record_step stays until the stream has been waited for. */
+/* Does the same in stream order, for devices that work after a call has returned. Do not change the
+ * step (tr_record_step) before the stream has been synchronised. */
 void tr_record_enqueue(tr_record *record, tr_stream *stream, const tr_instr *instr, bool begin);

@@ -10,12 +10,12 @@
 
 struct tr_links {
     int ranks;
-    tr_channel **to, **from; /* [ranks], NULL where nothing travels */
+    tr_channel **to, **from; /* [ranks], NULL without messages */
     tr_channel **opened;     /* [opened_count]: both kinds, in the order of opening */
     int opened_count;
 };
 
-/* Largest message from rank a to rank b; 0: none. */
+/* Returns the bytes of the largest message from rank a to rank b; 0: none. */
 static size_t largest_message(const tr_stage_table *t, const int *rank_of, int a, int b) {
     size_t largest = 0;
     for (int e = 0; e < t->edges; e++) {
@@ -48,8 +48,8 @@ static tr_status open_pair(tr_links *links, const line_desc *d, int peer) {
     return TR_OK;
 }
 
-/* The ends of a channel may have to wait for each other: pairs of one colour are opened at the same
- * time, colour after colour. */
+/* Opens the channels colour by colour, pairs of one colour at the same time, because the ends of a
+ * channel may wait for each other. */
 static tr_status open_rounds(tr_links *links, const line_desc *d, int (*pair)[2], int *colour) {
     int edges = 0;
     for (int e = 0; e < d->table->edges; e++) {
@@ -64,7 +64,7 @@ static tr_status open_rounds(tr_links *links, const line_desc *d, int (*pair)[2]
         for (int e = 0; e < edges; e++) {
             if (colour[e] != c || (pair[e][0] != d->rank && pair[e][1] != d->rank)) continue;
             int peer = pair[e][0] == d->rank ? pair[e][1] : pair[e][0];
-            /* Two edges may join one pair. */
+            /* A pair may have several edges. */
             if (!links->to[peer]) TR_TRY(open_pair(links, d, peer));
         }
     return TR_OK;
@@ -117,7 +117,7 @@ void tr_links_close(tr_links *links) {
 
 /* --- runner ----------------------------------------------------------------------------------- */
 
-/* An instruction with its pointers. */
+/* An instruction with resolved pointers. */
 typedef struct run_op {
     const tr_instr *instr;
     tr_stage *stage;     /* F I W B */
@@ -138,7 +138,7 @@ struct tr_runner {
     tr_links *links;
     size_t *sizes; /* [program->count]: of the messages from rank 0, then rank 1, ... */
     int *first;    /* [ranks + 1]: those from rank r are sizes[first[r]] .. sizes[first[r + 1]] */
-    char **piece;  /* [program->pieces]: where they lie */
+    char **piece;  /* [program->pieces]: their addresses */
     void **edge_data; /* [memories][TR_PLACE_ROLES][edges] */
 };
 
@@ -188,7 +188,7 @@ static tr_status resolve_transfer(tr_runner *runner, const tr_runner_options *op
     return TR_OK;
 }
 
-/* What the other ranks send to this one in a run, in the order of taking. */
+/* Lists the messages that other ranks send to this one in a run, in the order of taking. */
 static tr_status list_messages(tr_runner *runner) {
     const tr_program *program = runner->program;
     TR_TRY(tr_calloc((size_t)program->ranks + 1, sizeof *runner->first, &runner->first));
@@ -258,7 +258,7 @@ static tr_status run(const tr_runner *runner, const run_op *op) {
     case TR_ACTION_SEND:
         return tr_channel_send(op->channel, runner->stream, op->at, op->instr->bytes, op->ticket);
     case TR_ACTION_WAIT_SENT:
-        /* What is enqueued from here on may write the buffer that was sent. */
+        /* Later work may overwrite the sent buffer. */
         return tr_channel_wait_sent(op->channel, runner->stream, *op->ticket);
     case TR_ACTION_REDUCE:
         return hooks->reduce ? hooks->reduce(hooks->context, op->instr->action.stage) : TR_OK;
@@ -268,7 +268,7 @@ static tr_status run(const tr_runner *runner, const run_op *op) {
     return TR_FAIL(TR_ERR_INTERNAL, "a program has an instruction %s", op->name);
 }
 
-/* Receives may be posted ahead of the takes. */
+/* Announces all message sizes, so that receives can be posted before the takes. */
 static tr_status expect_messages(const tr_runner *runner) {
     for (int r = 0; r < runner->program->ranks; r++) {
         int n = runner->first[r + 1] - runner->first[r];

@@ -1,36 +1,38 @@
-/* The runner: walks a rank's program on the device's compute stream. It knows instructions, and no
- * schedule. */
+/* The runner: executes a rank's program on the device's compute stream. It does not depend on
+ * schedules. */
 #pragma once
 
 #include "comm/comm.h"
 #include "pipeline/program/lower.h"
 
-/* The channels of one rank of a pipeline line: one for each directed pair of ranks that an edge or
- * its gradient crosses. Programs over the same stages share them, one running at a time. */
+/* The channels of one rank of a pipeline line: one for each directed pair of ranks between which an
+ * edge or its gradient travels. Programs over the same stages share them; only one runs at a
+ * time. */
 typedef struct tr_links tr_links;
 
-/* Called by every rank of the line with the same arguments but its own `rank`: rank_of[stages] as
- * in the schedule, line[ranks] the world ranks. */
+/* Opens the channels. Every rank of the line calls it with the same arguments, except `rank`.
+ * rank_of[stages] is as in the schedule, line[ranks] are the world ranks. */
 tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
                         const int *rank_of, const int *line, int ranks, int rank, tr_links **out);
 void tr_links_close(tr_links *links);
-/* Device bytes that the links of this rank take: the channels' landing buffers. Opens nothing. */
+/* Returns the device bytes of this rank's links, the channels' landing buffers, without opening
+ * them. */
 size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank);
 
-/* What others do at points of a program. NULL functions are not called. */
+/* Functions that the runner calls. They may be NULL. */
 typedef struct tr_run_hooks {
     /* The stage's weight gradients are complete (in stream order). */
     tr_status (*reduce)(void *context, int stage);
     /* The program has ended (in stream order). */
     tr_status (*finish)(void *context);
-    /* Around every instruction, on the caller's thread: must be cheap. */
+    /* Called before and after every instruction on the caller's thread; must be cheap. */
     void (*observe)(void *context, const tr_instr *instr, bool begin);
     void *context;
 } tr_run_hooks;
 
 typedef struct tr_runner_options {
     tr_device *device;
-    tr_links *links;           /* may be NULL when the program has no transfer */
+    tr_links *links;           /* may be NULL for a program without transfers */
     const tr_program *program; /* outlives the runner */
     tr_stage *const *stages;   /* [program->stages]; those of this rank */
     void *arena;               /* program->arena_bytes of device memory, aligned to TR_ALIGN */
@@ -39,12 +41,12 @@ typedef struct tr_runner_options {
 
 typedef struct tr_runner tr_runner;
 
-/* Resolves every instruction to its pointers. TR_ERR_INTERNAL when a stage or channel is missing.
- */
+/* Resolves every instruction to its pointers. Fails with TR_ERR_INTERNAL when a stage or channel is
+ * missing. */
 tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out);
 void tr_runner_destroy(tr_runner *runner);
 
-/* Runs the program once: everything is enqueued on the compute stream, and nothing is allocated. On
- * a host device the stream is the caller, so the step is done on return. After a failure the line's
+/* Runs the program once: enqueues all work on the compute stream, without allocating. On a host
+ * device the stream runs in the caller, so the step is done on return. After a failure the line's
  * channels are in an unknown state. */
 tr_status tr_runner_step(tr_runner *runner);

@@ -28,7 +28,7 @@ static sim_channel *channel_of(const simulator *sim, int from, int to) {
     return &sim->channel[(size_t)from * (size_t)sim->set->ranks + (size_t)to];
 }
 
-/* Lets every message that can move arrive. */
+/* Lets every message arrive that can. */
 static void advance(sim_channel *c, double latency) {
     while (c->arrived < c->sent && c->taken >= c->arrived - 1) {
         int k = c->arrived;
@@ -40,7 +40,7 @@ static void advance(sim_channel *c, double latency) {
     }
 }
 
-/* Executes the rank's next instruction when it can. */
+/* Executes the rank's next instruction if it can run. */
 static tr_status step(void *context, int rank, int at, int *done) {
     simulator *sim = context;
     const tr_program *program = &sim->set->program[rank];
@@ -175,7 +175,7 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
     TR_TRY_OUT(open_channels(&sim));
     TR_TRY_OUT(tr_walk_run(&walk, NULL));
-    /* Messages that no rank waited for have times too. */
+    /* Messages for which no rank waited get times, too. */
     for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c], latency);
     fill_result(&sim);
     *out = sim.result;

@@ -1,4 +1,4 @@
-/* Execution of lowered programs on paper: time, and proof that they end. */
+/* Simulation of lowered programs: their time, and proof that they end. */
 #pragma once
 
 #include "pipeline/orders/bubble.h"
@@ -16,11 +16,12 @@ typedef struct tr_simulation {
     double **complete;     /* [ranks][count]: SEND: when its message has arrived; else 0 */
 } tr_simulation;
 
-/* Runs the programs with cost[stages] (B costs i + w) and `latency` per message. A message moves
- * when it has been sent, the message before it on its channel has arrived, and the one two before
- * it has been taken (two landing buffers, rendezvous); it arrives and its send completes `latency`
- * later. Senders never wait but in WAIT_SENT. TR_ERR_CONFIG naming the blocked instructions when
- * not all ranks reach their end. Release with tr_simulation_destroy. */
+/* Simulates the programs with cost[stages] (B costs i + w) and `latency` per message. A message
+ * moves when it has been sent, the message before it on its channel has arrived, and the one two
+ * before it has been taken (two landing buffers, rendezvous); it arrives and its send completes
+ * `latency` later. Senders wait only in WAIT_SENT. Fails with TR_ERR_CONFIG and the blocked
+ * instructions when not all ranks reach their end. The caller releases *out with
+ * tr_simulation_destroy. */
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
                       tr_simulation **out);
 void tr_simulation_destroy(tr_simulation *simulation);

@@ -113,9 +113,9 @@ grep -q "pp 2 x tp 1 x dp 1, $v, 8 micro-batches; stages of layers .* | .* | .* 
   fail "the plan does not name the stages"
 
 refused 66 "gone.csv' cannot be opened" parallel.schedule=gone.csv
-refused 78 "has 2 ranks (rows), and 1 are asked for: set parallel.pp=2" parallel.schedule="$v"
-refused 78 "has 8 micro-batches, and a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
-refused 78 "has 2 stages on 1 ranks, and 3 a rank" parallel.schedule="$scratch/one.csv" parallel.virtual=3
+refused 78 "has 2 ranks (rows), but the run has 1: set parallel.pp=2" parallel.schedule="$v"
+refused 78 "has 8 micro-batches, but a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
+refused 78 "has 2 stages on 1 ranks, but parallel.virtual is 3" parallel.schedule="$scratch/one.csv" parallel.virtual=3
 refused 78 "has 2 stages, and model.layers is 1" parallel.schedule="$scratch/one.csv" model.layers=1
 refused 78 "(parallel.virtual, or -v, must be 2)" parallel.schedule=zbv parallel.virtual=1
 refused 78 "cannot run to its end" parallel.schedule="$scratch/none.csv"

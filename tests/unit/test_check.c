@@ -27,11 +27,11 @@ static void test_incomplete_orders(void **state) {
     expect_refusal("0F0,0B0", "1F0", 1, "no I or B of stage 1, micro-batch 0");
     expect_refusal("0F0,0B0", "1F0,1I0", 1, "no W or B of stage 1, micro-batch 0");
     expect_refusal("0B0", "1F0,1B0", 1, "no F of stage 0, micro-batch 0");
-    expect_refusal("0F0,0F0,0B0", "1F0,1B0", 1, "rank 0: 0F0 is done twice");
-    expect_refusal("0F0,0B0", "1F0,1I0,1B0", 1, "rank 1: 1B0 is done twice");
-    expect_refusal("0F0,0B0", "1F0,1B0,1W0", 1, "rank 1: 1W0 is done twice");
-    expect_refusal("0F0,0B0,0F1", "1F0,1B0", 1, "no micro-batch 1");
-    expect_refusal("0F0,0B0", "1F0,1B0,2F0", 1, "no stage 2");
+    expect_refusal("0F0,0F0,0B0", "1F0,1B0", 1, "rank 0: 0F0 occurs twice");
+    expect_refusal("0F0,0B0", "1F0,1I0,1B0", 1, "rank 1: 1B0 occurs twice");
+    expect_refusal("0F0,0B0", "1F0,1B0,1W0", 1, "rank 1: 1W0 occurs twice");
+    expect_refusal("0F0,0B0,0F1", "1F0,1B0", 1, "micro-batch 1 does not exist");
+    expect_refusal("0F0,0B0", "1F0,1B0,2F0", 1, "stage 2 does not exist");
     expect_refusal("0F0,0B0,1F0", "1F0,1B0", 1, "a stage has one owner");
 }
 
