@@ -117,7 +117,7 @@ refused 78 "has 2 ranks (rows), but the run has 1: set parallel.pp=2" parallel.s
 refused 78 "has 8 micro-batches, but a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
 refused 78 "has 2 stages on 1 ranks, but parallel.virtual is 3" parallel.schedule="$scratch/one.csv" parallel.virtual=3
 refused 78 "has 2 stages, and model.layers is 1" parallel.schedule="$scratch/one.csv" model.layers=1
-refused 78 "(parallel.virtual, or -v, must be 2)" parallel.schedule=zbv parallel.virtual=1
+refused 78 "set parallel.virtual (or -v) to 2" parallel.schedule=zbv parallel.virtual=1
 refused 78 "cannot run to its end" parallel.schedule="$scratch/none.csv"
 echo "0F0,0F1,0F2,0F3,0F4,0F5,0F6,0F7" >"$scratch/forward.csv"
 refused 78 "has no backward" parallel.schedule="$scratch/forward.csv"
