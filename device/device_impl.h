@@ -56,6 +56,9 @@ tr_status tr_op_decompose(const tr_op_context *context, const tr_op_desc *desc, 
 
 /* Whether nothing but a bias is fused. */
 bool tr_matmul_is_plain(const tr_matmul_desc *desc);
+/* Whether at most a bias and a residual are fused: what host devices fuse, so that BF16 rounds once.
+ */
+bool tr_matmul_only_sums(const tr_matmul_desc *desc);
 
 /* Compares a run's operands with what the description implies: TR_ERR_INTERNAL with a sentence
  * about the first one that is missing, is not taken, or has another dtype, shape or strides. */

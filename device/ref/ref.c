@@ -20,7 +20,7 @@ static size_t scratch_bytes(const tr_op_desc *desc) {
 }
 
 static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
-    if (desc->kind == TR_OP_MATMUL && !tr_matmul_is_plain(&desc->matmul)) return TR_OK;
+    if (desc->kind == TR_OP_MATMUL && !tr_matmul_only_sums(&desc->matmul)) return TR_OK;
     return tr_host_op_create(context, desc, 0, scratch_bytes(desc), compute[desc->kind], out);
 }
 

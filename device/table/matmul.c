@@ -9,6 +9,10 @@ bool tr_matmul_is_plain(const tr_matmul_desc *d) {
     return !changes_result(&d->fused) && !d->fused.bias_grad;
 }
 
+bool tr_matmul_only_sums(const tr_matmul_desc *d) {
+    return !d->fused.activate && !d->fused.activate_grad && !d->fused.bias_grad;
+}
+
 static const char *fusion_fault(const tr_matmul_desc *d) {
     const tr_fusion *f = &d->fused;
     if ((unsigned)f->activation >= TR_ACTIVATION_COUNT) return "there is no such activation";

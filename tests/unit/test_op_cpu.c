@@ -224,7 +224,9 @@ static void test_residual_is_rounded_once(void **state) {
     for (int i = 0; i < N * K; i++) b[i] = tr_f32_to_bf16(1);
     for (int i = 0; i < N; i++) bias[i] = tr_f32_to_bf16(2);
     for (int i = 0; i < M * N; i++) residual[i] = tr_f32_to_bf16((float)(1 + 2 * (i % 8)));
-    for (int transposed = 0; transposed < 2; transposed++) {
+    for (int run = 0; run < 4; run++) {
+        const bool transposed = run % 2;
+        tr_device *device = run < 2 ? cpu : ref;
         const tr_op_desc desc = {.kind = TR_OP_MATMUL,
                                  .matmul = {.m = M,
                                             .n = N,
@@ -235,7 +237,7 @@ static void test_residual_is_rounded_once(void **state) {
                                             .trans_b = transposed,
                                             .fused = {.bias = true, .residual = true}}};
         tr_op *op;
-        assert_int_equal(tr_op_prepare(&(tr_op_context){.device = cpu}, &desc, &op), TR_OK);
+        assert_int_equal(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op), TR_OK);
         void *scratch = malloc(op->scratch_bytes + 1);
         tr_op_args args = {.scratch = scratch};
         tr_op_operands(&desc, args.t);
@@ -244,7 +246,7 @@ static void test_residual_is_rounded_once(void **state) {
         args.t[TR_MATMUL_C].data = c;
         args.t[TR_MATMUL_BIAS].data = bias;
         args.t[TR_MATMUL_RESIDUAL].data = residual;
-        assert_int_equal(tr_op_run(op, tr_device_compute(cpu), &args), TR_OK);
+        assert_int_equal(tr_op_run(op, tr_device_compute(device), &args), TR_OK);
         for (int i = 0; i < M * N; i++)
             assert_true(tr_bf16_to_f32(c[i]) == (float)(258 + 2 * (i % 8)));
         tr_op_release(op);
