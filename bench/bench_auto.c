@@ -1,5 +1,6 @@
-/* The schedule `auto` beside the best published ones at equal memory (a rank holds p micro-batches,
- * m_W = 0.94 m_B, at most four stages a rank), and how long it takes to find and simulate. */
+/* The schedule `auto` next to the best published ones at equal memory (a rank holds p
+ * micro-batches, m_W = 0.94 m_B, at most four stages a rank), and how long it takes to find and
+ * simulate. */
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/estimate.h"
 

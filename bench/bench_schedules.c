@@ -1,4 +1,4 @@
-/* Our orders beside published numbers, by simulation:
+/* The program's orders next to published numbers, by simulation:
  *   Zero Bubble Pipeline Parallelism (Qi et al. 2023), Table 5: bubble rates of the longest span,
  * at the profiled times of Table 6; and the best public order at equal memory in 18 cells. usage:
  * bench_schedules [zb_table5_6.csv]   prints two tables in Markdown. */
@@ -117,8 +117,8 @@ typedef struct profile {
     double peer[3]; /* percent over ideal at p 4 m 8, p 8 m 16, p 8 m 32 */
 } profile;
 
-/* Best of the orders of PyTorch, sail-sg, Megatron-LM and DeepSeek with v <= 4 whose simulated peak
- * at m_W = 0.94 m_B is at most p m_B. */
+/* Best of the orders of PyTorch, sail-sg, Megatron-LM and DeepSeek with v <= 4 and a simulated peak
+ * that at m_W = 0.94 m_B is at most p m_B. */
 static const profile profiles[] = {
     {"unit", {1, 1, 1, 0}, {3.1, 3.6, 1.8}},
     {"1.5B", {18.513, 18.086, 9.331, 0.626}, {9.7, 10.9, 5.5}},

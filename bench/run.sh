@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what bench/README.md lists, one thing after the other, and prints one table.
 #   [PYTHON=DIR/bin/python] bench/run.sh [rounds]
-# PYTHON: an interpreter with PyTorch, for the rows beside it. Nothing else should run meanwhile: the
+# PYTHON: an interpreter with PyTorch, for the rows next to it. Nothing else should run meanwhile: the
 # table says the load.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measured against simulated: every schedule on real ranks whose stages sleep (bench_sleep), 2, 4 and
-# 8 of them, and PyTorch's pipeline runtime on sleeping stages beside it in the same run, its orders
+# Measured against simulated: every schedule on real ranks with stages that sleep (bench_sleep), 2, 4 and
+# 8 of them, and PyTorch's pipeline runtime on sleeping stages in the same run, its orders
 # simulated with the same durations and latency. Prints a table for each number of ranks.
 #   [PYTHON=DIR/bin/python] bench/sleep.sh [steps [ranks ...]]
 # Ranks that sleep need a core only when they wake; where it is allowed they get it at once, by

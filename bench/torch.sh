@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Training speed of one rank with one thread beside the roof (a product of 1024^3 in oneDNN) and
-# beside PyTorch on the same shapes, in turn, several rounds; each one's best step counts.
+# Training speed of one rank with one thread, compared with the roof (a product of 1024^3 in oneDNN) and with PyTorch on the same shapes, in turn, several rounds; each one's best step counts.
 #   PYTHON=DIR/bin/python bench/torch.sh [rounds]      (without PYTHON: only the roof)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's pipeline runtime on stages that sleep: the peer that bench/sleep.sh measures beside bench_sleep.
+"""PyTorch's pipeline runtime on stages that sleep: the peer that bench/sleep.sh measures next to bench_sleep.
 
 One process a rank over gloo (torchrun). Forward, input gradient and weight gradient of a stage sleep for --ms from their
 call on: what the runtime does between them counts. Prints a line for each schedule: its name, stages a rank, median
@@ -28,7 +28,7 @@ SCHEDULES = {  # stages a rank, in a V or in a loop
     "ZBVZeroBubble": (2, True),
     "DualPipeV": (2, True),
 }
-COMPUTE = re.compile(r"\d+[FIWB]\d+|\(.*\)OVERLAP_F_B")  # what an order has beside transfers and reductions
+COMPUTE = re.compile(r"\d+[FIWB]\d+|\(.*\)OVERLAP_F_B")  # what an order has in addition to transfers and reductions
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--ms", type=float, default=10)

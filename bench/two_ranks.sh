@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two busy ranks against one: the step of two pipeline stages beside half of one rank's step, that
+# Two busy ranks against one: the step of two pipeline stages compared with half of one rank's step, that
 # measured while an independent twin keeps the other core busy, times the schedule's bubble
 # (m + p - 1) / m. Rounds alternate the three, and each one's best step counts.
 #   bench/two_ranks.sh [rounds] [option=value of bench_train ...]

@@ -28,7 +28,7 @@ tr_status tr_mesh_make(int pp, int dp, int tp, int rank, int size, tr_mesh *out)
                 (long long)(size / model));
         return TR_FAIL(TR_ERR_CONFIG,
                        "pp=%d * dp=%d * tp=%d needs %lld ranks, but this run has %d: start %lld "
-                       "ranks (trireme run -n %lld), or choose degrees whose product is %d",
+                       "ranks (trireme run -n %lld), or choose degrees with the product %d",
                        pp, dp, tp, (long long)product, size, (long long)product, (long long)product,
                        size);
     }

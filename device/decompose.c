@@ -1,5 +1,5 @@
-/* Operators that a device refuses: they run as the operators that their row of the table names, one
- * after the other in the stream. Their bits are those of these operators apart. */
+/* Decomposed operators: an operator that a device refuses runs as the operators of its row in the
+ * table, in sequence in the stream, with the same bits as these operators by themselves. */
 #include "base/memory.h"
 #include "device/device_impl.h"
 #include "device/op_table.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Splits "cuda:1" into the table and ordinal 1; "cuda" has ordinal -1. Host devices have none. */
+/* Finds the table and ordinal of "cuda:1"; "cuda" has ordinal -1. Host devices have no ordinal. */
 static const tr_device_ops *find_ops(const char *name, int *ordinal) {
     *ordinal = 0;
     if (strcmp(name, "cpu") == 0) return &tr_device_ops_cpu;
@@ -32,12 +32,12 @@ const tr_device_speed *tr_device_speed_of(const char *name) {
 }
 
 void tr_device_set_environment(int ranks) {
-    /* Streams of one process beyond this number would share queues and wait for each other. */
+    /* Beyond this number streams of a process would share queues and wait for each other. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    /* A kernel that is loaded when it is launched first waits until the GPU has done all that is
-     * queued, under a lock that stops the other threads' calls. With a receive in the queue that
-     * waits for another rank, which waits for that kernel, it would never end. (A library's kernels
-     * may be loaded in its own way: device/cuda/op.c warms its operators.) */
+    /* Loading a kernel at its first launch waits until the GPU has done all queued work, under a
+     * lock that blocks other threads' calls. If a queued receive waits for another rank, and that
+     * rank for this kernel, this is a deadlock. (A library's kernels may be loaded in its own way:
+     * device/cuda/op.c warms its operators.) */
     if (ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
@@ -58,7 +58,7 @@ tr_status tr_device_open(const char *name, const tr_device_options *options, tr_
     return TR_OK;
 }
 
-/* One allocation, so that its end can be counted too. */
+/* One allocation, recorded so that freeing it can be counted. */
 typedef struct tr_device_block {
     struct tr_device_block *next;
     const void *memory;

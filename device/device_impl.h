@@ -1,4 +1,4 @@
-/* What an implementation of a device provides. Private to device/. */
+/* The interface that an implementation of a device provides. Private to device/. */
 #pragma once
 
 #include "device/device.h"
@@ -8,8 +8,8 @@
 #include <stdatomic.h>
 
 typedef struct tr_queue tr_queue;
-/* Plans an operator for a valid description. Leaves *out NULL, with TR_OK, where the device refuses
- * it: its decomposition runs instead. */
+/* Plans an operator for a valid description. Leaves *out NULL, with TR_OK, when the device refuses
+ * it; then its decomposition runs instead. */
 typedef tr_status (*tr_op_prepare_fn)(const tr_op_context *context, const tr_op_desc *desc,
                                       tr_op **out);
 
@@ -20,7 +20,7 @@ struct tr_device_ops {
     bool fp64; /* operators take FP64 storage */
     tr_status (*open)(int ordinal, const tr_device_options *options, tr_device **out);
     void (*close)(tr_device *device);
-    /* What a thread other than the opener's calls before it runs operators; may be NULL. */
+    /* Called by a thread other than the opener's before it runs operators; may be NULL. */
     tr_status (*enter)(tr_device *device);
     tr_status (*memory)(tr_device *device, size_t *free_bytes, size_t *total_bytes);
     tr_status (*identity)(tr_device *device, char *text, size_t size); /* NULL: "host" */
@@ -36,8 +36,8 @@ struct tr_device_ops {
     tr_status (*stream_copy)(tr_stream *stream, void *to, const void *from, size_t bytes);
     tr_status (*stream_zero)(tr_stream *stream, void *memory, size_t bytes);
     tr_status (*stream_call)(tr_stream *stream, void (*function)(void *), void *argument);
-    /* Host devices: a call that counts as work of the device, like a kernel, and not as a callback:
-     * for stand-ins of a GPU's libraries in tests. NULL elsewhere. */
+    /* Host devices: a call that counts as the device's work, like a kernel, not as a callback. Used
+     * by stand-ins for a GPU's libraries in tests. NULL on other devices. */
     tr_status (*stream_work)(tr_stream *stream, void (*function)(void *), void *argument);
     tr_status (*stream_wait)(tr_stream *stream, tr_event *event);
     tr_status (*event_create)(tr_device *device, tr_event **out);
@@ -45,48 +45,49 @@ struct tr_device_ops {
     tr_status (*event_record)(tr_event *event, tr_stream *stream);
     tr_status (*event_sync)(tr_event *event);
     bool (*event_reached)(tr_event *event);
-    void (*mark)(const char *name);        /* may be NULL */
-    bool fuses;                            /* a decomposed operator is slow, and worth a message */
+    void (*mark)(const char *name); /* may be NULL */
+    bool fuses;                     /* a decomposed operator is slow, so a run prints a message */
     tr_op_prepare_fn prepare[TR_OP_COUNT]; /* NULL: refuses every description */
 };
 
-/* Plans the operators that the table decomposes an operator into; *out stays NULL where there is no
- * decomposition. */
+/* Plans the operators of an operator's decomposition; *out stays NULL when it has none. */
 tr_status tr_op_decompose(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
 
-/* Whether nothing but a bias is fused. */
+/* Returns true when at most a bias is fused. */
 bool tr_matmul_is_plain(const tr_matmul_desc *desc);
 /* Whether at most a bias and a residual are fused: what host devices fuse, so that BF16 rounds once.
  */
 bool tr_matmul_only_sums(const tr_matmul_desc *desc);
 
-/* Compares a run's operands with what the description implies: TR_ERR_INTERNAL with a sentence
- * about the first one that is missing, is not taken, or has another dtype, shape or strides. */
+/* Compares a run's operands with those that the description implies. Fails with TR_ERR_INTERNAL and
+ * the first operand that is missing, is not taken, or has another dtype, shape or strides. */
 tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args);
 
-/* The operator of this description in this context, with one more user; NULL when there is none. */
+/* Returns the operator of this description and context, with one more user; NULL when there is
+ * none. */
 tr_op *tr_op_share(const tr_op_context *context, const tr_op_desc *desc);
 /* Adds an operator to its device's list, with one user. */
 void tr_op_list(tr_op *op);
-/* Removes one user. True when it was the last one: the operator has left the list, and the caller
- * releases it. */
+/* Removes one user. Returns true when it was the last one: the operator has left the list, and the
+ * caller releases it. */
 bool tr_op_unshare(tr_op *op);
 
-/* Every implementation's tr_stream and tr_event start with these. */
+/* Every implementation's tr_stream and tr_event begin with these. */
 struct tr_stream {
     tr_device *device;
-    tr_queue *queue; /* in front of the compute stream (tr_device_start_queue), or NULL */
+    tr_queue *queue; /* feeds the compute stream (tr_device_start_queue), or NULL */
 };
 struct tr_event {
     tr_device *device;
-    /* The work in that queue which is to record it, and the last that has; 0: none. */
+    /* The number of the queue's work item that will record it, and of the last one that has; 0:
+     * none. */
     atomic_uint_fast64_t ticket, recorded;
 };
 
-/* Waits until the device has all that was enqueued, before something of it is taken away. */
+/* Waits until all enqueued work has been issued to the device, before an object is released. */
 void tr_device_settle(tr_device *device);
 
-/* Of a GPU and its links, in builds with and without the CUDA backend. */
+/* Speed of a GPU and its links, in builds with and without the CUDA backend. */
 #define TR_CUDA_SPEED                                                                              \
     { .flops_per_s = 20e12, .link_bytes = 10e9 }
 

@@ -1,7 +1,8 @@
 /* Arithmetic of one element, in FP32, that the cpu device and the kernels of the cuda device share:
- * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH and AdamW. Only IEEE
- * operations that round once (no contraction, no library functions but sqrt, and log once a row),
- * so the bits are the same everywhere; exponentials, which are each device's own, are arguments. */
+ * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH and AdamW. Uses only
+ * IEEE operations that round once (no contraction, and no library functions except sqrt, and log
+ * once a row), so the bits are the same everywhere. Exponentials differ between devices, so they
+ * are arguments. */
 #pragma once
 
 #include "base/philox.h"
@@ -9,8 +10,8 @@
 
 #include <math.h>
 
-/* True when dropout keeps an element: `element` counts within the whole (seq, width) tensor of one
- * global sample. Loops over many elements draw a quad at a time (tr_dropout_bits). */
+/* Returns true when dropout keeps an element: `element` counts within the whole (seq, width) tensor
+ * of one global sample. Loops over many elements draw a quad at a time (tr_dropout_bits). */
 TR_HOST_DEVICE static inline bool tr_dropout_keeps(const tr_dropout_desc *desc,
                                                    const tr_step_state *state, int64_t sample,
                                                    int64_t element) {
@@ -18,7 +19,7 @@ TR_HOST_DEVICE static inline bool tr_dropout_keeps(const tr_dropout_desc *desc,
     return tr_philox_word(r, element % 4) < tr_dropout_threshold(desc->p);
 }
 
-/* What dropout multiplies kept elements by. */
+/* Returns the factor of kept elements. */
 TR_HOST_DEVICE static inline float tr_dropout_scale(float p) {
     return (float)(1.0 / (1.0 - (double)p));
 }
@@ -117,8 +118,8 @@ TR_HOST_DEVICE static inline float tr_rmsnorm_dgrad(float g, float n, float rstd
     return rstd * (g - n * mean_gn);
 }
 
-/* The first element of row r: group (or 1) dense rows begin every ld elements (or one behind the
- * other). */
+/* Returns the first element of row r: groups of `group` (or 1) dense rows begin every ld elements
+ * (0: dense). */
 TR_HOST_DEVICE static inline int64_t tr_rmsnorm_row(const tr_rmsnorm_desc *desc, int64_t ld,
                                                     int64_t r) {
     return ld ? r / desc->group * ld + r % desc->group * desc->width : r * desc->width;
@@ -126,8 +127,8 @@ TR_HOST_DEVICE static inline int64_t tr_rmsnorm_row(const tr_rmsnorm_desc *desc,
 
 /* Cosine and sine of a phase, in turns of 2^-64: position times turns a position, which wraps as
  * the angle does and so loses nothing at any position. The phase is rounded to 32 bits and reduced
- * to an eighth of a turn around a quarter's multiple; there the Taylor series to x^9, whose
- * remainders are 0.2 ulp of 1 at most. */
+ * to an eighth of a turn around a quarter's multiple; there the Taylor series to x^9, with
+ * remainders of at most 0.2 ulp of 1. */
 #define TR_ROPE_RADIANS 1.4629180792671596e-9f /* 2 pi / 2^32 */
 TR_HOST_DEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine, float *sine) {
     uint32_t turn = (uint32_t)((phase + 0x80000000u) >> 32);
@@ -141,7 +142,8 @@ TR_HOST_DEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine
     *sine = quarter >= 2 ? -odd : odd;
 }
 
-/* The first token that token t sees; `start` is that of its document, 0 without documents. */
+/* Returns the first token that token t sees; `start` is its document's first token, 0 without
+ * documents. */
 TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc *desc, int64_t t,
                                                         int64_t start) {
     int64_t first = desc->window > 0 && t >= desc->window ? t - desc->window + 1 : 0;
@@ -149,34 +151,34 @@ TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc 
     return first < t ? first : t;
 }
 
-/* Elements of a row of packed queries, keys and values. */
+/* Returns the elements of a row of packed queries, keys and values. */
 TR_HOST_DEVICE static inline int64_t tr_attention_row(const tr_attention_desc *desc) {
     return (desc->heads + 2 * desc->kv_heads) * desc->head_size;
 }
 
-/* The key head of a query head, among the key heads. */
+/* Returns the key head of a query head. */
 TR_HOST_DEVICE static inline int64_t tr_attention_kv_head(const tr_attention_desc *desc,
                                                           int64_t head) {
     return head / (desc->heads / desc->kv_heads);
 }
 
-/* What scores are multiplied by. */
+/* Returns the factor of scores. */
 TR_HOST_DEVICE static inline float tr_attention_scale(const tr_attention_desc *desc) {
     return desc->scale > 0 ? desc->scale : 1.0f / sqrtf((float)desc->head_size);
 }
 
-/* Elements from one row of logits to the next. */
+/* Returns the elements from one row of logits to the next. */
 TR_HOST_DEVICE static inline int64_t tr_xent_ld(const tr_xent_desc *desc) {
     return desc->ld ? desc->ld : desc->vocab;
 }
 
-/* The label's column on the rank that holds vocab columns from vocab_begin on, or -1. */
+/* Returns the label's column on the rank with vocab columns from vocab_begin on, or -1. */
 TR_HOST_DEVICE static inline int64_t tr_xent_column(const tr_xent_desc *desc, int32_t label) {
     int64_t column = (int64_t)label - desc->vocab_begin;
     return label >= 0 && column >= 0 && column < desc->vocab ? column : -1;
 }
 
-/* The part of a row in the loss; `sum` and `of_label` as XENT_SUM leaves them. */
+/* Returns a row's part of the loss; `sum` and `of_label` as written by XENT_SUM. */
 TR_HOST_DEVICE static inline double tr_xent_row_loss(float sum, float of_label) {
     return log((double)sum) - (double)of_label;
 }
@@ -194,14 +196,13 @@ TR_HOST_DEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
     return sum;
 }
 
-/* Lane j of that block alone: `lane` after n more elements, of which the first has index 0 mod 8.
- */
+/* Adds n more elements to lane j of that block; the first element has index 0 mod 8. */
 TR_HOST_DEVICE static inline double tr_sumsq_lane(double lane, const float *x, int64_t n, int j) {
     for (int64_t i = j; i < n; i += TR_SUMSQ_LANES) lane += (double)x[i] * (double)x[i];
     return lane;
 }
 
-/* The whole of STEP_FINISH: losses[n_losses][2] and norms[n_norms] into the state. */
+/* Does all of STEP_FINISH: reduces losses[n_losses][2] and norms[n_norms] into the state. */
 TR_HOST_DEVICE static inline void tr_step_finish(const double *losses, int64_t n_losses,
                                                  const double *norms, int64_t n_norms,
                                                  tr_step_state *state) {
@@ -241,7 +242,7 @@ TR_HOST_DEVICE static inline tr_adamw_scalars tr_adamw_round(const tr_adamw_desc
     return s;
 }
 
-/* AdamW on one element in FP32; the caller has seen that the state's skip is not set. */
+/* Does AdamW on one element in FP32. The caller must check that the state's skip is not set. */
 TR_HOST_DEVICE static inline void tr_adamw_element(const tr_adamw_scalars *s, float grad,
                                                    float *master, float *m, float *v) {
     float g = grad * s->factor;

@@ -1,9 +1,9 @@
-/* The guarded device: the cpu device behind a wall, so that host code which would be wrong on a GPU
- * is wrong here too. Its pointers are addresses that no thread may touch; the memory lies at a
- * fixed distance, which only its copies and operators know. Its compute stream is a thread: work is
- * not done when a call returns. A copy to or from the host takes staging memory only, since a GPU
- * would stop the caller for any other. No address is used twice. Callbacks of all streams run one
- * at a time, and the device refuses what they ask of it. */
+/* The guarded device: the cpu device with a GPU's restrictions, so that host code that would be
+ * wrong on a GPU fails here, too. Its pointers are addresses that no thread can access; the memory
+ * is at a fixed distance, which only its copies and operators use. Its compute stream is a thread,
+ * so work is not done when a call returns. Copies to or from the host need staging memory, because
+ * a GPU would block the caller for other memory. No address is used twice. Callbacks of all streams
+ * run one at a time, and must not call the device. */
 #include "base/memory.h"
 #include "device/host_impl.h"
 
@@ -14,14 +14,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Addresses for each of: the pointers, the memory behind them, staging memory. */
+/* Bytes of each address range: pointers, their memory, staging memory. */
 static const size_t room = (size_t)16 << 30;
 
 typedef struct guarded {
     tr_device base;
     tr_device *cpu; /* prepares the operators */
     tr_stream *compute;
-    tr_event *passed; /* what an operator that is released waits for */
+    tr_event *passed; /* awaited before an operator is released */
     char *outside;    /* the first of the three ranges */
     pthread_mutex_t lock;
     size_t used, staged;   /* under the lock */
@@ -50,7 +50,7 @@ static bool inside(const char *range, const void *pointer) {
     return p >= from && p < from + room;
 }
 
-/* The memory of a device pointer; any other pointer as it is. */
+/* Returns the memory of a device pointer, and other pointers unchanged. */
 static void *reach(const guarded *g, const void *pointer) {
     char *p = (char *)(uintptr_t)pointer;
     return inside(g->outside, p) ? p + room : p;
@@ -58,13 +58,13 @@ static void *reach(const guarded *g, const void *pointer) {
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* "guarded:N" passes for the N-th GPU of the machine. */
+/* Writes the identity: "guarded:N" stands for the N-th GPU of the machine. */
 static tr_status guarded_identity(tr_device *device, char *text, size_t size) {
     (void)snprintf(text, size, "%s", strchr(device->name, ':') ? device->name : "host");
     return TR_OK;
 }
 
-/* The next addresses of a range. Behind each block lies at least a byte that is no one's. */
+/* Takes the next addresses of a range, with at least one unused byte after each block. */
 static tr_status take(guarded *g, char *range, size_t *used, size_t bytes, void **out) {
     const size_t page = 4096;
     tr_status status = TR_OK;
@@ -90,7 +90,7 @@ static tr_status guarded_staging_alloc(tr_device *device, size_t bytes, void **o
     return take(g, g->outside + 2 * room, &g->staged, bytes, out);
 }
 
-/* Memory goes back when the device is closed. */
+/* Memory is freed when the device is closed. */
 static void guarded_free(tr_device *device, void *memory) {
     (void)device, (void)memory;
 }

@@ -13,8 +13,8 @@ typedef struct host_stream {
     tr_queue *works; /* NULL: the inline compute stream */
 } host_stream;
 
-/* The point that was recorded last: work number `ticket` of `works` and all before it. NULL:
- * reached. An event, or a wait that is queued elsewhere, may outlive the stream. */
+/* The last recorded point: work number `ticket` of `works` and all earlier work. NULL: reached. An
+ * event, or a wait in another queue, may outlive the stream. */
 typedef struct host_event {
     tr_event base;
     pthread_mutex_t lock;
@@ -43,7 +43,7 @@ tr_status tr_host_stream_create(tr_device *device, tr_stream **out) {
 void tr_host_stream_destroy(tr_stream *base) {
     host_stream *stream = (host_stream *)base;
     if (!stream->works) return;
-    tr_queue_close(stream->works); /* nothing that was queued is lost */
+    tr_queue_close(stream->works); /* runs all queued work first */
     free(stream);
 }
 
@@ -81,7 +81,7 @@ tr_status tr_host_stream_call(tr_stream *stream, void (*function)(void *), void 
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-/* The recorded point, with a reference to its queue (NULL: reached). */
+/* Returns the recorded point, with a reference to its queue (NULL: reached). */
 static tr_queue *event_point(host_event *event, uint64_t *ticket) {
     pthread_mutex_lock(&event->lock);
     tr_queue *works = tr_queue_retain(event->works);
@@ -119,7 +119,7 @@ tr_status tr_host_event_record(tr_event *base, tr_stream *stream) {
     return TR_OK;
 }
 
-/* The stream, not its caller, waits: what is queued behind must see what the event marks. */
+/* Waits in the stream's thread, so that later work runs after the event. */
 static tr_status run_wait(const tr_work *work) {
     tr_queue_wait(work->point.queue, work->point.ticket);
     tr_queue_release(work->point.queue);
@@ -129,12 +129,12 @@ static tr_status run_wait(const tr_work *work) {
 tr_status tr_host_stream_wait(tr_stream *stream, tr_event *base) {
     uint64_t ticket;
     tr_queue *works = event_point((host_event *)base, &ticket);
-    /* A stream is behind its own past already. */
+    /* A stream's work already follows its own earlier work. */
     if (!works || works == ((host_stream *)stream)->works) {
         tr_queue_release(works);
         return TR_OK;
     }
-    /* On the compute stream this blocks the caller, who is that stream. */
+    /* On the compute stream this blocks the caller, which is that stream. */
     tr_status status = submit(stream, &(tr_work){.run = run_wait, .point = {works, ticket}});
     if (status != TR_OK) tr_queue_release(works);
     return status;
@@ -237,23 +237,30 @@ tr_status tr_host_memory(tr_device *device, size_t *free_bytes, size_t *total_by
     return TR_OK;
 }
 
-/* From here on the system is asked first: it hands out more memory than it has, and kills later. */
+/* From this size on the free memory is checked first, because the system allocates more memory than
+ * it has, and kills processes later. */
 static const size_t large_bytes = (size_t)64 << 20;
 
 tr_status tr_host_alloc(tr_device *device, size_t bytes, void **out) {
     *out = NULL;
     if (bytes > SIZE_MAX - TR_ALIGN)
-        return TR_FAIL(TR_ERR_FIT, "%zu bytes are more than any machine has", bytes);
+        return TR_FAIL(TR_ERR_FIT,
+                       "%zu bytes are more than any machine has: make the model smaller", bytes);
     if (bytes >= large_bytes) {
         size_t available, total;
         TR_TRY(tr_host_memory(device, &available, &total));
         if (bytes > available)
-            return TR_FAIL(TR_ERR_FIT, "%.1f MiB of host memory are needed, %.1f MiB are available",
+            return TR_FAIL(TR_ERR_FIT,
+                           "%.1f MiB of host memory are needed, but %.1f MiB are available: use "
+                           "more hosts, or a smaller model",
                            (double)bytes / 1048576.0, (double)available / 1048576.0);
     }
     size_t rounded = tr_align_up(bytes ? bytes : 1);
     void *memory = aligned_alloc(TR_ALIGN, rounded);
-    if (!memory) return TR_FAIL(TR_ERR_FIT, "out of host memory: %zu bytes were asked for", bytes);
+    if (!memory)
+        return TR_FAIL(
+            TR_ERR_FIT,
+            "out of host memory: no room for %zu bytes; use more hosts, or a smaller model", bytes);
     memset(memory, 0, rounded);
     *out = memory;
     return TR_OK;

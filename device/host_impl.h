@@ -1,4 +1,4 @@
-/* What the devices on host memory (ref, cpu) share: memory, streams and events. Private to device/.
+/* Shared by the devices on host memory (ref, cpu): memory, streams and events. Private to device/.
  *
  * The compute stream is inline: work is done by the caller when a call returns. Every other stream
  * is a queue with a thread (device/queue.h). */
@@ -32,7 +32,8 @@ void tr_host_close(tr_device *device);
 /* Makes an operator in a zeroed object of object_bytes (0: sizeof(tr_host_op)) that starts with a
  * tr_host_op: device, desc, scratch_bytes, compute, and a `run` that calls compute inline or queues
  * it with a copy of the arguments (the operator must outlive the queue). `release` frees the
- * object; an implementation that owns more replaces it and calls free() on the object last. */
+ * object; an implementation that owns more memory replaces it and calls free() on the object
+ * last. */
 tr_status tr_host_op_create(const tr_op_context *context, const tr_op_desc *desc,
                             size_t object_bytes, size_t scratch_bytes, tr_host_compute_fn compute,
                             tr_op **out);
@@ -66,7 +67,7 @@ bool tr_host_event_reached(tr_event *event);
     .stream_copy = tr_host_stream_copy, .stream_zero = tr_host_stream_zero,                        \
     .stream_call = tr_host_stream_call, TR_HOST_OPS_STREAMS
 
-/* Those that touch no memory of the device and call no function; and the speed of a CPU and of
+/* The entries that neither access device memory nor call functions, and the speed of a CPU and of
  * shared memory. */
 #define TR_HOST_OPS_STREAMS                                                                        \
     .speed = {.flops_per_s = 20e9, .link_bytes = 1e9}, .stream_native = tr_host_stream_native,     \

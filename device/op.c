@@ -36,7 +36,8 @@ static void name_types(unsigned types, char *text, size_t size) {
             tr_text_add(text, size, "%s%s", text[0] ? " or " : "", tr_dtype_name((tr_dtype)d));
 }
 
-/* The operands' dtypes are among those of their slots, and the device computes with them. */
+/* Checks that the operands' dtypes are among those of their slots, and that the device computes
+ * with them. */
 static tr_status check_types(const tr_device *device, const tr_op_row *row,
                              const tr_op_desc *desc) {
     tr_tensor t[TR_OP_MAX_TENSORS];
@@ -59,7 +60,7 @@ static tr_status check_types(const tr_device *device, const tr_op_row *row,
 
 static tr_status check(const tr_device *device, const tr_op_desc *desc) {
     const tr_op_row *row = tr_op_row_of(desc->kind);
-    if (!row) return TR_FAIL(TR_ERR_INTERNAL, "there is no operator number %d", (int)desc->kind);
+    if (!row) return TR_FAIL(TR_ERR_INTERNAL, "operator number %d does not exist", (int)desc->kind);
     const char *fault = row->fault(desc);
     if (fault) return TR_FAIL(TR_ERR_INTERNAL, "operator %s: %s", row->name, fault);
     return check_types(device, row, desc);
@@ -117,7 +118,7 @@ tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args) {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-/* Whole, or else decomposed. */
+/* Plans the operator as a whole, or else its decomposition. */
 static tr_status plan(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     const tr_device *device = context->device;
     tr_op_prepare_fn prepare = device->ops->prepare[desc->kind];

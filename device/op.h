@@ -1,18 +1,18 @@
 /* Operators in two phases.
  *
  * tr_op_prepare() takes a context and a description (shapes, dtypes, options) before step 1 and
- * gives a plan with its scratch size; tr_op_run() enqueues it on a stream and allocates nothing.
- * What changes between steps is read from the step-state block in device memory when the operator
- * runs, never passed by value, so clipping and skipping need no host round trip and a captured
- * graph stays valid.
+ * returns a plan with its scratch size; tr_op_run() enqueues it on a stream without allocating.
+ * Values that change between steps are read from the step-state block in device memory when the
+ * operator runs, never passed by value, so clipping and skipping need no host round trip and a
+ * captured graph stays valid.
  *
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
  * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
  * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store. Gradients of
  * parameters are FP32; a run writes them, or adds to them where tr_op_args.adds says so: "(+)="
  * below. Storage TR_F64 is for device ref alone; what is f32 below is then f64 (tr_dtype_acc).
- * TR_OP_LIST is the one list of operators: it makes the enum and each device's table. What else is
- * known of an operator is in its row of device/op_table.h. */
+ * TR_OP_LIST lists the operators, for the enum and each device's table. All other properties of an
+ * operator are in its row of device/op_table.h. */
 #pragma once
 
 #include "base/dtype.h"
@@ -61,15 +61,16 @@ typedef enum tr_op_kind {
         TR_OP_COUNT
 } tr_op_kind;
 
-/* What changes between steps; lives in device memory, written by the trainer before a step and by
- * STEP_FINISH. */
+/* The values that change between steps, in device memory. The trainer writes them before a step,
+ * and STEP_FINISH at its end. */
 typedef struct tr_step_state {
     uint64_t seed;
     int64_t step;         /* attempted step, from 1 */
     int64_t first_sample; /* global index of the step's first sample */
     int64_t position;     /* decoding: index of the token being fed */
     int32_t train;        /* 0: dropout off */
-    int32_t skip;         /* set by STEP_FINISH: a loss or gradient is not finite, change nothing */
+    int32_t skip; /* set by STEP_FINISH: a loss or gradient is not finite, so parameters must not
+                     change */
     /* Operators on FP32 and BF16 round these to FP32 when they read them. */
     double loss_scale; /* power of two that seeds backward (1 except for FP16) */
     double lr;
@@ -91,9 +92,9 @@ typedef enum tr_activation {
     TR_ACTIVATION_COUNT
 } tr_activation;
 
-/* Extra work fused into a product: any of these together, where their notes allow it. A device that
- * cannot fuse it refuses the description, and the operators run one after the other
- * (device/table/matmul.c), which defines the result. C is dense with all but bias and bias_grad. */
+/* Extra work fused into a product, in any combination that the notes allow. A device that cannot
+ * fuse it refuses the description; then the operators run in sequence (device/table/matmul.c),
+ * which also defines the result. C is dense with all of these except bias and bias_grad. */
 typedef struct tr_fusion {
     bool bias;     /* + BIAS[n], of B's dtype, before the rounding */
     bool residual; /* + RESIDUAL[m,n], of C's dtype and other memory; not with an activation */
@@ -174,8 +175,8 @@ enum {
  *   dense: DY as it was, for WGRAD after that (NULL: not kept).
  * _WGRAD: DGAMMA f32[width] (+)= . GAMMA in storage dtype.
  * Rows of X begin as ldx says, those of Y, DY, RESIDUAL and DX as ldy does: 0 is dense; else
- * `group` dense rows begin every ldx or ldy elements, as the query heads of packed QKV do, whose
- * group is heads and whose ld is (heads + 2 kv_heads) head_size. */
+ * `group` dense rows begin every ldx or ldy elements, like the query heads of packed QKV, with
+ * group = heads and ld = (heads + 2 kv_heads) head_size. */
 typedef struct tr_rmsnorm_desc {
     int64_t rows, width, group, ldx, ldy;
     double eps;
@@ -271,7 +272,7 @@ enum {
  * f32[batch, heads, seq], natural log-sum-exp of the scaled scores. ATTENTION_DGRAD: DQKV from QKV,
  * Y, LSE, DY (Dao et al. 2022, section 3.1); a device may leave Y, which is rounded, aside.
  * ATTENTION_DECODE: seq is the cache's length; QKV[batch, 1, heads + 2 kv_heads, head_size] is the
- * token at state->position, whose keys and values are written to KCACHE, VCACHE [batch, seq,
+ * token at state->position; its keys and values are written to KCACHE, VCACHE [batch, seq,
  * kv_heads, head_size]; Y[batch, 1, heads, head_size] attends to positions up to that one. No
  * documents. */
 typedef struct tr_attention_desc {
@@ -389,7 +390,7 @@ typedef struct tr_op_desc {
 
 enum { TR_OP_MAX_TENSORS = 8 };
 
-/* One run's arguments: operands by the enums above. */
+/* The arguments of one run, with operands indexed by the enums above. */
 typedef struct tr_op_args {
     tr_tensor t[TR_OP_MAX_TENSORS];
     void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
@@ -398,26 +399,27 @@ typedef struct tr_op_args {
     bool adds;      /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;
 
-/* What operators are prepared for: the device, and what a plan may depend on besides the
- * description. All zero but the device is a good context. */
+/* The context of a plan: the device, and the options that a plan may depend on in addition to the
+ * description. Only the device must be set. */
 typedef struct tr_op_context {
     tr_device *device;
     bool deterministic; /* the same operands give the same bits in every run on such a device */
-    int compute_units;  /* that products are planned for (tr_device_units); 0: all */
-    size_t workspace;   /* bytes of scratch that a library may ask for; 0: what it recommends */
+    int compute_units;  /* for which products are planned (tr_device_units); 0: all */
+    size_t workspace;   /* bytes of scratch that a library may use; 0: its recommendation */
 } tr_op_context;
 
-/* Products leave `units` compute units to kernels that hold theirs while they wait, as posted
- * receives do: a product that counts on all runs a second wave for those. Does nothing where no
- * unit would be left, and in a deterministic context, since the number of receives depends on the
- * cut, and other units may give other bits. */
+/* Makes products leave `units` compute units to kernels that occupy theirs while they wait, like
+ * posted receives; a product that is planned for all would run a second wave. Does nothing if no
+ * unit would be left, and in a deterministic context, because the number of receives depends on the
+ * cut, and another number of units may give other bits. */
 void tr_op_context_leave(tr_op_context *context, int units);
 
-/* How a device runs an operator. TR_OP_WHOLE for all on devices without libraries. */
+/* How a device runs an operator. On devices without libraries always TR_OP_WHOLE. */
 typedef enum tr_op_way {
-    TR_OP_WHOLE,    /* in one call, of the library where there is one */
-    TR_OP_IN_PARTS, /* as its decomposition: the library has no plan for all of it */
-    TR_OP_OWN       /* in an own kernel, which is slow: the library does not take the description */
+    TR_OP_WHOLE,    /* in one call, of the library if there is one */
+    TR_OP_IN_PARTS, /* as its decomposition, because the library has no plan for it */
+    TR_OP_OWN       /* in the program's own slow kernel, because the library does not support the
+                       description */
 } tr_op_way;
 
 /* A prepared operator. Implementations extend it. */
@@ -426,28 +428,29 @@ typedef struct tr_op {
     tr_op_desc desc;
     size_t scratch_bytes;
     tr_op_way way;
-    int users;          /* tr_op_prepare calls that gave it, not yet released */
+    int users;          /* number of tr_op_prepare calls that returned it and are not released */
     struct tr_op *next; /* in the device's list */
     tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);
     void (*release)(struct tr_op *op);
 } tr_op;
 
-/* Plans an operator; equal descriptions in equal contexts give one operator. One thread of a device
- * prepares and releases. TR_ERR_INTERNAL for a description that makes no sense, TR_ERR_DEVICE for
- * one that this device cannot do. Release with tr_op_release (NULL is allowed). */
+/* Plans an operator; equal descriptions in equal contexts share one operator. Only one thread of a
+ * device prepares and releases. Fails with TR_ERR_INTERNAL on an invalid description, and with
+ * TR_ERR_DEVICE on one that this device does not support. The caller releases *out with
+ * tr_op_release (NULL is allowed). */
 tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
-/* Stream-ordered; args are copied. On a stream of the host the operator outlives the work. Debug
- * builds fail with TR_ERR_INTERNAL when an operand is not what the description implies. */
+/* Runs an operator in stream order; copies args. On a host stream the operator must outlive the
+ * work. Debug builds fail with TR_ERR_INTERNAL when an operand does not match the description. */
 tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);
 void tr_op_release(tr_op *op);
 
 const char *tr_op_name(tr_op_kind kind);
-/* Floating-point operations of one run, as the field counts them (matmul 2mnk, causal attention
- * half of the square); 0 for element-wise operators. */
+/* Returns the floating-point operations of one run by the usual count (matmul 2mnk, causal
+ * attention half of the square); 0 for element-wise operators. */
 double tr_op_flops(const tr_op_desc *desc);
-/* Fills in dtype, shape and strides of the operands that a valid description implies. They have no
- * memory; those that it does not use have rank 0. */
+/* Fills dtype, shape and strides of the operands that a valid description implies, without memory.
+ * Unused operands have rank 0. */
 void tr_op_operands(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);
-/* Bytes that one run must move between the device and its memory: every operand once, twice when it
- * is read and written. Gradients of parameters count as written, not as added to. */
+/* Returns the bytes that one run moves between the device and its memory: every operand once, and
+ * twice when it is read and written. Gradients of parameters count as written, not as added to. */
 double tr_op_bytes(const tr_op_desc *desc);

@@ -1,18 +1,17 @@
-/* The table of operators: one row for each, in device/table/, next to the other operators of its
- * kind. Everything that a device does not have to know itself is derived from a row. Private to
- * device/, and to the tests of operators. */
+/* The table of operators: a row for each in device/table/. All properties that do not depend on the
+ * device are derived from a row. Private to device/, and to the tests of operators. */
 #pragma once
 
 #include "device/op.h"
 
-/* How an operator uses an operand. An optional one may be absent whatever the description says. A
- * gradient of a parameter is OUT, also where a run may add to it. */
+/* How an operator uses an operand. An optional one may be absent with any description. A gradient
+ * of a parameter is OUT, also where a run may add to it. */
 enum {
     TR_SLOT_IN = 1,
     TR_SLOT_OUT = 2,
     TR_SLOT_BOTH = TR_SLOT_IN | TR_SLOT_OUT,
     TR_SLOT_OPTIONAL = 4,
-    TR_SLOT_ONCE = 8 /* of both: a description reads it or writes it */
+    TR_SLOT_ONCE = 8 /* both flags are set, but a description either reads or writes it */
 };
 
 /* Sets of dtypes, 1 << dtype each. */
@@ -30,41 +29,41 @@ typedef struct tr_op_slot {
     unsigned use, types;
 } tr_op_slot;
 
-/* An operator that another one is decomposed into. Its operand i is operand from[i] of the whole,
- * or absent where from[i] is negative. */
+/* One operator of a decomposition. Its operand i is operand from[i] of the decomposed operator, or
+ * absent when from[i] is negative. */
 typedef struct tr_op_part {
     tr_op_desc desc;
     int from[TR_OP_MAX_TENSORS];
 } tr_op_part;
 enum { TR_OP_MAX_PARTS = 4 };
 
-/* A part without operands. */
+/* Returns a part without operands. */
 tr_op_part tr_op_part_of(tr_op_desc desc);
 
 typedef struct tr_op_row {
     const char *name;
     tr_op_slot slot[TR_OP_MAX_TENSORS]; /* by the operator's enum in op.h */
-    /* What is wrong with a description, or NULL. Dtypes need no check: the slots have them. */
+    /* Returns the fault of a description, or NULL. Does not check dtypes, which the slots list. */
     const char *(*fault)(const tr_op_desc *desc);
-    /* Whether two descriptions of this operator are equal, field by field: padding and the other
-     * members of the union may differ. */
+    /* Returns true when two descriptions of this operator are equal field by field; padding and
+     * other members of the union may differ. */
     bool (*same)(const tr_op_desc *a, const tr_op_desc *b);
-    /* Fills in dtype, shape and strides of the operands that a description implies. Those that it
-     * does not use keep rank 0. */
+    /* Fills dtype, shape and strides of the operands that a description implies. Unused operands
+     * keep rank 0. */
     void (*operands)(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);
     double (*flops)(const tr_op_desc *desc); /* NULL: 0 */
-    /* Fills in the operators that do the same, in order, when a device refuses the description;
-     * returns how many there are. NULL or 0: every device must do it whole. */
+    /* Fills the decomposition, which runs in order when a device refuses the description; returns
+     * its length. NULL or 0: every device must support the operator. */
     int (*decompose)(const tr_op_desc *desc, tr_op_part part[TR_OP_MAX_PARTS]);
 } tr_op_row;
 
-/* The row of an operator, NULL when there is none. */
+/* Returns the row of an operator, or NULL. */
 const tr_op_row *tr_op_row_of(tr_op_kind kind);
 
 #define TR_OP_ROW(UPPER, lower) extern const tr_op_row tr_op_row_##lower;
 TR_OP_LIST(TR_OP_ROW)
 #undef TR_OP_ROW
 
-/* a * b * c elements of 8 bytes fit an address space; each factor is at least `least` >= 0. For the
- * rows' checks. */
+/* Returns true when a * b * c elements of 8 bytes fit the address space and each factor is at least
+ * `least` >= 0. For the rows' checks. */
 bool tr_op_sizes_fit(int64_t least, int64_t a, int64_t b, int64_t c);

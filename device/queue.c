@@ -9,10 +9,10 @@
 #include <string.h>
 
 struct tr_queue {
-    pthread_mutex_t lock; /* of all below but the references */
+    pthread_mutex_t lock; /* guards all fields below except the references */
     pthread_cond_t filled, moved;
     pthread_t thread;
-    tr_work *ring; /* work number i lies at ring[(i - 1) % capacity] */
+    tr_work *ring; /* work number i is at ring[(i - 1) % capacity] */
     size_t capacity;
     uint64_t issued, taken, done;
     int waiters;
@@ -47,7 +47,7 @@ static void *work_off(void *argument) {
     tr_queue *queue = argument;
     pthread_mutex_lock(&queue->lock);
     for (;;) {
-        /* Nothing to do: sleep until something is pushed or the queue closes. */
+        /* Sleeps until work is pushed or the queue closes. */
         while (queue->taken == queue->issued && !queue->closing)
             pthread_cond_wait(&queue->filled, &queue->lock);
         if (queue->taken == queue->issued) break;
@@ -89,8 +89,9 @@ tr_status tr_queue_open(bool skips, tr_queue **out) {
     atomic_init(&queue->references, 1);
     tr_status status = grow_ring(queue);
     if (status == TR_OK && pthread_create(&queue->thread, NULL, work_off, queue) != 0)
-        status = TR_FAIL(TR_ERR_DEVICE,
-                         "cannot start a thread for a stream: raise the limit of processes (ulimit -u)");
+        status =
+            TR_FAIL(TR_ERR_DEVICE,
+                    "cannot start a thread for a stream: raise the limit of processes (ulimit -u)");
     if (status == TR_OK) *out = queue;
     else tr_queue_release(queue);
     return status;

@@ -1,10 +1,10 @@
-/* Work that a thread does, in the order in which it was queued. The ring that holds it grows when
- * it is full, so a push allocates only while it still grows. Private to device/. */
+/* A queue of work for a worker thread, which runs it in order. The ring grows when it is full, so
+ * later pushes do not allocate. Private to device/. */
 #pragma once
 
 #include "device/device_impl.h"
 
-/* A piece of work: `run` and what it needs of the rest. */
+/* A work item: `run` and its arguments. */
 typedef struct tr_work {
     tr_status (*run)(const struct tr_work *work);
     tr_stream *stream;
@@ -32,22 +32,24 @@ typedef struct tr_work {
     };
 } tr_work;
 
-/* skips: after a failure what follows is not done, until tr_queue_sync has told of it. */
+/* Opens a queue. skips: after a failure, later work is skipped until tr_queue_sync has returned the
+ * failure. */
 tr_status tr_queue_open(bool skips, tr_queue **out);
-/* Ends the thread once everything is done; gives up the opener's reference. */
+/* Ends the thread once all work is done, and releases the opener's reference. */
 void tr_queue_close(tr_queue *queue);
-/* Whoever refers to a point of a queue may outlive it. NULL is allowed. */
+/* Take and release references, for objects that refer to a point of a queue and may outlive it.
+ * NULL is allowed. */
 tr_queue *tr_queue_retain(tr_queue *queue);
 void tr_queue_release(tr_queue *queue);
 
-/* *ticket, unless NULL: the work's number. */
+/* Pushes work. Sets *ticket, unless NULL, to its number. */
 tr_status tr_queue_push(tr_queue *queue, const tr_work *work, uint64_t *ticket);
-/* The number of what was pushed last; 0: nothing. */
+/* Returns the number of the last pushed work; 0: none. */
 uint64_t tr_queue_last(tr_queue *queue);
-/* Whether the work of this number, and all before it, is done; waits until it is. */
+/* Return true when the work of this number, and all earlier work, is done; wait until it is. */
 bool tr_queue_passed(tr_queue *queue, uint64_t ticket);
 void tr_queue_wait(tr_queue *queue, uint64_t ticket);
-/* Waits for all that was pushed; the first failure since the last call. */
+/* Waits for all pushed work. Returns the first failure since the last call. */
 tr_status tr_queue_sync(tr_queue *queue);
-/* Whether the caller is the queue's own thread. */
+/* Returns true when the caller is the queue's worker thread. */
 bool tr_queue_is_caller(const tr_queue *queue);

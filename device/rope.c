@@ -23,8 +23,8 @@ static double yarn_pair(const tr_rope_desc *d, double rotations) {
 }
 
 /* YaRN: pairs that turn more than beta_fast times stay, those that turn less than beta_slow times
- * are stretched, and between the two the share goes linearly in the pair's index, whose limits are
- * whole numbers. */
+ * are stretched, and between the two the share is linear in the pair's index, with integer
+ * limits. */
 static double yarn_frequency(const tr_rope_desc *d, int64_t pair, double frequency) {
     const tr_rope_scaling *s = &d->scaling;
     double low = fmax(floor(yarn_pair(d, s->beta_fast > 0 ? s->beta_fast : 32)), 0);

@@ -1,4 +1,4 @@
-/* The operators of a device by context and description: equal ones share one operator, since a
+/* The operators of a device by context and description. Equal ones share one operator, because a
  * library takes up to a second to plan one. Also lists the operators that run without their
  * library. */
 #include "device/device_impl.h"

@@ -1,5 +1,5 @@
-/* How fast the kinds of devices compute and exchange data, in orders of magnitude, known without a
- * device: enough to choose an order by, and the same on every machine. */
+/* The speed of each kind of device and its links, in orders of magnitude and without a device:
+ * enough to choose an order, and the same on every machine. */
 #pragma once
 
 typedef struct tr_device_speed {
@@ -7,6 +7,6 @@ typedef struct tr_device_speed {
     double link_bytes;  /* bytes a second from one rank to another */
 } tr_device_speed;
 
-/* The speed of the kind of device that tr_device_open opens by this name; of the cpu device where
- * there is none of this name. */
+/* Returns the speed of the kind of device of this name; of the cpu device if the name is
+ * unknown. */
 const tr_device_speed *tr_device_speed_of(const char *name);

@@ -2,7 +2,7 @@
  * worker thread issues them in order. The worker may block, because nothing queued after the
  * current item has been issued to the device yet.
  *
- * An event that the worker is to record is not reached before the worker has recorded it; after a
+ * An event that the worker will record is not reached before the worker has recorded it; after a
  * failure it is never reached. */
 #include "device/queue.h"
 
@@ -62,7 +62,7 @@ tr_status tr_stream_sync(tr_stream *stream) {
     tr_queue *queue = queue_before(stream);
     tr_status status = queue ? tr_queue_sync(queue) : TR_OK;
     if (status == TR_OK) return stream->device->ops->stream_sync(stream);
-    (void)stream->device->ops->stream_sync(stream); /* of what was done before the failure */
+    (void)stream->device->ops->stream_sync(stream); /* waits for work issued before the failure */
     return status;
 }
 

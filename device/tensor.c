@@ -55,7 +55,7 @@ size_t tr_tensor_bytes(const tr_tensor *tensor) {
     return (size_t)tr_tensor_count(tensor) * tr_dtype_size(tensor->dtype);
 }
 
-/* Without dimensions of one element, and neighbours that lie dense kept apart. */
+/* Returns the tensor without dimensions of one element. Does not merge adjacent dimensions. */
 static tr_tensor squeeze(const tr_tensor *tensor) {
     tr_tensor t = {.dtype = tensor->dtype};
     for (int d = 0; d < tensor->rank; d++) {
@@ -66,8 +66,8 @@ static tr_tensor squeeze(const tr_tensor *tensor) {
     return t;
 }
 
-/* Takes dimensions of t from *d on until they have `count` elements; *d is the last one. False when
- * they never do, or do not lie dense. */
+/* Merges dimensions of t from *d on until they have `count` elements, and sets *d to the last one.
+ * Returns false when they never do, or are not dense. */
 static bool merge(const tr_tensor *t, int64_t count, int *d) {
     int64_t have = t->shape[*d];
     while (have < count) {

@@ -1,5 +1,6 @@
-/* Tensors: where elements lie and what they are. An operator's operands are tensors; a device reads
- * their addresses, and what it was prepared for tells the rest, which debug builds compare. */
+/* Tensors: address, type, shape and strides of elements. An operator's operands are tensors. A
+ * device only reads their addresses and takes the rest from the prepared description; debug builds
+ * compare both. */
 #pragma once
 
 #include "base/dtype.h"
@@ -8,8 +9,8 @@
 
 enum { TR_TENSOR_RANK = 5 };
 
-/* Element (i, j, ...) is i * stride[0] + j * stride[1] + ... elements behind `data`. A tensor whose
- * data is NULL is absent. */
+/* Element (i, j, ...) is i * stride[0] + j * stride[1] + ... elements after `data`. A tensor with
+ * data NULL is absent. */
 typedef struct tr_tensor {
     void *data;
     tr_dtype dtype;
@@ -18,29 +19,28 @@ typedef struct tr_tensor {
     float *scale, *amax; /* device memory, or NULL: a factor of all elements, and the largest |x| */
 } tr_tensor;
 
-/* A dense, row-major tensor. An operator that takes it as an input does not write through it,
- * though the data may be const. */
+/* Returns a dense, row-major tensor. The data may be const, because operators do not write to their
+ * inputs. */
 tr_tensor tr_tensor_dense(const void *data, tr_dtype dtype, int rank, const int64_t *shape);
-/* Dense tensors of one and of two dimensions. */
+/* Return dense tensors of one and of two dimensions. */
 tr_tensor tr_tensor_vector(const void *data, tr_dtype dtype, int64_t count);
 tr_tensor tr_tensor_matrix(const void *data, tr_dtype dtype, int64_t rows, int64_t columns);
-/* The elements of a dense tensor in another shape. */
+/* Returns a dense tensor with another shape. */
 tr_tensor tr_tensor_reshape(tr_tensor tensor, int rank, const int64_t *shape);
-/* Rows [begin, begin + count) of the first dimension. */
+/* Returns rows [begin, begin + count) of the first dimension. */
 tr_tensor tr_tensor_rows(tr_tensor tensor, int64_t begin, int64_t count);
-/* The first `count` elements of every row: of the last dimension. */
+/* Returns the first `count` elements of the last dimension. */
 tr_tensor tr_tensor_narrow(tr_tensor tensor, int64_t count);
 
 int64_t tr_tensor_count(const tr_tensor *tensor);
-/* Bytes of all elements, without those between rows that lie apart. */
+/* Returns the bytes of all elements, without gaps between rows. */
 size_t tr_tensor_bytes(const tr_tensor *tensor);
 
-/* True when both have the same elements in the same places: dtype, shape and strides are equal, or
- * neighbouring dimensions of one are one dimension of the other, as in (batch * seq, width) and
- * (batch, seq, heads, head_size). Dimensions of one element do not count. The data are not
- * compared.
- */
+/* Returns true when both describe the same elements in the same places: dtype, shape and strides
+ * are equal, or adjacent dimensions of one are one dimension of the other, as in (batch * seq,
+ * width) and (batch, seq, heads, head_size). Ignores dimensions of one element, and does not
+ * compare data. */
 bool tr_tensor_alike(const tr_tensor *a, const tr_tensor *b);
 
-/* "bf16 (8, 32)", with strides where the rows lie apart, in text[size]; returns text. */
+/* Writes "bf16 (8, 32)", with strides if rows are not adjacent, to text[size]; returns text. */
 const char *tr_tensor_text(const tr_tensor *tensor, char *text, size_t size);

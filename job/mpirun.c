@@ -66,7 +66,7 @@ static char **arguments(const tr_launch *launch, const char *exe, char *count, s
     return argv;
 }
 
-/* A blocked signal stays blocked in mpirun, whose handlers would end the ranks within 2 s; mpirun
+/* A blocked signal stays blocked in mpirun; its handlers would end the ranks within 2 s. mpirun
  * unblocks all signals in its ranks. */
 static void set_signals(void) {
     sigset_t held;

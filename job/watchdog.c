@@ -17,8 +17,8 @@ static const double DEFAULT_STOPPED_S = 5, DEFAULT_SILENT_S = 10, DEFAULT_REMOTE
 /* An observer that pauses longer than this between looks was itself stopped, and cannot tell which
  * rank is late. */
 static const double AWAY_S = 3;
-/* How long to wait for a better-informed observer to report the loss first: the launcher, whose
- * stderr is not cut off, or the leader, which tells the other hosts. */
+/* How long to wait for a better-informed observer to report the loss first: the launcher, which can
+ * still print at the end, or the leader, which tells the other hosts. */
 static const double PATIENCE_S = 1.5;
 /* How long to wait for mpirun to report it first, when a process vanishes while MPI starts. */
 static const double MPI_PATIENCE_S = 5;

@@ -9,7 +9,7 @@
 
 typedef struct tr_param_layout {
     tr_mesh_part replicas; /* the ranks that hold the same part as this one */
-    tr_mesh_part sum;      /* the replicas whose gradients are summed: each computes a part of it */
+    tr_mesh_part sum;      /* the replicas that sum their gradients: each computes a part of it */
     tr_mesh_part savers; /* the replicas that may write it to a checkpoint: data ranks take turns */
     int parts, part;     /* the number of parts, and this rank's part, in rank order */
     bool counted;        /* this rank computes the squared norm of its part */

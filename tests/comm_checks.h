@@ -67,7 +67,7 @@ static inline uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
     return x ^ (x >> 16);
 }
 
-/* Crafted values are small integers, whose sums are exact in every dtype; random ones span six
+/* Crafted values are small integers with sums that are exact in every dtype; random ones span six
  * orders of magnitude, so that their sums depend on the order. */
 static inline double value_of(bool crafted, uint32_t seed, int rank, int64_t i) {
     if (crafted) return (double)((rank + 1) * (int)(i % 7 + 1));

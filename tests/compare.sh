@@ -135,7 +135,8 @@ distance() { "$ckpt_compare" distance "$(last "$1")" "$(last "$2")"; }
 
 below() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 <= b + 0) }'; }
 
-# near_enough PRECISION RANKS ARGUMENTS...: judges a case whose bits differ by the tolerances of --near.
+# near_enough PRECISION RANKS ARGUMENTS...: judges a case with different bits by the tolerances of
+# --near.
 near_enough() {
     local precision=$1 ranks=$2 way one=(train.steps=1 checkpoint.every=1 optim.clip=0)
     shift 2

@@ -1,5 +1,5 @@
 # device/cuda on the host, where no GPU is needed: the .cu files compiled as C++, with
-# tests/unit/support/cuda/ in place of the toolkit's headers. test_op_cuda_emulated is test_op_cuda
+# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated is test_op_cuda
 # with a device that runs the kernels in several ways; test_device_emulated is test_device with
 # device/cuda/cuda.c over an emulated runtime.
 include(CheckLanguage)

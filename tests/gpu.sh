@@ -54,8 +54,8 @@ operators() {
 check_models() { operators test_models; }
 check_operators() { operators '*'; }
 
-# sanitizer TOOL OPTION...: compute-sanitizer over the own kernels. There are virtual machines whose GPU it
-# does not take.
+# sanitizer TOOL OPTION...: compute-sanitizer over the own kernels. There are virtual machines with
+# a GPU that it does not take.
 sanitizer() {
     local tool log code=0
     [[ -x $programs/test_op_cuda ]] || { missing "there is no test_op_cuda in this build"; return; }

@@ -159,3 +159,6 @@ set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)
 # A name is one thing.
 add_test(NAME house.names COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/names.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 60)
+# Phrases that one has to decode do not come back.
+add_test(NAME house.words COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/words.sh ${CMAKE_SOURCE_DIR})
+set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 60)

@@ -1,24 +1,24 @@
 /* Causal self-attention. Forward, a task is one query head of one sequence; backward, one key head
  * with the query heads that share it.
  *
- * A head's keys and values are packed once in FP32 (kernels.h); rows of queries then need products
- * with the keys that they see only, so the upper triangle, and what lies before a window or a
- * document, cost nothing. Scores live in scratch, a few rows at a time, never as a whole [seq,
- * seq]. Backward computes the scores again from the saved log-sum-exp (Dao et al. 2022,
- * section 3.1). */
+ * A head's keys and values are packed once in FP32 (kernels.h). Rows of queries are then multiplied
+ * only with keys that they see, so the upper triangle and keys before a window or a document take
+ * no time. Scores live in scratch, a few rows at a time, never as a whole [seq, seq]. Backward
+ * computes the scores again from the saved log-sum-exp (Dao et al. 2022, section 3.1). */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* Query rows that backward handles together: the depth of the products for DK and DV. A multiple of
- * TR_GEMM_ROWS. */
+/* Query rows that backward processes together, the depth of the products for DK and DV. A multiple
+ * of TR_GEMM_ROWS. */
 enum { QUERIES = 48 };
 
 /* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
  */
 typedef struct head_shape {
     int64_t seq, dim, seq_padded, dim_padded;
-    int64_t score_step; /* floats between score rows: odd in cache lines, or all share few sets */
+    int64_t score_step; /* floats between score rows: an odd number of cache lines, so that rows use
+                           all cache sets */
     int64_t qkv_step, y_step;
     float scale;
 } head_shape;
@@ -50,8 +50,8 @@ static int64_t y_offset(const tr_attention_desc *d, int64_t batch, int64_t head)
     return (batch * d->seq * d->heads + head) * d->head_size;
 }
 
-/* first[n]: the first token that each of the tokens t .. t + n of a sequence sees. Returns the
- * panel of the least of them. */
+/* Fills first[n] with the first token that each of the tokens t .. t + n - 1 of a sequence sees.
+ * Returns the panel of the least of them. */
 static int64_t first_seen(const tr_attention_desc *d, const int32_t *starts, int64_t batch,
                           int64_t t, int64_t n, int64_t *first) {
     int64_t least = t;
@@ -62,7 +62,7 @@ static int64_t first_seen(const tr_attention_desc *d, const int32_t *starts, int
     return least / TR_PANEL;
 }
 
-/* out[rows, dim] = rows of storage times factor. */
+/* Loads out[rows, dim] = rows of storage times factor. */
 static void load_rows(tr_dtype dtype, const void *base, int64_t offset, int64_t step, int64_t rows,
                       int64_t dim, float factor, float *out) {
     float in[TR_BLOCK];
@@ -73,7 +73,7 @@ static void load_rows(tr_dtype dtype, const void *base, int64_t offset, int64_t 
     }
 }
 
-/* Panels of the matrix [rows, dim]: out[dim / 16][rows_total][16], zeros past dim. */
+/* Packs the matrix [rows, dim] to panels: out[dim / 16][rows_total][16], zeros past dim. */
 static void pack(const float *x, int64_t step, int64_t rows, int64_t rows_total, int64_t dim,
                  float *out) {
     for (int64_t p = 0; p * TR_PANEL < dim; p++) {
@@ -87,8 +87,8 @@ static void pack(const float *x, int64_t step, int64_t rows, int64_t rows_total,
     }
 }
 
-/* A head's rows from storage: as panels of [seq, dim] in `rows`, of [dim, seq] in `columns`; either
- * may be NULL. */
+/* Packs a head's rows from storage: as panels of [seq, dim] in `rows`, and of [dim, seq] in
+ * `columns`; either may be NULL. */
 static void pack_head(const head_shape *h, tr_dtype dtype, const void *base, int64_t offset,
                       float *rows, float *columns) {
     float in[TR_BLOCK];
@@ -132,7 +132,7 @@ static size_t forward_layout(const head_shape *h, float *base, forward_work *wor
     return tr_align_up(at * sizeof(float));
 }
 
-/* One query head, whose key and value are packed. */
+/* Computes one query head; its key and value are packed. */
 static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
                          const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
@@ -143,7 +143,7 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
     for (int64_t t = 0; t < h.seq; t += TR_GEMM_ROWS) {
         int64_t rows = tr_min_i64(TR_GEMM_ROWS, h.seq - t), end = t + rows, first[TR_GEMM_ROWS];
         int64_t panel = first_seen(d, args->t[TR_ATTENTION_STARTS].data, batch, t, rows, first);
-        const int64_t from = panel * TR_PANEL; /* scores begin with this key */
+        const int64_t from = panel * TR_PANEL; /* the first key of the scores */
         float sums[TR_GEMM_ROWS], buffer[TR_BLOCK];
         load_rows(d->dtype, qkv, qkv_offset(d, batch, head) + t * h.qkv_step, h.qkv_step, rows,
                   h.dim, h.scale, w->queries);
@@ -181,7 +181,7 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
     {
         forward_work work = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
-        int64_t packed = -1; /* (batch, key head) whose panels are there */
+        int64_t packed = -1; /* the packed (batch, key head) */
         forward_layout(&h, (float *)(void *)mine, &work);
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < tasks; task++) {
@@ -253,7 +253,7 @@ static void score_gradient(const head_shape *h, int64_t n, const float *dy, cons
     for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta);
 }
 
-/* One block of n <= QUERIES query rows from t0 on: stores DQ, adds to DK and DV. */
+/* Computes one block of n <= QUERIES query rows from t0 on: stores DQ, adds to DK and DV. */
 static void block_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                            int64_t batch, int64_t head, int64_t t0, int64_t n,
                            const backward_work *w) {
@@ -269,7 +269,7 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     int64_t first[QUERIES];
     const int64_t panel =
         first_seen(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, batch, t0, n, first);
-    const int64_t from = panel * TR_PANEL; /* scores begin with this key */
+    const int64_t from = panel * TR_PANEL; /* the first key of the scores */
     load_rows(d->dtype, qkv, query, h->qkv_step, n, h->dim, h->scale, w->queries);
     load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, out, h->y_step, n, h->dim, 1.0f,
               w->dy);
@@ -311,8 +311,8 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     }
 }
 
-/* One key head: the gradients of its key and value are sums over its query heads, in their order.
- */
+/* Computes one key head. The gradients of its key and value are sums over its query heads, in their
+ * order. */
 static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t key,
                          const backward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
@@ -328,7 +328,8 @@ static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch,
     for (int64_t head = key * group; head < (key + 1) * group; head++)
         for (int64_t t = 0; t < h.seq; t += QUERIES)
             block_backward(op, &h, args, batch, head, t, tr_min_i64(QUERIES, h.seq - t), w);
-    store_rows(&h, d->dtype, dqkv, keys, h.seq, 1.0f, w->dkeys); /* queries carry the scale */
+    store_rows(&h, d->dtype, dqkv, keys, h.seq, 1.0f,
+               w->dkeys); /* the queries were multiplied by the scale */
     store_rows(&h, d->dtype, dqkv, values, h.seq, 1.0f, w->dvalues);
 }
 
@@ -359,7 +360,7 @@ static void cache_token(const tr_op *op, const tr_op_args *args, int64_t batch) 
                (size_t)width * element);
 }
 
-/* One token's attention over the cache, one query head. scores[seq]. */
+/* Computes one token's attention over the cache for one query head. scores[seq]. */
 static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
                         float *scores) {
     const tr_attention_desc *d = &op->desc.attention;

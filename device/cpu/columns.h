@@ -1,6 +1,6 @@
-/* Sums over the rows of a matrix, one number a column, in an order that does not depend on the
- * number of threads: chunks of TR_CHUNK rows are summed apart, then added in ascending order.
- * Private to device/cpu/. */
+/* Sums over the rows of a matrix, one number for each column, in an order that does not depend on
+ * the number of threads: chunks of TR_CHUNK rows are summed separately, then added in ascending
+ * order. Private to device/cpu/. */
 #pragma once
 
 #include "device/cpu/cpu_impl.h"
@@ -13,7 +13,7 @@ typedef struct tr_cpu_run {
 } tr_cpu_run;
 
 /* Adds rows first_row .. first_row + rows of columns column .. column + n (n <= TR_COLUMNS) to
- * sums[n]; a second sum, if any, lies TR_COLUMNS further. `arguments` is a tr_cpu_run. */
+ * sums[n]; a second sum, if any, is TR_COLUMNS further. `arguments` is a tr_cpu_run. */
 typedef void (*tr_columns_fn)(const void *arguments, int64_t first_row, int64_t rows,
                               int64_t column, int64_t n, float *sums);
 

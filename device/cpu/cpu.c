@@ -1,4 +1,4 @@
-/* The cpu device: its table, its opening, and what oneDNN can do here. */
+/* The cpu device: its table, opening, and oneDNN's abilities on this processor. */
 #include "device/cpu/cpu.h"
 
 #include "device/cpu/cpu_impl.h"
@@ -13,7 +13,7 @@ static void close_cpu(tr_device *device) {
 }
 
 static tr_status open_engine(tr_cpu_device *cpu) {
-    /* One switch for all: DNNL_MAX_CPU_ISA limits these kernels too. */
+    /* DNNL_MAX_CPU_ISA limits these kernels, too. */
     const unsigned isa = dnnl_get_effective_cpu_isa(), wide = dnnl_cpu_isa_avx512_core;
     cpu->kernels = (isa & wide) == wide ? &tr_cpu_kernels_wide : &tr_cpu_kernels_base;
     TR_DNNL(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0));

@@ -1,4 +1,4 @@
-/* What the files of device/cpu/ share. Private. */
+/* Shared by the files of device/cpu/. Private. */
 #pragma once
 
 #include "base/memory.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #ifdef _OPENMP
 #include <omp.h>
-#else /* the thread counts in the loops' pragmas then go unused */
+#else /* the thread counts in the loops' pragmas are then unused */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wunused-variable"
 #endif
@@ -29,7 +29,7 @@ typedef struct tr_cpu_device {
 TR_OP_LIST(TR_CPU_PREPARE)
 #undef TR_CPU_PREPARE
 
-/* Hands a failure of oneDNN on as TR_ERR_INTERNAL: shapes and types were checked before. */
+/* Returns a failure of oneDNN as TR_ERR_INTERNAL, because shapes and types were checked before. */
 #define TR_DNNL(expr)                                                                              \
     do {                                                                                           \
         dnnl_status_t tr_dnnl_ = (expr);                                                           \
@@ -38,13 +38,13 @@ TR_OP_LIST(TR_CPU_PREPARE)
                            dnnl_status2str(tr_dnnl_));                                             \
     } while (0)
 
-/* Threads for a loop over `elements` elements: one when waking the others would cost more than the
- * loop. No result depends on it. */
+/* Returns the number of threads for a loop over `elements` elements: 1 if waking others would cost
+ * more than the loop. No result depends on it. */
 static inline int tr_cpu_threads(const tr_op *op, int64_t elements) {
     return elements < 16384 ? 1 : op->context.device->threads;
 }
 
-/* This thread's index within a parallel loop. */
+/* Returns this thread's index within a parallel loop. */
 static inline int tr_cpu_thread(void) {
 #ifdef _OPENMP
     return omp_get_thread_num();

@@ -1,10 +1,11 @@
 /* DROPOUT_ADD and DROPOUT_DGRAD. The mask is a function of seed, site, step, global sample and
- * element (base/philox.h), so it is drawn again for the gradient rather than kept. */
+ * element (base/philox.h), so it is drawn again for the gradient instead of kept. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* scale[i] = 1/(1-p) or 0 for elements first .. first + n of one sample, n <= TR_BLOCK. */
+/* Sets scale[i] to 1/(1-p) or 0 for elements first .. first + n - 1 of one sample, n <=
+ * TR_BLOCK. */
 static void draw_mask(const tr_op *op, const tr_step_state *state, int64_t sample, int64_t first,
                       int64_t n, float *scale) {
     const tr_dropout_desc *d = &op->desc.dropout;

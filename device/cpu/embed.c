@@ -27,9 +27,9 @@ static void begin_table(const tr_op *op, const tr_op_args *args, float *table, i
         memset(table + e * width, 0, (size_t)width * sizeof *table);
 }
 
-/* Adds each row of dy to its entry of the table: of its token in `index`, or at its position after
- * its document's start in `index`. Several rows may have one entry: threads divide the columns, so
- * that one thread adds to each element of the table, in row order. */
+/* Adds each row of dy to its entry of the table: its token's in `index`, or the entry of its
+ * position after its document's start in `index`. Several rows may have the same entry, so threads
+ * divide the columns, and one thread adds to each element of the table, in row order. */
 static void add_rows(const tr_op *op, bool tokens, const int32_t *index, const void *dys,
                      float *table) {
     enum { COLUMNS = 64 };

@@ -2,7 +2,7 @@
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
-/* Elements handled at a time: few enough that all buffers stay in the first-level cache. */
+/* Elements processed at a time, few enough that all buffers stay in the first-level cache. */
 enum { PIECE = TR_BLOCK / 2 };
 
 static void row_forward(const tr_op *op, const tr_op_args *args, int64_t row) {
@@ -21,7 +21,7 @@ static void row_forward(const tr_op *op, const tr_op_args *args, int64_t row) {
     }
 }
 
-/* Both halves of one row of DX, which may be X. */
+/* Computes both halves of one row of DX, which may be X. */
 static void row_backward(const tr_op *op, const tr_op_args *args, int64_t row) {
     const tr_glu_desc *d = &op->desc.glu;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);

@@ -1,6 +1,6 @@
-/* The inner loops that the instruction set matters most to, compiled twice: for the build's target
+/* The inner loops that depend most on the instruction set, compiled twice: for the build's target
  * and for AVX-512. Both do the same operations on each element and add in the same order, so the
- * choice changes no bit. Private to device/cpu/. */
+ * choice does not change a bit. Private to device/cpu/. */
 #pragma once
 
 #include "device/op.h"
@@ -30,7 +30,7 @@ typedef struct tr_cpu_kernels {
 
 extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide;
 
-/* n rounded up to whole panels. */
+/* Returns n rounded up to whole panels. */
 static inline int64_t tr_panel_up(int64_t n) {
     return (n + TR_PANEL - 1) / TR_PANEL * TR_PANEL;
 }

@@ -1,5 +1,5 @@
-/* The kernels of kernels.h, for whatever instruction set the including file is compiled for; it
- * names the table TR_KERNELS. */
+/* The kernels of kernels.h, for the instruction set of the including file, which names the table
+ * TR_KERNELS. */
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"

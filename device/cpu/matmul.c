@@ -2,9 +2,9 @@
  *
  * Transposition and leading dimensions are strides of the memory descriptors. A residual is a
  * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
- * the sum post-op. Where oneDNN has only its unoptimised implementation for a layout, the operand
- * is first copied to a dense, untransposed one in scratch; where it has no BF16 product (before
- * AVX-512), operands are widened to FP32 in scratch, and the result is rounded once. */
+ * the sum post-op. If oneDNN has only its unoptimised implementation for a layout, the operand is
+ * first copied to a dense, untransposed one in scratch. If it has no BF16 product (before AVX-512),
+ * operands are widened to FP32 in scratch, and the result is rounded once. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
@@ -19,7 +19,7 @@ typedef struct matrix {
 /* How an operand reaches the product. */
 typedef struct operand {
     matrix given, used;
-    bool copied; /* given differs from used: through scratch at `offset` */
+    bool copied; /* given differs from used, and is copied to scratch at `offset` */
     size_t offset;
     dnnl_memory_t memory; /* the product's view of `used` */
 } operand;
@@ -50,8 +50,9 @@ static bool has(const cpu_matmul *op, int i) {
     return i < BIAS || (i == BIAS ? fused->bias : fused->residual);
 }
 
-/* oneDNN takes its number of threads from the calling thread's OpenMP setting: at planning for the
- * division of work, at run for the team. Returns the setting before. */
+/* Sets the calling thread's OpenMP setting, from which oneDNN takes its number of threads: when
+ * planning for the division of work, and when running for the team. Returns the previous
+ * setting. */
 static int set_threads(int threads) {
 #ifdef _OPENMP
     int before = omp_get_max_threads();
@@ -165,8 +166,8 @@ static void use_dense(operand *x, tr_dtype dtype) {
     x->copied = true;
 }
 
-/* Finds a product: as given; with dense copies of transposed operands; with all in FP32. Leaves
- * found[WRITES] NULL where there is none with a residual. */
+/* Finds a product: as given, else with dense copies of transposed operands, else with all operands
+ * in FP32. Leaves found[WRITES] NULL where there is none with a residual. */
 static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
                         dnnl_primitive_desc_t found[PRODUCTS]) {
     bool all;

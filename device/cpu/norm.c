@@ -4,7 +4,7 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* Sum over the row of X from `from` on, or of (X - mean)^2. */
+/* Returns the sum over the row of X from `from` on, or of (X - mean)^2. */
 static float row_sum(const tr_layernorm_desc *d, const void *x_base, int64_t from) {
     float buffer[TR_BLOCK], sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {

@@ -32,7 +32,7 @@ static void row_angles(const cpu_rope *rope, const tr_rope_desc *d, const tr_op_
     }
 }
 
-/* Turns the pairs of one head: a is its first half, b its second. */
+/* Rotates the pairs of one head: a is its first half, b its second. */
 static void rotate(int64_t half, const rotation *angles, const float *a, const float *b,
                    float *to_a, float *to_b) {
     const float *cosine = angles->cosine, *sine = angles->sine;

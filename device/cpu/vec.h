@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-/* Elements that a loop handles at a time, in buffers on the stack when the storage is BF16. */
+/* Elements that a loop processes at a time, in buffers on the stack when the storage is BF16. */
 enum { TR_BLOCK = 1024 };
 
 typedef float tr_v8 __attribute__((vector_size(32)));
@@ -32,12 +32,12 @@ static inline tr_v8 tr_v8_fma(tr_v8 a, tr_v8 b, tr_v8 c) {
 #endif
 }
 
-/* Lanes added as a tree. */
+/* Returns the sum of the lanes, added as a tree. */
 static inline float tr_v8_sum(tr_v8 v) {
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
 
-/* Sum of x[n]: element i goes to lane i % 16. */
+/* Returns the sum of x[n]; element i is added to lane i % 16. */
 static inline float tr_vec_sum(const float *x, int64_t n) {
     tr_v8 low = {0}, high = {0};
     int64_t i = 0;
@@ -50,7 +50,7 @@ static inline float tr_vec_sum(const float *x, int64_t n) {
     return tr_v8_sum(low + high) + tail;
 }
 
-/* Sum of x[n] * y[n], ordered as tr_vec_sum. */
+/* Returns the sum of x[n] * y[n], in tr_vec_sum's order. */
 static inline float tr_vec_dot(const float *x, const float *y, int64_t n) {
     tr_v8 low = {0}, high = {0};
     int64_t i = 0;
@@ -63,8 +63,8 @@ static inline float tr_vec_dot(const float *x, const float *y, int64_t n) {
     return tr_v8_sum(low + high) + tail;
 }
 
-/* Largest of x[n], -infinity for none. A NaN may be passed over: a caller that shifts exponents by
- * the maximum meets the NaN again. */
+/* Returns the largest of x[n], -infinity for none. May ignore a NaN: a caller that shifts exponents
+ * by the maximum gets the NaN then. */
 static inline float tr_vec_max(const float *x, int64_t n) {
     float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
@@ -72,10 +72,10 @@ static inline float tr_vec_max(const float *x, int64_t n) {
     return largest;
 }
 
-/* e^x within 1.5 ulp, subnormal results and overflow included; NaN stays NaN.
- * x = k ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, so that k times the first is exact), then
- * the Taylor series to r^7, whose remainder r^8/8! is 0.09 ulp at most, and 2^k in two factors,
- * each of which is a normal number. */
+/* e^x within 1.5 ulp, subnormal results and overflow included; NaN stays NaN. x = k ln 2 + r with
+ * |r| <= ln 2 / 2 (ln 2 in two parts, so that k times the first is exact), then the Taylor series
+ * to r^7, with a remainder r^8/8! of at most 0.09 ulp, and 2^k in two factors, each of which is a
+ * normal number. */
 static inline __attribute__((always_inline)) float tr_expf(float x) {
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
@@ -103,8 +103,8 @@ static inline __attribute__((always_inline)) float tr_expf(float x) {
     return p * scale1 * scale2;
 }
 
-/* Elements offset .. offset + n of storage at `base` as FP32: the memory itself, or widened into
- * buffer[n]. */
+/* Returns elements offset .. offset + n - 1 of storage at `base` as FP32: the memory itself, or
+ * widened into buffer[n]. */
 static inline const float *tr_row_load(tr_dtype dtype, const void *base, int64_t offset, int64_t n,
                                        float *buffer) {
     if (dtype == TR_F32) return (const float *)base + offset;
@@ -114,12 +114,13 @@ static inline const float *tr_row_load(tr_dtype dtype, const void *base, int64_t
     return buffer;
 }
 
-/* Where to write FP32 results for elements from `offset` on: the memory itself, or buffer. */
+/* Returns where to write FP32 results for elements from `offset` on: the memory itself, or
+ * buffer. */
 static inline float *tr_row_target(tr_dtype dtype, void *base, int64_t offset, float *buffer) {
     return dtype == TR_F32 ? (float *)base + offset : buffer;
 }
 
-/* Rounds what was written to tr_row_target's buffer into storage; nothing to do for FP32. */
+/* Rounds the values written to tr_row_target's buffer into storage. Does nothing for FP32. */
 static inline void tr_row_store(tr_dtype dtype, void *base, int64_t offset, int64_t n,
                                 const float *written) {
     if (dtype == TR_F32) return;

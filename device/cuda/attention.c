@@ -1,5 +1,5 @@
-/* ATTENTION and ATTENTION_DGRAD: cuDNN's engines for the shapes they take (attention_graph.h), the
- * own kernels (attention_own.c) for all others. */
+/* ATTENTION and ATTENTION_DGRAD: cuDNN's engines for the shapes that they support
+ * (attention_graph.h), the program's own kernels (attention_own.c) for all others. */
 #include "base/memory.h"
 #include "device/cuda/attention_graph.h"
 #include "device/cuda/cuda_impl.h"
@@ -17,8 +17,8 @@ static void release_attention(tr_op *base) {
     free(base);
 }
 
-/* Runs the plan on a stream; the handle stays bound to it. Scratch: the library's, then the plan's
- * two sums and the first tokens. */
+/* Runs the plan on a stream, to which the handle stays bound. Scratch has the library's part, then
+ * the plan's two sums and the first tokens. */
 static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, const int32_t *starts,
                            char *scratch) {
     const tr_attention_graph *g = ((cuda_attention *)base)->graph;
@@ -43,7 +43,7 @@ static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, const
     return TR_OK;
 }
 
-/* q, k and v, or their gradients, in one packed tensor. */
+/* Finds q, k and v, or their gradients, in one packed tensor. */
 static void unpack(const tr_op *op, void *packed, void **q, void **k, void **v) {
     const tr_attention_desc *d = &op->desc.attention;
     const size_t head = (size_t)d->head_size * tr_dtype_size(d->dtype);
@@ -73,7 +73,7 @@ static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_ar
     return TR_OK;
 }
 
-/* cuDNN's operator; *out stays NULL where it has none. */
+/* Prepares cuDNN's operator; *out stays NULL when it has none. */
 static tr_status prepare_graph(const tr_op_context *context, const tr_op_desc *desc,
                                const tr_attention_shape *shape, tr_op **out) {
     tr_attention_graph *g;

@@ -1,5 +1,6 @@
-/* The own attention: any head up to 256, either storage, FP32 arithmetic, every sum in one order.
- * It is the reference on the device and takes what cuDNN does not; it uses no tensor cores.
+/* The program's own attention: heads up to 256, either storage, FP32 arithmetic, every sum in one
+ * order. It is the reference on the device and runs shapes that cuDNN does not support; it does not
+ * use tensor cores.
  *
  * A warp owns a row (a query forward and for dQ, a key for dK and dV) and walks over tiles of TILE
  * rows of the other side, which the block's warps share: lane j scores the tile's row j, and lane c
@@ -16,14 +17,16 @@ namespace {
 enum { WARP = TR_WARP, WARPS = 4, THREADS = WARP * WARPS, TILE = WARP };
 enum { MAX_DIM = TR_ATTENTION_MAX_DIM, COLUMNS = MAX_DIM / WARP };
 
-/* What a block shares. Rows of the tile are dim + 1 apart, so that lanes meet different banks. */
+/* Memory shared by a block. Rows of the tile are dim + 1 apart, so that lanes use different
+ * banks. */
 struct block_rows {
     float tile[TILE * (MAX_DIM + 1)];
     float own[2][WARPS][MAX_DIM];
     float weight[2][WARPS][TILE];
 };
 
-/* Where a block works: WARPS rows from first_row on of head h (of `heads`) of sequence b. */
+/* The place of a block's work: WARPS rows from first_row on of head h (of `heads`) of sequence
+ * b. */
 struct place {
     int64_t first_row, b, h;
 };
@@ -63,13 +66,13 @@ __device__ head_rows<T> plain(const tr_attention_desc &d, const place &at, T *y)
     return {y + at.b * d.seq * width + at.h * d.head_size, width};
 }
 
-/* The first token that token t of sequence b sees; starts may be NULL. */
+/* Returns the first token that token t of sequence b sees; starts may be NULL. */
 __device__ int64_t first_of(const tr_attention_desc &d, const int32_t *starts, int64_t b,
                             int64_t t) {
     return tr_attention_first(&d, t, starts ? starts[b * d.seq + t] : 0);
 }
 
-/* The tile that holds the first token which any of the block's rows sees. */
+/* Returns the tile with the first token that any of the block's rows sees. */
 __device__ int64_t first_tile(const tr_attention_desc &d, const int32_t *starts, const place &at) {
     int64_t least = at.first_row;
     for (int64_t t = at.first_row; t < at.first_row + WARPS && t < d.seq; t++) {
@@ -79,7 +82,7 @@ __device__ int64_t first_tile(const tr_attention_desc &d, const int32_t *starts,
     return least / TILE * TILE;
 }
 
-/* Rows first.. of x into the tile; zeros past the sequence. All threads. */
+/* Loads rows first.. of x into the tile, with zeros past the sequence. Called by all threads. */
 template <typename T>
 __device__ void load_tile(const tr_attention_desc &d, head_rows<const T> x, int64_t first,
                           block_rows &s) {
@@ -90,7 +93,7 @@ __device__ void load_tile(const tr_attention_desc &d, head_rows<const T> x, int6
                 first + r < d.seq ? tr_load_one(x.first + (first + r) * x.stride + c) : 0.0f;
 }
 
-/* Row `row` of x into the warp's own row. */
+/* Loads row `row` of x into the warp's own row. */
 template <typename T>
 __device__ void load_own(const tr_attention_desc &d, head_rows<const T> x, int64_t row,
                          float *own) {
@@ -98,7 +101,7 @@ __device__ void load_own(const tr_attention_desc &d, head_rows<const T> x, int64
         own[c] = tr_load_one(x.first + row * x.stride + c);
 }
 
-/* The warp's own row times the tile's row `lane`. */
+/* Returns the product of the warp's own row and the tile's row `lane`. */
 __device__ float dot(const tr_attention_desc &d, const float *own, const block_rows &s) {
     const int dim = (int)d.head_size;
     const float *row = s.tile + tr_lane() * (dim + 1);
@@ -131,8 +134,8 @@ __device__ void store_row(const tr_attention_desc &d, head_rows<T> y, int64_t ro
     }
 }
 
-/* Softmax over the tiles as they come (Milakov & Gimelshein 2018): what was summed under a smaller
- * maximum is scaled down. */
+/* Softmax over the tiles in turn (Milakov & Gimelshein 2018): sums under a smaller maximum are
+ * scaled down. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) forward(tr_attention_desc d, float scale, const T *qkv,
                                                    const int32_t *starts, T *y, float *lse) {
@@ -150,7 +153,7 @@ __global__ void __launch_bounds__(THREADS) forward(tr_attention_desc d, float sc
             const int64_t key = first + tr_lane();
             s.weight[0][tr_warp()][tr_lane()] =
                 key >= visible && key <= row ? scale * dot(d, s.own[0][tr_warp()], s) : -INFINITY;
-            __syncthreads(); /* scores are there, the keys are read */
+            __syncthreads(); /* the scores are written, the keys have been read */
             load_tile(d, value_of(d, at, qkv), first, s);
             float before = largest;
             for (int j = 0; j < TILE; j++) largest = fmaxf(largest, s.weight[0][tr_warp()][j]);
@@ -219,7 +222,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* dK and dV: a warp's key meets, in each query head that shares it, the queries that see it. */
+/* dK and dV: for each query head that shares a warp's key, visits the queries that see it. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     backward_keys(tr_attention_desc d, float scale, const T *dy, const T *qkv, const float *lse,

@@ -18,19 +18,20 @@ typedef struct dims {
     int64_t size[RANK], stride[RANK];
 } dims;
 
-/* A graph in the making. After a failure all functions do nothing, so a graph reads as its
- * formulas do, and the status is looked at once. */
+/* A graph under construction. After a failure all functions do nothing, so the code of a graph
+ * reads like its formulas, and the status is checked once. */
 typedef struct builder {
     tr_attention_graph *graph;
     tr_status status;
-    bool refused; /* the failure is the library's word that it has no such engine */
+    bool refused; /* the library reported that it has no such engine */
     descriptor ops[MAX_OPS];
     int64_t op_count, next_virtual;
 } builder;
 
 /* --- descriptors ------------------------------------------------------------------------------ */
 
-/* The library does not do this; other failures are those of the machine or the installation. */
+/* Returns true when the library does not support the request; other failures come from the machine
+ * or the installation. */
 static bool refuses(cudnnStatus_t status) {
     switch (status) {
     case CUDNN_STATUS_NOT_SUPPORTED:
@@ -60,7 +61,7 @@ static tr_status failure(cudnnStatus_t status, const char *what, int line) {
         (b)->refused = refuses(dnn_);                                                              \
     } while (0)
 
-/* Every descriptor belongs to the graph from its first moment. */
+/* Makes a descriptor, which belongs to the graph at once. */
 static descriptor make(builder *b, cudnnBackendDescriptorType_t type) {
     tr_attention_graph *g = b->graph;
     descriptor made = NULL;
@@ -116,7 +117,7 @@ static descriptor tensor(builder *b, dims d, cudnnDataType_t type, int64_t id) {
     finalize(b, t);
     return t;
 }
-/* A value inside the graph, which no memory holds. */
+/* Makes a value inside the graph, without memory. */
 static descriptor value(builder *b, dims d, cudnnDataType_t type) {
     return tensor(b, d, type, b->next_virtual++);
 }
@@ -163,7 +164,7 @@ static void pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t mat
     set_part(b, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     add_op(b, op);
 }
-/* A new FP32 value of x and other (or NULL). */
+/* Makes a new FP32 value of x and other (or NULL). */
 static descriptor compute(builder *b, dims d, cudnnPointwiseMode_t mode, descriptor x,
                           descriptor other) {
     descriptor y = value(b, d, CUDNN_DATA_FLOAT);
@@ -212,7 +213,7 @@ static descriptor index_of(builder *b, dims square, descriptor scores, int64_t a
 }
 
 /* scores where query >= key, and key >= FIRST of the query, -infinity elsewhere: two selections,
- * for the engines know no conjunction. */
+ * because the engines do not support a conjunction. */
 static descriptor visible(builder *b, dims square, descriptor scores) {
     const tr_attention_shape *s = &b->graph->shape;
     descriptor query = index_of(b, square, scores, 2), key = index_of(b, square, scores, 3);
@@ -317,7 +318,7 @@ static void build_backward(builder *b) {
 
 /* --- the choice of an engine ------------------------------------------------------------------ */
 
-/* False for an engine whose result may differ from run to run. */
+/* Returns false for an engine that may give different results from run to run. */
 static bool is_deterministic(builder *b, descriptor engine) {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t count = 0;
@@ -329,9 +330,9 @@ static bool is_deterministic(builder *b, descriptor engine) {
     return true;
 }
 
-/* Finishes the plan of one engine configuration, which compiles its kernels; the graph has no plan
- * where the engine cannot be used. What is announced is not always delivered: the status of a
- * failure that is not a refusal is left in *failed, with the library's words in the error. */
+/* Finishes the plan of one engine configuration, which compiles its kernels. The graph has no plan
+ * when the engine cannot be used, which can happen although the library listed it. Sets *failed for
+ * a failure that is not a refusal, with the library's message as the error. */
 static void try_config(builder *b, cudnnHandle_t handle, descriptor described, descriptor config,
                        tr_status *failed) {
     tr_attention_graph *g = b->graph;
@@ -359,7 +360,7 @@ static void try_config(builder *b, cudnnHandle_t handle, descriptor described, d
     g->workspace_bytes = (size_t)bytes;
 }
 
-/* The first configuration, in the heuristic's order, whose plan can be finished. */
+/* Chooses the first configuration, in the heuristic's order, for which a plan can be finished. */
 static void choose(builder *b, cudnnHandle_t handle, descriptor described, descriptor graph) {
     descriptor heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -420,7 +421,9 @@ bool tr_cudnn_attention_takes(const tr_attention_shape *s) {
 
 tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                    const tr_attention_shape *shape, tr_attention_graph **out) {
-    enum { OLDEST = 91600 }; /* before, sequences that are no multiple of 128 had wrong gradients */
+    enum {
+        OLDEST = 91600
+    }; /* earlier versions gave wrong gradients for sequences that are not a multiple of 128 */
     *out = NULL;
     if (!tr_cudnn_attention_takes(shape)) return TR_OK;
     if (cudnnGetVersion() < OLDEST)

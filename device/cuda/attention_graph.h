@@ -1,7 +1,7 @@
 /* Causal attention as plans of cuDNN's backend interface: the composite graphs of matrix products,
  * point-wise operations and reductions that its fused attention engines recognise. A plan is built
- * for the GPU of a handle, or for a described one: then it cannot run, but everything up to that is
- * proved on a machine without a GPU. Private to device/cuda and its test. */
+ * for the GPU of a handle, or for a described one; the latter cannot run, but tests everything else
+ * on a machine without a GPU. Private to device/cuda and its test. */
 #pragma once
 
 #include "base/status.h"
@@ -14,9 +14,9 @@ typedef struct tr_attention_strides {
     int64_t sequence, head, position;
 } tr_attention_strides;
 
-/* heads query heads share kv_heads keys and values (a multiple: grouped queries). A bool says which
- * of the two graphs it is; deterministic changes the backward one; masked: tokens see none before
- * their FIRST. */
+/* heads query heads share kv_heads keys and values (a multiple: grouped queries). `backward`
+ * selects one of the two graphs; deterministic changes the backward one; masked: tokens see none
+ * before their FIRST. */
 typedef struct tr_attention_shape {
     int64_t batch, seq, heads, kv_heads, head_size;
     tr_attention_strides q, kv, y; /* q and dq; k, v, dk and dv; y and dy */
@@ -48,32 +48,33 @@ typedef enum tr_attention_tensor {
     TR_ATTENTION_IDS
 } tr_attention_tensor;
 
-/* A finished plan: 0.2 to 1 s of compilation. */
+/* A finished plan. Compiling it takes 0.2 to 1 s. */
 typedef struct tr_attention_graph {
     tr_attention_shape shape;
     cudnnBackendDescriptor_t plan;
     int64_t engine; /* cuDNN's number of the engine chosen */
     size_t workspace_bytes, row_sum_bytes, dq_sum_bytes, first_bytes;
     float scalars[TR_ATTENTION_IDS - TR_ATTENTION_SCALE];
-    cudnnBackendDescriptor_t *parts; /* all descriptors behind the plan, in their order */
+    cudnnBackendDescriptor_t *parts; /* all descriptors of the plan, in order */
     size_t part_count, part_capacity;
 } tr_attention_graph;
 
-/* The shape of ATTENTION and ATTENTION_DGRAD. */
+/* Returns the shape of ATTENTION or ATTENTION_DGRAD. */
 tr_attention_shape tr_cudnn_attention_packed(const tr_attention_desc *desc, bool backward,
                                              bool deterministic);
 
-/* Whether cuDNN's engines are used for a shape: bf16 heads of 64, 96 or 128, from 64 tokens on. */
+/* Returns true when cuDNN's engines are used for a shape: bf16 heads of 64, 96 or 128, and at least
+ * 64 tokens. */
 bool tr_cudnn_attention_takes(const tr_attention_shape *shape);
 
 /* Builds the plan in *out. handle: of the GPU that will run it; or NULL, with `described`, the JSON
- * of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. *out is NULL, with TR_OK, where cuDNN's engines are not
- * used for the shape or the library refuses it. TR_ERR_DEVICE with a sentence where the library
- * fails or is too old. Release with tr_cudnn_attention_release (NULL is allowed). */
+ * of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. *out is NULL, with TR_OK, when cuDNN's engines are not
+ * used for the shape or the library refuses it. Fails with TR_ERR_DEVICE when the library fails or
+ * is too old. The caller releases *out with tr_cudnn_attention_release (NULL is allowed). */
 tr_status tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                    const tr_attention_shape *shape, tr_attention_graph **out);
 void tr_cudnn_attention_release(tr_attention_graph *graph);
 
-/* Enqueues the plan on the handle's stream; tensors that the plan does not have are not read. */
+/* Enqueues the plan on the handle's stream. Does not read tensors that the plan does not have. */
 tr_status tr_cudnn_attention_run(const tr_attention_graph *graph, cudnnHandle_t handle,
                                  void *const tensors[TR_ATTENTION_TENSORS], void *workspace);

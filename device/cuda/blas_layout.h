@@ -1,9 +1,9 @@
-/* A row-major product as a column-major library sees it. Builds without CUDA, so that the CPU tests
- * run it. Private to device/cuda (and its test).
+/* Translates a row-major product for a column-major library. Builds without CUDA, so that the CPU
+ * tests run it. Private to device/cuda (and its test).
  *
- * Row-major X[r, c] with leading dimension ld is column-major X'[c, r] with the same ld. A
- * column-major library is asked for C' = op(B)' op(A)': our B is its first operand, our A its
- * second, and what we call transposed it calls transposed. */
+ * Row-major X[r, c] with leading dimension ld is column-major X'[c, r] with the same ld. The
+ * library computes C' = op(B)' op(A)': our B is its first operand, our A its second, and
+ * `transposed` means the same for both. */
 #pragma once
 
 #include "device/op.h"
@@ -13,10 +13,10 @@ typedef struct tr_blas_matrix {
     int64_t rows, columns, ld;
     tr_dtype dtype;
     bool transposed; /* used as its transpose in the product */
-    int tensor;      /* TR_MATMUL_A, _B or _C: whose memory it is */
+    int tensor;      /* TR_MATMUL_A, _B or _C: the operand */
 } tr_blas_matrix;
 
-/* What the library does besides, in its own terms. */
+/* Extra work fused into the product, in the library's terms. */
 typedef enum tr_blas_epilogue {
     TR_BLAS_PLAIN,
     TR_BLAS_BIAS,          /* + vector[rows], the same in every column */
@@ -63,11 +63,11 @@ static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
         .aux_ld = ldc};
 }
 
-/* True for what cuBLASLt documents for CUBLAS_COMPUTE_32F: operands of one type, a result of that
- * type or FP32, a bias of the result's type; aux with a leading dimension of whole 8. A bias
- * gradient has the result's type, and parameters' gradients are FP32. How exact its GELU is it does
- * not say: good enough for BF16, not for FP32. What is then planned still depends on the GPU: the
- * library may have no algorithm. */
+/* Returns true for products that cuBLASLt documents for CUBLAS_COMPUTE_32F: operands of one type, a
+ * result of that type or FP32, a bias of the result's type, and aux with a leading dimension that
+ * is a multiple of 8. A bias gradient has the result's type, but parameters' gradients are FP32.
+ * The documents do not state the accuracy of its GELU, so it is used for BF16 and not for FP32. The
+ * library may still have no algorithm on a GPU. */
 static inline bool tr_blas_has(const tr_matmul_desc *d) {
     const tr_fusion *f = &d->fused;
     bool aux = f->activate || f->activate_grad;

@@ -35,7 +35,7 @@ __global__ void tr_columns_partial(int64_t rows, int64_t width, F matrix, float 
             for (int w = 1; w < TR_WARPS; w++) sum += part[w][s][at % N][at / N];
             if (left + at < width) partial[(chunk * SUMS + s) * width + left + at] = sum;
         }
-        __syncthreads(); /* everyone has read: the next task may write */
+        __syncthreads(); /* all threads have read, so the next task may write */
     }
 }
 

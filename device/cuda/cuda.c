@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Threads other than the opener's (progress engines, queues, tests) start on device 0. */
+/* Selects the device, because threads other than the opener's (progress threads, workers, tests)
+ * start on device 0. */
 static tr_status use(tr_device *device) {
     TR_CUDA(cudaSetDevice(tr_cuda_device_of(device)->ordinal));
     return TR_OK;
@@ -20,7 +21,8 @@ static tr_status cuda_memory(tr_device *device, size_t *free_bytes, size_t *tota
     return TR_OK;
 }
 
-/* Its place on the bus, which slices of one GPU share: what NCCL compares too. */
+/* Writes the GPU's place on the bus, which slices of one GPU share, and which NCCL compares,
+ * too. */
 static tr_status cuda_identity(tr_device *device, char *text, size_t size) {
     TR_TRY(use(device));
     TR_CUDA(cudaDeviceGetPCIBusId(text, (int)size, tr_cuda_device_of(device)->ordinal));
@@ -36,7 +38,9 @@ static tr_status cuda_alloc(tr_device *device, size_t bytes, void **out) {
         size_t free_bytes = 0, total_bytes = 0;
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-        return TR_FAIL(TR_ERR_FIT, "device %s has no room for %zu bytes: %zu of %zu are free",
+        return TR_FAIL(TR_ERR_FIT,
+                       "device %s has no room for %zu bytes: %zu of %zu are free; use more ranks, "
+                       "or end other programs on it",
                        device->name, size, free_bytes, total_bytes);
     }
     TR_CUDA(error);
@@ -134,7 +138,7 @@ static void run_call(void *argument) {
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* After a failure of the device no callback runs any more. */
+/* Returns the stream's failure. After a failure of the device callbacks do not run any more. */
 static tr_status stream_status(const tr_cuda_stream *stream) {
     cudaError_t error = cudaStreamQuery(stream->handle);
     if (error == cudaErrorNotReady) (void)cudaGetLastError(); /* not an error */
@@ -148,7 +152,7 @@ static tr_cuda_call *find_free_call(tr_cuda_stream *stream) {
     return NULL;
 }
 
-/* A place for a callback: waits until one is free, outside of the driver. */
+/* Takes a slot for a callback; waits until one is free, outside of the driver. */
 static tr_status take_call(tr_cuda_stream *stream, tr_cuda_call **out) {
     tr_status status = TR_OK;
     pthread_mutex_lock(&stream->lock);
@@ -218,12 +222,13 @@ static tr_status cuda_event_sync(tr_event *event) {
     return TR_OK;
 }
 
-/* After a failure of the device every event counts as reached: the next call on a stream returns
- * the failure, and no thread waits for work that will not be done. */
+/* Returns true when the event is reached. After a failure of the device every event counts as
+ * reached: the next call on a stream returns the failure, and no thread waits for work that cannot
+ * finish. */
 static bool cuda_event_reached(tr_event *event) {
     if (use(event->device) != TR_OK) return true;
     if (cudaEventQuery(event_of(event)) != cudaErrorNotReady) return true;
-    (void)cudaGetLastError(); /* not an error, but CUDA keeps it as one */
+    (void)cudaGetLastError(); /* not an error, but CUDA stores it as one */
     return false;
 }
 

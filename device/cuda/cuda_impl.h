@@ -1,6 +1,6 @@
-/* What the files of device/cuda/ share: the device, its streams and events, the base of an
- * operator, and checks of the libraries' return codes. Host code is C; a .cu file holds kernels and
- * their launchers (launch.h), which take a cudaStream_t and return a cudaError_t. Private. */
+/* Shared by the files of device/cuda/: the device, its streams and events, the base of an operator,
+ * and checks of the libraries' return codes. Host code is C; a .cu file holds kernels and their
+ * launchers (launch.h), which take a cudaStream_t and return a cudaError_t. Private. */
 #pragma once
 
 #include "device/cuda/libraries.h"
@@ -19,8 +19,8 @@ typedef struct tr_cuda_device {
     tr_stream *compute;
 } tr_cuda_device;
 
-/* With dozens of callbacks queued behind something that waits, the driver holds up the calls of
- * every other thread, of those too which would end the waiting: a stream takes few at a time. */
+/* With dozens of callbacks queued after work that waits, the driver blocks the calls of all other
+ * threads, also of those that would end the wait. So a stream queues only few at a time. */
 enum { TR_CUDA_CALLS = 4 };
 
 typedef struct tr_cuda_call {
@@ -44,18 +44,18 @@ typedef struct tr_cuda_event {
 
 /* Makes an operator in a zeroed object of object_bytes (at least sizeof(tr_op)) that starts with a
  * tr_op: device, desc, scratch_bytes, run, and a `release` that frees the object; an operator that
- * owns more replaces it and calls free() on the object last. */
+ * owns more memory replaces it and calls free() on the object last. */
 tr_status tr_cuda_op_create(const tr_op_context *context, const tr_op_desc *desc,
                             size_t object_bytes, size_t scratch_bytes,
                             tr_status (*run)(tr_op *op, tr_stream *stream, const tr_op_args *args),
                             tr_op **out);
 
-/* On a device that warms, runs an operator of a library once, on memory that means nothing, `bytes`
- * of it for the largest tensor: the library may load a kernel when it first runs, which would wait
- * for all that the GPU has been given, a receive from another rank included (cuda.c). */
+/* On a device that warms, runs a library's operator once on dummy memory, with `bytes` for the
+ * largest tensor. Otherwise the library might load a kernel in the first step, which waits for all
+ * work queued on the GPU, also for a receive from another rank (device.c). */
 tr_status tr_cuda_warm(tr_op *op, size_t bytes);
 
-/* The status of a call of the runtime: TR_OK, or the failure with the library's words. */
+/* Returns the status of a runtime call: TR_OK, or a failure with the library's message. */
 tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, int line);
 #define TR_CUDA(expr)                                                                              \
     do {                                                                                           \
@@ -63,7 +63,7 @@ tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, i
         if (tr_cuda_ != TR_OK) return tr_cuda_;                                                    \
     } while (0)
 
-/* A range of NVTX: begins with its name, ends with NULL. */
+/* Begins a range of NVTX with a name; ends the last one with NULL. */
 void tr_cuda_mark(const char *name);
 
 static inline cudaStream_t tr_cuda_stream_of(tr_stream *stream) {
@@ -73,8 +73,8 @@ static inline tr_cuda_device *tr_cuda_device_of(tr_device *device) {
     return (tr_cuda_device *)device;
 }
 
-/* ATTENTION, or ATTENTION_DGRAD where backward, by the own kernels; TR_ERR_DEVICE with a sentence
- * for heads that are too wide for them. */
+/* Prepares ATTENTION, or with backward ATTENTION_DGRAD, with the program's own kernels. Fails with
+ * TR_ERR_DEVICE when heads are too wide for them. */
 tr_status tr_cuda_prepare_own_attention(const tr_op_context *context, const tr_op_desc *desc,
                                         bool backward, tr_op **out);
 

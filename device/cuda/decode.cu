@@ -6,8 +6,8 @@
 
 namespace {
 
-/* scores[batch, heads, seq]. A position outside the cache writes nothing but NaN to y: it cannot be
- * refused from here. */
+/* scores[batch, heads, seq]. For a position outside the cache it only writes NaN to y, because a
+ * kernel cannot fail. */
 template <typename T>
 __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T *qkv, T *kcache,
                        T *vcache, T *y, float *all_scores) {

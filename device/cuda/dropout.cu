@@ -1,5 +1,5 @@
 /* Kernels of dropout: a warp takes a row. The mask is a function of seed, site, step, global sample
- * and element (base/philox.h), so it is drawn again for the gradient rather than kept. */
+ * and element (base/philox.h), so it is drawn again for the gradient instead of kept. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
@@ -7,7 +7,7 @@
 
 namespace {
 
-/* What the elements of one row are kept by; every thread makes its own. */
+/* The mask of one row; every thread makes its own. */
 struct row_mask {
     uint64_t key, counter;
     int64_t first; /* element of column 0 */

@@ -52,11 +52,10 @@ static tr_status prepare_sorted(const tr_op_context *context, const tr_op_desc *
                                                  const tr_op_args *args),
                                 tr_op **out) {
     if (desc->embed.rows > INT32_MAX)
-        return TR_FAIL(
-            TR_ERR_DEVICE,
-            "device %s sorts at most 2147483647 tokens at once, not %lld: take a smaller "
-            "train.micro_batch",
-            context->device->name, (long long)desc->embed.rows);
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "device %s sorts at most 2147483647 tokens at once, not %lld: use a smaller "
+                       "train.micro_batch",
+                       context->device->name, (long long)desc->embed.rows);
     size_t scratch = (size_t)tr_cuda_sort_keys(desc->embed.rows) * sizeof(uint64_t);
     return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run, out);
 }

@@ -20,7 +20,7 @@ __global__ void embed(tr_embed_desc d, const int32_t *tokens, const T *table, T 
     }
 }
 
-/* y may be x. A decoding position outside the table gives NaN: it cannot be refused from here. */
+/* y may be x. A decoding position outside the table gives NaN, because a kernel cannot fail. */
 template <typename T, int N>
 __global__ void position(tr_embed_desc d, const tr_step_state *state, const T *x, const T *table,
                          const int32_t *starts, T *y) {
@@ -93,10 +93,10 @@ __device__ void compare_exchange(uint64_t *keys, int64_t at, int64_t low, int64_
     }
 }
 
-/* Batcher's bitonic sort (1968) of 2^k keys, thread i handling the pair whose first key is the i-th
- * index without the bit `away`. Stages whose pairs lie within SORT_KEYS keys run in shared memory,
- * a block at a time: those of all runs up to SORT_KEYS (first_run = 2), or the last stages of one
- * longer run. */
+/* Batcher's bitonic sort (1968) of 2^k keys, where thread i handles the pair with the i-th index
+ * without the bit `away` as its first key. Stages with pairs within SORT_KEYS keys run in shared
+ * memory, a block at a time: those of all runs up to SORT_KEYS (first_run = 2), or the last stages
+ * of one longer run. */
 __device__ int64_t pair_low(int64_t i, int64_t away) {
     return 2 * i - (i & (away - 1));
 }
@@ -143,7 +143,7 @@ cudaError_t sort_keys(cudaStream_t stream, int64_t padded, uint64_t *keys) {
     return cudaSuccess;
 }
 
-/* One past the last key of keys[i]'s entry. */
+/* Returns the index after the last key of keys[i]'s entry. */
 __device__ int64_t entry_end(const uint64_t *keys, int64_t i, int64_t rows) {
     const int64_t entry = key_entry(keys[i]);
     int64_t low = i + 1, high = rows; /* keys before low are of this entry, from high on are not */

@@ -1,5 +1,5 @@
-/* How kernels are launched, which items a thread or warp works on, and reductions whose order is
- * fixed. Private to the kernels.
+/* Launching kernels, dividing items among threads and warps, and reductions in a fixed order.
+ * Private to the kernels.
  *
  * Kernels use blocks of whole warps, one dimension, static shared memory, __syncthreads() that all
  * threads of a block reach and shuffles that all lanes of a warp reach: what the emulation of the
@@ -11,8 +11,7 @@
 
 enum { TR_THREADS = 256, TR_WARP = 32, TR_WARPS = TR_THREADS / TR_WARP };
 
-/* More work than this many blocks do at once is done by the same blocks, one item after the other.
- */
+/* The most blocks of a grid; with more work each block processes several items in turn. */
 #ifndef TR_GRID_LIMIT
 #define TR_GRID_LIMIT 65536
 #endif
@@ -22,8 +21,8 @@ static inline unsigned tr_grid(int64_t items, int64_t items_per_block) {
     return (unsigned)(blocks < TR_GRID_LIMIT ? blocks : TR_GRID_LIMIT);
 }
 
-/* Enqueues kernel(values...). What it returns is about this launch, not what an earlier call of
- * this thread, a library's perhaps, left in cudaGetLastError(). */
+/* Enqueues kernel(values...). Returns the status of this launch, not of an earlier call of this
+ * thread that left an error in cudaGetLastError(). */
 template <typename... P>
 cudaError_t tr_launch_values(cudaStream_t stream, unsigned blocks, unsigned threads,
                              void (*kernel)(P...), P... values) {
@@ -44,7 +43,7 @@ cudaError_t tr_launch(cudaStream_t stream, unsigned blocks, unsigned threads, vo
     return tr_launch_values<P...>(stream, blocks, threads, kernel, static_cast<P>(args)...);
 }
 
-/* Launches that follow each other on a stream: the first error ends them. */
+/* Returns from the caller at the first launch that fails. */
 #define TR_TRY_LAUNCH(expr)                                                                        \
     do {                                                                                           \
         cudaError_t tr_error_ = (expr);                                                            \
@@ -91,11 +90,11 @@ template <int THREADS, typename T> __device__ static inline T tr_block_sum(T val
     T sum = part[0];
 #pragma unroll
     for (int w = 1; w < THREADS / TR_WARP; w++) sum += part[w];
-    __syncthreads(); /* everyone has read: the next sum may write */
+    __syncthreads(); /* all threads have read, so the next sum may write */
     return sum;
 }
 
-/* Every thread gets the largest value over a block of THREADS; NaNs are passed over. */
+/* Every thread gets the largest value over a block of THREADS; NaNs are ignored. */
 template <int THREADS> __device__ static inline float tr_block_max(float value) {
     __shared__ float part[THREADS / TR_WARP];
 #pragma unroll

@@ -1,4 +1,4 @@
-/* Launchers of the own kernels: they enqueue on a stream and return what the launch returned.
+/* Launchers of the program's own kernels. They enqueue on a stream and return the launch's status.
  * Shapes, pointers and `adds` as in device/op.h, the state in device memory. Private. */
 #pragma once
 
@@ -68,7 +68,7 @@ cudaError_t tr_cuda_launch_glu(cudaStream_t stream, const tr_glu_desc *desc, con
 cudaError_t tr_cuda_launch_glu_dgrad(cudaStream_t stream, const tr_glu_desc *desc, const void *dy,
                                      const void *x, void *dx);
 
-/* rope.cu; starts may be NULL. The table travels with the launch. */
+/* rope.cu; starts may be NULL. The table is a kernel argument. */
 enum { TR_CUDA_ROPE_PAIRS = 128 };
 typedef struct tr_cuda_rope_table {
     uint64_t turns[TR_CUDA_ROPE_PAIRS]; /* per position, in 2^-64 of a turn */

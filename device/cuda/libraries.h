@@ -1,5 +1,5 @@
-/* cuBLASLt and cuDNN, loaded when the first GPU is opened: a run on CPUs neither needs nor holds
- * them. Private to device/cuda/. */
+/* cuBLASLt and cuDNN, loaded when the first GPU is opened, so a run on CPUs does not need them.
+ * Private to device/cuda/. */
 #pragma once
 
 #include "base/status.h"
@@ -7,10 +7,11 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
-/* Loads both libraries; their functions may be called after it has returned TR_OK. */
+/* Loads both libraries. Their functions may be called after this has returned TR_OK. */
 tr_status tr_cuda_open_libraries(void);
 
-/* Every function that device/cuda/ calls has its line in one of the lists and one under them. */
+/* Every library function that device/cuda/ calls has a line in one of these lists and one below
+ * them. */
 #define TR_CUBLASLT_FUNCTIONS(X)                                                                   \
     X(cublasLtCreate)                                                                              \
     X(cublasLtDestroy)                                                                             \

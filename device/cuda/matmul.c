@@ -1,5 +1,5 @@
-/* MATMUL through cuBLASLt with its epilogues, and through the own kernel for types that it does not
- * have. */
+/* MATMUL through cuBLASLt with its epilogues, and with the program's own kernel for types that
+ * cuBLASLt does not have. */
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "device/cuda/blas_layout.h"
@@ -35,7 +35,7 @@ static tr_status set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_
     return TR_OK;
 }
 
-/* Where the epilogue's vector and aux are in this run. */
+/* Sets the addresses of the epilogue's vector and aux in this run. */
 static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
     const tr_blas_epilogue epilogue = op->layout.epilogue;
     const tr_fusion *fused = &op->base.desc.matmul.fused;
@@ -85,8 +85,8 @@ static tr_status describe_matrix(const tr_blas_matrix *x, cublasLtMatrixLayout_t
     return TR_OK;
 }
 
-/* Pointers given here stand for every buffer: the search looks at their alignment. The types of the
- * vector and of aux are the result's when they are not set. */
+/* Describes the epilogue. The search only uses the alignment of the pointers given here. The vector
+ * and aux have the result's type by default. */
 static tr_status describe_epilogue(const cuda_matmul *op) {
     static const cublasLtEpilogue_t names[] = {[TR_BLAS_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
                                                [TR_BLAS_BIAS] = CUBLASLT_EPILOGUE_BIAS,
@@ -109,7 +109,7 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
     return point(op, &stand);
 }
 
-/* The library plans a product for all compute units unless it is told how many there are. */
+/* Sets the number of compute units; by default the library plans a product for all. */
 static tr_status describe_units(const cuda_matmul *op) {
     const int32_t units = op->base.context.compute_units;
     if (units == 0) return TR_OK;
@@ -131,16 +131,16 @@ static tr_status describe_product(cuda_matmul *op) {
     return TR_OK;
 }
 
-/* What cuBLAS recommends: 32 MiB from Hopper on, 4 MiB before. */
+/* Returns cuBLAS's recommendation: 32 MiB from Hopper on, 4 MiB before. */
 static uint64_t workspace_limit(const tr_op_context *context) {
     if (context->workspace) return context->workspace;
     return (uint64_t)(tr_cuda_device_of(context->device)->capability >= 90 ? 32 : 4) << 20;
 }
 
-/* The heuristic's first choice, a function of the description and the kind of GPU alone. Parts of a
- * split sum meet in FP32 in the workspace, in a fixed order: added in place they would be rounded
- * to the result's type on the way. Leaves the algorithm and its scratch in op; *found is false
- * where the library has none. */
+/* Takes the heuristic's first choice, which depends only on the description and the kind of GPU.
+ * Parts of a split sum are added in FP32 in the workspace, in a fixed order; added in place they
+ * would be rounded to the result's type each time. Sets the algorithm and its scratch in op; *found
+ * is false when the library has none. */
 static tr_status choose(cuda_matmul *op, bool *found) {
     const tr_cuda_device *device = tr_cuda_device_of(op->base.context.device);
     uint64_t limit = workspace_limit(&op->base.context);
@@ -168,7 +168,8 @@ static tr_status choose(cuda_matmul *op, bool *found) {
                                            op->result, op->result, preference, 1, &result, &count);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
     *found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    /* INVALID_VALUE is also what it says of an epilogue, a bias too, that it does not have here. */
+    /* The library also returns INVALID_VALUE for an epilogue, or a bias, that it does not support
+     * here. */
     bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                    (status == CUBLAS_STATUS_INVALID_VALUE && op->layout.epilogue != TR_BLAS_PLAIN);
     if (*found) {
@@ -199,7 +200,7 @@ static size_t largest_bytes(const cuda_matmul *op) {
                        (size_t)op->base.desc.matmul.n * sizeof(float));
 }
 
-/* The library's product; *out stays NULL where it has none. */
+/* Prepares the library's product; *out stays NULL when it has none. */
 static tr_status prepare_library(const tr_op_context *context, const tr_op_desc *desc,
                                  tr_op **out) {
     bool found = false;

@@ -1,5 +1,5 @@
-/* The own product: any types, leading dimensions and transpositions; slow, for what cuBLASLt does
- * not have. */
+/* The program's own product, for products that cuBLASLt does not have: any types, leading
+ * dimensions and transpositions, but slow. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"

@@ -1,4 +1,4 @@
-/* Kernels of layer normalisation (Ba, Kiros and Hinton 2016): a warp takes a row, whose second and
+/* Kernels of layer normalisation (Ba, Kiros and Hinton 2016): a warp takes a row; its second and
  * third reading come from the first-level cache. */
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"

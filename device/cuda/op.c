@@ -1,4 +1,4 @@
-/* What every operator of the cuda device is made with, and the runtime's return codes. */
+/* Creating operators of the cuda device, and checking the runtime's return codes. */
 #include "base/memory.h"
 #include "device/cuda/cuda_impl.h"
 
@@ -6,7 +6,7 @@
 
 tr_status tr_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
     if (error == cudaSuccess) return TR_OK;
-    (void)cudaGetLastError(); /* an error that is not sticky must not show up in a later call */
+    (void)cudaGetLastError(); /* a later call must not report an error that is not sticky */
     return tr_fail_at(file, line, error == cudaErrorMemoryAllocation ? TR_ERR_FIT : TR_ERR_DEVICE,
                       "CUDA: %s failed: %s", call, cudaGetErrorString(error));
 }

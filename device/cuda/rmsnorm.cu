@@ -1,4 +1,4 @@
-/* Kernels of root-mean-square normalisation (Zhang and Sennrich 2019): a warp takes a row, whose
+/* Kernels of root-mean-square normalisation (Zhang and Sennrich 2019): a warp takes a row; its
  * second reading comes from the first-level cache. */
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"

@@ -1,6 +1,6 @@
 /* The kernel of ROPE: a thread takes a pack of pairs of one row and turns it in all heads, so that
- * cosines and sines are computed once. Those of NORM_ROPE: a warp takes a head, whose second
- * reading comes from the first-level cache. */
+ * cosines and sines are computed once. Those of NORM_ROPE: a warp takes a head; its second reading
+ * comes from the first-level cache. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"

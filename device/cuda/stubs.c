@@ -1,4 +1,4 @@
-/* The CUDA device of a build without the CUDA backend: opening it says so. */
+/* The CUDA device of a build without the CUDA backend. Opening it fails. */
 #include "device/device_impl.h"
 
 static tr_status open_cuda(int ordinal, const tr_device_options *options, tr_device **out) {

@@ -94,8 +94,8 @@ tr_status tr_ref_attention(tr_op *op, const tr_op_args *args) {
 }
 
 /* P and dS of one head, [seq, seq] each, zero where a query does not see a key: p = exp(s - lse),
- * ds = p (dp - p.dp) scale, dp = dy.v. (Dao et al. 2022, algorithm 4, has dy.y in place of p.dp:
- * the same but for the rounding of y, whose error every key of the row would share.) */
+ * ds = p (dp - p.dp) scale, dp = dy.v. (Dao et al. 2022, algorithm 4, has dy.y instead of p.dp,
+ * which is equal except for the rounding of y; every key of the row would share that error.) */
 static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, int64_t b, int64_t h,
                            double *p, double *ds) {
     triple x = triple_of(d, args->t[TR_ATTENTION_DGRAD_QKV].data, d->seq, b, h);

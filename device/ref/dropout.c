@@ -2,7 +2,7 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* What the mask multiplies element (row, column) by: 0 or 1/(1-p); 1 without dropout. */
+/* Returns the mask's factor of element (row, column): 0 or 1/(1-p); 1 without dropout. */
 static double mask(const tr_op *op, const tr_op_args *args, int64_t row, int64_t column) {
     const tr_dropout_desc *d = &op->desc.dropout;
     if (d->p == 0 || !args->state->train) return 1;

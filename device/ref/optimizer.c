@@ -2,7 +2,7 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* FP32 in the order that every device adds it, FP64 in that of the elements. */
+/* Adds FP32 in the order of all devices, FP64 in the order of the elements. */
 tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {
     const tr_sumsq_desc *d = &op->desc.sumsq;
     double sum = 0;
@@ -48,7 +48,7 @@ tr_status tr_ref_adamw(tr_op *op, const tr_op_args *args) {
         tr_ref_set(args, TR_ADAMW_M, i, m);
         tr_ref_set(args, TR_ADAMW_V, i, v);
         tr_ref_set(args, TR_ADAMW_MASTER, i, master);
-        /* The copy is the stored master rounded, as everywhere else where it is made again. */
+        /* The copy is the rounded stored master, as everywhere that it is computed. */
         if (args->t[TR_ADAMW_VALUE].data)
             tr_ref_set(args, TR_ADAMW_VALUE, i, tr_ref_get(args, TR_ADAMW_MASTER, i));
     }

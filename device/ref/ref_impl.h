@@ -1,5 +1,5 @@
-/* What the files of device/ref/ share. The reference is plain C with FP64 inside: it is there to be
- * obviously right, not fast. Private. */
+/* Shared by the files of device/ref/. The reference is plain C with FP64 inside, meant to be
+ * obviously correct, not fast. Private. */
 #pragma once
 
 #include "device/host_impl.h"
@@ -9,7 +9,8 @@
 TR_OP_LIST(TR_REF_DECLARE)
 #undef TR_REF_DECLARE
 
-/* A scalar as operators on that dtype read it: as FP32 unless the dtype is wider. */
+/* Returns a scalar as operators on that dtype read it: rounded to FP32 unless the dtype is
+ * wider. */
 static inline double tr_ref_scalar(tr_dtype dtype, double x) {
     return dtype == TR_F64 ? x : (double)(float)x;
 }

@@ -33,8 +33,8 @@ static tr_tensor lse_of(const tr_attention_desc *d) {
     return tr_tensor_dense(NULL, tr_dtype_acc(d->dtype), 3, shape);
 }
 
-/* One of attention's products over the full square, or over twice what a window shows of its lower
- * half: 2 * batch * heads * seq * (seq or less) * head_size. */
+/* Returns the FLOPs of one of attention's products over the full square, or over twice the part of
+ * its lower half within a window: 2 * batch * heads * seq * (seq or less) * head_size. */
 static double square(const tr_attention_desc *d) {
     const double seq = (double)d->seq, window = (double)d->window;
     const double side = d->window > 0 && window < seq ? window * (2 - window / seq) : seq;

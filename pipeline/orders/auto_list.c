@@ -24,7 +24,7 @@ typedef struct lister {
     tr_auto_rule rule;
     list_rank *rank;         /* [ranks] */
     progress *at;            /* [ranks][chunks] */
-    int *late;               /* [ranks][chunks * m]: chunks whose I has run, in that order */
+    int *late;               /* [ranks][chunks * m]: chunks in the order of their I */
     double *end[2];          /* F and I: [stages * m], when they ended; INFINITY: not yet */
     double *forward, *input; /* [stages * m]: arrival of what F and I need; INFINITY: unknown */
     tr_wake wake;            /* when a rank chooses next */

@@ -328,7 +328,7 @@ static void note_order_of_sums(const tr_schedule *s, int *last, tr_schedule_repo
                                "schedule %s adds the weight gradients of stage %d%s in another "
                                "order (micro-batch %d after %d): its sums may differ in the last "
                                "bits from those of other schedules",
-                               s->name, a.stage, forward ? ", whose F computes the head's," : "",
+                               s->name, a.stage, forward ? " (its F computes the head's)" : "",
                                a.micro_batch, *before);
             }
             *before = a.micro_batch;

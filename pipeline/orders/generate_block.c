@@ -253,7 +253,7 @@ static void fill_table(squeezer *x) {
             x->held[slot_of(x, r, slot)] += x->held[slot_of(x, r, slot - 1)];
 }
 
-/* The stream whose next action the periodic order starts in this slot; -1: none. */
+/* Returns the stream with a next action that the periodic order starts in this slot; -1: none. */
 static int starting(const squeezer *x, int rank, int slot) {
     for (int stream = 0; stream < streams_of(x->b); stream++) {
         int k = x->next[rank * STREAMS + stream];

@@ -8,8 +8,8 @@ random tokens. In FP64: logits, loss and every gradient of step 1, parameters af
 computes norms, rotary angles and softmax in FP32 even in a double model; double_everywhere() makes its
 own code do all of it in FP64, and main() compares the result with the code as it is.
 
-In BF16: how far PyTorch is from that truth. Mode: the model in torch.bfloat16, whose weights are FP32
-master weights rounded before each step; its BF16 gradients update the masters in FP32. Attention is that
+In BF16: how far PyTorch is from that truth. Mode: the model in torch.bfloat16 with FP32
+master weights, which are rounded before each step; its BF16 gradients update the masters in FP32. Attention is that
 of torch's scaled_dot_product_attention, the default of transformers.
 
 HDF5 datasets of a file:
@@ -73,7 +73,7 @@ def filled(case):
 
 
 class UngatedMLP(torch.nn.Module):
-    """An MLP without a gate in a family whose own has one; Nemotron's, with ReLU^2."""
+    """An MLP without a gate in a family that has one; Nemotron's, with ReLU^2."""
 
     def __init__(self, width, inner, activation):
         super().__init__()

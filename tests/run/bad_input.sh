@@ -205,7 +205,7 @@ timeout -k 5 60 "$trireme" sample good -n 1000000000 >/dev/full 2>command.err ||
 [[ $code == 74 ]] || fail "sample to a full disk: exit code $code"
 says command "the text cannot be written: No space left on device"
 
-# damaged RUN HOW: a copy of the good run whose newest step has a shard that is cut or flipped.
+# damaged RUN HOW: a copy of the good run; its newest step has a shard that is cut or flipped.
 damaged() {
     local run=$1 how=$2 shard
     rm -rf "$run"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmarks that GPUs are measured with: a training step with micro-batches and with several ranks, each
-# on a device of its own, over NCCL's calls, computes what one rank does; operators are timed on a device
-# whose memory the host cannot touch; every plan of a stand-in for cuBLASLt is timed.
+# on its own device, over NCCL's calls, computes what one rank does; operators are timed on a device
+# with memory that the host cannot access; every plan of a stand-in for cuBLASLt is timed.
 # usage: benchmarks.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of a libnccl.so.2 that checks its callers, or "")
 set -euo pipefail
 trireme=$1 scratch=$2 mock=${3:-}

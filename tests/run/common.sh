@@ -91,7 +91,7 @@ as_planned() {
         fail "$1: memory: $(grep '^memory' "$scratch/$1.out")"
 }
 
-# intact RUN STEP: a checkpoint whose every block is right.
+# intact RUN STEP: a checkpoint in which every block is intact.
 intact() {
     "$trireme" ckpt verify "$scratch/$1" "$2" >"$scratch/verify" 2>&1 || fail "$1: step $2: $(<"$scratch/verify")"
 }

@@ -57,7 +57,8 @@ paste <(losses data_parallel) <(losses one) |
     fail "one and two data ranks: losses too far apart"
 train three 3 data_parallel.yaml parallel.dp=3 train.batch=18 train.micro_batch=2 train.steps=1
 
-# A pipe gets lines without control codes, also from plain mpirun, whose ranks see a pseudo-terminal.
+# A pipe gets lines without control codes, also from plain mpirun, where ranks see a
+# pseudo-terminal.
 grep -q $'[\r\e]' pipeline.out && fail "a pipe got control codes from trireme run"
 # shellcheck disable=SC2086
 mpirun -q --bind-to none -n 2 "$trireme" train "$root/examples/data_parallel.yaml" $small log.dir=plain \

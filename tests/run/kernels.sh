@@ -26,7 +26,7 @@ fi
 
 # --- how they access memory ---------------------------------------------------------------------------
 
-# Kernels whose template arguments hold a pack of more than one element, or that always use packs.
+# Kernels with a pack of more than one element as template argument, or that always use packs.
 packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient)I|sumsq_blocksILb1E'
 # ... of which these write sums, or one number a row or block.
 sums='tr_columns_partial|[0-9](row_max|row_sum)I|sumsq_blocks'

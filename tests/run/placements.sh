@@ -55,7 +55,8 @@ C
 tr '\n' ',' <"$v" | sed 's/,$//' >"$scratch/none.csv" # two ranks' rows in one: it must not run
 seq -s, -f '0F%g' 0 7 >"$scratch/one.csv"
 sed -i "s/\$/,$(seq -s, -f '1F%g' 0 7),$(seq -s, -f '1B%g' 0 7),$(seq -s, -f '0B%g' 0 7)/" "$scratch/one.csv"
-# Three stages whose ends, which share the tied embedding, are on the last rank and in the middle.
+# Three stages; the first and last, which share the tied embedding, are on the last rank and in the
+# middle.
 turned=$scratch/turned.csv
 for stage in 1 2 0; do
   echo "$(seq -s, -f "${stage}F%g" 0 7),$(seq -s, -f "${stage}B%g" 0 7)"

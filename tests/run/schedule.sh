@@ -64,7 +64,7 @@ grep -q '^rank 0   F0F1' out || fail "show: no drawing: $(<out)"
 grep -q $'\033' out && fail "show: colours off a terminal"
 [[ $(head -c 4 s.svg) == '<svg' && $(head -c 1 t.json) == '{' ]] || fail "show: no SVG or trace"
 
-# The search says how far it is from the bound, beside the order.
+# The search says how far it is from the bound, in addition to the order.
 prints 'auto: makespan 24.75, 0.00% above the lower bound 24.75; 4 stages a rank, made for these costs' \
     schedule auto -p 4 -m 8 -o auto.csv
 "$trireme" schedule auto -p 4 -m 8 >out 2>err

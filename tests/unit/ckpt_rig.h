@@ -405,7 +405,7 @@ static void remove_tree(const char *path) {
     (void)rmdir(path);
 }
 
-/* Number of entries whose name begins so. */
+/* Number of entries with that prefix. */
 static int count_entries(const char *path, const char *prefix) {
     int n = 0;
     DIR *dir = opendir(path);

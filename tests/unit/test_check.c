@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* Two stages on two ranks with the given rows; expects a failure whose message holds `part`. */
+/* Two stages on two ranks with the given rows; expects a failure with `part` in its message. */
 static void expect_refusal(const char *row0, const char *row1, int m, const char *part) {
     tr_schedule *s = NULL;
     assert_int_equal(tr_schedule_create("rows", 2, 2, m, NULL, &s), TR_OK);
@@ -97,7 +97,7 @@ static void test_order_of_sums_is_a_note(void **state) {
                       "weight gradients of stage 1 in another order (micro-batch 0 after 1)");
     expect_order_note("0F1,0F0,0B0,0B1", "1F0,1F1,1B0,1B1", NULL);
     expect_order_note("0F0,0F1,0B0,0B1", "1F1,1F0,1B0,1B1",
-                      "stage 1, whose F computes the head's, in another order");
+                      "stage 1 (its F computes the head's) in another order");
 }
 
 static void test_edges_are_the_tables(void **state) {

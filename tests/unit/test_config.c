@@ -127,8 +127,8 @@ static void defaults_follow_the_device(void **state) {
     }
 }
 
-/* A resumed run keeps the checkpoint's values of keys that the user has not set and whose default
- * follows the device, and of no other keys. */
+/* A resumed run keeps the checkpoint's values of keys that the user has not set and that have a
+ * default which follows the device, and of no other keys. */
 static void a_resumed_run_keeps_its_defaults(void **state) {
     (void)state;
     tr_config gpu, cpu, set;

@@ -1,8 +1,6 @@
 /* cuDNN delivers an engine for the attention of every model that Trireme trains: for a GPU that is
  * described (tests/data/h200.json), plans are finished, kernels compiled, and nothing is run. And
- * the operators of the cuda device, whose graphs are carried out on the host, compute what ref
- * does.
- */
+ * the operators of the cuda device, with graphs carried out on the host, compute what ref does. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "device/cuda/cuda_impl.h"
@@ -118,7 +116,7 @@ static size_t old_version(void) {
 }
 
 /* A GPU that the engines do not know is refused; a description that cannot be read, and a library
- * whose gradients are wrong, are errors. */
+ * with wrong gradients, are errors. */
 static void test_no_engine(void **state) {
     (void)state;
     char volta[sizeof h200];

@@ -77,7 +77,7 @@ static void test_refuses_what_does_not_fit(void **state) {
     tr_world_close(world);
 }
 
-/* Sizes whose product no integer holds. */
+/* Sizes with a product that no integer holds. */
 static void test_refuses_absurd_sizes(void **state) {
     (void)state;
     tr_world *world;
@@ -122,7 +122,7 @@ typedef struct rank_state {
     char error[256];
 } rank_state;
 
-static _Thread_local rank_state *held; /* whose device this thread works for */
+static _Thread_local rank_state *held; /* the rank that this thread works for */
 
 static void add_name(names *list, const char *name) {
     if (list->count < MOST_ACTIONS)
@@ -567,7 +567,7 @@ static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size
     tr_world_close(world);
 }
 
-/* A run whose device refuses a fused operator takes its parts, says so, and learns the same. */
+/* A run on a device that refuses a fused operator takes its parts, says so, and learns the same. */
 static void test_refused_operator(void **state) {
     (void)state;
     double whole[2 * STEPS], parts[2 * STEPS];

@@ -77,7 +77,7 @@ static void test_equals_the_lowered_program(void **state) {
         tr_schedule_destroy(s);
         test_table_free(&t);
     }
-    /* Orders whose messages are taken as they come: equal with transfers too. */
+    /* Orders that take their messages as they come: equal with transfers too. */
     for (int p = 1; p <= 6; p++)
         for (int m = 1; m <= 12; m++)
             for (int n = 0; n < 2; n++) {

@@ -10,7 +10,7 @@
  *
  * BF16 (ref, cpu): no farther from the FP64 values than PyTorch's BF16 times 1.5: logits;
  * gradients, and parameters after the steps, all together. Each gradient: times 2. A single element
- * whose first gradient has the wrong sign is as far off after AdamW's step as a whole tensor, so
+ * with the wrong sign of its first gradient is as far off after AdamW's step as a whole tensor, so
  * parameters are not judged one by one.
  *
  * A gradient that is zero in exact arithmetic, such as that of a key's bias, is compared with the
@@ -270,7 +270,7 @@ static void judge(const char *of, double is, double limit) {
     faults += fault;
 }
 
-/* True when the gradient of that element is zero but for rounding: AdamW's step is noise. */
+/* True when the gradient of that element is zero except for rounding: AdamW's step is noise. */
 static bool is_zero(double gradient, double global) {
     return fabs(gradient) <= 1e-12 * global;
 }
@@ -294,7 +294,7 @@ static void judge_forward_and_gradients(const golden *g, const results *r, doubl
     }
 }
 
-/* Distance of all parameters whose gradient is not zero. */
+/* Distance of all parameters with a gradient that is not zero. */
 static double distance_after(const golden *g, const results *r) {
     double global = norm(g->gradients, g->count), sum = 0;
     for (int64_t i = 0; i < g->count; i++) {

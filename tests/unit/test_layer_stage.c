@@ -115,7 +115,7 @@ static void test_micro_batches_are_told_apart(void **state) {
 
 /* --- what is run and kept without dropout ----------------------------------------------------- */
 
-/* The ref device, whose operators and copies are counted. */
+/* The ref device, with counters of operators and copies. */
 static tr_device_ops counting;
 static int runs[TR_OP_COUNT], copies;
 static tr_status (*run_uncounted)(tr_op *op, tr_stream *stream, const tr_op_args *args);
@@ -185,8 +185,8 @@ static void check_bytes(const tr_model_config *c) {
         assert_int_equal(model->layers[k]->bytes[TR_LIFE_IW], block);
     assert_int_equal(tr_layer_table_make(model, cut1, 1, &t), TR_OK);
     assert_int_equal(t.cost[0].backward_iw, block + 2 * row);
-    /* The gradients of the outputs of the embedding and of all blocks but the last one, whose
-     * gradient the head's F writes. */
+    /* The gradients of the outputs of the embedding and of all blocks except the last one; the
+     * head's F writes that gradient. */
     assert_int_equal(t.cost[0].bytes[TR_LIFE_IW], (size_t)(LAYERS - 2) * (block + row));
     tr_layer_table_free(&t);
     tr_model_destroy(model);

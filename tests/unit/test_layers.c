@@ -4,7 +4,7 @@
 
 static const tr_model_config tiny = {
     .family = "gpt2", .layers = 2, .width = 16, .heads = 2, .context = 7, .vocab = 11};
-/* One whose heads divide by 2 and 3 and whose vocabulary divides by neither. */
+/* A model with heads that divide by 2 and 3 and a vocabulary that divides by neither. */
 static const tr_model_config wide = {.family = "gpt2",
                                      .layers = 2,
                                      .width = 24,

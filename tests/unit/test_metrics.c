@@ -58,7 +58,7 @@ static void tensorboard_bytes_are_exact(void **state) {
     assert_true(tr_tb_scalar_record(1.0, INT64_MAX, longest, 1, record) <= TR_TB_RECORD);
 }
 
-/* A new config whose run directory is <root>/<name>, which exists. */
+/* A new config with the run directory <root>/<name>, which exists. */
 static void use_directory(const char *name) {
     char text[256];
     (void)snprintf(text, sizeof text, "%s/%s", root, name);

@@ -3,9 +3,9 @@
  * Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out what libraries compute;
  * TRIREME_TEST_ONLY=PATTERN runs the tests of that name.
  *
- * The same source tests the emulated device (support/cuda/), whose cuda:1 runs threads in the
- * opposite order and must give the same bits, whose cuda:2 has no aligned memory, and whose cuda:3
- * has an emulated cuBLASLt for the products. */
+ * The same source tests the emulated device (support/cuda/): its cuda:1 runs threads in the
+ * opposite order and must give the same bits, its cuda:2 has no aligned memory, and its cuda:3 has
+ * an emulated cuBLASLt for the products. */
 #include "bench/gpt2_products.h"
 #include "device/cuda/blas_layout.h"
 #include "support/op_check.h"

@@ -95,7 +95,7 @@ static void test_compare_fails(void **state) {
             double right = tr_element(a.memory[k], t->dtype, at);
             for (int w = 0; w < 3; w++) {
                 if (t->dtype == TR_I32 && w > 0) break; /* has no such number */
-                /* ... and two steps of a type whose numbers are wider apart */
+                /* ... and two steps of a type with numbers that are wider apart */
                 double shift = wrong[w] + 2 * tr_dtype_eps(t->dtype) * fabs(right);
                 if (t->dtype == TR_I32) shift = 1;
                 tr_element_set(b.memory[k], t->dtype, at, right + shift);

@@ -107,7 +107,7 @@ static void test_descriptions(void **state) {
     tr_op *op;
     tr_op_desc desc = {.kind = (tr_op_kind)1000};
     assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
-                   "there is no operator number 1000");
+                   "operator number 1000 does not exist");
     desc = (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
     assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
                    "operator activation: x must be f32 or bf16 or f64");

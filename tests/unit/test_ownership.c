@@ -72,7 +72,7 @@ static tr_status describe_qkv(tr_layer *layer, int number, int rank, const char 
     return TR_OK;
 }
 
-/* gate and up [out, in] in one local matrix whose rows take turns, and down, split by columns. */
+/* gate and up [out, in] in one local matrix with alternating rows, and down, split by columns. */
 static tr_status describe_mlp(tr_layer *layer, int number, const tr_mesh *mesh) {
     const tr_range own = tr_range_part(MLP, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP]);
     const int64_t shape[] = {MLP, WIDTH}, down_shape[] = {WIDTH, MLP};
@@ -260,7 +260,7 @@ static void check_initial(void *context, int64_t global, int64_t local) {
     w->wrong += memcmp((float *)w->slot->master + local, &expected, sizeof expected) != 0;
 }
 
-/* Its place among the copies along an axis whose gradients are parts, and their number. */
+/* Its place among the copies along an axis with partial gradients, and their number. */
 static int place_along(const tr_param *param, const tr_mesh *mesh, tr_axis axis, int *places) {
     *places = param->copies[axis] ? param->copies[axis] : mesh->degree[axis];
     if (!(param->partial & TR_AXIS_BIT(axis))) *places = 1;

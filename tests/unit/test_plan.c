@@ -140,7 +140,7 @@ static void test_bytes_of_every_schedule(void **state) {
     }
 }
 
-/* What the ranks of a pipeline of four take, with a head whose logits would be 501 MiB. */
+/* What the ranks of a pipeline of four take, with a head with logits of 501 MiB. */
 static void check_last_rank(const char *schedule, bool half) {
     static const char text[] =
         "model: {layers: 16, width: 2048, heads: 32, context: 2048, vocab: 128256}\n"

@@ -32,7 +32,7 @@ static int remove_root(void **state) {
     return system(command);
 }
 
-/* A new config whose run directory is <root>/<name>, and the directory. */
+/* A new config with the run directory <root>/<name>, and the directory. */
 static void use_directory(const char *name) {
     char text[256];
     (void)snprintf(text, sizeof text, "{data.path: a, log.dir: \"%s/%s\"}", root, name);

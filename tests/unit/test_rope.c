@@ -89,7 +89,8 @@ static void fill(float x[SEQ][LD]) {
         for (int t = 0; t < SEQ; t++) x[t][c] = tr_normal(seed, 1, (uint64_t)c);
 }
 
-/* Element i and i + SIZE / 2 turn by position * frequency; what lies behind the heads stays. */
+/* Element i and i + SIZE / 2 turn by position * frequency; elements after the heads do not
+ * change. */
 static void test_pairs(void **state) {
     (void)state;
     float x[SEQ][LD], turned[SEQ][LD];

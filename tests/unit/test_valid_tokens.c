@@ -30,7 +30,7 @@ typedef struct member {
     tr_world *world;
     const tr_schedule *schedule;
     layout layout;
-    int rank, only; /* the sample whose labels count, or ALL */
+    int rank, only; /* the sample with labels that count, or ALL */
     tr_step_result step, validation;
     char error[256];
 } member;

@@ -56,7 +56,7 @@ typedef struct tr_op_tensor {
                      elements may be small by cancellation, its rounding errors are not; 0 where
                      nothing cancels */
     double inner; /* eps of values rounded within (probabilities in bf16), else 0 */
-    int alias;    /* index of the tensor whose memory it is, or -1 */
+    int alias;    /* index of the tensor that has the same memory, or -1 */
 } tr_op_tensor;
 
 /* A case with its data in host memory. */

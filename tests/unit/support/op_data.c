@@ -108,7 +108,7 @@ static tr_op_tensor gradient(int64_t terms, int64_t count, unsigned options) {
     return t;
 }
 
-/* What layer norms read: rows whose variance is no accident of the draw. */
+/* What layer norms read: rows with a variance that does not depend on the draw. */
 static tr_op_tensor rows_of(tr_dtype dtype, int64_t rows, int64_t width) {
     tr_op_tensor t = input(dtype, rows * width, TR_FILL_SPREAD);
     t.limit = width;

@@ -1,5 +1,5 @@
-/* What the emulations have in place of files that they leave out: attention without cuDNN, by the
- * own kernels alone, and the devices that are not ref or cuda. */
+/* Replacements for files that the emulations leave out: attention without cuDNN, by the own kernels
+ * alone, and the devices that are not ref or cuda. */
 #include "device/cuda/cuda_impl.h"
 
 tr_status tr_cuda_prepare_attention(const tr_op_context *context, const tr_op_desc *desc,
@@ -11,7 +11,7 @@ tr_status tr_cuda_prepare_attention_dgrad(const tr_op_context *context, const tr
     return tr_cuda_prepare_own_attention(context, desc, true, out);
 }
 
-/* No other device than ref is needed beside it. */
+/* Of the other devices only ref is needed. */
 static tr_status no_device(int ordinal, const tr_device_options *options, tr_device **out) {
     (void)ordinal, (void)options, (void)out;
     return TR_FAIL(TR_ERR_DEVICE, "the emulation has the devices ref and cuda");

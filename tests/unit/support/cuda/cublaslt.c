@@ -177,7 +177,7 @@ static void check(const struct tr_emulated_product *p, const struct tr_emulated_
             "types that it does not document");
     require(!has_vector(p) || p->vector, "an epilogue without its vector");
     require(!has_aux(p) || (p->aux && p->aux_ld >= d->rows && p->aux_ld % 8 == 0),
-            "an epilogue whose aux it cannot take");
+            "an epilogue with an aux that it cannot take");
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,

@@ -1,7 +1,7 @@
-/* The part of CUDA that device/cuda uses, on the host: found in place of the toolkit's
- * header, it lets a C++ compiler take the .cu files as they are. Kernels run when they are
- * launched, a block after the other, the threads of a block as fibers of one thread that change
- * only at __syncthreads() and shuffles (emulation.cpp).
+/* The part of CUDA that device/cuda uses, on the host: found instead of the toolkit's header, it
+ * lets a C++ compiler take the .cu files as they are. Kernels run when they are launched, a block
+ * after the other, the threads of a block as fibers of one thread that change only at
+ * __syncthreads() and shuffles (emulation.cpp).
  *
  * What it shows: arithmetic and order of reductions, indices and tails (with the address sanitizer
  * every access out of bounds, with the undefined-behaviour sanitizer every misaligned pack),

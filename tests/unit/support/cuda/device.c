@@ -1,4 +1,4 @@
-/* The cuda device of the emulation, in place of device/cuda/cuda.c: the own kernels run on the host
+/* The cuda device of the emulation, instead of device/cuda/cuda.c: the own kernels run on the host
  * (cuda_runtime_api.h). cuda:0 runs threads in ascending order, cuda:1 in descending order, and on
  * cuda:2 no memory starts on 16 bytes, so that no pack may be used; none of them has cuBLASLt, so
  * products are the own kernel's. cuda:3 has it (cublaslt.c). Memory has exactly the size that was

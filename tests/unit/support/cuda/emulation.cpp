@@ -1,4 +1,4 @@
-/* Runs the threads of a block as fibers (cuda_runtime_api.h beside this file). */
+/* Runs the threads of a block as fibers (cuda_runtime_api.h in this folder). */
 #include <cuda_runtime_api.h>
 
 #include <setjmp.h>
@@ -97,7 +97,7 @@ void start() {
     makecontext(context, start, 0);
 }
 
-/* Lets a warp go on whose lanes have all given their values; false when some have not. */
+/* Resumes a warp if all of its lanes have given their values; else returns false. */
 bool exchange(fiber *lane) {
     uint64_t given[WARP];
     for (int i = 0; i < WARP; i++) {

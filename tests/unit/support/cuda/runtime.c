@@ -1,6 +1,6 @@
-/* The CUDA runtime of the emulation: two GPUs whose memory is the host's and whose streams are
+/* The CUDA runtime of the emulation: two GPUs; their memory is the host's, and their streams are
  * those of host devices. It ends the process with a sentence when
- *   - something of a GPU is used by a thread whose device is the other one;
+ *   - an object of a GPU is used by a thread that is set to the other one;
  *   - a callback calls it, or more than a dozen of them wait in a stream;
  *   - a call waits for room in a stream that has been given as much as a driver takes, and for
  *     seconds there is none;

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Plain English: comments, messages and documents say "instead of", "except", "next to" and "again", and
+# not what one has to decode.
+# Usage: words.sh [SOURCE_DIR]
+set -euo pipefail
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
+faults=0
+# The sources, without builds, data that tests read, results of the past, and this list of phrases.
+files() { grep -rIlE --exclude-dir={.git,build,data,results,node_modules} --exclude={words.sh,COPYING,LICENSE} \
+    --include={'*.c','*.h','*.cu','*.cuh','*.cpp','*.sh','*.md','*.yaml','*.cmake',CMakeLists.txt} '' . | sort; }
+(($(files | wc -l) > 300)) || { echo "fewer than 300 sources were found: is this the root of the repository?"; exit 1; }
+# refuse PATTERN INSTEAD: no source has the pattern.
+refuse() {
+    local found
+    found=$(files | xargs grep -nP "$1" || true)
+    [[ -n $found ]] || return 0
+    echo "$found" | cut -c1-160
+    echo "write $2"
+    faults=$((faults + 1))
+}
+refuse '\bbut for\b' '"except"'
+refuse '\banew\b' '"again"'
+refuse '\bin place of\b' '"instead of"'
+refuse '\bbeside\b[^.]' '"next to"'
+refuse '\bwhose\b|\bwhom\b' '"with", "its" or a sentence of its own'
+refuse '(rank|process|thread|function|caller)s?, who [a-z]' '"which"'
+refuse '(?<!there )\b(is|be|are) no (command|action|directory|file|tensor|number|neighbour|NaN)\b' '"is not a ..."'
+refuse '\bhas no end\b|\bwhat lies\b' 'the name of the thing'
+((faults == 0)) || { echo "$faults phrases"; exit 1; }
