@@ -10,8 +10,8 @@ tr_status tr_mesh_make(int pp, int dp, int tp, int rank, int size, tr_mesh *out)
     int64_t product = 1;
     for (int axis = 0; axis < TR_AXIS_COUNT; axis++) {
         if (mesh.degree[axis] < 1)
-            return TR_FAIL(TR_ERR_CONFIG, "parallel.%s is %d; it must be 1 or more",
-                           axis_name[axis], mesh.degree[axis]);
+            return TR_FAIL(TR_ERR_CONFIG, "parallel.%s must be 1 or more, not %d", axis_name[axis],
+                           mesh.degree[axis]);
         if (__builtin_mul_overflow(product, mesh.degree[axis], &product))
             return TR_FAIL(
                 TR_ERR_CONFIG,

@@ -311,8 +311,8 @@ static tr_status agree_on_id(const tr_nccl_desc *d, ncclUniqueId *id) {
     memset(id, 0, sizeof *id);
     ncclResult_t result = d->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
     if (result != ncclSuccess)
-        return TR_FAIL(TR_ERR_DEVICE, "NCCL: no unique id: %s: %s", ncclGetErrorString(result),
-                       ncclGetLastError(NULL));
+        return TR_FAIL(TR_ERR_DEVICE, "NCCL cannot make a unique id: %s: %s",
+                       ncclGetErrorString(result), ncclGetLastError(NULL));
     TR_TRY(tr_group_host_open(d->world, d->ranks, d->n, d->id, d->tag, sizeof *id, &g));
     tr_status status = tr_group_run_broadcast(g, 0, id, sizeof *id);
     if (status == TR_OK) status = tr_group_run_barrier(g);

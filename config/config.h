@@ -21,7 +21,7 @@ typedef struct tr_config {
         char path[TR_CONFIG_PATH], format[16];
         char changed[8];      /* refuse or allow: what --resume does when the data differ */
         char documents[8];    /* windows, packed */
-        int64_t document_end; /* token; -1: none */
+        int64_t document_end; /* token that ends a document; -1: none */
         double validation;    /* fraction of the file, at its end, that is held out */
     } data;
     struct {

@@ -86,8 +86,8 @@ const tr_key tr_schema[] = {
      .help = "Fraction at the end of the file that is held out for validation."},
     {"data.documents", TR_KEY_CHOICE, AT(data.documents), .fallback = "windows",
      .choices = "windows packed",
-     .help = "Whether a sequence is split where documents end: windows (no: tokens attend to those "
-             "of documents before theirs), or packed (no attention across documents, positions "
+     .help = "Whether a sequence is split where documents end: windows (no: tokens also attend to "
+             "earlier documents), or packed (no attention across documents, positions "
              "restart, and the label of a document's last token does not count)."},
     {"data.document_end", INT(data.document_end, -1, 16777215), .fallback = "-1", .example = "10",
      .help = "The token that ends a document, which data.documents packed needs; -1: none."},

@@ -163,7 +163,7 @@ static tr_status wait_recorded(tr_event *event) {
     tr_queue *queue = queue_of(event->device);
     if (queue) tr_queue_wait(queue, atomic_load(&event->ticket));
     if (is_recorded(event)) return TR_OK;
-    return TR_FAIL(TR_ERR_DEVICE, "a stream of device %s has failed in front of an event",
+    return TR_FAIL(TR_ERR_DEVICE, "a stream of device %s has failed before an event",
                    event->device->name);
 }
 

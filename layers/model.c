@@ -144,9 +144,10 @@ static tr_status check_positions(const tr_family *f, const tr_model_config *c,
     tr_rope_scaling scaling;
     TR_TRY(tr_model_rope_scaling(c->rope_scaling, &scaling));
     if (f->positions && (c->rope_theta != 0 || scaling.kind != TR_ROPE_PLAIN))
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "%s is for rotary positions, but model.family %s learns its positions",
-                       c->rope_theta != 0 ? "model.rope_theta" : "model.rope_scaling", f->name);
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "%s is for rotary positions, but model.family %s learns its positions: leave it out",
+            c->rope_theta != 0 ? "model.rope_theta" : "model.rope_scaling", f->name);
     if (f->positions && shape->seq > c->context)
         return TR_FAIL(TR_ERR_CONFIG,
                        "a sequence of %lld tokens is longer than model.context %lld: learned "
@@ -171,12 +172,13 @@ static tr_status check_options(const tr_family *f, const tr_model_config *c) {
                        tr_model_activation_names(names, sizeof names), c->activation);
     if (activation->gated && !f->gate)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "model.activation %s is gated, but the MLP of model.family %s has no gate",
+                       "model.activation %s is gated, but the MLP of model.family %s has no gate: "
+                       "use gelu_tanh, gelu or relu2",
                        c->activation, f->name);
     if (c->qk_norm == TR_YES && !f->q_norm)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.qk_norm is true, but model.family %s has no norms of queries and "
-                       "keys",
+                       "keys: leave it out",
                        f->name);
     return TR_OK;
 }

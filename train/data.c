@@ -39,7 +39,9 @@ struct tr_data {
 static tr_status open_file(const char *path, tr_data *data) {
     tr_status status = tr_input_open("the data file", path, &data->fd, &data->total);
     if (status != TR_OK) return TR_FAIL(status, "%s (data.path)", tr_error_message());
-    if (data->total == 0) return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty", path);
+    if (data->total == 0)
+        return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty: name another one (data.path)",
+                       path);
     return tr_strdup(path, &data->path);
 }
 

@@ -29,7 +29,7 @@ static tr_status run_graph(tr_op *base, tr_stream *stream, void **tensors, const
     if (status == CUDNN_STATUS_SUCCESS && bound != tr_cuda_stream_of(stream))
         status = cudnnSetStream(dnn, tr_cuda_stream_of(stream));
     if (status != CUDNN_STATUS_SUCCESS)
-        return TR_FAIL(TR_ERR_DEVICE, "cuDNN took no stream: %s", cudnnGetErrorString(status));
+        return TR_FAIL(TR_ERR_DEVICE, "cuDNN refused a stream: %s", cudnnGetErrorString(status));
     char *row_sum = scratch + tr_align_up(g->workspace_bytes);
     char *dq_sum = row_sum + tr_align_up(g->row_sum_bytes);
     char *first = dq_sum + tr_align_up(g->dq_sum_bytes);

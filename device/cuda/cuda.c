@@ -63,7 +63,8 @@ static tr_status cuda_staging_alloc(tr_device *device, size_t bytes, void **out)
     cudaError_t error = cudaMallocHost(out, bytes > 0 ? bytes : 1);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return TR_FAIL(TR_ERR_FIT, "the host has no %zu bytes of memory to pin", bytes);
+        return TR_FAIL(TR_ERR_FIT, "the host has no %zu bytes of memory to pin: free memory on it",
+                       bytes);
     }
     TR_CUDA(error);
     return TR_OK;
@@ -259,7 +260,10 @@ static tr_status open_libraries(tr_cuda_device *cuda) {
                        cuda->ordinal, major, minor);
     TR_TRY(cuda_stream_create(&cuda->base, &cuda->compute));
     if (cublasLtCreate(&cuda->blas) != CUBLAS_STATUS_SUCCESS)
-        return TR_FAIL(TR_ERR_DEVICE, "cuBLASLt could not be started on GPU %d", cuda->ordinal);
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "cuBLASLt could not be started on GPU %d: see with nvidia-smi whether its "
+                       "memory is in use",
+                       cuda->ordinal);
     cudnnStatus_t status = cudnnCreate(&cuda->dnn);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnnSetStream(cuda->dnn, tr_cuda_stream_of(cuda->compute));
