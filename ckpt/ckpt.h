@@ -37,11 +37,11 @@ typedef struct tr_ckpt_state {
     uint64_t seed;
     int64_t optimizer_step; /* Adam's t: steps not skipped */
     int64_t skipped;
-    double tokens_seen;
+    double tokens_seen; /* labels that counted */
     /* The data that the run reads. All of these are 0 in a checkpoint of an older version. */
     int64_t data_bytes;   /* of the file */
     uint64_t data_hash;   /* of sample blocks of the file */
-    uint64_t data_format; /* hash of its name */
+    uint64_t data_format; /* hash of how it is read: data.format, and how documents end */
     double validation;    /* fraction that is held out */
     int64_t split_bytes;  /* bytes of the file when its end was set aside as held-out part */
     /* The epoch of next_sample: its number, its first sample, and how many bytes of the file it

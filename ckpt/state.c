@@ -22,10 +22,10 @@ static bool samples_good(const tr_ckpt_state *s) {
     return s->next_sample >= s->step && (s->next_sample - 1) / s->step < MOST_SAMPLES;
 }
 
+/* Checks that each step that was not skipped has a label that counts; a sample may have none. */
 static bool tokens_good(const tr_ckpt_state *s) {
-    double samples = (double)s->next_sample;
-    return isfinite(s->tokens_seen) && s->tokens_seen >= samples &&
-           s->tokens_seen <= samples * MOST_TOKENS;
+    return isfinite(s->tokens_seen) && s->tokens_seen >= (double)s->optimizer_step &&
+           s->tokens_seen <= (double)s->next_sample * MOST_TOKENS;
 }
 
 static bool data_recorded(const tr_ckpt_state *s) {

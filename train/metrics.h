@@ -8,8 +8,9 @@ typedef struct tr_metrics tr_metrics;
 /* The record of one step. */
 typedef struct tr_metrics_record {
     int64_t step; /* from 1 */
-    double loss, grad_norm, lr, tokens_per_s;
-    double val_loss; /* NAN: no validation after this step */
+    double loss, grad_norm, lr;
+    double tokens_per_s; /* of the batch's sequences, with tokens whose label does not count */
+    double val_loss;     /* NAN: no validation after this step, or no label of it counts */
 } tr_metrics_record;
 
 /* Renames the metrics of a run that saved nothing to metrics.old.jsonl. Sets *moved when there were

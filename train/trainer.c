@@ -147,7 +147,8 @@ static tr_status take_step(tr_session *s, bool *stop) {
                                   .loss = result.loss,
                                   .grad_norm = result.grad_norm,
                                   .lr = tr_lr_at(&lr, step),
-                                  .tokens_per_s = result.tokens / seconds,
+                                  .tokens_per_s =
+                                      (double)(c->train.batch * c->model.context) / seconds,
                                   .val_loss = validation.unread ? NAN : validation.loss};
         tr_recorder_step(&s->recorder, s->device, &line);
     }

@@ -57,8 +57,20 @@ train 78 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=
 train 0 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=3 data.changed=allow
 
 train 78 1 no-end "${one[@]}" data.document_end=-1
-says no-end "data.documents=packed: data.documents packed needs data.document_end, the token that ends a document .*"
+says no-end "data.documents packed needs data.document_end, the token that ends a document .*"
 printf '\n%.0s' {1..43} >"$scratch/ends.txt"
 train 65 1 nothing data.path="$scratch/ends.txt" data.documents=packed
 says nothing "step 1 has no label that counts, because every token of its sequences is data.document_end: .*"
+
+# One label in 2048 counts, and none of the held-out part: the speed is of tokens, as `plan` has it, and
+# a sequence without labels is no fault of a checkpoint.
+{ printf '\n%.0s' {1..1500}; printf '.'; printf '\n%.0s' {1..5499}; } >"$scratch/few.txt"
+few=(data.path="$scratch/few.txt" data.documents=packed data.validation=0.5 model.context=1024 train.batch=2
+    train.validate_every=1 checkpoint.every=3)
+begin=$EPOCHREALTIME
+train 0 1 few "${few[@]}" train.steps=3
+end=$EPOCHREALTIME
+field few tokens_per_s | awk -v wall="$(awk "BEGIN { print $end - $begin }")" '{ steps += 2 * 1024 / $1 }
+    END { exit !(NR == 3 && steps <= wall) }' || fail "few: tokens a second are $(field few tokens_per_s | tr '\n' ' ')"
+train 0 1 few --resume "${few[@]}" train.steps=4
 finish
