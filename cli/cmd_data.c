@@ -29,6 +29,8 @@ static tr_status print_facts(const tr_config *c, const tr_data *data) {
     TR_TRY(tr_data_examine(data, TR_BIGRAM_ALPHA, &facts));
     (void)printf("file      %s (%s)\n", c->data.path, c->data.format);
     (void)printf("tokens    %lld, %d different\n", all, facts.distinct);
+    if (tr_config_document_end(c) >= 0)
+        (void)printf("documents %lld\n", (long long)facts.documents);
     (void)printf("training  %lld tokens, %lld windows of %lld\n", train, windows, context);
     (void)printf("held out  %lld tokens, %lld windows\n", all - train,
                  (long long)tr_data_validation_windows(data));
@@ -50,6 +52,7 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     TR_TRY(tr_config_check_data(&config));
     TR_TRY(tr_data_open(config.data.path, config.data.format, config.data.validation,
                         config.model.context, (uint64_t)config.train.seed, &data));
+    tr_data_end_documents(data, tr_config_document_end(&config));
     tr_status status = print_facts(&config, data);
     tr_data_close(data);
     return status;

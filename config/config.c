@@ -225,6 +225,19 @@ static tr_status check_stages(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_documents(const tr_config *c) {
+    if (strcmp(c->data.documents, "packed") == 0 && c->data.document_end < 0)
+        REFUSE("data.documents",
+               "data.documents packed needs data.document_end, the token that ends a document (10 "
+               "for the end of a line in data.format bytes)");
+    if (c->data.document_end >= c->model.vocab)
+        REFUSE("data.document_end",
+               "data.document_end %" PRId64 " is not a token: model.vocab %" PRId64
+               " has tokens 0 to %" PRId64,
+               c->data.document_end, c->model.vocab, c->model.vocab - 1);
+    return TR_OK;
+}
+
 tr_status tr_config_check_data(const tr_config *c) {
     if (!c->data.path[0])
         return TR_FAIL(TR_ERR_CONFIG,
@@ -240,20 +253,7 @@ tr_status tr_config_check_data(const tr_config *c) {
                "data.document_end %" PRId64
                " is not a token: data.format bytes has tokens 0 to 255",
                c->data.document_end);
-    return TR_OK;
-}
-
-static tr_status check_documents(const tr_config *c) {
-    if (strcmp(c->data.documents, "packed") == 0 && c->data.document_end < 0)
-        REFUSE("data.documents",
-               "data.documents packed needs data.document_end, the token that ends a document (10 "
-               "for the end of a line in data.format bytes)");
-    if (c->data.document_end >= c->model.vocab)
-        REFUSE("data.document_end",
-               "data.document_end %" PRId64 " is not a token: model.vocab %" PRId64
-               " has tokens 0 to %" PRId64,
-               c->data.document_end, c->model.vocab, c->model.vocab - 1);
-    return TR_OK;
+    return check_documents(c);
 }
 
 static tr_status check_precision(const tr_config *c) {

@@ -89,7 +89,8 @@ void tr_config_keep(tr_config *config, const tr_config *saved);
  * world_size. Fails with TR_ERR_CONFIG; the message has file:line:column and the remedy. */
 tr_status tr_config_check(const tr_config *config, int world_size);
 /* Checks the keys that only a command that reads the data needs. Fails with TR_ERR_CONFIG when
- * data.path is missing, or its format has more tokens than the vocabulary. */
+ * data.path is missing, its format has more tokens than the vocabulary, or data.document_end is
+ * missing or no token. */
 tr_status tr_config_check_data(const tr_config *config);
 
 /* Writes every key that has a value, as YAML that loads to an equal config. Fails with

@@ -277,7 +277,7 @@ typedef struct counts {
     int64_t single[BYTES], pair[BYTES][BYTES]; /* pair: (first, second) */
 } counts;
 
-/* Counts the tokens from..to-1 and the pairs within them. */
+/* Counts the tokens from..to-1, and the pairs within them that are an input and its label. */
 static tr_status count_tokens(const tr_data *data, int64_t from, int64_t to, counts *c) {
     unsigned char piece[PIECE];
     int last = -1;
@@ -286,7 +286,7 @@ static tr_status count_tokens(const tr_data *data, int64_t from, int64_t to, cou
         TR_TRY(read_bytes(data, at, n, piece));
         for (int64_t i = 0; i < n; i++) {
             c->single[piece[i]]++;
-            if (last >= 0) c->pair[last][piece[i]]++;
+            if (last >= 0 && last != data->document_end) c->pair[last][piece[i]]++;
             last = piece[i];
         }
     }
@@ -307,7 +307,17 @@ static double bigram_nats(const counts *train, const counts *held, int64_t token
             pairs += n;
         }
     }
-    return sum / pairs;
+    return pairs > 0 ? sum / pairs : NAN;
+}
+
+/* Counts the documents of the file: tokens that end one, and the rest after the last of them. */
+static tr_status count_documents(const tr_data *data, const counts part[2], int64_t *documents) {
+    const int32_t end = data->document_end;
+    unsigned char last;
+    TR_TRY(read_bytes(data, data->total - 1, 1, &last));
+    *documents = end < 0 || end >= BYTES ? 0 : part[0].single[end] + part[1].single[end];
+    if (last != end) ++*documents;
+    return TR_OK;
 }
 
 tr_status tr_data_examine(const tr_data *data, double alpha, tr_data_facts *out) {
@@ -318,8 +328,8 @@ tr_status tr_data_examine(const tr_data *data, double alpha, tr_data_facts *out)
     TR_TRY_OUT(count_tokens(data, 0, data->train, &part[0]));
     TR_TRY_OUT(count_tokens(data, data->train, data->total, &part[1]));
     for (int b = 0; b < BYTES; b++) out->distinct += part[0].single[b] > 0 || part[1].single[b] > 0;
-    if (data->total - data->train >= 2)
-        out->bigram_nats = bigram_nats(&part[0], &part[1], data->train, alpha);
+    TR_TRY_OUT(count_documents(data, part, &out->documents));
+    out->bigram_nats = bigram_nats(&part[0], &part[1], data->train, alpha);
 out:
     free(part);
     return status;

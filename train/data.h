@@ -68,10 +68,12 @@ void tr_data_end_documents(tr_data *data, int32_t last);
 int64_t tr_data_permute(uint64_t key, int64_t n, int64_t index);
 
 typedef struct tr_data_facts {
-    int distinct; /* different tokens in the whole file */
+    int distinct;      /* different tokens in the whole file */
+    int64_t documents; /* in the whole file; the last one may lack its end */
     /* Cross entropy, in nats a token, of the held-out part under a bigram model of the training
      * part, smoothed towards the unigram model: p(b|a) = (n(a,b) + alpha * p(b)) / (n(a) + alpha),
-     * p(b) = (n(b) + 1) / (N + 256) (MacKay & Peto 1995, eq. 21). NAN without a held-out part. */
+     * p(b) = (n(b) + 1) / (N + 256) (MacKay & Peto 1995, eq. 21). A token that ends a document has
+     * no label, so no pair begins with it. NAN without a pair in the held-out part. */
     double bigram_nats;
 } tr_data_facts;
 enum { TR_BIGRAM_ALPHA = 8 };

@@ -58,6 +58,11 @@ train 0 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=3
 
 train 78 1 no-end "${one[@]}" data.document_end=-1
 says no-end "data.documents packed needs data.document_end, the token that ends a document .*"
+trireme_on 1 data "$scratch/base.yaml" "${one[@]}" data.document_end=-1 >"$scratch/data.out" 2>&1 && fail "data: packed documents without an end"
+grep -q 'data.documents packed needs data.document_end' "$scratch/data.out" || fail "data said '$(<"$scratch/data.out")'"
+trireme_on 1 data "$scratch/base.yaml" "${one[@]}" data.validation=0 >"$scratch/data.out"
+grep -q '^documents 3$' "$scratch/data.out" || fail "data: $(grep '^doc' "$scratch/data.out"), not 3 documents"
+
 printf '\n%.0s' {1..43} >"$scratch/ends.txt"
 train 65 1 nothing data.path="$scratch/ends.txt" data.documents=packed
 says nothing "step 1 has no label that counts, because every token of its sequences is data.document_end: .*"

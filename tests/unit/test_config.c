@@ -330,6 +330,8 @@ static void documents_need_their_end(void **state) {
     assert_string_equal(tr_error_message(),
                         "x.yaml:1:28: data.documents packed needs data.document_end, the token "
                         "that ends a document (10 for the end of a line in data.format bytes)");
+    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "packed needs data.document_end"));
     assert_int_equal(parse("data: {path: a, document_end: 256}\n", &c), TR_OK);
     assert_int_equal(tr_config_check(&c, 0), TR_ERR_CONFIG);
     assert_string_equal(tr_error_message(), "x.yaml:1:31: data.document_end 256 is not a token: "

@@ -316,6 +316,15 @@ static void bigram_counts_pairs(void **state) {
     assert_int_equal(tr_data_examine(data, 1e12, &uniform), TR_OK);
     assert_true(uniform.bigram_nats >
                 facts.bigram_nats + 0.5); /* heavy smoothing: the unigram model */
+    assert_int_equal(facts.documents, 1);
+    /* Where ' ' ends a document, the 6 pairs that begin with it have no label. */
+    tr_data_end_documents(data, ' ');
+    assert_int_equal(tr_data_examine(data, 1e-9, &facts), TR_OK);
+    assert_true(fabs(facts.bigram_nats - (t + o) / 13) < 2e-3);
+    assert_int_equal(facts.documents, 600);
+    tr_data_end_documents(data, 'r');
+    assert_int_equal(tr_data_examine(data, 1, &facts), TR_OK);
+    assert_int_equal(facts.documents, 101); /* the last one has not ended */
     tr_data_close(data);
     assert_int_equal(tr_data_open(path, "bytes", 0, 8, 3, &data), TR_OK);
     assert_int_equal(tr_data_examine(data, 1, &facts), TR_OK);
