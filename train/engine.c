@@ -324,7 +324,7 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
 tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     double sum = 0;
-    *out = (tr_step_result){.finite = true};
+    *out = (tr_step_result){0};
     for (int64_t b = 0; b < batches && out->unread == TR_OK; b++) {
         tr_step_result result;
         *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
@@ -334,7 +334,6 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
         TR_TRY(read_result(e, &result));
         if (result.tokens > 0) sum += result.loss * result.tokens; /* otherwise the loss is 0 / 0 */
         out->tokens += result.tokens;
-        out->finite &= result.finite;
         out->stop |= result.stop;
         out->unread = result.unread;
     }

@@ -56,7 +56,8 @@ void tr_engine_destroy(tr_engine *engine);
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
                          int64_t first_sample, double lr, tr_step_result *out);
 /* Computes the mean loss of `batches` batches of validation samples from 0, of fewer when a fetch
- * fails. Fills `out` like a step. Collective. */
+ * fails. Fills `out` like a step, except grad_norm and finite; the loss is NAN when no label
+ * counts. Collective. */
 tr_status tr_engine_validate(tr_engine *engine, int64_t batches, tr_step_result *out);
 /* Returns tr_optimizer_stop_word's pointer; it is valid as long as the engine. */
 _Atomic double *tr_engine_stop_word(tr_engine *engine);

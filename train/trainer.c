@@ -50,12 +50,24 @@ static tr_status save(tr_session *s, bool last) {
     return TR_OK;
 }
 
+/* Says once that a validation has no loss. */
+static void warn_of_no_label(tr_session *s) {
+    if (s->unlabelled || !tr_session_leads(s)) return;
+    s->unlabelled = true;
+    tr_recorder_warn(&s->recorder,
+                     "no validation loss: no label of the held-out windows that were read counts, "
+                     "because every token is data.document_end: raise data.validation or "
+                     "train.validate_batches, or set the token that ends a document");
+}
+
 static tr_status validate(tr_session *s, tr_step_result *result) {
     int64_t batches = s->config->train.validate_batches;
     int64_t whole = tr_data_validation_windows(s->data) / s->config->train.batch;
     if (batches == 0 || batches > whole) batches = whole > 0 ? whole : 1;
     tr_session_begin(s, TR_ACTIVITY_VALIDATE, batches * tr_session_actions(s, true));
-    return tr_engine_validate(s->engine, batches, result);
+    TR_TRY(tr_engine_validate(s->engine, batches, result));
+    if (result->tokens == 0 && result->unread == TR_OK) warn_of_no_label(s);
+    return TR_OK;
 }
 
 static bool due(int64_t every, int64_t step) {
