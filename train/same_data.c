@@ -1,9 +1,11 @@
 #include "train/same_data.h"
 
+#include "base/memory.h"
 #include "base/philox.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static tr_data_extent extent_of(const tr_ckpt_state *s) {
@@ -35,6 +37,31 @@ static const char *format_of(const tr_config *config, char text[64]) {
     return text;
 }
 
+/* Writes how the way of reading the file differs from the checkpoint's config, as "KEY is x, and
+ * was y"; when that config cannot be read, only how the file is read now. */
+static tr_status name_key(const tr_config *config, const tr_ckpt_state *s, char *change,
+                          size_t size) {
+    char format[64];
+    tr_config *saved;
+    TR_TRY(tr_calloc(1, sizeof *saved, &saved));
+    if (tr_config_parse(s->config, strlen(s->config), "the checkpoint", NULL, 0, saved) != TR_OK) {
+        tr_error_clear();
+        (void)snprintf(change, size, "it was read in another way than %s",
+                       format_of(config, format));
+    } else if (strcmp(config->data.format, saved->data.format) != 0) {
+        (void)snprintf(change, size, "data.format is %s, and was %s", config->data.format,
+                       saved->data.format);
+    } else if (strcmp(config->data.documents, saved->data.documents) != 0) {
+        (void)snprintf(change, size, "data.documents is %s, and was %s", config->data.documents,
+                       saved->data.documents);
+    } else {
+        (void)snprintf(change, size, "data.document_end is %" PRId64 ", and was %" PRId64,
+                       config->data.document_end, saved->data.document_end);
+    }
+    free(saved);
+    return TR_OK;
+}
+
 /* Finds how the data differ from the recorded ones, as "its ... is x, and was y"; "" when they are
  * the same, as far as the checkpoint records them. */
 static tr_status find_change(const tr_config *config, const tr_data *data, const tr_ckpt_state *s,
@@ -44,9 +71,7 @@ static tr_status find_change(const tr_config *config, const tr_data *data, const
     change[0] = '\0';
     char format[64];
     if (s->data_format != tr_hash_name(format_of(config, format))) {
-        (void)snprintf(change, size,
-                       "data.format, data.documents or data.document_end has changed (now %s)",
-                       format);
+        TR_TRY(name_key(config, s, change, size));
     } else if (s->validation != config->data.validation) {
         (void)snprintf(change, size, "data.validation is %.15g, and was %.15g",
                        config->data.validation, s->validation);

@@ -52,8 +52,9 @@ done
 one=(data.path="$scratch/AB.txt" data.documents=packed)
 train 0 1 gpt2-packed-AB --resume "${one[@]}" train.steps=2
 train 78 1 gpt2-packed-AB --resume data.path="$scratch/AB.txt" train.steps=3
-says gpt2-packed-AB ".* is not the data that the checkpoint was made with: data.format, data.documents or data.document_end was another \(now bytes\); .*data.changed=allow"
+says gpt2-packed-AB ".* is not the data that the checkpoint was made with: data.documents is windows, and was packed; .*data.changed=allow"
 train 78 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=3
+says gpt2-packed-AB ".* was made with: data.document_end is 32, and was 10; .*"
 train 0 1 gpt2-packed-AB --resume "${one[@]}" data.document_end=32 train.steps=3 data.changed=allow
 
 train 78 1 no-end "${one[@]}" data.document_end=-1
