@@ -1,5 +1,5 @@
-/* What drawing initial values costs: nanoseconds a value on 1 and on 2 threads, and how many times
- * as fast two are, for each rule. The threads take turns, round by round; the best round counts.
+/* Measures drawing initial values: nanoseconds a value on 1 and on 2 threads, and how many times as
+ * fast two are, for each rule. The threads take turns, round by round; the best round counts.
  *
  * Usage: bench_param [rounds] */
 #include "bench/measure.h"

@@ -1,5 +1,5 @@
-/* What the runner costs per action: one rank, stages that do nothing, so that all of the time is
- * the runner's. Prints nanoseconds per action, the best of several rounds. */
+/* Measures the runner's time per action: one rank with stages that do nothing, so that all of the
+ * time is the runner's. Prints nanoseconds per action, the best of several rounds. */
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 

@@ -1,8 +1,8 @@
-/* Every schedule on real ranks, against its simulation: the runner walks the lowered program over
- * MPI, and stages sleep instead of computing. An action lasts from the later of the planned end of
- * its rank's last action and the last wait of the runner (for an input, or for the end of a send)
- * until its duration is over. The latency of a transfer is measured first, by the same ranks
- * between sleeps. Edges carry tensors that their readers check.
+/* Compares every schedule on real ranks with its simulation: the runner executes the lowered
+ * program over MPI, and stages sleep instead of computing. An action lasts from the later of the
+ * planned end of its rank's last action and the last wait of the runner (for an input, or for the
+ * end of a send) until its duration is over. The latency of a transfer is measured first, by the
+ * same ranks between sleeps. Edges carry tensors that their readers check.
  *
  *   mpirun -q --bind-to none -n P build/release/bench/bench_sleep [key=value ...] [SCHEDULE ...]
  * keys: m=MICRO_BATCHES (4 P), f= i= w=MILLISECONDS of an action (10), steps=N (3); without a

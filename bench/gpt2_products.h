@@ -1,4 +1,4 @@
-/* The products of a GPT-2 step as the layers ask for them (layers/linear.c, layers/head.c). */
+/* The products of a GPT-2 step as the layers describe them (layers/linear.c, layers/head.c). */
 #pragma once
 
 #include "device/op.h"

@@ -1,5 +1,5 @@
-/* What the benchmarks of operators share: medians of times, and normal random data in device
- * memory, since a GPU draws less power, and runs faster, on numbers that are all alike. */
+/* Shared by the benchmarks of operators: medians of times, and normal random data in device memory,
+ * because a GPU draws less power and runs faster on equal numbers. */
 #pragma once
 
 #include "base/philox.h"

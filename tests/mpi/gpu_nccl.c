@@ -1,7 +1,6 @@
-/* NCCL on GPUs. One rank: the collectives of a group of one, which the program itself never makes.
+/* NCCL on GPUs. One rank: the collectives of a group of one, which the program itself does not use.
  * Several: the checks of tests/comm_checks.h. On one GPU NCCL refuses several ranks, unless
- * NCCL_HOSTID gives each a machine of its own. Exit code 77: there is no GPU.
- * usage: gpu_nccl [DEVICE] */
+ * NCCL_HOSTID assigns each to another machine. Exit code 77: no GPU. usage: gpu_nccl [DEVICE] */
 #include "comm/nccl_impl.h"
 #include "tests/comm_checks.h"
 #include "tests/unit/support/seed.h"

@@ -1,5 +1,5 @@
 /* The runner between processes: every schedule and random orders over stages with several tensors
- * an edge and edges between stages that are no neighbours; see runner_rig.h. */
+ * an edge and edges between stages that are not neighbours; see runner_rig.h. */
 #include "../unit/runner_rig.h"
 #include "pipeline/orders/make.h"
 

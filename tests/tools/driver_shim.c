@@ -1,8 +1,8 @@
-/* A libcuda.so.1 for machines without NVIDIA's driver: it takes kernel images and hands out handles
- * that nothing can launch, which is all that cuDNN asks for while it finishes a plan. Everything
- * else says that there is no driver. Asked for its version, which is what CUDA does first, it tells
- * on stderr what the environment has under the name that is in DRIVER_SHIM_TELLS. Put in front of
- * the library path of tests, never installed. */
+/* A libcuda.so.1 for machines without NVIDIA's driver: it takes kernel images and returns handles
+ * that cannot be launched, which is all that cuDNN needs to finish a plan. All other calls fail
+ * with "no driver". Asked for its version, which is what CUDA does first, it tells on stderr what
+ * the environment has under the name that is in DRIVER_SHIM_TELLS. Put in front of the library path
+ * of tests, never installed. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* trace_check FILE PROCESSES ARROWS: 0 when it is a good trace with that many of them. */
+/* trace_check FILE PROCESSES ARROWS: exits with 0 when the file is a valid trace with these
+ * numbers. */
 #include "trace_check.h"
 
 #include <stdio.h>

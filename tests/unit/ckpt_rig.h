@@ -1,5 +1,5 @@
 /* The rig of test_ckpt.c: random models and layouts, ranks that save and load as threads of a local
- * world, and directories to do it in. */
+ * world, and their directories. */
 #pragma once
 
 #include "base/philox.h"

@@ -1,7 +1,7 @@
 /* Carries out cuDNN's operation graphs on the host, in double precision with the roundings of their
  * BF16 tensors. rig_enter replaces some of cuDNN's functions by the rig's: the one that sets an
- * attribute writes down what the library is told, and hands it on; the one that executes computes
- * what was told. Knows matrix products, reductions, reshapes and the point-wise modes of attention.
+ * attribute records it, and calls the library's; the one that executes computes the recorded graph.
+ * Knows matrix products, reductions, reshapes and the point-wise modes of attention.
  *
  * Graphs for `rig_handle` are built for the described GPU instead, and the first tokens of a mask
  * are computed on the host: the linker sends tr_cudnn_attention_build and

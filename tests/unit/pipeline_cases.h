@@ -1,5 +1,5 @@
-/* Tables and orders that the tests of pipeline/ share: chains, random graphs of stages, random
- * valid orders, and a V schedule written by hand. */
+/* Tables and orders for the tests of pipeline/: chains, random graphs of stages, random valid
+ * orders, and a V schedule written by hand. */
 #pragma once
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
 /* A model's stages under a schedule: every rank is a thread with its own copy of the model, and
- * runs lowered programs over the local transport. What a model is made of, the test says. */
+ * runs lowered programs over the local transport. The test describes the model. */
 #pragma once
 
 #include "layers/layer_stage.h"

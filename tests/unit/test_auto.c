@@ -1,5 +1,5 @@
 /* The schedule `auto`: at most the best published orders' times at equal memory, never worse than a
- * generator, and an order that runs, whatever the request. TRIREME_LONG=1: more random requests. */
+ * generator, and an order that runs for every request. TRIREME_LONG=1: more random requests. */
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/check.h"
 #include "pipeline/orders/csv.h"

@@ -1,5 +1,5 @@
 /* The board and the watchdog: what a rank writes is what another reads, chains of waits lead to the
- * late rank, and a lost rank (killed, stopped, silent) is told by exactly one observer. */
+ * late rank, and exactly one observer reports a lost rank (killed, stopped, silent). */
 #include "base/clock.h"
 #include "job/board.h"
 #include "job/signals.h"

@@ -1,4 +1,4 @@
-/* The check accepts orders that can run and names what is wrong with the others. */
+/* The check accepts orders that can run, and names the fault of others. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"

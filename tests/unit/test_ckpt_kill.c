@@ -1,5 +1,5 @@
-/* A saver killed at any file-system system call leaves the old step or the new one, whole, and the
- * next start needs no manual step. strace delivers SIGKILL at the k-th call of each kind.
+/* A saver killed at any file-system system call leaves the old step or the new one, complete, and
+ * the next start needs no manual work. strace delivers SIGKILL at the k-th call of each kind.
  *
  * All k with TRIREME_LONG=1; otherwise a sample: the last calls of each kind (where the commit is)
  * and some random ones. This program is its own victim: `test_ckpt_kill save ROOT STEP`. */

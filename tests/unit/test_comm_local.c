@@ -1,4 +1,5 @@
-/* comm/ over the local transport: the shared checks, aborts and deadlines, launchers' variables. */
+/* comm/ over the local transport: the shared checks, aborts and deadlines, and launchers'
+ * variables. */
 #include "support/seed.h"
 #include "tests/comm_checks.h"
 

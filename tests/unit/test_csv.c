@@ -1,5 +1,5 @@
-/* CSV files: what is read is written again, PyTorch's own files and step counts, errors with their
- * place, and a fuzzer (TRIREME_LONG=1: more of it). */
+/* CSV files: reading and writing give the same file, PyTorch's own files and step counts, errors
+ * with their place, and a fuzzer (TRIREME_LONG=1: more of it). */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline_cases.h"

@@ -1,8 +1,8 @@
-/* What every device promises beyond its operators: memory, copies, zeros, streams, events, host
- * calls, staging memory, and a refusal of what does not fit.
+/* What every device provides in addition to its operators: memory, copies, zeros, streams, events,
+ * host calls, staging memory, and a refusal of what does not fit.
  *
  * TRIREME_TEST_DEVICE names the device, "guarded" when it is not set (device/guarded.c: the memory
- * of a GPU without one). Ends with 77 where that device cannot be opened. */
+ * of a GPU without one). Exits with 77 when that device cannot be opened. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "device/device_impl.h"

@@ -1,7 +1,6 @@
-/* Every generator's orders, changed at random: each either runs to its end on ranks that meet for
- * every message, without a buffer between them, or is refused with a reason. Judged by an executor
- * of the test's own, which knows nothing of check, lowering and proof; their verdicts must agree.
- * TRIREME_LONG=1: more of it. */
+/* Every generator's orders, changed at random: each either runs to its end with rendezvous for
+ * every message and no buffers, or is refused with a reason. The test has its own executor,
+ * independent of check, lowering and proof; all verdicts must agree. TRIREME_LONG=1: more of it. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline_cases.h"

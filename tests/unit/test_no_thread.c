@@ -1,5 +1,5 @@
-/* A process that may start no more threads: each part of the program that needs one says so, with
- * the remedy, and fails as a device that is not available. */
+/* A process that may start no more threads: each part of the program that needs one fails with the
+ * remedy and the exit code of an unavailable device. */
 #include "comm/comm.h"
 #include "device/device.h"
 #include "job/board.h"

@@ -1,4 +1,4 @@
-/* Who owns a parameter: the parameters of a made-up model, with all the ways in which ranks can
+/* Ownership of parameters: the parameters of a made-up model, with all the ways in which ranks can
  * hold them, on many meshes. Every number is a small integer, so sums of gradients, the norm and
  * what a step makes of the parameters are the same bits on all meshes. */
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* Parameters: the boxes of all tensor ranks cover every global tensor once, initial values know no
- * layout, and names and shapes are Hugging Face's. */
+/* Parameters: the boxes of all tensor ranks cover every global tensor once, initial values do not
+ * depend on the layout, and names and shapes are Hugging Face's. */
 #include "layers/model.h"
 
 #include "base/memory.h"
@@ -242,7 +242,7 @@ static void test_chunks_of_rows(void **state) {
         size_t want = 2 * tr_align_up(R * 8 * element) + 2 * tr_align_up(R * f32) +
                       r * ld * element + tr_align_up(r * f32) + tr_align_up(2 * R * f32);
         assert_int_equal(head->bytes[TR_LIFE_SCRATCH], want);
-        assert_int_equal(head->pieces, 0); /* F does all */
+        assert_int_equal(head->pieces, 0);                         /* F does all */
         int64_t v = (list[i].vocab + list[i].tp - 1) / list[i].tp; /* rank 0's */
         assert_true(head->flops_f == 6 * (double)list[i].rows * (double)v * 8);
         assert_true(head->flops_i == 0 && head->flops_w == 0);

@@ -1,5 +1,5 @@
-/* The plan of a run: to the byte what the engines of its ranks allocate, what the last rank takes,
- * and what it advises. */
+/* The plan of a run: its bytes are exactly those that the engines of its ranks allocate; the last
+ * rank's memory; its advice. */
 #include "base/memory.h"
 #include "partition/advice.h"
 #include "partition/request.h"

@@ -1,4 +1,4 @@
-/* Programs that end, and the cycle that is named when they do not. */
+/* The proof of programs that end, and the cycle in the message when they do not. */
 #include "pipeline/program/prove.h"
 
 #include <setjmp.h>

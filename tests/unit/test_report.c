@@ -1,4 +1,5 @@
-/* The report of a run: well-formed, the numbers in it, whole or not at all; its charts. */
+/* The report of a run: it is well-formed, has the right numbers, and is written completely or not
+ * at all; its charts. */
 #include "pipeline/orders/make.h"
 #include "pipeline_cases.h"
 #include "train/metrics.h"

@@ -1,4 +1,4 @@
-/* What a device's queue promises: what is enqueued waits for nothing and is done in order. */
+/* A device's queue: enqueuing does not wait, and the work is done in order. */
 #include "support/device_tests.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What the tests of a device share (test_device.c, device_queue.c). */
+/* Shared by the tests of a device (test_device.c, device_queue.c). */
 #pragma once
 
 #include "device/device_impl.h"

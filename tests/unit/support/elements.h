@@ -1,4 +1,4 @@
-/* The elements of a parameter, one by one. */
+/* Access to single elements of a parameter. */
 #pragma once
 
 #include "layers/param.h"

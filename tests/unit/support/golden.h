@@ -1,5 +1,5 @@
-/* A golden file: what PyTorch makes of a small model. tests/golden/make.py writes them and says
- * what their datasets are. */
+/* Golden files: PyTorch's results for small models. tests/golden/make.py writes them and describes
+ * their datasets. */
 #pragma once
 
 #include "layers/param.h"

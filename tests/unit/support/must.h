@@ -1,4 +1,4 @@
-/* What a test cannot do without. */
+/* Calls that end the test when they fail. */
 #pragma once
 
 #include "base/status.h"

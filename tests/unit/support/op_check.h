@@ -1,4 +1,4 @@
-/* What the tests of operators share: a case on ref and on other devices, judged; random shapes.
+/* Shared by the tests of operators: comparing a case on ref with other devices, and random shapes.
  * Failures are cmocka's. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* Configs compared by the schema's keys. */
+/* Compares configs by the schema's keys. */
 #pragma once
 
 #include "config/schema.h"

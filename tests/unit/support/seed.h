@@ -1,4 +1,4 @@
-/* The seed of random tests: TRIREME_SEED, or one that never changes. */
+/* The seed of random tests: TRIREME_SEED, or a fixed one. */
 #pragma once
 
 #include <stdint.h>

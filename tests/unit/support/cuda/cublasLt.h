@@ -1,5 +1,5 @@
-/* The part of cuBLASLt that device/cuda uses, carried out on the host (cublaslt.c): found in place
- * of the library's header where kernels are emulated. Names and values are the library's. */
+/* The part of cuBLASLt that device/cuda uses, carried out on the host (cublaslt.c): found instead
+ * of the library's header when kernels are emulated. Names and values are the library's. */
 #pragma once
 
 #include <cuda_runtime_api.h>

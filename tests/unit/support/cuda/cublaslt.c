@@ -1,8 +1,7 @@
 /* cuBLASLt on the host: a plain column-major product, in double precision, of what the descriptors
- * say, with the epilogues that its documentation describes. It ends the process with a sentence
- * when it is asked for what the library does not document, is handed other memory than it was
- * promised, or something is left at the end. The workspace is filled: what a caller keeps there
- * is lost. */
+ * say, with the epilogues that its documentation describes. It ends the process with a sentence on
+ * a request that the library does not document, on other memory than was announced, and when an
+ * object is left at the end. The workspace is filled: what a caller keeps there is lost. */
 #include "base/dtype.h"
 #include "base/memory.h"
 

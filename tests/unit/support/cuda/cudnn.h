@@ -1,5 +1,4 @@
-/* Stands for the library's header where kernels are emulated: a handle, and nothing to do with it.
- */
+/* Replaces the library's header when kernels are emulated: only declares a handle. */
 #pragma once
 
 #include <cuda_runtime_api.h>
