@@ -94,8 +94,8 @@ static tr_status read_pair(reader *r, const yaml_event_t *key) {
     } else if (value.type == YAML_MAPPING_START_EVENT && r->depth < DEEPEST) {
         r->path_length[r->depth++] = before;
     } else if (value.type == YAML_MAPPING_START_EVENT) {
-        status =
-            FAIL_AT(r, value.start_mark, "sections are nested too deep: a key has one section, like train.steps");
+        status = FAIL_AT(r, value.start_mark,
+                         "sections are nested too deep: a key has one section, like train.steps");
     } else if (value.type == YAML_SEQUENCE_START_EVENT) {
         status = FAIL_AT(r, value.start_mark, "a list is not allowed here: give one value");
     } else {

@@ -55,7 +55,8 @@ tr_status tr_op_decompose(const tr_op_context *context, const tr_op_desc *desc, 
 
 /* Returns true when at most a bias is fused. */
 bool tr_matmul_is_plain(const tr_matmul_desc *desc);
-/* Whether at most a bias and a residual are fused: what host devices fuse, so that BF16 rounds once.
+/* Whether at most a bias and a residual are fused: what host devices fuse, so that BF16 rounds
+ * once.
  */
 bool tr_matmul_only_sums(const tr_matmul_desc *desc);
 

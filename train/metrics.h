@@ -9,7 +9,7 @@ typedef struct tr_metrics tr_metrics;
 typedef struct tr_metrics_record {
     int64_t step; /* from 1 */
     double loss, grad_norm, lr;
-    double tokens_per_s; /* of the batch's sequences, with tokens whose label does not count */
+    double tokens_per_s; /* of the batch's sequences, including tokens without a label */
     double val_loss;     /* NAN: no validation after this step, or no label of it counts */
 } tr_metrics_record;
 
