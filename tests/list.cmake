@@ -37,6 +37,8 @@ set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600)
 # What the documents and the examples promise.
 trireme_run_test(readme)
 trireme_run_test(examples)
+trireme_run_test(own_model)
+set_tests_properties(run.own_model PROPERTIES PROCESSORS 2) # it builds
 
 # A process that may start no more threads.
 target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)

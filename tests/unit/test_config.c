@@ -174,8 +174,8 @@ static void every_error_has_its_place(void **state) {
     refused("parallel.transport: ncl\n",
             "x.yaml:1:21: parallel.transport must be one of auto, mpi, "
             "nccl, not 'ncl'; did you mean 'nccl'?");
-    refused("model.family: lama\n", "x.yaml:1:15: model.family must be one of gpt2, llama, qwen2, "
-                                    "qwen3, mistral, not 'lama'; did you mean 'llama'?");
+    refused("data.changed: alow\n", "x.yaml:1:15: data.changed must be one of refuse, allow, not "
+                                    "'alow'; did you mean 'allow'?");
     refused_ending("parallel.schedule: 1f2b\n", ", not '1f2b'; did you mean '1f1b'?");
     refused_beginning("parallel.schedule: forward\n",
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# docs/own-model.md holds: its diffs apply to a copy of this tree, which builds; the new operators equal
+# ref, on the CPU and as kernels run on the host, and have the gradients that finite differences have; the
+# new families equal PyTorch (own_model/*.h5) and train with the same bits on one rank and on two.
+# The page quotes the diffs as they are.
+# usage: own_model.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1
+scratch=$2
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=$(dirname "$(realpath "$1")")/CMakeCache.txt
+source "$(dirname "$0")/common.sh"
+diffs=("$root/tests/own_model/family.diff" "$root/tests/own_model/operator.diff")
+tree=$scratch/tree
+
+# What a cached variable of the build under test is; "" when it has none.
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$cache" 2>/dev/null || true; }
+
+# Every block of diff on the page stands in one of the diffs, and every file of these is on the page.
+check_page() {
+    local page=$root/docs/own-model.md file
+    cat "${diffs[@]}" >"$scratch/diffs"
+    awk -v diffs="$scratch/diffs" '
+        BEGIN { RS = "\001"; getline all <diffs; RS = "\n" }
+        /^```/ && !inside { inside = $0 == "```diff"; block = ""; from = NR; other = !inside; if (other) inside = 1; next }
+        /^```/ { if (!other) { blocks++; if (!index(all, block)) { print "line " from ": " block; bad = 1 } } inside = 0; next }
+        inside { block = block $0 "\n" }
+        END { exit bad || blocks < 10 }' "$page" >"$scratch/page" ||
+        fail "docs/own-model.md quotes what the diffs do not have: $(<"$scratch/page")"
+    sed -n 's|^+++ b/||p' "$scratch/diffs" | sort -u | while read -r file; do
+        grep -qF "\`$file\`" "$page" || echo "$file"
+    done >"$scratch/unnamed"
+    [[ ! -s $scratch/unnamed ]] || fail "docs/own-model.md does not name $(tr '\n' ' ' <"$scratch/unnamed")"
+}
+
+apply_diffs() {
+    local diff
+    mkdir "$tree"
+    tar -C "$root" --exclude='./build*' --exclude=./.git --exclude=./runs -cf - . | tar -C "$tree" -xf -
+    for diff in "${diffs[@]}"; do
+        if ! patch -d "$tree" -p1 -F1 --no-backup-if-mismatch -r - <"$diff" >"$scratch/patch.out"; then
+            fail "$(basename "$diff") no longer applies; mend it, and docs/own-model.md with it:"
+            grep -B 1 -E 'FAILED|ignored|find file' "$scratch/patch.out"
+            finish
+        fi
+    done
+}
+
+build() {
+    local launcher cxx
+    launcher=$(cached CMAKE_C_COMPILER_LAUNCHER)
+    cxx=$(cached CMAKE_CXX_COMPILER)
+    cmake -S "$tree" -B "$tree/build" -G "$(cached CMAKE_GENERATOR)" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
+        -DTRIREME_CUDA=OFF -DCMAKE_C_COMPILER="$(cached CMAKE_C_COMPILER)" ${cxx:+-DCMAKE_CXX_COMPILER="$cxx"} \
+        ${launcher:+-DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} \
+        >"$scratch/cmake.out" 2>&1 || { fail "cmake: $(tail -n 5 "$scratch/cmake.out")"; finish; }
+    CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 cmake --build "$tree/build" --parallel 2 \
+        --target trireme ckpt_compare "${tests[@]}" >"$scratch/build.out" 2>&1 ||
+        { fail "the build: $(grep -m 5 -E 'error|undefined' "$scratch/build.out")"; finish; }
+    ! grep -E 'warning:' "$scratch/build.out" | grep -vE 'maybe-uninitialized' || fail "the build warns"
+}
+
+# equal FAMILY: one rank, two stages in a V, two tensor ranks.
+equal() {
+    train 0 1 "$1" model.family="$1"
+    train 0 2 "$1-pp" model.family="$1" parallel.pp=2 parallel.schedule=zbv
+    same_curve "$1-pp" "$1"
+    same_tensors "$1-pp" "$1" 20
+    train 0 2 "$1-tp" model.family="$1" parallel.tp=2
+    as_planned "$1-tp"
+    paste <(field "$1" loss) <(field "$1-tp" loss) |
+        awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > 1e-5) exit 1 } END { exit NR != 20 }' ||
+        fail "$1: losses of one and two tensor ranks"
+    [[ $(field "$1" loss | sed -n '1p;$p' | paste -s | awk '{ print $2 < 0.8 * $1 }') == 1 ]] || fail "$1 does not learn"
+}
+
+check_page
+command -v patch >/dev/null || { echo "SKIP: there is no patch"; exit 77; }
+tests=(test_op_table test_op_cpu test_op_gradients test_families test_golden test_config)
+[[ -z $(cached CMAKE_CXX_COMPILER) ]] || tests+=(test_op_cuda_emulated)
+apply_diffs
+build
+for test in "${tests[@]}"; do
+    TRIREME_GOLDEN=$root/tests/own_model "$tree/build/tests/$test" >"$scratch/$test.out" 2>&1 ||
+        fail "$test: $(grep -m 3 -E 'FAULT|not|differ|off' "$scratch/$test.out")"
+done
+trireme=$tree/build/trireme
+sed -i 's/dropout: 0.1/dropout: 0/' "$scratch/base.yaml"
+equal starcoder2
+equal own
+train 78 1 dropped model.family=own model.dropout=0.1
+says dropped ".*model.dropout is 0.1, but model.family own has LayerScale instead: set it to 0"
+[[ $failures != 0 ]] || rm -r "$tree"
+finish
