@@ -66,7 +66,10 @@ void tr_op_check_parts(const tr_op_check *check, tr_device *device) {
     const tr_device_ops *all = device->ops;
     tr_device_ops refusing = *all;
     tr_op_data got;
-    if (kind == TR_OP_MATMUL || !tr_op_row_of(kind)->decompose) return;
+    const tr_op_row *row = tr_op_row_of(kind);
+    tr_op_part part[TR_OP_MAX_PARTS];
+    const int parts = row->decompose ? row->decompose(&check->start.desc, part) : 0;
+    if (parts == 0 || part[0].desc.kind == kind) return; /* a product is part of itself */
     refusing.prepare[kind] = NULL;
     device->ops = &refusing;
     tr_op_check_run(check, device, &got);
