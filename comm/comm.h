@@ -79,9 +79,8 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
  * impossible. The device stays open as long as its groups and channels.
  *
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
- * time, and wait for each other; only the calling thread of this world may use them; the sum of
- * three or more values has NCCL's order; and after a reduce_scatter in place the rest of the buffer
- * is undefined. A lost rank is then noticed in tr_world_sync. */
+ * time, and wait for each other; only the calling thread of this world may use them; and the sum of
+ * three or more values has NCCL's order. A lost rank is then noticed in tr_world_sync. */
 tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
                        size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
@@ -139,27 +138,17 @@ tr_status tr_world_agree(tr_world *world, tr_status mine);
 /* --- groups ----------------------------------------------------------------------------------- */
 
 /* Opens a group of world ranks, in the given order, for memory of `device`. Only its members call
- * it, all with the same list and the same `id` (unique in the world, >= 0). Collectives of a group
- * of one return at once. max_bytes is the size of one piece of a collective; larger ones run in
- * pieces. Allocates all scratch. */
+ * it, all with the same list and the same `id` (unique in the world, >= 0). An all-reduce of a
+ * group of one returns at once. max_bytes is the size of one piece of an all-reduce; a larger one
+ * runs in pieces. Allocates all scratch. */
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out);
 void tr_group_close(tr_group *group);
-int tr_group_rank(const tr_group *group);
-int tr_group_size(const tr_group *group);
-
-/* Collectives in stream order, in place when both pointers are equal, for f32, bf16 and f64. All
- * members make the same calls in the same order, on one stream at a time. A failure that happens
- * after the call has returned becomes the world's failure. reduce_scatter: in[n * count] ->
- * out[count]; all_gather: in[count] -> out[n * count]. */
+/* Sums buffer[count], or takes its maximum, over the members, in place and in stream order, for
+ * f32, bf16 and f64. All members make the same calls in the same order, on one stream at a time. A
+ * failure that happens after the call has returned becomes the world's failure. */
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op);
-tr_status tr_group_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                  int64_t count, tr_dtype dtype, tr_reduce op);
-tr_status tr_group_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
-                              int64_t count, tr_dtype dtype);
-tr_status tr_group_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
-                             size_t bytes);
 
 /* --- channels --------------------------------------------------------------------------------- */
 

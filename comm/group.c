@@ -44,14 +44,6 @@ void tr_group_close(tr_group *group) {
     if (group) group->ops->close(group);
 }
 
-int tr_group_rank(const tr_group *group) {
-    return group->rank;
-}
-
-int tr_group_size(const tr_group *group) {
-    return group->n;
-}
-
 static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype) {
     size_t bytes;
     if (dtype != TR_F32 && dtype != TR_F64 && dtype != TR_BF16)
@@ -67,38 +59,5 @@ tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, 
     TR_TRY(check(group, "all_reduce", count, dtype));
     if (group->n == 1 || count == 0) return TR_OK;
     TR_TRY(group->ops->all_reduce(group, stream, buffer, count, dtype, op));
-    return TR_OK;
-}
-
-/* Does a collective of a group of one. */
-static tr_status copy_own(tr_stream *stream, const void *in, void *out, size_t bytes) {
-    return in == out ? TR_OK : tr_stream_copy(stream, out, in, bytes);
-}
-
-tr_status tr_group_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                  int64_t count, tr_dtype dtype, tr_reduce op) {
-    TR_TRY(check(group, "reduce_scatter", count, dtype));
-    if (count == 0) return TR_OK;
-    if (group->n == 1) return copy_own(stream, in, out, (size_t)count * tr_dtype_size(dtype));
-    TR_TRY(group->ops->reduce_scatter(group, stream, in, out, count, dtype, op));
-    return TR_OK;
-}
-
-tr_status tr_group_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
-                              int64_t count, tr_dtype dtype) {
-    TR_TRY(check(group, "all_gather", count, dtype));
-    if (count == 0) return TR_OK;
-    if (group->n == 1) return copy_own(stream, in, out, (size_t)count * tr_dtype_size(dtype));
-    TR_TRY(group->ops->all_gather(group, stream, in, out, count, dtype));
-    return TR_OK;
-}
-
-tr_status tr_group_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
-                             size_t bytes) {
-    if (root < 0 || root >= group->n)
-        return TR_FAIL(TR_ERR_INTERNAL, "broadcast from rank %d of %d in group %d", root, group->n,
-                       group->id);
-    if (group->n == 1 || bytes == 0) return TR_OK;
-    TR_TRY(group->ops->broadcast(group, stream, root, buffer, bytes));
     return TR_OK;
 }

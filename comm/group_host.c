@@ -235,29 +235,6 @@ tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t co
     return TR_OK;
 }
 
-tr_status tr_group_run_reduce_scatter(tr_group_host *group, const void *in, void *out,
-                                      int64_t count, tr_dtype dtype, tr_reduce op) {
-    tr_group_host *g = group;
-    size_t element = tr_dtype_size(dtype);
-    int64_t piece = (int64_t)(g->slot_bytes / element);
-    const unsigned char *from = in;
-    size_t stride = (size_t)count * element; /* in[n][count] */
-    g->what = "reduce_scatter";
-    for (int64_t at = 0; at < count; at += piece) {
-        int64_t part = count - at < piece ? count - at : piece;
-        size_t bytes = (size_t)part * element, offset = (size_t)at * element;
-        round_begin(g);
-        collect(g, from + (size_t)g->rank * stride + offset, bytes);
-        for (int k = 0; k < g->n - 1; k++)
-            post_send(g, other(g, k), from + (size_t)other(g, k) * stride + offset, bytes);
-        /* The sends must be complete, too: in place, `out` is a part of `in` that one of them
-         * reads. */
-        TR_TRY(round_end(g));
-        reduce(g, (unsigned char *)out + offset, part, dtype, op);
-    }
-    return TR_OK;
-}
-
 tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
                               const size_t *sizes, const char *what) {
     tr_group_host *g = group;
@@ -268,20 +245,6 @@ tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *off
         if (r != g->rank) post_recv(g, r, to + offsets[r], sizes[r]);
     for (int k = 0; k < g->n - 1; k++)
         post_send(g, other(g, k), to + offsets[g->rank], sizes[g->rank]);
-    TR_TRY(round_end(g));
-    return TR_OK;
-}
-
-tr_status tr_group_run_all_gather(tr_group_host *group, const void *in, void *out, size_t bytes) {
-    tr_group_host *g = group;
-    unsigned char *to = out;
-    unsigned char *mine = to + (size_t)g->rank * bytes;
-    if (mine != in) memmove(mine, in, bytes);
-    g->what = "all_gather";
-    round_begin(g);
-    for (int r = 0; r < g->n; r++)
-        if (r != g->rank) post_recv(g, r, to + (size_t)r * bytes, bytes);
-    for (int k = 0; k < g->n - 1; k++) post_send(g, other(g, k), mine, bytes);
     TR_TRY(round_end(g));
     return TR_OK;
 }
@@ -382,61 +345,12 @@ static tr_status host_all_reduce(tr_group *group, tr_stream *stream, void *buffe
     return tr_world_enqueue(group->world, stream, &job);
 }
 
-static tr_status run_reduce_scatter(const tr_job *job) {
-    return tr_group_run_reduce_scatter(job->object, job->in, job->out, job->count, job->dtype,
-                                       job->op);
-}
-
-static tr_status host_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                     int64_t count, tr_dtype dtype, tr_reduce op) {
-    tr_job job = {.run = run_reduce_scatter,
-                  .object = rounds_of(group),
-                  .in = in,
-                  .out = out,
-                  .count = count,
-                  .dtype = dtype,
-                  .op = op};
-    return tr_world_enqueue(group->world, stream, &job);
-}
-
-static tr_status run_all_gather(const tr_job *job) {
-    return tr_group_run_all_gather(job->object, job->in, job->out, job->bytes);
-}
-
-static tr_status host_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                 int64_t count, tr_dtype dtype) {
-    tr_job job = {.run = run_all_gather,
-                  .object = rounds_of(group),
-                  .in = in,
-                  .out = out,
-                  .bytes = (size_t)count * tr_dtype_size(dtype)};
-    return tr_world_enqueue(group->world, stream, &job);
-}
-
-static tr_status run_broadcast(const tr_job *job) {
-    return tr_group_run_broadcast(job->object, job->root, job->out, job->bytes);
-}
-
-static tr_status host_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
-                                size_t bytes) {
-    tr_job job = {.run = run_broadcast,
-                  .object = rounds_of(group),
-                  .out = buffer,
-                  .bytes = bytes,
-                  .root = root};
-    return tr_world_enqueue(group->world, stream, &job);
-}
-
 static void host_close(tr_group *group) {
     tr_group_host_close(rounds_of(group));
     free(group);
 }
 
-static const tr_group_ops host_ops = {.all_reduce = host_all_reduce,
-                                      .reduce_scatter = host_reduce_scatter,
-                                      .all_gather = host_all_gather,
-                                      .broadcast = host_broadcast,
-                                      .close = host_close};
+static const tr_group_ops host_ops = {.all_reduce = host_all_reduce, .close = host_close};
 
 tr_status tr_group_make_host(const tr_group_desc *desc, tr_group **out) {
     host_group *g;

@@ -46,85 +46,6 @@ static tr_status staged_all_reduce(tr_group *group, tr_stream *stream, void *buf
     return TR_OK;
 }
 
-static tr_status run_reduce_scatter(const tr_job *job) {
-    return tr_group_run_reduce_scatter(job->object, job->out, job->out, job->count, job->dtype,
-                                       job->op);
-}
-
-/* A piece is the same part of every rank's block. In place, later pieces do not read where a
- * piece's result is written. */
-static tr_status staged_reduce_scatter(tr_group *group, tr_stream *stream, const void *in,
-                                       void *out, int64_t count, tr_dtype dtype, tr_reduce op) {
-    staged_group *g = self_of(group);
-    size_t element = tr_dtype_size(dtype);
-    int64_t piece = (int64_t)(g->bytes / (size_t)group->n / element);
-    for (int64_t at = 0; at < count; at += piece) {
-        int64_t part = tr_min_i64(piece, count - at);
-        size_t bytes = (size_t)part * element;
-        for (int r = 0; r < group->n; r++)
-            TR_TRY(tr_stream_copy(stream, g->stage + (size_t)r * bytes,
-                                  (const char *)in + (size_t)(r * count + at) * element, bytes));
-        tr_job job = {.run = run_reduce_scatter,
-                      .object = g->rounds,
-                      .out = g->stage,
-                      .count = part,
-                      .dtype = dtype,
-                      .op = op};
-        TR_TRY(tr_world_enqueue(group->world, stream, &job));
-        TR_TRY(tr_stream_copy(stream, (char *)out + (size_t)at * element, g->stage, bytes));
-    }
-    return TR_OK;
-}
-
-static tr_status run_all_gather(const tr_job *job) {
-    return tr_group_run_all_gather(job->object, job->in, job->out, job->bytes);
-}
-
-static tr_status staged_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                   int64_t count, tr_dtype dtype) {
-    staged_group *g = self_of(group);
-    int64_t total = count * (int64_t)tr_dtype_size(dtype);
-    int64_t piece = (int64_t)(g->bytes / (size_t)group->n);
-    for (int64_t at = 0; at < total; at += piece) {
-        size_t bytes = (size_t)tr_min_i64(piece, total - at);
-        unsigned char *mine = g->stage + (size_t)group->rank * bytes;
-        tr_job job = {.run = run_all_gather,
-                      .object = g->rounds,
-                      .in = mine,
-                      .out = g->stage,
-                      .bytes = bytes};
-        TR_TRY(tr_stream_copy(stream, mine, (const char *)in + at, bytes));
-        TR_TRY(tr_world_enqueue(group->world, stream, &job));
-        for (int r = 0; r < group->n; r++)
-            TR_TRY(tr_stream_copy(stream, (char *)out + r * total + at,
-                                  g->stage + (size_t)r * bytes, bytes));
-    }
-    return TR_OK;
-}
-
-static tr_status run_broadcast(const tr_job *job) {
-    return tr_group_run_broadcast(job->object, job->root, job->out, job->bytes);
-}
-
-static tr_status staged_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
-                                  size_t bytes) {
-    staged_group *g = self_of(group);
-    for (size_t at = 0; at < bytes; at += g->bytes) {
-        size_t part = bytes - at < g->bytes ? bytes - at : g->bytes;
-        tr_job job = {.run = run_broadcast,
-                      .object = g->rounds,
-                      .out = g->stage,
-                      .bytes = part,
-                      .root = root};
-        if (root == group->rank)
-            TR_TRY(tr_stream_copy(stream, g->stage, (char *)buffer + at, part));
-        TR_TRY(tr_world_enqueue(group->world, stream, &job));
-        if (root != group->rank)
-            TR_TRY(tr_stream_copy(stream, (char *)buffer + at, g->stage, part));
-    }
-    return TR_OK;
-}
-
 static void release(staged_group *g) {
     tr_group_host_close(g->rounds);
     tr_device_staging_free(g->device, g->stage);
@@ -138,11 +59,7 @@ static void staged_close(tr_group *group) {
     release(g);
 }
 
-static const tr_group_ops staged_ops = {.all_reduce = staged_all_reduce,
-                                        .reduce_scatter = staged_reduce_scatter,
-                                        .all_gather = staged_all_gather,
-                                        .broadcast = staged_broadcast,
-                                        .close = staged_close};
+static const tr_group_ops staged_ops = {.all_reduce = staged_all_reduce, .close = staged_close};
 
 tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out) {
     tr_status status = TR_OK;

@@ -41,59 +41,13 @@ static tr_status nccl_all_reduce(tr_group *group, tr_stream *stream, void *buffe
     return leave(g, stream);
 }
 
-/* NCCL's in-place result is this rank's block of `in`. When `out` is the first block, the result is
- * copied there afterwards. */
-static tr_status nccl_reduce_scatter(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                     int64_t count, tr_dtype dtype, tr_reduce op) {
-    nccl_group *g = self_of(group);
-    size_t bytes = (size_t)count * tr_dtype_size(dtype);
-    char *to = in == out ? (char *)out + (size_t)group->rank * bytes : out;
-    TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
-    tr_nccl_begin(&g->comm, "reduce_scatter");
-    TR_TRY(tr_nccl_end(&g->comm,
-                       (int)ncclReduceScatter(in, to, (size_t)count, type_of(dtype), op_of(op),
-                                              g->comm.handle, tr_stream_native(g->comm.stream))));
-    if (to != out) TR_TRY(tr_stream_copy(g->comm.stream, out, to, bytes));
-    return leave(g, stream);
-}
-
-/* When `in` is the first block of `out`, this rank's part is first copied to its place. */
-static tr_status nccl_all_gather(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                 int64_t count, tr_dtype dtype) {
-    nccl_group *g = self_of(group);
-    size_t bytes = (size_t)count * tr_dtype_size(dtype);
-    char *mine = (char *)out + (size_t)group->rank * bytes;
-    TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
-    if (in == out && mine != out) TR_TRY(tr_stream_copy(g->comm.stream, mine, in, bytes));
-    tr_nccl_begin(&g->comm, "all_gather");
-    TR_TRY(tr_nccl_end(&g->comm,
-                       (int)ncclAllGather(in == out ? mine : in, out, (size_t)count, type_of(dtype),
-                                          g->comm.handle, tr_stream_native(g->comm.stream))));
-    return leave(g, stream);
-}
-
-static tr_status nccl_broadcast(tr_group *group, tr_stream *stream, int root, void *buffer,
-                                size_t bytes) {
-    nccl_group *g = self_of(group);
-    TR_TRY(tr_nccl_enter(&g->comm, "broadcast", stream));
-    tr_nccl_begin(&g->comm, "broadcast");
-    TR_TRY(tr_nccl_end(&g->comm,
-                       (int)ncclBroadcast(buffer, buffer, bytes, ncclInt8, root, g->comm.handle,
-                                          tr_stream_native(g->comm.stream))));
-    return leave(g, stream);
-}
-
 static void nccl_close(tr_group *group) {
     nccl_group *g = self_of(group);
     if (g->comm.world) tr_nccl_close(&g->comm);
     free(g);
 }
 
-static const tr_group_ops nccl_ops = {.all_reduce = nccl_all_reduce,
-                                      .reduce_scatter = nccl_reduce_scatter,
-                                      .all_gather = nccl_all_gather,
-                                      .broadcast = nccl_broadcast,
-                                      .close = nccl_close};
+static const tr_group_ops nccl_ops = {.all_reduce = nccl_all_reduce, .close = nccl_close};
 
 tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
     tr_status status = TR_OK;

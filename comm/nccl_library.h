@@ -11,9 +11,7 @@ tr_status tr_nccl_open_library(void);
 
 /* Every NCCL function that comm/ calls has a line in this list and one below it. */
 #define TR_NCCL_FUNCTIONS(X)                                                                       \
-    X(ncclAllGather)                                                                               \
     X(ncclAllReduce)                                                                               \
-    X(ncclBroadcast)                                                                               \
     X(ncclCommAbort)                                                                               \
     X(ncclCommDestroy)                                                                             \
     X(ncclCommFinalize)                                                                            \
@@ -24,16 +22,13 @@ tr_status tr_nccl_open_library(void);
     X(ncclGetUniqueId)                                                                             \
     X(ncclGetVersion)                                                                              \
     X(ncclRecv)                                                                                    \
-    X(ncclReduceScatter)                                                                           \
     X(ncclSend)
 
 #define TR_POINTER(name) extern __typeof__(name) *tr_##name;
 TR_NCCL_FUNCTIONS(TR_POINTER)
 #undef TR_POINTER
 
-#define ncclAllGather          tr_ncclAllGather
 #define ncclAllReduce          tr_ncclAllReduce
-#define ncclBroadcast          tr_ncclBroadcast
 #define ncclCommAbort          tr_ncclCommAbort
 #define ncclCommDestroy        tr_ncclCommDestroy
 #define ncclCommFinalize       tr_ncclCommFinalize
@@ -44,5 +39,4 @@ TR_NCCL_FUNCTIONS(TR_POINTER)
 #define ncclGetUniqueId        tr_ncclGetUniqueId
 #define ncclGetVersion         tr_ncclGetVersion
 #define ncclRecv               tr_ncclRecv
-#define ncclReduceScatter      tr_ncclReduceScatter
 #define ncclSend               tr_ncclSend

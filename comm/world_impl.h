@@ -20,7 +20,6 @@ struct tr_job {
     size_t bytes;
     tr_dtype dtype;
     tr_reduce op;
-    int root;
     /* Used by world.c, under the world's lock. */
     tr_world *world;
     pthread_t caller;
@@ -161,16 +160,10 @@ tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
-/* The collectives of a group of two or more ranks, with checked sizes and types. */
+/* The functions of a group of two or more ranks, with checked sizes and types. */
 typedef struct tr_group_ops {
     tr_status (*all_reduce)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                             tr_dtype dtype, tr_reduce op);
-    tr_status (*reduce_scatter)(tr_group *group, tr_stream *stream, const void *in, void *out,
-                                int64_t count, tr_dtype dtype, tr_reduce op);
-    tr_status (*all_gather)(tr_group *group, tr_stream *stream, const void *in, void *out,
-                            int64_t count, tr_dtype dtype);
-    tr_status (*broadcast)(tr_group *group, tr_stream *stream, int root, void *buffer,
-                           size_t bytes);
     void (*close)(tr_group *group);
 } tr_group_ops;
 
@@ -205,9 +198,6 @@ tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, s
 /* Gathers rank r's sizes[r] bytes at offsets[r] of `all`. This rank's are already in place. */
 tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
                               const size_t *sizes, const char *what);
-/* Like the tr_group functions of comm.h, on host memory. */
+/* Like tr_group_all_reduce, on host memory. */
 tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t count, tr_dtype dtype,
                                   tr_reduce op);
-tr_status tr_group_run_reduce_scatter(tr_group_host *group, const void *in, void *out,
-                                      int64_t count, tr_dtype dtype, tr_reduce op);
-tr_status tr_group_run_all_gather(tr_group_host *group, const void *in, void *out, size_t bytes);

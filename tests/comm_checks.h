@@ -1,4 +1,4 @@
-/* Checks of a world, the same for every transport and device: collectives bit for bit against sums
+/* Checks of a world, the same for every transport and device: all-reduces bit for bit against sums
  * in rank order, channels, the control plane. Every rank calls comm_checks() with its world; a
  * failed check prints a line and returns false. For test_comm_local.c and mpi/comm.c. */
 #pragma once
@@ -89,14 +89,13 @@ static inline double load(const void *from, tr_dtype dtype, int64_t i) {
 }
 
 static inline void fill(void *to, tr_dtype dtype, int64_t count, bool crafted, uint32_t seed,
-                        int rank, int64_t offset) {
-    for (int64_t i = 0; i < count; i++)
-        store(to, dtype, i, value_of(crafted, seed, rank, offset + i));
+                        int rank) {
+    for (int64_t i = 0; i < count; i++) store(to, dtype, i, value_of(crafted, seed, rank, i));
 }
 
-/* Element i of the reduction over `n` ranks, with the promised arithmetic, into to[at]. */
-static inline void expect(void *to, tr_dtype dtype, int64_t at, tr_reduce op, bool crafted,
-                          uint32_t seed, const int *ranks, int n, int64_t i) {
+/* Writes element i of the reduction over `n` ranks, with the promised arithmetic, to to[i]. */
+static inline void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, uint32_t seed,
+                          const int *ranks, int n, int64_t i) {
     double one = 0, sum = 0;
     for (int r = 0; r < n; r++) {
         store(&one, dtype, 0, value_of(crafted, seed, ranks[r], i));
@@ -106,7 +105,7 @@ static inline void expect(void *to, tr_dtype dtype, int64_t at, tr_reduce op, bo
         else if (dtype == TR_F64) sum += x;
         else sum = (double)(float)((float)sum + (float)x);
     }
-    store(to, dtype, at, sum);
+    store(to, dtype, i, sum);
 }
 
 static inline size_t wrong(const void *a, const void *b, size_t element, int64_t count) {
@@ -117,58 +116,24 @@ static inline size_t wrong(const void *a, const void *b, size_t element, int64_t
     return bad;
 }
 
-/* One all-reduce, reduce-scatter and all-gather of `count` elements, `shift` elements into the
- * buffer. Every element's place in the random sequence depends on the element alone, so equal
- * places must give equal bits whatever the count and shift: `expect` knows neither. */
-static inline bool check_collectives(const checks *k, tr_group *g, tr_stream *stream,
-                                     const int *ranks, int64_t count, int64_t shift, tr_dtype dtype,
-                                     tr_reduce op, bool crafted) {
-    int n = tr_group_size(g), me = tr_group_rank(g);
-    size_t e = tr_dtype_size(dtype), all = (size_t)(count * n + shift) * e + 8;
+/* One all-reduce of `count` elements, `shift` elements into the buffer. An element's place in the
+ * random sequence depends on the element alone, so equal places must give equal bits whatever the
+ * count and shift: `expect` knows neither. */
+static inline bool check_all_reduce(const checks *k, tr_group *g, tr_stream *stream,
+                                    const int *ranks, int n, int64_t count, int64_t shift,
+                                    tr_dtype dtype, tr_reduce op, bool crafted) {
+    size_t e = tr_dtype_size(dtype), all = (size_t)(count + shift) * e + 8;
     size_t offset = (size_t)shift * e;
-    both in, out;
+    both data;
     char *want = malloc(all);
-    CHECK(both_new(k, all, &in) && both_new(k, all, &out) && want);
-    char *from = in.device + offset, *to = out.device + offset;
-    int self = ranks[me];
-
-    fill(out.host + offset, dtype, count, crafted, k->seed, self, 0);
-    CHECK(upload(stream, &out));
-    CHECK_OK(tr_group_all_reduce(g, stream, to, count, dtype, op));
-    CHECK(download(k, stream, &out));
-    for (int64_t i = 0; i < count; i++) expect(want, dtype, i, op, crafted, k->seed, ranks, n, i);
-    CHECK(wrong(out.host + offset, want, e, count) == 0);
-
-    for (int64_t i = 0; i < count; i++)
-        expect(want, dtype, i, op, crafted, k->seed, ranks, n, me * count + i);
-    fill(in.host + offset, dtype, count * n, crafted, k->seed, self, 0);
-    CHECK(upload(stream, &in));
-    CHECK_OK(tr_group_reduce_scatter(g, stream, from, to, count, dtype, op));
-    CHECK(download(k, stream, &out));
-    CHECK(wrong(out.host + offset, want, e, count) == 0);
-    CHECK_OK(tr_group_reduce_scatter(g, stream, from, from, count, dtype, op)); /* in place */
-    CHECK(download(k, stream, &in));
-    CHECK(wrong(in.host + offset, want, e, count) == 0);
-
-    for (int r = 0; r < n; r++)
-        fill(want + (size_t)(r * count) * e, dtype, count, crafted, k->seed, ranks[r], 0);
-    fill(in.host + offset, dtype, count, crafted, k->seed, self, 0);
-    CHECK(upload(stream, &in));
-    CHECK_OK(tr_group_all_gather(g, stream, from, to, count, dtype));
-    CHECK(download(k, stream, &out));
-    CHECK(wrong(out.host + offset, want, e, count * n) == 0);
-    CHECK_OK(tr_group_all_gather(g, stream, from, from, count, dtype)); /* in place */
-    CHECK(download(k, stream, &in));
-    CHECK(wrong(in.host + offset, want, e, count * n) == 0);
-
-    int root = (int)(count % n);
-    fill(out.host + offset, dtype, count, crafted, k->seed, self, 0);
-    CHECK(upload(stream, &out));
-    CHECK_OK(tr_group_broadcast(g, stream, root, to, (size_t)count * e));
-    CHECK(download(k, stream, &out));
-    CHECK(wrong(out.host + offset, want + (size_t)(root * count) * e, e, count) == 0);
-    both_free(k, &in);
-    both_free(k, &out);
+    CHECK(both_new(k, all, &data) && want);
+    fill(data.host + offset, dtype, count, crafted, k->seed, tr_world_rank(k->world));
+    CHECK(upload(stream, &data));
+    CHECK_OK(tr_group_all_reduce(g, stream, data.device + offset, count, dtype, op));
+    CHECK(download(k, stream, &data));
+    for (int64_t i = 0; i < count; i++) expect(want, dtype, op, crafted, k->seed, ranks, n, i);
+    CHECK(wrong(data.host + offset, want, e, count) == 0);
+    both_free(k, &data);
     free(want);
     return true;
 }
@@ -179,13 +144,12 @@ static inline bool check_group(const checks *k, tr_stream *stream, const int *ra
     static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F64};
     tr_group *g;
     CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
-    CHECK(tr_group_size(g) == n && ranks[tr_group_rank(g)] == tr_world_rank(k->world));
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (int d = 0; d < 3; d++)
             for (int op = 0; op < 2; op++)
                 for (int crafted = 0; crafted < (op == TR_REDUCE_SUM ? 2 : 1); crafted++)
-                    if (!check_collectives(k, g, stream, ranks, counts[c], (int64_t)c % 3,
-                                           dtypes[d], (tr_reduce)op, crafted))
+                    if (!check_all_reduce(k, g, stream, ranks, n, counts[c], (int64_t)c % 3,
+                                          dtypes[d], (tr_reduce)op, crafted))
                         return false;
     CHECK(tr_group_all_reduce(g, stream, NULL, 3, TR_I32, TR_REDUCE_SUM) == TR_ERR_INTERNAL);
     tr_group_close(g);
@@ -201,9 +165,10 @@ static inline bool check_wrong_stream(const checks *k, tr_stream *stream) {
     CHECK(both_new(k, 8, &data));
     CHECK_OK(tr_group_open(k->world, k->device, ranks, n, 2, 64, &g));
     if (n > 1) {
-        CHECK(tr_group_broadcast(g, stream, 0, data.device, 8) == TR_ERR_INTERNAL);
+        CHECK(tr_group_all_reduce(g, stream, data.device, 2, TR_F32, TR_REDUCE_SUM) ==
+              TR_ERR_INTERNAL);
         CHECK(strstr(tr_error_message(), "only the compute stream"));
-        CHECK_OK(tr_stream_sync(stream)); /* the root has begun with a copy */
+        CHECK_OK(tr_stream_sync(stream)); /* the all-reduce has begun with a copy */
     }
     tr_group_close(g);
     both_free(k, &data);

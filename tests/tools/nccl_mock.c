@@ -1,6 +1,6 @@
 /* A libnccl.so.2 for tests, on the streams of host devices (guarded): what NCCL does to memory, and
  * what it demands of its callers. It ends the process with a sentence when
- *   - the ranks of a communicator make different calls, or calls of different counts, types, roots;
+ *   - the ranks of a communicator make calls of different counts, types or operations;
  *   - a send meets a receive of another size or type, or the caller's own rank;
  *   - a communicator is used while another thread's call is in progress (but to abort it), after
  * its end, or is never ended;
@@ -34,15 +34,14 @@
 
 enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096 };
 
-typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } kind;
-static const char *const kinds[] = {"AllReduce", "ReduceScatter", "AllGather",
-                                    "Broadcast", "Send",          "Recv"};
+typedef enum kind { ALL_REDUCE, SEND, RECV } kind;
+static const char *const kinds[] = {"AllReduce", "Send", "Recv"};
 
 typedef struct call {
     kind kind;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int root; /* of a broadcast; peer of a send or receive */
+    int peer; /* of a send or receive */
     uint64_t number, count;
 } call;
 
@@ -87,7 +86,7 @@ struct ncclComm {
     uint64_t step; /* of the stream's work */
     uint64_t chunks_out[MOST], chunks_in[MOST];
     tr_stream *stream; /* all work of a communicator is on one */
-    char *in, *out;    /* staging: [WINDOW], [n][WINDOW] */
+    char *in, *out;    /* staging: [WINDOW] each */
     /* The call in progress: */
     call call;
     const char *from;
@@ -146,13 +145,13 @@ static size_t size_of(ncclDataType_t type) {
 }
 
 static void describe(const call *k, char *text, size_t size) {
-    (void)snprintf(text, size, "%s number %llu of %llu elements of type %d, operation %d, %s %d",
+    (void)snprintf(text, size, "%s number %llu of %llu elements of type %d, operation %d, peer %d",
                    kinds[k->kind], (unsigned long long)k->number, (unsigned long long)k->count,
-                   k->type, k->op, k->kind >= SEND ? "peer" : "root", k->root);
+                   k->type, k->op, k->peer);
 }
 
 static bool same(const call *a, const call *b) {
-    return a->kind == b->kind && a->type == b->type && a->op == b->op && a->root == b->root &&
+    return a->kind == b->kind && a->type == b->type && a->op == b->op && a->peer == b->peer &&
            a->number == b->number && a->count == b->count;
 }
 
@@ -168,12 +167,12 @@ static void store(char *p, ncclDataType_t type, double x) {
     else *(uint16_t *)(void *)p = tr_f32_to_bf16((float)x);
 }
 
-static void reduce(const struct ncclComm *c, const call *k, size_t offset, uint64_t count) {
+static void reduce(const struct ncclComm *c, const call *k, uint64_t count) {
     size_t e = size_of(k->type);
     for (uint64_t i = 0; i < count; i++) {
         double sum = 0;
         for (int r = 0; r < c->n; r++) {
-            double x = load(c->shared->desk[r].window + offset + i * e, k->type);
+            double x = load(c->shared->desk[r].window + i * e, k->type);
             if (r == 0) sum = x;
             else if (k->op == ncclMax) sum = x > sum || x != x ? x : sum;
             else if (k->type == ncclFloat64) sum += x;
@@ -208,14 +207,7 @@ static void meet(struct ncclComm *c, const piece *p) {
         describe(&c->shared->desk[r].call, b, sizeof b);
         violation(c, "calls %s, and rank %d calls %s", a, r, b);
     }
-    if (p->call.kind == ALL_REDUCE) reduce(c, &p->call, 0, p->count);
-    else if (p->call.kind == REDUCE_SCATTER)
-        reduce(c, &p->call, (size_t)c->rank * p->count * size_of(p->call.type), p->count);
-    else if (p->call.kind == BROADCAST)
-        memcpy(c->out, c->shared->desk[p->call.root].window, p->bytes);
-    else
-        for (int r = 0; r < c->n; r++)
-            memcpy(c->out + (size_t)r * p->bytes, c->shared->desk[r].window, p->bytes);
+    reduce(c, &p->call, p->count);
     set(&mine->read, step);
 }
 
@@ -231,15 +223,15 @@ static void compare_ends(struct ncclComm *c, const call *send, const call *recei
 
 /* A chunk of a send leaves when its receive is there. */
 static void offer(struct ncclComm *c, const piece *p) {
-    box *b = &c->shared->box[c->rank][p->call.root];
+    box *b = &c->shared->box[c->rank][p->call.peer];
     if (p->first) {
-        if (!reach(c, &b->emptied, c->chunks_out[p->call.root])) return;
+        if (!reach(c, &b->emptied, c->chunks_out[p->call.peer])) return;
         b->send = p->call;
         set(&b->offered, p->call.number);
         if (!reach(c, &b->asked, p->call.number)) return;
         compare_ends(c, &b->send, &b->receive);
     }
-    uint64_t chunk = ++c->chunks_out[p->call.root];
+    uint64_t chunk = ++c->chunks_out[p->call.peer];
     if (!reach(c, &b->emptied, chunk - 1)) return;
     memcpy(b->window, c->in, p->bytes);
     set(&b->filled, chunk);
@@ -247,14 +239,14 @@ static void offer(struct ncclComm *c, const piece *p) {
 }
 
 static void fetch(struct ncclComm *c, const piece *p) {
-    box *b = &c->shared->box[p->call.root][c->rank];
+    box *b = &c->shared->box[p->call.peer][c->rank];
     if (p->first) {
         b->receive = p->call;
         set(&b->asked, p->call.number);
         if (!reach(c, &b->offered, p->call.number)) return;
         compare_ends(c, &b->send, &b->receive);
     }
-    uint64_t chunk = ++c->chunks_in[p->call.root];
+    uint64_t chunk = ++c->chunks_in[p->call.peer];
     if (!reach(c, &b->filled, chunk)) return;
     memcpy(c->out, b->window, p->bytes);
     set(&b->emptied, chunk);
@@ -289,17 +281,11 @@ static void enqueue(struct ncclComm *c, size_t bytes, uint64_t count, bool first
 static void start(struct ncclComm *c) {
     const call *k = &c->call;
     size_t e = size_of(k->type), total = k->count * e;
-    size_t blocks = k->kind == REDUCE_SCATTER ? (size_t)c->n : 1;
-    size_t most = WINDOW / blocks / 8 * 8;
-    for (size_t at = 0; at < total; at += most) {
-        size_t bytes = total - at < most ? total - at : most;
-        bool brings = k->kind != RECV && (k->kind != BROADCAST || k->root == c->rank);
-        for (size_t b = 0; brings && b < blocks; b++)
-            copy(c, c->in + b * bytes, c->from + b * total + at, bytes);
-        enqueue(c, blocks * bytes, bytes / e, at == 0);
-        size_t results = k->kind == ALL_GATHER ? (size_t)c->n : 1;
-        for (size_t b = 0; k->kind != SEND && b < results; b++)
-            copy(c, c->to + b * total + at, c->out + b * bytes, bytes);
+    for (size_t at = 0; at < total; at += WINDOW) {
+        size_t bytes = total - at < WINDOW ? total - at : WINDOW;
+        if (k->kind != RECV) copy(c, c->in, c->from + at, bytes);
+        enqueue(c, bytes, bytes / e, at == 0);
+        if (k->kind != SEND) copy(c, c->to + at, c->out, bytes);
     }
 }
 
@@ -312,25 +298,16 @@ static void enter(struct ncclComm *c, const char *what) {
     if (atomic_exchange(&c->busy, true)) violation(c, "%s while a call is in progress", what);
 }
 
-static bool overlap(const char *a, size_t n, const char *b, size_t m) {
-    return n > 0 && m > 0 && a < b + m && b < a + n;
-}
-
 static void check_buffers(struct ncclComm *c, const call *k, const char *from, const char *to) {
-    size_t one = k->count * size_of(k->type), all = one * (size_t)c->n;
-    bool fits = true;
-    if (k->kind == ALL_GATHER)
-        fits = from == to + (size_t)c->rank * one || !overlap(from, one, to, all);
-    else if (k->kind == REDUCE_SCATTER)
-        fits = to == from + (size_t)c->rank * one || !overlap(from, all, to, one);
-    else if (k->kind < SEND) fits = from == to || !overlap(from, one, to, one);
-    if (!fits) violation(c, "%s: buffers overlap and are not in place", kinds[k->kind]);
+    size_t bytes = k->count * size_of(k->type);
+    if (k->kind == ALL_REDUCE && from != to && from < to + bytes && to < from + bytes)
+        violation(c, "%s: buffers overlap and are not in place", kinds[k->kind]);
 }
 
 /* Whether one end of a send or receive has called. */
 static atomic_bool *called(struct ncclComm *c, const call *k, kind end) {
     box *b =
-        k->kind == SEND ? &c->shared->box[c->rank][k->root] : &c->shared->box[k->root][c->rank];
+        k->kind == SEND ? &c->shared->box[c->rank][k->peer] : &c->shared->box[k->peer][c->rank];
     return end == SEND ? &b->sender_called : &b->receiver_called;
 }
 
@@ -366,14 +343,14 @@ static bool meets(struct ncclComm *c, const call *k) {
 static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
     enter(c, kinds[k.kind]);
     if (size_of(k.type) == 0) violation(c, "%s of type %d", kinds[k.kind], k.type);
-    if (k.kind >= SEND && (k.root < 0 || k.root >= c->n || k.root == c->rank))
-        violation(c, "%s with rank %d", kinds[k.kind], k.root);
+    if (k.kind >= SEND && (k.peer < 0 || k.peer >= c->n || k.peer == c->rank))
+        violation(c, "%s with rank %d", kinds[k.kind], k.peer);
     if (k.kind >= SEND && (c->ctas < 1 || c->ctas > 2))
         violation(c, "%s may take %d CTAs", kinds[k.kind], c->ctas);
     check_buffers(c, &k, from, to);
     fail_as_told(c);
-    k.number = k.kind == SEND   ? ++c->sends[k.root]
-               : k.kind == RECV ? ++c->receives[k.root]
+    k.number = k.kind == SEND   ? ++c->sends[k.peer]
+               : k.kind == RECV ? ++c->receives[k.peer]
                                 : ++c->calls;
     if (!c->stream) {
         tr_device *device = ((tr_stream *)stream)->device;
@@ -381,7 +358,7 @@ static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *
             violation(c, "%s on a device that is no host", kinds[k.kind]);
         c->stream = stream;
         if (device->ops->staging_alloc(device, WINDOW, (void **)&c->in) != TR_OK ||
-            device->ops->staging_alloc(device, (size_t)c->n * WINDOW, (void **)&c->out) != TR_OK)
+            device->ops->staging_alloc(device, WINDOW, (void **)&c->out) != TR_OK)
             abort();
     }
     if (c->stream != stream) violation(c, "%s on another stream", kinds[k.kind]);
@@ -400,33 +377,15 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     return operate(comm, k, from, to, stream);
 }
 
-ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-    call k = {.kind = REDUCE_SCATTER, .type = type, .op = op, .count = count};
-    return operate(comm, k, from, to, stream);
-}
-
-ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t stream) {
-    return operate(comm, (call){.kind = ALL_GATHER, .type = type, .count = count}, from, to,
-                   stream);
-}
-
-ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
-    call k = {.kind = BROADCAST, .type = type, .root = root, .count = count};
-    return operate(comm, k, from, to, stream);
-}
-
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-    call k = {.kind = SEND, .type = type, .root = peer, .count = count};
+    call k = {.kind = SEND, .type = type, .peer = peer, .count = count};
     return operate(comm, k, from, NULL, stream);
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    call k = {.kind = RECV, .type = type, .root = peer, .count = count};
+    call k = {.kind = RECV, .type = type, .peer = peer, .count = count};
     return operate(comm, k, NULL, to, stream);
 }
 
