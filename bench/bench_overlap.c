@@ -115,7 +115,7 @@ static tr_status measure(double delay) {
     tr_program_set *set = NULL;
     tr_simulation *simulation = NULL;
     TR_TRY_OUT(tr_schedule_generate("gpipe", RANKS, RANKS, MICRO_BATCHES, &schedule));
-    TR_TRY_OUT(tr_lower(schedule, &table, 0, &set));
+    TR_TRY_OUT(tr_lower(schedule, &table, &set));
     TR_TRY_OUT(tr_simulate(set, cost, delay, &simulation));
     tr_world *world[RANKS];
     TR_TRY_OUT(tr_world_open_local(RANKS, world));

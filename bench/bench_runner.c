@@ -35,7 +35,7 @@ static tr_status measure(const char *name, tr_device *device) {
     tr_runner *runner = NULL;
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_schedule_generate(name, 1, 1, MICRO_BATCHES, &schedule));
-    TR_TRY_OUT(tr_lower(schedule, &table, 0, &set));
+    TR_TRY_OUT(tr_lower(schedule, &table, &set));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, set->program[0].arena_bytes, &arena));
     tr_runner_options options = {
         .device = device, .program = &set->program[0], .stages = stages, .arena = arena};

@@ -149,8 +149,8 @@ tr_status tr_layout_lower(tr_layout *l, const tr_op_context *context, tr_group *
     tr_layer_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
-    tr_status status = tr_lower(l->desc.schedule, &l->table, 0, &l->program[TR_LAYOUT_TRAIN]);
-    if (status == TR_OK) status = tr_lower(forward, &l->table, 0, &l->program[TR_LAYOUT_VALIDATE]);
+    tr_status status = tr_lower(l->desc.schedule, &l->table, &l->program[TR_LAYOUT_TRAIN]);
+    if (status == TR_OK) status = tr_lower(forward, &l->table, &l->program[TR_LAYOUT_VALIDATE]);
     tr_schedule_destroy(forward);
     return status;
 }

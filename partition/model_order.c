@@ -104,7 +104,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
     *out = (need){0};
     TR_TRY(cut_open(model, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
-    tr_status status = tr_lower(s, &x.table, 0, &set);
+    tr_status status = tr_lower(s, &x.table, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = tr_memory_of_params(model, &placement, r);

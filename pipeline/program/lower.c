@@ -260,11 +260,11 @@ out:
     return status;
 }
 
-static tr_status place_waits(builder *b, double latency) {
+static tr_status place_waits(builder *b) {
     tr_simulation *simulation = NULL;
     tr_status status = TR_OK;
     double slack = mean_action(b->t, b->s->forward_only);
-    TR_TRY(tr_simulate(b->set, b->t->cost, latency, &simulation));
+    TR_TRY(tr_simulate(b->set, b->t->cost, 0, &simulation));
     for (int r = 0; r < b->s->ranks; r++)
         for (int k = 0; k < b->set->program[r].count; k++) {
             const tr_instr *instr = &b->set->program[r].instr[k];
@@ -330,15 +330,14 @@ static void builder_close(builder *b) {
     tr_program_set_destroy(b->set);
 }
 
-tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, double latency,
-                   tr_program_set **out) {
+tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set **out) {
     TR_TRY(tr_schedule_check(s, t, NULL));
     TR_TRY(check_table(t));
     tr_status status = TR_OK;
     builder b = {.s = s, .t = t, .walk = {.name = s->name, .context = &b, .step = lower_step}};
     TR_TRY_OUT(builder_open(&b));
     TR_TRY_OUT(lower_all(&b));
-    TR_TRY_OUT(place_waits(&b, latency));
+    TR_TRY_OUT(place_waits(&b));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_place(s, t, &b.set->program[r]));
     *out = b.set;
     b.set = NULL;

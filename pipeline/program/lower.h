@@ -87,19 +87,18 @@ typedef struct tr_program_set {
     tr_program *program; /* [ranks] */
 } tr_program_set;
 
-/* Lowers a schedule that tr_schedule_check accepts (it is checked again here). latency: of a
- * message, in the unit of the costs. A listed schedule keeps its RECV, SEND and REDUCE in place; a
- * missing REDUCE is added after the stage's last W and its messages.
+/* Lowers a schedule that tr_schedule_check accepts (it is checked again here). A listed schedule
+ * keeps its RECV, SEND and REDUCE in place; a missing REDUCE is added after the stage's last W and
+ * its messages.
  *
- * A WAIT_SENT comes before the first instruction that starts, in the simulated step, one mean
- * action after the send is complete and the receiver has taken the message, and at the latest
- * before FINISH. The margin is there because costs are estimates: an early wait stops compute until
- * the transfer ends, while a late one only holds a slot longer. So a program needs no buffer
- * between the ranks: every wait for another rank points forward in the simulated step, and
+ * A WAIT_SENT comes before the first instruction that starts, in the step simulated without
+ * latency, one mean action after the send is complete and the receiver has taken the message, and
+ * at the latest before FINISH. The margin is there because costs are estimates: an early wait stops
+ * compute until the transfer ends, while a late one only holds a slot longer. So a program needs no
+ * buffer between the ranks: every wait for another rank points forward in the simulated step, and
  * tr_program_prove proves the result, including waits, for any costs.
  *
  * Fails with TR_ERR_CONFIG from the check, and with TR_ERR_INTERNAL on a table with an edge without
  * bytes or lifetime. The caller releases *out with tr_program_set_destroy. */
-tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, double latency,
-                   tr_program_set **out);
+tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, tr_program_set **out);
 void tr_program_set_destroy(tr_program_set *set);

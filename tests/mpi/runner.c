@@ -12,7 +12,7 @@ static void expect_serial_results(const tr_schedule *schedule, const tr_stage_ta
     assert_int_equal(tr_schedule_forward_of(schedule, NULL, 3, &validation), TR_OK);
     run_case c = {.t = t, .schedule = {schedule, validation}};
     for (int k = 0; k < 2; k++)
-        if (tr_lower(c.schedule[k], t, 0.5, &c.set[k]) != TR_OK) fail_msg("%s", tr_error_message());
+        if (tr_lower(c.schedule[k], t, &c.set[k]) != TR_OK) fail_msg("%s", tr_error_message());
     assert_int_equal(tr_calloc((size_t)(STEPS * t->stages), sizeof *c.result, &c.result), TR_OK);
     c.world[rank] = world;
     rank_state state = {.c = &c, .rank = rank};

@@ -107,8 +107,8 @@ static inline tr_status make_runners(rank_state *r, const tr_layer_source *sourc
     const layout *l = r->l;
     int stages = l->schedule->stages;
     TR_TRY(tr_layer_table_make(r->model, l->first, stages, &r->table));
-    TR_TRY(tr_lower(l->schedule, &r->table, 0, &r->set[0]));
-    TR_TRY(tr_lower(l->forward, &r->table, 0, &r->set[1]));
+    TR_TRY(tr_lower(l->schedule, &r->table, &r->set[0]));
+    TR_TRY(tr_lower(l->forward, &r->table, &r->set[1]));
     TR_TRY(open_links(r));
     for (int k = 0; k < stages; k++)
         if (l->schedule->rank_of[k] == r->rank)

@@ -81,7 +81,7 @@ static void pack_program_set(const tr_model *model, tr_schedule_request q, const
     tr_program_set *set = NULL;
     if (tr_schedule_make(&q, &s) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
     make_table(model, s->stages, &t);
-    if (tr_lower(s, &t, 0, &set) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
+    if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
     for (int k = 0; k < set->ranks; k++) judge(&set->program[k], what, all);
     tr_program_set_destroy(set);
     tr_layer_table_free(&t);

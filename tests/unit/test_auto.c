@@ -50,8 +50,7 @@ static meter make(const tr_schedule_request *q, tr_auto_report *report, bool low
         tr_stage_table table;
         tr_program_set *set = NULL;
         test_table_chain(s->stages, 256, 256, 256, &table);
-        if (tr_lower(s, &table, q->costs.c, &set) != TR_OK)
-            fail_msg("%s: %s", text, tr_error_message());
+        if (tr_lower(s, &table, &set) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
         tr_program_set_destroy(set);
         test_table_free(&table);
     }

@@ -59,7 +59,7 @@ static void test_pairs(void **state) {
     tr_stage_table t;
     test_table_chain(2, 256, 256, 256, &t);
     tr_program_set *set = NULL;
-    assert_int_equal(tr_lower(s, &t, 0, &set), TR_OK);
+    assert_int_equal(tr_lower(s, &t, &set), TR_OK);
     static const tr_action_type want[] = {TR_ACTION_RECV, TR_ACTION_F, TR_ACTION_RECV,
                                           TR_ACTION_F,    TR_ACTION_B, TR_ACTION_SEND};
     for (size_t k = 0; k < sizeof want / sizeof want[0]; k++)
@@ -140,7 +140,7 @@ static void test_mutations_are_decided(void **state) {
         tr_status status = tr_schedule_check(s, &t, NULL);
         if (status == TR_OK) {
             tr_program_set *set = NULL;
-            if (tr_lower(s, &t, 0.5, &set) != TR_OK) fail_msg("%s", tr_error_message());
+            if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
             tr_program_set_destroy(set);
             accepted++;
         } else {

@@ -267,7 +267,7 @@ static void test_lists_follow_the_edges(void **state) {
         tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 5));
         tr_schedule *listed = list_transfers(s, &t);
         tr_program_set *set = NULL;
-        if (tr_lower(listed, &t, 0.5, &set) != TR_OK) fail_msg("%s", tr_error_message());
+        if (tr_lower(listed, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
         for (int e = 0; e < t.edges; e++)
             remote += s->rank_of[t.edge[e].from] != s->rank_of[t.edge[e].to];
         int messages = 2 * s->micro_batches * remote;
@@ -312,7 +312,7 @@ static void test_the_runner_sends_the_same_messages(void **state) {
         char ours[8192], theirs[8192];
         if (!s->listed) listed = list_transfers(s, NULL);
         test_table_chain(s->stages, 256, 256, 256, &t);
-        assert_int_equal(tr_lower(s, &t, 0, &set), TR_OK);
+        assert_int_equal(tr_lower(s, &t, &set), TR_OK);
         int messages = 0;
         for (int a = 0; a < s->ranks; a++)
             for (int b = 0; b < s->ranks; b++) {
@@ -342,7 +342,7 @@ static void test_lists_are_run_as_they_are(void **state) {
     tr_program_set *set = NULL;
     assert_true(s->listed);
     test_table_chain(2, 256, 256, 256, &t);
-    if (tr_lower(s, &t, 0, &set) != TR_OK) fail_msg("%s", tr_error_message());
+    if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
     for (int r = 0; r < 2; r++) {
         char text[1024] = "";
         for (int k = 0; k < set->program[r].count; k++) {

@@ -22,7 +22,7 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
     test_table_chain(s->stages, 256, 256, 256, &t);
     assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
     assert_int_equal(tr_timeline_of_estimate("order <&\">", s, NULL, e, order), TR_OK);
-    assert_int_equal(tr_lower(s, &t, c, &set), TR_OK);
+    assert_int_equal(tr_lower(s, &t, &set), TR_OK);
     assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
     assert_int_equal(tr_timeline_of_simulation("program", set, sim, 1e-3, program), TR_OK);
     tr_simulation_destroy(sim);

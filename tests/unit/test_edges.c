@@ -28,7 +28,7 @@ static int remote_edges(const tr_schedule *s, const tr_stage_table *t) {
 static int count_sends(const tr_schedule *s, const tr_stage_table *t) {
     tr_program_set *set = NULL;
     int sends = 0;
-    if (tr_lower(s, t, 0.5, &set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
+    if (tr_lower(s, t, &set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
     for (int r = 0; r < set->ranks; r++)
         for (int k = 0; k < set->program[r].count; k++)
             sends += set->program[r].instr[k].action.type == TR_ACTION_SEND;

@@ -413,7 +413,7 @@ static void expect_runs(const tr_schedule_request *q) {
     test_table_chain(s->stages, 256, 256, 256, &t);
     /* Lowering every size takes a minute. */
     if (q->micro_batches <= 6 || q->micro_batches == 17)
-        if (tr_lower(s, &t, q->costs.c, &set) != TR_OK) fail_msg("%s", tr_error_message());
+        if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
     tr_program_set_destroy(set);
     test_table_free(&t);
     tr_schedule_destroy(s);

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-static tr_program_set *lower(const tr_schedule *s, const tr_stage_table *t, double latency) {
+static tr_program_set *lower(const tr_schedule *s, const tr_stage_table *t) {
     tr_program_set *set = NULL;
-    if (tr_lower(s, t, latency, &set) != TR_OK) fail_msg("%s", tr_error_message());
+    if (tr_lower(s, t, &set) != TR_OK) fail_msg("%s", tr_error_message());
     return set;
 }
 
@@ -103,8 +103,8 @@ static void expect_reductions(const tr_schedule *s, const tr_program_set *set) {
     }
 }
 
-static void expect_sound(const tr_schedule *s, const tr_stage_table *t, double latency) {
-    tr_program_set *set = lower(s, t, latency);
+static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
+    tr_program_set *set = lower(s, t);
     for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
     expect_matched(set);
     expect_reductions(s, set);
@@ -123,9 +123,8 @@ static void test_random_programs(void **state) {
         test_table_random(&r, stages, test_between(&r, 0, 4), &t);
         tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 6)), *f = NULL;
         assert_int_equal(tr_schedule_forward_of(s, NULL, 5, &f), TR_OK);
-        double latency = test_between(&r, 0, 3);
-        expect_sound(s, &t, latency);
-        expect_sound(f, &t, latency);
+        expect_sound(s, &t);
+        expect_sound(f, &t);
         tr_schedule_destroy(f);
         tr_schedule_destroy(s);
         test_table_free(&t);
@@ -137,9 +136,9 @@ static void test_v_program(void **state) {
     tr_stage_table t;
     test_table_chain(4, 512, 1024, 768, &t);
     tr_schedule *s = test_schedule_v();
-    expect_sound(s, &t, 0.25);
+    expect_sound(s, &t);
     /* The turn of the V stays on rank 1: stage 1 writes where stage 2 reads. */
-    tr_program_set *set = lower(s, &t, 0);
+    tr_program_set *set = lower(s, &t);
     const tr_program *p = &set->program[1];
     const tr_action_memory *f1 = NULL, *f2 = NULL;
     /* Stage 3 on rank 0 is reduced as soon as its gradients are whole, not at the end. */
@@ -183,7 +182,7 @@ static void test_forward_only_holds_little(void **state) {
             test_table_chain(12, 4096, 8192, 2048, &t);
             assert_int_equal(tr_schedule_create("any", RANKS, 12, 4, rank_of[n], &like), TR_OK);
             assert_int_equal(tr_schedule_forward_of(like, NULL, m, &s), TR_OK);
-            tr_program_set *set = lower(s, &t, 0);
+            tr_program_set *set = lower(s, &t);
             sim = simulate(set, &t, 0);
             assert_true(sim->makespan <= 3 * m + 2 * 12);
             memcpy(arena[k], sim->arena, sizeof arena[k]);
@@ -207,7 +206,7 @@ static void test_formulas(void **state) {
                 tr_schedule *s = NULL;
                 test_table_chain(p, 4096, 8192, 2048, &t);
                 assert_int_equal(tr_schedule_generate(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
-                tr_program_set *set = lower(s, &t, 0);
+                tr_program_set *set = lower(s, &t);
                 tr_simulation *sim = simulate(set, &t, 0);
                 assert_true(sim->makespan == 3.0 * (m + p - 1));
                 for (int i = 0; i < p; i++) {
@@ -233,7 +232,7 @@ static void test_latency_is_hidden(void **state) {
     tr_schedule *s = NULL;
     test_table_chain(2, 256, 256, 256, &t);
     assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 8, &s), TR_OK);
-    tr_program_set *set = lower(s, &t, 0);
+    tr_program_set *set = lower(s, &t);
     tr_simulation *sim = simulate(set, &t, 0.5);
     assert_true(sim->makespan == 3.0 * 9 + 2 * 0.5);
     tr_simulation_destroy(sim);
@@ -249,7 +248,7 @@ static void test_waits_can_deadlock(void **state) {
     tr_schedule *s = NULL;
     test_table_chain(2, 256, 256, 256, &t);
     assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
-    tr_program_set *set = lower(s, &t, 0);
+    tr_program_set *set = lower(s, &t);
     tr_program *p = &set->program[0];
     int wait = p->count - 1, third = 0;
     while (!(p->instr[wait].action.type == TR_ACTION_WAIT_SENT && p->instr[wait].message == 3))
@@ -275,9 +274,9 @@ static void test_bad_tables(void **state) {
     test_table_chain(2, 256, 256, 256, &t);
     assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
     t.edge[0].bytes = 0;
-    assert_int_equal(tr_lower(s, &t, 0, &set), TR_ERR_INTERNAL);
+    assert_int_equal(tr_lower(s, &t, &set), TR_ERR_INTERNAL);
     t.edge[0] = test_edge(0, 1, 256, TR_LIFE_IW);
-    assert_int_equal(tr_lower(s, &t, 0, &set), TR_ERR_INTERNAL);
+    assert_int_equal(tr_lower(s, &t, &set), TR_ERR_INTERNAL);
     assert_null(set);
     tr_schedule_destroy(s);
     test_table_free(&t);

@@ -358,7 +358,7 @@ static void test_orders(void **state) {
                      tr_error_message());
         if (status == TR_OK) {
             tr_program_set *set = NULL;
-            if (tr_lower(s, &t, test_between(&r, 0, 2) * 0.75, &set) != TR_OK)
+            if (tr_lower(s, &t, &set) != TR_OK)
                 fail_msg("trial %d, %s: %s", trial, s->name, tr_error_message());
             if (!program_runs(s, &t, set)) fail_msg("trial %d: program of %s", trial, s->name);
             tr_program_set_destroy(set);
@@ -474,7 +474,7 @@ static void test_lists(void **state) {
         }
         if (status == TR_OK) {
             tr_program_set *set = NULL;
-            if (tr_lower(list, &t, 0.5, &set) != TR_OK) fail_msg("%s", tr_error_message());
+            if (tr_lower(list, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
             assert_true(program_runs(list, &t, set));
             tr_program_set_destroy(set);
         }

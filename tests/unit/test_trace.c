@@ -134,7 +134,7 @@ static void expect_back(const char *name, int dp, int m, double c) {
     test_table_chain(PP, 256, 256, 256, &t);
     t.cost[0].f = 2;
     assert_int_equal(tr_schedule_generate(name, PP, PP, m, &s), TR_OK);
-    assert_int_equal(tr_lower(s, &t, c, &set), TR_OK);
+    assert_int_equal(tr_lower(s, &t, &set), TR_OK);
     assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
     assert_true(sim->makespan < gap);
     int n = PP * dp;
