@@ -1,4 +1,5 @@
 /* trireme ckpt ls RUN | verify RUN [STEP]: the checkpoints of a run. */
+#include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "cli/cli.h"
 
@@ -39,8 +40,8 @@ static tr_status list(const char *run) {
 static tr_status verify(const char *run, int64_t step) {
     char root[4096];
     TR_TRY(root_of(run, root, sizeof root));
-    tr_ckpt_state *state = calloc(1, sizeof *state); /* not on the stack: it has 16 KiB of config */
-    if (!state) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_ckpt_state *state; /* not on the stack: it has 16 KiB of config */
+    TR_TRY(tr_calloc(1, sizeof *state, &state));
     tr_status status = tr_ckpt_read_state(root, step, state);
     if (status == TR_OK) status = tr_ckpt_verify(root, state->step);
     if (status == TR_OK)

@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include "base/cores.h"
+#include "base/memory.h"
 #include "partition/advice.h"
 #include "partition/rate.h"
 #include "partition/request.h"
@@ -28,9 +29,9 @@ static tr_status parse_rate(int argc, char **argv, int *at, double *rate) {
 
 /* Reads the arguments and the config. *rate becomes --rate's FLOP/s; it stays 0 without --rate. */
 static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
-    const char *path = NULL, **overrides = calloc((size_t)argc + 1, sizeof *overrides);
+    const char *path = NULL, **overrides;
     int count = 0;
-    if (!overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    TR_TRY(tr_calloc((size_t)argc + 1, sizeof *overrides, &overrides));
     tr_status status = TR_OK;
     for (int i = 1; i < argc && status == TR_OK; i++) {
         if (cli_is_setting(argv[i], !path && !count)) overrides[count++] = argv[i];

@@ -1,5 +1,6 @@
 /* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...] */
 #include "base/clock.h"
+#include "base/memory.h"
 #include "cli/cli.h"
 #include "job/process.h"
 #include "job/rank_process.h"
@@ -105,8 +106,7 @@ static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *wor
 tr_status cli_train(cli_context *cli, int argc, char **argv) {
     request r = {0};
     tr_world *world = NULL;
-    r.overrides = calloc((size_t)argc + 1, sizeof *r.overrides);
-    if (!r.overrides) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    TR_TRY(tr_calloc((size_t)argc + 1, sizeof *r.overrides, &r.overrides));
     cli->keeps_output = true; /* log.dir/log.txt */
     tr_rank_process *process = NULL;
     tr_status status = tr_rank_process_enter(!cli->silent, &process);

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-static const int64_t lock_ns = 100000000;
+/* The world's lock is held for moments; a caller that waits longer for it goes on without. */
+enum { LOCK_TIMEOUT_NS = 100000000 };
 
 struct tr_mail {
     tr_world *world;
@@ -24,7 +25,7 @@ static bool lock(tr_mail *mail) {
     struct timespec until;
     if (mail->failed) return false;
     (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += lock_ns;
+    until.tv_nsec += LOCK_TIMEOUT_NS;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     return pthread_mutex_timedlock(&mail->world->lock, &until) == 0;

@@ -1,5 +1,6 @@
 #include "job/mpirun.h"
 
+#include "base/memory.h"
 #include "job/process.h"
 #include "job/signals.h"
 #include "job/terminal.h"
@@ -41,14 +42,14 @@ static void set_environment(const char *board) {
     (void)setenv(TR_TERMINAL_VARIABLE, columns, 1);
 }
 
-/* Returns mpirun's arguments, or NULL when out of memory. The caller frees the list, not the
- * words. */
-static char **arguments(const tr_launch *launch, const char *exe, char *count, size_t count_size) {
+/* Sets *out to mpirun's arguments; the caller frees the list, not the words. */
+static tr_status make_arguments(const tr_launch *launch, const char *exe, char *count,
+                                size_t count_size, char ***out) {
     size_t n = 16, used = 0;
     for (char **o = launch->mpirun_options; *o; o++) n++;
     for (char **c = launch->command; *c; c++) n++;
-    char **argv = calloc(n, sizeof *argv);
-    if (!argv) return NULL;
+    char **argv;
+    TR_TRY(tr_calloc(n, sizeof *argv, &argv));
     (void)snprintf(count, count_size, "%d", launch->ranks);
     char *const fixed[] = {
         "mpirun", "--bind-to",         "none", "-n", count, "-x", TR_BOARD_VARIABLE,
@@ -63,7 +64,8 @@ static char **arguments(const tr_launch *launch, const char *exe, char *count, s
     for (char **o = launch->mpirun_options; *o; o++) argv[used++] = *o;
     argv[used++] = (char *)exe;
     for (char **c = launch->command; *c; c++) argv[used++] = *c;
-    return argv;
+    *out = argv;
+    return TR_OK;
 }
 
 /* A blocked signal stays blocked in mpirun; its handlers would end the ranks within 2 s. mpirun
@@ -113,14 +115,14 @@ static int spawn(char **argv, const int output[2], pid_t *pid) {
 
 tr_status tr_mpirun_start(const tr_launch *launch, const char *exe, const char *board, pid_t *pid,
                           tr_relay *relay[2]) {
-    char count[16];
-    int output[2] = {-1, -1}, error = ENOMEM;
+    char count[16], **argv = NULL;
+    int output[2] = {-1, -1}, error = 0;
     set_environment(board);
     tr_status status = tr_relay_open(STDOUT_FILENO, NULL, &output[0], &relay[0]);
     const tr_relay *line_of = tr_signal_refreshes() ? relay[0] : NULL;
     if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, line_of, &output[1], &relay[1]);
-    char **argv = arguments(launch, exe, count, sizeof count);
-    if (status == TR_OK && argv) error = spawn(argv, output, pid);
+    if (status == TR_OK) status = make_arguments(launch, exe, count, sizeof count, &argv);
+    if (status == TR_OK) error = spawn(argv, output, pid);
     free(argv);
     for (int i = 0; i < 2; i++)
         if (output[i] >= 0) (void)close(output[i]);

@@ -41,7 +41,7 @@ static tr_status create_norm(tr_attention_part *a, tr_head_norm *n, const char *
                              int64_t heads) {
     *n = (tr_head_norm){.at = at, .heads = heads};
     if (!name) return TR_OK;
-    n->gamma = tr_built_param(a->layer);
+    TR_TRY(tr_built_param(a->layer, &n->gamma));
     TR_TRY(tr_param_describe(n->gamma, 1, &a->desc.head_size, TR_INIT_ONE, 0, "%s.%s.weight",
                              a->layer->layer.name, name));
     /* Every tensor rank computes its heads' part of the gradient. */

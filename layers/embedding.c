@@ -69,7 +69,6 @@ static void describe(tr_built_layer *built) {
         e->dx = tr_built_place(built, TR_LIFE_IW, e->width, usage->dtype);
     }
     built->layer.w_reads_dy[0] = !usage->decode && !drops(e);
-    if (built->tp_size > 1) built->layer.reduce_bytes_f = tr_built_bytes(built, e->width);
 }
 
 /* Returns the rows of the positions' table, or of its gradient, that a sequence uses. */
@@ -147,12 +146,12 @@ static tr_status create(embedding *e, const tr_model *model) {
     e->vocab = tr_built_part(&e->built, config->vocab);
     e->dropout = (float)config->dropout;
     e->site = tr_hash_name(name);
-    e->words = tr_built_param(&e->built);
+    TR_TRY(tr_built_param(&e->built, &e->words));
     (void)snprintf(name, sizeof name, "%s.%s.weight", f->root, f->words);
     TR_TRY(tr_words_describe(e->words, model, name, 0));
     if (f->positions) {
         const int64_t size[] = {config->context, config->width};
-        e->positions = tr_built_param(&e->built);
+        TR_TRY(tr_built_param(&e->built, &e->positions));
         TR_TRY(tr_param_describe(e->positions, 2, size, TR_INIT_NORMAL, 0.01f, "%s.%s.weight",
                                  f->root, f->positions));
     }

@@ -148,9 +148,6 @@ static void describe_training(head *h) {
     h->logits = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, h->ld, usage->dtype);
     h->max = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, 1, acc);
     h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, acc);
-    if (built->tp_size == 1) return;
-    built->layer.reduce_bytes_f =
-        (double)usage->rows * 3 * (double)tr_dtype_size(acc) + tr_built_bytes(built, h->width);
 }
 
 /* Describes decoding: one row for each sequence in one chunk, dense because CAST needs it. */
@@ -321,7 +318,7 @@ static tr_status create(head *h, const tr_model *model) {
                                .rms = f->rms,
                                .in_forward = true};
     TR_TRY(tr_norm_create(&h->norm, &h->built, &desc));
-    h->words = tr_built_param(&h->built);
+    TR_TRY(tr_built_param(&h->built, &h->words));
     TR_TRY(tr_words_describe(h->words, model, tied ? words : f->head, tied));
     return tr_built_finish(&h->built);
 }

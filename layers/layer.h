@@ -103,8 +103,8 @@ struct tr_layer {
     int pieces;
     tr_piece *piece;
     size_t piece_capacity;
-    tr_status described;                   /* not TR_OK: no memory for the list of pieces */
-    size_t cache_bytes;                    /* decode: key/value cache of all rows and positions */
-    double flops_f, flops_i, flops_w;      /* of one micro-batch on one tensor rank */
-    double reduce_bytes_f, reduce_bytes_i; /* all-reduced over tp */
+    tr_status described;              /* not TR_OK: no memory for the list of pieces, or too
+                                       many step inputs */
+    size_t cache_bytes;               /* decode: key/value cache of all rows and positions */
+    double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
 };

@@ -6,11 +6,12 @@
  * weights, or of their biases. */
 static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int first, int n,
                             bool bias, tr_param **out) {
-    tr_param *param = tr_built_param(layer);
+    tr_param *param;
     const int axis = !bias && d->conv1d; /* axis of the outputs */
     const char *what = bias ? "bias" : "weight";
     tr_slice slice[TR_LINEAR_TENSORS * TR_LINEAR_TENSORS];
     int slices = 0;
+    TR_TRY(tr_built_param(layer, &param));
     for (int k = 0; k < n; k++) {
         const tr_linear_tensor *t = &d->tensor[first + k];
         int64_t shape[2] = {t->out, d->in};
@@ -107,9 +108,6 @@ void tr_linear_describe(tr_linear *l) {
     if (l->bias && !l->conv1d)
         tr_built_op(layer, &l->grad_bias, TR_PHASE_W,
                     (tr_op_desc){.kind = TR_OP_BIAS_GRAD, .rows = db});
-    if (layer->tp_size == 1) return;
-    if (l->split == TR_SPLIT_ROWS) layer->layer.reduce_bytes_f += tr_built_bytes(layer, out);
-    if (l->split == TR_SPLIT_COLUMNS) layer->layer.reduce_bytes_i += tr_built_bytes(layer, in);
 }
 
 /* Returns the local weight, or its gradient, with the parameters joined to it. */

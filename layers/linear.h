@@ -5,7 +5,6 @@
 #include "layers/part.h"
 
 typedef enum tr_split {
-    TR_SPLIT_NONE,
     TR_SPLIT_COLUMNS, /* by outputs: the input gradient is summed over the tensor ranks */
     TR_SPLIT_ROWS     /* by inputs: the output is summed, and then its bias is added */
 } tr_split;

@@ -2,11 +2,11 @@
 
 tr_status tr_norm_create(tr_norm *n, tr_built_layer *layer, const tr_norm_desc *desc) {
     *n = (tr_norm){.layer = layer, .desc = *desc};
-    n->gamma = tr_built_param(layer);
+    TR_TRY(tr_built_param(layer, &n->gamma));
     TR_TRY(tr_param_describe(n->gamma, 1, &desc->width, TR_INIT_ONE, 0, "%s.weight", desc->name));
     n->desc.name = NULL; /* it may point to the caller's buffer */
     if (desc->rms) return TR_OK;
-    n->beta = tr_built_param(layer);
+    TR_TRY(tr_built_param(layer, &n->beta));
     return tr_param_describe(n->beta, 1, &desc->width, TR_INIT_ZERO, 0, "%s.bias", desc->name);
 }
 

@@ -1,6 +1,5 @@
 #include "layers/part.h"
 
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +27,13 @@ tr_status tr_built_finish(tr_built_layer *layer) {
     return layer->layer.described;
 }
 
-tr_param *tr_built_param(tr_built_layer *layer) {
-    assert(layer->layer.params_count < TR_LAYER_PARAMS);
-    return &layer->param[layer->layer.params_count++];
+tr_status tr_built_param(tr_built_layer *layer, tr_param **out) {
+    if (layer->layer.params_count == TR_LAYER_PARAMS)
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "layer %s has more than %d parameters: raise TR_LAYER_PARAMS",
+                       layer->layer.name, TR_LAYER_PARAMS);
+    *out = &layer->param[layer->layer.params_count++];
+    return TR_OK;
 }
 
 void tr_built_reads(tr_built_layer *layer, tr_lifetime life) {
@@ -48,8 +51,12 @@ void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
 void tr_built_asks(tr_built_layer *layer, const char *name) {
     const tr_model_shape *usage = &layer->usage;
     const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq};
-    assert(layer->layer.step_inputs < TR_LAYER_FLOWS);
-    layer->layer.step_input[layer->layer.step_inputs++] = tr_flow_make(name, TR_I32, 2, shape);
+    tr_layer *l = &layer->layer;
+    if (l->step_inputs == TR_LAYER_FLOWS)
+        l->described = TR_FAIL(TR_ERR_INTERNAL,
+                               "layer %s asks for more than %d step inputs: raise TR_LAYER_FLOWS",
+                               l->name, TR_LAYER_FLOWS);
+    else l->step_input[l->step_inputs++] = tr_flow_make(name, TR_I32, 2, shape);
 }
 
 void tr_built_asks_starts(tr_built_layer *layer) {
@@ -116,10 +123,6 @@ tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t r
     if (status != TR_OK) l->described = status;
     else l->piece[l->pieces++] = (tr_piece){.life = life, .bytes = bytes};
     return place;
-}
-
-double tr_built_bytes(const tr_built_layer *layer, int64_t width) {
-    return (double)layer->usage.rows * (double)width * (double)tr_dtype_size(layer->usage.dtype);
 }
 
 /* --- running ---------------------------------------------------------------------------------- */

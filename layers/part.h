@@ -59,14 +59,16 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
 tr_status tr_built_finish(tr_built_layer *layer);
 /* Declare that the layer reads the previous layer's output until the end of `life`; that it has one
  * output (batch, seq, width) in the storage type; that it asks for one more step input i32(batch,
- * seq). Decoding: one token a row. */
+ * seq). Decoding: one token a row. After TR_LAYER_FLOWS step inputs, layer->described becomes an
+ * error. */
 void tr_built_reads(tr_built_layer *layer, tr_lifetime life);
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width);
 void tr_built_asks(tr_built_layer *layer, const char *name);
 /* Declares that the layer asks for document starts, if its shape has documents. */
 void tr_built_asks_starts(tr_built_layer *layer);
-/* Returns room for one more parameter of the layer. */
-tr_param *tr_built_param(tr_built_layer *layer);
+/* Sets *out to room for one more parameter of the layer. Fails with TR_ERR_INTERNAL after
+ * TR_LAYER_PARAMS of them. */
+tr_status tr_built_param(tr_built_layer *layer, tr_param **out);
 /* Returns part `tp_rank` of tp_size of 0..total. */
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total);
 
@@ -87,8 +89,6 @@ tr_buffer tr_built_place(tr_built_layer *layer, tr_lifetime life, int64_t width,
 /* Does the same for another number of rows. */
 tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
                               tr_dtype dtype);
-/* Returns the bytes of (rows, width) elements of the layer's type. */
-double tr_built_bytes(const tr_built_layer *layer, int64_t width);
 
 /* --- while a layer runs ----------------------------------------------------------------------- */
 

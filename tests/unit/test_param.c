@@ -3,6 +3,7 @@
 #include "layers/model.h"
 
 #include "base/memory.h"
+#include "layers/part.h"
 #include "support/elements.h"
 
 #include <math.h>
@@ -256,7 +257,7 @@ static void test_described_before_prepare(void **state) {
     tr_model *whole = make_model(0, 1), *part = make_model(1, 2);
     double matmul = 0;
     for (int i = 0; i < whole->count; i++) {
-        const tr_layer *layer = whole->layers[i], *half = part->layers[i];
+        const tr_layer *layer = whole->layers[i];
         assert_int_equal(layer->index, i);
         assert_int_equal(layer->inputs, i == 0 ? 0 : 1);
         assert_int_equal(layer->outputs, i == whole->count - 1 ? 0 : 1);
@@ -269,7 +270,6 @@ static void test_described_before_prepare(void **state) {
             }
             assert_int_equal(layer->bytes[life], bytes);
         }
-        assert_true(layer->reduce_bytes_f == 0 && half->reduce_bytes_f > 0);
         matmul += i < whole->count - 1 ? layer->flops_w : layer->flops_f / 3;
     }
     /* W does each weight of a matmul once: a third of 6 N_matmul a token. The head's F does all. */
@@ -317,6 +317,28 @@ static void test_bad_sizes_are_refused(void **state) {
     check_refused(config, shape, "parallel.tp");
 }
 
+static void describe_nothing(tr_built_layer *unused) {
+    (void)unused;
+}
+
+/* A layer that is too large for the tables is refused with the name of the constant to raise. */
+static void test_limits_of_a_layer(void **state) {
+    (void)state;
+    static tr_built_layer layer;
+    const tr_model_shape shape = {.batch = 2, .seq = 5, .dtype = TR_F32, .tp_size = 1};
+    tr_built_begin(&layer, NULL, describe_nothing, &shape, "large");
+    for (int k = 0; k < TR_LAYER_FLOWS; k++) tr_built_asks(&layer, "more");
+    assert_int_equal(tr_built_finish(&layer), TR_OK);
+    tr_built_asks(&layer, "more");
+    assert_int_equal(tr_built_finish(&layer), TR_ERR_INTERNAL);
+    assert_non_null(strstr(tr_error_message(), "TR_LAYER_FLOWS"));
+    tr_param *param;
+    for (int k = 0; k < TR_LAYER_PARAMS; k++)
+        assert_int_equal(tr_built_param(&layer, &param), TR_OK);
+    assert_int_equal(tr_built_param(&layer, &param), TR_ERR_INTERNAL);
+    assert_non_null(strstr(tr_error_message(), "TR_LAYER_PARAMS"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_boxes_cover_once),
@@ -327,6 +349,7 @@ int main(void) {
         cmocka_unit_test(test_chunks_of_rows),
         cmocka_unit_test(test_described_before_prepare),
         cmocka_unit_test(test_bad_sizes_are_refused),
+        cmocka_unit_test(test_limits_of_a_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
