@@ -56,6 +56,16 @@ family qwen3 model.family=qwen3 model.head_size=10 model.activation=geglu
 family mistral model.family=mistral model.kv_heads=1 model.rope_scaling="yarn 4 16"
 family gpt2 model.family=gpt2 model.tie=false model.window=0 model.activation=gelu "${packed[@]}"
 
+# Without dropout, where the residual is fused into products and W reads the gradient of the output: the
+# same bits under cuts that split I and W.
+for precision in fp32 bf16; do
+    bare=(model.family=gpt2 model.layers=6 model.window=0 model.dropout=0 train.precision=$precision)
+    train 0 1 bare-$precision "${bare[@]}"
+    train 0 2 bare-$precision-h2 parallel.pp=2 parallel.schedule=zb-h2 "${bare[@]}"
+    train 0 2 bare-$precision-v3 parallel.pp=2 parallel.virtual=3 parallel.schedule=interleaved-zb "${bare[@]}"
+    for layout in h2 v3; do same_bits bare-$precision-$layout bare-$precision; done
+done
+
 # What tensor ranks shared goes on with data ranks and stages, and is sampled on one.
 rm -rf "$scratch/llama-tp/ckpt/step-0000000"[456]
 train 0 4 llama-tp --resume parallel.tp=1 parallel.dp=2 parallel.pp=2 model.family=llama "${packed[@]}"
