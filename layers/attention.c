@@ -6,7 +6,7 @@
  * tensor or three. */
 static tr_status create_qkv(tr_attention_part *a) {
     const tr_attention_part_desc *d = &a->desc;
-    const int64_t D = d->head_size, tp = a->layer->tp_size, rank = a->layer->tp_rank;
+    const int64_t D = d->head_size, tp = a->layer->usage.tp_size, rank = a->layer->usage.tp_rank;
     const int64_t Q = d->heads * D, K = d->kv_heads * D;
     const int copies = tp > d->kv_heads ? (int)(tp / d->kv_heads) : 1;
     const tr_range q = {rank * a->heads * D, a->heads * D};
@@ -51,7 +51,7 @@ static tr_status create_norm(tr_attention_part *a, tr_head_norm *n, const char *
 
 tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
                               const tr_attention_part_desc *d) {
-    const int tp = layer->tp_size;
+    const int tp = layer->usage.tp_size;
     *a = (tr_attention_part){.layer = layer, .desc = *d};
     a->heads = d->heads / tp;
     a->kv_heads = d->kv_heads > tp ? d->kv_heads / tp : 1;

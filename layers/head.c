@@ -311,7 +311,7 @@ static tr_status create(head *h, const tr_model *model) {
     (void)snprintf(words, sizeof words, "%s.%s.weight", f->root, f->words);
     h->width = model->config.width;
     h->vocab = tr_built_part(&h->built, model->config.vocab);
-    h->largest_part = tr_range_part(model->config.vocab, h->built.tp_size, 0).extent;
+    h->largest_part = tr_range_part(model->config.vocab, h->built.usage.tp_size, 0).extent;
     const tr_norm_desc desc = {.name = norm,
                                .width = h->width,
                                .eps = model->config.norm_eps,

@@ -13,8 +13,6 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
     layer->layer.ops = ops;
     layer->layer.params = layer->param;
     layer->describe = describe;
-    layer->tp_rank = shape->tp_rank;
-    layer->tp_size = shape->tp_size;
     layer->usage = *shape;
     va_start(arguments, name_format);
     (void)vsnprintf(layer->layer.name, sizeof layer->layer.name, name_format, arguments);
@@ -65,7 +63,7 @@ void tr_built_asks_starts(tr_built_layer *layer) {
 }
 
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
-    return tr_range_part(total, layer->tp_size, layer->tp_rank);
+    return tr_range_part(total, layer->usage.tp_size, layer->usage.tp_rank);
 }
 
 tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {

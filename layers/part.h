@@ -43,8 +43,7 @@ struct tr_built_layer {
     tr_layer layer;
     tr_param param[TR_LAYER_PARAMS];
     tr_model_shape usage;
-    int tp_rank, tp_size; /* of the tensor group */
-    int starts;           /* index of the step input that tr_built_asks_starts asks for */
+    int starts; /* index of the step input that tr_built_asks_starts asks for */
     void (*describe)(tr_built_layer *layer); /* describes every part for layer->usage */
     tr_layer_op *first_op;
     size_t operators_at; /* offset of the operators' own scratch in scratch */
@@ -69,7 +68,7 @@ void tr_built_asks_starts(tr_built_layer *layer);
 /* Sets *out to room for one more parameter of the layer. Fails with TR_ERR_INTERNAL after
  * TR_LAYER_PARAMS of them. */
 tr_status tr_built_param(tr_built_layer *layer, tr_param **out);
-/* Returns part `tp_rank` of tp_size of 0..total. */
+/* Returns this tensor rank's part of 0..total. */
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total);
 
 /* The functions `prepare` and `destroy` for the layer's table. Decoding prepares only operators of

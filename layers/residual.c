@@ -8,7 +8,7 @@ void tr_residual_create(tr_residual *r, tr_linear *from, double dropout, const c
                        .from = from,
                        .dropout = layer->usage.decode ? 0 : (float)dropout,
                        .site = tr_hash_name(site)};
-    from->adds_residual = r->dropout == 0 && layer->tp_size == 1;
+    from->adds_residual = r->dropout == 0 && layer->usage.tp_size == 1;
 }
 
 void tr_residual_describe(tr_residual *r) {
