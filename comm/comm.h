@@ -97,8 +97,7 @@ void tr_world_nccl_text(char *text, size_t size);
 
 int tr_world_rank(const tr_world *world);
 int tr_world_size(const tr_world *world);
-/* Return the number of ranks on this rank's host, including itself, and its place among them. */
-int tr_world_host_ranks(const tr_world *world);
+/* Returns this rank's place among the ranks on its host. */
 int tr_world_host_rank(const tr_world *world);
 /* Returns the cores that this rank has for its threads, at least 1: those that it may use, divided
  * by the ranks of its host that may use the same ones. All of these ranks get the same number. */

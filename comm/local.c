@@ -239,7 +239,6 @@ tr_status tr_transport_open_local(int n, tr_transport **out) {
         t->base = (tr_transport){.ops = &ops,
                                  .rank = h->open,
                                  .size = n,
-                                 .host_ranks = n,
                                  .host_rank = h->open,
                                  .cores = usable.count > n ? usable.count / n : 1,
                                  .tag_limit = 1 << 30};

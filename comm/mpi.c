@@ -232,7 +232,6 @@ tr_status tr_transport_open_mpi(tr_transport **out) {
     MPI_Comm_size(self->comm, &self->base.size);
     MPI_Comm host;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
-    MPI_Comm_size(host, &self->base.host_ranks);
     MPI_Comm_rank(host, &self->base.host_rank);
     status = divide_cores(host, &self->base.cores);
     MPI_Comm_free(&host);

@@ -49,10 +49,9 @@ typedef struct tr_transport_ops {
 struct tr_transport {
     const tr_transport_ops *ops;
     int rank, size;
-    int host_ranks; /* ranks on this rank's host, including itself */
-    int host_rank;  /* this rank's place among them */
-    int cores;      /* for this rank's threads, at least 1 */
-    int tag_limit;  /* largest tag */
+    int host_rank; /* this rank's place among the ranks on its host */
+    int cores;     /* for this rank's threads, at least 1 */
+    int tag_limit; /* largest tag */
 };
 
 /* Tags: one for all channels (a channel is a directed pair), one for the control plane, one for

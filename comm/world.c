@@ -43,7 +43,6 @@ static tr_status world_make(tr_transport *transport, tr_world **out) {
     world->transport = transport;
     world->rank = transport->rank;
     world->size = transport->size;
-    world->host_ranks = transport->host_ranks;
     pthread_mutex_init(&world->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -189,10 +188,6 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size) {
 
 int tr_world_rank(const tr_world *world) {
     return world->rank;
-}
-
-int tr_world_host_ranks(const tr_world *world) {
-    return world->host_ranks;
 }
 
 int tr_world_host_rank(const tr_world *world) {

@@ -29,7 +29,7 @@ struct tr_job {
 };
 
 struct tr_world {
-    int rank, size, host_ranks;
+    int rank, size;
     tr_transport *transport;
     pthread_mutex_t lock; /* guards all fields below and every call of the transport except pause */
     pthread_cond_t wake;  /* the progress thread sleeps here while nothing is outstanding */
