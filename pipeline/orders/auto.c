@@ -3,7 +3,6 @@
 #include "pipeline/orders/auto.h"
 
 #include "base/memory.h"
-#include "base/philox.h"
 #include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/generate_impl.h"
 
@@ -12,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CHUNKS = 4, UNLIMITED = 1 << 30 };
+enum { MOST_CHUNKS = 4 };
 /* Budgets of list scheduling, refilling and moves, in placed or evaluated actions, so that the
  * order does not depend on the machine. Together they take about two seconds of one core for 32
  * ranks and 256 micro-batches; four times as much gains little (docs/auto.md has each phase's
@@ -20,8 +19,6 @@ enum { MOST_CHUNKS = 4, UNLIMITED = 1 << 30 };
  * times. */
 static const int64_t list_steps = 600000, refill_steps = 1300000, improve_steps = 4000000,
                      most_per_action = 6000;
-/* A trial's overhead, in the same unit. */
-static const int64_t trial_steps = 64;
 
 /* How an order was made: by list scheduling, perhaps after the front of a known schedule. The same
  * method makes orders for other numbers of micro-batches, with about the same idle time. */
@@ -47,19 +44,15 @@ typedef struct search {
     double best;
     double bound;
     int *order; /* for the largest shape */
-    uint64_t seed, drawn;
+    tr_auto_draws draws;
 } search;
-
-static double draw(search *x) {
-    return (double)(tr_mix64(x->seed + 0x9E3779B97F4A7C15u * ++x->drawn) >> 11) * 0x1p-53;
-}
 
 /* --- shapes ----------------------------------------------------------------------------------- */
 
 static tr_status add_shape(search *x, int chunks, bool wave) {
     candidate *c = &x->candidate[x->candidates++];
     *c = (candidate){.makespan = INFINITY, .method.idle = INFINITY};
-    TR_TRY(tr_auto_shape_open(&x->request, chunks, wave, &c->shape));
+    TR_TRY(tr_auto_shape_open(&x->request, chunks, wave, false, &c->shape));
     return tr_calloc((size_t)c->shape.ranks * (size_t)tr_auto_row(&c->shape), sizeof *c->order,
                      &c->order);
 }
@@ -130,49 +123,11 @@ static void note_method(candidate *c, const tr_auto_rule *rule, const char *foll
 
 /* --- list scheduling -------------------------------------------------------------------------- */
 
-static tr_auto_rule first_rule(const search *x) {
-    return (tr_auto_rule){
-        .first = TR_AUTO_TURNS, .reserve = 1, .admit = 2 * x->request.ranks, .late = UNLIMITED};
-}
-
-static double pick(search *x, const double *of, int count) {
-    return of[(int)(draw(x) * count)];
-}
-
-/* Returns the rule with one to three of its fields drawn again. A field's values range from no
- * effect to complete control of the order. */
-static tr_auto_rule perturb(search *x, const tr_auto_shape *s, tr_auto_rule rule) {
-    static const double depths[] = {0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 1e6};
-    static const double waits[] = {0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2};
-    enum { DEPTHS = sizeof depths / sizeof *depths, WAITS = sizeof waits / sizeof *waits };
-    int fields = 1 + (int)(draw(x) * 3), p = s->ranks;
-    for (int k = 0; k < fields; k++) {
-        int field = (int)(draw(x) * 7);
-        if (field == 0) rule.first = (unsigned)(draw(x) * 3);
-        else if (field == 1) rule.forward_depth = pick(x, depths, DEPTHS);
-        else if (field == 2) rule.input_depth = pick(x, depths, DEPTHS);
-        else if (field == 3) rule.patience = pick(x, waits, WAITS) * s->f;
-        else if (field == 4) rule.reserve = 1 + (int)(draw(x) * p);
-        else if (field == 5) rule.admit = p / 2 + 1 + (int)(draw(x) * 2 * p);
-        else if (draw(x) < 0.3) rule.late = 3 * s->chunks * s->micro_batches;
-        else rule.late = (int)(draw(x) * p * s->chunks);
-    }
-    return rule;
-}
-
 static tr_status list_orders(search *x, candidate *c, int64_t steps) {
-    int64_t used = 0;
-    tr_auto_rule best = first_rule(x), rule = best;
-    while (used < steps && c->makespan > c->shape.bound * (1 + 1e-12)) {
-        double makespan;
-        TR_TRY(tr_auto_list(&c->shape, &rule, NULL, c->makespan, x->order, &makespan, &used));
-        if (accept(x, c, makespan, "list")) {
-            best = rule;
-            note_method(c, &rule, NULL);
-        }
-        used += trial_steps;
-        rule = perturb(x, &c->shape, best);
-    }
+    tr_auto_rule rule = tr_auto_first_rule(&c->shape);
+    double makespan;
+    TR_TRY(tr_auto_search(&c->shape, &x->draws, steps, x->order, &makespan, &rule));
+    if (accept(x, c, makespan, "list")) note_method(c, &rule, NULL);
     return TR_OK;
 }
 
@@ -246,7 +201,7 @@ static double bound_of_known(const tr_auto_shape *s, const char *name) {
     if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
     if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
-    double one = waits ? s->m_b : fmax(s->m_b, s->m_w); /* as in tr_best_cap */
+    double one = waits ? s->m_b : fmax(s->m_b, s->m_w); /* as in tr_best_open */
     return tr_auto_shape_bound(s, fmin(s->cap, one * most), waits);
 }
 
@@ -292,7 +247,7 @@ static tr_auto_rule next_refill(search *x, const candidate *c, const tr_auto_rul
     static const double gaps[] = {0, 0.25, 0.5, 0.75, 1};
     const tr_auto_shape *s = &c->shape;
     enum { GAPS = sizeof gaps / sizeof *gaps };
-    tr_auto_rule rule = first_rule(x);
+    tr_auto_rule rule = tr_auto_first_rule(s);
     if (*trial < (int)(sizeof first_refills / sizeof *first_refills) && !c->method.follows) {
         const refill_rule *r = &first_refills[(*trial)++];
         rule.first = r->first;
@@ -302,11 +257,12 @@ static tr_auto_rule next_refill(search *x, const candidate *c, const tr_auto_rul
         rule.slope = r->slope;
         return rule;
     }
-    rule = perturb(x, s, *best);
-    *source = draw(x) < 0.5;
-    if (draw(x) < 0.5) rule.tail = (int)((1 + 4 * draw(x)) * s->stages);
-    if (draw(x) < 0.25) rule.slope = (int)(draw(x) * 7) - 3;
-    if (draw(x) < 0.25) rule.gap = pick(x, gaps, GAPS);
+    rule = tr_auto_perturb(&x->draws, s, *best);
+    *source = tr_auto_draw(&x->draws) < 0.5;
+    if (tr_auto_draw(&x->draws) < 0.5)
+        rule.tail = (int)((1 + 4 * tr_auto_draw(&x->draws)) * s->stages);
+    if (tr_auto_draw(&x->draws) < 0.25) rule.slope = (int)(tr_auto_draw(&x->draws) * 7) - 3;
+    if (tr_auto_draw(&x->draws) < 0.25) rule.gap = gaps[(int)(tr_auto_draw(&x->draws) * GAPS)];
     return rule;
 }
 
@@ -325,7 +281,8 @@ static tr_status refill(search *x, candidate *c, int64_t steps) {
         TR_TRY_OUT(tr_calloc(bytes, 1, &from[k]));
         memcpy(from[k], c->order, bytes);
     }
-    tr_auto_rule best = c->method.follows ? c->method.rule : first_rule(x), rule = best;
+    tr_auto_rule best = c->method.follows ? c->method.rule : tr_auto_first_rule(&c->shape),
+                 rule = best;
     if (!c->method.follows) rule.tail = 2 * c->shape.stages;
     bool known = strcmp(name, "list") != 0 && !c->method.follows;
     while (used < steps && c->makespan > c->shape.bound * (1 + 1e-12)) {
@@ -337,7 +294,7 @@ static tr_status refill(search *x, candidate *c, int64_t steps) {
             best = rule;
             if (known && source == 0) note_method(c, &rule, name);
         }
-        used += trial_steps;
+        used += TR_AUTO_TRIAL_STEPS;
         rule = next_refill(x, c, &best, &trial, &source);
     }
 out:
@@ -357,35 +314,9 @@ static tr_status improve(search *x, candidate *c, int64_t steps) {
     double makespan;
     memcpy(from, c->from, sizeof from);
     memcpy(x->order, c->order, bytes_of(s));
-    TR_TRY(tr_auto_improve(s, x->seed, steps, x->order, &makespan));
+    TR_TRY(tr_auto_improve(s, x->draws.seed, steps, x->order, &makespan));
     (void)accept(x, c, makespan, from);
     return TR_OK;
-}
-
-static tr_status to_schedule(const candidate *c, tr_schedule **out) {
-    const tr_auto_shape *s = &c->shape;
-    int *rank_of = NULL;
-    tr_schedule *schedule = NULL;
-    tr_status status = TR_OK;
-    TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *rank_of, &rank_of));
-    for (int k = 0; k < s->stages; k++) rank_of[k] = s->rank_of[k];
-    TR_TRY_OUT(
-        tr_schedule_create("auto", s->ranks, s->stages, s->micro_batches, rank_of, &schedule));
-    int row = tr_auto_row(s);
-    for (int r = 0; r < s->ranks; r++)
-        for (int n = 0; n < row; n++) {
-            int action = c->order[(size_t)r * (size_t)row + (size_t)n], m = s->micro_batches;
-            tr_action a = {.stage = action / m % s->stages,
-                           .type = (tr_action_type)(action / m / s->stages),
-                           .micro_batch = action % m};
-            TR_TRY_OUT(tr_schedule_add(schedule, r, a));
-        }
-    *out = schedule;
-    schedule = NULL;
-out:
-    tr_schedule_destroy(schedule);
-    free(rank_of);
-    return status;
 }
 
 static const candidate *best_of(const search *x) {
@@ -475,7 +406,7 @@ static bool is_small(const search *x) {
  * middle of an order repeats, and what a method loses at the ends stays the same. */
 static tr_status scale_up(search *x) {
     enum { MOST = 3 };
-    search few = {.request = x->request, .best = INFINITY, .seed = x->seed};
+    search few = {.request = x->request, .best = INFINITY, .draws.seed = x->draws.seed};
     few.request.micro_batches = x->request.micro_batches % x->request.ranks + 2 * x->request.ranks;
     tr_status status = list_shapes(&few);
     if (status == TR_OK) status = list_all(&few);
@@ -520,11 +451,11 @@ static tr_status run(search *x) {
 
 tr_status tr_schedule_auto(const tr_schedule_request *request, tr_auto_report *report,
                            tr_schedule **out) {
-    search x = {.best = INFINITY, .seed = 1};
+    search x = {.best = INFINITY, .draws.seed = 1};
     TR_TRY(tr_generate_complete(request, &x.request));
     tr_status status = run(&x);
     const candidate *best = status == TR_OK ? best_of(&x) : NULL;
-    if (best) status = to_schedule(best, out);
+    if (best) status = tr_auto_schedule(&best->shape, "auto", best->order, out);
     if (best && report) {
         *report = (tr_auto_report){.makespan = best->makespan,
                                    .bound = x.bound,

@@ -1,4 +1,4 @@
-/* Shared by the parts of the search for orders; private to them. */
+/* Private to the generators: list scheduling and local moves on one placement of the stages. */
 #pragma once
 
 #include "pipeline/orders/generate.h"
@@ -12,6 +12,8 @@
 typedef struct tr_auto_shape {
     int ranks, chunks, stages, micro_batches;
     bool wave;
+    bool whole;            /* B instead of I and W: I takes the time of both, W none */
+    bool span;             /* an order's time is the longest span of a rank, not the makespan */
     tr_graph graph;        /* edges between the stages */
     int *rank_of;          /* of every stage */
     double f, i, w, c;     /* of one stage, the mean; latency between ranks */
@@ -53,11 +55,15 @@ typedef struct tr_auto_rule {
     double forward_depth; /* the F with the least micro-batch - forward_depth * chunk comes first */
     double input_depth;   /* the same of I, chunks counted from the last */
     double patience;      /* longest wait for an action that is about to arrive */
+    double warm_up;       /* the same before the rank's first I; 0: patience */
     int reserve;          /* number of oldest micro-batches with reserved memory for their F */
-    int admit;            /* most micro-batches on a rank */
-    int late;             /* W that may wait while F or I could start */
-    double gap;           /* following: a wait of so many W has a W */
-    int tail, slope;      /* following: tail + slope * rank actions at its end are chosen again */
+    double ahead[2];      /* most F of a rank's first chunk that wait for their I, on the first rank
+                             and on the last; linear between them; 0: unlimited */
+    bool guard; /* no W may delay an I of the last micro-batch, since later ranks wait for it */
+    int admit;  /* most micro-batches on a rank */
+    int late;   /* W that may wait while F or I could start */
+    double gap; /* following: a wait of so many W has a W */
+    int tail, slope; /* following: tail + slope * rank actions at its end are chosen again */
 } tr_auto_rule;
 
 /* Makes an order by list scheduling with the shape's costs, in O(actions * chunks). from: NULL, or
@@ -69,6 +75,33 @@ typedef struct tr_auto_rule {
 tr_status tr_auto_list(const tr_auto_shape *shape, const tr_auto_rule *rule, const int *from,
                        double limit, int *order, double *makespan, int64_t *steps);
 
+/* A trial's overhead, in evaluated actions. */
+enum { TR_AUTO_TRIAL_STEPS = 64 };
+
+/* Random numbers that depend only on the seed and on how many were drawn. */
+typedef struct tr_auto_draws {
+    uint64_t seed, drawn;
+} tr_auto_draws;
+
+/* Draws from [0, 1). */
+double tr_auto_draw(tr_auto_draws *draws);
+
+/* Returns the rule that trials begin with. */
+tr_auto_rule tr_auto_first_rule(const tr_auto_shape *shape);
+
+/* Returns the rule with one to three of its fields drawn again. `ahead` is drawn only if the rule
+ * has it. */
+tr_auto_rule tr_auto_perturb(tr_auto_draws *draws, const tr_auto_shape *shape, tr_auto_rule rule);
+
+/* Lists orders by *rule and by random rules around the best so far, until `steps` actions are
+ * placed or the shape's bound is reached. Returns the best order, its time and its rule. */
+tr_status tr_auto_search(const tr_auto_shape *shape, tr_auto_draws *draws, int64_t steps,
+                         int *order, double *makespan, tr_auto_rule *rule);
+
+/* Makes the schedule of an order. The caller releases it with tr_schedule_destroy. */
+tr_status tr_auto_schedule(const tr_auto_shape *shape, const char *name, const int *order,
+                           tr_schedule **out);
+
 /* Improves an order that runs, respects the cap and has W, I and F ascending in every stage, by
  * moves of single actions, until `steps` actions are evaluated or the shape's bound is reached. The
  * result depends only on the arguments. */
@@ -76,8 +109,9 @@ tr_status tr_auto_improve(const tr_auto_shape *shape, uint64_t seed, int64_t ste
                           double *makespan);
 
 /* Makes the placement of `chunks` stages on every rank of the request, with its costs, edges and
- * bound. The caller releases it with tr_auto_shape_close, also after a failure. */
-tr_status tr_auto_shape_open(const tr_schedule_request *request, int chunks, bool wave,
+ * bound; `whole`: for orders with B. The caller releases it with tr_auto_shape_close, also after a
+ * failure. */
+tr_status tr_auto_shape_open(const tr_schedule_request *request, int chunks, bool wave, bool whole,
                              tr_auto_shape *out);
 void tr_auto_shape_close(tr_auto_shape *shape);
 

@@ -1,17 +1,20 @@
 /* List scheduling: in the order of time each rank chooses the best action that it can start. */
 #include "base/memory.h"
+#include "base/philox.h"
 #include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/wake.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct progress {
     int forward, input, weight; /* next micro-batch */
 } progress;
 
 typedef struct list_rank {
-    double now; /* its last action's end */
+    double now;   /* its last action's end */
+    double begin; /* what its end is counted from: 0, or the start of its first action */
     double idle;
     int whole, kept; /* pairs held before, and after, their I */
     int placed;
@@ -65,18 +68,27 @@ static bool has_room(const lister *x, const list_rank *r, const progress *at, in
     return tr_auto_fits(x->s, 0, whole + r->kept);
 }
 
+/* Most F of a rank's first chunk without their I. */
+static double ahead_of(const lister *x, int rank) {
+    const double *ahead = x->rule.ahead;
+    int last = x->s->ranks - 1;
+    return fmax(1, floor(ahead[0] + (last ? (ahead[1] - ahead[0]) * rank / last : 0)));
+}
+
 typedef struct options {
     choice forward, input;
     bool blocked; /* an F could start but has no room */
     double next;  /* the earliest arrival of others */
+    double last;  /* of them, an I of the last micro-batch; INFINITY: none */
 } options;
 
 static options look(const lister *x, int rank, double t) {
     const tr_auto_shape *s = x->s;
     const list_rank *r = &x->rank[rank];
     const progress *at = &x->at[(size_t)rank * (size_t)s->chunks];
-    options o = {.forward.chunk = -1, .input.chunk = -1, .next = INFINITY};
-    double soon = t + x->rule.patience;
+    options o = {.forward.chunk = -1, .input.chunk = -1, .next = INFINITY, .last = INFINITY};
+    bool warm = x->rule.warm_up > 0 && at[s->chunks - 1].input == 0;
+    double soon = t + (warm ? x->rule.warm_up : x->rule.patience);
     int m = s->micro_batches, oldest = m;
     for (int q = 0; q < s->chunks; q++)
         if (at[q].weight < oldest) oldest = at[q].weight;
@@ -88,10 +100,15 @@ static options look(const lister *x, int rank, double t) {
             if (arrival <= soon)
                 offer(&o.input, q, k - x->rule.input_depth * (s->chunks - 1 - q), arrival);
             else if (arrival < o.next) o.next = arrival;
+            if (k == m - 1 && arrival > soon &&
+                tr_graph_get(&s->graph, false, tr_auto_stage(s, rank, q), 0) >= 0)
+                o.last = fmin(o.last, arrival);
         }
         k = at[q].forward;
         if (k == m || (q == 0 && k - oldest >= x->rule.admit)) continue;
+        if (q == 0 && x->rule.ahead[0] > 0 && k - at[q].input >= ahead_of(x, rank)) continue;
         double arrival = x->forward[row + (size_t)k];
+        if (k == m - 1 && arrival > soon) o.last = fmin(o.last, arrival);
         if (arrival >= o.next && arrival > soon) continue;
         if (!has_room(x, r, at, q)) {
             if (arrival <= t) o.blocked = true;
@@ -126,7 +143,8 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
     progress *at = &x->at[(size_t)rank * (size_t)s->chunks + (size_t)chunk];
     int stage = tr_auto_stage(s, rank, chunk), m = s->micro_batches, k;
     size_t row = (size_t)stage * (size_t)m;
-    r->idle += t - r->now;
+    if (s->span && !r->placed) r->begin = t;
+    else r->idle += t - r->now;
     r->now = t + s->cost[type][stage];
     if (type == TR_ACTION_W) {
         k = at->weight++;
@@ -166,7 +184,8 @@ static void step(lister *x, int rank, double t) {
     else if (turn && o.blocked && r->late_count) type = TR_ACTION_W;
     else if (input) type = TR_ACTION_I;
     else if (forward) type = TR_ACTION_F;
-    if (type == TR_ACTION_W && !r->late_count) {
+    bool guarded = x->rule.guard && o.last < t + x->s->w;
+    if (type == TR_ACTION_W && (!r->late_count || guarded)) {
         tr_wake_set(&x->wake, rank, o.next);
         return;
     }
@@ -272,7 +291,7 @@ static tr_status run_list(lister *x, double limit, double *makespan, int64_t *st
     double end = 0;
     for (int r = 0; r < s->ranks; r++) {
         if (x->rank[r].placed != row) goto out;
-        end = fmax(end, x->rank[r].now);
+        end = fmax(end, x->rank[r].now - x->rank[r].begin);
     }
     *makespan = end;
 out:
@@ -284,4 +303,102 @@ tr_status tr_auto_list(const tr_auto_shape *s, const tr_auto_rule *rule, const i
                        double limit, int *order, double *makespan, int64_t *steps) {
     lister x = {.s = s, .rule = *rule, .order = order, .from = from};
     return run_list(&x, limit, makespan, steps);
+}
+
+/* --- rules ------------------------------------------------------------------------------------ */
+
+tr_auto_rule tr_auto_first_rule(const tr_auto_shape *s) {
+    enum { UNLIMITED = 1 << 30 };
+    return (tr_auto_rule){.first = TR_AUTO_TURNS,
+                          .reserve = 1,
+                          .admit = 2 * s->ranks,
+                          .late = s->whole ? 0 : UNLIMITED};
+}
+
+double tr_auto_draw(tr_auto_draws *x) {
+    return (double)(tr_mix64(x->seed + 0x9E3779B97F4A7C15u * ++x->drawn) >> 11) * 0x1p-53;
+}
+
+static double pick(tr_auto_draws *x, const double *of, int count) {
+    return of[(int)(tr_auto_draw(x) * count)];
+}
+
+/* Draws how many F of a rank's first chunk may wait. On the first rank a micro-batch waits long
+ * between its F down and its I back up, and hardly between its F up and its I down; on the last
+ * rank both waits are equal. So of the inputs that fit, all except a few may be of the first chunk
+ * on the first rank, and half on the last. */
+static void draw_ahead(tr_auto_draws *x, const tr_auto_shape *s, double ahead[2]) {
+    double inputs = s->chunks * s->cap / fmax(s->m_b, s->m_w);
+    double more = 0.5 * floor(tr_auto_draw(x) * 8) - 1.5;
+    ahead[0] = inputs - floor(tr_auto_draw(x) * 4) + more;
+    ahead[1] = inputs / s->chunks + more;
+    if (tr_auto_draw(x) < 0.1) ahead[0] = ahead[1] = s->micro_batches;
+}
+
+tr_auto_rule tr_auto_perturb(tr_auto_draws *x, const tr_auto_shape *s, tr_auto_rule rule) {
+    /* A field's values range from no effect to complete control of the order. */
+    static const double depths[] = {0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 1e6};
+    static const double waits[] = {0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2};
+    enum { DEPTHS = sizeof depths / sizeof *depths, WAITS = sizeof waits / sizeof *waits };
+    int fields = 1 + (int)(tr_auto_draw(x) * 3), p = s->ranks;
+    for (int k = 0; k < fields; k++) {
+        int field = (int)(tr_auto_draw(x) * (rule.ahead[0] > 0 ? 9 : 7));
+        if (field > 6) draw_ahead(x, s, rule.ahead);
+        else if (field == 0) rule.first = (unsigned)(tr_auto_draw(x) * 3);
+        else if (field == 1) rule.forward_depth = pick(x, depths, DEPTHS);
+        else if (field == 2) rule.input_depth = pick(x, depths, DEPTHS);
+        else if (field == 3) rule.patience = pick(x, waits, WAITS) * s->f;
+        else if (field == 4) rule.reserve = 1 + (int)(tr_auto_draw(x) * p);
+        else if (field == 5) rule.admit = p / 2 + 1 + (int)(tr_auto_draw(x) * 2 * p);
+        else if (tr_auto_draw(x) < 0.3) rule.late = 3 * s->chunks * s->micro_batches;
+        else rule.late = (int)(tr_auto_draw(x) * p * s->chunks);
+    }
+    if (s->whole) rule.late = 0;
+    return rule;
+}
+
+tr_status tr_auto_search(const tr_auto_shape *s, tr_auto_draws *draws, int64_t steps, int *order,
+                         double *makespan, tr_auto_rule *best) {
+    tr_status status = TR_OK;
+    size_t actions = (size_t)s->ranks * (size_t)tr_auto_row(s);
+    int64_t used = 0;
+    int *trial = NULL;
+    *makespan = INFINITY;
+    TR_TRY(tr_calloc(actions, sizeof *trial, &trial));
+    for (tr_auto_rule rule = *best; used<steps && * makespan> s->bound * (1 + 1e-12);
+         rule = tr_auto_perturb(draws, s, *best)) {
+        double end;
+        TR_TRY_OUT(tr_auto_list(s, &rule, NULL, *makespan, trial, &end, &used));
+        used += TR_AUTO_TRIAL_STEPS;
+        if (!(end < *makespan)) continue;
+        *best = rule;
+        *makespan = end;
+        memcpy(order, trial, actions * sizeof *order);
+    }
+out:
+    free(trial);
+    return status;
+}
+
+tr_status tr_auto_schedule(const tr_auto_shape *s, const char *name, const int *order,
+                           tr_schedule **out) {
+    tr_schedule *schedule;
+    tr_status status = TR_OK;
+    int row = tr_auto_row(s), m = s->micro_batches;
+    TR_TRY(tr_schedule_create(name, s->ranks, s->stages, m, s->rank_of, &schedule));
+    for (int r = 0; r < s->ranks; r++)
+        for (int n = 0; n < row; n++) {
+            int action = order[(size_t)r * (size_t)row + (size_t)n];
+            tr_action a = {.stage = action / m % s->stages,
+                           .type = (tr_action_type)(action / m / s->stages),
+                           .micro_batch = action % m};
+            if (s->whole && a.type == TR_ACTION_W) continue;
+            if (s->whole && a.type == TR_ACTION_I) a.type = TR_ACTION_B;
+            TR_TRY_OUT(tr_schedule_add(schedule, r, a));
+        }
+    *out = schedule;
+    schedule = NULL;
+out:
+    tr_schedule_destroy(schedule);
+    return status;
 }

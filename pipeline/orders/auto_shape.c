@@ -66,7 +66,7 @@ static tr_status describe(const tr_schedule_request *q, tr_auto_shape *s, double
                               cost[TR_ACTION_W], &s->graph);
 }
 
-tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave,
+tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave, bool whole,
                              tr_auto_shape *s) {
     size_t stages = (size_t)chunks * (size_t)q->ranks;
     double *at;
@@ -75,12 +75,13 @@ tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave
                          .stages = chunks * q->ranks,
                          .micro_batches = q->micro_batches,
                          .wave = wave,
+                         .whole = whole,
                          .f = q->costs.f / chunks,
                          .i = q->costs.i / chunks,
                          .w = q->costs.w / chunks,
                          .c = q->costs.c,
                          .m_b = q->memory.m_b,
-                         .m_w = q->memory.m_w,
+                         .m_w = whole ? 0 : q->memory.m_w,
                          .cap = q->memory.cap > 0 ? q->memory.cap * (1 + 1e-12) : INFINITY};
     TR_TRY(tr_calloc(stages, sizeof *s->rank_of, &s->rank_of));
     TR_TRY(tr_calloc(6 * stages + (size_t)q->ranks, sizeof *at, &at));
@@ -89,6 +90,10 @@ tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave
     for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < chunks; k++) s->rank_of[tr_auto_stage(s, r, k)] = r;
     TR_TRY(describe(q, s, cost));
+    for (int k = 0; k < s->stages && whole; k++) {
+        cost[TR_ACTION_I][k] += cost[TR_ACTION_W][k];
+        cost[TR_ACTION_W][k] = 0;
+    }
     for (int type = TR_ACTION_F; type <= TR_ACTION_W; type++) {
         s->cost[type] = cost[type];
         for (int k = 0; k < s->stages; k++) work[s->rank_of[k]] += s->micro_batches * cost[type][k];

@@ -1,6 +1,7 @@
 #include "pipeline/orders/generate_best.h"
 
 #include "base/memory.h"
+#include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/estimate.h"
 
 #include <math.h>
@@ -17,6 +18,12 @@ static void swap_orders(tr_schedule *a, tr_schedule *b) {
     b->capacity = capacity;
     b->count = count;
 }
+
+/* Actions that list scheduling may place, about 0.2 s of one core. Small orders converge early, so
+ * each of their actions is placed at most most_per_action times. If an order has more than
+ * most_listed pairs of stage and micro-batch, the search for a rule uses fewer micro-batches, since
+ * more of them only repeat the middle of the order. */
+static const int64_t list_steps = 3000000, most_per_action = 150, most_listed = 10000;
 
 /* Relative differences below this are rounding. */
 static const double rounding = 1e-9;
@@ -48,36 +55,72 @@ tr_status tr_best_offer(tr_best *best, tr_schedule *order) {
     return TR_OK;
 }
 
-tr_status tr_best_play(tr_best *best, const tr_greedy_rules *rules, bool *better) {
-    tr_schedule *order = NULL;
+/* Describes orders of so many micro-batches. The caller releases the shape with
+ * tr_auto_shape_close. */
+static tr_status open_shape(const tr_best *best, int micro_batches, tr_auto_shape *shape) {
     const tr_schedule *s = best->s;
-    double first = best->first, second = best->second;
-    bool found = best->found;
-    TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &order));
-    tr_status status = tr_greedy_fill(order, rules);
-    if (status == TR_OK) status = tr_best_offer(best, order);
-    tr_schedule_destroy(order);
-    *better = best->found && (!found || best->first < first || best->second < second);
-    return status;
-}
-
-tr_status tr_best_sweep(tr_best *best, tr_greedy_rules *rules, int n,
-                        void (*set)(tr_greedy_rules *rules, int k)) {
-    tr_greedy_rules kept = *rules;
-    for (int k = 0; k < n; k++) {
-        bool better = false;
-        set(rules, k);
-        TR_TRY(tr_best_play(best, rules, &better));
-        if (better) kept = *rules;
-    }
-    *rules = kept;
+    int chunks = s->stages / s->ranks;
+    tr_schedule_request request = *best->request;
+    request.memory.cap = best->cap;
+    request.micro_batches = micro_batches;
+    TR_TRY(tr_auto_shape_open(&request, chunks, chunks > 1, best->whole, shape));
+    shape->span = best->span;
+    if (best->span) shape->bound = shape->most_work;
     return TR_OK;
 }
 
-double tr_best_cap(const tr_schedule_request *request, double micro_batches, bool whole) {
-    const tr_schedule_memory *m = &request->memory;
-    double own = micro_batches * (whole ? m->m_b : fmax(m->m_b, m->m_w));
-    return m->cap > 0 && m->cap < own ? m->cap : own;
+tr_status tr_best_list(tr_best *best) {
+    static const double warm_ups[] = {0.5, 1, 0.25};
+    enum { TRIALS = 6 };
+    tr_status status = TR_OK;
+    const tr_schedule *s = best->s;
+    int m = s->micro_batches, few = m % s->ranks + 2 * s->ranks;
+    if ((int64_t)m * s->stages < most_listed || few > m) few = m;
+    int *order = NULL;
+    tr_auto_shape shape = {0}, small = {0};
+    tr_auto_draws draws = {.seed = 1};
+    int64_t placed = 0, steps;
+    double end, least = INFINITY;
+    tr_schedule *made = NULL;
+    TR_TRY_OUT(open_shape(best, few, &small));
+    TR_TRY_OUT(open_shape(best, m, &shape));
+    TR_TRY_OUT(tr_calloc((size_t)s->ranks * (size_t)tr_auto_row(&shape), sizeof *order, &order));
+    steps = most_per_action * s->ranks * tr_auto_row(&small);
+    if (steps > list_steps) steps = list_steps;
+    tr_auto_rule rule = tr_auto_first_rule(&shape);
+    rule.admit = m;
+    rule.first = TR_AUTO_INPUTS;
+    if (shape.wave) rule.ahead[0] = rule.ahead[1] = m;
+    for (int k = 0; k < TRIALS; k++) {
+        tr_auto_rule best_rule = rule;
+        best_rule.guard = k % 2;
+        best_rule.warm_up = warm_ups[k / 2] * shape.f;
+        TR_TRY_OUT(tr_auto_search(&small, &draws, steps / TRIALS, order, &end, &best_rule));
+        if (few < m && end >= least) continue; /* no better rule for a large order */
+        least = end;
+        TR_TRY_OUT(tr_auto_list(&shape, &best_rule, NULL, INFINITY, order, &end, &placed));
+        TR_TRY_OUT(tr_auto_schedule(&shape, s->name, order, &made));
+        TR_TRY_OUT(tr_best_offer(best, made));
+        tr_schedule_destroy(made);
+        made = NULL;
+    }
+out:
+    tr_schedule_destroy(made);
+    free(order);
+    tr_auto_shape_close(&small);
+    tr_auto_shape_close(&shape);
+    return status;
+}
+
+tr_status tr_best_open(tr_best *best, double micro_batches) {
+    const tr_schedule_memory *m = &best->request->memory;
+    double one = best->whole ? m->m_b : fmax(m->m_b, m->m_w);
+    best->cap = micro_batches * one;
+    if (m->cap > 0) best->cap = fmin(best->cap, m->cap);
+    if (best->cap >= one * (1 - 1e-12)) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "schedule %s: one micro-batch takes %g of memory and a rank may hold %g",
+                   best->s->name, one, best->cap);
 }
 
 tr_status tr_best_end(const tr_best *best) {

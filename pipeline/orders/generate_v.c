@@ -3,8 +3,6 @@
 #include "pipeline/orders/generate_block.h"
 #include "pipeline/orders/generate_impl.h"
 
-#include <math.h>
-
 /* One rank of a V: the progress of its two stages. */
 typedef struct v_rank {
     tr_schedule *s;
@@ -105,90 +103,14 @@ static tr_status offer_blocks(tr_best *best, const tight *t) {
     return TR_OK;
 }
 
-enum { AHEADS = 33, LATES = 8, PREFERENCES = 12, ACTIONS = 6 };
-
-/* Sets how many F of a rank's first stage may wait. On the first rank a micro-batch waits long
- * between its F down and its I back up, and hardly between its F up and its I down; on the last
- * rank both waits are equal. So of the inputs that fit, all except `tail` may be of the first stage
- * on the first rank, half on the last, and a few more or fewer. Values that gave the best order
- * most often come first. */
-static void set_ahead(tr_greedy_rules *rules, int k) {
-    static const char values[AHEADS - 1] = {17, 12, 13, 14, 22, 21, 16, 18, 9,  23, 27,
-                                            8,  4,  0,  1,  2,  3,  5,  6,  7,  10, 11,
-                                            15, 19, 20, 24, 25, 26, 28, 29, 30, 31};
-    if (k == AHEADS - 1) {
-        rules->ahead_first = rules->ahead_last = 0;
-        return;
-    }
-    double most = rules->whole ? rules->memory.m_b : fmax(rules->memory.m_b, rules->memory.m_w);
-    double inputs = 2 * rules->memory.cap / most;
-    int tail = values[k] % 4;
-    double more = (values[k] / 4 - 3) * 0.5;
-    rules->ahead_first = inputs - tail + more;
-    rules->ahead_last = inputs / 2 + more;
-}
-
-static void set_late(tr_greedy_rules *rules, int k) {
-    static const int values[LATES] = {-1, 1, 2, 3, 4, 6, 10, 16};
-    rules->late = values[k];
-}
-
-static void set_preference(tr_greedy_rules *rules, int k) {
-    static const double values[] = {0, 0.1, 0.5, 1};
-    rules->patience = rules->first_patience = values[k / TR_GREEDY_FIRSTS];
-    rules->first = (tr_greedy_first)(k % TR_GREEDY_FIRSTS);
-}
-
-/* Actions that may be played while rules are chosen, and in the order itself. */
-static const double most_played = 2e6, most_order = 1e6;
-
-static tr_status choose_rules(tr_best *best, double orders, tr_greedy_rules *rules) {
-    int aheads = orders < (int)AHEADS ? (int)orders + 1 : AHEADS;
-    TR_TRY(tr_best_sweep(best, rules, aheads, set_ahead));
-    if (orders < (int)(AHEADS + LATES + PREFERENCES)) return TR_OK;
-    if (!rules->whole) TR_TRY(tr_best_sweep(best, rules, LATES, set_late));
-    TR_TRY(tr_best_sweep(best, rules, PREFERENCES, set_preference));
-    return tr_best_sweep(best, rules, AHEADS, set_ahead);
-}
-
-/* Orders that are played. For large ones the rules are those of the best order for fewer
- * micro-batches, more of which only repeat its middle. */
-static tr_status offer_played(tr_best *best, bool whole) {
-    const tr_schedule_request *q = best->request;
-    const tr_schedule *s = best->s;
-    tr_greedy_rules rules = {
-        .table = q->table, .costs = q->costs, .memory = q->memory, .whole = whole, .late = -1};
-    double actions = (double)ACTIONS * s->ranks * s->micro_batches, orders = most_played / actions;
-    rules.memory.cap = best->cap;
-    int few = q->micro_batches % q->ranks + 2 * q->ranks;
-    if (orders >= 2 * AHEADS + LATES + PREFERENCES || few >= q->micro_batches)
-        return actions > most_order ? TR_OK : choose_rules(best, orders, &rules);
-    if (actions > most_order) return TR_OK;
-    tr_best less = {.request = q, .cap = best->cap};
-    TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, few, s->rank_of, &less.s));
-    tr_status status = choose_rules(&less, orders * q->micro_batches / few, &rules);
-    tr_schedule_destroy(less.s);
-    bool better;
-    return status == TR_OK ? tr_best_play(best, &rules, &better) : status;
-}
-
-/* The best makespan, at the true costs, of blocks and of orders that are played. */
+/* Finds the order with the least makespan, at the request's costs, among blocks and orders by list
+ * scheduling. */
 static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
                                     const tight *t, double micro_batches) {
-    tr_best best = {
-        .s = s, .request = request, .cap = tr_best_cap(request, micro_batches, t->shape[0].whole)};
+    tr_best best = {.s = s, .request = request, .whole = t->shape[0].whole};
+    TR_TRY(tr_best_open(&best, micro_batches));
     TR_TRY(offer_blocks(&best, t));
-    TR_TRY(offer_played(&best, t->shape[0].whole));
-    if (best.found) return TR_OK;
-    /* For a cap that no block satisfies, in an order that is too large to play often. */
-    tr_greedy_rules rules = {.table = request->table,
-                             .costs = request->costs,
-                             .memory = request->memory,
-                             .whole = t->shape[0].whole,
-                             .late = -1};
-    rules.memory.cap = best.cap;
-    bool better;
-    TR_TRY(tr_best_play(&best, &rules, &better));
+    TR_TRY(tr_best_list(&best));
     return tr_best_end(&best);
 }
 

@@ -55,42 +55,13 @@ tr_status tr_generate_interleaved_zb(tr_schedule *s, const tr_schedule_request *
 
 /* --- ZB-1p, ZB-2p ----------------------------------------------------------------------------- */
 
-static void set_first_patience(tr_greedy_rules *rules, int k) {
-    static const double values[] = {0.5, 1, 0.25};
-    rules->first_patience = values[k / 2];
-    rules->guard = k % 2;
-}
-
-static void set_patience(tr_greedy_rules *rules, int k) {
-    static const double values[] = {0, 0.05, 0.25, 1};
-    rules->patience = values[k / 2];
-    rules->first = k % 2 ? TR_GREEDY_TURNS : TR_GREEDY_BACKWARD;
-}
-
-/* Chains of one stage a rank: few enough W wait that their memory leaves room for the F of a rule.
- */
-static void set_late(tr_greedy_rules *rules, int k) {
-    static const int values[] = {-1, 4, 8, 16, 32};
-    rules->late = values[k];
-}
-
-/* The best span under the cap of the two rules and of orders that are played with the true costs:
- * so an order is never worse than ZB-H1 (ZB-H2) where that fits. */
+/* Finds the order with the shortest span, at the request's costs and under the cap, among ZB-H1,
+ * ZB-H2 and orders by list scheduling: so it is never worse than ZB-H1 or ZB-H2 where that fits. */
 static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
                                     double micro_batches) {
-    tr_best best = {.s = s,
-                    .request = request,
-                    .cap = tr_best_cap(request, micro_batches, false),
-                    .span = true};
-    tr_greedy_rules rules = {.table = request->table,
-                             .costs = request->costs,
-                             .memory = request->memory,
-                             .first_patience = 0.5,
-                             .late = -1};
-    rules.memory.cap = best.cap;
-    TR_TRY(tr_best_sweep(&best, &rules, 6, set_first_patience));
-    TR_TRY(tr_best_sweep(&best, &rules, 8, set_patience));
-    TR_TRY(tr_best_sweep(&best, &rules, 5, set_late));
+    tr_best best = {.s = s, .request = request, .span = true};
+    TR_TRY(tr_best_open(&best, micro_batches));
+    TR_TRY(tr_best_list(&best));
     for (int factor = 1; factor <= 2; factor++) {
         tr_schedule *order = NULL;
         TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, NULL, &order));

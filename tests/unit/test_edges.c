@@ -2,13 +2,14 @@
  * estimates and drawings follow the edges as the check and the lowering do. */
 #include "pipeline/draw/timeline.h"
 #include "pipeline/orders/auto.h"
+#include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/generate_impl.h"
-#include "pipeline/orders/greedy.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -118,7 +119,7 @@ static double makespan_of(const tr_schedule_request *q, const tr_stage_table *t)
 }
 
 /* With four stages of F = I = W = 1 that feed the last one, all F of the first three can run at
- * once: what plays the step with the edges fills no pipeline. */
+ * once: what is scheduled with the edges fills no pipeline. */
 static void test_orders_are_made_for_the_edges(void **state) {
     (void)state;
     enum { P = 4, M = 8 };
@@ -144,26 +145,31 @@ static void test_orders_are_made_for_the_edges(void **state) {
     test_table_free(&t);
 }
 
-static void test_greedy_plays_with_the_edges(void **state) {
+static void test_list_scheduling_knows_the_edges(void **state) {
     (void)state;
     enum { P = 4, M = 8 };
     tr_stage_table t;
     table_fan(P, &t);
     for (int whole = 0; whole < 2; whole++) {
-        tr_greedy_rules rules = {
-            .table = &t, .costs = {1, 1, 1, 0}, .memory = {.m_b = 1}, .whole = whole, .late = -1};
-        tr_estimate_options options = {.table = &t};
+        tr_schedule_request q = {
+            .ranks = P, .micro_batches = M, .table = &t, .memory = {.m_b = 1, .m_w = 1}};
+        tr_auto_shape shape;
         tr_schedule *s = NULL;
-        tr_estimate *e = NULL;
-        assert_int_equal(tr_schedule_create("fan", P, P, M, NULL, &s), TR_OK);
-        if (tr_greedy_fill(s, &rules) != TR_OK) fail_msg("%s", tr_error_message());
-        assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
-        /* Rank 0 plays F until the last rank's first gradient comes back: in a chain of four it
-         * would play four more. */
+        int order[3 * P * M];
+        double makespan;
+        int64_t steps = 0;
+        assert_int_equal(tr_auto_shape_open(&q, 1, false, whole, &shape), TR_OK);
+        tr_auto_rule rule = tr_auto_first_rule(&shape);
+        rule.first = TR_AUTO_INPUTS;
+        assert_int_equal(tr_auto_list(&shape, &rule, NULL, INFINITY, order, &makespan, &steps),
+                         TR_OK);
+        if (tr_auto_schedule(&shape, "fan", order, &s) != TR_OK) fail_msg("%s", tr_error_message());
+        /* Rank 0 runs F until the last rank's first gradient comes back: in a chain of four it
+         * would run four more. */
         int forwards = 0;
         while (s->action[0][forwards].type == TR_ACTION_F) forwards++;
         assert_int_equal(forwards, whole ? 4 : 3);
-        tr_estimate_destroy(e);
+        tr_auto_shape_close(&shape);
         expect_whole(s, &t);
     }
     test_table_free(&t);
@@ -228,7 +234,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_skip_goes_everywhere),
         cmocka_unit_test(test_orders_are_made_for_the_edges),
-        cmocka_unit_test(test_greedy_plays_with_the_edges),
+        cmocka_unit_test(test_list_scheduling_knows_the_edges),
         cmocka_unit_test(test_the_search_asks_for_edges),
         cmocka_unit_test(test_random_edges),
     };
