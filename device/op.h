@@ -8,9 +8,10 @@
  *
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
  * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
- * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store. Gradients of
- * parameters are FP32; a run writes them, or adds to them where tr_op_args.adds says so: "(+)="
- * below. Storage TR_F64 is for device ref alone; what is f32 below is then f64 (tr_dtype_acc).
+ * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store, or also between
+ * fused operators where their notes allow it. Gradients of parameters are FP32; a run writes them,
+ * or adds to them where tr_op_args.adds says so: "(+)=" below. Storage TR_F64 is for device ref
+ * alone; what is f32 below is then f64 (tr_dtype_acc).
  * TR_OP_LIST lists the operators, for the enum and each device's table. All other properties of an
  * operator are in its row of device/op_table.h. */
 #pragma once
@@ -72,7 +73,7 @@ typedef struct tr_step_state {
     int32_t skip; /* set by STEP_FINISH: a loss or gradient is not finite, so parameters must not
                      change */
     /* Operators on FP32 and BF16 round these to FP32 when they read them. */
-    double loss_scale; /* power of two that seeds backward (1 except for FP16) */
+    double loss_scale; /* seeds backward: a power of two; 1 unless a test sets another */
     double lr;
     double bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
     double max_norm;                           /* clip to this global norm; 0 = no clipping */
@@ -97,7 +98,8 @@ typedef enum tr_activation {
  * which also defines the result. C is dense with all of these except bias and bias_grad. */
 typedef struct tr_fusion {
     bool bias;     /* + BIAS[n], of B's dtype, before the rounding */
-    bool residual; /* + RESIDUAL[m,n], of C's dtype and other memory; not with an activation */
+    bool residual; /* + RESIDUAL[m,n], of C's dtype and other memory, to the product, which may be
+                      rounded to C's dtype before; not with an activation */
     bool activate; /* AUX[m,n] = the product (+ bias), of C's dtype; C = activation(AUX), or of AUX
                       before its rounding */
     bool activate_grad; /* C = activation'(AUX) * the product, which may be rounded to C's dtype
@@ -238,8 +240,8 @@ typedef struct tr_rope_desc {
 enum { TR_ROPE_X, TR_ROPE_STARTS };
 
 /* NORM_ROPE: RMSNORM of each head, then ROPE, of the first `heads` heads of every row of X in place
- * (Qwen3's query heads, or its key heads). KEPT, dense (rows heads, head_size): X as it was; RSTD
- * f32[rows heads].
+ * (Qwen3's query heads, or its key heads). KEPT, dense (rows heads, head_size): X as it was, not
+ * when decoding; RSTD f32[rows heads].
  * _DGRAD: DX, the gradient of the result, becomes that of X, which is what KEPT has; DNORMED,
  * dense: the gradient of the norm's result, for RMSNORM_WGRAD. rope.inverse is not set, and
  * decoding has no gradient. */

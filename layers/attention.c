@@ -100,9 +100,9 @@ static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
     tr_op_desc turned = {.kind = TR_OP_NORM_ROPE,
                          .norm_rope = {.rope = rope_of(a, n->heads), .eps = a->desc.eps}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, turned);
-    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * D, usage->dtype);
     n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(usage->dtype));
     if (usage->decode) return;
+    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * D, usage->dtype);
     turned.kind = TR_OP_NORM_ROPE_DGRAD;
     tr_built_op(layer, &n->grad_input, TR_PHASE_I, turned);
     const tr_rmsnorm_desc weight = {
@@ -183,7 +183,7 @@ static tr_tensor heads_of(const tr_attention_part *a, const tr_head_norm *n, tr_
     return tr_tensor_narrow(qkv, n->heads * a->desc.head_size);
 }
 
-/* Returns one of the norm's buffers, head by head: (R heads, D). */
+/* Returns a buffer that has one row for each of the norm's heads: (R heads, D). */
 static tr_tensor by_head(const tr_attention_part *a, const tr_head_norm *n, const tr_layer_io *io,
                          tr_buffer buffer) {
     const int64_t shape[] = {buffer.rows * n->heads, a->desc.head_size};
@@ -195,8 +195,8 @@ static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
     tr_op_args args = {.t = {[TR_NORM_ROPE_X] = heads_of(a, n, qkv),
                              [TR_NORM_ROPE_GAMMA] = tr_param_value(n->gamma),
                              [TR_NORM_ROPE_RSTD] = tr_buffer_at(io, n->rstd),
-                             [TR_NORM_ROPE_KEPT] = by_head(a, n, io, n->kept),
                              [TR_NORM_ROPE_STARTS] = tr_built_starts(a->layer, io)}};
+    if (!a->layer->usage.decode) args.t[TR_NORM_ROPE_KEPT] = by_head(a, n, io, n->kept);
     return tr_layer_op_run(&n->forward, io, args);
 }
 

@@ -31,7 +31,7 @@ typedef struct tr_attention_part_desc {
 typedef struct tr_head_norm {
     tr_param *gamma;
     int64_t at, heads; /* the first head in a row of qkv, and how many */
-    tr_buffer kept;    /* F..W (R, heads * D): the heads before the norm */
+    tr_buffer kept;    /* F..W (R, heads * D): the heads before the norm; not when decoding */
     tr_buffer rstd;    /* F..W f32 (R, heads) */
     tr_buffer dnormed; /* I..W (R, heads * D): gradient of the norm's output */
     tr_layer_op forward, grad_input, grad_weight;

@@ -178,7 +178,8 @@ static void describe(tr_built_layer *built) {
 /* The tensors of a chunk that begins at row `begin`. */
 typedef struct chunk_tensors {
     tr_tensor y, dy, logits, labels, max, sums;
-    bool adds; /* to the table's gradient what chunks before it left there */
+    bool adds; /* an earlier chunk of this F has written the table's gradient (tr_layer_op_run
+                  adds what io->adds says) */
 } chunk_tensors;
 
 static tr_tensor logits_of(const head *h, const tr_layer_io *io, const chunk *c) {

@@ -241,7 +241,8 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* B: runs I and then W of each layer, last layer first. The layers share one place for I..W. */
+/* B: runs I and then W of each layer, last layer first. The layers share one place for I..W, which
+ * also has the gradients between layers. */
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
     for (int k = s->flow.count - 1; k >= 0; k--) {

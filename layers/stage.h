@@ -91,7 +91,8 @@ typedef struct tr_stage_ops {
     tr_status (*forward)(tr_stage *stage, const tr_stage_io *io);
     tr_status (*grad_input)(tr_stage *stage, const tr_stage_io *io);
     tr_status (*grad_weight)(tr_stage *stage, const tr_stage_io *io);
-    /* I and W together, layer by layer: same bits, I..W memory of one layer. */
+    /* I and W together, layer by layer: same bits. I..W takes backward_iw bytes instead of the
+     * pieces. */
     tr_status (*backward)(tr_stage *stage, const tr_stage_io *io);
     void (*destroy)(tr_stage *stage);
 } tr_stage_ops;

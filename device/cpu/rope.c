@@ -75,8 +75,9 @@ static void head_forward(const tr_norm_rope_desc *n, const tr_op_args *args, con
     const size_t element = tr_dtype_size(d->dtype);
     char *const head = (char *)args->t[TR_NORM_ROPE_X].data + (size_t)at * element;
     float in[TR_BLOCK], in_gamma[TR_BLOCK], normed[TR_BLOCK], out[TR_BLOCK];
-    memcpy((char *)args->t[TR_NORM_ROPE_KEPT].data + (size_t)(index * size) * element, head,
-           (size_t)size * element);
+    if (!d->decode)
+        memcpy((char *)args->t[TR_NORM_ROPE_KEPT].data + (size_t)(index * size) * element, head,
+               (size_t)size * element);
     const float *x = tr_row_load(d->dtype, head, 0, size, in);
     const float *gamma = tr_row_load(d->dtype, args->t[TR_NORM_ROPE_GAMMA].data, 0, size, in_gamma);
     const float rstd = 1.0f / sqrtf(tr_vec_dot(x, x, size) / (float)size + (float)n->eps);

@@ -65,7 +65,7 @@ __global__ void norm_rope(tr_norm_rope_desc n, tr_cuda_rope_table table, const t
     const tr_rope_desc &d = n.rope;
     const int64_t size = d.head_size, half = size / 2, first = tr_lane() * N;
     for (int64_t r = tr_first_row(); r < d.rows * d.heads; r += tr_row_stride()) {
-        T *head = x + r / d.heads * d.ld + r % d.heads * size, *saved = kept + r * size;
+        T *head = x + r / d.heads * d.ld + r % d.heads * size;
         const uint64_t position = position_of(d, state, starts, r / d.heads);
         float a[N], b[N], squares = 0;
         for (int64_t c = first; c < half; c += TR_WARP * N) {
@@ -79,8 +79,10 @@ __global__ void norm_rope(tr_norm_rope_desc n, tr_cuda_rope_table table, const t
             float cosine[N], sine[N], scale[N];
             tr_load(head + c, a);
             tr_load(head + half + c, b);
-            tr_store(saved + c, a);
-            tr_store(saved + half + c, b);
+            if (!d.decode) {
+                tr_store(kept + r * size + c, a);
+                tr_store(kept + r * size + half + c, b);
+            }
             tr_load(gamma + c, scale);
 #pragma unroll
             for (int i = 0; i < N; i++) a[i] = tr_rmsnorm_element(a[i], rstd, scale[i]);

@@ -37,7 +37,7 @@ static void forward(const tr_norm_rope_desc *n, const tr_op_args *args, const re
     double squares = 0;
     for (int64_t c = 0; c < d->head_size; c++) {
         const double v = tr_ref_get(args, TR_NORM_ROPE_X, h->x + c);
-        tr_ref_set(args, TR_NORM_ROPE_KEPT, h->at + c, v);
+        if (!d->decode) tr_ref_set(args, TR_NORM_ROPE_KEPT, h->at + c, v);
         squares += v * v;
     }
     const double rstd = 1 / sqrt(squares / (double)d->head_size + tr_ref_scalar(d->dtype, n->eps));

@@ -52,7 +52,7 @@ static void operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_NORM_ROPE_X] = heads_of(d);
     t[TR_NORM_ROPE_GAMMA] = tr_tensor_vector(NULL, d->dtype, d->head_size);
     t[TR_NORM_ROPE_RSTD] = rstd_of(d);
-    t[TR_NORM_ROPE_KEPT] = dense(d);
+    if (!d->decode) t[TR_NORM_ROPE_KEPT] = dense(d);
     if (d->documents) t[TR_NORM_ROPE_STARTS] = tr_tensor_vector(NULL, TR_I32, d->rows);
 }
 

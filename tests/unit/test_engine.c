@@ -6,7 +6,6 @@
 #include "train/engine.h"
 
 #include <errno.h>
-#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -530,58 +529,6 @@ static void test_steps_many_tensors(void **state) {
     tr_world_close(world);
 }
 
-/* --- refused operators -------------------------------------------------------------------------
- */
-
-enum { STEPS = 3 };
-
-/* Losses and norms of a Qwen3's first steps on a device that may refuse an operator; text[size] are
- * the operators that run in parts. */
-static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size_t size) {
-    tr_world *world;
-    tr_device *device;
-    tr_engine *engine;
-    tr_step_result step;
-    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
-    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
-    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &device), TR_OK);
-    tr_device_ops refusing = *device->ops;
-    refusing.fuses = true;
-    if (refuses) refusing.prepare[TR_OP_NORM_ROPE] = refusing.prepare[TR_OP_NORM_ROPE_DGRAD] = NULL;
-    device->ops = &refusing;
-    tr_engine_desc desc = small(world, device, schedule);
-    desc.dtype = TR_F32;
-    strcpy(desc.model.family, "qwen3");
-    desc.fetch = fetch;
-    assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
-    assert_int_equal(tr_store_init(tr_engine_store(engine), 1, NULL), TR_OK);
-    for (int i = 0; i < STEPS; i++) {
-        assert_int_equal(tr_engine_step(engine, i + 1, i + 1, 0, 1e-3f, &step), TR_OK);
-        result[2 * i] = step.loss;
-        result[2 * i + 1] = step.grad_norm;
-    }
-    (void)tr_device_fallbacks(device, text, size);
-    tr_engine_destroy(engine);
-    tr_schedule_destroy(schedule);
-    tr_device_close(device);
-    tr_world_close(world);
-}
-
-/* A run on a device that refuses a fused operator takes its parts, says so, and learns the same. */
-static void test_refused_operator(void **state) {
-    (void)state;
-    double whole[2 * STEPS], parts[2 * STEPS];
-    char text[512];
-    train_qwen3(false, whole, text, sizeof text);
-    assert_null(strstr(text, "norm_rope"));
-    train_qwen3(true, parts, text, sizeof text);
-    assert_non_null(strstr(text, "4 x norm_rope of 2 heads of 16 f32 in parts"));
-    assert_non_null(strstr(text, "4 x norm_rope_dgrad of 2 heads of 16 f32 in parts"));
-    for (int i = 0; i < 2 * STEPS; i++)
-        assert_true(fabs(parts[i] - whole[i]) <= 16 * (double)FLT_EPSILON * fabs(whole[i]));
-    assert_true(whole[0] > 1 && whole[2 * STEPS - 2] != whole[0]);
-}
-
 /* --- a request to stop ------------------------------------------------------------------------ */
 
 typedef struct request {
@@ -655,7 +602,6 @@ int main(void) {
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
         cmocka_unit_test(test_reads_what_layers_ask_for),
         cmocka_unit_test(test_steps_many_tensors),
-        cmocka_unit_test(test_refused_operator),
         cmocka_unit_test(test_stops_after_the_step_in_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -269,7 +269,7 @@ static void norm_rope_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
         t[TR_NORM_ROPE_X] = x;
         t[TR_NORM_ROPE_GAMMA] = gamma;
         t[TR_NORM_ROPE_RSTD] = output(TR_F32, heads, d->head_size, 0); /* of squares */
-        t[TR_NORM_ROPE_KEPT] = exact(d->dtype, dense);
+        if (!d->decode) t[TR_NORM_ROPE_KEPT] = exact(d->dtype, dense);
         t[TR_NORM_ROPE_STARTS] = starts;
         return;
     }

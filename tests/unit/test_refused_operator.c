@@ -1,0 +1,90 @@
+/* A run on a device that refuses an operator. */
+#include "device/device_impl.h"
+#include "pipeline/orders/make.h"
+#include "train/engine.h"
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 3, CONTEXT = 16, VOCAB = 256 };
+
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
+    (void)context, (void)validation;
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < CONTEXT; i++)
+            ((int32_t *)wanted[k].to)[i] = (int32_t)((sample + i) % VOCAB);
+    return TR_OK;
+}
+
+/* Losses and norms of a Qwen3's first steps on a device that may refuse an operator; text[size] are
+ * the operators that run in parts. */
+static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size_t size) {
+    tr_world *world;
+    tr_device *device;
+    tr_engine *engine;
+    tr_step_result step;
+    tr_schedule *schedule;
+    const tr_schedule_request request = {
+        .name = "1f1b", .ranks = 1, .micro_batches = 4, .chunks = 1};
+    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &device), TR_OK);
+    tr_device_ops refusing = *device->ops;
+    refusing.fuses = true;
+    if (refuses) refusing.prepare[TR_OP_NORM_ROPE] = refusing.prepare[TR_OP_NORM_ROPE_DGRAD] = NULL;
+    device->ops = &refusing;
+    tr_engine_desc desc = {.world = world,
+                           .device = device,
+                           .model = {.family = "qwen3",
+                                     .layers = 2,
+                                     .width = 32,
+                                     .heads = 2,
+                                     .context = CONTEXT,
+                                     .vocab = VOCAB},
+                           .batch = 8,
+                           .micro_batch = 2,
+                           .dtype = TR_F32,
+                           .schedule = schedule,
+                           .fetch = fetch,
+                           .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
+    assert_int_equal(tr_mesh_make(1, 1, 1, 0, 1, &desc.mesh), TR_OK);
+    assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
+    assert_int_equal(tr_store_init(tr_engine_store(engine), 1, NULL), TR_OK);
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(tr_engine_step(engine, i + 1, i + 1, 0, 1e-3f, &step), TR_OK);
+        result[2 * i] = step.loss;
+        result[2 * i + 1] = step.grad_norm;
+    }
+    (void)tr_device_fallbacks(device, text, size);
+    tr_engine_destroy(engine);
+    tr_schedule_destroy(schedule);
+    tr_device_close(device);
+    tr_world_close(world);
+}
+
+/* A run whose device refuses a fused operator takes its parts, says so, and learns the same. */
+static void test_refused_operator(void **state) {
+    (void)state;
+    double whole[2 * STEPS], parts[2 * STEPS];
+    char text[512];
+    train_qwen3(false, whole, text, sizeof text);
+    assert_null(strstr(text, "norm_rope"));
+    train_qwen3(true, parts, text, sizeof text);
+    assert_non_null(strstr(text, "4 x norm_rope of 2 heads of 16 f32 in parts"));
+    assert_non_null(strstr(text, "4 x norm_rope_dgrad of 2 heads of 16 f32 in parts"));
+    for (int i = 0; i < 2 * STEPS; i++)
+        assert_true(fabs(parts[i] - whole[i]) <= 16 * (double)FLT_EPSILON * fabs(whole[i]));
+    assert_true(whole[0] > 1 && whole[2 * STEPS - 2] != whole[0]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_operator)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
