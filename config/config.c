@@ -25,6 +25,14 @@ static tr_status unknown_key(const char *name) {
     if (tr_schema_is_section(name))
         return TR_FAIL(TR_ERR_CONFIG, "%s is a section: write its keys below it, or as %s.KEY",
                        name, name);
+    const char *dot = strrchr(name, '.');
+    for (int i = 0; dot && i < tr_schema_count; i++)
+        if (!strncmp(tr_schema[i].name, name, (size_t)(dot - name)) &&
+            !tr_schema[i].name[dot - name])
+            return TR_FAIL(TR_ERR_CONFIG,
+                           "%s takes one value, not keys below it: write it like %s=\"%s\"",
+                           tr_schema[i].name, tr_schema[i].name,
+                           tr_schema[i].example ? tr_schema[i].example : tr_schema[i].fallback);
     if (near < 0)
         return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; `trireme help` lists all keys", name);
     return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; did you mean %s?", name, tr_schema[near].name);
@@ -111,7 +119,13 @@ static tr_status take_preset(tr_config *c) {
                    (const char *)&values + key->offset - offsetof(tr_config, model), key->size);
     }
     (void)snprintf(c->preset, sizeof c->preset, "%s", preset->name);
-    return tr_model_complete(&c->model);
+    const bool no_theta = is_set(c, "model.rope_theta") && c->model.rope_theta == 0;
+    TR_TRY(tr_model_complete(&c->model));
+    if (no_theta && c->model.rope_theta != 0)
+        REFUSE("model.rope_theta",
+               "model.rope_theta must be above 1, not 0: leave it out for %g, the default",
+               c->model.rope_theta);
+    return TR_OK;
 }
 
 /* Sets log.dir to runs/<name of the file without folder and ending>. */

@@ -59,7 +59,9 @@ const tr_key tr_schema[] = {
     {"model.qk_norm", ANSWER(model.qk_norm), .example = "true",
      .help = "Whether every head's queries and keys pass an RMSNorm. Default: the family's."},
     {"model.qkv_bias", ANSWER(model.qkv_bias), .example = "true",
-     .help = "Whether queries, keys and values have biases. Default: the family's."},
+     .help = "Whether queries, keys and values have biases; the projection after them has none "
+             "(attention_bias of transformers gives llama one there, too). Default: the "
+             "family's."},
     {"model.activation", TR_KEY_CHOICE, AT(model.activation), .example = "swiglu",
      .choices = "gelu_tanh gelu relu2 swiglu geglu geglu_tanh",
      .help = "Activation of the MLP: gelu_tanh (GPT-2's GELU), gelu (exact), relu2 (squared ReLU), "
@@ -76,7 +78,8 @@ const tr_key tr_schema[] = {
     {"model.rope_scaling", TR_KEY_TEXT, AT(model.rope_scaling), .example = "llama3 8 1 4 8192",
      .help = "Scaling of rotary positions for a longer context: none, linear FACTOR, llama3 FACTOR "
              "LOW HIGH ORIGINAL, or yarn FACTOR ORIGINAL, where ORIGINAL is the context that the "
-             "model was trained with. Default: none."},
+             "model was trained with. yarn takes further numbers: BETA_FAST BETA_SLOW (32 1), then "
+             "the factor on cosines and sines (0.1 ln FACTOR + 1). Default: none."},
 
     {"data.path", TR_KEY_TEXT, AT(data.path), .example = "corpus.txt",
      .help = "The file to learn from, relative to the working directory. Training needs it."},

@@ -93,6 +93,22 @@ const char *tr_model_activation_names(char *text, size_t size) {
     return text;
 }
 
+/* Reads "yarn FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]]"; false for other text, and for
+ * values out of range. */
+static bool read_yarn(const char *text, tr_rope_scaling *s) {
+    long long original = 0;
+    int end = 0;
+    const int count = sscanf(text, "yarn %lf %lld%n %lf %lf%n %lf%n", &s->factor, &original, &end,
+                             &s->beta_fast, &s->beta_slow, &end, &s->attention_factor, &end);
+    s->kind = TR_ROPE_YARN;
+    s->original = original;
+    if (count < 2 || (size_t)end != strlen(text)) return false;
+    if (count >= 4 && !(s->beta_slow > 0 && s->beta_fast > s->beta_slow && s->beta_fast < 1e6))
+        return false;
+    if (count == 5 && !(s->attention_factor > 0 && s->attention_factor < 1e6)) return false;
+    return s->factor >= 1 && original > 0;
+}
+
 tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
     long long original = 0;
     int end = 0;
@@ -107,17 +123,16 @@ tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
                (size_t)end == length) {
         s.kind = TR_ROPE_LLAMA3;
         good = s.factor >= 1 && s.low_factor > 0 && s.high_factor > s.low_factor && original > 0;
-    } else if (sscanf(text, "yarn %lf %lld%n", &s.factor, &original, &end) == 2 &&
-               (size_t)end == length) {
-        s.kind = TR_ROPE_YARN;
-        good = s.factor >= 1 && original > 0;
+        s.original = original;
+    } else if (!strncmp(text, "yarn ", 5)) {
+        good = read_yarn(text, &s);
     }
-    s.original = original;
     *out = s;
     if (good && s.factor < 1e6 && s.high_factor < 1e6) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.rope_scaling must be none, linear FACTOR, llama3 FACTOR LOW HIGH "
-                   "ORIGINAL or yarn FACTOR ORIGINAL (factors of at least 1, LOW below HIGH, "
-                   "ORIGINAL the context in tokens that the model was trained with), not '%s'",
+                   "ORIGINAL or yarn FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]] (factors of "
+                   "at least 1, LOW below HIGH, BETA_SLOW below BETA_FAST, ORIGINAL the context in "
+                   "tokens that the model was trained with), not '%s'",
                    text);
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_WIDTH = 1 << 24 };
+
 static const tr_family *find_family(const char *name) {
     for (int i = 0; i < tr_family_count; i++)
         if (!strcmp(tr_families[i]->name, name)) return tr_families[i];
@@ -51,8 +53,9 @@ tr_status tr_model_complete(tr_model_config *c) {
     take_number(&c->kv_heads, c->heads);
     if (c->heads > 0 && c->width % c->heads == 0) take_number(&c->head_size, c->width / c->heads);
     const tr_model_activation_row *activation = tr_model_activation(c->activation);
-    const int64_t gated = ((8 * c->width + 2) / 3 + 63) / 64 * 64;
-    take_number(&c->mlp_width, activation && activation->gated ? gated : 4 * c->width);
+    const bool known = c->width > 0 && c->width <= MOST_WIDTH; /* else the check refuses it */
+    const int64_t gated = known ? ((8 * c->width + 2) / 3 + 63) / 64 * 64 : 0;
+    if (known) take_number(&c->mlp_width, activation && activation->gated ? gated : 4 * c->width);
     return TR_OK;
 }
 
@@ -71,7 +74,7 @@ static tr_status check_ranges(const tr_model_config *c, const tr_model_shape *sh
         int64_t value, least, most;
     } sizes[] = {
         {"model.layers", c->layers, 1, 1 << 20},
-        {"model.width", c->width, 1, 1 << 24},
+        {"model.width", c->width, 1, MOST_WIDTH},
         {"model.heads", c->heads, 1, 1 << 24},
         {"model.context", c->context, 1, INT32_MAX},
         {"model.vocab", c->vocab, 1, INT32_MAX},

@@ -37,7 +37,8 @@ const tr_model_activation_row *tr_model_activation(const char *name);
 const char *tr_model_activation_names(char *text, size_t size);
 
 /* Reads model.rope_scaling: "none", "linear FACTOR", "llama3 FACTOR LOW HIGH ORIGINAL" or "yarn
- * FACTOR ORIGINAL". Fails with TR_ERR_CONFIG, which names the key, on other text. */
+ * FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]]". Fails with TR_ERR_CONFIG, which names the
+ * key, on other text. */
 tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out);
 
 /* Create the model's layers for its tensor rank. The caller releases *out with its ops->destroy if

@@ -14,9 +14,13 @@
 static const double BATCH_S = 0.2;
 /* How long a result is remembered, measured on an idle machine and on a busy one. */
 static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
-/* MOST_PARAMETERS: a wider layer's products are hardly faster, but its initial values and optimizer
- * state take seconds and gigabytes. */
+/* MOST_PARAMETERS: on a host device a wider layer's products are hardly faster, but its initial
+ * values and optimizer state take seconds and gigabytes. */
 enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024, MOST_PARAMETERS = 32 << 20 };
+
+static bool has_documents(const tr_config *c) {
+    return tr_config_document_end(c) >= 0;
+}
 
 static tr_status count_parameters(const tr_model_config *model, int64_t *count) {
     tr_model_shape shape = {.batch = 1, .seq = 1, .dtype = TR_F32, .tp_size = 1};
@@ -43,20 +47,21 @@ static tr_status narrow(tr_model_config *model) {
     }
 }
 
-/* Chooses a model of one layer and a micro-batch of at most `most` FLOPs: first narrower, then with
- * fewer sequences, then with shorter ones. *flops: the micro-batch's FLOPs. */
-static tr_status choose_model(const tr_config *c, double most, tr_model_config *model,
-                              int64_t *micro_batch, double *flops) {
+/* Chooses a model of one layer and a micro-batch of at most `most` FLOPs: first narrower on a host
+ * device, then with fewer sequences, then with shorter ones. *flops: the micro-batch's FLOPs. */
+static tr_status choose_model(const tr_config *c, const tr_device *device, double most,
+                              tr_model_config *model, int64_t *micro_batch, double *flops) {
     tr_model *made;
     *model = c->model;
     model->layers = 1;
     if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
     *micro_batch = c->train.micro_batch;
-    TR_TRY(narrow(model));
+    if (tr_device_on_host(device)) TR_TRY(narrow(model));
     for (;;) {
         tr_model_shape shape = {.batch = *micro_batch,
                                 .seq = model->context,
                                 .dtype = tr_config_dtype(c),
+                                .documents = has_documents(c),
                                 .tp_size = 1};
         TR_TRY(tr_model_create(model, &shape, &made));
         double tokens = (double)*micro_batch * (double)model->context;
@@ -74,10 +79,12 @@ static tr_status choose_model(const tr_config *c, double most, tr_model_config *
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
     const double most = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
-    tr_rate_step step = {
-        .dtype = tr_config_dtype(c), .deterministic = c->train.deterministic, .micro_batches = 1};
+    tr_rate_step step = {.dtype = tr_config_dtype(c),
+                         .deterministic = c->train.deterministic,
+                         .documents = has_documents(c),
+                         .micro_batches = 1};
     double one, two, flops = 0;
-    TR_TRY(choose_model(c, most, &step.model, &step.micro_batch, &flops));
+    TR_TRY(choose_model(c, device, most, &step.model, &step.micro_batch, &flops));
     TR_TRY(time_step(device, &step, &one));
     step.micro_batches = 2;
     TR_TRY(time_step(device, &step, &two));
@@ -93,12 +100,13 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
     const tr_model_config *m = &c->model;
     (void)snprintf(
         text, size,
-        "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d|%d",
+        "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d|%d|%d",
         TRIREME_VERSION, host, where, tr_cpu_isa(), device->name, device->threads,
         c->train.precision, m->family, (long long)m->width, (long long)m->heads,
         (long long)m->kv_heads, (long long)m->head_size, (long long)m->mlp_width, m->activation,
         (long long)m->window, (long long)m->context, (long long)m->vocab,
-        (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0, c->train.deterministic);
+        (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0, c->train.deterministic,
+        has_documents(c));
 }
 
 /* Returns true when other processes ran on the CPUs in the last minute. */

@@ -9,6 +9,7 @@ typedef struct tr_rate_step {
     tr_model_config model;
     tr_dtype dtype;
     bool deterministic;
+    bool documents;      /* see tr_model_shape */
     int64_t micro_batch; /* sequences */
     int micro_batches;
 } tr_rate_step;
@@ -19,9 +20,9 @@ typedef tr_status (*tr_rate_time_fn)(tr_device *device, const tr_rate_step *step
 
 /* Measures the FLOP/s of forward and backward of the config's model on this device, by a single
  * rank on an otherwise idle machine. Times a model of one layer with the config's width (a wide
- * layer is narrowed: its products are as fast), precision and device, and as many tokens as a
- * second allows. The result is remembered under $XDG_CACHE_HOME/trireme (~/.cache/trireme), for a
- * day, or for a minute when other processes kept the CPUs busy; if that cache cannot be read or
- * written, every call measures. */
+ * layer is narrowed on a host device: its products are as fast there), precision and device, and as
+ * many tokens as a second allows. The result is remembered under $XDG_CACHE_HOME/trireme
+ * (~/.cache/trireme), for a day, or for a minute when other processes kept the CPUs busy; if that
+ * cache cannot be read or written, every call measures. */
 tr_status tr_rate_measure(const tr_config *config, tr_device *device, tr_rate_time_fn time_step,
                           double *flops_per_s);

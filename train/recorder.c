@@ -142,8 +142,9 @@ tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
         if (all[k].count) first = k;
     }
     if (r->leads && total > 0)
-        tr_recorder_say(r, "slow     %lld operator%s without cuBLASLt or cuDNN; rank %d: %s", total,
-                        total == 1 ? "" : "s", first, all[first].text);
+        tr_recorder_say(
+            r, "slow     %lld operator%s not run whole by cuBLASLt, cuDNN or oneDNN; rank %d: %s",
+            total, total == 1 ? "" : "s", first, all[first].text);
     free(all);
     return status;
 }

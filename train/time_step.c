@@ -5,17 +5,21 @@
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
 
+#include <string.h>
+
 static const double STEPS_S = 0.25; /* how long to repeat steps of one kind; the fastest counts */
 enum { LEAST_STEPS = 2 };
 
-/* Fills inputs with valid token numbers. */
+/* Fills inputs with valid token numbers, and with the starts of a single document. */
 static tr_status fetch_nothing(void *context, bool validation, int64_t sample,
                                const tr_fetch *wanted, int count) {
     const tr_model_config *model = context;
     (void)validation, (void)sample;
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < count; k++) {
+        const bool starts = !strcmp(wanted[k].input->name, TR_INPUT_DOCUMENT_STARTS);
         for (int64_t i = 0; i < model->context; i++)
-            ((int32_t *)wanted[k].to)[i] = (int32_t)(i % model->vocab);
+            ((int32_t *)wanted[k].to)[i] = starts ? 0 : (int32_t)(i % model->vocab);
+    }
     return TR_OK;
 }
 
@@ -43,6 +47,7 @@ tr_status tr_time_step(tr_device *device, const tr_rate_step *step, double *seco
                            .micro_batch = step->micro_batch,
                            .dtype = step->dtype,
                            .deterministic = step->deterministic,
+                           .documents = step->documents,
                            .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
                            .fetch = fetch_nothing,
                            .fetch_context = &desc.model};

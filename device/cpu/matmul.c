@@ -340,6 +340,10 @@ tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *
 out:
     set_threads(before);
     destroy_found(found);
-    if (!*out) release_matmul(base);
-    return status;
+    if (*out) return status;
+    release_matmul(base);
+    if (status != TR_OK) return status;
+    TR_TRY(tr_op_decompose(context, desc, out)); /* oneDNN has no product with a residual */
+    if (*out) (*out)->way = TR_OP_IN_PARTS;
+    return TR_OK;
 }

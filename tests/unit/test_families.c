@@ -2,6 +2,7 @@
  * against B, one tensor rank against several (more of them than key and value heads included),
  * decoding against the forward pass; published sizes; what is refused. */
 #include "base/philox.h"
+#include "layers/model_impl.h"
 #include "layers/preset.h"
 #include "model_team.h"
 
@@ -348,6 +349,16 @@ static void test_what_does_not_go_together_is_refused(void **state) {
         {{.family = "llama", .heads = 4, .rope_scaling = "llama3 8 4 1 64"},
          1,
          ", not 'llama3 8 4 1 64'"},
+        {{.family = "llama", .heads = 4, .rope_scaling = "yarn 4 16 1"}, 1, ", not 'yarn 4 16 1'"},
+        {{.family = "llama", .heads = 4, .rope_scaling = "yarn 4 16 1 32"},
+         1,
+         ", not 'yarn 4 16 1 32'"},
+        {{.family = "llama", .heads = 4, .rope_scaling = "yarn 4 16 32 1 0"},
+         1,
+         ", not 'yarn 4 16 32 1 0'"},
+        {{.family = "llama", .heads = 4, .width = INT64_MAX},
+         1,
+         "model.width must be between 1 and 16777216"},
         {{.family = "llama", .heads = 4, .activation = "tanh"}, 1, ", not 'tanh'"},
         {{.family = "llama", .heads = 4, .window = -1}, 1, "model.window must be between 0 and "},
         {{.family = "llama", .heads = 4, .norm_eps = -1},
@@ -369,13 +380,27 @@ static void test_what_does_not_go_together_is_refused(void **state) {
         tr_model_config config = bad[i].config;
         tr_model_shape shape = {.batch = 1, .seq = 4, .dtype = TR_F32, .tp_size = bad[i].tp};
         config.layers = 1;
-        config.width = 48;
+        if (!config.width) config.width = 48;
         config.context = 8;
         config.vocab = 16;
         assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
         if (!strstr(tr_error_message(), bad[i].says))
             fail_msg("'%s' does not say '%s'", tr_error_message(), bad[i].says);
     }
+}
+
+/* YaRN's further numbers; 0 where they are not given. */
+static void test_yarn_numbers(void **state) {
+    (void)state;
+    tr_rope_scaling s;
+    assert_int_equal(tr_model_rope_scaling("yarn 4 16", &s), TR_OK);
+    assert_true(s.factor == 4 && s.original == 16);
+    assert_true(s.beta_fast == 0 && s.beta_slow == 0 && s.attention_factor == 0);
+    assert_int_equal(tr_model_rope_scaling("yarn 4 16 24 2", &s), TR_OK);
+    assert_true(s.beta_fast == 24 && s.beta_slow == 2 && s.attention_factor == 0);
+    assert_int_equal(tr_model_rope_scaling("yarn 40 4096 24 2 1.25", &s), TR_OK);
+    assert_true(s.kind == TR_ROPE_YARN && s.factor == 40 && s.original == 4096);
+    assert_true(s.beta_fast == 24 && s.beta_slow == 2 && s.attention_factor == 1.25);
 }
 
 int main(void) {
@@ -387,6 +412,7 @@ int main(void) {
         cmocka_unit_test(test_presets_have_the_published_sizes),
         cmocka_unit_test(test_hugging_face_names),
         cmocka_unit_test(test_what_does_not_go_together_is_refused),
+        cmocka_unit_test(test_yarn_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,12 +37,12 @@ static void test_fallbacks(void **state) {
     shows(&recorder, device, "");
     product->way = TR_OP_OWN; /* as on a GPU */
     shows(&recorder, device,
-          "slow     1 operator without cuBLASLt or cuDNN; rank 0: 1 x matmul 8x16x4 f32 in the own "
-          "kernel\n");
+          "slow     1 operator not run whole by cuBLASLt, cuDNN or oneDNN; rank 0: 1 x matmul "
+          "8x16x4 f32 in the own kernel\n");
     must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &again));
     shows(&recorder, device,
-          "slow     2 operators without cuBLASLt or cuDNN; rank 0: 2 x matmul 8x16x4 f32 in the "
-          "own kernel\n");
+          "slow     2 operators not run whole by cuBLASLt, cuDNN or oneDNN; rank 0: 2 x matmul "
+          "8x16x4 f32 in the own kernel\n");
     recorder.leads = false;
     shows(&recorder, device, "");
     tr_op_release(product);
