@@ -69,7 +69,7 @@ static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size
     tr_world_close(world);
 }
 
-/* A run whose device refuses a fused operator takes its parts, says so, and learns the same. */
+/* A device that refuses a fused operator runs its parts, says so, and learns the same. */
 static void test_refused_operator(void **state) {
     (void)state;
     double whole[2 * STEPS], parts[2 * STEPS];
