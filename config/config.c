@@ -73,13 +73,15 @@ static tr_status set_override(const char *text, int number, tr_config *config) {
 }
 
 /* Returns where `key` was set, for the front of a sentence that names the key: "file:line:column:
- * ",
- * "" for the command line, else "file: ". */
+ * ";
+ * "" for the command line, "file: " where it was not set. */
 static const char *place_of(const tr_config *config, const char *key, char *buffer, size_t size) {
     int index = tr_schema_find(key);
     tr_config_place p = index < 0 ? (tr_config_place){0} : config->place[index];
     if (p.line > 0) (void)snprintf(buffer, size, "%s:%d:%d: ", config->source, p.line, p.column);
-    else (void)snprintf(buffer, size, p.line < 0 ? "" : "%s: ", config->source);
+    else
+        (void)snprintf(buffer, size, "%s%s", p.line < 0 ? "" : config->source,
+                       p.line < 0 ? "" : ": ");
     return buffer;
 }
 
