@@ -19,15 +19,15 @@ static const struct {
     int chunks; /* stages a rank; 0: any number */
     placement placement;
 } generators[] = {
-    {.name = "gpipe", .generate = tr_generate_gpipe, .chunks = 1},
+    {.name = "gpipe", .generate = tr_generate_bfs, .chunks = 1},
     {.name = "1f1b", .generate = tr_generate_1f1b, .chunks = 1},
-    {.name = "interleaved", .generate = tr_generate_interleaved},
+    {.name = "interleaved", .generate = tr_generate_1f1b},
     {.name = "bfs", .generate = tr_generate_bfs},
     {.name = "zb-h1", .generate = tr_generate_zb_h1, .chunks = 1},
     {.name = "zb-h2", .generate = tr_generate_zb_h2, .chunks = 1},
     {.name = "zb-1p", .generate = tr_generate_zb_1p, .chunks = 1},
     {.name = "zb-2p", .generate = tr_generate_zb_2p, .chunks = 1},
-    {.name = "interleaved-zb", .generate = tr_generate_interleaved_zb},
+    {.name = "interleaved-zb", .generate = tr_generate_zb_h1},
     {.name = "zbv", .generate = tr_generate_zbv, .chunks = 2, .placement = V},
     {.name = "v-half", .generate = tr_generate_v_half, .chunks = 2, .placement = V},
     {.name = "v-min", .generate = tr_generate_v_min, .chunks = 2, .placement = V},

@@ -1,4 +1,4 @@
-/* Private to the generators: a function for each schedule, and functions that several of them
+/* Private to the generators: the functions of the schedules, and functions that several of them
  * use. */
 #pragma once
 
@@ -7,16 +7,13 @@
 /* Each fills an empty schedule of request->ranks * request->chunks stages, placed in a loop (stage
  * s on rank s % ranks) or, where the list says so, in a V (stages s and 2 * ranks - 1 - s on rank
  * s). Fields of the request have their defaults, except memory.cap, which may be 0. */
-tr_status tr_generate_gpipe(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_1f1b(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_interleaved(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zb_h1(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zb_h2(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zb_1p(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zb_2p(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_interleaved_zb(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zbv(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_v_half(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_v_min(tr_schedule *s, const tr_schedule_request *request);
@@ -33,24 +30,6 @@ tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_r
 
 /* Appends the action to the order of the stage's rank. */
 tr_status tr_generate_add(tr_schedule *s, int stage, tr_action_type type, int micro_batch);
-
-/* The micro-batches of a looped schedule are taken in groups: a rank runs a group's F of its first
- * chunk, then of its second, and so on; B from the last chunk to the first. */
-typedef struct tr_loop {
-    int ranks, chunks, micro_batches;
-    int groups;
-    int *first; /* [groups + 1]: first micro-batch of each group */
-    int largest;
-} tr_loop;
-
-/* Makes groups of request->group micro-batches; 0: equal groups of at least `ranks`. With a last
- * group of fewer than `ranks` the first rank would wait for the last at every turn, so it joins the
- * previous group if that has `ranks`. The caller releases it with tr_loop_close. */
-tr_status tr_loop_open(const tr_schedule_request *request, tr_loop *out);
-void tr_loop_close(tr_loop *loop);
-/* Return the k-th forward (backward) of `rank`, k < chunks * micro_batches. */
-tr_action tr_loop_forward(const tr_loop *loop, int rank, int k);
-tr_action tr_loop_backward(const tr_loop *loop, int rank, int k, tr_action_type type);
 
 /* Repairs an order that has every action, each W after its I, so that it runs to its end: when all
  * ranks wait for each other, a rank that can runs its next I or B, else its next F. Does not change

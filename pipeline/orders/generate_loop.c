@@ -1,34 +1,13 @@
-/* Schedules with whole backwards on a chain or a loop. */
+/* Schedules on a chain or a loop. */
 #include "base/memory.h"
+#include "pipeline/orders/generate_best.h"
 #include "pipeline/orders/generate_impl.h"
 
 #include <stdlib.h>
 
-/* GPipe (Huang et al. 2019): all F, then all B; B in ascending order, like every sum over
- * micro-batches. */
-tr_status tr_generate_gpipe(tr_schedule *s, const tr_schedule_request *request) {
-    return tr_generate_bfs(s, request);
-}
-
-/* 1F1B (Narayanan et al. 2019, with flush): rank i runs min(m, p - i - 1) F ahead, then one F and
- * one B in turn, then the B that remain. Holds min(m, p - i) micro-batches; any p and m. */
-tr_status tr_generate_1f1b(tr_schedule *s, const tr_schedule_request *request) {
-    (void)request;
-    for (int stage = 0; stage < s->stages; stage++) {
-        int ahead = s->stages - stage - 1;
-        if (ahead > s->micro_batches) ahead = s->micro_batches;
-        for (int k = 0; k < ahead; k++) TR_TRY(tr_generate_add(s, stage, TR_ACTION_F, k));
-        for (int k = 0; k < s->micro_batches; k++) {
-            if (k + ahead < s->micro_batches)
-                TR_TRY(tr_generate_add(s, stage, TR_ACTION_F, k + ahead));
-            TR_TRY(tr_generate_add(s, stage, TR_ACTION_B, k));
-        }
-    }
-    return TR_OK;
-}
-
 /* Looped breadth-first (Lamy-Poirier 2022): all micro-batches of a rank's first stage, then of its
- * next; B from the last stage to the first. */
+ * next; B from the last stage to the first. On a chain it is GPipe (Huang et al. 2019). B come in
+ * ascending order, like every sum over micro-batches. */
 tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request) {
     (void)request;
     for (int stage = 0; stage < s->stages; stage++)
@@ -75,87 +54,125 @@ out:
     return status;
 }
 
-/* --- groups ----------------------------------------------------------------------------------- */
+/* --- in turn ---------------------------------------------------------------------------------- */
 
-tr_status tr_loop_open(const tr_schedule_request *request, tr_loop *out) {
+/* The micro-batches of a looped schedule are taken in groups: a rank runs a group's F of its first
+ * chunk, then of its second, and so on; I or B from the last chunk to the first. */
+typedef struct groups {
+    int count;
+    int *first; /* [count + 1]: first micro-batch of each group */
+    int largest;
+} groups;
+
+/* Makes groups of request->group micro-batches; 0: equal groups of at least `ranks`. With a last
+ * group of fewer than `ranks` the first rank would wait for the last at every turn, so it joins the
+ * previous group if that has `ranks`. The caller frees groups->first. */
+static tr_status open_groups(const tr_schedule_request *request, groups *out) {
     int p = request->ranks, m = request->micro_batches, n = request->group;
-    tr_loop loop = {.ranks = p, .chunks = request->chunks, .micro_batches = m};
+    groups of = {0};
     bool even = !n;
     if (even) {
-        loop.groups = m >= p ? m / p : 1;
+        of.count = m >= p ? m / p : 1;
     } else {
         if (n > m) n = m;
-        loop.groups = (m - 1) / n + 1;
-        if (n >= p && m % n && m % n < p && loop.groups > 1) loop.groups--;
+        of.count = (m - 1) / n + 1;
+        if (n >= p && m % n && m % n < p && of.count > 1) of.count--;
     }
-    TR_TRY(tr_calloc((size_t)loop.groups + 1, sizeof *loop.first, &loop.first));
-    for (int g = 0; g < loop.groups; g++) {
+    TR_TRY(tr_calloc((size_t)of.count + 1, sizeof *of.first, &of.first));
+    for (int g = 0; g < of.count; g++) {
         /* Equal groups, larger ones first. */
-        int larger = m % loop.groups;
-        loop.first[g] = even ? g * (m / loop.groups) + (g < larger ? g : larger) : g * n;
+        int larger = m % of.count;
+        of.first[g] = even ? g * (m / of.count) + (g < larger ? g : larger) : g * n;
     }
-    loop.first[loop.groups] = m;
-    for (int g = 0; g < loop.groups; g++)
-        if (loop.first[g + 1] - loop.first[g] > loop.largest)
-            loop.largest = loop.first[g + 1] - loop.first[g];
-    *out = loop;
+    of.first[of.count] = m;
+    for (int g = 0; g < of.count; g++)
+        if (of.first[g + 1] - of.first[g] > of.largest) of.largest = of.first[g + 1] - of.first[g];
+    *out = of;
     return TR_OK;
 }
 
-void tr_loop_close(tr_loop *loop) {
-    free(loop->first);
-}
-
-/* The chunk (in the group's order) and micro-batch of the k-th turn. */
-static void find_turn(const tr_loop *loop, int k, int *chunk, int *micro_batch) {
-    int low = 0, high = loop->groups - 1; /* the group: the last that starts at or before k */
+/* Appends the rank's k-th F, or its k-th I, W or B; k < chunks * micro_batches. */
+static tr_status add(tr_schedule *s, const groups *of, int rank, tr_action_type type, int k) {
+    int chunks = s->stages / s->ranks;
+    int low = 0, high = of->count - 1; /* the group: the last that starts at or before k */
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (loop->first[middle] * loop->chunks <= k) low = middle;
+        if (of->first[middle] * chunks <= k) low = middle;
         else high = middle - 1;
     }
-    int size = loop->first[low + 1] - loop->first[low];
-    int within = k - loop->first[low] * loop->chunks;
-    *chunk = within / size;
-    *micro_batch = loop->first[low] + within % size;
+    int size = of->first[low + 1] - of->first[low], within = k - of->first[low] * chunks;
+    int chunk = type == TR_ACTION_F ? within / size : chunks - 1 - within / size;
+    return tr_generate_add(s, chunk * s->ranks + rank, type, of->first[low] + within % size);
 }
 
-tr_action tr_loop_forward(const tr_loop *loop, int rank, int k) {
-    int chunk, micro_batch;
-    find_turn(loop, k, &chunk, &micro_batch);
-    return (tr_action){
-        .stage = chunk * loop->ranks + rank, .type = TR_ACTION_F, .micro_batch = micro_batch};
-}
-
-tr_action tr_loop_backward(const tr_loop *loop, int rank, int k, tr_action_type type) {
-    int chunk, micro_batch;
-    find_turn(loop, k, &chunk, &micro_batch);
-    return (tr_action){.stage = (loop->chunks - 1 - chunk) * loop->ranks + rank,
-                       .type = type,
-                       .micro_batch = micro_batch};
-}
-
-/* Interleaved 1F1B (Narayanan et al. 2021), depth first in groups of N micro-batches: rank i runs
- * (v - 1) N + 2 (p - 1 - i) F ahead, then one F and one B in turn. At most
- * (v - 1) N + 2 (p - 1) + 1 stage inputs on a rank, each 1/v of a micro-batch's. */
-tr_status tr_generate_interleaved(tr_schedule *s, const tr_schedule_request *request) {
+/* Rank i runs (v - 1) N + factor * (p - 1 - i) + 1 F ahead, then in turn an I, the W of factor * i
+ * turns before, and the next F; `whole`: in turn a B and the next F. N: the largest group. */
+static tr_status generate_turns(tr_schedule *s, const tr_schedule_request *request, int factor,
+                                bool whole) {
     tr_status status = TR_OK;
-    tr_loop loop = {0};
-    if (request->chunks == 1) return tr_generate_1f1b(s, request);
-    TR_TRY(tr_loop_open(request, &loop));
-    int total = loop.chunks * loop.micro_batches;
+    groups of = {0};
+    int total = request->chunks * s->micro_batches;
+    TR_TRY(open_groups(request, &of));
     for (int r = 0; r < s->ranks; r++) {
-        int ahead = (loop.chunks - 1) * loop.largest + 2 * (s->ranks - 1 - r);
-        if (ahead > total) ahead = total;
-        for (int k = 0; k < ahead; k++)
-            TR_TRY_OUT(tr_schedule_add(s, r, tr_loop_forward(&loop, r, k)));
-        for (int k = 0; k < total; k++) {
-            if (k + ahead < total)
-                TR_TRY_OUT(tr_schedule_add(s, r, tr_loop_forward(&loop, r, k + ahead)));
-            TR_TRY_OUT(tr_schedule_add(s, r, tr_loop_backward(&loop, r, k, TR_ACTION_B)));
+        int ahead = (request->chunks - 1) * of.largest + factor * (s->ranks - 1 - r) + 1;
+        int late = whole ? 0 : factor * r;
+        for (int k = 0; k < ahead && k < total; k++) TR_TRY_OUT(add(s, &of, r, TR_ACTION_F, k));
+        for (int k = 0; k < total + late; k++) {
+            if (k < total) TR_TRY_OUT(add(s, &of, r, whole ? TR_ACTION_B : TR_ACTION_I, k));
+            if (k >= late && !whole) TR_TRY_OUT(add(s, &of, r, TR_ACTION_W, k - late));
+            if (k + ahead < total) TR_TRY_OUT(add(s, &of, r, TR_ACTION_F, k + ahead));
         }
     }
+    TR_TRY_OUT(tr_generate_repair(s, request->table));
 out:
-    tr_loop_close(&loop);
+    free(of.first);
     return status;
+}
+
+/* 1F1B (Narayanan et al. 2019, with flush): rank i holds min(m, p - i) micro-batches; any p and m.
+ * Interleaved 1F1B (Narayanan et al. 2021): depth first in groups of N micro-batches; at most
+ * (v - 1) N + 2 (p - 1) + 1 stage inputs on a rank, each 1/v of a micro-batch's. */
+tr_status tr_generate_1f1b(tr_schedule *s, const tr_schedule_request *request) {
+    return generate_turns(s, request, request->chunks == 1 ? 1 : 2, true);
+}
+
+/* Zero bubble (Qi et al. 2023). ZB-H1: rank i holds (p - i) m_b + i m_w; in a loop, interleaved-zb,
+ * p m_b where N = p. */
+tr_status tr_generate_zb_h1(tr_schedule *s, const tr_schedule_request *request) {
+    return generate_turns(s, request, 1, false);
+}
+
+/* ZB-H2: rank i holds (2 (p - i) - 1) m_b + 2 i m_w. */
+tr_status tr_generate_zb_h2(tr_schedule *s, const tr_schedule_request *request) {
+    return generate_turns(s, request, 2, false);
+}
+
+/* --- ZB-1p, ZB-2p ----------------------------------------------------------------------------- */
+
+/* Finds the order with the shortest span, at the request's costs and under the cap, among ZB-H1,
+ * ZB-H2 and orders by list scheduling: so it is never worse than ZB-H1 or ZB-H2 where that fits. */
+static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
+                                    double micro_batches) {
+    tr_best best = {.s = s, .request = request, .span = true};
+    TR_TRY(tr_best_open(&best, micro_batches));
+    TR_TRY(tr_best_list(&best));
+    for (int factor = 1; factor <= 2; factor++) {
+        tr_schedule *order = NULL;
+        TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, NULL, &order));
+        tr_status status = generate_turns(order, request, factor, false);
+        if (status == TR_OK) status = tr_best_offer(&best, order);
+        tr_schedule_destroy(order);
+        TR_TRY(status);
+    }
+    return tr_best_end(&best);
+}
+
+/* ZB-1p: at most p micro-batches' memory on a rank. */
+tr_status tr_generate_zb_1p(tr_schedule *s, const tr_schedule_request *request) {
+    return generate_under_cap(s, request, s->ranks);
+}
+
+/* ZB-2p: at most 2p. */
+tr_status tr_generate_zb_2p(tr_schedule *s, const tr_schedule_request *request) {
+    return generate_under_cap(s, request, 2 * s->ranks);
 }
