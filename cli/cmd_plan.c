@@ -48,16 +48,24 @@ static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
     return status;
 }
 
+/* Writes an amount of FLOP, or a rate, to text[size] with its unit and three digits; returns it. */
+static const char *flop(double amount, const char *unit, char *text, size_t size) {
+    static const char prefix[] = "MGTPE";
+    int k = 0;
+    for (amount *= 1e-6; amount >= 999.5 && prefix[k + 1]; k++) amount *= 1e-3;
+    (void)snprintf(text, size, "%.3g %c%s", amount, prefix[k], unit);
+    return text;
+}
+
 static void print_head(const tr_config *c, const tr_run_plan *p) {
     const tr_model *model = p->layout->model;
-    char costs[256];
+    char costs[256], work[32];
     tr_request_costs(c, costs, sizeof costs);
     if (costs[0]) (void)printf("slow     %s\n", costs);
-    (void)printf(
-        "model    %s, %lld layers, width %lld, %.2f M parameters, %s; %.1f MFLOP a token\n",
-        c->model.family, (long long)c->model.layers, (long long)c->model.width,
-        (double)tr_model_parameters(model) * 1e-6, c->train.precision,
-        tr_model_flops_per_token(model) * 1e-6);
+    (void)printf("model    %s, %lld layers, width %lld, %.2f M parameters, %s; %s a token\n",
+                 c->model.family, (long long)c->model.layers, (long long)c->model.width,
+                 (double)tr_model_parameters(model) * 1e-6, c->train.precision,
+                 flop(tr_model_flops_per_token(model), "FLOP", work, sizeof work));
     (void)printf("layout   pp %lld x tp %lld x dp %lld, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp, (long long)c->parallel.dp,
                  c->parallel.schedule, p->layout->micro_batches, (long long)c->train.micro_batch);
@@ -149,15 +157,6 @@ static double share(const tr_run_plan *p, double time) {
 static double bubble(const tr_run_plan *p, double total) {
     double percent = 100 * (total - p->ideal) / total;
     return fabs(percent) < 1e-9 ? 0 : percent;
-}
-
-/* Writes an amount of FLOP, or a rate, to text[size] with its unit and three digits; returns it. */
-static const char *flop(double amount, const char *unit, char *text, size_t size) {
-    static const char prefix[] = "MGTPE";
-    int k = 0;
-    for (amount *= 1e-6; amount >= 999.5 && prefix[k + 1]; k++) amount *= 1e-3;
-    (void)snprintf(text, size, "%.3g %c%s", amount, prefix[k], unit);
-    return text;
 }
 
 static void print_step(const tr_run_plan *p) {
