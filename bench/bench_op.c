@@ -302,6 +302,6 @@ int main(int argc, char **argv) {
     tr_device_free(b.device, b.at);
     tr_device_close(b.device);
     if (b.slow == 0) return 0;
-    fprintf(stderr, "bench_op: %d operators ran without cuBLASLt or cuDNN (SLOW above)\n", b.slow);
+    fprintf(stderr, "bench_op: %d operators were not run whole by cuBLASLt, cuDNN or oneDNN (SLOW above)\n", b.slow);
     return 1;
 }

@@ -231,7 +231,7 @@ static void tell_fallbacks(const tr_world *world, const tr_device *device) {
     char text[256];
     int count = tr_device_fallbacks(device, text, sizeof text);
     if (count > 0 && tr_world_rank(world) == 0)
-        printf("slow     %d operators without cuBLASLt or cuDNN: %s\n", count, text);
+        printf("slow     %d operators not run whole by cuBLASLt, cuDNN or oneDNN: %s\n", count, text);
 }
 
 static tr_status run(bench *b, tr_world *world) {

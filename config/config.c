@@ -126,7 +126,7 @@ static tr_status take_preset(tr_config *c) {
     if (no_theta && c->model.rope_theta != 0)
         REFUSE("model.rope_theta",
                "model.rope_theta must be above 1, not 0: leave it out for %g, the default",
-               c->model.rope_theta);
+               values.rope_theta > 0 ? values.rope_theta : c->model.rope_theta);
     return TR_OK;
 }
 

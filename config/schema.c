@@ -74,12 +74,13 @@ const tr_key tr_schema[] = {
      .help = "Tokens that a token attends to, including itself; 0: all earlier ones. Default: the "
              "preset's."},
     {"model.rope_theta", FLOAT(model.rope_theta, 0, 1e15), .example = "500000",
-     .help = "Base of the wavelengths of rotary positions. Default: 10000 if the family has them."},
+     .help = "Base of the wavelengths of rotary positions. Default: the preset's, otherwise 10000 "
+             "if the family has them."},
     {"model.rope_scaling", TR_KEY_TEXT, AT(model.rope_scaling), .example = "llama3 8 1 4 8192",
      .help = "Scaling of rotary positions for a longer context: none, linear FACTOR, llama3 FACTOR "
              "LOW HIGH ORIGINAL, or yarn FACTOR ORIGINAL, where ORIGINAL is the context that the "
              "model was trained with. yarn takes further numbers: BETA_FAST BETA_SLOW (32 1), then "
-             "the factor on cosines and sines (0.1 ln FACTOR + 1). Default: none."},
+             "ATTENTION, the factor on cosines and sines (0.1 ln FACTOR + 1). Default: none."},
 
     {"data.path", TR_KEY_TEXT, AT(data.path), .example = "corpus.txt",
      .help = "The file to learn from, relative to the working directory. Training needs it."},

@@ -132,7 +132,8 @@ tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.rope_scaling must be none, linear FACTOR, llama3 FACTOR LOW HIGH "
                    "ORIGINAL or yarn FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]] (factors of "
-                   "at least 1, LOW below HIGH, BETA_SLOW below BETA_FAST, ORIGINAL the context in "
+                   "at least 1, LOW below HIGH, BETA_SLOW below BETA_FAST, ATTENTION above 0, "
+                   "ORIGINAL the context in "
                    "tokens that the model was trained with), not '%s'",
                    text);
 }

@@ -9,6 +9,7 @@ faults=0
 files() { grep -rIlE --exclude-dir={.git,build,data,results,node_modules} --exclude={words.sh,COPYING,LICENSE} \
     --include={'*.c','*.h','*.cu','*.cuh','*.cpp','*.sh','*.md','*.yaml','*.cmake',CMakeLists.txt} '' . | sort; }
 (($(files | wc -l) > 300)) || { echo "fewer than 300 sources were found: is this the root of the repository?"; exit 1; }
+grep -qP '\bx\b' <<<x || { echo "this grep has no -P"; exit 1; }
 # refuse PATTERN INSTEAD: no source has the pattern.
 refuse() {
     local found

@@ -93,8 +93,8 @@ static tr_status accept_change(const tr_config *config, const char *change, cons
                                tr_ckpt_state *s, char *note) {
     if (strcmp(config->data.changed, "allow"))
         return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' is not the data that the checkpoint was made with: %s; restore them, "
-                       "or continue with these by data.changed=allow",
+                       "'%s' is not the data that the checkpoint was made with: %s; restore "
+                       "the earlier data and keys, or continue with these by data.changed=allow",
                        config->data.path, change);
     int64_t bytes = tr_data_tokens(data);
     const tr_data_extent extent = {.bytes = bytes,

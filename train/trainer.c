@@ -56,8 +56,9 @@ static void warn_of_no_label(tr_session *s) {
     s->unlabelled = true;
     tr_recorder_warn(&s->recorder,
                      "no validation loss: no label of the held-out windows that were read counts, "
-                     "because every token is data.document_end: raise data.validation or "
-                     "train.validate_batches, or set the token that ends a document");
+                     "because every token is data.document_end: raise data.validation, "
+                     "let train.validate_batches read more of them, or set the token that ends a "
+                     "document");
 }
 
 static tr_status validate(tr_session *s, tr_step_result *result) {

@@ -38,7 +38,7 @@ sed '1,30s/the/thf/' old.txt >data.txt
 cmp -s old.txt data.txt && fail "the file was not changed"
 for ranks in 1 2; do
     continued 78 $ranks other-$ranks parallel.dp=$ranks
-    says other-$ranks "'data.txt' is not the data that the checkpoint was made with: its 2000 bytes have other content; restore them, or continue with these by data.changed=allow"
+    says other-$ranks "'data.txt' is not the data that the checkpoint was made with: its 2000 bytes have other content; restore the earlier data and keys, or continue with these by data.changed=allow"
     [[ $(last_step other-$ranks) == 6 && $(ls other-$ranks/ckpt | wc -l) == 2 ]] || fail "other-$ranks: something was written"
 done
 continued 0 1 allowed data.changed=allow
@@ -46,10 +46,10 @@ says allowed "warning: 'data.txt' is not the data that the checkpoint was made w
 train 0 1 allowed --resume "${options[@]}" train.steps=22
 [[ ! -s allowed.err ]] || fail "allowed: said '$(<allowed.err)'"
 continued 78 1 part-validation data.validation=0.2 data.path=moved.txt
-says part-validation ".*: data.validation is 0.2, and was 0.1; restore them.*"
+says part-validation ".*: data.validation is 0.2, and was 0.1; restore the earlier data and keys.*"
 head -c 1900 old.txt >data.txt
 continued 78 1 shorter
-says shorter ".*: it has 1900 bytes, and had 2000; restore them.*"
+says shorter ".*: it has 1900 bytes, and had 2000; restore the earlier data and keys.*"
 
 # Growth: the epoch in progress goes on as it was, and a run that is stopped again does not differ.
 cp grown.txt data.txt

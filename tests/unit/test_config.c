@@ -157,8 +157,12 @@ static void every_error_has_its_place(void **state) {
     refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
     refused("xyzzy.plugh: 5\n",
             "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
-    refused_beginning("model.family: llama\nmodel.rope_theta: 0\n",
-                      "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for ");
+    refused_beginning(
+        "model.family: llama\nmodel.rope_theta: 0\n",
+        "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for 10000,");
+    refused_beginning(
+        "model.preset: llama-3-8b\nmodel.rope_theta: 0\n",
+        "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for 500000,");
     refused("train:\n  steps: many\n",
             "x.yaml:2:10: train.steps must be an integer (for example 1000), not 'many'");
     refused("train: {steps: 1.5}\n",
