@@ -2,11 +2,50 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "pipeline/orders/auto_impl.h"
-#include "pipeline/orders/wake.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* --- when ranks look at their work again ------------------------------------------------------ */
+
+/* A queue of times, the earliest first, of equal times the lower rank. It is a tournament tree:
+ * node k has the earlier of nodes 2k and 2k + 1; the leaves are the ranks. No branch depends on the
+ * times, because processors could not predict it. */
+typedef struct wake_queue {
+    int leaves;
+    double *time; /* [leaves]: INFINITY: not known */
+    int *tree;    /* [2 leaves] */
+} wake_queue;
+
+/* Makes a queue with all ranks at time 0. The caller frees both arrays. */
+static tr_status wake_open(wake_queue *w, int ranks) {
+    for (w->leaves = 2; w->leaves < ranks;) w->leaves *= 2;
+    TR_TRY(tr_calloc((size_t)w->leaves, sizeof *w->time, &w->time));
+    TR_TRY(tr_calloc(2 * (size_t)w->leaves, sizeof *w->tree, &w->tree));
+    for (int k = 0; k < w->leaves; k++) {
+        w->time[k] = k < ranks ? 0 : INFINITY;
+        w->tree[w->leaves + k] = k;
+    }
+    for (int k = w->leaves - 1; k > 0; k--)
+        w->tree[k] = w->tree[2 * k]; /* all equal: the lowest rank */
+    return TR_OK;
+}
+
+static int first_awake(const wake_queue *wake) {
+    return wake->tree[1];
+}
+
+static void set_wake(wake_queue *wake, int rank, double time) {
+    const double *at = wake->time;
+    wake->time[rank] = time;
+    for (int k = (wake->leaves + rank) / 2; k > 0; k /= 2) {
+        const int *of = &wake->tree[2 * k];
+        wake->tree[k] = of[at[of[1]] < at[of[0]]];
+    }
+}
+
+/* --- an order in progress --------------------------------------------------------------------- */
 
 typedef struct progress {
     int forward, input, weight; /* next micro-batch */
@@ -30,7 +69,7 @@ typedef struct lister {
     int *late;               /* [ranks][chunks * m]: chunks in the order of their I */
     double *end[2];          /* F and I: [stages * m], when they ended; INFINITY: not yet */
     double *forward, *input; /* [stages * m]: arrival of what F and I need; INFINITY: unknown */
-    tr_wake wake;            /* when a rank chooses next */
+    wake_queue wake;         /* when a rank chooses next */
     int *order;
     const int *from; /* F and I have the order of this one; NULL: by rule */
     int *next;       /* [ranks]: place in `from` */
@@ -134,7 +173,7 @@ static void receive(lister *x, bool input, int stage, int k) {
                                     tr_auto_latency(s, other, stage));
     (input ? x->input : x->forward)[(size_t)stage * m + (size_t)k] = arrival;
     arrival = fmax(arrival, x->rank[s->rank_of[stage]].now);
-    if (arrival < *wake) tr_wake_set(&x->wake, s->rank_of[stage], arrival);
+    if (arrival < *wake) set_wake(&x->wake, s->rank_of[stage], arrival);
 }
 
 static void start(lister *x, int rank, tr_action_type type, int chunk, double t) {
@@ -186,7 +225,7 @@ static void step(lister *x, int rank, double t) {
     else if (forward) type = TR_ACTION_F;
     bool guarded = x->rule.guard && o.last < t + x->s->w;
     if (type == TR_ACTION_W && (!r->late_count || guarded)) {
-        tr_wake_set(&x->wake, rank, o.next);
+        set_wake(&x->wake, rank, o.next);
         return;
     }
     if (type == TR_ACTION_W) {
@@ -197,7 +236,7 @@ static void step(lister *x, int rank, double t) {
         const choice *c = type == TR_ACTION_F ? &o.forward : &o.input;
         start(x, rank, type, c->chunk, fmax(t, c->arrival));
     }
-    tr_wake_set(&x->wake, rank, r->now);
+    set_wake(&x->wake, rank, r->now);
 }
 
 /* Makes one choice with F and I in the order of another schedule: each waits for its turn. */
@@ -227,10 +266,10 @@ static void step_after(lister *x, int rank, double t) {
         ++*next;
         start(x, rank, forward ? TR_ACTION_F : TR_ACTION_I, chunk, fmax(t, arrival));
     } else {
-        tr_wake_set(&x->wake, rank, INFINITY);
+        set_wake(&x->wake, rank, INFINITY);
         return;
     }
-    tr_wake_set(&x->wake, rank, r->now);
+    set_wake(&x->wake, rank, r->now);
 }
 
 static tr_status open_list(lister *x) {
@@ -244,7 +283,7 @@ static tr_status open_list(lister *x) {
     TR_TRY(tr_calloc(pairs, sizeof *x->input, &x->input));
     for (int input = 0; input < 2; input++)
         TR_TRY(tr_calloc(pairs, sizeof(double), &x->end[input]));
-    TR_TRY(tr_wake_open(&x->wake, s->ranks));
+    TR_TRY(wake_open(&x->wake, s->ranks));
     TR_TRY(tr_calloc(ranks, sizeof *x->next, &x->next));
     for (size_t n = 0; n < pairs; n++) {
         bool first = tr_graph_get(&s->graph, false, (int)(n / m), 0) < 0; /* it reads only data */
@@ -257,7 +296,8 @@ static tr_status open_list(lister *x) {
 
 static void close_list(lister *x) {
     free(x->next);
-    tr_wake_close(&x->wake);
+    free(x->wake.tree);
+    free(x->wake.time);
     free(x->end[1]);
     free(x->end[0]);
     free(x->input);
@@ -274,12 +314,12 @@ static tr_status run_list(lister *x, double limit, double *makespan, int64_t *st
     *makespan = INFINITY;
     TR_TRY_OUT(open_list(x));
     for (;;) {
-        int rank = tr_wake_first(&x->wake);
+        int rank = first_awake(&x->wake);
         double time = x->wake.time[rank];
         list_rank *r = &x->rank[rank];
         if (time > 1e300) break;
         if (r->placed == row) {
-            tr_wake_set(&x->wake, rank, INFINITY);
+            set_wake(&x->wake, rank, INFINITY);
             continue;
         }
         if (x->from && r->placed < row - x->rule.tail - x->rule.slope * rank)

@@ -7,18 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void swap_orders(tr_schedule *a, tr_schedule *b) {
-    tr_action **action = a->action;
-    size_t *capacity = a->capacity;
-    int *count = a->count;
-    a->action = b->action;
-    a->capacity = b->capacity;
-    a->count = b->count;
-    b->action = action;
-    b->capacity = capacity;
-    b->count = count;
-}
-
 /* Actions that list scheduling may place, about 0.2 s of one core. Small orders converge early, so
  * each of their actions is placed at most most_per_action times. If an order has more than
  * most_listed pairs of stage and micro-batch, the search for a rule uses fewer micro-batches, since
@@ -48,7 +36,9 @@ tr_status tr_best_offer(tr_best *best, tr_schedule *order) {
     double second = best->span ? estimate->makespan : estimate->longest_span;
     tr_estimate_destroy(estimate);
     if (peak > best->cap * (1 + rounding) || !is_better(best, first, second)) return TR_OK;
-    swap_orders(best->s, order);
+    tr_schedule previous = *best->s;
+    *best->s = *order;
+    *order = previous;
     best->found = true;
     best->first = first;
     best->second = second;

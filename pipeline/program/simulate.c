@@ -7,11 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* When a message was sent, arrived and was taken. */
+typedef struct sim_message {
+    double sent, arrival, taken;
+} sim_message;
+
 /* One directed pair of ranks. */
 typedef struct sim_channel {
     int sent, arrived, taken; /* messages so far */
     int capacity;
-    double *sent_time, *arrival, *taken_time; /* [capacity] */
+    sim_message *message; /* [capacity] */
 } sim_channel;
 
 typedef struct simulator {
@@ -32,10 +37,10 @@ static sim_channel *channel_of(const simulator *sim, int from, int to) {
 static void advance(sim_channel *c, double latency) {
     while (c->arrived < c->sent && c->taken >= c->arrived - 1) {
         int k = c->arrived;
-        double t = c->sent_time[k];
-        if (k >= 1) t = tr_max_f64(t, c->arrival[k - 1]);
-        if (k >= 2) t = tr_max_f64(t, c->taken_time[k - 2]);
-        c->arrival[k] = t + latency;
+        double t = c->message[k].sent;
+        if (k >= 1) t = tr_max_f64(t, c->message[k - 1].arrival);
+        if (k >= 2) t = tr_max_f64(t, c->message[k - 2].taken);
+        c->message[k].arrival = t + latency;
         c->arrived++;
     }
 }
@@ -61,7 +66,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
     case TR_ACTION_B: end = now + cost->i + cost->w; break;
     case TR_ACTION_SEND:
         c = channel_of(sim, rank, instr->peer);
-        c->sent_time[c->sent++] = now;
+        c->message[c->sent++].sent = now;
         break;
     case TR_ACTION_RECV:
     case TR_ACTION_WAIT_SENT:
@@ -69,15 +74,15 @@ static tr_status step(void *context, int rank, int at, int *done) {
                                    : channel_of(sim, rank, instr->peer);
         advance(c, sim->latency);
         if (c->arrived <= instr->message) return TR_OK;
-        end = tr_max_f64(now, c->arrival[instr->message]);
-        if (type == TR_ACTION_RECV) c->taken_time[c->taken++] = end;
+        end = tr_max_f64(now, c->message[instr->message].arrival);
+        if (type == TR_ACTION_RECV) c->message[c->taken++].taken = end;
         break;
     default: break;
     }
     bool last = type == TR_ACTION_W || type == TR_ACTION_B ||
                 (program->forward_only && type == TR_ACTION_F);
     if (last) sim->in_flight[rank]--;
-    if (instr->memory >= 0) sim->result->busy[rank] += end - now;
+    if (instr->memory >= 0) sim->result->time[rank].busy += end - now;
     sim->result->start[rank][at] = now;
     sim->result->end[rank][at] = end;
     sim->now[rank] = end;
@@ -104,10 +109,7 @@ static tr_status open_channels(simulator *sim) {
     for (int c = 0; c < ranks * ranks; c++) {
         sim_channel *channel = &sim->channel[c];
         if (!channel->capacity) continue;
-        size_t n = (size_t)channel->capacity;
-        TR_TRY(tr_calloc(n, sizeof(double), &channel->sent_time));
-        TR_TRY(tr_calloc(n, sizeof(double), &channel->arrival));
-        TR_TRY(tr_calloc(n, sizeof(double), &channel->taken_time));
+        TR_TRY(tr_calloc((size_t)channel->capacity, sizeof *channel->message, &channel->message));
     }
     return TR_OK;
 }
@@ -118,9 +120,6 @@ static void fill_result(const simulator *sim) {
         const tr_program *program = &sim->set->program[r];
         result->makespan = tr_max_f64(result->makespan, sim->now[r]);
         bool started = false;
-        result->live_peak[r] = program->live_peak_bytes;
-        result->arena[r] = program->arena_bytes;
-        result->time[r].busy = result->busy[r];
         for (int k = 0; k < program->count; k++) {
             const tr_instr *instr = &program->instr[k];
             if (instr->memory >= 0) {
@@ -129,7 +128,8 @@ static void fill_result(const simulator *sim) {
                 started = true;
             }
             if (instr->action.type == TR_ACTION_SEND)
-                result->complete[r][k] = channel_of(sim, r, instr->peer)->arrival[instr->message];
+                result->complete[r][k] =
+                    channel_of(sim, r, instr->peer)->message[instr->message].arrival;
         }
     }
     tr_bubble_split(result->time, result->ranks, result->makespan);
@@ -142,10 +142,7 @@ static tr_status create_result(const tr_program_set *set, tr_simulation **out) {
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->ranks = set->ranks;
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->time, &s->time));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->busy, &s->busy));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->in_flight, &s->in_flight));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->live_peak, &s->live_peak));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->arena, &s->arena));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->start, &s->start));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->end, &s->end));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->complete, &s->complete));
@@ -181,11 +178,7 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
     *out = sim.result;
     sim.result = NULL;
 out:
-    for (size_t c = 0; sim.channel && c < ranks * ranks; c++) {
-        free(sim.channel[c].sent_time);
-        free(sim.channel[c].arrival);
-        free(sim.channel[c].taken_time);
-    }
+    for (size_t c = 0; sim.channel && c < ranks * ranks; c++) free(sim.channel[c].message);
     free(sim.channel);
     free(sim.in_flight);
     free(sim.now);
@@ -204,10 +197,7 @@ void tr_simulation_destroy(tr_simulation *s) {
     free(s->complete);
     free(s->end);
     free(s->start);
-    free(s->arena);
-    free(s->live_peak);
     free(s->in_flight);
-    free(s->busy);
     free(s->time);
     free(s);
 }

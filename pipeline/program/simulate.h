@@ -8,10 +8,7 @@ typedef struct tr_simulation {
     double makespan; /* until the last rank's last instruction */
     int ranks;
     tr_rank_time *time;    /* [ranks] */
-    double *busy;          /* [ranks]: sum of its actions, as in time */
     int *in_flight;        /* [ranks]: most (stage, micro-batch) pairs after F and before W or B */
-    size_t *live_peak;     /* [ranks]: bytes, from the programs */
-    size_t *arena;         /* [ranks]: bytes, from the programs */
     double **start, **end; /* [ranks][count]: of each instruction; start: when the rank arrives */
     double **complete;     /* [ranks][count]: SEND: when its message has arrived; else 0 */
 } tr_simulation;

@@ -52,7 +52,6 @@ static void expect_equal(const tr_schedule *s, const tr_stage_table *t, double c
             assert_true(late >= -1e-12 * sim->makespan && late <= tolerance);
         }
         assert_true(fabs(sim->time[r].busy - e->time[r].busy) <= 1e-12 * sim->makespan);
-        assert_true(sim->arena[r] == p->arena_bytes);
     }
     expect_split(sim->time, s->ranks, sim->makespan, actions_of(s));
     expect_split(e->time, s->ranks, e->makespan, actions_of(s));

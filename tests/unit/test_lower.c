@@ -185,7 +185,7 @@ static void test_forward_only_holds_little(void **state) {
             tr_program_set *set = lower(s, &t);
             sim = simulate(set, &t, 0);
             assert_true(sim->makespan <= 3 * m + 2 * 12);
-            memcpy(arena[k], sim->arena, sizeof arena[k]);
+            for (int r = 0; r < RANKS; r++) arena[k][r] = set->program[r].arena_bytes;
             tr_simulation_destroy(sim);
             tr_program_set_destroy(set);
             tr_schedule_destroy(s);
@@ -210,12 +210,12 @@ static void test_formulas(void **state) {
                 tr_simulation *sim = simulate(set, &t, 0);
                 assert_true(sim->makespan == 3.0 * (m + p - 1));
                 for (int i = 0; i < p; i++) {
-                    assert_true(sim->busy[i] == 3.0 * m);
+                    assert_true(sim->time[i].busy == 3.0 * m);
                     int want = n ? (m < p - i ? m : p - i) : m;
                     assert_int_equal(sim->in_flight[i], want);
                     /* One rank sends nothing: blocks of what is in flight, and B's. */
                     if (p == 1)
-                        assert_int_equal(sim->live_peak[i],
+                        assert_int_equal(set->program[i].live_peak_bytes,
                                          (size_t)want * (4096 + 8192) + 1024 + 1024);
                 }
                 tr_simulation_destroy(sim);
