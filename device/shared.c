@@ -42,7 +42,7 @@ bool tr_op_unshare(tr_op *op) {
 
 /* --- without a library ------------------------------------------------------------------------ */
 
-/* "matmul 8192x3072x768 bf16 with activation in parts" */
+/* "matmul 8192x3072x768 bf16 with activation in parts"; "add in parts" of a kind not below. */
 static void describe(const tr_op *op, char *text, size_t size) {
     const tr_rope_desc *r = &op->desc.norm_rope.rope;
     const char *way = op->way == TR_OP_IN_PARTS ? "in parts" : "in the own kernel";
@@ -58,9 +58,11 @@ static void describe(const tr_op *op, char *text, size_t size) {
     else if (op->desc.kind == TR_OP_NORM_ROPE || op->desc.kind == TR_OP_NORM_ROPE_DGRAD)
         (void)snprintf(text, size, "%s of %lld heads of %lld %s %s", tr_op_name(op->desc.kind),
                        (long long)r->heads, (long long)r->head_size, tr_dtype_name(r->dtype), way);
-    else
+    else if (op->desc.kind == TR_OP_ATTENTION || op->desc.kind == TR_OP_ATTENTION_DGRAD ||
+             op->desc.kind == TR_OP_ATTENTION_DECODE)
         (void)snprintf(text, size, "%s of %lld heads of %lld %s %s", tr_op_name(op->desc.kind),
                        (long long)a->heads, (long long)a->head_size, tr_dtype_name(a->dtype), way);
+    else (void)snprintf(text, size, "%s %s", tr_op_name(op->desc.kind), way);
 }
 
 int tr_device_fallbacks(const tr_device *device, char *text, size_t size) {

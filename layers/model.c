@@ -183,6 +183,11 @@ static tr_status check_options(const tr_family *f, const tr_model_config *c) {
                        "model.qk_norm is true, but model.family %s has no norms of queries and "
                        "keys: leave it out",
                        f->name);
+    if (c->qk_norm == TR_YES && f->positions)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.qk_norm is true, but model.family %s learns its positions, and norms "
+                       "of queries and keys need rotary ones: set it to false",
+                       f->name);
     return TR_OK;
 }
 

@@ -207,6 +207,29 @@ static void test_refused(void **state) {
     device->ops = all;
 }
 
+/* The text of what does not run in the library: sizes of the operators whose descriptions have
+ * them, and the name alone of others. */
+static void test_fallbacks(void **state) {
+    const struct {
+        tr_op_desc desc;
+        const char *text;
+    } rows[] = {
+        {{.kind = TR_OP_ADD, .rows = {.rows = 3, .width = 2}}, "1 x add in parts"},
+        {{.kind = TR_OP_ATTENTION,
+          .attention = {.batch = 1, .seq = 4, .heads = 6, .kv_heads = 3, .head_size = 8}},
+         "1 x attention of 6 heads of 8 f32 in parts"},
+    };
+    char text[160];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tr_op *op;
+        must(tr_op_prepare(&(tr_op_context){.device = *state}, &rows[i].desc, &op));
+        op->way = TR_OP_IN_PARTS;
+        assert_int_equal(tr_device_fallbacks(*state, text, sizeof text), 1);
+        assert_string_equal(text, rows[i].text);
+        tr_op_release(op);
+    }
+}
+
 static int setup(void **state) {
     return (int)tr_op_open_ref((tr_device **)state);
 }
@@ -221,7 +244,7 @@ int main(void) {
         cmocka_unit_test(test_alike),    cmocka_unit_test(test_views),
         cmocka_unit_test(test_rows),     cmocka_unit_test(test_descriptions),
         cmocka_unit_test(test_operands), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_fallbacks),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

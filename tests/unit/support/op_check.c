@@ -66,14 +66,25 @@ void tr_op_check_parts(const tr_op_check *check, tr_device *device) {
     const tr_device_ops *all = device->ops;
     tr_device_ops refusing = *all;
     tr_op_data got;
+    tr_op *op;
     const tr_op_row *row = tr_op_row_of(kind);
     tr_op_part part[TR_OP_MAX_PARTS];
     const int parts = row->decompose ? row->decompose(&check->start.desc, part) : 0;
     if (parts == 0 || part[0].desc.kind == kind) return; /* a product is part of itself */
+    must(tr_op_data_clone(&check->start, &got));
     refusing.prepare[kind] = NULL;
+    refusing.fuses = true; /* marks what is decomposed */
     device->ops = &refusing;
-    tr_op_check_run(check, device, &got);
-    device->ops = all;
+    tr_status status = tr_op_prepare(&(tr_op_context){.device = device, .deterministic = true},
+                                     &check->start.desc, &op);
+    if (status == TR_OK) status = tr_op_data_run(&got, device, NULL); /* shares op */
+    device->ops = all; /* before anything fails, which leaves this function */
+    must(status);
+    if (op->way != TR_OP_IN_PARTS || op->users != 1)
+        fail_msg("%s on %s: an equal plan is in use, so its parts did not run", check->text,
+                 device->name);
+    tr_op_release(op);
+    tr_op_check_near(check, &got, device->name);
     tr_op_data_free(&got);
 }
 

@@ -30,8 +30,8 @@ void tr_op_check_near(const tr_op_check *check, const tr_op_data *got, const cha
 void tr_op_check_run(const tr_op_check *check, tr_device *device, tr_op_data *got);
 /* The same with nothing kept, which must give the bits of another run. */
 void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_data *other);
-/* What the device makes of it in parts, having refused it, is near ref's too. Products have tests
- * of their own. */
+/* What the device makes of it in parts, having refused it, is near ref's too. No equal plan may be
+ * in use. Products have tests of their own. */
 void tr_op_check_parts(const tr_op_check *check, tr_device *device);
 
 /* A product up to these sizes, of any layout, with neither types nor an epilogue. */
