@@ -58,7 +58,7 @@ grep -q '^transport *ranks 0 and 1 share a GPU (guarded:0), which NCCL refuses: 
     fail "no line tells of the shared GPU: $(<shared.out)"
 grep -q '^device *guarded:0 guarded:0, 2 ranks: ' shared.out || fail "the ranks of the GPU: $(<shared.out)"
 train 78 2 forced device.name=guarded:0 parallel.pp=2 parallel.transport=nccl
-says forced "ranks 0 and 1 are on one GPU \(guarded:0\), and NCCL wants one for each"
+says forced "ranks 0 and 1 are on one GPU \(guarded:0\), but NCCL needs one for each"
 train 78 2 host parallel.pp=2 parallel.transport=nccl
 says host "parallel.transport=nccl connects GPUs, but device.name=cpu is not a GPU"
 train 0 2 staged device.name=guarded parallel.pp=2 parallel.transport=mpi

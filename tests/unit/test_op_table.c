@@ -207,8 +207,8 @@ static void test_refused(void **state) {
     device->ops = all;
 }
 
-/* The text of what does not run in the library: sizes of the operators whose descriptions have
- * them, and the name alone of others. */
+/* The text of what does not run in the library: with sizes where describe() knows the description,
+ * otherwise the operator's name alone. */
 static void test_fallbacks(void **state) {
     const struct {
         tr_op_desc desc;
