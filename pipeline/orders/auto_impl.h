@@ -59,10 +59,10 @@ typedef struct tr_auto_rule {
     int reserve;          /* number of oldest micro-batches with reserved memory for their F */
     double ahead[2];      /* most F of a rank's first chunk that wait for their I, on the first rank
                              and on the last; linear between them; 0: unlimited */
-    bool guard; /* no W may delay an I of the last micro-batch, since later ranks wait for it */
-    int admit;  /* most micro-batches on a rank */
-    int late;   /* W that may wait while F or I could start */
-    double gap; /* following: a wait of so many W has a W */
+    bool guard;      /* a W waits when an F or I of the last micro-batch is nearer than a mean W */
+    int admit;       /* most micro-batches on a rank */
+    int late;        /* W that may wait while F or I could start */
+    double gap;      /* following: a wait of so many W has a W */
     int tail, slope; /* following: tail + slope * rank actions at its end are chosen again */
 } tr_auto_rule;
 

@@ -118,7 +118,7 @@ typedef struct options {
     choice forward, input;
     bool blocked; /* an F could start but has no room */
     double next;  /* the earliest arrival of others */
-    double last;  /* of them, an I of the last micro-batch; INFINITY: none */
+    double last;  /* the earliest of the last micro-batch's, with or without room; INFINITY: none */
 } options;
 
 static options look(const lister *x, int rank, double t) {
@@ -370,8 +370,8 @@ static double pick(tr_auto_draws *x, const double *of, int count) {
 static void draw_ahead(tr_auto_draws *x, const tr_auto_shape *s, double ahead[2]) {
     double inputs = s->chunks * s->cap / fmax(s->m_b, s->m_w);
     double more = 0.5 * floor(tr_auto_draw(x) * 8) - 1.5;
-    ahead[0] = inputs - floor(tr_auto_draw(x) * 4) + more;
-    ahead[1] = inputs / s->chunks + more;
+    ahead[0] = fmax(1, inputs - floor(tr_auto_draw(x) * 4) + more);
+    ahead[1] = fmax(1, inputs / s->chunks + more);
     if (tr_auto_draw(x) < 0.1) ahead[0] = ahead[1] = s->micro_batches;
 }
 
@@ -405,7 +405,7 @@ tr_status tr_auto_search(const tr_auto_shape *s, tr_auto_draws *draws, int64_t s
     int *trial = NULL;
     *makespan = INFINITY;
     TR_TRY(tr_calloc(actions, sizeof *trial, &trial));
-    for (tr_auto_rule rule = *best; used<steps && * makespan> s->bound * (1 + 1e-12);
+    for (tr_auto_rule rule = *best; used < steps && s->bound * (1 + 1e-12) < *makespan;
          rule = tr_auto_perturb(draws, s, *best)) {
         double end;
         TR_TRY_OUT(tr_auto_list(s, &rule, NULL, *makespan, trial, &end, &used));

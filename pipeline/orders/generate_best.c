@@ -70,7 +70,7 @@ tr_status tr_best_list(tr_best *best) {
     tr_auto_shape shape = {0}, small = {0};
     tr_auto_draws draws = {.seed = 1};
     int64_t placed = 0, steps;
-    double end, least = INFINITY;
+    double time, end, least = INFINITY;
     tr_schedule *made = NULL;
     TR_TRY_OUT(open_shape(best, few, &small));
     TR_TRY_OUT(open_shape(best, m, &shape));
@@ -85,10 +85,12 @@ tr_status tr_best_list(tr_best *best) {
         tr_auto_rule best_rule = rule;
         best_rule.guard = k % 2;
         best_rule.warm_up = warm_ups[k / 2] * shape.f;
-        TR_TRY_OUT(tr_auto_search(&small, &draws, steps / TRIALS, order, &end, &best_rule));
-        if (few < m && end >= least) continue; /* no better rule for a large order */
-        least = end;
+        TR_TRY_OUT(tr_auto_search(&small, &draws, steps / TRIALS, order, &time, &best_rule));
+        if (!(time < INFINITY)) continue;       /* no trial ended */
+        if (few < m && time >= least) continue; /* no better rule for a large order */
         TR_TRY_OUT(tr_auto_list(&shape, &best_rule, NULL, INFINITY, order, &end, &placed));
+        if (!(end < INFINITY)) continue; /* the rest of `order` is an older trial's */
+        least = time;
         TR_TRY_OUT(tr_auto_schedule(&shape, s->name, order, &made));
         TR_TRY_OUT(tr_best_offer(best, made));
         tr_schedule_destroy(made);

@@ -1,6 +1,7 @@
 /* The schedule `auto`: at most the best published orders' times at equal memory, never worse than a
  * generator, and an order that runs for every request. TRIREME_LONG=1: more random requests. */
 #include "pipeline/orders/auto.h"
+#include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/check.h"
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/estimate.h"
@@ -313,6 +314,27 @@ static void test_same_request_same_order(void **state) {
     tr_schedule_destroy(b);
 }
 
+/* V-Min of four ranks holds two micro-batches: `ahead` is drawn small, but a 0 would lift its limit
+ * for good. */
+static void test_limits_stay_limits(void **state) {
+    (void)state;
+    tr_schedule_request q = {.ranks = 4,
+                             .micro_batches = 8,
+                             .costs = {1, 1, 1, 0},
+                             .memory = {.m_b = 1, .m_w = 1, .cap = 2}};
+    tr_auto_shape shape;
+    assert_int_equal(tr_auto_shape_open(&q, 2, true, false, &shape), TR_OK);
+    tr_auto_draws draws = {.seed = 1};
+    for (int k = 0; k < 2000; k++) {
+        tr_auto_rule rule = tr_auto_first_rule(&shape);
+        rule.ahead[0] = rule.ahead[1] = q.micro_batches;
+        rule = tr_auto_perturb(&draws, &shape, rule);
+        for (int end = 0; end < 2; end++)
+            if (!(rule.ahead[end] >= 1)) fail_msg("draw %d: ahead %g", k, rule.ahead[end]);
+    }
+    tr_auto_shape_close(&shape);
+}
+
 static void test_errors_say_what_is_wrong(void **state) {
     (void)state;
     tr_schedule *s = NULL;
@@ -334,6 +356,7 @@ int main(void) {
         cmocka_unit_test(test_stages_that_differ),
         cmocka_unit_test(test_corners),
         cmocka_unit_test(test_same_request_same_order),
+        cmocka_unit_test(test_limits_stay_limits),
         cmocka_unit_test(test_errors_say_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,9 +127,9 @@ static void test_orders_are_made_for_the_edges(void **state) {
     table_fan(P, &t);
     tr_schedule_request q = {.ranks = P, .micro_batches = M, .chunks = 1, .table = &t};
     q.memory = (tr_schedule_memory){.m_b = 1, .m_w = 1, .cap = M};
-    static const char *const played[] = {"zb-1p", "zb-2p", "auto"};
+    static const char *const names[] = {"zb-1p", "zb-2p", "auto"};
     for (int n = 0; n < 3; n++) {
-        q.name = played[n];
+        q.name = names[n];
         double makespan = makespan_of(&q, &t);
         /* The last rank starts after one F, does 3 M, and no rank does more. */
         if (makespan > 3 * M + 1) fail_msg("%s takes %g", q.name, makespan);
