@@ -75,7 +75,6 @@ equal() {
 }
 
 check_page
-command -v patch >/dev/null || { echo "SKIP: there is no patch"; exit 77; }
 tests=(test_op_table test_op_cpu test_op_gradients test_families test_golden test_config)
 [[ -z $(cached CMAKE_CXX_COMPILER) ]] || tests+=(test_op_cuda_emulated)
 apply_diffs
