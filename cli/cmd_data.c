@@ -1,6 +1,6 @@
 #include "cli/cli.h"
 #include "config/schema.h"
-#include "train/data.h"
+#include "data/data.h"
 
 #include <math.h>
 #include <stdio.h>

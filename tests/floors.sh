@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
-# Each folder and what it may include besides itself; pipeline and ckpt stand side by side.
+# Each folder and what it may include besides itself; pipeline, ckpt and data stand side by side.
 declare -A below=(
     [base]=""
     [device]="base"
@@ -15,10 +15,11 @@ declare -A below=(
     [layers]="base device comm"
     [pipeline]="base device comm layers"
     [ckpt]="base device comm layers"
-    [config]="base device comm layers pipeline"
-    [partition]="base device comm layers pipeline config"
-    [train]="base device comm job layers pipeline ckpt config partition"
-    [cli]="base device comm job layers pipeline ckpt config partition train"
+    [data]="base device comm text layers"
+    [config]="base device comm layers pipeline data"
+    [partition]="base device comm layers pipeline data config"
+    [train]="base device comm job text layers pipeline ckpt data config partition"
+    [cli]="base device comm job text layers pipeline ckpt data config partition train"
 )
 faults=0
 for folder in "${!below[@]}"; do

@@ -5,7 +5,7 @@
 #include "comm/mesh.h"
 #include "partition/layout.h"
 #include "pipeline/program/run.h"
-#include "train/fetch.h"
+#include "data/fetch.h"
 #include "train/optimizer.h"
 #include "train/store.h"
 

@@ -6,7 +6,7 @@
 
 #include "ckpt/ckpt.h"
 #include "config/config.h"
-#include "train/data.h"
+#include "data/data.h"
 
 enum { TR_SAME_DATA_NOTE = 512 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ckpt/ckpt.h"
-#include "train/data.h"
+#include "data/data.h"
 #include "train/engine.h"
 #include "train/recorder.h"
 #include "train/rundir.h"

@@ -106,7 +106,7 @@ mentions() { grep -hoE -- "$1" "${documents[@]}" "$root"/examples/*.yaml | sort 
 
 sections='model|data|train|optim|parallel|checkpoint|log|device'
 known=$(sed -nE "s/^  (($sections)\.[a-z_0-9]+) .*/\1/p" help.txt)
-# Files like train/data.c and log.txt are no keys; train.stepz is the documents' wrong one.
+# Files like data/data.c and log.txt are no keys; train.stepz is the documents' wrong one.
 for key in $(mentions "(^|[^/a-z_.-])($sections)\.[a-z_0-9]+" | grep -oE "($sections)\.[a-z_0-9]+" | sort -u); do
     [[ $key == train.stepz || $key == log.txt ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
 done

@@ -2,7 +2,7 @@
  * training part and never the held-out part. */
 #include "base/philox.h"
 #include "layers/layer.h"
-#include "train/data.h"
+#include "data/data.h"
 
 #include <math.h>
 #include <setjmp.h>

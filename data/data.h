@@ -8,7 +8,7 @@
  * progress stay the same, and later epochs also read the appended bytes. */
 #pragma once
 
-#include "train/fetch.h"
+#include "data/fetch.h"
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "train/data.h"
+#include "data/data.h"
 
 #include "base/input.h"
 #include "base/memory.h"
