@@ -219,7 +219,7 @@ static tr_status open_device(const options *o, tr_world *world, tr_device **out)
                                    .ranks = tr_world_size(world)};
     char note[256] = "";
     TR_TRY(tr_device_open(o->device, &how, out));
-    TR_TRY(tr_world_use(world, *out, want, note, sizeof note));
+    TR_TRY(tr_world_choose_data_plane(world, *out, want, note, sizeof note));
     if (tr_world_size(world) == 1 || tr_world_rank(world) != 0) return TR_OK;
     if (tr_world_uses_nccl(world)) tr_world_nccl_text(note, sizeof note);
     printf("%d ranks, messages: %s\n", tr_world_size(world), *note ? note : "MPI");
@@ -231,7 +231,8 @@ static void tell_fallbacks(const tr_world *world, const tr_device *device) {
     char text[256];
     int count = tr_device_fallbacks(device, text, sizeof text);
     if (count > 0 && tr_world_rank(world) == 0)
-        printf("slow     %d operators not run whole by cuBLASLt, cuDNN or oneDNN: %s\n", count, text);
+        printf("slow     %d operators not run whole by cuBLASLt, cuDNN or oneDNN: %s\n", count,
+               text);
 }
 
 static tr_status run(bench *b, tr_world *world) {

@@ -1,11 +1,11 @@
 /* Communication of one rank: the world, groups with stream-ordered collectives, and channels.
  *
  * A world has one of the transports mpi (processes) and local (ranks are threads of one process:
- * unit tests and sanitizers); NCCL may also carry the data of a GPU (tr_world_use). Collectives add
- * in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and round once, so
- * their bits do not depend on the transport. The host transports stage memory of a device that does
- * not compute on the host in pinned buffers, unless NCCL carries it. With staging only the compute
- * stream takes messages, waits for sends and runs collectives, through a queue
+ * unit tests and sanitizers); NCCL may also carry the data of a GPU (tr_world_choose_data_plane).
+ * Collectives add in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and
+ * round once, so their bits do not depend on the transport. The host transports stage memory of a
+ * device that does not compute on the host in pinned buffers, unless NCCL carries it. With staging
+ * only the compute stream takes messages, waits for sends and runs collectives, through a queue
  * (tr_device_start_queue): its worker thread waits for the other ranks. A world that has failed (a
  * deadline, an abort, a transport's error) stays failed: every later wait returns that failure. */
 #pragma once
@@ -81,15 +81,15 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
  * time, and wait for each other; only the calling thread of this world may use them; and the sum of
  * three or more values has NCCL's order. A lost rank is then noticed in tr_world_sync. */
-tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
-                       size_t size);
+tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_data_plane want,
+                                     char *note, size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
 /* Returns how many compute units of a GPU the posted receive of one channel occupies until its
- * message has come; 0 without NCCL. Call it after tr_world_use. */
+ * message has come; 0 without NCCL. Call it after tr_world_choose_data_plane. */
 int tr_world_receive_units(const tr_world *world);
 /* tr_world_shares returns true when that rank's device memory is also this rank's (the same GPU, or
  * the same machine's memory for devices that compute on the host); it is true for this rank itself.
- * tr_world_sharers returns the number of such ranks. Call them after tr_world_use. */
+ * tr_world_sharers returns the number of such ranks. Call them after tr_world_choose_data_plane. */
 bool tr_world_shares(const tr_world *world, int rank);
 int tr_world_sharers(const tr_world *world);
 /* Writes "NCCL 2.28.9" to text[size]. */

@@ -356,7 +356,7 @@ tr_status tr_nccl_open(const tr_nccl_desc *d, tr_nccl_comm *comm) {
     TR_TRY(grow(comm));
     TR_TRY(init(d, comm));
     TR_TRY(tr_device_memory(d->device, &after, &total));
-    if (after < before) tr_device_took(d->device, TR_MEMORY_NCCL, before - after);
+    if (after < before) tr_device_count_memory(d->device, TR_MEMORY_NCCL, before - after);
     return TR_OK;
 }
 

@@ -103,8 +103,8 @@ static tr_status choose(const place *all, int n, choice *c) {
     return TR_OK;
 }
 
-tr_status tr_world_use(tr_world *world, tr_device *device, tr_data_plane want, char *note,
-                       size_t size) {
+tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_data_plane want,
+                                     char *note, size_t size) {
     place mine = {.host_id = getenv("NCCL_HOSTID") != NULL,
                   .nccl = tr_device_on_host(device) ? 0 : tr_nccl_version()};
     choice c = {.device = device, .want = want, .note = note, .size = size};

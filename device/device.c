@@ -87,7 +87,7 @@ tr_status tr_device_identity(tr_device *device, char *text, size_t size) {
     return TR_OK;
 }
 
-void tr_device_took(tr_device *device, tr_memory kind, size_t bytes) {
+void tr_device_count_memory(tr_device *device, tr_memory kind, size_t bytes) {
     device->live[kind] += bytes;
     if (device->live[kind] > device->peak[kind]) device->peak[kind] = device->live[kind];
 }
@@ -104,7 +104,7 @@ tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void 
     *block = (tr_device_block){
         .next = device->blocks, .memory = *out, .kind = kind, .bytes = tr_align_up(bytes)};
     device->blocks = block;
-    tr_device_took(device, kind, block->bytes);
+    tr_device_count_memory(device, kind, block->bytes);
     return TR_OK;
 }
 
@@ -118,12 +118,8 @@ void tr_device_free(tr_device *device, void *memory) {
         free(block);
         break;
     }
-    tr_device_settle(device);
+    tr_device_wait_issued(device);
     device->ops->free(device, memory);
-}
-
-size_t tr_device_live(const tr_device *device, tr_memory kind) {
-    return device->live[kind];
 }
 
 size_t tr_device_peak(const tr_device *device, tr_memory kind) {
@@ -155,7 +151,7 @@ tr_status tr_device_staging_alloc(tr_device *device, size_t bytes, void **out) {
 
 void tr_device_staging_free(tr_device *device, void *memory) {
     if (!memory) return;
-    tr_device_settle(device);
+    tr_device_wait_issued(device);
     device->ops->staging_free(device, memory);
 }
 

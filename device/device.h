@@ -37,7 +37,7 @@ struct tr_device {
     char name[16]; /* as opened */
     int threads;   /* OpenMP threads of the cpu device */
     int units;     /* compute units, the multiprocessors of a GPU; 0 on host devices */
-    /* Of each class (tr_device_live, tr_device_peak); each allocation is rounded up to TR_ALIGN. */
+    /* Of each class, allocated now and at most; each allocation is rounded up to TR_ALIGN. */
     size_t live[TR_MEMORY_CLASSES], peak[TR_MEMORY_CLASSES];
     struct tr_device_block *blocks; /* the allocations */
     struct tr_op *operators;        /* the prepared ones */
@@ -70,9 +70,8 @@ tr_status tr_device_identity(tr_device *device, char *text, size_t size);
 tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out);
 void tr_device_free(tr_device *device, void *memory);
 /* Counts bytes that a library has allocated by itself, by measurement. */
-void tr_device_took(tr_device *device, tr_memory kind, size_t bytes);
-/* Return the bytes of a class that are allocated now, and the most at any time. */
-size_t tr_device_live(const tr_device *device, tr_memory kind);
+void tr_device_count_memory(tr_device *device, tr_memory kind, size_t bytes);
+/* Returns the most bytes of a class that were allocated at any time. */
 size_t tr_device_peak(const tr_device *device, tr_memory kind);
 /* Returns "parameters", "gradients", ... */
 const char *tr_device_memory_name(tr_memory kind);
@@ -111,14 +110,13 @@ tr_status tr_stream_zero(tr_stream *stream, void *memory, size_t bytes);
 tr_status tr_stream_call(tr_stream *stream, void (*function)(void *), void *argument);
 
 /* An event is recorded on a stream. Other streams wait for it in order, without blocking the caller
- * (except the compute stream of a host device), or the caller waits itself. An event that was never
- * recorded counts as reached. If a stream with a queue waits for an event, the event must not be
- * recorded again before that wait. */
+ * (except the compute stream of a host device). An event that was never recorded counts as reached.
+ * If a stream with a queue waits for an event, the event must not be recorded again before that
+ * wait. */
 tr_status tr_event_create(tr_device *device, tr_event **out);
 void tr_event_destroy(tr_event *event);
 tr_status tr_event_record(tr_event *event, tr_stream *stream);
 tr_status tr_stream_wait(tr_stream *stream, tr_event *event);
-tr_status tr_event_sync(tr_event *event);
 bool tr_event_reached(tr_event *event);
 
 /* Returns the compute units, the multiprocessors of a GPU; 0 on host devices. */

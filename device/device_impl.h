@@ -43,7 +43,6 @@ struct tr_device_ops {
     tr_status (*event_create)(tr_device *device, tr_event **out);
     void (*event_destroy)(tr_event *event);
     tr_status (*event_record)(tr_event *event, tr_stream *stream);
-    tr_status (*event_sync)(tr_event *event);
     bool (*event_reached)(tr_event *event);
     void (*mark)(const char *name); /* may be NULL */
     bool fuses;                     /* a decomposed operator is slow, so a run prints a message */
@@ -86,7 +85,7 @@ struct tr_event {
 };
 
 /* Waits until all enqueued work has been issued to the device, before an object is released. */
-void tr_device_settle(tr_device *device);
+void tr_device_wait_issued(tr_device *device);
 
 /* Speed of a GPU and its links, in builds with and without the CUDA backend. */
 #define TR_CUDA_SPEED                                                                              \

@@ -75,4 +75,4 @@ bool tr_host_event_reached(tr_event *event);
     .stream_sync = tr_host_stream_sync, .stream_work = tr_host_stream_call,                        \
     .stream_wait = tr_host_stream_wait, .event_create = tr_host_event_create,                      \
     .event_destroy = tr_host_event_destroy, .event_record = tr_host_event_record,                  \
-    .event_sync = tr_host_event_sync, .event_reached = tr_host_event_reached
+    .event_reached = tr_host_event_reached

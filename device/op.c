@@ -141,7 +141,7 @@ tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr
     *out = NULL;
     TR_TRY(check(context->device, desc));
     if ((*out = tr_op_share(context, desc))) return TR_OK;
-    tr_device_settle(context->device); /* a library's handle serves one thread at a time */
+    tr_device_wait_issued(context->device); /* a library's handle serves one thread at a time */
     TR_TRY(plan(context, desc, out));
     tr_op_list(*out);
     return TR_OK;
@@ -149,6 +149,6 @@ tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr
 
 void tr_op_release(tr_op *op) {
     if (!op || !tr_op_unshare(op)) return;
-    tr_device_settle(op->context.device);
+    tr_device_wait_issued(op->context.device);
     op->release(op);
 }

@@ -17,7 +17,7 @@ static tr_queue *queue_of(tr_device *device) {
     return queue_before(tr_device_compute(device));
 }
 
-void tr_device_settle(tr_device *device) {
+void tr_device_wait_issued(tr_device *device) {
     tr_queue *queue = queue_of(device);
     if (queue) tr_queue_wait(queue, tr_queue_last(queue));
 }
@@ -130,7 +130,7 @@ tr_status tr_event_create(tr_device *device, tr_event **out) {
 
 void tr_event_destroy(tr_event *event) {
     if (!event) return;
-    tr_device_settle(event->device);
+    tr_device_wait_issued(event->device);
     event->device->ops->event_destroy(event);
 }
 
@@ -172,11 +172,6 @@ tr_status tr_stream_wait(tr_stream *stream, tr_event *event) {
     const tr_work work = {.run = hand_wait, .stream = stream, .event = event};
     if (!queue) TR_TRY(wait_recorded(event));
     return submit(queue, &work);
-}
-
-tr_status tr_event_sync(tr_event *event) {
-    TR_TRY(wait_recorded(event));
-    return event->device->ops->event_sync(event);
 }
 
 bool tr_event_reached(tr_event *event) {

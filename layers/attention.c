@@ -6,7 +6,7 @@
  * tensor or three. */
 static tr_status create_qkv(tr_attention_part *a) {
     const tr_attention_part_desc *d = &a->desc;
-    const int64_t D = d->head_size, tp = a->layer->usage.tp_size, rank = a->layer->usage.tp_rank;
+    const int64_t D = d->head_size, tp = a->layer->shape.tp_size, rank = a->layer->shape.tp_rank;
     const int64_t Q = d->heads * D, K = d->kv_heads * D;
     const int copies = tp > d->kv_heads ? (int)(tp / d->kv_heads) : 1;
     const tr_range q = {rank * a->heads * D, a->heads * D};
@@ -51,7 +51,7 @@ static tr_status create_norm(tr_attention_part *a, tr_head_norm *n, const char *
 
 tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
                               const tr_attention_part_desc *d) {
-    const int tp = layer->usage.tp_size;
+    const int tp = layer->shape.tp_size;
     *a = (tr_attention_part){.layer = layer, .desc = *d};
     a->heads = d->heads / tp;
     a->kv_heads = d->kv_heads > tp ? d->kv_heads / tp : 1;
@@ -79,37 +79,37 @@ static int64_t row(const tr_attention_part *a) {
 
 /* Rotary positions of `heads` heads of every row. */
 static tr_rope_desc rope_of(const tr_attention_part *a, int64_t heads) {
-    const tr_model_shape *usage = &a->layer->usage;
-    return (tr_rope_desc){.rows = usage->rows,
-                          .seq = usage->seq,
+    const tr_model_shape *shape = &a->layer->shape;
+    return (tr_rope_desc){.rows = shape->rows,
+                          .seq = shape->seq,
                           .heads = heads,
                           .head_size = a->desc.head_size,
                           .ld = row(a),
                           .theta = a->desc.theta,
                           .scaling = a->desc.scaling,
-                          .decode = usage->decode,
-                          .documents = usage->documents,
-                          .dtype = usage->dtype};
+                          .decode = shape->decode,
+                          .documents = shape->documents,
+                          .dtype = shape->dtype};
 }
 
 /* A norm, with the positions of its heads. */
 static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
     tr_built_layer *layer = a->layer;
-    const tr_model_shape *usage = &layer->usage;
+    const tr_model_shape *shape = &layer->shape;
     const int64_t D = a->desc.head_size;
     tr_op_desc turned = {.kind = TR_OP_NORM_ROPE,
                          .norm_rope = {.rope = rope_of(a, n->heads), .eps = a->desc.eps}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, turned);
-    n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(usage->dtype));
-    if (usage->decode) return;
-    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * D, usage->dtype);
+    n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(shape->dtype));
+    if (shape->decode) return;
+    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * D, shape->dtype);
     turned.kind = TR_OP_NORM_ROPE_DGRAD;
     tr_built_op(layer, &n->grad_input, TR_PHASE_I, turned);
     const tr_rmsnorm_desc weight = {
-        .rows = usage->rows * n->heads, .width = D, .eps = a->desc.eps, .dtype = usage->dtype};
+        .rows = shape->rows * n->heads, .width = D, .eps = a->desc.eps, .dtype = shape->dtype};
     tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
                 (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = weight});
-    n->dnormed = tr_built_place(layer, TR_LIFE_IW, n->heads * D, usage->dtype);
+    n->dnormed = tr_built_place(layer, TR_LIFE_IW, n->heads * D, shape->dtype);
 }
 
 /* Positions without norms: of all heads at once. */
@@ -132,16 +132,16 @@ static void describe_positions(tr_attention_part *a) {
 
 static void describe_ops(tr_attention_part *a) {
     tr_built_layer *layer = a->layer;
-    const tr_model_shape *usage = &layer->usage;
-    const tr_attention_desc desc = {.batch = usage->batch,
-                                    .seq = usage->seq,
+    const tr_model_shape *shape = &layer->shape;
+    const tr_attention_desc desc = {.batch = shape->batch,
+                                    .seq = shape->seq,
                                     .heads = a->heads,
                                     .kv_heads = a->kv_heads,
                                     .head_size = a->desc.head_size,
                                     .window = a->desc.window,
-                                    .documents = usage->documents,
-                                    .dtype = usage->dtype};
-    tr_op_desc op = {.kind = usage->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION,
+                                    .documents = shape->documents,
+                                    .dtype = shape->dtype};
+    tr_op_desc op = {.kind = shape->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION,
                      .attention = desc};
     tr_built_op(layer, &a->attend, TR_PHASE_F, op);
     op.kind = TR_OP_ATTENTION_DGRAD;
@@ -150,14 +150,14 @@ static void describe_ops(tr_attention_part *a) {
 
 /* Returns the bytes of the keys, and also of the values, of a decoding cache. */
 static size_t cache_part(const tr_attention_part *a) {
-    const tr_model_shape *usage = &a->layer->usage;
-    return tr_align_up((size_t)(usage->batch * usage->seq * a->kv_heads * a->desc.head_size) *
-                       tr_dtype_size(usage->dtype));
+    const tr_model_shape *shape = &a->layer->shape;
+    return tr_align_up((size_t)(shape->batch * shape->seq * a->kv_heads * a->desc.head_size) *
+                       tr_dtype_size(shape->dtype));
 }
 
 void tr_attention_describe(tr_attention_part *a) {
     tr_built_layer *layer = a->layer;
-    const tr_dtype dtype = layer->usage.dtype;
+    const tr_dtype dtype = layer->shape.dtype;
     const int64_t D = a->desc.head_size;
     tr_built_asks_starts(layer);
     tr_linear_describe(&a->qkv);
@@ -166,7 +166,7 @@ void tr_attention_describe(tr_attention_part *a) {
     tr_linear_describe(&a->out);
     a->packed = tr_built_place(layer, TR_LIFE_FI, row(a), dtype);
     a->y = tr_built_place(layer, TR_LIFE_FW, a->heads * D, dtype);
-    if (layer->usage.decode) {
+    if (layer->shape.decode) {
         layer->layer.cache_bytes = 2 * cache_part(a);
         return;
     }
@@ -196,14 +196,14 @@ static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
                              [TR_NORM_ROPE_GAMMA] = tr_param_value(n->gamma),
                              [TR_NORM_ROPE_RSTD] = tr_buffer_at(io, n->rstd),
                              [TR_NORM_ROPE_STARTS] = tr_built_starts(a->layer, io)}};
-    if (!a->layer->usage.decode) args.t[TR_NORM_ROPE_KEPT] = by_head(a, n, io, n->kept);
+    if (!a->layer->shape.decode) args.t[TR_NORM_ROPE_KEPT] = by_head(a, n, io, n->kept);
     return tr_layer_op_run(&n->forward, io, args);
 }
 
 /* Returns the keys, or the values, of the decoding cache. */
 static tr_tensor cache_at(const tr_attention_part *a, const char *data) {
-    const tr_model_shape *usage = &a->layer->usage;
-    return tr_tensor_matrix(data, usage->dtype, usage->batch * usage->seq,
+    const tr_model_shape *shape = &a->layer->shape;
+    return tr_tensor_matrix(data, shape->dtype, shape->batch * shape->seq,
                             a->kv_heads * a->desc.head_size);
 }
 
@@ -217,13 +217,13 @@ static tr_status attend_cache(const tr_attention_part *a, const tr_layer_io *io,
 }
 
 static tr_tensor lse_at(const tr_attention_part *a, const tr_layer_io *io) {
-    const tr_model_shape *usage = &a->layer->usage;
-    const int64_t shape[] = {usage->batch, a->heads, usage->seq};
-    return tr_tensor_reshape(tr_buffer_at(io, a->lse), 3, shape);
+    const tr_model_shape *shape = &a->layer->shape;
+    const int64_t extent[] = {shape->batch, a->heads, shape->seq};
+    return tr_tensor_reshape(tr_buffer_at(io, a->lse), 3, extent);
 }
 
 static tr_status attend(const tr_attention_part *a, const tr_layer_io *io, tr_tensor qkv) {
-    if (a->layer->usage.decode) return attend_cache(a, io, qkv);
+    if (a->layer->shape.decode) return attend_cache(a, io, qkv);
     tr_op_args args = {.t = {[TR_ATTENTION_QKV] = qkv,
                              [TR_ATTENTION_Y] = tr_buffer_at(io, a->y),
                              [TR_ATTENTION_LSE] = lse_at(a, io),

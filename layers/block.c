@@ -36,9 +36,9 @@ static void describe(tr_built_layer *built) {
     tr_norm_describe(&b->norm_2);
     tr_mlp_describe(&b->mlp);
     tr_residual_describe(&b->add_mlp);
-    b->h = tr_built_place(built, TR_LIFE_FW, b->width, built->usage.dtype);
-    if (built->usage.decode || drops(b)) return;
-    b->dh = tr_built_place(built, TR_LIFE_IW, b->width, built->usage.dtype);
+    b->h = tr_built_place(built, TR_LIFE_FW, b->width, built->shape.dtype);
+    if (built->shape.decode || drops(b)) return;
+    b->dh = tr_built_place(built, TR_LIFE_IW, b->width, built->shape.dtype);
     built->layer.w_reads_dy[0] = true; /* the gradient of the MLP's output */
 }
 

@@ -29,28 +29,28 @@ tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *
 }
 
 static bool drops(const embedding *e) {
-    return e->dropout > 0 && !e->built.usage.decode;
+    return e->dropout > 0 && !e->built.shape.decode;
 }
 
 static void describe(tr_built_layer *built) {
     embedding *e = (embedding *)built;
-    const tr_model_shape *usage = &built->usage;
+    const tr_model_shape *shape = &built->shape;
     tr_built_writes(built, "hidden", e->width);
     tr_built_asks(built, TR_INPUT_TOKENS);
-    tr_embed_desc embed = {.rows = usage->rows,
+    tr_embed_desc embed = {.rows = shape->rows,
                            .width = e->width,
-                           .seq = usage->seq,
+                           .seq = shape->seq,
                            .vocab_begin = e->vocab.begin,
                            .vocab = e->vocab.extent,
-                           .decode = usage->decode,
-                           .documents = usage->documents,
-                           .dtype = usage->dtype};
-    tr_dropout_desc drop = {.rows = usage->rows,
+                           .decode = shape->decode,
+                           .documents = shape->documents,
+                           .dtype = shape->dtype};
+    tr_dropout_desc drop = {.rows = shape->rows,
                             .width = e->width,
-                            .seq = usage->decode ? 1 : usage->seq,
+                            .seq = shape->decode ? 1 : shape->seq,
                             .p = e->dropout,
                             .site = e->site,
-                            .dtype = usage->dtype};
+                            .dtype = shape->dtype};
     tr_built_op(built, &e->embed, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed});
     tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
                 (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});
@@ -66,14 +66,14 @@ static void describe(tr_built_layer *built) {
                     (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = drop});
         tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
                     (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
-        e->dx = tr_built_place(built, TR_LIFE_IW, e->width, usage->dtype);
+        e->dx = tr_built_place(built, TR_LIFE_IW, e->width, shape->dtype);
     }
-    built->layer.w_reads_dy[0] = !usage->decode && !drops(e);
+    built->layer.w_reads_dy[0] = !shape->decode && !drops(e);
 }
 
 /* Returns the rows of the positions' table, or of its gradient, that a sequence uses. */
 static tr_tensor met(const embedding *e, tr_tensor table) {
-    return tr_tensor_rows(table, 0, e->built.usage.seq);
+    return tr_tensor_rows(table, 0, e->built.shape.seq);
 }
 
 /* F and decoding. Decoding has no dropout. */
@@ -108,7 +108,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
 
 /* Sets the gradient of the positions that no sequence meets. */
 static tr_status clear_unmet(const embedding *e, const tr_layer_io *io, tr_tensor table) {
-    const int64_t seq = e->built.usage.seq;
+    const int64_t seq = e->built.shape.seq;
     const tr_tensor unmet = tr_tensor_rows(table, seq, table.shape[0] - seq);
     if (unmet.shape[0] == 0) return TR_OK;
     return tr_stream_zero(io->stream, unmet.data, tr_tensor_bytes(&unmet));

@@ -58,20 +58,20 @@ static int64_t round_up(int64_t n) {
  * the storage type, because the cut decides the order in which gradients are summed. The same on
  * every tensor rank, because they reduce chunk by chunk. */
 static void cut_rows(head *h) {
-    const tr_model_shape *usage = &h->built.usage;
-    int64_t row_bytes = h->ld * (int64_t)tr_dtype_size(usage->dtype);
+    const tr_model_shape *shape = &h->built.shape;
+    int64_t row_bytes = h->ld * (int64_t)tr_dtype_size(shape->dtype);
     int64_t most = CHUNK_BYTES / row_bytes / MULTIPLE * MULTIPLE;
     if (most > CHUNK_ROWS) most = CHUNK_ROWS;
     if (most < MULTIPLE) most = MULTIPLE;
-    int64_t chunks = (usage->rows + most - 1) / most;
-    h->whole.rows = usage->rows;
-    if (chunks > 1) h->whole.rows = round_up((usage->rows + chunks - 1) / chunks);
-    h->rest.rows = usage->rows % h->whole.rows;
+    int64_t chunks = (shape->rows + most - 1) / most;
+    h->whole.rows = shape->rows;
+    if (chunks > 1) h->whole.rows = round_up((shape->rows + chunks - 1) / chunks);
+    h->rest.rows = shape->rows % h->whole.rows;
 }
 
 /* logits[r, v] = y[r, C] words[v, C]^T. */
 static void describe_projection(head *h, chunk *c) {
-    const tr_dtype dtype = h->built.usage.dtype;
+    const tr_dtype dtype = h->built.shape.dtype;
     const tr_matmul_desc product = {.m = c->rows,
                                     .n = h->vocab.extent,
                                     .k = h->width,
@@ -85,7 +85,7 @@ static void describe_projection(head *h, chunk *c) {
 }
 
 static void describe_gradients(head *h, chunk *c) {
-    const tr_dtype dtype = h->built.usage.dtype;
+    const tr_dtype dtype = h->built.shape.dtype;
     const tr_matmul_desc dgrad = {.m = c->rows,
                                   .n = h->width,
                                   .k = h->vocab.extent,
@@ -115,7 +115,7 @@ static void describe_xent(head *h, tr_layer_op *op, tr_op_kind kind, int64_t row
                                       .vocab = h->vocab.extent,
                                       .vocab_begin = h->vocab.begin,
                                       .ld = h->ld,
-                                      .dtype = h->built.usage.dtype}});
+                                      .dtype = h->built.shape.dtype}});
 }
 
 static void describe_chunk(head *h, chunk *c) {
@@ -130,22 +130,22 @@ static void describe_chunk(head *h, chunk *c) {
 /* Counts the FLOPs: F has the products of all chunks, and of both gradients. */
 static void count_flops(head *h) {
     tr_op_desc product = h->whole.project.desc;
-    product.matmul.m = h->built.usage.rows;
+    product.matmul.m = h->built.shape.rows;
     h->built.layer.flops_f = 3 * tr_op_flops(&product);
 }
 
 static void describe_training(head *h) {
     tr_built_layer *built = &h->built;
-    const tr_model_shape *usage = &built->usage;
-    const tr_dtype acc = tr_dtype_acc(usage->dtype);
+    const tr_model_shape *shape = &built->shape;
+    const tr_dtype acc = tr_dtype_acc(shape->dtype);
     tr_built_asks(built, TR_INPUT_LABELS);
     h->ld = round_up(h->largest_part);
     cut_rows(h);
     describe_chunk(h, &h->whole);
     describe_chunk(h, &h->rest);
-    describe_xent(h, &h->loss, TR_OP_XENT_LOSS, usage->rows);
+    describe_xent(h, &h->loss, TR_OP_XENT_LOSS, shape->rows);
     count_flops(h);
-    h->logits = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, h->ld, usage->dtype);
+    h->logits = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, h->ld, shape->dtype);
     h->max = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, 1, acc);
     h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, acc);
 }
@@ -153,23 +153,23 @@ static void describe_training(head *h) {
 /* Describes decoding: one row for each sequence in one chunk, dense because CAST needs it. */
 static void describe_decoding(head *h) {
     tr_built_layer *built = &h->built;
-    const tr_model_shape *usage = &built->usage;
-    const tr_rows_desc cast = {.rows = usage->rows,
+    const tr_model_shape *shape = &built->shape;
+    const tr_rows_desc cast = {.rows = shape->rows,
                                .width = h->vocab.extent,
-                               .dtype = usage->dtype,
-                               .to = tr_dtype_acc(usage->dtype)};
+                               .dtype = shape->dtype,
+                               .to = tr_dtype_acc(shape->dtype)};
     h->ld = h->vocab.extent;
-    h->whole.rows = usage->rows;
+    h->whole.rows = shape->rows;
     h->rest.rows = 0;
     describe_projection(h, &h->whole);
     tr_built_op(built, &h->cast, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_CAST, .rows = cast});
-    h->logits = tr_built_place(built, TR_LIFE_SCRATCH, h->ld, usage->dtype);
+    h->logits = tr_built_place(built, TR_LIFE_SCRATCH, h->ld, shape->dtype);
 }
 
 static void describe(tr_built_layer *built) {
     head *h = (head *)built;
     tr_norm_describe(&h->norm);
-    if (built->usage.decode) describe_decoding(h);
+    if (built->shape.decode) describe_decoding(h);
     else describe_training(h);
 }
 
@@ -194,7 +194,7 @@ static chunk_tensors tensors_of(const head *h, const tr_layer_io *io, const chun
         .dy = tr_tensor_rows(tr_buffer_at(io, h->norm.dy), begin, c->rows),
         .logits = logits_of(h, io, c),
         .labels =
-            tr_tensor_rows(tr_tensor_reshape(io->step[0], 1, &h->built.usage.rows), begin, c->rows),
+            tr_tensor_rows(tr_tensor_reshape(io->step[0], 1, &h->built.shape.rows), begin, c->rows),
         .max = tr_tensor_vector(tr_buffer_at(io, h->max).data, h->max.dtype, c->rows),
         .sums = tr_tensor_rows(tr_buffer_at(io, h->sums), begin, c->rows),
         .adds = begin > 0};
@@ -258,7 +258,7 @@ static tr_status norm_gradients(const head *h, const tr_layer_io *io) {
 
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
-    const int64_t R = h->built.usage.rows;
+    const int64_t R = h->built.shape.rows;
     TR_TRY(tr_norm_forward(&h->norm, io, io->x[0]));
     for (int64_t begin = 0; begin < R; begin += h->whole.rows) {
         const chunk *c = begin + h->whole.rows <= R ? &h->whole : &h->rest;
@@ -292,7 +292,7 @@ static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
     TR_TRY(project(h, io, &h->whole, tr_buffer_at(io, h->norm.y), logits));
     tr_op_args args = {.t = {[TR_CAST_X] = logits,
                              [TR_CAST_Y] = tr_tensor_matrix(io->logits, h->cast.desc.rows.to,
-                                                            h->built.usage.rows, h->vocab.extent)}};
+                                                            h->built.shape.rows, h->vocab.extent)}};
     return tr_layer_op_run(&h->cast, io, args);
 }
 
@@ -312,7 +312,7 @@ static tr_status create(head *h, const tr_model *model) {
     (void)snprintf(words, sizeof words, "%s.%s.weight", f->root, f->words);
     h->width = model->config.width;
     h->vocab = tr_built_part(&h->built, model->config.vocab);
-    h->largest_part = tr_range_part(model->config.vocab, h->built.usage.tp_size, 0).extent;
+    h->largest_part = tr_range_part(model->config.vocab, h->built.shape.tp_size, 0).extent;
     const tr_norm_desc desc = {.name = norm,
                                .width = h->width,
                                .eps = model->config.norm_eps,

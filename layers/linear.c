@@ -67,8 +67,8 @@ static bool fuses_bias(const tr_linear *l) {
 
 void tr_linear_describe(tr_linear *l) {
     tr_built_layer *layer = l->layer;
-    const int64_t rows = layer->usage.rows, in = l->in, out = l->out;
-    const tr_dtype dtype = layer->usage.dtype;
+    const int64_t rows = layer->shape.rows, in = l->in, out = l->out;
+    const tr_dtype dtype = layer->shape.dtype;
     tr_matmul_desc y = {.m = rows,
                         .n = out,
                         .k = in,
@@ -118,7 +118,7 @@ static tr_tensor matrix(const tr_linear *l, const void *data, tr_dtype dtype) {
 
 tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor x, tr_tensor aux,
                             tr_tensor residual, tr_tensor y) {
-    const tr_dtype dtype = l->layer->usage.dtype;
+    const tr_dtype dtype = l->layer->shape.dtype;
     tr_op_args args = {.t = {[TR_MATMUL_A] = x,
                              [TR_MATMUL_B] = matrix(l, l->weight->value, dtype),
                              [TR_MATMUL_C] = y,
@@ -133,7 +133,7 @@ tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor
 tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx) {
     tr_op_args args = {.t = {[TR_MATMUL_A] = dy,
-                             [TR_MATMUL_B] = matrix(l, l->weight->value, l->layer->usage.dtype),
+                             [TR_MATMUL_B] = matrix(l, l->weight->value, l->layer->shape.dtype),
                              [TR_MATMUL_C] = dx,
                              [TR_MATMUL_AUX] = aux}};
     TR_TRY(tr_layer_op_run(&l->grad_input, io, args));
@@ -143,7 +143,7 @@ tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_ten
 
 tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
                                 tr_tensor dy) {
-    const tr_tensor dw = matrix(l, l->weight->grad, tr_dtype_acc(l->layer->usage.dtype));
+    const tr_tensor dw = matrix(l, l->weight->grad, tr_dtype_acc(l->layer->shape.dtype));
     tr_op_args args = {.t = {[TR_MATMUL_A] = l->conv1d ? x : dy,
                              [TR_MATMUL_B] = l->conv1d ? dy : x,
                              [TR_MATMUL_C] = dw}};

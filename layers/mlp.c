@@ -33,12 +33,12 @@ tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *d
 }
 
 static void describe_glu(tr_mlp *mlp) {
-    const tr_model_shape *usage = &mlp->layer->usage;
+    const tr_model_shape *shape = &mlp->layer->shape;
     tr_op_desc op = {.kind = TR_OP_GLU,
-                     .glu = {.rows = usage->rows,
+                     .glu = {.rows = shape->rows,
                              .width = mlp->local,
                              .activation = mlp->desc.activation,
-                             .dtype = usage->dtype}};
+                             .dtype = shape->dtype}};
     tr_built_op(mlp->layer, &mlp->glu, TR_PHASE_F, op);
     op.kind = TR_OP_GLU_DGRAD;
     tr_built_op(mlp->layer, &mlp->glu_back, TR_PHASE_I, op);
@@ -46,14 +46,14 @@ static void describe_glu(tr_mlp *mlp) {
 
 void tr_mlp_describe(tr_mlp *mlp) {
     tr_built_layer *layer = mlp->layer;
-    const tr_dtype dtype = layer->usage.dtype;
+    const tr_dtype dtype = layer->shape.dtype;
     tr_linear_describe(&mlp->up);
     if (mlp->desc.gate) describe_glu(mlp);
     tr_linear_describe(&mlp->down);
     const tr_lifetime life = mlp->desc.gate ? TR_LIFE_FW : TR_LIFE_FI;
     mlp->in = tr_built_place(layer, life, mlp->up.out, dtype);
     mlp->out = tr_built_place(layer, TR_LIFE_FW, mlp->local, dtype);
-    if (layer->usage.decode) return;
+    if (layer->shape.decode) return;
     mlp->din = mlp->in; /* gated: the largest tensor becomes its own gradient */
     if (!mlp->desc.gate) mlp->din = tr_built_place(layer, TR_LIFE_IW, mlp->up.out, dtype);
     if (mlp->desc.gate) mlp->dout = tr_built_place(layer, TR_LIFE_SCRATCH, mlp->local, dtype);

@@ -12,20 +12,20 @@ tr_status tr_norm_create(tr_norm *n, tr_built_layer *layer, const tr_norm_desc *
 
 static void describe_ops(tr_norm *n) {
     tr_built_layer *layer = n->layer;
-    const tr_model_shape *usage = &layer->usage;
+    const tr_model_shape *shape = &layer->shape;
     tr_op_desc op = {.kind = TR_OP_LAYERNORM,
-                     .layernorm = {.rows = usage->rows,
+                     .layernorm = {.rows = shape->rows,
                                    .width = n->desc.width,
                                    .eps = n->desc.eps,
-                                   .dtype = usage->dtype}};
+                                   .dtype = shape->dtype}};
     if (n->desc.rms)
         op = (tr_op_desc){.kind = TR_OP_RMSNORM,
-                          .rmsnorm = {.rows = usage->rows,
+                          .rmsnorm = {.rows = shape->rows,
                                       .width = n->desc.width,
                                       .eps = n->desc.eps,
-                                      .dtype = usage->dtype}};
+                                      .dtype = shape->dtype}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, op);
-    if (usage->decode) return;
+    if (shape->decode) return;
     op.kind = n->desc.rms ? TR_OP_RMSNORM_DGRAD : TR_OP_LAYERNORM_DGRAD;
     tr_built_op(layer, &n->grad_input, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_I, op);
     op.kind = n->desc.rms ? TR_OP_RMSNORM_WGRAD : TR_OP_LAYERNORM_WGRAD;
@@ -34,14 +34,14 @@ static void describe_ops(tr_norm *n) {
 
 void tr_norm_describe(tr_norm *n) {
     tr_built_layer *layer = n->layer;
-    const tr_dtype dtype = layer->usage.dtype;
+    const tr_dtype dtype = layer->shape.dtype;
     describe_ops(n);
     const tr_lifetime kept = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_FW;
     const tr_lifetime gradient = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_IW;
     n->y = tr_built_place(layer, kept, n->desc.width, dtype);
     if (!n->desc.rms) n->mean = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
     n->rstd = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
-    if (!layer->usage.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
+    if (!layer->shape.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
 }
 
 /* Returns the rows' means or deviations. */

@@ -13,7 +13,7 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
     layer->layer.ops = ops;
     layer->layer.params = layer->param;
     layer->describe = describe;
-    layer->usage = *shape;
+    layer->shape = *shape;
     va_start(arguments, name_format);
     (void)vsnprintf(layer->layer.name, sizeof layer->layer.name, name_format, arguments);
     va_end(arguments);
@@ -40,30 +40,30 @@ void tr_built_reads(tr_built_layer *layer, tr_lifetime life) {
 }
 
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
-    const tr_model_shape *usage = &layer->usage;
-    const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq, width};
+    const tr_model_shape *shape = &layer->shape;
+    const int64_t extent[] = {shape->batch, shape->decode ? 1 : shape->seq, width};
     layer->layer.outputs = 1;
-    layer->layer.output[0] = tr_flow_make(name, usage->dtype, 3, shape);
+    layer->layer.output[0] = tr_flow_make(name, shape->dtype, 3, extent);
 }
 
 void tr_built_asks(tr_built_layer *layer, const char *name) {
-    const tr_model_shape *usage = &layer->usage;
-    const int64_t shape[] = {usage->batch, usage->decode ? 1 : usage->seq};
+    const tr_model_shape *shape = &layer->shape;
+    const int64_t extent[] = {shape->batch, shape->decode ? 1 : shape->seq};
     tr_layer *l = &layer->layer;
     if (l->step_inputs == TR_LAYER_FLOWS)
         l->described = TR_FAIL(TR_ERR_INTERNAL,
                                "layer %s asks for more than %d step inputs: raise TR_LAYER_FLOWS",
                                l->name, TR_LAYER_FLOWS);
-    else l->step_input[l->step_inputs++] = tr_flow_make(name, TR_I32, 2, shape);
+    else l->step_input[l->step_inputs++] = tr_flow_make(name, TR_I32, 2, extent);
 }
 
 void tr_built_asks_starts(tr_built_layer *layer) {
     layer->starts = layer->layer.step_inputs;
-    if (layer->usage.documents) tr_built_asks(layer, TR_INPUT_DOCUMENT_STARTS);
+    if (layer->shape.documents) tr_built_asks(layer, TR_INPUT_DOCUMENT_STARTS);
 }
 
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
-    return tr_range_part(total, layer->usage.tp_size, layer->usage.tp_rank);
+    return tr_range_part(total, layer->shape.tp_size, layer->shape.tp_rank);
 }
 
 tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {
@@ -71,7 +71,7 @@ tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {
     size_t scratch = 0;
     layer->tp = env->tp;
     for (tr_layer_op *op = layer->first_op; op; op = op->next) {
-        if (layer->usage.decode && op->phase != TR_PHASE_F) continue;
+        if (layer->shape.decode && op->phase != TR_PHASE_F) continue;
         tr_op_release(op->op);
         op->op = NULL;
         TR_TRY(tr_op_prepare(&env->context, &op->desc, &op->op));
@@ -101,13 +101,13 @@ void tr_built_op(tr_built_layer *layer, tr_layer_op *op, tr_phase phase, tr_op_d
 }
 
 tr_buffer tr_built_place(tr_built_layer *layer, tr_lifetime life, int64_t width, tr_dtype dtype) {
-    return tr_built_place_rows(layer, life, layer->usage.rows, width, dtype);
+    return tr_built_place_rows(layer, life, layer->shape.rows, width, dtype);
 }
 
 tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
                               tr_dtype dtype) {
     tr_layer *l = &layer->layer;
-    tr_buffer place = {.life = layer->usage.decode ? TR_LIFE_SCRATCH : life,
+    tr_buffer place = {.life = layer->shape.decode ? TR_LIFE_SCRATCH : life,
                        .rows = rows,
                        .width = width,
                        .dtype = dtype};
@@ -143,7 +143,7 @@ tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
 
 tr_tensor tr_built_starts(const tr_built_layer *layer, const tr_layer_io *io) {
     const tr_tensor none = {0};
-    return layer->usage.documents ? io->step[layer->starts] : none;
+    return layer->shape.documents ? io->step[layer->starts] : none;
 }
 
 tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {

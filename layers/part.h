@@ -42,9 +42,9 @@ typedef struct tr_buffer {
 struct tr_built_layer {
     tr_layer layer;
     tr_param param[TR_LAYER_PARAMS];
-    tr_model_shape usage;
+    tr_model_shape shape;
     int starts; /* index of the step input that tr_built_asks_starts asks for */
-    void (*describe)(tr_built_layer *layer); /* describes every part for layer->usage */
+    void (*describe)(tr_built_layer *layer); /* describes every part for layer->shape */
     tr_layer_op *first_op;
     size_t operators_at; /* offset of the operators' own scratch in scratch */
     tr_group *tp;        /* set when the layer is prepared */

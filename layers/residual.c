@@ -6,27 +6,27 @@ void tr_residual_create(tr_residual *r, tr_linear *from, double dropout, const c
     const tr_built_layer *layer = from->layer;
     *r = (tr_residual){.layer = from->layer,
                        .from = from,
-                       .dropout = layer->usage.decode ? 0 : (float)dropout,
+                       .dropout = layer->shape.decode ? 0 : (float)dropout,
                        .site = tr_hash_name(site)};
-    from->adds_residual = r->dropout == 0 && layer->usage.tp_size == 1;
+    from->adds_residual = r->dropout == 0 && layer->shape.tp_size == 1;
 }
 
 void tr_residual_describe(tr_residual *r) {
     tr_built_layer *layer = r->layer;
-    const tr_model_shape *usage = &layer->usage;
-    tr_dropout_desc desc = {.rows = usage->rows,
+    const tr_model_shape *shape = &layer->shape;
+    tr_dropout_desc desc = {.rows = shape->rows,
                             .width = r->from->out,
-                            .seq = usage->decode ? 1 : usage->seq,
+                            .seq = shape->decode ? 1 : shape->seq,
                             .p = r->dropout,
                             .site = r->site,
-                            .dtype = usage->dtype};
+                            .dtype = shape->dtype};
     if (!r->from->adds_residual)
         tr_built_op(layer, &r->forward, TR_PHASE_F,
                     (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = desc});
     if (r->dropout == 0) return;
     tr_built_op(layer, &r->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = desc});
-    r->dpart = tr_built_place(layer, TR_LIFE_IW, r->from->out, usage->dtype);
+    r->dpart = tr_built_place(layer, TR_LIFE_IW, r->from->out, shape->dtype);
 }
 
 tr_status tr_residual_forward(const tr_residual *r, const tr_layer_io *io, tr_tensor x,

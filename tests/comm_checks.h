@@ -426,7 +426,8 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
     checks k;
     char note[256];
     CHECK(checks_open(world, device, seed, &k));
-    CHECK_OK(tr_world_use(world, k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, note, sizeof note));
+    CHECK_OK(tr_world_choose_data_plane(world, k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, note,
+                                        sizeof note));
     CHECK(!note[0] && tr_world_uses_nccl(world) == (nccl && tr_world_size(world) > 1));
     CHECK(tr_world_receive_units(world) == (tr_world_uses_nccl(world) ? 2 : 0));
     CHECK(check_sharers(&k));

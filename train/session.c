@@ -104,7 +104,8 @@ static tr_status choose_transport(tr_session *s) {
     tr_data_plane want = strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
                          : strcmp(name, "mpi") == 0 ? TR_DATA_MPI
                                                     : TR_DATA_AUTO;
-    TR_TRY(tr_world_use(s->world, s->device, want, s->transport, sizeof s->transport));
+    TR_TRY(
+        tr_world_choose_data_plane(s->world, s->device, want, s->transport, sizeof s->transport));
     if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
     return TR_OK;
 }

@@ -217,12 +217,6 @@ static tr_status cuda_event_record(tr_event *event, tr_stream *stream) {
     return TR_OK;
 }
 
-static tr_status cuda_event_sync(tr_event *event) {
-    TR_TRY(use(event->device));
-    TR_CUDA(cudaEventSynchronize(event_of(event)));
-    return TR_OK;
-}
-
 /* Returns true when the event is reached. After a failure of the device every event counts as
  * reached: the next call on a stream returns the failure, and no thread waits for work that cannot
  * finish. */
@@ -327,7 +321,6 @@ const tr_device_ops tr_device_ops_cuda = {
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
-    .event_sync = cuda_event_sync,
     .event_reached = cuda_event_reached,
     .mark = tr_cuda_mark,
     .fuses = true,

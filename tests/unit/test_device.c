@@ -78,7 +78,6 @@ static void test_events(void **state) {
     uint32_t *host = staging(device, COUNT);
     must(tr_event_create(device, &never));
     assert_true(tr_event_reached(never));
-    must(tr_event_sync(never));
     must(tr_stream_create(device, &stream[0]));
     for (int i = 0; i < 2; i++) {
         must(tr_event_create(device, &done[i]));
@@ -99,7 +98,7 @@ static void test_events(void **state) {
         must(tr_stream_zero(stream[0], trail, COUNT * sizeof *ball));
         must(tr_event_record(done[0], stream[0]));
     }
-    must(tr_event_sync(done[0]));
+    must(tr_stream_sync(stream[0]));
     assert_true(tr_event_reached(done[0]));
     memset(host, 0, COUNT * sizeof *host);
     must(tr_stream_copy(stream[1], host, ball, COUNT * sizeof *ball));
@@ -206,7 +205,7 @@ static void test_asked_early(void **state) {
     must(tr_stream_sync(compute));
     assert_true(host[COUNT - 1] == 6);
     atomic_store(&go, true);
-    must(tr_event_sync(event));
+    must(tr_stream_sync(stream));
     assert_true(tr_event_reached(event));
     tr_op_release(add);
     tr_stream_destroy(stream);
@@ -237,7 +236,7 @@ static tr_status carry(errand *e) {
     case 4: return tr_stream_zero(e->stream, e->memory, sizeof *e->to);
     case 5: return tr_stream_copy(e->stream, e->to, e->memory, bytes);
     case 6: return tr_event_record(e->done, e->stream);
-    case 7: return tr_event_sync(e->done);
+    case 7: return tr_stream_sync(e->stream);
     case 8: return tr_event_reached(e->done) ? TR_OK : TR_ERR_INTERNAL;
     case 9: return tr_stream_wait(e->stream, e->done);
     case 10: return tr_stream_sync(e->stream);
@@ -333,17 +332,17 @@ static void test_memory(void **state) {
     /* The refusal has left nothing behind: the device goes on. */
     must(tr_device_alloc(device, A, piece, &memory));
     must(tr_device_alloc(device, B, 1, &second));
-    tr_device_took(device, B, 7);
-    assert_int_equal(tr_device_live(device, A), piece);
-    assert_int_equal(tr_device_live(device, B), TR_ALIGN + 7);
+    tr_device_count_memory(device, B, 7);
+    assert_int_equal(device->live[A], piece);
+    assert_int_equal(device->live[B], TR_ALIGN + 7);
     must(tr_stream_sync(tr_device_compute(device)));
     tr_device_free(device, memory);
-    assert_int_equal(tr_device_live(device, A), 0);
+    assert_int_equal(device->live[A], 0);
     must(tr_device_alloc(device, A, piece / 2, &memory));
     tr_device_free(device, memory);
     tr_device_free(device, second);
     assert_int_equal(tr_device_peak(device, A), piece);
-    assert_int_equal(tr_device_live(device, B), 7);
+    assert_int_equal(device->live[B], 7);
     assert_int_equal(tr_device_peak(device, B), TR_ALIGN + 7);
     must(tr_device_alloc(device, A, 0, &memory));
     tr_device_free(device, memory);

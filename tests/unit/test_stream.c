@@ -160,7 +160,6 @@ static void test_event_states(void **state) {
     assert_int_equal(tr_stream_create(*state, &stream), TR_OK);
     assert_int_equal(tr_event_create(*state, &event), TR_OK);
     assert_true(tr_event_reached(event)); /* never recorded */
-    assert_int_equal(tr_event_sync(event), TR_OK);
     assert_int_equal(tr_stream_wait(stream, event), TR_OK);
 
     useconds_t delay = 20000;
@@ -168,7 +167,7 @@ static void test_event_states(void **state) {
     assert_int_equal(tr_event_record(event, stream), TR_OK);
     assert_false(tr_event_reached(event));
     assert_int_equal(tr_stream_wait(stream, event), TR_OK); /* its own past: no deadlock */
-    assert_int_equal(tr_event_sync(event), TR_OK);
+    assert_int_equal(tr_stream_sync(stream), TR_OK);
     assert_true(tr_event_reached(event));
 
     /* Recorded again on the inline stream: reached at once, whatever the other stream does. */
@@ -239,7 +238,6 @@ static void test_wait_captures(void **state) {
     assert_int_equal(tr_stream_wait(waiter, event), TR_OK);
     assert_int_equal(tr_event_record(event, fast), TR_OK);
     assert_int_equal(tr_stream_copy(waiter, &to.value, &from.value, sizeof to.value), TR_OK);
-    assert_int_equal(tr_event_sync(event), TR_OK);
     assert_int_equal(tr_stream_sync(waiter), TR_OK);
     assert_int_equal(to.value, 42);
     tr_event_destroy(event);
@@ -287,7 +285,7 @@ static void test_pipeline(void **state) {
             if (s) assert_int_equal(tr_event_record(read_out[s - 1], stream[s]), TR_OK);
         }
     }
-    assert_int_equal(tr_event_sync(written[STAGES - 1]), TR_OK);
+    assert_int_equal(tr_stream_sync(stream[STAGES - 1]), TR_OK);
     for (int r = 0; r < ROUNDS; r++) assert_int_equal(output[r], 1000 * r + STAGES);
     for (int s = 0; s < STAGES; s++) {
         tr_stream_destroy(stream[s]);

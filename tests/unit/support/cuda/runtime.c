@@ -304,11 +304,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    must(tr_host_event_sync(event_of(event)));
-    return cudaSuccess;
-}
-
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     return leave(tr_host_event_reached(event_of(event)) ? cudaSuccess : cudaErrorNotReady);
 }
