@@ -17,8 +17,8 @@ static double now(void) {
 
 typedef struct profile {
     const char *name;
-    tr_schedule_costs costs;
-    double peer[3]; /* best public schedule, percent over m (F + I + W) */
+    tr_stage_cost share;
+    double latency, peer[3]; /* best public schedule, percent over m (F + I + W) */
     const char *who;
 } profile;
 
@@ -26,12 +26,12 @@ typedef struct profile {
  * are replays of their own orders: PyTorch's InterleavedZeroBubble with four stages a rank, and its
  * ZBVZeroBubble where transfers are slow. */
 static const profile profiles[] = {
-    {"unit", {1, 1, 1, 0}, {3.125, 3.646, 1.823}, "InterleavedZB v=4"},
-    {"1.5B", {18.513, 18.086, 9.331, .626}, {9.7, 10.9, 5.5}, "InterleavedZB v=4"},
-    {"6.2B", {29.802, 29.428, 19.530, .577}, {6.9, 7.9, 3.9}, "InterleavedZB v=4"},
-    {"28.3B", {10.408, 10.204, 7.703, .408}, {8.6, 9.7, 4.8}, "InterleavedZB v=4"},
-    {"attention", {1, 1.4, .6, .02}, {7.6, 8.7, 4.4}, "InterleavedZB v=4"},
-    {"slow p2p", {1, 1, 1, .2}, {17.1, 21.0, 10.5}, "ZBV"},
+    {"unit", {.f = 1, .i = 1, .w = 1}, 0, {3.125, 3.646, 1.823}, "InterleavedZB v=4"},
+    {"1.5B", {.f = 18.513, .i = 18.086, .w = 9.331}, .626, {9.7, 10.9, 5.5}, "InterleavedZB v=4"},
+    {"6.2B", {.f = 29.802, .i = 29.428, .w = 19.530}, .577, {6.9, 7.9, 3.9}, "InterleavedZB v=4"},
+    {"28.3B", {.f = 10.408, .i = 10.204, .w = 7.703}, .408, {8.6, 9.7, 4.8}, "InterleavedZB v=4"},
+    {"attention", {.f = 1, .i = 1.4, .w = .6}, .02, {7.6, 8.7, 4.4}, "InterleavedZB v=4"},
+    {"slow p2p", {.f = 1, .i = 1, .w = 1}, .2, {17.1, 21.0, 10.5}, "ZBV"},
 };
 enum { PROFILES = sizeof profiles / sizeof profiles[0] };
 static const int sizes[][2] = {{4, 8}, {8, 16}, {8, 32}};
@@ -40,19 +40,22 @@ static tr_status measure(const profile *c, int p, int m, double peer) {
     tr_schedule_request request = {.name = "auto",
                                    .ranks = p,
                                    .micro_batches = m,
-                                   .costs = c->costs,
-                                   .memory = {.m_b = 1, .m_w = 0.94, .cap = p}};
+                                   .share = c->share,
+                                   .latency = c->latency,
+                                   .cap = p};
+    request.share.m_b = 1;
+    request.share.m_w = 0.94;
     tr_auto_report report;
     tr_schedule *schedule = NULL;
     tr_estimate *estimate = NULL;
     tr_status status = TR_OK;
     double begin = now();
     TR_TRY_OUT(tr_schedule_auto(&request, &report, &schedule));
-    tr_estimate_options options = {.costs = request.costs, .memory = request.memory};
+    tr_estimate_options options = {.share = request.share, .latency = request.latency};
     TR_TRY_OUT(tr_estimate_order(schedule, &options, &estimate));
     double seconds = now() - begin, peak = 0;
     for (int r = 0; r < p; r++) peak = estimate->peak[r] > peak ? estimate->peak[r] : peak;
-    double ideal = m * (c->costs.f + c->costs.i + c->costs.w);
+    double ideal = m * (c->share.f + c->share.i + c->share.w);
     printf("%-10s %4d %4d  %7.3f", c->name, p, m, 100 * (estimate->makespan / ideal - 1));
     if (peer > 0) printf(" %7.1f", peer);
     else printf("       -");

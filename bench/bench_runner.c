@@ -27,6 +27,9 @@ static double now(void) {
 
 static tr_status measure(const char *name, tr_device *device) {
     tr_stage_cost cost = {.f = 1, .i = 1, .w = 1, .bytes = {[TR_LIFE_FI] = 1024}};
+    tr_piece piece = {.life = TR_LIFE_FI, .bytes = 1024};
+    cost.pieces = 1;
+    cost.piece = &piece;
     tr_stage_table table = {.stages = 1, .cost = &cost};
     tr_stage stage = {.ops = &nothing_ops}, *stages[] = {&stage};
     tr_schedule *schedule = NULL;

@@ -26,12 +26,12 @@ typedef struct outcome {
 static bool try_schedule(const tr_schedule_request *request, outcome *out) {
     tr_schedule *s = NULL;
     tr_estimate *e = NULL;
-    tr_estimate_options options = {.costs = request->costs, .memory = request->memory};
+    tr_estimate_options options = {.share = request->share, .latency = request->latency};
     double start = now();
     if (tr_schedule_make(request, &s) != TR_OK) return false;
     bool good = tr_estimate_order(s, &options, &e) == TR_OK;
     if (good) {
-        const tr_schedule_costs *c = &request->costs;
+        const tr_stage_cost *c = &request->share;
         double ideal = request->micro_batches * (c->f + c->i + c->w);
         *out = (outcome){.span_rate = tr_bubble_rate(e->longest_span, ideal),
                          .overhead = e->makespan / ideal - 1,
@@ -54,17 +54,16 @@ static const char *const table5[][2] = {{"1F1B", "1f1b"},   {"1F1B-I", "interlea
                                         {"ZB-1p", "zb-1p"}, {"ZB-2p", "zb-2p"}};
 enum { PAPER = sizeof table5 / sizeof *table5 };
 
-/* The paper's memory inputs at s = 1024, b = 1: m_B = 34 h + 5 a s, m_W = 32 h. */
-static tr_schedule_memory memory_of(const char *model) {
+/* m_W / m_B of the paper at s = 1024, b = 1: m_B = 34 h + 5 a s, m_W = 32 h. */
+static double weight_memory(const char *model) {
     static const struct {
         const char *name;
         double h, a;
     } models[] = {{"1.5B", 2304, 24}, {"6.2B", 4096, 32}, {"14.6B", 5120, 40}, {"28.3B", 6144, 48}};
     for (size_t k = 0; k < sizeof models / sizeof *models; k++)
         if (!strcmp(models[k].name, model))
-            return (tr_schedule_memory){
-                .m_b = 1, .m_w = 32 * models[k].h / (34 * models[k].h + 5 * models[k].a * 1024)};
-    return (tr_schedule_memory){.m_b = 1};
+            return 32 * models[k].h / (34 * models[k].h + 5 * models[k].a * 1024);
+    return 0;
 }
 
 static void print_row(char *line) {
@@ -77,15 +76,16 @@ static void print_row(char *line) {
     tr_schedule_request request = {
         .ranks = p,
         .micro_batches = m,
-        .costs = {atof(cell[3]), atof(cell[4]), atof(cell[5]), atof(cell[6])},
-        .memory = memory_of(cell[0])};
+        .share = {.f = atof(cell[3]), .i = atof(cell[4]), .w = atof(cell[5]), .m_b = 1},
+        .latency = atof(cell[6])};
+    request.share.m_w = weight_memory(cell[0]);
     (void)printf("| %s | %d | %d |", cell[0], p, m);
     for (int k = 0; k < PAPER; k++) {
         outcome o;
         request.name = table5[k][1];
         request.chunks = strcmp(request.name, "interleaved") == 0 ? atoi(cell[7]) : 0;
-        request.memory.cap = strcmp(request.name, "zb-2p") == 0 ? 2 * p : p;
-        if (strncmp(request.name, "zb-", 3) != 0 || request.name[3] == 'h') request.memory.cap = 0;
+        request.cap = strcmp(request.name, "zb-2p") == 0 ? 2 * p : p;
+        if (strncmp(request.name, "zb-", 3) != 0 || request.name[3] == 'h') request.cap = 0;
         if (try_schedule(&request, &o))
             (void)printf(" %.4f / %.4f |", atof(cell[8 + k]), o.span_rate);
         else (void)printf(" %.4f / - |", atof(cell[8 + k]));
@@ -113,19 +113,19 @@ static int print_table5(const char *path) {
 
 typedef struct profile {
     const char *name;
-    tr_schedule_costs costs;
-    double peer[3]; /* percent over ideal at p 4 m 8, p 8 m 16, p 8 m 32 */
+    tr_stage_cost share;
+    double latency, peer[3]; /* percent over ideal at p 4 m 8, p 8 m 16, p 8 m 32 */
 } profile;
 
 /* Best of the orders of PyTorch, sail-sg, Megatron-LM and DeepSeek with v <= 4 and a simulated peak
  * that at m_W = 0.94 m_B is at most p m_B. */
 static const profile profiles[] = {
-    {"unit", {1, 1, 1, 0}, {3.1, 3.6, 1.8}},
-    {"1.5B", {18.513, 18.086, 9.331, 0.626}, {9.7, 10.9, 5.5}},
-    {"6.2B", {29.802, 29.428, 19.530, 0.577}, {6.9, 7.9, 3.9}},
-    {"28.3B", {10.408, 10.204, 7.703, 0.408}, {8.6, 9.7, 4.8}},
-    {"attention-heavy", {1, 1.4, 0.6, 0.02}, {7.6, 8.7, 4.4}},
-    {"slow transfers", {1, 1, 1, 0.2}, {17.1, 21.0, 10.5}},
+    {"unit", {.f = 1, .i = 1, .w = 1}, 0, {3.1, 3.6, 1.8}},
+    {"1.5B", {.f = 18.513, .i = 18.086, .w = 9.331}, 0.626, {9.7, 10.9, 5.5}},
+    {"6.2B", {.f = 29.802, .i = 29.428, .w = 19.530}, 0.577, {6.9, 7.9, 3.9}},
+    {"28.3B", {.f = 10.408, .i = 10.204, .w = 7.703}, 0.408, {8.6, 9.7, 4.8}},
+    {"attention-heavy", {.f = 1, .i = 1.4, .w = 0.6}, 0.02, {7.6, 8.7, 4.4}},
+    {"slow transfers", {.f = 1, .i = 1, .w = 1}, 0.2, {17.1, 21.0, 10.5}},
 };
 static const int cells[3][2] = {{4, 8}, {8, 16}, {8, 32}};
 
@@ -137,7 +137,7 @@ static double best_generator(tr_schedule_request request, char *which, size_t si
         if (!trains || !strcmp(request.name, "auto")) continue;
         for (request.chunks = 1; request.chunks <= 4; request.chunks++) {
             outcome o;
-            if (!try_schedule(&request, &o) || o.peak > request.memory.cap * (1 + 1e-9)) continue;
+            if (!try_schedule(&request, &o) || o.peak > request.cap * (1 + 1e-9)) continue;
             if (o.overhead >= best - 1e-12) continue;
             best = o.overhead;
             (void)snprintf(which, size, "%s v=%d", request.name, request.chunks);
@@ -148,10 +148,10 @@ static double best_generator(tr_schedule_request request, char *which, size_t si
 
 static void print_cell(const profile *of, int k) {
     int p = cells[k][0], m = cells[k][1];
-    tr_schedule_request request = {.ranks = p,
-                                   .micro_batches = m,
-                                   .costs = of->costs,
-                                   .memory = {.m_b = 1, .m_w = 0.94, .cap = p}};
+    tr_schedule_request request = {
+        .ranks = p, .micro_batches = m, .share = of->share, .latency = of->latency, .cap = p};
+    request.share.m_b = 1;
+    request.share.m_w = 0.94;
     char which[64] = "none";
     double best = best_generator(request, which, sizeof which);
     (void)printf("| %s | %d | %d | +%.1f %% | +%.2f %% | %s |", of->name, p, m, of->peer[k],

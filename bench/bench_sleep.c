@@ -285,9 +285,13 @@ static tr_status make_schedule(const bench *b, const char *name, tr_schedule **o
         tr_schedule_destroy(*out);
     }
     double v = request.chunks;
-    request.costs = (tr_schedule_costs){v * b->o.f, v * b->o.i, v * b->o.w, b->latency};
-    if (!strcmp(name, "auto"))
-        request.memory = (tr_schedule_memory){.m_b = 1, .m_w = 0.94, .cap = b->ranks};
+    request.share = (tr_stage_cost){.f = v * b->o.f, .i = v * b->o.i, .w = v * b->o.w};
+    request.latency = b->latency;
+    if (!strcmp(name, "auto")) {
+        request.share.m_b = 1;
+        request.share.m_w = 0.94;
+        request.cap = b->ranks;
+    }
     TR_TRY(tr_schedule_make(&request, out));
     return TR_OK;
 }

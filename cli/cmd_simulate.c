@@ -52,36 +52,35 @@ static void print_json(const tr_estimate *e, double ideal) {
     (void)printf("}\n");
 }
 
-static void print_bound(const tr_schedule *s, const tr_estimate *e, const tr_schedule_costs *c) {
+static void print_bound(const tr_schedule *s, const tr_estimate *e, const tr_schedule_request *r) {
     double v = (double)s->stages / s->ranks;
-    double bound = tr_auto_bound(s->ranks, s->micro_batches, v, c);
+    double bound = tr_auto_bound(s->ranks, s->micro_batches, v, &r->share, r->latency);
     (void)printf("bound     %.6g with %g stages a rank: the makespan is %.2f%% above it\n", bound,
                  v, 100 * tidy(e->makespan / bound - 1, 1));
 }
 
-/* costs: for the lower bound of a named schedule; NULL for a file, which may place stages
- * anywhere. */
-static void print_table(const tr_schedule *s, const tr_estimate *e, double ideal, double cap,
-                        const tr_schedule_costs *costs) {
+/* bounded: a named schedule, which has a lower bound; a file may place stages anywhere. */
+static void print_table(const tr_schedule *s, const tr_estimate *e, double ideal,
+                        const tr_schedule_request *r, bool bounded) {
     double scale = e->makespan, most = 0;
     (void)printf("schedule  %s: %d ranks, %d stages, %d micro-batches\n", s->name, s->ranks,
                  s->stages, s->micro_batches);
     (void)printf("makespan  %.6g, without bubbles %.6g: bubble %.2f%%\n", e->makespan, ideal,
                  100 * tr_bubble_rate(e->makespan, ideal));
-    if (costs && !s->forward_only) print_bound(s, e, costs);
+    if (bounded && !s->forward_only) print_bound(s, e, r);
     (void)printf("span      %.6g at most: bubble %.2f%%\n\n", e->longest_span,
                  100 * tr_bubble_rate(e->longest_span, ideal));
     (void)printf("rank %10s %10s %10s %10s %10s %10s %10s\n", "busy", "fill", "drain", "waiting",
                  "imbalance", "span", "peak");
-    for (int r = 0; r < e->ranks; r++) {
-        const tr_rank_time *t = &e->time[r];
-        (void)printf("%4d %10.6g %10.6g %10.6g %10.6g %10.6g %10.6g %10.6g\n", r, t->busy,
+    for (int k = 0; k < e->ranks; k++) {
+        const tr_rank_time *t = &e->time[k];
+        (void)printf("%4d %10.6g %10.6g %10.6g %10.6g %10.6g %10.6g %10.6g\n", k, t->busy,
                      tidy(t->fill, scale), tidy(t->drain, scale), tidy(t->waiting, scale),
-                     tidy(t->imbalance, scale), t->span, e->peak[r]);
-        most = fmax(most, e->peak[r]);
+                     tidy(t->imbalance, scale), t->span, e->peak[k]);
+        most = fmax(most, e->peak[k]);
     }
-    if (cap > 0 && most > cap * (1 + 1e-12))
-        (void)printf("\nover the cap: %.6g of at most %.6g\n", most, cap);
+    if (r->cap > 0 && most > r->cap * (1 + 1e-12))
+        (void)printf("\nover the cap: %.6g of at most %.6g\n", most, r->cap);
 }
 
 tr_status cli_simulate(cli_context *cli, int argc, char **argv) {
@@ -93,12 +92,11 @@ tr_status cli_simulate(cli_context *cli, int argc, char **argv) {
     TR_TRY(parse(argc, argv, &a));
     TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name, &s));
     TR_TRY_OUT(cli_schedule_estimate(&a.schedule, s, false, &e));
-    const tr_schedule_costs *c = &a.schedule.request.costs;
+    const tr_schedule_request *r = &a.schedule.request;
+    const tr_stage_cost *c = &r->share;
     double ideal = s->micro_batches * (s->forward_only ? c->f : c->f + c->i + c->w);
     if (a.json) print_json(e, ideal);
-    else
-        print_table(s, e, ideal, a.schedule.request.memory.cap,
-                    cli_schedule_is_file(a.name) ? NULL : c);
+    else print_table(s, e, ideal, r, !cli_schedule_is_file(a.name));
 out:
     tr_estimate_destroy(e);
     tr_schedule_destroy(s);

@@ -15,9 +15,8 @@ enum { MOST = 1 << 24 };
 static const double LEAST_COST = 1e-30, MOST_COST = 1e30;
 
 void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
-    *args = (cli_schedule_args){
-        .command = command,
-        .request = {.costs = {.f = 1, .i = 1, .w = 1, .c = 0}, .memory = {.m_b = 1}}};
+    *args = (cli_schedule_args){.command = command,
+                                .request = {.share = {.f = 1, .i = 1, .w = 1, .m_b = 1}}};
 }
 
 static tr_status take_count(const char *command, const char *option, const char *value, int *out) {
@@ -67,9 +66,8 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
                                  bool *taken) {
     tr_schedule_request *r = &args->request;
     const field costs[] = {
-        {"F", &r->costs.f}, {"I", &r->costs.i}, {"W", &r->costs.w}, {"c", &r->costs.c}};
-    const field memory[] = {
-        {"mB", &r->memory.m_b}, {"mW", &r->memory.m_w}, {"cap", &r->memory.cap}};
+        {"F", &r->share.f}, {"I", &r->share.i}, {"W", &r->share.w}, {"c", &r->latency}};
+    const field memory[] = {{"mB", &r->share.m_b}, {"mW", &r->share.m_w}, {"cap", &r->cap}};
     const struct {
         const char *option;
         int *count;
@@ -87,13 +85,13 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
     if (count) return take_count(args->command, option, value, count);
     if (is_memory) {
         TR_TRY(take_fields(args->command, option, value, memory, 3));
-        return r->memory.m_b > 0
+        return r->share.m_b > 0
                    ? TR_OK
                    : cli_usage(args->command,
                                "--memory: mB must be more than 0, because it is the unit");
     }
     TR_TRY(take_fields(args->command, option, value, costs, 4));
-    if (r->costs.f + r->costs.i + r->costs.w <= 0)
+    if (r->share.f + r->share.i + r->share.w <= 0)
         return cli_usage(args->command, "--costs: one of F, I and W must be more than 0");
     return TR_OK;
 }
@@ -151,6 +149,6 @@ tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_
 tr_status cli_schedule_estimate(const cli_schedule_args *args, const tr_schedule *schedule,
                                 bool times, tr_estimate **out) {
     tr_estimate_options options = {
-        .costs = args->request.costs, .memory = args->request.memory, .times = times};
+        .share = args->request.share, .latency = args->request.latency, .times = times};
     return tr_estimate_order(schedule, &options, out);
 }

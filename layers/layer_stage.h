@@ -11,10 +11,9 @@
 /* Makes the costs and edges of all stages; stage k has layers first[k] to first[k+1] - 1
  * (first[stages + 1], each with at least one). Costs are the layers' FLOPs. Scratch counts only
  * prepared layers, that is this rank's stages after they are prepared. The caller releases *out
- * with tr_layer_table_free. */
+ * with tr_stage_table_free. */
 tr_status tr_layer_table_make(const tr_model *model, const int *first, int stages,
                               tr_stage_table *out);
-void tr_layer_table_free(tr_stage_table *table);
 
 /* Adds the step inputs that layers first .. end - 1 ask for, each name once, to
  * input[TR_STEP_INPUTS]. Fails with TR_ERR_INTERNAL when two layers ask for different shapes of

@@ -40,6 +40,22 @@ static tr_status fill_stage(const tr_model *model, const int *first, int index,
     return status;
 }
 
+/* Sums the memory of every stage's blocks and of its edges' tensors and gradients. */
+static void sum_memory(tr_stage_table *t) {
+    for (int s = 0; s < t->stages; s++) {
+        const size_t *bytes = t->cost[s].bytes;
+        t->cost[s].m_b = (double)(bytes[TR_LIFE_FI] + bytes[TR_LIFE_FW]);
+        t->cost[s].m_w = (double)(bytes[TR_LIFE_FW] + bytes[TR_LIFE_IW]);
+    }
+    for (int e = 0; e < t->edges; e++) {
+        const tr_edge *edge = &t->edge[e];
+        const double bytes = (double)edge->bytes;
+        t->cost[edge->to].m_b += edge->f_writes_gradient ? 2 * bytes : bytes;
+        if (edge->life == TR_LIFE_FW) t->cost[edge->to].m_w += bytes;
+        if (edge->w_reads_gradient) t->cost[edge->from].m_w += bytes;
+    }
+}
+
 tr_status tr_layer_table_make(const tr_model *model, const int *first, int stages,
                               tr_stage_table *out) {
     tr_status status = TR_OK;
@@ -56,14 +72,15 @@ tr_status tr_layer_table_make(const tr_model *model, const int *first, int stage
     TR_TRY_OUT(tr_calloc(pieces, sizeof *t.piece, &t.piece));
     pieces = 0;
     for (int k = 0; k < stages; k++) TR_TRY_OUT(fill_stage(model, first, k, cut, &t, &pieces));
+    sum_memory(&t);
 out:
     free(cut);
     if (status == TR_OK) *out = t;
-    else tr_layer_table_free(&t);
+    else tr_stage_table_free(&t);
     return status;
 }
 
-void tr_layer_table_free(tr_stage_table *t) {
+void tr_stage_table_free(tr_stage_table *t) {
     free(t->cost);
     free(t->edge);
     free(t->piece);

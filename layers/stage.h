@@ -29,47 +29,30 @@ typedef struct tr_edge {
     bool f_writes_gradient, w_reads_gradient;
 } tr_edge;
 
-/* Costs and bytes of a stage, for planning. */
+/* What one micro-batch takes on a stage. Orders are made, estimated and simulated with its times
+ * and its memory as two numbers; lowering places the buffers. */
 typedef struct tr_stage_cost {
-    double f, i, w; /* seconds, or any unit, of one micro-batch */
+    double f, i, w; /* seconds, or any unit */
+    double m_b,
+        m_w; /* bytes, or any unit: from the start of F to the end of I; then to that of W */
     /* Without the tensors of edges. Scratch: the largest action's; 0 if not known. */
     size_t bytes[TR_LIFE_COUNT];
     size_t backward_iw; /* I..W bytes while B runs: of one layer, and gradients between layers */
-    /* The pieces of the blocks, which are placed separately, because small pieces fill gaps;
-     * `bytes` has their sums. 0: each block is one piece. */
+    /* The blocks' pieces, which are placed separately, because small pieces fill gaps; `bytes` has
+     * their sums. */
     int pieces;
     tr_piece *piece; /* [pieces]: owned by the table */
 } tr_stage_cost;
-
-static inline int tr_stage_pieces(const tr_stage_cost *cost) {
-    return cost->pieces ? cost->pieces : TR_LIFE_SCRATCH;
-}
-
-static inline tr_piece tr_stage_piece(const tr_stage_cost *cost, int k) {
-    if (cost->pieces) return cost->piece[k];
-    return (tr_piece){.life = (tr_lifetime)k, .bytes = cost->bytes[k]};
-}
 
 typedef struct tr_stage_table {
     int stages;
     tr_stage_cost *cost; /* [stages] */
     int edges;
     tr_edge *edge;   /* [edges] */
-    tr_piece *piece; /* of all stages, to be freed; NULL: blocks are not cut */
+    tr_piece *piece; /* of all stages */
 } tr_stage_table;
 
-/* Computes the bytes of a micro-batch on a stage by lifetime: of its blocks and of its edges'
- * tensors and gradients. */
-static inline void tr_stage_table_bytes(const tr_stage_table *table, int stage,
-                                        size_t bytes[TR_LIFE_COUNT]) {
-    for (int life = 0; life < TR_LIFE_COUNT; life++) bytes[life] = table->cost[stage].bytes[life];
-    for (int e = 0; e < table->edges; e++) {
-        const tr_edge *edge = &table->edge[e];
-        if (edge->to == stage) bytes[edge->life] += edge->bytes;
-        if (edge->to == stage && edge->f_writes_gradient) bytes[TR_LIFE_FI] += edge->bytes;
-        if (edge->from == stage && edge->w_reads_gradient) bytes[TR_LIFE_IW] += edge->bytes;
-    }
-}
+void tr_stage_table_free(tr_stage_table *table);
 
 /* One action's memory. Edge tensors are indexed by edge; entries are NULL for edges of other
  * stages, and for tensors that are not alive. */

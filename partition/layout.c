@@ -126,7 +126,7 @@ void tr_layout_destroy(tr_layout *l) {
     if (!l) return;
     for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) tr_program_set_destroy(l->program[k]);
     tr_model_destroy(l->model);
-    tr_layer_table_free(&l->table);
+    tr_stage_table_free(&l->table);
     free(l->first);
     free(l->owner);
     free(l);
@@ -146,7 +146,7 @@ static tr_status prepare_layers(tr_layout *l, const tr_op_context *context, tr_g
 tr_status tr_layout_lower(tr_layout *l, const tr_op_context *context, tr_group *tp, int pp_rank) {
     tr_schedule *forward = NULL;
     TR_TRY(prepare_layers(l, context, tp, pp_rank));
-    tr_layer_table_free(&l->table); /* made again, because the operators' scratch is known now */
+    tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = tr_lower(l->desc.schedule, &l->table, &l->program[TR_LAYOUT_TRAIN]);

@@ -20,7 +20,7 @@ typedef struct cut {
 } cut;
 
 static void cut_close(cut *x) {
-    tr_layer_table_free(&x->table);
+    tr_stage_table_free(&x->table);
     free(x->first);
 }
 
@@ -33,18 +33,13 @@ static tr_status cut_open(const tr_model *model, int stages, cut *x) {
     return status;
 }
 
-static tr_status describe_stages(void *context, int stages, double *f, double *i, double *w,
-                                 tr_graph *graph) {
+/* A tr_schedule_request.describe. */
+static tr_status describe(void *model, int stages, tr_stage_table *out) {
     cut x;
-    TR_TRY(cut_open(context, stages, &x));
-    for (int s = 0; s < stages; s++) {
-        f[s] = x.table.cost[s].f;
-        i[s] = x.table.cost[s].i;
-        w[s] = x.table.cost[s].w;
-    }
-    tr_status status = tr_graph_open(&x.table, stages, graph);
-    cut_close(&x);
-    return status;
+    TR_TRY(cut_open(model, stages, &x));
+    *out = x.table;
+    free(x.first);
+    return TR_OK;
 }
 
 /* Returns the bytes of the largest tensor between two layers. */
@@ -64,11 +59,11 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
     double share = 1.0 / r->ranks;
     const tr_device_speed *speed = tr_device_speed_of(c->device.name);
     const double flops_per_byte = speed->flops_per_s / speed->link_bytes;
-    r->costs = (tr_schedule_costs){.c = largest_message(model) * flops_per_byte};
+    r->latency = largest_message(model) * flops_per_byte;
     for (int k = 0; k < model->count; k++) {
-        r->costs.f += model->layers[k]->flops_f * share;
-        r->costs.i += model->layers[k]->flops_i * share;
-        r->costs.w += model->layers[k]->flops_w * share;
+        r->share.f += model->layers[k]->flops_f * share;
+        r->share.i += model->layers[k]->flops_i * share;
+        r->share.w += model->layers[k]->flops_w * share;
     }
 }
 
@@ -81,14 +76,13 @@ static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) 
     TR_TRY(cut_open(model, r->ranks, &x));
     double whole = 0, kept = 0;
     for (int s = 0; s < r->ranks; s++) {
-        size_t bytes[TR_LIFE_COUNT];
-        tr_stage_table_bytes(&x.table, s, bytes);
-        whole = fmax(whole, (double)bytes[TR_LIFE_FI] + (double)bytes[TR_LIFE_FW]);
-        kept = fmax(kept, (double)bytes[TR_LIFE_FW] + (double)bytes[TR_LIFE_IW]);
+        whole = fmax(whole, x.table.cost[s].m_b);
+        kept = fmax(kept, x.table.cost[s].m_w);
     }
     cut_close(&x);
-    r->memory = (tr_schedule_memory){.m_b = 1, .m_w = kept / whole};
-    r->memory.cap = r->ranks * fmax(1, r->memory.m_w);
+    r->share.m_b = 1;
+    r->share.m_w = kept / whole;
+    r->cap = r->ranks * fmax(1, r->share.m_w);
     return TR_OK;
 }
 
@@ -124,10 +118,10 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
 static tr_status make_under(const tr_model *model, double limit, tr_schedule_request *request,
                             tr_schedule **out) {
     enum { TRIES = 8 };
-    double one = fmax(1, request->memory.m_w), least = INFINITY;
+    double one = fmax(1, request->share.m_w), least = INFINITY;
     tr_status status = TR_OK;
     tr_schedule *best = NULL;
-    request->memory.cap = request->micro_batches * one;
+    request->cap = request->micro_batches * one;
     for (int n = 0; n < TRIES && least > limit; n++) {
         tr_schedule *s = NULL;
         need needed;
@@ -139,9 +133,9 @@ static tr_status make_under(const tr_model *model, double limit, tr_schedule_req
             best = s;
             least = needed.total;
         }
-        if (status != TR_OK || request->memory.cap <= one) break;
+        if (status != TR_OK || request->cap <= one) break;
         double part = (limit - (needed.total - needed.arena)) / needed.arena;
-        request->memory.cap = fmax(one, request->memory.cap * fmin(part, 0.95));
+        request->cap = fmax(one, request->cap * fmin(part, 0.95));
     }
 out:
     if (status == TR_OK) *out = best;
@@ -159,7 +153,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     tr_model *model;
     TR_TRY(tr_model_create(&c->model, &shape, &model));
     describe_costs(c, model, request);
-    request->describe_stages = describe_stages;
+    request->describe = describe;
     request->context = model;
     int64_t most = c->model.layers / request->ranks;
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;

@@ -73,8 +73,8 @@ static int most_chunks(const tr_schedule_request *q) {
 /* Returns a lower bound of the makespan for all shapes and memory. */
 static double bound_of_request(const search *x, int last) {
     const tr_schedule_request *q = &x->request;
-    const tr_schedule_costs *c = &q->costs;
-    if (!q->describe_stages && !q->table) return tr_auto_bound(q->ranks, q->micro_batches, last, c);
+    if (!q->describe && !q->table)
+        return tr_auto_bound(q->ranks, q->micro_batches, last, &q->share, q->latency);
     double least = INFINITY;
     for (int n = 0; n < x->candidates; n++)
         least = fmin(least, tr_auto_shape_bound(&x->candidate[n].shape, INFINITY, false));
@@ -201,7 +201,7 @@ static double bound_of_known(const tr_auto_shape *s, const char *name) {
     if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
     if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
-    double one = waits ? s->m_b : fmax(s->m_b, s->m_w); /* as in tr_best_open */
+    double one = s->chunks * (waits ? s->mean.m_b : fmax(s->mean.m_b, s->mean.m_w));
     return tr_auto_shape_bound(s, fmin(s->cap, one * most), waits);
 }
 
@@ -251,7 +251,7 @@ static tr_auto_rule next_refill(search *x, const candidate *c, const tr_auto_rul
     if (*trial < (int)(sizeof first_refills / sizeof *first_refills) && !c->method.follows) {
         const refill_rule *r = &first_refills[(*trial)++];
         rule.first = r->first;
-        rule.patience = r->patience * s->f;
+        rule.patience = r->patience * s->mean.f;
         rule.gap = r->gap;
         rule.tail = (int)(r->tail * s->stages);
         rule.slope = r->slope;
@@ -445,7 +445,7 @@ static tr_status run(search *x) {
         return TR_FAIL(TR_ERR_CONFIG,
                        "no schedule holds at most %g on a rank when a micro-batch takes %g there: "
                        "raise the cap",
-                       x->request.memory.cap, fmax(x->request.memory.m_b, x->request.memory.m_w));
+                       x->request.cap, fmax(x->request.share.m_b, x->request.share.m_w));
     return TR_OK;
 }
 

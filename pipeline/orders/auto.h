@@ -15,11 +15,12 @@ typedef struct tr_auto_report {
 /* Returns a lower bound of the makespan of loops and waves of at most v stages a rank: max(m (F + I
  * + W) + (p - 1) (F / v + c), p (F + I) + 2 (p - 1) c + W / v): the last rank starts when the first
  * micro-batch reaches it, and the first micro-batch must go down and back up. */
-double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_schedule_costs *costs);
+double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_stage_cost *share,
+                     double latency);
 
-/* Searches for the order with the least makespan that respects request->memory.cap, as
+/* Searches for the order with the least makespan that respects request->cap, as
  * tr_estimate_order measures both: never worse than an order of tr_schedule_make under the same
- * cap, at the costs of request->describe_stages too. request->chunks stages a rank, in a loop or a
+ * cap, at the costs of request->describe too. request->chunks stages a rank, in a loop or a
  * wave (a V for two); 0: the best of up to four, or most_chunks. bound's v is the largest number of
  * chunks that was allowed.
  *

@@ -16,12 +16,12 @@ typedef struct tr_auto_shape {
     bool span;             /* an order's time is the longest span of a rank, not the makespan */
     tr_graph graph;        /* edges between the stages */
     int *rank_of;          /* of every stage */
-    double f, i, w, c;     /* of one stage, the mean; latency between ranks */
+    tr_stage_cost mean;    /* of one stage */
+    double latency;        /* between ranks */
     const double *cost[3]; /* F, I, W of every stage */
     const double *work;    /* of every rank: the sum of its actions */
     double most_work;      /* the largest of them */
-    double m_b, m_w,
-        cap; /* of one rank's share, of which a stage holds 1 / chunks; cap INFINITY: no cap */
+    double cap;            /* of a rank; INFINITY: no cap */
     const double *down;    /* of every stage: when F of the first micro-batch can start */
     const double *back[2]; /* and its I; [1]: if I's output is sent after W */
     double bound;          /* lower bound of the makespan of this shape under the cap */
@@ -41,12 +41,12 @@ static inline int tr_auto_row(const tr_auto_shape *s) {
 }
 /* Returns the latency between two stages. */
 static inline double tr_auto_latency(const tr_auto_shape *s, int from, int to) {
-    return s->rank_of[from] == s->rank_of[to] ? 0 : s->c;
+    return s->rank_of[from] == s->rank_of[to] ? 0 : s->latency;
 }
 /* Returns true when a rank may hold `whole` (stage, micro-batch) pairs before their I, and `kept`
  * after it. */
 static inline bool tr_auto_fits(const tr_auto_shape *s, int whole, int kept) {
-    return (whole * s->m_b + kept * s->m_w) / s->chunks <= s->cap;
+    return whole * s->mean.m_b + kept * s->mean.m_w <= s->cap;
 }
 
 /* How the list scheduler chooses among the actions that a rank can start. */

@@ -322,7 +322,7 @@ static void search(improver *x, int64_t limit, double *makespan) {
     memcpy(x->end, x->trial, (size_t)x->actions * sizeof *x->end);
     double value = energy(x, x->end, now);
     find_critical(x);
-    double mean = (s->f + s->i + s->w) / 3;
+    double mean = (s->mean.f + s->mean.i + s->mean.w) / 3;
     while (x->steps < limit && best > s->bound * (1 + 1e-12)) {
         x->steps += 16; /* a proposal's overhead */
         move v;

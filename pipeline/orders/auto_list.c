@@ -103,7 +103,7 @@ static int reserved(const lister *x, const progress *at, int k) {
 static bool has_room(const lister *x, const list_rank *r, const progress *at, int chunk) {
     int k = at[chunk].forward;
     int whole = r->whole + 1 + reserved(x, at, k);
-    if (x->s->m_w <= x->s->m_b) return tr_auto_fits(x->s, whole, r->kept);
+    if (x->s->mean.m_w <= x->s->mean.m_b) return tr_auto_fits(x->s, whole, r->kept);
     return tr_auto_fits(x->s, 0, whole + r->kept);
 }
 
@@ -223,7 +223,7 @@ static void step(lister *x, int rank, double t) {
     else if (turn && o.blocked && r->late_count) type = TR_ACTION_W;
     else if (input) type = TR_ACTION_I;
     else if (forward) type = TR_ACTION_F;
-    bool guarded = x->rule.guard && o.last < t + x->s->w;
+    bool guarded = x->rule.guard && o.last < t + x->s->mean.w;
     if (type == TR_ACTION_W && (!r->late_count || guarded)) {
         set_wake(&x->wake, rank, o.next);
         return;
@@ -256,9 +256,10 @@ static void step_after(lister *x, int rank, double t) {
         chunk = pair / m / s->ranks;
         arrival = forward ? x->forward[pair] : x->input[pair];
         room = !forward || tr_auto_fits(s, r->whole + 1, r->kept);
-        if (!forward && s->m_w > s->m_b) room = tr_auto_fits(s, r->whole - 1, r->kept + 1);
+        if (!forward && s->mean.m_w > s->mean.m_b)
+            room = tr_auto_fits(s, r->whole - 1, r->kept + 1);
     }
-    bool waits = arrival > t + x->rule.gap * s->w && arrival > t;
+    bool waits = arrival > t + x->rule.gap * s->mean.w && arrival > t;
     if (r->late_count && (r->late_count > x->rule.late || waits || !room)) {
         start(x, rank, TR_ACTION_W,
               x->late[(size_t)rank * (size_t)(s->chunks * m) + (size_t)r->late_first], t);
@@ -368,7 +369,7 @@ static double pick(tr_auto_draws *x, const double *of, int count) {
  * rank both waits are equal. So of the inputs that fit, all except a few may be of the first chunk
  * on the first rank, and half on the last. */
 static void draw_ahead(tr_auto_draws *x, const tr_auto_shape *s, double ahead[2]) {
-    double inputs = s->chunks * s->cap / fmax(s->m_b, s->m_w);
+    double inputs = s->cap / fmax(s->mean.m_b, s->mean.m_w);
     double more = 0.5 * floor(tr_auto_draw(x) * 8) - 1.5;
     ahead[0] = fmax(1, inputs - floor(tr_auto_draw(x) * 4) + more);
     ahead[1] = fmax(1, inputs / s->chunks + more);
@@ -387,7 +388,7 @@ tr_auto_rule tr_auto_perturb(tr_auto_draws *x, const tr_auto_shape *s, tr_auto_r
         else if (field == 0) rule.first = (unsigned)(tr_auto_draw(x) * 3);
         else if (field == 1) rule.forward_depth = pick(x, depths, DEPTHS);
         else if (field == 2) rule.input_depth = pick(x, depths, DEPTHS);
-        else if (field == 3) rule.patience = pick(x, waits, WAITS) * s->f;
+        else if (field == 3) rule.patience = pick(x, waits, WAITS) * s->mean.f;
         else if (field == 4) rule.reserve = 1 + (int)(tr_auto_draw(x) * p);
         else if (field == 5) rule.admit = p / 2 + 1 + (int)(tr_auto_draw(x) * 2 * p);
         else if (tr_auto_draw(x) < 0.3) rule.late = 3 * s->chunks * s->micro_batches;

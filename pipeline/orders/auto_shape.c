@@ -34,7 +34,7 @@ static void follow_first(tr_auto_shape *s, double *down, double *back[2]) {
  * idle before its first F, and again before its first I once it has run as many F as the cap
  * allows. */
 double tr_auto_shape_bound(const tr_auto_shape *s, double cap, bool whole) {
-    double bound = 0, slots = floor(cap * s->chunks / s->m_b * (1 + 1e-12));
+    double bound = 0, slots = floor(cap / s->mean.m_b * (1 + 1e-12));
     double pairs = (double)((int64_t)s->chunks * s->micro_batches);
     for (int k = 0; k < s->stages; k++) {
         double end = s->back[whole][k] + s->cost[TR_ACTION_I][k] + s->cost[TR_ACTION_W][k];
@@ -56,14 +56,20 @@ double tr_auto_shape_bound(const tr_auto_shape *s, double cap, bool whole) {
 /* Sets the costs of the stages and their edges: the caller's, or equal parts and the chain. */
 static tr_status describe(const tr_schedule_request *q, tr_auto_shape *s, double *cost[3]) {
     const tr_stage_table *t = q->table && q->table->stages == s->stages ? q->table : NULL;
-    for (int k = 0; k < s->stages; k++) {
-        cost[TR_ACTION_F][k] = t ? t->cost[k].f : s->f;
-        cost[TR_ACTION_I][k] = t ? t->cost[k].i : s->i;
-        cost[TR_ACTION_W][k] = t ? t->cost[k].w : s->w;
+    tr_stage_table made = {0};
+    if (q->describe) {
+        TR_TRY(q->describe(q->context, s->stages, &made));
+        t = &made;
     }
-    if (!q->describe_stages) return tr_graph_open(t, s->stages, &s->graph);
-    return q->describe_stages(q->context, s->stages, cost[TR_ACTION_F], cost[TR_ACTION_I],
-                              cost[TR_ACTION_W], &s->graph);
+    for (int k = 0; k < s->stages; k++) {
+        const tr_stage_cost *stage = t ? &t->cost[k] : &s->mean;
+        cost[TR_ACTION_F][k] = stage->f;
+        cost[TR_ACTION_I][k] = stage->i;
+        cost[TR_ACTION_W][k] = stage->w;
+    }
+    tr_status status = tr_graph_open(t, s->stages, &s->graph);
+    tr_stage_table_free(&made);
+    return status;
 }
 
 tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave, bool whole,
@@ -76,13 +82,10 @@ tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave
                          .micro_batches = q->micro_batches,
                          .wave = wave,
                          .whole = whole,
-                         .f = q->costs.f / chunks,
-                         .i = q->costs.i / chunks,
-                         .w = q->costs.w / chunks,
-                         .c = q->costs.c,
-                         .m_b = q->memory.m_b,
-                         .m_w = whole ? 0 : q->memory.m_w,
-                         .cap = q->memory.cap > 0 ? q->memory.cap * (1 + 1e-12) : INFINITY};
+                         .mean = tr_share_stage(&q->share, chunks),
+                         .latency = q->latency,
+                         .cap = q->cap > 0 ? q->cap * (1 + 1e-12) : INFINITY};
+    if (whole) s->mean.m_w = 0;
     TR_TRY(tr_calloc(stages, sizeof *s->rank_of, &s->rank_of));
     TR_TRY(tr_calloc(6 * stages + (size_t)q->ranks, sizeof *at, &at));
     s->doubles = at;
@@ -98,9 +101,9 @@ tr_status tr_auto_shape_open(const tr_schedule_request *q, int chunks, bool wave
         s->cost[type] = cost[type];
         for (int k = 0; k < s->stages; k++) work[s->rank_of[k]] += s->micro_batches * cost[type][k];
     }
-    if (!q->describe_stages && !q->table) /* the exact sum, without rounding */
+    if (!q->describe && !q->table) /* the exact sum, without rounding */
         for (int r = 0; r < s->ranks; r++)
-            work[r] = q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
+            work[r] = q->micro_batches * (q->share.f + q->share.i + q->share.w);
     s->work = work;
     for (int r = 0; r < s->ranks; r++) s->most_work = fmax(s->most_work, work[r]);
     follow_first(s, at + 3 * stages, (double *[]){at + 4 * stages, at + 5 * stages});
@@ -114,8 +117,10 @@ void tr_auto_shape_close(tr_auto_shape *s) {
     free(s->doubles);
 }
 
-double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_schedule_costs *c) {
-    double fill = micro_batches * (c->f + c->i + c->w) + (ranks - 1) * (c->f / chunks + c->c);
-    double path = ranks * (c->f + c->i) + 2 * (ranks - 1) * c->c + c->w / chunks;
+double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_stage_cost *share,
+                     double latency) {
+    double whole = share->f + share->i + share->w;
+    double fill = micro_batches * whole + (ranks - 1) * (share->f / chunks + latency);
+    double path = ranks * (share->f + share->i) + 2 * (ranks - 1) * latency + share->w / chunks;
     return fmax(fill, path);
 }

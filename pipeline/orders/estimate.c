@@ -14,10 +14,9 @@ typedef struct estimator {
     tr_estimate *e;
     tr_graph graph;
     tr_walk walk;
-    tr_schedule_memory memory;
-    int *share;        /* [ranks]: v, its stages */
-    double *now;       /* [ranks] */
-    int *whole, *kept; /* [ranks]: pairs that hold m_b and m_w */
+    int *chunks;  /* [ranks]: v, its stages */
+    double *now;  /* [ranks] */
+    double *held; /* [ranks]: memory */
 } estimator;
 
 static size_t cell_of(const estimator *x, int stage, int micro_batch) {
@@ -52,29 +51,24 @@ static bool has_inputs(const estimator *x, tr_action a, int rank, double *at, tr
     return true;
 }
 
-static void note_peak(const estimator *x, int rank) {
-    double held = ((double)x->whole[rank] * x->memory.m_b + (double)x->kept[rank] * x->memory.m_w) /
-                  x->share[rank];
-    if (held > x->e->peak[rank]) x->e->peak[rank] = held;
+static void hold(estimator *x, int rank, double more) {
+    x->held[rank] += more;
+    x->e->peak[rank] = fmax(x->e->peak[rank], x->held[rank]);
 }
 
 /* Records that the action's outputs leave at `end`. */
 static void finish(estimator *x, tr_action a, int rank, double end) {
     size_t cell = cell_of(x, a.stage, a.micro_batch);
-    if (a.type == TR_ACTION_F) {
+    const tr_stage_cost *cost = &x->e->cost[a.stage];
+    switch (a.type) {
+    case TR_ACTION_F:
         x->e->done_f[cell] = end;
-        if (x->s->forward_only) x->whole[rank]--;
+        if (x->s->forward_only) hold(x, rank, -cost->m_b);
         return;
-    }
-    if (a.type == TR_ACTION_W) {
-        x->kept[rank]--;
-        return;
-    }
-    x->e->done_i[cell] = end;
-    x->whole[rank]--;
-    if (a.type == TR_ACTION_I) {
-        x->kept[rank]++;
-        note_peak(x, rank);
+    case TR_ACTION_W: hold(x, rank, -cost->m_w); return;
+    default:
+        x->e->done_i[cell] = end;
+        hold(x, rank, (a.type == TR_ACTION_I ? cost->m_w : 0) - cost->m_b);
     }
 }
 
@@ -98,11 +92,10 @@ static tr_status step(void *context, int rank, int at, int *done) {
     for (int k = 0; k < actions; k++) {
         double duration = tr_estimate_duration(x->e, cell[k]);
         if (x->e->start) x->e->start[rank][at + k] = t;
-        if (cell[k].type == TR_ACTION_F) x->whole[rank]++;
+        if (cell[k].type == TR_ACTION_F) hold(x, rank, x->e->cost[cell[k].stage].m_b);
         time->busy += duration;
         t += duration;
     }
-    note_peak(x, rank);
     for (int k = 0; k < actions; k++) finish(x, cell[k], rank, t);
     x->now[rank] = time->last = t;
     *done = actions;
@@ -122,18 +115,14 @@ static int blocked(const void *context, int rank, int at, char *item, char *text
 
 static tr_status open_costs(estimator *x, const tr_estimate_options *options) {
     const tr_schedule *s = x->s;
-    tr_schedule_costs c = options->costs;
-    if (c.f == 0 && c.i == 0 && c.w == 0) c.f = c.i = c.w = 1;
-    x->memory = options->memory;
-    if (x->memory.m_b == 0 && x->memory.m_w == 0) x->memory.m_b = 1;
-    x->e->latency = c.c;
-    for (int k = 0; k < s->stages; k++) x->share[s->rank_of[k]]++;
+    tr_stage_cost share = options->share;
+    tr_share_complete(&share);
+    x->e->latency = options->latency;
+    for (int k = 0; k < s->stages; k++) x->chunks[s->rank_of[k]]++;
     TR_TRY(tr_calloc((size_t)s->stages, sizeof *x->e->cost, &x->e->cost));
-    for (int k = 0; k < s->stages; k++) {
-        int v = x->share[s->rank_of[k]];
+    for (int k = 0; k < s->stages; k++)
         x->e->cost[k] = options->table ? options->table->cost[k]
-                                       : (tr_stage_cost){.f = c.f / v, .i = c.i / v, .w = c.w / v};
-    }
+                                       : tr_share_stage(&share, x->chunks[s->rank_of[k]]);
     return TR_OK;
 }
 
@@ -159,10 +148,9 @@ static tr_status open_result(estimator *x, bool times) {
 static void estimator_close(estimator *x) {
     tr_graph_close(&x->graph);
     tr_walk_close(&x->walk);
-    free(x->share);
+    free(x->chunks);
     free(x->now);
-    free(x->whole);
-    free(x->kept);
+    free(x->held);
     tr_estimate_destroy(x->e);
 }
 
@@ -179,10 +167,9 @@ tr_status tr_estimate_order(const tr_schedule *s, const tr_estimate_options *opt
     TR_TRY_OUT(tr_graph_open(options->table, s->stages, &x.graph));
     TR_TRY_OUT(tr_walk_open(&x.walk, s->ranks));
     memcpy(x.walk.count, s->count, ranks * sizeof *s->count);
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.share, &x.share));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.chunks, &x.chunks));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *x.now, &x.now));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.whole, &x.whole));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.kept, &x.kept));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.held, &x.held));
     TR_TRY_OUT(open_result(&x, options->times));
     TR_TRY_OUT(open_costs(&x, options));
     TR_TRY_OUT(tr_walk_run(&x.walk, NULL));

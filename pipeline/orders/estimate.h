@@ -8,11 +8,11 @@
 
 typedef struct tr_estimate_options {
     /* Costs of stages and edges; NULL: the chain 0 -> 1 -> ..., where each of a rank's v stages
-     * takes 1/v of costs.f, i and w. */
+     * takes 1/v of `share`. */
     const tr_stage_table *table;
-    tr_schedule_costs costs;   /* f, i, w all 0: 1, 1, 1; c: latency of a transfer, always used */
-    tr_schedule_memory memory; /* m_b and m_w both 0: 1, 0; cap is ignored */
-    bool times;                /* keep start, done_f and done_i */
+    tr_stage_cost share; /* as in tr_schedule_request */
+    double latency;      /* of a transfer */
+    bool times;          /* keep start, done_f and done_i */
 } tr_estimate_options;
 
 typedef struct tr_estimate {
@@ -20,7 +20,7 @@ typedef struct tr_estimate {
     double makespan;
     double longest_span;
     tr_rank_time *time;  /* [ranks] */
-    double *peak;        /* [ranks]: in the unit of memory.m_b */
+    double *peak;        /* [ranks]: in the unit of m_b */
     tr_stage_cost *cost; /* [stages]: the times that were used */
     double latency;
     /* NULL unless asked for: */
@@ -30,17 +30,17 @@ typedef struct tr_estimate {
 } tr_estimate;
 
 /* Executes the order: an action starts when its rank is free and its inputs have arrived; inputs
- * from another rank arrive `c` after they left. Transfers take no compute time and do not delay
- * each other. A pair of OVERLAP_F_B starts when the inputs of both have arrived, runs back to back,
- * and sends at its end. Takes O(actions) time, 16 bytes a (stage, micro-batch), and 8 more an
+ * from another rank arrive `latency` after they left. Transfers take no compute time and do not
+ * delay each other. A pair of OVERLAP_F_B starts when the inputs of both have arrived, runs back to
+ * back, and sends at its end. Takes O(actions) time, 16 bytes a (stage, micro-batch), and 8 more an
  * action with `times`.
  *
  * tr_simulate's times of the lowered order are never earlier. They are equal as long as no message
- * waits for an earlier one on its channel or for a landing buffer, which is always true for c = 0.
+ * waits for an earlier one on its channel or for a landing buffer, which is always true without
+ * latency.
  *
- * Memory: a (stage, micro-batch) counts m_b / v from the start of its F to the end of its I, then
- * m_w / v to the end of its W; with B m_b / v to the end of B; forward-only: during F. v: stages on
- * that rank.
+ * Memory: a (stage, micro-batch) counts its stage's m_b from the start of its F to the end of its
+ * I, then m_w to the end of its W; with B m_b to the end of B; forward-only: during F.
  *
  * Transfers and reductions of a list take no time. Fails with TR_ERR_CONFIG on an id out of range,
  * an action on a rank that does not own its stage, and an order that blocks. Does not check that

@@ -72,6 +72,21 @@ bool tr_generate_get(int index, const char **name, int *chunks) {
     return true;
 }
 
+void tr_share_complete(tr_stage_cost *share) {
+    if (share->f == 0 && share->i == 0 && share->w == 0) share->f = share->i = share->w = 1;
+    if (share->m_b > 0) return;
+    share->m_b = 1;
+    share->m_w = 0;
+}
+
+tr_stage_cost tr_share_stage(const tr_stage_cost *share, int chunks) {
+    return (tr_stage_cost){.f = share->f / chunks,
+                           .i = share->i / chunks,
+                           .w = share->w / chunks,
+                           .m_b = share->m_b / chunks,
+                           .m_w = share->m_w / chunks};
+}
+
 tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_request *out) {
     *out = *request;
     if (request->ranks < 1 || request->micro_batches < 1 || request->chunks < 0 ||
@@ -80,17 +95,12 @@ tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_r
                        "a schedule needs at least one rank and micro-batch, and chunks and a group "
                        "of 0 or more, not %d, %d, %d and %d",
                        request->ranks, request->micro_batches, request->chunks, request->group);
-    const tr_schedule_costs *c = &request->costs;
-    const tr_schedule_memory *m = &request->memory;
-    if (!(c->f >= 0 && c->i >= 0 && c->w >= 0 && c->c >= 0 && m->m_b >= 0 && m->m_w >= 0 &&
-          m->cap >= 0))
+    const tr_stage_cost *c = &request->share;
+    if (!(c->f >= 0 && c->i >= 0 && c->w >= 0 && c->m_b >= 0 && c->m_w >= 0 &&
+          request->latency >= 0 && request->cap >= 0))
         return TR_FAIL(TR_ERR_CONFIG, "costs and memory of schedule %s must be 0 or more",
                        request->name);
-    if (c->f + c->i + c->w <= 0) out->costs = (tr_schedule_costs){1, 1, 1, c->c};
-    if (m->m_b <= 0) {
-        out->memory.m_b = 1;
-        out->memory.m_w = 0;
-    }
+    tr_share_complete(&out->share);
     return TR_OK;
 }
 

@@ -3,36 +3,28 @@
 
 #include "pipeline/orders/schedule.h"
 
-/* Times of one micro-batch on all stages of a rank; each of its v stages takes 1/v of f, i and w. c
- * is the latency of a transfer between ranks. Any unit; all 0: 1, 1, 1, 0. */
-typedef struct tr_schedule_costs {
-    double f, i, w, c;
-} tr_schedule_costs;
-
-/* Memory of one micro-batch on all stages of a rank: m_b from the start of its F to the end of its
- * I, then m_w to the end of its W; each of the v stages holds 1/v. cap: the most that a rank may
- * hold; 0: no cap. */
-typedef struct tr_schedule_memory {
-    double m_b, m_w, cap;
-} tr_schedule_memory;
-
 typedef struct tr_schedule_request {
     const char *name;
     int ranks, micro_batches;
-    int chunks;                  /* v, stages per rank; 0: the schedule's own number, or 1 */
-    int group;                   /* micro-batch group of interleaved schedules; 0: ranks */
-    const tr_stage_table *table; /* costs and edges of the stages; NULL: equal stages in a chain */
-    tr_schedule_costs costs;
-    tr_schedule_memory memory;
+    int chunks; /* v, stages per rank; 0: the schedule's own number, or 1 */
+    int group;  /* micro-batch group of interleaved schedules; 0: ranks */
+    /* Costs and edges of the stages; NULL: equal stages in a chain, each with 1/v of `share`. */
+    const tr_stage_table *table;
+    tr_stage_cost share; /* f, i, w, m_b, m_w of all stages of a rank; see tr_share_complete */
+    double latency;      /* of a transfer between ranks, in the unit of share.f */
+    double cap;          /* the most that a rank may hold, in the unit of share.m_b; 0: no cap */
     /* For auto, which chooses the placement: the most stages a rank when chunks is 0 (0: 4); and a
-     * function that fills the stages' costs of a model cut into so many, in the unit of costs, and
-     * their edges (tr_graph_open). NULL: those of table if it has as many stages, else equal stages
-     * in a chain. */
+     * function that makes the table of a model cut into so many stages, with times in the unit of
+     * share. NULL: `table` if it has as many stages, else equal stages in a chain. */
     int most_chunks;
-    tr_status (*describe_stages)(void *context, int stages, double *f, double *i, double *w,
-                                 tr_graph *graph);
+    tr_status (*describe)(void *context, int stages, tr_stage_table *out);
     void *context;
 } tr_schedule_request;
+
+/* Sets what is not given: f, i, w all 0: 1, 1, 1; m_b 0: 1, with m_w 0. */
+void tr_share_complete(tr_stage_cost *share);
+/* Returns the cost of one of `chunks` equal stages. */
+tr_stage_cost tr_share_stage(const tr_stage_cost *share, int chunks);
 
 /* Returns the name of schedule 0, 1, ...; NULL after the last one. *trains (may be NULL): false
  * when it has no backward. */

@@ -25,8 +25,8 @@ static bool is_better(const tr_best *best, double first, double second) {
 
 tr_status tr_best_offer(tr_best *best, tr_schedule *order) {
     tr_estimate_options options = {.table = best->request->table,
-                                   .costs = best->request->costs,
-                                   .memory = best->request->memory};
+                                   .share = best->request->share,
+                                   .latency = best->request->latency};
     tr_estimate *estimate = NULL;
     TR_TRY(tr_estimate_order(order, &options, &estimate));
     double peak = 0;
@@ -51,7 +51,7 @@ static tr_status open_shape(const tr_best *best, int micro_batches, tr_auto_shap
     const tr_schedule *s = best->s;
     int chunks = s->stages / s->ranks;
     tr_schedule_request request = *best->request;
-    request.memory.cap = best->cap;
+    request.cap = best->cap;
     request.micro_batches = micro_batches;
     TR_TRY(tr_auto_shape_open(&request, chunks, chunks > 1, best->whole, shape));
     shape->span = best->span;
@@ -84,7 +84,7 @@ tr_status tr_best_list(tr_best *best) {
     for (int k = 0; k < TRIALS; k++) {
         tr_auto_rule best_rule = rule;
         best_rule.guard = k % 2;
-        best_rule.warm_up = warm_ups[k / 2] * shape.f;
+        best_rule.warm_up = warm_ups[k / 2] * shape.mean.f;
         TR_TRY_OUT(tr_auto_search(&small, &draws, steps / TRIALS, order, &time, &best_rule));
         if (!(time < INFINITY)) continue;       /* no trial ended */
         if (few < m && time >= least) continue; /* no better rule for a large order */
@@ -105,10 +105,10 @@ out:
 }
 
 tr_status tr_best_open(tr_best *best, double micro_batches) {
-    const tr_schedule_memory *m = &best->request->memory;
-    double one = best->whole ? m->m_b : fmax(m->m_b, m->m_w);
+    const tr_stage_cost *share = &best->request->share;
+    double one = best->whole ? share->m_b : fmax(share->m_b, share->m_w);
     best->cap = micro_batches * one;
-    if (m->cap > 0) best->cap = fmin(best->cap, m->cap);
+    if (best->request->cap > 0) best->cap = fmin(best->cap, best->request->cap);
     if (best->cap >= one * (1 - 1e-12)) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
                    "schedule %s: one micro-batch takes %g of memory and a rank may hold %g",

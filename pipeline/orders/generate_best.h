@@ -8,7 +8,7 @@ typedef struct tr_best {
     const tr_schedule_request *request;
     bool whole; /* B instead of I and W */
     bool span;  /* compares the longest span, then the makespan; else first the makespan */
-    double cap; /* of a rank, in the unit of request->memory */
+    double cap; /* of a rank, in the unit of request->share.m_b */
     bool found;
     double first, second; /* of the best order */
 } tr_best;

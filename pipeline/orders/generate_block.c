@@ -147,8 +147,8 @@ static void place_weights(const places *p, int *start) {
 /* The table of slots, one unit each, in which the periodic order stands. */
 typedef struct squeezer {
     const block *b;
-    const tr_schedule_memory *memory;
-    double cap;       /* of a rank, in the unit of memory; 0: none */
+    const tr_stage_cost *share;
+    double cap;       /* of a rank, in the unit of share->m_b; 0: none */
     const int *start; /* [ranks][STREAMS]: of micro-batch 0 */
     int slots;
     double *held; /* [ranks][slots]: while the slot runs */
@@ -195,13 +195,13 @@ static int earliest(const squeezer *x, int rank, int stream, int k) {
 
 /* What a rank holds more from the start, and from the end, of the stream's actions on. */
 static double takes(const squeezer *x, int stream) {
-    return stream <= F_UP ? x->memory->m_b / 2 : 0;
+    return stream <= F_UP ? x->share->m_b / 2 : 0;
 }
 
 static double leaves(const squeezer *x, int stream) {
     if (stream <= F_UP) return 0;
-    if (stream >= WAYS) return -x->memory->m_w / 2;
-    return (x->b->shape->whole ? 0 : x->memory->m_w / 2) - x->memory->m_b / 2;
+    if (stream >= WAYS) return -x->share->m_w / 2;
+    return (x->b->shape->whole ? 0 : x->share->m_w / 2) - x->share->m_b / 2;
 }
 
 static void hold(squeezer *x, int rank, int from, int to, double more) {
@@ -295,10 +295,9 @@ static tr_status add_rank(const squeezer *x, int rank) {
     return TR_OK;
 }
 
-static tr_status place(const block *b, const int *start, const tr_schedule_memory *memory,
-                       double cap) {
+static tr_status place(const block *b, const int *start, const tr_stage_cost *share, double cap) {
     tr_status status = TR_OK;
-    squeezer x = {.b = b, .start = start, .memory = memory, .cap = cap};
+    squeezer x = {.b = b, .start = start, .share = share, .cap = cap};
     size_t ranks = (size_t)b->s->ranks, m = (size_t)b->s->micro_batches;
     int last = 0;
     for (size_t k = 0; k < ranks * STREAMS; k++)
@@ -320,7 +319,7 @@ out:
 }
 
 tr_status tr_generate_block(tr_schedule *s, const tr_generate_block_shape *shape,
-                            const tr_schedule_memory *memory, double cap) {
+                            const tr_stage_cost *share, double cap) {
     tr_status status = TR_OK;
     int *chosen = NULL, *start = NULL, back = shape->whole ? 2 : 1;
     block *b = NULL;
@@ -338,7 +337,7 @@ tr_status tr_generate_block(tr_schedule *s, const tr_generate_block_shape *shape
     find_starts(b, chosen, start);
     for (int r = 0; r < s->ranks && !shape->whole; r++)
         place_weights(&b->place[chosen[r]], &start[r * STREAMS]);
-    TR_TRY_OUT(place(b, start, memory, cap));
+    TR_TRY_OUT(place(b, start, share, cap));
 out:
     if (b) {
         free(b->between);

@@ -19,4 +19,4 @@ typedef struct tr_generate_block_shape {
  * holds more than the cap only where the block itself does. Time O(ranks + actions), except the
  * search of an idle time. */
 tr_status tr_generate_block(tr_schedule *s, const tr_generate_block_shape *shape,
-                            const tr_schedule_memory *memory, double cap);
+                            const tr_stage_cost *share, double cap);

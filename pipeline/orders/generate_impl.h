@@ -6,7 +6,7 @@
 
 /* Each fills an empty schedule of request->ranks * request->chunks stages, placed in a loop (stage
  * s on rank s % ranks) or, where the list says so, in a V (stages s and 2 * ranks - 1 - s on rank
- * s). Fields of the request have their defaults, except memory.cap, which may be 0. */
+ * s). Fields of the request have their defaults, except cap, which may be 0. */
 tr_status tr_generate_1f1b(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request);

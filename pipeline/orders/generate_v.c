@@ -157,8 +157,7 @@ static tr_status offer_blocks(tr_best *best, const tight *t) {
         tr_schedule *order = NULL;
         TR_TRY(
             tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &order));
-        tr_status status =
-            tr_generate_block(order, &t->shape[k], &best->request->memory, best->cap);
+        tr_status status = tr_generate_block(order, &t->shape[k], &best->request->share, best->cap);
         if (status == TR_OK) status = tr_best_offer(best, order);
         tr_schedule_destroy(order);
         TR_TRY(status);

@@ -51,8 +51,8 @@ static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_b
     int *index = index_of(p, (tr_item_kind)life, stage, micro_batch);
     bool made = *index >= 0;
     int first = made ? *index : p->program->items, item = first;
-    for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        tr_piece piece = tr_stage_piece(cost, k);
+    for (int k = 0; k < cost->pieces; k++) {
+        tr_piece piece = cost->piece[k];
         if (piece.life != life || !piece.bytes) continue;
         if (!made)
             TR_TRY(add_item(p, (tr_item_kind)life, stage, micro_batch, piece.bytes, position));
@@ -155,8 +155,8 @@ static tr_status add_pieces(placer *p, const tr_instr *instr) {
     if (instr->action.type == TR_ACTION_W) item[TR_LIFE_FI] = -1;
     if (instr->action.type == TR_ACTION_F || instr->action.type == TR_ACTION_B)
         item[TR_LIFE_IW] = -1;
-    for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        tr_piece piece = tr_stage_piece(cost, k);
+    for (int k = 0; k < cost->pieces; k++) {
+        tr_piece piece = cost->piece[k];
         bool placed = item[piece.life] >= 0 && piece.bytes;
         TR_TRY(tr_grow(&program->piece, &p->piece_capacity, (size_t)program->pieces + 1,
                        sizeof *program->piece));
@@ -169,7 +169,7 @@ static tr_status add_pieces(placer *p, const tr_instr *instr) {
 static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
     memory->first_piece = p->program->pieces;
-    memory->pieces = tr_stage_pieces(&p->t->cost[instr->action.stage]);
+    memory->pieces = p->t->cost[instr->action.stage].pieces;
     memory->backward = TR_NO_PLACE;
     if (instr->action.type == TR_ACTION_B)
         memory->backward = offset_of(p, TR_ITEM_IW, instr->action.stage, instr->action.micro_batch);

@@ -40,7 +40,7 @@ static void test_generated(void **state) {
                              TR_OK);
             expect_serial_results(s, &t);
             tr_schedule_destroy(s);
-            test_table_free(&t);
+            tr_stage_table_free(&t);
         }
 }
 
@@ -54,7 +54,7 @@ static void test_random_orders(void **state) {
         tr_schedule *s = test_schedule_random(&r, &t, p, test_between(&r, 1, 6));
         expect_serial_results(s, &t);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 

@@ -24,14 +24,22 @@ static inline int test_between(test_random *r, int low, int high) {
     return low + (int)(test_next(r) % (uint64_t)(high - low + 1));
 }
 
-static inline void test_table_free(tr_stage_table *t) {
-    free(t->cost);
-    free(t->edge);
-    free(t->piece);
-}
-
 static inline tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life) {
     return (tr_edge){.from = from, .to = to, .bytes = bytes, .life = life};
+}
+
+/* Makes each block one piece. */
+static inline void test_table_pieces(tr_stage_table *t) {
+    free(t->piece);
+    if (tr_calloc((size_t)(TR_LIFE_SCRATCH * t->stages), sizeof *t->piece, &t->piece) != TR_OK)
+        abort();
+    for (int s = 0; s < t->stages; s++) {
+        tr_stage_cost *c = &t->cost[s];
+        c->pieces = TR_LIFE_SCRATCH;
+        c->piece = &t->piece[TR_LIFE_SCRATCH * s];
+        for (tr_lifetime life = TR_LIFE_FI; life < TR_LIFE_SCRATCH; life++)
+            c->piece[life] = (tr_piece){.life = life, .bytes = c->bytes[life]};
+    }
 }
 
 /* A chain with equal costs F = I = W = 1 and blocks of the given bytes. */
@@ -50,16 +58,18 @@ static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
                 {[TR_LIFE_FI] = fi, [TR_LIFE_FW] = fw, [TR_LIFE_IW] = iw, [TR_LIFE_SCRATCH] = 1000},
             .backward_iw = iw / 2};
     for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, e + 1, 256, TR_LIFE_FW);
+    test_table_pieces(t);
 }
 
-/* Cuts the blocks of every second stage into three or four pieces each, some of no bytes, those of
- * the blocks by turns. */
+/* Makes each block of every second stage one piece, and cuts those of the others into three or four
+ * pieces each, some of no bytes, those of the blocks by turns. */
 static inline void test_table_cut(test_random *r, tr_stage_table *t) {
     enum { MOST = 4 * TR_LIFE_SCRATCH };
+    free(t->piece);
     if (tr_calloc((size_t)(MOST * t->stages), sizeof *t->piece, &t->piece) != TR_OK) abort();
-    for (int s = 0; s < t->stages; s += 2) {
+    for (int s = 0; s < t->stages; s++) {
         tr_stage_cost *c = &t->cost[s];
-        c->pieces = test_between(r, 3, 4) * TR_LIFE_SCRATCH;
+        c->pieces = (s % 2 ? 1 : test_between(r, 3, 4)) * TR_LIFE_SCRATCH;
         c->piece = &t->piece[MOST * s];
         for (int k = 0; k < c->pieces; k++) {
             tr_lifetime life = (tr_lifetime)(k % TR_LIFE_SCRATCH);

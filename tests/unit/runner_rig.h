@@ -77,8 +77,8 @@ static void pause_at_random(word_stage *s) {
 
 static void fill_own(const word_stage *s, const tr_stage_io *io, tr_lifetime life, uint64_t value) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
-    for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        tr_piece piece = tr_stage_piece(cost, k);
+    for (int k = 0; k < cost->pieces; k++) {
+        tr_piece piece = cost->piece[k];
         if (piece.life != life || !piece.bytes) continue;
         fill(io->piece[k], piece.bytes, value + (uint64_t)k);
     }
@@ -88,8 +88,8 @@ static uint64_t read_own(const word_stage *s, const tr_stage_io *io, tr_lifetime
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
     uint64_t value = 0;
     bool first = true;
-    for (int k = 0; k < tr_stage_pieces(cost); k++) {
-        tr_piece piece = tr_stage_piece(cost, k);
+    for (int k = 0; k < cost->pieces; k++) {
+        tr_piece piece = cost->piece[k];
         if (piece.life != life || !piece.bytes) continue;
         uint64_t found = read_back(io->piece[k], piece.bytes) - (uint64_t)k;
         if (!first && found != value) return ~value; /* the pieces do not belong together */

@@ -38,27 +38,27 @@ static inline double meter_ready(const meter_walk *w, tr_action a, double c) {
     return arrival > own ? arrival : own;
 }
 
-static inline double meter_duration(const tr_schedule *s, tr_action a, tr_schedule_costs c) {
+static inline double meter_duration(const tr_schedule *s, tr_action a, const tr_stage_cost *c) {
     double v = (double)s->stages / s->ranks;
-    return (a.type == TR_ACTION_F   ? c.f
-            : a.type == TR_ACTION_I ? c.i
-            : a.type == TR_ACTION_W ? c.w
-                                    : c.i + c.w) /
+    return (a.type == TR_ACTION_F   ? c->f
+            : a.type == TR_ACTION_I ? c->i
+            : a.type == TR_ACTION_W ? c->w
+                                    : c->i + c->w) /
            v;
 }
 
 /* Runs the rank's next cell when its inputs are known; false when it must wait. */
-static inline bool meter_step(meter_walk *w, int r, tr_schedule_costs c) {
+static inline bool meter_step(meter_walk *w, int r, const tr_stage_cost *share, double latency) {
     const tr_action *cell = &w->s->action[r][w->next[r]];
     int n = cell->overlap ? 2 : 1, m = w->s->micro_batches;
     double start = w->now[r];
     for (int k = 0; k < n; k++) {
-        double ready = meter_ready(w, cell[k], c.c);
+        double ready = meter_ready(w, cell[k], latency);
         if (ready < 0) return false;
         if (ready > start) start = ready;
     }
     double end = start;
-    for (int k = 0; k < n; k++) end += meter_duration(w->s, cell[k], c);
+    for (int k = 0; k < n; k++) end += meter_duration(w->s, cell[k], share);
     for (int k = 0; k < n; k++) {
         int at = cell[k].stage * m + cell[k].micro_batch;
         if (cell[k].type == TR_ACTION_F) w->forward[at] = end;
@@ -73,21 +73,21 @@ static inline bool meter_step(meter_walk *w, int r, tr_schedule_costs c) {
 
 /* What a rank holds changes at the ends of its actions, which do not overlap: the order is enough.
  */
-static inline double meter_peak(const tr_schedule *s, int r, tr_schedule_memory memory) {
+static inline double meter_peak(const tr_schedule *s, int r, const tr_stage_cost *share) {
     double held = 0, peak = 0, v = (double)s->stages / s->ranks;
     for (int k = 0; k < s->count[r]; k++) {
         tr_action_type type = s->action[r][k].type;
-        if (type == TR_ACTION_F) held += memory.m_b;
+        if (type == TR_ACTION_F) held += share->m_b;
         if (held > peak) peak = held;
-        if (type == TR_ACTION_I) held -= memory.m_b - memory.m_w;
-        if (type == TR_ACTION_W) held -= memory.m_w;
-        if (type == TR_ACTION_B) held -= memory.m_b;
+        if (type == TR_ACTION_I) held -= share->m_b - share->m_w;
+        if (type == TR_ACTION_W) held -= share->m_w;
+        if (type == TR_ACTION_B) held -= share->m_b;
     }
     return peak / v;
 }
 
-static inline meter meter_measure(const tr_schedule *s, tr_schedule_costs costs,
-                                  tr_schedule_memory memory) {
+static inline meter meter_measure(const tr_schedule *s, const tr_stage_cost *share,
+                                  double latency) {
     meter result = {0};
     size_t cells = (size_t)s->stages * (size_t)s->micro_batches, ranks = (size_t)s->ranks;
     double *ends = malloc(3 * cells * sizeof *ends), *times = calloc(2 * ranks, sizeof *times);
@@ -105,11 +105,11 @@ static inline meter meter_measure(const tr_schedule *s, tr_schedule_costs costs,
     while (progress) {
         progress = false;
         for (int r = 0; r < s->ranks; r++)
-            while (w.next[r] < s->count[r] && meter_step(&w, r, costs)) progress = true;
+            while (w.next[r] < s->count[r] && meter_step(&w, r, share, latency)) progress = true;
     }
     for (int r = 0; r < s->ranks; r++) {
         assert_int_equal(w.next[r], s->count[r]);
-        double peak = meter_peak(s, r, memory), span = w.now[r] - w.first[r];
+        double peak = meter_peak(s, r, share), span = w.now[r] - w.first[r];
         if (w.now[r] > result.makespan) result.makespan = w.now[r];
         if (span > result.span) result.span = span;
         if (peak > result.peak) result.peak = peak;

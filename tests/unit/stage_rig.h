@@ -169,7 +169,7 @@ static inline void close_rank(rank_state *r) {
     for (int k = 0; k < LAYERS; k++)
         if (r->stage[k]) r->stage[k]->ops->destroy(r->stage[k]);
     for (int k = 0; k < 2; k++) tr_program_set_destroy(r->set[k]);
-    tr_layer_table_free(&r->table);
+    tr_stage_table_free(&r->table);
     if (r->model) tr_model_destroy(r->model);
     for (int k = 0; k < r->memories; k++) tr_device_free(r->device, r->memory[k]);
     if (r->tp) tr_group_close(r->tp);

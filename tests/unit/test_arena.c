@@ -84,7 +84,7 @@ static void pack_program_set(const tr_model *model, tr_schedule_request q, const
     if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
     for (int k = 0; k < set->ranks; k++) judge(&set->program[k], what, all);
     tr_program_set_destroy(set);
-    tr_layer_table_free(&t);
+    tr_stage_table_free(&t);
     tr_schedule_destroy(s);
 }
 

@@ -18,13 +18,13 @@
 static const double tolerance = 1e-9;
 
 static double ideal(const tr_schedule_request *q) {
-    return q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
+    return q->micro_batches * (q->share.f + q->share.i + q->share.w);
 }
 
 static void describe(const tr_schedule_request *q, char *text, size_t size) {
     (void)snprintf(text, size, "p %d, m %d, v %d, costs %g %g %g %g, memory %g %g cap %g", q->ranks,
-                   q->micro_batches, q->chunks, q->costs.f, q->costs.i, q->costs.w, q->costs.c,
-                   q->memory.m_b, q->memory.m_w, q->memory.cap);
+                   q->micro_batches, q->chunks, q->share.f, q->share.i, q->share.w, q->latency,
+                   q->share.m_b, q->share.m_w, q->cap);
 }
 
 /* Makes the order and proves it: complete, W in order, under the cap, as long as reported, not
@@ -37,8 +37,8 @@ static meter make(const tr_schedule_request *q, tr_auto_report *report, bool low
     if (tr_schedule_auto(q, report, &s) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
     if (tr_schedule_check(s, NULL, &checked) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
     if (!checked.sums_ascending) fail_msg("%s: %s", text, checked.note);
-    meter result = meter_measure(s, q->costs, q->memory);
-    if (q->memory.cap > 0 && result.peak > q->memory.cap * (1 + tolerance))
+    meter result = meter_measure(s, &q->share, q->latency);
+    if (q->cap > 0 && result.peak > q->cap * (1 + tolerance))
         fail_msg("%s: peak %g", text, result.peak);
     if (fabs(result.makespan - report->makespan) > tolerance * result.makespan)
         fail_msg("%s: %.12g, reported %.12g", text, result.makespan, report->makespan);
@@ -53,7 +53,7 @@ static meter make(const tr_schedule_request *q, tr_auto_report *report, bool low
         test_table_chain(s->stages, 256, 256, 256, &table);
         if (tr_lower(s, &table, &set) != TR_OK) fail_msg("%s: %s", text, tr_error_message());
         tr_program_set_destroy(set);
-        test_table_free(&table);
+        tr_stage_table_free(&table);
     }
     tr_schedule_destroy(s);
     return result;
@@ -67,15 +67,15 @@ static meter make(const tr_schedule_request *q, tr_auto_report *report, bool low
  * search has reached, its moves included: no change may lose it. */
 static const struct {
     const char *name;
-    tr_schedule_costs costs;
-    double peer[3], reached[3];
+    tr_stage_cost share;
+    double latency, peer[3], reached[3];
 } profiles[] = {
-    {"unit", {1, 1, 1, 0}, {3.1, 3.6, 1.8}, {3.13, 3.65, 1.83}},
-    {"1.5B", {18.513, 18.086, 9.331, .626}, {9.7, 10.9, 5.5}, {7.1, 9.1, 5.0}},
-    {"6.2B", {29.802, 29.428, 19.530, .577}, {6.9, 7.9, 3.9}, {4.95, 7.05, 3.6}},
-    {"28.3B", {10.408, 10.204, 7.703, .408}, {8.6, 9.7, 4.8}, {6.92, 8.9, 4.35}},
-    {"attention", {1, 1.4, .6, .02}, {7.6, 8.7, 4.4}, {6.85, 8.15, 4.1}},
-    {"slow p2p", {1, 1, 1, .2}, {17.1, 21.0, 10.5}, {15.0, 17.75, 8.9}},
+    {"unit", {.f = 1, .i = 1, .w = 1}, 0, {3.1, 3.6, 1.8}, {3.13, 3.65, 1.83}},
+    {"1.5B", {.f = 18.513, .i = 18.086, .w = 9.331}, .626, {9.7, 10.9, 5.5}, {7.1, 9.1, 5.0}},
+    {"6.2B", {.f = 29.802, .i = 29.428, .w = 19.530}, .577, {6.9, 7.9, 3.9}, {4.95, 7.05, 3.6}},
+    {"28.3B", {.f = 10.408, .i = 10.204, .w = 7.703}, .408, {8.6, 9.7, 4.8}, {6.92, 8.9, 4.35}},
+    {"attention", {.f = 1, .i = 1.4, .w = .6}, .02, {7.6, 8.7, 4.4}, {6.85, 8.15, 4.1}},
+    {"slow p2p", {.f = 1, .i = 1, .w = 1}, .2, {17.1, 21.0, 10.5}, {15.0, 17.75, 8.9}},
 };
 enum { PROFILES = sizeof profiles / sizeof profiles[0] };
 static const int sizes[3][2] = {{4, 8}, {8, 16}, {8, 32}};
@@ -86,7 +86,7 @@ static double overhead_of(const tr_schedule_request *q, const char *name, int ch
     known.name = name;
     known.chunks = chunks;
     if (tr_schedule_make(&known, &s) != TR_OK) fail_msg("%s", tr_error_message());
-    meter result = meter_measure(s, q->costs, q->memory);
+    meter result = meter_measure(s, &q->share, q->latency);
     tr_schedule_destroy(s);
     return 100 * (result.makespan / ideal(q) - 1);
 }
@@ -100,8 +100,11 @@ static void test_beats_published_orders(void **state) {
             int p = sizes[n][0];
             tr_schedule_request q = {.ranks = p,
                                      .micro_batches = sizes[n][1],
-                                     .costs = profiles[k].costs,
-                                     .memory = {.m_b = 1, .m_w = 0.94, .cap = p}};
+                                     .share = profiles[k].share,
+                                     .latency = profiles[k].latency,
+                                     .cap = p};
+            q.share.m_b = 1;
+            q.share.m_w = 0.94;
             tr_auto_report report;
             double overhead = 100 * (make(&q, &report, n == 0).makespan / ideal(&q) - 1);
             double peer = profiles[k].peer[n];
@@ -124,8 +127,11 @@ static void test_large(void **state) {
     tr_auto_report report;
     tr_schedule_request q = {.ranks = 32,
                              .micro_batches = 256,
-                             .costs = profiles[3].costs,
-                             .memory = {.m_b = 1, .m_w = 0.94, .cap = 32}};
+                             .share = profiles[3].share,
+                             .latency = profiles[3].latency,
+                             .cap = 32};
+    q.share.m_b = 1;
+    q.share.m_w = 0.94;
     double overhead = 100 * (make(&q, &report, false).makespan / ideal(&q) - 1);
     printf("28.3B p 32, m 256: %.3f\n", overhead);
     assert_true(overhead < overhead_of(&q, "interleaved-zb", 4) - 0.05);
@@ -159,9 +165,9 @@ static void expect_best(const tr_schedule_request *q, double makespan) {
             known.name = name;
             known.chunks = v;
             if (tr_schedule_make(&known, &s) != TR_OK) fail_msg("%s", tr_error_message());
-            meter other = meter_measure(s, q->costs, q->memory);
+            meter other = meter_measure(s, &q->share, q->latency);
             tr_schedule_destroy(s);
-            if (q->memory.cap > 0 && other.peak > q->memory.cap * (1 + tolerance)) continue;
+            if (q->cap > 0 && other.peak > q->cap * (1 + tolerance)) continue;
             if (makespan <= other.makespan * (1 + tolerance)) continue;
             char text[256];
             describe(q, text, sizeof text);
@@ -180,13 +186,18 @@ static void test_never_worse_than_a_generator(void **state) {
         tr_schedule_request q = {.ranks = 1 + (int)(draw(&seed) % 7),
                                  .micro_batches = 1 + (int)(draw(&seed) % 16),
                                  .chunks = (int)(draw(&seed) % 5)};
-        q.costs = (tr_schedule_costs){draw_real(&seed) + 0.1, draw_real(&seed) + 0.1,
-                                      draw_real(&seed), draw_real(&seed) * 0.3};
-        if (n % 5 == 0) q.costs = (tr_schedule_costs){1, 1, 1, 0};
-        q.memory = (tr_schedule_memory){.m_b = 1 + draw_real(&seed), .m_w = draw_real(&seed)};
-        if (n % 4 == 0) q.memory.m_w += q.memory.m_b; /* more after its I than before */
-        double one = fmax(q.memory.m_b, q.memory.m_w);
-        if (n % 3) q.memory.cap = one * (1 + draw_real(&seed) * 1.5 * q.ranks);
+        q.share = (tr_stage_cost){.f = draw_real(&seed) + 0.1, .i = draw_real(&seed) + 0.1};
+        q.share.w = draw_real(&seed);
+        q.latency = draw_real(&seed) * 0.3;
+        if (n % 5 == 0) {
+            q.share = (tr_stage_cost){.f = 1, .i = 1, .w = 1};
+            q.latency = 0;
+        }
+        q.share.m_b = 1 + draw_real(&seed);
+        q.share.m_w = draw_real(&seed);
+        if (n % 4 == 0) q.share.m_w += q.share.m_b; /* more after its I than before */
+        double one = fmax(q.share.m_b, q.share.m_w);
+        if (n % 3) q.cap = one * (1 + draw_real(&seed) * 1.5 * q.ranks);
         tr_auto_report report;
         expect_best(&q, make(&q, &report, n % 5 == 1).makespan);
     }
@@ -195,41 +206,35 @@ static void test_never_worse_than_a_generator(void **state) {
 /* --- stages that differ ------------------------------------------------------------------------
  */
 
-enum { MOST_STAGES = 32 };
-
-/* Costs of stages that differ: the first and the last are the longest. */
-static void cost_stages(uint64_t seed, int stages, double *f, double *i, double *w) {
-    seed += (uint64_t)stages;
+/* Stages that differ: the first and the last are the longest. */
+static tr_status describe_stages(void *context, int stages, tr_stage_table *t) {
+    uint64_t seed = *(const uint64_t *)context + (uint64_t)stages;
+    test_table_chain(stages, 0, 0, 0, t);
     for (int k = 0; k < stages; k++) {
         double more = k == 0 || k + 1 == stages ? 1.5 : 1;
-        f[k] = more * (0.5 + draw_real(&seed)) / stages;
-        i[k] = more * (0.5 + draw_real(&seed)) / stages;
-        w[k] = more * draw_real(&seed) / stages;
+        t->cost[k].f = more * (0.5 + draw_real(&seed)) / stages;
+        t->cost[k].i = more * (0.5 + draw_real(&seed)) / stages;
+        t->cost[k].w = more * draw_real(&seed) / stages;
     }
-}
-
-static tr_status describe_stages(void *context, int stages, double *f, double *i, double *w,
-                                 tr_graph *graph) {
-    cost_stages(*(const uint64_t *)context, stages, f, i, w);
-    return tr_graph_open(NULL, stages, graph);
+    return TR_OK;
 }
 
 static void evaluate(const tr_schedule_request *q, const tr_schedule *s, double *makespan,
                      double *peak) {
-    double f[MOST_STAGES], i[MOST_STAGES], w[MOST_STAGES];
     tr_stage_table table;
     tr_estimate *e = NULL;
-    cost_stages(*(const uint64_t *)q->context, s->stages, f, i, w);
-    test_table_chain(s->stages, 0, 0, 0, &table);
-    for (int k = 0; k < s->stages; k++)
-        table.cost[k] = (tr_stage_cost){.f = f[k], .i = i[k], .w = w[k]};
-    tr_estimate_options options = {.table = &table, .costs = q->costs, .memory = q->memory};
+    assert_int_equal(describe_stages(q->context, s->stages, &table), TR_OK);
+    for (int k = 0; k < s->stages; k++) {
+        table.cost[k].m_b = q->share.m_b * s->ranks / s->stages;
+        table.cost[k].m_w = q->share.m_w * s->ranks / s->stages;
+    }
+    tr_estimate_options options = {.table = &table, .latency = q->latency};
     if (tr_estimate_order(s, &options, &e) != TR_OK) fail_msg("%s", tr_error_message());
     *makespan = e->makespan;
     *peak = 0;
     for (int r = 0; r < e->ranks; r++) *peak = fmax(*peak, e->peak[r]);
     tr_estimate_destroy(e);
-    test_table_free(&table);
+    tr_stage_table_free(&table);
 }
 
 /* With costs stage by stage: as long as reported, not below the bound, under the cap, and no
@@ -240,11 +245,12 @@ static void test_stages_that_differ(void **state) {
         uint64_t random = seed;
         tr_schedule_request q = {.ranks = 2 + (int)(draw(&random) % 5),
                                  .micro_batches = 1 + (int)(draw(&random) % 12),
-                                 .costs = {1, 1, 0.5, 0.02},
+                                 .share = {.f = 1, .i = 1, .w = 0.5, .m_b = 1, .m_w = 0.6},
+                                 .latency = 0.02,
                                  .most_chunks = 1 + (int)(draw(&random) % 4),
-                                 .describe_stages = describe_stages,
+                                 .describe = describe_stages,
                                  .context = &seed};
-        q.memory = (tr_schedule_memory){.m_b = 1, .m_w = 0.6, .cap = q.ranks};
+        q.cap = q.ranks;
         tr_auto_report report;
         tr_schedule *s = NULL;
         double makespan, peak;
@@ -285,8 +291,9 @@ static void test_corners(void **state) {
             tr_schedule_request q = {.ranks = corners[n][0],
                                      .micro_batches = corners[n][1],
                                      .chunks = corners[n][2],
-                                     .costs = {1, 1.5, 0.5, 0.1},
-                                     .memory = {.m_b = 1, .m_w = 0.5, .cap = cap}};
+                                     .share = {.f = 1, .i = 1.5, .w = 0.5, .m_b = 1, .m_w = 0.5},
+                                     .latency = 0.1,
+                                     .cap = cap};
             tr_auto_report report;
             meter result = make(&q, &report, true);
             if (q.ranks == 1) assert_true(fabs(result.makespan / ideal(&q) - 1) < tolerance);
@@ -299,8 +306,9 @@ static void test_same_request_same_order(void **state) {
     tr_schedule_request q = {.name = "auto",
                              .ranks = 4,
                              .micro_batches = 9,
-                             .costs = {1, 1.4, .6, .1},
-                             .memory = {.m_b = 1, .m_w = 0.94, .cap = 4}};
+                             .share = {.f = 1, .i = 1.4, .w = .6, .m_b = 1, .m_w = 0.94},
+                             .latency = .1,
+                             .cap = 4};
     tr_schedule *a = NULL, *b = NULL;
     char *one = NULL, *two = NULL;
     assert_int_equal(tr_schedule_make(&q, &a), TR_OK);
@@ -320,8 +328,8 @@ static void test_limits_stay_limits(void **state) {
     (void)state;
     tr_schedule_request q = {.ranks = 4,
                              .micro_batches = 8,
-                             .costs = {1, 1, 1, 0},
-                             .memory = {.m_b = 1, .m_w = 1, .cap = 2}};
+                             .share = {.f = 1, .i = 1, .w = 1, .m_b = 1, .m_w = 1},
+                             .cap = 2};
     tr_auto_shape shape;
     assert_int_equal(tr_auto_shape_open(&q, 2, true, false, &shape), TR_OK);
     tr_auto_draws draws = {.seed = 1};
@@ -339,10 +347,10 @@ static void test_errors_say_what_is_wrong(void **state) {
     (void)state;
     tr_schedule *s = NULL;
     tr_schedule_request q = {
-        .name = "auto", .ranks = 2, .micro_batches = 3, .memory = {.m_b = 2, .m_w = 1, .cap = 1.9}};
+        .name = "auto", .ranks = 2, .micro_batches = 3, .share = {.m_b = 2, .m_w = 1}, .cap = 1.9};
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "at most 1.9"));
-    q.memory.cap = 0;
+    q.cap = 0;
     q.micro_batches = 0;
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
     assert_null(s);

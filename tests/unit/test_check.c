@@ -65,7 +65,7 @@ static void test_pairs(void **state) {
     for (size_t k = 0; k < sizeof want / sizeof want[0]; k++)
         assert_int_equal(set->program[1].instr[k].action.type, want[k]);
     tr_program_set_destroy(set);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
     tr_schedule_destroy(s);
     expect_refusal("0F0,0F1,0B0,0B1", "1F0&1B0,1F1,1B1", 2, "1F0 cannot overlap with 1B0");
     expect_refusal("0F0&0F1,0B0,0B1", "1F0,1B0,1F1,1B1", 2, "0F0 cannot overlap with 0F1");
@@ -113,7 +113,7 @@ static void test_edges_are_the_tables(void **state) {
     t.edge[1].to = 3;
     assert_int_equal(tr_schedule_check(s, &t, NULL), TR_ERR_CONFIG);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 /* A random order with two actions of one rank swapped either is refused or, lowered, runs to its
@@ -150,7 +150,7 @@ static void test_mutations_are_decided(void **state) {
             refused++;
         }
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
     print_message("%d refused, %d accepted\n", refused, accepted);
     assert_true(refused > 200 && accepted > 200);

@@ -122,7 +122,7 @@ static void test_schedules_come_back(void **state) {
         free(text);
         tr_schedule_destroy(back);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 
@@ -278,7 +278,7 @@ static void test_lists_follow_the_edges(void **state) {
         tr_program_set_destroy(set);
         tr_schedule_destroy(listed);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 
@@ -323,7 +323,7 @@ static void test_the_runner_sends_the_same_messages(void **state) {
             }
         assert_true(messages > 0);
         tr_program_set_destroy(set);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
         tr_schedule_destroy(listed);
         tr_schedule_destroy(s);
     }
@@ -354,7 +354,7 @@ static void test_lists_are_run_as_they_are(void **state) {
         assert_string_equal(text, want[r]);
     }
     tr_program_set_destroy(set);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
     tr_schedule_destroy(s);
 }
 

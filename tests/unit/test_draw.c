@@ -18,7 +18,7 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
     tr_estimate *e = NULL;
     tr_program_set *set = NULL;
     tr_simulation *sim = NULL;
-    tr_estimate_options options = {.costs = {.c = c}, .times = true};
+    tr_estimate_options options = {.latency = c, .times = true};
     test_table_chain(s->stages, 256, 256, 256, &t);
     assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
     assert_int_equal(tr_timeline_of_estimate("order <&\">", s, NULL, e, order), TR_OK);
@@ -28,7 +28,7 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
     tr_simulation_destroy(sim);
     tr_program_set_destroy(set);
     tr_estimate_destroy(e);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 static tr_schedule *generate(const char *name, int p, int m) {
@@ -188,7 +188,7 @@ static void test_trace(void **state) {
         tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 6));
         expect_traces(s, 0.3 * test_between(&r, 0, 9));
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
     tr_schedule *s = generate("1f1b", 4, 30);
     expect_traces(s, 0.5);

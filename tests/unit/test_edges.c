@@ -42,7 +42,7 @@ static int count_bars(const tr_schedule *s, const tr_stage_table *t) {
     tr_estimate *e = NULL;
     tr_timeline *line = NULL;
     int sends = 0, receives = 0;
-    tr_estimate_options options = {.table = t, .costs = {.c = 0.5}, .times = true};
+    tr_estimate_options options = {.table = t, .latency = 0.5, .times = true};
     if (tr_estimate_order(s, &options, &e) != TR_OK) fail_msg("%s", tr_error_message());
     assert_int_equal(tr_timeline_of_estimate("x", s, t, e, &line), TR_OK);
     for (size_t k = 0; k < line->count; k++) {
@@ -95,7 +95,7 @@ static void test_a_skip_goes_everywhere(void **state) {
                 assert_int_equal(tr_schedule_forward_of(s, &t, m, &f), TR_OK);
                 expect_whole(f, &t);
                 expect_whole(s, &t);
-                test_table_free(&t);
+                tr_stage_table_free(&t);
             }
 }
 
@@ -107,7 +107,7 @@ static void table_fan(int stages, tr_stage_table *t) {
 }
 
 static double makespan_of(const tr_schedule_request *q, const tr_stage_table *t) {
-    tr_estimate_options options = {.table = t, .costs = q->costs};
+    tr_estimate_options options = {.table = t, .latency = q->latency};
     tr_schedule *s = NULL;
     tr_estimate *e = NULL;
     if (tr_schedule_make(q, &s) != TR_OK) fail_msg("%s", tr_error_message());
@@ -125,8 +125,8 @@ static void test_orders_are_made_for_the_edges(void **state) {
     enum { P = 4, M = 8 };
     tr_stage_table t;
     table_fan(P, &t);
-    tr_schedule_request q = {.ranks = P, .micro_batches = M, .chunks = 1, .table = &t};
-    q.memory = (tr_schedule_memory){.m_b = 1, .m_w = 1, .cap = M};
+    tr_schedule_request q = {.ranks = P, .micro_batches = M, .chunks = 1, .table = &t, .cap = M};
+    q.share = (tr_stage_cost){.m_b = 1, .m_w = 1};
     static const char *const names[] = {"zb-1p", "zb-2p", "auto"};
     for (int n = 0; n < 3; n++) {
         q.name = names[n];
@@ -142,7 +142,7 @@ static void test_orders_are_made_for_the_edges(void **state) {
     assert_int_equal(tr_schedule_auto(&q, &report, &s), TR_OK);
     assert_true(report.bound == 3 * M + 1 && report.makespan == report.bound);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 static void test_list_scheduling_knows_the_edges(void **state) {
@@ -152,7 +152,7 @@ static void test_list_scheduling_knows_the_edges(void **state) {
     table_fan(P, &t);
     for (int whole = 0; whole < 2; whole++) {
         tr_schedule_request q = {
-            .ranks = P, .micro_batches = M, .table = &t, .memory = {.m_b = 1, .m_w = 1}};
+            .ranks = P, .micro_batches = M, .table = &t, .share = {.m_b = 1, .m_w = 1}};
         tr_auto_shape shape;
         tr_schedule *s = NULL;
         int order[3 * P * M];
@@ -172,18 +172,14 @@ static void test_list_scheduling_knows_the_edges(void **state) {
         tr_auto_shape_close(&shape);
         expect_whole(s, &t);
     }
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
-static tr_status describe(void *context, int stages, double *f, double *i, double *w,
-                          tr_graph *graph) {
-    tr_stage_table t;
+static tr_status describe(void *context, int stages, tr_stage_table *t) {
     (void)context;
-    table_skip(stages, &t);
-    for (int k = 0; k < stages; k++) f[k] = i[k] = w[k] = 4.0 / stages;
-    tr_status status = tr_graph_open(&t, stages, graph);
-    test_table_free(&t);
-    return status;
+    table_skip(stages, t);
+    for (int k = 0; k < stages; k++) t->cost[k].f = t->cost[k].i = t->cost[k].w = 4.0 / stages;
+    return TR_OK;
 }
 
 /* The search may choose other numbers of stages, each with its own edges. */
@@ -192,8 +188,9 @@ static void test_the_search_asks_for_edges(void **state) {
     tr_schedule_request q = {.name = "auto",
                              .ranks = 4,
                              .micro_batches = 6,
-                             .costs = {1, 1, 1, 0.1},
-                             .describe_stages = describe};
+                             .share = {.f = 1, .i = 1, .w = 1},
+                             .latency = 0.1,
+                             .describe = describe};
     tr_schedule *s = NULL;
     tr_auto_report report;
     if (tr_schedule_auto(&q, &report, &s) != TR_OK) fail_msg("%s", tr_error_message());
@@ -201,7 +198,7 @@ static void test_the_search_asks_for_edges(void **state) {
     table_skip(s->stages, &t);
     assert_true(report.makespan >= report.bound * (1 - 1e-9));
     expect_whole(s, &t);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 static void test_random_edges(void **state) {
@@ -226,7 +223,7 @@ static void test_random_edges(void **state) {
         int pairs = count_bars(s, &t), messages = count_sends(s, &t);
         assert_true(pairs <= messages);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 

@@ -39,8 +39,7 @@ static void expect_split(const tr_rank_time *time, int ranks, double makespan, i
 static void expect_equal(const tr_schedule *s, const tr_stage_table *t, double c, bool exact) {
     tr_program_set *set = NULL;
     tr_simulation *sim = NULL;
-    tr_estimate *e =
-        estimate(s, (tr_estimate_options){.table = t, .costs = {.c = c}, .times = true});
+    tr_estimate *e = estimate(s, (tr_estimate_options){.table = t, .latency = c, .times = true});
     assert_int_equal(tr_lower(s, t, &set), TR_OK);
     assert_int_equal(tr_simulate(set, t->cost, c, &sim), TR_OK);
     double tolerance = exact ? 1e-12 * sim->makespan : INFINITY;
@@ -74,7 +73,7 @@ static void test_equals_the_lowered_program(void **state) {
         expect_equal(f, &t, 0, true);
         tr_schedule_destroy(f);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
     /* Orders that take their messages as they come: equal with transfers too. */
     for (int p = 1; p <= 6; p++)
@@ -86,7 +85,7 @@ static void test_equals_the_lowered_program(void **state) {
                 assert_int_equal(tr_schedule_generate(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
                 expect_equal(s, &t, 0.25, true);
                 tr_schedule_destroy(s);
-                test_table_free(&t);
+                tr_stage_table_free(&t);
             }
 }
 
@@ -97,9 +96,9 @@ static void test_formulas(void **state) {
             for (int n = 0; n < 2; n++) {
                 tr_schedule *s = NULL;
                 assert_int_equal(tr_schedule_generate(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
-                tr_estimate *e =
-                    estimate(s, (tr_estimate_options){.costs = {.f = 2, .i = 3, .w = 1},
-                                                      .memory = {.m_b = 2, .m_w = 1}});
+                tr_estimate *e = estimate(
+                    s,
+                    (tr_estimate_options){.share = {.f = 2, .i = 3, .w = 1, .m_b = 2, .m_w = 1}});
                 assert_true(e->makespan == 6.0 * (m + p - 1));
                 for (int i = 0; i < p; i++) {
                     assert_true(e->peak[i] == 2.0 * (n && p - i < m ? p - i : m));
@@ -118,7 +117,7 @@ static void test_memory_and_imbalance(void **state) {
     tr_schedule *s = NULL;
     assert_int_equal(tr_schedule_create("delayed", 1, 2, 2, NULL, &s), TR_OK);
     assert_true(test_add_row(s, 0, "0F0,1F0,1I0,0I0,0F1,1F1,1I1,0I1,0W0,0W1,1W0,1W1"));
-    tr_estimate *e = estimate(s, (tr_estimate_options){.memory = {.m_b = 1, .m_w = 0.75}});
+    tr_estimate *e = estimate(s, (tr_estimate_options){.share = {.m_b = 1, .m_w = 0.75}});
     assert_true(e->peak[0] == 0.75 + 1);
     assert_true(e->makespan == 6 && e->time[0].busy == 6);
     tr_estimate_destroy(e);
@@ -135,7 +134,7 @@ static void test_memory_and_imbalance(void **state) {
     assert_true(e->makespan == 27);
     tr_estimate_destroy(e);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 static void test_blocked_orders(void **state) {

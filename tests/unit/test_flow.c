@@ -419,7 +419,7 @@ static void test_edges(void **state) {
         assert_int_equal(edge->f_writes_gradient, want[e].f_writes);
         assert_int_equal(edge->w_reads_gradient, want[e].w_reads);
     }
-    tr_layer_table_free(&t);
+    tr_stage_table_free(&t);
     tr_model_destroy(model);
 }
 
@@ -447,7 +447,7 @@ static void test_gradients(void **state) {
     const size_t outputs_fw = TR_ALIGN * (1 + 1 + 1 + 1 + 2);
     assert_int_equal(cost->bytes[TR_LIFE_FI], own[TR_LIFE_FI] + TR_ALIGN * (2 + 2 + 1));
     assert_int_equal(cost->bytes[TR_LIFE_FW], own[TR_LIFE_FW] + outputs_fw + TR_ALIGN * 1);
-    tr_layer_table_free(&t);
+    tr_stage_table_free(&t);
     tr_model_destroy(model);
 }
 

@@ -10,7 +10,7 @@
 /* Sums of a few thousand doubles of one size: rounding stays below this, relative to the whole. */
 static const double tolerance = 1e-9;
 
-static const tr_schedule_costs unit = {1, 1, 1, 0};
+static const tr_stage_cost unit = {.f = 1, .i = 1, .w = 1, .m_b = 1};
 
 static tr_schedule *make(const tr_schedule_request *request) {
     tr_schedule *s = NULL;
@@ -20,9 +20,9 @@ static tr_schedule *make(const tr_schedule_request *request) {
 
 static meter measure(const tr_schedule_request *request) {
     tr_schedule *s = make(request);
-    tr_schedule_memory memory = request->memory;
-    if (memory.m_b <= 0) memory.m_b = 1;
-    meter result = meter_measure(s, request->costs, memory);
+    tr_stage_cost share = request->share;
+    tr_share_complete(&share);
+    meter result = meter_measure(s, &share, request->latency);
     tr_schedule_destroy(s);
     return result;
 }
@@ -35,19 +35,18 @@ typedef struct published {
     double f1b1, interleaved, h1, h2, zb_1p, zb_2p;
 } published;
 
-/* m_B = 34h + 5as and m_W = 32h of the models of Table 3 at s = 1024. */
-static tr_schedule_memory memory_of(const char *model) {
+/* m_W / m_B with m_B = 34h + 5as and m_W = 32h of the models of Table 3 at s = 1024. */
+static double weight_memory(const char *model) {
     static const struct {
         const char *name;
         double h, a;
     } models[] = {{"1.5B", 2304, 24}, {"6.2B", 4096, 32}, {"14.6B", 5120, 40}, {"28.3B", 6144, 48}};
     for (size_t k = 0; k < sizeof models / sizeof models[0]; k++) {
         if (strcmp(models[k].name, model) != 0) continue;
-        double mb = 34 * models[k].h + 5 * models[k].a * 1024;
-        return (tr_schedule_memory){.m_b = 1, .m_w = 32 * models[k].h / mb};
+        return 32 * models[k].h / (34 * models[k].h + 5 * models[k].a * 1024);
     }
     fail_msg("no model %s", model);
-    return (tr_schedule_memory){0};
+    return 0;
 }
 
 static int read_table(published *rows, int most) {
@@ -61,18 +60,19 @@ static int read_table(published *rows, int most) {
         *row = (published){0};
         tr_schedule_request *q = &row->request;
         assert_int_equal(sscanf(line, "%15[^,],%d,%d,%lf,%lf,%lf,%lf,%d,%lf,%lf,%lf,%lf,%lf,%lf",
-                                model, &q->ranks, &q->micro_batches, &q->costs.f, &q->costs.i,
-                                &q->costs.w, &q->costs.c, &row->interleaved_chunks, &row->f1b1,
+                                model, &q->ranks, &q->micro_batches, &q->share.f, &q->share.i,
+                                &q->share.w, &q->latency, &row->interleaved_chunks, &row->f1b1,
                                 &row->interleaved, &row->h1, &row->h2, &row->zb_1p, &row->zb_2p),
                          14);
-        q->memory = memory_of(model);
+        q->share.m_b = 1;
+        q->share.m_w = weight_memory(model);
     }
     (void)fclose(file);
     return n;
 }
 
 static double ideal(const tr_schedule_request *q) {
-    return q->micro_batches * (q->costs.f + q->costs.i + q->costs.w);
+    return q->micro_batches * (q->share.f + q->share.i + q->share.w);
 }
 
 static double bubble_span(const tr_schedule_request *q, const meter *m) {
@@ -116,16 +116,18 @@ static void test_published_rates(void **state) {
         const tr_schedule_request *q = &rows[k].request;
         int v = rows[k].interleaved_chunks, p = q->ranks;
         meter m = measure_named(&rows[k], "interleaved", v);
-        double whole = q->costs.f + q->costs.i + q->costs.w;
-        double over = (p - 1) * whole / v + (2 * p * v - 2) * q->costs.c;
+        double whole = q->share.f + q->share.i + q->share.w;
+        double over = (p - 1) * whole / v + (2 * p * v - 2) * q->latency;
         assert_true(fabs(m.makespan - ideal(q) - over) < tolerance * m.makespan);
     }
 }
 
 /* --- formulas --------------------------------------------------------------------------------- */
 
-static const tr_schedule_costs profiles[] = {
-    {1, 1, 1, 0}, {1, 1.4, 0.6, 0}, {18.513, 18.086, 9.331, 0}, {10.408, 10.204, 7.703, 0}};
+static const tr_stage_cost profiles[] = {{.f = 1, .i = 1, .w = 1},
+                                         {.f = 1, .i = 1.4, .w = 0.6},
+                                         {.f = 18.513, .i = 18.086, .w = 9.331},
+                                         {.f = 10.408, .i = 10.204, .w = 7.703}};
 enum { PROFILES = sizeof profiles / sizeof profiles[0] };
 
 static void expect_near(const tr_schedule_request *q, const char *what, double got, double want) {
@@ -147,10 +149,10 @@ static void test_formulas_of_whole_backwards(void **state) {
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 24; m++)
             for (int k = 0; k < PROFILES; k++) {
-                tr_schedule_costs c = profiles[k];
+                tr_stage_cost c = profiles[k];
                 double whole = c.f + c.i + c.w;
                 tr_schedule_request q = {
-                    .name = "gpipe", .ranks = p, .micro_batches = m, .costs = c};
+                    .name = "gpipe", .ranks = p, .micro_batches = m, .share = c};
                 meter r = measure(&q);
                 expect_near(&q, "bubble", r.makespan - ideal(&q), (p - 1) * whole);
                 expect_near(&q, "peak", r.peak, m);
@@ -188,7 +190,7 @@ static void test_interleaved_groups(void **state) {
                                              .micro_batches = m,
                                              .chunks = v,
                                              .group = n,
-                                             .costs = unit};
+                                             .share = unit};
                     meter r = measure(&q);
                     if (n < p || (m % n && m % n < p)) continue;
                     expect_near(&q, "bubble", r.makespan - ideal(&q), (p - 1) * 3.0 / v);
@@ -203,9 +205,9 @@ static void test_formulas_of_zero_bubble(void **state) {
     for (int p = 1; p <= 8; p++)
         for (int m = 2 * p; m <= 4 * p + 3; m++)
             for (int k = 0; k < PROFILES; k++) {
-                tr_schedule_costs c = profiles[k];
+                tr_stage_cost c = profiles[k];
                 tr_schedule_request q = {
-                    .name = "zb-h1", .ranks = p, .micro_batches = m, .costs = c};
+                    .name = "zb-h1", .ranks = p, .micro_batches = m, .share = c};
                 meter r = measure(&q);
                 /* W fits the gaps of the drain where it is at most F and I. */
                 if (c.w <= c.f && c.w <= c.i)
@@ -223,8 +225,8 @@ static void test_formulas_at_unit_costs(void **state) {
     (void)state;
     for (int p = 1; p <= 8; p++)
         for (int m = 2 * p; m <= 4 * p + 3; m++) {
-            tr_schedule_request q = {
-                .ranks = p, .micro_batches = m, .costs = unit, .memory = {.m_b = 1, .m_w = 0.94}};
+            tr_schedule_request q = {.ranks = p, .micro_batches = m, .share = unit};
+            q.share.m_w = 0.94;
             meter r;
             q.name = "interleaved-zb";
             for (q.chunks = 2; q.chunks <= 4 && m % p == 0; q.chunks++) {
@@ -255,10 +257,8 @@ static void test_schedules_for_a_memory(void **state) {
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 4 * p; m += p > 4 ? p - 1 : 1)
             for (int k = 0; k < 3; k++) {
-                tr_schedule_request q = {.ranks = p,
-                                         .micro_batches = m,
-                                         .costs = unit,
-                                         .memory = {.m_b = 1, .m_w = kept[k]}};
+                tr_schedule_request q = {.ranks = p, .micro_batches = m, .share = unit};
+                q.share.m_w = kept[k];
                 double whole = 3.0 * (p - 1);
                 meter r;
                 q.name = "v-half";
@@ -288,7 +288,7 @@ static void test_1f1b_v(void **state) {
     for (int p = 1; p <= 24; p += p < 8 ? 1 : 4)
         for (int m = p < 8 ? 1 : 2 * p; m <= 3 * p; m += p > 4 ? p : 1) {
             tr_schedule_request q = {
-                .name = "1f1b-v", .ranks = p, .micro_batches = m, .costs = unit};
+                .name = "1f1b-v", .ranks = p, .micro_batches = m, .share = unit};
             meter r = measure(&q);
             expect_most(&q, "peak", r.peak, p < 4 ? p : ceil(1.5 * p) / 2);
             double most = fmin(3.0 * (p - 1), 2.25 * p - (p % 4 == 2 ? 0.5 : 1.5));
@@ -300,10 +300,8 @@ static void test_1f1b_v(void **state) {
 static void test_v_of_many_ranks(void **state) {
     (void)state;
     for (int p = 12; p <= 48; p *= 2) {
-        tr_schedule_request q = {.ranks = p,
-                                 .micro_batches = 2 * p + 5,
-                                 .costs = unit,
-                                 .memory = {.m_b = 1, .m_w = 0.94}};
+        tr_schedule_request q = {.ranks = p, .micro_batches = 2 * p + 5, .share = unit};
+        q.share.m_w = 0.94;
         q.name = "v-half";
         meter r = measure(&q);
         expect_most(&q, "peak", r.peak, (p + 2) / 2);
@@ -319,17 +317,17 @@ static void test_v_of_many_ranks(void **state) {
  * (2 (p - i) - 1) mb + 2 i mw (Zero Bubble, Table 2); ZB-V the same on all. */
 static void test_memory_of_every_rank(void **state) {
     (void)state;
-    const tr_schedule_memory memory = {.m_b = 1, .m_w = 0.5};
+    const tr_stage_cost share = {.m_b = 1, .m_w = 0.5};
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 4 * p; m++)
             for (int n = 0; n < 4; n++) {
                 static const char *const names[] = {"1f1b", "zb-h1", "zb-h2", "zbv"};
                 tr_schedule_request q = {
-                    .name = names[n], .ranks = p, .micro_batches = m, .costs = unit};
+                    .name = names[n], .ranks = p, .micro_batches = m, .share = unit};
                 if (n && m < 2 * p) continue;
                 tr_schedule *s = make(&q);
                 for (int i = 0; i < p; i++) {
-                    double got = meter_peak(s, i, memory);
+                    double got = meter_peak(s, i, &share);
                     double want = n == 0   ? fmin(m, p - i)
                                   : n == 1 ? p - i + 0.5 * i
                                   : n == 2 ? 2 * (p - i) - 1 + i
@@ -356,10 +354,12 @@ static void test_caps_hold(void **state) {
                 tr_schedule_request q = {.name = names[n],
                                          .ranks = 4,
                                          .micro_batches = 7,
-                                         .costs = {1, 1.1, 0.7, 0.1},
-                                         .memory = {.m_b = 2, .m_w = kept[k], .cap = cap * one}};
+                                         .share = {.f = 1, .i = 1.1, .w = 0.7, .m_b = 2},
+                                         .latency = 0.1,
+                                         .cap = cap * one};
+                q.share.m_w = kept[k];
                 expect_most(&q, "peak", measure(&q).peak, most);
-                q.memory.cap = one - 0.1;
+                q.cap = one - 0.1;
                 tr_schedule *s = NULL;
                 char words[64];
                 (void)snprintf(words, sizeof words, "one micro-batch takes %g", one);
@@ -415,7 +415,7 @@ static void expect_runs(const tr_schedule_request *q) {
     if (q->micro_batches <= 6 || q->micro_batches == 17)
         if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
     tr_program_set_destroy(set);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
     tr_schedule_destroy(s);
 }
 
@@ -446,9 +446,9 @@ static void test_errors_say_what_is_wrong(void **state) {
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "two stages a rank"));
     q.chunks = 2;
-    q.costs.f = -1;
+    q.share.f = -1;
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
-    q.costs.f = 0;
+    q.share.f = 0;
     q.micro_batches = 0;
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
     assert_null(s);

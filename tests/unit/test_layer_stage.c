@@ -188,7 +188,7 @@ static void check_bytes(const tr_model_config *c) {
     /* The gradients of the outputs of the embedding and of all blocks except the last one; the
      * head's F writes that gradient. */
     assert_int_equal(t.cost[0].bytes[TR_LIFE_IW], (size_t)(LAYERS - 2) * (block + row));
-    tr_layer_table_free(&t);
+    tr_stage_table_free(&t);
     tr_model_destroy(model);
 }
 

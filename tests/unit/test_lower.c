@@ -127,7 +127,7 @@ static void test_random_programs(void **state) {
         expect_sound(f, &t);
         tr_schedule_destroy(f);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 
@@ -160,7 +160,7 @@ static void test_v_program(void **state) {
     assert_int_equal(p->place[f1->first_place + 1].offset, p->place[f2->first_place].offset);
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 /* Validation behind a training schedule: what waits between a rank's stages does not grow with the
@@ -190,7 +190,7 @@ static void test_forward_only_holds_little(void **state) {
             tr_program_set_destroy(set);
             tr_schedule_destroy(s);
             tr_schedule_destroy(like);
-            test_table_free(&t);
+            tr_stage_table_free(&t);
         }
         for (int r = 0; r < RANKS; r++) assert_int_equal(arena[0][r], arena[1][r]);
     }
@@ -221,7 +221,7 @@ static void test_formulas(void **state) {
                 tr_simulation_destroy(sim);
                 tr_program_set_destroy(set);
                 tr_schedule_destroy(s);
-                test_table_free(&t);
+                tr_stage_table_free(&t);
             }
 }
 
@@ -238,7 +238,7 @@ static void test_latency_is_hidden(void **state) {
     tr_simulation_destroy(sim);
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 /* A wait for a message that is sent only behind it is found and named. */
@@ -263,7 +263,7 @@ static void test_waits_can_deadlock(void **state) {
     assert_non_null(strstr(tr_error_message(), "rank 0 at 0WAIT_SENT_F3 waits for rank 1"));
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 static void test_bad_tables(void **state) {
@@ -279,7 +279,7 @@ static void test_bad_tables(void **state) {
     assert_int_equal(tr_lower(s, &t, &set), TR_ERR_INTERNAL);
     assert_null(set);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 int main(void) {

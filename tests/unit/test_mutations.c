@@ -369,7 +369,7 @@ static void test_orders(void **state) {
             refused++;
         }
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
     print_message("%d ran, %d were refused\n", ran, refused);
     assert_true(ran > trials(1000) && refused > trials(1000));
@@ -478,7 +478,7 @@ static void test_lists(void **state) {
             assert_true(program_runs(list, &t, set));
             tr_program_set_destroy(set);
         }
-        test_table_free(&t);
+        tr_stage_table_free(&t);
         *(status == TR_OK ? &ran : &refused) += 1;
         tr_schedule_destroy(list);
         tr_schedule_destroy(s);

@@ -381,7 +381,7 @@ static void the_plan_is_the_simulated_step(void **state) {
     tr_timeline_destroy(planned);
     tr_program_set_destroy(set);
     tr_schedule_destroy(schedule);
-    test_table_free(&table);
+    tr_stage_table_free(&table);
 }
 
 int main(void) {

@@ -58,7 +58,7 @@ static void test_gpipe_and_1f1b(void **state) {
                     tr_schedule_generate(n ? "1f1b" : "gpipe", ranks[p], ranks[p], m, &s), TR_OK);
                 expect_serial_results(s, &t, m % 2 == 0);
                 tr_schedule_destroy(s);
-                test_table_free(&t);
+                tr_stage_table_free(&t);
             }
 }
 
@@ -76,7 +76,7 @@ static void test_generated(void **state) {
                                  TR_OK);
                 expect_serial_results(s, &t, m % 2 == 0);
                 tr_schedule_destroy(s);
-                test_table_free(&t);
+                tr_stage_table_free(&t);
             }
 }
 
@@ -89,7 +89,7 @@ static void test_v(void **state) {
         test_table_random(&r, 4, trial, &t);
         expect_serial_results(s, &t, trial % 2);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 
@@ -104,7 +104,7 @@ static void test_random_orders(void **state) {
         tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 6));
         expect_serial_results(s, &t, trial % 2);
         tr_schedule_destroy(s);
-        test_table_free(&t);
+        tr_stage_table_free(&t);
     }
 }
 

@@ -167,7 +167,7 @@ static void expect_back(const char *name, int dp, int m, double c) {
     tr_simulation_destroy(sim);
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
-    test_table_free(&t);
+    tr_stage_table_free(&t);
 }
 
 static void test_records_come_back(void **state) {
