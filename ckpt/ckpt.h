@@ -30,6 +30,14 @@ typedef struct tr_ckpt_tensor {
     bool write;    /* save: this rank writes these boxes (of replicas, one rank does) */
 } tr_ckpt_tensor;
 
+/* A corpus of a mixture, in its own samples. */
+typedef struct tr_ckpt_corpus {
+    int64_t weight, taken; /* millionths; samples that it gave before the mixture's first one */
+    int64_t bytes, split, epoch, epoch_sample, epoch_bytes; /* like those of tr_ckpt_state */
+    uint64_t hash;
+} tr_ckpt_corpus;
+enum { TR_CKPT_CORPORA = 32 };
+
 /* Logical state that is not a tensor: small, the same on every rank. */
 typedef struct tr_ckpt_state {
     int64_t step;        /* steps done */
@@ -38,15 +46,19 @@ typedef struct tr_ckpt_state {
     int64_t optimizer_step; /* Adam's t: steps not skipped */
     int64_t skipped;
     double tokens_seen; /* labels that counted */
-    /* The data that the run reads. All of these are 0 in a checkpoint of an older version. */
-    int64_t data_bytes;   /* of the file */
-    uint64_t data_hash;   /* of sample blocks of the file */
+    /* The data that the run reads: of a mixture, its first corpus. All of these are 0 in a
+     * checkpoint of an older version. Lengths are tokens, which in data.format bytes are bytes. */
+    int64_t data_bytes;   /* of the files */
+    uint64_t data_hash;   /* of sample blocks of the files */
     uint64_t data_format; /* hash of how it is read: data.format, and how documents end */
     double validation;    /* fraction that is held out */
-    int64_t split_bytes;  /* bytes of the file when its end was set aside as held-out part */
-    /* The epoch of next_sample: its number, its first sample, and how many bytes of the file it
-     * reads. */
+    int64_t split_bytes;  /* length of the files when their end was set aside as held-out part */
+    /* The epoch of next_sample: its number, its first sample, and how many tokens it reads. */
     int64_t epoch, epoch_sample, epoch_bytes;
+    /* A mixture: how many corpora, the global sample with which its sequence begins, and each.
+     * corpora 0: one corpus, as in checkpoints of versions without mixtures. */
+    int64_t corpora, since;
+    tr_ckpt_corpus corpus[TR_CKPT_CORPORA];
     char config[16384]; /* resolved config text of the run that saved */
 } tr_ckpt_state;
 

@@ -106,6 +106,12 @@ enum {
     FIRST_STATE_FIELDS = 6, /* every version has these; a later field that is missing reads as 0 */
 };
 
+/* The numbers of a mixture: `since`, then those of each corpus. */
+enum { CORPUS_NUMBERS = sizeof(tr_ckpt_corpus) / sizeof(int64_t) };
+static const char mixture_path[] = "/state/mixture";
+_Static_assert(sizeof(tr_ckpt_corpus) == CORPUS_NUMBERS * sizeof(int64_t),
+               "numbers of 64 bits alone");
+
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* Writes a dataset of `count` elements (-1: a single value without dimensions). */
@@ -195,12 +201,20 @@ static tr_status put_tensor(hid_t file, const tr_manifest *m, int64_t first, int
     return status;
 }
 
+static tr_status put_mixture(hid_t file, const tr_ckpt_state *state) {
+    int64_t numbers[1 + TR_CKPT_CORPORA * CORPUS_NUMBERS] = {state->since};
+    if (state->corpora == 0) return TR_OK;
+    memcpy(numbers + 1, state->corpus, (size_t)state->corpora * sizeof *state->corpus);
+    return put_kind(file, mixture_path, KIND_I64, 1 + state->corpora * CORPUS_NUMBERS, numbers);
+}
+
 static tr_status put_state(hid_t file, const tr_ckpt_state *state) {
     static const int64_t format = TR_CKPT_FORMAT;
     TR_TRY(put_group(file, "/state"));
     for (int i = 0; i < STATE_FIELDS; i++)
         TR_TRY(put_kind(file, state_fields[i].path, state_fields[i].kind, -1,
                         (const char *)state + state_fields[i].at));
+    TR_TRY(put_mixture(file, state));
     hid_t type = H5Tcopy(H5T_C_S1);
     bool good = type >= 0 && H5Tset_size(type, strlen(state->config) + 1) >= 0 &&
                 put(file, "/config.yaml", type, -1, state->config) &&
@@ -295,12 +309,30 @@ static tr_status get_config(hid_t file, tr_ckpt_state *state) {
                 : TR_FAIL(TR_ERR_DATA, "/config.yaml does not have this build's type or shape");
 }
 
+static tr_status get_mixture(hid_t file, size_t limit, tr_ckpt_state *state) {
+    int64_t count = 0, *numbers = NULL;
+    if (H5Lexists(file, mixture_path, H5P_DEFAULT) == 0) return TR_OK;
+    tr_status status = get(file, mixture_path, KIND_I64, limit, &count, NULL, &numbers);
+    const int64_t corpora = (count - 1) / CORPUS_NUMBERS;
+    if (status == TR_OK &&
+        (count != 1 + corpora * CORPUS_NUMBERS || corpora < 2 || corpora > TR_CKPT_CORPORA))
+        status = TR_FAIL(TR_ERR_DATA, "%s does not have this build's type or shape", mixture_path);
+    if (status == TR_OK) {
+        state->corpora = corpora;
+        state->since = numbers[0];
+        memcpy(state->corpus, numbers + 1, (size_t)corpora * sizeof *state->corpus);
+    }
+    free(numbers);
+    return status;
+}
+
 static tr_status get_state(hid_t file, size_t limit, tr_ckpt_state *state) {
     for (int i = 0; i < STATE_FIELDS; i++) {
         const field *f = &state_fields[i];
         if (i >= FIRST_STATE_FIELDS && H5Lexists(file, f->path, H5P_DEFAULT) == 0) continue;
         TR_TRY(get(file, f->path, f->kind, limit, NULL, (char *)state + f->at, NULL));
     }
+    TR_TRY(get_mixture(file, limit, state));
     return get_config(file, state);
 }
 
@@ -352,6 +384,9 @@ static bool same_manifest(const tr_manifest *a, const tr_manifest *b) {
         if (memcmp((const char *)&a->state + state_fields[i].at,
                    (const char *)&b->state + state_fields[i].at, 8) != 0)
             return false;
+    if (a->state.corpora != b->state.corpora || a->state.since != b->state.since ||
+        memcmp(a->state.corpus, b->state.corpus, sizeof a->state.corpus) != 0)
+        return false;
     return memcmp(a->tensor, b->tensor, (size_t)a->tensors * sizeof *a->tensor) == 0 &&
            memcmp(a->file, b->file, (size_t)a->files * sizeof *a->file) == 0 &&
            memcmp(a->part, b->part, (size_t)a->parts * sizeof *a->part) == 0 &&

@@ -10,6 +10,7 @@
 #define MOST_SAMPLES (INT64_C(1) << 40) /* of one step */
 #define MOST_TOKENS  16777216.0         /* of one sample */
 #define MOST_BYTES   (INT64_C(1) << 60)
+#define MOST_WEIGHT  INT64_C(1000000000000) /* millionths */
 
 static bool between(int64_t value, int64_t low, int64_t high) {
     return value >= low && value <= high;
@@ -30,7 +31,27 @@ static bool tokens_good(const tr_ckpt_state *s) {
 
 static bool data_recorded(const tr_ckpt_state *s) {
     return s->data_bytes || s->data_hash || s->data_format || s->validation != 0 ||
-           s->split_bytes || s->epoch || s->epoch_sample || s->epoch_bytes;
+           s->split_bytes || s->epoch || s->epoch_sample || s->epoch_bytes || s->corpora;
+}
+
+/* Returns true when a corpus of a mixture can be in this state. */
+static bool corpus_good(const tr_ckpt_state *s, const tr_ckpt_corpus *p) {
+    return between(p->weight, 1, MOST_WEIGHT) && between(p->taken, 0, s->since) &&
+           between(p->bytes, 1, MOST_BYTES) && between(p->epoch_bytes, 1, p->bytes) &&
+           between(p->split, 1, p->epoch_bytes) && between(p->epoch_sample, 0, s->next_sample) &&
+           between(p->epoch, 0, p->epoch_sample);
+}
+
+static bool mixture_good(const tr_ckpt_state *s) {
+    int64_t taken = 0;
+    if (s->corpora == 0) return s->since == 0;
+    if (!between(s->corpora, 2, TR_CKPT_CORPORA) || !between(s->since, 0, s->next_sample))
+        return false;
+    for (int64_t p = 0; p < s->corpora; p++) {
+        if (!corpus_good(s, &s->corpus[p])) return false;
+        taken += s->corpus[p].taken;
+    }
+    return taken <= s->since; /* fewer where a corpus was taken out */
 }
 
 /* Returns the name of the first field that is out of range, or NULL. */
@@ -43,6 +64,7 @@ static const char *data_fault(const tr_ckpt_state *s) {
     if (!between(s->epoch_sample, 0, s->next_sample)) return "epoch_sample";
     if (!between(s->epoch, 0, s->epoch_sample))
         return "epoch"; /* an epoch has at least one sample */
+    if (!mixture_good(s)) return "mixture";
     return NULL;
 }
 

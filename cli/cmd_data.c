@@ -1,6 +1,6 @@
 #include "cli/cli.h"
 #include "config/schema.h"
-#include "data/data.h"
+#include "train/data_options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,21 +22,25 @@ static tr_status load(int argc, char **argv, tr_config *config) {
     return tr_key_set(&tr_schema[tr_schema_find("data.path")], argv[1], config);
 }
 
-static tr_status print_facts(const tr_config *c, const tr_data *data) {
-    long long context = c->model.context, windows = tr_data_windows(data);
-    long long train = tr_data_train_tokens(data), all = tr_data_tokens(data);
+static tr_status print_corpus(const tr_config *c, const tr_data *data, int part) {
+    long long context = c->model.context, windows = tr_data_windows_of(data, part);
+    long long train = tr_data_train_tokens(data, part), all = tr_data_tokens(data, part);
     tr_data_facts facts;
-    TR_TRY(tr_data_examine(data, TR_BIGRAM_ALPHA, &facts));
-    (void)printf("file      %s (%s)\n", c->data.path, c->data.format);
-    (void)printf("tokens    %lld, %d different\n", all, facts.distinct);
-    if (tr_config_document_end(c) >= 0)
-        (void)printf("documents %lld\n", (long long)facts.documents);
+    TR_TRY(tr_data_examine(data, part, TR_BIGRAM_ALPHA, &facts));
+    (void)printf("file      %s (%s)\n", tr_data_name(data, part), c->data.format);
+    if (tr_data_parts(data) > 1)
+        (void)printf("weight    %g\n", (double)tr_data_weight(data, part) / 1e6);
+    (void)printf("tokens    %lld, %lld different\n", all, (long long)facts.distinct);
+    if (tr_config_packed(c)) (void)printf("documents %lld\n", (long long)facts.documents);
     (void)printf("training  %lld tokens, %lld windows of %lld\n", train, windows, context);
     (void)printf("held out  %lld tokens, %lld windows\n", all - train,
-                 (long long)tr_data_validation_windows(data));
+                 (long long)tr_data_held_windows(data, part));
+    double weights = 0;
+    for (int k = 0; k < tr_data_parts(data); k++) weights += (double)tr_data_weight(data, k);
+    double share = tr_data_parts(data) > 1 ? (double)tr_data_weight(data, part) / weights : 1;
     (void)printf("run       %lld steps of %lld sequences: %.2f epochs\n", (long long)c->train.steps,
                  (long long)c->train.batch,
-                 (double)c->train.steps * (double)c->train.batch / (double)windows);
+                 share * (double)c->train.steps * (double)c->train.batch / (double)windows);
     if (!isnan(facts.bigram_nats))
         (void)printf("bigram    %.4f nats a token on the held-out part (%.4f bits)\n",
                      facts.bigram_nats, facts.bigram_nats / log(2));
@@ -50,10 +54,11 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     tr_data *data;
     TR_TRY(load(argc, argv, &config));
     TR_TRY(tr_config_check_data(&config));
-    TR_TRY(tr_data_open(config.data.path, config.data.format, config.data.validation,
-                        config.model.context, (uint64_t)config.train.seed, &data));
-    tr_data_end_documents(data, tr_config_document_end(&config));
-    tr_status status = print_facts(&config, data);
+    const tr_data_options options = tr_data_options_of(&config);
+    TR_TRY(tr_data_open(&options, &data));
+    tr_status status = TR_OK;
+    for (int k = 0; k < tr_data_parts(data) && status == TR_OK; k++)
+        status = print_corpus(&config, data, k);
     tr_data_close(data);
     return status;
 }

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "config/schema.h"
 #include "config/yaml.h"
+#include "data/paths.h"
 #include "layers/preset.h"
 
 #include <errno.h>
@@ -49,6 +50,10 @@ static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config
     if (place->line) {
         (void)TR_FAIL(TR_ERR_CONFIG, "%s is set twice, first in line %d", e->key, place->line);
         return at_place(source, e->key_line, e->key_column);
+    }
+    if (e->is_list && tr_schema[index].type != TR_KEY_PATHS) {
+        (void)TR_FAIL(TR_ERR_CONFIG, "a list is not allowed here: give one value");
+        return at_place(source, e->line, e->column);
     }
     if (tr_key_set(&tr_schema[index], e->value ? e->value : "", config) != TR_OK)
         return at_place(source, e->line, e->column);
@@ -242,7 +247,8 @@ static tr_status check_stages(const tr_config *c) {
 }
 
 static tr_status check_documents(const tr_config *c) {
-    if (strcmp(c->data.documents, "packed") == 0 && c->data.document_end < 0)
+    const bool bytes = strcmp(c->data.format, "bytes") == 0; /* other formats may know the end */
+    if (bytes && tr_config_packed(c) && c->data.document_end < 0)
         REFUSE("data.documents",
                "data.documents packed needs data.document_end, the token that ends a document (10 "
                "for the end of a line in data.format bytes)");
@@ -269,7 +275,14 @@ tr_status tr_config_check_data(const tr_config *c) {
                "data.document_end %" PRId64
                " is not a token: data.format bytes has tokens 0 to 255",
                c->data.document_end);
-    return check_documents(c);
+    TR_TRY(check_documents(c));
+    tr_data_paths paths;
+    tr_status status = tr_data_paths_parse("data.path", c->data.path, &paths);
+    tr_data_paths_free(&paths);
+    if (status != TR_ERR_CONFIG) return status;
+    char why[400];
+    (void)snprintf(why, sizeof why, "%s", tr_error_message());
+    REFUSE("data.path", "%s", why);
 }
 
 static tr_status check_precision(const tr_config *c) {
@@ -328,7 +341,8 @@ tr_status tr_config_print(const tr_config *config, FILE *file) {
             (void)fprintf(file, "%.*s:\n", (int)length, key->name);
         section = length;
         char *value;
-        if (key->type == TR_KEY_TEXT && !*((const char *)config + key->offset)) continue;
+        bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS;
+        if (text && !*((const char *)config + key->offset)) continue;
         TR_TRY(tr_key_text(key, config, &value));
         (void)fprintf(file, "  %s: %s\n", key->name + length + 1, value);
         free(value);
@@ -354,8 +368,9 @@ tr_status tr_config_text(const tr_config *config, char **text) {
 
 static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
     const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
-    bool text =
-        key->type == TR_KEY_TEXT || key->type == TR_KEY_CHOICE || key->type == TR_KEY_SCHEDULE;
+    bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
+                key->type == TR_KEY_SHARE || key->type == TR_KEY_CHOICE ||
+                key->type == TR_KEY_SCHEDULE;
     return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
 }
 
@@ -385,8 +400,24 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
     return TR_OK;
 }
 
+bool tr_config_packed(const tr_config *config) {
+    return strcmp(config->data.documents, "packed") == 0;
+}
+
 int32_t tr_config_document_end(const tr_config *config) {
-    return strcmp(config->data.documents, "packed") ? -1 : (int32_t)config->data.document_end;
+    return tr_config_packed(config) ? (int32_t)config->data.document_end : -1;
+}
+
+double tr_config_validation(const tr_config *config, const char **path) {
+    double share = 0;
+    bool is_share = tr_key_share(config->data.validation, &share);
+    if (path) *path = is_share ? NULL : config->data.validation;
+    return is_share ? share : 0;
+}
+
+bool tr_config_validates(const tr_config *config) {
+    const char *path;
+    return tr_config_validation(config, &path) > 0 || path;
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 64, TR_CONFIG_PATH = 1024 };
+enum { TR_CONFIG_KEYS = 64, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -18,11 +18,12 @@ typedef struct tr_config {
     tr_model_config model; /* the keys are its fields */
     char preset[32];       /* key: model.preset */
     struct {
-        char path[TR_CONFIG_PATH], format[16];
+        char path[TR_CONFIG_PATHS]; /* files, or a mixture: see data/paths.h */
+        char format[16];
         char changed[8];      /* refuse or allow: what --resume does when the data differ */
         char documents[8];    /* windows, packed */
         int64_t document_end; /* token that ends a document; -1: none */
-        double validation;    /* fraction of the file, at its end, that is held out */
+        char validation[TR_CONFIG_PATH]; /* a fraction of the data, or files of their own */
     } data;
     struct {
         int64_t steps;
@@ -103,8 +104,14 @@ tr_status tr_config_text(const tr_config *config, char **text);
  * `where` were saved. The message names the first key that differs. Dropout may change. */
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved, const char *where);
 
-/* Returns the token that ends a document, with data.documents packed; -1: a sequence is one
- * document. */
+/* Returns true with data.documents packed: documents end within a sequence. */
+bool tr_config_packed(const tr_config *config);
+/* Returns data.document_end with data.documents packed, otherwise -1. */
 int32_t tr_config_document_end(const tr_config *config);
+/* Returns the fraction of the data that is held out. *path (may be NULL) is the file of
+ * data.validation, for which the fraction is 0, or NULL. */
+double tr_config_validation(const tr_config *config, const char **path);
+/* Returns true when the run has a held-out part. */
+bool tr_config_validates(const tr_config *config);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

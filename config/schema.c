@@ -82,19 +82,26 @@ const tr_key tr_schema[] = {
              "model was trained with. yarn takes further numbers: BETA_FAST BETA_SLOW (32 1), then "
              "ATTENTION, the factor on cosines and sines (0.1 ln FACTOR + 1). Default: none."},
 
-    {"data.path", TR_KEY_TEXT, AT(data.path), .example = "corpus.txt",
-     .help = "The file to learn from, relative to the working directory. Training needs it."},
-    {"data.format", TR_KEY_CHOICE, AT(data.format), .fallback = "bytes", .choices = "bytes",
-     .help = "How the file is read: bytes (every byte is a token)."},
-    {"data.validation", FLOAT(data.validation, 0, 0.9), .fallback = "0.1",
-     .help = "Fraction at the end of the file that is held out for validation."},
+    {"data.path", TR_KEY_PATHS, AT(data.path), .example = "corpus.txt",
+     .help = "The files to learn from, relative to the working directory: a path, patterns like "
+             "shard-*.bin, a list of both, or a mixture with weights, WEIGHT PATH WEIGHT PATH or "
+             "[{path: A, weight: 0.7}, ...]. Training needs it."},
+    {"data.format", TR_KEY_CHOICE, AT(data.format), .fallback = "bytes",
+     .choices = "bytes u16 u32 llmc megatron",
+     .help = "What the files hold: bytes (every byte is a token), u16 or u32 (tokens of 2 or 4 "
+             "bytes, nanoGPT's), llmc (shards of llm.c), or megatron (data.path is the prefix of a "
+             ".bin and .idx)."},
+    {"data.validation", TR_KEY_SHARE, AT(data.validation), .min = 0, .max = 0.9, .fallback = "0.1",
+     .help = "What is held out for validation: a fraction of each corpus, at its end, or files of "
+             "the same format, written like data.path without weights."},
     {"data.documents", TR_KEY_CHOICE, AT(data.documents), .fallback = "windows",
      .choices = "windows packed",
      .help = "Whether a sequence is split where documents end: windows (no: tokens also attend to "
              "earlier documents), or packed (no attention across documents, positions "
              "restart, and the label of a document's last token does not count)."},
     {"data.document_end", INT(data.document_end, -1, 16777215), .fallback = "-1", .example = "10",
-     .help = "The token that ends a document, which data.documents packed needs; -1: none."},
+     .help = "The token that ends a document, which data.documents packed needs; -1: none. With "
+             "data.format megatron the index says where documents end."},
     {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
      .choices = "refuse allow",
      .help = "What --resume does when the data differ from the checkpoint's: refuse (exit code "
@@ -243,7 +250,9 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     case TR_KEY_FLOAT: (void)snprintf(buffer, size, "a number"); break;
     case TR_KEY_BOOL:
     case TR_KEY_ANSWER: (void)snprintf(buffer, size, "true or false"); break;
-    case TR_KEY_TEXT: (void)snprintf(buffer, size, "text"); break;
+    case TR_KEY_TEXT:
+    case TR_KEY_PATHS: (void)snprintf(buffer, size, "text"); break;
+    case TR_KEY_SHARE: (void)snprintf(buffer, size, "a number or a path"); break;
     case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
     case TR_KEY_SCHEDULE: {
         int index = 0;
@@ -280,7 +289,8 @@ static tr_status wrong_type(const tr_key *key, const char *value, const char *ne
 
 static tr_status out_of_range(const tr_key *key, const char *value) {
     /* An integer limit is printed with all its digits. */
-    const char *format = key->type == TR_KEY_FLOAT ? "%.15g" : "%.0f";
+    bool whole = key->type == TR_KEY_INT || key->type == TR_KEY_BYTES;
+    const char *format = whole ? "%.0f" : "%.15g";
     char low[40], high[40];
     (void)snprintf(low, sizeof low, format, key->min);
     (void)snprintf(high, sizeof high, format, key->max);
@@ -395,6 +405,17 @@ static tr_status set_text(const tr_key *key, const char *value, tr_config *confi
     return TR_OK;
 }
 
+bool tr_key_share(const char *text, double *share) {
+    return parse_number(text, share);
+}
+
+static tr_status set_share(const tr_key *key, const char *value, tr_config *config) {
+    double share;
+    if (tr_key_share(value, &share) && !(share >= key->min && share <= key->max))
+        return out_of_range(key, value);
+    return set_text(key, value, config);
+}
+
 tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     switch (key->type) {
     case TR_KEY_INT:
@@ -414,7 +435,9 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
         else *(tr_answer *)field(key, config) = yes ? TR_YES : TR_NO;
         break;
     }
-    case TR_KEY_TEXT: TR_TRY(set_text(key, value, config)); break;
+    case TR_KEY_TEXT:
+    case TR_KEY_PATHS: TR_TRY(set_text(key, value, config)); break;
+    case TR_KEY_SHARE: TR_TRY(set_share(key, value, config)); break;
     case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
     case TR_KEY_SCHEDULE: TR_TRY(set_schedule(key, value, config)); break;
     }
@@ -459,7 +482,14 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
     case TR_KEY_ANSWER:
         (void)fputs(*(const tr_answer *)value == TR_YES ? "true" : "false", f);
         break;
-    case TR_KEY_TEXT: print_quoted(value, f); break;
+    case TR_KEY_TEXT:
+    case TR_KEY_PATHS: print_quoted(value, f); break;
+    case TR_KEY_SHARE: {
+        double share;
+        if (tr_key_share(value, &share)) (void)fputs(value, f);
+        else print_quoted(value, f);
+        break;
+    }
     case TR_KEY_SCHEDULE:
         if (tr_schedule_is_path(value)) print_quoted(value, f);
         else (void)fputs(value, f);

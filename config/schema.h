@@ -9,6 +9,8 @@ typedef enum tr_key_type {
     TR_KEY_BOOL,     /* bool */
     TR_KEY_ANSWER,   /* tr_answer: a bool with the model family's default */
     TR_KEY_TEXT,     /* char[size] */
+    TR_KEY_PATHS,    /* char[size], the words of data/paths.h; in a file also a list */
+    TR_KEY_SHARE,    /* char[size], a number or a path */
     TR_KEY_CHOICE,   /* char[size], one of `choices` */
     TR_KEY_SCHEDULE, /* char[size], a schedule's name or a path that ends in .csv */
     TR_KEY_BYTES     /* int64_t; written 512MiB, 16GiB, 8GB or as a plain number */
@@ -40,6 +42,9 @@ bool tr_schema_is_section(const char *name);
 /* Parses `value` and stores it in the config. Fails with TR_ERR_CONFIG on a wrong value; the
  * sentence begins with the key's name and does not say where it was set. */
 tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config);
+/* Returns true when the text is a number, a value of TR_KEY_SHARE that is no path, and sets *share
+ * to it. */
+bool tr_key_share(const char *text, double *share);
 /* Writes the key's value as YAML to *text; the caller frees it with free(). */
 tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text);
 /* Writes the values that the key takes to buffer ("an integer", "one of fp32, bf16", ...) and

@@ -1,12 +1,13 @@
 #include "config/yaml.h"
 
 #include "base/memory.h"
+#include "data/paths.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
-enum { DEEPEST = 8, KEY_SIZE = 256 };
+enum { DEEPEST = 8, KEY_SIZE = 256, LIST_SIZE = 4096 };
 
 typedef struct reader {
     yaml_parser_t parser;
@@ -62,21 +63,106 @@ static bool is_nothing(const yaml_event_t *event) {
            (!*text || !strcmp(text, "~") || !strcmp(text, "null"));
 }
 
-static tr_status add_entry(reader *r, yaml_mark_t key, const yaml_event_t *value) {
+/* Adds an entry of the open key, without a value. */
+static tr_status add_key(reader *r, yaml_mark_t key, yaml_mark_t value, tr_yaml_entry **entry) {
     tr_yaml *out = r->out;
     TR_TRY(tr_grow(&out->entry, &r->capacity, (size_t)out->count + 1, sizeof *out->entry));
     tr_yaml_entry *e = &out->entry[out->count];
     *e = (tr_yaml_entry){.key_line = (int)key.line + 1,
                          .key_column = (int)key.column + 1,
-                         .line = (int)value->start_mark.line + 1,
-                         .column = (int)value->start_mark.column + 1};
+                         .line = (int)value.line + 1,
+                         .column = (int)value.column + 1};
     out->count++; /* from now on tr_yaml_free releases its strings */
-    TR_TRY(tr_strdup(r->path, &e->key));
+    *entry = e;
+    return tr_strdup(r->path, &e->key);
+}
+
+static tr_status add_entry(reader *r, yaml_mark_t key, const yaml_event_t *value) {
+    tr_yaml_entry *e = NULL;
+    TR_TRY(add_key(r, key, value->start_mark, &e));
     const char *text = (const char *)value->data.scalar.value;
     if (strlen(text) != value->data.scalar.length)
         return FAIL_AT(r, value->start_mark, "a value must not hold a NUL character");
     if (!is_nothing(value)) TR_TRY(tr_strdup(text, &e->value));
     return TR_OK;
+}
+
+/* Reads a scalar within a list; `event` is one. */
+static tr_status list_word(reader *r, const yaml_event_t *event, char *list) {
+    const char *text = (const char *)event->data.scalar.value;
+    if (!*text || strlen(text) != event->data.scalar.length)
+        return FAIL_AT(r, event->start_mark, "an item of a list must be text");
+    return tr_data_paths_quote(text, list, LIST_SIZE)
+               ? TR_OK
+               : FAIL_AT(r, event->start_mark, "this list is too long");
+}
+
+/* Reads {path: P, weight: W} after its start, and appends W P. */
+static tr_status list_weighted(reader *r, yaml_mark_t start, char *list) {
+    char path[LIST_SIZE] = "", weight[64] = "";
+    for (;;) {
+        yaml_event_t key, value;
+        TR_TRY(next_event(r, &key));
+        bool end = key.type == YAML_MAPPING_END_EVENT;
+        const char *name = key.type == YAML_SCALAR_EVENT ? (const char *)key.data.scalar.value : "";
+        bool is_path = strcmp(name, "path") == 0, is_weight = strcmp(name, "weight") == 0;
+        tr_status status =
+            end || is_path || is_weight
+                ? TR_OK
+                : FAIL_AT(r, key.start_mark, "an item of this list has the keys path and weight");
+        yaml_event_delete(&key);
+        TR_TRY(status);
+        if (end) break;
+        TR_TRY(next_event(r, &value));
+        if (value.type != YAML_SCALAR_EVENT ||
+            (!is_path && value.data.scalar.length >= sizeof weight))
+            status = FAIL_AT(r, value.start_mark, "path and weight take one value each");
+        else if (is_path) {
+            path[0] = '\0';
+            status = list_word(r, &value, path);
+        } else (void)snprintf(weight, sizeof weight, "%s", (const char *)value.data.scalar.value);
+        yaml_event_delete(&value);
+        TR_TRY(status);
+    }
+    if (!path[0] || !weight[0] || weight[strspn(weight, "0123456789.")])
+        return FAIL_AT(r, start,
+                       "an item with keys needs both, a path and a weight above 0, like "
+                       "{path: a.bin, weight: 0.7}");
+    size_t used = strlen(list);
+    if (snprintf(list + used, LIST_SIZE - used, "%s%s %s", used ? " " : "", weight, path) >=
+        (int)(LIST_SIZE - used))
+        return FAIL_AT(r, start, "this list is too long");
+    return TR_OK;
+}
+
+/* Reads the items of a list after its start, and adds them as the open key's value. */
+static tr_status read_list(reader *r, yaml_mark_t key, yaml_mark_t start) {
+    char list[LIST_SIZE] = "";
+    int words = 0, weighted = 0;
+    for (bool end = false; !end;) {
+        yaml_event_t item;
+        TR_TRY(next_event(r, &item));
+        tr_status status = TR_OK;
+        end = item.type == YAML_SEQUENCE_END_EVENT;
+        if (item.type == YAML_SCALAR_EVENT) {
+            words++;
+            status = list_word(r, &item, list);
+        } else if (item.type == YAML_MAPPING_START_EVENT) {
+            weighted++;
+            status = list_weighted(r, item.start_mark, list);
+        } else if (!end) {
+            status = FAIL_AT(r, item.start_mark, "an item of a list must be text");
+        }
+        if (status == TR_OK && words > 0 && weighted > 0)
+            status =
+                FAIL_AT(r, item.start_mark, "every item of a list has a weight, or none has one");
+        yaml_event_delete(&item);
+        TR_TRY(status);
+    }
+    tr_yaml_entry *e = NULL;
+    TR_TRY(add_key(r, key, start, &e));
+    e->is_list = true;
+    return tr_strdup(list, &e->value);
 }
 
 /* Reads one key of the open mapping, and its value or the start of its mapping. */
@@ -97,7 +183,8 @@ static tr_status read_pair(reader *r, const yaml_event_t *key) {
         status = FAIL_AT(r, value.start_mark,
                          "sections are nested too deep: a key has one section, like train.steps");
     } else if (value.type == YAML_SEQUENCE_START_EVENT) {
-        status = FAIL_AT(r, value.start_mark, "a list is not allowed here: give one value");
+        status = read_list(r, key->start_mark, value.start_mark);
+        r->path[before] = '\0';
     } else {
         status = FAIL_AT(r, value.start_mark, "an alias cannot be used here: write the value");
     }

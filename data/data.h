@@ -1,81 +1,93 @@
-/* Training data: a file of bytes, read by global sample index.
+/* Training data: files of tokens, read by global sample index.
  *
- * A sample is a window of context + 1 tokens: inputs are the first `context`, labels the last. The
- * window of a sample is a pure function of (seed, sample index, extent), so any rank can read any
- * sample, and a run can continue from any step. The last part of the file is held out.
- *
- * A file may grow at its end between two parts of a run: the held-out part and the epoch in
- * progress stay the same, and later epochs also read the appended bytes. */
+ * A sample is a window of context + 1 tokens: inputs are the first `context`, labels the last. Its
+ * corpus and its window are pure functions of (seed, sample index, position), so any rank can read
+ * any sample, and a run can continue from any step. The last part of each corpus is held out, or
+ * validation has a corpus of its own. */
 #pragma once
 
+#include "data/corpus.h"
 #include "data/fetch.h"
-
-#include <stdint.h>
+#include "data/mixture.h"
+#include "data/windows.h"
 
 typedef struct tr_data tr_data;
 
-/* Opens the file. format: "bytes". validation: fraction in [0, 1) at the end of the file that is
- * held out; 0: none. Fails like tr_input_open, and with TR_ERR_DATA and both numbers when a
- * sequence is longer than the training part or (validation > 0) the held-out part. Does not read
- * bytes that are appended later. */
-tr_status tr_data_open(const char *path, const char *format, double validation, int64_t context,
-                       uint64_t seed, tr_data **out);
+typedef struct tr_data_options {
+    const char *path;   /* data.path: see data/paths.h */
+    const char *format; /* data.format */
+    double validation;  /* fraction in [0, 1) of each corpus, at its end, that is held out */
+    const char *validation_path; /* the held-out corpus; NULL: that fraction */
+    int64_t context, vocab;
+    uint64_t seed;
+    bool packed;          /* documents end within a sample; false: a sample is one document */
+    int32_t document_end; /* the token that ends a document, where files list no ends; -1: none */
+} tr_data_options;
+
+/* Opens the files. Fails like tr_data_paths_parse and tr_corpus_open, and with TR_ERR_DATA and both
+ * numbers when a sequence is longer than the training part or (validation > 0) the held-out part of
+ * a corpus. Does not read tokens that are appended later. */
+tr_status tr_data_open(const tr_data_options *options, tr_data **out);
 void tr_data_close(tr_data *data);
 
-/* The part of the file that a run reads. */
-typedef struct tr_data_extent {
-    int64_t bytes; /* of the file; epochs after the one below read all except the held-out part */
-    int64_t split; /* length of the file when its last part was set aside */
-    /* The epoch in progress: its number, its first sample, and how many bytes it reads. */
-    int64_t epoch, epoch_sample, epoch_bytes;
-} tr_data_extent;
+/* Return the corpora of the mixture (1: no mixture), and what a message calls one. */
+int tr_data_parts(const tr_data *data);
+const char *tr_data_name(const tr_data *data, int part);
+/* Returns the corpus's weight as data.path has it, in millionths; 0 without weights. */
+int64_t tr_data_weight(const tr_data *data, int part);
 
-/* Sets the extent to read, from its epoch_sample on. After opening, the whole file is read from
- * sample 0. Fails with TR_ERR_DATA when the file is shorter, or like tr_data_open. */
-tr_status tr_data_use(tr_data *data, const tr_data_extent *extent);
-/* Returns the extent with the epoch of `sample` (>= epoch_sample). */
-tr_data_extent tr_data_extent_at(const tr_data *data, int64_t sample);
-/* Hashes the first `bytes` of the file: all of them up to 4 MiB, else 64 blocks of 64 KiB spread
- * from the first to the last byte. Fails like tr_data_sample. */
-tr_status tr_data_hash(const tr_data *data, int64_t bytes, uint64_t *hash);
+/* Sets the extent of a corpus to read, from its epoch_sample on; samples are counted in the corpus.
+ * After opening, each whole corpus is read from sample 0. Fails with TR_ERR_DATA when the corpus is
+ * shorter, or like tr_data_open. */
+tr_status tr_data_use(tr_data *data, int part, const tr_data_extent *extent);
+/* Makes the mixture's sequence begin at global sample `since`, before which each corpus has given
+ * taken[part] samples. After opening both are 0. */
+void tr_data_mix_from(tr_data *data, int64_t since, const int64_t *taken);
+/* Fills taken[part] with the samples that each corpus gives before global sample `sample` (>=
+ * since). */
+void tr_data_taken(tr_data *data, int64_t sample, int64_t *taken);
+/* Returns the corpus's extent with the epoch that global sample `sample` finds. */
+tr_data_extent tr_data_extent_at(tr_data *data, int part, int64_t sample);
+/* Hashes the first tokens of a corpus like tr_corpus_hash. */
+tr_status tr_data_hash(const tr_data *data, int part, int64_t tokens, uint64_t *hash);
 
-/* Return the tokens of the file, and those before the held-out part. */
-int64_t tr_data_tokens(const tr_data *data);
-int64_t tr_data_train_tokens(const tr_data *data);
-/* Return the training windows of an epoch after the one in progress, and the held-out windows. */
-int64_t tr_data_windows(const tr_data *data);
+/* Return the tokens of a corpus, and those before its held-out part. */
+int64_t tr_data_tokens(const tr_data *data, int part);
+int64_t tr_data_train_tokens(const tr_data *data, int part);
+/* Returns the training windows of an epoch of the corpus after the one in progress. */
+int64_t tr_data_windows_of(const tr_data *data, int part);
+/* Return the held-out windows of a corpus, and of all. */
+int64_t tr_data_held_windows(const tr_data *data, int part);
 int64_t tr_data_validation_windows(const tr_data *data);
 
-/* Returns the first token of the window of training sample `index` (>= epoch_sample). In each epoch
- * adjacent windows begin at a phase in [0, context) drawn by (seed, epoch); windows of bytes
- * appended after the held-out part begin at another. All are visited in an order permuted by (seed,
- * epoch). */
-int64_t tr_data_window_start(const tr_data *data, int64_t index);
+/* Returns the first token of the window of training sample `index`, in its corpus, and sets *part
+ * (may be NULL) to the corpus. */
+int64_t tr_data_window_start(tr_data *data, int64_t index, int *part);
 /* Reads the wanted step inputs of training sample `index`: TR_INPUT_TOKENS, TR_INPUT_LABELS and
- * TR_INPUT_DOCUMENT_STARTS, i32[context] each. Fails with TR_ERR_DATA when the file has been
- * shortened since it was opened, with TR_ERR_IO when it cannot be read, and with TR_ERR_CONFIG on
+ * TR_INPUT_DOCUMENT_STARTS, i32[context] each. Fails like tr_corpus_read, and with TR_ERR_CONFIG on
  * an unknown input. Only one thread may call it at a time. */
 tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count);
-/* Reads the held-out window `index` modulo their number, in file order, like tr_data_sample. */
+/* Reads the held-out window `index` modulo their number, like tr_data_sample: of one corpus in its
+ * order; of a mixture, the corpora take turns as in training. */
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
                                     int count);
-/* Makes a document end after every token `last`. That token's label does not count, because it is
- * the first token of another document. -1, as after opening: a sample is one document. */
+/* Returns a corpus, and the token that ends documents (-1: none), for tr_data_examine. */
+const tr_corpus *tr_data_corpus(const tr_data *data, int part);
+int32_t tr_data_document_end(const tr_data *data);
+/* Makes a document end after every token `last`, and with packed false (last -1) nowhere. The label
+ * of a document's last token does not count, because it is the first token of another document. */
 void tr_data_end_documents(tr_data *data, int32_t last);
 
-/* Returns index's image under a keyed bijection of 0..n-1: a Feistel network over Philox with cycle
- * walking (Black & Rogaway 2002), without memory. 0 <= index < n. */
-int64_t tr_data_permute(uint64_t key, int64_t n, int64_t index);
-
 typedef struct tr_data_facts {
-    int distinct;      /* different tokens in the whole file */
-    int64_t documents; /* in the whole file; the last one may lack its end */
+    int64_t distinct;  /* different tokens in the whole corpus */
+    int64_t documents; /* in the whole corpus; the last one may lack its end */
     /* Cross entropy, in nats a token, of the held-out part under a bigram model of the training
      * part, smoothed towards the unigram model: p(b|a) = (n(a,b) + alpha * p(b)) / (n(a) + alpha),
      * p(b) = (n(b) + 1) / (N + 256) (MacKay & Peto 1995, eq. 21). A token that ends a document has
-     * no label, so no pair begins with it. NAN without a pair in the held-out part. */
+     * no label, so no pair begins with it. NAN without a pair in the held-out part, and where a
+     * token of the files takes more than one byte. */
     double bigram_nats;
 } tr_data_facts;
 enum { TR_BIGRAM_ALPHA = 8 };
-/* Reads the whole file and computes its facts. Fails like tr_data_sample. */
-tr_status tr_data_examine(const tr_data *data, double alpha, tr_data_facts *out);
+/* Reads a whole corpus and computes its facts. Fails like tr_data_sample. */
+tr_status tr_data_examine(const tr_data *data, int part, double alpha, tr_data_facts *out);

@@ -147,7 +147,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     tr_model_shape shape = {.batch = c->train.micro_batch,
                             .seq = c->model.context,
                             .dtype = tr_config_dtype(c),
-                            .documents = tr_config_document_end(c) >= 0,
+                            .documents = tr_config_packed(c),
                             .tp_size = (int)c->parallel.tp};
     const double known = 0.95; /* the remaining part is for scratch, tokens and the norm */
     tr_model *model;

@@ -19,7 +19,7 @@ static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
 enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024, MOST_PARAMETERS = 32 << 20 };
 
 static bool has_documents(const tr_config *c) {
-    return tr_config_document_end(c) >= 0;
+    return tr_config_packed(c);
 }
 
 static tr_status count_parameters(const tr_model_config *model, int64_t *count) {

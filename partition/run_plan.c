@@ -18,7 +18,7 @@ static tr_status make_layout(const tr_config *c, const tr_schedule *schedule, in
                            .batch = c->train.batch,
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),
-                           .documents = tr_config_document_end(c) >= 0,
+                           .documents = tr_config_packed(c),
                            .schedule = schedule};
     return tr_layout_create(&desc, out);
 }

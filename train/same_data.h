@@ -1,7 +1,8 @@
 /* Checks that a resumed run finds the data that it was trained on, and decides which part it reads.
  *
  * A checkpoint records length, hash, format and split of the data. The path is not recorded: the
- * same content at another path is the same data. */
+ * same content at another path is the same data. Of a mixture it records each corpus, and corpora
+ * may be added at the end of the mixture. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -17,4 +18,4 @@ enum { TR_SAME_DATA_NOTE = 512 };
 tr_status tr_same_data_settle(tr_world *world, const tr_config *config, bool resumes, tr_data *data,
                               tr_ckpt_state *state, char note[TR_SAME_DATA_NOTE]);
 /* Updates the epoch in *state after state->next_sample has changed. */
-void tr_same_data_advance(const tr_data *data, tr_ckpt_state *state);
+void tr_same_data_advance(tr_data *data, tr_ckpt_state *state);

@@ -5,6 +5,7 @@
 #include "base/output.h"
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
+#include "train/data_options.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
 
@@ -92,10 +93,8 @@ static tr_status open_local(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
-    TR_TRY(tr_data_open(c->data.path, c->data.format, c->data.validation, c->model.context,
-                        (uint64_t)c->train.seed, &s->data));
-    tr_data_end_documents(s->data, tr_config_document_end(c));
-    return TR_OK;
+    const tr_data_options data = tr_data_options_of(c);
+    return tr_data_open(&data, &s->data);
 }
 
 /* Chooses how data travel between the ranks' devices. Collective. */
@@ -143,7 +142,7 @@ static tr_status make_engine(tr_session *s) {
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),
                            .deterministic = c->train.deterministic,
-                           .documents = tr_config_document_end(c) >= 0,
+                           .documents = tr_config_packed(c),
                            .schedule = s->schedule,
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,

@@ -76,7 +76,7 @@ static bool due(int64_t every, int64_t step) {
 }
 
 static bool validates(const tr_config *c, int64_t step) {
-    return c->data.validation > 0 && (due(c->train.validate_every, step) || step == c->train.steps);
+    return tr_config_validates(c) && (due(c->train.validate_every, step) || step == c->train.steps);
 }
 
 /* "step 12 is saved" */

@@ -303,6 +303,54 @@ static void checks_name_place_and_remedy(void **state) {
     }
 }
 
+/* Lists of files and mixtures become data.path's words; other keys take no list. */
+static void paths_may_be_lists(void **state) {
+    (void)state;
+    tr_config c;
+    const char *path;
+    assert_int_equal(parse("data: {path: [a.bin, 'b c.bin', \"0.5\", 'it''s\\']}\n", &c), TR_OK);
+    assert_string_equal(c.data.path, "a.bin \"b c.bin\" \"0.5\" \"it's\\\\\"");
+    assert_int_equal(parse("data:\n  path:\n    - {path: a, weight: 0.7}\n    - weight: 0.3\n"
+                           "      path: b c\n  format: u16\n",
+                           &c),
+                     TR_OK);
+    assert_string_equal(c.data.path, "0.7 a 0.3 \"b c\"");
+    assert_string_equal(c.data.format, "u16");
+    assert_int_equal(parse("data.validation: 0.2\n", &c), TR_OK);
+    assert_true(tr_config_validation(&c, &path) == 0.2 && !path && tr_config_validates(&c));
+    assert_int_equal(parse("data.validation: val.bin\n", &c), TR_OK);
+    assert_true(tr_config_validation(&c, &path) == 0 && tr_config_validates(&c));
+    assert_string_equal(path, "val.bin");
+    assert_int_equal(parse("data.validation: 0\n", &c), TR_OK);
+    assert_false(tr_config_validates(&c));
+    refused("data.validation: 0.95\n",
+            "x.yaml:1:18: data.validation must be between 0 and 0.9, not 0.95");
+    refused("data.validation: [a]\n", "x.yaml:1:18: a list is not allowed here: give one value");
+    refused("data.path: []\n",
+            "x.yaml:1:12: data.path must be text (for example corpus.txt), not ''");
+    refused("data.path: [a, [b]]\n", "x.yaml:1:16: an item of a list must be text");
+    refused("data.path: [a, {path: b, weight: 1}]\n",
+            "x.yaml:1:16: every item of a list has a weight, or none has one");
+    refused("data.path: [{path: b}]\n",
+            "x.yaml:1:13: an item with keys needs both, a path and a weight above 0, like {path: "
+            "a.bin, weight: 0.7}");
+    refused("data.path: [{path: b, weight: -1}]\n",
+            "x.yaml:1:13: an item with keys needs both, a path and a weight above 0, like {path: "
+            "a.bin, weight: 0.7}");
+    refused("data.path: [{path: b, wait: 1}]\n",
+            "x.yaml:1:23: an item of this list has the keys path and weight");
+    refused("data.path: [{path: [b], weight: 1}]\n",
+            "x.yaml:1:20: path and weight take one value each");
+    refused("data.path: [{path: b, weight: 1e-9}]\n",
+            "x.yaml:1:13: an item with keys needs both, a path and a weight above 0, like {path: "
+            "a.bin, weight: 0.7}");
+    assert_int_equal(parse("data.path: 0.0000001 b\n", &c), TR_OK);
+    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(),
+                        "x.yaml:1:12: data.path has the weight 0.0000001: a weight is above 0, at "
+                        "most 1000000, and has at most 6 decimals");
+}
+
 /* A plan needs no data; what reads them does. */
 static void data_are_checked_where_they_are_read(void **state) {
     (void)state;
@@ -497,7 +545,13 @@ static void draw_value(const tr_key *key, tr_config *c) {
     case TR_KEY_FLOAT: *(double *)field = x; break;
     case TR_KEY_BOOL: *(bool *)field = draw() % 2; break;
     case TR_KEY_ANSWER: *(tr_answer *)field = draw() % 2 ? TR_YES : TR_NO; break;
-    case TR_KEY_TEXT: draw_text(field, key->size); break;
+    case TR_KEY_TEXT:
+    case TR_KEY_PATHS: draw_text(field, key->size); break;
+    case TR_KEY_SHARE:
+        *(char *)field = 'x'; /* otherwise the text may be a number out of range */
+        if (draw() % 2) (void)snprintf(field, key->size, "%.3f", x);
+        else draw_text((char *)field + 1, key->size - 1);
+        break;
     case TR_KEY_SCHEDULE:
     case TR_KEY_CHOICE: break; /* few values: those of the default */
     }
@@ -590,6 +644,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(broken_yaml_has_its_place),
         cmocka_unit_test(overrides_win_and_are_checked),
         cmocka_unit_test(checks_name_place_and_remedy),
+        cmocka_unit_test(paths_may_be_lists),
         cmocka_unit_test(data_are_checked_where_they_are_read),
         cmocka_unit_test(documents_need_their_end),
         cmocka_unit_test(files_are_read_or_named),

@@ -1,8 +1,8 @@
 /* Data: the permutation is a bijection, samples are pure functions of their index, epochs cover the
  * training part and never the held-out part. */
 #include "base/philox.h"
-#include "layers/layer.h"
 #include "data/data.h"
+#include "layers/layer.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,6 +19,18 @@
 
 static const tr_flow tokens_flow = {.name = TR_INPUT_TOKENS},
                      labels_flow = {.name = TR_INPUT_LABELS};
+
+static tr_status open_as(const char *file, const char *format, double validation, int64_t context,
+                         uint64_t seed, tr_data **out) {
+    const tr_data_options options = {.path = file,
+                                     .format = format,
+                                     .validation = validation,
+                                     .context = context,
+                                     .vocab = 256,
+                                     .seed = seed,
+                                     .document_end = -1};
+    return tr_data_open(&options, out);
+}
 
 static tr_status sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
     const tr_fetch wanted[] = {{&tokens_flow, tokens}, {&labels_flow, labels}};
@@ -96,18 +108,19 @@ static void epochs_cover_the_training_part(void **state) {
     enum { N = 1000, T = 16 };
     write_file(N, mixed);
     tr_data *data;
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &data), TR_OK);
-    assert_int_equal(tr_data_tokens(data), N);
-    assert_int_equal(tr_data_train_tokens(data), 900);
-    assert_int_equal(tr_data_windows(data), (900 - T) / T);
+    assert_int_equal(open_as(path, "bytes", 0.1, T, 7, &data), TR_OK);
+    assert_int_equal(tr_data_tokens(data, 0), N);
+    assert_int_equal(tr_data_train_tokens(data, 0), 900);
+    assert_int_equal(tr_data_windows_of(data, 0), (900 - T) / T);
     assert_int_equal(tr_data_validation_windows(data), 99 / T);
-    int64_t windows = tr_data_windows(data), first_order[64], changes = 0, phases = 0, phase0 = 0;
+    int64_t windows = tr_data_windows_of(data, 0), first_order[64], changes = 0, phases = 0,
+            phase0 = 0;
     for (int64_t epoch = 0; epoch < 20; epoch++) {
         char used[900] = {0};
         int64_t lowest = 900;
         for (int64_t i = 0; i < windows; i++) {
             int32_t tokens[T], labels[T];
-            int64_t start = tr_data_window_start(data, epoch * windows + i);
+            int64_t start = tr_data_window_start(data, epoch * windows + i, NULL);
             assert_int_equal(sample(data, epoch * windows + i, tokens, labels), TR_OK);
             assert_in_range(start, 0, 900 - T - 1);
             if (start < lowest) lowest = start;
@@ -132,13 +145,13 @@ static void a_sample_depends_on_seed_and_index_alone(void **state) {
     (void)state;
     write_file(5000, mixed);
     tr_data *a, *b, *other;
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, 10, 3, &a), TR_OK);
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, 10, 3, &b), TR_OK);
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, 10, 4, &other), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.1, 10, 3, &a), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.1, 10, 3, &b), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.1, 10, 4, &other), TR_OK);
     int same = 0;
     for (int64_t i = 2000; i-- > 0;) { /* another order than b's first use */
-        assert_int_equal(tr_data_window_start(a, i), tr_data_window_start(b, i));
-        same += tr_data_window_start(a, i) == tr_data_window_start(other, i);
+        assert_int_equal(tr_data_window_start(a, i, NULL), tr_data_window_start(b, i, NULL));
+        same += tr_data_window_start(a, i, NULL) == tr_data_window_start(other, i, NULL);
     }
     assert_true(same < 40);
     tr_data_close(a);
@@ -150,7 +163,7 @@ static void validation_is_read_in_order(void **state) {
     (void)state;
     write_file(1000, mixed);
     tr_data *data;
-    assert_int_equal(tr_data_open(path, "bytes", 0.2, 33, 3, &data), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.2, 33, 3, &data), TR_OK);
     int64_t windows = tr_data_validation_windows(data);
     assert_int_equal(windows, 199 / 33);
     for (int64_t i = 0; i < 2 * windows; i++) {
@@ -164,13 +177,13 @@ static void validation_is_read_in_order(void **state) {
 
 /* Every token of [from, to) that `windows` windows from `first` on read, once; returns the number
  * of windows that begin at or after `behind`. */
-static int64_t read_epoch(const tr_data *data, int64_t first, int64_t windows, int64_t behind,
+static int64_t read_epoch(tr_data *data, int64_t first, int64_t windows, int64_t behind,
                           int64_t context, int64_t bytes) {
     char *used = calloc((size_t)bytes, 1);
     assert_non_null(used);
     int64_t later = 0;
     for (int64_t i = first; i < first + windows; i++) {
-        int64_t start = tr_data_window_start(data, i);
+        int64_t start = tr_data_window_start(data, i, NULL);
         assert_in_range(start, 0, bytes - context - 1);
         later += start >= behind;
         for (int64_t t = 0; t < context; t++) assert_int_equal(used[start + t]++, 0);
@@ -186,46 +199,48 @@ static void growth_counts_from_the_next_epoch(void **state) {
     enum { OLD = 1000, NEW = 1500, T = 16 };
     tr_data *before, *after;
     write_file(OLD, mixed);
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &before), TR_OK);
-    int64_t windows = tr_data_windows(before), now = 3 * windows + 5;
-    tr_data_extent was = tr_data_extent_at(before, now);
+    assert_int_equal(open_as(path, "bytes", 0.1, T, 7, &before), TR_OK);
+    int64_t windows = tr_data_windows_of(before, 0), now = 3 * windows + 5;
+    tr_data_extent was = tr_data_extent_at(before, 0, now);
     assert_int_equal(was.epoch, 3);
     assert_int_equal(was.epoch_sample, 3 * windows);
-    assert_int_equal(was.epoch_bytes, OLD);
+    assert_int_equal(was.epoch_tokens, OLD);
 
     write_file(NEW, mixed);
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &after), TR_OK);
-    was.bytes = NEW;
-    assert_int_equal(tr_data_use(after, &was), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.1, T, 7, &after), TR_OK);
+    was.tokens = NEW;
+    assert_int_equal(tr_data_use(after, 0, &was), TR_OK);
     assert_int_equal(tr_data_validation_windows(after), tr_data_validation_windows(before));
     int32_t tokens[T], labels[T];
     assert_int_equal(held_sample(after, 0, tokens, labels), TR_OK);
     assert_int_equal(tokens[0], mixed(900));
-    int64_t next = 4 * windows, larger = tr_data_windows(after);
+    int64_t next = 4 * windows, larger = tr_data_windows_of(after, 0);
     assert_int_equal(larger, windows + (NEW - OLD - T) / T);
     for (int64_t i = now; i < next; i++)
-        assert_int_equal(tr_data_window_start(after, i), tr_data_window_start(before, i));
+        assert_int_equal(tr_data_window_start(after, i, NULL),
+                         tr_data_window_start(before, i, NULL));
     for (int64_t e = 0; e < 10; e++) {
         int64_t first = next + e * larger;
-        tr_data_extent at = tr_data_extent_at(after, first + larger - 1);
+        tr_data_extent at = tr_data_extent_at(after, 0, first + larger - 1);
         assert_int_equal(at.epoch, 4 + e);
         assert_int_equal(at.epoch_sample, first);
-        assert_int_equal(at.epoch_bytes, NEW);
+        assert_int_equal(at.epoch_tokens, NEW);
         assert_int_equal(read_epoch(after, first, larger, OLD, T, NEW), larger - windows);
         for (int64_t i = first; i < first + larger; i++) {
-            int64_t start = tr_data_window_start(after, i);
+            int64_t start = tr_data_window_start(after, i, NULL);
             assert_true(start + T < 900 || start >= OLD); /* labels too */
         }
     }
     /* The state that is saved in a later epoch gives the same samples. */
-    tr_data_extent later = tr_data_extent_at(after, next + larger + 3);
-    assert_int_equal(tr_data_use(before, &later),
+    tr_data_extent later = tr_data_extent_at(after, 0, next + larger + 3);
+    assert_int_equal(tr_data_use(before, 0, &later),
                      TR_ERR_DATA); /* it was opened when it was short */
     tr_data_close(before);
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, T, 7, &before), TR_OK);
-    assert_int_equal(tr_data_use(before, &later), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.1, T, 7, &before), TR_OK);
+    assert_int_equal(tr_data_use(before, 0, &later), TR_OK);
     for (int64_t i = next + larger + 3; i < next + 5 * larger; i++)
-        assert_int_equal(tr_data_window_start(after, i), tr_data_window_start(before, i));
+        assert_int_equal(tr_data_window_start(after, i, NULL),
+                         tr_data_window_start(before, i, NULL));
     tr_data_close(before);
     tr_data_close(after);
 }
@@ -238,8 +253,8 @@ static int changed(int64_t i) {
 static uint64_t hash_of_file(int64_t bytes) {
     tr_data *data;
     uint64_t hash;
-    assert_int_equal(tr_data_open(path, "bytes", 0, 4, 3, &data), TR_OK);
-    assert_int_equal(tr_data_hash(data, bytes, &hash), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0, 4, 3, &data), TR_OK);
+    assert_int_equal(tr_data_hash(data, 0, bytes, &hash), TR_OK);
     tr_data_close(data);
     return hash;
 }
@@ -273,9 +288,9 @@ static void the_smallest_data_has_one_window(void **state) {
     write_file(17, mixed);
     tr_data *data;
     int32_t tokens[16], labels[16];
-    assert_int_equal(tr_data_open(path, "bytes", 0, 16, 3, &data), TR_OK);
-    assert_int_equal(tr_data_windows(data), 1);
-    for (int64_t i = 0; i < 5; i++) assert_int_equal(tr_data_window_start(data, i), 0);
+    assert_int_equal(open_as(path, "bytes", 0, 16, 3, &data), TR_OK);
+    assert_int_equal(tr_data_windows_of(data, 0), 1);
+    for (int64_t i = 0; i < 5; i++) assert_int_equal(tr_data_window_start(data, i, NULL), 0);
     assert_int_equal(sample(data, 3, tokens, labels), TR_OK);
     assert_int_equal(labels[15], mixed(16));
     tr_data_close(data);
@@ -285,18 +300,18 @@ static void bad_data_is_refused(void **state) {
     (void)state;
     tr_data *data;
     write_file(16, mixed);
-    assert_int_equal(tr_data_open(path, "bytes", 0, 16, 3, &data), TR_ERR_DATA);
+    assert_int_equal(open_as(path, "bytes", 0, 16, 3, &data), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "17 tokens"));
     assert_non_null(strstr(tr_error_message(), "16 tokens"));
     write_file(100, mixed);
-    assert_int_equal(tr_data_open(path, "bytes", 0.1, 16, 3, &data), TR_ERR_DATA);
+    assert_int_equal(open_as(path, "bytes", 0.1, 16, 3, &data), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "held-out part"));
     assert_non_null(strstr(tr_error_message(), "10 tokens"));
     write_file(0, mixed);
-    assert_int_equal(tr_data_open(path, "bytes", 0, 1, 3, &data), TR_ERR_DATA);
-    assert_int_equal(tr_data_open("no/such/file", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
-    assert_int_equal(tr_data_open(".", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
-    assert_int_equal(tr_data_open(path, "tokens", 0, 1, 3, &data), TR_ERR_CONFIG);
+    assert_int_equal(open_as(path, "bytes", 0, 1, 3, &data), TR_ERR_DATA);
+    assert_int_equal(open_as("no/such/file", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as(".", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as(path, "tokens", 0, 1, 3, &data), TR_ERR_CONFIG);
 }
 
 /* In "to be or not to be " repeated, the model's numbers can be counted by hand: with alpha = 0 the
@@ -306,28 +321,28 @@ static void bigram_counts_pairs(void **state) {
     write_file(19 * 100, text_byte);
     tr_data *data;
     tr_data_facts facts, uniform;
-    assert_int_equal(tr_data_open(path, "bytes", 0.5, 8, 3, &data), TR_OK);
-    assert_int_equal(tr_data_examine(data, 1e-9, &facts), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.5, 8, 3, &data), TR_OK);
+    assert_int_equal(tr_data_examine(data, 0, 1e-9, &facts), TR_OK);
     assert_int_equal(facts.distinct, 7);
     /* After 't': 'o' 2 of 3, ' ' 1 of 3. After 'o': ' ' 2 of 4, 'r' 1, 't' 1. After ' ': b 2, t 2,
      * o 1, n 1 of 6. After r, n, b, e: certain. 19 pairs a period; the repeat joins ' ' and 't'. */
     double t = 3 * log(3) - 2 * log(2), o = 4 * log(4) - 2 * log(2), s = 6 * log(6) - 4 * log(2);
     assert_true(fabs(facts.bigram_nats - (t + o + s) / 19) < 2e-3);
-    assert_int_equal(tr_data_examine(data, 1e12, &uniform), TR_OK);
+    assert_int_equal(tr_data_examine(data, 0, 1e12, &uniform), TR_OK);
     assert_true(uniform.bigram_nats >
                 facts.bigram_nats + 0.5); /* heavy smoothing: the unigram model */
     assert_int_equal(facts.documents, 1);
     /* Where ' ' ends a document, the 6 pairs that begin with it have no label. */
     tr_data_end_documents(data, ' ');
-    assert_int_equal(tr_data_examine(data, 1e-9, &facts), TR_OK);
+    assert_int_equal(tr_data_examine(data, 0, 1e-9, &facts), TR_OK);
     assert_true(fabs(facts.bigram_nats - (t + o) / 13) < 2e-3);
     assert_int_equal(facts.documents, 600);
     tr_data_end_documents(data, 'r');
-    assert_int_equal(tr_data_examine(data, 1, &facts), TR_OK);
+    assert_int_equal(tr_data_examine(data, 0, 1, &facts), TR_OK);
     assert_int_equal(facts.documents, 101); /* the last one has not ended */
     tr_data_close(data);
-    assert_int_equal(tr_data_open(path, "bytes", 0, 8, 3, &data), TR_OK);
-    assert_int_equal(tr_data_examine(data, 1, &facts), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0, 8, 3, &data), TR_OK);
+    assert_int_equal(tr_data_examine(data, 0, 1, &facts), TR_OK);
     assert_true(facts.distinct == 7 && isnan(facts.bigram_nats));
     tr_data_close(data);
 }
@@ -341,19 +356,19 @@ static void a_shortened_file_is_an_error(void **state) {
     tr_data_facts facts;
     int32_t tokens[16], labels[16];
     int failed = 0;
-    assert_int_equal(tr_data_open(path, "bytes", 0.2, 16, 3, &data), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.2, 16, 3, &data), TR_OK);
     assert_int_equal(truncate(path, 500), 0);
-    for (int64_t i = 0; i < tr_data_windows(data); i++) {
-        bool inside = tr_data_window_start(data, i) + 17 <= 500;
+    for (int64_t i = 0; i < tr_data_windows_of(data, 0); i++) {
+        bool inside = tr_data_window_start(data, i, NULL) + 17 <= 500;
         tr_status status = sample(data, i, tokens, labels);
         assert_int_equal(status, inside ? TR_OK : TR_ERR_DATA);
-        if (inside) assert_int_equal(tokens[0], mixed(tr_data_window_start(data, i)));
+        if (inside) assert_int_equal(tokens[0], mixed(tr_data_window_start(data, i, NULL)));
         else assert_non_null(strstr(tr_error_message(), path));
         failed += !inside;
     }
-    assert_in_range(failed, 1, tr_data_windows(data) - 1);
+    assert_in_range(failed, 1, tr_data_windows_of(data, 0) - 1);
     assert_int_equal(held_sample(data, 0, tokens, labels), TR_ERR_DATA);
-    assert_int_equal(tr_data_examine(data, 1, &facts), TR_ERR_DATA);
+    assert_int_equal(tr_data_examine(data, 0, 1, &facts), TR_ERR_DATA);
     write_file(1000, mixed);
     assert_int_equal(held_sample(data, 0, tokens, labels), TR_OK);
     assert_int_equal(tokens[0], mixed(800));
@@ -367,9 +382,9 @@ static void only_regular_files_are_data(void **state) {
     (void)alarm(20);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(tr_data_open(path, "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as(path, "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
     assert_non_null(strstr(tr_error_message(), "is a pipe: name a regular file (data.path)"));
-    assert_int_equal(tr_data_open("/dev/zero", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as("/dev/zero", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
     assert_non_null(strstr(tr_error_message(), "'/dev/zero' is a device"));
     (void)alarm(0);
 }
@@ -384,7 +399,7 @@ static void test_documents(void **state) {
     int32_t starts[T], tokens[T], labels[T], counted[T];
     const tr_fetch wanted = {&flow, starts}, unknown = {&image, starts};
     write_file(1000, mixed);
-    assert_int_equal(tr_data_open(path, "bytes", 0.2, T, 3, &data), TR_OK);
+    assert_int_equal(open_as(path, "bytes", 0.2, T, 3, &data), TR_OK);
     assert_int_equal(tr_data_sample(data, 2, &wanted, 1), TR_OK);
     for (int t = 0; t < T; t++) assert_int_equal(starts[t], 0);
     assert_int_equal(sample(data, 2, tokens, labels), TR_OK);
