@@ -52,6 +52,29 @@ struct tr_device_ops {
 /* Plans the operators of an operator's decomposition; *out stays NULL when it has none. */
 tr_status tr_op_decompose(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
 
+/* The names of the plans that a library offers for an operator. */
+enum { TR_OP_MAX_PLANS = 8 };
+typedef struct tr_plan_names {
+    int count;
+    char name[TR_OP_MAX_PLANS][TR_PLAN_NAME];
+} tr_plan_names;
+
+/* Appends a name: printable, without spaces, shorter than TR_PLAN_NAME. Does nothing when the list
+ * has it or is full. */
+void tr_plan_names_add(tr_plan_names *names, const char *name);
+
+/* How to use another of the library's plans for an operator's description. */
+typedef struct tr_op_plans {
+    /* Lists the plans, also the one in use, in the library's order; `names` is empty before. */
+    tr_status (*list)(const tr_op *op, tr_plan_names *names);
+    /* Makes the same operator with that plan, with the scratch that it needs. Leaves *out NULL,
+     * with TR_OK, when the library does not offer it. */
+    tr_status (*make)(const tr_op *op, const char *name, tr_op **out);
+} tr_op_plans;
+
+/* Replaces an operator that is not listed yet by one with the plan that its context chooses. */
+tr_status tr_op_choose_plan(tr_op **op);
+
 /* Returns true when at most a bias is fused. */
 bool tr_matmul_is_plain(const tr_matmul_desc *desc);
 /* Whether at most a bias and a residual are fused: what host devices fuse, so that BF16 rounds

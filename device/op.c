@@ -143,8 +143,14 @@ tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr
     if ((*out = tr_op_share(context, desc))) return TR_OK;
     tr_device_wait_issued(context->device); /* a library's handle serves one thread at a time */
     TR_TRY(plan(context, desc, out));
-    tr_op_list(*out);
-    return TR_OK;
+    tr_status status = tr_op_choose_plan(out);
+    if (status == TR_OK) {
+        tr_op_list(*out);
+        return TR_OK;
+    }
+    (*out)->release(*out);
+    *out = NULL;
+    return status;
 }
 
 void tr_op_release(tr_op *op) {

@@ -401,6 +401,14 @@ typedef struct tr_op_args {
     bool adds;      /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;
 
+/* How one of the plans that a library offers for a description is chosen. In a deterministic
+ * context always as TR_OP_PROPOSED. */
+typedef enum tr_op_choice {
+    TR_OP_PROPOSED, /* the device's rule, else the library's first proposal */
+    TR_OP_MEASURED, /* the book's; what the book lacks is measured now, and added to it */
+    TR_OP_RECORDED  /* the book's; what it lacks is proposed, and noted (tr_plan_book_wanted) */
+} tr_op_choice;
+
 /* The context of a plan: the device, and the options that a plan may depend on in addition to the
  * description. Only the device must be set. */
 typedef struct tr_op_context {
@@ -408,6 +416,8 @@ typedef struct tr_op_context {
     bool deterministic; /* the same operands give the same bits in every run on such a device */
     int compute_units;  /* for which products are planned (tr_device_units); 0: all */
     size_t workspace;   /* bytes of scratch that a library may use; 0: its recommendation */
+    tr_op_choice choice;
+    struct tr_plan_book *book; /* device/plan_book.h; not used by TR_OP_PROPOSED */
 } tr_op_context;
 
 /* Makes products leave `units` compute units to kernels that occupy theirs while they wait, like
@@ -424,12 +434,16 @@ typedef enum tr_op_way {
                        description */
 } tr_op_way;
 
+enum { TR_PLAN_NAME = 144 }; /* bytes of a plan's name, with the 0 at its end */
+
 /* A prepared operator. Implementations extend it. */
 typedef struct tr_op {
     tr_op_context context;
     tr_op_desc desc;
-    size_t scratch_bytes;
+    size_t scratch_bytes; /* as proposed, also where another plan that needs less was chosen */
     tr_op_way way;
+    const struct tr_op_plans *plans; /* how to list others (device_impl.h); NULL: there are none */
+    char plan[TR_PLAN_NAME]; /* the library's name of the plan in use; "" where plans is NULL */
     int users;          /* number of tr_op_prepare calls that returned it and are not released */
     struct tr_op *next; /* in the device's list */
     tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);

@@ -48,6 +48,9 @@ typedef struct tr_op_row {
     /* Returns true when two descriptions of this operator are equal field by field; padding and
      * other members of the union may differ. */
     bool (*same)(const tr_op_desc *a, const tr_op_desc *b);
+    /* Appends all fields, " name value" each, to text[size], so that the texts are equal where
+     * `same` is true. NULL: no library has several plans for the operator. */
+    void (*text)(const tr_op_desc *desc, char *text, size_t size);
     /* Fills dtype, shape and strides of the operands that a description implies. Unused operands
      * keep rank 0. */
     void (*operands)(const tr_op_desc *desc, tr_tensor t[TR_OP_MAX_TENSORS]);

@@ -11,7 +11,8 @@
 
 static bool same_context(const tr_op_context *a, const tr_op_context *b) {
     return a->device == b->device && a->deterministic == b->deterministic &&
-           a->compute_units == b->compute_units && a->workspace == b->workspace;
+           a->compute_units == b->compute_units && a->workspace == b->workspace &&
+           a->choice == b->choice && a->book == b->book;
 }
 
 static bool is(const tr_op *op, const tr_op_context *context, const tr_op_desc *desc) {

@@ -8,6 +8,7 @@
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct matrix {
@@ -90,7 +91,12 @@ static const char *name_of(const_dnnl_primitive_desc_t found) {
     return name;
 }
 
-/* Takes an optimised implementation of what the iterator lists; NULL when there is none. */
+static bool is_optimised(const char *name) {
+    return strncmp(name, "ref", 3) != 0;
+}
+
+/* Takes the proposed implementation of those that the iterator lists, if it is optimised; else
+ * NULL. */
 static dnnl_primitive_desc_t pick(const cpu_matmul *op, dnnl_primitive_desc_iterator_t list) {
     dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
     if (prefers_gemm(op, name_of(found)) &&
@@ -100,21 +106,36 @@ static dnnl_primitive_desc_t pick(const cpu_matmul *op, dnnl_primitive_desc_iter
         dnnl_primitive_desc_destroy(gemm ? found : next);
         if (gemm) found = next;
     }
-    if (strncmp(name_of(found), "ref", 3) != 0) return found;
+    if (is_optimised(name_of(found))) return found;
     dnnl_primitive_desc_destroy(found);
     return NULL;
 }
 
-/* Looks for an optimised implementation of the product of the operands as `used`; *out is NULL when
- * there is none. */
-static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool adds,
-                                dnnl_primitive_desc_t *out) {
-    *out = NULL;
+/* Takes the optimised implementation of that name; NULL when the iterator does not list it. */
+static dnnl_primitive_desc_t pick_named(const char *name, dnnl_primitive_desc_iterator_t list) {
+    do {
+        dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
+        if (strcmp(name_of(found), name) == 0 && is_optimised(name)) return found;
+        dnnl_primitive_desc_destroy(found);
+    } while (dnnl_primitive_desc_iterator_next(list) == dnnl_success);
+    return NULL;
+}
+
+/* The implementations of a product; the iterator reads the description. */
+typedef struct listing {
+    dnnl_matmul_desc_t matmul;
+    dnnl_primitive_desc_iterator_t list; /* NULL: there are none */
+} listing;
+
+/* Lists the implementations of the product of the operands as `used`; the caller destroys the
+ * iterator. */
+static tr_status list_primitives(const cpu_matmul *op, dnnl_engine_t engine, bool adds,
+                                 listing *out) {
+    out->list = NULL;
     dnnl_memory_desc_t descs[OPERANDS];
     for (int i = 0; i < OPERANDS; i++)
         if (has(op, i)) TR_TRY(describe(&op->operands[i].used, &descs[i]));
-    dnnl_matmul_desc_t matmul;
-    TR_DNNL(dnnl_matmul_desc_init(&matmul, &descs[SRC], &descs[WEIGHTS],
+    TR_DNNL(dnnl_matmul_desc_init(&out->matmul, &descs[SRC], &descs[WEIGHTS],
                                   has(op, BIAS) ? &descs[BIAS] : NULL, &descs[DST]));
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t post_ops = NULL;
@@ -130,15 +151,26 @@ static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool
         goto out;
     }
     status = TR_OK;
-    dnnl_primitive_desc_iterator_t list;
-    if (dnnl_primitive_desc_iterator_create(&list, &matmul, attr, engine, NULL) != dnnl_success)
-        goto out;
-    *out = pick(op, list);
-    dnnl_primitive_desc_iterator_destroy(list);
+    if (dnnl_primitive_desc_iterator_create(&out->list, &out->matmul, attr, engine, NULL) !=
+        dnnl_success)
+        out->list = NULL;
 out:
     if (post_ops) dnnl_post_ops_destroy(post_ops);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return status;
+}
+
+/* Looks for an implementation by name; without one (NULL) for the proposed one. *out is NULL when
+ * there is none. */
+static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool adds,
+                                const char *name, dnnl_primitive_desc_t *out) {
+    listing all;
+    *out = NULL;
+    TR_TRY(list_primitives(op, engine, adds, &all));
+    if (!all.list) return TR_OK;
+    *out = name ? pick_named(name, all.list) : pick(op, all.list);
+    dnnl_primitive_desc_iterator_destroy(all.list);
+    return TR_OK;
 }
 
 static void destroy_found(dnnl_primitive_desc_t found[PRODUCTS]) {
@@ -148,14 +180,14 @@ static void destroy_found(dnnl_primitive_desc_t found[PRODUCTS]) {
     }
 }
 
-/* All primitives that the description needs, for the operands as `used`; *all is false when there
- * is none for one of them. */
-static tr_status find_primitives(const cpu_matmul *op, dnnl_engine_t engine,
+/* All primitives that the description needs, for the operands as `used`, by name or as proposed;
+ * *all is false when there is none for one of them. */
+static tr_status find_primitives(const cpu_matmul *op, dnnl_engine_t engine, const char *name,
                                  dnnl_primitive_desc_t found[PRODUCTS], bool *all) {
     *all = true;
     destroy_found(found);
     for (int p = WRITES; p <= (op->host.base.desc.matmul.accumulate ? ADDS : WRITES); p++) {
-        TR_TRY(find_primitive(op, engine, p == ADDS, &found[p]));
+        TR_TRY(find_primitive(op, engine, p == ADDS, name, &found[p]));
         *all &= found[p] != NULL;
     }
     return TR_OK;
@@ -171,19 +203,19 @@ static void use_dense(operand *x, tr_dtype dtype) {
 static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
                         dnnl_primitive_desc_t found[PRODUCTS]) {
     bool all;
-    TR_TRY(find_primitives(op, engine, found, &all));
+    TR_TRY(find_primitives(op, engine, NULL, found, &all));
     if (all) return TR_OK;
     for (int i = SRC; i <= WEIGHTS; i++) {
         operand *x = &op->operands[i];
         if (x->given.transposed) use_dense(x, x->given.dtype);
     }
-    TR_TRY(find_primitives(op, engine, found, &all));
+    TR_TRY(find_primitives(op, engine, NULL, found, &all));
     if (all) return TR_OK;
     for (int i = 0; i < OPERANDS; i++) {
         operand *x = &op->operands[i];
         if (x->given.dtype != TR_F32 || i == SRC || i == WEIGHTS) use_dense(x, TR_F32);
     }
-    TR_TRY(find_primitives(op, engine, found, &all));
+    TR_TRY(find_primitives(op, engine, NULL, found, &all));
     if (all || has(op, RESIDUAL)) return TR_OK;
     return TR_FAIL(TR_ERR_DEVICE, "oneDNN has no optimised FP32 matmul on this processor (%s)",
                    tr_cpu_isa());
@@ -276,6 +308,15 @@ static void release_matmul(tr_op *base) {
     free(op);
 }
 
+/* "gemm:jit", or "gemm:jit+brg:avx512_core" where what adds to C has another implementation. */
+static void name_plan(tr_op *op, dnnl_primitive_desc_t found[PRODUCTS]) {
+    const char *writes = name_of(found[WRITES]),
+               *adds = found[ADDS] ? name_of(found[ADDS]) : writes;
+    const bool differ = strcmp(writes, adds) != 0;
+    (void)snprintf(op->plan, sizeof op->plan, "%s%s%s", writes, differ ? "+" : "",
+                   differ ? adds : "");
+}
+
 /* Makes the primitives and their memory objects, and lays out scratch: oneDNN's, then the copies.
  */
 static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
@@ -300,13 +341,14 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
                              tr_dtype_size(x->used.dtype));
     }
     op->host.base.scratch_bytes = bytes;
+    name_plan(&op->host.base, found);
     return TR_OK;
 }
 
-tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+/* Makes the operator without primitives. */
+static tr_status create(const tr_op_context *context, const tr_op_desc *desc, cpu_matmul **out) {
     const tr_matmul_desc *d = &desc->matmul;
     tr_op *base;
-    if (!tr_matmul_only_sums(d)) return TR_OK;
     TR_TRY(tr_host_op_create(context, desc, sizeof(cpu_matmul), 0, run_matmul, &base));
     base->release = release_matmul;
     cpu_matmul *op = (cpu_matmul *)base;
@@ -327,21 +369,74 @@ tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *
     };
     for (int i = 0; i < OPERANDS; i++)
         op->operands[i] = (operand){.given = given[i], .used = given[i]};
+    *out = op;
+    return TR_OK;
+}
 
-    dnnl_engine_t engine = ((tr_cpu_device *)context->device)->engine;
+/* --- the library's other implementations, for the operands as used by the proposed one -------- */
+
+static dnnl_engine_t engine_of(const tr_op *op) {
+    return ((const tr_cpu_device *)op->context.device)->engine;
+}
+
+static tr_status list_plans(const tr_op *base, tr_plan_names *names) {
+    listing all;
+    const int before = set_threads(base->context.device->threads);
+    tr_status status = list_primitives((const cpu_matmul *)base, engine_of(base), false, &all);
+    for (bool more = status == TR_OK && all.list; more;
+         more = dnnl_primitive_desc_iterator_next(all.list) == dnnl_success) {
+        dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(all.list);
+        if (is_optimised(name_of(found))) tr_plan_names_add(names, name_of(found));
+        dnnl_primitive_desc_destroy(found);
+    }
+    if (all.list) dnnl_primitive_desc_iterator_destroy(all.list);
+    set_threads(before);
+    return status;
+}
+
+static tr_status make_plan(const tr_op *base, const char *name, tr_op **out) {
+    dnnl_primitive_desc_t found[PRODUCTS] = {NULL};
+    cpu_matmul *op;
+    bool all;
+    TR_TRY(create(&base->context, &base->desc, &op));
+    op->host.base.plans = base->plans;
+    for (int i = 0; i < OPERANDS; i++) {
+        const operand *x = &((const cpu_matmul *)base)->operands[i];
+        op->operands[i] = (operand){.given = x->given, .used = x->used, .copied = x->copied};
+    }
+    const int before = set_threads(base->context.device->threads);
+    tr_status status = find_primitives(op, engine_of(base), name, found, &all);
+    if (status == TR_OK && all) status = finish_plan(op, engine_of(base), found);
+    set_threads(before);
+    destroy_found(found);
+    if (status == TR_OK && all) *out = &op->host.base;
+    else release_matmul(&op->host.base);
+    return status;
+}
+
+static const tr_op_plans plans = {.list = list_plans, .make = make_plan};
+
+/* --- preparing -------------------------------------------------------------------------------- */
+
+tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    cpu_matmul *op;
+    if (!tr_matmul_only_sums(&desc->matmul)) return TR_OK;
+    TR_TRY(create(context, desc, &op));
+    dnnl_engine_t engine = engine_of(&op->host.base);
     dnnl_primitive_desc_t found[PRODUCTS] = {NULL};
     int before = set_threads(context->device->threads);
     tr_status status;
     TR_TRY_OUT(choose(op, engine, found));
     if (found[WRITES]) {
         TR_TRY_OUT(finish_plan(op, engine, found));
-        *out = base;
+        op->host.base.plans = &plans;
+        *out = &op->host.base;
     }
 out:
     set_threads(before);
     destroy_found(found);
     if (*out) return status;
-    release_matmul(base);
+    release_matmul(&op->host.base);
     if (status != TR_OK) return status;
     TR_TRY(tr_op_decompose(context, desc, out)); /* oneDNN has no product with a residual */
     if (*out) (*out)->way = TR_OP_IN_PARTS;

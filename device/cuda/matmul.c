@@ -2,11 +2,13 @@
  * cuBLASLt does not have. */
 #include "base/memory.h"
 #include "base/minmax.h"
+#include "base/text.h"
 #include "device/cuda/blas_layout.h"
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct cuda_matmul {
     tr_op base;
@@ -137,11 +139,12 @@ static uint64_t workspace_limit(const tr_op_context *context) {
     return (uint64_t)(tr_cuda_device_of(context->device)->capability >= 90 ? 32 : 4) << 20;
 }
 
-/* Takes the heuristic's first choice, which depends only on the description and the kind of GPU.
- * Parts of a split sum are added in FP32 in the workspace, in a fixed order; added in place they
- * would be rounded to the result's type each time. Sets the algorithm and its scratch in op; *found
- * is false when the library has none. */
-static tr_status choose(cuda_matmul *op, bool *found) {
+/* Searches for algorithms, in the heuristic's order, which depends only on the description and the
+ * kind of GPU. Parts of a split sum are added in FP32 in the workspace, in a fixed order; added in
+ * place they would be rounded to the result's type each time. Fills results[wanted]; *count is 0
+ * when the library has none. */
+static tr_status search(const cuda_matmul *op, int wanted, cublasLtMatmulHeuristicResult_t *results,
+                        int *count) {
     const tr_cuda_device *device = tr_cuda_device_of(op->base.context.device);
     uint64_t limit = workspace_limit(&op->base.context);
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* NONE is 0: always allowed */
@@ -150,8 +153,7 @@ static tr_status choose(cuda_matmul *op, bool *found) {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result = {0};
-    int count = 0;
+    *count = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulPreferenceSetAttribute(
@@ -163,21 +165,61 @@ static tr_status choose(cuda_matmul *op, bool *found) {
         status = cublasLtMatmulPreferenceSetAttribute(preference, aligned[i], &alignment,
                                                       sizeof alignment);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status =
-            cublasLtMatmulAlgoGetHeuristic(device->blas, op->product, op->first, op->second,
-                                           op->result, op->result, preference, 1, &result, &count);
+        status = cublasLtMatmulAlgoGetHeuristic(device->blas, op->product, op->first, op->second,
+                                                op->result, op->result, preference, wanted, results,
+                                                count);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
-    *found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (status == CUBLAS_STATUS_SUCCESS) return TR_OK;
+    *count = 0;
     /* The library also returns INVALID_VALUE for an epilogue, or a bias, that it does not support
      * here. */
     bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                    (status == CUBLAS_STATUS_INVALID_VALUE && op->layout.epilogue != TR_BLAS_PLAIN);
-    if (*found) {
-        op->algorithm = result.algo;
-        op->workspace_bytes = result.workspaceSize;
-        op->base.scratch_bytes = op->vector_bytes + op->workspace_bytes;
-    } else if (status != CUBLAS_STATUS_SUCCESS && !refused) {
-        TR_TRY(check(status, "the search for an algorithm", __LINE__));
+    return refused ? TR_OK : check(status, "the search for an algorithm", __LINE__);
+}
+
+/* Names an algorithm by its 64 bytes, which the library documents to mean the same in every process
+ * with the same version: in hexadecimal, words of 0 short. */
+static void name_algorithm(const cublasLtMatmulAlgo_t *algorithm, char name[TR_PLAN_NAME]) {
+    name[0] = '\0';
+    for (size_t i = 0; i < sizeof algorithm->data / sizeof *algorithm->data; i++)
+        tr_text_add(name, TR_PLAN_NAME, "%s%llx", i ? "." : "",
+                    (unsigned long long)algorithm->data[i]);
+}
+
+static void take_algorithm(cuda_matmul *op, const cublasLtMatmulHeuristicResult_t *result) {
+    op->algorithm = result->algo;
+    op->workspace_bytes = result->workspaceSize;
+    op->base.scratch_bytes = op->vector_bytes + op->workspace_bytes;
+    name_algorithm(&op->algorithm, op->base.plan);
+}
+
+/* Takes the algorithm of that name, or without one (NULL) the heuristic's first. *found is false
+ * when the library does not propose it. */
+static tr_status choose(cuda_matmul *op, const char *name, bool *found) {
+    cublasLtMatmulHeuristicResult_t results[TR_OP_MAX_PLANS];
+    char proposed[TR_PLAN_NAME];
+    int count;
+    *found = false;
+    TR_TRY(search(op, name ? TR_OP_MAX_PLANS : 1, results, &count));
+    for (int i = 0; i < count && !*found; i++) {
+        if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        name_algorithm(&results[i].algo, proposed);
+        *found = !name || strcmp(name, proposed) == 0;
+        if (*found) take_algorithm(op, &results[i]);
+    }
+    return TR_OK;
+}
+
+static tr_status list_plans(const tr_op *base, tr_plan_names *names) {
+    cublasLtMatmulHeuristicResult_t results[TR_OP_MAX_PLANS];
+    char name[TR_PLAN_NAME];
+    int count;
+    TR_TRY(search((const cuda_matmul *)base, TR_OP_MAX_PLANS, results, &count));
+    for (int i = 0; i < count; i++) {
+        if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        name_algorithm(&results[i].algo, name);
+        tr_plan_names_add(names, name);
     }
     return TR_OK;
 }
@@ -187,6 +229,8 @@ static tr_status run_own(tr_op *op, tr_stream *stream, const tr_op_args *args) {
         tr_cuda_launch_matmul(tr_cuda_stream_of(stream), &op->desc.matmul, args->t, args->adds));
     return TR_OK;
 }
+
+static tr_status make_plan(const tr_op *op, const char *name, tr_op **out);
 
 static size_t matrix_bytes(const tr_blas_matrix *x) {
     return (size_t)(x->ld * x->columns) * tr_dtype_size(x->dtype);
@@ -200,29 +244,36 @@ static size_t largest_bytes(const cuda_matmul *op) {
                        (size_t)op->base.desc.matmul.n * sizeof(float));
 }
 
-/* Prepares the library's product; *out stays NULL when it has none. */
+/* Prepares the library's product, with the plan of that name or (NULL) the proposed one; *out stays
+ * NULL when it has none. */
 static tr_status prepare_library(const tr_op_context *context, const tr_op_desc *desc,
-                                 tr_op **out) {
+                                 const char *name, tr_op **out) {
+    static const tr_op_plans plans = {.list = list_plans, .make = make_plan};
     bool found = false;
     if (!tr_blas_has(&desc->matmul)) return TR_OK;
     tr_op *base;
     TR_TRY(tr_cuda_op_create(context, desc, sizeof(cuda_matmul), 0, run_product, &base));
     base->release = release_product;
+    base->plans = &plans;
     cuda_matmul *op = (cuda_matmul *)base;
     op->layout = tr_blas_layout_of(&desc->matmul);
     if (op->layout.epilogue == TR_BLAS_BGRAD_FIRST)
         op->vector_bytes = tr_align_up((size_t)desc->matmul.n * sizeof(float));
     tr_status status = describe_product(op);
-    if (status == TR_OK) status = choose(op, &found);
+    if (status == TR_OK) status = choose(op, name, &found);
     if (found) status = tr_cuda_warm(base, largest_bytes(op));
     if (found && status == TR_OK) *out = base;
     else release_product(base);
     return status;
 }
 
+static tr_status make_plan(const tr_op *op, const char *name, tr_op **out) {
+    return prepare_library(&op->context, &op->desc, name, out);
+}
+
 tr_status tr_cuda_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc,
                                  tr_op **out) {
-    TR_TRY(prepare_library(context, desc, out));
+    TR_TRY(prepare_library(context, desc, NULL, out));
     if (*out || !tr_matmul_is_plain(&desc->matmul)) return TR_OK;
     TR_TRY(tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_own, out));
     (*out)->way = TR_OP_OWN;

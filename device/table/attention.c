@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "device/op_table.h"
 
 static const char *fault(const tr_op_desc *desc) {
@@ -17,6 +18,16 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads &&
            a->kv_heads == b->kv_heads && a->head_size == b->head_size && a->window == b->window &&
            a->scale == b->scale && a->documents == b->documents && a->dtype == b->dtype;
+}
+
+static void text(const tr_op_desc *desc, char *to, size_t size) {
+    const tr_attention_desc *d = &desc->attention;
+    tr_text_add(to, size,
+                " batch %lld seq %lld heads %lld kv_heads %lld head_size %lld window %lld",
+                (long long)d->batch, (long long)d->seq, (long long)d->heads, (long long)d->kv_heads,
+                (long long)d->head_size, (long long)d->window);
+    tr_text_add(to, size, " scale %.9g%s dtype %s", (double)d->scale,
+                d->documents ? " documents" : "", tr_dtype_name(d->dtype));
 }
 
 /* [batch, seq, heads, head_size] */
@@ -62,6 +73,7 @@ const tr_op_row tr_op_row_attention = {
              [TR_ATTENTION_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = fault,
     .same = same,
+    .text = text,
     .operands = operands,
     .flops = flops,
 };
@@ -90,6 +102,7 @@ const tr_op_row tr_op_row_attention_dgrad = {
              [TR_ATTENTION_DGRAD_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = fault,
     .same = same,
+    .text = text,
     .operands = dgrad_operands,
     .flops = dgrad_flops,
 };

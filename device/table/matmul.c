@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "device/device_impl.h"
 #include "device/op_table.h"
 
@@ -54,6 +55,21 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
            a->ldc == b->ldc && a->a == b->a && a->b == b->b && a->c == b->c &&
            a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
            same_fusion(&a->fused, &b->fused);
+}
+
+static void text(const tr_op_desc *desc, char *to, size_t size) {
+    const tr_matmul_desc *d = &desc->matmul;
+    const tr_fusion *f = &d->fused;
+    tr_text_add(to, size, " m %lld n %lld k %lld a %s b %s c %s", (long long)d->m, (long long)d->n,
+                (long long)d->k, tr_dtype_name(d->a), tr_dtype_name(d->b), tr_dtype_name(d->c));
+    tr_text_add(to, size, " lda %lld ldb %lld ldc %lld", (long long)d->lda, (long long)d->ldb,
+                (long long)d->ldc);
+    tr_text_add(to, size, "%s%s%s", d->trans_a ? " trans_a" : "", d->trans_b ? " trans_b" : "",
+                d->accumulate ? " accumulate" : "");
+    tr_text_add(to, size, "%s%s%s%s%s activation %d", f->bias ? " bias" : "",
+                f->residual ? " residual" : "", f->activate ? " activate" : "",
+                f->activate_grad ? " activate_grad" : "", f->bias_grad ? " bias_grad" : "",
+                (int)f->activation);
 }
 
 static tr_tensor matrix(tr_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
@@ -136,6 +152,7 @@ const tr_op_row tr_op_row_matmul = {
              [TR_MATMUL_DBIAS] = {"dbias", TR_SLOT_OUT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
+    .text = text,
     .operands = operands,
     .flops = flops,
     .decompose = decompose,

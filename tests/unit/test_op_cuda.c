@@ -8,6 +8,8 @@
  * an emulated cuBLASLt for the products. */
 #include "bench/gpt2_products.h"
 #include "device/cuda/blas_layout.h"
+#include "device/device_impl.h"
+#include "device/plan_book.h"
 #include "support/op_check.h"
 
 #include <math.h>
@@ -425,6 +427,46 @@ static void test_workspace(void **state) {
 #endif
 }
 
+/* A product takes the plan that a book names, unless the library does not propose it, or only with
+ * more scratch than its first; a measured plan is one that the book has afterwards. */
+static void test_plans(void **state) {
+    (void)state;
+#ifdef TRIREME_EMULATED
+    for (size_t i = 0; i < 2; i++) {
+        const tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[i]};
+        tr_op_context context = {.device = library, .choice = TR_OP_MEASURED};
+        tr_plan_names names = {0};
+        tr_op *first, *op;
+        char key[TR_PLAN_KEY];
+        tr_plan_key(&context, &desc, key, sizeof key);
+        must(tr_op_prepare(&(tr_op_context){.device = library}, &desc, &first));
+        must(first->plans->list(first, &names));
+        assert_int_equal(names.count, 3);
+        assert_string_equal(names.name[0], first->plan);
+        must(tr_plan_book_create(&context.book));
+        const int64_t before = tr_emulated_products;
+        must(tr_op_prepare(&context, &desc, &op));
+        assert_true(tr_emulated_products > before);
+        assert_string_equal(tr_plan_book_find(context.book, key), op->plan);
+        assert_string_not_equal(names.name[2], op->plan);
+        tr_op_release(op);
+        tr_plan_book_destroy(context.book);
+        context.choice = TR_OP_RECORDED;
+        for (int k = 0; k < 4; k++) {
+            must(tr_plan_book_create(&context.book));
+            must(tr_plan_book_add(context.book, key, k < 3 ? names.name[k] : "1.2.3"));
+            must(tr_op_prepare(&context, &desc, &op));
+            assert_string_equal(op->plan, names.name[k < 2 ? k : 0]);
+            assert_int_equal(op->scratch_bytes, first->scratch_bytes);
+            assert_int_equal(tr_plan_book_refused(context.book), k >= 2);
+            tr_op_release(op);
+            tr_plan_book_destroy(context.book);
+        }
+        tr_op_release(first);
+    }
+#endif
+}
+
 /* What runs without its library is counted by the layers that use it, and named. */
 static void test_fallbacks(void **state) {
     (void)state;
@@ -477,6 +519,7 @@ int main(void) {
         cmocka_unit_test(test_types),  cmocka_unit_test(test_positions),
         cmocka_unit_test(test_shared), cmocka_unit_test(test_fallbacks),
         cmocka_unit_test(test_units),  cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_plans),
     };
     const char *kernels = getenv("TRIREME_TEST_KERNELS"), *only = getenv("TRIREME_TEST_ONLY");
     own_kernels = kernels && strcmp(kernels, "own") == 0;

@@ -197,6 +197,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     for (*count = 0; *count < wanted && *count < PLANS; ++*count) {
         cublasLtMatmulHeuristicResult_t *plan = &results[*count];
         *plan = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE};
+        if (*count == PLANS - 1) plan->workspaceSize = preference->workspace; /* a larger one */
+        plan->algo.data[7] = (uint64_t)*count;
         plan->algo.data[0] = (uint64_t)product->epilogue;
         for (int i = 0; i < 4; i++) plan->algo.data[1 + i] = preference->alignment[i];
     }
