@@ -1,0 +1,52 @@
+/* llm.c's shards: 256 numbers of 32 bits, of which three count (what the file is, its version, its
+ * tokens), then the tokens: 2 bytes each for GPT-2, 4 for Llama 3. */
+#include "data/format_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { HEADER = 1024, LEAST = 12, GPT2 = 20240520, LLAMA3 = 20240801, VALIDATION = 20240522 };
+
+static tr_status no_shard(const char *path, uint32_t magic) {
+    return TR_FAIL(TR_ERR_DATA,
+                   "the data file '%s' is no shard of llm.c: byte 0 holds %" PRIu32 ", not %d or "
+                   "%d%s; set data.format",
+                   path, magic, GPT2, LLAMA3,
+                   magic == VALIDATION ? " (it is a file of llm.c's multiple choice)" : "");
+}
+
+tr_status tr_format_open_llmc(const char *path, const tr_source_options *options,
+                              tr_source *source) {
+    unsigned char header[LEAST];
+    (void)options;
+    TR_TRY(tr_format_open_file(path, source));
+    const int64_t bytes = source->file.bytes;
+    if (bytes < HEADER)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' has %" PRId64 " bytes, fewer than the header of %d "
+                       "bytes with which llm.c's shards begin: it was cut off, or set data.format",
+                       path, bytes, HEADER);
+    TR_TRY(tr_format_read(&source->file, 0, LEAST, header));
+    const uint32_t magic = tr_format_u32(header), version = tr_format_u32(header + 4);
+    if (magic != GPT2 && magic != LLAMA3) return no_shard(path, magic);
+    const uint32_t known = magic == GPT2 ? 1 : 7;
+    if (version != known)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' is a shard of version %" PRIu32 " (byte 4); version "
+                       "%" PRIu32 " is known",
+                       path, version, known);
+    source->first = HEADER;
+    source->width = magic == GPT2 ? 2 : 4;
+    source->tokens = tr_format_u32(header + 8);
+    if (bytes != HEADER + source->tokens * source->width)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' has %" PRId64 " bytes, but its header (byte 8) says "
+                       "%" PRId64 " tokens, which take %" PRId64 " bytes: it was cut off",
+                       path, bytes, source->tokens, HEADER + source->tokens * source->width);
+    if (source->tokens == 0)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' has no tokens: name another one "
+                       "(data.path)",
+                       path);
+    return TR_OK;
+}

@@ -1,0 +1,148 @@
+#include "data/source.h"
+
+#include "base/input.h"
+#include "base/memory.h"
+#include "data/format_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 16 }; /* bytes that are read at a time */
+
+typedef struct format {
+    const char *name;
+    int width; /* bytes of a token; 0: the file says it */
+    tr_status (*open)(const char *path, const tr_source_options *options, tr_source *source);
+} format;
+
+static const format formats[] = {
+    {"bytes", 1, tr_format_open_raw},         {"u16", 2, tr_format_open_raw},
+    {"u32", 4, tr_format_open_raw},           {"llmc", 0, tr_format_open_llmc},
+    {"megatron", 0, tr_format_open_megatron},
+};
+
+static const format *find(const char *name) {
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (strcmp(formats[i].name, name) == 0) return &formats[i];
+    return NULL;
+}
+
+int tr_source_width(const char *name) {
+    const format *f = find(name);
+    return f ? f->width : -1;
+}
+
+tr_status tr_format_open_file(const char *path, tr_source *source) {
+    tr_data_file *file = &source->file;
+    tr_status status = tr_input_open("the data file", path, &file->fd, &file->bytes);
+    if (status != TR_OK) {
+        file->fd = -1;
+        return TR_FAIL(status, "%s (data.path)", tr_error_message());
+    }
+    if (file->bytes == 0)
+        return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty: name another one (data.path)",
+                       path);
+    return tr_strdup(path, &file->path);
+}
+
+/* The file is not mapped: a mapped file that is shortened ends the process with SIGBUS, while a
+ * read reports it. A read from the page cache is a copy, as the conversion of mapped tokens is. */
+tr_status tr_format_read(const tr_data_file *file, int64_t at, int64_t count, void *to) {
+    char *next = to;
+    while (count > 0) {
+        ssize_t n = pread(file->fd, next, (size_t)count, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return TR_FAIL(TR_ERR_IO, "the data file '%s' cannot be read: %s", file->path,
+                           strerror(errno));
+        if (n == 0)
+            return TR_FAIL(TR_ERR_DATA,
+                           "the data file '%s' was shortened while it was in use: byte %" PRId64
+                           " of %" PRId64 " is gone; restore the file",
+                           file->path, at, file->bytes);
+        next += n;
+        at += n;
+        count -= n;
+    }
+    return TR_OK;
+}
+
+/* Files without a header. */
+tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
+                             tr_source *source) {
+    TR_TRY(tr_format_open_file(path, source));
+    const int64_t bytes = source->file.bytes;
+    source->width = tr_source_width(options->format);
+    if (bytes % source->width)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' has %" PRId64 " bytes, not a multiple of %d: it is no "
+                       "file of data.format %s, or it was cut off",
+                       path, bytes, source->width, options->format);
+    source->tokens = bytes / source->width;
+    return TR_OK;
+}
+
+tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out) {
+    const format *f = find(options->format);
+    *out = (tr_source){.file.fd = -1, .vocab = options->vocab};
+    if (!f)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "data.format must be one of bytes, u16, u32, llmc, megatron, "
+                       "not '%s'",
+                       options->format);
+    return f->open(path, options, out);
+}
+
+void tr_source_close(tr_source *source) {
+    if (source->file.fd >= 0) (void)close(source->file.fd);
+    free(source->file.path);
+    free(source->end);
+    *source = (tr_source){.file.fd = -1};
+}
+
+/* Returns the number of a token's bytes, which for 8 unsigned bytes may come out negative: it is no
+ * token then either. */
+static int64_t number(const tr_source *s, const unsigned char *from) {
+    if (s->width == 1) return s->is_signed ? (int8_t)from[0] : from[0];
+    if (s->width == 8) return (int64_t)tr_format_u64(from);
+    if (s->width == 4)
+        return s->is_signed ? (int32_t)tr_format_u32(from) : (int64_t)tr_format_u32(from);
+    uint16_t n = (uint16_t)(from[0] | from[1] << 8);
+    return s->is_signed ? (int16_t)n : n;
+}
+
+static tr_status no_token(const tr_source *s, int64_t at, int64_t id) {
+    return TR_FAIL(TR_ERR_DATA,
+                   "the data file '%s' has %" PRId64 " at token %" PRId64 " (byte %" PRId64
+                   "), and model.vocab %" PRId64 " has tokens 0 to %" PRId64
+                   ": raise model.vocab, or check data.format",
+                   s->file.path, id, at, s->first + at * s->width, s->vocab, s->vocab - 1);
+}
+
+tr_status tr_source_read(const tr_source *s, int64_t first, int64_t count, int32_t *to) {
+    unsigned char piece[PIECE];
+    const int64_t most = PIECE / s->width;
+    for (int64_t n; count > 0; first += n, count -= n, to += n) {
+        n = count < most ? count : most;
+        TR_TRY(tr_format_read(&s->file, s->first + first * s->width, n * s->width, piece));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t id = number(s, piece + i * s->width);
+            if (id < 0 || id >= s->vocab) return no_token(s, first + i, id);
+            to[i] = (int32_t)id;
+        }
+    }
+    return TR_OK;
+}
+
+int64_t tr_source_next_end(const tr_source *s, int64_t token) {
+    int64_t low = 0, high = s->ends; /* the first end above `token` is one of low..high */
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (s->end[middle] > token) high = middle;
+        else low = middle + 1;
+    }
+    return low < s->ends ? s->end[low] : INT64_MAX;
+}

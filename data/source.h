@@ -1,0 +1,53 @@
+/* One file of tokens: how many it has, its tokens by position, and where documents end when the
+ * file says so. A format is one line of the table in source.c, and its file data/format_*.c. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the formats need to know besides the path. */
+typedef struct tr_source_options {
+    const char *format; /* data.format */
+    int64_t vocab;      /* of the model: a token is one of 0..vocab-1 */
+    bool documents;     /* keep the ends of documents that the file lists */
+} tr_source_options;
+
+typedef struct tr_data_file {
+    char *path; /* for messages */
+    int fd;
+    int64_t bytes;
+} tr_data_file;
+
+/* An open file of tokens. Tokens are little-endian numbers of `width` bytes, back to back from byte
+ * `first`. */
+typedef struct tr_source {
+    tr_data_file file;
+    int64_t first;
+    int width;      /* 1, 2, 4 or 8 bytes */
+    bool is_signed; /* a token below 0 is refused */
+    int64_t tokens, vocab;
+    int64_t *end;      /* [ends] ascending: the token behind each document; NULL: not listed */
+    int64_t ends;      /* 0 where `end` is NULL */
+    bool lists_ends;   /* the format has a list of documents, also where it is not kept */
+    int64_t documents; /* in the list */
+} tr_source;
+
+/* Opens a file of that format. Fails with TR_ERR_NOFILE when the file, or the index next to it,
+ * cannot be opened, with TR_ERR_DATA, file and position when it is empty or damaged, and with
+ * TR_ERR_CONFIG on an unknown format. The caller releases *out with tr_source_close, also after a
+ * failure. */
+tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out);
+void tr_source_close(tr_source *source);
+
+/* Reads tokens first..first+count-1. Fails with TR_ERR_DATA and the position when a token is not
+ * one of 0..vocab-1 or the file has been shortened, and with TR_ERR_IO when it cannot be read.
+ * Several threads may call it at a time. */
+tr_status tr_source_read(const tr_source *source, int64_t first, int64_t count, int32_t *to);
+/* Returns the smallest listed end of a document above `token`; INT64_MAX when there is none. */
+int64_t tr_source_next_end(const tr_source *source, int64_t token);
+
+/* Returns the bytes of a token in files of this format; 0 when the file says it, -1 for an unknown
+ * format. */
+int tr_source_width(const char *format);
