@@ -2,9 +2,9 @@
  * stages that sleep for F and for B = 2 F, every message delayed by F / 2. The step should take
  * (m + 1) (F + B) and the delay twice, not m times more. Prints measured and simulated milliseconds
  * with and without the delay. */
-#include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
+#include "tests/unit/support/generate_order.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -114,7 +114,7 @@ static tr_status measure(double delay) {
     tr_schedule *schedule = NULL;
     tr_program_set *set = NULL;
     tr_simulation *simulation = NULL;
-    TR_TRY_OUT(tr_schedule_generate("gpipe", RANKS, RANKS, MICRO_BATCHES, &schedule));
+    TR_TRY_OUT(generate_order("gpipe", RANKS, RANKS, MICRO_BATCHES, &schedule));
     TR_TRY_OUT(tr_lower(schedule, &table, &set));
     TR_TRY_OUT(tr_simulate(set, cost, delay, &simulation));
     tr_world *world[RANKS];

@@ -1,7 +1,7 @@
 /* Measures the runner's time per action: one rank with stages that do nothing, so that all of the
  * time is the runner's. Prints nanoseconds per action, the best of several rounds. */
-#include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
+#include "tests/unit/support/generate_order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static tr_status measure(const char *name, tr_device *device) {
     void *arena = NULL;
     tr_runner *runner = NULL;
     tr_status status = TR_OK;
-    TR_TRY_OUT(tr_schedule_generate(name, 1, 1, MICRO_BATCHES, &schedule));
+    TR_TRY_OUT(generate_order(name, 1, 1, MICRO_BATCHES, &schedule));
     TR_TRY_OUT(tr_lower(schedule, &table, &set));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, set->program[0].arena_bytes, &arena));
     tr_runner_options options = {

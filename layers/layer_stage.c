@@ -220,9 +220,7 @@ static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, i
 
 static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
-    for (int k = s->flow.count - 1; k >= 0; k--) {
-        TR_TRY(layer_grad_input(s, io, k));
-    }
+    for (int k = s->flow.count - 1; k >= 0; k--) TR_TRY(layer_grad_input(s, io, k));
     return TR_OK;
 }
 

@@ -4,10 +4,12 @@
 #include "base/text.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-tr_status tr_walk_open(tr_walk *w, int ranks) {
+tr_status tr_walk_open(tr_walk *w, int ranks, const int *count) {
     w->ranks = ranks;
     TR_TRY(tr_calloc((size_t)ranks, sizeof *w->count, &w->count));
+    if (count) memcpy(w->count, count, (size_t)ranks * sizeof *count);
     return tr_calloc((size_t)ranks, sizeof *w->next, &w->next);
 }
 

@@ -12,8 +12,7 @@ enum { TR_WALK_TEXT = 64 };
 typedef struct tr_walk {
     const char *name; /* of the walked object, for messages: "schedule 1f1b" */
     int ranks;
-    int *count,
-        *next; /* [ranks]: number of items, which the caller sets after tr_walk_open; next item */
+    int *count, *next; /* [ranks]: number of items, next item */
     void *context;
     /* Executes the rank's item at `at` and sets *done to the number of items executed; leaves it at
      * 0 when the rank must wait. */
@@ -23,9 +22,9 @@ typedef struct tr_walk {
     int (*blocked)(const void *context, int rank, int at, char *item, char *need);
 } tr_walk;
 
-/* Opens a walk; the caller has set name, context, step and blocked. The caller releases it with
- * tr_walk_close. */
-tr_status tr_walk_open(tr_walk *walk, int ranks);
+/* Opens a walk over count[ranks] items; NULL: the caller sets walk->count. The caller has set name,
+ * context, step and blocked, and releases the walk with tr_walk_close. */
+tr_status tr_walk_open(tr_walk *walk, int ranks, const int *count);
 void tr_walk_close(tr_walk *walk);
 
 /* Steps every rank in rounds until no rank can step. The final state does not depend on the order

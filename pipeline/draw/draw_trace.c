@@ -50,11 +50,6 @@ static int process_of(const tracer *x, int rank, int index) {
     return rank * x->timelines + index;
 }
 
-static int thread_of(const tr_bar *bar) {
-    if (bar->track == TR_TRACK_COMPUTE) return 0;
-    return 1 + 2 * bar->peer + (bar->track == TR_TRACK_RECV ? 1 : 0);
-}
-
 static void write_name(tracer *x, int pid, int tid, const char *what, const char *name) {
     next(x);
     (void)fprintf(x->out,
@@ -82,7 +77,7 @@ static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
     }
     for (size_t k = 0; k < t->count; k++) {
         const tr_bar *bar = &t->bar[k];
-        int tid = thread_of(bar), pid = process_of(x, bar->rank, index);
+        int tid = tr_bar_track(bar), pid = process_of(x, bar->rank, index);
         bool *done = &named[(size_t)bar->rank * tracks + (size_t)tid];
         if (*done) continue;
         *done = true;
@@ -141,7 +136,7 @@ static void write_flow(tracer *x, const tr_timeline *t, const tr_bar *receive, i
                       "\"pid\":%d,\"tid\":%d",
                       name, end ? "f" : "s", end ? ",\"bp\":\"e\"" : "",
                       x->flow + (long long)message, process_of(x, bar->rank, index),
-                      thread_of(bar));
+                      tr_bar_track(bar));
         write_time(x->out, "ts", ticks(t, end ? at : left));
         (void)fputc('}', x->out);
     }
@@ -155,7 +150,7 @@ static void write_bar(tracer *x, const tr_timeline *t, const tr_bar *bar, int in
     static const char *const category[] = {"compute", "send", "receive"};
     next(x);
     (void)fprintf(x->out, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d",
-                  text, category[bar->track], process_of(x, bar->rank, index), thread_of(bar));
+                  text, category[bar->track], process_of(x, bar->rank, index), tr_bar_track(bar));
     write_time(x->out, "ts", start);
     write_time(x->out, "dur", end - start);
     (void)fprintf(x->out, ",\"args\":{\"stage\":%d,\"micro_batch\":%d}}", bar->action.stage,

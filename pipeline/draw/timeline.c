@@ -40,9 +40,7 @@ tr_status tr_timeline_add(tr_timeline *t, tr_bar bar) {
 
 /* Returns the index of the bar's track among all tracks of all ranks. */
 static size_t track_of(const tr_timeline *t, const tr_bar *bar) {
-    size_t ranks = (size_t)t->ranks, first = (size_t)bar->rank * (2 * ranks + 1);
-    if (bar->track == TR_TRACK_COMPUTE) return first;
-    return first + 1 + 2 * (size_t)bar->peer + (bar->track == TR_TRACK_RECV ? 1 : 0);
+    return (size_t)bar->rank * (2 * (size_t)t->ranks + 1) + (size_t)tr_bar_track(bar);
 }
 
 /* Shortens bars so that those of one track do not overlap. */
@@ -233,6 +231,7 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
         bool send = instr->action.type == TR_ACTION_SEND;
         /* Reductions, waits and the end take no simulated time. */
         if (instr->memory < 0 && !send && instr->action.type != TR_ACTION_RECV) continue;
+        const tr_instr_time *time = &sim->instr[program->rank][k];
         tr_bar bar = {.rank = program->rank,
                       .track = send       ? TR_TRACK_SEND
                                : transfer ? TR_TRACK_RECV
@@ -240,8 +239,8 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
                       .action = instr->action,
                       .peer = transfer ? instr->peer : -1,
                       .message = transfer ? instr->message : -1,
-                      .start = sim->start[program->rank][k],
-                      .end = send ? sim->complete[program->rank][k] : sim->end[program->rank][k]};
+                      .start = time->start,
+                      .end = send ? time->complete : time->end};
         TR_TRY(tr_timeline_add(t, bar));
     }
     return TR_OK;

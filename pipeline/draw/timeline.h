@@ -24,6 +24,12 @@ typedef struct tr_bar {
     double start, end;
 } tr_bar;
 
+/* Returns the number of the bar's track on its rank: 0 is the compute stream, and then each other
+ * rank has two. */
+static inline int tr_bar_track(const tr_bar *bar) {
+    return bar->track == TR_TRACK_COMPUTE ? 0 : 2 * bar->peer + (int)bar->track;
+}
+
 /* The pipeline's part of a step: from the start of its first action to the end of its last one, on
  * any rank, without the optimizer and the time between steps. */
 typedef struct tr_timeline_step {

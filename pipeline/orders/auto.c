@@ -194,15 +194,10 @@ static tr_status try_schedule(search *x, const char *name, int chunks) {
  * micro-batches that a rank may hold; some send gradients only after both I and W. */
 static double bound_of_known(const tr_auto_shape *s, const char *name) {
     static const char *const whole[] = {"gpipe", "1f1b", "interleaved", "bfs", "1f1b-v"};
-    int p = s->ranks;
     bool waits = false;
-    double most = INFINITY;
-    if (strcmp(name, "v-half") == 0) most = (double)((p + 2) / 2);
-    if (strcmp(name, "v-min") == 0) most = (double)((p + 4) / 3);
-    if (strcmp(name, "1f1b-v") == 0 && p >= 4) most = 0.5 * ((3 * p + 1) / 2);
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) waits |= strcmp(name, whole[n]) == 0;
     double one = s->chunks * (waits ? s->mean.m_b : fmax(s->mean.m_b, s->mean.m_w));
-    return tr_auto_shape_bound(s, fmin(s->cap, one * most), waits);
+    return tr_auto_shape_bound(s, fmin(s->cap, one * tr_generate_most_held(name, s->ranks)), waits);
 }
 
 /* Tries every known schedule that could be better than the best order so far. */

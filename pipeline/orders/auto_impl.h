@@ -83,7 +83,8 @@ typedef struct tr_auto_draws {
     uint64_t seed, drawn;
 } tr_auto_draws;
 
-/* Draws from [0, 1). */
+/* Draws 64 bits, or a number from [0, 1) with the first 53 of them. */
+uint64_t tr_auto_random(tr_auto_draws *draws);
 double tr_auto_draw(tr_auto_draws *draws);
 
 /* Returns the rule that trials begin with. */

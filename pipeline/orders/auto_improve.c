@@ -1,7 +1,6 @@
 /* Local search: moves single actions within their rank's order, and evaluates only the actions that
  * start later than the move. */
 #include "base/memory.h"
-#include "base/philox.h"
 #include "pipeline/orders/auto_impl.h"
 
 #include <math.h>
@@ -21,30 +20,32 @@ typedef struct arc {
     double latency;
 } arc;
 
+/* What a rank has when an action starts: pairs held while the action runs, I and W before it, F
+ * with it; and the work done before. */
+typedef struct load {
+    int whole, kept;
+    double busy;
+} load;
+
 typedef struct improver {
     const tr_auto_shape *s;
     int row, actions;
-    need *need;        /* [actions] */
-    arc *input;        /* [2 edges]: of F, and of I, of each stage in turn */
-    int *wakes;        /* [2 edges]: ranks, in the same order of the sender */
-    int *order, *best; /* [ranks][row] */
-    int *whole, *kept; /* [ranks][row]: held while the action runs, I and W before it, F with it */
-    double *busy;      /* [ranks][row]: work of the rank before the action */
-    double *end;       /* [actions]: of `order` */
-    double *trial;     /* [actions]: of the order after a move; -1: not yet run */
-    int *next;         /* [ranks] */
-    int *queue;        /* [ranks] */
-    bool *queued;      /* [ranks] */
-    int *place;        /* [actions]: in its row */
-    int *critical;     /* [actions]: at most one longest path's actions that wait for their rank */
+    need *need;    /* [actions] */
+    arc *input;    /* [2 edges]: of F, and of I, of each stage in turn */
+    int *wakes;    /* [2 edges]: ranks, in the same order of the sender */
+    int *order;    /* [ranks][row] */
+    load *load;    /* [ranks][row] */
+    double *end;   /* [actions]: of `order` */
+    double *trial; /* [actions]: of the order after a move; -1: not yet run */
+    int *next;     /* [ranks] */
+    int *queue;    /* [ranks] */
+    bool *queued;  /* [ranks] */
+    int *place;    /* [actions]: in its row */
+    int *critical; /* [actions]: at most one longest path's actions that wait for their rank */
     int criticals;
-    uint64_t seed, drawn;
+    tr_auto_draws draws;
     int64_t steps;
 } improver;
-
-static uint64_t draw(improver *x) {
-    return tr_mix64(x->seed + 0x9E3779B97F4A7C15u * ++x->drawn);
-}
 
 /* --- evaluation ------------------------------------------------------------------------------- */
 
@@ -105,7 +106,7 @@ static double run(improver *x, double limit) {
         x->next[r] = at;
         if (now > makespan) makespan = now;
         double rest =
-            at < x->row ? s->work[r] - x->busy[(size_t)r * (size_t)x->row + (size_t)at] : 0;
+            at < x->row ? s->work[r] - x->load[(size_t)r * (size_t)x->row + (size_t)at].busy : 0;
         if (now + rest > limit * (1 + 1e-12)) return INFINITY;
     }
     return left ? INFINITY : makespan;
@@ -145,26 +146,21 @@ static bool follows(const improver *x, int a, int b) {
 
 static void count_held(improver *x, int rank, int from, int to) {
     size_t base = (size_t)rank * (size_t)x->row;
-    int whole = 0, kept = 0;
-    double busy = 0;
+    load now = {0};
     tr_action_type type;
     int stage;
     /* An action holds its memory while it runs, and frees it at its end. */
     for (int at = from > 0 ? from - 1 : 0; at < to; at++) {
         split(x, x->order[base + (size_t)at], &type, &stage);
         if (at < from) {
-            whole = x->whole[base + (size_t)at];
-            kept = x->kept[base + (size_t)at];
-            busy = x->busy[base + (size_t)at];
+            now = x->load[base + (size_t)at];
         } else {
-            whole += type == TR_ACTION_F;
-            x->whole[base + (size_t)at] = whole;
-            x->kept[base + (size_t)at] = kept;
-            x->busy[base + (size_t)at] = busy;
+            now.whole += type == TR_ACTION_F;
+            x->load[base + (size_t)at] = now;
         }
-        busy += x->need[x->order[base + (size_t)at]].duration;
-        whole -= type == TR_ACTION_I;
-        kept += (type == TR_ACTION_I) - (type == TR_ACTION_W);
+        now.busy += x->need[x->order[base + (size_t)at]].duration;
+        now.whole -= type == TR_ACTION_I;
+        now.kept += (type == TR_ACTION_I) - (type == TR_ACTION_W);
     }
 }
 
@@ -176,8 +172,9 @@ static bool fits(const improver *x, int rank, int from, int to) {
         int stage;
         split(x, x->order[at], &type, &stage);
         bool input = type == TR_ACTION_I;
-        if (!tr_auto_fits(x->s, x->whole[at] - input, x->kept[at] + input)) return false;
-        if (!tr_auto_fits(x->s, x->whole[at], x->kept[at])) return false;
+        const load *l = &x->load[at];
+        if (!tr_auto_fits(x->s, l->whole - input, l->kept + input)) return false;
+        if (!tr_auto_fits(x->s, l->whole, l->kept)) return false;
     }
     return true;
 }
@@ -245,7 +242,7 @@ typedef struct move {
 
 /* Proposes a random move next to the longest path, or, one in eight, anywhere. */
 static bool propose(improver *x, move *out) {
-    uint64_t random = draw(x);
+    uint64_t random = tr_auto_random(&x->draws);
     int action;
     if (x->criticals && random % 8) action = x->critical[(random >> 8) % (uint64_t)x->criticals];
     else action = (int)((random >> 8) % (uint64_t)x->actions);
@@ -254,7 +251,7 @@ static bool propose(improver *x, move *out) {
     split(x, action, &type, &stage);
     int rank = x->s->rank_of[stage], at = x->place[action];
     const int *row = x->order + (size_t)rank * (size_t)x->row;
-    random = draw(x);
+    random = tr_auto_random(&x->draws);
     int widest = 4 * x->s->chunks;
     int distance = 1 + (int)((random >> 8) % (uint64_t)((random >> 4) % 2 ? widest : 3));
     move v = {.rank = rank, .from = at};
@@ -312,7 +309,8 @@ static bool attempt(improver *x, move v, double accept, double *value, double *m
     return false;
 }
 
-static void search(improver *x, int64_t limit, double *makespan) {
+/* Makes moves, and writes each order that is better than all before to `order`. */
+static void search(improver *x, int64_t limit, int *order, double *makespan) {
     const tr_auto_shape *s = x->s;
     for (int r = 0; r < s->ranks; r++) count_held(x, r, 0, x->row);
     for (int n = 0; n < x->actions; n++) x->trial[n] = -1;
@@ -328,12 +326,12 @@ static void search(improver *x, int64_t limit, double *makespan) {
         move v;
         if (!propose(x, &v)) continue;
         double heat = 0.05 * mean * (1 - (double)x->steps / (double)limit);
-        double u = ((double)(draw(x) >> 11) + 1) * 0x1p-53;
+        double u = tr_auto_draw(&x->draws) + 0x1p-53;
         if (!attempt(x, v, value - heat * log(u), &value, &now)) continue;
         find_critical(x);
         if (now >= best) continue;
         best = now;
-        memcpy(x->best, x->order, (size_t)x->actions * sizeof *x->best);
+        memcpy(order, x->order, (size_t)x->actions * sizeof *order);
     }
     *makespan = best;
 }
@@ -363,10 +361,7 @@ static tr_status open_improver(improver *x, const int *order) {
     TR_TRY(tr_calloc(edges, sizeof *x->wakes, &x->wakes));
     TR_TRY(tr_calloc(actions, sizeof *x->need, &x->need));
     TR_TRY(tr_calloc(actions, sizeof *x->order, &x->order));
-    TR_TRY(tr_calloc(actions, sizeof *x->best, &x->best));
-    TR_TRY(tr_calloc(actions, sizeof *x->whole, &x->whole));
-    TR_TRY(tr_calloc(actions, sizeof *x->kept, &x->kept));
-    TR_TRY(tr_calloc(actions, sizeof *x->busy, &x->busy));
+    TR_TRY(tr_calloc(actions, sizeof *x->load, &x->load));
     TR_TRY(tr_calloc(actions, sizeof *x->end, &x->end));
     TR_TRY(tr_calloc(actions, sizeof *x->trial, &x->trial));
     TR_TRY(tr_calloc(actions, sizeof *x->place, &x->place));
@@ -375,7 +370,6 @@ static tr_status open_improver(improver *x, const int *order) {
     TR_TRY(tr_calloc(ranks, sizeof *x->queue, &x->queue));
     TR_TRY(tr_calloc(ranks, sizeof *x->queued, &x->queued));
     memcpy(x->order, order, actions * sizeof *order);
-    memcpy(x->best, order, actions * sizeof *order);
     fill_needs(x);
     return TR_OK;
 }
@@ -388,10 +382,7 @@ static void close_improver(improver *x) {
     free(x->place);
     free(x->trial);
     free(x->end);
-    free(x->busy);
-    free(x->kept);
-    free(x->whole);
-    free(x->best);
+    free(x->load);
     free(x->order);
     free(x->need);
     free(x->wakes);
@@ -401,11 +392,10 @@ static void close_improver(improver *x) {
 tr_status tr_auto_improve(const tr_auto_shape *s, uint64_t seed, int64_t steps, int *order,
                           double *makespan) {
     tr_status status = TR_OK;
-    improver x = {.s = s, .row = tr_auto_row(s), .seed = seed};
+    improver x = {.s = s, .row = tr_auto_row(s), .draws.seed = seed};
     x.actions = x.row * s->ranks;
     TR_TRY_OUT(open_improver(&x, order));
-    search(&x, steps, makespan);
-    memcpy(order, x.best, (size_t)x.actions * sizeof *order);
+    search(&x, steps, order, makespan);
 out:
     close_improver(&x);
     return status;

@@ -64,12 +64,12 @@ typedef struct list_rank {
 typedef struct lister {
     const tr_auto_shape *s;
     tr_auto_rule rule;
-    list_rank *rank;         /* [ranks] */
-    progress *at;            /* [ranks][chunks] */
-    int *late;               /* [ranks][chunks * m]: chunks in the order of their I */
-    double *end[2];          /* F and I: [stages * m], when they ended; INFINITY: not yet */
-    double *forward, *input; /* [stages * m]: arrival of what F and I need; INFINITY: unknown */
-    wake_queue wake;         /* when a rank chooses next */
+    list_rank *rank;    /* [ranks] */
+    progress *at;       /* [ranks][chunks] */
+    int *late;          /* [ranks][chunks * m]: chunks in the order of their I */
+    double *end[2];     /* F and I: [stages * m], when they ended; INFINITY: not yet */
+    double *arrival[2]; /* [stages * m]: of what F and I need; INFINITY: unknown */
+    wake_queue wake;    /* when a rank chooses next */
     int *order;
     const int *from; /* F and I have the order of this one; NULL: by rule */
     int *next;       /* [ranks]: place in `from` */
@@ -135,7 +135,7 @@ static options look(const lister *x, int rank, double t) {
         size_t row = (size_t)tr_auto_stage(s, rank, q) * (size_t)m;
         int k = at[q].input;
         if (k < at[q].forward) {
-            double arrival = x->input[row + (size_t)k];
+            double arrival = x->arrival[true][row + (size_t)k];
             if (arrival <= soon)
                 offer(&o.input, q, k - x->rule.input_depth * (s->chunks - 1 - q), arrival);
             else if (arrival < o.next) o.next = arrival;
@@ -146,7 +146,7 @@ static options look(const lister *x, int rank, double t) {
         k = at[q].forward;
         if (k == m || (q == 0 && k - oldest >= x->rule.admit)) continue;
         if (q == 0 && x->rule.ahead[0] > 0 && k - at[q].input >= ahead_of(x, rank)) continue;
-        double arrival = x->forward[row + (size_t)k];
+        double arrival = x->arrival[false][row + (size_t)k];
         if (k == m - 1 && arrival > soon) o.last = fmin(o.last, arrival);
         if (arrival >= o.next && arrival > soon) continue;
         if (!has_room(x, r, at, q)) {
@@ -171,7 +171,7 @@ static void receive(lister *x, bool input, int stage, int k) {
     for (int n = 0, other; (other = tr_graph_get(&s->graph, input, stage, n)) >= 0; n++)
         arrival = fmax(arrival, x->end[input][(size_t)other * m + (size_t)k] +
                                     tr_auto_latency(s, other, stage));
-    (input ? x->input : x->forward)[(size_t)stage * m + (size_t)k] = arrival;
+    x->arrival[input][(size_t)stage * m + (size_t)k] = arrival;
     arrival = fmax(arrival, x->rank[s->rank_of[stage]].now);
     if (arrival < *wake) set_wake(&x->wake, s->rank_of[stage], arrival);
 }
@@ -202,7 +202,7 @@ static void start(lister *x, int rank, tr_action_type type, int chunk, double t)
         }
         x->end[input][row + (size_t)k] = r->now;
         int next = tr_graph_get(&s->graph, !input, stage, 0);
-        if (next < 0 && !input) x->input[row + (size_t)k] = r->now;
+        if (next < 0 && !input) x->arrival[true][row + (size_t)k] = r->now;
         for (int n = 0; (next = tr_graph_get(&s->graph, !input, stage, n)) >= 0; n++)
             receive(x, input, next, k);
     }
@@ -254,7 +254,7 @@ static void step_after(lister *x, int rank, double t) {
         int pair = from[*next] % (s->stages * m);
         forward = from[*next] < s->stages * m;
         chunk = pair / m / s->ranks;
-        arrival = forward ? x->forward[pair] : x->input[pair];
+        arrival = x->arrival[!forward][pair];
         room = !forward || tr_auto_fits(s, r->whole + 1, r->kept);
         if (!forward && s->mean.m_w > s->mean.m_b)
             room = tr_auto_fits(s, r->whole - 1, r->kept + 1);
@@ -280,16 +280,16 @@ static tr_status open_list(lister *x) {
     TR_TRY(tr_calloc(ranks, sizeof *x->rank, &x->rank));
     TR_TRY(tr_calloc((size_t)s->stages, sizeof *x->at, &x->at));
     TR_TRY(tr_calloc(pairs, sizeof *x->late, &x->late));
-    TR_TRY(tr_calloc(pairs, sizeof *x->forward, &x->forward));
-    TR_TRY(tr_calloc(pairs, sizeof *x->input, &x->input));
-    for (int input = 0; input < 2; input++)
+    for (int input = 0; input < 2; input++) {
+        TR_TRY(tr_calloc(pairs, sizeof(double), &x->arrival[input]));
         TR_TRY(tr_calloc(pairs, sizeof(double), &x->end[input]));
+    }
     TR_TRY(wake_open(&x->wake, s->ranks));
     TR_TRY(tr_calloc(ranks, sizeof *x->next, &x->next));
     for (size_t n = 0; n < pairs; n++) {
         bool first = tr_graph_get(&s->graph, false, (int)(n / m), 0) < 0; /* it reads only data */
-        x->forward[n] = first ? 0 : INFINITY;
-        x->input[n] = x->end[0][n] = x->end[1][n] = INFINITY;
+        x->arrival[0][n] = first ? 0 : INFINITY;
+        x->arrival[1][n] = x->end[0][n] = x->end[1][n] = INFINITY;
     }
     for (int r = 0; r < s->ranks; r++) x->rank[r].last = TR_ACTION_I;
     return TR_OK;
@@ -299,51 +299,45 @@ static void close_list(lister *x) {
     free(x->next);
     free(x->wake.tree);
     free(x->wake.time);
-    free(x->end[1]);
-    free(x->end[0]);
-    free(x->input);
-    free(x->forward);
+    for (int input = 0; input < 2; input++) {
+        free(x->end[input]);
+        free(x->arrival[input]);
+    }
     free(x->late);
     free(x->at);
     free(x->rank);
 }
 
-static tr_status run_list(lister *x, double limit, double *makespan, int64_t *steps) {
+tr_status tr_auto_list(const tr_auto_shape *s, const tr_auto_rule *rule, const int *from,
+                       double limit, int *order, double *makespan, int64_t *steps) {
     tr_status status = TR_OK;
-    const tr_auto_shape *s = x->s;
+    lister x = {.s = s, .rule = *rule, .order = order, .from = from};
     int row = tr_auto_row(s);
     *makespan = INFINITY;
-    TR_TRY_OUT(open_list(x));
+    TR_TRY_OUT(open_list(&x));
     for (;;) {
-        int rank = first_awake(&x->wake);
-        double time = x->wake.time[rank];
-        list_rank *r = &x->rank[rank];
+        int rank = first_awake(&x.wake);
+        double time = x.wake.time[rank];
+        list_rank *r = &x.rank[rank];
         if (time > 1e300) break;
         if (r->placed == row) {
-            set_wake(&x->wake, rank, INFINITY);
+            set_wake(&x.wake, rank, INFINITY);
             continue;
         }
-        if (x->from && r->placed < row - x->rule.tail - x->rule.slope * rank)
-            step_after(x, rank, time);
-        else step(x, rank, time);
+        if (from && r->placed < row - rule->tail - rule->slope * rank) step_after(&x, rank, time);
+        else step(&x, rank, time);
         (*steps)++;
         if (r->idle + s->work[rank] >= limit) goto out;
     }
     double end = 0;
     for (int r = 0; r < s->ranks; r++) {
-        if (x->rank[r].placed != row) goto out;
-        end = fmax(end, x->rank[r].now - x->rank[r].begin);
+        if (x.rank[r].placed != row) goto out;
+        end = fmax(end, x.rank[r].now - x.rank[r].begin);
     }
     *makespan = end;
 out:
-    close_list(x);
+    close_list(&x);
     return status;
-}
-
-tr_status tr_auto_list(const tr_auto_shape *s, const tr_auto_rule *rule, const int *from,
-                       double limit, int *order, double *makespan, int64_t *steps) {
-    lister x = {.s = s, .rule = *rule, .order = order, .from = from};
-    return run_list(&x, limit, makespan, steps);
 }
 
 /* --- rules ------------------------------------------------------------------------------------ */
@@ -356,8 +350,12 @@ tr_auto_rule tr_auto_first_rule(const tr_auto_shape *s) {
                           .late = s->whole ? 0 : UNLIMITED};
 }
 
+uint64_t tr_auto_random(tr_auto_draws *x) {
+    return tr_mix64(x->seed + 0x9E3779B97F4A7C15u * ++x->drawn);
+}
+
 double tr_auto_draw(tr_auto_draws *x) {
-    return (double)(tr_mix64(x->seed + 0x9E3779B97F4A7C15u * ++x->drawn) >> 11) * 0x1p-53;
+    return (double)(tr_auto_random(x) >> 11) * 0x1p-53;
 }
 
 static double pick(tr_auto_draws *x, const double *of, int count) {

@@ -292,8 +292,7 @@ static tr_status check_runs(check *c) {
     tr_status status = TR_OK;
     (void)snprintf(name, sizeof name, "schedule %s", s->name);
     memset(c->done, 0, (size_t)s->stages * (size_t)s->micro_batches);
-    TR_TRY_OUT(tr_walk_open(&walk, s->ranks));
-    memcpy(walk.count, s->count, (size_t)s->ranks * sizeof *s->count);
+    TR_TRY_OUT(tr_walk_open(&walk, s->ranks, s->count));
     int stuck = -1;
     status = tr_walk_run(&walk, &stuck);
     if (stuck >= 0) {
@@ -349,8 +348,7 @@ tr_status tr_schedule_check(const tr_schedule *s, const tr_stage_table *table,
     TR_TRY_OUT(tr_calloc(stages, sizeof *c.want, &c.want));
     TR_TRY_OUT(tr_calloc(stages, sizeof *c.reduced, &c.reduced));
     TR_TRY_OUT(tr_calloc(2 * stages, sizeof *last, &last));
-    TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[0]));
-    TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[1]));
+    for (int k = 0; k < 2; k++) TR_TRY_OUT(tr_calloc(messages, sizeof(int), &c.number[k]));
     TR_TRY_OUT(tr_calloc(channels, sizeof *c.sent, &c.sent));
     TR_TRY_OUT(tr_calloc(channels, sizeof *c.taken, &c.taken));
     list_wants(&c);

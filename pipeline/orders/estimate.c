@@ -7,16 +7,18 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+
+typedef struct estimated_rank {
+    int chunks; /* v, its stages */
+    double now, held;
+} estimated_rank;
 
 typedef struct estimator {
     const tr_schedule *s;
     tr_estimate *e;
     tr_graph graph;
     tr_walk walk;
-    int *chunks;  /* [ranks]: v, its stages */
-    double *now;  /* [ranks] */
-    double *held; /* [ranks]: memory */
+    estimated_rank *rank; /* [ranks] */
 } estimator;
 
 static size_t cell_of(const estimator *x, int stage, int micro_batch) {
@@ -52,8 +54,8 @@ static bool has_inputs(const estimator *x, tr_action a, int rank, double *at, tr
 }
 
 static void hold(estimator *x, int rank, double more) {
-    x->held[rank] += more;
-    x->e->peak[rank] = fmax(x->e->peak[rank], x->held[rank]);
+    x->rank[rank].held += more;
+    x->e->peak[rank] = fmax(x->e->peak[rank], x->rank[rank].held);
 }
 
 /* Records that the action's outputs leave at `end`. */
@@ -78,7 +80,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
     const tr_schedule *s = x->s;
     const tr_action *cell = &s->action[rank][at];
     int actions = cell->overlap && at + 1 < s->count[rank] ? 2 : 1;
-    double t = x->now[rank];
+    double t = x->rank[rank].now;
     tr_rank_time *time = &x->e->time[rank];
     tr_action need;
     if (x->e->start) x->e->start[rank][at] = t;
@@ -97,7 +99,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
         t += duration;
     }
     for (int k = 0; k < actions; k++) finish(x, cell[k], rank, t);
-    x->now[rank] = time->last = t;
+    x->rank[rank].now = time->last = t;
     *done = actions;
     return TR_OK;
 }
@@ -118,11 +120,11 @@ static tr_status open_costs(estimator *x, const tr_estimate_options *options) {
     tr_stage_cost share = options->share;
     tr_share_complete(&share);
     x->e->latency = options->latency;
-    for (int k = 0; k < s->stages; k++) x->chunks[s->rank_of[k]]++;
+    for (int k = 0; k < s->stages; k++) x->rank[s->rank_of[k]].chunks++;
     TR_TRY(tr_calloc((size_t)s->stages, sizeof *x->e->cost, &x->e->cost));
     for (int k = 0; k < s->stages; k++)
         x->e->cost[k] = options->table ? options->table->cost[k]
-                                       : tr_share_stage(&share, x->chunks[s->rank_of[k]]);
+                                       : tr_share_stage(&share, x->rank[s->rank_of[k]].chunks);
     return TR_OK;
 }
 
@@ -148,9 +150,7 @@ static tr_status open_result(estimator *x, bool times) {
 static void estimator_close(estimator *x) {
     tr_graph_close(&x->graph);
     tr_walk_close(&x->walk);
-    free(x->chunks);
-    free(x->now);
-    free(x->held);
+    free(x->rank);
     tr_estimate_destroy(x->e);
 }
 
@@ -160,16 +160,12 @@ tr_status tr_estimate_order(const tr_schedule *s, const tr_estimate_options *opt
     char name[64];
     estimator x = {.s = s};
     x.walk = (tr_walk){.name = name, .context = &x, .step = step, .blocked = blocked};
-    size_t ranks = (size_t)s->ranks;
     (void)snprintf(name, sizeof name, "schedule %s", s->name);
     for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < s->count[r]; k++) TR_TRY_OUT(tr_schedule_check_action(s, r, k));
     TR_TRY_OUT(tr_graph_open(options->table, s->stages, &x.graph));
-    TR_TRY_OUT(tr_walk_open(&x.walk, s->ranks));
-    memcpy(x.walk.count, s->count, ranks * sizeof *s->count);
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.chunks, &x.chunks));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.now, &x.now));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.held, &x.held));
+    TR_TRY_OUT(tr_walk_open(&x.walk, s->ranks, s->count));
+    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *x.rank, &x.rank));
     TR_TRY_OUT(open_result(&x, options->times));
     TR_TRY_OUT(open_costs(&x, options));
     TR_TRY_OUT(tr_walk_run(&x.walk, NULL));

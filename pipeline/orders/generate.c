@@ -6,6 +6,7 @@
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/walk.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,13 +26,13 @@ static const struct {
     {.name = "bfs", .generate = tr_generate_bfs},
     {.name = "zb-h1", .generate = tr_generate_zb_h1, .chunks = 1},
     {.name = "zb-h2", .generate = tr_generate_zb_h2, .chunks = 1},
-    {.name = "zb-1p", .generate = tr_generate_zb_1p, .chunks = 1},
-    {.name = "zb-2p", .generate = tr_generate_zb_2p, .chunks = 1},
+    {.name = "zb-1p", .generate = tr_generate_zb_capped, .chunks = 1},
+    {.name = "zb-2p", .generate = tr_generate_zb_capped, .chunks = 1},
     {.name = "interleaved-zb", .generate = tr_generate_zb_h1},
     {.name = "zbv", .generate = tr_generate_zbv, .chunks = 2, .placement = V},
-    {.name = "v-half", .generate = tr_generate_v_half, .chunks = 2, .placement = V},
-    {.name = "v-min", .generate = tr_generate_v_min, .chunks = 2, .placement = V},
-    {.name = "1f1b-v", .generate = tr_generate_1f1b_v, .chunks = 2, .placement = V},
+    {.name = "v-half", .generate = tr_generate_v_capped, .chunks = 2, .placement = V},
+    {.name = "v-min", .generate = tr_generate_v_capped, .chunks = 2, .placement = V},
+    {.name = "1f1b-v", .generate = tr_generate_v_capped, .chunks = 2, .placement = V},
     {.name = "dualpipev", .generate = tr_generate_dualpipev, .chunks = 2, .placement = V},
     {.name = "auto"}, /* made by tr_schedule_auto */
     {.name = "forward", .generate = tr_generate_forward},
@@ -70,6 +71,15 @@ bool tr_generate_get(int index, const char **name, int *chunks) {
     *name = generators[index].name;
     *chunks = generators[index].chunks;
     return true;
+}
+
+double tr_generate_most_held(const char *name, int p) {
+    if (!strcmp(name, "zb-1p")) return p;
+    if (!strcmp(name, "zb-2p")) return 2 * p;
+    if (!strcmp(name, "v-half")) return (double)((p + 2) / 2);
+    if (!strcmp(name, "v-min")) return (double)((p + 4) / 3);
+    if (!strcmp(name, "1f1b-v")) return p < 4 ? p : 0.5 * ((3 * p + 1) / 2);
+    return INFINITY;
 }
 
 void tr_share_complete(tr_stage_cost *share) {
@@ -216,8 +226,7 @@ tr_status tr_generate_repair(tr_schedule *s, const tr_stage_table *table) {
     tr_status status = TR_OK;
     repairer p = {.s = s, .walk = {.name = s->name, .context = &p, .step = step}};
     TR_TRY_OUT(tr_graph_open(table, s->stages, &p.graph));
-    TR_TRY_OUT(tr_walk_open(&p.walk, s->ranks));
-    memcpy(p.walk.count, s->count, (size_t)s->ranks * sizeof *s->count);
+    TR_TRY_OUT(tr_walk_open(&p.walk, s->ranks, s->count));
     for (int type = 0; type < 3; type++)
         TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof(int), &p.ran[type]));
     for (bool ended = false; !ended;) {

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/estimate.h"
+#include "pipeline/orders/generate_impl.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static bool is_better(const tr_best *best, double first, double second) {
     return first <= best->first + same && second < best->second - same;
 }
 
-tr_status tr_best_offer(tr_best *best, tr_schedule *order) {
+/* Swaps the order into best->s if it is better and no rank holds more than the cap. */
+static tr_status offer(tr_best *best, tr_schedule *order) {
     tr_estimate_options options = {.table = best->request->table,
                                    .share = best->request->share,
                                    .latency = best->request->latency};
@@ -43,6 +45,18 @@ tr_status tr_best_offer(tr_best *best, tr_schedule *order) {
     best->first = first;
     best->second = second;
     return TR_OK;
+}
+
+tr_status tr_best_try(tr_best *best,
+                      tr_status (*fill)(tr_schedule *order, const tr_best *best, const void *how),
+                      const void *how) {
+    const tr_schedule *s = best->s;
+    tr_schedule *order;
+    TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &order));
+    tr_status status = fill(order, best, how);
+    if (status == TR_OK) status = offer(best, order);
+    tr_schedule_destroy(order);
+    return status;
 }
 
 /* Describes orders of so many micro-batches. The caller releases the shape with
@@ -92,7 +106,7 @@ tr_status tr_best_list(tr_best *best) {
         if (!(end < INFINITY)) continue; /* the rest of `order` is an older trial's */
         least = time;
         TR_TRY_OUT(tr_auto_schedule(&shape, s->name, order, &made));
-        TR_TRY_OUT(tr_best_offer(best, made));
+        TR_TRY_OUT(offer(best, made));
         tr_schedule_destroy(made);
         made = NULL;
     }
@@ -104,10 +118,10 @@ out:
     return status;
 }
 
-tr_status tr_best_open(tr_best *best, double micro_batches) {
+tr_status tr_best_open(tr_best *best) {
     const tr_stage_cost *share = &best->request->share;
     double one = best->whole ? share->m_b : fmax(share->m_b, share->m_w);
-    best->cap = micro_batches * one;
+    best->cap = one * tr_generate_most_held(best->s->name, best->s->ranks);
     if (best->request->cap > 0) best->cap = fmin(best->cap, best->request->cap);
     if (best->cap >= one * (1 - 1e-12)) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,

@@ -13,14 +13,17 @@ typedef struct tr_best {
     double first, second; /* of the best order */
 } tr_best;
 
-/* Sets the cap to the smaller of the schedule's own, in micro-batches, and the request's. A
+/* Sets the cap to the smaller of the schedule's own (tr_generate_most_held) and the request's. A
  * micro-batch takes m_b, or m_w if that is more; whole backwards keep no m_w. Fails with
  * TR_ERR_CONFIG when the cap is below one micro-batch. */
-tr_status tr_best_open(tr_best *best, double micro_batches);
+tr_status tr_best_open(tr_best *best);
 
-/* Swaps the order into best->s if it is better and no rank holds more than the cap; `order` then
- * has the previous one. Fails when the order does not run. */
-tr_status tr_best_offer(tr_best *best, tr_schedule *order);
+/* Makes an order of the same sizes and places by fill(order, best, how), and keeps it if it is
+ * better and no rank holds more than the cap. Fails like `fill`, and when the order does not run.
+ */
+tr_status tr_best_try(tr_best *best,
+                      tr_status (*fill)(tr_schedule *order, const tr_best *best, const void *how),
+                      const void *how);
 
 /* Offers the orders that list scheduling finds for the request's costs. */
 tr_status tr_best_list(tr_best *best);

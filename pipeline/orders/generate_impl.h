@@ -12,12 +12,9 @@ tr_status tr_generate_bfs(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_forward(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zb_h1(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zb_h2(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_zb_1p(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_zb_2p(tr_schedule *s, const tr_schedule_request *request);
+tr_status tr_generate_zb_capped(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_zbv(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_v_half(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_v_min(tr_schedule *s, const tr_schedule_request *request);
-tr_status tr_generate_1f1b_v(tr_schedule *s, const tr_schedule_request *request);
+tr_status tr_generate_v_capped(tr_schedule *s, const tr_schedule_request *request);
 tr_status tr_generate_dualpipev(tr_schedule *s, const tr_schedule_request *request);
 
 /* Makes the order of a schedule other than auto. */
@@ -25,6 +22,11 @@ tr_status tr_generate_order(const tr_schedule_request *request, tr_schedule **ou
 
 /* Gets line `index` of the list of schedules; chunks 0: any number. Returns false after the end. */
 bool tr_generate_get(int index, const char **name, int *chunks);
+
+/* Returns the most micro-batches that a rank holds by the schedule's definition; INFINITY: it has
+ * no such limit. */
+double tr_generate_most_held(const char *name, int ranks);
+
 /* Copies the request with defaults for costs and memory, and checks its sizes. */
 tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_request *out);
 

@@ -149,30 +149,16 @@ tr_status tr_generate_zb_h2(tr_schedule *s, const tr_schedule_request *request) 
 
 /* --- ZB-1p, ZB-2p ----------------------------------------------------------------------------- */
 
-/* Finds the order with the shortest span, at the request's costs and under the cap, among ZB-H1,
- * ZB-H2 and orders by list scheduling: so it is never worse than ZB-H1 or ZB-H2 where that fits. */
-static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
-                                    double micro_batches) {
+static tr_status fill_turns(tr_schedule *order, const tr_best *best, const void *factor) {
+    return generate_turns(order, best->request, *(const int *)factor, false);
+}
+
+/* ZB-1p and ZB-2p: the order with the shortest span, at the request's costs and under the cap,
+ * among ZB-H1, ZB-H2 and orders by list scheduling. */
+tr_status tr_generate_zb_capped(tr_schedule *s, const tr_schedule_request *request) {
     tr_best best = {.s = s, .request = request, .span = true};
-    TR_TRY(tr_best_open(&best, micro_batches));
+    TR_TRY(tr_best_open(&best));
     TR_TRY(tr_best_list(&best));
-    for (int factor = 1; factor <= 2; factor++) {
-        tr_schedule *order = NULL;
-        TR_TRY(tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, NULL, &order));
-        tr_status status = generate_turns(order, request, factor, false);
-        if (status == TR_OK) status = tr_best_offer(&best, order);
-        tr_schedule_destroy(order);
-        TR_TRY(status);
-    }
+    for (int factor = 1; factor <= 2; factor++) TR_TRY(tr_best_try(&best, fill_turns, &factor));
     return tr_best_end(&best);
-}
-
-/* ZB-1p: at most p micro-batches' memory on a rank. */
-tr_status tr_generate_zb_1p(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, s->ranks);
-}
-
-/* ZB-2p: at most 2p. */
-tr_status tr_generate_zb_2p(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, 2 * s->ranks);
 }

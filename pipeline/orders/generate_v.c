@@ -3,6 +3,8 @@
 #include "pipeline/orders/generate_block.h"
 #include "pipeline/orders/generate_impl.h"
 
+#include <string.h>
+
 enum { DOWN, UP };
 
 /* One rank of a V: the progress of its two stages. */
@@ -132,62 +134,39 @@ tr_status tr_generate_dualpipev(tr_schedule *s, const tr_schedule_request *reque
 
 /* --- V under a memory cap --------------------------------------------------------------------- */
 
-/* A schedule for a memory: the blocks that squeeze best into it, over 3 to 64 ranks. */
+/* The blocks that squeeze best into the schedule's memory, over 3 to 64 ranks. V-Half, V-Min: Qi et
+ * al. 2024. 1F1B-V has whole backwards and holds 3p / 4 micro-batches, in halves. */
 enum { MOST_SHAPES = 4 };
-typedef struct tight {
-    tr_generate_block_shape shape[MOST_SHAPES];
+static const struct blocks {
+    const char *name;
     int shapes;
-} tight;
+    tr_generate_block_shape shape[MOST_SHAPES];
+} blocks[] = {
+    {"v-half",
+     4,
+     {{false, {1, 1, 2, 2}, {2, 2, 1, 2}},
+      {false, {1, 3, 1, 3}, {4, 1, 1, 4}},
+      {false, {1, 1, 2, 3}, {4, 4, 2, 2}},
+      {false, {1, 1, 1, 1}, {1, 1, 1, 1}}}},
+    {"v-min",
+     3,
+     {{false, {1, 1, 1, 1}, {3, 1, 3, 4}},
+      {false, {1, 1, 2, 2}, {3, 2, 2, 4}},
+      {false, {2, 1, 1, 1}, {1, 1, 2, 2}}}},
+    {"1f1b-v", 2, {{true, {1, 1, 2, 3}, {3, 3, 1, 2}}, {true, {1, 1, 2, 4}, {4, 3, 1, 1}}}}};
 
-static const tight v_half = {.shape = {{false, {1, 1, 2, 2}, {2, 2, 1, 2}},
-                                       {false, {1, 3, 1, 3}, {4, 1, 1, 4}},
-                                       {false, {1, 1, 2, 3}, {4, 4, 2, 2}},
-                                       {false, {1, 1, 1, 1}, {1, 1, 1, 1}}},
-                             .shapes = 4};
-static const tight v_min = {.shape = {{false, {1, 1, 1, 1}, {3, 1, 3, 4}},
-                                      {false, {1, 1, 2, 2}, {3, 2, 2, 4}},
-                                      {false, {2, 1, 1, 1}, {1, 1, 2, 2}}},
-                            .shapes = 3};
-static const tight v_1f1b = {
-    .shape = {{true, {1, 1, 2, 3}, {3, 3, 1, 2}}, {true, {1, 1, 2, 4}, {4, 3, 1, 1}}}, .shapes = 2};
-
-static tr_status offer_blocks(tr_best *best, const tight *t) {
-    const tr_schedule *s = best->s;
-    for (int k = 0; k < t->shapes; k++) {
-        tr_schedule *order = NULL;
-        TR_TRY(
-            tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &order));
-        tr_status status = tr_generate_block(order, &t->shape[k], &best->request->share, best->cap);
-        if (status == TR_OK) status = tr_best_offer(best, order);
-        tr_schedule_destroy(order);
-        TR_TRY(status);
-    }
-    return TR_OK;
+static tr_status fill_block(tr_schedule *order, const tr_best *best, const void *shape) {
+    return tr_generate_block(order, shape, &best->request->share, best->cap);
 }
 
 /* Finds the order with the least makespan, at the request's costs, among blocks and orders by list
  * scheduling. */
-static tr_status generate_under_cap(tr_schedule *s, const tr_schedule_request *request,
-                                    const tight *t, double micro_batches) {
-    tr_best best = {.s = s, .request = request, .whole = t->shape[0].whole};
-    TR_TRY(tr_best_open(&best, micro_batches));
-    TR_TRY(offer_blocks(&best, t));
+tr_status tr_generate_v_capped(tr_schedule *s, const tr_schedule_request *request) {
+    const struct blocks *b = blocks;
+    while (strcmp(b->name, s->name) != 0) b++;
+    tr_best best = {.s = s, .request = request, .whole = b->shape[0].whole};
+    TR_TRY(tr_best_open(&best));
+    for (int k = 0; k < b->shapes; k++) TR_TRY(tr_best_try(&best, fill_block, &b->shape[k]));
     TR_TRY(tr_best_list(&best));
     return tr_best_end(&best);
-}
-
-/* V-Half (Qi et al. 2024): floor((p + 2) / 2) micro-batches' memory. */
-tr_status tr_generate_v_half(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, &v_half, (s->ranks + 2) / 2);
-}
-
-/* V-Min: floor((p + 4) / 3). */
-tr_status tr_generate_v_min(tr_schedule *s, const tr_schedule_request *request) {
-    return generate_under_cap(s, request, &v_min, (s->ranks + 4) / 3);
-}
-
-/* 1F1B-V: whole backwards; 3p / 4 micro-batches' memory, in halves, from four ranks on. */
-tr_status tr_generate_1f1b_v(tr_schedule *s, const tr_schedule_request *request) {
-    double most = s->ranks < 4 ? s->ranks : 0.5 * ((3 * s->ranks + 1) / 2);
-    return generate_under_cap(s, request, &v_1f1b, most);
 }

@@ -35,18 +35,6 @@ tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out
     return tr_generate_order(request, out);
 }
 
-tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micro_batches,
-                               tr_schedule **out) {
-    if (ranks < 1 || stages < ranks || stages % ranks)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "schedule %s needs the same number of stages on every rank, but has %d "
-                       "stages and %d ranks",
-                       name, stages, ranks);
-    tr_schedule_request request = {
-        .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = stages / ranks};
-    return tr_schedule_make(&request, out);
-}
-
 tr_status tr_schedule_open(const tr_schedule_request *request, tr_schedule **out) {
     tr_schedule *s = NULL;
     if (!tr_schedule_is_path(request->name)) return tr_schedule_make(request, out);

@@ -11,10 +11,6 @@ bool tr_schedule_is_path(const char *name);
  * a number of chunks that the schedule does not have. */
 tr_status tr_schedule_make(const tr_schedule_request *request, tr_schedule **out);
 
-/* Makes the order from a name and sizes; stages must be a multiple of ranks. */
-tr_status tr_schedule_generate(const char *name, int ranks, int stages, int micro_batches,
-                               tr_schedule **out);
-
 /* Opens the order request->name: a name that tr_schedule_make knows, or the path of a file, which
  * also places the stages. If request->ranks, micro_batches and chunks are not 0, the file must have
  * as many rows, micro-batches and stages a rank; otherwise fails with TR_ERR_CONFIG. Also fails

@@ -5,7 +5,6 @@
 #include "pipeline/walk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct lister {
     const tr_schedule *s;
@@ -92,8 +91,7 @@ tr_status tr_schedule_list_transfers(const tr_schedule *s, const tr_stage_table 
     TR_TRY_OUT(
         tr_schedule_create(s->name, s->ranks, s->stages, s->micro_batches, s->rank_of, &l.out));
     TR_TRY_OUT(tr_calloc((size_t)s->stages * (size_t)s->micro_batches, 1, &l.listed));
-    TR_TRY_OUT(tr_walk_open(&walk, s->ranks));
-    memcpy(walk.count, s->count, (size_t)s->ranks * sizeof *s->count);
+    TR_TRY_OUT(tr_walk_open(&walk, s->ranks, s->count));
     bool ended;
     TR_TRY_OUT(tr_walk_advance(&walk, &ended));
     l.out->forward_only = s->forward_only;

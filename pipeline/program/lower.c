@@ -215,8 +215,8 @@ static bool may_wait_at(const tr_program *program, int j) {
 
 /* Rebuilds the rank's program with a WAIT_SENT for every SEND. before[j] starts a chain through
  * following[] of the SENDs to wait for before instruction j. */
-static tr_status insert_waits(const builder *b, tr_program *program, const double *start,
-                              const double *complete, double slack) {
+static tr_status insert_waits(const builder *b, tr_program *program, const tr_instr_time *time,
+                              double slack) {
     tr_status status = TR_OK;
     size_t count = (size_t)program->count, sends_count = 0;
     int *before = NULL, *following = NULL, *moved = NULL;
@@ -230,10 +230,10 @@ static tr_status insert_waits(const builder *b, tr_program *program, const doubl
         const tr_instr *send = &program->instr[k];
         if (send->action.type != TR_ACTION_SEND) continue;
         double taken = link_of(b, program->rank, send->peer)->message[send->message].taken;
-        double earliest = complete[k] + slack;
+        double earliest = time[k].complete + slack;
         int j = k + 1;
         while (j < program->count - 1 &&
-               !(may_wait_at(program, j) && start[j] >= earliest && start[j] > taken))
+               !(may_wait_at(program, j) && time[j].start >= earliest && time[j].start > taken))
             j++;
         following[k] = before[j];
         before[j] = k;
@@ -269,11 +269,11 @@ static tr_status place_waits(builder *b) {
         for (int k = 0; k < b->set->program[r].count; k++) {
             const tr_instr *instr = &b->set->program[r].instr[k];
             if (instr->action.type == TR_ACTION_RECV)
-                link_of(b, instr->peer, r)->message[instr->message].taken = simulation->end[r][k];
+                link_of(b, instr->peer, r)->message[instr->message].taken =
+                    simulation->instr[r][k].end;
         }
     for (int r = 0; r < b->s->ranks; r++)
-        TR_TRY_OUT(insert_waits(b, &b->set->program[r], simulation->start[r],
-                                simulation->complete[r], slack));
+        TR_TRY_OUT(insert_waits(b, &b->set->program[r], simulation->instr[r], slack));
     TR_TRY_OUT(tr_program_prove(b->set));
 out:
     tr_simulation_destroy(simulation);
@@ -312,9 +312,7 @@ static tr_status builder_open(builder *b) {
     TR_TRY(tr_calloc((size_t)b->s->stages, sizeof *b->left, &b->left));
     TR_TRY(tr_calloc(ranks, sizeof *b->due, &b->due));
     TR_TRY(tr_calloc(2 * (size_t)b->s->stages, sizeof *b->begun, &b->begun));
-    TR_TRY(tr_walk_open(&b->walk, b->s->ranks));
-    memcpy(b->walk.count, b->s->count, ranks * sizeof *b->s->count);
-    return TR_OK;
+    return tr_walk_open(&b->walk, b->s->ranks, b->s->count);
 }
 
 static void builder_close(builder *b) {

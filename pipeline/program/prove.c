@@ -100,7 +100,7 @@ tr_status tr_program_prove(const tr_program_set *set) {
     prover p = {.set = set};
     p.walk = (tr_walk){.name = "the program", .context = &p, .step = step, .blocked = blocked};
     size_t ranks = (size_t)set->ranks, stages = (size_t)set->program[0].stages;
-    TR_TRY_OUT(tr_walk_open(&p.walk, set->ranks));
+    TR_TRY_OUT(tr_walk_open(&p.walk, set->ranks, NULL));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *p.arrived, &p.arrived));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.sent, &p.sent));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.taken, &p.taken));

@@ -83,8 +83,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
                 (program->forward_only && type == TR_ACTION_F);
     if (last) sim->in_flight[rank]--;
     if (instr->memory >= 0) sim->result->time[rank].busy += end - now;
-    sim->result->start[rank][at] = now;
-    sim->result->end[rank][at] = end;
+    sim->result->instr[rank][at] = (tr_instr_time){.start = now, .end = end};
     sim->now[rank] = end;
     *done = 1;
     return TR_OK;
@@ -122,14 +121,14 @@ static void fill_result(const simulator *sim) {
         bool started = false;
         for (int k = 0; k < program->count; k++) {
             const tr_instr *instr = &program->instr[k];
+            tr_instr_time *time = &result->instr[r][k];
             if (instr->memory >= 0) {
-                if (!started) result->time[r].first = result->start[r][k];
-                result->time[r].last = result->end[r][k];
+                if (!started) result->time[r].first = time->start;
+                result->time[r].last = time->end;
                 started = true;
             }
             if (instr->action.type == TR_ACTION_SEND)
-                result->complete[r][k] =
-                    channel_of(sim, r, instr->peer)->message[instr->message].arrival;
+                time->complete = channel_of(sim, r, instr->peer)->message[instr->message].arrival;
         }
     }
     tr_bubble_split(result->time, result->ranks, result->makespan);
@@ -143,15 +142,9 @@ static tr_status create_result(const tr_program_set *set, tr_simulation **out) {
     s->ranks = set->ranks;
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->time, &s->time));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->in_flight, &s->in_flight));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->start, &s->start));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->end, &s->end));
-    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->complete, &s->complete));
-    for (size_t r = 0; r < ranks; r++) {
-        size_t count = (size_t)set->program[r].count;
-        TR_TRY_OUT(tr_calloc(count, sizeof(double), &s->start[r]));
-        TR_TRY_OUT(tr_calloc(count, sizeof(double), &s->end[r]));
-        TR_TRY_OUT(tr_calloc(count, sizeof(double), &s->complete[r]));
-    }
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->instr, &s->instr));
+    for (size_t r = 0; r < ranks; r++)
+        TR_TRY_OUT(tr_calloc((size_t)set->program[r].count, sizeof **s->instr, &s->instr[r]));
     *out = s;
     return TR_OK;
 out:
@@ -166,7 +159,7 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
     tr_walk walk = {.name = "the program", .context = &sim, .step = step, .blocked = blocked};
     size_t ranks = (size_t)set->ranks;
     TR_TRY(create_result(set, &sim.result));
-    TR_TRY_OUT(tr_walk_open(&walk, set->ranks));
+    TR_TRY_OUT(tr_walk_open(&walk, set->ranks, NULL));
     for (int r = 0; r < set->ranks; r++) walk.count[r] = set->program[r].count;
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.now, &sim.now));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
@@ -189,14 +182,8 @@ out:
 
 void tr_simulation_destroy(tr_simulation *s) {
     if (!s) return;
-    for (int r = 0; r < s->ranks; r++) {
-        if (s->start) free(s->start[r]);
-        if (s->end) free(s->end[r]);
-        if (s->complete) free(s->complete[r]);
-    }
-    free(s->complete);
-    free(s->end);
-    free(s->start);
+    for (int r = 0; s->instr && r < s->ranks; r++) free(s->instr[r]);
+    free(s->instr);
     free(s->in_flight);
     free(s->time);
     free(s);

@@ -4,13 +4,19 @@
 #include "pipeline/orders/bubble.h"
 #include "pipeline/program/lower.h"
 
+/* The time of an instruction. */
+typedef struct tr_instr_time {
+    double start; /* when the rank arrives */
+    double end;
+    double complete; /* SEND: when its message has arrived; else 0 */
+} tr_instr_time;
+
 typedef struct tr_simulation {
     double makespan; /* until the last rank's last instruction */
     int ranks;
     tr_rank_time *time;    /* [ranks] */
     int *in_flight;        /* [ranks]: most (stage, micro-batch) pairs after F and before W or B */
-    double **start, **end; /* [ranks][count]: of each instruction; start: when the rank arrives */
-    double **complete;     /* [ranks][count]: SEND: when its message has arrived; else 0 */
+    tr_instr_time **instr; /* [ranks][count] */
 } tr_simulation;
 
 /* Simulates the programs with cost[stages] (B costs i + w) and `latency` per message. A message

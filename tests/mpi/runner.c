@@ -1,7 +1,7 @@
 /* The runner between processes: every schedule and random orders over stages with several tensors
  * an edge and edges between stages that are not neighbours; see runner_rig.h. */
 #include "../unit/runner_rig.h"
-#include "pipeline/orders/make.h"
+#include "tests/unit/support/generate_order.h"
 
 static tr_world *world;
 
@@ -35,9 +35,9 @@ static void test_generated(void **state) {
             tr_stage_table t;
             tr_schedule *s = NULL;
             test_table_random(&r, p * v, 3, &t);
-            assert_int_equal(tr_schedule_generate(runner_schedules[n].name, p, p * v,
-                                                  test_between(&r, 1, 3 * p), &s),
-                             TR_OK);
+            assert_int_equal(
+                generate_order(runner_schedules[n].name, p, p * v, test_between(&r, 1, 3 * p), &s),
+                TR_OK);
             expect_serial_results(s, &t);
             tr_schedule_destroy(s);
             tr_stage_table_free(&t);

@@ -6,8 +6,8 @@
  * FROM and TO are folders of checkpoints (RUN/ckpt); the newest step of FROM is copied. */
 #include "ckpt/ckpt.h"
 #include "config/config.h"
-#include "pipeline/orders/make.h"
 #include "pipeline/orders/schedule.h"
+#include "tests/unit/support/generate_order.h"
 #include "train/engine.h"
 #include "train/snapshot.h"
 
@@ -41,8 +41,8 @@ static tr_status copy(const tr_config *config, tr_world *world, const char *from
     tr_status status;
     int pp = (int)config->parallel.pp;
     int64_t sequences = config->train.batch / config->parallel.dp;
-    TR_TRY_OUT(tr_schedule_generate("1f1b", pp, pp, (int)(sequences / config->train.micro_batch),
-                                    &schedule));
+    TR_TRY_OUT(
+        generate_order("1f1b", pp, pp, (int)(sequences / config->train.micro_batch), &schedule));
     TR_TRY_OUT(open_engine(config, world, device, schedule, &desc, &engine));
     TR_TRY_OUT(tr_snapshot_tensors(tr_engine_store(engine), &desc.mesh, &tensors, &count));
     TR_TRY_OUT(tr_ckpt_load(world, from, -1, tensors, count, &state, NULL));

@@ -2,6 +2,7 @@
  * no overlaps on a track. */
 #include "pipeline/draw/draw.h"
 #include "pipeline_cases.h"
+#include "support/generate_order.h"
 #include "support/seed.h"
 #include "trace_check.h"
 #include "xml_check.h"
@@ -33,7 +34,7 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
 
 static tr_schedule *generate(const char *name, int p, int m) {
     tr_schedule *s = NULL;
-    if (tr_schedule_generate(name, p, p, m, &s) != TR_OK) fail_msg("%s", tr_error_message());
+    if (generate_order(name, p, p, m, &s) != TR_OK) fail_msg("%s", tr_error_message());
     return s;
 }
 

@@ -2,6 +2,7 @@
  * tensors that later stages read again, and step inputs of several types. Training gives the same
  * bits under every cut and schedule, and the gradients are those of finite differences. */
 #include "stage_rig.h"
+#include "support/generate_order.h"
 
 #include <math.h>
 
@@ -337,7 +338,7 @@ static double sum_losses(const outcome *o) {
 
 static outcome *run_one_step(void) {
     tr_schedule *s = NULL;
-    assert_int_equal(tr_schedule_generate("gpipe", 1, 1, MICRO_BATCHES, &s), TR_OK);
+    assert_int_equal(generate_order("gpipe", 1, 1, MICRO_BATCHES, &s), TR_OK);
     outcome *o = run_layout(&one_step, s, cut1, TR_F32, 0);
     tr_schedule_destroy(s);
     return o;

@@ -3,6 +3,7 @@
  * every family run and keep where nothing is dropped. */
 #include "device/device_impl.h"
 #include "stage_rig.h"
+#include "support/generate_order.h"
 
 static tr_model_config config = {.family = "gpt2",
                                  .layers = LAYERS - 2, /* and embedding and head */
@@ -98,8 +99,8 @@ static void test_bf16(void **state) {
 static void test_micro_batches_are_told_apart(void **state) {
     (void)state;
     tr_schedule *all = NULL, *one = NULL;
-    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, MICRO_BATCHES, &all), TR_OK);
-    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 1, &one), TR_OK);
+    assert_int_equal(generate_order("gpipe", 2, 2, MICRO_BATCHES, &all), TR_OK);
+    assert_int_equal(generate_order("gpipe", 2, 2, 1, &one), TR_OK);
     outcome *want = run_layout(&gpt2, all, cut2, TR_F32, 0);
     for (int k = 0; k < MICRO_BATCHES; k++) {
         outcome *got = run_layout(&gpt2, one, cut2, TR_F32, k);
@@ -210,7 +211,7 @@ static void test_nothing_is_copied(void **state) {
     static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
     const tr_model_config kept = config;
     tr_schedule *together = NULL, *apart = apart_schedule();
-    assert_int_equal(tr_schedule_generate("1f1b", 1, 1, MICRO_BATCHES, &together), TR_OK);
+    assert_int_equal(generate_order("1f1b", 1, 1, MICRO_BATCHES, &together), TR_OK);
     for (size_t k = 0; k < sizeof families / sizeof families[0]; k++) {
         (void)snprintf(config.family, sizeof config.family, "%s", families[k]);
         config.dropout = 0;

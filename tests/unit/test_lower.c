@@ -2,6 +2,7 @@
  * simulated times and peaks are the formulas'. */
 #include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
+#include "support/generate_order.h"
 #include "support/seed.h"
 
 #include <setjmp.h>
@@ -205,7 +206,7 @@ static void test_formulas(void **state) {
                 tr_stage_table t;
                 tr_schedule *s = NULL;
                 test_table_chain(p, 4096, 8192, 2048, &t);
-                assert_int_equal(tr_schedule_generate(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
+                assert_int_equal(generate_order(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
                 tr_program_set *set = lower(s, &t);
                 tr_simulation *sim = simulate(set, &t, 0);
                 assert_true(sim->makespan == 3.0 * (m + p - 1));
@@ -231,7 +232,7 @@ static void test_latency_is_hidden(void **state) {
     tr_stage_table t;
     tr_schedule *s = NULL;
     test_table_chain(2, 256, 256, 256, &t);
-    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 8, &s), TR_OK);
+    assert_int_equal(generate_order("gpipe", 2, 2, 8, &s), TR_OK);
     tr_program_set *set = lower(s, &t);
     tr_simulation *sim = simulate(set, &t, 0.5);
     assert_true(sim->makespan == 3.0 * 9 + 2 * 0.5);
@@ -247,7 +248,7 @@ static void test_waits_can_deadlock(void **state) {
     tr_stage_table t;
     tr_schedule *s = NULL;
     test_table_chain(2, 256, 256, 256, &t);
-    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
+    assert_int_equal(generate_order("gpipe", 2, 2, 4, &s), TR_OK);
     tr_program_set *set = lower(s, &t);
     tr_program *p = &set->program[0];
     int wait = p->count - 1, third = 0;
@@ -272,7 +273,7 @@ static void test_bad_tables(void **state) {
     tr_schedule *s = NULL;
     tr_program_set *set = NULL;
     test_table_chain(2, 256, 256, 256, &t);
-    assert_int_equal(tr_schedule_generate("gpipe", 2, 2, 4, &s), TR_OK);
+    assert_int_equal(generate_order("gpipe", 2, 2, 4, &s), TR_OK);
     t.edge[0].bytes = 0;
     assert_int_equal(tr_lower(s, &t, &set), TR_ERR_INTERNAL);
     t.edge[0] = test_edge(0, 1, 256, TR_LIFE_IW);

@@ -1,6 +1,6 @@
 /* The runner on the local transport: see runner_rig.h. */
-#include "pipeline/orders/make.h"
 #include "runner_rig.h"
+#include "support/generate_order.h"
 
 #include <pthread.h>
 
@@ -54,8 +54,8 @@ static void test_gpipe_and_1f1b(void **state) {
                 tr_stage_table t;
                 tr_schedule *s = NULL;
                 test_table_random(&r, ranks[p], 2, &t);
-                assert_int_equal(
-                    tr_schedule_generate(n ? "1f1b" : "gpipe", ranks[p], ranks[p], m, &s), TR_OK);
+                assert_int_equal(generate_order(n ? "1f1b" : "gpipe", ranks[p], ranks[p], m, &s),
+                                 TR_OK);
                 expect_serial_results(s, &t, m % 2 == 0);
                 tr_schedule_destroy(s);
                 tr_stage_table_free(&t);
@@ -72,8 +72,7 @@ static void test_generated(void **state) {
                 tr_schedule *s = NULL;
                 int m = test_between(&r, 1, 3 * p);
                 test_table_random(&r, p * v, p * v > 1 ? 2 : 0, &t);
-                assert_int_equal(tr_schedule_generate(runner_schedules[n].name, p, p * v, m, &s),
-                                 TR_OK);
+                assert_int_equal(generate_order(runner_schedules[n].name, p, p * v, m, &s), TR_OK);
                 expect_serial_results(s, &t, m % 2 == 0);
                 tr_schedule_destroy(s);
                 tr_stage_table_free(&t);

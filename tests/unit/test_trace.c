@@ -1,6 +1,7 @@
 /* Records of simulated ranks become the simulation again: the measured timeline has its times, and
  * so has the plan that is made from what was measured. */
 #include "pipeline_cases.h"
+#include "support/generate_order.h"
 #include "trace_check.h"
 #include "train/trace.h"
 
@@ -36,8 +37,8 @@ static tr_status fill(const job *j, int rank, tr_record *record) {
             tr_record_observe(record, &p->instr[k], false);
             tr_record_entry *entry = &record->entry[record->count - 1];
             if (entry->end_ns < entry->start_ns || entry->step != step) return TR_ERR_INTERNAL;
-            entry->start_ns = llround(1e6 * (1000 + gap * step + j->sim->start[rank][k]));
-            entry->end_ns = llround(1e6 * (1000 + gap * step + j->sim->end[rank][k]));
+            entry->start_ns = llround(1e6 * (1000 + gap * step + j->sim->instr[rank][k].start));
+            entry->end_ns = llround(1e6 * (1000 + gap * step + j->sim->instr[rank][k].end));
         }
     /* Neither what is full nor what is switched off records more. */
     tr_record_observe(record, &p->instr[0], true);
@@ -133,7 +134,7 @@ static void expect_back(const char *name, int dp, int m, double c) {
     pthread_t thread[MOST];
     test_table_chain(PP, 256, 256, 256, &t);
     t.cost[0].f = 2;
-    assert_int_equal(tr_schedule_generate(name, PP, PP, m, &s), TR_OK);
+    assert_int_equal(generate_order(name, PP, PP, m, &s), TR_OK);
     assert_int_equal(tr_lower(s, &t, &set), TR_OK);
     assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
     assert_true(sim->makespan < gap);
