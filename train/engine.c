@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "pipeline/orders/schedule.h"
+#include "train/reader.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 typedef struct step_input {
     size_t bytes, sample_bytes;
     char *device;
-    char *host; /* staging */
+    char *host[2]; /* staging: of the step in progress, and of the next one, which is read ahead */
 } step_input;
 
 struct tr_engine {
@@ -34,8 +35,10 @@ struct tr_engine {
     int inputs;
     /* Staging memory, which the compute stream reads and writes on its own: */
     tr_step_state *given, *result;
-    tr_status read;   /* the status of this rank's last fetches, */
-    char unread[512]; /* and the sentence of a failure */
+    int side;          /* the staging memory of the step in progress: input[].host[side] */
+    tr_reader *reader; /* NULL: this rank reads nothing */
+    tr_status read;    /* the status of this rank's last fetches, */
+    char unread[512];  /* and the sentence of a failure */
 };
 
 /* Opens the world's group, this rank's tensor group, and those that sum gradients. */
@@ -65,7 +68,8 @@ static tr_status alloc_data(tr_engine *e) {
         input->sample_bytes =
             input->bytes / (size_t)(e->layout->micro_batches * e->desc.micro_batch);
         TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, input->bytes, (void **)&input->device));
-        TR_TRY(tr_device_staging_alloc(device, input->bytes, (void **)&input->host));
+        for (int side = 0; side < 2; side++)
+            TR_TRY(tr_device_staging_alloc(device, input->bytes, (void **)&input->host[side]));
     }
     TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *e->state, (void **)&e->state));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->given, (void **)&e->given));
@@ -202,6 +206,29 @@ static void round_scalars(tr_engine_desc *desc) {
         if (desc->dtype != TR_F64) *scalar[i] = (double)(float)*scalar[i];
 }
 
+/* Reads this rank's samples, only the inputs that its layers ask for, to one side of the staging
+ * memory. */
+static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first, int side) {
+    tr_fetch wanted[TR_STEP_INPUTS];
+    size_t row = 0;
+    for (int mb = 0; mb < e->layout->micro_batches && e->inputs > 0; mb++)
+        for (int64_t s = 0; s < e->desc.micro_batch; s++, row++) {
+            for (int i = 0; i < e->inputs; i++)
+                wanted[i] =
+                    (tr_fetch){.input = &e->flow[i],
+                               .to = e->input[i].host[side] + row * e->input[i].sample_bytes};
+            TR_TRY(e->desc.fetch(e->desc.fetch_context, validation,
+                                 first + sample_offset(e, mb) + s, wanted, e->inputs));
+        }
+    return TR_OK;
+}
+
+/* The reader's work: the next training step's samples, to the side that no step uses. */
+static tr_status read_ahead(void *context, int64_t first) {
+    tr_engine *e = context;
+    return fetch_samples(e, false, first, !e->side);
+}
+
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     tr_status status = TR_OK;
     tr_engine *e = NULL;
@@ -215,6 +242,7 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));
     TR_TRY_OUT(make_runners(e));
+    if (e->inputs > 0) TR_TRY_OUT(tr_reader_open(read_ahead, e, &e->reader));
 out:
     if (status != TR_OK) tr_engine_destroy(e);
     else *out = e;
@@ -227,6 +255,7 @@ static void device_free(tr_engine *e, void *memory) {
 
 void tr_engine_destroy(tr_engine *e) {
     if (!e) return;
+    tr_reader_close(e->reader); /* before the memory that it reads to */
     for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
         tr_runner_destroy(e->runner[k]);
     }
@@ -240,7 +269,8 @@ void tr_engine_destroy(tr_engine *e) {
     device_free(e, e->arena);
     for (int i = 0; i < e->inputs; i++) {
         device_free(e, e->input[i].device);
-        tr_device_staging_free(e->desc.device, e->input[i].host);
+        for (int side = 0; side < 2; side++)
+            tr_device_staging_free(e->desc.device, e->input[i].host[side]);
     }
     device_free(e, e->state);
     tr_device_staging_free(e->desc.device, e->given);
@@ -249,19 +279,16 @@ void tr_engine_destroy(tr_engine *e) {
     free(e);
 }
 
-/* Reads this rank's samples, only the inputs that its layers ask for. */
-static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first) {
-    tr_fetch wanted[TR_STEP_INPUTS];
-    size_t row = 0;
-    for (int mb = 0; mb < e->layout->micro_batches && e->inputs > 0; mb++)
-        for (int64_t s = 0; s < e->desc.micro_batch; s++, row++) {
-            for (int i = 0; i < e->inputs; i++)
-                wanted[i] = (tr_fetch){.input = &e->flow[i],
-                                       .to = e->input[i].host + row * e->input[i].sample_bytes};
-            TR_TRY(e->desc.fetch(e->desc.fetch_context, validation,
-                                 first + sample_offset(e, mb) + s, wanted, e->inputs));
-        }
-    return TR_OK;
+/* Gets this rank's samples: those that were read ahead, or by reading them now. */
+static tr_status get_samples(tr_engine *e, bool validation, int64_t first) {
+    tr_status status;
+    if (!e->reader) return TR_OK;
+    if (!validation && tr_reader_take(e->reader, first, &status)) {
+        e->side = !e->side;
+        return status;
+    }
+    tr_reader_wait(e->reader); /* because only one thread may fetch */
+    return fetch_samples(e, validation, first, e->side);
 }
 
 /* Begins a step with this rank's samples of the batch that starts at global sample `first`. The
@@ -269,13 +296,16 @@ static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first) {
  * zeros, and spoils it. */
 static tr_status begin(tr_engine *e, bool validation, int64_t first) {
     tr_stream *stream = tr_device_compute(e->desc.device);
-    e->read = fetch_samples(e, validation, first);
+    e->read = get_samples(e, validation, first);
     if (e->read != TR_OK) {
         (void)snprintf(e->unread, sizeof e->unread, "%s", tr_error_message());
-        for (int i = 0; i < e->inputs; i++) memset(e->input[i].host, 0, e->input[i].bytes);
+        for (int i = 0; i < e->inputs; i++) memset(e->input[i].host[e->side], 0, e->input[i].bytes);
     }
     for (int i = 0; i < e->inputs; i++)
-        TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host, e->input[i].bytes));
+        TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host[e->side],
+                              e->input[i].bytes));
+    /* The other side was copied in an earlier step, whose end the host has waited for. */
+    if (!validation && e->reader) tr_reader_start(e->reader, first + e->desc.batch);
     TR_TRY(tr_optimizer_begin(e->optimizer));
     return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }

@@ -24,7 +24,9 @@ typedef struct tr_engine_desc {
     double max_norm; /* 0: no clipping */
     tr_adamw_config adamw;
     size_t memory; /* bytes that this rank may plan; 0: no limit */
-    /* Reads the step inputs that the layers of this rank ask for. */
+    /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
+     * for the next training step, until the engine is destroyed, and never at the same time as
+     * another thread. */
     tr_fetch_fn fetch;
     void *fetch_context;
     /* Called before and after every instruction of a program, for the watchdog's board. May be
