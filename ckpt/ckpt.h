@@ -28,6 +28,11 @@ typedef struct tr_ckpt_tensor {
     tr_device *device;
     int64_t count; /* elements at `local`; read only for device memory */
     bool write;    /* save: this rank writes these boxes (of replicas, one rank does) */
+    /* Save, with `local` NULL and no device: the elements come from here. Fills dense[0..count)
+     * with elements [first, first + count), in row-major order, of a box. */
+    tr_status (*fetch)(void *context, const struct tr_ckpt_tensor *tensor, const tr_box *box,
+                       int64_t first, int64_t count, float *dense);
+    void *context;
 } tr_ckpt_tensor;
 
 /* A corpus of a mixture, in its own samples. */
@@ -82,11 +87,12 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
  * every block that it reads. Fails with TR_ERR_DATA, file, tensor and cause on a corrupt, truncated
  * or foreign checkpoint; for missing or unexpected tensors and other shapes the message lists the
  * first ten. Tensors of a group that the model does not use are not unexpected, so weights can be
- * loaded alone. Fails with TR_ERR_NOFILE when there is no checkpoint. With step -1 it skips invalid
- * newer steps, and *skipped_why (may be NULL, 256 bytes) says which and why. A fault in the payload
- * is found only while reading, and ends the load even when there are older steps; the message names
- * the newest valid one and how to resume from it. On failure *state is unchanged and the contents
- * of the boxes are undefined. */
+ * loaded alone. At optimizer step 0 a checkpoint may hold only weights; tensors of other groups
+ * then keep their contents, which are to be the initial ones. Fails with TR_ERR_NOFILE when there
+ * is no checkpoint. With step -1 it skips invalid newer steps, and *skipped_why (may be NULL, 256
+ * bytes) says which and why. A fault in the payload is found only while reading, and ends the load
+ * even when there are older steps; the message names the newest valid one and how to resume from
+ * it. On failure *state is unchanged and the contents of the boxes are undefined. */
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
                        int count, tr_ckpt_state *state, char *skipped_why);
 

@@ -52,6 +52,22 @@ static bool same_group(const char *a, const char *b) {
     return strncmp(a, b, length) == 0;
 }
 
+static bool is_weight(const char *name) {
+    return strncmp(name, "weights/", 8) == 0;
+}
+
+/* Moves the tensors that the checkpoint is to hold to the front of `wanted`, and sets *count to
+ * their number: not those of the optimizer when nothing was trained and none is stored. */
+static void leave_out_state(const tr_manifest *m, tr_ckpt_tensor *wanted, int *count) {
+    int kept = 0;
+    if (m->state.optimizer_step > 0) return;
+    for (int64_t t = 0; t < m->tensors; t++)
+        if (!is_weight(m->tensor[t].name)) return;
+    for (int i = 0; i < *count; i++)
+        if (is_weight(wanted[i].name)) wanted[kept++] = wanted[i];
+    *count = kept;
+}
+
 /* Compares the file with every rank's tensors, `model`, which are sorted. Unexpected tensors count
  * only in groups that the model uses, so that weights can be loaded without the optimizer's
  * moments. */
@@ -257,6 +273,7 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
     char *image = NULL;
     tr_manifest m = {0};
     found here = {.step = -1}, *f = &here;
+    tr_ckpt_tensor *wanted = NULL;
     tr_status status;
 
     /* Only rank 0 searches, so that all ranks load the same step from the same index. */
@@ -267,13 +284,17 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
     TR_TRY_OUT(tr_world_broadcast(world, 0, image, bytes));
     TR_TRY_OUT(tr_world_agree(world, tr_index_parse(image, bytes, f->dir.text, &m)));
 
-    TR_TRY_OUT(compare_all(world, &m, tensors, count, f->dir.text));
-    status = read_all(world, &m, f->dir.text, tensors, count);
+    TR_TRY_OUT(tr_world_agree(world, tr_calloc((size_t)count, sizeof *wanted, &wanted)));
+    if (count > 0) memcpy(wanted, tensors, (size_t)count * sizeof *wanted);
+    leave_out_state(&m, wanted, &count);
+    TR_TRY_OUT(compare_all(world, &m, wanted, count, f->dir.text));
+    status = read_all(world, &m, f->dir.text, wanted, count);
     TR_TRY_OUT(tr_world_agree(world, tr_ckpt_step_advise(root, f->step, status)));
     *state = m.state;
     if (skipped_why) memcpy(skipped_why, f->why, sizeof f->why);
 out:
     tr_manifest_free(&m);
+    free(wanted);
     free(image);
     return status;
 }

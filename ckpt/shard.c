@@ -123,7 +123,9 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
         size_t bytes = (size_t)count * sizeof(float);
-        if (tr_box4_copy(&place, first, count, w->buffer, tensor, box, true) != count)
+        if (tensor->fetch)
+            TR_TRY(tensor->fetch(tensor->context, tensor, box, first, count, w->buffer));
+        else if (tr_box4_copy(&place, first, count, w->buffer, tensor, box, true) != count)
             return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not contain its part",
                            tensor->name);
         w->manifest->block[part->first_block + b] =

@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "config/hf.h"
 #include "config/schema.h"
 #include "config/yaml.h"
 #include "data/paths.h"
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* No schedule gains from more micro-batches, and planning their memory would take minutes. */
 enum { MOST_MICRO_BATCHES = 16384 };
@@ -107,6 +109,27 @@ static bool is_of_model(const tr_key *key) {
     return key->offset < offsetof(tr_config, model) + sizeof(tr_model_config);
 }
 
+static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
+    const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
+    bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
+                key->type == TR_KEY_SHARE || key->type == TR_KEY_CHOICE ||
+                key->type == TR_KEY_SCHEDULE;
+    return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
+}
+
+/* Returns a key's field in `values`, the model of another source. */
+static const char *value_in(const tr_model_config *values, const tr_key *key) {
+    return (const char *)values + key->offset - offsetof(tr_config, model);
+}
+
+/* Takes the values of the model's keys that are not set. */
+static void take_values(const tr_model_config *values, tr_config *c) {
+    for (int i = 0; i < tr_schema_count; i++)
+        if (is_of_model(&tr_schema[i]) && c->place[i].line == 0)
+            memcpy((char *)c + tr_schema[i].offset, value_in(values, &tr_schema[i]),
+                   tr_schema[i].size);
+}
+
 /* Fills the model's keys that are not set: with a preset from the preset, otherwise with the sizes
  * of a tiny model and the family's other values. Also makes preset and family agree. */
 static tr_status take_preset(tr_config *c) {
@@ -119,12 +142,7 @@ static tr_status take_preset(tr_config *c) {
                "model.preset %s is of family %s, but model.family is %s: leave one "
                "of the two out",
                c->preset, preset->model.family, c->model.family);
-    for (int i = 0; i < tr_schema_count; i++) {
-        const tr_key *key = &tr_schema[i];
-        if (is_of_model(key) && c->place[i].line == 0)
-            memcpy((char *)c + key->offset,
-                   (const char *)&values + key->offset - offsetof(tr_config, model), key->size);
-    }
+    take_values(&values, c);
     (void)snprintf(c->preset, sizeof c->preset, "%s", preset->name);
     const bool no_theta = is_set(c, "model.rope_theta") && c->model.rope_theta == 0;
     TR_TRY(tr_model_complete(&c->model));
@@ -132,6 +150,68 @@ static tr_status take_preset(tr_config *c) {
         REFUSE("model.rope_theta",
                "model.rope_theta must be above 1, not 0: leave it out for %g, the default",
                values.rope_theta > 0 ? values.rope_theta : c->model.rope_theta);
+    return TR_OK;
+}
+
+/* Returns true when all of the model's keys are set, as in the recorded config of a run. */
+static bool model_is_set(const tr_config *c) {
+    for (int i = 0; i < tr_schema_count; i++)
+        if (is_of_model(&tr_schema[i]) && c->place[i].line == 0) return false;
+    return true;
+}
+
+/* Fails when a key that is set differs from config.json. */
+static tr_status compare_origin(const tr_config *c, const tr_config *origin, const char *path) {
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        const bool free_choice = !strcmp(key->name, "model.dropout") ||
+                                 !strcmp(key->name, "model.context") ||
+                                 (!strcmp(key->name, "model.rope_scaling") &&
+                                  !strcmp(origin->model.rope_scaling, "none"));
+        if (!is_of_model(key) || c->place[i].line == 0 || free_choice) continue;
+        if (same_value(key, c, origin)) continue;
+        char *ours, *theirs;
+        TR_TRY(tr_key_text(key, c, &ours));
+        tr_status status = tr_key_text(key, origin, &theirs);
+        char text[384] = "";
+        if (status == TR_OK)
+            (void)snprintf(
+                text, sizeof text,
+                "%s is %.80s, but %.120s, which model.init_from names, says %.80s: leave "
+                "the key out",
+                key->name, ours, path, theirs);
+        if (status == TR_OK) free(theirs);
+        free(ours);
+        TR_TRY(status);
+        REFUSE(key->name, "%s", text);
+    }
+    return TR_OK;
+}
+
+/* Fills the model's keys that are not set from config.json in the folder model.init_from. */
+static tr_status take_origin(tr_config *c) {
+    char path[TR_CONFIG_PATH + 16];
+    tr_hf hf;
+    tr_config *origin;
+    if (is_set(c, "model.preset"))
+        REFUSE("model.preset",
+               "model.preset and model.init_from both say what the model is: leave one out");
+    c->preset[0] = '\0';
+    (void)snprintf(path, sizeof path, "%s/config.json", c->init_from);
+    if (model_is_set(c) && access(path, F_OK) != 0) return tr_model_complete(&c->model);
+    TR_TRY(tr_hf_read(c->init_from, &hf, NULL));
+    TR_TRY(tr_calloc(1, sizeof *origin, &origin));
+    origin->model = hf.model;
+    tr_status status = compare_origin(c, origin, path);
+    free(origin);
+    TR_TRY(status);
+    take_values(&hf.model, c);
+    const bool scaled = strcmp(c->model.rope_scaling, hf.model.rope_scaling) != 0;
+    if (c->model.context > hf.positions && !scaled)
+        REFUSE("model.context",
+               "model.context is %" PRId64 ", but max_position_embeddings in %.100s is %" PRId64
+               ": set a model.rope_scaling, or a smaller context",
+               c->model.context, path, hf.positions);
     return TR_OK;
 }
 
@@ -174,7 +254,7 @@ static tr_status fill(const tr_yaml *yaml, const char *source, const char *const
                       int count, tr_config *config) {
     for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(&yaml->entry[i], source, config));
     for (int i = 0; i < count; i++) TR_TRY(set_override(overrides[i], i + 1, config));
-    TR_TRY(take_preset(config));
+    TR_TRY(config->init_from[0] ? take_origin(config) : take_preset(config));
     take_log_dir(config);
     return take_device_defaults(config);
 }
@@ -341,8 +421,9 @@ tr_status tr_config_print(const tr_config *config, FILE *file) {
             (void)fprintf(file, "%.*s:\n", (int)length, key->name);
         section = length;
         char *value;
-        bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS;
-        if (text && !*((const char *)config + key->offset)) continue;
+        bool words =
+            key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS || key->type == TR_KEY_CHOICE;
+        if (words && !*((const char *)config + key->offset)) continue;
         TR_TRY(tr_key_text(key, config, &value));
         (void)fprintf(file, "  %s: %s\n", key->name + length + 1, value);
         free(value);
@@ -364,14 +445,6 @@ tr_status tr_config_text(const tr_config *config, char **text) {
         *text = NULL;
     }
     return status;
-}
-
-static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
-    const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
-    bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
-                key->type == TR_KEY_SHARE || key->type == TR_KEY_CHOICE ||
-                key->type == TR_KEY_SCHEDULE;
-    return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
 }
 
 static tr_status other_model(const tr_key *key, const tr_config *config, const tr_config *saved,

@@ -16,7 +16,8 @@ typedef struct tr_config_place {
 
 typedef struct tr_config {
     tr_model_config model; /* the keys are its fields */
-    char preset[32];       /* key: model.preset */
+    char preset[32];       /* key: model.preset; "": model.init_from says what the model is */
+    char init_from[TR_CONFIG_PATH]; /* key: model.init_from; "": parameters are drawn */
     struct {
         char path[TR_CONFIG_PATHS]; /* files, or a mixture: see data/paths.h */
         char format[16];
@@ -66,12 +67,16 @@ typedef struct tr_config {
 } tr_config;
 
 /* Fills *config: defaults, then the file, then overrides ("key=value" or "--key=value", the last of
- * equal keys wins), then the preset's values of the model's keys that were not given, then log.dir
+ * equal keys wins), then the preset's values of the model's keys that were not given, or those of
+ * model.init_from's config.json, which is not read when all of the model's keys are given, then
+ * log.dir
  * ("runs/<name of the file>") if it was not given, then the other defaults of a GPU if device.name
- * is one. The result does not depend on this machine. Fails with TR_ERR_NOFILE when the file cannot
- * be opened, and with TR_ERR_CONFIG for unknown keys, wrong types, values out of range, keys given
- * twice, and a preset of another family than model.family. The message begins with
- * "file:line:column: " unless an override is wrong, and names the nearest key or choice. */
+ * is one. The result does not depend on this machine. Fails with TR_ERR_NOFILE when the file, or
+ * the folder of model.init_from, cannot be opened, with TR_ERR_DATA when its config.json is bad,
+ * and with TR_ERR_CONFIG for unknown keys, wrong types, values out of range, keys given twice, a
+ * preset of another family than model.family, and keys that contradict config.json. The message
+ * begins with "file:line:column: " unless an override is wrong, and names the nearest key or
+ * choice. */
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config);
 /* Like tr_config_load, from text; `source` names the text in messages. */

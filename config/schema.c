@@ -33,6 +33,10 @@ const tr_key tr_schema[] = {
                 "mistral-tiny mistral-7b",
      .help = "A published model, which sets the model's keys that are not given. Default: none, "
              "which means the sizes of tiny and model.family's other values."},
+    {"model.init_from", TR_KEY_TEXT, AT(init_from), .example = "models/llama-3.2-1b",
+     .help = "A folder of transformers (config.json and *.safetensors): the model is that one, and "
+             "a new run starts with its weights. Of the model's other keys only dropout, context "
+             "and rope_scaling may differ. Default: none."},
     {"model.layers", INT(model.layers, 1, 4096), .example = "12",
      .help = "Number of transformer blocks. Default: the preset's."},
     {"model.width", INT(model.width, 1, 1048576), .example = "768",

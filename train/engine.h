@@ -3,9 +3,9 @@
 #pragma once
 
 #include "comm/mesh.h"
+#include "data/fetch.h"
 #include "partition/layout.h"
 #include "pipeline/program/run.h"
-#include "data/fetch.h"
 #include "train/optimizer.h"
 #include "train/store.h"
 

@@ -263,6 +263,7 @@ static tr_status compare_saved(const tr_config *config, tr_data *data, tr_ckpt_s
     if (s->data_bytes == 0) { /* the data are opened as in a new run */
         begin_mixture(data, s);
         tr_same_data_advance(data, s);
+        if (s->step == 0) return TR_OK; /* imported weights: nothing was read */
         (void)snprintf(
             note, TR_SAME_DATA_NOTE,
             "the checkpoint does not record its data: '%.200s' is assumed to be the same",

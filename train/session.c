@@ -254,8 +254,9 @@ static tr_status load(tr_session *s) {
     tr_ckpt_state *again;
     tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
     TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *again, &again)));
-    tr_status status =
-        tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, again, skipped);
+    tr_status status = tr_store_clear_moments(tr_engine_store(s->engine));
+    TR_TRY(tr_world_agree(s->world, status));
+    status = tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, again, skipped);
     bool same = again->step == s->state->step;
     free(again);
     TR_TRY(status);
@@ -268,6 +269,26 @@ static tr_status load(tr_session *s) {
                          (long long)s->state->step, skipped);
     s->saved_step = s->state->step;
     return tr_store_publish(tr_engine_store(s->engine));
+}
+
+/* Opens the weights that a new run starts from, and compares them with the model. */
+static tr_status open_origin(tr_session *s) {
+    const char *folder = s->config->init_from;
+    if (s->resumes || !folder[0]) return TR_OK;
+    TR_TRY(tr_weights_open(folder, &s->weights));
+    return tr_weights_check(&s->weights, tr_engine_model(s->engine), folder);
+}
+
+/* Sets the parameters of a new run. */
+static tr_status make_parameters(tr_session *s) {
+    const bool loads = s->config->init_from[0];
+    tr_store *store = tr_engine_store(s->engine);
+    tr_session_begin(s, loads ? TR_ACTIVITY_LOAD : TR_ACTIVITY_DRAW, 0);
+    if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
+    TR_TRY(tr_store_clear_moments(store));
+    TR_TRY(tr_weights_load(s->world, &s->weights, s->tensors, s->tensors_count));
+    tr_weights_close(&s->weights);
+    return tr_store_publish(store);
 }
 
 /* Sets parameters and counters to those of step 0, or of the saved step. Collective. */
@@ -330,7 +351,6 @@ static void start_limit(tr_session *s) {
 /* Does the set-up part by part; the ranks agree on a failure before the next part begins.
  * Collective. */
 static tr_status open_agreed(tr_session *s) {
-    const tr_config *c = s->config;
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
     TR_TRY(open_directory(s));
     if (s->resumes) TR_TRY(go_on(s, check_saved(s)));
@@ -340,17 +360,14 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(choose_transport(s));
     tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
     TR_TRY(go_on(s, make_engine(s)));
+    TR_TRY(go_on(s, open_origin(s)));
     start_limit(s);
     if (tr_session_leads(
             s)) /* before the parts that may take long, and after those that may refuse the run */
         tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     TR_TRY(start_state(s));
     TR_TRY(go_on(s, open_records(s)));
-    if (!s->resumes) {
-        tr_session_begin(s, TR_ACTIVITY_DRAW, 0);
-        TR_TRY(go_on(s, tr_store_init(tr_engine_store(s->engine), (uint64_t)c->train.seed,
-                                      s->options->board)));
-    }
+    if (!s->resumes) TR_TRY(go_on(s, make_parameters(s)));
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     TR_TRY(go_on(s, open_trace(s)));
     return tr_recorder_open_report(&s->recorder, s->device, s->engine);
@@ -378,6 +395,7 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
 void tr_session_close(tr_session *s) {
     tr_recorder_close(&s->recorder);
     tr_board_set_stop_word(s->options->board, NULL);
+    tr_weights_close(&s->weights);
     free(s->tensors);
     free(s->state);
     tr_engine_destroy(s->engine);

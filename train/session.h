@@ -1,7 +1,7 @@
 /* The objects of one rank of a training run, opened in the order of their dependencies. */
 #pragma once
 
-#include "ckpt/ckpt.h"
+#include "ckpt/weights.h"
 #include "data/data.h"
 #include "train/engine.h"
 #include "train/recorder.h"
@@ -20,6 +20,7 @@ typedef struct tr_session {
     tr_data *data;
     tr_schedule *schedule;
     tr_engine *engine;
+    tr_weights weights; /* of model.init_from, until they are loaded */
     tr_ckpt_tensor *tensors;
     int tensors_count;
     tr_rundir dir;                 /* locked by rank 0 */

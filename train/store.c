@@ -252,6 +252,7 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
         if (store->slot[i].param->count > most) most = store->slot[i].param->count;
     }
     tr_world_tell_work(store->world, 0, all);
+    TR_TRY(tr_store_clear_moments(store));
     TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * size, (void **)&host));
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
@@ -262,8 +263,6 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
         tr_param_init(slot->param, seed, store->device->threads, host);
         if (store->acc == TR_F64) widen(host, slot->param->count);
         TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));
-        TR_TRY_OUT(tr_stream_zero(stream, slot->m, bytes));
-        TR_TRY_OUT(tr_stream_zero(stream, slot->v, bytes));
         TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` gets the next values */
         drawn += slot->param->count;
         tr_world_tell_work(store->world, drawn, all);
@@ -272,6 +271,18 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
 out:
     tr_device_staging_free(store->device, host);
     return status;
+}
+
+tr_status tr_store_clear_moments(tr_store *store) {
+    tr_stream *stream = tr_device_compute(store->device);
+    for (int i = 0; i < store->slots; i++) {
+        const tr_slot *slot = &store->slot[i];
+        size_t bytes = (size_t)slot->param->count * tr_dtype_size(store->acc);
+        if (slot->shares >= 0 || !slot->m) continue;
+        TR_TRY(tr_stream_zero(stream, slot->m, bytes));
+        TR_TRY(tr_stream_zero(stream, slot->v, bytes));
+    }
+    return tr_stream_sync(stream);
 }
 
 tr_status tr_store_publish(tr_store *store) {

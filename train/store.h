@@ -72,5 +72,8 @@ void tr_store_destroy(tr_store *store);
  * drawn; moments are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
  * on the board, which may be NULL. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
+/* Sets the moments of a store for training to zero, as at the first step; does nothing to a store
+ * without them. */
+tr_status tr_store_clear_moments(tr_store *store);
 /* Computes the values from the masters, after a load. Does nothing in FP32. */
 tr_status tr_store_publish(tr_store *store);

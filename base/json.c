@@ -1,0 +1,95 @@
+#include "base/json.h"
+
+#include "base/input.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_EXACT 9007199254740992.0 /* 2^53 */
+
+const char *tr_json_quote(const char *text, char *out, size_t size) {
+    size_t i = 0;
+    for (; text[i] && i + 1 < size; i++) {
+        unsigned char c = (unsigned char)text[i];
+        out[i] = c >= 0x20 && c < 0x7f ? text[i] : '?';
+    }
+    out[i] = '\0';
+    return out;
+}
+
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Fails when two members of an object have one name: cJSON keeps both and would return the first.
+ */
+static tr_status check_names(const cJSON *object, const char *where) {
+    size_t count = 0, i = 0;
+    const char **name;
+    for (const cJSON *m = object->child; m; m = m->next) count++;
+    TR_TRY(tr_calloc(count, sizeof *name, &name));
+    for (const cJSON *m = object->child; m; m = m->next) name[i++] = m->string;
+    qsort(name, count, sizeof *name, by_text);
+    tr_status status = TR_OK;
+    for (i = 1; i < count && status == TR_OK; i++) {
+        char quoted[96];
+        if (!strcmp(name[i - 1], name[i]))
+            status = TR_FAIL(TR_ERR_DATA, "%s: the key \"%s\" is given twice in one object", where,
+                             tr_json_quote(name[i], quoted, sizeof quoted));
+    }
+    free(name);
+    return status;
+}
+
+/* Checks all objects below a value. The nesting is limited by cJSON. */
+static tr_status check_tree(const cJSON *value, const char *where) {
+    if (cJSON_IsObject(value)) TR_TRY(check_names(value, where));
+    for (const cJSON *m = value->child; m; m = m->next)
+        if (m->child) TR_TRY(check_tree(m, where));
+    return TR_OK;
+}
+
+tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSON **out) {
+    const char *end = text;
+    *out = NULL;
+    cJSON *value = cJSON_ParseWithLengthOpts(text, length, &end, false);
+    size_t at = end ? (size_t)(end - text) : 0;
+    if (!value)
+        return TR_FAIL(TR_ERR_DATA, "%s: this is not valid JSON at byte %zu", where,
+                       at < length ? at : length);
+    for (; at < length; at++)
+        if (!text[at] || !strchr(" \t\r\n", text[at])) break;
+    tr_status status = at == length ? check_tree(value, where)
+                                    : TR_FAIL(TR_ERR_DATA,
+                                              "%s: the JSON value ends before byte %zu, and other "
+                                              "text follows",
+                                              where, at);
+    if (status != TR_OK) cJSON_Delete(value);
+    else *out = value;
+    return status;
+}
+
+tr_status tr_json_load(const char *what, const char *path, int64_t mib, cJSON **out) {
+    const tr_input_limit limit = {.mib = mib, .failure = TR_ERR_DATA};
+    char *text;
+    size_t length;
+    TR_TRY(tr_input_load(what, path, limit, &text, &length));
+    tr_status status = tr_json_parse(text, length, path, out);
+    free(text);
+    return status;
+}
+
+const cJSON *tr_json_get(const cJSON *object, const char *key) {
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+    return !value || cJSON_IsNull(value) ? NULL : value;
+}
+
+bool tr_json_integer(const cJSON *value, int64_t *out) {
+    if (!cJSON_IsNumber(value)) return false;
+    const double x = value->valuedouble;
+    if (!(fabs(x) <= MOST_EXACT) || x != floor(x)) return false;
+    *out = (int64_t)x;
+    return true;
+}

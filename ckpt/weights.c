@@ -1,0 +1,258 @@
+/* Tensors in files: the list, and reading elements. */
+#include "base/half.h"
+#include "base/input.h"
+#include "base/memory.h"
+#include "base/minmax.h"
+#include "ckpt/weights_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    SCRATCH = TR_CKPT_BLOCK,
+    AHEAD = 4 * TR_CKPT_BLOCK, /* bytes that the system reads ahead of a long read */
+    FEW = 16 << 10,            /* shorter runs of bytes are read with what is between them */
+};
+
+/* --- types ------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    int bits;
+    tr_weight_type type;
+} types[] = {
+    {"F32", 32, TR_WEIGHT_F32},          {"BF16", 16, TR_WEIGHT_BF16},
+    {"F16", 16, TR_WEIGHT_F16},          {"BOOL", 8, TR_WEIGHT_OTHER},
+    {"F4", 4, TR_WEIGHT_OTHER},          {"F6_E2M3", 6, TR_WEIGHT_OTHER},
+    {"F6_E3M2", 6, TR_WEIGHT_OTHER},     {"U8", 8, TR_WEIGHT_OTHER},
+    {"I8", 8, TR_WEIGHT_OTHER},          {"F8_E5M2", 8, TR_WEIGHT_OTHER},
+    {"F8_E4M3", 8, TR_WEIGHT_OTHER},     {"F8_E8M0", 8, TR_WEIGHT_OTHER},
+    {"F8_E4M3FNUZ", 8, TR_WEIGHT_OTHER}, {"F8_E5M2FNUZ", 8, TR_WEIGHT_OTHER},
+    {"I16", 16, TR_WEIGHT_OTHER},        {"U16", 16, TR_WEIGHT_OTHER},
+    {"I32", 32, TR_WEIGHT_OTHER},        {"U32", 32, TR_WEIGHT_OTHER},
+    {"C64", 64, TR_WEIGHT_OTHER},        {"F64", 64, TR_WEIGHT_OTHER},
+    {"I64", 64, TR_WEIGHT_OTHER},        {"U64", 64, TR_WEIGHT_OTHER},
+};
+
+bool tr_weight_type_find(const char *word, tr_weight *tensor, int *bits) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(types[i].name, word)) continue;
+        tensor->dtype = types[i].name;
+        tensor->type = types[i].type;
+        *bits = types[i].bits;
+        return true;
+    }
+    return false;
+}
+
+const char *tr_weight_type_name(tr_weight_type type) {
+    return types[type].name;
+}
+
+int64_t tr_weight_type_size(tr_weight_type type) {
+    return types[type].bits / 8;
+}
+
+/* --- the list --------------------------------------------------------------------------------- */
+
+tr_status tr_weights_add_file(tr_weights *w, const char *path, int *file) {
+    const char *kind = NULL;
+    const size_t need = (size_t)w->files + 1;
+    size_t capacity[3] = {w->file_capacity, w->file_capacity, w->file_capacity};
+    TR_TRY(tr_grow(&w->path, &capacity[0], need, sizeof *w->path));
+    TR_TRY(tr_grow(&w->fd, &capacity[1], need, sizeof *w->fd));
+    TR_TRY(tr_grow(&w->size, &capacity[2], need, sizeof *w->size));
+    w->file_capacity = capacity[0];
+    int result = tr_regular_open(path, 0, &w->fd[w->files], &w->size[w->files], &kind);
+    if (result < 0) return TR_FAIL(TR_ERR_DATA, "'%s' is %s, not a file", path, kind);
+    if (result == ENOENT) return TR_FAIL(TR_ERR_DATA, "there is no file '%s'", path);
+    if (result > 0) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(result));
+    tr_status status = tr_strdup(path, &w->path[w->files]);
+    if (status != TR_OK) (void)close(w->fd[w->files]);
+    TR_TRY(status);
+    *file = w->files++;
+    return TR_OK;
+}
+
+tr_status tr_weights_add(tr_weights *w, const tr_weight *tensor, const char *name) {
+    TR_TRY(tr_grow(&w->tensor, &w->capacity, (size_t)w->count + 1, sizeof *w->tensor));
+    tr_weight *added = &w->tensor[w->count];
+    *added = *tensor;
+    TR_TRY(tr_strdup(name, &added->name));
+    w->count++;
+    return TR_OK;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const tr_weight *)a)->name, ((const tr_weight *)b)->name);
+}
+
+tr_status tr_weights_sort(tr_weights *w) {
+    if (w->count) qsort(w->tensor, (size_t)w->count, sizeof *w->tensor, by_name);
+    for (int64_t i = 1; i < w->count; i++)
+        if (!strcmp(w->tensor[i - 1].name, w->tensor[i].name))
+            return TR_FAIL(TR_ERR_DATA, "the tensor %.100s is in both '%s' and '%s'",
+                           w->tensor[i].name, w->path[w->tensor[i - 1].file],
+                           w->path[w->tensor[i].file]);
+    return TR_OK;
+}
+
+void tr_weights_close(tr_weights *w) {
+    for (int64_t i = 0; i < w->count; i++) free(w->tensor[i].name);
+    for (int i = 0; i < w->files; i++) {
+        (void)close(w->fd[i]);
+        free(w->path[i]);
+    }
+    free(w->tensor);
+    free(w->path);
+    free(w->fd);
+    free(w->size);
+    free(w->scratch);
+    *w = (tr_weights){0};
+}
+
+/* --- elements --------------------------------------------------------------------------------- */
+
+static void widen(const void *from, int64_t count, tr_weight_type type, float *dense) {
+    const uint16_t *half = from;
+    if (type == TR_WEIGHT_BF16)
+        for (int64_t i = 0; i < count; i++) dense[i] = tr_bits_float((uint32_t)half[i] << 16);
+    else if (type == TR_WEIGHT_F16)
+        for (int64_t i = 0; i < count; i++) dense[i] = tr_half_widen(half[i]);
+    else memcpy(dense, from, (size_t)count * sizeof *dense);
+}
+
+int64_t tr_weights_round(const float *from, int64_t count, tr_weight_type type, void *data) {
+    uint16_t *half = data;
+    int64_t lost = 0;
+    if (type == TR_WEIGHT_F32) {
+        memcpy(data, from, (size_t)count * sizeof *from);
+    } else if (type == TR_WEIGHT_BF16) {
+        for (int64_t i = 0; i < count; i++) {
+            half[i] = tr_bfloat_round(from[i]);
+            lost += (half[i] & 0x7fff) == 0x7f80 && fabsf(from[i]) < INFINITY;
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            half[i] = tr_half_round(from[i]);
+            lost += (half[i] & 0x7fff) == 0x7c00 && fabsf(from[i]) < INFINITY;
+        }
+    }
+    return lost;
+}
+
+/* Reads elements [at, at + count) of the tensor's storage, fewer than the scratch memory holds. */
+static tr_status read_piece(tr_weights *w, const tr_weight *t, int64_t at, int64_t count,
+                            void *data) {
+    const int64_t size = tr_weight_type_size(t->type);
+    const char *path = w->path[t->file];
+    return tr_file_read(w->fd[t->file], path, data, (size_t)(count * size), t->offset + at * size);
+}
+
+/* Reads contiguous elements. */
+static tr_status read_run(tr_weights *w, const tr_weight *t, int64_t at, int64_t count,
+                          float *dense) {
+    const int64_t size = tr_weight_type_size(t->type), most = SCRATCH / size;
+    if (count * size >= SCRATCH / 2)
+        (void)posix_fadvise(w->fd[t->file], t->offset + (at + count) * size, AHEAD,
+                            POSIX_FADV_WILLNEED);
+    if (t->type == TR_WEIGHT_F32) return read_piece(w, t, at, count, dense);
+    for (int64_t i = 0; i < count; i += most) {
+        const int64_t n = count - i < most ? count - i : most;
+        TR_TRY(read_piece(w, t, at + i, n, w->scratch));
+        widen(w->scratch, n, t->type, dense + i);
+    }
+    return TR_OK;
+}
+
+/* Reads several runs of `run` elements, `pitch` elements apart, with what is between them, into
+ * adjacent memory. They fit the scratch memory. */
+static tr_status read_runs(tr_weights *w, const tr_weight *t, int64_t at, int64_t run,
+                           int64_t pitch, int64_t runs, float *dense) {
+    const int64_t size = tr_weight_type_size(t->type);
+    TR_TRY(read_piece(w, t, at, (runs - 1) * pitch + run, w->scratch));
+    for (int64_t i = 0; i < runs; i++)
+        widen((const char *)w->scratch + i * pitch * size, run, t->type, dense + i * run);
+    return TR_OK;
+}
+
+/* Reads rows of a matrix that the file holds by columns: a run of each column. */
+static tr_status read_transposed(tr_weights *w, const tr_weight *t, const tr_box *box,
+                                 int64_t first, int64_t count, float *dense) {
+    const int64_t columns = box->extent[1], end = first + count;
+    const int64_t top = first / columns, rows = (end + columns - 1) / columns - top;
+    float *column;
+    TR_TRY(tr_calloc((size_t)rows, sizeof *column, &column));
+    tr_status status = TR_OK;
+    for (int64_t j = 0; j < columns && status == TR_OK; j++) {
+        const int64_t at = (box->offset[1] + j) * t->shape[0] + box->offset[0] + top;
+        status = read_run(w, t, at, rows, column);
+        for (int64_t i = 0; i < rows && status == TR_OK; i++) {
+            const int64_t element = (top + i) * columns + j;
+            if (element >= first && element < end) dense[element - first] = column[i];
+        }
+    }
+    free(column);
+    return status;
+}
+
+/* A box in a file, as runs of adjacent elements. */
+typedef struct runs {
+    tr_box4 part, whole;
+    int64_t run;   /* elements of one run */
+    int64_t pitch; /* from a run to the next in the same matrix; 0: a run is longer than a row */
+} runs;
+
+/* A run is a row of the box, or several dimensions of it where all but the first are whole. */
+static runs find_runs(const tr_weight *t, const tr_box *box) {
+    static const int64_t zero[TR_PARAM_RANK] = {0};
+    runs r = {.part = tr_box4_make(t->rank, box->offset, box->extent),
+              .whole = tr_box4_make(t->rank, zero, t->shape)};
+    int d = 3;
+    r.run = r.part.extent[3];
+    for (; d > 0 && r.part.extent[d] == r.whole.extent[d]; d--) r.run *= r.part.extent[d - 1];
+    r.pitch = d == 3 ? r.whole.extent[3] : 0;
+    return r;
+}
+
+/* Returns where an element of the box, by its row-major number, is in the tensor's storage; sets
+ * *rows to the rows of its matrix from there on. */
+static int64_t place_of(const runs *r, int64_t element, int64_t *rows) {
+    int64_t index[4], at = 0;
+    for (int k = 3; k >= 0; k--) {
+        index[k] = element % r->part.extent[k];
+        element /= r->part.extent[k];
+    }
+    for (int k = 0; k < 4; k++) at = at * r->whole.extent[k] + r->part.from[k] + index[k];
+    *rows = r->part.extent[2] - index[2];
+    return at;
+}
+
+tr_status tr_weights_read(tr_weights *w, const tr_weight *t, const tr_box *box, int64_t first,
+                          int64_t count, float *dense) {
+    const int64_t size = tr_weight_type_size(t->type);
+    if (!w->scratch) TR_TRY(tr_calloc(SCRATCH, 1, &w->scratch));
+    if (t->transposed) return read_transposed(w, t, box, first, count, dense);
+    const runs r = find_runs(t, box);
+    const bool short_runs = r.pitch > 0 && r.run * size < FEW && r.pitch * size <= SCRATCH / 2;
+    for (int64_t done = 0, n; done < count; done += n) {
+        int64_t rows;
+        const int64_t left = count - done, skipped = (first + done) % r.run;
+        const int64_t at = place_of(&r, first + done, &rows);
+        rows = tr_min_i64(rows, left / r.run);
+        if (r.pitch) rows = tr_min_i64(rows, SCRATCH / size / r.pitch);
+        if (short_runs && skipped == 0 && rows > 1) {
+            n = rows * r.run;
+            TR_TRY(read_runs(w, t, at, r.run, r.pitch, rows, dense + done));
+        } else {
+            n = tr_min_i64(r.run - skipped, left);
+            TR_TRY(read_run(w, t, at, n, dense + done));
+        }
+    }
+    return TR_OK;
+}

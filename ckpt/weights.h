@@ -1,0 +1,83 @@
+/* Weights in the files of other programs: safetensors, one file or several with an index, and
+ * llm.c's model files. Reading trusts nothing: sizes, offsets and names are checked before any of
+ * them is used. */
+#pragma once
+
+#include "ckpt/ckpt.h"
+#include "layers/model.h"
+
+typedef enum tr_weight_type {
+    TR_WEIGHT_F32,
+    TR_WEIGHT_BF16,
+    TR_WEIGHT_F16,
+    TR_WEIGHT_TYPES,
+    TR_WEIGHT_OTHER = TR_WEIGHT_TYPES /* a tensor of this type cannot be read */
+} tr_weight_type;
+
+enum { TR_WEIGHT_RANK = 8 };
+
+/* A tensor in a file. */
+typedef struct tr_weight {
+    char *name;
+    const char *dtype; /* the file's word: "BF16" */
+    tr_weight_type type;
+    int rank, file;
+    int64_t shape[TR_WEIGHT_RANK], offset, bytes; /* offset: in the file */
+    bool transposed; /* rank 2: the file holds the columns of this shape as rows */
+} tr_weight;
+
+typedef struct tr_weights {
+    char **path; /* [files], with their descriptors and sizes */
+    int *fd, files;
+    int64_t *size;
+    tr_weight *tensor; /* [count], ascending by name */
+    int64_t count;
+    size_t file_capacity, capacity;
+    void *scratch; /* of reads: a handle serves one thread */
+} tr_weights;
+
+/* Opens a folder with model.safetensors or model.safetensors.index.json, or a file *.safetensors.
+ * Fails with TR_ERR_NOFILE when `path` does not exist, and with TR_ERR_DATA, file and position when
+ * a header breaks a rule of the format (https://github.com/huggingface/safetensors), or the index
+ * names a file outside its folder or a tensor that its file does not hold. The caller closes it
+ * after a failure, too. */
+tr_status tr_weights_open(const char *path, tr_weights *out);
+void tr_weights_close(tr_weights *weights);
+
+/* Returns true when the file begins with the number of llm.c's model files. */
+bool tr_llmc_is(const char *path);
+/* Opens such a file (version 3 or 5), under the names of transformers. Sets the sizes in *model. */
+tr_status tr_llmc_open(const char *path, tr_weights *out, tr_model_config *model);
+
+/* Returns the tensor of a name of transformers, or of this name without its first part
+ * ("wte.weight" for "transformer.wte.weight"), or NULL. */
+const tr_weight *tr_weights_find(const tr_weights *weights, const char *name);
+
+/* Fails with TR_ERR_DATA unless the files hold every tensor of the model, of its shape and a type
+ * that can be read, and nothing else but attention masks, rotary frequencies, and the head of a
+ * model that ties it. Learned positions may have more rows. `where` is for messages. */
+tr_status tr_weights_check(const tr_weights *weights, const tr_model *model, const char *where);
+
+/* Fills dense[0..count) with elements [first, first + count), in row-major order, of a box of the
+ * tensor, widened to FP32. Fails with TR_ERR_DATA when the file has become shorter, and with
+ * TR_ERR_IO. */
+tr_status tr_weights_read(tr_weights *weights, const tr_weight *tensor, const tr_box *box,
+                          int64_t first, int64_t count, float *dense);
+
+/* Fills the boxes of the tensors in the group "weights/" from checked files, and leaves other
+ * tensors as they are. Tells the world how many bytes are read. Not collective. */
+tr_status tr_weights_load(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors, int count);
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* Returns the bytes of an element, and the word of safetensors for the type. */
+int64_t tr_weight_type_size(tr_weight_type type);
+const char *tr_weight_type_name(tr_weight_type type);
+/* Rounds FP32 to the type: data[count] elements. Returns how many finite ones became infinite. */
+int64_t tr_weights_round(const float *from, int64_t count, tr_weight_type type, void *data);
+
+/* Makes the header of a safetensors file with these tensors in *header (malloc'd), with the length
+ * before it, and sets their offsets in the file and *bytes, the file's size. The tensors are laid
+ * out in order of their element's size, largest first, then of name. */
+tr_status tr_safetensors_header(tr_weight *tensors, int64_t count, char **header,
+                                int64_t *header_bytes, int64_t *bytes);

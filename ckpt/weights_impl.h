@@ -1,0 +1,14 @@
+/* Shared by the readers of weights. */
+#pragma once
+
+#include "ckpt/ckpt_impl.h"
+#include "ckpt/weights.h"
+
+/* Opens a file and appends it to the list; *file is its number. A missing file is TR_ERR_DATA. */
+tr_status tr_weights_add_file(tr_weights *weights, const char *path, int *file);
+/* Appends a tensor and takes a copy of its name. */
+tr_status tr_weights_add(tr_weights *weights, const tr_weight *tensor, const char *name);
+/* Sorts the tensors by name; fails with TR_ERR_DATA when two have one. */
+tr_status tr_weights_sort(tr_weights *weights);
+/* Sets type, dtype and the bits of an element from the word of safetensors; false: unknown. */
+bool tr_weight_type_find(const char *word, tr_weight *tensor, int *bits);

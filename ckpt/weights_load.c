@@ -1,0 +1,168 @@
+/* A model's tensors in files: the comparison, and the load. */
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/minmax.h"
+#include "base/text.h"
+#include "ckpt/weights_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int key_by_name(const void *key, const void *tensor) {
+    return strcmp(key, ((const tr_weight *)tensor)->name);
+}
+
+static const tr_weight *find_exact(const tr_weights *w, const char *name) {
+    if (!w->count) return NULL;
+    return bsearch(name, w->tensor, (size_t)w->count, sizeof *w->tensor, key_by_name);
+}
+
+/* Returns the name without its first part, the model's; NULL when it has one part, or two, as
+ * lm_head.weight. */
+static const char *short_name(const char *name) {
+    const char *dot = strchr(name, '.');
+    return dot && strchr(dot + 1, '.') ? dot + 1 : NULL;
+}
+
+const tr_weight *tr_weights_find(const tr_weights *w, const char *name) {
+    const tr_weight *t = find_exact(w, name);
+    return t || !short_name(name) ? t : find_exact(w, short_name(name));
+}
+
+/* --- the comparison --------------------------------------------------------------------------- */
+
+static bool ends_with(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end) && (n == m || name[n - m - 1] == '.');
+}
+
+/* Returns true for tensors that transformers saves, or once saved, although they follow from the
+ * config. */
+static bool is_ignored(const tr_model *model, const char *name) {
+    return ends_with(name, "attn.bias") || ends_with(name, "attn.masked_bias") ||
+           ends_with(name, "rotary_emb.inv_freq") ||
+           (model->config.tie == TR_YES && !strcmp(name, "lm_head.weight"));
+}
+
+/* Prints a shape as (2, 3). Returns text. */
+static const char *shape_text(int rank, const int64_t *shape, char *text, size_t size) {
+    (void)snprintf(text, size, "(");
+    for (int d = 0; d < rank; d++) tr_text_add(text, size, "%s%" PRId64, d ? ", " : "", shape[d]);
+    tr_text_add(text, size, ")");
+    return text;
+}
+
+static tr_status check_tensor(const tr_weight *t, const tr_global *global, const char *where) {
+    char have[128], want[128];
+    const bool positions = ends_with(global->name, "wpe.weight");
+    bool same = t && t->rank == global->rank;
+    if (!t) return TR_FAIL(TR_ERR_DATA, "%s holds no tensor %s", where, global->name);
+    for (int d = 0; d < global->rank && same; d++)
+        same = t->shape[d] == global->shape[d] ||
+               (positions && d == 0 && t->shape[d] > global->shape[d]);
+    if (!same)
+        return TR_FAIL(TR_ERR_DATA, "%s: the tensor %s is %s in the file, and %s by its config",
+                       where, global->name, shape_text(t->rank, t->shape, have, sizeof have),
+                       shape_text(global->rank, global->shape, want, sizeof want));
+    if (t->type == TR_WEIGHT_OTHER)
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: the tensor %s is of type %s; Trireme reads F32, BF16 and "
+                       "F16",
+                       where, global->name, t->dtype);
+    return TR_OK;
+}
+
+/* Checks all tensors of the model; used[i] is set for each tensor of the files that one needs. */
+static tr_status check_needed(const tr_weights *w, const tr_model *model, const char *where,
+                              bool *used) {
+    for (int l = 0; l < model->count; l++) {
+        const tr_layer *layer = model->layers[l];
+        for (int p = 0; p < layer->params_count; p++) {
+            if (layer->params[p].use > 0) continue;
+            for (int k = 0; k < layer->params[p].tensors; k++) {
+                const tr_global *global = &layer->params[p].tensor[k];
+                const tr_weight *t = tr_weights_find(w, global->name);
+                TR_TRY(check_tensor(t, global, where));
+                used[t - w->tensor] = true;
+            }
+        }
+    }
+    return TR_OK;
+}
+
+tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const char *where) {
+    bool *used;
+    char quoted[120];
+    TR_TRY(tr_calloc((size_t)w->count, sizeof *used, &used));
+    tr_status status = check_needed(w, model, where, used);
+    for (int64_t i = 0; i < w->count && status == TR_OK; i++)
+        if (!used[i] && !is_ignored(model, w->tensor[i].name))
+            status = TR_FAIL(TR_ERR_DATA,
+                             "%s holds the tensor %s, which a %s of its config does not have: the "
+                             "config belongs to another model, or asks for a part that Trireme "
+                             "lacks",
+                             where, tr_json_quote(w->tensor[i].name, quoted, sizeof quoted),
+                             model->config.family);
+    free(used);
+    return status;
+}
+
+/* --- the load --------------------------------------------------------------------------------- */
+
+static bool is_weight(const tr_ckpt_tensor *tensor) {
+    return !strncmp(tensor->name, "weights/", 8);
+}
+
+static int64_t volume_of(const tr_ckpt_tensor *tensor, const tr_box *box) {
+    const tr_box4 b = tr_box4_make(tensor->rank, box->offset, box->extent);
+    return tr_box4_volume(&b);
+}
+
+typedef struct loader {
+    tr_world *world;
+    tr_weights *weights;
+    float *block;
+    int64_t done, wanted; /* elements */
+} loader;
+
+/* Reads a box block by block; tensor: with its memory visible to the host. */
+static tr_status load_box(loader *l, const tr_ckpt_tensor *tensor, const tr_box *box) {
+    const int64_t most = TR_CKPT_BLOCK / (int64_t)sizeof *l->block, all = volume_of(tensor, box);
+    const tr_box4 part = tr_box4_make(tensor->rank, box->offset, box->extent);
+    const tr_weight *t = tr_weights_find(l->weights, tensor->name + strlen("weights/"));
+    if (!t || t->rank != tensor->rank)
+        return TR_FAIL(TR_ERR_INTERNAL, "the weights of %s were not checked", tensor->name);
+    for (int64_t first = 0; first < all; first += most) {
+        const int64_t n = tr_min_i64(most, all - first);
+        TR_TRY(tr_weights_read(l->weights, t, box, first, n, l->block));
+        (void)tr_box4_copy(&part, first, n, l->block, tensor, box, false);
+        l->done += n;
+        tr_world_tell_work(l->world, l->done, l->wanted);
+    }
+    return TR_OK;
+}
+
+tr_status tr_weights_load(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors,
+                          int count) {
+    loader l = {.world = world, .weights = weights};
+    tr_mirror mirror = {0};
+    tr_status status;
+    TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &l.block));
+    TR_TRY_OUT(tr_mirror_open(tensors, count, &mirror));
+    for (int i = 0; i < count; i++)
+        for (int b = 0; b < tensors[i].boxes && is_weight(&tensors[i]); b++)
+            l.wanted += volume_of(&tensors[i], &tensors[i].box[b]);
+    for (int i = 0; i < count; i++) {
+        if (!is_weight(&tensors[i])) continue;
+        TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[i], true));
+        for (int b = 0; b < tensors[i].boxes; b++)
+            TR_TRY_OUT(load_box(&l, &mirror.view, &tensors[i].box[b]));
+    }
+    status = tr_mirror_store(&mirror);
+out:
+    tr_mirror_close(&mirror);
+    free(l.block);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* Shared by hf.c and hf_print.c: the classes of transformers. */
+#pragma once
+
+#include "config/hf.h"
+
+#define TR_HF_MOST 1099511627776 /* 2^40: a larger size is an error */
+
+typedef struct tr_hf_family {
+    const char *name, *architecture; /* model_type, and the entry of architectures */
+    tr_answer qkv_bias, qk_norm;     /* always */
+    tr_answer tie;                   /* default, as the next three; 0: none */
+    int64_t kv_heads, head_size, window;
+    bool windowed; /* has sliding_window */
+    bool layered;  /* has use_sliding_window, max_window_layers and layer_types */
+} tr_hf_family;
+
+extern const tr_hf_family tr_hf_families[];
+extern const int tr_hf_family_count;
+
+/* A name of transformers, and model.activation in an MLP without and with a gate; NULL: none. Of
+ * equal values the first is written. */
+typedef struct tr_hf_activation {
+    const char *name, *plain, *gated;
+} tr_hf_activation;
+
+extern const tr_hf_activation tr_hf_activations[];
+extern const int tr_hf_activation_count;
