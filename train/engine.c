@@ -304,7 +304,7 @@ static tr_status begin(tr_engine *e, bool validation, int64_t first) {
     for (int i = 0; i < e->inputs; i++)
         TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host[e->side],
                               e->input[i].bytes));
-    /* The other side was copied in an earlier step, whose end the host has waited for. */
+    /* The other side was copied in an earlier step, and the host has waited for its end. */
     if (!validation && e->reader) tr_reader_start(e->reader, first + e->desc.batch);
     TR_TRY(tr_optimizer_begin(e->optimizer));
     return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);

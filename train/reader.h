@@ -21,5 +21,5 @@ void tr_reader_start(tr_reader *reader, int64_t first);
 /* Waits for a read in progress, so that the caller may use the data itself. */
 void tr_reader_wait(tr_reader *reader);
 /* Waits likewise. Returns true when the last read was of `first`, and sets *status to its status,
- * whose error is now this thread's; a second call returns false. */
+ * and this thread gets its error; a second call returns false. */
 bool tr_reader_take(tr_reader *reader, int64_t first, tr_status *status);
