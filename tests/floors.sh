@@ -9,6 +9,7 @@ cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 # Each folder and what it may include besides itself; pipeline, ckpt and data stand side by side.
 declare -A below=(
     [base]=""
+    [text]="base"
     [device]="base"
     [comm]="base device"
     [job]="base device comm"

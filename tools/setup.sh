@@ -9,6 +9,7 @@ packages=(
     libopenmpi-dev openmpi-bin
     libhdf5-dev hdf5-tools
     libdnnl-dev libyaml-dev libcjson-dev libxxhash-dev zlib1g-dev
+    libpcre2-dev libutf8proc-dev
     libcmocka-dev strace iproute2 patch
     "$@"
 )

@@ -1,0 +1,167 @@
+/* A text becomes ids: added tokens, normalizer, pieces, merges. */
+#include "base/memory.h"
+#include "text/tokenizer_impl.h"
+#include "text/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tr_encoder {
+    const tr_tokenizer *t;
+    tr_bpe_work *bpe;
+    tr_match_work match;
+    tr_byte_list escaped, normal, spare;
+    tr_part_list pieces, spare_pieces;
+};
+
+tr_status tr_encoder_open(const tr_tokenizer *t, tr_encoder **out) {
+    tr_encoder *e;
+    *out = NULL;
+    TR_TRY(tr_calloc(1, sizeof *e, &e));
+    e->t = t;
+    tr_status status = tr_bpe_work_open(t->bpe, &e->bpe);
+    if (status == TR_OK) status = tr_match_work_open(&e->match);
+    if (status != TR_OK) {
+        tr_encoder_close(e);
+        return status;
+    }
+    *out = e;
+    return TR_OK;
+}
+
+void tr_encoder_close(tr_encoder *e) {
+    if (!e) return;
+    tr_bpe_work_close(e->bpe);
+    tr_match_work_close(&e->match);
+    free(e->escaped.byte);
+    free(e->normal.byte);
+    free(e->spare.byte);
+    free(e->pieces.piece);
+    free(e->spare_pieces.piece);
+    free(e);
+}
+
+static tr_status add_id(tr_token_list *list, int32_t id) {
+    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + 1, sizeof *list->id));
+    list->id[list->count++] = id;
+    return TR_OK;
+}
+
+/* Copies a text with a surrogate for every invalid byte: what PCRE2 can take. */
+static tr_status escape(const char *text, size_t length, tr_byte_list *out) {
+    const uint8_t *p = (const uint8_t *)text, *end = p + length, *from = p;
+    out->count = 0;
+    while (p < end) {
+        uint32_t cp;
+        size_t bytes = tr_utf8_next(p, end, &cp);
+        if (cp >= TR_CP_INVALID && cp < TR_CP_INVALID + 0x100) {
+            uint8_t put[4];
+            TR_TRY(tr_bytes_add(out, (const char *)from, (size_t)(p - from)));
+            TR_TRY(tr_bytes_add(out, (const char *)put, tr_utf8_put(cp, put)));
+            from = p + bytes;
+        }
+        p += bytes;
+    }
+    return tr_bytes_add(out, (const char *)from, (size_t)(end - from));
+}
+
+/* Turns the surrogates in text[length] back into bytes, in place; returns the length. ED B2 and ED
+ * B3 occur in nothing else. */
+static size_t unescape(uint8_t *text, size_t length) {
+    size_t to = 0;
+    for (size_t i = 0; i < length; i++) {
+        bool surrogate = text[i] == 0xED && i + 2 < length && text[i + 1] >= 0xB2;
+        if (surrogate) {
+            text[to++] = (uint8_t)(text[i + 1] << 6 | (text[i + 2] & 0x3F));
+            i += 2;
+        } else {
+            text[to++] = text[i];
+        }
+    }
+    return to;
+}
+
+/* Encodes a text by the steps of the pre-tokenizer. */
+static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length, bool is_first,
+                              bool escaped, tr_token_list *out) {
+    const tr_tokenizer *t = e->t;
+    e->escaped.count = 0;
+    TR_TRY(tr_bytes_add(&e->escaped, text, length));
+    TR_TRY(tr_split_steps(t, &e->match, is_first, &e->escaped, &e->spare, &e->pieces,
+                          &e->spare_pieces));
+    bool byte_level = tr_bpe_rules_of(t->bpe)->byte_level;
+    for (size_t i = 0; i < e->pieces.count; i++) {
+        uint8_t *piece = (uint8_t *)e->escaped.byte + e->pieces.piece[i].at;
+        size_t bytes = e->pieces.piece[i].length;
+        if (escaped && byte_level) bytes = unescape(piece, bytes);
+        TR_TRY(tr_bpe_add_piece(e->bpe, piece, bytes, out));
+    }
+    return TR_OK;
+}
+
+/* Encodes a normalized text without added tokens. */
+static tr_status add_plain(tr_encoder *e, const char *text, size_t length, bool is_first,
+                           bool escaped, tr_token_list *out) {
+    const tr_tokenizer *t = e->t;
+    if (t->pattern == TR_PATTERN_OTHER)
+        return add_by_steps(e, text, length, is_first, escaped, out);
+    const uint8_t *p = (const uint8_t *)text, *end = p + length;
+    while (p < end) {
+        size_t bytes = tr_pattern_next(t->pattern, t->cp_table, p, end);
+        TR_TRY(tr_bpe_add_piece(e->bpe, p, bytes, out));
+        p += bytes;
+    }
+    return TR_OK;
+}
+
+/* Encodes a text between added tokens: normalizes it and looks for added tokens that are searched
+ * in normalized text. */
+static tr_status add_segment(tr_encoder *e, const char *text, size_t length, bool is_first,
+                             bool no_special, tr_token_list *out) {
+    const tr_tokenizer *t = e->t;
+    if (!length) return TR_OK;
+    bool escaped =
+        t->pattern == TR_PATTERN_OTHER && !tr_utf8_is_valid((const uint8_t *)text, length);
+    if (escaped) {
+        TR_TRY(escape(text, length, &e->escaped));
+        text = e->escaped.byte;
+        length = e->escaped.count;
+    }
+    if (t->normal_count) {
+        TR_TRY(tr_normalize(t, &e->match, text, length, &e->spare, &e->normal));
+        text = e->normal.byte;
+        length = e->normal.count;
+    }
+    if (!t->added_normalized) return add_plain(e, text, length, is_first, escaped, out);
+    if (!t->normal_count && escaped) { /* add_plain overwrites e->escaped */
+        e->normal.count = 0;
+        TR_TRY(tr_bytes_add(&e->normal, text, length));
+        text = e->normal.byte;
+    }
+    tr_added_search search =
+        tr_added_start(t->added_normalized, (const uint8_t *)text, length, no_special);
+    for (int32_t id = 0; id >= 0;) {
+        size_t from, to;
+        id = tr_added_next(&search, &from, &to);
+        if (to > from)
+            TR_TRY(add_plain(e, text + from, to - from, is_first && !from, escaped, out));
+        if (id >= 0) TR_TRY(add_id(out, id));
+    }
+    return TR_OK;
+}
+
+tr_status tr_encoder_add(tr_encoder *e, const char *text, size_t length, unsigned flags,
+                         tr_token_list *out) {
+    const tr_tokenizer *t = e->t;
+    bool no_special = flags & TR_ENCODE_NO_SPECIAL, framed = flags & TR_ENCODE_TEMPLATE;
+    for (size_t i = 0; framed && i < t->prefix.count; i++) TR_TRY(add_id(out, t->prefix.id[i]));
+    tr_added_search search = tr_added_start(t->added, (const uint8_t *)text, length, no_special);
+    for (int32_t id = 0; id >= 0;) {
+        size_t from, to;
+        id = tr_added_next(&search, &from, &to);
+        TR_TRY(add_segment(e, text + from, to - from, from == 0, no_special, out));
+        if (id >= 0) TR_TRY(add_id(out, id));
+    }
+    for (size_t i = 0; framed && i < t->suffix.count; i++) TR_TRY(add_id(out, t->suffix.id[i]));
+    return TR_OK;
+}

@@ -1,0 +1,137 @@
+/* The pre-tokenizer's steps, for tokenizers with another pattern than those of split_known.c. */
+#include "base/memory.h"
+#include "text/tokenizer_impl.h"
+#include "text/unicode.h"
+
+#include <string.h>
+
+typedef struct split_run {
+    const tr_tokenizer *t;
+    tr_match_work *work;
+    const tr_split_step *step;
+    const char *text;
+    tr_part_list *out;
+    bool last_matched, begun; /* of the part before, within one piece */
+} split_run;
+
+static tr_status add_piece(tr_part_list *list, size_t at, size_t length) {
+    if (!length) return TR_OK;
+    TR_TRY(tr_grow(&list->piece, &list->capacity, list->count + 1, sizeof *list->piece));
+    list->piece[list->count++] = (tr_text_part){at, length};
+    return TR_OK;
+}
+
+/* Adds a part, a match or the text between two matches, as the behavior says. */
+static tr_status add_part(split_run *run, size_t at, size_t length, bool is_match) {
+    if (!length && !is_match) return TR_OK;
+    tr_part_list *out = run->out;
+    is_match ^= run->step->invert;
+    bool joins = false;
+    switch (run->step->behavior) {
+    case TR_SPLIT_ISOLATED: break;
+    case TR_SPLIT_REMOVED:
+        if (is_match) return TR_OK;
+        break;
+    case TR_SPLIT_WITH_PREVIOUS: joins = run->begun && is_match && !run->last_matched; break;
+    case TR_SPLIT_WITH_NEXT: joins = run->begun && !is_match && run->last_matched; break;
+    case TR_SPLIT_CONTIGUOUS: joins = run->begun && is_match == run->last_matched; break;
+    }
+    run->last_matched = is_match;
+    if (joins && out->count) {
+        out->piece[out->count - 1].length += length;
+        return TR_OK;
+    }
+    run->begun = run->begun || length > 0;
+    return add_piece(out, at, length);
+}
+
+static tr_status split_piece(split_run *run, tr_text_part piece) {
+    const char *text = run->text + piece.at;
+    size_t at = 0, search = 0;
+    run->begun = run->last_matched = false;
+    while (search <= piece.length) {
+        bool found;
+        size_t begin, end;
+        TR_TRY(tr_matcher_find(&run->step->matcher, run->work, run->t->path, text, piece.length,
+                               search, &found, &begin, &end));
+        if (!found) break;
+        TR_TRY(add_part(run, piece.at + at, begin - at, false));
+        if (end > begin) TR_TRY(add_part(run, piece.at + begin, end - begin, true));
+        at = search = end;
+        if (end > begin) continue;
+        if (end >= piece.length) break;
+        uint32_t cp; /* an empty match: the next search begins one character later */
+        size_t bytes =
+            tr_utf8_next((const uint8_t *)text + end, (const uint8_t *)text + piece.length, &cp);
+        search += cp == TR_CP_INVALID + 0xED && piece.length - end >= 3 ? 3 : bytes;
+    }
+    return add_part(run, piece.at + at, piece.length - at, false);
+}
+
+/* Copies the pieces into a new text, each with `prefix` in front of it unless it begins with it,
+ * and with every space replaced when `spaces` is not NULL. */
+static tr_status rewrite(const tr_byte_list *text, const tr_part_list *pieces, const char *prefix,
+                         bool only_first, const char *spaces, tr_byte_list *out_text,
+                         tr_part_list *out_pieces) {
+    size_t space_bytes = spaces ? strlen(spaces) : 0;
+    out_text->count = out_pieces->count = 0;
+    for (size_t i = 0; i < pieces->count; i++) {
+        const char *p = text->byte + pieces->piece[i].at;
+        size_t length = pieces->piece[i].length, from = out_text->count;
+        size_t prefix_bytes = strlen(prefix);
+        bool begins = length >= prefix_bytes && !memcmp(p, prefix, prefix_bytes);
+        if (spaces && *p == ' ' && prefix_bytes) begins = true; /* it becomes the prefix */
+        if (prefix_bytes && !begins && !(only_first && i))
+            TR_TRY(tr_bytes_add(out_text, prefix, prefix_bytes));
+        for (size_t j = 0; j < length; j++) {
+            if (spaces && p[j] == ' ') TR_TRY(tr_bytes_add(out_text, spaces, space_bytes));
+            else TR_TRY(tr_bytes_add(out_text, p + j, 1));
+        }
+        TR_TRY(add_piece(out_pieces, from, out_text->count - from));
+    }
+    return TR_OK;
+}
+
+static void swap_texts(tr_byte_list *a, tr_byte_list *b) {
+    tr_byte_list c = *a;
+    *a = *b;
+    *b = c;
+}
+
+static void swap_pieces(tr_part_list *a, tr_part_list *b) {
+    tr_part_list c = *a;
+    *a = *b;
+    *b = c;
+}
+
+tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, bool is_first,
+                         tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
+                         tr_part_list *spare_pieces) {
+    pieces->count = 0;
+    TR_TRY(add_piece(pieces, 0, text->count));
+    for (int i = 0; i < t->step_count; i++) {
+        const tr_split_step *step = &t->step[i];
+        if (step->kind == TR_STEP_PREFIX_SPACE) {
+            TR_TRY(rewrite(text, pieces, " ", false, NULL, spare_text, spare_pieces));
+            swap_texts(text, spare_text);
+            swap_pieces(pieces, spare_pieces);
+            continue;
+        }
+        if (step->kind == TR_STEP_METASPACE) {
+            bool prepends = step->prepend == TR_PREPEND_ALWAYS ||
+                            (step->prepend == TR_PREPEND_FIRST && is_first);
+            TR_TRY(rewrite(text, pieces, prepends ? step->matcher.literal : "",
+                           step->prepend == TR_PREPEND_FIRST, step->matcher.literal, spare_text,
+                           spare_pieces));
+            swap_texts(text, spare_text);
+            swap_pieces(pieces, spare_pieces);
+            if (!step->splits) continue;
+        }
+        split_run run = {
+            .t = t, .work = work, .step = step, .text = text->byte, .out = spare_pieces};
+        spare_pieces->count = 0;
+        for (size_t j = 0; j < pieces->count; j++) TR_TRY(split_piece(&run, pieces->piece[j]));
+        swap_pieces(pieces, spare_pieces);
+    }
+    return TR_OK;
+}

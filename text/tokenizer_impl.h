@@ -1,0 +1,148 @@
+/* What a tokenizer consists of; private to text/. */
+#pragma once
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include "text/added.h"
+#include "text/bpe.h"
+#include "text/split_known.h"
+#include "text/tokenizer.h"
+
+#include <pcre2.h>
+
+/* What is searched in a text: an expression, or a literal text when `regex` is NULL. */
+typedef struct tr_matcher {
+    pcre2_code *regex;
+    char *literal;
+    size_t length;
+} tr_matcher;
+
+/* One step of the normalizer. */
+typedef struct tr_normal_step {
+    enum { TR_NORMAL_UNICODE, TR_NORMAL_PREPEND, TR_NORMAL_REPLACE } kind;
+    int options;        /* UNICODE: utf8proc's */
+    bool is_nfc;        /* UNICODE: most characters are stable (TR_CP_UNSTABLE) */
+    tr_matcher matcher; /* REPLACE */
+    char *text;         /* PREPEND, REPLACE: what is put there */
+    size_t length;
+} tr_normal_step;
+
+/* What becomes of the matches of a Split. */
+typedef enum tr_behavior {
+    TR_SPLIT_ISOLATED,
+    TR_SPLIT_REMOVED,
+    TR_SPLIT_WITH_PREVIOUS,
+    TR_SPLIT_WITH_NEXT,
+    TR_SPLIT_CONTIGUOUS,
+} tr_behavior;
+
+/* When a Metaspace puts its character in front of a text. */
+typedef enum tr_prepend { TR_PREPEND_NEVER, TR_PREPEND_FIRST, TR_PREPEND_ALWAYS } tr_prepend;
+
+/* One step of the pre-tokenizer. */
+typedef struct tr_split_step {
+    enum { TR_STEP_SPLIT, TR_STEP_PREFIX_SPACE, TR_STEP_METASPACE } kind;
+    tr_behavior behavior; /* SPLIT */
+    bool invert;          /* SPLIT: what does not match counts as the match */
+    tr_matcher matcher;   /* SPLIT; METASPACE: its character */
+    tr_prepend prepend;   /* METASPACE */
+    bool splits;          /* METASPACE: each of its characters begins a piece */
+} tr_split_step;
+
+enum { TR_STEPS_MAX = 32 };
+
+struct tr_tokenizer {
+    char *path;
+    char *file; /* what tr_tokenizer_save writes */
+    size_t file_length;
+    uint64_t hash;
+    int32_t size;
+    uint8_t *cp_table;
+    tr_bpe *bpe;
+    tr_added_set *added;            /* searched in the text as it is */
+    tr_added_set *added_normalized; /* searched in the normalized text; NULL: none */
+    bool *is_special;               /* by id */
+    tr_normal_step normal[TR_STEPS_MAX];
+    int normal_count;
+    /* The pre-tokenizer is this pattern, or else these steps. */
+    tr_pattern pattern;
+    tr_split_step step[TR_STEPS_MAX];
+    int step_count;
+    tr_token_list prefix, suffix, ends;
+    int32_t document_end;
+    /* What token id decodes to is text[text_start[id]] to text_start[id + 1]. */
+    tr_byte_list text;
+    size_t *text_start;
+    size_t strip; /* spaces that the decoder removes at the start of a text */
+};
+
+/* --- reading (each fills parts of *t; the caller closes it also on failure) --- */
+
+/* Reads a tokenizer.json from t->file. */
+tr_status tr_tokenizer_read_json(tr_tokenizer *t);
+/* Reads a tiktoken rank file `file`, and makes t->file from it. */
+tr_status tr_tokenizer_read_ranks(tr_tokenizer *t, const char *file, size_t length);
+/* Makes t->file of a vocab.json and a merges.txt. */
+tr_status tr_tokenizer_join_files(tr_tokenizer *t, const char *vocab_path, const char *merges_path);
+/* Sets document_end and ends, from the added tokens and the files in t's folder. */
+tr_status tr_tokenizer_find_ends(tr_tokenizer *t);
+
+/* The parts of tokenizer.json that say how a text is cut and put together. */
+struct cJSON;
+tr_status tr_read_normalizer(tr_tokenizer *t, const struct cJSON *json);
+/* Sets *byte_level when a ByteLevel step is there. */
+tr_status tr_read_pre_tokenizer(tr_tokenizer *t, const struct cJSON *json, bool *byte_level);
+tr_status tr_read_post_processor(tr_tokenizer *t, const struct cJSON *json);
+tr_status tr_read_decoder(tr_tokenizer *t, const struct cJSON *json, const struct cJSON *added,
+                          bool byte_level);
+
+/* --- names of bytes in byte-level vocabularies --- */
+
+/* Writes the character that stands for a byte (GPT-2's table) as UTF-8; returns its bytes. */
+size_t tr_byte_char(uint8_t byte, uint8_t out[4]);
+/* Turns such characters back into bytes, in place; returns the length, SIZE_MAX when there are
+ * others (the text is then unchanged). */
+size_t tr_byte_chars_decode(char *text, size_t length);
+
+/* --- working on a text --- */
+
+/* Parts of a text buffer. */
+typedef struct tr_text_part {
+    size_t at, length;
+} tr_text_part;
+
+typedef struct tr_part_list {
+    tr_text_part *piece;
+    size_t count, capacity;
+} tr_part_list;
+
+/* Memory of a thread for matching. */
+typedef struct tr_match_work {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+} tr_match_work;
+
+tr_status tr_match_work_open(tr_match_work *work);
+void tr_match_work_close(tr_match_work *work);
+
+/* Compiles an expression of a tokenizer.json. Fails with TR_ERR_DATA. */
+tr_status tr_matcher_compile(const char *path, const char *expression, tr_matcher *out);
+void tr_matcher_close(tr_matcher *matcher);
+/* Finds the first match at or after `from`; *found: there is one, [*begin, *end). */
+tr_status tr_matcher_find(const tr_matcher *matcher, tr_match_work *work, const char *path,
+                          const char *text, size_t length, size_t from, bool *found, size_t *begin,
+                          size_t *end);
+
+/* Appends bytes. */
+tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length);
+
+/* Normalizes text; the result is in *out, which is cleared first. `spare` is scratch. */
+tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, const char *text, size_t length,
+                       tr_byte_list *spare, tr_byte_list *out);
+
+/* Cuts the text in `*text` by the steps of the pre-tokenizer into `*pieces`; is_first: it begins
+ * the whole text. The lists are swapped with the spare ones as needed. */
+tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, bool is_first,
+                         tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
+                         tr_part_list *spare_pieces);

@@ -1,0 +1,125 @@
+#include "text/write_json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static tr_status add_words(tr_byte_list *out, const char *text) {
+    return tr_bytes_add(out, text, strlen(text));
+}
+
+static tr_status add_number(tr_byte_list *out, int32_t number) {
+    char text[16];
+    (void)snprintf(text, sizeof text, "%" PRId32, number);
+    return add_words(out, text);
+}
+
+tr_status tr_json_add_string(tr_byte_list *out, const char *text, size_t length) {
+    TR_TRY(tr_bytes_add(out, "\"", 1));
+    for (size_t i = 0; i < length; i++) {
+        char escape[8];
+        uint8_t c = (uint8_t)text[i];
+        if (c == '"' || c == '\\') (void)snprintf(escape, sizeof escape, "\\%c", c);
+        else if (c < 0x20) (void)snprintf(escape, sizeof escape, "\\u%04x", c);
+        else escape[0] = (char)c, escape[1] = '\0';
+        TR_TRY(tr_bytes_add(out, escape, c ? strlen(escape) : 6));
+    }
+    return tr_bytes_add(out, "\"", 1);
+}
+
+tr_status tr_json_add_token(tr_byte_list *out, bool more, int32_t id, const char *content,
+                            size_t length) {
+    TR_TRY(add_words(out, more ? ",\n{\"id\": " : "\n{\"id\": "));
+    TR_TRY(add_number(out, id));
+    TR_TRY(add_words(out, ", \"content\": "));
+    TR_TRY(tr_json_add_string(out, content, length));
+    return add_words(out, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+                          "\"normalized\": false, \"special\": true}");
+}
+
+tr_status tr_json_add_byte_level(tr_byte_list *out, tr_pattern pattern) {
+    if (pattern == TR_PATTERN_GPT2) {
+        TR_TRY(add_words(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                              "\"trim_offsets\": true, \"use_regex\": true}"));
+    } else {
+        const char *regex = tr_pattern_regex(pattern);
+        TR_TRY(add_words(out, "{\"type\": \"Sequence\", \"pretokenizers\": [\n"
+                              "{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
+        TR_TRY(tr_json_add_string(out, regex, strlen(regex)));
+        TR_TRY(add_words(out, "}, \"behavior\": \"Isolated\", \"invert\": false},\n"
+                              "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                              "\"trim_offsets\": true, \"use_regex\": false}]}"));
+    }
+    return add_words(out, ",\n\"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
+                          "true, \"trim_offsets\": false, \"use_regex\": true},\n"
+                          "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+                          "\"trim_offsets\": true, \"use_regex\": true}");
+}
+
+/* Appends the characters of a token's bytes as a JSON string. */
+static tr_status add_token_name(tr_byte_list *out, const tr_bpe *bpe, int32_t id) {
+    size_t length;
+    const char *bytes = tr_bpe_token(bpe, id, &length);
+    TR_TRY(tr_bytes_add(out, "\"", 1));
+    for (size_t i = 0; i < length; i++) {
+        uint8_t name[4];
+        if (bytes[i] == '"' || bytes[i] == '\\') TR_TRY(tr_bytes_add(out, "\\", 1));
+        TR_TRY(tr_bytes_add(out, (const char *)name, tr_byte_char((uint8_t)bytes[i], name)));
+    }
+    return tr_bytes_add(out, "\"", 1);
+}
+
+typedef struct merge_writer {
+    tr_byte_list *out;
+    const tr_bpe *bpe;
+    bool more;
+} merge_writer;
+
+static tr_status add_merge(void *context, int32_t left, int32_t right) {
+    merge_writer *w = context;
+    TR_TRY(add_words(w->out, w->more ? ",\n[" : "\n["));
+    w->more = true;
+    TR_TRY(add_token_name(w->out, w->bpe, left));
+    TR_TRY(add_words(w->out, ", "));
+    TR_TRY(add_token_name(w->out, w->bpe, right));
+    return add_words(w->out, "]");
+}
+
+/* Appends the vocabulary: the special tokens by their text, the others by the names of their bytes.
+ */
+static tr_status add_vocab(tr_byte_list *out, const tr_bpe *bpe) {
+    bool more = false;
+    for (int32_t id = 0; id < tr_bpe_size(bpe); id++) {
+        size_t length;
+        const char *bytes = tr_bpe_token(bpe, id, &length);
+        if (!bytes || tr_bpe_find(bpe, bytes, length) != id) continue;
+        TR_TRY(add_words(out, more ? ",\n" : "\n"));
+        more = true;
+        TR_TRY(add_token_name(out, bpe, id));
+        TR_TRY(add_words(out, ": "));
+        TR_TRY(add_number(out, id));
+    }
+    return TR_OK;
+}
+
+tr_status tr_json_add_tokenizer(tr_byte_list *out, const tr_bpe *bpe, tr_pattern pattern,
+                                const tr_special_text *specials, size_t special_count) {
+    TR_TRY(add_words(out, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n"
+                          "\"added_tokens\": ["));
+    for (size_t i = 0; i < special_count; i++)
+        TR_TRY(tr_json_add_token(out, i > 0, specials[i].id, specials[i].text,
+                                 strlen(specials[i].text)));
+    TR_TRY(add_words(out, "],\n\"normalizer\": null,\n\"pre_tokenizer\": "));
+    TR_TRY(tr_json_add_byte_level(out, pattern));
+    TR_TRY(add_words(out,
+                     ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null,\n"
+                     "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "
+                     "\"fuse_unk\": false,\n\"byte_fallback\": false, \"ignore_merges\": "));
+    TR_TRY(add_words(out, tr_bpe_rules_of(bpe)->ignore_merges ? "true" : "false"));
+    TR_TRY(add_words(out, ",\n\"vocab\": {"));
+    TR_TRY(add_vocab(out, bpe));
+    TR_TRY(add_words(out, "},\n\"merges\": ["));
+    merge_writer writer = {.out = out, .bpe = bpe};
+    TR_TRY(tr_bpe_each_merge(bpe, add_merge, &writer));
+    return add_words(out, "]}}\n");
+}
