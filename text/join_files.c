@@ -1,7 +1,7 @@
 /* GPT-2's first form: vocab.json and merges.txt, made into one tokenizer.json. */
 #include "base/input.h"
 #include "base/memory.h"
-#include "text/json.h"
+#include "text/setting.h"
 #include "text/tokenizer_impl.h"
 #include "text/write_json.h"
 
@@ -22,7 +22,7 @@ static tr_status add_specials(const cJSON *vocab, tr_byte_list *out) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const cJSON *id = tr_json_get(vocab, names[i]);
         if (!id || !cJSON_IsNumber(id)) continue;
-        TR_TRY(tr_json_add_token(out, any, id->valueint, names[i], strlen(names[i])));
+        TR_TRY(tr_write_token(out, any, id->valueint, names[i], strlen(names[i])));
         any = true;
     }
     return TR_OK;
@@ -39,7 +39,7 @@ static tr_status add_merge_lines(const char *text, size_t length, tr_byte_list *
         bool header = line == text && bytes >= 8 && !memcmp(line, "#version", 8);
         if (bytes && !header) {
             if (any) TR_TRY(add_words(out, ",\n"));
-            TR_TRY(tr_json_add_string(out, line, bytes));
+            TR_TRY(tr_write_string(out, line, bytes));
             any = true;
         }
         line = stop + 1;
@@ -51,13 +51,13 @@ static tr_status join(tr_tokenizer *t, const char *vocab_path, const char *vocab
                       const char *merges, size_t merges_length) {
     cJSON *json;
     tr_byte_list out = {0};
-    TR_TRY(tr_json_parse(vocab_path, vocab, length, &json));
+    TR_TRY(tr_setting_parse(vocab_path, vocab, length, &json));
     tr_status status;
     TR_TRY_OUT(add_words(&out, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n"
                                "\"added_tokens\": ["));
     TR_TRY_OUT(add_specials(json, &out));
     TR_TRY_OUT(add_words(&out, "],\n\"normalizer\": null,\n\"pre_tokenizer\": "));
-    TR_TRY_OUT(tr_json_add_byte_level(&out, TR_PATTERN_GPT2));
+    TR_TRY_OUT(tr_write_byte_level(&out, TR_PATTERN_GPT2));
     TR_TRY_OUT(add_words(&out,
                          ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": "
                          "null,\n\"continuing_subword_prefix\": null, "

@@ -1,6 +1,6 @@
 /* tokenizer.json: the vocabulary, the merges and the added tokens. */
 #include "base/memory.h"
-#include "text/json.h"
+#include "text/setting.h"
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
@@ -31,16 +31,16 @@ static tr_status find_size(tr_tokenizer *t, const cJSON *vocab, const cJSON *add
     cJSON_ArrayForEach(item, vocab) {
         if (!cJSON_IsNumber(item) || item->valuedouble < 0) {
             (void)snprintf(where, sizeof where, "model.vocab['%.*s']", SHOWN, item->string);
-            TR_TRY(tr_json_id(t->path, where, item, &id));
+            TR_TRY(tr_setting_id(t->path, where, item, &id));
         }
-        TR_TRY(tr_json_id(t->path, "each value of model.vocab", item, &id));
+        TR_TRY(tr_setting_id(t->path, "each value of model.vocab", item, &id));
         if (id > largest) largest = id;
     }
     size_t index = 0;
     cJSON_ArrayForEach(item, added) {
         (void)snprintf(where, sizeof where, "added_tokens[%zu].id", index++);
-        TR_TRY(
-            tr_json_id(t->path, where, cJSON_IsObject(item) ? tr_json_get(item, "id") : NULL, &id));
+        TR_TRY(tr_setting_id(t->path, where, cJSON_IsObject(item) ? tr_json_get(item, "id") : NULL,
+                             &id));
         if (id > largest) largest = id;
     }
     if (largest < 0) return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s' has no tokens", t->path);
@@ -125,7 +125,7 @@ static tr_status refuse_affixes(const tr_tokenizer *t, const cJSON *model) {
     static const char *const names[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     for (int i = 0; i < 2; i++) {
         const char *text;
-        TR_TRY(tr_json_string(t->path, "model", model, names[i], &text));
+        TR_TRY(tr_setting_string(t->path, "model", model, names[i], &text));
         if (text && *text)
             return TR_FAIL(
                 TR_ERR_DATA,
@@ -146,10 +146,10 @@ static tr_status refuse_affixes(const tr_tokenizer *t, const cJSON *model) {
 static tr_status read_rules(tr_tokenizer *t, const cJSON *model, bool byte_level) {
     tr_bpe_rules rules = {.byte_level = byte_level, .unk = -1};
     const char *unk;
-    TR_TRY(tr_json_bool(t->path, "model", model, "ignore_merges", false, &rules.ignore_merges));
-    TR_TRY(tr_json_bool(t->path, "model", model, "byte_fallback", false, &rules.byte_fallback));
-    TR_TRY(tr_json_bool(t->path, "model", model, "fuse_unk", false, &rules.fuse_unk));
-    TR_TRY(tr_json_string(t->path, "model", model, "unk_token", &unk));
+    TR_TRY(tr_setting_bool(t->path, "model", model, "ignore_merges", false, &rules.ignore_merges));
+    TR_TRY(tr_setting_bool(t->path, "model", model, "byte_fallback", false, &rules.byte_fallback));
+    TR_TRY(tr_setting_bool(t->path, "model", model, "fuse_unk", false, &rules.fuse_unk));
+    TR_TRY(tr_setting_string(t->path, "model", model, "unk_token", &unk));
     if (unk)
         rules.unk =
             part_id(t, tr_json_get(model, "unk_token")->valuestring, strlen(unk), byte_level);
@@ -159,7 +159,7 @@ static tr_status read_rules(tr_tokenizer *t, const cJSON *model, bool byte_level
 
 static tr_status read_model(tr_tokenizer *t, const cJSON *model, const cJSON *added,
                             bool byte_level) {
-    const char *type = tr_json_type(model);
+    const char *type = tr_setting_type(model);
     const cJSON *vocab = tr_json_get(model, "vocab"), *merges = tr_json_get(model, "merges");
     /* Older files have no type; a BPE is the model with merges. */
     if (strcmp(type, "BPE") && (*type || !merges))
@@ -207,11 +207,11 @@ static tr_status add_added(tr_tokenizer *t, const cJSON *item, size_t index, boo
         return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s': %s.content must be a string", t->path,
                        where);
     token.id = (int32_t)tr_json_get(item, "id")->valuedouble;
-    TR_TRY(tr_json_bool(t->path, where, item, "single_word", false, &token.single_word));
-    TR_TRY(tr_json_bool(t->path, where, item, "lstrip", false, &token.lstrip));
-    TR_TRY(tr_json_bool(t->path, where, item, "rstrip", false, &token.rstrip));
-    TR_TRY(tr_json_bool(t->path, where, item, "special", false, &token.special));
-    TR_TRY(tr_json_bool(t->path, where, item, "normalized", !token.special, &normalized));
+    TR_TRY(tr_setting_bool(t->path, where, item, "single_word", false, &token.single_word));
+    TR_TRY(tr_setting_bool(t->path, where, item, "lstrip", false, &token.lstrip));
+    TR_TRY(tr_setting_bool(t->path, where, item, "rstrip", false, &token.rstrip));
+    TR_TRY(tr_setting_bool(t->path, where, item, "special", false, &token.special));
+    TR_TRY(tr_setting_bool(t->path, where, item, "normalized", !token.special, &normalized));
     const char *text = content->valuestring, *there;
     size_t length = strlen(text), known;
     if (length > 4096)
@@ -279,7 +279,7 @@ static tr_status read_parts(tr_tokenizer *t, const cJSON *json) {
 
 tr_status tr_tokenizer_read_json(tr_tokenizer *t) {
     cJSON *json;
-    TR_TRY(tr_json_parse(t->path, t->file, t->file_length, &json));
+    TR_TRY(tr_setting_parse(t->path, t->file, t->file_length, &json));
     tr_status status = cJSON_IsObject(json)
                            ? read_parts(t, json)
                            : TR_FAIL(TR_ERR_DATA,

@@ -1,6 +1,6 @@
 /* tokenizer.json: the post-processor, and the decoder as one text for each token. */
 #include "base/memory.h"
-#include "text/json.h"
+#include "text/setting.h"
 #include "text/tokenizer_impl.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ enum { SHOWN = 60 };
 static tr_status add_id(const tr_tokenizer *t, const char *where, const cJSON *number,
                         tr_token_list *list) {
     int32_t id;
-    TR_TRY(tr_json_id(t->path, where, number, &id));
+    TR_TRY(tr_setting_id(t->path, where, number, &id));
     if (id >= t->size)
         return TR_FAIL(TR_ERR_DATA,
                        "the tokenizer '%s': the post_processor adds id %" PRId32
@@ -30,7 +30,7 @@ static tr_status add_id(const tr_tokenizer *t, const char *where, const cJSON *n
 static tr_status add_special(const tr_tokenizer *t, const cJSON *template_, const cJSON *special,
                              tr_token_list *list) {
     const char *name = NULL;
-    TR_TRY(tr_json_string(t->path, "post_processor", special, "id", &name));
+    TR_TRY(tr_setting_string(t->path, "post_processor", special, "id", &name));
     const cJSON *tokens = tr_json_get(template_, "special_tokens"), *id;
     const cJSON *token = tokens && name ? tr_json_get(tokens, name) : NULL;
     const cJSON *ids = token ? tr_json_get(token, "ids") : NULL;
@@ -71,7 +71,7 @@ static tr_status read_frame(tr_tokenizer *t, const cJSON *json) {
 
 static tr_status read_processor(tr_tokenizer *t, const cJSON *json, int depth) {
     if (!json) return TR_OK;
-    const char *type = tr_json_type(json);
+    const char *type = tr_setting_type(json);
     if (!strcmp(type, "ByteLevel")) return TR_OK; /* only moves offsets */
     if (!strcmp(type, "TemplateProcessing")) return read_template(t, json);
     if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing"))
@@ -126,7 +126,7 @@ static tr_status add_replacement(tr_tokenizer *t, decoder *d, const char *from, 
 static tr_status read_strip(tr_tokenizer *t, const cJSON *json) {
     const cJSON *start = tr_json_get(json, "start"), *stop = tr_json_get(json, "stop");
     const char *content;
-    TR_TRY(tr_json_string(t->path, "decoder", json, "content", &content));
+    TR_TRY(tr_setting_string(t->path, "decoder", json, "content", &content));
     double spaces = start && cJSON_IsNumber(start) ? start->valuedouble : -1;
     if (!content || strcmp(content, " ") || !(spaces >= 0 && spaces <= 100) ||
         (stop && stop->valuedouble > 0))
@@ -136,7 +136,7 @@ static tr_status read_strip(tr_tokenizer *t, const cJSON *json) {
 }
 
 static tr_status read_decoder(tr_tokenizer *t, const cJSON *json, decoder *d, int depth) {
-    const char *type = tr_json_type(json), *text, *other;
+    const char *type = tr_setting_type(json), *text, *other;
     if (!strcmp(type, "ByteLevel") || !strcmp(type, "Fuse")) return TR_OK;
     if (!strcmp(type, "ByteFallback")) {
         d->bytes = true;
@@ -145,15 +145,15 @@ static tr_status read_decoder(tr_tokenizer *t, const cJSON *json, decoder *d, in
     if (!strcmp(type, "Strip")) return read_strip(t, json);
     if (!strcmp(type, "Replace")) {
         const cJSON *pattern = tr_json_get(json, "pattern");
-        TR_TRY(tr_json_string(t->path, "decoder", pattern, "String", &text));
-        TR_TRY(tr_json_string(t->path, "decoder", json, "content", &other));
+        TR_TRY(tr_setting_string(t->path, "decoder", pattern, "String", &text));
+        TR_TRY(tr_setting_string(t->path, "decoder", json, "content", &other));
         return add_replacement(t, d, text, other);
     }
     if (!strcmp(type, "Metaspace")) {
         bool prefix;
-        TR_TRY(tr_json_string(t->path, "decoder", json, "replacement", &text));
-        TR_TRY(tr_json_string(t->path, "decoder", json, "prepend_scheme", &other));
-        TR_TRY(tr_json_bool(t->path, "decoder", json, "add_prefix_space", true, &prefix));
+        TR_TRY(tr_setting_string(t->path, "decoder", json, "replacement", &text));
+        TR_TRY(tr_setting_string(t->path, "decoder", json, "prepend_scheme", &other));
+        TR_TRY(tr_setting_bool(t->path, "decoder", json, "add_prefix_space", true, &prefix));
         t->strip = (other ? strcmp(other, "never") != 0 : prefix) ? 1 : 0;
         return add_replacement(t, d, text ? text : "\u2581", " ");
     }

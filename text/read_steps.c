@@ -1,6 +1,6 @@
 /* tokenizer.json: the normalizer and the pre-tokenizer. */
 #include "base/memory.h"
-#include "text/json.h"
+#include "text/setting.h"
 #include "text/tokenizer_impl.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static tr_status each_step(tr_tokenizer *t, const cJSON *json, const char *what,
                            tr_status (*read)(tr_tokenizer *t, const cJSON *step, void *context),
                            void *context) {
     if (!json) return TR_OK;
-    if (strcmp(tr_json_type(json), "Sequence")) return read(t, json, context);
+    if (strcmp(tr_setting_type(json), "Sequence")) return read(t, json, context);
     const cJSON *steps = tr_json_get(json, list), *step;
     if (!steps || !cJSON_IsArray(steps) || depth == DEEPEST)
         return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s': a Sequence of %s %s", t->path, what,
@@ -64,7 +64,7 @@ static tr_status read_normal_step(tr_tokenizer *t, const cJSON *json, void *cont
         {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
         {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
     };
-    const char *type = tr_json_type(json), *text;
+    const char *type = tr_setting_type(json), *text;
     if (t->normal_count == TR_STEPS_MAX) return too_many(t, "normalizer");
     tr_normal_step *step = &t->normal[t->normal_count];
     *step = (tr_normal_step){0};
@@ -83,7 +83,7 @@ static tr_status read_normal_step(tr_tokenizer *t, const cJSON *json, void *cont
                        "NFKD, Prepend and Replace, and Sequences of them",
                        t->path, SHOWN, type);
     step->kind = prepends ? TR_NORMAL_PREPEND : TR_NORMAL_REPLACE;
-    TR_TRY(tr_json_string(t->path, "normalizer", json, prepends ? "prepend" : "content", &text));
+    TR_TRY(tr_setting_string(t->path, "normalizer", json, prepends ? "prepend" : "content", &text));
     if (!text)
         return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s': a %s normalizer needs '%s'", t->path, type,
                        prepends ? "prepend" : "content");
@@ -133,7 +133,7 @@ static tr_status read_behavior(const tr_tokenizer *t, const cJSON *json, tr_beha
     };
     const char *name;
     *out = missing;
-    TR_TRY(tr_json_string(t->path, "pre_tokenizer", json, "behavior", &name));
+    TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "behavior", &name));
     if (!name) return TR_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i])) continue;
@@ -150,7 +150,7 @@ static tr_status read_split(tr_tokenizer *t, const cJSON *json, pre_tokenizer *p
     const char *regex;
     tr_matcher literal;
     TR_TRY(read_behavior(t, json, TR_SPLIT_ISOLATED, &behavior));
-    TR_TRY(tr_json_bool(t->path, "pre_tokenizer", json, "invert", false, &invert));
+    TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "invert", false, &invert));
     TR_TRY(read_pattern(t, "pre_tokenizer", tr_json_get(json, "pattern"), &literal, &regex));
     tr_status status = add_split(t, regex, behavior, invert);
     if (status != TR_OK) {
@@ -167,8 +167,8 @@ static tr_status read_split(tr_tokenizer *t, const cJSON *json, pre_tokenizer *p
 static tr_status read_byte_level(tr_tokenizer *t, const cJSON *json, pre_tokenizer *pre) {
     bool prefix, uses_regex;
     tr_split_step *step;
-    TR_TRY(tr_json_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
-    TR_TRY(tr_json_bool(t->path, "pre_tokenizer", json, "use_regex", true, &uses_regex));
+    TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
+    TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "use_regex", true, &uses_regex));
     pre->byte_level = true;
     if (prefix) {
         TR_TRY(new_step(t, &step));
@@ -184,10 +184,10 @@ static tr_status read_metaspace(tr_tokenizer *t, const cJSON *json) {
     const char *character, *scheme;
     tr_split_step *step;
     bool prefix, splits;
-    TR_TRY(tr_json_string(t->path, "pre_tokenizer", json, "replacement", &character));
-    TR_TRY(tr_json_string(t->path, "pre_tokenizer", json, "prepend_scheme", &scheme));
-    TR_TRY(tr_json_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
-    TR_TRY(tr_json_bool(t->path, "pre_tokenizer", json, "split", true, &splits));
+    TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "replacement", &character));
+    TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "prepend_scheme", &scheme));
+    TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
+    TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "split", true, &splits));
     TR_TRY(new_step(t, &step));
     *step = (tr_split_step){.kind = TR_STEP_METASPACE,
                             .behavior = TR_SPLIT_WITH_NEXT,
@@ -202,7 +202,7 @@ static tr_status read_metaspace(tr_tokenizer *t, const cJSON *json) {
 
 static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context) {
     pre_tokenizer *pre = context;
-    const char *type = tr_json_type(json);
+    const char *type = tr_setting_type(json);
     tr_behavior behavior;
     bool individual;
     if (pre->byte_level)
@@ -215,8 +215,8 @@ static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context
     if (!strcmp(type, "Split")) return read_split(t, json, pre);
     if (!strcmp(type, "Metaspace")) return read_metaspace(t, json);
     if (!strcmp(type, "Digits")) {
-        TR_TRY(
-            tr_json_bool(t->path, "pre_tokenizer", json, "individual_digits", false, &individual));
+        TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "individual_digits", false,
+                               &individual));
         return add_split(t, "\\p{N}", individual ? TR_SPLIT_ISOLATED : TR_SPLIT_CONTIGUOUS, false);
     }
     if (!strcmp(type, "Punctuation")) {

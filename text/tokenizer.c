@@ -3,7 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
-#include "text/json.h"
+#include "text/setting.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -240,7 +240,7 @@ static tr_status add_ends_of(tr_tokenizer *t, const char *name, const char *key)
     tr_status status = TR_OK;
     if (access(path, R_OK) == 0 &&
         tr_input_load("the file", path, file_limit, &text, &length) == TR_OK &&
-        tr_json_parse(path, text, length, &json) == TR_OK && cJSON_IsObject(json))
+        tr_setting_parse(path, text, length, &json) == TR_OK && cJSON_IsObject(json))
         status = add_named_ends(t, tr_json_get(json, key));
     cJSON_Delete(json);
     free(text);

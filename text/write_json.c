@@ -14,7 +14,7 @@ static tr_status add_number(tr_byte_list *out, int32_t number) {
     return add_words(out, text);
 }
 
-tr_status tr_json_add_string(tr_byte_list *out, const char *text, size_t length) {
+tr_status tr_write_string(tr_byte_list *out, const char *text, size_t length) {
     TR_TRY(tr_bytes_add(out, "\"", 1));
     for (size_t i = 0; i < length; i++) {
         char escape[8];
@@ -27,17 +27,17 @@ tr_status tr_json_add_string(tr_byte_list *out, const char *text, size_t length)
     return tr_bytes_add(out, "\"", 1);
 }
 
-tr_status tr_json_add_token(tr_byte_list *out, bool more, int32_t id, const char *content,
-                            size_t length) {
+tr_status tr_write_token(tr_byte_list *out, bool more, int32_t id, const char *content,
+                         size_t length) {
     TR_TRY(add_words(out, more ? ",\n{\"id\": " : "\n{\"id\": "));
     TR_TRY(add_number(out, id));
     TR_TRY(add_words(out, ", \"content\": "));
-    TR_TRY(tr_json_add_string(out, content, length));
+    TR_TRY(tr_write_string(out, content, length));
     return add_words(out, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
                           "\"normalized\": false, \"special\": true}");
 }
 
-tr_status tr_json_add_byte_level(tr_byte_list *out, tr_pattern pattern) {
+tr_status tr_write_byte_level(tr_byte_list *out, tr_pattern pattern) {
     if (pattern == TR_PATTERN_GPT2) {
         TR_TRY(add_words(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                               "\"trim_offsets\": true, \"use_regex\": true}"));
@@ -45,7 +45,7 @@ tr_status tr_json_add_byte_level(tr_byte_list *out, tr_pattern pattern) {
         const char *regex = tr_pattern_regex(pattern);
         TR_TRY(add_words(out, "{\"type\": \"Sequence\", \"pretokenizers\": [\n"
                               "{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
-        TR_TRY(tr_json_add_string(out, regex, strlen(regex)));
+        TR_TRY(tr_write_string(out, regex, strlen(regex)));
         TR_TRY(add_words(out, "}, \"behavior\": \"Isolated\", \"invert\": false},\n"
                               "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                               "\"trim_offsets\": true, \"use_regex\": false}]}"));
@@ -102,15 +102,15 @@ static tr_status add_vocab(tr_byte_list *out, const tr_bpe *bpe) {
     return TR_OK;
 }
 
-tr_status tr_json_add_tokenizer(tr_byte_list *out, const tr_bpe *bpe, tr_pattern pattern,
-                                const tr_special_text *specials, size_t special_count) {
+tr_status tr_write_tokenizer(tr_byte_list *out, const tr_bpe *bpe, tr_pattern pattern,
+                             const tr_special_text *specials, size_t special_count) {
     TR_TRY(add_words(out, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n"
                           "\"added_tokens\": ["));
     for (size_t i = 0; i < special_count; i++)
-        TR_TRY(tr_json_add_token(out, i > 0, specials[i].id, specials[i].text,
-                                 strlen(specials[i].text)));
+        TR_TRY(
+            tr_write_token(out, i > 0, specials[i].id, specials[i].text, strlen(specials[i].text)));
     TR_TRY(add_words(out, "],\n\"normalizer\": null,\n\"pre_tokenizer\": "));
-    TR_TRY(tr_json_add_byte_level(out, pattern));
+    TR_TRY(tr_write_byte_level(out, pattern));
     TR_TRY(add_words(out,
                      ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null,\n"
                      "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "

@@ -1,6 +1,7 @@
 /* Reading a JSON file of a tokenizer: values with their names in messages. Private to text/. */
 #pragma once
 
+#include "base/json.h"
 #include "base/status.h"
 
 #include <cjson/cJSON.h>
@@ -10,18 +11,16 @@
 
 /* Parses a file. Fails with TR_ERR_DATA; the sentence has the path and the byte. The caller frees
  * *out with cJSON_Delete. */
-tr_status tr_json_parse(const char *path, const char *text, size_t length, cJSON **out);
+tr_status tr_setting_parse(const char *path, const char *text, size_t length, cJSON **out);
 
-/* Return a member of an object; NULL when it is missing or null. */
-const cJSON *tr_json_get(const cJSON *object, const char *name);
 /* Reads a member: a bool (`missing` when it is not there), a string (NULL when it is not there).
  * Fail with TR_ERR_DATA when it has another type; `where` names the object in the sentence. */
-tr_status tr_json_bool(const char *path, const char *where, const cJSON *object, const char *name,
-                       bool missing, bool *out);
-tr_status tr_json_string(const char *path, const char *where, const cJSON *object, const char *name,
-                         const char **out);
+tr_status tr_setting_bool(const char *path, const char *where, const cJSON *object,
+                          const char *name, bool missing, bool *out);
+tr_status tr_setting_string(const char *path, const char *where, const cJSON *object,
+                            const char *name, const char **out);
 /* Reads a number as an id. Fails with TR_ERR_DATA unless it is an integer in [0, TR_BPE_MAX_SIZE).
  */
-tr_status tr_json_id(const char *path, const char *where, const cJSON *number, int32_t *out);
+tr_status tr_setting_id(const char *path, const char *where, const cJSON *number, int32_t *out);
 /* Returns the member "type" of an object, "" when there is none. */
-const char *tr_json_type(const cJSON *object);
+const char *tr_setting_type(const cJSON *object);
