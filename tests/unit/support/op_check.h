@@ -30,9 +30,10 @@ void tr_op_check_near(const tr_op_check *check, const tr_op_data *got, const cha
 void tr_op_check_run(const tr_op_check *check, tr_device *device, tr_op_data *got);
 /* The same with nothing kept, which must give the bits of another run. */
 void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_data *other);
-/* What the device makes of it in parts, having refused it, is near ref's too. No equal plan may be
- * in use. Products have tests of their own. */
-void tr_op_check_parts(const tr_op_check *check, tr_device *device);
+/* Runs the case as its decomposition, if it has one: the result must be near ref's too. ADD_NORM,
+ * which rounds where its parts do, must have the bits of `whole`, unless it is NULL. No equal plan
+ * may be in use. */
+void tr_op_check_parts(const tr_op_check *check, tr_device *device, const tr_op_data *whole);
 
 /* A product up to these sizes, of any layout, with neither types nor an epilogue. */
 tr_matmul_desc tr_random_matmul(uint64_t *random, int64_t m, int64_t n, int64_t k);
