@@ -45,6 +45,12 @@ const char *tr_error_trace(void) {
     return last.trace;
 }
 
+const char *tr_error_remedy(tr_status code) {
+    if (code != TR_ERR_INTERNAL) return "";
+    return "; this is a bug in Trireme or in a library: repeat the command with "
+           "TRIREME_BACKTRACE=1, and report its output and the config";
+}
+
 void tr_error_clear(void) {
     last = (tr_error){0};
 }

@@ -53,6 +53,9 @@ tr_status tr_trace_at(const char *file, int line, tr_status code);
  * valid until the next failure in this thread. */
 const char *tr_error_message(void);
 const char *tr_error_trace(void);
+/* Returns the end of a printed sentence: for TR_ERR_INTERNAL how to report the bug, for other codes
+ * "", because their sentences name the remedy. */
+const char *tr_error_remedy(tr_status code);
 void tr_error_clear(void);
 /* Returns true when all ranks of the job agreed on this failure (tr_world_agree): the job can then
  * shut down cleanly. Until then the failure is this rank's own. */

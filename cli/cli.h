@@ -47,10 +47,10 @@ tr_status cli_take_integer(const char *command, const char *option, const char *
 tr_status cli_take_number(const char *command, const char *option, const char *text, double least,
                           double most, double *out);
 
-/* Prints this thread's error, once in a process, unless another rank does. Ranks call it before
+/* Prints this thread's failure, once in a process, unless another rank does. Ranks call it before
  * they leave the world: at the first exit code other than 0 mpirun ends the job, including ranks
  * that have not printed yet. */
-void cli_report(cli_context *cli);
+void cli_report(cli_context *cli, tr_status code);
 
 tr_status cli_help(cli_context *cli, int argc, char **argv);
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv);

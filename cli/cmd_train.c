@@ -97,7 +97,7 @@ static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *wor
     bool own = status != TR_OK && !tr_error_is_agreed(), reported;
     (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
     cli->silent |= reported;
-    if (status != TR_OK) cli_report(cli);
+    if (status != TR_OK) cli_report(cli, status);
     if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
     tr_world_close(world);
     return status;

@@ -115,9 +115,9 @@ static bool is_later_rank(void) {
     return rank && atoi(rank) > 0;
 }
 
-void cli_report(cli_context *cli) {
+void cli_report(cli_context *cli, tr_status code) {
     if (cli->silent || !*tr_error_message()) return;
-    (void)fprintf(stderr, "trireme: %s\n", tr_error_message());
+    (void)fprintf(stderr, "trireme: %s%s\n", tr_error_message(), tr_error_remedy(code));
     if (cli->backtrace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
     cli->silent = true;
 }
@@ -157,6 +157,6 @@ int main(int argc, char **argv) {
     tr_status code = dispatch(&cli, argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
         code = TR_FAIL(TR_ERR_IO, "stdout cannot be written: is the disk full or the pipe closed?");
-    if (code != 0) cli_report(&cli);
+    if (code != 0) cli_report(&cli, code);
     return (int)code;
 }

@@ -448,6 +448,20 @@ static double seconds_since(int64_t ns) {
     return (double)(tr_now_ns() - ns) * 1e-9;
 }
 
+static const char *action_name(char action) {
+    switch (action) {
+    case 'F': return "forward (F)";
+    case 'I': return "input gradient (I)";
+    case 'W': return "weight gradient (W)";
+    case 'B': return "backward (B)";
+    case 'R': return "receive";
+    case 'S': return "send";
+    case 'G': return "sum of gradients";
+    case 'O': return "optimizer step";
+    default: return "unknown action";
+    }
+}
+
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size) {
     if (size == 0) return buf;
     buf[0] = '\0';
@@ -470,7 +484,7 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
     if (v.stage >= 0) tr_text_add(buf, size, "stage %d, ", v.stage);
     if (v.micro_batch >= 0) tr_text_add(buf, size, "micro-batch %lld, ", (long long)v.micro_batch);
     if (v.action)
-        tr_text_add(buf, size, "action %c for %.1f s", v.action, seconds_since(v.action_ns));
+        tr_text_add(buf, size, "%s for %.1f s", action_name(v.action), seconds_since(v.action_ns));
     else tr_text_add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
     if (v.waiting) {
         tr_text_add(buf, size, ", waits for ");

@@ -42,7 +42,7 @@ typedef struct tr_rank_view {
     int64_t step;                  /* -1: none yet */
     int stage;                     /* -1: none */
     int64_t micro_batch;           /* -1: none */
-    char action;                   /* F, I, W, B, ...; 0: between actions */
+    char action;                   /* as in tr_board_set_action; 0: between actions */
     int64_t action_ns;             /* when it began */
     int work;                      /* as given to tr_board_begin_work; 0: none yet */
     int64_t work_done, work_total; /* in a unit of its own; total 0: not known */
@@ -80,8 +80,8 @@ int tr_board_rank(const tr_board *board);
 
 void tr_board_beat(tr_board *board);
 void tr_board_set_step(tr_board *board, int64_t step);
-/* Shows an action. Without a stage or micro-batch the argument is -1; between actions `action` is
- * 0. */
+/* Shows an action: F, I, W, B, R (receive), S (send), G (sum of gradients) or O (optimizer step).
+ * Without a stage or micro-batch the argument is -1; between actions `action` is 0. */
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
 /* Shows that a long piece of work begins. `work` is the caller's number for it; done and total are
  * 0. */
@@ -152,7 +152,7 @@ void tr_board_read(const tr_board *board, int rank, tr_rank_view *view);
  * NULL. */
 void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *total);
 /* Writes a clause for messages to buf[size]: "rank 1 (host h, pid 42): step 7, stage 1, micro-batch
- * 3, action F for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
+ * 3, forward (F) for 0.2 s, waits for rank 0 (receive) for 0.1 s". Returns buf. */
 const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t size);
 /* Returns the rank that holds `rank` up. Follows the waits from rank to rank and stops at a rank
  * that works, at a cycle, or at a rank without a recent heartbeat (1 s; 3 s on another host): such

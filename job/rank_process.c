@@ -157,7 +157,7 @@ tr_board *tr_rank_process_board(tr_rank_process *process) {
  * wait is over, so the search starts at the rank that it waited for. */
 static void make_sentence(const tr_rank_process *process, tr_status status, char *text,
                           size_t size) {
-    (void)snprintf(text, size, "%s", tr_error_message());
+    (void)snprintf(text, size, "%s%s", tr_error_message(), tr_error_remedy(status));
     if (status != TR_ERR_RANK) return;
     char late[256];
     int me = tr_world_rank(process->world), peer = atomic_load(&process->peer);

@@ -184,7 +184,7 @@ start 2 steps 1000 20
 kill -KILL "$(pid_of 1)"
 finish
 check "in an action: code 77 (was $code)" [ "$code" = 77 ]
-check "in an action: named" grep -q 'lost rank 1 .*stage 1, micro-batch 41, action F' err
+check "in an action: named" grep -q 'lost rank 1 .*stage 1, micro-batch 41, forward (F) for' err
 
 # An action of 30 s: three times the beat's limit.
 start 2 steps 1 30
@@ -211,13 +211,13 @@ check "a rank that fails: its message" grep -q '^trireme: the loss is not finite
 code=$?
 check "a crash: 77 (was $code)" [ "$code" = 77 ]
 check "a crash: one message" [ "$(lines_of '^trireme:')" = 1 ]
-check "a crash: the action" grep -q 'rank 1 .*micro-batch 7, action W' err
+check "a crash: the action" grep -q 'rank 1 .*micro-batch 7, weight gradient (W) for' err
 
 "$spin" run 3 spin hang 2 2 >out 2>err
 code=$?
 check "a deadline: 77 (was $code)" [ "$code" = 77 ]
 check "a deadline: one message" [ "$(lines_of '^trireme:')" = 1 ]
-check "a deadline: names the late rank" grep -q 'late is rank 2 .*micro-batch 42, action F' err
+check "a deadline: names the late rank" grep -q 'late is rank 2 .*micro-batch 42, forward (F) for' err
 
 for bad in "-n 0 data x" "-n two data x" "-n" "data x" "-n 2" "--fast -n 2 data" "-n 2 spoil" "-n 2 run"; do
     # shellcheck disable=SC2086

@@ -79,7 +79,7 @@ static void reads_what_was_written(void **state) {
     char text[256];
     tr_board_describe(f->observer, 2, text, sizeof text);
     assert_non_null(strstr(text, "rank 2 (host "));
-    assert_non_null(strstr(text, "step 1234567890123, stage 3, micro-batch 70000, action I"));
+    assert_non_null(strstr(text, "step 1234567890123, stage 3, micro-batch 70000, input gradient (I) for"));
     assert_non_null(strstr(text, "waits for rank 1 (receive"));
     tr_board_set_wait(mine, false, NULL, 0);
     tr_board_read(f->observer, 2, &v);
@@ -252,7 +252,7 @@ static void a_killed_rank_is_told_once(void **state) {
     (void)kill(pid, SIGKILL);
     assert_int_equal(look_for(f->observer, (tr_watch){0}, 60000, sentence, sizeof sentence), 1);
     assert_non_null(strstr(sentence, "rank 1 "));
-    assert_non_null(strstr(sentence, "step 11, stage 1, micro-batch 5, action W"));
+    assert_non_null(strstr(sentence, "step 11, stage 1, micro-batch 5, weight gradient (W) for"));
     assert_non_null(strstr(sentence, "gone"));
     assert_int_equal(look_for(f->observer, (tr_watch){0}, 100, sentence, sizeof sentence), none);
     int status;
