@@ -1,6 +1,6 @@
-/* The schedule `auto` next to the best published ones at equal memory (a rank holds p
- * micro-batches, m_W = 0.94 m_B, at most four stages a rank), and how long it takes to find and
- * simulate. */
+/* Compares the schedule `auto` with the best published ones at equal memory (a rank holds p
+ * micro-batches, m_W = 0.94 m_B, at most four stages a rank), and times its search and
+ * simulation. */
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/estimate.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Of this process on its core: others may share the machine. */
+/* Returns the CPU time of this process, because other processes may share the machine. */
 static double now(void) {
     struct timespec t;
     (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -22,9 +22,9 @@ typedef struct profile {
     const char *who;
 } profile;
 
-/* Costs of the Zero Bubble paper's Table 6 (milliseconds) and three round ones. The peers' numbers
- * are replays of their own orders: PyTorch's InterleavedZeroBubble with four stages a rank, and its
- * ZBVZeroBubble where transfers are slow. */
+/* Costs of the Zero Bubble paper's Table 6 (milliseconds) and three round ones. The published
+ * schedules' numbers come from replaying their own orders with these costs: PyTorch's
+ * InterleavedZeroBubble with four stages a rank, and its ZBVZeroBubble where transfers are slow. */
 static const profile profiles[] = {
     {"unit", {.f = 1, .i = 1, .w = 1}, 0, {3.125, 3.646, 1.823}, "InterleavedZB v=4"},
     {"1.5B", {.f = 18.513, .i = 18.086, .w = 9.331}, .626, {9.7, 10.9, 5.5}, "InterleavedZB v=4"},

@@ -1,9 +1,9 @@
-/* comm/ next to plain MPI, in one run of two or more ranks:
+/* Compares comm/ with plain MPI, in one run of two or more ranks:
  *   mpirun -q --bind-to none -n 2 build/release/bench/bench_comm
  * Exchange: each of ranks 0 and 1 sends and receives one message (channels; MPI_Sendrecv);
  * bandwidth counts one direction. All-reduce over all ranks (FP32 sum; MPI_Allreduce); bus
- * bandwidth is 2 (n - 1) / n * bytes / seconds. The last line is what the progress engine costs
- * while a rank waits for nothing but has a receive outstanding. */
+ * bandwidth is 2 (n - 1) / n * bytes / seconds. The last line is the CPU time of the progress
+ * thread while a rank has a receive outstanding and waits for nothing. */
 #include "base/memory.h"
 #include "comm/comm.h"
 
@@ -68,7 +68,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Median over five runs of the seconds of one call. */
+/* Measures the seconds of one call: the median of five runs. */
 static tr_status measure(bench *b, tr_status (*call)(bench *, size_t), double *seconds) {
     for (int s = 0; s < SIZES; s++) {
         int64_t times = sizes[s] < 100000 ? 1000 : (int64_t)(200000000 / sizes[s]) + 1;
@@ -107,7 +107,7 @@ static tr_status run_exchange(bench *b) {
     double start = now(), used = cpu_time();
     nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     used = (cpu_time() - used) / (now() - start);
-    /* Plain MPI calls need the engine asleep: no channel is open. */
+    /* The progress thread must sleep while MPI is called directly, so no channel is open here. */
     if (rank < 2) {
         tr_channel_close(b->to);
         tr_channel_close(b->from);
@@ -117,7 +117,7 @@ static tr_status run_exchange(bench *b) {
     TR_TRY(tr_world_barrier(b->world));
     if (rank == 0) {
         print_table("Exchange of ranks 0 and 1", "channels", "MPI_Sendrecv", ours, theirs, 1);
-        printf("\nProgress engine with one receive outstanding: %.1f%% of a core\n", used * 100);
+        printf("\nProgress thread with one receive outstanding: %.1f%% of a core\n", used * 100);
     }
     return TR_OK;
 }

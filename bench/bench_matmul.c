@@ -1,10 +1,10 @@
-/* The products of a GPT-2 step in BF16 by every plan that cuBLASLt proposes, on normal random data:
- * the first plan, which the device takes, and the fastest, with 32 and with 256 MiB of workspace;
- * a product with its epilogue in one plan, and in two. At the end the sum over the products of a
- * block. Each time is a median of a run as training does it.
+/* Times the products of a GPT-2 step in BF16 with every plan that cuBLASLt proposes, on normal
+ * random data: the first plan, which the device takes, and the fastest, with 32 and with 256 MiB of
+ * workspace; a product with its epilogue in one plan, and in two. At the end it prints the sum over
+ * the products of a block. Each time is a median over runs of the operator as training calls it.
  *
- * The device's own search for a plan is intercepted where it calls the library, so that what is
- * timed is the device's operator with another plan.
+ * The program intercepts the library call with which the device searches for a plan, so it times
+ * the device's operator with another plan.
  *
  * Usage: bench_matmul [device [rows width vocab]], GPT-2 124M and 1.5B when no sizes are given */
 #include "base/memory.h"
@@ -20,7 +20,7 @@ enum { PLANS = 32, LIMITS = 2 };
 
 static const size_t limits[LIMITS] = {(size_t)32 << 20, (size_t)256 << 20};
 
-/* What the next search gives: plan `index` of those that it finds. */
+/* The next search returns plan `index` of those that it finds. */
 static struct { int index, found; /* found: by the last search */ } choice;
 
 static __typeof__(tr_cublasLtMatmulAlgoGetHeuristic) library_search;
@@ -69,7 +69,8 @@ static tr_status run_op(void *context) {
     return tr_op_run(r->op, r->stream, &r->args);
 }
 
-/* A product and its epilogue apart, also where the library has a plan for both. */
+/* Prepares a product and its epilogue as separate operators, also where the library has one plan
+ * for both. */
 static tr_status prepare_parts(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     TR_TRY(tr_op_decompose(context, desc, out));
     tr_op_list(*out);
@@ -78,7 +79,7 @@ static tr_status prepare_parts(const tr_op_context *context, const tr_op_desc *d
 
 typedef tr_status (*prepare_fn)(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
 
-/* Times every plan. A plan that the library then refuses to run is passed over. */
+/* Times every plan. Skips a plan that the library then refuses to run. */
 static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc,
                             const tr_op_args *args, size_t workspace, timing *out) {
     running r = {.stream = tr_device_compute(b->device), .args = *args};
@@ -120,7 +121,7 @@ typedef struct sums {
     double first, best[LIMITS], apart;
 } sums;
 
-/* Weight gradients are added to, as by all micro-batches of a step but the first. */
+/* Weight gradients are added to, as in every micro-batch of a step except the first. */
 static tr_status allocate(bench *b, const tr_op_desc *desc, tr_op_args *args) {
     args->scratch = b->scratch;
     args->adds = true;
@@ -158,7 +159,8 @@ out:
     return status;
 }
 
-/* The roof of the shares: 8192^3, or the model's rows where they are fewer. */
+/* Measures the rate that shares refer to: of a product of 8192^3, or of the model's rows where they
+ * are fewer. */
 static tr_status measure_roof(bench *b, int64_t n) {
     const bench_product roof = {"square", bench_forward(n, n, n, TR_BF16, (tr_fusion){0})};
     tr_op_args args = {0};
@@ -193,7 +195,7 @@ static tr_status measure_model(bench *b, const char *name, int64_t rows, int64_t
 
 static tr_status run(bench *b, const char *device, int argc, char **argv) {
     const tr_device_options options = {.threads = 1};
-    /* Behind the workspace, the device's own scratch: a vector, sums of columns. */
+    /* After the workspace comes the device's own scratch: a vector and sums of columns. */
     const size_t scratch = limits[LIMITS - 1] + ((size_t)64 << 20);
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_device_open(device, &options, &b->device));

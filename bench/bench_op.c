@@ -1,9 +1,10 @@
-/* Every operator of a device at the sizes of two GPT-2 models, and those of Llama's kind at the
- * same sizes, on normal random data: the bytes of its tensors, the median time of a run, GFLOP/s or
- * GB/s, and its share of the roof measured in the same run: a square product for operators that are
- * counted in FLOPs, a copy larger than the caches for the rest (which may then pass 100 % when its
- * tensors stay in the cache). Off the host a time is that of many runs, enqueued together, over
- * their number. Exit code 1: one ran without the library that the device has for it.
+/* Times every operator of a device at the sizes of two GPT-2 models, and Llama's operators at the
+ * same sizes, on normal random data. Prints the bytes of its tensors, the median time of a run,
+ * GFLOP/s or GB/s, and the share of the roof, which is measured in the same run: a square product
+ * for operators that are counted in FLOPs, a copy larger than the caches for the rest (these may
+ * exceed 100 % when their tensors stay in the cache). On a GPU many runs are enqueued together, and
+ * a time is their total divided by their number. Exit code 1: an operator ran without the library
+ * that the device has for it.
  *
  * Usage: bench_op [threads [part of an operator's name [device]]] */
 #include "base/memory.h"
@@ -71,8 +72,8 @@ static tr_status run_op(void *context) {
     return tr_op_run(r->op, r->stream, &r->args);
 }
 
-/* Median seconds of one run, and how the device runs it. Gradients of parameters are added to, as
- * by all micro-batches of a step but the first. */
+/* Returns the median seconds of one run, and sets how the device runs it. Gradients of parameters
+ * are added to, as in every micro-batch of a step except the first. */
 static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way *way) {
     running r = {.args = {.state = b->at, .adds = true}, .stream = tr_device_compute(b->device)};
     double seconds = 0;
@@ -113,7 +114,8 @@ static void report(bench *b, const bench_case *c, int64_t limit) {
     fflush(stdout);
 }
 
-/* Those of a step; two without their epilogues, and one of a single token. */
+/* Times the products of a step, two of them also without their epilogues, and one product for a
+ * single token. */
 static void products(bench *b, const shapes *s, tr_dtype dtype) {
     const int64_t rows = s->batch * s->seq, c = s->width;
     const tr_fusion none = {0}, bias = {.bias = true};
@@ -141,7 +143,7 @@ static tr_attention_desc attention_of(const shapes *s, int64_t batch, int64_t kv
                                .dtype = t};
 }
 
-/* The operators of Llama's kind at the same sizes, with s->kv_heads keys and an MLP of 8/3 of the
+/* Times Llama's operators at the same sizes, with s->kv_heads key heads and an MLP of 8/3 of the
  * width. */
 static void llama(bench *b, const shapes *s, tr_dtype t) {
     const int64_t rows = s->batch * s->seq, c = s->width, size = c / s->heads;
@@ -235,7 +237,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
 #undef CASE
     b->state.position = s->seq - 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench_case one = cases[i]; /* of the embedding table, only the tokens' rows are touched */
+        bench_case one = cases[i]; /* only the tokens' rows of the embedding table are read */
         if (one.desc.kind == TR_OP_EMBED) one.touched = 2 * x;
         if (one.desc.kind == TR_OP_EMBED_WGRAD)
             one.touched = x + 2 * rows * c * (int64_t)sizeof(float);
@@ -247,7 +249,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     }
 }
 
-/* Bytes read and written per second by a stream copy of 64 MiB, on a GPU of 1 GiB. */
+/* Returns the bytes read and written per second by a stream copy of 64 MiB (on a GPU: 1 GiB). */
 static double copy_rate(bench *b) {
     const int64_t count = b->gpu ? 256 << 20 : 16 << 20;
     bench_case copy = {

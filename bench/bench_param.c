@@ -1,5 +1,5 @@
-/* Measures drawing initial values: nanoseconds a value on 1 and on 2 threads, and how many times as
- * fast two are, for each rule. The threads take turns, round by round; the best round counts.
+/* Measures how fast initial values are drawn: nanoseconds a value on 1 and on 2 threads, and the
+ * speed-up, for each rule. Rounds alternate between 1 and 2 threads; the best round counts.
  *
  * Usage: bench_param [rounds] */
 #include "bench/measure.h"

@@ -1,4 +1,4 @@
-/* The program's orders next to published numbers, by simulation:
+/* Compares the program's orders with published numbers, by simulation:
  *   Zero Bubble Pipeline Parallelism (Qi et al. 2023), Table 5: bubble rates of the longest span,
  * at the profiled times of Table 6; and the best public order at equal memory in 18 cells. usage:
  * bench_schedules [zb_table5_6.csv]   prints two tables in Markdown. */
@@ -22,7 +22,8 @@ typedef struct outcome {
     double seconds;                   /* making and simulating */
 } outcome;
 
-/* False when there is no such schedule, or none of that many chunks. */
+/* Makes and simulates the schedule. Returns false when there is none of that name with so many
+ * chunks. */
 static bool try_schedule(const tr_schedule_request *request, outcome *out) {
     tr_schedule *s = NULL;
     tr_estimate *e = NULL;
@@ -47,8 +48,8 @@ static bool try_schedule(const tr_schedule_request *request, outcome *out) {
 
 enum { COLUMNS = 14 };
 
-/* The columns of the file from 8 on: the paper's schedule, ours. The paper's 1F1B-I lacks p
- * transfers of c. */
+/* The columns of the file from 8 on: the paper's name of the schedule, and ours. The paper's time
+ * of 1F1B-I leaves out p transfers of c. */
 static const char *const table5[][2] = {{"1F1B", "1f1b"},   {"1F1B-I", "interleaved"},
                                         {"ZB-H1", "zb-h1"}, {"ZB-H2", "zb-h2"},
                                         {"ZB-1p", "zb-1p"}, {"ZB-2p", "zb-2p"}};
@@ -129,7 +130,7 @@ static const profile profiles[] = {
 };
 static const int cells[3][2] = {{4, 8}, {8, 16}, {8, 32}};
 
-/* The best of our generators that keeps the cap, and which. */
+/* Finds the best of our generators that stay under the cap, and its name. */
 static double best_generator(tr_schedule_request request, char *which, size_t size) {
     bool trains;
     double best = INFINITY;

@@ -32,7 +32,7 @@ typedef struct settings {
     int schedules;
 } settings;
 
-/* A rank, and what it sleeps. */
+/* A rank and the times that it sleeps. */
 typedef struct bench {
     settings o;
     tr_world *world;
@@ -144,9 +144,8 @@ static double median(double *x, int n) {
     return x[n / 2];
 }
 
-/* Half of a round in which this rank (or its peer first) sleeps, sends and sleeps again as in a
- * pipeline, and the other takes, sleeps and sends back; without the sleeps that the other waits
- * for. */
+/* Measures half of a round: one rank sleeps, sends and sleeps again, as in a pipeline; the other
+ * takes the message, sleeps and sends back. Sleeps that the other rank waits for are subtracted. */
 static tr_status exchange(bench *b, tr_channel *to, tr_channel *from, float *tensor, bool first,
                           double *seconds) {
     tr_stream *stream = tr_device_compute(b->device);
@@ -170,7 +169,8 @@ static tr_status exchange(bench *b, tr_channel *to, tr_channel *from, float *ten
     return TR_OK;
 }
 
-/* Ranks in pairs, all at once, as in a pipeline; the mean of the pairs' medians. */
+/* Measures all pairs of ranks at once, as in a pipeline, and takes the mean of the pairs'
+ * medians. */
 static tr_status measure_latency(bench *b) {
     tr_status status = TR_OK;
     tr_channel *to = NULL, *from = NULL;
@@ -213,7 +213,7 @@ static tr_status make_table(const bench *b, int stages, tr_stage_table *t) {
     return TR_OK;
 }
 
-/* One step from a start that all ranks agree on to the last rank's end. */
+/* Runs one step and measures from a start that all ranks agree on to the last rank's end. */
 static tr_status take_step(bench *b, tr_runner *runner, double *makespan) {
     double start = 0, *all;
     TR_TRY(tr_calloc((size_t)b->ranks, sizeof *all, &all));
@@ -345,14 +345,17 @@ static tr_status parse(settings *o, int argc, char **argv) {
         size_t length = value ? (size_t)(value - argv[k]) : 0;
         double number = value ? strtod(value + 1, NULL) : 0;
         if (!value) o->schedule[o->schedules++] = argv[k];
-        else if (number <= 0 || number > 1e6) return TR_FAIL(TR_ERR_CONFIG, "no size: %s", argv[k]);
+        else if (number <= 0 || number > 1e6)
+            return TR_FAIL(TR_ERR_CONFIG, "%s: the value must be above 0 and at most 1e6", argv[k]);
         else if (length == 1 && *argv[k] == 'm') o->micro_batches = (int)number;
         else if (length == 1 && *argv[k] == 'f') o->f = number * 1e-3;
         else if (length == 1 && *argv[k] == 'i') o->i = number * 1e-3;
         else if (length == 1 && *argv[k] == 'w') o->w = number * 1e-3;
         else if (length == 5 && !strncmp(argv[k], "steps", 5) && number <= (int)MOST_STEPS)
             o->steps = (int)number;
-        else return TR_FAIL(TR_ERR_CONFIG, "what is %s?", argv[k]);
+        else
+            return TR_FAIL(TR_ERR_CONFIG, "%s: the keys are m, f, i, w and steps (at most %d)",
+                           argv[k], (int)MOST_STEPS);
     }
     return TR_OK;
 }
@@ -360,7 +363,8 @@ static tr_status parse(settings *o, int argc, char **argv) {
 int main(int argc, char **argv) {
     bench b = {.o = {.steps = 3, .f = 10e-3, .i = 10e-3, .w = 10e-3}};
     tr_device_options device = {.threads = 1};
-    (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* sleeps end when they should */
+    /* Sleeps then end within a microsecond of their time. */
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     tr_status status = parse(&b.o, argc, argv);
     if (status == TR_OK) status = tr_world_open_mpi(&b.world);
     if (status == TR_OK) status = tr_device_open("ref", &device, &b.device);

@@ -1,18 +1,19 @@
 /* A training step as `trireme train` takes it (engine, pipeline, optimizer) on random tokens that
- * are drawn before the first step, without files: what the scripts compare with PyTorch, and
- * several ranks with one. One line for the run (best and median step, model FLOP/s of all ranks)
- * and, with report=1, one for each rank: the seconds of its best step by kind of instruction.
+ * are drawn before the first step, without files. Scripts use it to compare with PyTorch, and
+ * several ranks with one. Prints one line for the run (best and median step, model FLOP/s of all
+ * ranks) and, with report=1, one for each rank: the seconds of its best step by kind of
+ * instruction.
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
  *               precision=fp32|bf16 pp=1 dp=1 tp=1 schedule=1f1b transport=auto|nccl|mpi
  *               threads=1 steps=7 report=0 device=cpu deterministic=1
  *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
  *
- * The model is that of the config's keys `model.*`, family, kv_heads, mlp_width and the others too,
- * with their defaults; the sizes above are those without a preset. context: tokens of a sequence;
- * batch: sequences of a step; micro_batch: of one micro-batch on one data rank; threads=0: the
- * rank's share of the host's cores. Ranks: mpirun -q --bind-to none -n PP*DP*TP bench_train ...;
- * device=cuda gives each rank of a host a GPU of its own, and NCCL carries the messages. */
+ * Every key `model.*` of the config is an option here (family, kv_heads, mlp_width, ...), with its
+ * default; the sizes above hold without a preset. context: tokens of a sequence; batch: sequences
+ * of a step; micro_batch: of one micro-batch on one data rank; threads=0: the rank's share of the
+ * host's cores. Ranks: mpirun -q --bind-to none -n PP*DP*TP bench_train ...; device=cuda gives each
+ * rank of a host a GPU of its own, and NCCL carries the messages. */
 #include "base/memory.h"
 #include "bench/measure.h"
 #include "config/config.h"
@@ -25,7 +26,7 @@
 /* POOL: batches of different tokens; later steps use them again. */
 enum { WARM_UP = 2, MAX_STEPS = 1 << 20, POOL = 16, WORDS = 32, WORD = 96 };
 
-/* The model without a preset. */
+/* The model's sizes without a preset. */
 static const char *const sizes[] = {"layers=6", "width=384", "heads=6", "context=256", "vocab=256"};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -49,7 +50,7 @@ typedef struct bench {
     double begun;
 } bench;
 
-/* Takes `name=value` when it is an option of this program. */
+/* Takes `name=value` and returns true when it is an option of this program. */
 static bool take_option(options *o, const char *word) {
     const struct {
         const char *name;
@@ -81,7 +82,7 @@ static bool take_option(options *o, const char *word) {
     return false;
 }
 
-/* The model of the keys model.WORD. */
+/* Reads the model from the keys model.WORD. */
 static tr_status read_model(char **words, int count, tr_model_config *out) {
     static char text[SIZES + WORDS][WORD];
     static tr_config config;
@@ -182,7 +183,7 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
     TR_TRY(tr_calloc((size_t)o->steps, sizeof *seconds, &seconds));
     for (int64_t s = 0; s < o->steps + WARM_UP; s++) {
         if (s == WARM_UP && tr_world_rank(world) == 0 && o->report) {
-            printf("ready\n"); /* for a script that waits for a busy twin */
+            printf("ready\n"); /* a script waits for this line when it starts two runs at once */
             fflush(stdout);
         }
         b->now = (step_time){0};
@@ -208,7 +209,8 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
     return o->report ? print_ranks(world, &best) : TR_OK;
 }
 
-/* The device of this rank, and what carries messages between the ranks: as `trireme train` does. */
+/* Opens this rank's device and chooses what carries messages between the ranks, as `trireme train`
+ * does. */
 static tr_status open_device(const options *o, tr_world *world, tr_device **out) {
     const tr_data_plane want = strcmp(o->transport, "nccl") == 0  ? TR_DATA_NCCL
                                : strcmp(o->transport, "mpi") == 0 ? TR_DATA_MPI
@@ -226,7 +228,8 @@ static tr_status open_device(const options *o, tr_world *world, tr_device **out)
     return TR_OK;
 }
 
-/* One line when this rank's operators miss the device's libraries, as `trireme train` says it. */
+/* Prints one line when operators of this rank run without the device's libraries, as `trireme
+ * train` does. */
 static void tell_fallbacks(const tr_world *world, const tr_device *device) {
     char text[256];
     int count = tr_device_fallbacks(device, text, sizeof text);

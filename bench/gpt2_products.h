@@ -10,7 +10,7 @@ typedef struct bench_product {
 
 enum { BENCH_BLOCK_PRODUCTS = 12, BENCH_PRODUCTS = 15 }; /* the last three: the head */
 
-/* C[m, n] = A B. */
+/* Describes C[m, n] = A B. */
 static inline tr_op_desc bench_forward(int64_t m, int64_t n, int64_t k, tr_dtype dtype,
                                        tr_fusion fused) {
     return (tr_op_desc){
@@ -18,7 +18,7 @@ static inline tr_op_desc bench_forward(int64_t m, int64_t n, int64_t k, tr_dtype
         .matmul = {.m = m, .n = n, .k = k, .a = dtype, .b = dtype, .c = dtype, .fused = fused}};
 }
 
-/* The gradient of the input: C[m, n] = A B'. */
+/* Describes the gradient of the input: C[m, n] = A B'. */
 static inline tr_op_desc bench_dgrad(int64_t m, int64_t n, int64_t k, tr_dtype dtype,
                                      tr_fusion fused) {
     tr_op_desc desc = bench_forward(m, n, k, dtype, fused);
@@ -26,7 +26,7 @@ static inline tr_op_desc bench_dgrad(int64_t m, int64_t n, int64_t k, tr_dtype d
     return desc;
 }
 
-/* The gradient of the weight: C[m, n] += A' B in FP32. */
+/* Describes the gradient of the weight: C[m, n] += A' B in FP32. */
 static inline tr_op_desc bench_wgrad(int64_t m, int64_t n, int64_t k, tr_dtype dtype,
                                      tr_fusion fused) {
     tr_op_desc desc = bench_forward(m, n, k, dtype, fused);
@@ -35,7 +35,7 @@ static inline tr_op_desc bench_wgrad(int64_t m, int64_t n, int64_t k, tr_dtype d
     return desc;
 }
 
-/* Of `rows` tokens, width c, with the whole vocabulary v in one part. */
+/* Describes the products of `rows` tokens at width c, with the whole vocabulary v in one part. */
 static inline void bench_products(int64_t rows, int64_t c, int64_t v, tr_dtype t,
                                   bench_product out[BENCH_PRODUCTS]) {
     const tr_fusion none = {0}, bias = {.bias = true}, gelu = {.bias = true, .activate = true};

@@ -23,13 +23,13 @@ static inline int bench_compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorts x[n]. */
+/* Returns the median of x[n], which it sorts. */
 static inline double bench_median(double *x, int n) {
     qsort(x, (size_t)n, sizeof *x, bench_compare);
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-/* Seconds of one of n calls, which are enqueued together. */
+/* Measures the seconds of one of n calls, which are enqueued together. */
 static inline tr_status bench_time_calls(tr_device *device, tr_status (*call)(void *),
                                          void *context, int n, double *out) {
     double start = bench_now();
@@ -39,9 +39,10 @@ static inline tr_status bench_time_calls(tr_device *device, tr_status (*call)(vo
     return TR_OK;
 }
 
-/* Median seconds of one call(context), which enqueues work on the compute stream: of at least 5
- * measurements, for `seconds`. On the host a call is done when it returns, and each is measured; on
- * other devices those that take a tenth of `seconds` are, together. */
+/* Measures the median seconds of one call(context), which enqueues work on the compute stream.
+ * Takes at least 5 measurements and about `seconds`. On the host each call is measured, since its
+ * work is done when it returns; on other devices a measurement is of as many calls as take a tenth
+ * of `seconds`. */
 static inline tr_status bench_time(tr_device *device, tr_status (*call)(void *), void *context,
                                    double seconds, double *out) {
     enum { LEAST = 5, MOST = 1000 };
@@ -60,8 +61,8 @@ static inline tr_status bench_time(tr_device *device, tr_status (*call)(void *),
     return TR_OK;
 }
 
-/* Fills BENCH_PATTERN bytes with numbers of mean 0 and deviation 1. Pairs of BF16 numbers, read as
- * FP32, are such numbers too. */
+/* Fills BENCH_PATTERN bytes with numbers of mean 0 and standard deviation 1. A pair of BF16 numbers
+ * that is read as one FP32 number is such a number too. */
 static inline void bench_draw(void *memory, tr_dtype dtype) {
     for (int64_t i = 0; i < BENCH_PATTERN / (int64_t)tr_dtype_size(dtype); i += 2) {
         float pair[2];
