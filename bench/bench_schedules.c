@@ -1,7 +1,9 @@
 /* Compares the program's orders with published numbers, by simulation:
- *   Zero Bubble Pipeline Parallelism (Qi et al. 2023), Table 5: bubble rates of the longest span,
- * at the profiled times of Table 6; and the best public order at equal memory in 18 cells. usage:
- * bench_schedules [zb_table5_6.csv]   prints two tables in Markdown. */
+ * bubble rates of the longest span with those of Zero Bubble Pipeline Parallelism (Qi et al. 2023),
+ * Table 5, at the profiled times of Table 6; and makespans with those of the best public order at
+ * equal memory, in 18 cases. Prints two tables in Markdown.
+ *
+ * Usage: bench_schedules [zb_table5_6.csv] */
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/make.h"
 

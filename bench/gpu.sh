@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Every GPU benchmark, from a build tree or an unpacked bundle, in the order of what it tells:
+# Runs every GPU benchmark, from a build tree or an unpacked bundle, the most informative first:
 #   doctor     the machine: driver, libraries, clocks
 #   operators  every operator in BF16 at the sizes of GPT-2 124M and 1.5B against the roofs of this run (a product
 #              of 8192^3, a copy of 1 GiB)
-#   profile    a training step of 124M, kernel by kernel: Nsight Systems, Nsight Compute, or else the program's trace
-#   products   the products of a step by every plan of cuBLASLt, in 32 and 256 MiB of workspace, fused and in parts
+#   profile    a training step of 124M, kernel by kernel: Nsight Systems, Nsight Compute, or the program's trace
+#   products   the products of a step with every plan of cuBLASLt, in 32 and 256 MiB of workspace, fused and in parts
 #   batches    training steps with micro-batches of several sizes
 #   training   training steps of 524,288 tokens, and what train.deterministic costs
 #   ranks      the same on all GPUs of the machine, over NCCL
-#   pytorch    the same in PyTorch, compiled, where Python has it
+#   pytorch    the same in PyTorch, compiled, if Python has it
 #
 #   [PYTHON=DIR/bin/python] bench/gpu.sh [STEP...]          (all when none is given)
 #
-# Each measurement has a limit of its own, and its failure stops no other. Every row is written to
+# Each measurement has its own time limit, and its failure does not stop the others. Every row is written to
 # results/bench.md of the build at once; the table is printed at the end, also when the script is stopped.
 # Ends with 1 when something failed, with 77 and the reason where there is no GPU.
-# TRIREME_BENCH_DEVICE: the device (cuda; cpu takes small sizes and shows that the script itself works).
-# TRIREME_BENCH_SECONDS: what has not begun after these (460) is left out, and said so.
-# TRIREME_TEST_GPUS: how many GPUs there are, when it is not what doctor counts.
+# TRIREME_BENCH_DEVICE: the device (cuda; cpu uses small sizes, to test the script itself).
+# TRIREME_BENCH_SECONDS: measurements that have not begun after this time (460) are left out, with a row that
+# says so.
+# TRIREME_TEST_GPUS: the number of GPUs, if it is not the one that doctor prints.
 # TRIREME_RESULTS: the folder of bench.md.
 # shellcheck disable=SC2317 # the steps are called by name
 set -euo pipefail
@@ -102,33 +103,33 @@ trap finish EXIT
 child=
 exec 3>&1 4>&2
 stopped() {
-    exec 1>&3 2>&4 # not where the measurement writes
+    exec 1>&3 2>&4 # to the script's own output, not the measurement's
     [[ -z $child ]] || kill "$child" 2>/dev/null || true
     say "the script was stopped" - "what follows is missing"
     exit 1
 }
 trap stopped INT TERM
 
-# limited SECONDS COMMAND...: ends it after that time, or when the time of all is over.
+# limited SECONDS COMMAND...: runs it, and ends it after that time, or when the total time is over.
 limited() {
     local left=$((seconds - SECONDS)) code=0
     ((left > 0)) || return 124
     timeout --kill-after=5 "$(($1 < left ? $1 : left))" "${@:2}" &
     child=$!
-    wait "$child" || code=$? # what stops the script comes through a wait at once
+    wait "$child" || code=$? # a signal to the script interrupts wait at once
     child=
     return "$code"
 }
-# over SECONDS WHAT: true, and said so, when less than that is left.
+# over SECONDS WHAT: succeeds when less time than that is left, and adds a row that says so.
 over() {
     ((seconds - SECONDS < $1)) || return 1
     say "$2" - "left out: the time was over"
 }
-# why CODE FILE: a failure in words.
+# why CODE FILE: describes a failure.
 why() {
     case $1 in
     76) echo "does not fit: $(tail -n 1 "$2" | tr '|' ' ' | cut -c 1-120)" ;;
-    124 | 137) echo "FAILED: it had not ended in its time" ;;
+    124 | 137) echo "FAILED: it did not end within its time limit" ;;
     *) echo "FAILED: it ended with $1: $(tail -n 1 "$2" | tr '|' ' ' | cut -c 1-120)" ;;
     esac
 }
@@ -148,7 +149,7 @@ step_doctor() {
     fi
 }
 
-matmul= # the roof: GFLOP/s
+matmul= # the roof, in GFLOP/s
 step_operators() {
     local code=0 roofs copy command=(bench_op 1 "" "$device")
     over 20 "operators" && return
@@ -177,8 +178,9 @@ read_model() {
     shape="GPT-2 $1, L$2 C$3 T$5 V$6, bf16"
 }
 
-# train WHAT FILE SECONDS RANKS OPTION...: a row of bench_train; its output stays in FILE, which is gone when it
-# has failed. A share of the roof is that of one GPU. An operator without its library is a failure too.
+# train WHAT FILE SECONDS RANKS OPTION...: adds a row of bench_train; its output is in FILE, which is removed
+# when it failed. The share of the roof is that of one GPU. An operator that runs without its library counts
+# as a failure too.
 train() {
     local what=$1 file=$2 time=$3 ranks=$4 code=0 slow command=(bench_train "${@:5}")
     local full=("$programs/bench/${command[0]}" "${command[@]:1}")
@@ -199,7 +201,7 @@ train() {
     return 1
 }
 
-# Four micro-batches of each size; the fastest is that of the later steps.
+# Four micro-batches of each size; the later steps take the fastest size.
 step_batches() {
     local model size words shape most=0 now
     for model in "${models[@]}"; do
@@ -252,18 +254,18 @@ step_ranks() {
 
 # --- inside a step --------------------------------------------------------------------------------
 
-# Ways of profiling, the best first. Each leaves its words in $profile and what took most in $summary.
+# Ways of profiling, the best first. Each sets its description in $profile and the longest items in $summary.
 profile_nsys() {
     limited 90 nsys profile -t cuda,nvtx --sample=none --cpuctxsw=none --force-overwrite=true -o "$results/step" \
         "$programs/bench/bench_train" "$@" >"$profile" 2>&1 || return
     limited 60 nsys stats --force-export=true --report cuda_gpu_kern_sum "$results/step.nsys-rep" >"$profile" 2>&1 || return
     summary=$(awk '/^ *--/ { line = NR + 1 } NR == line { print $1 " % of the kernel time: " $9; exit }' "$profile")
 }
-# It repeats no kernel when it asks for times alone.
+# It runs each kernel only once, because only times are measured.
 profile_ncu() {
     limited 150 ncu --csv --metrics gpu__time_duration.sum --launch-count 4000 "$programs/bench/bench_train" "$@" >"$profile" 2>&1
 }
-# The program's own record of its second step, and the milliseconds of each kind of action.
+# The program's own trace of its second step, with the milliseconds of each kind of action.
 profile_trace() {
     local model
     read -ra model <<<"${models[0]}"
@@ -307,7 +309,7 @@ step_profile() {
     failed=1
 }
 
-# The device takes the first plan in 32 MiB.
+# The device uses the first plan within 32 MiB.
 step_products() {
     local code=0 line
     [[ $device != cpu && -x $programs/bench/bench_matmul ]] || {
@@ -338,7 +340,7 @@ peer() { # MODE NAME LAYERS ...: the training step in PyTorch
     LD_LIBRARY_PATH=$plain_path limited 200 "$python" bench/torch_gpt.py "${arguments[@]}" --mode "$mode" \
         --device "$device" --compile >"$work/torch" 2>"$work/torch.err" || code=$?
     cat "$work/torch"
-    if ((code != 0)) || [[ -z $(rate_of "$work/torch") ]]; then # the other's failure is not ours
+    if ((code != 0)) || [[ -z $(rate_of "$work/torch") ]]; then # a failure of PyTorch is not one of the benchmark
         say "$shape: PyTorch, compiled, $mode" bench/torch_gpt.py "$(why $code "$work/torch.err")"
         return
     fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From the start of the program to the line of step 1, with the quickstart's model: one rank, four that
-# are four pipeline stages, and sixty-four that share the batch.
+# Measures the time from the start of the program to the line of step 1, with the quickstart's model: one
+# rank, four pipeline ranks, and sixty-four data ranks.
 #   bench/launch.sh [rounds]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,7 @@ rounds=${1:-5}
 build trireme
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Any text will do: the sources.
+# Any text will do, so the sources are the data.
 cat ./*/*.c >"$work/text"
 
 # launch RANKS: seconds from exec to the first progress line; the run then ends by itself.

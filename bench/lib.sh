@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What the scripts of bench/ share; sourced from the repository's root.
+# Functions that the scripts of bench/ share; sourced from the repository's root.
 
 release=build/release
-rows=${BENCH_ROWS:-/dev/null} # where bench/run.sh gathers the rows of its table
+rows=${BENCH_ROWS:-/dev/null} # bench/run.sh collects the rows of its table there
 
 fail() {
     echo "bench: $*" >&2
@@ -11,18 +11,18 @@ fail() {
 
 load() { cut -d' ' -f1 /proc/loadavg; }
 
-# row WHAT COMMAND MEASURED TARGET: one line of the table.
+# row WHAT COMMAND MEASURED TARGET: prints one line of the table.
 row() {
     echo "| $1 | \`$2\` | $3 | $4 |" | tee -a "$rows"
 }
 
-# build TARGET...: in the release build, quietly.
+# build TARGET...: builds in the release build, without output.
 build() {
     { cmake --preset release && cmake --build "$release" --target "$@"; } >"$release.log" 2>&1 ||
         fail "the build failed: $(tail -n 5 "$release.log")"
 }
 
-# mpi RANKS PROGRAM ARGUMENTS...: mpirun as `trireme run` calls it.
+# mpi RANKS PROGRAM ARGUMENTS...: calls mpirun with the options of `trireme run`.
 mpi() {
     local ranks=$1
     shift
@@ -31,7 +31,7 @@ mpi() {
         mpirun -q --bind-to none -n "$ranks" "$@" </dev/null
 }
 
-# median, least and most of the numbers in the input, one a line.
+# median, least, most: print that of the numbers in the input, one a line.
 median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 least() { sort -g | head -n 1; }
 most() { sort -g | tail -n 1; }

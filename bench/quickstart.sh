@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole quickstart in a fresh clone of the committed tree, after its packages are installed:
-# build, text, training, sampling.
+# Times the whole quickstart in a fresh clone of the committed tree, after its packages are installed: build,
+# text, training, sampling.
 #   bench/quickstart.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures what bench/README.md lists, one thing after the other, and prints one table.
+# Runs the measurements that bench/README.md lists, one after another, and prints one table.
 #   [PYTHON=DIR/bin/python] bench/run.sh [rounds]
-# PYTHON: an interpreter with PyTorch, for the rows next to it. Nothing else should run meanwhile: the
-# table says the load.
+# PYTHON: an interpreter with PyTorch, for the rows that compare with it. Nothing else should run meanwhile;
+# the table states the load.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source bench/lib.sh
@@ -26,7 +26,8 @@ measure_param() {
         "$("$release/bench/bench_param" | awk '/^normal/ { printf "%s ns; %s times as fast", $2, $4 }')" "60 ns; 1.8 times"
 }
 
-# The delay is an offset of a step of sleeps: how many times is it in the difference?
+# Stages only sleep, so the difference of the two steps divided by the delay is the number of delays in a
+# step.
 measure_overlap() {
     local all
     all=$(for ((i = 0; i < rounds; i++)); do "$release/bench/bench_overlap"; done)

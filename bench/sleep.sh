@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measured against simulated: every schedule on real ranks with stages that sleep (bench_sleep), 2, 4 and
-# 8 of them, and PyTorch's pipeline runtime on sleeping stages in the same run, its orders
-# simulated with the same durations and latency. Prints a table for each number of ranks.
+# Compares measured with simulated times: every schedule on 2, 4 and 8 real ranks with stages that sleep
+# (bench_sleep), and PyTorch's pipeline runtime on sleeping stages in the same run, with its orders simulated
+# at the same durations and latency. Prints a table for each number of ranks.
 #   [PYTHON=DIR/bin/python] bench/sleep.sh [steps [ranks ...]]
-# Ranks that sleep need a core only when they wake; where it is allowed they get it at once, by
-# real-time priority, so that neighbours do not count.
+# Ranks that sleep need a core only when they wake. Where real-time priority is allowed they get it at once,
+# so that other processes do not matter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source bench/lib.sh
@@ -19,7 +19,7 @@ trap 'rm -rf "$work"' EXIT
 front=()
 if chrt -f 1 true 2>/dev/null; then front=(chrt -f 1); fi
 
-# The order's makespan in milliseconds; its file, or our schedule with one stage a rank.
+# Prints the makespan in milliseconds of an order's file, or of our schedule with one stage a rank.
 simulated() { # NAME RANKS MICRO_BATCHES STAGES LATENCY_US
     local what=${1,,} costs order=$work/orders/$1.csv
     costs=$(awk -v v="$4" -v c="$5" 'BEGIN { printf "F=%d,I=%d,W=%d,c=%g", 10 * v, 10 * v, 10 * v, c / 1e3 }')

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Training speed of one rank with one thread, compared with the roof (a product of 1024^3 in oneDNN) and with PyTorch on the same shapes, in turn, several rounds; each one's best step counts.
+# Compares the training speed of one rank with one thread with the roof (a product of 1024^3 in oneDNN) and
+# with PyTorch on the same shapes, alternately, in several rounds; the best step of each counts.
 #   PYTHON=DIR/bin/python bench/torch.sh [rounds]      (without PYTHON: only the roof)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,7 +19,7 @@ quotient() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
 tokens_of() { sed -n 's|.* \([0-9]*\) tok/s.*|\1|p' "$1" | most; }
 
 for ((round = 1; round <= rounds; round++)); do
-    "$release/bench/bench_op" 1 none >"$work/roof" # asks for no operator: the roofs alone
+    "$release/bench/bench_op" 1 none >"$work/roof" # times no operator, only the roofs
     for precision in fp32 bf16; do
         sed -n "s|.*, ${precision/fp/f}; roofs \([0-9.]*\) .*|\1|p" "$work/roof" | head -n 1 \
             >>"$work/roof.$precision"

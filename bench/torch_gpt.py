@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch on the same training step as bench_train: the peer that bench/torch.sh compares with.
+"""PyTorch on the same training step as bench_train: bench/torch.sh compares with it.
 
 One step is forward and backward of each micro-batch and AdamW (fused), on random tokens in one
 process. Prints the best and the median step after two of warm-up, and model GFLOP/s by 6 N_matmul + 6 L T C a token.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's pipeline runtime on stages that sleep: the peer that bench/sleep.sh measures next to bench_sleep.
+"""PyTorch's pipeline runtime on stages that sleep: bench/sleep.sh compares bench_sleep with it.
 
 One process a rank over gloo (torchrun). Forward, input gradient and weight gradient of a stage sleep for --ms from their
 call on: what the runtime does between them counts. Prints a line for each schedule: its name, stages a rank, median
@@ -28,7 +28,7 @@ SCHEDULES = {  # stages a rank, in a V or in a loop
     "ZBVZeroBubble": (2, True),
     "DualPipeV": (2, True),
 }
-COMPUTE = re.compile(r"\d+[FIWB]\d+|\(.*\)OVERLAP_F_B")  # what an order has in addition to transfers and reductions
+COMPUTE = re.compile(r"\d+[FIWB]\d+|\(.*\)OVERLAP_F_B")  # the actions of an order, without transfers and reductions
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--ms", type=float, default=10)
@@ -37,7 +37,7 @@ parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--orders", help="an existing folder")
 args = parser.parse_args()
 PR_SET_TIMERSLACK = 29
-ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # sleeps end when they should
+ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # sleeps then end within a microsecond of their time
 
 
 def rest():
@@ -59,7 +59,7 @@ class Activation(torch.autograd.Function):
 
 
 class Weight(torch.autograd.Function):
-    """Its backward is W: a path of its own, which a pass for input gradients alone does not take."""
+    """Its backward is W, a separate path that a pass for input gradients does not take."""
 
     @staticmethod
     def forward(ctx, w):

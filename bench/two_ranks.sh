@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two busy ranks against one: the step of two pipeline stages compared with half of one rank's step, that
-# measured while an independent twin keeps the other core busy, times the schedule's bubble
-# (m + p - 1) / m. Rounds alternate the three, and each one's best step counts.
+# Compares the step of two pipeline stages with half of one rank's step times the schedule's bubble
+# (m + p - 1) / m. The one rank runs while an independent copy of it keeps the other core busy. Rounds
+# alternate the three, and the best step of each counts.
 #   bench/two_ranks.sh [rounds] [option=value of bench_train ...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,7 +17,7 @@ work=$(mktemp -d)
 twin=
 trap 'kill ${twin:-} 2>/dev/null || true; rm -rf "$work"' EXIT
 
-# Waits until the twin has taken its first steps: from then on the other core is busy.
+# Waits until the copy has taken its first steps: from then on the other core is busy.
 start_twin() {
     : >"$work/twin"
     "$train" "${model[@]}" steps=100000 >"$work/twin" 2>&1 &

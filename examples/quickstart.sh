@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh Debian 12 to sampled text: installs what is missing, builds, fetches a public-domain
-# text, trains examples/quickstart.yaml on it and samples from the result. All files stay in build/.
+# Goes from a fresh Debian 12 to sampled text: installs what is missing, builds, fetches a public-domain text,
+# trains examples/quickstart.yaml on it and samples from the result. All files stay in build/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-# Says in one line what a quiet step did and how long it took.
+# Runs a step without output, then prints what it did and how long it took.
 step() {
     local what=$1 start=$SECONDS
     shift
@@ -35,7 +35,7 @@ fetch_text() {
     (
         cd "$work"
         rm -rf text ./*.deb
-        # apt knows no package before its lists are loaded, which only root may do.
+        # apt finds no package before its lists are loaded, which only root may do.
         apt-get -q download dict-devil || {
             as_root apt-get -q update && apt-get -q download dict-devil
         }
