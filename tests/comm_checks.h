@@ -28,7 +28,7 @@ typedef struct checks {
     uint32_t seed;
 } checks;
 
-/* Device memory, and staging memory for what the host writes and reads of it. */
+/* Device memory, and the staging memory through which the host writes and reads it. */
 typedef struct both {
     char *device, *host;
     size_t bytes;
@@ -57,7 +57,7 @@ static inline bool download(const checks *k, tr_stream *stream, const both *b) {
     return true;
 }
 
-/* Number of a position that every rank can compute for every rank. */
+/* Returns a number of a rank's position, which every rank can compute. */
 static inline uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
     uint32_t x = seed ^ (uint32_t)rank * 0x9E3779B9u ^ (uint32_t)i * 0x85EBCA6Bu;
     x ^= x >> 16;
@@ -67,8 +67,8 @@ static inline uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
     return x ^ (x >> 16);
 }
 
-/* Crafted values are small integers with sums that are exact in every dtype; random ones span six
- * orders of magnitude, so that their sums depend on the order. */
+/* Returns an element's value. Crafted values are small integers with sums that are exact in every
+ * dtype; random ones span six orders of magnitude, so that their sums depend on the order. */
 static inline double value_of(bool crafted, uint32_t seed, int rank, int64_t i) {
     if (crafted) return (double)((rank + 1) * (int)(i % 7 + 1));
     uint32_t h = hash_of(seed, rank, i);
@@ -93,7 +93,7 @@ static inline void fill(void *to, tr_dtype dtype, int64_t count, bool crafted, u
     for (int64_t i = 0; i < count; i++) store(to, dtype, i, value_of(crafted, seed, rank, i));
 }
 
-/* Writes element i of the reduction over `n` ranks, with the promised arithmetic, to to[i]. */
+/* Writes element i of the reduction over `n` ranks, computed as comm.h promises, to to[i]. */
 static inline void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, uint32_t seed,
                           const int *ranks, int n, int64_t i) {
     double one = 0, sum = 0;
@@ -116,9 +116,9 @@ static inline size_t wrong(const void *a, const void *b, size_t element, int64_t
     return bad;
 }
 
-/* One all-reduce of `count` elements, `shift` elements into the buffer. An element's place in the
- * random sequence depends on the element alone, so equal places must give equal bits whatever the
- * count and shift: `expect` knows neither. */
+/* Checks one all-reduce of `count` elements, `shift` elements into the buffer. An element's place
+ * in the random sequence depends on the element alone, so equal places must give equal bits
+ * whatever the count and shift: `expect` does not get them. */
 static inline bool check_all_reduce(const checks *k, tr_group *g, tr_stream *stream,
                                     const int *ranks, int n, int64_t count, int64_t shift,
                                     tr_dtype dtype, tr_reduce op, bool crafted) {
@@ -156,7 +156,7 @@ static inline bool check_group(const checks *k, tr_stream *stream, const int *ra
     return true;
 }
 
-/* Another stream than the compute stream has no thread that could wait for other ranks. */
+/* Only the compute stream may wait for other ranks: the other streams have no thread for it. */
 static inline bool check_wrong_stream(const checks *k, tr_stream *stream) {
     int ranks[64], n = tr_world_size(k->world);
     for (int i = 0; i < n; i++) ranks[i] = i;
@@ -182,7 +182,7 @@ static inline bool check_groups(const checks *k) {
     if (!check_group(k, k->stream, ranks, size, 0, 1 << 20)) return false; /* whole buffers */
     for (int i = 0; i < size; i++) ranks[i] = size - 1 - i;
     if (!check_group(k, k->stream, ranks, size, 1, 5000)) return false; /* in pieces, reversed */
-    /* Two groups at a time, and a stream of its own. */
+    /* Two groups at a time, and a stream for each. */
     int n = 0;
     for (int i = rank % 2; i < size; i += 2) ranks[n++] = i;
     tr_stream *stream;
@@ -247,8 +247,8 @@ static inline void slow_work(void *unused) {
     usleep(2000);
 }
 
-/* All ranks in a ring send to their neighbour first and receive afterwards, twelve messages deep:
- * with rendezvous that needs sends which wait for nothing and receives posted by the engine. */
+/* All ranks in a ring send twelve messages to their neighbour first and receive afterwards. With
+ * rendezvous this works only if sends do not block and the progress thread posts the receives. */
 static inline bool check_channels(const checks *k, bool delayed, bool own_streams) {
     tr_world *w = k->world;
     int size = tr_world_size(w), rank = tr_world_rank(w);
@@ -262,7 +262,7 @@ static inline bool check_channels(const checks *k, bool delayed, bool own_stream
         CHECK_OK(tr_stream_create(k->device, &in));
     }
     tr_channel *to, *from;
-    /* Ends that wait for each other do so around no circle. */
+    /* Opening waits for the other end, so ranks must not wait in a circle. */
     if (rank > 0) CHECK_OK(tr_channel_open(w, k->device, previous, false, MESSAGE_BYTES, &from));
     CHECK_OK(tr_channel_open(w, k->device, next, true, MESSAGE_BYTES, &to));
     if (rank == 0) CHECK_OK(tr_channel_open(w, k->device, previous, false, MESSAGE_BYTES, &from));
@@ -280,7 +280,7 @@ static inline bool check_channels(const checks *k, bool delayed, bool own_stream
     int64_t ticket[MESSAGES];
     for (int m = 0; m < MESSAGES; m++) {
         char *message = staged.device + (size_t)m * MESSAGE_BYTES;
-        /* The stream makes the data: a send that does not wait for it sends rubbish. */
+        /* The stream computes the data, so a send that does not wait for it sends wrong data. */
         if (m < 3) CHECK_OK(tr_stream_call(out, slow_work, NULL));
         CHECK_OK(
             tr_stream_copy(out, message, source.device + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
@@ -301,7 +301,7 @@ static inline bool check_channels(const checks *k, bool delayed, bool own_stream
     CHECK_OK(tr_world_barrier(w));
     CHECK(tr_channel_send(to, k->stream, source.device, MESSAGE_BYTES + 1, ticket) ==
           TR_ERR_INTERNAL);
-    /* A receive is posted for a message that never comes: close withdraws it. */
+    /* A receive is posted for a message that is never sent: closing cancels it. */
     if (rank > 0) tr_channel_close(from);
     tr_channel_close(to);
     if (rank == 0) tr_channel_close(from);
@@ -317,7 +317,8 @@ static inline bool check_channels(const checks *k, bool delayed, bool own_stream
     return true;
 }
 
-/* On a device that is behind the caller the wait tells of it, and the world has failed. */
+/* On a device that runs behind the caller, the next wait returns the error, and the world has
+ * failed. */
 static inline bool check_wrong_size(const checks *k) {
     tr_world *w = k->world;
     int rank = tr_world_rank(w);
@@ -355,8 +356,8 @@ static inline double fixed_delay(void *context, size_t bytes) {
 }
 
 /* Rank 0 sends two rendezvous messages; rank 1 takes none before both are complete on rank 0: so
- * the receive of the second was posted before the first was taken. Otherwise the deadline ends it.
- */
+ * the receive of the second was posted before the first was taken. Otherwise the deadline ends the
+ * wait. */
 static inline bool check_two_deep(const checks *k) {
     enum {
         BIG = 5 << 19
@@ -404,7 +405,8 @@ static inline bool checks_open(tr_world *world, const char *device, uint32_t see
     return true;
 }
 
-/* The ranks are on one machine: those that opened a device by one name share its memory. */
+/* The ranks are on one machine, so those that opened a device with the same name share its
+ * memory. */
 static inline bool check_sharers(const checks *k) {
     int size = tr_world_size(k->world), same = 0;
     char(*names)[sizeof k->device->name] = calloc((size_t)size, sizeof *names);
@@ -420,8 +422,8 @@ static inline bool check_sharers(const checks *k) {
     return true;
 }
 
-/* On the device of this name; messages of two streams only where the device computes on the host.
- */
+/* Runs the checks on the device of this name; messages of two streams only where the device
+ * computes on the host. */
 static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl, uint32_t seed) {
     checks k;
     char note[256];
@@ -442,7 +444,8 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
     return good;
 }
 
-/* The world can be used no longer when the device does not compute on the host. */
+/* Runs the check that comes last, because afterwards the world is unusable if the device does not
+ * compute on the host. */
 static inline bool comm_checks_last(tr_world *world, const char *device, uint32_t seed) {
     checks k;
     bool good = checks_open(world, device, seed, &k) && check_wrong_size(&k);

@@ -9,7 +9,7 @@
 
 enum { ROWS = 64, COLUMNS = 48 };
 
-/* This rank's slab along `axis`, cut unevenly. */
+/* Returns this rank's slab along `axis`; the slabs have unequal sizes. */
 static tr_box slab(int axis, int rank, int size) {
     const int64_t extent[2] = {ROWS, COLUMNS};
     int64_t from = extent[axis] * rank * rank / (size * size);
@@ -51,7 +51,7 @@ static bool run(tr_world *world, const char *root) {
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t c = 0; c < box.extent[1]; c++)
             if (local[r * COLUMNS + c] != value_of(r, box.offset[1] + c)) return false;
-    tensor.shape[0] = ROWS + rank; /* another model: all ranks say the same */
+    tensor.shape[0] = ROWS + rank; /* another model: all ranks report the same failure */
     tr_status status = tr_ckpt_load(world, root, 7, &tensor, 1, &loaded, NULL);
     return status == (size == 1 ? TR_OK : TR_ERR_DATA);
 }
@@ -67,7 +67,8 @@ int main(void) {
     bool good =
         tr_world_broadcast(world, 0, root, sizeof root) == TR_OK && made && run(world, root);
     if (!good) fprintf(stderr, "rank %d: %s\n", tr_world_rank(world), tr_error_message());
-    (void)tr_world_agree(world, good ? TR_OK : TR_ERR_INTERNAL); /* all have done before it goes */
+    (void)tr_world_agree(
+        world, good ? TR_OK : TR_ERR_INTERNAL); /* all ranks have finished before it is removed */
     (void)snprintf(command, sizeof command, "rm -rf '%s'", root);
     if (first && system(command) != 0) good = false;
     if (!good) tr_world_abort(world, 1);

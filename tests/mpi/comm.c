@@ -6,15 +6,16 @@
 
 #include <mpi.h>
 
-static bool cuda_was_told; /* how to load kernels, before an MPI library could have started it */
+/* CUDA_MODULE_LOADING was set before an MPI library could have started CUDA. */
+static bool loading_was_set;
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
     const char *loading = getenv("CUDA_MODULE_LOADING");
-    cuda_was_told = loading && strcmp(loading, "EAGER") == 0;
+    loading_was_set = loading && strcmp(loading, "EAGER") == 0;
     return PMPI_Init_thread(argc, argv, required, provided);
 }
 
-/* The ranks were started alike, on one host: where each can have a CPU, their CPUs are disjoint. */
+/* Returns true when the ranks of this host use disjoint CPUs, or are more than the CPUs. */
 static bool cores_are_divided(tr_world *world, int before) {
     int ranks = tr_world_size(world), due = before > ranks ? before / ranks : 1;
     tr_cores mine, *all = calloc((size_t)ranks, sizeof *all);
@@ -42,11 +43,11 @@ int main(int argc, char **argv) {
     }
     uint32_t seed = (uint32_t)tr_test_seed(1);
     bool nccl = argc > 2 && strcmp(argv[2], "nccl") == 0;
-    bool good = cuda_was_told == (tr_world_size(world) > 1) &&
+    bool good = loading_was_set == (tr_world_size(world) > 1) &&
                 cores_are_divided(world, before.count) &&
                 comm_checks_on(world, argc > 1 ? argv[1] : "ref", nccl, seed) &&
                 (argc > 1 || comm_checks_last(world, "ref", seed));
-    if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */
+    if (!good) tr_world_abort(world, 1); /* otherwise the other ranks would wait for this one */
     tr_world_close(world);
     return 0;
 }

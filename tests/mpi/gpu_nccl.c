@@ -1,6 +1,7 @@
-/* NCCL on GPUs. One rank: the all-reduce of a group of one, which the program itself does not use.
- * Several: the checks of tests/comm_checks.h. On one GPU NCCL refuses several ranks, unless
- * NCCL_HOSTID assigns each to another machine. Exit code 77: no GPU. usage: gpu_nccl [DEVICE] */
+/* Tests NCCL on GPUs. One rank: the all-reduce of a group of one, which the program itself does not
+ * use. Several: the checks of tests/comm_checks.h. NCCL refuses several ranks on one GPU, unless
+ * NCCL_HOSTID makes them appear to be on different machines. Exit code 77: no GPU. usage: gpu_nccl
+ * [DEVICE] */
 #include "comm/nccl_impl.h"
 #include "tests/comm_checks.h"
 #include "tests/unit/support/seed.h"
@@ -45,8 +46,8 @@ static bool check_one_rank(tr_world *world, const char *device) {
     return good;
 }
 
-/* The process's first opening, which decides how kernels are loaded: as where ranks wait for each
- * other. */
+/* Opens the device for the first time in this process, with the option that ranks wait for each
+ * other: this decides how kernels are loaded. Returns false without a GPU. */
 static bool has_device(const char *name) {
     const tr_device_options options = {.threads = 1, .ranks = 2};
     tr_device *device;
@@ -70,7 +71,7 @@ int main(int argc, char **argv) {
     int ranks = tr_world_size(world);
     bool good = ranks == 1 ? check_one_rank(world, device)
                            : comm_checks_on(world, device, true, (uint32_t)tr_test_seed(1));
-    if (!good) tr_world_abort(world, 1); /* the others would wait for this rank */
+    if (!good) tr_world_abort(world, 1); /* otherwise the other ranks would wait for this one */
     tr_world_nccl_text(text, sizeof text);
     if (tr_world_rank(world) == 0)
         printf("%s with %d rank%s on %s\n", text, ranks, ranks == 1 ? "" : "s", device);

@@ -1,11 +1,11 @@
-/* The runner between processes: every schedule and random orders over stages with several tensors
- * an edge and edges between stages that are not neighbours; see runner_rig.h. */
+/* Tests the runner between processes: every schedule, and random orders over stages with several
+ * tensors an edge and edges between stages that are not neighbours (runner_rig.h). */
 #include "../unit/runner_rig.h"
 #include "tests/unit/support/generate_order.h"
 
 static tr_world *world;
 
-/* This rank's part of the schedule and of a forward-only one over the same channels. */
+/* Runs this rank's part of the schedule and of a forward-only one over the same channels. */
 static void expect_serial_results(const tr_schedule *schedule, const tr_stage_table *t) {
     int rank = tr_world_rank(world);
     tr_schedule *validation = NULL;
@@ -19,7 +19,7 @@ static void expect_serial_results(const tr_schedule *schedule, const tr_stage_ta
     tr_status status = run_rank(&state);
     if (status != TR_OK) fail_msg("%s: %s", schedule->name, tr_error_message());
     expect_results(&c, rank);
-    /* A message over the next case's channel must not meet a receive of this one's. */
+    /* A message of the next case must not match a receive of this one. */
     assert_int_equal(tr_world_agree(world, status), TR_OK);
     free(c.result);
     for (int k = 0; k < 2; k++) tr_program_set_destroy(c.set[k]);
@@ -66,7 +66,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_generated),
                                        cmocka_unit_test(test_random_orders)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (failed) tr_world_abort(world, 1); /* the others wait for this rank's messages */
+    if (failed) tr_world_abort(world, 1); /* the other ranks wait for this one's messages */
     tr_world_close(world);
     return failed;
 }

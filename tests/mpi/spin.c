@@ -1,18 +1,18 @@
-/* Ranks that pretend to train, for tests/run/watchdog.sh: they open the world, take their place on
- * the board and pass a barrier after every action.
+/* Ranks without a model, for tests/run/watchdog.sh: they open the world, attach to the board and
+ * pass a barrier after every action, which only sleeps.
  *
  *   spin run RANKS spin MODE ...      the launcher, with this program as the executable
  *   spin spin steps N SECONDS         N steps with one action of SECONDS each
- *   spin spin fail RANK CODE          RANK fails alone, in step 2
+ *   spin spin fail RANK CODE          RANK fails by itself, in step 2
  *   spin spin crash RANK              RANK dies of SIGSEGV, in step 2
  *   spin spin hang RANK DEADLINE      RANK stays in its action for a minute
  *   spin spin far RANK DEADLINE       many steps; RANK has a board of its own, as on another host
  *   spin spin homeless RANK DEADLINE  RANK finds no board
  *   spin spin early RANK SIGNAL       RANK sends itself the signal before MPI has started
- *   spin spin unborn RANK SIGNAL      ... before main; SIGNAL 0: it stays there for a minute
+ *   spin spin unborn RANK SIGNAL      RANK sends itself the signal before main; 0: sleeps there
  *
- * Every rank prints "rank R pid P" once it is in its first action, and in modes steps and far "rank
- * R done" at its end. */
+ * Every rank prints "rank R pid P" in its first action, and in modes steps and far "rank R done" at
+ * its end. */
 #include "job/launch.h"
 #include "job/rank_process.h"
 #include "job/watchdog.h"
@@ -31,7 +31,7 @@ static void work(double seconds) {
     while (nanosleep(&left, &left) != 0) {}
 }
 
-/* True on every rank once one of them has been asked to stop. */
+/* Sets *stop on every rank to true once one of them has been asked to stop. */
 static tr_status agree_to_stop(tr_world *world, tr_rank_process *process, bool *stop) {
     char mine = tr_board_stop_requested(tr_rank_process_board(process)), all[64] = {0};
     TR_TRY(tr_world_gather_all(world, &mine, all, 1));
@@ -39,7 +39,7 @@ static tr_status agree_to_stop(tr_world *world, tr_rank_process *process, bool *
     return TR_OK;
 }
 
-/* One action of `seconds` as stage `rank`, then the wait for all others. */
+/* Runs one action of `seconds` as stage `rank`, then waits for all other ranks. */
 static tr_status step(tr_world *world, tr_rank_process *process, int64_t n, double seconds) {
     tr_board *board = tr_rank_process_board(process);
     int rank = tr_world_rank(world);
@@ -89,7 +89,7 @@ static void move_board(const char *suffix) {
     (void)setenv(TR_BOARD_VARIABLE, name, 1);
 }
 
-/* glibc hands the arguments of main to what runs before it. */
+/* glibc passes the arguments of main to constructors too. */
 __attribute__((constructor)) static void before_main(int argc, char **argv) {
     const char *rank = getenv(TR_RANK_VARIABLE);
     if (argc < 5 || strcmp(argv[2], "unborn") != 0 || !rank || atoi(rank) != atoi(argv[3])) return;

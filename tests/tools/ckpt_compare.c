@@ -1,4 +1,4 @@
-/* Compares the global tensors of two checkpoints through their index.h5, as any HDF5 program sees
+/* Compares the global tensors of two checkpoints through their index.h5, as any HDF5 program reads
  * them.
  *
  *   ckpt_compare exact A B          every tensor of A and B bit for bit
@@ -127,7 +127,7 @@ static double compare_distance(const list *a, const list *b) {
 
 int main(int argc, char **argv) {
     static const char *const all[] = {"weights", "adam_m", "adam_v"};
-    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* one sentence of our own is enough */
+    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* HDF5's own error messages are switched off */
     const char *how = argc > 1 ? argv[1] : "";
     bool gradients = argc == 5 && strcmp(how, "gradients") == 0;
     bool distance = argc == 4 && strcmp(how, "distance") == 0;
@@ -141,11 +141,11 @@ int main(int argc, char **argv) {
     list *a = read_groups(argv[2], tensors ? 3 : 1, tensors ? all : all + 1);
     list *b = read_groups(argv[3], tensors ? 3 : 1, tensors ? all : all + 1);
     int different = a->count != b->count || a->count == 0;
-    if (different) printf("%d tensors and %d tensors\n", a->count, b->count);
+    if (different) printf("the checkpoints have %d and %d tensors\n", a->count, b->count);
     for (int i = 0; !different && i < a->count; i++)
         if (strcmp(a->item[i].name, b->item[i].name) != 0 || a->item[i].count != b->item[i].count) {
-            printf("%s (%zu) and %s (%zu)\n", a->item[i].name, a->item[i].count, b->item[i].name,
-                   b->item[i].count);
+            printf("tensor %s (%zu elements) and tensor %s (%zu elements) differ\n",
+                   a->item[i].name, a->item[i].count, b->item[i].name, b->item[i].count);
             different++;
         }
     if (different) return 1;

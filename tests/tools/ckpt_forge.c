@@ -1,6 +1,6 @@
-/* Makes a checkpoint with right checksums and a wrong state: sets a number in /state of a step's
- * index.h5, or removes it, and writes the COMMIT that belongs to the new index. usage: ckpt_forge
- * STEP_DIRECTORY FIELD NUMBER|nan|remove */
+/* Makes a checkpoint with valid checksums and an invalid state: sets a number in /state of a step's
+ * index.h5, or removes it, and writes a COMMIT for the new index. usage: ckpt_forge STEP_DIRECTORY
+ * FIELD NUMBER|nan|remove */
 #include "ckpt/ckpt_impl.h"
 
 #include <hdf5.h>

@@ -1,5 +1,5 @@
-/* Loads a checkpoint under one layout and saves what was loaded: with ckpt_compare this shows that
- * the layout reads what another wrote, bit for bit, without a training step in between.
+/* Loads a checkpoint under one layout and saves it again. With ckpt_compare this shows that a
+ * layout reads what another wrote, bit for bit, without a training step in between.
  *
  *   [mpirun -n N] ckpt_relayout CONFIG FROM TO [key=value ...]
  *
@@ -29,7 +29,7 @@ static tr_status open_engine(const tr_config *c, tr_world *world, tr_device *dev
 }
 
 static tr_status copy(const tr_config *config, tr_world *world, const char *from, const char *to) {
-    static tr_ckpt_state state; /* large for a stack */
+    static tr_ckpt_state state; /* too large for a stack */
     tr_device_options options = {.threads = 1};
     tr_device *device;
     tr_engine_desc desc;

@@ -1,8 +1,8 @@
-/* A libcuda.so.1 for machines without NVIDIA's driver: it takes kernel images and returns handles
+/* A libcuda.so.1 for machines without NVIDIA's driver: it accepts kernel images and returns handles
  * that cannot be launched, which is all that cuDNN needs to finish a plan. All other calls fail
- * with "no driver". Asked for its version, which is what CUDA does first, it tells on stderr what
- * the environment has under the name that is in DRIVER_SHIM_TELLS. Put in front of the library path
- * of tests, never installed. */
+ * with "no driver". When it is asked for its version, which CUDA does first, it prints the
+ * environment variable that DRIVER_SHIM_TELLS names to stderr. Tests put it first in the library
+ * path; it is never installed. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -51,7 +51,7 @@ int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
     return SUCCESS;
 }
 
-/* cuDNN looks these up as well, and goes without them. */
+/* cuDNN looks these up too, and works without them. */
 #define NO_DRIVER(name)                                                                            \
     int name(void);                                                                                \
     int name(void) {                                                                               \

@@ -1,20 +1,19 @@
-/* A libnccl.so.2 for tests, on the streams of host devices (guarded): what NCCL does to memory, and
- * what it demands of its callers. It ends the process with a sentence when
+/* A libnccl.so.2 for tests, on the streams of host devices (guarded): it moves and sums data as
+ * NCCL does, and checks NCCL's rules for callers. It ends the process with a sentence when
  *   - the ranks of a communicator make calls of different counts, types or operations;
  *   - a send meets a receive of another size or type, or the caller's own rank;
- *   - a communicator is used while another thread's call is in progress (but to abort it), after
- * its end, or is never ended;
- *   - a communicator may not block, or one that sends may take more than two multiprocessors
- * (CTAs);
+ *   - a communicator is used while another thread's call is in progress (except to abort it) or
+ * after its end, or is never ended;
+ *   - a communicator is configured as non-blocking, or one that sends may use more than two
+ * multiprocessors (CTAs);
  *   - buffers overlap in a way that is not in place.
- * Calls enqueue and return. Three kinds block, until the communicator is aborted: it is made when
- * all its ranks make it, and ended when all end it; the first message between two ranks is enqueued
- * when both have called. Sends wait for their receives; sums are in rank order, in FP32, rounded
- * once. Ranks meet in shared memory of one machine. NCCL_MOCK_STUCK=RANK:CALL keeps that rank in
- * that call until its communicator is aborted (CALL 0: without end, where its first one is made),
- * NCCL_MOCK_DEAF=RANK:CALL without end, whatever is aborted; NCCL_MOCK_ERROR breaks its
- * communicator.
- */
+ * Calls enqueue and return. Three calls block until the other ranks make them too, or the
+ * communicator is aborted: making a communicator, ending it, and the first message between two
+ * ranks. Sends wait for their receives; sums are in rank order, in FP32, rounded once. Ranks
+ * exchange data in shared memory of one machine. NCCL_MOCK_STUCK=RANK:CALL blocks that rank in that
+ * call until its communicator is aborted (CALL 0: forever, where its first communicator is made);
+ * NCCL_MOCK_DEAF=RANK:CALL blocks it forever, also after an abort; NCCL_MOCK_ERROR=RANK:CALL makes
+ * its communicator fail. */
 #include "base/dtype.h"
 #include "device/device_impl.h"
 
@@ -45,17 +44,18 @@ typedef struct call {
     uint64_t number, count;
 } call;
 
-/* Grows; a thread that waits for a value sleeps on it. */
+/* A counter that only grows; threads sleep on it until it reaches a value. */
 typedef _Atomic uint32_t counter;
 
-/* One rank's side of the collectives: its step, how far it has read the others', its window. */
+/* One rank's side of the collectives: its step, the steps of the other ranks that it has read, its
+ * window. */
 typedef struct desk {
     counter published, read;
     call call;
     char window[WINDOW];
 } desk;
 
-/* From one rank to another. */
+/* The messages from one rank to another. */
 typedef struct box {
     counter offered, asked, filled, emptied; /* calls of both ends; chunks */
     atomic_bool sender_called, receiver_called;
@@ -118,14 +118,15 @@ __attribute__((destructor)) static void look_for_leaks(void) {
 
 /* --- work on the stream ----------------------------------------------------------------------- */
 
-/* Looks again after a while, because an abort is no counter. */
+/* Waits until the counter reaches the value; false after an abort, for which it looks from time to
+ * time, because an abort wakes no sleeper. */
 static bool reach(struct ncclComm *c, counter *of, uint64_t value) {
-    const struct timespec while_ = {.tv_nsec = 20000000};
+    const struct timespec nap_time = {.tv_nsec = 20000000};
     for (;;) {
         uint32_t now = *of;
         if (now >= value) return true;
         if (c->aborted) return false;
-        (void)syscall(SYS_futex, of, FUTEX_WAIT, now, &while_, NULL, 0);
+        (void)syscall(SYS_futex, of, FUTEX_WAIT, now, &nap_time, NULL, 0);
     }
 }
 
@@ -185,12 +186,12 @@ static void reduce(const struct ncclComm *c, const call *k, uint64_t count) {
 typedef struct piece {
     struct ncclComm *comm;
     call call;
-    size_t bytes;   /* that this rank brings or takes in this step */
+    size_t bytes;   /* that this rank gives or takes in this step */
     uint64_t count; /* of elements of the result, in a reduction */
     bool first;
 } piece;
 
-/* One step of a collective: all bring a window, all read all. */
+/* Runs one step of a collective: every rank writes its window and reads those of all ranks. */
 static void meet(struct ncclComm *c, const piece *p) {
     desk *mine = &c->shared->desk[c->rank];
     uint64_t step = ++c->step;
@@ -221,7 +222,7 @@ static void compare_ends(struct ncclComm *c, const call *send, const call *recei
     violation(c, "%s meets %s", a, b);
 }
 
-/* A chunk of a send leaves when its receive is there. */
+/* Sends a chunk once its receive has been called. */
 static void offer(struct ncclComm *c, const piece *p) {
     box *b = &c->shared->box[c->rank][p->call.peer];
     if (p->first) {
@@ -266,7 +267,7 @@ static void work(void *argument) {
 
 static void copy(struct ncclComm *c, void *to, const void *from, size_t bytes) {
     if (bytes > 0 && c->stream->device->ops->stream_copy(c->stream, to, from, bytes) != TR_OK)
-        violation(c, "a buffer is not the device's");
+        violation(c, "a buffer is not in device memory");
 }
 
 static void enqueue(struct ncclComm *c, size_t bytes, uint64_t count, bool first) {
@@ -292,7 +293,7 @@ static void start(struct ncclComm *c) {
 /* --- calls ------------------------------------------------------------------------------------ */
 
 static void enter(struct ncclComm *c, const char *what) {
-    if (!c || c < comms || c >= comms + used) violation(NULL, "%s of no communicator", what);
+    if (!c || c < comms || c >= comms + used) violation(NULL, "%s without a communicator", what);
     if (c->state == ENDED) violation(c, "%s after %s", what, c->ended_by);
     if (c->state == FINALIZED) violation(c, "%s after ncclCommFinalize", what);
     if (atomic_exchange(&c->busy, true)) violation(c, "%s while a call is in progress", what);
@@ -304,15 +305,16 @@ static void check_buffers(struct ncclComm *c, const call *k, const char *from, c
         violation(c, "%s: buffers overlap and are not in place", kinds[k->kind]);
 }
 
-/* Whether one end of a send or receive has called. */
+/* Returns the flag that is set when one end of a send or receive has called. */
 static atomic_bool *called(struct ncclComm *c, const call *k, kind end) {
     box *b =
         k->kind == SEND ? &c->shared->box[c->rank][k->peer] : &c->shared->box[k->peer][c->rank];
     return end == SEND ? &b->sender_called : &b->receiver_called;
 }
 
-/* Whether `variable` says "RANK:CALL" of this process and its calls so far. */
-static bool is_told(const char *variable, int calls) {
+/* Returns true when the environment's `variable` is "RANK:CALL" with this rank and the number of
+ * its calls so far. */
+static bool fault_is_due(const char *variable, int calls) {
     const char *given = getenv(variable), *mine = getenv("OMPI_COMM_WORLD_RANK");
     char *end;
     if (!given || !mine || strtol(given, &end, 10) != strtol(mine, NULL, 10)) return false;
@@ -323,13 +325,13 @@ static void nap(void) {
     (void)nanosleep(&(const struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-/* What a machine does to a job: a call that does not return; an error. */
-static void fail_as_told(struct ncclComm *c) {
+/* Simulates what a fault does to a job: a call does not return, or fails. */
+static void inject_fault(struct ncclComm *c) {
     static int calls;
     calls++;
-    while (is_told("NCCL_MOCK_STUCK", calls) && !c->aborted) nap();
-    if (is_told("NCCL_MOCK_DEAF", calls)) (void)sleep(3600);
-    if (is_told("NCCL_MOCK_ERROR", calls)) c->broken = true;
+    while (fault_is_due("NCCL_MOCK_STUCK", calls) && !c->aborted) nap();
+    if (fault_is_due("NCCL_MOCK_DEAF", calls)) (void)sleep(3600);
+    if (fault_is_due("NCCL_MOCK_ERROR", calls)) c->broken = true;
 }
 
 /* The first message waits for the other rank's call. */
@@ -348,14 +350,14 @@ static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *
     if (k.kind >= SEND && (c->ctas < 1 || c->ctas > 2))
         violation(c, "%s may take %d CTAs", kinds[k.kind], c->ctas);
     check_buffers(c, &k, from, to);
-    fail_as_told(c);
+    inject_fault(c);
     k.number = k.kind == SEND   ? ++c->sends[k.peer]
                : k.kind == RECV ? ++c->receives[k.peer]
                                 : ++c->calls;
     if (!c->stream) {
         tr_device *device = ((tr_stream *)stream)->device;
         if (!device->ops->stream_work)
-            violation(c, "%s on a device that is no host", kinds[k.kind]);
+            violation(c, "%s on a device that does not compute on the host", kinds[k.kind]);
         c->stream = stream;
         if (device->ops->staging_alloc(device, WINDOW, (void **)&c->in) != TR_OK ||
             device->ops->staging_alloc(device, WINDOW, (void **)&c->out) != TR_OK)
@@ -412,7 +414,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     (void)snprintf(c->name, sizeof c->name, "%.*s", (int)sizeof c->name - 1, id.internal);
     if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
         violation(c, "a config without NCCL_CONFIG_INITIALIZER");
-    if (config->blocking != 1) violation(c, "a communicator that may not block");
+    if (config->blocking != 1) violation(c, "a non-blocking communicator");
     c->ctas = config->maxCTAs;
     int file = shm_open(c->name, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, sizeof(meeting)) != 0) violation(c, "no shared memory");
@@ -424,8 +426,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     if (!atomic_compare_exchange_strong(&c->shared->ranks, &others, n) && others != n)
         violation(c, "another rank says that there are %d", others);
     if (rank < 0 || rank >= n || atomic_exchange(&c->shared->present[rank], 1))
-        violation(c, "a rank that cannot be, or is there already");
-    if (is_told("NCCL_MOCK_STUCK", 0)) (void)sleep(3600);
+        violation(c, "a rank is out of range or has been opened already");
+    if (fault_is_due("NCCL_MOCK_STUCK", 0)) (void)sleep(3600);
     if (++c->shared->attached == n) (void)shm_unlink(c->name);
     while (c->shared->attached < n) nap();
     live++;
@@ -441,7 +443,8 @@ static void leave(struct ncclComm *c, const char *by) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     struct ncclComm *c = comm;
-    if (!c || c < comms || c >= comms + used) violation(NULL, "ncclCommGetAsyncError of none");
+    if (!c || c < comms || c >= comms + used)
+        violation(NULL, "ncclCommGetAsyncError without a communicator");
     if (c->state == ENDED) violation(c, "ncclCommGetAsyncError after %s", c->ended_by);
     *result = c->broken ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;

@@ -1,6 +1,6 @@
 /* pty_run RECORD COLUMNSxROWS [ACTION...] -- COMMAND [ARGUMENT...]
  *
- * Runs a command in a pseudo-terminal of that size, which is its controlling terminal, and takes
+ * Runs a command in a pseudo-terminal of that size, which is its controlling terminal, and performs
  * the actions in order while it runs:
  *
  * - wait:REGEX waits until the output since the last match matches (extended, one line);
@@ -12,11 +12,11 @@
  *   after which every process of the session is killed.
  *
  * Writes the output to RECORD. Each action except wait and limit is in it as a string that
- * terminals ignore: ESC _ ACTION ESC \. RECORD.screen gets what a user sees in the end, with all
- * that has scrolled away.
+ * terminals ignore: ESC _ ACTION ESC \. RECORD.screen gets what the terminal shows at the end,
+ * including what has scrolled away.
  *
  * Exit code: the command's, or 128 + its signal; 124 after the limit; 125 when the command ended
- * before an action could be taken; 64 for wrong arguments. */
+ * before an action; 64 for wrong arguments. */
 #include <errno.h>
 #include <poll.h>
 #include <pty.h>
@@ -33,10 +33,10 @@
 
 enum { MOST_SEEN = 1 << 16, EXIT_LIMIT = 124, EXIT_EARLY = 125, EXIT_USAGE = 64 };
 
-/* What the terminal shows: rows only grow, since nothing scrolls away. */
+/* What the terminal shows, including the rows that have scrolled away. */
 typedef struct screen {
     char **row;
-    size_t rows, columns, at; /* the cursor stands in the last row */
+    size_t rows, columns, at; /* the cursor is in the last row */
 } screen;
 
 typedef struct session {
@@ -141,7 +141,7 @@ static void take_in(session *t, const char *bytes, size_t count) {
     t->seen[t->seen_length] = '\0';
 }
 
-/* Waits for output for at most that long; false once no process has the terminal open. */
+/* Waits at most that long for output. Returns false once no process has the terminal open. */
 static bool read_some(session *t, double seconds) {
     char bytes[4096];
     struct pollfd from = {.fd = t->terminal, .events = POLLIN};
@@ -153,9 +153,9 @@ static bool read_some(session *t, double seconds) {
     return !t->closed;
 }
 
-/* Ends what is late: the command's session by its process groups, as far as they are known. */
+/* Kills the process groups of the command's session that are known, and returns 124. */
 static int give_up(session *t, const char *waiting) {
-    fprintf(stderr, "pty_run: the time is over; %s\n", waiting);
+    fprintf(stderr, "pty_run: the time limit has passed; %s\n", waiting);
     pid_t front = tcgetpgrp(t->terminal);
     if (front > 0) (void)kill(-front, SIGKILL);
     (void)kill(-t->child, SIGKILL);
@@ -207,7 +207,7 @@ static void type(const session *t, const char *text) {
     }
 }
 
-/* 0, or the exit code of a test that cannot go on. */
+/* Performs one action. Returns 0, or the exit code with which pty_run ends. */
 static int act(session *t, const char *action) {
     const char *colon = strchr(action, ':'), *value = colon ? colon + 1 : "";
     size_t name = colon ? (size_t)(colon - action) : strlen(action);
@@ -235,7 +235,8 @@ static int act(session *t, const char *action) {
     return 0;
 }
 
-/* The command's exit code; what it wrote last is read, also where a child of it stays on. */
+/* Returns the command's exit code, after reading the rest of its output, also when a child of it
+ * keeps running. */
 static int wait_for_end(session *t) {
     int status = 0;
     double ended = 0;

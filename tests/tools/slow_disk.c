@@ -1,5 +1,5 @@
 /* Preloaded into a program, makes its disk slow: every pread and pwrite of SLOW_DISK_BYTES or more
- * takes a quarter of a second longer. Tests of the progress line then see it on any machine. */
+ * takes a quarter of a second longer, so that a test sees the progress line on any machine. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/types.h>

@@ -1,5 +1,6 @@
 /* Preloaded into a program: with STUCK_READ=RANK:CALL, that call of pread never returns on that
- * rank, like a read from a file server that no longer answers. The rank's other threads go on. */
+ * rank, like a read from a file server that no longer answers. The rank's other threads
+ * continue. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>

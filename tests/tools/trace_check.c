@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     const char *fault = length ? trace_fault(text, &facts) : "empty";
     free(text);
     if (!fault && (facts.processes != atoi(argv[2]) || facts.arrows != atoi(argv[3])))
-        fault = "other numbers of processes or arrows";
+        fault = "the numbers of processes or arrows differ from those expected";
     if (!fault) return 0;
     printf("%s: %s (%d processes, %d arrows)\n", argv[1], fault, facts.processes, facts.arrows);
     return 1;

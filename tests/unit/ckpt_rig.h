@@ -171,7 +171,7 @@ typedef struct memory {
     size_t elements[2 * MAX_TENSORS]; /* allocated, gaps between boxes included */
 } memory;
 
-/* Copies the box between the global tensor and local memory, the slow and obvious way. */
+/* Copies the box between the global tensor and local memory, element by element. */
 static void fill_box(const tr_ckpt_tensor *t, const tr_box *b, const float *global, float *local) {
     int64_t at[TR_PARAM_RANK] = {0};
     for (;;) {
@@ -195,8 +195,8 @@ static bool is_inside(const tr_ckpt_tensor *t, const tr_box *b) {
 
 static const float canary = -12345.0f;
 
-/* Written and unwritten boxes of one tensor are two lists only if both exist: a rank lists a tensor
- * once, so replicas of a tensor that this rank also writes are left out. */
+/* Makes this rank's list of tensors. A rank lists a tensor once, with boxes that it writes or with
+ * replicas, so replicas of a tensor that it also writes are left out. */
 static void make_memory(memory *mem, const model *m, const layout *l, int rank, bool filled) {
     memset(mem, 0, sizeof *mem);
     for (int t = 0; t < m->count; t++) {
@@ -332,14 +332,14 @@ static tr_status save_model(const char *root, int64_t step, const model *m, cons
     return status;
 }
 
-/* Shows why, where success was expected. */
+/* Fails with the error's sentence unless the status is success. */
 static void assert_good(tr_status status) {
     if (status != TR_OK) print_message("%s\n", last_message);
     assert_int_equal(status, TR_OK);
 }
 
-/* Loads under layout l and, when that succeeds, demands every bit of every box, untouched memory
- * between the boxes, and the state. */
+/* Loads under layout l. When that succeeds, checks every bit of every box, that memory between the
+ * boxes is unchanged, and the state. */
 static tr_status load_model(const char *root, int64_t step, int64_t expected_step, const model *m,
                             const layout *l) {
     job *j = calloc(1, sizeof *j);
@@ -405,7 +405,7 @@ static void remove_tree(const char *path) {
     (void)rmdir(path);
 }
 
-/* Number of entries with that prefix. */
+/* Returns the number of entries with that prefix. */
 static int count_entries(const char *path, const char *prefix) {
     int n = 0;
     DIR *dir = opendir(path);

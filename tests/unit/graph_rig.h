@@ -1,7 +1,7 @@
-/* Carries out cuDNN's operation graphs on the host, in double precision with the roundings of their
+/* Executes cuDNN's operation graphs on the host, in double precision with the roundings of their
  * BF16 tensors. rig_enter replaces some of cuDNN's functions by the rig's: the one that sets an
- * attribute records it, and calls the library's; the one that executes computes the recorded graph.
- * Knows matrix products, reductions, reshapes and the point-wise modes of attention.
+ * attribute records it and calls the library's; the one that executes a plan computes the recorded
+ * graph. It implements matrix products, reductions, reshapes and the point-wise modes of attention.
  *
  * Graphs for `rig_handle` are built for the described GPU instead, and the first tokens of a mask
  * are computed on the host: the linker sends tr_cudnn_attention_build and
@@ -18,7 +18,7 @@
 
 enum { RIG_IDS = 128, RIG_RANK = 4, RIG_GRAPHS = 64 };
 
-/* A handle that nothing but the functions below looks into. */
+/* A handle that only the functions below interpret. */
 static cudnnHandle_t const rig_handle = (cudnnHandle_t) & (char){0};
 static cudaStream_t rig_stream; /* bound to the handle */
 static int64_t rig_executions;
@@ -26,7 +26,7 @@ static const char *rig_described;                        /* the JSON of a GPU */
 static const tr_attention_graph *rig_graphs[RIG_GRAPHS]; /* built: the newest last */
 static int rig_graph_count;
 
-/* Memory of a tensor by its unique id; that of virtual tensors is made and freed by the rig. */
+/* The memory of a tensor, by its unique id; the rig allocates and frees that of virtual tensors. */
 typedef struct rig_memory {
     void *data;
     tr_dtype dtype;
@@ -39,15 +39,15 @@ typedef struct rig_tensor {
 } rig_tensor;
 
 /* One attribute as it was set. */
-typedef struct rig_told {
+typedef struct rig_setting {
     cudnnBackendDescriptor_t descriptor;
     cudnnBackendAttributeName_t name;
     size_t bytes;
     char value[TR_ATTENTION_IDS * sizeof(void *)];
-} rig_told;
+} rig_setting;
 
 enum { RIG_TOLD = 4096 };
-static rig_told rig_book[RIG_TOLD];
+static rig_setting rig_book[RIG_TOLD];
 static int rig_entries;
 
 static size_t rig_size_of(cudnnBackendAttributeType_t type) {
@@ -73,14 +73,14 @@ static cudnnStatus_t rig_set_attribute(cudnnBackendDescriptor_t descriptor,
     size_t bytes = (size_t)count * rig_size_of(type);
     if (bytes <= sizeof rig_book->value) {
         assert_true(rig_entries < RIG_TOLD);
-        rig_told *told = &rig_book[rig_entries++];
-        *told = (rig_told){descriptor, name, bytes, {0}};
+        rig_setting *told = &rig_book[rig_entries++];
+        *told = (rig_setting){descriptor, name, bytes, {0}};
         memcpy(told->value, values, bytes);
     }
     return rig_library_set(descriptor, name, type, count, values);
 }
 
-/* Another descriptor may get its address. */
+/* Forgets the descriptor's attributes, because another one may get its address. */
 static cudnnStatus_t rig_destroy_descriptor(cudnnBackendDescriptor_t descriptor) {
     int kept = 0;
     for (int i = 0; i < rig_entries; i++)
@@ -89,17 +89,17 @@ static cudnnStatus_t rig_destroy_descriptor(cudnnBackendDescriptor_t descriptor)
     return rig_library_destroy(descriptor);
 }
 
-static const rig_told *rig_find(cudnnBackendDescriptor_t descriptor,
-                                cudnnBackendAttributeName_t name) {
+static const rig_setting *rig_find(cudnnBackendDescriptor_t descriptor,
+                                   cudnnBackendAttributeName_t name) {
     for (int i = 0; i < rig_entries; i++)
         if (rig_book[i].descriptor == descriptor && rig_book[i].name == name) return &rig_book[i];
     return NULL;
 }
 
-/* What the library was told; false when the descriptor has no such attribute. */
+/* Reads an attribute as it was set; false when the descriptor has none. */
 static bool rig_get(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                     size_t bytes, void *value) {
-    const rig_told *told = rig_find(descriptor, name);
+    const rig_setting *told = rig_find(descriptor, name);
     memset(value, 0, bytes);
     if (!told) return false;
     assert_int_equal(told->bytes, bytes);
@@ -121,8 +121,8 @@ static bool rig_tensor_of(cudnnBackendDescriptor_t op, cudnnBackendAttributeName
     return true;
 }
 
-/* Where element `at` of a tensor of sizes `of` lies in t: one of size 1 is used for all, and one of
- * several in a row when t has fewer. */
+/* Returns the offset in t of element `at` of a tensor with sizes `of`: dimensions of size 1 in t
+ * are broadcast, and a smaller dimension of t serves several indices in a row. */
 static int64_t rig_offset(const rig_tensor *t, const int64_t *of, const int64_t *at) {
     int64_t offset = 0;
     for (int i = 0; i < RIG_RANK; i++) offset += at[i] * t->size[i] / of[i] * t->stride[i];
@@ -196,7 +196,7 @@ static bool rig_reduction(cudnnBackendDescriptor_t op, rig_memory *memory) {
     return true;
 }
 
-/* The same memory with other sizes and strides. */
+/* Gives the output the same memory with other sizes and strides. */
 static bool rig_reshape(cudnnBackendDescriptor_t op, rig_memory *memory) {
     rig_tensor x, y;
     if (!rig_tensor_of(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &x)) return false;
@@ -220,7 +220,7 @@ static double rig_pointwise_value(cudnnPointwiseMode_t mode, double x, double b,
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
     case CUDNN_POINTWISE_GEN_INDEX: return (double)index;
-    default: fail_msg("the rig knows no point-wise mode %d", (int)mode);
+    default: fail_msg("the rig does not implement point-wise mode %d", (int)mode);
     }
     return NAN;
 }
@@ -246,7 +246,7 @@ static bool rig_pointwise(cudnnBackendDescriptor_t op, rig_memory *memory) {
     return true;
 }
 
-/* Whether a tensor of the graph has this id. */
+/* Returns true when a tensor of the graph has this id. */
 static bool rig_has(const tr_attention_graph *graph, int64_t id) {
     for (size_t i = 0; i < graph->part_count; i++) {
         int64_t own;
@@ -255,11 +255,12 @@ static bool rig_has(const tr_attention_graph *graph, int64_t id) {
     return false;
 }
 
-/* The memory that a variant pack gives to the tensors of a graph: exactly those that it has. */
+/* Reads from a variant pack the memory of the graph's tensors, which must be exactly those that it
+ * has. */
 static void rig_unpack(const tr_attention_graph *graph, cudnnBackendDescriptor_t pack,
                        rig_memory memory[RIG_IDS]) {
-    const rig_told *ids = rig_find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-    const rig_told *pointers = rig_find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    const rig_setting *ids = rig_find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const rig_setting *pointers = rig_find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     assert_true(ids && pointers && ids->bytes == pointers->bytes);
     for (size_t i = 0; i < ids->bytes / 8; i++) {
         int64_t id;
@@ -275,7 +276,8 @@ static void rig_unpack(const tr_attention_graph *graph, cudnnBackendDescriptor_t
     }
 }
 
-/* Workspace and sums lie one behind the other. */
+/* Fails unless the row sums follow the workspace, and the sums of dQ the row sums, without
+ * overlap. */
 static void rig_check_scratch(const tr_attention_graph *graph, cudnnBackendDescriptor_t pack,
                               const rig_memory memory[RIG_IDS]) {
     char *workspace;
@@ -287,7 +289,7 @@ static void rig_check_scratch(const tr_attention_graph *graph, cudnnBackendDescr
         assert_true((char *)memory[1 + TR_ATTENTION_DQ_SUM].data >= row_sum + graph->row_sum_bytes);
 }
 
-/* Carries out the graph's operations in their order. */
+/* Executes the graph's operations in their order. */
 static cudnnStatus_t rig_execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                  cudnnBackendDescriptor_t pack) {
     rig_memory memory[RIG_IDS] = {{0}};
@@ -321,7 +323,7 @@ static cudnnStatus_t rig_set_stream(cudnnHandle_t handle, cudaStream_t stream) {
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Loads cuDNN and takes the place of the functions above. */
+/* Loads cuDNN and replaces its functions with those above. */
 static void rig_enter(void) {
     if (tr_cuda_open_libraries() != TR_OK) fail_msg("%s", tr_error_message());
     rig_library_set = tr_cudnnBackendSetAttribute;

@@ -1,7 +1,6 @@
-/* A whole model, each layer of which reads the one before, on one tensor rank for tests: memory for
- * every lifetime, poisoned as soon as a lifetime ends, so that a buffer used outside of it turns
- * the results into NaN. Host devices only.
- */
+/* A whole model for tests, on one tensor rank, each layer of which reads the one before. It has
+ * memory for every lifetime and fills it with NaN when the lifetime ends, so that a buffer used
+ * outside of its lifetime turns the results into NaN. Host devices only. */
 #pragma once
 
 #include "base/memory.h"
@@ -18,7 +17,8 @@
 
 #include <cmocka.h>
 
-/* What fails here may run on a thread, where cmocka cannot jump: it ends the test program. */
+/* Ends the test program on failure, because the caller may run on a thread, where cmocka cannot
+ * jump. */
 #define RIG_TRY(expr)                                                                              \
     do {                                                                                           \
         if ((expr) != TR_OK) {                                                                     \
@@ -59,7 +59,7 @@ static inline void rig_poison(char *memory, size_t bytes) {
     if (bytes) memset(memory, 0xff, bytes); /* a NaN in every floating-point type */
 }
 
-/* Elements of parameter j of a layer and of those that are joined to it. */
+/* Returns the elements of parameter j of a layer and of those that are joined to it. */
 static inline size_t rig_joined_count(const tr_layer *layer, int j) {
     size_t count = (size_t)layer->params[j].count;
     while (++j < layer->params_count && layer->params[j].joined)
@@ -88,7 +88,8 @@ static inline void rig_place_params(rig *r) {
     }
 }
 
-/* World is this rank's of `tp` local ones; the group is opened over all of them. */
+/* Opens the rig. `world` is this rank's one of `tp` local worlds; the tensor group is opened over
+ * all of them. */
 static inline void rig_open(rig *r, const char *device, tr_world *world,
                             const tr_model_config *config, tr_dtype dtype, int64_t batch,
                             int64_t seq, bool decode) {
@@ -169,7 +170,7 @@ static inline tr_param *rig_param(const tr_model *model, int index) {
     return NULL;
 }
 
-/* Of all the parameter's tensors. */
+/* Returns the elements of all the parameter's tensors. */
 static inline int64_t rig_global_count(const tr_param *param) {
     int64_t count = 0;
     for (int k = 0; k < param->tensors; k++) count += tr_global_count(&param->tensor[k]);
@@ -185,7 +186,8 @@ static inline void rig_note_index(void *context, int64_t global, int64_t local) 
     at->index[local] = at->first + global;
 }
 
-/* Global row-major index of every local element, in index[count]; tensors one behind the other. */
+/* Returns index[count], the global row-major index of every local element; the indices of a
+ * parameter's tensors follow one another. The caller frees it. */
 static inline int64_t *rig_global_index(const tr_param *param) {
     rig_index at = {.index = calloc((size_t)param->count + 1, sizeof *at.index)};
     for (int k = 0; k < param->tensors; k++) {
@@ -195,7 +197,7 @@ static inline int64_t *rig_global_index(const tr_param *param) {
     return at.index;
 }
 
-/* Element i of the FP32 gradient. */
+/* Returns element i of the gradient. */
 static inline double rig_grad(const tr_param *param, int64_t i) {
     return (double)((const float *)param->grad)[i];
 }
@@ -210,7 +212,7 @@ static inline void rig_set(tr_param *param, tr_dtype dtype, int64_t i, float val
     else ((uint16_t *)param->value)[i] = tr_f32_to_bf16(value);
 }
 
-/* A formula of parameter and global element, scaled. */
+/* Returns a formula of parameter and global element, scaled. */
 static inline float rig_formula(const tr_param *param, int64_t global) {
     uint32_t x = (uint32_t)(param->index * 1000003 + global) * 2654435761u;
     x ^= x >> 16;
@@ -273,7 +275,7 @@ static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
             if (layer->piece[k].life == life) rig_poison(r->piece[i][k], layer->piece[k].bytes);
 }
 
-/* F of the whole model; returns the loss summed over the positions that count. */
+/* Runs F of the whole model and returns the loss summed over the positions that count. */
 static inline double rig_run_forward(rig *r, bool forward_only) {
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
@@ -305,7 +307,8 @@ static inline void rig_grad_input(rig *r, int i) {
         memcpy(before, io.dy[0].data, r->tensor_bytes);
     }
     RIG_TRY(layer->ops->grad_input(layer, &io));
-    if (before && memcmp(before, io.dy[0].data, r->tensor_bytes) != 0) abort(); /* dy must stay */
+    if (before && memcmp(before, io.dy[0].data, r->tensor_bytes) != 0)
+        abort(); /* the layer must not modify dy */
     free(before);
     rig_poison_block(r, i, TR_LIFE_FI);
     rig_poison_block(r, i, TR_LIFE_SCRATCH);
@@ -323,7 +326,7 @@ static inline void rig_grad_weight(rig *r, int i) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }
 
-/* Before the first micro-batch, which must write every gradient and read none. */
+/* Prepares for the first micro-batch, which must write every gradient and read none. */
 static inline void rig_begin_gradients(rig *r) {
     r->adds = false;
     for (int p = 0; p < r->model->params_count; p++) {
@@ -332,8 +335,9 @@ static inline void rig_begin_gradients(rig *r) {
     }
 }
 
-/* F, I and W of the whole model, of which the first after rig_begin_gradients writes the gradients
- * and the others add to them; apart: every I before the first W, else layer by layer. */
+/* Runs F, I and W of the whole model. The first call after rig_begin_gradients writes the
+ * gradients, later ones add to them. apart: every I runs before the first W, otherwise I and W run
+ * layer by layer. */
 static inline void rig_accumulate(rig *r, bool apart) {
     (void)rig_run_forward(r, false);
     for (int i = r->model->count - 1; i >= 0; i--) {
@@ -349,7 +353,7 @@ static inline void rig_backward(rig *r, bool apart) {
     rig_accumulate(r, apart);
 }
 
-/* One token a row through a rig opened for decoding; logits in r->logits[batch, vocab]. */
+/* Runs one token a row through a rig opened for decoding; fills r->logits[batch, vocab]. */
 static inline void rig_decode(rig *r, int64_t position) {
     r->state->position = position;
     r->state->train = 0;

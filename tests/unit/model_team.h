@@ -1,4 +1,5 @@
-/* A whole model on some tensor ranks, each on its thread, and its results as global tensors. */
+/* Runs a whole model on some tensor ranks, each on its thread, and collects its results as global
+ * tensors. */
 #pragma once
 
 #include "model_rig.h"
@@ -19,7 +20,8 @@ enum { DEVICES = 2 };
 #endif
 static const char *const devices[] = {"ref", "cpu"};
 
-/* Gradients of global tensors, in registry order, every use of a tied one by itself. */
+/* Gradients of global tensors in the order in which layers list them, each use of a tied one
+ * separately. */
 typedef struct result {
     double loss[2];
     int tensors;
@@ -33,7 +35,7 @@ static inline void result_free(result *x) {
     for (int p = 0; p < x->tensors; p++) free(x->grad[p]);
 }
 
-/* Index of the tensor, which is added when it is not there yet. */
+/* Returns the index of the tensor, which it adds if it is missing. */
 static inline int result_tensor(result *x, const tr_global *tensor, int use) {
     int p = 0;
     while (p < x->tensors && (strcmp(x->name[p], tensor->name) != 0 || x->use[p] != use)) p++;
@@ -48,7 +50,7 @@ static inline int result_tensor(result *x, const tr_global *tensor, int use) {
     return p;
 }
 
-/* What the threads of one model share. */
+/* The data that the threads of one model share. */
 typedef struct team {
     const char *device;
     const tr_model_config *config;
@@ -82,7 +84,7 @@ static inline void *member_close(void *argument) {
     return NULL;
 }
 
-/* Runs one function on every rank, each on its thread: opening and closing are collective. */
+/* Runs a function on every rank, each on its thread, because opening and closing are collective. */
 static inline void on_every_rank(team *t, int ranks, void *(*run)(void *)) {
     member members[MOST_RANKS];
     pthread_t threads[MOST_RANKS];
@@ -98,13 +100,15 @@ typedef struct collection {
     double *grad;
 } collection;
 
-/* Ranks that hold the same element have parts of its gradient, or the same one to the bit. */
+/* Adds one element of a gradient. Ranks that hold the same element have either parts of its
+ * gradient or the same bits. */
 static inline void collect_element(void *context, int64_t global, int64_t local) {
     const collection *c = context;
     double *to = &c->grad[global], value = rig_grad(c->param, local);
     if (isnan(*to)) *to = value;
     else if (c->param->partial & TR_AXIS_BIT(TR_AXIS_TP)) *to += value;
-    else if (*to != value) fail_msg("%s: a rank has another gradient", tr_param_name(c->param));
+    else if (*to != value)
+        fail_msg("%s: two ranks have different gradients", tr_param_name(c->param));
 }
 
 static inline void collect(team *t, int ranks, result *out) {
@@ -145,8 +149,8 @@ static inline double norm(const double *a, int64_t n) {
     return sqrt(sum);
 }
 
-/* Losses within `loss` relative, every gradient norm-wise within `grad` of the larger of its own
- * norm and `floor` times the global norm. */
+/* Fails unless losses are within `loss` relative, and every gradient norm-wise within `grad` of the
+ * larger of its own norm and `floor` times the global norm. */
 static inline void compare(const result *x, const result *reference, double loss, double grad,
                            double floor) {
     assert_true(x->loss[1] == reference->loss[1]);
@@ -169,7 +173,7 @@ static inline void compare(const result *x, const result *reference, double loss
     }
 }
 
-/* Every gradient to the bit. */
+/* Fails unless every gradient has the same bits. */
 static inline void compare_bits(const result *a, const result *b) {
     assert_memory_equal(a->loss, b->loss, sizeof a->loss);
     assert_int_equal(a->tensors, b->tensors);

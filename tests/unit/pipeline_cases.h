@@ -19,7 +19,7 @@ static inline uint64_t test_next(test_random *r) {
     return tr_mix64(r->state++);
 }
 
-/* A number in [low, high]. */
+/* Returns a random number in [low, high]. */
 static inline int test_between(test_random *r, int low, int high) {
     return low + (int)(test_next(r) % (uint64_t)(high - low + 1));
 }
@@ -81,8 +81,8 @@ static inline void test_table_cut(test_random *r, tr_stage_table *t) {
     }
 }
 
-/* Random costs, block sizes and edges: the chain, and `extra` more edges from a stage to a later
- * one, several between one pair too. */
+/* Makes a table of random costs, block sizes and edges: the chain, and `extra` more edges from a
+ * stage to a later one, also several between one pair. */
 static inline void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t) {
     test_table_chain(stages, 0, 0, 0, t);
     free(t->edge);
@@ -105,7 +105,7 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
         c->f = test_between(r, 1, 9);
         c->i = test_between(r, 1, 9);
         c->w = test_between(r, 1, 9);
-        /* At least eight bytes for a word of the stage's own. */
+        /* Each block has at least eight bytes, for the stage's word. */
         for (int life = 0; life < TR_LIFE_SCRATCH; life++)
             c->bytes[life] = 8 * (size_t)test_between(r, 1, 300);
         c->bytes[TR_LIFE_SCRATCH] = 8 * (size_t)test_between(r, 1, 300);
@@ -143,8 +143,8 @@ static inline bool test_is_ready(const test_order *o, int stage, int k, tr_actio
     return true;
 }
 
-/* A random ready action among those of `rank` (-1: any) and, when `other` is not NULL, of the kinds
- * that can overlap with *other; false when there is none. */
+/* Chooses a random ready action of `rank` (-1: of any rank) and, when `other` is not NULL, of the
+ * types that can overlap with *other. Returns false when there is none. */
 static inline bool test_choose(const test_order *o, test_random *r, int rank,
                                const tr_action *other, tr_action *chosen) {
     int ready = 0;
@@ -162,7 +162,8 @@ static inline bool test_choose(const test_order *o, test_random *r, int rank,
     return ready > 0;
 }
 
-/* A random order that can run: at each step one ready action at random, or two as a pair. */
+/* Makes a random order that can run: at each step it takes one ready action at random, or an
+ * overlapped pair. */
 static inline tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
                                                 int micro_batches) {
     static const unsigned bits[TR_COMPUTE_TYPES] = {1, 2, 4, 6};
@@ -196,8 +197,8 @@ static inline tr_schedule *test_schedule_random(test_random *r, const tr_stage_t
     return o.s;
 }
 
-/* Adds the actions of a row such as "0F0,3F0,0F1&3B0" to a rank, & between the two of an
- * overlapped pair; false when it is not one. */
+/* Adds the actions of a row such as "0F0,3F0,0F1&3B0" to a rank; & joins an overlapped pair.
+ * Returns false when the row cannot be read. */
 static inline bool test_add_row(tr_schedule *s, int rank, const char *row) {
     while (*row) {
         char *end;
@@ -214,8 +215,8 @@ static inline bool test_add_row(tr_schedule *s, int rank, const char *row) {
     return true;
 }
 
-/* Two ranks, four stages in a V (0 and 3 on rank 0, 1 and 2 on rank 1), three micro-batches, I and
- * W apart and together. */
+/* Makes an order of two ranks, four stages in a V (0 and 3 on rank 0, 1 and 2 on rank 1) and three
+ * micro-batches, with I and W apart and together. */
 static inline tr_schedule *test_schedule_v(void) {
     static const int rank_of[] = {0, 1, 1, 0};
     tr_schedule *s = NULL;

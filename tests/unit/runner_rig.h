@@ -1,7 +1,7 @@
-/* Runs of lowered programs for tests. Stages here move words instead of activations: every buffer
- * is filled from one word and checked word by word when it is read, so that a wrong address, a
- * wrong order, a lifetime that is too short or a missing wait changes the results, which are
- * compared with a serial evaluation. */
+/* Runs lowered programs for tests. Stages here pass 64-bit words instead of activations: every
+ * buffer is filled with one word and checked when it is read, so that a wrong address, a wrong
+ * order, a lifetime that is too short or a missing wait changes the results, which are compared
+ * with a serial evaluation. */
 #pragma once
 
 #include "pipeline/program/run.h"
@@ -29,7 +29,7 @@ static void fill(char *memory, size_t bytes, uint64_t value) {
     for (size_t k = 0; k < bytes / 8; k++) word[k] = k ? value ^ (k * 0x9E3779B97F4A7C15u) : value;
 }
 
-/* The word that the memory was filled from, or one that no buffer has. */
+/* Returns the word that the memory was filled with, or one that no buffer contains. */
 static uint64_t read_back(const char *memory, size_t bytes) {
     const uint64_t *word = (const uint64_t *)(const void *)memory;
     for (size_t k = 1; k < bytes / 8; k++)
@@ -53,7 +53,8 @@ static uint64_t value_fw(uint64_t h) {
 static uint64_t value_iw(uint64_t g) {
     return fold(g, 3);
 }
-/* Of the stage that reads the edge: its F's h and its I's g. */
+/* Returns the gradient of an edge, from the h of the F and the g of the I of the stage that reads
+ * it. */
 static uint64_t value_din(const tr_stage_table *t, int edge, uint64_t h, uint64_t g) {
     return fold(t->edge[edge].f_writes_gradient ? h : g, 2000 + (uint64_t)edge);
 }
@@ -92,7 +93,7 @@ static uint64_t read_own(const word_stage *s, const tr_stage_io *io, tr_lifetime
         tr_piece piece = cost->piece[k];
         if (piece.life != life || !piece.bytes) continue;
         uint64_t found = read_back(io->piece[k], piece.bytes) - (uint64_t)k;
-        if (!first && found != value) return ~value; /* the pieces do not belong together */
+        if (!first && found != value) return ~value; /* the pieces are of different words */
         value = found;
         first = false;
     }
@@ -104,7 +105,7 @@ static void spoil_scratch(word_stage *s, const tr_stage_io *io) {
     memset(io->scratch, 0x55, bytes);
 }
 
-/* Folds the inputs that still live: all, or only those F..W. */
+/* Folds the inputs that are still alive: all, or only those with lifetime F..W. */
 static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t h, bool all) {
     for (int e = 0; e < s->t->edges; e++) {
         const tr_edge *edge = &s->t->edge[e];
@@ -184,7 +185,7 @@ typedef struct words {
     int m;
 } words;
 
-/* The gradient of an edge. */
+/* Returns the gradient of an edge in the serial evaluation. */
 static uint64_t serial_gradient(const tr_stage_table *t, const words *v, int edge, int k) {
     int at = t->edge[edge].to * v->m + k;
     return value_din(t, edge, v->h[at], v->g[at]);
@@ -213,7 +214,7 @@ static void serial_values(const tr_stage_table *t, int m, int step, words *v) {
     }
 }
 
-/* What stage `stage` must have summed after the schedule: `sum` over W, `seen` over F. */
+/* Computes what stage `stage` must have summed after the schedule: `sum` over W, `seen` over F. */
 static void serial_sums(const tr_schedule *s, const tr_stage_table *t, const words *v, int stage,
                         uint64_t *sum, uint64_t *seen) {
     int rank = s->rank_of[stage];
@@ -236,7 +237,7 @@ static void serial_sums(const tr_schedule *s, const tr_stage_table *t, const wor
 
 /* --- one run ---------------------------------------------------------------------------------- */
 
-/* What the ranks of one run share; read-only while they run, but `result`. */
+/* The data that the ranks of one run share; read-only while they run, except `result`. */
 typedef struct run_case {
     const tr_stage_table *t;
     const tr_schedule *schedule[2]; /* training and forward-only, over the same stages */
@@ -283,7 +284,7 @@ static double random_delay(void *context, size_t bytes) {
     return test_next(random) % 3 ? 0 : (double)(test_next(random) % 300) * 1e-6;
 }
 
-/* Programs take turns: training, forward, training, training. */
+/* Returns 1, the forward-only program, in step 1; otherwise 0, training. */
 static int program_of(int step) {
     return step == 1;
 }
@@ -359,7 +360,8 @@ out:
     return status;
 }
 
-/* The results of the stages on `rank`, or of all (rank below 0), are those in series. */
+/* Fails unless the results of the stages on `rank` (below 0: all stages) are those of the serial
+ * evaluation. */
 static void expect_results(const run_case *c, int rank) {
     for (int step = 0; step < STEPS; step++) {
         const tr_schedule *s = c->schedule[program_of(step)];
@@ -371,8 +373,8 @@ static void expect_results(const run_case *c, int rank) {
             int at = step * c->t->stages + stage;
             serial_sums(s, c->t, &v, stage, &sum, &seen);
             if (c->result[at].sum != sum || c->result[at].seen != seen)
-                fail_msg("%s, step %d, stage %d: another result than in series", s->name, step,
-                         stage);
+                fail_msg("%s, step %d, stage %d: the result differs from the serial evaluation",
+                         s->name, step, stage);
             assert_int_equal(c->result[at].reductions, s->forward_only ? 0 : 1);
             if (!s->forward_only) assert_true(c->result[at].reduced == sum);
         }
@@ -381,7 +383,7 @@ static void expect_results(const run_case *c, int rank) {
     }
 }
 
-/* Every schedule but the two that tests name themselves, and its numbers of stages a rank. */
+/* Every schedule except the two that tests name themselves, with its numbers of stages a rank. */
 static const struct {
     const char *name;
     int least, most;

@@ -1,5 +1,5 @@
-/* An independent evaluation of an order, straight from its definition: when each action runs, and
- * what every rank holds. Costs and memory are of one micro-batch on a rank's whole share. */
+/* Evaluates an order independently of the program, by definition: when each action runs, and how
+ * much memory each rank holds. Costs and memory are of one micro-batch on a rank's whole share. */
 #pragma once
 
 #include "pipeline/orders/generate.h"
@@ -24,7 +24,7 @@ typedef struct meter_walk {
     double *now, *first;              /* [ranks] */
 } meter_walk;
 
-/* When the inputs of an action have arrived; -1: not yet known. */
+/* Returns when the inputs of an action have arrived; -1: not yet known. */
 static inline double meter_ready(const meter_walk *w, tr_action a, double c) {
     int m = w->s->micro_batches, at = a.stage * m + a.micro_batch, other = -1;
     double own = a.type == TR_ACTION_F ? 0 : a.type == TR_ACTION_W ? w->input[at] : w->forward[at];

@@ -1,5 +1,5 @@
-/* A model's stages under a schedule: every rank is a thread with its own copy of the model, and
- * runs lowered programs over the local transport. The test describes the model. */
+/* Runs a model's stages under a schedule: every rank is a thread with its own copy of the model,
+ * and runs lowered programs over the local transport. The test describes the model. */
 #pragma once
 
 #include "layers/layer_stage.h"
@@ -29,18 +29,18 @@ enum {
 
 typedef struct outcome {
     double loss[MICRO_BATCHES][2], validation[MICRO_BATCHES][2]; /* of the last step */
-    float value[MOST_VALUES]; /* of all layers, one behind the other: what `finish` leaves */
+    float value[MOST_VALUES]; /* of all layers, one after the other: written by `finish` */
 } outcome;
 
 struct rank_state;
 
-/* What is run: a model of LAYERS layers. */
+/* The model to run, of LAYERS layers. */
 typedef struct rig_model {
     int steps;
     int vocab; /* of tokens and labels */
     /* Makes and prepares r->model; is_here says which layers will run. */
     tr_status (*make)(struct rank_state *r);
-    /* Step inputs besides tokens and labels; returns their number. May be NULL. */
+    /* Lists the step inputs other than tokens and labels; returns their number. May be NULL. */
     int (*inputs)(struct rank_state *r, tr_step_data *input);
     /* After a training step: fills the outcome's values of the layers that are here. */
     tr_status (*finish)(struct rank_state *r, int step);
@@ -52,7 +52,7 @@ typedef struct layout {
     const tr_schedule *schedule, *forward;
     const int *first;
     tr_dtype dtype;
-    int skip; /* micro-batches left out in front of the schedule's */
+    int skip; /* micro-batches that are skipped before those of the schedule */
     tr_world *world[MOST_RANKS];
     int32_t tokens[MICRO_BATCHES * TOKENS], labels[MICRO_BATCHES * TOKENS];
     outcome *result;
@@ -90,7 +90,7 @@ static inline bool is_here(const rank_state *r, int layer) {
     return l->schedule->rank_of[stage] == r->rank;
 }
 
-/* Transfers take what the plan says, to the byte. */
+/* Opens the channels, and checks that they allocate exactly the bytes of the plan. */
 static inline tr_status open_links(rank_state *r) {
     const layout *l = r->l;
     int line[MOST_RANKS] = {0, 1, 2, 3}, ranks = l->schedule->ranks;
@@ -119,14 +119,14 @@ static inline tr_status make_runners(rank_state *r, const tr_layer_source *sourc
         tr_runner_options options = {
             .device = r->device, .links = r->links, .program = program, .stages = r->stage};
         TR_TRY(take(r, program->arena_bytes, &options.arena));
-        /* What a buffer holds before it is written must not matter. */
+        /* The contents of a buffer before it is written must not matter. */
         memset(options.arena, 0xff, program->arena_bytes);
         TR_TRY(tr_runner_create(&options, &r->runner[k]));
     }
     return TR_OK;
 }
 
-/* Training steps and a forward-only one, dropout off, over the same stages and channels. */
+/* Runs training steps and a forward-only one without dropout, over the same stages and channels. */
 static inline tr_status run_both(rank_state *r) {
     layout *l = r->l;
     tr_step_state state = {.seed = SEED, .first_sample = 40, .train = 1, .loss_scale = 1};
@@ -190,8 +190,8 @@ static inline void *rank_main(void *argument) {
     return NULL;
 }
 
-/* The outcome of the model under the schedule with the stages cut at first[], on the micro-batches
- * from `skip` on; the caller frees it. */
+/* Returns the outcome of the model under the schedule, with stages cut at first[] and the
+ * micro-batches from `skip` on. The caller frees it. */
 static inline outcome *run_layout(const rig_model *model, const tr_schedule *schedule,
                                   const int *first, tr_dtype dtype, int skip) {
     layout l = {.model = model, .schedule = schedule, .first = first, .dtype = dtype, .skip = skip};
@@ -220,7 +220,7 @@ static inline outcome *run_layout(const rig_model *model, const tr_schedule *sch
     return l.result;
 }
 
-/* Bit for bit. */
+/* Fails unless the outcomes are the same bit for bit. */
 static inline void expect_same(const rig_model *model, const outcome *want,
                                const tr_schedule *schedule, const int *first, tr_dtype dtype) {
     tr_schedule_report report;
@@ -228,7 +228,7 @@ static inline void expect_same(const rig_model *model, const outcome *want,
     assert_true(report.sums_ascending);
     outcome *got = run_layout(model, schedule, first, dtype, 0);
     if (memcmp(got, want, sizeof *got) != 0)
-        fail_msg("%s, %d ranks, %d stages, %s: other bits", schedule->name, schedule->ranks,
+        fail_msg("%s, %d ranks, %d stages, %s: the bits differ", schedule->name, schedule->ranks,
                  schedule->stages, tr_dtype_name(dtype));
     free(got);
 }
@@ -236,8 +236,8 @@ static inline void expect_same(const rig_model *model, const outcome *want,
 static const int cut1[] = {0, 6}, cut2[] = {0, 3, 6}, cut2b[] = {0, 1, 6}, cut3[] = {0, 1, 4, 6},
                  cut4[] = {0, 2, 3, 4, 6}, cut6[] = {0, 1, 2, 3, 4, 5, 6};
 
-/* Six stages in a loop over three ranks, GPipe's order, I and W apart, W after all I of its stage.
- */
+/* Makes GPipe's order for six stages in a loop over three ranks, with I and W apart and each W
+ * after all I of its stage. */
 static inline tr_schedule *split_schedule(void) {
     tr_schedule *s = NULL;
     if (tr_schedule_create("split", 3, 6, MICRO_BATCHES, NULL, &s) != TR_OK) abort();
@@ -260,8 +260,8 @@ static inline void expect_generated(const rig_model *model, const outcome *want,
     tr_schedule_destroy(s);
 }
 
-/* The model gives what it gives on one rank under every schedule, on one to four ranks and in one
- * to six stages. Returns that outcome; the caller frees it. */
+/* Fails unless the model's outcome is the same as on one rank under every schedule, on one to four
+ * ranks and in one to six stages. Returns that outcome; the caller frees it. */
 static inline outcome *expect_every_layout(const rig_model *model, tr_dtype dtype) {
     static const struct {
         const char *name;

@@ -1,5 +1,5 @@
-/* The packing of the arena: no overlap, and the promise of pipeline/program/arena.h: at most 5%
- * over the live peak with every schedule that ships and every model preset. */
+/* Tests the packing of the arena: no overlap, and the promise of pipeline/program/arena.h: at most
+ * 5% over the live peak with every schedule that ships and every model preset. */
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "layers/preset.h"
@@ -61,7 +61,7 @@ typedef struct tally {
     int programs;
 } tally;
 
-/* Scratch, which stands behind the items, does not count: it would hide what the packing loses. */
+/* Scratch, which follows the items, does not count: it would hide gaps of the packing. */
 static void judge(const tr_program *p, const char *what, tally *all) {
     size_t peak = p->live_peak_bytes - p->scratch_bytes;
     double ratio = peak ? (double)p->scratch_offset / (double)peak : 1;
@@ -88,8 +88,8 @@ static void pack_program_set(const tr_model *model, tr_schedule_request q, const
     tr_schedule_destroy(s);
 }
 
-/* All schedules with one model and p ranks: steps without, with a short and with a long steady
- * state. */
+/* Packs all schedules with one model and p ranks: steps without, with a short and with a long
+ * steady state. */
 static void pack_model(const tr_model *model, const char *name, int p, tally *all) {
     const int micro_batches[] = {p, 2 * p, 4 * p + 1};
     int layers = (int)model->config.layers;
@@ -129,12 +129,13 @@ static void test_every_preset(void **state) {
         const tr_preset *preset = &tr_presets[k];
         pack_config(&preset->model, preset->name, TR_BF16, 1, &all);
         if (k % 3 == 0 && preset->model.heads % 2 == 0)
-            pack_config(&preset->model, preset->name, TR_F32, 2, &all); /* sizes alone differ */
+            pack_config(&preset->model, preset->name, TR_F32, 2, &all); /* only sizes differ */
     }
     report(&all);
 }
 
-/* Many micro-batches: still near the peak, and near linear in time (a square would not end). */
+/* With many micro-batches the arena is still near the peak, and packing takes nearly linear time
+ * (quadratic time would pass the test's limit). */
 static void test_many_micro_batches(void **state) {
     (void)state;
     tally all = {0};
@@ -170,8 +171,9 @@ static void test_random_items(void **state) {
     }
 }
 
-/* Each sweep finds what the other misses: where items begin one after another and make room for a
- * larger one together, the one that goes backwards; mirrored, the other. */
+/* Each sweep finds what the other one misses: where items begin one after another and then free the
+ * space of a larger one together, the backward sweep packs better; with time reversed, the forward
+ * sweep. */
 static void test_both_directions(void **state) {
     (void)state;
     for (int backwards = 0; backwards <= 1; backwards++) {

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Sums of a few thousand doubles of one size: rounding stays below this, relative to the whole. */
+/* Relative rounding error of a sum of a few thousand doubles of similar size stays below this. */
 static const double tolerance = 1e-9;
 
 static double ideal(const tr_schedule_request *q) {
@@ -63,8 +63,8 @@ static meter make(const tr_schedule_request *q, tr_auto_report *report, bool low
 
 /* Costs F, I, W, c of a rank's share, and the best public order's overhead over m (F + I + W) in
  * percent, at p m_B and m_W = 0.94 m_B with at most four stages a rank, replayed with those costs:
- * PyTorch's interleaved zero bubble with four stages, and its ZB-V for the last line. Then what the
- * search has reached, its moves included: no change may lose it. */
+ * PyTorch's interleaved zero bubble with four stages, and its ZB-V for the last line. The last
+ * numbers are what the search, with its moves, has reached: a change must not make them worse. */
 static const struct {
     const char *name;
     tr_stage_cost share;
@@ -110,7 +110,7 @@ static void test_beats_published_orders(void **state) {
             double peer = profiles[k].peer[n];
             printf("%-10s %3d %3d %8.3f %6.1f %8.3f\n", profiles[k].name, p, q.micro_batches,
                    overhead, peer, 100 * (report.bound / ideal(&q) - 1));
-            /* The published number is rounded to a tenth; the orders themselves are at hand. */
+            /* The published number is rounded to a tenth. */
             if (overhead > peer + 0.05) fail_msg("%s: worse", profiles[k].name);
             if (overhead > profiles[k].reached[n] + 100 * tolerance)
                 fail_msg("%s: worse than before", profiles[k].name);
@@ -151,8 +151,8 @@ static double draw_real(uint64_t *state) {
     return (double)(draw(state) >> 11) * 0x1p-53;
 }
 
-/* No generator that keeps to the cap, with the same chunks or, where they are free, up to four, is
- * faster. */
+/* Fails if a generator that stays under the cap is faster, with the same chunks or, where they are
+ * free, up to four. */
 static void expect_best(const tr_schedule_request *q, double makespan) {
     const char *name;
     int chunks;
@@ -237,8 +237,8 @@ static void evaluate(const tr_schedule_request *q, const tr_schedule *s, double 
     tr_stage_table_free(&table);
 }
 
-/* With costs stage by stage: as long as reported, not below the bound, under the cap, and no
- * generator's order is faster there. */
+/* With different costs of each stage the order takes the reported time, is not below the bound,
+ * stays under the cap, and no generator's order is faster. */
 static void test_stages_that_differ(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= (getenv("TRIREME_LONG") ? 200 : 8); seed++) {
@@ -286,7 +286,7 @@ static void test_corners(void **state) {
     static const int corners[][3] = {{1, 1, 0}, {1, 7, 0},  {1, 5, 3},  {4, 1, 0},  {5, 2, 2},
                                      {7, 3, 0}, {3, 13, 0}, {2, 17, 3}, {4, 11, 5}, {6, 7, 1}};
     for (size_t n = 0; n < sizeof corners / sizeof corners[0]; n++) {
-        /* The least cap that any order can have, and none. */
+        /* The smallest cap that any order can have, and no cap. */
         for (int cap = 0; cap < 2; cap++) {
             tr_schedule_request q = {.ranks = corners[n][0],
                                      .micro_batches = corners[n][1],
@@ -322,8 +322,8 @@ static void test_same_request_same_order(void **state) {
     tr_schedule_destroy(b);
 }
 
-/* V-Min of four ranks holds two micro-batches: `ahead` is drawn small, but a 0 would lift its limit
- * for good. */
+/* V-Min of four ranks holds two micro-batches, so `ahead` is drawn small; 0 would remove its limit
+ * altogether. */
 static void test_limits_stay_limits(void **state) {
     (void)state;
     tr_schedule_request q = {.ranks = 4,

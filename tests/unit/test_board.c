@@ -1,5 +1,6 @@
-/* The board and the watchdog: what a rank writes is what another reads, chains of waits lead to the
- * late rank, and exactly one observer reports a lost rank (killed, stopped, silent). */
+/* Tests the board and the watchdog: a rank reads what another one wrote, chains of waits lead to
+ * the late rank, and exactly one observer reports a lost rank (killed, stopped, without
+ * heartbeat). */
 #include "base/clock.h"
 #include "job/board.h"
 #include "job/signals.h"
@@ -79,7 +80,8 @@ static void reads_what_was_written(void **state) {
     char text[256];
     tr_board_describe(f->observer, 2, text, sizeof text);
     assert_non_null(strstr(text, "rank 2 (host "));
-    assert_non_null(strstr(text, "step 1234567890123, stage 3, micro-batch 70000, input gradient (I) for"));
+    assert_non_null(
+        strstr(text, "step 1234567890123, stage 3, micro-batch 70000, input gradient (I) for"));
     assert_non_null(strstr(text, "waits for rank 1 (receive"));
     tr_board_set_wait(mine, false, NULL, 0);
     tr_board_read(f->observer, 2, &v);
@@ -119,18 +121,19 @@ static void waits_lead_to_the_late_rank(void **state) {
     tr_board_set_action(b[3], 3, 0, 'F');
     assert_int_equal(tr_board_late_rank(f->observer, 0), 3);
     assert_int_equal(tr_board_late_rank(f->observer, 3), 3);
-    /* A wait for a group: of 2 and 3, 3 is longer at its work. */
+    /* A wait for a group: of ranks 2 and 3, 3 has worked longer. */
     tr_board_set_action(b[2], 2, 0, 'F');
     tr_board_set_wait(b[1], true, "all-reduce", -1);
     assert_int_equal(tr_board_late_rank(f->observer, 0), 3);
-    tr_board_set_wait(b[3], true, "receive", 0); /* now only 2 works */
+    tr_board_set_wait(b[3], true, "receive", 0); /* now only rank 2 works */
     assert_int_equal(tr_board_late_rank(f->observer, 0), 2);
-    tr_board_set_wait(b[1], true, "receive", 3); /* 0 -> 1 -> 3 -> 0: a circle ends too */
+    tr_board_set_wait(b[1], true, "receive",
+                      3); /* 0 -> 1 -> 3 -> 0: the search ends in a circle too */
     (void)tr_board_late_rank(f->observer, 0);
     for (int r = 0; r < 4; r++) tr_board_close(b[r]);
 }
 
-/* Stopped in a wait of its own, it is the one that the others wait for. */
+/* A rank that was stopped while it waited is the one that the other ranks wait for. */
 static void a_silent_rank_is_the_late_one(void **state) {
     const fixture *f = *state;
     tr_board *b[4];
@@ -143,7 +146,7 @@ static void a_silent_rank_is_the_late_one(void **state) {
         for (int r = 0; r < 4; r++)
             if (r != 2) tr_board_beat(b[r]);
     }
-    tr_board_set_wait(b[1], false, "", -1); /* works, and beats */
+    tr_board_set_wait(b[1], false, "", -1); /* works, and has a heartbeat */
     tr_board_set_wait(b[2], true, "receive", 3);
     assert_int_equal(tr_board_longest_working(f->observer, 0), 2);
     assert_int_equal(tr_board_late_rank(f->observer, 0), 2);
@@ -206,7 +209,7 @@ static void leave(void *context, int code) {
     _exit(code);
 }
 
-/* A rank in a process of its own that writes `step` forever; `beats`: with a watchdog. */
+/* Starts a rank in a process of its own that writes `step` forever; `beats`: with a watchdog. */
 static pid_t start_rank(const fixture *f, int rank, bool beats) {
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -218,7 +221,7 @@ static pid_t start_rank(const fixture *f, int rank, bool beats) {
         } while (v.action != 'W');
         return pid;
     }
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* does not outlive a test that fails */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* the process must not outlive a test that fails */
     tr_board *board;
     tr_watchdog *dog;
     tr_watchdog_options options = {.report = count_report, .end = leave};
@@ -231,8 +234,8 @@ static pid_t start_rank(const fixture *f, int rank, bool beats) {
 
 enum { none = -2 };
 
-/* Looks as an observer would, for at most `ms` (long where a rank is lost: it ends when it is
- * seen); the lost rank or none. */
+/* Watches as an observer for at most `ms` (long where a rank is lost, since it returns at once when
+ * it sees that). Returns the lost rank or -1. */
 static int look_for(tr_board *board, tr_watch watch, int ms, char *sentence, size_t size) {
     int64_t end = tr_now_ns() + (int64_t)ms * 1000000;
     bool lost;
@@ -243,12 +246,12 @@ static int look_for(tr_board *board, tr_watch watch, int ms, char *sentence, siz
     return lost ? watch.lost : none;
 }
 
-static void a_killed_rank_is_told_once(void **state) {
+static void a_killed_rank_is_reported_once(void **state) {
     const fixture *f = *state;
     pid_t pid = start_rank(f, 1, true), other = start_rank(f, 0, true);
     char sentence[768];
     assert_int_equal(look_for(f->observer, (tr_watch){0}, 700, sentence, sizeof sentence), none);
-    tr_board_set_launcher(f->observer, getpid()); /* rank 0 leaves the word to this process */
+    tr_board_set_launcher(f->observer, getpid()); /* rank 0 then lets this process report */
     (void)kill(pid, SIGKILL);
     assert_int_equal(look_for(f->observer, (tr_watch){0}, 60000, sentence, sizeof sentence), 1);
     assert_non_null(strstr(sentence, "rank 1 "));
@@ -257,13 +260,13 @@ static void a_killed_rank_is_told_once(void **state) {
     assert_int_equal(look_for(f->observer, (tr_watch){0}, 100, sentence, sizeof sentence), none);
     int status;
     (void)waitpid(pid, &status, 0);
-    (void)waitpid(other, &status, 0); /* its own watchdog saw the word and left */
+    (void)waitpid(other, &status, 0); /* its own watchdog saw the end of the job and exited */
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), TR_ERR_RANK);
 }
 
-/* --resume is spoken of when there is something to resume. */
-static void a_loss_is_told_with_what_is_saved(void **state) {
+/* A message mentions --resume when a step was saved. */
+static void a_loss_names_the_saved_step(void **state) {
     const fixture *f = *state;
     char sentence[256];
     tr_board *mine = join_board(f, 4, 1);
@@ -332,7 +335,7 @@ static void a_rank_stopped_before_it_began_is_lost(void **state) {
     const char *number[] = {"3", NULL};
     const char *wording[] = {"lost rank 3 (pid ", "lost rank (pid "};
     for (int i = 0; i < 2; i++) {
-        /* A job ends once: a new board for each. */
+        /* A job ends only once, so each case has a new board. */
         char name[64];
         tr_board *board;
         (void)snprintf(name, sizeof name, "%.60s-%d", f->name, i);
@@ -341,7 +344,7 @@ static void a_rank_stopped_before_it_began_is_lost(void **state) {
         pid_t pid = start_stopped(number[i]);
         assert_int_equal(
             look_for(board, (tr_watch){.stopped_s = 0.5}, 800, sentence, sizeof sentence),
-            none); /* nobody's child */
+            none); /* no child of this process */
         assert_int_equal(look_for(board, watch, 60000, sentence, sizeof sentence), i == 0 ? 3 : -1);
         assert_non_null(strstr(sentence, wording[i]));
         assert_non_null(strstr(sentence, "before it began; its process has been stopped"));
@@ -368,7 +371,7 @@ static void silence_is_judged_by_the_beat_alone(void **state) {
     (void)waitpid(busy, NULL, 0);
 }
 
-/* A rank of another host: its pid means nothing here, and its limit is longer. */
+/* A rank of another host: its pid is not of this host, and its limit is longer. */
 static void a_remote_rank_is_judged_by_its_heartbeat(void **state) {
     const fixture *f = *state;
     tr_rank_view shown = {.pid = getpid(), .host = "elsewhere", .step = 7, .stage = 1};
@@ -401,7 +404,7 @@ static void *write_waits(void *argument) {
     return NULL;
 }
 
-/* Halves of two updates are never read as one. */
+/* A reader never sees parts of two updates together. */
 static void readers_see_whole_updates(void **state) {
     const fixture *f = *state;
     tr_board *mine = join_board(f, 4, 0);
@@ -432,8 +435,8 @@ int main(void) {
         board_test(a_silent_rank_is_the_late_one),
         board_test(the_first_failure_stays),
         board_test(ends_when_told),
-        board_test(a_killed_rank_is_told_once),
-        board_test(a_loss_is_told_with_what_is_saved),
+        board_test(a_killed_rank_is_reported_once),
+        board_test(a_loss_names_the_saved_step),
         board_test(a_rank_that_said_goodbye_is_not_lost),
         board_test(a_stopped_rank_is_lost_and_killed),
         board_test(a_rank_stopped_before_it_began_is_lost),

@@ -1,4 +1,4 @@
-/* The check accepts orders that can run, and names the fault of others. */
+/* Tests the check: it accepts orders that can run, and names the fault of other orders. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
@@ -39,7 +39,8 @@ static void test_deadlocks_name_the_cycle(void **state) {
     (void)state;
     expect_refusal("0B0,0F0", "1F0,1B0", 1, "rank 0 at 0B0 waits for 0F0");
     expect_refusal("0F0,0W0,0I0", "1F0,1B0", 1, "rank 0 at 0W0 waits for 0I0");
-    /* Rank 0 wants the gradient of 0 before it makes 1; rank 1 wants 1 before it makes that. */
+    /* Rank 0 waits for the gradient of micro-batch 0 before its F1; rank 1 waits for F1 before it
+     * computes that gradient. */
     expect_refusal("0F0,0B0,0F1,0B1", "1F0,1F1,1B0,1B1", 2,
                    "rank 0 at 0B0 waits for 1I0 (or B); rank 1 at 1F1 waits for 0F1");
 }
@@ -55,7 +56,8 @@ static void test_pairs(void **state) {
     assert_int_equal(tr_schedule_print(s, true, &text), TR_OK);
     assert_string_equal(text, "0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n");
     free(text);
-    /* What both send leaves when both have ended: 1F1 does not wait, 1B0 does. */
+    /* Messages of an overlapped pair are sent when both actions have ended: 1F1 does not wait for
+     * them, 1B0 does. */
     tr_stage_table t;
     test_table_chain(2, 256, 256, 256, &t);
     tr_program_set *set = NULL;
@@ -72,7 +74,7 @@ static void test_pairs(void **state) {
     expect_refusal("0F0,0B0&", "1F0,1B0", 1, "0B0 cannot overlap with nothing");
     expect_refusal("0F0,0F1,0F2&0B0&0F3,0B1,0B2,0B3", "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3", 4,
                    "0F2 cannot overlap with 0B0");
-    /* Apart, 0F1 would let 1F1 and so 1B0 run. */
+    /* Without the overlap, 0F1 would let 1F1 run, and so 1B0. */
     expect_refusal("0F0,0F1&0B0,0B1", "1F0,1F1,1B0,1B1", 2,
                    "rank 0 at 0F1 waits for 1I0 (or B); rank 1 at 1F1 waits for 0F1");
 }

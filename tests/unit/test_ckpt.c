@@ -1,5 +1,5 @@
-/* Checkpoints: any layout loads what any other saved; nothing corrupt is ever loaded; a failed save
- * leaves nothing behind. Ranks are threads of a local world. */
+/* Tests checkpoints: any layout loads what any other saved; corrupt data are never loaded; a failed
+ * save leaves no files. Ranks are threads of a local world. */
 #include "base/memory.h"
 #include "ckpt_rig.h"
 
@@ -34,7 +34,7 @@ static void test_any_layout_loads_any_other(void **state) {
     free(info);
 }
 
-/* FP64 in memory, column by column, is FP32 in the file, which either type reads. */
+/* FP64 in memory, column by column, becomes FP32 in the file, and both types can load it. */
 static void test_fp64_is_saved_as_fp32(void **state) {
     (void)state;
     enum { ROWS = 6, COLUMNS = 5, COUNT = ROWS * COLUMNS };
@@ -85,7 +85,7 @@ static void test_several_blocks(void **state) {
     assert_good(load_model(path_of("big"), 1, 1, &m, &two));
     assert_good(load_model(path_of("big"), 2, 2, &m, &one));
 
-    /* Two whole blocks changing places, and a page of zeros, are found. */
+    /* Two exchanged blocks are found, and so is a page of zeros. */
     char *shard = path_of("big/step-00000001/shard-00000-of-00001.h5");
     size_t size;
     char *bytes = read_bytes(shard, &size), *page = malloc(size);
@@ -142,8 +142,7 @@ static void test_same_state_same_bytes(void **state) {
     free_model(&m);
 }
 
-/* One bit of every byte of every file. Everything is under some checksum, so every flip is found.
- */
+/* One bit of every byte of every file. A checksum covers every byte, so every flip is found. */
 static void test_every_flip_is_found(void **state) {
     (void)state;
     print_seed(__func__);
@@ -185,7 +184,7 @@ static void expect_bad(const char *root, const model *m, const layout *l, const 
         print_message("status %d, \"%s\" lacks \"%s\"\n", status, last_message, word);
     assert_int_equal(status, TR_ERR_DATA);
     assert_non_null(strstr(last_message, word));
-    /* The step is not offered, and the one before it is. */
+    /* The damaged step is not offered; the one before it is. */
     assert_good(load_model(root, -1, 2, m, l));
     assert_non_null(strstr(last_why, "step-00000003"));
 }
@@ -251,8 +250,8 @@ static void damage_payload(const char *path, const model *m) {
     free(bytes);
 }
 
-/* Only reading shows damage of the payload. Nothing is passed over in silence: the sentence says
- * how to go on, and that works. */
+/* Damage of the payload is found only when it is read. No step is skipped without a message: the
+ * sentence says how to continue, and that works. */
 static void test_damaged_newest_step(void **state) {
     (void)state;
     print_seed(__func__);
@@ -304,7 +303,7 @@ static void test_swapped_and_foreign_shards(void **state) {
     assert_int_equal(load_model(path_of("e"), 3, 3, &m, &one), TR_ERR_DATA);
     assert_non_null(strstr(last_message, "another checkpoint"));
     assert_int_equal(tr_ckpt_verify(path_of("e"), 3), TR_ERR_DATA);
-    /* The other shard's rank alone could load; all ranks fail together. */
+    /* The rank that reads only the other shard could load it; all ranks fail together. */
     assert_int_equal(load_model(path_of("e"), 3, 3, &m, &l), TR_ERR_DATA);
     free_model(&m);
     free_model(&other);
@@ -328,7 +327,7 @@ static void test_other_model_is_listed(void **state) {
     assert_non_null(strstr(last_message, "weights/a is (4, 6) in the file, (4, 7) in the model"));
     assert_non_null(strstr(last_message, "weights/new is missing"));
     assert_non_null(strstr(last_message, "weights/gone is not in the model"));
-    /* A whole group left out is no fault: weights without moments. */
+    /* A model may leave out a whole group: weights without moments. */
     m.count = 3;
     layout weights = random_layout(&m, 2);
     assert_good(load_model(path_of("g"), -1, 1, &m, &weights));
@@ -385,7 +384,8 @@ static void test_existing_step(void **state) {
     assert_non_null(strstr(last_message, "never overwritten"));
     assert_good(load_model(path_of("i"), 1, 1, &m, &l));
     assert_int_equal(count_entries(path_of("i"), ""), 1);
-    /* One that fails its checks is replaced: the run has come back to that step. */
+    /* An existing step that fails its checks is replaced, because the run has reached that step
+     * again. */
     assert_int_equal(truncate(path_of("i/step-00000001/index.h5"), 100), 0);
     assert_good(save_model(path_of("i"), 1, &other, &l));
     assert_good(load_model(path_of("i"), 1, 1, &other, &l));
@@ -411,7 +411,7 @@ static void test_retention(void **state) {
     assert_int_equal(flock(lock, LOCK_EX), 0);
 
     assert_int_equal(tr_ckpt_retain(root, 3), TR_OK);
-    assert_int_equal(count_entries(root, ".tmp-"), 1); /* its saver lives */
+    assert_int_equal(count_entries(root, ".tmp-"), 1); /* its process is alive */
     assert_int_equal(count_entries(root, ".trash-"), 0);
     assert_int_equal(count_entries(root, "mine"), 1);
     tr_ckpt_info *info;
@@ -454,7 +454,8 @@ static void test_full_disk(void **state) {
     ll.piece[0][1] = (piece){1, 2, {1000}, {499000}};
     assert_good(save_model(path_of("k"), 1, &small, &ls));
 
-    /* A limit on the size of a file: at reserving, and between payload and layout. */
+    /* A limit on the file size that is hit when space is reserved, and between payload and
+     * layout. */
     struct rlimit limit, old;
     (void)signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
@@ -488,7 +489,7 @@ static void test_full_disk(void **state) {
     free_model(&large);
 }
 
-/* The public view: global tensors through HDF5's own tools. */
+/* HDF5's own tools read global tensors. */
 static void test_hdf5_tools_show_global_tensors(void **state) {
     (void)state;
     print_seed(__func__);

@@ -1,5 +1,6 @@
-/* A saver killed at any file-system system call leaves the old step or the new one, complete, and
- * the next start needs no manual work. strace delivers SIGKILL at the k-th call of each kind.
+/* Tests that a process which is killed at any file-system call of a save leaves the old step or the
+ * new one, complete, and that the next start needs no manual work. strace delivers SIGKILL at the
+ * k-th call of each kind.
  *
  * All k with TRIREME_LONG=1; otherwise a sample: the last calls of each kind (where the commit is)
  * and some random ones. This program is its own victim: `test_ckpt_kill save ROOT STEP`. */
@@ -90,7 +91,8 @@ static tr_status save(const char *root, int64_t step) {
 
 /* --- after the kill --------------------------------------------------------------------------- */
 
-/* The step that is found, all of its bits checked; -1 when there is none or it is wrong. */
+/* Returns the step that is found, after checking all of its bits; -1 when there is none or it is
+ * wrong. */
 static int64_t load(const char *root) {
     static float local[ROWS * COLUMNS];
     tr_box box = {.extent = {ROWS, COLUMNS}, .local_stride = {COLUMNS, 1}};
@@ -145,7 +147,7 @@ static void start_with_old(void) {
     assert_int_equal(save(root, OLD), TR_OK);
 }
 
-/* Most calls of this kind that one thread of an undisturbed save makes. */
+/* Returns the most calls of this kind that one thread makes in a save without faults. */
 static int count_calls(const char *name) {
     start_with_old();
     assert_int_equal(shell("strace -qq -ff -o '%s/trace' -e trace=%s '%s' save '%s' %d", scratch,
@@ -163,7 +165,7 @@ static int count_calls(const char *name) {
     return n;
 }
 
-/* Kills at call k; false when the save came to its end before that. */
+/* Kills the save at call k. Returns false when the save ended before. */
 static bool kill_at(const char *name, int k, int seen[3]) {
     start_with_old();
     int rc = shell("strace -qq -f -o /dev/null -e trace=%s -e inject=%s:signal=SIGKILL:when=%d "
@@ -212,7 +214,7 @@ static void fail_at(const char *name, const char *error, int k) {
     int rc = shell("strace -qq -f -o /dev/null -e trace=%s -e inject=%s:error=%s:when=%d "
                    "'%s' save '%s' %d 2>/dev/null",
                    name, name, error, k, self, root, NEW);
-    assert_true(WIFEXITED(rc)); /* no crash, at exit neither */
+    assert_true(WIFEXITED(rc)); /* no crash, not even at exit */
     int64_t found = load(root);
     bool good = WEXITSTATUS(rc) == 0         ? found == NEW
                 : strcmp(name, "fsync") == 0 ? found == OLD || found == NEW
@@ -241,7 +243,7 @@ static void test_failing_at_every_call(void **state) {
         int n = count_calls(faults[f].call);
         for (int k = 1; k <= n; k++) fail_at(faults[f].call, faults[f].error, k);
     }
-    /* Interrupted and unsupported calls are no failures. */
+    /* Interrupted and unsupported calls must not make a save fail. */
     start_with_old();
     assert_int_equal(shell("strace -qq -f -o /dev/null -e trace=fallocate,renameat2 "
                            "-e inject=fallocate:error=EOPNOTSUPP -e inject=renameat2:error=EINVAL "

@@ -1,4 +1,4 @@
-/* Edge colouring: proper, few colours, the same everywhere. */
+/* Tests edge colouring: it is proper, has few colours, and is the same on every rank. */
 #include "comm/colour.h"
 #include "support/seed.h"
 

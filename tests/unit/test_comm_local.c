@@ -1,4 +1,4 @@
-/* comm/ over the local transport: the shared checks, aborts and deadlines, and launchers'
+/* Tests comm/ over the local transport: the shared checks, aborts and deadlines, and launchers'
  * variables. */
 #include "support/seed.h"
 #include "tests/comm_checks.h"
@@ -28,7 +28,8 @@ static const char *device_name; /* of the test that runs now */
 static void *rank_main(void *argument) {
     rank_thread *t = argument;
     t->good = t->run(t->world, t->seed);
-    if (!t->good) tr_world_abort(t->world, 1); /* the others would wait for this rank */
+    if (!t->good)
+        tr_world_abort(t->world, 1); /* otherwise the other ranks would wait for this one */
     tr_world_close(t->world);
     return NULL;
 }
@@ -60,7 +61,7 @@ static void shared_checks(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) run_ranks(sizes[i], checks_of_device);
 }
 
-/* The status of what was enqueued. */
+/* Returns the status of the enqueued work. */
 static tr_status settle(tr_world *w, tr_stream *stream, tr_status status) {
     return status != TR_OK ? status : tr_world_sync(w, stream);
 }
@@ -104,7 +105,7 @@ static bool abort_frees_waits(tr_world *w, uint32_t seed) {
         CHECK(settle(w, stream, tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM)) ==
               TR_ERR_RANK);
         CHECK(strstr(tr_error_message(), "code 9"));
-        CHECK(tr_world_barrier(w) == TR_ERR_RANK); /* and so it stays */
+        CHECK(tr_world_barrier(w) == TR_ERR_RANK); /* and every later call fails the same way */
         CHECK(tr_group_all_reduce(g, stream, x, 2, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);
         tr_world_set_hook(w, NULL);
     }
@@ -134,7 +135,7 @@ static void on_wait(void *context, bool begin, const char *what, int peer) {
     } else b->ended++;
 }
 
-/* Rank 1 does not come: the message names it, and what it is late for. */
+/* Rank 1 sends nothing: the message names it and what it is late for. */
 static bool late_in_channel(tr_world *w, uint32_t seed) {
     (void)seed;
     if (tr_world_rank(w) == 1) return true; /* and waits for rank 0 to close its world too */
@@ -171,7 +172,7 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     bool own = tr_device_on_host(device);
     if (own) CHECK_OK(tr_stream_create(device, &stream));
     else stream = tr_device_compute(device);
-    /* Where the caller is not the stream the failure is found by the next call. */
+    /* Where a thread runs the stream's work, the next call returns the failure. */
     CHECK_OK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM));
     CHECK_OK(tr_stream_sync(stream));
     CHECK(tr_group_all_reduce(g, stream, x, 2000, TR_F32, TR_REDUCE_SUM) == TR_ERR_RANK);

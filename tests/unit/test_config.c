@@ -1,4 +1,5 @@
-/* Configuration: places and sentences of every error, nearest keys, round trips, mutated files. */
+/* Tests the configuration: positions and sentences of every error, nearest keys, round trips,
+ * mutated files. */
 #include "base/nearest.h"
 #include "base/philox.h"
 #include "config/schema.h"
@@ -35,7 +36,7 @@ static void refused(const char *text, const char *message) {
     assert_string_equal(tr_error_message(), message);
 }
 
-/* The message's end, where its middle is a list that grows. */
+/* Compares the message's end, where its middle is a list that grows. */
 static void refused_ending(const char *text, const char *end) {
     tr_config config;
     assert_int_equal(parse(text, &config), TR_ERR_CONFIG);
@@ -44,7 +45,7 @@ static void refused_ending(const char *text, const char *end) {
     assert_string_equal(message + strlen(message) - strlen(end), end);
 }
 
-/* The message's beginning, where its end is a list that grows. */
+/* Compares the message's beginning, where its end is a list that grows. */
 static void refused_beginning(const char *text, const char *message) {
     tr_config config;
     assert_int_equal(parse(text, &config), TR_ERR_CONFIG);
@@ -69,7 +70,8 @@ static void values_come_from_file_preset_and_defaults(void **state) {
     assert_int_equal(tr_config_check(&c, 1), TR_OK);
 }
 
-/* What is set wins over the preset, the preset over the family, and the family names a preset. */
+/* A key that is set overrides the preset, the preset overrides the family, and a family has a
+ * default preset. */
 static void models_follow_preset_and_family(void **state) {
     (void)state;
     tr_config c;
@@ -104,7 +106,7 @@ static void block_and_dotted_keys_are_one(void **state) {
     assert_false(same_config(&a, &b));
 }
 
-/* On GPUs, here or elsewhere, some defaults are others; what is set holds everywhere. */
+/* On GPUs, here or elsewhere, some defaults differ; a key that is set holds everywhere. */
 static void defaults_follow_the_device(void **state) {
     (void)state;
     static const char *const devices[] = {"cpu", "ref", "guarded", "cuda", "cuda:3"};
@@ -371,7 +373,7 @@ static void data_are_checked_where_they_are_read(void **state) {
         "x.yaml:2:14: model.vocab 100 is too small: data.format bytes has 256 tokens");
 }
 
-/* The end of a document is a token: of the model's for a plan, of the file's for a run. */
+/* data.document_end must be a token: of the model for a plan, of the file for a run. */
 static void documents_need_their_end(void **state) {
     (void)state;
     tr_config c;
@@ -416,7 +418,8 @@ static void files_are_read_or_named(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
-/* A time limit, since neither may hang; the limit of 1 MiB holds to the byte. */
+/* A pipe or device must not make the program hang (the test has a time limit); the limit of 1 MiB
+ * holds to the byte. */
 static void a_config_is_a_regular_file_of_at_most_a_mebibyte(void **state) {
     (void)state;
     tr_config c;
@@ -464,8 +467,8 @@ static void a_byte_order_mark_is_passed_over(void **state) {
     }
 }
 
-/* Every number is taken at its limits and refused one above and below them, with a sentence that
- * states them as they are. */
+/* Every number is accepted at its limits and refused one above and below them, with a sentence that
+ * states the limits exactly. */
 static void limits_are_exact(void **state) {
     (void)state;
     for (int k = 0; k < tr_schema_count; k++) {
@@ -553,7 +556,7 @@ static void draw_value(const tr_key *key, tr_config *c) {
         else draw_text((char *)field + 1, key->size - 1);
         break;
     case TR_KEY_SCHEDULE:
-    case TR_KEY_CHOICE: break; /* few values: those of the default */
+    case TR_KEY_CHOICE: break; /* few values: keep the default */
     }
 }
 

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-/* Any number of ranks up to that of the CPUs: disjoint parts, in order, that hold all of them. */
+/* Any number of ranks up to the number of CPUs gets disjoint parts, in order, that cover all
+ * CPUs. */
 static void parts(void **state) {
     (void)state;
     for (int count = 1; count <= 40; count++) {
@@ -30,7 +31,8 @@ static void parts(void **state) {
     }
 }
 
-/* What is kept to is what may be used after that, by new threads too; and the way back. */
+/* After a process keeps to some CPUs it may use only these, in new threads too; it can also undo
+ * that. */
 static void keeping(void **state) {
     (void)state;
     tr_cores all, part, now;

@@ -1,5 +1,5 @@
-/* CSV files: reading and writing give the same file, PyTorch's own files and step counts, errors
- * with their place, and a fuzzer (TRIREME_LONG=1: more of it). */
+/* Tests CSV files: reading and writing give the same file; PyTorch's own files and step counts;
+ * errors with their position; a fuzzer (TRIREME_LONG=1: longer). */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline_cases.h"
@@ -21,7 +21,7 @@ static const char *const samples[] = {
 };
 enum { SAMPLES = sizeof samples / sizeof samples[0] };
 
-/* The file's bytes, 0-terminated; freed by the caller. */
+/* Returns the file's bytes, 0-terminated. The caller frees them. */
 static char *read_sample(const char *name, size_t *length) {
     char path[1024];
     (void)snprintf(path, sizeof path, "%s/pytorch_csv/%s", TRIREME_TEST_DATA, name);
@@ -56,7 +56,7 @@ static void expect_text(const tr_schedule *s, const char *want) {
     free(text);
 }
 
-/* The file's bytes as Trireme writes them: LF, also behind the last line, and no bubbles. */
+/* Returns the file's bytes as Trireme writes them: LF, also after the last line, and no bubbles. */
 static char *plain_text(const char *from) {
     char *to = calloc(1, strlen(from) + 2);
     assert_non_null(to);
@@ -143,8 +143,8 @@ static void test_samples_are_orders_that_run(void **state) {
 /* --- transfers -------------------------------------------------------------------------------- */
 
 /* PyTorch's rule of unit steps for a list with transfers: in every step each rank in turn does its
- * next entry when what it needs has been done; then ranks that paused try once more. A transfer's
- * RECV needs its SEND done, in whatever order the channel has them. */
+ * next entry if what the entry needs has been done; then ranks that could not try once more. A
+ * transfer's RECV needs its SEND done, in whatever order the channel has them. */
 typedef struct stepper {
     const tr_schedule *s;
     bool *done; /* [types][2][stages][micro_batches] */
@@ -235,8 +235,8 @@ static void expect_listed(const char *text, const char *want, int steps) {
     tr_schedule_destroy(s);
 }
 
-/* The turn of a V exchanges nothing. PyTorch's own case, without its bubbles, which are not kept:
- * rank 1 receives the second message one action later. */
+/* At the turn of a V no message is sent. PyTorch's own case, without its bubbles, which Trireme
+ * does not keep, so rank 1 receives the second message one action later. */
 static void test_transfers_of_a_v(void **state) {
     (void)state;
     expect_listed("0F0,0F1,,3F0,3I0,3F1,3I1,0I0,3W0,0I1,3W1,0W0,0W1\n"
@@ -248,15 +248,15 @@ static void test_transfers_of_a_v(void **state) {
                   23);
 }
 
-/* A W joins the I in front of it only when that stands alone. */
+/* A W is merged with the I before it only if that I is not overlapped. */
 static void test_merging(void **state) {
     (void)state;
     expect_listed("0F0,,0F1,(0F2;0I0)OVERLAP_F_B,0W0,0I1,,0W1,0I2,0W2\n",
                   "0F0,0F1,(0F2;0I0)OVERLAP_F_B,0W0,0B1,0B2\n", 7);
 }
 
-/* Random graphs of stages: a list is an order that runs and is lowered, and comes back from its
- * lowering with every message of every edge once. */
+/* With random graphs of stages, a list is an order that runs and can be lowered, and the lowered
+ * program has every message of every edge once. */
 static void test_lists_follow_the_edges(void **state) {
     (void)state;
     test_random r = {tr_mix64(tr_test_seed(77))};
@@ -282,7 +282,7 @@ static void test_lists_follow_the_edges(void **state) {
     }
 }
 
-/* The messages of one direction as text, in order. */
+/* Returns the messages of one direction as text, in order. */
 static void list_channel(const tr_schedule *s, int from, int to, char *text) {
     text[0] = '\0';
     for (int k = 0; k < s->count[from]; k++) {
@@ -329,8 +329,8 @@ static void test_the_runner_sends_the_same_messages(void **state) {
     }
 }
 
-/* A list is lowered as it is written: its RECVs ahead of their actions too, REDUCE where it says.
- */
+/* A list is lowered as it is written: also RECVs well before their actions, and REDUCE where the
+ * list has it. */
 static void test_lists_are_run_as_they_are(void **state) {
     (void)state;
     tr_schedule *s = read_text("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1,0REDUCE_GRAD\n"
@@ -440,7 +440,7 @@ static void test_transfers_are_checked(void **state) {
     (void)state;
     static const char rank1[] = "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
     static const struct {
-        const char *row0, *row1, *want; /* row1 NULL: the usual one; want NULL: it runs */
+        const char *row0, *row1, *want; /* row1 NULL: the usual one; want NULL: the order runs */
     } cases[] = {
         {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n", NULL, NULL},
         {"0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\n",
@@ -463,7 +463,7 @@ static void test_transfers_are_checked(void **state) {
          "x.csv:1:40: schedule x.csv cannot run to its end: rank 0 at 0REDUCE_GRAD waits for 0W1"},
         {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0REDUCE_GRAD\n", NULL,
          "x.csv:1:66: rank 0: 0REDUCE_GRAD occurs twice"},
-        /* The actions alone could run. */
+        /* Without its transfers the order could run. */
         {"0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n",
          "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
          "x.csv:1:18: schedule x.csv cannot run to its end: rank 0 at 0RECV_B0 waits for 1SEND_B0; "
@@ -517,7 +517,8 @@ static size_t mutate(test_random *r, char *text, size_t length, size_t most) {
     return length;
 }
 
-/* Any bytes are read or refused; what is read is written, and read again to the same. */
+/* Any bytes are read or refused; an order that was read is written, and reading that gives the same
+ * order. */
 static void test_fuzz(void **state) {
     (void)state;
     test_random r = {tr_mix64(tr_test_seed(5))};
@@ -532,7 +533,7 @@ static void test_fuzz(void **state) {
         assert_non_null(text);
         memcpy(text, sample[i], length[i]);
         size_t bytes = mutate(&r, text, length[i], length[i] + 8);
-        /* A copy of just these bytes: a read behind them is seen by the sanitizer. */
+        /* A copy of exactly these bytes, so that the sanitizer sees a read past their end. */
         char *exact = malloc(bytes ? bytes : 1);
         assert_non_null(exact);
         memcpy(exact, text, bytes);

@@ -1,6 +1,7 @@
-/* cuDNN delivers an engine for the attention of every model that Trireme trains: for a GPU that is
- * described (tests/data/h200.json), plans are finished, kernels compiled, and nothing is run. And
- * the operators of the cuda device, with graphs carried out on the host, compute what ref does. */
+/* Tests that cuDNN has an engine for the attention of every model that Trireme trains: for a
+ * described GPU (tests/data/h200.json) plans are finalized and kernels compiled, but not run. Also
+ * tests that the operators of the cuda device agree with ref, with their graphs executed on the
+ * host. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "device/cuda/cuda_impl.h"
@@ -27,7 +28,7 @@ static tr_status build(const tr_attention_shape *shape, const char *described,
     return tr_cudnn_attention_build(NULL, described, shape, out);
 }
 
-/* Forward, backward, and the deterministic backward. */
+/* Builds forward, backward, and the deterministic backward. */
 static void check(const tr_attention_desc *desc) {
     for (int which = 0; which < 3; which++) {
         bool backward = which > 0, deterministic = which == 2;
@@ -76,7 +77,7 @@ static void test_models(void **state) {
     check(&d);
 }
 
-/* Short sequences, and lengths that are no multiple of a tile. */
+/* Short sequences, and lengths that are not a multiple of a tile. */
 static void test_small(void **state) {
     (void)state;
     tr_attention_desc d = heads_of(2, 64, 2, 2, 64);
@@ -95,8 +96,8 @@ static void assert_refused(const tr_attention_shape *shape, const char *describe
     assert_null(graph);
 }
 
-/* The library announces engines for the first two and delivers none; the next two it would deliver.
- * Both directions, since a model needs both. */
+/* The library announces engines for the first two and has none; for the next two it has engines
+ * that Trireme does not use. Both directions are refused, since a model needs both. */
 static void test_refused(void **state) {
     (void)state;
     for (int backward = 0; backward < 2; backward++) {
@@ -115,8 +116,8 @@ static size_t old_version(void) {
     return 91500;
 }
 
-/* A GPU that the engines do not know is refused; a description that cannot be read, and a library
- * with wrong gradients, are errors. */
+/* A GPU that the engines do not support is refused; a description that cannot be read is an error,
+ * and so is a library version with wrong gradients. */
 static void test_no_engine(void **state) {
     (void)state;
     char volta[sizeof h200];
@@ -155,7 +156,7 @@ static tr_status host_sync(tr_stream *stream) {
     return TR_OK;
 }
 
-/* A cuda device without a GPU: enough of one to prepare attention on. */
+/* Returns a cuda device without a GPU, with just enough to prepare attention. */
 static tr_cuda_device attention_device(void) {
     static tr_device_ops ops;
     static tr_cuda_stream compute;
@@ -167,8 +168,7 @@ static tr_cuda_device attention_device(void) {
         .base = {.ops = &ops, .name = "cuda"}, .dnn = rig_handle, .compute = &compute.base};
 }
 
-/* Runs the operator on the data, with no more scratch than it asks for, on the stream it is given.
- */
+/* Runs the operator on the data, with exactly the scratch that it asks for, on the given stream. */
 static void run_operator(tr_op *op, tr_op_data *data) {
     static char native[8];
     tr_cuda_stream stream = {.handle = (cudaStream_t)(void *)&native[rig_executions % 8]};
@@ -183,7 +183,7 @@ static void run_operator(tr_op *op, tr_op_data *data) {
     free(args.scratch);
 }
 
-/* Forward, backward and deterministic backward. */
+/* Checks forward, backward and deterministic backward. */
 static void check_operator(const tr_attention_desc *desc) {
     for (int which = 0; which < 3; which++) {
         const tr_op_case c = {
@@ -222,8 +222,9 @@ static void test_operators(void **state) {
     check_operator(&d);
 }
 
-/* What cuDNN does not take is the own kernels', in both directions, and needs no plan; with a
- * library that is too old nothing runs slowly in silence. */
+/* Attention that cuDNN refuses runs in the device's own kernels, in both directions, and needs no
+ * plan. With a library that is too old preparing fails instead of running slowly without a
+ * message. */
 static void test_who_computes(void **state) {
     (void)state;
     tr_attention_desc own[] = {heads_of(2, 64, 4, 4, 64), heads_of(2, 64, 4, 4, 100),
@@ -268,8 +269,8 @@ static void assert_opening_sets(int ranks, const char *name, const char *value) 
     assert_string_equal(getenv(name), value);
 }
 
-/* Before it asks for a GPU, opening sets what the context will be made with: a queue for each
- * stream, and where ranks wait for each other all kernels loaded. */
+/* Before it looks for a GPU, opening the device sets the options of the CUDA context: a queue for
+ * each stream, and loading all kernels at once where ranks wait for each other. */
 static void test_environment(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {

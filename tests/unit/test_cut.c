@@ -1,4 +1,4 @@
-/* The balanced cut against an exhaustive search, and its ties and errors. */
+/* Tests the balanced cut against an exhaustive search, and its ties and errors. */
 #include "base/philox.h"
 #include "partition/cut.h"
 #include "support/seed.h"
@@ -85,7 +85,8 @@ static void test_known_instances(void **state) {
     }
 }
 
-/* Smallest largest stage of layers from..n in p stages, each with a block, by trying all cuts. */
+/* Returns the smallest possible largest stage of layers from..n in p stages, each with a block, by
+ * trying all cuts. */
 static double search(const double *cost, const bool *block, int from, int n, int p) {
     double best = INFINITY, sum = 0;
     int blocks = 0;

@@ -1,5 +1,5 @@
-/* What every device provides in addition to its operators: memory, copies, zeros, streams, events,
- * host calls, staging memory, and a refusal of what does not fit.
+/* Tests what every device has besides operators: memory, copies, zeros, streams, events, host
+ * calls, staging memory, and the refusal of what does not fit.
  *
  * TRIREME_TEST_DEVICE names the device, "guarded" when it is not set (device/guarded.c: the memory
  * of a GPU without one). Exits with 77 when that device cannot be opened. */
@@ -67,8 +67,8 @@ static void test_copies(void **state) {
     tr_device_staging_free(device, to);
 }
 
-/* Two streams hand a piece of memory to and fro; each overwrites what the other has read. Without
- * one of the waits the last value is another. */
+/* Two streams pass a piece of memory back and forth; each overwrites what the other has read.
+ * Without one of the waits the last value is another. */
 static void test_events(void **state) {
     enum { ROUNDS = 40 };
     tr_device *device = *state;
@@ -88,7 +88,7 @@ static void test_events(void **state) {
     must(tr_stream_copy(stream[0], ball, host, COUNT * sizeof *ball));
     must(tr_event_record(done[0], stream[0]));
     for (int round = 0; round < ROUNDS; round++) {
-        /* Stream 1 takes the whole and gives back the front half zeroed; stream 0 mends it. */
+        /* Stream 1 reads the whole and zeroes the first half; stream 0 restores it. */
         must(tr_stream_wait(stream[1], done[0]));
         must(tr_stream_copy(stream[1], trail, ball, COUNT * sizeof *ball));
         must(tr_stream_zero(stream[1], ball, COUNT / 2 * sizeof *ball));
@@ -126,7 +126,7 @@ static void on_visit(void *argument) {
                v->host[COUNT - 1] == value(COUNT);
 }
 
-/* A host function runs after what was queued before it and before what is queued behind. */
+/* A host function runs after the work queued before it and before the work queued after it. */
 static void test_host_calls(void **state) {
     tr_device *device = *state;
     tr_stream *stream = tr_device_compute(device);
@@ -178,8 +178,8 @@ static void test_operator_in_order(void **state) {
     tr_device_staging_free(device, host);
 }
 
-/* Asking for an event that is not reached yet is no error: the device takes what this thread
- * enqueues next. */
+/* Asking for an event that is not reached yet must not leave an error: the thread can enqueue more
+ * work. */
 static void test_asked_early(void **state) {
     tr_device *device = *state;
     tr_stream *stream, *compute = tr_device_compute(device);
@@ -224,7 +224,7 @@ typedef struct errand {
     tr_status status;
 } errand;
 
-/* From `from` through the device to `to`, on a stream of its own: one step. */
+/* Copies `from` through the device to `to`, on a stream of its own, one step a call. */
 static tr_status carry(errand *e) {
     const size_t bytes = COUNT * sizeof *e->to;
     size_t available, total;
@@ -253,7 +253,7 @@ static void *carry_main(void *argument) {
     return NULL;
 }
 
-/* Any thread uses the device as the one that opened it does: each call comes from a new one. */
+/* Any thread can use the device like the one that opened it: each call comes from a new thread. */
 static void test_other_threads(void **state) {
     errand e = {.device = *state};
     e.from = staging(e.device, COUNT);
@@ -329,7 +329,7 @@ static void test_memory(void **state) {
     assert_int_equal(tr_device_alloc(device, A, total + 1, &memory), TR_ERR_FIT);
     assert_null(memory);
     assert_int_equal(tr_device_peak(device, A), 0);
-    /* The refusal has left nothing behind: the device goes on. */
+    /* The refusal had no side effect: the device can still allocate. */
     must(tr_device_alloc(device, A, piece, &memory));
     must(tr_device_alloc(device, B, 1, &second));
     tr_device_count_memory(device, B, 7);
@@ -388,7 +388,7 @@ int main(void) {
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     failed += cmocka_run_group_tests(memory_tests, NULL, NULL);
-    /* What a queue adds, and the same behind it. */
+    /* Restrictions of a queue, and the same tests through the queue. */
     if (!tr_device_on_host(device)) {
         failed += test_device_queue(device);
         failed += cmocka_run_group_tests(tests, NULL, NULL);

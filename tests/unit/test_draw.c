@@ -1,5 +1,5 @@
-/* Drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in pairs and
- * no overlaps on a track. */
+/* Tests drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in
+ * pairs and no overlaps on a track. */
 #include "pipeline/draw/draw.h"
 #include "pipeline_cases.h"
 #include "support/generate_order.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Timelines of one order: by its estimate and by its lowered program. */
+/* Makes the timelines of one order: from its estimate and from its lowered program. */
 static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timeline **program) {
     tr_stage_table t;
     tr_estimate *e = NULL;
@@ -53,7 +53,7 @@ static void test_text(void **state) {
                               "rank 1   ..F0B0--F1B1--....  bubble 33.3%\n");
     free(text);
     out = open_memstream(&text, &size);
-    /* Too narrow for names: letters alone. And colours. */
+    /* Too narrow for names: only letters. Then with colours. */
     assert_int_equal(
         tr_draw_text(program, &(tr_draw_text_options){.width = 20, .colour = true}, out), TR_OK);
     fclose(out);
@@ -90,7 +90,7 @@ static void test_svg(void **state) {
     tr_schedule_destroy(s);
 }
 
-/* Steps 5, 6, ... of 2 ranks and 10 ms, each with 8 F of 1 ms and an optimizer of 1 ms. */
+/* Makes steps 5, 6, ... of 2 ranks, 10 ms each, with 8 F of 1 ms and an optimizer step of 1 ms. */
 static tr_timeline *make_steps(int steps) {
     tr_timeline *t;
     assert_int_equal(tr_timeline_create("measured", 2, 2, 8, 1, &t), TR_OK);
@@ -151,7 +151,8 @@ static void steps_fit_their_width(void **state) {
     }
 }
 
-/* Every stage boundary between ranks is crossed twice by each micro-batch. */
+/* Returns the number of messages: each micro-batch crosses every stage boundary between ranks
+ * twice. */
 static int messages_of(const tr_schedule *s) {
     int crossings = 0;
     for (int k = 0; k + 1 < s->stages; k++) crossings += s->rank_of[k] != s->rank_of[k + 1];

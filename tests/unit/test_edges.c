@@ -1,5 +1,5 @@
-/* Edges that are not a chain: a stage may read any earlier ones, and generators, the search, lists,
- * estimates and drawings follow the edges as the check and the lowering do. */
+/* Tests edges that are not a chain: a stage may read any earlier stages, and generators, the
+ * search, lists, estimates and drawings follow the edges as the check and the lowering do. */
 #include "pipeline/draw/timeline.h"
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/auto_impl.h"
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-/* Edges between stages on two ranks. */
+/* Counts the edges between stages on different ranks. */
 static int remote_edges(const tr_schedule *s, const tr_stage_table *t) {
     int remote = 0;
     for (int e = 0; e < t->edges; e++)
@@ -25,7 +25,7 @@ static int remote_edges(const tr_schedule *s, const tr_stage_table *t) {
     return remote;
 }
 
-/* SENDs of a lowered order; its programs are proved by tr_lower. */
+/* Counts the SENDs of a lowered order (tr_lower proves its programs). */
 static int count_sends(const tr_schedule *s, const tr_stage_table *t) {
     tr_program_set *set = NULL;
     int sends = 0;
@@ -37,7 +37,7 @@ static int count_sends(const tr_schedule *s, const tr_stage_table *t) {
     return sends;
 }
 
-/* Bars of SENDs in the drawing of the order's estimate, one for each pair of stages. */
+/* Counts the bars of SENDs in the drawing of the order's estimate, one for each pair of stages. */
 static int count_bars(const tr_schedule *s, const tr_stage_table *t) {
     tr_estimate *e = NULL;
     tr_timeline *line = NULL;
@@ -69,7 +69,7 @@ static void expect_whole(tr_schedule *s, const tr_stage_table *t) {
     tr_schedule_destroy(s);
 }
 
-/* The chain of stages and an edge from stage 0 to stage 2. */
+/* Makes a chain of stages with one more edge, from stage 0 to stage 2. */
 static void table_skip(int stages, tr_stage_table *t) {
     test_table_chain(stages, 512, 1024, 768, t);
     if (stages < 3) return;
@@ -99,8 +99,8 @@ static void test_a_skip_goes_everywhere(void **state) {
             }
 }
 
-/* Stages 0 to n - 2 each read data, and the last reads them all: no rank waits for its neighbour.
- */
+/* Makes stages 0 to n - 2, which read only data, and a last stage that reads them all: no rank
+ * waits for its neighbour. */
 static void table_fan(int stages, tr_stage_table *t) {
     test_table_chain(stages, 512, 1024, 768, t);
     for (int e = 0; e < t->edges; e++) t->edge[e] = test_edge(e, stages - 1, 256, TR_LIFE_FW);
@@ -118,8 +118,8 @@ static double makespan_of(const tr_schedule_request *q, const tr_stage_table *t)
     return makespan;
 }
 
-/* With four stages of F = I = W = 1 that feed the last one, all F of the first three can run at
- * once: what is scheduled with the edges fills no pipeline. */
+/* With four stages of F = I = W = 1, where the last one reads the other three, all F of the first
+ * three can run at once: an order that is made for these edges has no pipeline to fill. */
 static void test_orders_are_made_for_the_edges(void **state) {
     (void)state;
     enum { P = 4, M = 8 };
@@ -164,8 +164,8 @@ static void test_list_scheduling_knows_the_edges(void **state) {
         assert_int_equal(tr_auto_list(&shape, &rule, NULL, INFINITY, order, &makespan, &steps),
                          TR_OK);
         if (tr_auto_schedule(&shape, "fan", order, &s) != TR_OK) fail_msg("%s", tr_error_message());
-        /* Rank 0 runs F until the last rank's first gradient comes back: in a chain of four it
-         * would run four more. */
+        /* Rank 0 runs F until the last rank's first gradient arrives: in a chain of four it would
+         * run four more. */
         int forwards = 0;
         while (s->action[0][forwards].type == TR_ACTION_F) forwards++;
         assert_int_equal(forwards, whole ? 4 : 3);
@@ -215,7 +215,7 @@ static void test_random_edges(void **state) {
         tr_stage_table t;
         tr_schedule *s = NULL;
         test_table_random(&r, p * q.chunks, test_between(&r, 0, 4), &t);
-        /* Some edges of the chain lead elsewhere. */
+        /* Some edges of the chain are replaced by others. */
         for (int e = 0; e + 1 < p * q.chunks; e++)
             if (test_between(&r, 0, 2) == 0) t.edge[e].from = test_between(&r, 0, e);
         q.table = &t;

@@ -1,5 +1,5 @@
-/* The engine: what does not fit is refused before device memory is taken, a step is enqueued
- * without waiting for the device, and the optimizer steps many tensors at once. */
+/* Tests the engine: a model that does not fit is refused before device memory is allocated, a step
+ * is enqueued without waiting for the device, and the optimizer steps many tensors at once. */
 #include "base/memory.h"
 #include "device/device_impl.h"
 #include "pipeline/orders/make.h"
@@ -43,7 +43,7 @@ static tr_engine_desc small(tr_world *world, tr_device *device, tr_schedule *sch
     return desc;
 }
 
-/* The classes of the plan that are known before anything is allocated, to the byte. */
+/* Checks that the plan's classes are known to the byte before anything is allocated. */
 static void test_refuses_what_does_not_fit(void **state) {
     (void)state;
     tr_world *world;
@@ -76,7 +76,7 @@ static void test_refuses_what_does_not_fit(void **state) {
     tr_world_close(world);
 }
 
-/* Sizes with a product that no integer holds. */
+/* Sizes with a product that overflows every integer type. */
 static void test_refuses_absurd_sizes(void **state) {
     (void)state;
     tr_world *world;
@@ -115,28 +115,28 @@ typedef struct rank_state {
     tr_world *world;
     tr_schedule *schedule;
     int rank, dp, tp;
-    sem_t enqueued;       /* all of the step but the reading of its result */
-    bool waited;          /* the device had to do something before */
-    names actions, marks; /* of the step; what a profiler was told */
+    sem_t enqueued;       /* the whole step, except reading its result */
+    bool waited;          /* the thread had to wait for the device */
+    names actions, marks; /* of the step; names that the profiler got */
     char error[256];
 } rank_state;
 
-static _Thread_local rank_state *held; /* the rank that this thread works for */
+static _Thread_local rank_state *thread_rank; /* the rank that this thread works for */
 
 static void add_name(names *list, const char *name) {
     if (list->count < MOST_ACTIONS)
         (void)snprintf(list->text[list->count++], sizeof list->text[0], "%s", name);
 }
 
-/* What a profiler is told; here of F, I, W and B alone: "0F3". */
+/* Records the names that the profiler gets; only of F, I, W and B: "0F3". */
 static void mark(const char *name) {
-    if (held && name && strspn(name, "0123456789FIWB") == strlen(name))
-        add_name(&held->marks, name);
+    if (thread_rank && name && strspn(name, "0123456789FIWB") == strlen(name))
+        add_name(&thread_rank->marks, name);
 }
 
-/* In front of a step on the device's stream. */
+/* Holds the device's stream before a step. */
 static void hold(void *argument) {
-    rank_state *r = held = argument;
+    rank_state *r = thread_rank = argument;
     struct timespec end;
     (void)clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += 20;
@@ -197,8 +197,8 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-/* The thread that trains waits for nothing inside a step: all of it, transfers, reductions and the
- * optimizer included, is enqueued while the devices of all ranks are held in front of it. Each
+/* The training thread waits for nothing inside a step: the whole step, including transfers,
+ * reductions and the optimizer, is enqueued while the devices of all ranks are held before it. Each
  * action is marked with its name. */
 static void test_enqueues_ahead(void **state) {
     (void)state;
@@ -251,7 +251,7 @@ static tr_status fetch_or_fail(void *context, bool validation, int64_t sample,
     return fetch(NULL, validation, sample, wanted, count);
 }
 
-/* Of master weights and moments. */
+/* Returns a hash of master weights and moments. */
 static uint64_t hash_store(const tr_store *store) {
     uint64_t hash = 0;
     for (int i = 0; i < store->runs; i++) {
@@ -268,7 +268,8 @@ static uint64_t hash_store(const tr_store *store) {
         if (!(condition)) return TR_FAIL(TR_ERR_INTERNAL, "line %d: " #condition, __LINE__);       \
     } while (0)
 
-/* What the last step left in the gradients does not matter: each is written before it is read. */
+/* Takes a step over gradients of NaN: their old contents do not matter, because each is written
+ * before it is read. */
 static tr_status step_over_nan(tr_engine *engine, int64_t step, int64_t optimizer_step,
                                int64_t first_sample, double lr, tr_step_result *out) {
     const tr_store *store = tr_engine_store(engine);
@@ -279,7 +280,7 @@ static tr_status step_over_nan(tr_engine *engine, int64_t step, int64_t optimize
     return tr_engine_step(engine, step, optimizer_step, first_sample, lr, out);
 }
 
-/* Step 2 and the validation after it fail on rank `failing`, or on none (-1). */
+/* Takes steps of which step 2 and the validation after it fail on rank `failing` (-1: on none). */
 static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out, int failing) {
     char says[64];
     tr_step_result result;
@@ -351,8 +352,8 @@ static double loss_with(int failing, int dp) {
     return rank[0].loss;
 }
 
-/* A rank that cannot read its samples ends the step on all ranks with its sentence; nothing has
- * changed, so that the same step can be taken later. */
+/* A rank that cannot read its samples ends the step on all ranks with its sentence. Nothing has
+ * changed, so the same step can be taken later. */
 static void test_a_rank_without_samples_changes_nothing(void **state) {
     (void)state;
     for (int dp = 2; dp <= 4; dp *= 2) {
@@ -368,7 +369,7 @@ typedef struct asker {
     tr_world *world;
     tr_schedule *schedule;
     int rank;
-    int tokens, labels, others; /* times that each was asked for */
+    int tokens, labels, others; /* how often each was asked for */
     tr_memory_rank memory;
     char error[256];
 } asker;
@@ -417,8 +418,8 @@ static void *asker_main(void *argument) {
     return NULL;
 }
 
-/* A rank reads and keeps what its layers ask for: the first the tokens, the last the labels, those
- * between them nothing; and takes what it planned, to the byte. */
+/* A rank reads and keeps what its layers ask for: the first rank tokens, the last one labels, the
+ * ranks between them nothing. It allocates exactly the planned bytes. */
 static void test_reads_what_layers_ask_for(void **state) {
     (void)state;
     enum { SAMPLES = 8, INPUT_BYTES = SAMPLES * 16 * sizeof(int32_t) };
@@ -452,7 +453,7 @@ static void test_reads_what_layers_ask_for(void **state) {
 static tr_op_prepare_fn prepare_adamw;
 static tr_status (*run_adamw)(tr_op *op, tr_stream *stream, const tr_op_args *args);
 static int adamw_runs;
-static bool deterministic_layers; /* what their operators were prepared for */
+static bool deterministic_layers; /* whether the layers' operators were prepared as deterministic */
 
 static tr_op_prepare_fn prepare_matmul;
 
@@ -475,7 +476,8 @@ static tr_status prepare_counted(const tr_op_context *context, const tr_op_desc 
     return TR_OK;
 }
 
-/* The run that steps a slot; its parts are equally far from the run's beginning in every memory. */
+/* Returns the run that steps a slot. A slot has the same offset from the run's beginning in every
+ * memory. */
 static int run_of(const tr_store *store, const tr_slot *slot) {
     const size_t size = tr_dtype_size(store->dtype);
     for (int i = 0; i < store->runs; i++) {
@@ -491,12 +493,12 @@ static int run_of(const tr_store *store, const tr_slot *slot) {
         assert_int_equal((uintptr_t)slot->param->value % TR_ALIGN, 0);
         return i;
     }
-    fail_msg("%s is in no run", tr_param_name(slot->param));
+    fail_msg("%s is not in a run", tr_param_name(slot->param));
     return -1;
 }
 
-/* A step of a rank's optimizer is two operations, whatever the number of tensors. The layers'
- * operators are prepared for what the engine's description says. */
+/* A rank's optimizer takes two operations a step, whatever the number of tensors. The layers'
+ * operators are prepared as the engine's description says. */
 static void test_steps_many_tensors(void **state) {
     (void)state;
     tr_world *world;
@@ -536,8 +538,8 @@ static void test_steps_many_tensors(void **state) {
 typedef struct request {
     tr_engine *engine;
     tr_device *device;
-    bool before, after; /* the end of a step: when the request comes; the device, not the host, has
-                           to read it: it is written in the stream's order */
+    bool before, after; /* when the request comes, relative to the end of a step; the device must
+                           read it, not the host, so it is written in stream order */
 } request;
 
 static void request_stop(void *engine) {
@@ -556,8 +558,8 @@ static bool stops(tr_engine *engine, int64_t step) {
     return result.stop;
 }
 
-/* A request counts for the step in progress until the device has read it at the step's end, also
- * where the host has enqueued that end long before; after that it counts for the next step. */
+/* A request applies to the step in progress until the device has read it at the step's end, even if
+ * the host has enqueued that end long before. After that it applies to the next step. */
 static void check_stop(const char *device_name) {
     tr_world *world;
     request r = {0};
@@ -593,7 +595,7 @@ static void check_stop(const char *device_name) {
 static void test_stops_after_the_step_in_progress(void **state) {
     (void)state;
     check_stop("cpu");
-    check_stop("guarded"); /* a queue runs what was enqueued, as on a GPU */
+    check_stop("guarded"); /* a worker thread runs the queue, as on a GPU */
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* Time and memory of orders: the lowered program's times, the formulas, and a paper's rates. */
+/* Tests time and memory of orders against the lowered program's times, the formulas, and a paper's
+ * rates. */
 #include "pipeline/orders/estimate.h"
 #include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
@@ -23,7 +24,7 @@ static int actions_of(const tr_schedule *s) {
     return s->stages * s->micro_batches * 3;
 }
 
-/* The parts of every rank's step add up; each is at least 0. Sums of n terms. */
+/* Fails unless the parts of every rank's step add up (sums of n terms) and each is at least 0. */
 static void expect_split(const tr_rank_time *time, int ranks, double makespan, int n) {
     double tolerance = 8 * n * 2.3e-16 * makespan;
     for (int r = 0; r < ranks; r++) {
@@ -35,8 +36,8 @@ static void expect_split(const tr_rank_time *time, int ranks, double makespan, i
     }
 }
 
-/* The order and its lowered program take the same times; `exact` false: the program may be later.
- */
+/* Fails unless the order and its lowered program take the same times; `exact` false: the program
+ * may be later. */
 static void expect_equal(const tr_schedule *s, const tr_stage_table *t, double c, bool exact) {
     tr_program_set *set = NULL;
     tr_simulation *sim = NULL;
@@ -76,7 +77,7 @@ static void test_equals_the_lowered_program(void **state) {
         tr_schedule_destroy(s);
         tr_stage_table_free(&t);
     }
-    /* Orders that take their messages as they come: equal with transfers too. */
+    /* Orders that take their messages in order of arrival take equal times with transfers too. */
     for (int p = 1; p <= 6; p++)
         for (int m = 1; m <= 12; m++)
             for (int n = 0; n < 2; n++) {
@@ -112,7 +113,7 @@ static void test_formulas(void **state) {
             }
 }
 
-/* W later than I keeps mw; two stages a rank hold half each; the slow rank explains gaps. */
+/* A W later than its I keeps m_W; two stages a rank hold half each; the slow rank explains gaps. */
 static void test_memory_and_imbalance(void **state) {
     (void)state;
     tr_schedule *s = NULL;

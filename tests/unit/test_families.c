@@ -1,6 +1,6 @@
-/* The families and their options on host devices: gradients against finite differences, I then W
- * against B, one tensor rank against several (more of them than key and value heads included),
- * decoding against the forward pass; published sizes; what is refused. */
+/* Tests the families and their options on host devices: gradients against finite differences, I
+ * then W against B, one tensor rank against several (more of them than key and value heads
+ * included), decoding against the forward pass; published sizes; refused options. */
 #include "base/philox.h"
 #include "layers/model_impl.h"
 #include "layers/preset.h"
@@ -106,7 +106,8 @@ static void set_element(void *context, int64_t global, int64_t local) {
     rig_set(v->param, v->dtype, local, v->norm ? 1 + x : x);
 }
 
-/* Values of every element that depend on its tensor's name and place alone; norms around 1. */
+/* Fills every element with a value that depends only on its tensor's name and its place; weights of
+ * norms are around 1. */
 static void fill(rig *r) {
     rig_fill(r);
     for (int p = 0; p < r->model->params_count; p++) {
@@ -131,7 +132,7 @@ static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
     return loss;
 }
 
-/* The gradient of a further use of the parameter, 0 without one. */
+/* Returns the gradient of the parameter's second use, 0 without one. */
 static double tied_gradient(rig *r, const tr_param *param, int64_t i) {
     for (int p = 0; p < r->model->params_count; p++) {
         const tr_param *other = rig_param(r->model, p);
@@ -176,7 +177,8 @@ static void test_finite_differences(void **state) {
     }
 }
 
-/* I and W apart or layer by layer: the same operators and arguments, so the same bits. */
+/* I and W apart or layer by layer run the same operators on the same arguments, so they give the
+ * same bits. */
 static void test_order_changes_no_bit(void **state) {
     (void)state;
     for (int d = 0; d < DEVICES; d++)
@@ -190,7 +192,8 @@ static void test_order_changes_no_bit(void **state) {
         }
 }
 
-/* A rank of GPT-2's fused projection has key heads of its own; others share them. */
+/* Returns the most tensor ranks: a rank of GPT-2's fused projection has key heads of its own, in
+ * other families ranks may share them. */
 static int most_ranks(const tr_model_config *config) {
     return !strcmp(config->family, "gpt2") ? (int)config->kv_heads : MOST_RANKS;
 }
@@ -224,8 +227,8 @@ static double log_sum_exp(const float *x, int64_t n) {
     return max + log(sum);
 }
 
-/* The loss of every token at every position is what decoding says of it, within the tolerance of
- * logits of size 1. */
+/* Fails unless the loss of every token at every position agrees with decoding, within the tolerance
+ * of logits of size 1. */
 static void check_decode(const char *device, const tr_model_config *config, double tolerance) {
     static rig whole, step;
     tr_world *worlds[2];
@@ -268,7 +271,7 @@ static void test_decode_equals_forward(void **state) {
 
 /* --- sizes ------------------------------------------------------------------------------------ */
 
-/* In millions, as published. */
+/* Parameters in millions, as published. */
 static void test_presets_have_the_published_sizes(void **state) {
     (void)state;
     static const struct {

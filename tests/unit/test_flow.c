@@ -1,5 +1,5 @@
-/* What flows between layers, with a model of the test's own: outputs of several widths and types,
- * tensors that later stages read again, and step inputs of several types. Training gives the same
+/* Tests the tensors between layers, with a model of its own: outputs of several widths and types,
+ * tensors that several later stages read, and step inputs of several types. Training gives the same
  * bits under every cut and schedule, and the gradients are those of finite differences. */
 #include "stage_rig.h"
 #include "support/generate_order.h"
@@ -18,11 +18,11 @@ typedef struct node_desc {
     const char *step[TR_LAYER_FLOWS];
     int width[TR_LAYER_FLOWS];   /* of the outputs */
     bool narrow[TR_LAYER_FLOWS]; /* in the run's type; otherwise FP32 */
-    bool reads_dy;               /* in W too, which then finds nothing that I has kept */
+    bool reads_dy;               /* W reads the output's gradient too, and I keeps no copy of it */
 } node_desc;
 
 #define BEFORE TR_LAYER_BEFORE, 0
-/* Read to the end of I, or of W; W_F: and F writes the gradient. */
+/* The input is read until the end of I, or of W; W_F: and F writes its gradient. */
 #define I_  TR_LIFE_FI, false
 #define W_  TR_LIFE_FW, false
 #define W_F TR_LIFE_FW, true
@@ -44,7 +44,7 @@ static const node_desc nodes[LAYERS] = {
      .input = {{BEFORE, W_F}, {0, 1, W_F}, {0, 0, W_F}, {0, 1, I_}},
      .step = {TR_INPUT_LABELS}}};
 
-/* A node's pieces: its outputs F..I, the features F..W, the gradient of W f I..W; outputs F..W. */
+/* A node's pieces: outputs F..I, the features F..W, the gradient of W f I..W; outputs F..W. */
 enum { OUTPUTS_FW = TR_LIFE_SCRATCH, NODE_PIECES };
 
 typedef struct node {
@@ -52,12 +52,12 @@ typedef struct node {
     tr_piece piece[NODE_PIECES];
     const tr_model *model;
     int features, units;
-    bool copies; /* the features, for W: an input may be gone */
+    bool copies; /* keeps the features for W, because an input may be gone by then */
     bool reads_dy;
     float *w, *g; /* [units][features] */
 } node;
 
-/* Element (p, c) of a (batch, seq, width) tensor. */
+/* Returns element (p, c) of a (batch, seq, width) tensor. */
 static float load(const tr_tensor *t, int p, int64_t c) {
     int64_t i = p * t->shape[2] + c;
     return t->dtype == TR_F32 ? ((const float *)t->data)[i]
@@ -103,7 +103,7 @@ static float *kept(const node *n, const tr_layer_io *io, int piece, int p) {
     return (float *)at + p * width;
 }
 
-/* The outputs in FP32; those of the last layer: what its loss is a square of. */
+/* Computes the outputs in FP32; for the last layer the values that its loss squares. */
 static float *outputs_at(const node *n, const tr_layer_io *io, int p) {
     return kept(n, io, n->reads_dy ? OUTPUTS_FW : TR_LIFE_FI, p);
 }
@@ -115,7 +115,7 @@ static double weigh(const node *n, int unit, const float *f) {
     return sum;
 }
 
-/* Gradients of W f. */
+/* Computes the gradients of W f. */
 static void take_deltas(const node *n, const tr_layer_io *io, int p, float *delta) {
     const float *y = outputs_at(n, io, p);
     if (n->layer.outputs == 0) delta[0] = y[0];
@@ -124,7 +124,7 @@ static void take_deltas(const node *n, const tr_layer_io *io, int p, float *delt
             delta[u] = load(&io->dy[o], p, c) * (1 - y[u] * y[u]);
 }
 
-/* Gradients of the inputs that are to be written now. */
+/* Writes the gradients of those inputs that are due now. */
 static void store_gradients(const node *n, const tr_layer_io *io, int p, const float *delta) {
     for (int i = 0, j = 0; i < n->layer.inputs; i++)
         for (int64_t c = 0; c < flow_of(n, i)->shape[2]; c++, j++) {
@@ -230,7 +230,7 @@ static void keep(node *n, int piece, tr_lifetime life, int width) {
     n->layer.bytes[life] += bytes;
 }
 
-/* The layer's memory and weights, once it is known what it reads. */
+/* Makes the layer's memory and weights, once its inputs are known. */
 static tr_status complete(node *n) {
     for (int i = 0; i < n->layer.inputs; i++) {
         n->features += (int)flow_of(n, i)->shape[2];
@@ -277,7 +277,7 @@ out:
     return status;
 }
 
-/* A weight that is moved, for differences. */
+/* The weight that is changed, for finite differences. */
 static struct {
     int layer, weight;
     float by;
@@ -306,7 +306,8 @@ static int add_inputs(rank_state *r, tr_step_data *input) {
     return 2;
 }
 
-/* Descends; the values are the gradients of the last step, and the weights. */
+/* Takes a step of gradient descent; the outcome's values are the gradients of the last step, and
+ * the weights. */
 static tr_status descend(rank_state *r, int step) {
     (void)step;
     for (int k = 0; k < LAYERS; k++) {
@@ -360,7 +361,7 @@ static void test_every_layout(void **state) {
     outcome *start = run_one_step();
     for (int bf16 = 0; bf16 < 2; bf16++) {
         outcome *o = expect_every_layout(&trained, bf16 ? TR_BF16 : TR_F32);
-        assert_true(sum_losses(o) < 0.9 * sum_losses(start)); /* it learns */
+        assert_true(sum_losses(o) < 0.9 * sum_losses(start)); /* the model learns */
         free(o);
     }
     free(start);
@@ -387,8 +388,8 @@ static void test_finite_differences(void **state) {
     free(o);
 }
 
-/* Six stages: what crosses each cut, in the order in which it is read. What two stages read goes
- * from one to the next. */
+/* Six stages: the edges of each cut, in the order in which they are read. A tensor that two stages
+ * read goes from one to the next. */
 static void test_edges(void **state) {
     (void)state;
     static const struct {
@@ -424,8 +425,8 @@ static void test_edges(void **state) {
     tr_model_destroy(model);
 }
 
-/* The gradients between the layers of one stage, and the parts that are added: at most as many are
- * kept as there are tensors that a later layer reads; no longer than they are read. */
+/* The gradients between the layers of one stage, and the parts that are added to them: at most one
+ * is kept for each tensor that a later layer reads, and only until it is read. */
 static void test_gradients(void **state) {
     (void)state;
     tr_model *model = NULL;
@@ -433,18 +434,18 @@ static void test_gradients(void **state) {
     assert_int_equal(make_nodes(TR_F32, &model), TR_OK);
     assert_int_equal(tr_layer_table_make(model, cut1, 1, &t), TR_OK);
     assert_int_equal(t.edges, 0);
-    /* Widths up to 5 take TR_ALIGN bytes, 6 to 8 twice that. In scratch I of node 2 needs most: the
-     * gradients of 1.0 and 2.0, and its own parts of 1.0's and 0.1's. */
+    /* Widths up to 5 take TR_ALIGN bytes, 6 to 8 twice that. I of node 2 needs most scratch: the
+     * gradients of 1.0 and 2.0, and its own parts of those of 1.0 and 0.1. */
     const tr_stage_cost *cost = &t.cost[0];
     assert_int_equal(cost->bytes[TR_LIFE_SCRATCH], TR_ALIGN * (1 + 2 + 1 + 1));
-    /* What W reads too: the gradients of 0.1 and 3.0. B holds them behind a layer's own. */
+    /* W also reads the gradients of 0.1 and 3.0. B holds them after a layer's own pieces. */
     size_t own[TR_LIFE_COUNT] = {0};
     for (int k = 0; k < LAYERS; k++)
         for (int life = 0; life < TR_LIFE_COUNT; life++) own[life] += model->layers[k]->bytes[life];
     assert_int_equal(cost->bytes[TR_LIFE_IW], own[TR_LIFE_IW] + TR_ALIGN * (1 + 1));
     assert_int_equal(cost->backward_iw, TR_ALIGN * (2 + 1 + 1));
-    /* What F writes: the gradient of 4.0, and a part of 0.1's. W reads the gradient of 0.0 too. Of
-     * the outputs it does not read 2.0. */
+    /* F writes the gradient of 4.0, and a part of that of 0.1. W reads the gradient of 0.0 too. It
+     * reads all outputs except 2.0. */
     const size_t outputs_fw = TR_ALIGN * (1 + 1 + 1 + 1 + 2);
     assert_int_equal(cost->bytes[TR_LIFE_FI], own[TR_LIFE_FI] + TR_ALIGN * (2 + 2 + 1));
     assert_int_equal(cost->bytes[TR_LIFE_FW], own[TR_LIFE_FW] + outputs_fw + TR_ALIGN * 1);
@@ -452,7 +453,7 @@ static void test_gradients(void **state) {
     tr_model_destroy(model);
 }
 
-/* Each name once, and one shape for all. */
+/* Each step input is listed once, and all layers must give it the same shape. */
 static void test_step_inputs(void **state) {
     (void)state;
     tr_model *model = NULL;

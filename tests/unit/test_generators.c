@@ -1,5 +1,6 @@
-/* Generators: times and memory of the orders are the published ones and the formulas of their
- * papers, at every size; the golden file's order; every size can be checked and lowered. */
+/* Tests generators: times and memory of their orders agree with published numbers and with their
+ * papers' formulas at every size; one order with a golden file; orders of every size can be checked
+ * and lowered. */
 #include "pipeline/orders/csv.h"
 #include "pipeline_cases.h"
 #include "schedule_meter.h"
@@ -7,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Sums of a few thousand doubles of one size: rounding stays below this, relative to the whole. */
+/* Relative rounding error of a sum of a few thousand doubles of similar size stays below this. */
 static const double tolerance = 1e-9;
 
 static const tr_stage_cost unit = {.f = 1, .i = 1, .w = 1, .m_b = 1};
@@ -93,7 +94,8 @@ static void expect_rate(published *row, const char *name, double want) {
                  row->request.micro_batches, got, want);
 }
 
-/* At most the published rate, to its four decimals, in at most `cap` micro-batches' memory. */
+/* Fails unless the rate is at most the published one, to its four decimals, in at most `cap`
+ * micro-batches' memory. */
 static void expect_at_most(published *row, const char *name, double most, double cap) {
     meter m = measure_named(row, name, 1);
     double got = bubble_span(&row->request, &m);
@@ -199,7 +201,7 @@ static void test_interleaved_groups(void **state) {
                 }
 }
 
-/* I and W apart, from 2p micro-batches on. */
+/* With I and W apart, from 2p micro-batches on. */
 static void test_formulas_of_zero_bubble(void **state) {
     (void)state;
     for (int p = 1; p <= 8; p++)
@@ -209,7 +211,7 @@ static void test_formulas_of_zero_bubble(void **state) {
                 tr_schedule_request q = {
                     .name = "zb-h1", .ranks = p, .micro_batches = m, .share = c};
                 meter r = measure(&q);
-                /* W fits the gaps of the drain where it is at most F and I. */
+                /* W fits into the gaps of the drain where it is at most F and I. */
                 if (c.w <= c.f && c.w <= c.i)
                     expect_near(&q, "bubble", r.span - ideal(&q), (p - 1) * (c.f + c.i - c.w));
                 expect_near(&q, "peak", r.peak, p);
@@ -248,9 +250,10 @@ static void test_formulas_at_unit_costs(void **state) {
         }
 }
 
-/* Schedules made for a memory, at unit costs and with little or most of it kept for W: V-Half and
- * V-Min have at most 1/2 and 2/3 of 1F1B's bubble (V-Half on an odd number of ranks, where its
- * memory is rounded down, 1.5 more); ZB-1p and ZB-2p that of their rules. */
+/* Schedules that are made for a memory limit, at unit costs and with little or most of the memory
+ * kept for W: V-Half and V-Min have at most 1/2 and 2/3 of 1F1B's bubble (V-Half on an odd number
+ * of ranks, where its memory is rounded down, 1.5 more); ZB-1p and ZB-2p have at most the bubble of
+ * their rules. */
 static void test_schedules_for_a_memory(void **state) {
     (void)state;
     static const double kept[] = {0, 0.94, 1};
@@ -281,8 +284,8 @@ static void test_schedules_for_a_memory(void **state) {
             }
 }
 
-/* 1F1B-V: 3p / 4 micro-batches in halves, and a bubble that is linear in p, where the published one
- * on eight ranks, 16.5 units, lies on the line. */
+/* 1F1B-V: 3p / 4 micro-batches in halves, and a bubble that is linear in p and contains the
+ * published one, 16.5 units on eight ranks. */
 static void test_1f1b_v(void **state) {
     (void)state;
     for (int p = 1; p <= 24; p += p < 8 ? 1 : 4)
@@ -296,7 +299,7 @@ static void test_1f1b_v(void **state) {
         }
 }
 
-/* The same for more ranks, where fewer orders are tried. */
+/* The same for more ranks, where the generator tries fewer orders. */
 static void test_v_of_many_ranks(void **state) {
     (void)state;
     for (int p = 12; p <= 48; p *= 2) {
@@ -339,8 +342,9 @@ static void test_memory_of_every_rank(void **state) {
             }
 }
 
-/* A cap below the schedule's own holds too, and one below a micro-batch is refused, whether that
- * takes more before its I or after. Whole backwards have no after. */
+/* A cap below the schedule's own memory is kept too, and a cap below one micro-batch is refused,
+ * whether the micro-batch takes more memory before its I or after it. Schedules with B hold nothing
+ * after it. */
 static void test_caps_hold(void **state) {
     (void)state;
     static const char *const names[] = {"zb-1p", "zb-2p", "v-half", "v-min", "1f1b-v"};
@@ -411,7 +415,7 @@ static void expect_runs(const tr_schedule_request *q) {
         fail_msg("p %d, m %d, v %d: %s", q->ranks, q->micro_batches, q->chunks, tr_error_message());
     if (!report.sums_ascending) fail_msg("%s", report.note);
     test_table_chain(s->stages, 256, 256, 256, &t);
-    /* Lowering every size takes a minute. */
+    /* Lowering all sizes would take a minute, so only some are lowered. */
     if (q->micro_batches <= 6 || q->micro_batches == 17)
         if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
     tr_program_set_destroy(set);

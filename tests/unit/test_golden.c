@@ -1,7 +1,7 @@
-/* Models against PyTorch and transformers, through the program's own config, engine, optimizer and
- * sampler: every golden file of tests/golden, or of the folder that the environment variable
- * TRIREME_GOLDEN names. tests/golden/make.py writes them. TRIREME_GOLDEN_SHOW=1 prints every
- * distance.
+/* Compares models with PyTorch and transformers, through the program's own config, engine,
+ * optimizer and sampler: every golden file of tests/golden, or of the folder that the environment
+ * variable TRIREME_GOLDEN names. tests/golden/make.py writes them. TRIREME_GOLDEN_SHOW=1 prints
+ * every distance.
  *
  * FP64 (ref): logits, losses, gradients and parameters, each tensor within 1e-10 of its norm.
  *
@@ -14,8 +14,8 @@
  * parameters are not judged one by one.
  *
  * A gradient that is zero in exact arithmetic, such as that of a key's bias, is compared with the
- * norm of all gradients. AdamW makes steps of any size of its rounding errors, so the elements that
- * have such a gradient are left out of the parameters of FP32 and BF16. */
+ * norm of all gradients. AdamW turns its rounding errors into steps of any size, so elements with
+ * such a gradient are left out when parameters of FP32 and BF16 are compared. */
 #include "config/config.h"
 #include "pipeline/orders/make.h"
 #include "support/elements.h"
@@ -41,13 +41,13 @@
 
 enum { MICRO_BATCHES = 2, OVERRIDES = 64 };
 
-/* What a run of a golden file's model comes to. */
+/* The results of a run of a golden file's model. */
 typedef struct results {
     double *logits, *gradients, *after; /* as in the file */
     double *losses, *norms, *valid;     /* [steps] */
 } results;
 
-/* The run that is under way, for messages. */
+/* The current run, for messages. */
 static struct {
     const char *file;
     char what[32];
@@ -89,7 +89,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     return TR_OK;
 }
 
-/* An element of a local tensor from or to the file's array. */
+/* A copy of elements of a local tensor from or to the file's array. */
 typedef struct transfer {
     const tr_slot *slot;
     tr_dtype dtype; /* of `local` */
@@ -261,7 +261,7 @@ static double distance(const double *x, const double *y, int64_t n) {
     return sqrt(sum);
 }
 
-/* A distance must not be more than the limit. */
+/* Counts a fault when a distance is more than the limit. */
 static void judge(const char *of, double is, double limit) {
     bool fault = !(is <= limit);
     if (fault || getenv("TRIREME_GOLDEN_SHOW"))
@@ -270,12 +270,13 @@ static void judge(const char *of, double is, double limit) {
     faults += fault;
 }
 
-/* True when the gradient of that element is zero except for rounding: AdamW's step is noise. */
+/* Returns true when the gradient of that element is zero except for rounding, so that AdamW's step
+ * is noise. */
 static bool is_zero(double gradient, double global) {
     return fabs(gradient) <= 1e-12 * global;
 }
 
-/* Logits, losses, norms, and each gradient, relative to their norms. */
+/* Judges logits, losses, norms, and each gradient, relative to their norms. */
 static void judge_forward_and_gradients(const golden *g, const results *r, double limit) {
     int64_t logits = g->batch * g->seq * g->vocab;
     double global = norm(g->gradients, g->count);
@@ -294,7 +295,7 @@ static void judge_forward_and_gradients(const golden *g, const results *r, doubl
     }
 }
 
-/* Distance of all parameters with a gradient that is not zero. */
+/* Returns the distance of all parameters with a gradient that is not zero. */
 static double distance_after(const golden *g, const results *r) {
     double global = norm(g->gradients, g->count), sum = 0;
     for (int64_t i = 0; i < g->count; i++) {

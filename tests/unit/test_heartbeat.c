@@ -1,5 +1,5 @@
-/* Heartbeats between hosts, over the local transport: each thread is a rank, and ranks that share a
- * board are on one host. */
+/* Tests heartbeats between hosts, over the local transport: each thread is a rank, and ranks that
+ * share a board are on one host. */
 #include "job/heartbeat.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ static void pause_ms(int ms) {
     (void)nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
 }
 
-/* Takes turns (a rank without links only waits) until *stop. */
+/* Exchanges heartbeats (a rank without links only waits) until *stop. */
 static bool turn_until(tr_heartbeat *heartbeat, const atomic_bool *stop, tr_heartbeat_end *end) {
     bool told = false;
     while (!atomic_load(stop)) {
@@ -43,7 +43,7 @@ static bool until(bool (*condition)(const tr_board *board), const tr_board *boar
     return condition(board);
 }
 
-/* The board shows every rank of the other hosts in step 9. */
+/* Returns true when the board shows every rank of the other hosts in step 9. */
 static bool shows_step_9(const tr_board *board) {
     for (int r = 0; r < RANKS; r++) {
         tr_rank_view v;
@@ -75,7 +75,7 @@ static const char *watch_rank(rank_thread *t) {
     tr_board_set_wait(board, true, "message 5", 3);
     atomic_fetch_add(&ready, 1);
     tr_heartbeat_end end = {0};
-    if (turn_until(heartbeat, &over, &end)) return "an end that no rank told";
+    if (turn_until(heartbeat, &over, &end)) return "an end that no rank announced";
     tr_board_finish(board, 0, NULL);
     tr_heartbeat_bye(heartbeat);
     return NULL;
@@ -83,7 +83,8 @@ static const char *watch_rank(rank_thread *t) {
 
 static atomic_int told;
 
-/* Rank 1's host tells of an end, which reaches rank 0 with its sentence and rank 4 without. */
+/* Rank 1's host announces the end of the job, which reaches rank 0 with its sentence and rank 4
+ * without. */
 static const char *end_rank(rank_thread *t) {
     tr_heartbeat *heartbeat;
     int me = tr_world_rank(t->world);
@@ -116,7 +117,7 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-/* Runs `run` on every rank; meanwhile(board of each host) watches. */
+/* Runs `run` on every rank, and `meanwhile` with the board of each host. */
 static void run_ranks(const char *(*run)(rank_thread *t), void (*meanwhile)(tr_board **host)) {
     tr_world *world[RANKS];
     tr_board *observer[HOSTS];
@@ -152,7 +153,7 @@ static void watch_boards(tr_board **host) {
     bool second = until(shows_rank_0, host[1]), third = until(shows_rank_0, host[2]);
     tr_rank_view v, hidden;
     tr_board_read(host[0], 3, &v);
-    tr_board_read(host[1], 2, &hidden); /* neither of this host nor rank 0 */
+    tr_board_read(host[1], 2, &hidden); /* rank 2 is neither on this host nor rank 0 */
     int late = tr_board_late_rank(host[0], 4);
     atomic_store(&over, true);
     assert_true(first);

@@ -1,6 +1,6 @@
-/* Stages of a small GPT-2 on the ref device: losses and gradients of a step are bit for bit the
- * same under every cut, schedule and placement, with I and W together or apart. What stages of
- * every family run and keep where nothing is dropped. */
+/* Tests stages of a small GPT-2 on the ref device: losses and gradients of a step are bit for bit
+ * the same under every cut, schedule and placement, with I and W together or apart. Also tests
+ * which operators stages of every family run, and what they keep, without dropout. */
 #include "device/device_impl.h"
 #include "stage_rig.h"
 #include "support/generate_order.h"
@@ -8,7 +8,7 @@
 #include <float.h>
 
 static tr_model_config config = {.family = "gpt2",
-                                 .layers = LAYERS - 2, /* and embedding and head */
+                                 .layers = LAYERS - 2, /* plus embedding and head */
                                  .width = 8,
                                  .heads = 2,
                                  .context = 8,
@@ -50,7 +50,7 @@ static tr_status make_model(rank_state *r) {
     return TR_OK;
 }
 
-/* The values are the gradients. */
+/* Takes a step; the outcome's values are the gradients. */
 static tr_status take_gradients(rank_state *r, int step) {
     size_t at = 0;
     (void)step;
@@ -67,8 +67,8 @@ static tr_status take_gradients(rank_state *r, int step) {
 static const rig_model gpt2 = {
     .steps = 1, .vocab = 150, .make = make_model, .finish = take_gradients};
 
-/* Without dropout W reads gradients where I found them: those between layers, between stages on one
- * rank, and from other ranks. */
+/* Without dropout W reads gradients at the same place as I: those between layers, between stages on
+ * one rank, and from other ranks. */
 static void check_every_layout(tr_dtype dtype, double dropout) {
     config.dropout = dropout;
     outcome *want = expect_every_layout(&gpt2, dtype);
@@ -169,7 +169,7 @@ enum { BLOCKS = LAYERS - 2, ALL_F = 2 * MICRO_BATCHES };
 static const rig_model counted = {
     .steps = 1, .vocab = 150, .make = make_counted, .finish = take_gradients};
 
-/* Residuals are added by their products; nothing else is added, dropped or copied. */
+/* Fails unless products add the residuals, and nothing else is added, dropped or copied. */
 static void check_counts(const tr_schedule *s) {
     free(run_layout(&counted, s, cut1, TR_F32, 0));
     assert_int_equal(runs[TR_OP_ADD], 0);
@@ -178,9 +178,10 @@ static void check_counts(const tr_schedule *s) {
     assert_int_equal(copies, 0);
 }
 
-/* I..W of a block holds the gradients of h, of the norms' outputs and of what linear layers make,
- * but not that of its output, which lies where it was received or summed; nor do embedding and head
- * keep anything. So all that B keeps are these, and the gradients of its input and output. */
+/* Checks the bytes of I..W. A block keeps the gradients of h, of the norms' outputs and of the
+ * linear layers' outputs, but not that of its own output, which stays where it was received or
+ * summed. Embedding and head keep nothing. So B keeps only these gradients and those of its input
+ * and output. */
 static void check_bytes(const tr_model_config *c) {
     const tr_model_shape shape = {.batch = BATCH, .seq = SEQ, .dtype = TR_F32, .tp_size = 1};
     tr_model *model = NULL;
@@ -207,7 +208,7 @@ static void check_bytes(const tr_model_config *c) {
     tr_model_destroy(model);
 }
 
-/* I and W apart, on one rank. */
+/* Makes an order with I and W apart, on one rank. */
 static tr_schedule *apart_schedule(void) {
     static const tr_action_type phases[] = {TR_ACTION_F, TR_ACTION_I, TR_ACTION_W};
     tr_schedule *s = NULL;

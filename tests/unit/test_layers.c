@@ -1,5 +1,5 @@
-/* GPT-2 on host devices: against finite differences with dropout, one tensor rank against several,
- * decoding against the forward pass. test_golden compares with PyTorch. */
+/* Tests GPT-2 on host devices: gradients against finite differences with dropout, one tensor rank
+ * against several, decoding against the forward pass. test_golden compares with PyTorch. */
 #include "model_team.h"
 
 static const tr_model_config tiny = {
@@ -102,7 +102,8 @@ static void test_tensor_ranks_agree(void **state) {
     check_tensor_ranks(&wide);
 }
 
-/* I and W apart or layer by layer: the same operators and arguments, so the same bits. */
+/* I and W apart or layer by layer run the same operators on the same arguments, so they give the
+ * same bits. */
 static void test_order_changes_no_bit(void **state) {
     (void)state;
     for (int d = 0; d < DEVICES; d++) {
@@ -115,8 +116,8 @@ static void test_order_changes_no_bit(void **state) {
     }
 }
 
-/* Runs micro-batches of one sample, as many as `whole` has; returns their loss. The gradients add
- * up. */
+/* Runs as many micro-batches of one sample as `whole` has samples, and returns their loss. Their
+ * gradients are summed. */
 static double run_one_by_one(const rig *whole, rig *one, int64_t samples, int64_t seq) {
     double loss = 0;
     rig_begin_gradients(one);
@@ -130,8 +131,8 @@ static double run_one_by_one(const rig *whole, rig *one, int64_t samples, int64_
     return loss;
 }
 
-/* A micro-batch of several samples, and as many of one: the same masks, and the same loss and
- * gradients except for the order of FP32 sums. */
+/* Compares a micro-batch of several samples with as many of one sample: the masks are the same, and
+ * so are loss and gradients except for the order of FP32 sums. */
 static void check_micro_batch(const char *device, const tr_model_config *config, int64_t samples,
                               int64_t seq, double tolerance) {
     static rig whole, one;
@@ -180,8 +181,8 @@ static void test_chunks_of_rows(void **state) {
     check_micro_batch("ref", &config, SAMPLES, LONG, 4 * sqrt(SAMPLES));
 }
 
-/* Tensor ranks reduce chunk by chunk, so they cut the rows alike, although one has a column more of
- * the vocabulary and a row of its logits would be longer. */
+/* Tensor ranks reduce chunk by chunk, so they must cut the same chunks, although one has one more
+ * column of the vocabulary and so longer rows of logits. */
 static void test_tensor_ranks_cut_the_same_chunks(void **state) {
     (void)state;
     enum { LONG = 2048, RANKS = 2 };
@@ -203,7 +204,8 @@ static void test_tensor_ranks_cut_the_same_chunks(void **state) {
 /* --- decoding -----------------------------------------------------------------------------------
  */
 
-/* Log-probability of `token` at row `row`, from the forward pass: the loss of that row alone. */
+/* Returns the log-probability of `token` at row `row` by the forward pass: the loss of that row
+ * alone. */
 static double forward_log_probability(rig *r, int64_t row, int32_t token) {
     for (int64_t i = 0; i < r->rows; i++) r->labels[i] = i == row ? token : -1;
     return -rig_forward(r);
@@ -216,7 +218,7 @@ static double log_sum_exp(const float *x, int64_t n) {
     return max + log(sum);
 }
 
-/* At every position some tokens, `apart` from one to the next. */
+/* Checks some tokens at every position, `apart` from one to the next. */
 static void check_decode(const char *device, const tr_model_config *config, tr_dtype dtype,
                          int apart, double tolerance) {
     static rig whole, step;
@@ -253,7 +255,7 @@ static void check_decode(const char *device, const tr_model_config *config, tr_d
 static void test_decode_equals_forward(void **state) {
     (void)state;
     for (int d = 0; d < DEVICES; d++) {
-        /* Logits of size 1 behind 30 roundings. */
+        /* Logits of size 1 after 30 roundings. */
         const double f32 = 4 * sqrt(30) * EPS_F32, bf16 = 4 * sqrt(30) * EPS_BF16;
         check_decode(devices[d], &wide, TR_F32, 1, f32);
         check_decode(devices[d], &wide, TR_BF16, 1, bf16);

@@ -1,5 +1,5 @@
-/* Programs: transfers agree on both ends, memory never overlaps, and the
- * simulated times and peaks are the formulas'. */
+/* Tests lowered programs: transfers agree on both ends, memory never overlaps, and simulated times
+ * and peaks agree with the formulas. */
 #include "pipeline/program/simulate.h"
 #include "pipeline_cases.h"
 #include "support/generate_order.h"
@@ -40,8 +40,8 @@ static void expect_no_overlap(const tr_program *p) {
     assert_true(p->live_peak_bytes <= p->arena_bytes);
 }
 
-/* The k-th SEND from one rank to another and the k-th RECV there are one message, in bounds of its
- * slot, and every SEND is waited for once, after it. */
+/* Fails unless the k-th SEND from one rank to another and the k-th RECV there are the same message,
+ * within the bounds of its slot, and a WAIT_SENT follows every SEND once. */
 static void expect_matched(const tr_program_set *set) {
     for (int from = 0; from < set->ranks; from++)
         for (int to = 0; to < set->ranks; to++) {
@@ -85,7 +85,7 @@ static void expect_matched(const tr_program_set *set) {
     }
 }
 
-/* Each stage is reduced once, after its last W or B. */
+/* Fails unless each stage is reduced once, after its last W or B. */
 static void expect_reductions(const tr_schedule *s, const tr_program_set *set) {
     for (int stage = 0; stage < s->stages; stage++) {
         const tr_program *p = &set->program[s->rank_of[stage]];
@@ -109,7 +109,7 @@ static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
     expect_matched(set);
     expect_reductions(s, set);
-    /* Ending does not depend on time: other costs, other latencies. */
+    /* Whether a program ends does not depend on time: try other costs and latencies. */
     static const double latencies[] = {0, 1e-3, 100};
     for (int k = 0; k < 3; k++) tr_simulation_destroy(simulate(set, t, latencies[k]));
     tr_program_set_destroy(set);
@@ -142,7 +142,7 @@ static void test_v_program(void **state) {
     tr_program_set *set = lower(s, &t);
     const tr_program *p = &set->program[1];
     const tr_action_memory *f1 = NULL, *f2 = NULL;
-    /* Stage 3 on rank 0 is reduced as soon as its gradients are whole, not at the end. */
+    /* Stage 3 on rank 0 is reduced as soon as its gradients are complete, not at the end. */
     int reduce = 0, last = 0;
     for (const tr_instr *i = set->program[0].instr;
          i->action.stage != 3 || i->action.type != TR_ACTION_REDUCE; i++)
@@ -155,7 +155,7 @@ static void test_v_program(void **state) {
             *(p->instr[k].action.stage == 1 ? &f1 : &f2) = &p->memory[p->instr[k].memory];
     assert_non_null(f1);
     assert_non_null(f2);
-    assert_int_equal(f1->places, 2); /* in, out */
+    assert_int_equal(f1->places, 2); /* input and output */
     assert_int_equal(p->place[f1->first_place + 1].role, TR_PLACE_OUT);
     assert_int_equal(p->place[f2->first_place].role, TR_PLACE_IN);
     assert_int_equal(p->place[f1->first_place + 1].offset, p->place[f2->first_place].offset);
@@ -164,8 +164,9 @@ static void test_v_program(void **state) {
     tr_stage_table_free(&t);
 }
 
-/* Validation behind a training schedule: what waits between a rank's stages does not grow with the
- * micro-batches, and no rank idles but at the ends, wherever the stages are. */
+/* A forward-only program for a training schedule: the memory between a rank's stages does not grow
+ * with the micro-batches, and a rank is idle only at the beginning and the end, wherever the stages
+ * are. */
 static void test_forward_only_holds_little(void **state) {
     (void)state;
     enum { RANKS = 4, PLACES = 4 };
@@ -214,7 +215,8 @@ static void test_formulas(void **state) {
                     assert_true(sim->time[i].busy == 3.0 * m);
                     int want = n ? (m < p - i ? m : p - i) : m;
                     assert_int_equal(sim->in_flight[i], want);
-                    /* One rank sends nothing: blocks of what is in flight, and B's. */
+                    /* One rank sends nothing: its memory is the blocks of micro-batches in flight,
+                     * and that of B. */
                     if (p == 1)
                         assert_int_equal(set->program[i].live_peak_bytes,
                                          (size_t)want * (4096 + 8192) + 1024 + 1024);

@@ -1,4 +1,4 @@
-/* Warm-up and cosine against the formula and its fixed points. */
+/* Tests warm-up and cosine against the formula and its fixed points. */
 #include "train/lr.h"
 
 #include <math.h>

@@ -49,7 +49,7 @@ static void refusals(void **state) {
     assert_int_equal(tr_mesh_make(1, 2, 1, 2, 2, &mesh), TR_ERR_INTERNAL);
 }
 
-/* A part as a set of ranks: bit r is rank r. */
+/* Returns a part as a set of ranks: bit r is rank r. */
 static uint64_t set_of(const tr_mesh *mesh, const tr_mesh_part *part) {
     int ranks[64], size = tr_mesh_part_size(part), mine = -1;
     uint64_t set = 0;
@@ -90,7 +90,7 @@ struct seen {
     int count;
 };
 
-/* Two parts have the same number exactly when they are the same ranks. */
+/* Fails unless two parts have the same number exactly when they have the same ranks. */
 static void see(struct seen *seen, const tr_mesh *mesh, const tr_mesh_part *part) {
     const uint64_t set = set_of(mesh, part);
     const int64_t id = tr_mesh_part_id(mesh, part);

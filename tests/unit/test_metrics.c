@@ -1,4 +1,4 @@
-/* The run directory: TensorBoard bytes, JSONL numbers bit for bit, resuming. */
+/* Tests the metrics of a run directory: TensorBoard bytes, JSONL numbers bit for bit, resuming. */
 #include "base/philox.h"
 #include "support/same_config.h"
 #include "train/metrics.h"
@@ -42,7 +42,7 @@ static void same_bytes(const unsigned char *got, size_t bytes, const char *hex) 
     }
 }
 
-/* Vectors made with another writer. */
+/* Compares with records that another program wrote. */
 static void tensorboard_bytes_are_exact(void **state) {
     (void)state;
     unsigned char record[TR_TB_RECORD];
@@ -58,7 +58,7 @@ static void tensorboard_bytes_are_exact(void **state) {
     assert_true(tr_tb_scalar_record(1.0, INT64_MAX, longest, 1, record) <= TR_TB_RECORD);
 }
 
-/* A new config with the run directory <root>/<name>, which exists. */
+/* Makes a new config with the run directory <root>/<name>, which exists. */
 static void use_directory(const char *name) {
     char text[256];
     (void)snprintf(text, sizeof text, "%s/%s", root, name);
@@ -109,7 +109,7 @@ static void same_number(const cJSON *object, const char *name, double want) {
     assert_memory_equal(&number->valuedouble, &want, sizeof want);
 }
 
-/* The file holds steps 1..last, each once, with the very bits that were written. */
+/* Fails unless the file has steps 1..last, each once, with exactly the bits that were written. */
 static void has_steps(int64_t last) {
     FILE *f = open_lines("r");
     char line[1024];

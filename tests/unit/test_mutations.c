@@ -1,6 +1,6 @@
-/* Every generator's orders, changed at random: each either runs to its end with rendezvous for
- * every message and no buffers, or is refused with a reason. The test has its own executor,
- * independent of check, lowering and proof; all verdicts must agree. TRIREME_LONG=1: more of it. */
+/* Changes every generator's orders at random: each either runs to its end with rendezvous for every
+ * message and no buffers, or is refused with a reason. The test has its own executor, independent
+ * of check, lowering and proof, and all verdicts must agree. TRIREME_LONG=1: more of it. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline_cases.h"
@@ -20,7 +20,7 @@ enum { RANKS = 4, CELLS = 4096, CHANNEL = 2048 };
 
 typedef enum op { OP_F, OP_I, OP_W, OP_B, OP_SEND, OP_RECV, OP_SENT, OP_REDUCE, OP_END } op;
 
-/* What one rank does next. For transfers `id` names the message wherever it is. */
+/* The next step of a rank. For transfers `id` is the message's number on both ranks. */
 typedef struct step {
     op op;
     int stage, micro_batch;
@@ -50,7 +50,7 @@ static unsigned done_bits(const world *w, int stage, int k) {
     return w->done[stage * w->micro_batches + k];
 }
 
-/* True when all that the action reads is on its rank. */
+/* Returns true when everything that the action reads is on its rank. */
 static bool has_inputs(const world *w, const step *s) {
     unsigned done = done_bits(w, s->stage, s->micro_batch);
     if (s->op == OP_W) return done & 2u;
@@ -111,7 +111,7 @@ static outcome take_step(world *w, int rank) {
     }
 }
 
-/* True when every rank reaches its end with every action done and every message taken. */
+/* Returns true when every rank reaches its end with every action done and every message taken. */
 static bool run_world(world *w) {
     for (bool progress = true; progress;) {
         progress = false;
@@ -219,7 +219,7 @@ static bool pairs_well(const tr_action *a, int left) {
     return a[0].stage != a[1].stage || a[0].micro_batch != a[1].micro_batch;
 }
 
-/* Whether the order's actions alone can run: messages arrive the moment they are made. */
+/* Returns true when the order's actions can run if messages arrive at once. */
 static bool order_runs(const tr_schedule *s, const tr_stage_table *t) {
     world *w = open_world(s, t);
     bool good = true, progress = true;
@@ -324,7 +324,7 @@ static void mutate_order(test_random *r, tr_schedule *s) {
         row[a] = row[b];
         row[b] = kept;
         break;
-    default: /* a short way */
+    default: /* to a place nearby */
         kept = take_out(s, rank, a);
         b = a + test_between(r, -3, 3);
         put_in(s, rank, b < 0 ? 0 : b > s->count[rank] ? s->count[rank] : b, kept);
@@ -404,13 +404,13 @@ static void mutate_list(test_random *r, tr_schedule *s) {
         action[a + 1] = kept;
     }
     if (a >= s->count[row]) return;
-    action = s->action[row]; /* an action more may have moved it */
+    action = s->action[row]; /* an inserted action may have moved the array */
     bool whole = !tr_action_computes(action[a]) && !tr_action_transfers(action[a]);
     if (whole) action[a].micro_batch = -1;
     else if (action[a].micro_batch < 0) action[a].micro_batch = 0;
 }
 
-/* Whether the list runs as it is. */
+/* Returns true when the list runs as it is. */
 static bool list_runs(const tr_schedule *s, const tr_stage_table *t) {
     world *w = open_world(s, t);
     bool good = true;

@@ -1,5 +1,5 @@
-/* A process that may start no more threads: each part of the program that needs one fails with the
- * remedy and the exit code of an unavailable device. */
+/* Tests a process that cannot start more threads: each part of the program that needs one fails
+ * with the remedy and the exit code of an unavailable device. */
 #include "comm/comm.h"
 #include "device/device.h"
 #include "job/board.h"

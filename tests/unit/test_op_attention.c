@@ -1,7 +1,7 @@
-/* What a token sees, on ref: grouped queries, windows and documents against plain attention over
- * the tokens that are seen, with every key written once for each of its queries; decoding against
- * the whole sequence. The sums are the same, in the same order: so are the bits. And what the
- * gradient owes to rounding, on ref and cpu. */
+/* Tests which tokens attention sees, on ref: grouped queries, windows and documents against plain
+ * attention over the visible tokens, with keys repeated for each query; decoding against the whole
+ * sequence. Both add the same terms in the same order, so the bits are the same. Also tests the
+ * rounding of the gradient, on ref and cpu. */
 #include "base/philox.h"
 #include "support/op_check.h"
 
@@ -40,7 +40,7 @@ static void run(const tr_op_desc *desc, tr_step_state *state, void *const *memor
     run_on(ref, desc, state, memory, n);
 }
 
-/* The last token's output of plain attention over tokens first .. last of sequence b. */
+/* Computes the last token's output of plain attention over tokens first .. last of sequence b. */
 static void plain(int b, int first, int last, float scale, float y[WIDTH]) {
     float alone[SEQ][3][HEADS][SIZE], out[SEQ][WIDTH], lse[HEADS * SEQ];
     for (int t = first; t <= last; t++)
@@ -118,7 +118,7 @@ static void test_decode(void **state) {
     check_decode(4);
 }
 
-/* Where all keys are alike, queries have no gradient. The rounding of Y in BF16 does not give them
+/* Where all keys are equal, queries have no gradient. The rounding of Y in BF16 must not give them
  * one: the gradients of a row's scores add up to zero. */
 static void check_equal_keys(tr_device *device) {
     uint16_t in[BATCH][SEQ][ROW], dqkv[BATCH][SEQ][ROW], y[BATCH][SEQ][WIDTH],
@@ -151,7 +151,7 @@ static void test_equal_keys(void **state) {
     check_equal_keys(cpu);
 }
 
-/* Work is counted as the field does: half of a square, or of the band that a window shows. */
+/* FLOPs are counted as usual: half of a square, or of the band that a window shows. */
 static void test_flops(void **state) {
     (void)state;
     tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(0, false, 0)};
@@ -160,7 +160,7 @@ static void test_flops(void **state) {
     desc.attention.window = SEQ;
     assert_true(tr_op_flops(&desc) == whole);
     desc.attention.seq = 16;
-    desc.attention.window = 4; /* 4 x 16 less 4 x 4 / 2 of 16 x 16 / 2 */
+    desc.attention.window = 4; /* 4 x 16 - 4 x 4 / 2, relative to 16 x 16 / 2 */
     assert_true(tr_op_flops(&desc) == 4.0 * BATCH * HEADS * SIZE * 56);
     desc.kind = TR_OP_ATTENTION_DECODE;
     assert_true(tr_op_flops(&desc) == 4.0 * BATCH * HEADS * SIZE * 4);

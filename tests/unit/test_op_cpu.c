@@ -1,6 +1,6 @@
-/* Every operator of the cpu device against ref: the shared table, shapes large enough for several
- * threads, and random shapes; in both storage types, the same bits when run twice on two threads,
- * and on any number of threads for all but oneDNN's products. */
+/* Compares every operator of the cpu device with ref: the shared table, shapes large enough for
+ * several threads, and random shapes, in both storage types. Two runs on two threads give the same
+ * bits, and all operators except oneDNN's products give them on any number of threads. */
 #include "base/philox.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
@@ -44,7 +44,7 @@ static void test_table(void **state) {
     for (size_t i = 0; i < tr_op_case_count; i++) check_case(&tr_op_cases[i]);
 }
 
-/* Tensors of more elements than one thread is given alone, and rows longer than a block. */
+/* Tensors of more elements than one thread handles alone, and rows longer than a block. */
 static void test_large(void **state) {
     (void)state;
     for (size_t i = 0; i < tr_op_large_case_count; i++) check_case(&tr_op_large_cases[i]);
@@ -55,7 +55,7 @@ static int64_t up_to(int64_t n) {
     return tr_up_to(&random_state, n);
 }
 
-/* All other operators, each in shapes of its own. */
+/* Checks all other operators, each in shapes of its own. */
 static void check_random_rows(void) {
     const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD, TR_OP_ADD,
                                TR_OP_CAST};
@@ -140,7 +140,7 @@ static void test_random(void **state) {
     for (int i = 0; i < 8; i++) check_random_rows();
 }
 
-/* Operands of different types, and a product of storage types that no library has. */
+/* Operands of different types, and a product of types that no library offers. */
 static void test_mixed_matmul(void **state) {
     (void)state;
     for (int types = 0; types < 8; types++) {
@@ -225,7 +225,8 @@ static int close_devices(void **state) {
     return 0;
 }
 
-/* 257 has no BF16, but 258 has: what is rounded before the residual is added becomes 256. */
+/* BF16 can represent 258 but not 257, which rounds to 256: a product that is rounded before the
+ * residual is added gives a wrong sum. */
 static void test_residual_is_rounded_once(void **state) {
     (void)state;
     enum { M = 5, N = 24, K = 255 };

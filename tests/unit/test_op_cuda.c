@@ -1,11 +1,11 @@
-/* Every operator of the cuda device against ref: the shared tables, shapes at which the kernels
- * change their ways, and random shapes; in both storage types, with the same bits when run again.
- * Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out what libraries compute;
- * TRIREME_TEST_ONLY=PATTERN runs the tests of that name.
+/* Compares every operator of the cuda device with ref: the shared tables, shapes at which the
+ * kernels take another path, and random shapes, in both storage types; a second run gives the same
+ * bits. Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out operators that libraries
+ * compute; TRIREME_TEST_ONLY=PATTERN runs only the tests with matching names.
  *
  * The same source tests the emulated device (support/cuda/): its cuda:1 runs threads in the
  * opposite order and must give the same bits, its cuda:2 has no aligned memory, and its cuda:3 has
- * an emulated cuBLASLt for the products. */
+ * an emulated cuBLASLt for products. */
 #include "bench/gpt2_products.h"
 #include "device/cuda/blas_layout.h"
 #include "device/device_impl.h"
@@ -31,8 +31,8 @@ static bool own_kernels;
 static tr_device *ref, *cuda;
 static tr_device *backwards, *unaligned, *library; /* emulated, or NULL */
 
-/* What the library has goes there, but a bias of one element, which this one refuses; with several
- * ranks it has run before its first run. */
+/* Checks that products run in the library, except those with a bias of one element, which the
+ * emulated library refuses; with several ranks preparing runs the operator once. */
 static void check_library(const tr_op_check *check) {
 #ifdef TRIREME_EMULATED
     const int64_t before = tr_emulated_products;
@@ -48,7 +48,7 @@ static void check_library(const tr_op_check *check) {
 #endif
 }
 
-/* What a library computes. */
+/* Returns true when a library computes the operator and libraries are left out. */
 static bool leave_out(const tr_op_desc *d) {
     if (!own_kernels) return false;
     if (d->kind == TR_OP_MATMUL) return tr_blas_has(&d->matmul);
@@ -83,8 +83,8 @@ static void check_case(const tr_op_case *c) {
     check_storage(c, TR_BF16);
 }
 
-/* The operators of GPT-2 124M in BF16, with fewer rows, since ref is slow, and a part of the head's
- * columns. What runs on the host is smaller yet. */
+/* The operators of GPT-2 124M in BF16, with fewer rows, because ref is slow, and a part of the
+ * head's columns. The emulation, which runs on the host, has even fewer. */
 #ifdef TRIREME_EMULATED
 enum { ROWS = 24, WIDTH = 64, SEQ = 72, VOCAB = 192 };
 #else
@@ -136,8 +136,9 @@ static void test_large(void **state) {
     for (size_t i = 0; i < tr_op_large_case_count; i++) check_case(&tr_op_large_cases[i]);
 }
 
-/* Where the kernels take another way: chunks of more than 128 rows, several packs a thread, a sort
- * through global memory, more blocks of SUMSQ than are added at once, one token in every row. */
+/* Shapes at which kernels take another path: chunks of more than 128 rows, several packs a thread,
+ * a sort through global memory, more blocks of SUMSQ than are added at once, the same token in
+ * every row. */
 static void test_ways(void **state) {
     (void)state;
     const tr_op_case cases[] = {
@@ -172,7 +173,7 @@ static void check_kinds(tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
     }
 }
 
-/* Fewer where every access is checked, at six times the cost. */
+/* Fewer with the address sanitizer, which takes six times as long. */
 #ifdef __SANITIZE_ADDRESS__
 enum { ROUNDS = 2 };
 #else
@@ -205,7 +206,7 @@ static void test_random(void **state) {
         attention.documents = false;
         check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION_DECODE,
                     TR_OP_ATTENTION_DECODE);
-        /* On a GPU in BF16: cuDNN's. */
+        /* On a GPU, cuDNN computes this in BF16. */
         attention = (tr_attention_desc){.batch = 1,
                                         .seq = 63 + up_to(70),
                                         .heads = 2,
@@ -236,7 +237,7 @@ static void test_random(void **state) {
     }
 }
 
-/* What one of the fusions allows of the other fields of a product. */
+/* Sets the other fields of a product to values that one of the fusions allows. */
 static void fuse(tr_matmul_desc *d) {
     const int64_t which = up_to(4);
     d->fused = (tr_fusion){.bias = d->fused.bias && (which == 1 || which == 3),
@@ -249,7 +250,7 @@ static void fuse(tr_matmul_desc *d) {
     else d->accumulate = false, d->ldc = 0, d->n *= 8, d->ldb *= 8;
 }
 
-/* Products with any leading dimensions, and with what may be fused to them. */
+/* Products with random leading dimensions and fusions. */
 static void test_products(void **state) {
     (void)state;
     random_state = seed;
@@ -262,8 +263,8 @@ static void test_products(void **state) {
     }
 }
 
-/* Everything that layers/ asks for goes to the library; what it does not document, to the kernel.
- */
+/* All products of layers/ run in the library; those with types that the library does not document
+ * run in the device's own kernel. */
 static void test_types(void **state) {
     (void)state;
     const tr_dtype f = TR_F32, h = TR_BF16;
@@ -294,8 +295,8 @@ static void run_decoding(const tr_op_case *c, int64_t position, tr_op_data *star
     must(tr_op_data_run(data, cuda, NULL));
 }
 
-/* A decoding position outside cache or table is seen by the kernel alone: it touches nothing and
- * makes the result NaN. */
+/* Only the kernel sees a decoding position outside cache or table: it accesses no memory there and
+ * writes NaN. */
 static void test_positions(void **state) {
     (void)state;
     const tr_op_case decode = {
@@ -354,7 +355,7 @@ static const tr_matmul_desc products[] = {
 };
 enum { PRODUCTS = sizeof products / sizeof *products };
 
-/* Equal descriptions are one operator, which is planned, and run to warm up, once; the last user
+/* Equal descriptions share one operator, which is planned and run for warm-up once; its last user
  * releases it. */
 static void test_shared(void **state) {
     (void)state;
@@ -378,9 +379,10 @@ static void test_shared(void **state) {
         tr_op_release(second[i]);
     }
 #ifdef TRIREME_EMULATED
-    assert_int_equal(tr_emulated_products, before + PRODUCTS); /* of the other ld */
+    assert_int_equal(tr_emulated_products,
+                     before + PRODUCTS); /* with the other leading dimension */
 #endif
-    /* The library takes a layer's products whole. */
+    /* The library computes a layer's products whole, with their fusions. */
     if (tr_device_fallbacks(device, text, sizeof text) != 0) fail_msg("%s", text);
     for (int i = 0; i < PRODUCTS; i++) {
         tr_op_release(first[i]);
@@ -389,8 +391,8 @@ static void test_shared(void **state) {
     assert_null(device->operators);
 }
 
-/* Products leave compute units to kernels that wait, but not where the cut, on which their number
- * depends, must change no bit. Another context gives another operator. */
+/* Products leave compute units to kernels that wait, except in deterministic mode: their number
+ * depends on the cut, which must not change a bit. Another context gives another operator. */
 static void test_units(void **state) {
     (void)state;
 #ifdef TRIREME_EMULATED
@@ -404,7 +406,7 @@ static void test_units(void **state) {
         must(tr_op_prepare(&context, &desc, &all));
         tr_op_context_leave(&context, left[i % 3]);
         tr_emulated_units = -1;
-        must(tr_op_prepare(&context, &desc, &op)); /* a new one runs once */
+        must(tr_op_prepare(&context, &desc, &op)); /* a new operator runs once */
         const bool fewer = !deterministic && planned[i % 3];
         assert_int_equal(tr_emulated_units, fewer ? planned[i % 3] : -1);
         assert_true((op == all) == !fewer);
@@ -491,7 +493,7 @@ static void test_fallbacks(void **state) {
     for (int i = 0; i < 3; i++) tr_op_release(op[i]);
     assert_int_equal(tr_device_fallbacks(device, text, sizeof text), 0);
     assert_string_equal(text, "");
-    /* A device without libraries has nothing to fall back from. */
+    /* A device without libraries counts no fallbacks. */
     must(tr_op_prepare(&(tr_op_context){.device = ref}, &parts, &op[0]));
     assert_int_equal(tr_device_fallbacks(ref, text, sizeof text), 0);
     tr_op_release(op[0]);

@@ -1,8 +1,8 @@
-/* Each dgrad and wgrad of ref against finite differences of the ref forward, in f32.
+/* Compares each dgrad and wgrad of ref with finite differences of ref's forward operator, in f32.
  *
- * L = sum(DY * Y) for random DY; dL/dx by the five-point central difference
- * (8 (L(x+h) - L(x-h)) - (L(x+2h) - L(x-2h))) / 12h. Y is rounded to f32, so L is known to
- * eps sqrt(n) max|Y DY| and the difference to 1/h of that; h^4 makes the truncation less. */
+ * L = sum(DY * Y) for random DY; dL/dx by the five-point central difference (8 (L(x+h) - L(x-h)) -
+ * (L(x+2h) - L(x-2h))) / 12h. Y is rounded to f32, so L has an error of eps sqrt(n) max|Y DY|, and
+ * the difference 1/h of that; the truncation error, O(h^4), is smaller. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "support/op_check.h"
@@ -20,8 +20,8 @@ static uint64_t seed;
 static tr_device *device;
 static const double h = 0x1p-5;
 
-/* Where a tensor of the backward operator comes from: an index of the forward's tensors, or these.
- */
+/* Where a tensor of the backward operator comes from: an index of the forward operator's tensors,
+ * or one of these. */
 enum { NONE = -1, DY = -2, GRADIENT = -3, SPARE = -4 };
 
 typedef struct gradient {
@@ -29,7 +29,7 @@ typedef struct gradient {
     tr_op_case forward;
     int x, y; /* differentiate tensor y by tensor x */
     tr_op_desc backward;
-    bool adds; /* the gradient is added to what is there */
+    bool adds; /* the gradient is added to its buffer */
     int from[TR_OP_MAX_TENSORS];
 } gradient;
 
@@ -189,7 +189,7 @@ static const gradient gradients[] = {
      .from = {DY, GRADIENT}},
 };
 
-/* A prepared operator of ref with its scratch, run on host memory. */
+/* A prepared operator of ref with its scratch; it runs on host memory. */
 typedef struct runner {
     tr_op *op;
     tr_op_args args;
@@ -217,7 +217,7 @@ static double weighted_sum(const float *y, const float *dy, int64_t n) {
     return sum;
 }
 
-/* dL/dx[i] of the forward in `r`; x keeps its value. */
+/* Returns dL/dx[i] of the forward operator in `r`; x keeps its value. */
 static double difference(runner *r, float *x, const float *y, const float *dy, int64_t n) {
     const double weight[] = {1, -8, 8, -1};
     const int steps[] = {-2, -1, 1, 2};
@@ -232,7 +232,7 @@ static double difference(runner *r, float *x, const float *y, const float *dy, i
     return sum / (12 * h);
 }
 
-/* Random numbers that x + 2h of them is exact: multiples of 2^-16. */
+/* Returns random multiples of 2^-16, so that x + 2h is exact. The caller frees them. */
 static float *random_floats(int64_t n, uint64_t stream) {
     float *x;
     must(tr_calloc((size_t)n, sizeof *x, &x));
@@ -241,7 +241,7 @@ static float *random_floats(int64_t n, uint64_t stream) {
     return x;
 }
 
-/* Runs the backward operator of g: the gradient by x, and what its buffer held before. */
+/* Runs the backward operator of g: fills the gradient by x, and what its buffer held before. */
 static void analytic(const gradient *g, tr_op_data *data, float *dy, float **result,
                      float **before) {
     int64_t n = data->tensor[g->x].count;
@@ -290,7 +290,7 @@ static void check(const gradient *g) {
             fail_msg("%s, element %lld of %lld: %.9g, differences say %.9g (tolerance %.2g)",
                      g->name, (long long)i, (long long)nx, got, want, tolerance);
     }
-    assert_true(size > 50 * tolerance); /* else the comparison says nothing */
+    assert_true(size > 50 * tolerance); /* otherwise the comparison would prove nothing */
     close_runner(&forward);
     tr_op_data_free(&data);
     free(dy);
@@ -322,7 +322,7 @@ static void test_xent_gradient(void **state) {
         tr_op_data_operands(&desc, t, 5, parts[k].args.t);
         run(&parts[k]);
         tr_tensor *x = &parts[k].args.t[TR_XENT_LOGITS];
-        if (x->data) x->data = logits; /* XENT_LOSS takes none */
+        if (x->data) x->data = logits; /* XENT_LOSS has no operand for it */
     }
     const double weight[] = {1, -8, 8, -1};
     const int steps[] = {-2, -1, 1, 2};

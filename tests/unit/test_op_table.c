@@ -1,4 +1,4 @@
-/* Tensors, the rows of the table of operators, and the check of a run's operands. */
+/* Tests tensors, the rows of the table of operators, and the check of a run's operands. */
 #include "device/device_impl.h"
 #include "device/op_table.h"
 #include "support/op_check.h"
@@ -36,12 +36,12 @@ static void test_alike(void **state) {
     tr_tensor half = DENSE(6, 4);
     half.dtype = TR_BF16;
     assert_false(alike(DENSE(6, 4), half));
-    /* Rows that lie apart. */
+    /* Rows that are not adjacent. */
     tr_tensor apart = tr_tensor_narrow(DENSE(6, 9), 4);
     assert_false(alike(DENSE(6, 4), apart));
     assert_true(alike(tr_tensor_narrow(DENSE(2, 3, 9), 4), apart));
     assert_false(alike(DENSE(24), apart));
-    /* One row has no other to lie apart from. */
+    /* A single row is always dense. */
     assert_true(alike(DENSE(4), tr_tensor_narrow(DENSE(1, 9), 4)));
 }
 
@@ -58,7 +58,7 @@ static void test_views(void **state) {
     assert_string_equal(tr_tensor_text(&t, text, sizeof text), "f32 (2, 2) with strides 3, 1");
 }
 
-/* Every operator has a row, and every operand that a case implies has a slot that takes it. */
+/* Every operator has a row, and every operand of a case has a slot that accepts it. */
 static void test_rows(void **state) {
     (void)state;
     for (int k = 0; k < TR_OP_COUNT; k++) {
@@ -75,7 +75,7 @@ static void test_rows(void **state) {
             const tr_op_slot *slot = &tr_op_row_of(data.desc.kind)->slot[k];
             if (!t[k].rank) continue;
             assert_true(slot->name && slot->types & 1u << t[k].dtype);
-            /* The tests' own list of operands, with the rows' gaps, agrees. */
+            /* The tests' own list of operands agrees, including gaps between rows. */
             if (!data.tensor[k].present) assert_true(slot->use & TR_SLOT_OPTIONAL);
             else assert_int_equal(data.tensor[k].dtype, t[k].dtype);
             if (data.tensor[k].output && !(tr_op_cases[i].options & TR_CASE_IN_PLACE))
@@ -86,7 +86,7 @@ static void test_rows(void **state) {
     }
 }
 
-/* What a fused product must move: a saved input is written, or read, once. */
+/* The bytes that a fused product must move: a saved input is written or read once. */
 static void test_bytes(void **state) {
     (void)state;
     tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = {.m = 2, .n = 3, .k = 5}};
@@ -162,8 +162,8 @@ static tr_status prepare_plain(const tr_op_context *context, const tr_op_desc *d
     return tr_device_ops_ref.prepare[TR_OP_MATMUL](context, desc, out);
 }
 
-/* What a device refuses runs as its decomposition, with the bits of these operators apart; where
- * there is none, it fails. */
+/* An operator that a device refuses runs as its decomposition, with the bits of the separate
+ * operators; without a decomposition preparing fails. */
 static void test_refused(void **state) {
     tr_device *device = *state;
     const tr_device_ops *all = device->ops;
@@ -207,8 +207,8 @@ static void test_refused(void **state) {
     device->ops = all;
 }
 
-/* The text of what does not run in the library: with sizes where describe() knows the description,
- * otherwise the operator's name alone. */
+/* The text of operators that do not run in the library: with sizes if describe() knows the
+ * description, otherwise only the operator's name. */
 static void test_fallbacks(void **state) {
     const struct {
         tr_op_desc desc;

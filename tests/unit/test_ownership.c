@@ -1,6 +1,6 @@
-/* Ownership of parameters: the parameters of a made-up model, with all the ways in which ranks can
+/* Tests ownership of parameters, with an invented model that has all the ways in which ranks can
  * hold them, on many meshes. Every number is a small integer, so sums of gradients, the norm and
- * what a step makes of the parameters are the same bits on all meshes. */
+ * the parameters after a step are the same bits on all meshes. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "ckpt/ckpt.h"
@@ -38,7 +38,7 @@ static tr_param *add_param(tr_layer *layer) {
     return &layer->params[layer->params_count++];
 }
 
-/* Rows of the vocabulary: 11 on 2 or 4 ranks are unequal parts. */
+/* Describes rows of the vocabulary: 11 on 2 or 4 ranks are unequal parts. */
 static tr_status describe_wte(tr_param *param, const tr_mesh *mesh, int use) {
     tr_slice own = {.range =
                         tr_range_part(VOCAB, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP])};
@@ -48,8 +48,9 @@ static tr_status describe_wte(tr_param *param, const tr_mesh *mesh, int use) {
     return TR_OK;
 }
 
-/* q, and behind it k and v, of rank 2 or (biases) 1: neighbours hold the same key heads where there
- * are more tensor ranks than key heads, and each has the gradient of its own query heads. */
+/* Describes q, followed by k and v, with 2 dimensions or (biases) 1. Where there are more tensor
+ * ranks than key heads, neighbours hold the same key heads, and each has the gradient of its own
+ * query heads. */
 static tr_status describe_qkv(tr_layer *layer, int number, int rank, const char *kind,
                               const tr_mesh *mesh) {
     const int tp = mesh->degree[TR_AXIS_TP], t = mesh->index[TR_AXIS_TP];
@@ -72,7 +73,8 @@ static tr_status describe_qkv(tr_layer *layer, int number, int rank, const char 
     return TR_OK;
 }
 
-/* gate and up [out, in] in one local matrix with alternating rows, and down, split by columns. */
+/* Describes gate and up [out, in] in one local matrix with alternating rows, and down, split by
+ * columns. */
 static tr_status describe_mlp(tr_layer *layer, int number, const tr_mesh *mesh) {
     const tr_range own = tr_range_part(MLP, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP]);
     const int64_t shape[] = {MLP, WIDTH}, down_shape[] = {WIDTH, MLP};
@@ -88,7 +90,8 @@ static tr_status describe_mlp(tr_layer *layer, int number, const tr_mesh *mesh) 
     return tr_param_keep(down, 1, &(tr_slice){.range = own}, 1);
 }
 
-/* [in, out] as GPT-2's c_attn, and experts that the data ranks share out. */
+/* Describes a fused [in, out] tensor like GPT-2's c_attn, and experts that are divided among the
+ * data ranks. */
 static tr_status describe_rest(tr_layer *layer, int number, const tr_mesh *mesh) {
     const tr_range own = tr_range_part(16, mesh->degree[TR_AXIS_TP], mesh->index[TR_AXIS_TP]);
     const int64_t shape[] = {WIDTH, 48}, experts_shape[] = {EXPERTS, 1, WIDTH};
@@ -144,7 +147,7 @@ static tr_status make_model(const tr_mesh *mesh, tr_dtype dtype, tr_model **out)
 
 /* --- the whole tensors ------------------------------------------------------------------------ */
 
-/* Every tensor once; elements of all of them are numbered. */
+/* Every tensor of the model once; the elements of all of them are numbered. */
 typedef struct whole {
     char name[MOST_TENSORS][TR_NAME_SIZE];
     int64_t first[MOST_TENSORS + 1];
@@ -177,12 +180,12 @@ static int64_t first_of(const char *name) {
     return -1;
 }
 
-/* The gradient of element number e for one use: a small integer. */
+/* Returns the gradient of element number e for one use: a small integer. */
 static int gradient(int64_t e, int use) {
     return (int)((uint32_t)(e * 3 + use + 1) * 2654435761u >> 20) % 7 - 3;
 }
 
-/* What rank `place` of `places` computes of it. */
+/* Returns the part of it that rank `place` of `places` computes. */
 static int part_of_gradient(int64_t e, int use, int place, int places) {
     int rest = gradient(e, use);
     if (place > 0) return (int)(e + place) % 5 - 2;
@@ -207,7 +210,8 @@ typedef struct team {
     const char *save, *load; /* load: what an earlier team saved; NULL: nothing */
     tr_world *world[MOST_RANKS];
     pthread_mutex_t lock;
-    int *counted, *saved; /* how many ranks do so, for each element; saved: of each kind */
+    /* How many ranks count each element, and how many save it, for each kind. */
+    int *counted, *saved;
     int written[MOST_RANKS];
     int parts[LAYERS * MOST_PARAMS][MOST_RANKS]; /* how many ranks count each part */
 } team;
@@ -230,7 +234,7 @@ typedef struct member {
         if (!(condition)) return TR_FAIL(TR_ERR_INTERNAL, "line %d: " #condition, __LINE__);       \
     } while (0)
 
-/* What is done with the elements of a slot. */
+/* A walk over the elements of a slot. */
 typedef struct walk {
     const tr_slot *slot;
     const tr_global *tensor;
@@ -260,7 +264,8 @@ static void check_initial(void *context, int64_t global, int64_t local) {
     w->wrong += memcmp((float *)w->slot->master + local, &expected, sizeof expected) != 0;
 }
 
-/* Its place among the copies along an axis with partial gradients, and their number. */
+/* Returns this rank's place among the copies along an axis with partial gradients, and sets their
+ * number. */
 static int place_along(const tr_param *param, const tr_mesh *mesh, tr_axis axis, int *places) {
     *places = param->copies[axis] ? param->copies[axis] : mesh->degree[axis];
     if (!(param->partial & TR_AXIS_BIT(axis))) *places = 1;
@@ -300,7 +305,7 @@ static tr_status for_slots(member *m, tr_element_fn visit) {
     return TR_OK;
 }
 
-/* Joined parameters adjoin in every kind of memory. */
+/* Fails unless joined parameters are adjacent in every kind of memory. */
 static tr_status check_joined(const member *m) {
     for (int i = 1; i < m->store->slots; i++) {
         const tr_slot *slot = &m->store->slot[i], *before = slot - 1;
@@ -336,14 +341,14 @@ static tr_status take_step(member *m) {
     return TR_OK;
 }
 
-/* A checkpoint's tensor as its boxes. */
+/* Returns a checkpoint's tensor as a global tensor with its boxes. */
 static tr_global global_of(const tr_ckpt_tensor *c) {
     tr_global tensor = {.rank = c->rank, .boxes = c->boxes, .box = (tr_box *)c->box};
     memcpy(tensor.shape, c->shape, sizeof tensor.shape);
     return tensor;
 }
 
-/* Who counts what, and who writes what. */
+/* Records which elements this rank counts in the norm and which it writes. */
 static void note_owned(member *m, const tr_ckpt_tensor *tensors, int count) {
     team *t = m->team;
     (void)pthread_mutex_lock(&t->lock);
@@ -373,7 +378,8 @@ static void compare_element(void *context, int64_t global, int64_t local) {
     d->count += memcmp(&d->a[local], &d->b[local], sizeof(float)) != 0;
 }
 
-/* What an earlier team saved is what this one has, bit for bit, on every rank. */
+/* Fails unless the tensors that an earlier team saved are those of this one, bit for bit, on every
+ * rank. */
 static tr_status compare_saved(member *m, tr_ckpt_tensor *tensors, int count) {
     float **mine = NULL;
     tr_ckpt_state *state = NULL;
@@ -487,15 +493,15 @@ static void run_team(team *t, member *rank) {
         assert_int_equal(t->counted[e], 1);
         assert_int_equal(t->saved[e], 3); /* weight and two moments */
     }
-    /* Each part has a number of its own, so its entry among the norms is written by one rank. */
+    /* Each part has its own number, so exactly one rank writes its entry among the norms. */
     for (int p = 0; p < LAYERS * MOST_PARAMS; p++)
         for (int k = 0; k < MOST_RANKS; k++) assert_in_range(t->parts[p][k], 0, 1);
     free(t->counted);
     free(t->saved);
 }
 
-/* Data ranks that hold the same parameters write about as much: a part of the largest tensor more,
- * and what unequal parts differ by. */
+/* Fails unless data ranks that hold the same parameters write about the same number of elements:
+ * they may differ by a part of the largest tensor, and by the difference of unequal parts. */
 static void check_balance(const team *t) {
     const int line = t->dp * t->tp;
     for (int r = 0; r < t->pp * line; r++) {
@@ -507,16 +513,16 @@ static void check_balance(const team *t) {
     }
 }
 
-/* spans: of the first stage's rank. Groups: this rank; the data line; parts of the tensor line,
- * with or without it. Without key heads that neighbours share, what one group sums lies together.
- */
+/* spans: of the first stage's rank. Its groups: the rank alone; the data line; parts of the tensor
+ * line, with or without the data line. Unless neighbours share key heads, the gradients that one
+ * group sums are adjacent. */
 static const struct {
     int pp, dp, tp;
     tr_dtype dtype;
     int spans;
 } teams[] = {
-    {1, 1, 1, TR_F32, 1},   {1, 1, 2, TR_F32, 3}, /* alone: decays, stays; the tensor
-                                                                   line: q_norm; the head's wte */
+    {1, 1, 1, TR_F32, 1},   {1, 1, 2, TR_F32, 3}, /* the rank: decays, stays; the tensor line:
+                                                     q_norm; the head's wte */
     {1, 2, 2, TR_BF16, 5}, /* data line; alone: experts; data line: stays; both; wte */
     {1, 1, 4, TR_BF16, 10}, {2, 1, 4, TR_F32, 5},  {1, 2, 4, TR_F32, 12},
     {2, 2, 1, TR_BF16, 3},  {2, 2, 4, TR_BF16, 7}, {1, 2, 1, TR_F32, 3},
@@ -542,7 +548,7 @@ static void test_every_mesh(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-/* What cannot be joined, and copies that no mesh has. */
+/* Parameters that cannot be joined, and copies that no mesh can have. */
 static void test_refused(void **state) {
     (void)state;
     tr_param param[2];

@@ -1,5 +1,5 @@
-/* Parameters: the boxes of all tensor ranks cover every global tensor once, initial values do not
- * depend on the layout, and names and shapes are Hugging Face's. */
+/* Tests parameters: the boxes of all tensor ranks cover every global tensor once, initial values do
+ * not depend on the layout, and names and shapes are Hugging Face's. */
 #include "layers/model.h"
 
 #include "base/memory.h"
@@ -111,7 +111,7 @@ static void test_values_know_no_layout(void **state) {
     tr_model_destroy(whole);
 }
 
-/* At tp = 1 the local tensor is the global one, fused c_attn included. */
+/* With tp = 1 the local tensor is the global one, also the fused c_attn. */
 static void same_index(void *context, int64_t global, int64_t local) {
     (void)context;
     assert_int_equal(global, local);
@@ -139,7 +139,8 @@ static void test_values_follow_their_rule(void **state) {
         }
         const char *tail = strrchr(tr_param_name(param), '.');
         if (param->init == TR_INIT_NORMAL) {
-            /* Mean and variance of n numbers stray by std / sqrt(n) and std^2 * sqrt(2 / n). */
+            /* Mean and variance of n numbers have standard errors of std / sqrt(n) and std^2 *
+             * sqrt(2 / n). */
             double std = (double)param->init_std;
             assert_true(sum * sum / n < 25 * std * std);
             assert_true((squares / n / (std * std) - 1) * (squares / n / (std * std) - 1) < 50 / n);
@@ -209,8 +210,8 @@ static void test_hugging_face_list(void **state) {
     tr_model_destroy(model);
 }
 
-/* The head's chunks are a function of the shape alone: at most 2,048 rows, at most 256 MiB of
- * logits, about equal. They are all that its scratch has of logits. */
+/* The head's chunks depend only on the shape: at most 2,048 rows and 256 MiB of logits, of about
+ * equal size. Its scratch has the logits of one chunk. */
 static void test_chunks_of_rows(void **state) {
     (void)state;
     static const struct {
@@ -239,11 +240,11 @@ static void test_chunks_of_rows(void **state) {
         size_t element = tr_dtype_size(list[i].dtype), f32 = sizeof(float);
         size_t ld = ((size_t)(list[i].vocab / list[i].tp) + 64) / 64 * 64;
         if (list[i].vocab / list[i].tp % 64 == 0) ld -= 64;
-        /* The norm's output, mean, deviation and gradient; logits, maxima, sums. */
+        /* The norm's output, mean, standard deviation and gradient; logits, maxima, sums. */
         size_t want = 2 * tr_align_up(R * 8 * element) + 2 * tr_align_up(R * f32) +
                       r * ld * element + tr_align_up(r * f32) + tr_align_up(2 * R * f32);
         assert_int_equal(head->bytes[TR_LIFE_SCRATCH], want);
-        assert_int_equal(head->pieces, 0);                         /* F does all */
+        assert_int_equal(head->pieces, 0);                         /* F does the work of I and W */
         int64_t v = (list[i].vocab + list[i].tp - 1) / list[i].tp; /* rank 0's */
         assert_true(head->flops_f == 6 * (double)list[i].rows * (double)v * 8);
         assert_true(head->flops_i == 0 && head->flops_w == 0);
@@ -251,7 +252,7 @@ static void test_chunks_of_rows(void **state) {
     }
 }
 
-/* Bytes and FLOPs that planning reads before anything is prepared. */
+/* Planning reads bytes and FLOPs before anything is prepared. */
 static void test_described_before_prepare(void **state) {
     (void)state;
     tr_model *whole = make_model(0, 1), *part = make_model(1, 2);
@@ -272,7 +273,8 @@ static void test_described_before_prepare(void **state) {
         }
         matmul += i < whole->count - 1 ? layer->flops_w : layer->flops_f / 3;
     }
-    /* W does each weight of a matmul once: a third of 6 N_matmul a token. The head's F does all. */
+    /* W uses each weight of a matmul once: a third of 6 N_matmul a token. The head's F does all
+     * three thirds. */
     double tokens = 10, C = 12;
     assert_true(matmul == tokens * 2 * (2 * 12 * C * C + 11 * C));
     assert_true(tr_model_flops_per_token(whole) == 6 * (2 * 12 * C * C + 11 * C) + 6 * 2 * 5 * C);

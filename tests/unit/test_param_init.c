@@ -1,5 +1,5 @@
-/* Initial values: the bits of every rule never change, whatever the number of threads and however
- * the tensor is cut. */
+/* Tests initial values: the bits of every rule never change, whatever the number of threads and the
+ * cut of the tensor. */
 #include "layers/param_impl.h"
 
 #include "base/philox.h"
@@ -23,7 +23,7 @@ static float *draw(const tr_param *param, uint64_t seed, int threads) {
     return value;
 }
 
-/* FNV-1a over the bits of n values. */
+/* Returns FNV-1a over the bits of n values. */
 static uint64_t hash_values(const float *value, int64_t n, uint64_t hash) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
@@ -33,8 +33,8 @@ static uint64_t hash_values(const float *value, int64_t n, uint64_t hash) {
     return hash;
 }
 
-/* The values that every version draws: a run continued or repeated by another version depends on
- * them. Parts begin and end at odd elements. */
+/* Every version must draw these values, because a run that another version continues or repeats
+ * depends on them. Parts begin and end at odd elements. */
 static void test_bits_are_those_of_all_versions(void **state) {
     (void)state;
     static const struct {
@@ -112,7 +112,7 @@ static void cut(tr_param *param, uint64_t *random) {
     assert_int_equal(tr_param_keep(param, axis, kept, n), TR_OK);
 }
 
-/* Sizes around and above what a thread takes at a time. */
+/* Describes a parameter of a size around or above what a thread draws at a time. */
 static void describe_random(tr_param *param, tr_init init, uint64_t *random) {
     static const int64_t most[][TR_PARAM_RANK] = {
         {200000}, {500, 400}, {30, 40, 200}, {9, 20, 30, 40}};
@@ -123,7 +123,7 @@ static void describe_random(tr_param *param, tr_init init, uint64_t *random) {
     assert_int_equal(status, TR_OK);
 }
 
-/* Two to five tensors in one local tensor, in many slices that take turns. */
+/* Describes two to five tensors in one local tensor, in many alternating slices. */
 static void describe_fused(tr_param *param, tr_init init, uint64_t *random) {
     enum { SLICES = 40 };
     const int rank = 2 + (int)tr_up_to(random, 2), axis = (int)tr_up_to(random, rank) - 1;
@@ -174,7 +174,7 @@ static void check_refused(tr_status status, const char *says) {
     if (!strstr(tr_error_message(), says)) fail_msg("\"%s\" lacks %s", tr_error_message(), says);
 }
 
-/* What no parameter can be is an error in every build. */
+/* Impossible descriptions are an error in every build. */
 static void test_bad_descriptions(void **state) {
     (void)state;
     tr_param param;

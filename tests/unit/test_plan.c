@@ -1,5 +1,5 @@
-/* The plan of a run: its bytes are exactly those that the engines of its ranks allocate; the last
- * rank's memory; its advice. */
+/* Tests the plan of a run: its bytes are exactly those that the engines of its ranks allocate; the
+ * last rank's memory; its advice. */
 #include "base/memory.h"
 #include "partition/advice.h"
 #include "partition/request.h"
@@ -19,7 +19,7 @@
 
 static const tr_device_options one_thread = {.threads = 1};
 
-/* A vocabulary that tensor ranks cannot share evenly: they take different bytes. */
+/* Tensor ranks cannot divide this vocabulary evenly, so they take different numbers of bytes. */
 static const char model[] = "data.path: x\n"
                             "model: {layers: 4, width: 32, heads: 4, context: 16, vocab: 4099}\n"
                             "train: {batch: 16, micro_batch: 2, threads: 1}\n";
@@ -38,7 +38,7 @@ typedef struct rank_thread {
     tr_status status;
 } rank_thread;
 
-/* The rank's engine as the trainer makes it, without a limit. */
+/* Makes the rank's engine as the trainer does, without a limit, and reads its bytes. */
 static tr_status measure(rank_thread *t, tr_device *device) {
     const tr_config *c = t->config;
     tr_schedule *schedule;
@@ -71,15 +71,15 @@ static void *rank_main(void *argument) {
     if (t->status == TR_OK) t->status = measure(t, device);
     if (t->status != TR_OK) {
         fprintf(stderr, "%s\n", tr_error_message());
-        tr_world_abort(t->world, 1); /* the others would wait for this rank */
+        tr_world_abort(t->world, 1); /* otherwise the other ranks would wait for this one */
     }
     if (device) tr_device_close(device);
     tr_world_close(t->world);
     return NULL;
 }
 
-/* Plans the config and makes its engines: every class is equal on every rank, is what the device
- * handed out for it, and planning allocated nothing. */
+/* Plans the config and makes its engines. Fails unless planned, engine's and allocated bytes are
+ * equal in every class on every rank, and planning allocated nothing. */
 static void compare(int ranks, int count, const char *const *overrides) {
     tr_config config;
     tr_device *device;
@@ -130,7 +130,7 @@ static const char *const schedules[] = {
     "v-half", "zbv",  "interleaved-zb", "1f1b-v", "auto",  "dualpipev"};
 enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 
-/* The same under every schedule, and validation in the same arena. */
+/* The same with every schedule, and with validation in the same arena. */
 static void test_bytes_of_every_schedule(void **state) {
     (void)state;
     for (int k = 0; k < SCHEDULES; k++) {
@@ -140,7 +140,7 @@ static void test_bytes_of_every_schedule(void **state) {
     }
 }
 
-/* What the ranks of a pipeline of four take, with a head with logits of 501 MiB. */
+/* Checks the memory of a pipeline of four ranks, with a head that has logits of 501 MiB. */
 static void check_last_rank(const char *schedule, bool half) {
     static const char text[] =
         "model: {layers: 16, width: 2048, heads: 32, context: 2048, vocab: 128256}\n"
@@ -170,16 +170,16 @@ static void check_last_rank(const char *schedule, bool half) {
     tr_device_close(device);
 }
 
-/* The head does not fill the last rank: that takes at most a tenth more than a rank in the middle,
- * besides the head's parameters, their gradients and moments, and one chunk of logits. Its own
- * layers are fewer than half as many. */
+/* The last rank takes at most a tenth more than a rank in the middle, not counting the head's
+ * parameters, their gradients and moments, and one chunk of logits. It has fewer than half as many
+ * layers. */
 static void test_memory_of_the_last_rank(void **state) {
     (void)state;
     check_last_rank("parallel.schedule=1f1b", false);
     check_last_rank("parallel.schedule=gpipe", true);
 }
 
-/* Ranks that an edge joins with the rank, however many edges there are. */
+/* Neighbours are the ranks that have an edge with this rank, each counted once. */
 static void test_neighbours(void **state) {
     (void)state;
     int line[] = {0, 1, 2, 3}, loop[] = {0, 1, 2, 0, 1, 2}, v[] = {0, 1, 2, 2, 1, 0};
@@ -248,8 +248,8 @@ static void test_time_of_a_step(void **state) {
     tr_device_close(device);
 }
 
-/* The order of auto: no more stages than the model has layers for, the same however often it is
- * asked for, and on paper not slower than a schedule by name. */
+/* The order of auto has at most as many stages as the model has layers, is the same every time, and
+ * is not slower by estimate than a named schedule. */
 static void test_auto_is_made_for_the_model(void **state) {
     (void)state;
     static const char *const layouts[][2] = {{"parallel.pp=2", "model.layers=4"},
@@ -288,8 +288,8 @@ static void test_auto_is_made_for_the_model(void **state) {
     tr_device_close(device);
 }
 
-/* auto keeps to device.memory: where 1f1b just fits it is faster, and with a quarter of the
- * activations less it fits and 1f1b does not. */
+/* auto stays within device.memory: where 1f1b just fits, auto is faster; with a quarter less for
+ * activations, auto fits and 1f1b does not. */
 static void test_auto_keeps_to_the_memory(void **state) {
     (void)state;
     tr_device *device;
@@ -331,7 +331,8 @@ static void plan_with_limit(const char *limit, tr_device *device, tr_config *con
     assert_int_equal(tr_run_plan_make(config, device, plan), TR_OK);
 }
 
-/* One byte decides; every change that is advised fits, and a limit below all of them has none. */
+/* One byte decides whether the model fits; every change that is advised fits; with a limit below
+ * all of them there is no advice. */
 static void test_what_fits(void **state) {
     (void)state;
     tr_config config;

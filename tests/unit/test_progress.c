@@ -1,5 +1,5 @@
-/* What a run shows while it runs: lines of steps and of long work, for a pipe and for terminals of
- * any width. The clock is the test's, except in the thread. */
+/* Tests the lines that a run shows: of steps and of long work, for a pipe and for terminals of any
+ * width. The test sets the clock, except in the thread. */
 #include "train/progress.h"
 
 #include "base/clock.h"
@@ -47,7 +47,7 @@ static FILE *open_progress(const tr_board *board, bool terminal, tr_progress *p)
     return f;
 }
 
-/* What was written; closes both. */
+/* Returns what was written, and closes both. */
 static const char *text_of(tr_progress *p, FILE *f, char text[8192]) {
     tr_progress_close(p);
     rewind(f);
@@ -145,7 +145,7 @@ static void a_narrow_line_keeps_what_matters(void **state) {
                         "loss 3.2816 18.4k tok/s eta 00:41:07 | step 13: 25 %");
 }
 
-/* From `from` to `to`, both included. */
+/* Returns a random number in [from, to]. */
 static int between(uint64_t *random, int from, int to) {
     return from - 1 + (int)tr_up_to(random, to - from + 1);
 }
@@ -198,7 +198,7 @@ static void a_pipe_gets_lines_without_codes(void **state) {
         "00:00:00\n");
 }
 
-/* Looks four times a second from `from` to `to`. */
+/* Updates the progress four times a second from `from` to `to`. */
 static void look(tr_progress *p, double from, double to) {
     for (double now = from; now < to - 1e-9; now += 0.25) tr_progress_tick(p, now);
 }
@@ -208,14 +208,14 @@ static void long_work_in_a_pipe_is_a_line_in_ten_seconds(void **state) {
     tr_progress p;
     char text[8192];
     FILE *f = open_progress(NULL, false, &p);
-    look(&p, 100, 130); /* no phase, nothing to say */
+    look(&p, 100, 130); /* no phase, so no line */
     tr_progress_phase(&p, TR_ACTIVITY_DRAW, 0, 130);
     look(&p, 130, 152);
     tr_progress_start(&p, 0, 152);
     tr_progress_phase(&p, TR_ACTIVITY_STEP, 1, 152); /* the first */
     look(&p, 152, 164);
     show(&p, 1, 164);
-    for (int64_t step = 2; step <= 5; step++) { /* each longer than a moment, none long */
+    for (int64_t step = 2; step <= 5; step++) { /* none is long enough for a line */
         tr_progress_phase(&p, TR_ACTIVITY_STEP, step, 164 + 9 * (double)(step - 2));
         look(&p, 164 + 9 * (double)(step - 2), 164 + 9 * (double)(step - 1));
         show(&p, step, 164 + 9 * (double)(step - 1));
@@ -241,7 +241,7 @@ static void long_work_in_a_pipe_is_a_line_in_ten_seconds(void **state) {
 
 /* --- a terminal ------------------------------------------------------------------------------- */
 
-/* What openpty would show: the line is rewritten in place, and left whole before a warning. */
+/* On a terminal the line is rewritten in place, and stays complete above a warning. */
 static void a_terminal_gets_one_refreshed_line(void **state) {
     (void)state;
     tr_progress p;
@@ -249,7 +249,7 @@ static void a_terminal_gets_one_refreshed_line(void **state) {
     FILE *f = open_progress(NULL, true, &p);
     tr_progress_start(&p, 0, 100);
     for (int64_t step = 1; step <= 25; step++) {
-        show(&p, step, 100 + 0.06 * (double)step); /* every second step is shown */
+        show(&p, step, 100 + 0.06 * (double)step); /* every second step gets a line */
         if (step == 13) {
             tr_progress_hold(&p);
             (void)fputs("warning\n", f);
@@ -279,7 +279,7 @@ static void a_terminal_shows_what_goes_on(void **state) {
     tr_progress_phase(&p, TR_ACTIVITY_STEP, 2, 103);
     look(&p, 103, 105);
     show(&p, 2, 105);
-    look(&p, 105, 200); /* nothing goes on */
+    look(&p, 105, 200); /* nothing changes */
     assert_string_equal(text_of(&p, f, text),
                         "\rnow      drawing parameters, for 2 s\x1b[K"
                         "\rnow      drawing parameters, for 2 s\x1b[K"
@@ -313,10 +313,11 @@ static void the_board_tells_how_far_it_is(void **state) {
         tr_board_set_action(board[r], r, 4 - r, 'F');
     }
     tr_progress_tick(&p, 130);
-    tr_board_begin_work(board[1], TR_ACTIVITY_SAVE); /* which is ahead */
+    tr_board_begin_work(board[1], TR_ACTIVITY_SAVE); /* which has gone further */
     tr_board_set_work(board[1], 5, 1000000);
     tr_progress_tick(&p, 140);
-    tr_board_end_all(board[0], TR_ERR_RANK); /* the observer that does that prints the last line */
+    tr_board_end_all(board[0],
+                     TR_ERR_RANK); /* the observer that ends the job prints the last line */
     tr_progress_tick(&p, 160);
     show(&p, 1, 161);
     assert_string_equal(text_of(&p, f, text),
@@ -340,7 +341,7 @@ static void the_launcher_tells_the_columns(void **state) {
     show(&p, 1, 101);
     tr_board_set_columns(board, 41);
     show(&p, 2, 102);
-    tr_board_set_columns(board, 0); /* no terminal any more: as before */
+    tr_board_set_columns(board, 0); /* no terminal any more: lines as before */
     show(&p, 3, 103);
     (void)text_of(&p, f, text);
     assert_non_null(strstr(text, "\rstep 1/25 loss 3.2816 gnorm"));
@@ -349,7 +350,7 @@ static void the_launcher_tells_the_columns(void **state) {
     tr_board_close(board);
 }
 
-/* 1: the line would be refreshed, 0: written again each interval. */
+/* Returns 1 when the line would be refreshed, 0 when it would be written again each interval. */
 static int refreshes_on(const char *terminal) {
     FILE *f = fopen(terminal, "r+");
     assert_non_null(f);
@@ -372,13 +373,13 @@ static void a_rank_believes_its_launcher_alone(void **state) {
     (void)setenv("TERM", "xterm", 1);
     (void)unsetenv("PMIX_RANK");
     (void)unsetenv("OMPI_COMM_WORLD_RANK");
-    (void)setenv(TR_TERMINAL_VARIABLE, "0", 1); /* says nothing without a launcher */
+    (void)setenv(TR_TERMINAL_VARIABLE, "0", 1); /* the variable has no effect without a launcher */
     assert_int_equal(refreshes_on(name), 1);
     assert_int_equal(refreshes_on("/dev/null"), 0);
     (void)setenv("OMPI_COMM_WORLD_RANK", "0", 1);
     assert_int_equal(refreshes_on(name), 0);
     (void)setenv(TR_TERMINAL_VARIABLE, "132", 1);
-    assert_int_equal(refreshes_on("/dev/null"), 1); /* a pipe of srun, say */
+    assert_int_equal(refreshes_on("/dev/null"), 1); /* for example a pipe of srun */
     (void)unsetenv(TR_TERMINAL_VARIABLE);
     assert_int_equal(refreshes_on(name), 0);
     (void)unsetenv("OMPI_COMM_WORLD_RANK");

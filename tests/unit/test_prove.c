@@ -1,4 +1,4 @@
-/* The proof of programs that end, and the cycle in the message when they do not. */
+/* Tests the proof that programs end, and the cycle in the message when they do not. */
 #include "pipeline/program/prove.h"
 
 #include <setjmp.h>
@@ -16,7 +16,8 @@ typedef struct rows {
     tr_instr instr[RANKS][MOST];
 } rows;
 
-/* Proves the programs of the rows, stages 0 to 2 and the end numbered 3 in collectives. */
+/* Proves the programs of the rows. In collectives 0 to 2 are stages and 3 is the end of the
+ * step. */
 static void expect(int ranks, rows *r, const char *want) {
     tr_program program[RANKS] = {{0}};
     for (int k = 0; k < ranks; k++)
@@ -56,7 +57,7 @@ static void test_transfers(void **state) {
            "sent");
 }
 
-/* A buffer that is waited for before its receiver can take it: with one buffer between it would
+/* A rank waits for a buffer before its receiver can take it; with one buffer more the program would
  * end. */
 static void test_waits_for_buffers(void **state) {
     (void)state;
@@ -84,7 +85,7 @@ static void test_groups_are_met_in_one_order(void **state) {
            "the program cannot run to its end: rank 0 at 0REDUCE_GRAD waits for rank 1; rank 1 at "
            "1REDUCE_GRAD waits for rank 2; "
            "rank 2 at 2REDUCE_GRAD waits for rank 0");
-    /* A collective against a message. */
+    /* A collective and a message wait for each other. */
     expect(2, &(rows){{2, 2}, {{MEET(0), SEND(1, 0)}, {RECV(0, 0), MEET(0)}}},
            "the program cannot run to its end: rank 0 at 0REDUCE_GRAD waits for rank 1; rank 1 at "
            "0RECV_F0 waits for rank 0");

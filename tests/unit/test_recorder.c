@@ -1,4 +1,4 @@
-/* The lines that a run prints for people. */
+/* Tests the lines that a run prints for people. */
 #include "support/must.h"
 #include "train/recorder.h"
 
@@ -21,7 +21,8 @@ static void shows(tr_recorder *recorder, const tr_device *device, const char *ex
     free(text);
 }
 
-/* Operators without their GPU's library are counted and named in one line; no line without them. */
+/* Operators that run without their GPU's library are counted and named in one line; without such
+ * operators there is no line. */
 static void test_fallbacks(void **state) {
     (void)state;
     tr_world *world;
@@ -51,8 +52,8 @@ static void test_fallbacks(void **state) {
     tr_world_close(world);
 }
 
-/* The error that ends a run stays this thread's error when log.txt cannot take it: a full disk is
- * often the cause of both. */
+/* The error that ends a run stays this thread's error when log.txt cannot be written: a full disk
+ * is often the cause of both. */
 static void test_keeps_error(void **state) {
     (void)state;
     char *text;

@@ -1,4 +1,4 @@
-/* A run on a device that refuses an operator. */
+/* Tests a run on a device that refuses an operator. */
 #include "device/device_impl.h"
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
@@ -23,8 +23,8 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     return TR_OK;
 }
 
-/* Losses and norms of a Qwen3's first steps on a device that may refuse an operator; text[size] are
- * the operators that run in parts. */
+/* Computes losses and norms of the first steps of a Qwen3 model on a device that may refuse an
+ * operator; text[size] gets the operators that run in parts. */
 static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size_t size) {
     tr_world *world;
     tr_device *device;
@@ -69,7 +69,8 @@ static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size
     tr_world_close(world);
 }
 
-/* A device that refuses a fused operator runs its parts, says so, and learns the same. */
+/* A device that refuses a fused operator runs its parts, reports that, and computes the same losses
+ * and norms. */
 static void test_refused_operator(void **state) {
     (void)state;
     double whole[2 * STEPS], parts[2 * STEPS];

@@ -1,4 +1,4 @@
-/* The relay between the ranks' output and the launcher's (job/relay.h). */
+/* Tests the relay from the ranks' output to the launcher's (job/relay.h). */
 #include "job/relay.h"
 #include "support/must.h"
 
@@ -15,8 +15,8 @@ static void sleep_ms(long ms) {
     (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-/* Output that comes after a long silence is copied before the relay counts as ended, also while
- * another process keeps the pipe open. */
+/* Output after a long pause is copied before the relay counts as ended, also while another process
+ * keeps the pipe open. */
 static void test_output_after_silence(void **state) {
     (void)state;
     int file[2], input;
@@ -37,7 +37,7 @@ static void test_output_after_silence(void **state) {
     (void)close(file[1]);
 }
 
-/* Open MPI's report of a copy from a rank that died is dropped, and nothing around it. */
+/* Open MPI's report of a failed read from a dead rank is dropped, and only that. */
 static void test_failed_copies(void **state) {
     (void)state;
     static const char text[] = "trireme: lost rank 1\n[host:42] Read -1, expected 4096, errno = 3\n"

@@ -1,5 +1,5 @@
-/* The report of a run: it is well-formed, has the right numbers, and is written completely or not
- * at all; its charts. */
+/* Tests the report of a run: it is well-formed, has the right numbers, and is written completely or
+ * not at all; also its charts. */
 #include "pipeline/orders/make.h"
 #include "pipeline_cases.h"
 #include "train/metrics.h"
@@ -33,7 +33,7 @@ static int remove_root(void **state) {
     return system(command);
 }
 
-/* A new config with the run directory <root>/<name>, and the directory. */
+/* Makes a new config with the run directory <root>/<name>, and the directory. */
 static void use_directory(const char *name) {
     char text[256];
     (void)snprintf(text, sizeof text, "{data.path: a, log.dir: \"%s/%s\"}", root, name);
@@ -55,7 +55,7 @@ static void write_lines(const char *lines) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* The page without its first line, judged; free(). */
+/* Returns the page without its first line, after checking it. The caller frees it. */
 static char *read_page(void) {
     FILE *f = open_file("report.html", "r");
     char *text = NULL;
@@ -79,7 +79,7 @@ static void has(const char *text, const char *word) {
     if (!strstr(text, word)) fail_msg("there is no '%s' in:\n%s", word, text);
 }
 
-/* Every point of every line lies in the frame of the axes. */
+/* Fails unless every point of every line is within the axes. */
 static void lies_inside(const char *text) {
     for (const char *path = text; (path = strstr(path, " d=\"M"));) {
         double x, y;
@@ -144,7 +144,7 @@ static void odd_values_are_drawn(void **state) {
     const double close[] = {1e17, 1e17 + 16, 1e17, 1e17, 1e17};
     char *text = draw_values(x, gaps, 5);
     assert_int_equal(test_count(text, "<path"), 1);
-    assert_int_equal(test_count(text, "<circle"), 1); /* the value that stands alone */
+    assert_int_equal(test_count(text, "<circle"), 1); /* the single value */
     free(text);
     text = draw_values(x, flat, 5);
     has(text, ">7.0<");
@@ -162,7 +162,7 @@ static void odd_values_are_drawn(void **state) {
     free(text);
 }
 
-/* What is left of many points has the spikes among them. */
+/* When a curve of many points is thinned out, its spikes remain. */
 static void long_curves_keep_their_spikes(void **state) {
     (void)state;
     enum { N = 100000 };
@@ -177,7 +177,7 @@ static void long_curves_keep_their_spikes(void **state) {
     int points = test_count(text, "L");
     assert_true(points > 1000 && points < TR_PLOT_MOST);
     free(text);
-    /* One behind the least value of its part, one in front of it. */
+    /* One spike after the smallest value of its part, one before it. */
     y[31234] = 50;
     y[71200] = 1;
     y[71201] = 50;
@@ -196,7 +196,7 @@ static void long_curves_keep_their_spikes(void **state) {
     free(y);
 }
 
-/* Two ranks of which one is busy for 3 of 4 units and the other for 4. */
+/* Makes a timeline of two ranks: one is busy for 3 of 4 units, the other for 4. */
 static tr_timeline *make_timeline(double seconds) {
     tr_timeline *t;
     assert_int_equal(tr_timeline_create("made <up>", 2, 2, 3, seconds, &t), TR_OK);
@@ -279,7 +279,7 @@ static void little_is_enough(void **state) {
     free(text);
 }
 
-/* Of timelines that no browser opens at once the tables remain. */
+/* A timeline that is too large for a browser is replaced by its tables. */
 static void a_long_timeline_is_a_table(void **state) {
     (void)state;
     tr_timeline *t;
@@ -363,7 +363,8 @@ static void it_is_written_whole_or_not_at_all(void **state) {
     assert_int_not_equal(access(temporary, F_OK), 0);
 }
 
-/* 1F1B of 2 ranks and 4 micro-batches idles for 1 of 5 slots, whatever the unit of the costs. */
+/* With 1F1B, 2 ranks and 4 micro-batches, a rank is idle for 1 of 5 slots, whatever the unit of the
+ * costs. */
 static void the_plan_is_the_simulated_step(void **state) {
     (void)state;
     tr_schedule *schedule;

@@ -1,6 +1,5 @@
-/* Rotary positions: frequencies against values of the published formulas, and what rotations do:
- * the inverse turns back, a document's positions restart, decoding turns as the whole sequence
- * does. */
+/* Tests rotary positions: frequencies against values of the published formulas; the inverse undoes
+ * a rotation, a document's positions restart, and decoding rotates as the whole sequence does. */
 #include "base/philox.h"
 #include "device/rope.h"
 #include "support/op_check.h"
@@ -18,7 +17,8 @@
 static uint64_t seed;
 static tr_device *ref;
 
-/* Values of transformers' formulas, computed by an independent program in double precision. */
+/* Compares with values of transformers' formulas, which an independent program computed in double
+ * precision. */
 static void test_frequencies(void **state) {
     (void)state;
     const tr_rope_desc plain = {.head_size = 128, .theta = 500000};
@@ -83,13 +83,13 @@ enum { SEQ = 12, HEADS = 2, SIZE = 8, LD = HEADS * SIZE + 3 };
 static const tr_rope_desc desc = {
     .rows = SEQ, .seq = SEQ, .heads = HEADS, .head_size = SIZE, .ld = LD, .theta = 10000};
 
-/* The same random row in all places. */
+/* Fills all places with the same random row. */
 static void fill(float x[SEQ][LD]) {
     for (int c = 0; c < LD; c++)
         for (int t = 0; t < SEQ; t++) x[t][c] = tr_normal(seed, 1, (uint64_t)c);
 }
 
-/* Element i and i + SIZE / 2 turn by position * frequency; elements after the heads do not
+/* Elements i and i + SIZE / 2 are rotated by position * frequency; elements after the heads do not
  * change. */
 static void test_pairs(void **state) {
     (void)state;
@@ -142,7 +142,7 @@ static void test_documents(void **state) {
         assert_memory_equal(split[t], whole[t - starts[t]], sizeof *split);
 }
 
-/* The case's state stands at half of seq. */
+/* The case's state has the position seq / 2. */
 static void test_decode(void **state) {
     (void)state;
     float x[SEQ][LD], whole[SEQ][LD];

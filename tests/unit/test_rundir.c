@@ -1,5 +1,5 @@
-/* The run directory: one process holds it, its death frees it, and what cannot be locked is said.
- */
+/* Tests the lock of a run directory: one process holds it, its death frees it, and a directory that
+ * cannot be locked gives a warning. */
 #include "train/rundir.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 static char root[] = "rundir-XXXXXX", path[128], note[256];
-static int lock_error; /* what the file system answers to a lock; 0: it locks */
+static int lock_error; /* errno that a lock fails with; 0: it succeeds */
 
 /* The linker sends every fcntl() here. */
 int __real_fcntl(int fd, int command, ...);
@@ -71,7 +71,7 @@ static tr_status take(tr_rundir *out) {
     return tr_rundir_take(path, true, out, note);
 }
 
-static void a_second_run_is_told_who_holds_it(void **state) {
+static void a_second_run_names_the_holder(void **state) {
     (void)state;
     tr_rundir a, b;
     char host[65] = "", name[128];
@@ -90,7 +90,7 @@ static void a_second_run_is_told_who_holds_it(void **state) {
     tr_rundir_release(&b);
 }
 
-/* A child takes the directory and waits; *child is its process. */
+/* Starts a child that takes the directory and waits; *child is its process. */
 static int hold_in_child(pid_t *child) {
     int ready[2];
     char byte;
@@ -125,7 +125,7 @@ static void the_death_of_the_holder_frees_it(void **state) {
     tr_rundir_release(&dir);
 }
 
-/* The lock file still names a dead holder until the new one has written its name. */
+/* The lock file names a dead holder until the new one has written its name. */
 static void a_dead_holder_is_not_named(void **state) {
     (void)state;
     pid_t child;
@@ -143,7 +143,7 @@ static void a_dead_holder_is_not_named(void **state) {
     (void)fprintf(f, "host %s\nprocess %ld\n", host, (long)dead);
     (void)fclose(f);
     pid_t writer = fork();
-    if (writer == 0) { /* the holder gets to its name late */
+    if (writer == 0) { /* the holder writes its name late */
         (void)usleep(100000);
         f = fopen(lock, "w");
         if (f) (void)fprintf(f, "host %s\nprocess %ld\n", host, (long)child);
@@ -210,7 +210,7 @@ static void only_an_untouched_directory_goes(void **state) {
     tr_rundir_release(&dir);
     assert_false(exists(""));
 
-    assert_int_equal(mkdir(path, 0755), 0); /* a user's */
+    assert_int_equal(mkdir(path, 0755), 0); /* a directory that a user made */
     assert_int_equal(take(&dir), TR_OK);
     tr_rundir_release(&dir);
     assert_true(exists(""));
@@ -241,15 +241,15 @@ static void a_removed_directory_is_noticed(void **state) {
     (void)snprintf(moved, sizeof moved, "%s.moved", path);
     assert_int_equal(rename(path, moved), 0);
     assert_false(tr_rundir_in_place(&dir));
-    assert_int_equal(take(&other), TR_OK); /* another run takes the name */
+    assert_int_equal(take(&other), TR_OK); /* another run makes the directory */
     assert_false(tr_rundir_in_place(&dir));
     assert_true(tr_rundir_in_place(&other));
     tr_rundir_release(&dir);
-    assert_true(exists("/lock")); /* the other's */
+    assert_true(exists("/lock")); /* the other run's file */
     tr_rundir_release(&other);
 }
 
-/* Runs that come and go: a directory that one removes is never held by two, or by none. */
+/* While runs start and end, a directory that one of them removes is always held by exactly one. */
 static void directories_that_vanish_are_held_by_one(void **state) {
     (void)state;
     enum { CHILDREN = 4, ROUNDS = 3000 };
@@ -284,7 +284,7 @@ static void directories_that_vanish_are_held_by_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_second_run_is_told_who_holds_it),
+        cmocka_unit_test(a_second_run_names_the_holder),
         cmocka_unit_test(the_death_of_the_holder_frees_it),
         cmocka_unit_test(a_dead_holder_is_not_named),
         cmocka_unit_test(what_cannot_be_locked_is_said),

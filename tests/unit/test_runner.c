@@ -92,7 +92,7 @@ static void test_v(void **state) {
     }
 }
 
-/* Any order, placement and edges: several stages a rank, I and W apart or together. */
+/* Random orders, placements and edges: several stages a rank, I and W apart or together. */
 static void test_random_orders(void **state) {
     (void)state;
     test_random r = {tr_test_seed(SEED) + 2};

@@ -1,4 +1,4 @@
-/* Generators: the orders they make, their sizes and their errors. */
+/* Tests generators: their orders, sizes and errors. */
 #include "pipeline/orders/csv.h"
 #include "pipeline_cases.h"
 #include "support/generate_order.h"

@@ -1,5 +1,5 @@
-/* The logical state of a checkpoint: what a run can have passes, and no number that it cannot have.
- */
+/* Tests the check of a checkpoint's state: it accepts states that a run can have, and refuses every
+ * number that a run cannot have. */
 #include "ckpt/ckpt_impl.h"
 
 #include <math.h>
@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-/* After 1000 steps of 16 sequences of 128 tokens, in the fourth epoch of a file that has grown. */
+/* Returns the state after 1000 steps of 16 sequences of 128 tokens, in the fourth epoch of a file
+ * that has grown. */
 static tr_ckpt_state good_state(void) {
     return (tr_ckpt_state){.step = 1000,
                            .next_sample = 16000,
@@ -95,7 +96,7 @@ static const struct {
     size_t at;
 } numbers[] = {{FIELD(tokens_seen)}, {FIELD(validation)}};
 
-/* The sentence names the field, and is one. */
+/* Fails unless the state is refused with one sentence that names the field. */
 static void refused(const tr_ckpt_state *s, const char *name) {
     char field[64];
     assert_int_equal(tr_state_check(s, "runs/x/index.h5", TR_ERR_DATA), TR_ERR_DATA);

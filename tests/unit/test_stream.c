@@ -1,5 +1,6 @@
-/* Streams and events of host devices: order within a stream, events between streams and with the
- * caller, under random delays. Run with ThreadSanitizer too: a missing wait is a race there. */
+/* Tests streams and events of host devices: order within a stream, events between streams and with
+ * the caller, with random delays. Run it with ThreadSanitizer too, which reports a missing wait as
+ * a race. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "device/device.h"
@@ -19,7 +20,7 @@
 
 static uint64_t seed;
 
-/* A random number below n, by counter. */
+/* Returns a random number below n, a function of the counter. */
 static uint32_t draw(uint64_t counter, uint32_t n) {
     return tr_philox4x32(seed, counter, 0).v[0] % n;
 }
@@ -63,8 +64,8 @@ static void test_names(void **state) {
     tr_device_close(NULL);
 }
 
-/* An order is chosen before any device is opened: each kind states its speed, with or without the
- * backend, and a GPU computes more while a byte travels than a CPU does. */
+/* An order is chosen before a device is opened, so each kind of device states its speed even
+ * without the backend; a GPU computes more than a CPU in the time of sending a byte. */
 static void test_speeds(void **state) {
     (void)state;
     const char *const hosts[] = {"cpu", "ref", "guarded", "guarded:1", "unknown"};
@@ -86,7 +87,7 @@ static void test_memory(void **state) {
         assert_int_equal(tr_device_alloc(device, TR_MEMORY_DATA, bytes, (void **)&memory), TR_OK);
         assert_int_equal((uintptr_t)memory % TR_ALIGN, 0);
         for (size_t i = 0; i < bytes; i++) assert_int_equal(memory[i], 0);
-        memset(memory, 0xff, bytes); /* the next allocation is zeroed nevertheless */
+        memset(memory, 0xff, bytes); /* the next allocation must be zeroed nevertheless */
         tr_device_free(device, memory);
     }
     void *memory;
@@ -107,7 +108,7 @@ static void do_append(void *argument) {
     a->list[(*a->length)++] = a->value;
 }
 
-/* More items than the ring starts with, some of them slow: first in, first out. */
+/* More items than the ring's first size, some of them slow, run first in, first out. */
 static void test_order(void **state) {
     tr_stream *stream;
     assert_int_equal(tr_stream_create(*state, &stream), TR_OK);
@@ -123,7 +124,7 @@ static void test_order(void **state) {
     tr_stream_destroy(stream);
 }
 
-/* Destroying a stream does what is queued first. */
+/* Destroying a stream first runs its queued work. */
 static void test_destroy_drains(void **state) {
     tr_stream *stream;
     assert_int_equal(tr_stream_create(*state, &stream), TR_OK);
@@ -170,13 +171,14 @@ static void test_event_states(void **state) {
     assert_int_equal(tr_stream_sync(stream), TR_OK);
     assert_true(tr_event_reached(event));
 
-    /* Recorded again on the inline stream: reached at once, whatever the other stream does. */
+    /* An event that is recorded again on the inline stream is reached at once, whatever the other
+     * stream does. */
     assert_int_equal(tr_stream_call(stream, nap, &delay), TR_OK);
     assert_int_equal(tr_event_record(event, stream), TR_OK);
     assert_int_equal(tr_event_record(event, tr_device_compute(*state)), TR_OK);
     assert_true(tr_event_reached(event));
 
-    /* An event outlives the stream it was recorded on. */
+    /* An event is valid after its stream is destroyed. */
     assert_int_equal(tr_event_record(event, stream), TR_OK);
     tr_stream_destroy(stream);
     assert_true(tr_event_reached(event));
@@ -198,14 +200,15 @@ static void fill(void *argument) {
 
 static atomic_bool released;
 
-/* Until it is released; else a wait for it would never end. */
+/* Blocks until released; otherwise a wait for it would never end. */
 static void hold(void *argument) {
     slot *s = argument;
     while (!released) usleep(1000);
     s->value = 42;
 }
 
-/* The inline stream's wait blocks the caller until the other stream has come there, no further. */
+/* The inline stream's wait blocks the caller until the other stream has reached the event, and no
+ * longer. */
 static void test_inline_waits(void **state) {
     tr_stream *stream;
     tr_event *event;
@@ -224,7 +227,7 @@ static void test_inline_waits(void **state) {
     tr_stream_destroy(stream);
 }
 
-/* A wait means the record that was last when the wait was called, not a later one. */
+/* A wait is for the last record before the call, not for a later one. */
 static void test_wait_captures(void **state) {
     tr_stream *slow, *fast, *waiter;
     tr_event *event;
@@ -259,8 +262,8 @@ static void add_one(void *argument) {
     *h->to = *h->from + 1;
 }
 
-/* A pipeline of streams with one cell between neighbours and random delays: stage s may write its
- * cell when stage s + 1 has read it, and reads its own when stage s - 1 has written it. */
+/* A pipeline of streams with one cell between neighbours and random delays: stage s writes its cell
+ * when stage s + 1 has read it, and reads that of stage s - 1 when it has been written. */
 static void test_pipeline(void **state) {
     tr_stream *stream[STAGES];
     tr_event *written[STAGES], *read_out[STAGES];
@@ -301,7 +304,8 @@ static tr_status compute_or_fail(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* A queued operator's failure reaches the next sync, once, with its sentence; the queue goes on. */
+/* The next sync returns a queued operator's failure, once, with its sentence; the queue
+ * continues. */
 static void test_queued_failure(void **state) {
     tr_stream *stream;
     tr_op *op;
@@ -317,7 +321,7 @@ static void test_queued_failure(void **state) {
     assert_int_equal(tr_stream_sync(stream), TR_OK);
     runs = 1;
     assert_int_equal(tr_op_run(op, tr_device_compute(*state), &args), TR_ERR_DATA);
-    op->release(op); /* it is not of the list of prepared ones */
+    op->release(op); /* it is not in the list of prepared operators */
     tr_stream_destroy(stream);
 }
 

@@ -1,4 +1,4 @@
-/* The time limit: its spelling, and which step has to be the last. */
+/* Tests the time limit: its notation, and which step has to be the last. */
 #include "train/time_limit.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static void reads_durations(void **state) {
     }
 }
 
-/* Plays a run by the clock: steps of step_s, a validation and a save now and then. Returns how long
+/* Simulates a run: steps of step_s, with a validation and a save now and then. Returns how long
  * before the limit (in steps) the last save ended; negative: after it. */
 static double play(double limit_s, double step_s, double validation_s, double save_s) {
     tr_time_limit limit;

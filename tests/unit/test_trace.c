@@ -1,5 +1,5 @@
-/* Records of simulated ranks become the simulation again: the measured timeline has its times, and
- * so has the plan that is made from what was measured. */
+/* Tests that records of simulated ranks reproduce the simulation: the measured timeline has its
+ * times, and so has the plan that is made from the measurements. */
 #include "pipeline_cases.h"
 #include "support/generate_order.h"
 #include "trace_check.h"
@@ -27,7 +27,7 @@ typedef struct job {
     tr_status status;
 } job;
 
-/* What the rank would have recorded, at one unit a millisecond. */
+/* Fills the rank's record as a run would, at one unit a millisecond. */
 static tr_status fill(const job *j, int rank, tr_record *record) {
     const tr_program *p = &j->set->program[rank];
     for (int step = 0; step < STEPS; step++)
@@ -40,7 +40,7 @@ static tr_status fill(const job *j, int rank, tr_record *record) {
             entry->start_ns = llround(1e6 * (1000 + gap * step + j->sim->instr[rank][k].start));
             entry->end_ns = llround(1e6 * (1000 + gap * step + j->sim->instr[rank][k].end));
         }
-    /* Neither what is full nor what is switched off records more. */
+    /* A record that is full or switched off must not change. */
     tr_record_observe(record, &p->instr[0], true);
     tr_record_observe(record, &p->instr[0], false);
     tr_record_step(record, -1);
@@ -78,7 +78,7 @@ static int compare_events(const void *a, const void *b) {
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* The actions of a timeline in one order; their number. */
+/* Sorts the actions of a timeline and returns their number. */
 static size_t actions_of(tr_timeline *t) {
     size_t n = 0;
     for (size_t k = 0; k < t->count; k++)
@@ -104,7 +104,7 @@ static void expect_file(const tr_timeline *measured, const tr_timeline *planned,
     assert_int_equal(tr_tracing_write("no-directory/x", measured, planned), TR_ERR_IO);
 }
 
-/* Shares are those of a step, whatever lies between the steps. */
+/* Fails unless shares are those of one step, whatever the time between steps. */
 static void is_of_one_step(const tr_timeline *t, const job *j) {
     double last = 0, busy = 0;
     for (int r = 0; r < PP; r++) {
@@ -147,7 +147,7 @@ static void expect_back(const char *name, int dp, int m, double c) {
     for (int r = 0; r < n; r++) assert_int_equal(pthread_join(thread[r], NULL), 0);
     for (int r = 0; r < n; r++) {
         assert_int_equal(j[r].status, TR_OK);
-        assert_int_equal(j[r].offset, 0); /* threads have one clock */
+        assert_int_equal(j[r].offset, 0); /* threads share a clock */
         assert_true(r == 0 || (!j[r].measured && !j[r].planned));
     }
     expect_file(j[0].measured, j[0].planned, 2 * STEPS * dp * 2 * m);

@@ -1,5 +1,5 @@
-/* Labels that do not count, in unequal numbers for each micro-batch and data rank: the loss of a
- * step is the mean over all labels that count, and so is its gradient, whatever the layout. */
+/* Tests labels that do not count, in unequal numbers for each micro-batch and data rank: a step's
+ * loss and gradient are means over all labels that count, whatever the layout. */
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
 
@@ -35,7 +35,7 @@ typedef struct member {
     char error[256];
 } member;
 
-/* Tokens and labels are any function of the position. */
+/* Tokens and labels are an arbitrary function of the position. */
 static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
                        int count) {
     const member *m = context;
@@ -46,7 +46,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
         int most = m->only == ALL || m->only == sample ? counted[sample] : 0;
         for (int32_t i = 0; i < CONTEXT; i++) {
             to[i] = (int32_t)((sample * 7 + i * 5 + (labels ? 3 : 0)) % VOCAB);
-            /* The labels that count are apart: 5 and 16 have no divisor in common. */
+            /* The labels that count are spread out: 5 and 16 have no common divisor. */
             if (labels && i * 5 % CONTEXT >= most) to[i] = -1;
         }
     }
@@ -96,7 +96,7 @@ static void *member_main(void *argument) {
     return NULL;
 }
 
-/* The first step and the validation of a run, as its first rank reports them. */
+/* Runs the first step and the validation, and returns what the first rank reports. */
 static member run(layout l, int only) {
     member of[MOST_RANKS];
     pthread_t thread[MOST_RANKS];

@@ -1,5 +1,5 @@
-/* Is a text a trace as Chrome and Perfetto want it? JSON, no overlaps on a track, arrows in pairs
- * that lead forward from one slice of one process to a slice of another. */
+/* Checks that a text is a trace that Chrome and Perfetto can show: JSON, no overlaps on a track,
+ * arrows in pairs that lead forward in time from a slice of one process to a slice of another. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -36,7 +36,7 @@ static inline bool trace_in_slice(const trace_slice *x, int n, const trace_slice
     return false;
 }
 
-/* The arrows' ends s[id] and f[id]; `end` marks those that are there. */
+/* Collects the arrows' ends s[id] and f[id]; `end` marks those that exist. */
 static inline const char *trace_arrows(const trace_slice *x, int n, const trace_slice *s,
                                        const trace_slice *f, int ids, int *arrows) {
     for (int id = 0; id <= ids; id++) {
@@ -84,7 +84,7 @@ static inline const char *trace_events(const cJSON *events, trace_slice *x, trac
     return trace_arrows(x, facts->slices, s, f, total, &facts->arrows);
 }
 
-/* NULL when it is a good trace, else what is wrong. */
+/* Returns NULL when the trace is valid, otherwise the fault. */
 static inline const char *trace_fault(const char *text, trace_facts *facts) {
     *facts = (trace_facts){0};
     cJSON *root = cJSON_Parse(text);

@@ -1,11 +1,12 @@
-/* Judges drawings and reports as text. */
+/* Checks drawings and reports as text. */
 #pragma once
 
 #include <ctype.h>
 #include <stdbool.h>
 #include <string.h>
 
-/* XML as far as drawings use it: tags that nest, attributes in quotes, known entities. */
+/* Returns true when the text is XML as drawings use it: nested tags, quoted attributes, known
+ * entities. */
 static inline bool test_is_xml(const char *text) {
     char open[64][32];
     int depth = 0, roots = 0;
@@ -51,7 +52,7 @@ static inline bool test_is_xml(const char *text) {
     return depth == 0 && roots == 1;
 }
 
-/* How often the word is there. */
+/* Returns how often the word occurs. */
 static inline int test_count(const char *text, const char *word) {
     int n = 0;
     for (const char *at = text; (at = strstr(at, word)); at += strlen(word)) n++;

@@ -1,9 +1,9 @@
-/* A device's queue: enqueuing does not wait, and the work is done in order. */
+/* Tests a device's queue: enqueuing does not wait, and work is done in order. */
 #include "support/device_tests.h"
 
 #include <string.h>
 
-/* An operator is the first work of the queue's thread. */
+/* An operator is the first work of the worker thread. */
 static void test_queue_begins(void **state) {
     tr_device *device = *state;
     tr_stream *compute = tr_device_compute(device);
@@ -21,8 +21,8 @@ static void test_queue_begins(void **state) {
     tr_device_free(device, a);
 }
 
-/* While a call in front of the queue blocks, the thread that enqueues does not, however much it
- * enqueues, and the device serves other threads. What is enqueued is done in order. */
+/* While a call at the head of the queue blocks, the thread that enqueues does not block, however
+ * much it enqueues, and other threads can use the device. Enqueued work is done in order. */
 static void test_queue_holds(void **state) {
     enum { MANY = 3000 };
     tr_device *device = *state;
@@ -77,8 +77,8 @@ static void on_calling(void *argument) {
     if (c->status == TR_OK && !tr_event_reached(c->event)) c->status = TR_ERR_INTERNAL;
 }
 
-/* A function in the queue's thread may call the device: that runs before later work in the queue.
- */
+/* A function on the worker thread may call the device; that work runs before later work of the
+ * queue. */
 static void test_queue_calls(void **state) {
     tr_device *device = *state;
     caller c = {.stream = tr_device_compute(device), .status = TR_ERR_INTERNAL};
@@ -108,7 +108,7 @@ static tr_status run_failing(tr_op *op, tr_stream *stream, const tr_op_args *arg
     return TR_FAIL(TR_ERR_DEVICE, "the operator fails");
 }
 
-/* The next sync returns a failure; work that was enqueued after the failed one is not done. */
+/* The next sync returns the failure; work that was enqueued after the failed item is not done. */
 static void test_queue_fails(void **state) {
     tr_device *device = *state;
     tr_stream *compute = tr_device_compute(device), *other;
@@ -139,7 +139,7 @@ static void test_queue_fails(void **state) {
 }
 
 static atomic_bool handed_over;
-static int early; /* calls of the device that came before the work in the queue was done */
+static int early; /* device calls that were made before the queued work was done */
 
 static void nap(void *argument) {
     usleep(20000);
@@ -175,8 +175,8 @@ static void nap_before(tr_stream *stream) {
     must(tr_stream_call(stream, nap, &handed_over));
 }
 
-/* Memory, events and operators that work in the queue may use are not released, and no operator is
- * prepared, before that work has been done. */
+/* Memory, events and operators that queued work may use are released only after that work, and
+ * operators are prepared only after it. */
 static void test_queue_settles(void **state) {
     tr_device *device = *state;
     tr_stream *compute = tr_device_compute(device);

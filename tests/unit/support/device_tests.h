@@ -9,7 +9,7 @@
 
 enum { COUNT = 1 << 20 };
 
-/* Memory of `count` values, of the host for copies and of the device. */
+/* Allocate `count` values in staging memory and in device memory. */
 static inline uint32_t *staging(tr_device *device, size_t count) {
     uint32_t *memory;
     must(tr_device_staging_alloc(device, count * sizeof *memory, (void **)&memory));
@@ -22,10 +22,10 @@ static inline uint32_t *on_device(tr_device *device, size_t count) {
     return memory;
 }
 
-/* A stream's call that waits until the flag is set, for 10 s at most. */
+/* Waits, as a stream's call, until the flag is set, for 10 s at most. */
 static inline void on_held(void *argument) {
     for (int i = 0; i < 20000 && !atomic_load((atomic_bool *)argument); i++) usleep(500);
 }
 
-/* Starts the device's queue and runs the tests of it; returns how many failed. */
+/* Starts the device's queue and runs its tests; returns how many failed. */
 int test_device_queue(tr_device *device);

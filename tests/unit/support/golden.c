@@ -16,7 +16,8 @@ static void *allocate(const golden *g, size_t count, size_t size) {
     return memory;
 }
 
-/* A dataset's elements as `type` of `size` bytes, and its shape; NULL when there is none. */
+/* Returns a dataset's elements as `type` of `size` bytes, and sets its shape; NULL when the file
+ * has none. */
 static void *read_optional(const golden *g, hid_t file, const char *name, hid_t type, size_t size,
                            int rank, hsize_t *shape) {
     if (H5Lexists(file, name, H5P_DEFAULT) <= 0) return NULL;
@@ -30,7 +31,7 @@ static void *read_optional(const golden *g, hid_t file, const char *name, hid_t 
     return values;
 }
 
-/* doubles(g, file, name, n): n elements in any shape of that rank. */
+/* Reads n elements of a dataset with any shape of that rank. */
 static double *doubles(const golden *g, hid_t file, const char *name, int rank, int64_t count) {
     hsize_t shape[3] = {1, 1, 1};
     double *values = read_optional(g, file, name, H5T_NATIVE_DOUBLE, sizeof(double), rank, shape);
@@ -49,7 +50,7 @@ static char *text(const golden *g, hid_t file, const char *name) {
     return words;
 }
 
-/* "name size size": one line for each parameter. */
+/* Reads the list of parameters, one line "name size size" for each. */
 static void read_params(golden *g, hid_t file) {
     char *words = text(g, file, "parameters"), *line, *rest = words;
     while ((line = strtok_r(rest, "\n", &rest))) {
@@ -113,7 +114,7 @@ void golden_read(const char *path, golden *g) {
     *g = (golden){0};
     const char *slash = strrchr(path, '/');
     (void)snprintf(g->name, sizeof g->name, "%s", slash ? slash + 1 : path);
-    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* one sentence of our own is enough */
+    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* HDF5's own error messages are switched off */
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     if (file < 0) bad(g, "cannot open it");
     g->config = text(g, file, "config");

@@ -28,8 +28,8 @@ typedef struct golden {
     double bf16_logits, bf16_loss;
 } golden;
 
-/* Reads a file; ends the program with a sentence when it is no golden file. */
+/* Reads a file. Ends the program with a sentence when it is not a golden file. */
 void golden_read(const char *path, golden *out);
 void golden_free(golden *g);
-/* The parameter of that name, or NULL. */
+/* Returns the parameter of that name, or NULL. */
 const golden_param *golden_find(const golden *g, const char *name);

@@ -1,7 +1,7 @@
-/* The one table of operator cases. A case is a description with options; from it follow the
- * tensors, how they are filled, and how their values after a run are compared. The same cases
- * compare a device with ref (tr_op_data_compare) and make the inputs of the gradient tests. Adding
- * an operator is adding its tensors and its lines in op_cases.c. */
+/* The one table of operator cases. A case is a description with options; it determines the tensors,
+ * how they are filled, and how their values are compared after a run. The same cases compare a
+ * device with ref (tr_op_data_compare) and give the inputs of the gradient tests. For a new
+ * operator add its tensors to op_data.c and its lines to op_cases.c. */
 #pragma once
 
 #include "device/op.h"
@@ -17,25 +17,25 @@ enum {
 };
 
 typedef struct tr_op_case {
-    tr_op_desc desc; /* with dtype f32; tr_op_data_make puts the storage type in */
+    tr_op_desc desc; /* with dtype f32; tr_op_data_make sets the storage type */
     unsigned options;
 } tr_op_case;
 
 extern const tr_op_case tr_op_cases[];
 extern const size_t tr_op_case_count;
-/* More elements than one thread or block is given, for implementations that divide the work. */
+/* Cases with more elements than one thread or block handles, for implementations that divide the
+ * work. */
 extern const tr_op_case tr_op_large_cases[];
 extern const size_t tr_op_large_case_count;
 
 typedef enum tr_fill {
     TR_FILL_NORMAL, /* standard normal numbers, rounded to the dtype */
     TR_FILL_GAMMA,  /* 1 + normal / 4 */
-    TR_FILL_SPREAD, /* normal, but at least 1 between the first two of every `limit` elements: the
-                       result of a layer norm is as many times less exact than its arithmetic as the
-                       row is nearly constant */
+    TR_FILL_SPREAD, /* normal, but the first two of every `limit` elements differ by at least 1: the
+                       layer norm of a nearly constant row is far less exact than its arithmetic */
     TR_FILL_SQUARE, /* normal^2, as second moments are */
     TR_FILL_TOKENS, /* i32 in [0, limit) */
-    TR_FILL_STARTS, /* i32: 0, then now and then the index within `limit` rows, else the one before
+    TR_FILL_STARTS, /* i32: 0, later at times the index within `limit` rows, else the previous one
                      */
     TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */
     TR_FILL_LOSSES, /* pairs of a positive loss and a number of tokens */
@@ -50,12 +50,12 @@ typedef struct tr_op_tensor {
     int64_t count;
     tr_fill fill;
     int64_t limit; /* of tokens and labels; elements in a row */
-    bool output;   /* others must not change, bit for bit */
-    int64_t terms; /* length of the sums behind an output's element; 0: exact to the bit */
-    double scale; /* root mean square of such a sum, from how its inputs are drawn: an output of few
-                     elements may be small by cancellation, its rounding errors are not; 0 where
-                     nothing cancels */
-    double inner; /* eps of values rounded within (probabilities in bf16), else 0 */
+    bool output;   /* other tensors must not change a bit */
+    int64_t terms; /* number of terms of the sums that give an element; 0: exact to the bit */
+    double scale; /* root mean square of such a sum, by the distribution of its inputs: an output of
+                     few elements may be small by cancellation, but its rounding errors are not; 0
+                     where nothing cancels */
+    double inner; /* eps of rounded intermediate values (probabilities in bf16); 0: none */
     int alias;    /* index of the tensor that has the same memory, or -1 */
 } tr_op_tensor;
 
@@ -69,13 +69,13 @@ typedef struct tr_op_data {
     bool adds;
 } tr_op_data;
 
-/* Data of a case in this storage type from a seed. Release with tr_op_data_free. */
+/* Makes the data of a case in this storage type from a seed. Release it with tr_op_data_free. */
 tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_op_data *out);
 tr_status tr_op_data_clone(const tr_op_data *data, tr_op_data *out);
 void tr_op_data_free(tr_op_data *data);
 
-/* The operands of the description in memory[n] that they index; NULL: absent. What the description
- * does not use is left out. */
+/* Makes the description's operands from memory[n], which they index; NULL: absent. Leaves out
+ * operands that the description does not use. */
 void tr_op_data_operands(const tr_op_desc *desc, void *const *memory, int n,
                          tr_tensor t[TR_OP_MAX_TENSORS]);
 
@@ -83,15 +83,15 @@ void tr_op_data_operands(const tr_op_desc *desc, void *const *memory, int n,
  * and brings all tensors back into `data`. */
 tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream);
 
-/* Compares what two runs left: inputs bit for bit; an element of an output within
+/* Compares the tensors after two runs: inputs bit for bit; an element of an output within
  *   eps(dtype) |want| + (4 eps(f32) sqrt(terms) + inner) max(max|want of the tensor|, scale).
- * True when all is well; else `message` says which tensor and element is worst. */
+ * Returns true when they agree; otherwise `message` names the worst tensor and element. */
 bool tr_op_data_compare(const tr_op_data *got, const tr_op_data *want, char *message, size_t size);
 
-/* "matmul bf16 [m 3 n 5 k 7 ...] options": for messages. */
+/* Writes "matmul bf16 [m 3 n 5 k 7 ...] options", for messages. */
 void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size_t size);
 
-double tr_dtype_eps(tr_dtype dtype); /* distance from 1 to the next number */
-/* Element i as a double, and back (rounded), of f32, bf16, f64, i32 or u8. */
+double tr_dtype_eps(tr_dtype dtype); /* the distance from 1 to the next number */
+/* Read and write element i as a double (rounded) in f32, bf16, f64, i32 or u8. */
 double tr_element(const void *memory, tr_dtype dtype, int64_t i);
 void tr_element_set(void *memory, tr_dtype dtype, int64_t i, double value);

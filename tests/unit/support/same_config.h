@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Equal in every key, to the bit (not in source and places). */
+/* Returns true when the configs are equal in every key, to the bit (not in source and
+ * positions). */
 static inline bool same_config(const tr_config *a, const tr_config *b) {
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* TRIREME_SEED when it is set, else `usual`; printed, so that a failure can be repeated. The suite
- * sets it from the commit, tests/long.sh counts it up. */
+/* Returns TRIREME_SEED when it is set, otherwise `usual`, and prints it, so that a failure can be
+ * repeated. The suite derives it from the commit; tests/long.sh counts it up. */
 static inline uint64_t tr_test_seed(uint64_t usual) {
     const char *given = getenv("TRIREME_SEED");
     uint64_t seed = given && *given ? strtoull(given, NULL, 10) : usual;
@@ -14,7 +14,7 @@ static inline uint64_t tr_test_seed(uint64_t usual) {
     return seed;
 }
 
-/* A number in [1, n]; moves *random on. */
+/* Returns a random number in [1, n] and advances *random. */
 static inline int64_t tr_up_to(uint64_t *random, int64_t n) {
     *random = *random * 6364136223846793005u + 1442695040888963407u;
     return (int64_t)(*random >> 33) % n + 1;

@@ -1,5 +1,6 @@
-/* The part of cuBLASLt that device/cuda uses, carried out on the host (cublaslt.c): found instead
- * of the library's header when kernels are emulated. Names and values are the library's. */
+/* The part of cuBLASLt that device/cuda uses, emulated on the host (cublaslt.c). The compiler finds
+ * it instead of the library's header when kernels are emulated. Names and values are the
+ * library's. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -39,11 +40,11 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
-/* NULL is a library that has no algorithm for anything. */
+/* NULL: a library without algorithms for any product. */
 typedef const struct tr_emulated_blas *cublasLtHandle_t;
 extern const cublasLtHandle_t tr_emulated_blas;
-extern int64_t tr_emulated_products;   /* carried out so far */
-extern int32_t tr_emulated_units;      /* that the last one was planned for; 0: all */
+extern int64_t tr_emulated_products; /* number of products run so far */
+extern int32_t tr_emulated_units; /* compute units that the last product was planned for; 0: all */
 extern uint64_t tr_emulated_workspace; /* bytes that the last search allowed */
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);

@@ -1,7 +1,8 @@
 /* cuBLASLt on the host: a plain column-major product, in double precision, of what the descriptors
- * say, with the epilogues that its documentation describes. It ends the process with a sentence on
- * a request that the library does not document, on other memory than was announced, and when an
- * object is left at the end. The workspace is filled: what a caller keeps there is lost. */
+ * say, with the epilogues that its documentation describes. It ends the process with a sentence
+ * when a request is not in the documentation, when memory is not as announced, and when an object
+ * is not destroyed at the end. It overwrites the workspace, so data that a caller keeps there is
+ * lost. */
 #include "base/dtype.h"
 #include "base/memory.h"
 
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WORKSPACE = 1000, PLANS = 3 }; /* that it proposes at most */
+enum { WORKSPACE = 1000, PLANS = 3 }; /* PLANS: the most that it proposes */
 
 static const struct tr_emulated_blas { int unused; } library;
 const cublasLtHandle_t tr_emulated_blas = &library;
@@ -48,11 +49,12 @@ static void require(int holds, const char *what) {
 
 __attribute__((destructor)) static void look_for_leaks(void) {
     if (live == 0) return;
-    (void)fprintf(stderr, "emulated cuBLASLt: %d things are left\n", live);
+    (void)fprintf(stderr, "emulated cuBLASLt: %d handles or descriptors were not destroyed\n",
+                  live);
     _exit(86);
 }
 
-/* A descriptor, zeroed. */
+/* Returns a zeroed descriptor. */
 static void *create(size_t bytes) {
     void *descriptor = calloc(1, bytes);
     require(descriptor != NULL, "no memory");
@@ -85,7 +87,8 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-    require(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "it computes in FP32");
+    require(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F,
+            "only FP32 arithmetic is emulated");
     *out = create(sizeof **out);
     (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     return CUBLAS_STATUS_SUCCESS;
@@ -95,7 +98,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
 }
 
 static cublasStatus_t set(void *to, size_t size, const void *value, size_t bytes) {
-    require(bytes == size, "an attribute of another size");
+    require(bytes == size, "an attribute has the wrong size");
     memcpy(to, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -118,7 +121,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
-    require((int64_t)rows <= ld, "a leading dimension that is shorter than a column");
+    require((int64_t)rows <= ld, "a leading dimension is shorter than a column");
     *out = create(sizeof **out);
     **out = (struct tr_emulated_layout){type, (int64_t)rows, (int64_t)columns, ld};
     return CUBLAS_STATUS_SUCCESS;
@@ -171,12 +174,12 @@ static void check(const struct tr_emulated_product *p, const struct tr_emulated_
     require(inner_of(p, a) == (p->second == CUBLAS_OP_T ? b->columns : b->rows) &&
                 d->rows == (p->first == CUBLAS_OP_T ? a->columns : a->rows) &&
                 d->columns == (p->second == CUBLAS_OP_T ? b->rows : b->columns),
-            "matrices that do not fit each other");
+            "the matrices' sizes do not match");
     require(a->type == b->type && (d->type == a->type || d->type == CUDA_R_32F),
-            "types that it does not document");
+            "this combination of types is not documented");
     require(!has_vector(p) || p->vector, "an epilogue without its vector");
     require(!has_aux(p) || (p->aux && p->aux_ld >= d->rows && p->aux_ld % 8 == 0),
-            "an epilogue with an aux that it cannot take");
+            "an epilogue with an unsupported auxiliary matrix");
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
@@ -192,7 +195,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     require(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
             "parts of a sum may be rounded to the result's type");
     if (!handle) return CUBLAS_STATUS_NOT_SUPPORTED;
-    /* So it may refuse an epilogue: here a vector of one element. */
+    /* The library may refuse an epilogue; the emulation refuses a vector of one element. */
     if (has_vector(product) && d->rows == 1) return CUBLAS_STATUS_INVALID_VALUE;
     for (*count = 0; *count < wanted && *count < PLANS; ++*count) {
         cublasLtMatmulHeuristicResult_t *plan = &results[*count];
@@ -219,7 +222,7 @@ static void store(void *memory, int32_t type, int64_t at, double value) {
     else ((uint16_t *)memory)[at] = tr_f32_to_bf16((float)value);
 }
 
-/* Element of op(x). */
+/* Returns an element of op(x). */
 static double element(const void *memory, const struct tr_emulated_layout *x, cublasOperation_t op,
                       int64_t row, int64_t column) {
     int64_t r = op == CUBLAS_OP_T ? column : row, c = op == CUBLAS_OP_T ? row : column;
@@ -235,7 +238,7 @@ static double gelu_slope(double x) {
     return s + x * s * (1 - s) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
 }
 
-/* What the epilogue makes of one element of the product. */
+/* Applies the epilogue to one element of the product. */
 static double finish(const struct tr_emulated_product *p, const struct tr_emulated_layout *d,
                      int64_t row, int64_t column, double sum) {
     const int32_t type = (int32_t)d->type;
@@ -244,7 +247,7 @@ static double finish(const struct tr_emulated_product *p, const struct tr_emulat
     if (!has_aux(p)) return sum;
     if (p->epilogue == CUBLASLT_EPILOGUE_DGELU) return sum * gelu_slope(load(p->aux, type, at));
     store(p->aux, type, at, sum);
-    return gelu(sum); /* not of what is stored */
+    return gelu(sum); /* of the sum before it is rounded for storage */
 }
 
 static int aligned(const void *pointer, uint64_t bytes) {
@@ -260,13 +263,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     const float scale = *(const float *)alpha, old = *(const float *)beta;
     const uint64_t *promised = algorithm->data + 1;
     check(product, la, lb, lc, ld);
-    require(handle && stream, "no library, or no stream");
-    require(algorithm->data[0] == (uint64_t)product->epilogue, "another product's algorithm");
-    require(workspace_bytes >= WORKSPACE && aligned(workspace, TR_ALIGN), "not its workspace");
+    require(handle && stream, "no handle, or no stream");
+    require(algorithm->data[0] == (uint64_t)product->epilogue,
+            "the algorithm is of another product");
+    require(workspace_bytes >= WORKSPACE && aligned(workspace, TR_ALIGN),
+            "the workspace is not the announced one");
     require(aligned(a, promised[0]) && aligned(b, promised[1]) && aligned(c, promised[2]) &&
                 aligned(d, promised[3]),
-            "less aligned than promised");
-    require(c == d || old != 0, "C is not D, but nothing of it is added");
+            "a pointer is less aligned than announced");
+    require(c == d || old != 0, "C differs from D although beta is 0");
     tr_emulated_products++;
     tr_emulated_units = product->units;
     const int64_t inner = inner_of(product, la);

@@ -1,13 +1,12 @@
-/* The part of CUDA that device/cuda uses, on the host: found instead of the toolkit's header, it
- * lets a C++ compiler take the .cu files as they are. Kernels run when they are launched, a block
- * after the other, the threads of a block as fibers of one thread that change only at
- * __syncthreads() and shuffles (emulation.cpp).
+/* The part of CUDA that device/cuda uses, on the host. The compiler finds this file instead of the
+ * toolkit's header, so a C++ compiler can compile the .cu files unchanged. Kernels run when they
+ * are launched, one block after another. The threads of a block are fibers of one thread, which
+ * switch only at __syncthreads() and shuffles (emulation.cpp).
  *
- * What it shows: arithmetic and order of reductions, indices and tails (with the address sanitizer
+ * What it tests: arithmetic and order of reductions, indices and tails (with the address sanitizer
  * every access out of bounds, with the undefined-behaviour sanitizer every misaligned pack),
  * barriers that some threads do not reach, and, since threads can be run in the opposite order,
- * most missing barriers. What it does not: the arithmetic of a GPU's own expf, speed, and what
- * depends on caches. */
+ * most missing barriers. What it does not test: a GPU's own expf, speed, and effects of caches. */
 #pragma once
 
 #include <stddef.h>
@@ -20,8 +19,8 @@ typedef enum cudaError {
     cudaErrorNotReady = 600
 } cudaError_t;
 
-/* A stream is the order in which it runs the blocks of a launch and the threads of a block; and the
- * queue of what else was enqueued (runtime.c), or NULL. */
+/* A stream: the order in which it runs the blocks of a launch and the threads of a block, and the
+ * queue of other enqueued work (runtime.c), or NULL. */
 typedef struct tr_emulated_stream {
     int descending;
     struct tr_stream *queue;
@@ -67,7 +66,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
-/* What a kernel waits for: all that its stream holds. */
+/* Waits, before a kernel runs, until all earlier work of its stream is done. */
 void tr_emulated_launches(cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -90,7 +89,7 @@ extern tr_emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 extern "C" {
 void __syncthreads(void);
-/* Gives `bytes` <= 8 from `value` to the lane `away` and takes its own into `value`. */
+/* Exchanges `value`, of `bytes` <= 8, with lane (own lane XOR `away`). */
 void tr_emulated_shuffle_xor(void *value, size_t bytes, int away);
 cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threads,
                             void (*body)(void *), void *argument);

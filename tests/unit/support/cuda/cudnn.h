@@ -1,4 +1,4 @@
-/* Replaces the library's header when kernels are emulated: only declares a handle. */
+/* Replaces the library's header when kernels are emulated. It only declares a handle. */
 #pragma once
 
 #include <cuda_runtime_api.h>

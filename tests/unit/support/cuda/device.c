@@ -1,8 +1,9 @@
 /* The cuda device of the emulation, instead of device/cuda/cuda.c: the own kernels run on the host
  * (cuda_runtime_api.h). cuda:0 runs threads in ascending order, cuda:1 in descending order, and on
- * cuda:2 no memory starts on 16 bytes, so that no pack may be used; none of them has cuBLASLt, so
- * products are the own kernel's. cuda:3 has it (cublaslt.c). Memory has exactly the size that was
- * asked for, and is not zeroed: an operator finds its scratch as others left it. */
+ * cuda:2 no memory is aligned to 16 bytes, so that no pack may be used. These three have no
+ * cuBLASLt, so the device's own kernel computes products; cuda:3 has it (cublaslt.c). Memory has
+ * exactly the requested size and is not zeroed: an operator finds its scratch as another one left
+ * it. */
 #include "base/memory.h"
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
@@ -16,7 +17,7 @@ typedef struct emulated {
     tr_cuda_device base;
     tr_cuda_stream compute;
     struct tr_emulated_stream order;
-    size_t offset; /* of memory from TR_ALIGN */
+    size_t offset; /* of memory from a multiple of TR_ALIGN */
 } emulated;
 
 static tr_status emulated_open(int ordinal, const tr_device_options *options, tr_device **out) {

@@ -52,8 +52,9 @@ void *kernel_argument;
     abort();
 }
 
-/* Goes on at `to` until something changes back to `from`. The address sanitizer follows
- * swapcontext() alone, which sets the signal mask and takes three times as long. */
+/* Continues at `to` until another call switches back to `from`. With the address sanitizer it uses
+ * swapcontext(), the only way that the sanitizer follows; this also sets the signal mask and takes
+ * three times as long. */
 [[gnu::noinline]] void change(place *from, place *to) {
 #if defined(__SANITIZE_ADDRESS__)
     swapcontext(&from->context, &to->context);
@@ -82,7 +83,7 @@ void leave(state why) {
 
 void start() {
     __sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_bytes);
-    for (;;) { /* the next block's thread is the same fiber */
+    for (;;) { /* the fiber then runs the thread of the next block */
         kernel(kernel_argument);
         leave(LEFT);
     }

@@ -2,10 +2,10 @@
  * those of host devices. It ends the process with a sentence when
  *   - an object of a GPU is used by a thread that is set to the other one;
  *   - a callback calls it, or more than a dozen of them wait in a stream;
- *   - a call waits for room in a stream that has been given as much as a driver takes, and for
- *     seconds there is none;
- *   - a call is made while an earlier one's error lies in cudaGetLastError();
- *   - at the end of the process something is left. */
+ *   - a call waits for seconds for space in a stream that has as much queued work as a driver
+ * accepts;
+ *   - a call is made while cudaGetLastError() still has the error of an earlier one;
+ *   - memory, a stream or an event is not released at the end of the process. */
 #include "device/host_impl.h"
 
 #include <cublasLt.h>
@@ -26,7 +26,7 @@ static _Thread_local int current;
 static _Thread_local bool in_callback;
 static _Thread_local cudaError_t last;
 
-/* In front of every piece of memory, stream and event. */
+/* The header of every piece of memory, stream and event. */
 typedef struct owner {
     int gpu;
     size_t bytes;
@@ -55,13 +55,13 @@ static void require(bool holds, const char *what) {
 }
 
 static void enter(void) {
-    require(!in_callback, "a callback calls it");
-    require(last == cudaSuccess, "the error of an earlier call was left");
+    require(!in_callback, "a callback calls CUDA");
+    require(last == cudaSuccess, "the error of an earlier call was not read");
 }
 
 static void enter_for(int gpu) {
     enter();
-    require(gpu == current, "this thread's device is the other one");
+    require(gpu == current, "the object is of another GPU than this thread has set");
 }
 
 static cudaError_t leave(cudaError_t error) {
@@ -75,7 +75,8 @@ static void must(tr_status status) {
 
 __attribute__((destructor)) static void look_for_leaks(void) {
     if (live == 0) return;
-    (void)fprintf(stderr, "emulated CUDA: %d things are left\n", live);
+    (void)fprintf(
+        stderr, "emulated CUDA: %d pieces of memory, streams or events were not released\n", live);
     _exit(86);
 }
 
@@ -131,12 +132,12 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     return cudaSuccess;
 }
 
-/* What it holds is anything; in front of it lies its owner. */
+/* Allocates memory with arbitrary contents and the owner in front of it. */
 static cudaError_t allocate(void **out, size_t bytes, int gpu) {
     enum { FRONT = 256 };
     char *memory;
     enter();
-    require(bytes > 0, "an allocation of nothing");
+    require(bytes > 0, "an allocation of 0 bytes");
     if (bytes > memory_bytes - taken) return leave(cudaErrorMemoryAllocation);
     require(posix_memalign((void **)&memory, FRONT, FRONT + bytes) == 0, "no memory");
     memset(memory, 0xff, FRONT + bytes);
@@ -185,7 +186,7 @@ static tr_stream *queue_of(cudaStream_t stream) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     enter();
-    require(flags == cudaStreamNonBlocking, "a stream that waits for the default one");
+    require(flags == cudaStreamNonBlocking, "a stream that synchronizes with the default stream");
     own_stream *stream = calloc(1, sizeof *stream);
     require(stream != NULL, "no memory");
     stream->gpu = current;
@@ -219,12 +220,12 @@ static void end_work(void *argument) {
     ((own_stream *)argument)->works--;
 }
 
-/* Behind what was given to the stream. */
+/* Counts work at the end of the stream. */
 static void count_work(cudaStream_t stream) {
     own_stream *own = (own_stream *)stream;
     own->works++;
     for (int i = 0; own->works > MOST_WORKS; i++) {
-        require(i < 20000, "a call waits for ever: its stream is full");
+        require(i < 20000, "a call waits forever because its stream is full");
         usleep(100);
     }
     must(tr_host_stream_call(stream->queue, end_work, own));
@@ -232,14 +233,14 @@ static void count_work(cudaStream_t stream) {
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
-    require(kind == cudaMemcpyDefault, "a copy of one direction");
+    require(kind == cudaMemcpyDefault, "a copy with a direction other than cudaMemcpyDefault");
     must(tr_host_stream_copy(queue_of(stream), to, from, bytes));
     count_work(stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream) {
-    require(value == 0, "a fill with other than zeros");
+    require(value == 0, "a fill with a value other than 0");
     must(tr_host_stream_zero(queue_of(stream), memory, bytes));
     count_work(stream);
     return cudaSuccess;
@@ -282,7 +283,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     enter();
-    require(flags == cudaEventDisableTiming, "an event that takes the time");
+    require(flags == cudaEventDisableTiming, "an event that records times");
     cudaEvent_t event = calloc(1, sizeof *event);
     require(event != NULL, "no memory");
     event->gpu = current;

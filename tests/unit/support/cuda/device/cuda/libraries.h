@@ -1,4 +1,4 @@
-/* Stands for device/cuda/libraries.h where kernels are emulated: the libraries' stand-ins are linked
+/* Replaces device/cuda/libraries.h where kernels are emulated: the emulated libraries are linked
  * with the test. */
 #pragma once
 
