@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Compares two builds of the program: the same small GPT-2, 20 steps, on layouts, schedules and
-# precisions, first with OLD, then with NEW, on this machine. Losses and gradient norms of every step,
-# parameters and moments after the last must be the same bits (+0 and -0 are the same number); then OLD's
-# run of 10 steps is resumed by NEW. Nothing is stored. It ends non-zero when a case differs.
+# Compares two builds of the program: the same small GPT-2, 20 steps, on layouts, schedules and precisions,
+# first with OLD, then with NEW, on this machine. Losses and gradient norms of every step, parameters and
+# moments after the last must be the same bits (+0 and -0 are the same number); then OLD's run of 10 steps is
+# resumed by NEW. Nothing is stored. The exit code is not 0 when a case differs.
 #
 # usage: tests/compare.sh [--near] [--every=N] OLD [NEW]
-#   OLD, NEW   a program, or a git commit, which is built first; NEW may be left out: the build at hand
+#   OLD, NEW   a program, or a git commit, which is built first; without NEW: the program of the build folder
 #   --near     for a change that reorders sums. FP32: loss and gradient norm of step 1 within 1e-6, each
 #              gradient of step 1 within 1e-5 norm-wise, 20 losses within 1e-5. BF16: the gradients of
 #              step 1 no more than 1.1 times as far from OLD's FP32 gradients as OLD's
-#   --every=N  every Nth case only, from the first
+#   --every=N  only every Nth case, from the first
 # TRIREME_BUILD: the build folder, which has tests/ckpt_compare too (default build/release)
-# TRIREME_JOBS: cases at a time (default 1)
-# The runs of a comparison that failed stay in the build folder's folder compare.
+# TRIREME_JOBS: cases that run at one time (default 1) The runs of a comparison that failed stay in the build
+# folder's folder compare.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(realpath "${TRIREME_BUILD:-$root/build/release}")
@@ -27,10 +27,10 @@ while [[ ${1:-} == --* ]]; do
     shift
 done
 [[ $# == [12] && $1 != --* && $every == [1-9]* && $every != *[!0-9]* ]] || { sed -n '/^# usage/,/^set/{/^#/s/^# //p}' "$0"; exit 64; }
-[[ -x $build/tests/ckpt_compare ]] || { echo "compare: $build/tests/ckpt_compare is not there: build with -DBUILD_TESTING=ON"; exit 69; }
+[[ -x $build/tests/ckpt_compare ]] || { echo "compare: $build/tests/ckpt_compare is missing: build with -DBUILD_TESTING=ON"; exit 69; }
 ckpt_compare=$build/tests/ckpt_compare
 
-# program NAME: the program's path; one of a git commit is built first.
+# program NAME: prints the program's path; a git commit is built first.
 program() {
     local commit
     if [[ -f $1 && -x $1 ]]; then realpath "$1"; return; fi
@@ -60,7 +60,7 @@ checkpoint: {every: 10, keep: 2}
 log: {every: 20}
 Y
 
-# What is compared: PP TP DP PRECISION SCHEDULE [KEY=VALUE...].
+# The cases: PP TP DP PRECISION SCHEDULE [KEY=VALUE...].
 cases() {
     cat <<'C'
 1 1 1 fp32 1f1b
@@ -99,7 +99,7 @@ cases() {
 C
 }
 
-# run PROGRAM FOLDER RANKS ARGUMENTS...: one training run.
+# run PROGRAM FOLDER RANKS ARGUMENTS...: runs one training.
 run() {
     local program=$1 folder=$2 ranks=$3 launch=()
     shift 3
@@ -109,18 +109,19 @@ run() {
     return 1
 }
 
-# table_row RESULT LOSS1 NORM1 LOSSES CASE: one of the table; relative differences of loss and norm of step 1, of all losses.
+# table_row RESULT LOSS1 NORM1 LOSSES CASE: prints a row: relative differences of loss and norm of step 1, and
+# of all losses.
 table_row() { printf '%-10s %9s %9s %9s  %s\n' "$@"; }
 field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$1/metrics.jsonl"; } # RUN KEY: one value a step
 last() { find "$1/ckpt" -name 'step-*' | sort | tail -n 1; }
 
-# farthest KEY STEPS: the largest relative difference of old and new in the first STEPS steps.
+# farthest KEY STEPS: prints the largest relative difference of old and new in the first STEPS steps.
 farthest() {
     paste <(field old "$1") <(field new "$1") | head -n "$2" |
         awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (NF != 2 || d != d) d = "inf"; if (d + 0 > most + 0) most = d } END { printf "%.3g", NR ? most : "inf" }'
 }
 
-# differs: says what of old and new is not the same; nothing when the bits are.
+# differs: prints what differs between old and new; nothing when all bits are the same.
 differs() {
     local key line
     for key in step loss grad_norm val_loss; do
@@ -130,13 +131,13 @@ differs() {
     "$ckpt_compare" numbers "$(last old)" "$(last new)" | head -n 1 || true
 }
 
-# distance A B: of the gradients of step 1 over all tensors together, relative to B's.
+# distance A B: prints the distance of the gradients of step 1 over all tensors together, relative to B's.
 distance() { "$ckpt_compare" distance "$(last "$1")" "$(last "$2")"; }
 
 below() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 <= b + 0) }'; }
 
-# near_enough PRECISION RANKS ARGUMENTS...: judges a case with different bits by the tolerances of
-# --near.
+# near_enough PRECISION RANKS ARGUMENTS...: succeeds when a case with different bits is within the tolerances
+# of --near.
 near_enough() {
     local precision=$1 ranks=$2 way one=(train.steps=1 checkpoint.every=1 optim.clip=0)
     shift 2
@@ -150,7 +151,8 @@ near_enough() {
     fi
 }
 
-# verdict PRECISION RANKS ARGUMENTS...: how the case ends, in the working folder, which is the case's own.
+# verdict PRECISION RANKS ARGUMENTS...: runs the case in the working folder, which is only its own, and prints
+# the result.
 verdict() {
     local precision=$1 ranks=$2 way how
     shift 2
@@ -166,7 +168,7 @@ verdict() {
     echo "FAIL: other ${how//$'\n'/, }"
 }
 
-# resumed: NEW goes on with OLD's run where it saved after 10 of 20 steps.
+# resumed: NEW continues OLD's run, which was saved after 10 of 20 steps.
 resumed() {
     local how
     cp -r ../1/old .

@@ -1,7 +1,7 @@
-# device/cuda on the host, where no GPU is needed: the .cu files compiled as C++, with
-# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated is test_op_cuda
-# with a device that runs the kernels in several ways; test_device_emulated is test_device with
-# device/cuda/cuda.c over an emulated runtime.
+# Runs device/cuda on the host, without a GPU: the .cu files are compiled as C++, with
+# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated is test_op_cuda with a
+# device that runs the kernels in several ways; test_device_emulated is test_device with device/cuda/cuda.c
+# over an emulated runtime.
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
@@ -13,7 +13,7 @@ enable_language(CXX)
 set(cuda_folder ${CMAKE_SOURCE_DIR}/device/cuda)
 file(GLOB kernels CONFIGURE_DEPENDS ${cuda_folder}/*.cu)
 list(TRANSFORM kernels REPLACE "\\.cu$" ".c" OUTPUT_VARIABLE kernel_hosts)
-list(TRANSFORM kernel_hosts REPLACE "/attention\\.c$" "/attention_own.c") # the former calls cuDNN
+list(TRANSFORM kernel_hosts REPLACE "/attention\\.c$" "/attention_own.c") # attention.c calls cuDNN
 file(GLOB ref_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/device/ref/*.c ${CMAKE_SOURCE_DIR}/device/table/*.c)
 set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
 
@@ -24,7 +24,7 @@ add_library(emulated_cuda OBJECT unit/support/cuda/beside.c unit/support/cuda/cu
   ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c ${CMAKE_SOURCE_DIR}/base/text.c)
 target_include_directories(emulated_cuda BEFORE PUBLIC unit/support/cuda)
 target_include_directories(emulated_cuda PUBLIC unit)
-# Three blocks a launch at most: a block then does several items, as it does on large tensors.
+# At most three blocks a launch, so that a block handles several items, as with large tensors.
 target_compile_definitions(emulated_cuda PUBLIC TR_GRID_LIMIT=3 TRIREME_EMULATED)
 # -O1: the build is two seconds faster, the test one second slower.
 target_compile_features(emulated_cuda PRIVATE cxx_std_17)
@@ -46,9 +46,9 @@ foreach(name IN ITEMS test_op_cuda_emulated test_device_emulated)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 300)
   add_dependencies(unit_tests ${name})
 endforeach()
-# The second GPU: threads start on the first.
+# The second GPU, because threads start on the first.
 set_property(TEST unit.test_device_emulated APPEND PROPERTY ENVIRONMENT TRIREME_TEST_DEVICE=cuda:1)
 
-# The benchmark of cuBLASLt's plans, over the stand-in for the library (run/benchmarks.sh).
+# The benchmark of cuBLASLt's plans, with the emulated library (run/benchmarks.sh).
 add_executable(bench_matmul_emulated ${CMAKE_SOURCE_DIR}/bench/bench_matmul.c unit/support/cuda/device.c)
 target_link_libraries(bench_matmul_emulated PRIVATE emulated_cuda)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The house rules that a compiler does not see: a folder includes headers of its own floor and of
-# those below alone, *_impl.h stay in their folder, CUDA is called in device/cuda/ and NCCL in
-# comm/nccl*.c alone, and no file names a path of one machine.
+# Checks house rules that a compiler does not: a folder includes headers only of its own floor and of those
+# below, *_impl.h stay in their folder, only device/cuda/ calls CUDA and only comm/nccl*.c NCCL, and no file
+# contains a path of one machine.
 # Usage: floors.sh [SOURCE_DIR]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -42,8 +42,8 @@ for folder in "${!below[@]}"; do
         faults=$((faults + 1))
     fi
 done
-# The rooms of pipeline/: draw/ reads programs, programs are made from orders, orders of actions, and no
-# way back.
+# The folders of pipeline/: draw/ reads programs, programs are made from orders, orders consist of actions;
+# includes do not go the other way.
 while read -r line; do
     echo "an include that goes up within pipeline/: $line"
     faults=$((faults + 1))

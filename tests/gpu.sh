@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle, the most telling
-# checks first: each with a limit of its own, whatever becomes of the others. One table at the end, also when
-# the script is stopped; it is in results/tests.md of the build (tests-CHECK.md when some are chosen) as far as
-# it goes whenever a check has ended. Ends with 1 when something failed, with 77 and the reason where there is
-# no GPU.
+# Runs everything that needs a GPU, in under 8 minutes, from a build tree or an unpacked bundle, the most
+# informative checks first. Each has its own time limit, whatever happens to the others. Prints one table at
+# the end, also when the script is stopped; results/tests.md of the build (tests-CHECK.md when some are
+# chosen) has it up to the last check that ended. Ends with 1 when something failed, with 77 and the reason
+# where there is no GPU.
 #   tests/gpu.sh [CHECK...]          (all when none is given)
-# TRIREME_TEST_DEVICE: the device (cuda; cpu and guarded show that the checks themselves work).
-# TRIREME_TEST_GPUS: how many there are (guarded has as many as it is told; cuda: those that doctor counts).
-# TRIREME_TEST_SECONDS: after these (470) what has not ended has failed. TRIREME_TEST_LIMIT: the same for
-# each check, where its own limit is longer. TRIREME_RESULTS: the folder of tests.md.
+# TRIREME_TEST_DEVICE: the device (cuda; cpu and guarded test the checks themselves).
+# TRIREME_TEST_GPUS: the number of GPUs (guarded: any number; cuda: by default the number that doctor prints).
+# TRIREME_TEST_SECONDS: a check that has not ended after this time (470) has failed. TRIREME_TEST_LIMIT: the
+# same for each check, where its own limit is longer. TRIREME_RESULTS: the folder of tests.md.
 # shellcheck disable=SC2317 # the checks are called by name
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,13 +23,13 @@ programs=$build/tests
 export TRIREME_TEST_DEVICE=${TRIREME_TEST_DEVICE:-cuda}
 limit=${TRIREME_TEST_SECONDS:-470}
 cores=$(nproc)
-jobs=$((cores / 4 > 0 ? cores / 4 : 1)) # checks at a time
+jobs=$((cores / 4 > 0 ? cores / 4 : 1)) # checks that run at one time
 work=$build/gpu-tests${1:+-$1}
 unset OMPI_COMM_WORLD_RANK PMIX_RANK
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
 
-# --- the checks: each prints what it did, its last line goes to the table; 77 is skipped --------------
+# --- the checks: each prints what it did; its last line goes to the table; 77: skipped --------------
 
 missing() {
     echo "skipped: $1"
@@ -45,8 +45,8 @@ check_doctor() {
 }
 check_device() { "$programs/test_device"; }
 
-# Operators against ref: in BF16 at the sizes of GPT-2 124M; all, with the same cases and tolerances as the
-# cpu device's.
+# Compares operators with ref: in BF16 at the sizes of GPT-2 124M; then all, with the cases and tolerances of
+# the cpu device.
 operators() {
     [[ -x $programs/test_op_cuda ]] || { missing "there is no test_op_cuda in this build"; return; }
     TRIREME_TEST_ONLY=$1 "$programs/test_op_cuda"
@@ -54,8 +54,8 @@ operators() {
 check_models() { operators test_models; }
 check_operators() { operators '*'; }
 
-# sanitizer TOOL OPTION...: compute-sanitizer over the own kernels. There are virtual machines with
-# a GPU that it does not take.
+# sanitizer TOOL OPTION...: runs the device's own kernels under compute-sanitizer. It does not support the
+# GPUs of some virtual machines.
 sanitizer() {
     local tool log code=0
     [[ -x $programs/test_op_cuda ]] || { missing "there is no test_op_cuda in this build"; return; }
@@ -70,14 +70,14 @@ sanitizer() {
     done
     missing "compute-sanitizer is not installed (it comes with the CUDA toolkit)"
 }
-# Not what calls return: libraries ask the driver for functions that it need not have, and go without;
-# our own calls are looked at by the program.
+# Return values of calls are not checked here: libraries ask the driver for optional functions, and the
+# program checks its own calls.
 check_memcheck() { sanitizer memcheck --leak-check no --report-api-errors no; }
 check_racecheck() { sanitizer racecheck; }
 
-# Heads of 64, so that attention takes the way of real models. Staged messages, where ranks share GPUs.
-# Every rank takes part of the GPU for its context and the kernels that it loads: two checks of layouts with
-# runs of eight ranks have to fit. They load what they need, not all, which takes seconds a rank; with
+# Heads of 64, so that attention takes the same path as in real models. Messages are staged where ranks share
+# GPUs. Every rank takes part of the GPU for its context and the kernels that it loads: two checks of layouts
+# with runs of eight ranks have to fit. They load what they need, not all, which takes seconds a rank; with
 # staged messages no GPU waits for another rank.
 export TRIREME_TEST_SIZES="width: 256, heads: 4, context: 64" TRIREME_TEST_JOBS=$(((jobs + 1) / 2)) TRIREME_TEST_TRANSPORT=mpi
 suite() { bash tests/run/equivalence.sh "$build/trireme" "$programs/gpu-$1-$2" "$2"; }
@@ -94,11 +94,11 @@ check_comm() {
     mpirun -q --bind-to none -n 3 "$programs/comm" "$TRIREME_TEST_DEVICE" && echo "3 ranks, one device"
 }
 
-# Text from a checkpoint that the device saved, on the device and on the CPU.
+# Samples text from a checkpoint that the device saved, on the device and on the CPU.
 check_sample() { bash tests/run/sampled.sh "$build/trireme" "$programs/gpu-sampled"; }
 
-# NCCL with one rank; and with two on one GPU, each under a host name of its own, which NCCL takes for
-# two machines (what it does then is an experiment: it is told, not judged).
+# NCCL with one rank; then with two on one GPU, each under its own host name, so that NCCL assumes two
+# machines (an experiment: the result is printed, not judged).
 check_nccl_one() { mpirun -q --bind-to none -n 1 "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"; }
 check_nccl_two() {
     # shellcheck disable=SC2016 # the ranks' own shells expand it
@@ -106,8 +106,8 @@ check_nccl_two() {
         'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE" ||
         missing "experiment: two ranks on one GPU did not come together (code $?)"
 }
-# NCCL between GPUs, one rank on each: messages and collectives, and the layouts of at most as many ranks,
-# which have the bits of one GPU.
+# NCCL between GPUs, one rank on each: messages and collectives, and all layouts with so many ranks, which
+# must give the bits of one GPU.
 between() { # COMMAND...: where there are two GPUs, with $ranks
     ranks=$(gpus "$build/trireme")
     ((ranks <= 4)) || ranks=4
@@ -123,7 +123,7 @@ check_nccl_comm() { between one_each; }
 check_nccl_fp32() { between nccl_suite fp32; }
 check_nccl_bf16() { between nccl_suite bf16; }
 
-# What there is, what tells most first, and the seconds that each may take at the most.
+# The checks, the most informative first, and the seconds that each may take.
 first="doctor models operators device fits sample across curves_bf16" last="memcheck placements equivalence_bf16 equivalence_fp32 racecheck"
 declare -A most=([doctor]=60 [models]=90 [device]=60 [operators]=150 [comm]=60 [fits]=60 [across]=90 [sample]=60 [curves_fp32]=200 [curves_bf16]=200
     [memcheck]=240 [racecheck]=240 [nccl_one]=60 [nccl_two]=60 [nccl_comm]=60 [nccl_fp32]=240 [nccl_bf16]=240)
@@ -135,7 +135,7 @@ all="$first$nccl comm curves_fp32 $last"
 
 # --- running them -----------------------------------------------------------------------------------
 
-if [[ ${1:-} == --inner ]]; then # one check, in a process of its own, so that a limit can end it
+if [[ ${1:-} == --inner ]]; then # one check in its own process, so that a limit can end it
     "check_$2"
     exit
 fi
@@ -153,14 +153,14 @@ done
 rm -rf "$work" && mkdir -p "$work"
 need_device "$TRIREME_TEST_DEVICE" "$programs" "$work/device.log"
 
-# seconds NAME: that it has, by its own limit and by that of all.
+# seconds NAME: prints its time limit, by its own limit and the remaining total.
 seconds() {
     local own=${most[$1]:-$limit} left=$((limit - SECONDS))
     ((own <= ${TRIREME_TEST_LIMIT:-$own})) || own=$TRIREME_TEST_LIMIT
     echo $((own < left ? own : left))
 }
 
-# One check in the background, with its output, its end and its seconds in files.
+# Runs one check in the background, with its output, exit code and seconds in files.
 start() {
     local time
     time=$(seconds "$1")
@@ -214,7 +214,7 @@ report() {
 }
 
 record=$results/tests${1:+-$1}.md
-# write_report: as far as the checks have come, to the file.
+# write_report: writes the table so far to the file.
 write_report() { report 2>&1 | sed "s|$root/||g" >"$record"; }
 
 # --- one after the other, or several at a time --------------------------------------------------------

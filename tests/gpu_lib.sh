@@ -1,15 +1,17 @@
 # shellcheck shell=bash
-# What tests/gpu.sh and bench/gpu.sh share; sourced from the repository's root, or the bundle's.
+# Functions that tests/gpu.sh and bench/gpu.sh share; sourced from the root of the repository or of the
+# bundle.
 
-# ask_gpu FIELD,...: what nvidia-smi says of the first GPU; nothing where it is missing or does not answer.
+# ask_gpu FIELD,...: prints nvidia-smi's fields of the first GPU; nothing where it is missing or does not
+# answer.
 ask_gpu() {
     local all
     all=$(timeout 10 nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null) || return 0
     head -n 1 <<<"$all"
 }
 
-# need_device DEVICE PROGRAMS LOG: returns where the tests' programs can open the device. Else the script
-# ends with the reason: with 77 where there is none, with 1 where a GPU is there and cannot be used.
+# need_device DEVICE PROGRAMS LOG: returns if the tests' programs can open the device. Otherwise the script
+# ends with the reason: with 77 where there is no GPU, with 1 where there is one that cannot be used.
 need_device() {
     local code=0 name=$0
     gpu_words=$(ask_gpu name,driver_version,memory.total,clocks.max.sm,power.limit)
@@ -30,14 +32,14 @@ need_device() {
     esac
 }
 
-# stamp DEVICE: when, what and where, in one line; after need_device.
+# stamp DEVICE: prints date, commit and device in one line; after need_device.
 stamp() {
     local commit
     commit=$(sed -n 's/^commit *//p' VERSION 2>/dev/null || git describe --always --dirty 2>/dev/null || true)
     echo "$(date -u '+%Y-%m-%d %H:%M') UTC, commit ${commit:-unknown}, device $1${gpu_words:+ ($gpu_words)}, $SECONDS s"
 }
 
-# gpus TRIREME: how many there are, as TRIREME_TEST_GPUS has it or doctor counts them.
+# gpus TRIREME: prints the number of GPUs: TRIREME_TEST_GPUS, or what doctor counts.
 gpus() {
     local count=${TRIREME_TEST_GPUS:-}
     [[ -n $count ]] || count=$("$1" doctor 2>/dev/null | sed -n 's/.* CUDA driver [^,]*, \([0-9]*\) device.*/\1/p')

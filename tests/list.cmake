@@ -1,11 +1,11 @@
 # One line for each MPI test and each whole-run test.
 trireme_mpi_test(comm 1 2 3 5)
-# The same for memory that is staged.
+# The same with staged messages.
 add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n 3
   $<TARGET_FILE:comm> guarded)
 set_tests_properties(mpi.comm.staged.3 PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
   ENVIRONMENT "${mpi_environment}")
-# NCCL on GPUs, and of one rank under its rules; gpu.sh runs it.
+# NCCL on GPUs, which gpu.sh runs, and with one rank over the checked library.
 if(TARGET nccl_mock)
   add_executable(gpu_nccl mpi/gpu_nccl.c)
   target_link_libraries(gpu_nccl PRIVATE libtrireme)
@@ -13,7 +13,7 @@ if(TARGET nccl_mock)
   set_tests_properties(mpi.comm.nccl.1 PROPERTIES LABELS mpi TIMEOUT 300
     ENVIRONMENT "${mpi_environment};LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH}")
 endif()
-# The same under NCCL's rules: a libnccl.so.2 that checks every call.
+# The same over a libnccl.so.2 that checks every call.
 if(TARGET nccl_mock)
   foreach(ranks IN ITEMS 2 3 5)
     add_test(NAME mpi.comm.nccl.${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n ${ranks}
@@ -34,13 +34,13 @@ add_test(NAME run.trace COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/trace.sh $<
   ${CMAKE_CURRENT_BINARY_DIR}/run-trace $<TARGET_FILE:trace_check>)
 set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600)
 
-# What the documents and the examples promise.
+# The promises of documents and examples.
 trireme_run_test(readme)
 trireme_run_test(examples)
 trireme_run_test(own_model)
 set_tests_properties(run.own_model PROPERTIES PROCESSORS 2) # it builds
 
-# A process that may start no more threads.
+# A process that cannot start more threads.
 target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 
 # A file system that cannot lock.
@@ -54,7 +54,7 @@ set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_ru
 add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
 set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 600 ENVIRONMENT DNNL_MAX_CPU_ISA=AVX2)
 
-# cuDNN's plans are finished without a GPU; a stand-in takes the driver's place.
+# cuDNN's plans are finalized without a GPU; a substitute replaces the driver.
 if(TRIREME_WITH_CUDA)
   add_library(driver_shim SHARED tools/driver_shim.c)
   set_target_properties(driver_shim PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
@@ -67,17 +67,17 @@ if(TRIREME_WITH_CUDA)
     "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/driver_shim:$ENV{LD_LIBRARY_PATH}")
 endif()
 
-# What the cuda device sets before it asks the driver; skipped without the backend.
+# The environment that the cuda device sets before it calls the driver; skipped without the backend.
 trireme_run_test(environment)
 
-# What the CUDA compiler makes of the kernels.
+# The machine code of the kernels.
 if(TRIREME_WITH_CUDA)
   add_test(NAME run.kernels COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/kernels.sh
     $<TARGET_FILE:trireme> ${CMAKE_CURRENT_BINARY_DIR}/run-kernels ${CMAKE_CUDA_COMPILER})
   set_tests_properties(run.kernels PROPERTIES LABELS run TIMEOUT 300)
 endif()
 
-# The launcher and the watchdog, with a program of ranks that pretend to train.
+# The launcher and the watchdog, with ranks that only sleep.
 add_executable(spin mpi/spin.c)
 target_link_libraries(spin PRIVATE libtrireme)
 add_test(NAME run.watchdog COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/watchdog.sh
@@ -97,7 +97,7 @@ trireme_run_test(documents)
 # Two builds compared: same bits.
 trireme_run_test(compare)
 
-# What a run shows while it works.
+# The progress lines of a run.
 trireme_run_test(progress)
 
 # Checkpoints, bad input and the ends of a run.
@@ -117,7 +117,7 @@ trireme_run_test(stopping)
 trireme_run_test(sweep)
 trireme_run_test(h5tools)
 
-# What would be wrong on a GPU.
+# Faults that would show only on a GPU.
 trireme_run_test(guarded)
 
 # Training over NCCL's calls.
@@ -130,7 +130,7 @@ endif()
 # The bundle, unpacked elsewhere.
 trireme_run_test(bundle)
 
-# What needs a GPU: the checks of tests/gpu.sh, one test each; skipped without one.
+# The checks of tests/gpu.sh, which need a GPU, one test each; skipped without one.
 set(gpu_checks doctor models device operators memcheck racecheck comm fits across sample curves_fp32 curves_bf16
   placements equivalence_fp32 equivalence_bf16)
 if(TARGET gpu_nccl)
@@ -142,7 +142,7 @@ foreach(check IN LISTS gpu_checks)
     SKIP_RETURN_CODE 77 ENVIRONMENT TRIREME_BUILD=${CMAKE_BINARY_DIR})
 endforeach()
 
-# The benchmarks that they run; skipped where they are not built.
+# The benchmarks of bench/gpu.sh; skipped where they are not built.
 set(mock_or_none "")
 if(TARGET nccl_mock)
   set(mock_or_none ${nccl_mock_folder})
@@ -152,17 +152,17 @@ add_test(NAME run.benchmarks COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/benchm
 set_tests_properties(run.benchmarks PROPERTIES LABELS run TIMEOUT 900
   SKIP_RETURN_CODE 77)
 
-# What those scripts say and write, with what fails, hangs, is missing or is stopped.
+# The output of those scripts when a check fails, hangs, is missing or is stopped.
 trireme_run_test(gpu_scripts)
-# And what tests/run.sh says.
+# The output of tests/run.sh.
 trireme_run_test(suite)
 
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)
-# A name is one thing.
+# A name has one meaning.
 add_test(NAME house.names COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/names.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 60)
-# Phrases that one has to decode do not come back.
+# Unclear phrases do not come back.
 add_test(NAME house.words COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/words.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 60)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The exhaustive runs: every random test and every trial of tests/trials.sh under many seeds, a saver
-# killed at every file-system call, jobs that race for one directory, and the equivalence suite on memory
-# that the host cannot touch, staged and over NCCL's calls.
-# They go on where they were stopped: what has passed is noted in build/long/done.
+# Exhaustive runs: every random test and every trial of tests/trials.sh with many seeds, a save that is killed
+# at every file-system call, jobs that race for one directory, and the equivalence suite on memory that the
+# host cannot access, with staged messages and over NCCL's calls. A stopped script continues when it is
+# started again: build/long/done lists what has passed.
 #
 # usage: tests/long.sh [FIRST_SEED [SEEDS]]     default: 1 1000
-#        tests/long.sh --sample TEXT            some random tests and a trial of each kind; the text
-#                                               (CI: the commit) chooses the seeds
+#        tests/long.sh --sample TEXT            some random tests and one trial of each kind, with seeds from
+#                                               the text (CI: the commit)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,7 @@ trials=(lost stop race damage hostile)
 mkdir -p "$work"
 touch "$work/done"
 
-# once NAME COMMAND...: runs it unless it has passed before; keeps the log of a failure.
+# once NAME COMMAND...: runs it unless it has passed before, and keeps the log of a failure.
 once() {
   local name=$1
   shift

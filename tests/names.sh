@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One name, one thing: no struct, union or enum has two definitions, and no family of functions,
-# tr_<word>_, is declared on two floors.
+# Checks that a name has one meaning: no struct, union or enum has two definitions, and no family of
+# functions, tr_<word>_, is declared on two floors.
 # Usage: names.sh [SOURCE_DIR]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -10,7 +10,7 @@ tell() {
     echo "$1"
     faults=$((faults + 1))
 }
-# What the files of a folder define and declare, one a line.
+# Prints what the files of a folder define and declare, one a line.
 tags() { grep -rhoE --include='*.[ch]' --include='*.cu' --include='*.cuh' '\b(struct|union|enum) tr_[a-z0-9_]+ \{' "$@" || true; }
 families() { grep -rhoE --include='*.h' --include='*.cuh' '^[a-z][a-z0-9_ *]*\btr_[a-z0-9]+_[a-z0-9_]+\(' "$1" |
     sed -E 's/.*\b(tr_[a-z0-9]+_)[a-z0-9_]+\($/\1/' | sort -u || true; }

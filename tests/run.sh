@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole suite: set-up, release build and every test, everything compiled by clang too, then the unit
-# tests under AddressSanitizer and UndefinedBehaviorSanitizer, then the tests of streams and threads
-# under ThreadSanitizer. Logs stay in build/log. Ends non-zero when any step fails.
+# Runs the whole suite: set-up, release build and every test, a build of everything with clang, then the unit
+# tests with AddressSanitizer and UndefinedBehaviorSanitizer, then the tests of streams and threads with
+# ThreadSanitizer. Logs stay in build/log. The exit code is not 0 when a step fails.
 # shellcheck disable=SC2317 # functions are called through step
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,8 +10,8 @@ logs=build/log
 mkdir -p "$logs"
 failed=()
 
-# progress LOG: how far the step with this log is: tests that have ended and those that run, or else
-# the log's last line.
+# progress LOG: prints how far the step with this log is: the tests that have ended and those that run, or the
+# log's last line.
 progress() {
     awk '
         $1 == "Start" { running[$3] = 1 }
@@ -28,17 +28,17 @@ progress() {
         }' "$1"
 }
 
-# tick WHAT LOG: says every half minute how far the step is.
+# tick WHAT LOG: prints every half minute how far the step is.
 tick() {
     local start=$SECONDS pipe
-    exec {pipe}<> <(:) # nothing comes; unlike sleep, read leaves no process when this one is killed
+    exec {pipe}<> <(:) # nothing is written to it; unlike sleep, read leaves no process when this one is killed
     while read -r -t 30 -u "$pipe" || kill -0 $$ 2>/dev/null; do
         echo "$1: $((SECONDS - start)) s: $(progress "$2")"
     done
 }
 
-# step NAME WHAT COMMAND...: runs the command with its output in build/log/NAME.log, says every half
-# minute how far it is and at the end how it went. A failure shows the end of the log and is remembered.
+# step NAME WHAT COMMAND...: runs the command with its output in build/log/NAME.log, and prints every half
+# minute how far it is, and the result at the end. After a failure it shows the end of the log.
 step() {
     local name=$1 what=$2 start=$SECONDS ticker code=0
     shift 2
@@ -65,7 +65,7 @@ build() {
     cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
 }
 
-# suite PRESET CTEST_OPTIONS...: two tests at a time, less where a test declares more processors.
+# suite PRESET CTEST_OPTIONS...: runs two tests at a time, fewer where a test declares more processors.
 suite() {
     local preset=$1
     shift

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Seeded trials of what an operator and hard days do to a run. A trial is a kind and a number, and the
-# same number repeats it:
-#   lost     a rank is killed or stopped at a random moment: it is named, 77; the run goes on to the same bits
-#   stop     signals reach the launcher, mpirun, a rank or all of them: 75, saved; the run goes on to the same bits
+# Random trials of faults, signals and bad input. A trial has a kind and a number; the same number repeats it:
+#   lost     a rank is killed or stopped at a random moment: it is named, 77; --resume reaches the same bits
+#   stop     signals reach the launcher, mpirun, a rank or all of them: 75, saved; --resume reaches the same bits
 #   race     two jobs of several ranks want one log.dir: one of them gets it, the steps are those of one run
-#   damage   a checkpoint's files are damaged: refused or passed over, never believed
-#   hostile  files and words that are none: one sentence and a documented exit code
-# What a trial of several ranks meets depends on the machine's load too; what is expected holds for all.
+#   damage   a checkpoint's files are damaged: refused or skipped, never loaded
+#   hostile  invalid files and arguments: one sentence and a documented exit code
+# Timing in a trial of several ranks depends on the machine's load too; the expectations hold for any timing.
 #
 # usage: tests/trials.sh KIND SEED [COUNT]     default: 1 trial; the numbers count up from SEED
 #        TRIREME_BUILD: the build folder (default build/release)
@@ -20,7 +19,7 @@ kind=${1:-} seed=${2:-} count=${3:-1}
     sed -n '3,/^set/{/^# usage/,/^set/{/^#/s/^# //p}}' "$0"
     exit 64
 }
-[[ -x $build/trireme ]] || { echo "trials: $build/trireme is not there: build first"; exit 69; }
+[[ -x $build/trireme ]] || { echo "trials: $build/trireme is missing: build first"; exit 69; }
 
 failed=0
 for ((n = seed; n < seed + count; n++)); do

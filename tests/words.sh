@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plain English: comments, messages and documents say "instead of", "except", "next to" and "again", and
-# not what one has to decode.
+# Checks for plain English: comments, messages and documents say "instead of", "except", "next to" and
+# "again".
 # Usage: words.sh [SOURCE_DIR]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -10,7 +10,7 @@ files() { grep -rIlE --exclude-dir={.git,build,data,results,node_modules} --excl
     --include={'*.c','*.h','*.cu','*.cuh','*.cpp','*.sh','*.md','*.yaml','*.cmake',CMakeLists.txt} '' . | sort; }
 (($(files | wc -l) > 300)) || { echo "fewer than 300 sources were found: is this the root of the repository?"; exit 1; }
 grep -qP '\bx\b' <<<x || { echo "this grep has no -P"; exit 1; }
-# refuse PATTERN INSTEAD: no source has the pattern.
+# refuse PATTERN INSTEAD: fails when a source has the pattern.
 refuse() {
     local found
     found=$(files | xargs grep -nP "$1" || true)

@@ -1,16 +1,16 @@
-"""Writes golden files: what PyTorch and transformers make of small models, for tests/unit/test_golden.c.
+"""Writes golden files: PyTorch's and transformers' results for small models, for tests/unit/test_golden.c.
 
     pip install torch transformers h5py
     python3 tests/golden/make.py [--out FOLDER] [--seed N] [CASE ...]
 
 Each file is one case of CASES with random weights, norms and biases included, and three AdamW steps on
 random tokens. In FP64: logits, loss and every gradient of step 1, parameters after step 3. transformers
-computes norms, rotary angles and softmax in FP32 even in a double model; double_everywhere() makes its
-own code do all of it in FP64, and main() compares the result with the code as it is.
+computes norms, rotary angles and softmax in FP32 even in a double model; double_everywhere() makes the
+same code compute all of this in FP64, and main() compares the result with that of the unchanged code.
 
-In BF16: how far PyTorch is from that truth. Mode: the model in torch.bfloat16 with FP32
-master weights, which are rounded before each step; its BF16 gradients update the masters in FP32. Attention is that
-of torch's scaled_dot_product_attention, the default of transformers.
+In BF16: the distance of PyTorch from these FP64 values. Mode: the model in torch.bfloat16 with FP32 master
+weights, which are rounded before each step; its BF16 gradients update the masters in FP32. Attention is torch's
+scaled_dot_product_attention, the default of transformers.
 
 HDF5 datasets of a file:
     config                     text, lines key=value: Trireme's keys of model and optimizer
@@ -40,11 +40,11 @@ from transformers.activations import ACT2FN
 STEPS, BATCH, SEQ = 3, 4, 12
 LR = [0.002, 0.004, 0.003]
 OPTIMIZER = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
-# One layer has every part; two have what is between layers too.
+# One layer has every part of a block; two layers also have edges between blocks.
 GPT2 = {"family": "gpt2", "layers": 1, "width": 16, "heads": 4, "context": SEQ, "vocab": 19}
 LLAMA = GPT2 | {"family": "llama", "kv_heads": 2, "mlp_width": 24, "norm_eps": 1e-6, "rope_theta": 1e4}
 
-# Keys of the section model. Documents are none of them.
+# Keys of the section `model`, and `documents`, which is not a key.
 CASES = {
     "gpt2": GPT2 | {"layers": 2},
     "gpt2-exact-untied": GPT2 | {"activation": "gelu", "tie": False, "norm_eps": 1e-3},
@@ -61,13 +61,13 @@ CASES = {
     "mistral-documents": LLAMA | {"family": "mistral", "window": 3, "documents": True},
 }
 
-# The activations of Trireme's names in transformers: in a gated MLP, in a plain one.
+# Trireme's names of activations and those of transformers: in a gated MLP, in a plain one.
 GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
 PLAIN = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu2": "relu2"}
 
 
 def filled(case):
-    """With what the families' models have that a case does not name."""
+    """Returns the case with the families' defaults for keys that it does not set."""
     own = {"activation": "gelu_tanh", "tie": True} if case["family"] == "gpt2" else {"activation": "swiglu", "tie": False}
     return own | {"norm_eps": 1e-5} | ({} if case["family"] == "gpt2" else {"rope_scaling": "none"}) | case
 
@@ -123,15 +123,15 @@ def build(case, dtype):
     torch.set_default_dtype(dtype)  # unlike model.to(dtype) it leaves the rotary frequencies in FP32
     model = gpt2(case) if case["family"] == "gpt2" else llama_like(case)
     torch.set_default_dtype(default)
-    # BF16 with the attention that transformers takes by default. eager has other roundings: its gradient of the
-    # scores comes from the probabilities in FP32, that of sdpa and of Trireme from the rounded output.
+    # BF16 uses transformers' default attention. "eager" rounds differently: it computes the gradient of the
+    # scores from FP32 probabilities, sdpa and Trireme from the rounded output.
     model.config._attn_implementation = "sdpa" if dtype == torch.bfloat16 else "eager"
     return model.train()
 
 
 @contextlib.contextmanager
 def double_everywhere():
-    """What asks for FP32 inside gets FP64, also the rotary frequencies of a model built meanwhile."""
+    """Code that asks for FP32 gets FP64, also for the rotary frequencies of a model that is built meanwhile."""
     kept = torch.float32, torch.float, torch.Tensor.float
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
@@ -142,7 +142,7 @@ def double_everywhere():
 
 
 def draw_weights(model, rng):
-    """On a grid of 2^-12, which BF16 rounds."""
+    """Returns weights that are multiples of 2^-12, which BF16 must round."""
     out = {}
     for name, p in model.named_parameters():
         x = rng.standard_normal(tuple(p.shape))
@@ -183,7 +183,7 @@ def loss_of(logits, labels):
 
 
 def train(case, weights, inputs, dtype):
-    """Three steps of AdamW with master weights; everything that is recorded, as double arrays."""
+    """Takes three steps of AdamW with master weights; returns all recorded values as double arrays."""
     model = build(case, dtype)
     wide = torch.promote_types(dtype, torch.float32)
     masters = {n: torch.tensor(w, dtype=wide, requires_grad=True) for n, w in weights.items()}
@@ -221,7 +221,7 @@ def distance(a, b):
 
 
 def rounded(x):
-    """Doubles of 37 bits: relative errors below 1e-11."""
+    """Returns x rounded to 37 bits: relative errors below 1e-11."""
     fraction, exponent = np.frexp(np.asarray(x, np.float64))
     return np.ldexp(np.round(np.ldexp(fraction, 37)), exponent - 37)
 
@@ -258,11 +258,11 @@ def write(path, case, seed, weights, inputs, truth, bf16):
 
 
 def check_double(name, case, weights, inputs, truth):
-    """The truth is that of transformers' own code, up to the FP32 inside that."""
+    """Checks that transformers' unchanged code gives these values, except for its FP32 parts."""
     own = train(case, weights, inputs, torch.float64)
     for what in ("logits", "losses"):
         off = distance(own[what], truth[what]) / np.linalg.norm(truth[what])
-        assert off < 1e-5, f"{name}: {what} of transformers as it is are off by {off}"
+        assert off < 1e-5, f"{name}: {what} of unchanged transformers code are off by {off}"
 
 
 def main():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints between a device and the CPU: what one loads and saves again are the bits that the other
-# saved, and a run goes on over there on its curve.
+# Tests checkpoints between a device and the CPU: one loads and saves again the bits that the other saved, and
+# a run that continues on the other one stays on its curve.
 # usage: across.sh TRIREME SCRATCH_DIR      TRIREME_TEST_DEVICE: the device (cpu)
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -8,7 +8,7 @@ trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 device=${TRIREME_TEST_DEVICE:-cpu}
 
-# copied RUN REFERENCE RANKS ARGUMENTS...: step 10 of the reference, loaded and saved again.
+# copied RUN REFERENCE RANKS ARGUMENTS...: loads step 10 of the reference and saves it again.
 copied() {
     mkdir -p "$scratch/$1.from" "$scratch/$1"
     cp -r "$(step_dir "$2" 10)" "$scratch/$1.from"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Bad input: whatever is wrong ends on every rank with one message that names cause and remedy, with
+# Tests bad input: every fault ends the run on all ranks with one message that names cause and remedy, with
 # the documented exit code, without a hang, and with the last committed checkpoint intact.
 # usage: bad_input.sh TRIREME SCRATCH_DIR
 set -euo pipefail
@@ -7,7 +7,7 @@ trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# refuses CODE RANKS PATTERN ARGUMENTS...: a training run ends with that code and one such line.
+# refuses CODE RANKS PATTERN ARGUMENTS...: a training run ends with that code and one line that matches.
 refuses() {
     local code=$1 ranks=$2 pattern=$3
     shift 3
@@ -16,7 +16,7 @@ refuses() {
     rm -rf refused
 }
 
-# command CODE PATTERN ARGUMENTS...: the same of any command line.
+# command CODE PATTERN ARGUMENTS...: the same for any command line.
 command_fails() {
     local want=$1 pattern=$2 code=0
     shift 2
@@ -25,7 +25,7 @@ command_fails() {
     says command "$pattern"
 }
 
-# --- files that are none ------------------------------------------------------------------------------
+# --- files of the wrong kind ------------------------------------------------------------------------------
 
 mkfifo fifo fifo.yaml fifo.csv
 : >empty
@@ -47,7 +47,7 @@ for launch in "" "run -n 2"; do
             $launch train base.yaml parallel.schedule=large.csv $dp
     }
 done
-# A pipe in a config's place would have what it says for one rank alone.
+# Only one rank could read a config from a pipe.
 command_fails 66 "the config file '/dev/fd/[0-9]+' is a pipe: " train <(echo data.path: x)
 command_fails 66 "the config file 'fifo' is a pipe: " plan fifo
 command_fails 66 "the config file 'fifo.yaml' is a pipe: " data fifo.yaml
@@ -66,7 +66,7 @@ command_fails 66 "the hostfile 'none' cannot be opened: No such file" run -n 2 -
 mkdir -p pipe/ckpt-of-none && mkfifo pipe/metrics.jsonl
 train 74 1 pipe
 says pipe "'.*/pipe/metrics.jsonl' cannot be opened: "
-# Of what it writes whole, the config has to be there, and without a trace or a report a run goes on.
+# A run needs to write its config, but continues without a trace or a report.
 mkdir -p pipe1 && : >pipe1/ckpt
 train 74 1 pipe1
 says pipe1 "checkpoints cannot be saved in '.*/pipe1/ckpt': Not a directory \(log.dir\)"
@@ -127,11 +127,11 @@ refuses 78 3 ".*base.yaml:1:38: model.heads 4 is not divisible by parallel.tp 3:
 refuses 78 3 "parallel.pp 3 with parallel.virtual 1 makes 3 stages, but model.layers is 2: every stage needs a layer" parallel.pp=3 model.layers=2
 refuses 78 3 "train.batch 13 is not a multiple of .*: the next multiple is 15" parallel.dp=3 train.batch=13
 
-# Started by something that does not start MPI: each process would train alone.
+# Started by a launcher that does not start MPI: each process would train alone.
 SLURM_NTASKS=4 refuses 69 1 "SLURM_NTASKS=4, but MPI sees one rank: start with 'srun --mpi=pmix -n 4 trireme " parallel.dp=4
 WORLD_SIZE=4 refuses 69 1 "WORLD_SIZE=4, but MPI sees one rank .*: start with 'trireme run -n 4 " parallel.dp=4
 
-# A limit on the size of a file is no death by SIGXFSZ.
+# A limit on the file size must not kill the process with SIGXFSZ.
 limit=$(ulimit -S -f)
 ulimit -S -f 400
 train 74 1 limited checkpoint.every=0
@@ -151,12 +151,12 @@ done
 
 # --- a data file that is shortened ------------------------------------------------------------------
 
-# The run ends with 65 on every rank and one sentence, the last finished step is saved, and when the file is
-# back the run goes on to the bits of one that was left alone.
+# The run ends with 65 on every rank and one sentence, and the last finished step is saved. When the file is
+# restored, the run reaches the bits of an undisturbed run.
 [[ $(wc -c <"$text") == 60780 ]] || fail "shortened: the file has another size"
 for ranks in 1 4; do
     run=shortened-$ranks
-    # At a constant rate the number of steps changes none of them.
+    # With a constant learning rate the number of steps changes no step.
     options=(data.path=$run.txt checkpoint.every=0 optim.min_lr=0.003)
     cp "$text" $run.txt
     (until_true 60 past $run 5 && truncate -s 100 $run.txt) &
@@ -173,7 +173,7 @@ for ranks in 1 4; do
     [[ $(field $run step | wc -l) == "$end" ]] || fail "$run: not every step is recorded"
 done
 
-# The held-out part alone: the step before the validation is recorded, and saved.
+# Only the held-out part is missing: the step before the validation is recorded and saved.
 cp "$text" held.txt
 (until_true 60 past held 5 && truncate -s 55000 held.txt) &
 train 65 2 held parallel.dp=2 data.path=held.txt train.steps=100000 train.validate_every=200
@@ -205,7 +205,7 @@ timeout -k 5 60 "$trireme" sample good -n 1000000000 >/dev/full 2>command.err ||
 [[ $code == 74 ]] || fail "sample to a full disk: exit code $code"
 says command "the text cannot be written: No space left on device"
 
-# damaged RUN HOW: a copy of the good run; its newest step has a shard that is cut or flipped.
+# damaged RUN HOW: copies the good run; a shard of its newest step is cut or has flipped bits.
 damaged() {
     local run=$1 how=$2 shard
     rm -rf "$run"
@@ -214,7 +214,7 @@ damaged() {
     if [[ $how == cut ]]; then
         truncate -s -100 "$shard"
     else
-        # An octet amid the numbers, with all its bits the other way round.
+        # Inverts a byte amid the numbers.
         octet=$(od -An -tu1 -j 80000 -N 1 "$shard")
         # shellcheck disable=SC2059 # the format is the octet
         printf "\\$(printf %o $((octet ^ 255)))" | dd of="$shard" bs=1 seek=80000 conv=notrunc status=none
@@ -230,7 +230,7 @@ passed_over() {
 }
 
 for ranks in 1 2; do
-    # A cut shard is seen before anything is read.
+    # A cut shard is found before anything is read.
     cause="shard-00002-of-00004.h5 has [0-9]+ bytes, [0-9]+ were written: it is truncated"
     run=cut-$ranks
     damaged $run cut
@@ -243,13 +243,13 @@ for ranks in 1 2; do
     train 65 $ranks $run --resume parallel.tp=$ranks
     says $run "no checkpoint under .* is valid: start again with another log.dir; the newest: .*$cause"
 
-    # A flipped octet shows while it is read: the sentence tells how to go on.
+    # An inverted byte is found when it is read: the sentence says how to continue.
     cause="shard-00002-of-00004.h5: block [0-9]+ of tensor .* does not have its checksum: it is corrupt"
     run=flipped-$ranks
     damaged $run flipped
     command_fails 65 ".*$cause" ckpt verify $run 20
     "$trireme" ckpt ls $run >command.out || fail "$run: ckpt ls failed"
-    # It looks at no number, and so does not say more than that all files are there.
+    # It reads no tensors, so it reports only that the step is complete.
     [[ $(grep -Ec "^(10|20) .* complete$" command.out) == 2 ]] || fail "$run: ckpt ls: $(<command.out)"
     train 65 $ranks $run --resume parallel.tp=$ranks
     says $run ".*$cause.*; move .*/$run/ckpt/step-00000020 away, and --resume continues from step 10"

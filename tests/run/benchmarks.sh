@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The benchmarks that GPUs are measured with: a training step with micro-batches and with several ranks, each
-# on its own device, over NCCL's calls, computes what one rank does; operators are timed on a device
-# with memory that the host cannot access; every plan of a stand-in for cuBLASLt is timed.
+# Tests the benchmarks for GPUs: a training step with micro-batches and with several ranks, each on its own
+# device, over NCCL's calls, gives the loss of one rank; operators are timed on a device with memory that the
+# host cannot access; every plan of an emulated cuBLASLt is timed.
 # usage: benchmarks.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of a libnccl.so.2 that checks its callers, or "")
 set -euo pipefail
 trireme=$1 scratch=$2 mock=${3:-}
@@ -18,7 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
 model=(layers=2 width=64 heads=4 context=32 vocab=256 batch=8 steps=2)
 
-# step NAME RANKS OPTION...: what it says is in NAME.out.
+# step NAME RANKS OPTION...: runs bench_train; its output is in NAME.out.
 step() {
     local command=("$bench/bench_train" "${model[@]}" "${@:3}")
     (($2 == 1)) || command=(mpirun -q --bind-to none -n "$2" "${command[@]}")
@@ -51,8 +51,8 @@ grep -q 'batch must be a multiple of micro_batch \* dp' uneven.err || fail "unev
 timeout 100 "$bench/bench_op" 1 attention_decode guarded >op.out 2>&1 || fail "bench_op: $(<op.out)"
 grep -q '^attention_decode .* us ' op.out || fail "bench_op: $(<op.out)"
 
-# Three plans a product, in two sizes of workspace; six of the products also in parts. Without the library
-# there are none.
+# Three plans for each product, in two sizes of workspace; six of the products also in parts. Without the
+# library there are no plans.
 plans=$(dirname "$trireme")/tests/bench_matmul_emulated
 if [[ -x $plans ]]; then
     timeout 100 "$plans" cuda:3 64 32 64 >plans.out 2>&1 || fail "bench_matmul: $(<plans.out)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bundle runs where it is unpacked and moved to: every library that is not glibc's or CUDA's comes
+# Tests that the bundle runs wherever it is unpacked or moved: every library except glibc's and CUDA's comes
 # from inside it, and so does Open MPI; without CUDA's libraries it says which are missing.
 # usage: bundle.sh TRIREME SCRATCH_DIR
 set -euo pipefail
@@ -7,7 +7,7 @@ trireme=$1 scratch=$2
 # shellcheck source=tests/run/common.sh
 source "$(dirname "$0")/common.sh"
 here=$(cd "$(dirname "$0")/../.." && pwd)
-# The most that a tarball may have.
+# The largest allowed tarball.
 most=$((60 << 20))
 
 bash "$here/tools/bundle.sh" "$scratch/t.tar.gz" "$(dirname "$trireme")" >"$scratch/made" 2>&1 || {
@@ -21,10 +21,11 @@ mkdir "$scratch/a place of its own"
 mv "$scratch/first/trireme" "$scratch/a place of its own/moved"
 bundle="$scratch/a place of its own/moved"
 
-# alone COMMAND...: without anything of the caller's environment.
+# alone COMMAND...: runs it without the caller's environment.
 alone() { env -i HOME="$scratch" PATH=/usr/bin:/bin TERM=dumb timeout 60 "$@"; }
 
-# Of every program and plugin: what the dynamic linker finds outside, but glibc and CUDA.
+# The libraries of every program and plugin that the dynamic linker finds outside of the bundle, except glibc
+# and CUDA.
 # shellcheck disable=SC2016 # expanded by the inner shell
 alone bash -c 'source "$1/env.sh"; find "$1" -type f \( -perm -u+x -o -name "*.so*" \) ! -name "*.sh" ! -name "*.py" \
     -exec sh -c '\''for f; do ldd "$f" 2>/dev/null; done'\'' sh {} +' sh "$bundle" >"$scratch/ldd" 2>&1
@@ -49,7 +50,7 @@ alone bash -c 'source "$1/env.sh"; command -v mpirun; export OMPI_ALLOW_RUN_AS_R
     sh "$bundle" "$scratch/x.yaml" "$scratch/plain" >"$scratch/plain.out" 2>&1 ||
     fail "plain mpirun ended with $?: $(tail -n 3 "$scratch/plain.out")"
 grep -qxF "$bundle/openmpi/bin/mpirun" "$scratch/plain.out" || fail "mpirun is not the bundle's"
-# What really was loaded, plugins included.
+# The libraries that were really loaded, including plugins.
 alone env LD_DEBUG=libs LD_DEBUG_OUTPUT="$scratch/loaded" "$bundle/trireme" run -n 2 train "$scratch/x.yaml" \
     parallel.pp=2 log.dir="$scratch/again" >"$scratch/again.out" 2>&1 || fail "two ranks ended with $?"
 outside=$(cat "$scratch"/loaded.* | sed -n 's|.*calling init: \(/.*\)|\1|p' | sort -u | grep -vF "$bundle/" |
@@ -58,7 +59,7 @@ outside=$(cat "$scratch"/loaded.* | sed -n 's|.*calling init: \(/.*\)|\1|p' | so
 [[ -z $outside ]] || fail "loaded from outside: $outside"
 alone "$bundle/trireme" sample "$scratch/pair" -n 20 >"$scratch/sample" 2>&1 || fail "no sample"
 
-# CUDA in Python's packages is looked for; found nowhere, one sentence says so.
+# CUDA is looked for in Python's packages too; if it is not found, one sentence says so.
 mkdir -p "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib"
 nowhere() { # BUNDLE: looks for CUDA's libraries where there are none
     # shellcheck disable=SC2016
@@ -73,13 +74,13 @@ if ((with_cuda)); then
 elif [[ -s $scratch/missing ]]; then
     fail "a bundle that has no use for CUDA's libraries speaks of them: $(<"$scratch/missing")"
 fi
-# Programs that ask for one of them alone are told of that one alone.
+# For programs that need only one of them, only that one is named as missing.
 mkdir -p "$scratch/lone"
 cp "$bundle/env.sh" "$scratch/lone/"
 echo libnccl.so.2 >"$scratch/lone/cuda-libraries"
 nowhere "$scratch/lone"
 grep -q "CUDA's libnccl.so.2 not found in a toolkit" "$scratch/missing" || fail "of one library: $(<"$scratch/missing")"
-# cuDNN's compiler may lie where nothing else does that is asked for.
+# cuDNN's compiler may be in a folder without the other libraries.
 mkdir -p "$scratch/dnn" "$scratch/rtc"
 printf "%s\n" libcudnn.so.9 libnccl.so.2 >"$scratch/lone/cuda-libraries"
 touch "$scratch/dnn/libcudnn.so.9" "$scratch/dnn/libnccl.so.2" "$scratch/rtc/libnvrtc.so.13"
@@ -92,7 +93,7 @@ grep -q "libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found" "$scratch/missing"
 rm "$scratch/lone/cuda-libraries"
 nowhere "$scratch/lone"
 [[ ! -s $scratch/missing ]] || fail "of no library: $(<"$scratch/missing")"
-# ... and the program starts without, trains on the CPU and refuses GPUs.
+# The program starts without them, trains on the CPU and refuses GPUs.
 without() {
     # shellcheck disable=SC2016
     alone bash -c 'source "$1/env.sh"; trireme_cuda_folders() { echo /nowhere; }; trireme_find_cuda
@@ -106,7 +107,7 @@ if ((with_cuda)); then
     [[ $code == 69 ]] || fail "device.name=cuda without CUDA's libraries ended with $code, not 69"
 fi
 
-# The tests of GPUs from there.
+# The GPU tests run from the bundle.
 code=0
 alone bash "$bundle/tests/gpu.sh" >"$scratch/gpu.out" 2>&1 || code=$?
 [[ $code == 0 || $code == 77 ]] || fail "tests/gpu.sh ended with $code: $(tail -n 3 "$scratch/gpu.out")"

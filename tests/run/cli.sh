@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The commands that need no model: help, data, doctor; errors once, on stderr, with their exit codes.
+# Tests the commands that need no model: help, data, doctor; errors appear once, on stderr, with their exit
+# codes.
 # usage: cli.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1
 text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
 rm -rf "$2" && mkdir -p "$2" && cd "$2"
-# The same as from a plain shell, whatever launched the tests.
+# The environment of a plain shell, whatever launched the tests.
 unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
 
 fail() {
@@ -13,7 +14,8 @@ fail() {
     exit 1
 }
 
-# expect CODE STDERR_LINE ARGUMENTS...: that exit code, nothing on stdout, that one line on stderr.
+# expect CODE STDERR_LINE ARGUMENTS...: the command ends with that exit code, nothing on stdout, that one line
+# on stderr.
 expect() {
     local want=$1 line=$2 code=0
     shift 2
@@ -23,7 +25,7 @@ expect() {
     [[ $(<err) == "$line" ]] || fail "trireme $*: said '$(<err)', not '$line'"
 }
 
-# shows PATTERN ARGUMENTS...: exit code 0, nothing on stderr, a line of stdout that matches.
+# shows PATTERN ARGUMENTS...: the command ends with 0, nothing on stderr, a line of stdout that matches.
 shows() {
     local pattern=$1
     shift
@@ -60,7 +62,7 @@ shows '^bigram    2\.[0-9]+ nats' data good.yaml
 
 expect 66 "trireme: the config file 'no.yaml' cannot be opened: No such file or directory" data no.yaml
 expect 66 "trireme: the data file 'no.txt' cannot be opened: No such file or directory (data.path)" data no.txt
-# Numbers beyond what their option takes are refused, not cut off.
+# Numbers outside of their option's limits are refused, not clamped.
 for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" "--step -1" "--temperature inf" "--temperature 1e7" "-n 0x10"; do
     # shellcheck disable=SC2086 # words
     code=0 && "$trireme" sample no-run $option >out 2>err || code=$?
@@ -69,7 +71,7 @@ for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" 
 done
 expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP]" ckpt verify no-run x
 
-# A sentence is one line without control characters, and has its cause also when the path is long.
+# A sentence is one line without control characters, and names the cause even if the path is long.
 expect 66 "trireme: the config file 'a?b?[31m.yaml' cannot be opened: No such file or directory" data $'a\nb\e[31m.yaml'
 long=$(printf 'd/%.0s' {1..2000})
 expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: No such file or directory" plan "$long.yaml"
@@ -108,13 +110,14 @@ for check in build cores mpi root threads hdf5 onednn cuda nccl files locked cor
     grep -Eq "^(ok  |warn|fail)  $check " out || fail "doctor: no line for $check"
 done
 [[ -z $(ls -A | grep trireme-doctor || true) ]] || fail "doctor left a file behind"
-# Output that was lost before the end too, in parts as large as stdio's buffer or flushed line by line.
+# Lost output is noticed also before the end: parts as large as stdio's buffer, or lines that are flushed one
+# by one.
 for command in help "schedule 1f1b -p 64 -m 1000" doctor; do
     # shellcheck disable=SC2086 # words
     [[ ! -w /dev/full ]] || { "$trireme" $command >/dev/full 2>err && fail "$command: a full disk went unseen" || [[ $? == 74 ]]; }
 done
 
-# A trainer's threads spin little between loops, unless the user has said how.
+# Threads of `train` spin only briefly between loops, unless the user has set how long.
 code=0
 spin=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose "$trireme" train none.yaml 2>&1) || code=$?
 [[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '1000'"* ]] || fail "train spins: $spin"

@@ -1,14 +1,14 @@
 # Shared by the whole-run tests, which source it with $trireme and $scratch set.
 # shellcheck shell=bash disable=SC2154
 
-# The same as from a plain shell, whatever launched the tests.
+# The environment of a plain shell, whatever launched the tests.
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK TRIREME_BACKTRACE TRIREME_BOARD
 unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE PMI_SIZE
 
 trireme=$(realpath "$trireme")
 rm -rf "$scratch" && mkdir -p "$scratch"
 scratch=$(realpath "$scratch")
-tools=$(dirname "$scratch") # ckpt_compare and the like are next to the tests' programs
+tools=$(dirname "$scratch") # ckpt_compare and other tools are next to the tests' programs
 text=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../data/devil.txt")
 failures=0
 
@@ -17,7 +17,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# Nothing that a test has started outlives it, also when it is stopped or a command fails.
+# No process of a test outlives it, also when the test is stopped or a command fails.
 leave_nothing() {
     local p
     for p in $(descendants $$); do
@@ -27,14 +27,14 @@ leave_nothing() {
 trap leave_nothing EXIT
 trap 'exit 1' HUP INT TERM
 
-# The last line of a test.
+# finish: prints the last line of a test, and ends it.
 finish() {
     echo "$failures failures"
     [[ $failures == 0 ]]
 }
 
-# A small GPT with dropout, 20 steps with saves at 10 and 20. Tests change it by overrides. On a GPU too
-# it has the same bits twice.
+# A small GPT with dropout, 20 steps with saves at 10 and 20. Tests change it by overrides. It gives the same
+# bits twice, also on a GPU.
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 4, width: 32, heads: 4, context: 32, dropout: 0.1}
 data: {path: $text}
@@ -45,15 +45,15 @@ checkpoint: {every: 10, keep: 2}
 log: {every: 20}
 Y
 
-# trireme_on RANKS ARGUMENTS...: one rank without a launcher. The limit is for what hangs.
+# trireme_on RANKS ARGUMENTS...: runs the program, one rank without a launcher. The time limit ends a hang.
 trireme_on() {
     local ranks=$1
     shift
     if [[ $ranks == 1 ]]; then timeout 300 "$trireme" "$@"; else timeout 300 "$trireme" run -n "$ranks" "$@"; fi
 }
 
-# train CODE RANKS RUN ARGUMENTS...: a training run in $scratch/RUN ends with that code; what it says
-# goes to $scratch/RUN.out and .err.
+# train CODE RANKS RUN ARGUMENTS...: a training run in $scratch/RUN ends with that code; its output goes to
+# $scratch/RUN.out and .err.
 train() {
     local want=$1 ranks=$2 run=$3 code=0
     shift 3
@@ -64,12 +64,12 @@ train() {
     tail -n 5 "$scratch/$run.out" "$scratch/$run.err"
 }
 
-# field RUN KEY: its value at each step that has one, as text.
+# field RUN KEY: prints its value at each step that has one, as text.
 field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
 
 step_dir() { printf '%s/%s/ckpt/step-%08d' "$scratch" "$1" "$2"; }
 
-# same_curve RUN REFERENCE: losses, norms and validation losses are the same text.
+# same_curve RUN REFERENCE: losses, norms and validation losses must be the same text.
 same_curve() {
     local key
     for key in step loss grad_norm val_loss; do
@@ -78,25 +78,26 @@ same_curve() {
     done
 }
 
-# same_tensors RUN REFERENCE STEP: parameters and moments bit for bit.
+# same_tensors RUN REFERENCE STEP: parameters and moments must be the same bits.
 same_tensors() {
     "$tools/ckpt_compare" exact "$(step_dir "$1" "$3")" "$(step_dir "$2" "$3")" ||
         fail "$1 and $2: tensors of step $3 differ"
 }
 
-# as_planned RUN: at its end it says that each class of memory took what was planned, on every rank.
+# as_planned RUN: at its end the run must report that each class of memory took the planned bytes on every
+# rank.
 as_planned() {
     [[ $(grep -c '^memory .* took ' "$scratch/$1.out") == 1 ]] &&
         grep -Eq '^memory +rank 0: took [0-9.]+ MiB, as planned: parameters [0-9.]+, .* data [0-9.]+' "$scratch/$1.out" ||
         fail "$1: memory: $(grep '^memory' "$scratch/$1.out")"
 }
 
-# intact RUN STEP: a checkpoint in which every block is intact.
+# intact RUN STEP: every block of the checkpoint must be intact.
 intact() {
     "$trireme" ckpt verify "$scratch/$1" "$2" >"$scratch/verify" 2>&1 || fail "$1: step $2: $(<"$scratch/verify")"
 }
 
-# says RUN PATTERN: its stderr is exactly one line, which matches.
+# says RUN PATTERN: its stderr must be exactly one line, which matches.
 says() {
     local lines
     lines=$(wc -l <"$scratch/$1.err")
@@ -104,7 +105,7 @@ says() {
     grep -Eq -- "^trireme: $2" "$scratch/$1.err" || fail "$1: said '$(<"$scratch/$1.err")', not '$2'"
 }
 
-# until_true SECONDS CONDITION...: waits for it; false when the time is over.
+# until_true SECONDS CONDITION...: waits for it; fails when the time is over.
 until_true() {
     local tries=$(($1 * 20))
     shift
@@ -115,20 +116,20 @@ until_true() {
     return 1
 }
 
-# last_step RUN: the last that its metrics have.
+# last_step RUN: prints the last step in its metrics.
 last_step() { field "$1" step | tail -n 1; }
 
-# past RUN STEP: its metrics have reached the step.
+# past RUN STEP: succeeds when its metrics have reached the step.
 past() { [[ -f $scratch/$1/metrics.jsonl && $(wc -l <"$scratch/$1/metrics.jsonl") -ge $2 ]]; }
 
-# descendants PID: it and all its children's children.
+# descendants PID: prints it and all its descendants.
 descendants() {
     local child
     echo "$1"
     for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do descendants "$child"; done
 }
 
-# rank_process RANK: the process of that rank of $job.
+# rank_process RANK: prints the process of that rank of $job.
 rank_process() {
     local p
     for p in $(descendants "$job"); do

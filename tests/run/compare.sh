@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/compare.sh finds no difference between the program and itself, and finds another learning rate.
+# Tests that tests/compare.sh finds no difference between the program and itself, and finds a changed learning
+# rate.
 # usage: compare.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2

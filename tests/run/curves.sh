@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# 200 steps on a device and on the CPU: the device's losses stay within twice the spread of the CPU's
-# own runs with one and two tensor ranks, on one rank and on two that share the device, and a second
-# run has the bits of the first.
+# Compares 200 steps on a device and on the CPU: the device's losses stay within twice the spread of the CPU's
+# own runs with one and two tensor ranks, on one rank and on two that share the device; a second run has the
+# bits of the first.
 # usage: curves.sh TRIREME SCRATCH_DIR PRECISION      TRIREME_TEST_DEVICE: the device (cpu)
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
@@ -16,7 +16,7 @@ optim: {lr: 0.002, warmup: 20}
 log: {every: 200}
 Y
 
-# within RUN SPREAD: its largest distance from cpu-1 is at most twice that of cpu-2.
+# within RUN SPREAD: its largest distance from cpu-1 must be at most twice that of cpu-2.
 within() {
     paste <(field cpu-1 loss) <(field cpu-2 loss) <(field "$1" loss) | awk -v what="$1" '
         function far(a, b) { return a > b ? a - b : b - a }

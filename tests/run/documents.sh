@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# data.documents packed: in FP64, the loss and the gradient's norm of a sequence are those of its
-# documents, whatever their order and company, with learned positions and with rotary ones. Where
-# sequences are windows they are not. What the keys do not allow: 78.
+# Tests data.documents packed: in FP64, a sequence has the loss and gradient norm of its documents, in any
+# order and with any other documents, with learned and with rotary positions. With data.documents windows it
+# does not. Invalid keys end with 78.
 # usage: documents.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1
@@ -22,12 +22,13 @@ log: {every: 1}
 device: {name: ref}
 Y
 
-# equal WHAT LIMIT X Y: the relative difference of X and Y is below 1e-11 (same) or above 1e-6 (other).
+# equal WHAT same|different X Y: the relative difference of X and Y must be below 1e-11 (same) or above 1e-6
+# (different).
 equal() {
     awk -v limit="$2" -v x="$3" -v y="$4" 'BEGIN {
         d = (x - y) / y; if (d < 0) d = -d
         exit !(limit == "same" ? d < 1e-11 : d > 1e-6)
-    }' || fail "$1: $3 and $4 should be the $2"
+    }' || fail "$1: $3 and $4 should be $2"
 }
 
 for family in gpt2 llama; do
@@ -40,7 +41,7 @@ for family in gpt2 llama; do
             loss[$name]=$(field "$run" loss) norm[$name]=$(field "$run" grad_norm)
         done
         limit=same
-        [[ $documents == packed ]] || limit=other
+        [[ $documents == packed ]] || limit=different
         equal "$family $documents, order" $limit "${loss[AB]}" "${loss[BA]}"
         equal "$family $documents, order, norm" $limit "${norm[AB]}" "${norm[BA]}"
         equal "$family $documents, company" $limit "$(awk "BEGIN { printf \"%.17g\", ${loss[AB]} + ${loss[CD]} }")" \
@@ -48,7 +49,7 @@ for family in gpt2 llama; do
     done
 done
 
-# Goes on as it began, or with data.changed=allow.
+# A run continues with the same documents, or with data.changed=allow.
 one=(data.path="$scratch/AB.txt" data.documents=packed)
 train 0 1 gpt2-packed-AB --resume "${one[@]}" train.steps=2
 train 78 1 gpt2-packed-AB --resume data.path="$scratch/AB.txt" train.steps=3
@@ -68,8 +69,8 @@ printf '\n%.0s' {1..43} >"$scratch/ends.txt"
 train 65 1 nothing data.path="$scratch/ends.txt" data.documents=packed
 says nothing "step 1 has no label that counts, because every token of its sequences is data.document_end: .*"
 
-# One label in 2048 counts, and none of the held-out part: the speed is of tokens, as `plan` has it, and
-# a sequence without labels is no fault of a checkpoint.
+# One label in 2048 counts, and none of the held-out part: the speed counts tokens, as in `plan`, and a
+# checkpoint may have sequences without labels.
 { printf '\n%.0s' {1..1500}; printf '.'; printf '\n%.0s' {1..5499}; } >"$scratch/few.txt"
 few=(data.path="$scratch/few.txt" data.documents=packed data.validation=0.5 model.context=1024 train.batch=2
     train.validate_every=1 checkpoint.every=3)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What the program sets before it asks for a GPU: several ranks load all kernels at once, one rank and who
-# says otherwise do not. A stand-in for the driver tells what it finds.
+# Tests the environment that the program sets before it looks for a GPU: several ranks load all kernels at
+# once; one rank does not, nor does a user who has set the variable. A substitute for the driver prints what
+# it finds.
 # usage: environment.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -16,7 +17,7 @@ if grep -q "has no CUDA backend" one.err; then
     exit 77
 fi
 
-# finds RUN RANKS VALUE: each rank's driver found that.
+# finds RUN RANKS VALUE: each rank's driver must find that value.
 finds() {
     local found
     found=$(grep "^CUDA_MODULE_LOADING=" "$1.err") || true
@@ -28,7 +29,7 @@ train 69 2 several device.name=cuda parallel.dp=2
 finds several 2 EAGER
 CUDA_MODULE_LOADING=LAZY train 69 2 own device.name=cuda parallel.dp=2
 finds own 2 LAZY
-# The test of NCCL opens the device before it knows its ranks.
+# The test of NCCL opens the device before it knows the number of ranks.
 code=0
 "$tools/gpu_nccl" cuda >nccl.out 2>nccl.err || code=$?
 [[ $code == 77 ]] || fail "gpu_nccl without a GPU ended with $code"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every config of examples/, for a few steps, and what its comments promise; the form of the progress
-# lines on terminals and in pipes.
+# Runs every config of examples/ for a few steps and tests what its comments promise; also the form of
+# progress lines on terminals and in pipes.
 # usage: examples.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$(realpath "$1")
@@ -16,7 +16,7 @@ fail() {
     exit 1
 }
 
-# train RUN RANKS CONFIG ARGUMENTS...: a run of few steps into RUN, its output in RUN.out.
+# train RUN RANKS CONFIG ARGUMENTS...: runs a few steps into RUN, with output in RUN.out.
 train() {
     local run=$1 ranks=$2 config=$root/examples/$3
     shift 3

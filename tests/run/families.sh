@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every family, two of them with packed documents, trains, samples and resumes: the same bits under every cut and schedule, the same losses but
-# for the order of sums under tensor and data ranks (more tensor ranks than key heads included), planned
-# bytes are allocated bytes, and a checkpoint of any layout goes on under another.
+# Tests that every family, two of them with packed documents, trains, samples and resumes: with the same bits
+# under every cut and schedule, and with the same losses except for the order of sums under tensor and data
+# ranks (also with more tensor ranks than key heads). Planned bytes are allocated bytes, and a checkpoint of
+# any layout can be resumed on another one.
 # usage: families.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
 set -euo pipefail
 trireme=$1
@@ -17,7 +18,7 @@ checkpoint: {every: 1, keep: 7}
 log: {every: 6}
 Y
 
-# same_bits A B: losses, norms and parameters.
+# same_bits A B: losses, norms and parameters must be the same bits.
 same_bits() {
     diff <(field "$1" loss; field "$1" grad_norm; field "$1" val_loss) \
         <(field "$2" loss; field "$2" grad_norm; field "$2" val_loss) >/dev/null || fail "$1 and $2: losses differ in bits"
@@ -25,14 +26,14 @@ same_bits() {
         fail "$1 and $2: parameters differ in bits"
 }
 
-# near A B: losses of every step agree as far as FP32 sums in another order do.
+# near A B: losses of every step must agree except for the order of FP32 sums.
 near() {
     paste <(field "$1" loss) <(field "$2" loss) |
         awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > (NR == 1 ? 1e-6 : 1e-5)) exit 1 } END { exit NR != 6 }' ||
         fail "$1 and $2: losses too far apart"
 }
 
-# family NAME ARGUMENTS...: its layouts.
+# family NAME ARGUMENTS...: tests its layouts.
 family() {
     local name=$1 tp=4 dp=1
     shift
@@ -42,7 +43,7 @@ family() {
         train 0 2 "$name-pp" parallel.pp=2 parallel.schedule=zbv "$@"
         same_bits "$name-pp" "$name"
     fi
-    if [[ $name == gpt2 ]]; then tp=2 dp=2; fi # its fused projection shares no key heads
+    if [[ $name == gpt2 ]]; then tp=2 dp=2; fi # ranks cannot share key heads of its fused projection
     train 0 $((tp * dp)) "$name-tp" parallel.tp=$tp parallel.dp=$dp "$@"
     near "$name-tp" "$name"
     "$compare" gradients "$scratch/$name-tp/ckpt/step-00000001" "$scratch/$name/ckpt/step-00000001" 1e-5 ||
@@ -56,8 +57,8 @@ family qwen3 model.family=qwen3 model.head_size=10 model.activation=geglu
 family mistral model.family=mistral model.kv_heads=1 model.rope_scaling="yarn 4 16"
 family gpt2 model.family=gpt2 model.tie=false model.window=0 model.activation=gelu "${packed[@]}"
 
-# Without dropout, where the residual is fused into products and W reads the gradient of the output: the
-# same bits under cuts that split I and W.
+# Without dropout products add the residual and W reads the gradient of the output: the bits are the same with
+# schedules that split I and W.
 for precision in fp32 bf16; do
     bare=(model.family=gpt2 model.layers=6 model.window=0 model.dropout=0 train.precision=$precision)
     train 0 1 bare-$precision "${bare[@]}"
@@ -66,14 +67,15 @@ for precision in fp32 bf16; do
     for layout in h2 v3; do same_bits bare-$precision-$layout bare-$precision; done
 done
 
-# What tensor ranks shared goes on with data ranks and stages, and is sampled on one.
+# A run of tensor ranks continues with data ranks and stages, and is sampled on one rank.
 rm -rf "$scratch/llama-tp/ckpt/step-0000000"[456]
 train 0 4 llama-tp --resume parallel.tp=1 parallel.dp=2 parallel.pp=2 model.family=llama "${packed[@]}"
 near llama-tp llama
 "$trireme" sample "$scratch/qwen3-tp" -p "The " -n 8 >"$scratch/sample.out" || fail "no sample"
 grep -q '^The ' "$scratch/sample.out" || fail "the sample is '$(<"$scratch/sample.out")'"
 
-# A published model is planned without data, and its size is stated. What does not go together: 78.
+# A published model is planned without data, and its size is printed. Keys that contradict each other end with
+# 78.
 echo '{model.preset: llama-3-8b, train: {precision: bf16, batch: 8, micro_batch: 1}, parallel: {pp: 4, tp: 2}, device.memory: 80GiB}' >"$scratch/8b.yaml"
 timeout 60 "$trireme" plan "$scratch/8b.yaml" --rate 400000 >"$scratch/plan.out" || fail "no plan of llama-3-8b"
 grep -q '^model .* 8030.26 M parameters' "$scratch/plan.out" || fail "another size: $(head -n 1 "$scratch/plan.out")"

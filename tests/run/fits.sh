@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The memory of a device: what is planned is what is allocated, and a model over what is free there, or
-# over device.memory, is refused with 76 before any of it is allocated.
+# Tests the memory of a device: the planned bytes are allocated, and a model that exceeds the free memory or
+# device.memory is refused with 76 before anything is allocated.
 # usage: fits.sh TRIREME SCRATCH_DIR      TRIREME_TEST_DEVICE: the device (cpu)
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -12,7 +12,7 @@ train 0 1 small device.name="$device" train.steps=2 optim.warmup=1 checkpoint.ev
 as_planned small
 grep -qE 'mem ([0-9]+)/\1 MiB' "$scratch/small.out" || fail "planned and allocated differ: $(grep ^step "$scratch/small.out")"
 
-# No device has room for these: 10^5 layers of width 16384 are hundreds of terabytes.
+# No device has enough memory: 10^5 layers of width 16384 are hundreds of terabytes.
 start=$SECONDS
 train 76 1 huge device.name="$device" model.width=16384 model.heads=128 model.layers=2000
 says huge 'rank 0 of the pipeline needs more than .* MiB .* and a rank may use .*'

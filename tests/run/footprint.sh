@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a rank takes besides its plan: little anonymous memory, and no library of a GPU unless it opens one.
+# Tests the memory of a rank outside of its plan: little anonymous memory, and no GPU library unless it opens
+# a GPU.
 # usage: footprint.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -16,7 +17,7 @@ planned=$(sed -n 's/^memory .* rank 0: \([0-9.]*\) MiB planned.*/\1/p' run.out)
 for rank in 0 1; do
     process=$(rank_process "$rank")
     anonymous=$(awk '/^Anonymous:/ { print $2 }' "/proc/$process/smaps_rollup")
-    # Both ranks are measured against rank 0's plan; of so small a model all plans are a few MiB.
+    # Both ranks are compared with rank 0's plan; with such a small model all plans are a few MiB.
     awk -v a="$anonymous" -v p="$planned" -v most="$most" 'BEGIN { exit !(a < p * 1024 + most) }' ||
         fail "rank $rank has $anonymous KiB of anonymous memory; its plan is $planned MiB"
     libraries=$(grep -oE '[^/]*(cublas|cudnn|nccl|libcuda)[^/]*$' "/proc/$process/maps" | sort -u || true)

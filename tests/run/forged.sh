@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A state that no run can have, under checksums that are right, is refused by every command that reads
-# it: 65 and one sentence, at once.
+# Tests that an impossible state with valid checksums is refused by every command that reads it, at once, with
+# 65 and one sentence.
 # usage: forged.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -9,7 +9,7 @@ cd "$scratch"
 
 train 0 1 good train.steps=4 checkpoint.every=4
 
-# refuses RUN COMMAND...: it ends with 65 and one line that names the field, and does not hang.
+# refuses RUN COMMAND...: the command must end with 65 and one line that names the field, without a hang.
 refuses() {
     local run=$1 code=0
     shift
@@ -36,7 +36,7 @@ tokens_seen nan
 tokens_seen -1
 END
 
-# Several ranks read it through rank 0; an older step that is whole is used instead.
+# Several ranks read it through rank 0; an older valid step is used instead.
 train 0 2 two parallel.pp=2 train.steps=8 checkpoint.every=4
 "$tools/ckpt_forge" "$(step_dir two 8)" next_sample -1
 train 0 2 two parallel.pp=2 train.steps=8 checkpoint.every=4 --resume

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train.precision=fp64 on the device ref: the layouts agree to FP64's rounding, the planned bytes are the
-# allocated ones, a run is saved, continued and sampled; no other device takes it.
+# Tests train.precision=fp64 on the device ref: layouts agree to FP64's rounding, the planned bytes are
+# allocated, a run is saved, resumed and sampled; other devices refuse it.
 # usage: fp64.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2

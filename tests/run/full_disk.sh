@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A full disk (a small tmpfs): a save that fails gives one warning, leaves nothing half there, and
-# training goes on; only when the last save of a run fails does it end with 74. Needs the right to
-# mount, in a name space of its own if need be; without it the test is skipped (77).
+# Tests a full disk (a small tmpfs): a save that fails gives one warning and leaves no partial files, and
+# training continues; the run ends with 74 only when its last save fails. Needs the right to mount, if
+# necessary in a namespace of its own; without it the test is skipped (77).
 # usage: full_disk.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 if [[ -z ${TRIREME_TEST_MOUNTS:-} ]]; then
@@ -13,13 +13,13 @@ trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# disk RUN KIB: a file system of that size for a run.
+# disk RUN KIB: mounts a file system of that size for a run.
 disk() {
     mkdir -p "$1"
     mount -t tmpfs -o size="$2k" tmpfs "$1" || { echo "full_disk.sh: skipped: mount failed"; exit 77; }
 }
 
-# nothing_half RUN: no directory in progress and none half deleted.
+# nothing_half RUN: no directory must be in progress or partly deleted.
 nothing_half() { [[ -z $(find "$1/ckpt" -name '.*-step-*') ]] || fail "$1: $(ls -A "$1/ckpt")"; }
 
 unsaved="not saved: .*: No space left on device"
@@ -28,20 +28,20 @@ for ranks in 1 4; do
     layout=()
     [[ $ranks == 1 ]] || layout=(parallel.pp=2 parallel.tp=2)
 
-    # Room for one step and a half: the last save fails.
+    # Space for one and a half steps: the last save fails.
     run=last-$ranks
     disk $run 8000
     train 74 $ranks $run "${layout[@]}" model.layers=2 model.width=128 train.batch=4
     says $run ".*step-00000020.*: No space left on device; a checkpoint of this run takes at least [0-9]+ bytes: make room"
-    # What it says is the size of a checkpoint, and not less than nine tenths of one.
+    # The size in the sentence must be at most that of a checkpoint, and at least nine tenths of it.
     size=$(du -sb $run/ckpt/step-00000010 | cut -f1) said=$(grep -Eo 'at least [0-9]+' $run.err | grep -Eo '[0-9]+')
     ((said <= size && said >= size * 9 / 10)) || fail "$run: speaks of $said bytes, and step 10 has $size"
     nothing_half $run
     intact $run 10
     [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"
 
-    # The same with a save that fails in the middle: the disk fills up after step 10 and is emptied as
-    # soon as the run has complained.
+    # The same with a save that fails in the middle of a run: the disk fills up after step 10 and is emptied
+    # after the run's warning.
     run=middle-$ranks
     disk $run 12000
     options=("${layout[@]}" train.steps=300 checkpoint.every=50 checkpoint.keep=9)
@@ -64,7 +64,7 @@ for ranks in 1 4; do
     [[ $(field $run step | wc -l) == 300 ]] || fail "$run: not every step is recorded"
 
     [[ $ranks == 1 ]] || continue
-    # Not a byte is left, for records neither: the steps go on, and the last save tells.
+    # Not one byte is left, not even for metrics: the run continues, and its last save fails.
     run=full-$ranks
     disk $run 12000
     (

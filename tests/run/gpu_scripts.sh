@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tests/gpu.sh and bench/gpu.sh as a stranger meets them: what tells most comes first; what fails, hangs, is
-# missing or is stopped costs no other check its turn; each row is written to a file at once, and one table
-# tells all at the end. Where there is no GPU, or one that cannot be used, they say so. The device is the
-# guarded one; programs that fail are stood in for.
+# Tests tests/gpu.sh and bench/gpu.sh: the most informative checks come first; a check that fails, hangs, is
+# missing or is stopped does not affect the others; each row is written to a file at once, and one table is
+# printed at the end. Without a GPU, or with one that cannot be used, they say so. The device is the guarded
+# one; substitutes replace programs that must fail.
 # usage: gpu_scripts.sh TRIREME SCRATCH_DIR
 # shellcheck disable=SC2016 # the stand-ins expand what is in single quotes
 set -euo pipefail
@@ -14,7 +14,7 @@ build=$(dirname "$trireme")
 mkdir "$scratch/bin" "$scratch/results"
 export TRIREME_RESULTS=$scratch/results PATH=$scratch/bin:$PATH TRIREME_TEST_GPUS=0
 
-# stand_in NAME: a build of links to this one, with other programs where the test puts them.
+# stand_in NAME: makes a build folder of links to this one, in which the test replaces programs.
 stand_in() {
     mkdir -p "$scratch/$1/tests" "$scratch/$1/bench"
     ln -s "$trireme" "$scratch/$1/trireme"
@@ -22,23 +22,24 @@ stand_in() {
         [[ ! -e $build/tests/$name ]] || ln -s "$build/tests/$name" "$scratch/$1/tests/$name"
     done
 }
-program() { # PATH LINE...: a program of these lines
+program() { # PATH LINE...: writes a program of these lines
     rm -f "$1"
     printf '%s\n' '#!/bin/sh' "${@:2}" >"$1"
     chmod +x "$1"
 }
-# scripts CODE NAME BUILD SCRIPT ARGUMENT...: it ends with that code; what it says is in NAME.out and .err.
+# scripts CODE NAME BUILD SCRIPT ARGUMENT...: the script must end with that code; its output is in NAME.out
+# and .err.
 scripts() {
     local code=0
     # From the folder that holds it, as the documents run a bundle.
     (cd "$here/.." && TRIREME_BUILD=$scratch/$3 exec timeout 120 bash "$(basename "$here")/$4" "${@:5}") >"$scratch/$2.out" 2>"$scratch/$2.err" || code=$?
     [[ $code == "$1" ]] || fail "$2 ended with $code, not $1: $(tail -n 5 "$scratch/$2.out" "$scratch/$2.err")"
 }
-row() { # NAME FILE PATTERN...: each is a line of that file
+row() { # NAME FILE PATTERN...: each must match a line of that file
     for pattern in "${@:3}"; do grep -Eq -- "$pattern" "$scratch/$2" || fail "$1: no '$pattern' in $2: $(<"$scratch/$2")"; done
 }
 
-# All well.
+# All checks pass.
 stand_in well
 TRIREME_TEST_DEVICE=guarded scripts 0 well well tests/gpu.sh device comm fits across sample
 row well well.out '^\| device +\| ok ' '^\| comm +\| ok ' '^\| fits +\| ok ' '^\| across +\| ok ' '^\| sample +\| ok ' \
@@ -47,7 +48,7 @@ diff "$scratch/well.out" "$scratch/results/tests-device.md" >"$scratch/diff" || 
 # The order.
 TRIREME_TEST_DEVICE=guarded scripts 64 unknown well tests/gpu.sh nonsense
 row unknown unknown.err "unknown check 'nonsense'; the checks are: doctor models operators device fits sample across curves_bf16 "
-# One hangs, one fails, one cannot be here: the rest go on.
+# One check hangs, one fails, one is not possible here: the others run.
 stand_in ill
 program "$scratch/ill/tests/comm" 'sleep 100'
 program "$scratch/ill/tests/ckpt_relayout" 'echo broken; exit 1'
@@ -57,7 +58,7 @@ row ill ill.out '^\| comm +\| TIMEOUT +\| +2[0-9] ' '^\| across +\| FAILED ' '^\
     '^across, the end of its output:$' 'loading or saving failed'
 command -v compute-sanitizer >/dev/null || row ill ill.out '^\| memcheck +\| skipped .*(is not installed|there is no test_op_cuda)'
 grep -q "$here/" "$scratch/results/tests-comm.md" && fail "a path of this machine in the file"
-# Stopped: the table all the same, of which the file has the first row already.
+# A stopped script prints the table too; the file has the first row already.
 TRIREME_BUILD=$scratch/ill TRIREME_TEST_DEVICE=guarded bash "$here/tests/gpu.sh" doctor comm fits >"$scratch/stopped.out" 2>&1 &
 job=$!
 until_true 60 test -e "$scratch/ill/gpu-tests-doctor/comm.log" || fail "stopped: comm has not begun"
@@ -66,7 +67,7 @@ grep -Eq '^\| comm +\| waiting ' "$scratch/results/tests-doctor.md" || fail "sto
 kill -TERM $job
 wait $job && fail "a script that was stopped ended well"
 row stopped stopped.out '^\| doctor +\| ok .* cuda ' '^\| comm +\| stopped ' 'the script was stopped$'
-# The sanitizer judges accesses, not what the libraries' calls return.
+# The sanitizer checks accesses, not the return values of library calls.
 if [[ -e $build/tests/test_op_cuda ]]; then
     program "$scratch/bin/compute-sanitizer" 'echo "asked: $*"'
     TRIREME_TEST_DEVICE=guarded scripts 0 judged well tests/gpu.sh memcheck
@@ -79,7 +80,7 @@ if [[ -e $build/tests/test_op_cuda ]]; then
     row invalid invalid.out '^\| memcheck +\| FAILED .*Invalid write'
     rm "$scratch/bin/compute-sanitizer"
 fi
-# NCCL between GPUs wants two.
+# NCCL between GPUs needs two.
 if [[ -e $build/tests/gpu_nccl ]]; then
     TRIREME_TEST_DEVICE=guarded scripts 77 lone well tests/gpu.sh nccl_comm
     row lone lone.out 'skipped: NCCL between GPUs needs two of them, and there is 0'
@@ -100,8 +101,8 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     done
 fi
 
-# Benchmarks: a failure is a row, and the next is measured; stopped, there is a table, of which the file has
-# the rows already.
+# Benchmarks: a failure is a row, and the next one is measured; a stopped script prints the table, of which
+# the file has the rows already.
 stand_in bench
 program "$scratch/bench/bench/bench_op" 'echo "124M, bf16; roofs 800000.0 GFLOP/s, 3000.0 GB/s"; exit 3'
 program "$scratch/bench/bench/bench_train" 'echo "best 1.0 ms; 1000 tok/s 400000.0 GFLOP/s (best)"'
@@ -126,10 +127,11 @@ row halted halted.out '^\| operators .* FAILED: it ended with 3' '^\| the script
 scripts 64 step bench bench/gpu.sh nonsense
 row step step.err "unknown step 'nonsense'; the steps are: doctor operators profile products batches training ranks pytorch"
 
-# The order on GPUs, with a profiler that fails and one that does not; what does not fit is no failure.
+# The order on GPUs, with a profiler that fails and one that does not; a model that does not fit is not a
+# failure.
 stand_in gpus
 order=$scratch/order
-first_rank="[ \"\${OMPI_COMM_WORLD_RANK:-0}\" = 0 ] || exit 0" # others say nothing
+first_rank="[ \"\${OMPI_COMM_WORLD_RANK:-0}\" = 0 ] || exit 0" # the other ranks print nothing
 noted() { program "$1" "$first_rank" "echo \"$2\" >>'$order'" "${@:3}"; } # PATH WORDS LINE...
 rm "$scratch/gpus/trireme"
 noted "$scratch/gpus/trireme" 'trireme $1' 'echo "ok    cuda     CUDA driver 580.1, 2 devices"'

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The guarded device is the cpu device with memory that the host cannot touch and a compute stream of
-# its own: training, validation, saving, resuming and sampling on it give the cpu device's bits, so
-# nothing of a run looks at device memory from the host, and no wait is missing. Several ranks stage
-# their messages, as ranks that share a GPU do.
+# Tests the guarded device, the cpu device with memory that the host cannot access and a compute stream of its
+# own: training, validation, saving, resuming and sampling on it give the cpu device's bits, so a run never
+# accesses device memory from the host, and no wait is missing. Several ranks stage their messages, like ranks
+# that share a GPU.
 # usage: guarded.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 
-# from RUN REFERENCE RANKS ARGUMENTS...: REFERENCE as it was after its step 10, continued as RUN.
+# from RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
 from() {
     cp -r "$scratch/$2" "$scratch/$1"
     rm -r "$(step_dir "$1" 20)"
@@ -22,7 +22,7 @@ for precision in fp32 bf16; do
     same_curve "guarded-$precision" "cpu-$precision"
     same_tensors "guarded-$precision" "cpu-$precision" 20
 done
-# Saved there, resumed here, and back.
+# Saved on one device, resumed on the other, and the other way round.
 from to-cpu guarded-fp32 1
 from to-guarded cpu-fp32 1 device.name=guarded
 for run in to-cpu to-guarded; do

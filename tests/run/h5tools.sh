@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# HDF5's own tools see every global tensor of a checkpoint, whole and with the right values, whatever
-# layout saved it.
+# Tests that HDF5's own tools read every global tensor of a checkpoint, whole and with the right values,
+# whatever layout saved it.
 # usage: h5tools.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 for tool in h5ls h5dump; do
@@ -25,7 +25,7 @@ tensors() {
     echo "ln_f.bias {32}"
 }
 
-# values FILE DATASET: its numbers, one a line.
+# values FILE DATASET: prints its numbers, one a line.
 values() { h5dump -y -w 1 -m %.9g -d "$2" "$1" | sed -n '/DATA {/,/}/p' | tr -d ' ,' | grep -E '^[-0-9.]'; }
 
 # constant FILE DATASET VALUE COUNT
@@ -34,7 +34,7 @@ constant() {
         fail "$1: $2 is not $4 times $3: $(values "$1" "$2" | sort | uniq -c | head -n 3)"
 }
 
-# One step at learning rate 0: parameters keep their initial values, moments get theirs.
+# One step at learning rate 0: parameters keep their initial values, moments get their first ones.
 options=(train.steps=1 optim.lr=0 optim.warmup=0 optim.clip=0)
 train 0 1 one "${options[@]}"
 train 0 4 grid "${options[@]}" parallel.pp=2 parallel.tp=2
@@ -49,7 +49,7 @@ for run in one grid wide; do
         done < <(tensors)
         [[ $(grep -c "^/$group/" $run.ls) == $(tensors | wc -l) ]] || fail "$run: other tensors in $group"
     done
-    # GPT-2's initial values: ones and zeros of the norms, 0.02 of a normal distribution elsewhere.
+    # GPT-2's initial values: ones and zeros for norms, a normal distribution of deviation 0.02 elsewhere.
     for norm in h.0.ln_1 h.3.ln_2 ln_f; do
         constant "$index" /weights/transformer.$norm.weight 1 32
         constant "$index" /weights/transformer.$norm.bias 0 32

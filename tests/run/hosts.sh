@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Jobs on two hosts: two network namespaces of this machine, joined by a virtual cable, each with a
-# host name and (on the second) a /dev/shm of its own. The same bits as on one host; a rank killed or
-# stopped on the second host, a lost daemon of mpirun and a cut cable end the job with 77 and one
-# sentence that names what was lost. Needs root. usage: hosts.sh TRIREME SCRATCH_DIR SPIN
+# Tests jobs on two hosts: two network namespaces of this machine, joined by a virtual cable, each with its
+# own host name and (on the second) /dev/shm. The bits are those of one host; a rank killed or stopped on the
+# second host, a lost daemon of mpirun and a cut cable end the job with 77 and one sentence that names what
+# was lost. Needs root. usage: hosts.sh TRIREME SCRATCH_DIR SPIN
 set -u
 trireme=$1
 scratch=$2
@@ -10,7 +10,7 @@ spin=$(realpath "$3")
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$0")/common.sh"
 
-# Names of this run alone; an interface's has at most 15 characters.
+# Names that only this run uses; an interface's name has at most 15 characters.
 first=tra$$ second=trb$$
 clean() {
     local ns
@@ -38,7 +38,7 @@ ip -n $first link set v$first up
 cable() { ip -n $second link set v$second "$1"; }
 cable up
 
-# What mpirun takes for ssh: it starts its daemon on the second host, with a plain environment.
+# The program that mpirun uses as ssh: it starts mpirun's daemon on the second host, with a plain environment.
 cat >"$scratch/agent.sh" <<A
 #!/usr/bin/env bash
 shift
@@ -51,7 +51,7 @@ export OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 OMPI_MCA_oob_tcp_if_include=10.7
 
 on_first() { exec ip netns exec $first unshare -u bash -c 'hostname hosta; exec "$@"' on_first "$@"; }
 
-# hosts SLOTS: as many ranks on each.
+# hosts SLOTS: writes a hostfile with so many slots on each host.
 hosts() { printf '10.77.0.%d slots='"$1"'\n' 1 2 >"$scratch/hosts"; }
 
 # Ranks go to the first host until its slots are taken.
@@ -62,7 +62,7 @@ trireme_on() {
     (on_first timeout 100 "$trireme" run -n "$ranks" --hostfile "$scratch/hosts" "$@")
 }
 
-# rank_on NAMESPACE RANK: the process of that rank.
+# rank_on NAMESPACE RANK: prints the process of that rank.
 rank_on() {
     local p
     for p in $(ip netns pids "$1"); do
@@ -79,7 +79,7 @@ no_rank_on() {
     true
 }
 
-# start RUN RANKS: a job in the background, past its step 20 when this returns.
+# start RUN RANKS: starts a job in the background, and returns when it is past its step 20.
 start() {
     local run=$1 ranks=$2
     rm -rf "${scratch:?}/$run"
@@ -91,7 +91,7 @@ start() {
     began=$SECONDS
 }
 
-# ends RUN SECONDS PATTERN: the job ends within that time, with 77 and that one line.
+# ends RUN SECONDS PATTERN: the job must end within that time, with 77 and that one line.
 ends() {
     local code=0 took
     wait "$job" || code=$?
@@ -104,7 +104,7 @@ ends() {
     until_true 40 no_rank_on $second || fail "$1: a rank is left on the second host"
 }
 
-# Ranks that compute for longer than any limit, without a call of MPI, next to all of the following.
+# Ranks that compute for longer than any limit, without a call of MPI, during all of the following tests.
 hosts 2
 cp "$scratch/hosts" "$scratch/hosts.spin"
 (OMPI_MCA_orte_default_hostfile="$scratch/hosts.spin" on_first timeout 100 "$spin" run 3 spin steps 1 20) \
@@ -125,7 +125,7 @@ start daemon 2
 kill -KILL "$(ps -o ppid= -p "$(rank_on $second 1)")"
 ends daemon 60 "lost host 10.77.0.2; mpirun's daemon there has ended"
 
-# Two ranks on the second host: the one that is left sees more than the first host.
+# Two ranks on the second host: the remaining one knows more than the first host.
 hosts 2
 start together 4
 kill -STOP "$(rank_on $second 3)"

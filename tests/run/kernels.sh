@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the compiler makes of the CUDA kernels: machine code for compute capability 8.0 and 9.0a and
-# something for later GPUs, and accesses of 16 bytes in every kernel that takes its tensors in packs.
+# Tests the machine code of the CUDA kernels: code for compute capability 8.0 and 9.0a and PTX for later GPUs,
+# and accesses of 16 bytes in every kernel that reads its tensors in packs.
 # usage: kernels.sh TRIREME SCRATCH_DIR NVCC      (of a build tree)
 set -euo pipefail
 trireme=$1 scratch=$2 nvcc=$3
@@ -28,7 +28,7 @@ fi
 
 # Kernels with a pack of more than one element as template argument, or that always use packs.
 packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient)I|sumsq_blocksILb1E'
-# ... of which these write sums, or one number a row or block.
+# Of these, kernels that write sums, or one number a row or block.
 sums='tr_columns_partial|[0-9](row_max|row_sum)I|sumsq_blocks'
 for file in "${files[@]}"; do
     "$nvcc" -ptx -std=c++17 -I"$here" -arch=compute_80 --fmad=false "$file" -o "$scratch/kernels.ptx" ||
@@ -41,7 +41,7 @@ awk '/^(\.visible |\.weak )?\.entry/ { name = $NF; sub(/\(.*/, "", name); print 
 count=0
 while read -r kernel _; do
     count=$((count + 1))
-    # A cast from BF16 to FP32 reads half as much as it writes, and the other way round.
+    # A cast from BF16 to FP32 reads half as many bytes as it writes, and a cast back twice as many.
     narrow=$(grep -cE 'identityELi4E(7tr_bf16f|f7tr_bf16)E' <<<"$kernel" || true)
     [[ $narrow == 1 ]] || grep -qxF "$kernel load" "$scratch/accesses" || fail "$kernel: no load of 16 bytes"
     [[ $narrow == 1 ]] || [[ $kernel =~ $sums ]] || grep -qxF "$kernel store" "$scratch/accesses" ||

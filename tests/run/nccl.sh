@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Training over NCCL's calls, carried out by a library that checks every one of them: order, counts, types,
-# pairing, nothing after the end. Every schedule and kind of layout gives the bits of the mpi transport; a
-# rank that is lost, stuck or told of an error ends the job with 77 and one message; ranks on one GPU are
-# staged by themselves, with a line that says so.
+# Tests training over NCCL's calls, with a library that checks every one of them: order, counts, types, pairs,
+# no call after the end. Every schedule and kind of layout gives the bits of the mpi transport; a rank that is
+# lost, stuck or gets an error ends the job with 77 and one message; ranks on one GPU stage their messages
+# automatically, with a line that says so.
 # usage: nccl.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of that libnccl.so.2)
 set -euo pipefail
 trireme=$1 scratch=$2 mock=$(realpath "$3")
@@ -24,7 +24,7 @@ same_bits() { # RUN REFERENCE
     same_tensors "$1" "$2" 4
 }
 
-# Every schedule on a line of two; the cut changes no bit, so one rank is the reference.
+# Every schedule on two pipeline ranks; the cut changes no bit, so one rank is the reference.
 for precision in fp32 bf16; do train 0 1 one-$precision train.precision=$precision; done
 names=$("$trireme" help parallel.schedule | sed -n 's/^ *takes *one of \(.*\), or a path.*/\1/p' | tr -d ,)
 [[ $(wc -w <<<"$names") -ge 15 ]] || fail "schedules: $names"
@@ -36,7 +36,7 @@ for name in $names; do
 done
 grep -q '^transport *NCCL ' 1f1b.out || fail "the plan does not name the transport"
 
-# Layouts, against the same ones over the mpi transport.
+# Layouts, compared with the same ones over the mpi transport.
 compare_layout() { # NAME RANKS KEY=VALUE...
     train 0 "$2" "mpi-$1" "${@:3}"
     train 0 "$2" "nccl-$1" "${by_nccl[@]}" "${@:3}"
@@ -49,9 +49,10 @@ compare_layout tp2 2 parallel.tp=2 train.precision=bf16
 compare_layout dp3 3 parallel.dp=3 train.batch=12
 compare_layout pp2-tp2-dp2 8 parallel.pp=2 parallel.tp=2 parallel.dp=2 parallel.schedule=zbv train.batch=16
 
-# --- what is chosen -----------------------------------------------------------------------------------
+# --- the choice of the transport
+# -----------------------------------------------------------------------------------
 
-# "guarded:N" passes for the N-th GPU.
+# "guarded:N" replaces the N-th GPU.
 train 0 2 shared device.name=guarded:0 parallel.pp=2
 same_bits shared one-fp32
 grep -q '^transport *ranks 0 and 1 share a GPU (guarded:0), which NCCL refuses: .*staged' shared.out ||
@@ -74,7 +75,7 @@ grep -q '^device *guarded:0 guarded:0, 1 rank: ' own.out || fail "the ranks of e
 
 # --- failures -----------------------------------------------------------------------------------------
 
-# lost RUN PATTERN: the job of $job ends within 40 s of its last step, with 77 and one message like that.
+# lost RUN PATTERN: $job must end within 40 s of its last step, with 77 and one matching message.
 lost() {
     local code=0 took
     timeout 60 tail --pid="$job" -f /dev/null || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
@@ -82,7 +83,7 @@ lost() {
     [[ $code == 77 ]] || fail "$1: exit code $code, not 77"
     took=$(($(date +%s) - $(stat -c %Y "$(ls "$1/metrics.jsonl" 2>/dev/null || echo "$1.out")")))
     [[ $took -le 40 ]] || fail "$1: ended $took s after its last step"
-    # Open MPI may add a line of its own about a peer that is gone.
+    # Open MPI may add a line of its own about a lost peer.
     grep "^trireme: " "$1.err" >"$1.said" || true
     [[ $(wc -l <"$1.said") == 1 ]] || fail "$1: said '$(<"$1.err")'"
     grep -Eq "$2" "$1.said" || fail "$1: said '$(<"$1.said")', not '$2'"
@@ -100,18 +101,19 @@ for signal in KILL STOP; do
     kill -$signal "$(rank_process 2)"
     lost $signal '^trireme: lost rank 2 .*: step [0-9]+'
 done
-# A stopped rank, with a deadline that is over before the rank counts as lost: the message names that rank, not
+# A stopped rank, with a deadline that passes before the rank counts as lost: the message names that rank, not
 # the one that waits for it.
 begin late 2
 until_true 120 past late 5 || fail "late: never reached step 5: $(<late.err)"
 kill -STOP "$(rank_process 2)"
 lost late '; late is rank 2 '
-# A living rank that makes no progress, outside of NCCL: the deadline ends the job, and names that rank.
-over='([3-9]|[1-9][0-9])\.[0-9]' # the deadline of 3 s, or what a busy machine makes of it
+# A rank that is alive but makes no progress, outside of NCCL: the deadline ends the job, and the message
+# names that rank.
+over='([3-9]|[1-9][0-9])\.[0-9]' # the deadline of 3 s, or longer on a busy machine
 begin stuck 3 LD_PRELOAD="$mock/libstuck_read.so" STUCK_READ=3:100
 lost stuck "^trireme: rank [0-9] waited $over s for .*; late is rank 3 "
-# A call of NCCL that does not return: an abort from another thread ends it. One that does not return even
-# then, and one that cannot be aborted because the communicator is being made, end with the process.
+# A call of NCCL that does not return: an abort from another thread ends it. A call that does not return even
+# then ends with the process, and so does one that cannot be aborted because the communicator is being made.
 stuck_call="^trireme: rank (3: a call of NCCL .* has not returned for $over s: |[0-9] waited $over s .*; late is rank 3 )"
 begin blocked 3 NCCL_MOCK_STUCK=3:400
 lost blocked "$stuck_call"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A run that Trireme wrote at commit b123273, kept in tests/data/run-b123273, still resumes and samples:
-# the losses and the text are those that the same commit's program went on with.
+# Tests that a run that Trireme wrote at commit b123273 (tests/data/run-b123273) still resumes and samples:
+# losses and text are those with which that commit's program continued.
 # usage: old_run.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -8,14 +8,14 @@ source "$(dirname "$0")/common.sh"
 cp -r "$(dirname "$text")/run-b123273/." "$scratch"
 cd "$scratch"
 
-# warnings RUN: what may stand on stderr, at most one line, which says what the old format lacks.
+# warnings RUN: stderr must have at most one line, which says what the old format lacks.
 warnings() {
     [[ $(wc -l <"$1.err") -le 1 ]] || fail "$1: said '$(<"$1.err")'"
     grep -v '^trireme: warning: .*checkpoint' "$1.err" && fail "$1: said '$(<"$1.err")'"
     true
 }
 
-# resumes RANKS ARGUMENTS...: ten more steps on that many ranks.
+# resumes RANKS ARGUMENTS...: takes ten more steps on that many ranks.
 resumes() {
     local ranks=$1 run=resumed-$1
     shift
@@ -23,7 +23,7 @@ resumes() {
     trireme_on "$ranks" train tiny.yaml --resume log.dir="$run" train.steps=70 "$@" >"$run.out" 2>"$run.err" ||
         { fail "$run: $(<"$run.err")"; return; }
     warnings "$run"
-    # Products of FP32 are summed in the processor's own order: ten steps of that.
+    # FP32 products are summed in an order that depends on the processor, for ten steps.
     paste -d ' ' losses.txt <(field "$run" loss | tail -n +61) | awk '
         BEGIN { limit = 2 ^ -23 * sqrt(10) }
         { off = ($2 - $3) / $2; if (NF != 3 || off > limit || -off > limit) { print "step", $1 ": loss", $3 ", not", $2; bad = 1 } }

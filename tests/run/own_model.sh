@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# docs/own-model.md holds: its diffs apply to a copy of this tree, which builds; the new operators equal
-# ref, on the CPU and as kernels run on the host, and have the gradients that finite differences have; the
-# new families equal PyTorch (own_model/*.h5) and train with the same bits on one rank and on two.
-# The page quotes the diffs as they are.
+# Tests docs/own-model.md: its diffs apply to a copy of this tree, which builds. The new operators agree with
+# ref, on the CPU and as emulated kernels, and their gradients with finite differences. The new families agree
+# with PyTorch (own_model/*.h5) and train with the same bits on one rank and on two. The page quotes the diffs
+# exactly.
 # usage: own_model.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1
@@ -13,10 +13,10 @@ source "$(dirname "$0")/common.sh"
 diffs=("$root/tests/own_model/family.diff" "$root/tests/own_model/operator.diff")
 tree=$scratch/tree
 
-# What a cached variable of the build under test is; "" when it has none.
+# Prints a cached variable of the tested build; "" when it has none.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$cache" 2>/dev/null || true; }
 
-# Every block of diff on the page stands in one of the diffs, and every file of these is on the page.
+# Every diff block on the page must be in one of the diffs, and the page must name every file of the diffs.
 check_page() {
     local page=$root/docs/own-model.md file
     cat "${diffs[@]}" >"$scratch/diffs"
@@ -60,7 +60,7 @@ build() {
     ! grep -E 'warning:' "$scratch/build.out" | grep -vE 'maybe-uninitialized' || fail "the build warns"
 }
 
-# equal FAMILY: one rank, two stages in a V, two tensor ranks.
+# equal FAMILY: compares one rank, two stages in a V, and two tensor ranks.
 equal() {
     train 0 1 "$1" model.family="$1"
     train 0 2 "$1-pp" model.family="$1" parallel.pp=2 parallel.schedule=zbv

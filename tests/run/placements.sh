@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stages placed in loops and in a V, by every generator and by CSV files: all train with the bits of
-# one rank.
+# Tests stages placed in loops and in a V, by every generator and by CSV files: all train with the bits of one
+# rank.
 #
 # usage: placements.sh TRIREME SCRATCH     (TRIREME_TEST_DEVICE, _TRANSPORT as for equivalence.sh; ckpt_compare is next to the tests' programs)
 set -euo pipefail
@@ -46,13 +46,14 @@ refused() { # CODE TEXT ARGUMENT...
   grep -qF -- "$2" "$scratch/refused.out" || { fail "no '$2' for ${*:3}"; cat "$scratch/refused.out"; }
 }
 
-# Four stages in a V on two ranks, both ends on rank 0 (the tied embedding stays there), and all on one.
+# Four stages in a V on two ranks, the first and the last on rank 0 (so the tied embedding is not sent), and
+# all four on one rank.
 v=$scratch/v.csv
 cat >"$v" <<C
 0F0,0F1,0F2,3F0,3B0,0F3,3F1,3B1,3F2,3I2,0I0,3W2,0W0,3F3,3B3,0B1,0B2,0B3,0F4,0F5,0F6,0F7,3F4,3F5,3F6,3F7,3B4,3B5,3B6,3B7,0B4,0B5,0B6,0B7
 1F0,2F0,1F1,2F1,1F2,2F2,2B0,1B0,1F3,2F3,2B1,1B1,2B2,1B2,2I3,2W3,1B3,1F4,2F4,1F5,2F5,1F6,2F6,1F7,2F7,2B4,1B4,2B5,1B5,2B6,1B6,2B7,1B7
 C
-tr '\n' ',' <"$v" | sed 's/,$//' >"$scratch/none.csv" # two ranks' rows in one: it must not run
+tr '\n' ',' <"$v" | sed 's/,$//' >"$scratch/none.csv" # two ranks' rows in one: it cannot run
 seq -s, -f '0F%g' 0 7 >"$scratch/one.csv"
 sed -i "s/\$/,$(seq -s, -f '1F%g' 0 7),$(seq -s, -f '1B%g' 0 7),$(seq -s, -f '0B%g' 0 7)/" "$scratch/one.csv"
 # Three stages; the first and last, which share the tied embedding, are on the last rank and in the
@@ -83,7 +84,7 @@ done
 run dualpipev-file 4 parallel.schedule="$samples/dualpipev_4rank_10mb.csv" train.batch=10
 run ten 1 train.batch=10
 same_bits dualpipev-file ten
-# Every generator, with the stages that it is made with; loops with two and, on two ranks, four.
+# Every generator, with its number of stages a rank; loops with two and, on two ranks, four.
 names=$("$trireme" help parallel.schedule | sed -n 's/^ *takes *one of \(.*\), or a path.*/\1/p' | tr -d ,)
 [ "$(wc -w <<<"$names")" = 15 ] || fail "schedules: $names"
 for precision in fp32 bf16; do
@@ -92,7 +93,7 @@ for precision in fp32 bf16; do
     same_bits "$name-$precision" one-$precision
   done
 done
-# Ranks that were given different orders say so instead of waiting for each other.
+# Ranks that were given different orders report that instead of waiting for each other.
 two=(train "$scratch/base.yaml" parallel.pp=2 log.dir="$scratch/orders")
 code=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1

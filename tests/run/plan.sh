@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# plan: the table of what a run takes, the same numbers as the run prints, and what it refuses.
+# Tests `trireme plan`: the table of a run's memory and time, the same numbers as the run prints, and
+# refusals.
 # usage: plan.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1
 scratch=$2
 source "$(dirname "$0")/common.sh"
 
-# plan CODE NAME ARGUMENTS...: a plan ends with that code; what it says in $scratch/NAME.out and .err.
+# plan CODE NAME ARGUMENTS...: a plan must end with that code; its output is in $scratch/NAME.out and .err.
 plan() {
     local want=$1 name=$2 code=0
     shift 2
@@ -16,7 +17,7 @@ plan() {
 }
 
 
-# same_memory RUN RANKS: the row of rank 0 has the numbers that the training run printed.
+# same_memory RUN RANKS: the row of rank 0 must have the numbers that the training run printed.
 same_memory() {
     local planned trained
     planned=$(awk -v ranks="$2" '$2 == ranks {gsub(/[()]/, ""); print $12, $5, $6, $7, $8, $9, $10, $11; exit}' "$scratch/$1.plan.out")
@@ -32,7 +33,7 @@ plan 0 zbv.plan model.width=96 parallel.pp=2 parallel.schedule=zbv train.precisi
 train 0 2 zbv model.width=96 parallel.pp=2 parallel.schedule=zbv train.precision=bf16 train.steps=1
 same_memory zbv 0
 
-# Nothing is made, and a plan reads no data: none need be named. Training does.
+# A plan writes no files and reads no data, so it needs no data.path. Training needs it.
 [[ ! -e $scratch/grid.plan ]] || fail "a plan made a run directory"
 sed '/^data:/d' "$scratch/base.yaml" >"$scratch/nodata.yaml"
 grep -q data "$scratch/nodata.yaml" && fail "nodata.yaml names data"
@@ -44,13 +45,13 @@ grep -q 'data.path is missing: name the file' "$scratch/nodata.train" || fail "d
 grep -q '^fits     rank 0 needs most: ' "$scratch/nodata.out" || fail "no verdict: $(<"$scratch/nodata.out")"
 grep -Eq '^limit .* \(free memory here, divided among 1 rank\)$' "$scratch/nodata.out" || fail "no limit"
 
-# Equal stages: the bubble of 1f1b is (p - 1) / (m + p - 1) of the step; here 12 micro-batches on blocks
-# of equal cost, with an embedding of none and a small head behind them.
+# Equal stages: the bubble of 1f1b is (p - 1) / (m + p - 1) of the step; here 12 micro-batches on blocks of
+# equal cost, with an embedding without cost and a small head.
 plan 0 bubble parallel.pp=4 model.width=256 model.vocab=256
 bubble=$(sed -n 's/^step .* of which \([0-9.]*\)% bubble.*/\1/p' "$scratch/bubble.out")
 awk -v b="$bubble" 'BEGIN {exit !(b > 100 * 3 / 15 && b < 30)}' || fail "a bubble of '$bubble' %"
 
-# What does not fit: 76, one sentence with the first changes that do, and these do.
+# A model that does not fit: 76 and one sentence with the smallest changes that fit, which are tried.
 plan 76 small model.width=96 parallel.pp=2 train.micro_batch=4 device.memory=6MiB
 says small 'stage 0 \(rank 0\) needs [0-9.]+ MiB \(parameters .*\), [0-9.]+ MiB more than the 6.0 MiB that a rank may use \(device.memory\); it fits with train.micro_batch='
 grep -q '^0  *0  *0-' "$scratch/small.out" || fail "no table of what does not fit"
@@ -61,14 +62,14 @@ train 76 2 refused model.width=96 parallel.pp=2 train.micro_batch=4 device.memor
 plan 76 hopeless device.memory=10KiB
 says hopeless '.*; no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it fit: '
 
-# What training refuses.
+# A plan refuses what training refuses.
 plan 78 unknown trian.steps=5
 says unknown "unknown key 'trian.steps'; did you mean train.steps\?"
 plan 78 heads parallel.tp=3
 plan 78 stages parallel.pp=5
 plan 78 batch train.micro_batch=5
 plan 78 ranks parallel.dp=12 parallel.pp=2 train.batch=7
-# GPUs that are elsewhere: planned for the memory that is stated, with the cpu device's scratch.
+# GPUs of another machine: planned for the stated memory, with the cpu device's scratch.
 plan 69 cuda device.name=cuda:99
 says cuda '.*; to plan for GPUs of another machine, set device.memory to the memory of a rank there'
 gpus=(device.name=cuda:99 device.memory=1GiB)
@@ -80,7 +81,7 @@ grep -q '^time     not known, since this machine has no device cuda:99: ' "$scra
 diff <(grep -Ev '^(device|time) ' "$scratch/elsewhere.out") <(grep -v '^time ' "$scratch/here.out") ||
     fail "the plan for GPUs elsewhere is another"
 
-# Seconds: of a stated rate exactly, of this machine measured once and remembered.
+# Seconds: exact for a stated rate; for this machine they are measured once and remembered.
 plan 0 stated device.name=cuda:99 device.memory=1GiB --rate 250
 awk '/^step/ { work = $2 * ($3 == "MFLOP" ? 1e-3 : $3 == "TFLOP" ? 1e3 : 1) } /^time/ { seconds = $3; if ($4 == "ms") seconds /= 1000; steps = 12 * 32 / $7 }
     END { exit !(seconds > 0.99 * work / 250 && seconds < 1.01 * work / 250 && steps > 0.99 * seconds && steps < 1.01 * seconds) }' \
@@ -95,10 +96,11 @@ plan 0 first
 [[ $(wc -l <"$scratch/cache/trireme/rates") == 1 ]] || fail "the rate is not remembered"
 plan 0 second
 diff <(grep ^time "$scratch/first.out") <(grep ^time "$scratch/second.out") || fail "a remembered rate is another"
-# A model for larger machines: a narrower layer is timed.
+# For a model that is too large for this machine, a narrower layer is timed.
 plan 0 wide model.width=262144 model.heads=4096 device.memory=900000GiB
 grep -q '^time     about .* (measured here)' "$scratch/wide.out" || fail "a layer that is narrowed: $(grep ^time "$scratch/wide.out")"
-# One that cannot be narrowed, and of which not even a layer can be timed here, is planned all the same.
+# A model that cannot be narrowed, and of which not even one layer can be timed here, is planned without
+# seconds.
 plan 0 immense model.width=262143 model.heads=511 device.memory=900000GiB
 grep -q '^time     not measured, ' "$scratch/immense.out" || fail "a layer that does not fit here: $(grep ^time "$scratch/immense.out")"
 sed -E 's/ [^ ]*$/ 1e9/' -i "$scratch/cache/trireme/rates"
@@ -109,7 +111,7 @@ plan 0 fourth
 grep -q '^time     about ' "$scratch/fourth.out" || fail "no time with a damaged cache"
 XDG_CACHE_HOME=/proc/nowhere plan 0 unwritable
 grep -q '^time     about ' "$scratch/unwritable.out" || fail "no time without a cache"
-# There BF16 and not deterministic are the defaults, and what others cost is said in one line.
+# On GPUs the defaults are BF16 and not deterministic; one line says what other values cost.
 sed -i 's/ precision: fp32,//; s/ deterministic: true,//' "$scratch/base.yaml"
 plan 0 elsewhere "${gpus[@]}"
 diff <(grep -Ev "^(device|time) " "$scratch/elsewhere.out") <(grep -v "^time " "$scratch/here.out") ||

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Races: fresh starts and resumes that all want one directory leave the steps of one run.
-# TRIREME_RACES: how many (default 6); TRIREME_SEED: of their random choices.
+# Tests races: when fresh starts and resumes want one directory, it has the steps of one run.
+# TRIREME_RACES: the number of races (default 6); TRIREME_SEED: the seed of their random choices.
 # usage: races.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
-# At a constant rate no step depends on their number.
+# With a constant learning rate the number of steps changes no step.
 options=(optim.min_lr=0.003 log.every=1000 checkpoint.every=7 train.steps=40)
 seed=${TRIREME_SEED:-$RANDOM}
 echo "seed $seed"
@@ -14,8 +14,9 @@ RANDOM=$seed
 modes=("" --resume --resume=auto)
 train 0 1 whole "${options[@]}"
 
-# race RUN: jobs that all want one directory begin at about the same time, and one may be killed; then one
-# goes on to the end. Each ends with 0, or says why not, and the steps are those of one run.
+# race RUN: starts several jobs in one directory at about the same time, and may kill one; then one continues
+# to the end. Each must end with 0 or with a sentence that says why not, and the steps must be those of one
+# run.
 race() {
     local run=$1 jobs=() i code words
     for i in 0 1 2; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The documents do what they say. Every ```sh block of README.md and docs/*.md is run in order, with the
-# README's own config (made small by overrides); ```console blocks need root, minutes or a cluster, and
-# only have to name scripts that exist. Keys, options, exit codes and files that are mentioned exist.
+# Tests the documents. Every ```sh block of README.md and docs/*.md is run in order, with the README's own
+# config (made small by further arguments); ```console blocks need root, minutes or a cluster, and only have
+# to name scripts that exist. Keys, options, exit codes and files that are mentioned exist.
 # usage: readme.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$(realpath "$1")
@@ -16,7 +16,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# blocks KIND DOCUMENT: the lines of its ```KIND blocks as LINE:TEXT, a block's fence as LINE:```.
+# blocks KIND DOCUMENT: prints the lines of its ```KIND blocks as LINE:TEXT, and a block's end as LINE:```.
 blocks() {
     awk -v fence="\`\`\`$1" '
         $0 == fence { inside = 1; print NR ":```"; next }
@@ -24,9 +24,9 @@ blocks() {
         inside { print NR ":" $0 }' "$2"
 }
 
-# --- what the commands meet -----------------------------------------------------------------------
+# --- the environment of the commands -----------------------------------------------------------------------
 
-# The real program; behind x.yaml come overrides that make it small, which those of a document beat.
+# The real program; arguments after x.yaml make it small, and arguments of a document override them.
 cat >bin/trireme <<END
 #!/usr/bin/env bash
 args=()
@@ -46,7 +46,7 @@ cat >bin/cmake <<END
 [[ \$1 != --preset ]] || set -- "\$@" -DCMAKE_C_FLAGS_RELEASE= -DTRIREME_CUDA=OFF
 exec '$cmake' "\$@"
 END
-# Reads on after its last line, so that the command in front of it is not ended by a closed pipe.
+# Reads its input to the end, so that a closed pipe does not end the command before it.
 printf '#!/bin/sh\n/usr/bin/head "$@"\nexec cat >/dev/null\n' >bin/head
 chmod +x bin/*
 export PATH=$scratch/bin:$PATH TERM=dumb
@@ -59,7 +59,7 @@ lines=$(wc -l <x.yaml)
 
 # --- every sh block -------------------------------------------------------------------------------
 
-# as_after_quickstart FOLDER: the sources, configured as the quickstart leaves them.
+# as_after_quickstart FOLDER: copies the sources and configures them like the quickstart.
 as_after_quickstart() {
     local entry configure
     for entry in "$root"/*; do
@@ -70,7 +70,7 @@ as_after_quickstart() {
     (cd "$1" && bash -euo pipefail -c "$configure" >../configure.log 2>&1) || fail "$configure failed: $(tail -n 3 configure.log)"
 }
 
-# run_block DOCUMENT LINE FILE: in the document's folder.
+# run_block DOCUMENT LINE FILE: runs the block in the document's folder.
 run_block() {
     (cd "$1" && timeout 120 bash -euo pipefail "$3" </dev/null >"$3.out" 2>&1) && return 0
     fail "$1, the block in line $2 failed: $(tail -n 3 "$3.out")"
@@ -99,14 +99,14 @@ for document in "${documents[@]}"; do
 done
 ((run >= 10)) || fail "only $run blocks were found"
 
-# --- what is mentioned ----------------------------------------------------------------------------
+# --- names in the documents ----------------------------------------------------------------------------
 
 "$trireme" help >help.txt
 mentions() { grep -hoE -- "$1" "${documents[@]}" "$root"/examples/*.yaml | sort -u; }
 
 sections='model|data|train|optim|parallel|checkpoint|log|device'
 known=$(sed -nE "s/^  (($sections)\.[a-z_0-9]+) .*/\1/p" help.txt)
-# Files like data/data.c and log.txt are no keys; train.stepz is the documents' wrong one.
+# Files like data/data.c and log.txt are not keys; train.stepz is the documents' example of a wrong key.
 for key in $(mentions "(^|[^/a-z_.-])($sections)\.[a-z_0-9]+" | grep -oE "($sections)\.[a-z_0-9]+" | sort -u); do
     [[ $key == train.stepz || $key == log.txt ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
 done
@@ -114,7 +114,7 @@ diff <(bash "$root/tools/config_table.sh" "$trireme") \
     <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$root/docs/config.md" | sed '$d') >table.diff ||
     fail "docs/config.md is old: run tools/config_table.sh build/release/trireme --write"
 
-# Options of this program's commands; mpirun's and srun's stand in front of its name.
+# Options of this program's commands; those of mpirun and srun come before its name.
 for option in $(for d in "${documents[@]}"; do blocks sh "$d"; blocks console "$d"; done |
     sed -n 's/.*trireme \([a-z-].*\)/\1/p' | sed 's/ #.*//; s/ | .*//' |
     grep -oE -- '(^| )--?[a-z][a-z-]*' | sort -u); do

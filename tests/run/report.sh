@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# report.html of the run directory: planned and, with --trace, measured; a resumed run shows all its
-# steps. Where Chromium is installed it opens the report: no two labels overlap, none is cut off, and
-# the picture (report.png) is not empty.
+# Tests report.html of the run directory: planned and, with --trace, measured times; a resumed run shows all
+# its steps. If Chromium is installed it opens the report: no two labels overlap, none is cut off, and the
+# picture (report.png) is not empty.
 # usage: report.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# holds RUN PATTERN...: each is somewhere in its report.
+# holds RUN PATTERN...: each must be somewhere in its report.
 holds() {
     local run=$1 pattern
     shift
@@ -18,13 +18,13 @@ holds() {
     if [[ -e $scratch/$run/report.html.tmp ]]; then fail "$run: a temporary file is left"; fi
 }
 
-# Stopped at half, with a plan alone, then resumed on a traced pipeline.
+# A run that was stopped half-way, with only planned times, then resumed on a traced pipeline.
 train 0 2 pipe parallel.pp=2 parallel.schedule=zbv train.steps=10
 holds pipe ">10 of 10<" ">planned: makespan .* bubble [0-9.]+%" ">rank 1<" ">last validation<" "schedule zbv"
 if grep -q ">measured" "$scratch/pipe/report.html"; then fail "pipe: measured without --trace"; fi
 train 0 2 pipe parallel.pp=2 --resume --trace 1
 holds pipe ">20 of 20<" ">planned: makespan" ">measured: makespan .* bubble [0-9.]+%" "after step 20<" "<circle[^/]*><title>10: "
-# Memory of each rank: the classes make the sum, and what was taken is the plan.
+# Memory of each rank: the classes add up to the sum, and the allocated bytes are the planned ones.
 memory_rows() { # planned|taken: the rows of the ranks, seven classes and all
     sed -n 's/<td class="number">\([0-9.]*\)<\/td>/ \1/g; s/<td><\/td>//; s/^<tr><th>rank \([0-9]\) '"$1"'<\/th>\([ 0-9.]*\)<\/tr>$/\1\2/p' \
         "$scratch/pipe/report.html" | cut -d ' ' -f 1-9
@@ -49,13 +49,13 @@ if ! browser=$(command -v chromium || command -v chromium-browser || command -v 
     finish
     exit
 fi
-# look OPTIONS... PAGE: in a browser with a profile of its own.
+# look OPTIONS... PAGE: opens it in a browser with a profile of its own.
 look() {
     timeout 120 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars \
         --user-data-dir="$scratch/browser" --window-size=1240,1900 "$@" 2>"$scratch/browser.log" ||
         fail "the browser: $(tail -n 3 "$scratch/browser.log")"
 }
-# A copy that measures itself: labels of one drawing that overlap, or that leave it.
+# A copy of the report with a script that finds labels of one drawing that overlap or leave it.
 cat >"$scratch/measure.js" <<'J'
 let overlaps = [], outside = [], labels = 0;
 for (const svg of document.querySelectorAll("svg")) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Resumed runs: the same curve and the same bits on the layout that saved, the saved bits on any other.
+# Tests resumed runs: the same curve and the same bits on the layout that saved, the saved bits on any other.
 # usage: resume.sh TRIREME SCRATCH_DIR PRECISION
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
 source "$(dirname "$0")/common.sh"
 
-# resumed RUN REFERENCE RANKS ARGUMENTS...: REFERENCE as it was after its step 10, continued as RUN.
+# resumed RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
 resumed() {
     local run=$1 reference=$2 ranks=$3
     shift 3
@@ -14,14 +14,14 @@ resumed() {
     train 0 "$ranks" "$run" --resume "$@"
 }
 
-# near RUN REFERENCE: losses within 1e-5, as sums in another order differ.
+# near RUN REFERENCE: losses must be within 1e-5, because sums have another order.
 near() {
     paste <(field "$1" loss) <(field "$2" loss) | awk -v what="$1 and $2" '
         { d = ($1 - $2) / $2; if (d > 1e-5 || d < -1e-5) { print what ": step " NR ": " $0; bad = 1 } }
         END { exit bad || NR != 20 }' || fail "$1 and $2: losses too far apart"
 }
 
-# relayout REFERENCE PP TP DP: that layout loads step 10 of the reference, and saves the same bits.
+# relayout REFERENCE PP TP DP: that layout must load step 10 of the reference, and save the same bits.
 relayout() {
     local run=$1-as-pp$2-tp$3-dp$4
     mkdir -p "$scratch/$run.from" "$scratch/$run"
@@ -56,8 +56,8 @@ for layout in "4 1 1" "1 2 1" "1 1 3" "2 1 2" "1 4 1" "2 2 1"; do
     near "$run" one
 done
 
-# Where a default follows the device, a key that the user has not set keeps the checkpoint's value, as when a
-# run on GPUs goes on without them; what is set holds.
+# Where a default depends on the device, a key that the user has not set keeps the checkpoint's value, for
+# example when a run on GPUs continues without them; a key that is set holds.
 if [[ $precision == bf16 ]]; then
     cp "$scratch/base.yaml" "$scratch/set.yaml"
     sed -i 's/ precision: fp32,//; s/ deterministic: true,//' "$scratch/base.yaml"
@@ -73,8 +73,8 @@ if [[ $precision == bf16 ]]; then
     mv "$scratch/set.yaml" "$scratch/base.yaml"
 fi
 
-# A whole job killed between two saves, wherever it is once it is past step 25: it would not end,
-# and is resumed for ten steps more. At a constant rate no step depends on their number.
+# A whole job is killed between two saves, at any point past step 25, and resumed for ten more steps. With a
+# constant learning rate the number of steps changes no step.
 long=("${options[@]}" optim.warmup=10 optim.min_lr=0.003)
 for ranks in 1 4; do
     layout=()
@@ -92,7 +92,7 @@ for ranks in 1 4; do
     same_tensors "killed-$ranks" "whole-$ranks" $end
 done
 
-# Two runs with two threads give the same bits: tensors are large enough to be shared among them.
+# Two runs with two threads give the same bits; the tensors are large enough to be divided among threads.
 for run in threads-a threads-b; do
     train 0 2 $run "${options[@]}" parallel.pp=2 train.threads=2 train.micro_batch=6 model.width=64 model.context=64
 done

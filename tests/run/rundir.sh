@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The run directory: one job at a time, whatever dies; a job that is started again goes on where it was.
+# Tests the run directory: one job at a time, whichever process dies; a job that is started again continues
+# where it stopped.
 # usage: rundir.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 host=$(uname -n)
-# At a constant rate no step depends on their number.
+# With a constant learning rate the number of steps changes no step.
 options=(optim.min_lr=0.003 log.every=1000)
 grid=(parallel.pp=2 parallel.tp=2)
 
@@ -22,7 +23,7 @@ begin() {
 # end_job: kills it with all its processes.
 end_job() { { descendants "$job" | xargs kill -9; wait "$job"; } 2>/dev/null || true; }
 
-# in_use RANKS RUN ARGUMENTS...: another job is told who holds the directory.
+# in_use RANKS RUN ARGUMENTS...: another job must end with a sentence that names the holder of the directory.
 in_use() {
     local ranks=$1 run=$2 code=0
     shift 2
@@ -66,7 +67,7 @@ for ranks in 1 4; do
     same_tensors $run $reference 40
 done
 
-# --- --resume=auto: starts, goes on, and has nothing left to do --------------------------------------
+# --- --resume=auto: starts, continues, and has no step left --------------------------------------
 
 train 0 1 auto "${options[@]}" --resume=auto train.steps=20
 train 78 1 auto "${options[@]}" train.steps=40
@@ -87,7 +88,7 @@ says broken "no checkpoint under .* is valid: "
 
 # --- a directory that is removed while it is used -----------------------------------------------------
 
-# removed RANKS RUN ARGUMENTS...: the run says so once, saves its last step all the same, and ends with 74.
+# removed RANKS RUN ARGUMENTS...: the run must say so once, save its last step nevertheless, and end with 74.
 removed() {
     local ranks=$1 run=$2 code=0
     shift 2
@@ -106,11 +107,11 @@ removed() {
 removed 1 removed-1
 removed 4 removed-4 "${grid[@]}"
 
-# Another run has taken the place: it keeps it, and the first one cannot save.
+# Another run has made the directory again: it keeps it, and the first one cannot save.
 begin 1 first train.steps=400 checkpoint.every=0
 until_true 120 past first 5 || fail "first: never reached step 5"
 cp -r whole other
-kill -STOP "$job" # another process cannot act between two steps as fast
+kill -STOP "$job" # stopped, because the test cannot act between two steps
 mv first first.away
 mv other first
 kill -CONT "$job"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A resumed run knows its data: other content is refused unless it is allowed, the same content
-# elsewhere is the same data, and what has grown at its end is read from the next epoch on.
+# Tests that a resumed run recognizes its data: other content is refused unless it is allowed, the same
+# content elsewhere is the same data, and bytes that were appended are read from the next epoch on.
 # usage: same_data.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -15,7 +15,7 @@ cp old.txt data.txt
 train 0 1 whole "${options[@]}" train.steps=20
 train 0 1 part "${options[@]}" train.steps=6
 
-# continued RUN ARGUMENTS...: `part` goes on as RUN.
+# continued RUN ARGUMENTS...: continues `part` as RUN.
 continued() {
     local want=$1 ranks=$2 run=$3
     shift 3
@@ -33,7 +33,7 @@ continued 0 1 moved data.path=moved.txt
 same_curve moved whole
 same_tensors moved whole 20
 
-# One octet that is another, in the middle; a file that is shorter; another split.
+# One changed byte in the middle; a shorter file; another split.
 sed '1,30s/the/thf/' old.txt >data.txt
 cmp -s old.txt data.txt && fail "the file was not changed"
 for ranks in 1 2; do
@@ -51,7 +51,7 @@ head -c 1900 old.txt >data.txt
 continued 78 1 shorter
 says shorter ".*: it has 1900 bytes, and had 2000; restore the earlier data and keys.*"
 
-# Growth: the epoch in progress goes on as it was, and a run that is stopped again does not differ.
+# Growth: the epoch in progress continues unchanged, and stopping the run again makes no difference.
 cp grown.txt data.txt
 continued 0 1 grown
 says grown "warning: 'data.txt' has grown from 2000 to 5000 bytes: the new bytes are read from epoch 2 on, and the held-out part stays the same"
@@ -70,7 +70,7 @@ trireme_on 1 train base.yaml log.dir=twice "${options[@]}" --resume train.steps=
 [[ $code == 78 ]] || fail "twice: went on with data that shrank, $code"
 says back ".*: it has 2000 bytes, and had 5000; .*"
 
-# A checkpoint that says nothing of its data is believed, with one line.
+# A checkpoint that records nothing about its data is accepted, with one line.
 cp -r part unmarked
 for field in data_bytes data_hash data_format validation split_bytes epoch epoch_sample epoch_bytes; do
     "$tools/ckpt_forge" "$(step_dir unmarked 6)" $field remove
@@ -80,7 +80,7 @@ says unmarked "warning: the checkpoint does not record its data: 'data.txt' is a
 same_curve unmarked whole
 same_tensors unmarked whole 20
 
-# Ranks of one run that find different files under one name.
+# Ranks of one run find different files under one name.
 cp old.txt data.txt
 sed 's/the/thf/' old.txt >other.txt
 printf '#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" data.path=other.txt\nexec "%s" "$@"\n' "$trireme" >ranks.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Text from a checkpoint that a device has saved: the same on the device twice, and greedy text that
-# begins as the CPU's does.
+# Tests text from a checkpoint that a device has saved: it is the same on the device twice, and greedy text
+# begins like the CPU's.
 # usage: sampled.sh TRIREME SCRATCH_DIR      TRIREME_TEST_DEVICE: the device (cpu)
 set -euo pipefail
 trireme=$1 scratch=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The commands about schedules: orders as CSV, the check of files, drawings, and simulated numbers.
+# Tests the commands about schedules: orders as CSV, the check of files, drawings, and simulated numbers.
 # usage: schedule.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1
@@ -12,7 +12,8 @@ fail() {
     exit 1
 }
 
-# expect CODE WORDS ARGUMENTS...: that exit code, nothing on stdout, one line on stderr with WORDS.
+# expect CODE WORDS ARGUMENTS...: the command must end with that exit code, nothing on stdout, and one line on
+# stderr with WORDS.
 expect() {
     local want=$1 words=$2 code=0
     shift 2
@@ -22,7 +23,7 @@ expect() {
     grep -qF -- "$words" err || fail "trireme $*: said '$(<err)', without '$words'"
 }
 
-# prints TEXT ARGUMENTS...: exit code 0, nothing on stderr, TEXT on stdout.
+# prints TEXT ARGUMENTS...: the command must end with 0, nothing on stderr, and TEXT on stdout.
 prints() {
     local text=$1
     shift
@@ -37,7 +38,7 @@ prints '1f1b.csv: 2 ranks, 2 stages, 3 micro-batches; every action occurs once, 
 "$trireme" schedule check "$data/pytorch_csv/dualpipev_4rank_10mb.csv" >out
 grep -q '4 ranks, 8 stages, 10 micro-batches;' out || fail "the golden DualPipeV is not accepted"
 
-# With its transfers, as PyTorch lists them; a file that has them keeps them.
+# With transfers as PyTorch lists them; a file with transfers keeps them.
 pair=$data/pytorch_csv/zb1p_2rank_2stagep
 prints "$(<"${pair}_comms.csv")" schedule "${pair}_compute.csv" --comms
 prints "$(<"${pair}_comms.csv")" schedule "${pair}_comms.csv" --comms
@@ -64,19 +65,19 @@ grep -q '^rank 0   F0F1' out || fail "show: no drawing: $(<out)"
 grep -q $'\033' out && fail "show: colours off a terminal"
 [[ $(head -c 4 s.svg) == '<svg' && $(head -c 1 t.json) == '{' ]] || fail "show: no SVG or trace"
 
-# The search says how far it is from the bound, in addition to the order.
+# The search prints the distance from the bound, in addition to the order.
 prints 'auto: makespan 24.75, 0.00% above the lower bound 24.75; 4 stages a rank, made for these costs' \
     schedule auto -p 4 -m 8 -o auto.csv
 "$trireme" schedule auto -p 4 -m 8 >out 2>err
 cmp -s out auto.csv || fail "auto: another order on stdout"
 [[ $(<err) == 'auto: makespan 24.75, 0.00% above the lower bound 24.75; '* ]] || fail "auto: said '$(<err)'"
 
-# Simulating it says so too; a file may have any name that is no schedule's.
+# Simulating it prints that too; a file may have any name except a schedule's.
 "$trireme" simulate --schedule auto -p 4 -m 8 >out
 grep -q '^bound     24.75 with 4 stages a rank: the makespan is 0.00% above it$' out || fail "auto: simulated as $(<out)"
 cp 1f1b.csv order
 prints "$json" simulate --schedule order --json
-# One micro-batch alone goes down and back: that is all that a bound can ask.
+# A single micro-batch goes down the pipeline and back, which is exactly the bound.
 prints 'auto: makespan 6.25, 0.00% above the lower bound 6.25; 4 stages a rank, made for these costs' \
     schedule auto -p 3 -m 1 -o one.csv
 

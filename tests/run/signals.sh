@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The ends of a run: SIGTERM and SIGUSR1 finish the step, save and end with 75, and the run resumes with
-# the same bits; a rank that is killed or stopped ends the job within 10 s with 77 and one message.
+# Tests the ends of a run: after SIGTERM and SIGUSR1 it finishes the step, saves and ends with 75, and resumes
+# with the same bits; when a rank is killed or stopped, the job ends within 10 s with 77 and one message.
 # usage: signals.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
-# At a constant rate no step depends on their number: runs that are interrupted would not end, and
-# are resumed for some steps more.
+# With a constant learning rate the number of steps changes no step. Interrupted runs have too many steps to
+# end, and are resumed for some more steps.
 options=(checkpoint.every=20 log.every=50 optim.min_lr=0.003)
 forever=train.steps=100000
 grid=(parallel.pp=2 parallel.tp=2)
 
-# begin RANKS RUN ARGUMENTS...: starts a run; $job is the process a user would signal.
+# begin RANKS RUN ARGUMENTS...: starts a run; $job is the process that a user would signal.
 begin() {
     local ranks=$1 run=$2 launch=()
     shift 2
@@ -21,7 +21,7 @@ begin() {
     job=$!
 }
 
-# ends RUN CODE: $job has to end with it, and soon, else it is killed.
+# ends RUN CODE: $job must end with that code soon, otherwise it is killed.
 ends() {
     local code=0 begun=$SECONDS
     until_true 60 not_running "$job" || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
@@ -56,7 +56,7 @@ for ranks in 1 4; do
     done
 done
 
-# A rank of the last stage is lost in the middle of the work.
+# A rank of the last stage is lost in the middle of a run.
 for signal in KILL STOP; do
     run=$signal
     begin 4 $run "${grid[@]}"
@@ -65,11 +65,11 @@ for signal in KILL STOP; do
     kill -$signal "$lost"
     ends $run 77
     [[ $took -le 30 ]] || fail "$run: took $took s"
-    # Open MPI may add a line of its own about a peer that is gone.
+    # Open MPI may add a line of its own about a lost peer.
     [[ $(grep -c "^trireme: " $run.err) == 1 ]] || fail "$run: said '$(<$run.err)'"
     grep -q "Process received signal" $run.err && fail "$run: something crashed: $(<$run.err)"
     grep "^trireme: " $run.err >said.err
-    # What ends a step, like the optimizer, is of no micro-batch and may be of no stage.
+    # The end of a step, such as the optimizer, has no micro-batch and may have no stage.
     says said "lost rank 2 .*pid $lost.*step [0-9]+, (stage [01], )?(micro-batch [0-9]+, )?(action [A-Z]|between actions).* All ranks end; --resume continues after step [0-9]+$"
     intact $run 20
     not_running "$lost" || fail "$run: rank 2 is still there"

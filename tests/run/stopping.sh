@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Requests to stop: the run ends after the step in progress, whichever processes get the signal; a second
-# signal ends it at once; no closed output, closed terminal or ignored signal ends it. Also log.txt and the
-# time limit.
+# Tests requests to stop: the run ends after the step in progress, whichever processes get the signal; a
+# second signal ends it at once; a closed output, closed terminal or ignored signal does not end it. Also
+# tests log.txt and the time limit.
 # usage: stopping.sh TRIREME SCRATCH_DIR [SIGNALS [SEED]]
-# SIGNALS of them come at random moments.
+# SIGNALS: how many signals come at random moments.
 # shellcheck disable=SC2154,SC2086,SC2046
 set -euo pipefail
 trireme=$1 scratch=$2 trials=${3:-4} seed=${4:-$RANDOM}
@@ -15,7 +15,7 @@ echo "seed $seed"
 base=(data.validation=0 train.validate_every=0 checkpoint.every=0 log.every=1 train.steps=100000)
 second=train.batch=1200 # steps of about a second, on two ranks too
 
-# choose RANKS RUN ARGUMENTS...: the words of the run's command, ${words[@]}. A shell starts what goes on in the background
+# choose RANKS RUN ARGUMENTS...: sets ${words[@]} to the run's command. A shell starts background commands
 # with Ctrl-C ignored.
 choose() {
     local ranks=$1 run=$2
@@ -35,7 +35,7 @@ begin() {
     until_true 120 past "$run" 1 || fail "$run: never took a step"
 }
 
-# ends RUN CODE: $job ends with it.
+# ends RUN CODE: $job must end with that code.
 ends() {
     local code=0
     until_true 120 not_running "$job" || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
@@ -45,7 +45,7 @@ ends() {
 not_running() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
 saved_step() { find "$1" -path '*/ckpt/step-*' -prune | sed 's/.*step-0*//' | sort -n | tail -n 1; }
 
-# said RUN LINE...: its stderr is exactly these lines (patterns).
+# said RUN LINE...: its stderr must be exactly these lines (patterns).
 said() {
     local run=$1 n=0 line
     shift
@@ -60,8 +60,8 @@ term='SIGTERM: finishing this step and saving; a second SIGTERM aborts immediate
 ctrl_c='Ctrl-C: finishing this step and saving; press Ctrl-C again to abort immediately'
 hup='SIGHUP: finishing this step and saving'
 
-# The step in progress is the last. A signal may come between the end of a step and its record: one may be
-# followed by another step.
+# The step in progress is the last one. A signal may come between the end of a step and its record, so some
+# signals may be followed by another step.
 late=0
 for ((i = 0; i < trials; i++)); do
     ranks=$((1 + i % 2))
@@ -78,8 +78,8 @@ done
 ((late <= 1 + trials / 10)) || fail "$late of $trials runs took another step"
 
 for ranks in 1 2; do
-    # The signal reaches every process: what a batch system, systemd or a closed terminal does. A long step goes
-    # on for longer than mpirun would wait for its ranks.
+    # The signal reaches every process, as from a batch system, systemd or a closed terminal. A long step
+    # takes longer than mpirun would wait for its ranks.
     for signal in TERM INT HUP; do
         begin $ranks all train.batch=$([[ $ranks$signal == 2TERM ]] && echo 9600 || echo 300)
         kill -$signal $(descendants "$job")
@@ -115,7 +115,7 @@ for ranks in 1 2; do
     ends ignored 75
     said ignored "$term" "$saved"
 
-    # The reader of the output has ended, or the output is closed.
+    # The reader of the output has exited, or the output is closed.
     choose $ranks piped train.steps=60
     "${words[@]}" 2>piped.err | head -n 1 >/dev/null && true
     ended=("${PIPESTATUS[@]}")
@@ -127,7 +127,7 @@ for ranks in 1 2; do
     "${words[@]}" >&- 2>&- || fail "closed output, $ranks ranks: exit code $?"
     [[ $(saved_step closed) == 60 ]] || fail "closed output, $ranks ranks: not saved"
 
-    # In a terminal: the line stands alone, below what the refreshed line showed before.
+    # In a terminal the sentence has its own line, below the last refreshed line.
     choose $ranks terminal $second
     code=0
     "$tools/pty_run" record 100x30 'wait:step 2/' 'keys:^C' -- "${words[@]}" || code=$?
@@ -138,7 +138,7 @@ for ranks in 1 2; do
     [[ $code == 75 && $(saved_step terminal) -ge 2 ]] || fail "a closed terminal, $ranks ranks: exit code $code"
 done
 
-# log.txt holds the lines of all starts, whole and without codes of a terminal.
+# log.txt has the lines of all starts, complete and without terminal codes.
 choose 2 logged train.steps=30
 "$tools/pty_run" record 100x30 -- "${words[@]}" || fail "log.txt: exit code $?"
 "${words[@]}" --resume=auto train.steps=40 >logged.out 2>logged.err || fail "log.txt: exit code $?"
@@ -148,9 +148,9 @@ grep -q '^resumed  after step 30' logged/log.txt || fail "log.txt: $(<logged/log
 grep -q $'[\r\x1b]' logged/log.txt && fail "log.txt: control codes: $(cat -v logged/log.txt)"
 diff <(sed -n '/^resumed/,$p' logged/log.txt) <(sed -n '/^resumed/,$p' logged.out | tr -d '\r') || fail "log.txt is not what was shown"
 
-# A time limit ends the run like a signal, before the time is over; how long before says test_time_limit.
+# A time limit ends the run like a signal, before the time is over; test_time_limit tests how long before.
 for ranks in 1 2; do
-    for limit in 6s 1m; do # on a busy machine the first may end before a step does
+    for limit in 6s 1m; do # on a busy machine the first limit may pass before a step ends
         choose $ranks limit --time-limit $limit
         code=0
         timeout 120 "${words[@]}" >limit.out 2>limit.err || code=$?
@@ -161,7 +161,7 @@ for ranks in 1 2; do
     grep -q '^trireme: stopped by --time-limit' limit/log.txt || fail "log.txt: the last sentence is missing"
 done
 
-# A request during the set-up ends it: nothing is saved, and the run can be started again.
+# A request during the set-up ends the run: nothing is saved, and it can be started again.
 for ranks in 1 2; do
     choose $ranks early model.layers=12 model.width=384
     "${words[@]}" >early.out 2>early.err &
@@ -174,13 +174,13 @@ for ranks in 1 2; do
     "${words[@]}" train.steps=1 >early.out 2>early.err || fail "early: cannot be started again: $(<early.err)"
 done
 
-# mpirun alone gets the signal (killall mpirun).
+# Only mpirun gets the signal (killall mpirun).
 begin 2 mpirun $second
 kill -TERM "$(descendants "$job" | sed -n 2p)"
 ends mpirun 75
 said mpirun "$term" "$saved"
 
-# The launcher is killed: the ranks save, and nothing is left.
+# The launcher is killed: the ranks save, and no process is left.
 begin 2 orphans $second
 all=$(descendants "$job")
 before=$(last_step orphans)

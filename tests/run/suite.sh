@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/run.sh itself, in a tree where set-up, builds and tests are stand-ins: it says how far a slow
-# step is, prints ctest's closing lines, and ends non-zero when a step fails.
+# Tests tests/run.sh itself, in a tree where set-up, builds and tests are substitutes: it prints how far a
+# slow step is and ctest's last lines, and its exit code is not 0 when a step fails.
 # usage: suite.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -12,7 +12,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# The file `broken` says which stand-in fails.
+# The file `broken` names the substitute that fails.
 sed 's/-t 30 /-t 0.3 /' "$here/run.sh" >tests/run.sh
 cmp -s tests/run.sh "$here/run.sh" && { echo "FAIL: the interval of tests/run.sh was not found"; exit 1; }
 printf 'echo "setup: $*" >>called\n' >tools/setup.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What killed jobs leave in TMPDIR and /dev/shm: the launcher removes it at the end of its job, the next
-# `trireme run` when the launcher was killed too; never what belongs to a living job, or to others.
+# Tests the removal of files that killed jobs leave in TMPDIR and /dev/shm: the launcher removes them at the
+# end of its job, or the next `trireme run` when the launcher was killed too; files of living jobs and of
+# other users stay.
 # usage: sweep.sh TRIREME SCRATCH_DIR
 set -u
 trireme=$1
@@ -13,8 +14,8 @@ mkdir -p "$TMPDIR"
 folders() { find "$TMPDIR" -mindepth 1 -maxdepth 1 -name "trireme-*" -printf '%f\n'; }
 is_gone() { [[ ! -e $1 ]]; }
 
-# start RUN STEPS: a job in the background, past its step 10 when this returns; $job and $mpirun are its
-# processes, $folder its folder, $segments the shared memory of its ranks.
+# start RUN STEPS: starts a job in the background, and returns when it is past its step 10; $job and $mpirun
+# are its processes, $folder its folder, $segments the shared memory of its ranks.
 start() {
     local before
     before=$(folders)
@@ -34,7 +35,7 @@ start() {
         fail "$1: the session files and segments are not where they are expected: $folder $segments"
 }
 
-# left RUN: fails for each file of that job which is there.
+# left RUN: fails for each file of that job that still exists.
 left() {
     local file
     for file in $folder $segments /dev/shm/"${folder##*/}"; do is_gone "$file" || fail "$1: $file is left"; done
@@ -54,7 +55,7 @@ wait "$waiter" || code=$?
 [[ $code == 77 ]] || fail "mpirun: exit code $code, not 77"
 left mpirun
 
-# A job lives on while others are killed, and while what they left is removed.
+# A job continues while other jobs are killed and their files removed.
 start living 1000000
 living="$job $waiter" living_files="$folder $segments"
 
@@ -76,7 +77,7 @@ for file in $living_files "$scratch/base.yaml" "$scratch/living/metrics.jsonl" \
     is_gone "$file" && fail "the next run has removed $file"
 done
 
-# The launcher is killed alone: mpirun ends the ranks.
+# Only the launcher is killed: mpirun ends the ranks.
 start launcher 1000000
 kill -KILL "$job"
 # shellcheck disable=SC2086
@@ -84,7 +85,7 @@ until_true 60 ended "$mpirun" $ranks || fail "launcher: a process is left"
 "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
 left launcher
 
-# Killed at any moment of the start.
+# Jobs that are killed at any moment of their start.
 for delay in 0 0.05 0.1 0.2 0.3 0.5; do
     "$trireme" run -n 2 train "$scratch/base.yaml" log.dir="$scratch/early$delay" >/dev/null 2>&1 &
     job=$!

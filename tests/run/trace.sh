@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train --trace: planned and measured times of all ranks in one file that viewers take.
+# Tests train --trace: planned and measured times of all ranks in one file that trace viewers can read.
 # usage: trace.sh TRIREME SCRATCH_DIR TRACE_CHECK
 set -euo pipefail
 trireme=$1
@@ -26,13 +26,13 @@ timeout 120 "$trireme" run -n 2 train x.yaml --trace 2 parallel.pp=2 log.dir=pp 
 "$check" pp/trace.json 4 64 || fail "a pipeline's trace"
 grep -q '"name":"rank 1: planned"' pp/trace.json || fail "rank 1 has no plan"
 grep -q '"name":"rank 1: measured"' pp/trace.json || fail "rank 1 has no times"
-# Two lines of two ranks: 4 micro-batches on each.
+# Two data ranks of two stages each: 4 micro-batches on each.
 timeout 120 "$trireme" run -n 4 train x.yaml --trace 1 parallel.pp=2 parallel.dp=2 log.dir=dp >log 2>&1 || fail "$(<log)"
 "$check" dp/trace.json 8 32 || fail "the trace of a mesh"
-# Where work is not done when a call returns, times are those of the stream.
+# On a device where work is not done when a call returns, times are those of the stream.
 timeout 120 "$trireme" run -n 2 train x.yaml --trace 2 parallel.pp=2 log.dir=guarded device.name=guarded >log 2>&1 || fail "$(<log)"
 "$check" guarded/trace.json 4 64 || fail "the trace of a stream"
-# More steps than there are: those that were. Fewer than two: none, and a warning.
+# More steps than the run has: all of them but the first. Only one step: no trace, and a warning.
 "$trireme" train x.yaml --trace 99 log.dir=long >log 2>&1 || fail "$(<log)"
 "$check" long/trace.json 2 0 || fail "a trace cut short"
 "$trireme" train x.yaml --trace 1 train.steps=1 log.dir=short >log 2>err || fail "$(<err)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whole jobs of tests/mpi/spin.c under `run`: a rank killed or stopped ends all within 10 s with 77 and
-# one message; a long action survives; requests to stop and exit codes pass through.
+# Tests whole jobs of tests/mpi/spin.c under `run`: when a rank is killed or stopped, all end within 10 s with
+# 77 and one message; a long action does not end a job; requests to stop and exit codes are passed on.
 # usage: watchdog.sh SPIN SCRATCH_DIR TRIREME
 # shellcheck disable=SC2317 # functions are called through check
 set -u
@@ -25,8 +25,8 @@ check() { # check WHAT CONDITION...
 }
 
 lines_of() { grep -c "$1" err; }
-# A process that has ended may wait for its new parent to collect it; one that was killed ends when it
-# is next given a processor.
+# An ended process may wait for its new parent to collect it, and a killed process ends only when it is
+# scheduled again.
 no_rank_left() {
     local i
     for ((i = 0; i < 100; i++)); do
@@ -45,7 +45,7 @@ all_ranks_ended() {
 }
 pids() { sed -n 's/^rank [0-9]* pid \([0-9]*\).*/\1/p' out | tr -d '\r'; }
 pid_of() { sed -n "s/^rank $1 pid \([0-9]*\).*/\1/p" out | tr -d '\r'; }
-# For ranks that say no pid: each has this job's mode among its arguments.
+# For ranks that print no pid: each has this job's mode among its arguments.
 children() { grep -lzx "[u]nborn" /proc/[0-9]*/cmdline 2>/dev/null | grep -qv "/proc/$job/"; }
 until_child() {
     local i
@@ -64,11 +64,12 @@ no_child_left() {
 }
 board_gone() { ! ls /dev/shm/trireme-"$UID"-"$job"-* >/dev/null 2>&1; }
 
-# start RANKS ARGUMENTS...: a job in the background, awaited until all ranks are in their first action.
+# start RANKS ARGUMENTS...: starts a job in the background, and returns when all ranks are in their first
+# action.
 start() {
     local ranks=$1 i
     shift
-    rm -f out err # the shell of the job may come to empty them after the first look
+    rm -f out err # the job's shell may empty them after the first look
     "$spin" run "$ranks" spin "$@" >out 2>err &
     job=$!
     for ((i = 0; i < 600; i++)); do
@@ -78,7 +79,7 @@ start() {
     done
 }
 
-# finish: waits for the job; its exit code in $code, the seconds it took in $took.
+# finish: waits for the job; $code is its exit code, $took its seconds.
 finish() {
     local begin=$SECONDS
     wait "$job"
@@ -98,8 +99,8 @@ for signal in KILL STOP; do
     check "SIG$signal: no board is left" board_gone
 done
 
-# A rank of another host, which no board shows: mpirun notices its death, and the deadline that it is stopped;
-# no rank of this host is named.
+# A rank of another host, which no board shows: mpirun notices its death, and the deadline notices that it is
+# stopped; no rank of this host is named.
 for signal in KILL STOP; do
     start 2 far 1 3
     kill -"$signal" "$(pid_of 1)"
@@ -125,7 +126,7 @@ for signal in KILL STOP; do
     check "SIG$signal early: no board is left" board_gone
 done
 
-# A rank that is lost before its main, while the dynamic linker still works: it has no place on the board.
+# A rank that is lost before its main, while the dynamic linker still runs: it is not on the board yet.
 for signal in KILL STOP; do
     "$spin" run 3 spin unborn 1 "$(kill -l $signal)" >out 2>err &
     job=$!
@@ -141,7 +142,7 @@ check "SIGKILL before main: it says so" \
     grep -qE '^trireme: a rank was ended by a signal \(Killed\) before (rank 1|[23] ranks) had begun$' err.KILL
 check "SIGSTOP before main: it names rank 1" grep -q 'lost rank 1 (pid [0-9]*): before it began' err
 
-# A request to stop ends such a job too; and where a rank does not come, a second one ends it at once.
+# A request to stop ends such a job too; when a rank does not begin, a second request ends the job at once.
 "$spin" run 3 spin unborn 1 "$(kill -l STOP)" >out 2>err &
 job=$!
 until_child
@@ -158,35 +159,35 @@ for ((i = 0; i < 300; i++)); do
     grep -q "finishing this step and saving" err && break
     sleep 0.1
 done
-sleep 1 # a second one at once counts as the first
+sleep 1 # a second signal within half a second counts as the first
 kill -TERM $job
 finish
 check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 77 ]
 check "two SIGTERM before a rank begins: over within 25 s (took $took)" [ "$took" -le 25 ]
 check "two SIGTERM before a rank begins: no process is left" no_child_left
 
-# MPI itself ends the ranks: none was killed.
+# MPI itself ends the ranks; none was killed.
 OMPI_MCA_pml=none-such "$spin" run 3 spin steps 1 0.1 >out 2>err
 code=$?
 check "MPI does not start: 69 (was $code)" [ "$code" = 69 ]
 check "MPI does not start: one message, with the remedy" [ "$(grep -c '^trireme: MPI could not start; .* doctor$' err)" = 1 ]
 check "MPI does not start: nothing else is said" [ "$(wc -l <err)" = 1 ]
 
-# A rank that cannot begin: all end alike, and none is reported as lost.
+# A rank cannot begin: all ranks end with the same code, and none is reported as lost.
 "$spin" run 3 spin homeless 1 5 >out 2>err
 code=$?
 check "no board for a rank: 69 (was $code)" [ "$code" = 69 ]
 check "no board for a rank: one message" [ "$(wc -l <err)" = 1 ]
 check "no board for a rank: its message" grep -q '^trireme: shared memory' err
 
-# Killed in the middle of an action, which is then named.
+# A rank is killed in the middle of an action, which the message names.
 start 2 steps 1000 20
 kill -KILL "$(pid_of 1)"
 finish
 check "in an action: code 77 (was $code)" [ "$code" = 77 ]
 check "in an action: named" grep -q 'lost rank 1 .*stage 1, micro-batch 41, forward (F) for' err
 
-# An action of 30 s: three times the beat's limit.
+# An action of 30 s, three times the heartbeat's limit.
 start 2 steps 1 30
 finish
 check "a long action survives (code $code)" [ "$code" = 0 ]

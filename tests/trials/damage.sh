@@ -1,4 +1,4 @@
-# A file of the newest checkpoint is damaged: bits flipped, cut, longer, empty, gone or another's.
+# Damages a file of the newest checkpoint: bits flipped, cut, longer, empty, removed or exchanged.
 # shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
 ranks=2 layout=(parallel.pp=2)
 options=(train.steps=20 optim.min_lr=0.003 log.every=60)
@@ -7,7 +7,7 @@ options[0]=train.steps=30
 cp -r good whole
 train 0 2 whole "${options[@]}" "${layout[@]}" --resume
 
-# damage FILE: $what says how.
+# damage FILE: damages it; $what describes how.
 damage() {
     local file=$1 size at bit octet n flips
     size=$(stat -c %s "$file")
@@ -45,7 +45,7 @@ for ((trial = 0; trial < 5; trial++)); do
     told+="${told:+; }$what"
     code=0
     timeout 60 "$trireme" ckpt verify run 20 >verify.out 2>&1 || code=$?
-    # Two flips of the same bit leave the file as it was.
+    # Two flips of the same bit leave the file unchanged.
     if cmp -s "$file" "good/${file#run/}"; then want=0; else want=65; fi
     [[ $code == "$want" ]] || fail "$what: ckpt verify ended with $code, not $want: $(<verify.out)"
     code=0

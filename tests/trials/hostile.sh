@@ -1,5 +1,5 @@
-# Inputs that are none: mutated configs, schedules and words, and files that are pipes, devices,
-# directories, endless or empty. Each ends soon with a documented code, and with one sentence unless that is 0.
+# Invalid inputs: mutated configs, schedules and arguments, and files that are pipes, devices, directories,
+# endless or empty. The program ends soon with a documented code, and with one sentence unless the code is 0.
 # shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
 ranks=1 layout=()
 train 0 1 good train.steps=2 checkpoint.every=2
@@ -18,7 +18,7 @@ numbers=(0 -1 1 2 3 7 1000 2147483647 2147483648 9223372036854775807 92233720368
     18446744073709551616 1e308 1e309 -1e308 nan inf 0x10 1e-320 "" " " "1 2" 1.5 true null "[1]" "{a: 1}" "*" "'" '"')
 mapfile -t keys < <("$trireme" help | sed -nE 's/^  ([a-z]+\.[a-z_0-9]+) .*/\1/p')
 
-# mutated FILE: a copy in `mutant` with some lines or octets changed, added or gone.
+# mutated FILE: makes a copy in `mutant` with some lines or bytes changed, added or removed.
 mutated() {
     local -a lines
     local changes at other how n word
@@ -50,7 +50,7 @@ mutated() {
     printf '%s\n' "${lines[@]}" >mutant
 }
 
-# hostile: the words of a command line, in `words`.
+# hostile: sets `words` to the words of a command line.
 hostile() {
     local file key number kind
     pick file "${files[@]}"
@@ -72,7 +72,7 @@ hostile() {
         config-file)
             pick word plan data train
             words=("$word" "$file")
-            # A terabyte of zeros is data.
+            # A terabyte of zeros is valid data.
             [[ $word != data || $file != endless ]] || words[1]=noise
             ;;
         csv-file)
@@ -97,7 +97,7 @@ hostile() {
             words+=("$number")
             ;;
     esac
-    # A mutant that is a good config may ask for years of training.
+    # A mutated config may be valid and ask for years of training.
     [[ ${words[0]} != train ]] || words+=(train.steps=2 train.validate_batches=1 device.memory=64MiB log.dir=run)
 }
 

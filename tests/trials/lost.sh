@@ -1,4 +1,4 @@
-# A rank is killed or stopped at a random moment of a run, the start of MPI included.
+# Kills or stops a rank at a random moment of a run, which may be the start of MPI.
 # shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
 pick_layout
 [[ $ranks != 1 ]] || { ranks=2 layout=(parallel.dp=2); }
@@ -18,17 +18,17 @@ before=$steps
 if [[ -n $lost ]] && kill -"$signal" "$lost" 2>/dev/null; then
     ends run
     what+=", $before steps done, exit code $code"
-    if ((code == 0)); then # it came after the rank's last word
+    if ((code == 0)); then # the signal came after the rank had finished
         [[ $(last_step run) == 60 ]] || fail "run: ended with 0 after step $(last_step run)"
     else
         [[ $code == 77 ]] || fail "run: exit code $code, not 77: $(<run.err)"
         [[ $(grep -c "^trireme: " run.err) == 1 ]] || fail "run: not one sentence: $(<run.err)"
-        # A rank that had not joined the job yet has no name there.
+        # A rank that has not joined the job yet cannot be named.
         grep -Eq "^trireme: (lost rank $victim [^0-9]*.*pid $lost\b|.*before (rank $victim|[0-9]+ ranks) had begun)" run.err ||
             fail "run: rank $victim, process $lost, is not named: $(<run.err)"
         if compgen -G "run/ckpt/step-*" >/dev/null; then
             "$trireme" ckpt verify run >verify.out 2>&1 || fail "run: $(<verify.out)"
-            # One that was committed at this moment may not be told.
+            # A step that was committed at this moment may be missing in the sentence.
             [[ -e run/ckpt/step-00000015 ]] && count_steps run && ((steps > 15)) && ! grep -q -- "--resume" run.err &&
                 fail "run: nothing about --resume: $(<run.err)"
             true

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One trial: what the kinds share, and then the kind's own file.
+# Runs one trial: functions that the kinds share, then the kind's own file.
 # usage: one.sh KIND SEED SCRATCH_DIR
 # shellcheck disable=SC2034 # the kinds use what is set here
 set -euo pipefail
@@ -14,10 +14,11 @@ RANDOM=$seed
 
 # --- chance -----------------------------------------------------------------------------------------
 
-# draw NAME N: a number below N, up to 2^30. No $(...): a subshell's numbers would come again.
+# draw NAME N: sets NAME to a number below N, up to 2^30. Not for $(...), because a subshell would repeat the
+# same numbers.
 draw() { printf -v "$1" %d $(((RANDOM * 32768 + RANDOM) % $2)); }
 
-# pick NAME WORD...: one of the words.
+# pick NAME WORD...: sets NAME to one of the words.
 pick() {
     local name=$1 index
     shift
@@ -28,11 +29,11 @@ pick() {
 
 # --- jobs -------------------------------------------------------------------------------------------
 
-# Slow enough for a signal to meet something, and at a constant rate, at which the number of steps
-# changes none of them.
+# A run slow enough for signals to arrive within steps, with a constant learning rate, so that the number of
+# steps changes no step.
 options=(train.steps=60 train.batch=24 checkpoint.every=15 optim.min_lr=0.003 log.every=60)
 
-# pick_layout: ranks, and the words that spread the model over them.
+# pick_layout: sets the number of ranks, and the arguments of a layout for them.
 pick_layout() {
     pick layout "1" "2 parallel.pp=2" "2 parallel.tp=2" "2 parallel.dp=2" "3 parallel.dp=3" \
         "4 parallel.pp=2 parallel.tp=2" "4 parallel.pp=2 parallel.dp=2" "4 parallel.pp=4"
@@ -41,10 +42,10 @@ pick_layout() {
     layout=("${layout[@]:1}")
 }
 
-# reference: the same run without any fault, in `whole`.
+# reference: runs the same training without a fault, in `whole`.
 reference() { train 0 "$ranks" whole "${options[@]}" "${layout[@]}"; }
 
-# draw_moment: a moment of a run, of the start or a step, as $moment_step and $moment_ms; $moment names it.
+# draw_moment: draws a moment of the start or of a step, as $moment_step and $moment_ms; $moment describes it.
 draw_moment() {
     pick moment_step start steps steps steps
     if [[ $moment_step == start ]]; then
@@ -59,13 +60,13 @@ draw_moment() {
     fi
 }
 
-# await_moment RUN: until then, or until $job has ended.
+# await_moment RUN: waits until that moment, or until $job has ended.
 await_moment() {
     until gone "$job" || ((moment_step == 0)) || { count_steps "$1" && ((steps >= moment_step)); }; do nap 5; done
     nap "$moment_ms"
 }
 
-# nap MILLISECONDS, without a process of its own: it would take longer than a step.
+# nap MILLISECONDS: sleeps without starting a process, which would take longer than a step.
 exec {never}<> <(:)
 nap() {
     local seconds
@@ -73,8 +74,8 @@ nap() {
     read -r -t "$seconds" -u "$never" || true
 }
 
-# launch RUN OUTPUT ARGUMENTS...: a job in a session of its own, with no signal ignored; $job is its
-# process, and what it says goes to OUTPUT.out and .err.
+# launch RUN OUTPUT ARGUMENTS...: starts a job in a session of its own, with no signal ignored; $job is its
+# process, and its output goes to OUTPUT.out and .err.
 launch() {
     local run=$1 output=$2 words=()
     shift 2
@@ -84,14 +85,14 @@ launch() {
     job=$!
 }
 
-# gone PROCESS: it has ended, and may wait for its parent.
+# gone PROCESS: succeeds when it has ended, even if its parent has not collected it.
 gone() {
     local stat
     { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
     [[ $stat == *") "[ZX]" "* ]]
 }
 
-# ranks_of_job: the processes of this trial's ranks, whatever their parent is now.
+# ranks_of_job: prints the processes of this trial's ranks, whatever their parent is now.
 ranks_of_job() {
     local p
     for p in /proc/[0-9]*; do
@@ -102,7 +103,7 @@ ranks_of_job() {
 trap 'leave_nothing; ranks_of_job | xargs -r kill -KILL 2>/dev/null || true' EXIT
 none_left() { [[ -z $(ranks_of_job) ]]; }
 
-# ends RUN: $job has to end, and leave nothing; $code is its exit code.
+# ends RUN: waits for $job, which must leave no process or file; $code is its exit code.
 ends() {
     code=0
     until_true 120 gone "$job" || { fail "$1: it still runs after 120 s"; descendants "$job" | xargs kill -9; }
@@ -113,8 +114,8 @@ ends() {
     true
 }
 
-# catches PROCESS SIGNAL: it would react to the signal. The launcher waits for signals once it has a
-# child, which its masks do not show; the other processes have handlers.
+# catches PROCESS SIGNAL: succeeds when the process would handle the signal. The launcher waits for signals
+# once it has a child, which its masks do not show; the other processes have handlers.
 catches() {
     local mask
     [[ $1 != "$job" || $ranks == 1 ]] || { [[ -n $(cat "/proc/$1/task/"*/children 2>/dev/null) ]] && return; }
@@ -124,14 +125,14 @@ catches() {
     return 1
 }
 
-# count_steps RUN: $steps are those that its metrics hold.
+# count_steps RUN: sets $steps to the steps in its metrics.
 count_steps() {
     local lines=()
     { mapfile -t lines <"$scratch/$1/metrics.jsonl"; } 2>/dev/null || true
     steps=${#lines[@]}
 }
 
-# goes_on RUN: the run is taken up, and ends with the bits of the reference.
+# goes_on RUN: resumes the run, which must end with the bits of the reference.
 goes_on() {
     train 0 "$ranks" "$1" "${options[@]}" "${layout[@]}" --resume=auto
     same_curve "$1" whole

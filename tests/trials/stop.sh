@@ -1,5 +1,5 @@
-# Signals that ask a run to end, to one or all of its processes, at a random moment; half of the time a
-# second one follows.
+# Sends a signal that asks a run to end, to one or all of its processes, at a random moment; half of the time
+# a second one follows.
 # shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
 pick_layout
 reference
@@ -15,7 +15,7 @@ what="$ranks ranks (${layout[*]}), SIG$signal to $target"
 [[ $target != rank ]] || what+=" $victim"
 what+=" $moment"
 
-# aims: sets $aim to the processes that the signal is for.
+# aims: sets $aim to the processes that get the signal.
 aims() {
     local p
     case $target in
