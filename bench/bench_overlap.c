@@ -1,7 +1,7 @@
-/* Do transfers overlap compute? GPipe on two ranks (threads, local transport), eight micro-batches,
- * stages that sleep for F and for B = 2 F, every message delayed by F / 2. The step should take
- * (m + 1) (F + B) and the delay twice, not m times more. Prints measured and simulated milliseconds
- * with and without the delay. */
+/* Measures whether transfers overlap compute: GPipe on two ranks (threads, local transport), eight
+ * micro-batches, stages that sleep for F and for B = 2 F, every message delayed by F / 2. The step
+ * should take (m + 1) (F + B) plus two delays, not m delays. Prints measured and simulated
+ * milliseconds with and without the delay. */
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
 #include "tests/unit/support/generate_order.h"

@@ -42,7 +42,7 @@ static inline void test_table_pieces(tr_stage_table *t) {
     }
 }
 
-/* A chain with equal costs F = I = W = 1 and blocks of the given bytes. */
+/* Makes a chain of stages with equal costs F = I = W = 1 and blocks of the given bytes. */
 static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
                                     tr_stage_table *t) {
     *t = (tr_stage_table){.stages = stages, .edges = stages - 1};

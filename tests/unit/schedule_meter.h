@@ -47,7 +47,8 @@ static inline double meter_duration(const tr_schedule *s, tr_action a, const tr_
            v;
 }
 
-/* Runs the rank's next cell when its inputs are known; false when it must wait. */
+/* Runs the rank's next action or pair if the times of its inputs are known; otherwise returns
+ * false. */
 static inline bool meter_step(meter_walk *w, int r, const tr_stage_cost *share, double latency) {
     const tr_action *cell = &w->s->action[r][w->next[r]];
     int n = cell->overlap ? 2 : 1, m = w->s->micro_batches;
@@ -71,8 +72,8 @@ static inline bool meter_step(meter_walk *w, int r, const tr_stage_cost *share, 
     return true;
 }
 
-/* What a rank holds changes at the ends of its actions, which do not overlap: the order is enough.
- */
+/* Returns the peak of a rank's memory, which changes only at the ends of its actions. These do not
+ * overlap, so the order is enough. */
 static inline double meter_peak(const tr_schedule *s, int r, const tr_stage_cost *share) {
     double held = 0, peak = 0, v = (double)s->stages / s->ranks;
     for (int k = 0; k < s->count[r]; k++) {

@@ -353,7 +353,7 @@ static void paths_may_be_lists(void **state) {
                         "most 1000000, and has at most 6 decimals");
 }
 
-/* A plan needs no data; what reads them does. */
+/* A plan needs no data; commands that read data do. */
 static void data_are_checked_where_they_are_read(void **state) {
     (void)state;
     tr_config c;

@@ -473,7 +473,8 @@ static void test_plans(void **state) {
 #endif
 }
 
-/* What runs without its library is counted by the layers that use it, and named. */
+/* Operators that run without their library are counted once for each layer that uses them, and
+ * named. */
 static void test_fallbacks(void **state) {
     (void)state;
     tr_device *device = library ? library : cuda;

@@ -1,4 +1,4 @@
-/* The runner on the local transport: see runner_rig.h. */
+/* Tests the runner on the local transport (runner_rig.h). */
 #include "runner_rig.h"
 #include "support/generate_order.h"
 

@@ -167,7 +167,8 @@ static void test_event_states(void **state) {
     assert_int_equal(tr_stream_call(stream, nap, &delay), TR_OK);
     assert_int_equal(tr_event_record(event, stream), TR_OK);
     assert_false(tr_event_reached(event));
-    assert_int_equal(tr_stream_wait(stream, event), TR_OK); /* its own past: no deadlock */
+    assert_int_equal(tr_stream_wait(stream, event),
+                     TR_OK); /* a stream that waits for its own past does not deadlock */
     assert_int_equal(tr_stream_sync(stream), TR_OK);
     assert_true(tr_event_reached(event));
 
