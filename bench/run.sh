@@ -31,7 +31,7 @@ measure_param() {
 measure_overlap() {
     local all
     all=$(for ((i = 0; i < rounds; i++)); do "$release/bench/bench_overlap"; done)
-    row "GPipe p=2 m=8, messages delayed by F/2: the delay is paid" \
+    row "GPipe p=2 m=8, messages delayed by F/2: delays in a step" \
         build/release/bench/bench_overlap "$(awk '
             { ms = $5 + 0; d = $2 + 0; if (!(d in best) || ms < best[d]) best[d] = ms }
             d > 0 { delay = d }
