@@ -43,7 +43,7 @@ static tr_status check_unique(const tr_ckpt_tensor *tensors, int count) {
 
 tr_status tr_tensors_check(const tr_ckpt_tensor *tensors, int count) {
     if (count < 0 || (count > 0 && !tensors))
-        return TR_FAIL(TR_ERR_INTERNAL, "a list of %d tensors", count);
+        return TR_FAIL(TR_ERR_INTERNAL, "a list cannot have %d tensors", count);
     for (int i = 0; i < count; i++) {
         const tr_ckpt_tensor *t = &tensors[i];
         if (!name_good(t->name))

@@ -36,6 +36,11 @@ const cli_command *cli_find(const char *name);
 tr_status cli_usage(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Fails with TR_ERR_USAGE: names the command's nearest option, or else its usage. */
+tr_status cli_unknown_option(const char *name, const char *option);
+/* Returns the command that a user probably meant, or NULL. */
+const cli_command *cli_find_near(const char *name);
+
 /* Returns true for "key=value". The first argument of a command is its config if a file has that
  * name. */
 bool cli_is_setting(const char *argument, bool first);

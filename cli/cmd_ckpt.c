@@ -58,5 +58,7 @@ tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
         if (argc == 4) TR_TRY(cli_take_integer("ckpt", "STEP", argv[3], 0, INT64_MAX, &step));
         return verify(argv[2], step);
     }
+    if (argc > 1 && strcmp(argv[1], "ls") != 0 && strcmp(argv[1], "verify") != 0)
+        return cli_usage("ckpt", "ckpt takes ls or verify, not '%s'", argv[1]);
     return cli_usage("ckpt", "ckpt takes ls or verify, and a run");
 }

@@ -88,7 +88,11 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
     bool section = tr_schema_is_section(word); /* train and data are commands and sections */
     if (section) print_keys(word);
     if (known || section || index >= 0) return 0;
+    const cli_command *command = strchr(word, '.') ? NULL : cli_find_near(word);
     int near = tr_schema_nearest(word);
+    if (command)
+        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean `trireme help %s`?",
+                       word, command->name);
     if (near < 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",
                        word);

@@ -36,7 +36,7 @@ static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
     for (int i = 1; i < argc && status == TR_OK; i++) {
         if (cli_is_setting(argv[i], !path && !count)) overrides[count++] = argv[i];
         else if (!strcmp(argv[i], "--rate")) status = parse_rate(argc, argv, &i, rate);
-        else if (argv[i][0] == '-') status = cli_usage("plan", "unknown option %s", argv[i]);
+        else if (argv[i][0] == '-') status = cli_unknown_option("plan", argv[i]);
         else if (path)
             status =
                 cli_usage("plan", "more than one config, or a key without its value: %s", argv[i]);

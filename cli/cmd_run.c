@@ -33,7 +33,7 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
         const char *option = argv[i];
         bool ranks = !strcmp(option, "-n") || !strcmp(option, "-np");
         bool hostfile = !strcmp(option, "--hostfile"), mpi = !strcmp(option, "--mpi");
-        if (!ranks && !hostfile && !mpi) return cli_usage("run", "unknown option %s", option);
+        if (!ranks && !hostfile && !mpi) return cli_unknown_option("run", option);
         if (++i == argc) return cli_usage("run", "a value is missing after %s", option);
         if (ranks) TR_TRY(parse_ranks(argv[i], &launch->ranks));
         if (hostfile) launch->hostfile = argv[i];
@@ -55,6 +55,10 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
     int first = 0;
     TR_TRY(parse_options(argc, argv, &launch, MAX_OPTIONS, &first));
     if (!cli_find(argv[first]) || !strcmp(argv[first], "run")) {
+        const cli_command *near = cli_find_near(argv[first]);
+        if (near && strcmp(near->name, "run") != 0)
+            return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; did you mean '%s'?", argv[first],
+                           near->name);
         return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; `trireme help` lists the commands",
                        argv[first]);
     }

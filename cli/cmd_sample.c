@@ -36,7 +36,7 @@ static tr_status parse_option(const char *option, const char *value, request *r)
         r->options.seed = (uint64_t)n;
     } else if (strcmp(option, "--step") == 0) {
         return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->step);
-    } else return cli_usage("sample", "unknown option %s", option);
+    } else return cli_unknown_option("sample", option);
     return TR_OK;
 }
 

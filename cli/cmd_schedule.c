@@ -45,7 +45,7 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
         if (path) {
             if (i + 1 == argc) return cli_usage("schedule", "a file is missing after %s", argv[i]);
             *path = argv[++i];
-        } else if (argv[i][0] == '-') return cli_usage("schedule", "unknown option %s", argv[i]);
+        } else if (argv[i][0] == '-') return cli_unknown_option("schedule", argv[i]);
         else if (a->names == (show ? MOST_SHOWN : 1))
             return cli_usage("schedule", "more than one schedule: %s", argv[i]);
         else a->name[a->names++] = argv[i];

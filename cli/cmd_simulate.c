@@ -24,7 +24,8 @@ static tr_status parse(int argc, char **argv, simulate_args *a) {
         else if (!strcmp(argv[i], "--schedule")) {
             if (i + 1 == argc) return cli_usage("simulate", "a value is missing after --schedule");
             a->name = argv[++i];
-        } else return cli_usage("simulate", "unknown argument %s", argv[i]);
+        } else if (argv[i][0] == '-') return cli_unknown_option("simulate", argv[i]);
+        else return cli_usage("simulate", "unknown argument %s", argv[i]);
     }
     if (!a->name) return cli_usage("simulate", "--schedule FILE|NAME is missing");
     return TR_OK;

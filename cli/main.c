@@ -55,16 +55,49 @@ bool cli_is_setting(const char *argument, bool first) {
     return strchr(argument, '=') && !(first && access(argument, F_OK) == 0);
 }
 
+enum { MOST_OPTIONS = 16, OPTION_SIZE = 32 };
+
+static const char *option_name(const void *names, int index) {
+    return ((const char(*)[OPTION_SIZE])names)[index];
+}
+
+/* Copies the long options of a usage text; returns their number. */
+static int list_options(const char *usage, char option[MOST_OPTIONS][OPTION_SIZE]) {
+    int count = 0;
+    for (const char *at = usage; (at = strstr(at, "--")) && count < MOST_OPTIONS;) {
+        size_t length = strcspn(at, " []=\"");
+        if (length < OPTION_SIZE)
+            (void)snprintf(option[count++], OPTION_SIZE, "%.*s", (int)length, at);
+        at += length;
+    }
+    return count;
+}
+
+tr_status cli_unknown_option(const char *name, const char *option) {
+    char known[MOST_OPTIONS][OPTION_SIZE];
+    const cli_command *command = cli_find(name);
+    int count = command ? list_options(command->arguments, known) : 0;
+    int near = strncmp(option, "--", 2) == 0 ? tr_nearest(option, option_name, known, count) : -1;
+    if (near < 0) return cli_usage(name, "unknown option %s", option);
+    return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
+}
+
 static const char *command_name(const void *names, int index) {
     return ((const cli_command *)names)[index].name;
 }
 
-static tr_status unknown_command(const char *name) {
+const cli_command *cli_find_near(const char *name) {
     int near = tr_nearest(name, command_name, cli_commands, cli_command_count);
-    if (near >= 0)
+    return near < 0 ? NULL : &cli_commands[near];
+}
+
+static tr_status unknown_command(const char *name) {
+    const cli_command *near = cli_find_near(name);
+    const char *what = *name == '-' ? "option" : "command";
+    if (near && *name != '-')
         return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s`?", name,
-                       cli_commands[near].name);
-    return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; `trireme help` lists the commands", name);
+                       near->name);
+    return TR_FAIL(TR_ERR_USAGE, "unknown %s '%s'; `trireme help` lists the commands", what, name);
 }
 
 const cli_command *cli_find(const char *name) {

@@ -45,8 +45,8 @@ void tr_channel_unlist(tr_channel *channel) {
 tr_status tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
                           size_t max_bytes, tr_channel **out) {
     if (peer < 0 || peer >= world->size || peer == world->rank)
-        return TR_FAIL(TR_ERR_INTERNAL, "rank %d of %d opens a channel with rank %d", world->rank,
-                       world->size, peer);
+        return TR_FAIL(TR_ERR_INTERNAL, "rank %d of %d cannot open a channel with rank %d",
+                       world->rank, world->size, peer);
     const tr_channel_desc desc = {
         .world = world, .device = device, .peer = peer, .sending = sending, .max_bytes = max_bytes};
     tr_channel *c;
@@ -70,8 +70,9 @@ tr_status tr_channel_send(tr_channel *channel, tr_stream *stream, const void *bu
                           int64_t *ticket) {
     if (!channel->sending || bytes > channel->max_bytes)
         return TR_FAIL(TR_ERR_INTERNAL,
-                       "a send of %zu bytes on a channel to rank %d for %s%zu bytes", bytes,
-                       channel->peer, channel->sending ? "" : "receiving ", channel->max_bytes);
+                       "a send of %zu bytes does not fit the channel with rank %d for %s%zu bytes",
+                       bytes, channel->peer, channel->sending ? "" : "receiving ",
+                       channel->max_bytes);
     TR_TRY(channel->ops->send(channel, stream, buffer, bytes, ticket));
     return TR_OK;
 }
@@ -89,8 +90,9 @@ tr_status tr_channel_expect(tr_channel *channel, const size_t *sizes, int n) {
 tr_status tr_channel_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes) {
     if (channel->sending || bytes > channel->max_bytes)
         return TR_FAIL(TR_ERR_INTERNAL,
-                       "a take of %zu bytes on a channel from rank %d for %s%zu bytes", bytes,
-                       channel->peer, channel->sending ? "sending " : "", channel->max_bytes);
+                       "a take of %zu bytes does not fit the channel with rank %d for %s%zu bytes",
+                       bytes, channel->peer, channel->sending ? "sending " : "",
+                       channel->max_bytes);
     TR_TRY(channel->ops->take(channel, stream, to, bytes));
     return TR_OK;
 }

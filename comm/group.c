@@ -6,7 +6,8 @@
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out) {
     if (n < 1 || n > world->size)
-        return TR_FAIL(TR_ERR_INTERNAL, "a group of %d ranks in a world of %d", n, world->size);
+        return TR_FAIL(TR_ERR_INTERNAL, "a group cannot have %d ranks in a world of %d", n,
+                       world->size);
     if (id < 0 || id > world->transport->tag_limit - TR_TAG_GROUP)
         return TR_FAIL(TR_ERR_INTERNAL, "group id %d is outside 0..%d of this transport's tags", id,
                        world->transport->tag_limit - TR_TAG_GROUP);
@@ -47,10 +48,11 @@ void tr_group_close(tr_group *group) {
 static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype) {
     size_t bytes;
     if (dtype != TR_F32 && dtype != TR_F64 && dtype != TR_BF16)
-        return TR_FAIL(TR_ERR_INTERNAL, "%s of %s in group %d", what, tr_dtype_name(dtype), g->id);
+        return TR_FAIL(TR_ERR_INTERNAL, "%s cannot take elements of type %s (group %d)", what,
+                       tr_dtype_name(dtype), g->id);
     if (count < 0 || !tr_mul_size((size_t)count, (size_t)g->n * tr_dtype_size(dtype), &bytes))
-        return TR_FAIL(TR_ERR_INTERNAL, "%s of %lld elements in group %d", what, (long long)count,
-                       g->id);
+        return TR_FAIL(TR_ERR_INTERNAL, "%s cannot take %lld elements (group %d)", what,
+                       (long long)count, g->id);
     return TR_OK;
 }
 

@@ -60,7 +60,7 @@ out:
 }
 
 tr_status tr_world_open_local(int n, tr_world **out) {
-    if (n < 1) return TR_FAIL(TR_ERR_INTERNAL, "a world of %d ranks", n);
+    if (n < 1) return TR_FAIL(TR_ERR_INTERNAL, "a world cannot have %d ranks", n);
     tr_transport **transports;
     TR_TRY(tr_calloc((size_t)n, sizeof(tr_transport *), &transports));
     tr_status status = TR_OK;

@@ -403,10 +403,10 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     if (world_size > 0 && ranks != world_size)
         REFUSE("parallel.pp",
                "parallel.pp * tp * dp = %" PRId64 " * %" PRId64 " * %" PRId64 " needs %" PRId64
-               " ranks, but %d %s started: use `trireme run -n %" PRId64
+               " rank%s, but %d %s started: use `trireme run -n %" PRId64
                " train ...`, or change the degrees",
-               c->parallel.pp, c->parallel.tp, c->parallel.dp, ranks, world_size,
-               world_size == 1 ? "was" : "were", ranks);
+               c->parallel.pp, c->parallel.tp, c->parallel.dp, ranks, ranks == 1 ? "" : "s",
+               world_size, world_size == 1 ? "was" : "were", ranks);
     return TR_OK;
 }
 

@@ -259,8 +259,8 @@ tr_status tr_stage_flow_make(const tr_model *model, const int *first, int index,
     int end = first[index + 1], input = 0;
     *f = (tr_stage_flow){.model = model, .first = first[index], .count = end - first[index]};
     if (f->count < 1 || end > model->count)
-        return TR_FAIL(TR_ERR_INTERNAL, "stage %d has layers %d to %d of %d", index, f->first,
-                       end - 1, model->count);
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d cannot have layers %d to %d of %d", index,
+                       f->first, end - 1, model->count);
     for (int k = f->first; k < end; k++) {
         inputs += (size_t)model->layers[k]->inputs;
         outputs += (size_t)model->layers[k]->outputs;

@@ -83,8 +83,8 @@ train 0 1 pipe3 --trace 2
 command_fails 64 "no config was given; usage: trireme train CONFIG" train
 command_fails 64 "more than one config, or a key without its value: train.steps; usage: " train base.yaml train.steps
 command_fails 64 "the number of ranks is missing: give -n; usage: trireme run " run train base.yaml
-command_fails 64 "ranks cannot run 'trian'; " run -n 2 trian base.yaml
-command_fails 64 "ckpt takes ls or verify, and a run; usage: " ckpt list runs
+command_fails 64 "ranks cannot run 'trian'; did you mean 'train'" run -n 2 trian base.yaml
+command_fails 64 "ckpt takes ls or verify, not 'list'; usage: " ckpt list runs
 command_fails 66 "there is no checkpoint under nowhere/ckpt" ckpt ls nowhere
 command_fails 66 "there is no checkpoint under nowhere/ckpt" sample nowhere
 command_fails 66 "there is no checkpoint under base.yaml/ckpt" ckpt ls base.yaml
@@ -96,7 +96,7 @@ printf 'data.path: %s\nmodel:\n  heads: 6\n  width: 32\n' "$text" >heads.yaml
 for launch in "" "run -n 3"; do
     # shellcheck disable=SC2086 # words
     {
-        command_fails 64 "unknown option --resum; usage: " $launch train base.yaml --resum
+        command_fails 64 "unknown option --resum; did you mean --resume" $launch train base.yaml --resum
         command_fails 66 "the config file 'no.yaml' cannot be opened: No such file" $launch train no.yaml
         command_fails 78 "type.yaml:3:10: train.steps must be an integer \(for example 1000\), not 'ten'" $launch train type.yaml
         command_fails 78 "key.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps\?" $launch train key.yaml

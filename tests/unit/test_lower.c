@@ -228,7 +228,7 @@ static void test_formulas(void **state) {
             }
 }
 
-/* GPipe with two ranks and messages of F / 2: the delay is paid twice, not m times. */
+/* GPipe with two ranks and messages of F / 2: a step takes two delays longer, not m. */
 static void test_latency_is_hidden(void **state) {
     (void)state;
     tr_stage_table t;
