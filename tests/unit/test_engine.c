@@ -235,7 +235,7 @@ typedef struct reader {
     int rank, dp;
     int64_t without;       /* the fetch of training sample `without` fails, once; -1: none */
     bool held_out_without; /* the next fetch of validation fails */
-    double loss;           /* of the step after a failed one */
+    double loss;           /* of the step after the failed one */
     char error[256];
 } reader;
 
