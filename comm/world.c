@@ -153,7 +153,7 @@ void tr_world_abort(tr_world *world, int code) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    /* No call blocks under the lock. If it is held all the same, this rank ends without it. */
+    /* No call blocks under the lock. If it is held nevertheless, this rank ends without it. */
     bool locked = pthread_mutex_timedlock(&world->lock, &until) == 0;
     world->transport->ops->abort(world->transport, code);
     if (locked) pthread_mutex_unlock(&world->lock);

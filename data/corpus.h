@@ -1,4 +1,4 @@
-/* Files of tokens, one behind the other, read as one sequence. */
+/* Files of tokens, one after another, read as one sequence. */
 #pragma once
 
 #include "data/paths.h"

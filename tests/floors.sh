@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
-# Each folder and what it may include besides itself; pipeline, ckpt and data stand side by side.
+# Each folder and what it may include besides itself; pipeline, ckpt and data do not include each other.
 declare -A below=(
     [base]=""
     [text]="base"

@@ -46,7 +46,7 @@ if [[ -n $mock ]]; then
 fi
 code=0
 "$bench/bench_train" "${model[@]}" micro_batch=3 2>uneven.err || code=$?
-[[ $code == 64 ]] || fail "a batch that is no multiple ended with $code"
+[[ $code == 64 ]] || fail "an uneven batch ended with $code"
 grep -q 'batch must be a multiple of micro_batch \* dp' uneven.err || fail "uneven: $(<uneven.err)"
 timeout 100 "$bench/bench_op" 1 attention_decode guarded >op.out 2>&1 || fail "bench_op: $(<op.out)"
 grep -q '^attention_decode .* us ' op.out || fail "bench_op: $(<op.out)"

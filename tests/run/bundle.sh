@@ -72,7 +72,7 @@ with_cuda=$(grep -c "^libcublasLt" "$bundle/cuda-libraries" || true)
 if ((with_cuda)); then
     grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "no line says what is missing"
 elif [[ -s $scratch/missing ]]; then
-    fail "a bundle that has no use for CUDA's libraries speaks of them: $(<"$scratch/missing")"
+    fail "a bundle that needs none of CUDA's libraries names them: $(<"$scratch/missing")"
 fi
 # For programs that need only one of them, only that one is named as missing.
 mkdir -p "$scratch/lone"

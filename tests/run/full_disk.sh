@@ -35,7 +35,7 @@ for ranks in 1 4; do
     says $run ".*step-00000020.*: No space left on device; a checkpoint of this run takes at least [0-9]+ bytes: make room"
     # The size in the sentence must be at most that of a checkpoint, and at least nine tenths of it.
     size=$(du -sb $run/ckpt/step-00000010 | cut -f1) said=$(grep -Eo 'at least [0-9]+' $run.err | grep -Eo '[0-9]+')
-    ((said <= size && said >= size * 9 / 10)) || fail "$run: speaks of $said bytes, and step 10 has $size"
+    ((said <= size && said >= size * 9 / 10)) || fail "$run: the message names $said bytes, and step 10 has $size"
     nothing_half $run
     intact $run 10
     [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"

@@ -56,7 +56,7 @@ compare_layout pp2-tp2-dp2 8 parallel.pp=2 parallel.tp=2 parallel.dp=2 parallel.
 train 0 2 shared device.name=guarded:0 parallel.pp=2
 same_bits shared one-fp32
 grep -q '^transport *ranks 0 and 1 share a GPU (guarded:0), which NCCL refuses: .*staged' shared.out ||
-    fail "no line tells of the shared GPU: $(<shared.out)"
+    fail "no line names the shared GPU: $(<shared.out)"
 grep -q '^device *guarded:0 guarded:0, 2 ranks: ' shared.out || fail "the ranks of the GPU: $(<shared.out)"
 train 78 2 forced device.name=guarded:0 parallel.pp=2 parallel.transport=nccl
 says forced "ranks 0 and 1 are on one GPU \(guarded:0\), but NCCL needs one for each"

@@ -117,11 +117,11 @@ plan 0 elsewhere "${gpus[@]}"
 diff <(grep -Ev "^(device|time) " "$scratch/elsewhere.out") <(grep -v "^time " "$scratch/here.out") ||
     fail "the defaults on GPUs are others"
 plan 0 fp32 "${gpus[@]}" train.precision=fp32
-grep -q '^slow     train.precision is fp32: ' "$scratch/fp32.out" || fail "nothing tells what fp32 costs on a GPU"
+grep -q '^slow     train.precision is fp32: ' "$scratch/fp32.out" || fail "no line says what fp32 costs on a GPU"
 plan 0 deterministic "${gpus[@]}" train.deterministic=true model.context=1024 train.micro_batch=4
 grep -q '^slow     train.deterministic is true: .* 32.0 MiB ' "$scratch/deterministic.out" ||
-    fail "nothing tells what train.deterministic costs on a GPU"
-grep -q '^slow ' "$scratch/here.out" "$scratch/elsewhere.out" && fail "a cost that is none is told"
+    fail "no line says what train.deterministic costs on a GPU"
+grep -q '^slow ' "$scratch/here.out" "$scratch/elsewhere.out" && fail "a line names a cost that does not exist"
 plan 0 host device.memory=1GiB
 grep -q '^model .*, fp32' "$scratch/host.out" || fail "the defaults of the cpu device have changed"
 code=0

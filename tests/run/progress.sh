@@ -69,7 +69,7 @@ if grep -q $'[\r\e]' saved.out pipe.out; then fail "a pipe got control codes"; f
 # A long first step has lines too.
 "$trireme" train base.yaml log.dir=first-pipe "${forever[@]}" "${long[@]}" >first.out 2>&1 &
 job=$!
-until_true 60 grep -Exq "$warming" first.out || fail "nothing is said of the first step: $(<first.out)"
+until_true 60 grep -Exq "$warming" first.out || fail "there is no line about the first step: $(<first.out)"
 kill -KILL $job
 { wait $job; } 2>/dev/null || true
 finish

@@ -118,7 +118,7 @@ diff <(bash "$root/tools/config_table.sh" "$trireme") \
 for option in $(for d in "${documents[@]}"; do blocks sh "$d"; blocks console "$d"; done |
     sed -n 's/.*trireme \([a-z-].*\)/\1/p' | sed 's/ #.*//; s/ | .*//' |
     grep -oE -- '(^| )--?[a-z][a-z-]*' | sort -u); do
-    grep -qE -- "(^|[^a-z-])$option([^a-z-]|$)" help.txt || fail "\`trireme help\` knows no option $option"
+    grep -qE -- "(^|[^a-z-])$option([^a-z-]|$)" help.txt || fail "\`trireme help\` does not have the option $option"
 done
 for command in $(mentions '`trireme [a-z]+' | sed 's/.* //'); do
     grep -q "^  trireme $command" help.txt || fail "there is no command $command"

@@ -85,7 +85,8 @@ static void lies_inside(const char *text) {
         double x, y;
         int used;
         for (path += 4; sscanf(path + 1, "%lf %lf%n", &x, &y, &used) == 2; path += 1 + used)
-            if (x < 62 || x > 542 || y < 40 || y > 224) fail_msg("(%g, %g) lies outside", x, y);
+            if (x < 62 || x > 542 || y < 40 || y > 224)
+                fail_msg("(%g, %g) is outside of the axes", x, y);
     }
 }
 
