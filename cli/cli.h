@@ -57,6 +57,9 @@ tr_status cli_take_number(const char *command, const char *option, const char *t
  * that have not printed yet. */
 void cli_report(cli_context *cli, tr_status code);
 
+/* Runs `data tokenize`; argv[0] is "data", argv[1] "tokenize". */
+tr_status cli_data_tokenize(int argc, char **argv);
+
 tr_status cli_help(cli_context *cli, int argc, char **argv);
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv);
 tr_status cli_data(cli_context *cli, int argc, char **argv);

@@ -50,6 +50,7 @@ static tr_status print_corpus(const tr_config *c, const tr_data *data, int part)
 tr_status cli_data(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc < 2) return cli_usage("data", "data takes a config or a data file");
+    if (strcmp(argv[1], "tokenize") == 0) return cli_data_tokenize(argc, argv);
     tr_config config;
     tr_data *data;
     TR_TRY(load(argc, argv, &config));

@@ -11,8 +11,11 @@
 
 const cli_command cli_commands[] = {
     {"ckpt", "ls RUN | verify RUN [STEP]", "lists or verifies the checkpoints of a run", cli_ckpt},
-    {"data", "CONFIG|FILE [key=value ...]",
-     "shows what a data file contains, and a bigram baseline", cli_data},
+    {"data",
+     "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "
+     "[--no-special] [--threads N]",
+     "shows what data files contain, and a bigram baseline; or turns text into token files",
+     cli_data},
     {"doctor", "", "checks this machine and says what to fix", cli_doctor},
     {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help},
     {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",

@@ -9,7 +9,8 @@ enum { HEADER = 1024, LEAST = 12, GPT2 = 20240520, LLAMA3 = 20240801, VALIDATION
 
 static tr_status no_shard(const char *path, uint32_t magic) {
     return TR_FAIL(TR_ERR_DATA,
-                   "the data file '%s' is no shard of llm.c: byte 0 holds %" PRIu32 ", not %d or "
+                   "the data file '%s' is not a shard of llm.c: byte 0 holds %" PRIu32
+                   ", not %d or "
                    "%d%s; set data.format",
                    path, magic, GPT2, LLAMA3,
                    magic == VALIDATION ? " (it is a file of llm.c's multiple choice)" : "");

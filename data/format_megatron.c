@@ -26,7 +26,7 @@ typedef struct reader {
     int64_t lengths, firsts, documents; /* where the three lists begin, bytes */
 } reader;
 
-/* Returns the bytes of a token of the type's number, 0 for one that is no whole number. */
+/* Returns the bytes of a token of the type's number, 0 for one that is not a whole number. */
 static int width_of(unsigned type, bool *is_signed) {
     static const int width[] = {[1] = 1, [2] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2};
     *is_signed = type != 1 && type != 8;
@@ -43,7 +43,7 @@ static tr_status read_header(reader *r, tr_source *source) {
     TR_TRY(tr_format_read(&r->file, 0, HEADER, header));
     if (memcmp(header, magic, sizeof magic) != 0)
         return TR_FAIL(TR_ERR_DATA,
-                       "'%s' is no index of Megatron: it does not begin with MMIDIDX; set "
+                       "'%s' is not an index of Megatron: it does not begin with MMIDIDX; set "
                        "data.format",
                        r->file.path);
     uint64_t version = tr_format_u64(header + 9);

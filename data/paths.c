@@ -37,7 +37,7 @@ static tr_status next_word(const char *key, const char **text, char *word, bool 
                    open);
 }
 
-/* Reads a weight in millionths. Returns false when the word is no number. */
+/* Reads a weight in millionths. Returns false when the word is not a number. */
 static bool is_weight(const char *word, int64_t *weight, bool *good) {
     static const char digits[] = "0123456789";
     size_t whole = strspn(word, digits), decimals = 0;

@@ -78,7 +78,8 @@ tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
     source->width = tr_source_width(options->format);
     if (bytes % source->width)
         return TR_FAIL(TR_ERR_DATA,
-                       "the data file '%s' has %" PRId64 " bytes, not a multiple of %d: it is no "
+                       "the data file '%s' has %" PRId64
+                       " bytes, not a multiple of %d: it is not a "
                        "file of data.format %s, or it was cut off",
                        path, bytes, source->width, options->format);
     source->tokens = bytes / source->width;

@@ -8,7 +8,7 @@ packages=(
     build-essential cmake ninja-build pkg-config
     libopenmpi-dev openmpi-bin
     libhdf5-dev hdf5-tools
-    libdnnl-dev libyaml-dev libcjson-dev libxxhash-dev zlib1g-dev
+    libdnnl-dev libyaml-dev libcjson-dev libxxhash-dev zlib1g-dev libzstd-dev
     libpcre2-dev libutf8proc-dev
     libcmocka-dev strace iproute2 patch
     "$@"

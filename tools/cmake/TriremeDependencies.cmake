@@ -7,6 +7,7 @@ pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 # The serial build of HDF5, because the MPI build is not thread-safe.
@@ -19,7 +20,7 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(trireme_dependencies INTERFACE)
 target_include_directories(trireme_dependencies SYSTEM INTERFACE ${HDF5_SERIAL_INCLUDE} ${DNNL_INCLUDE})
 target_link_libraries(trireme_dependencies INTERFACE MPI::MPI_C PkgConfig::YAML PkgConfig::CJSON
-  PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::PCRE2 PkgConfig::UTF8PROC ${HDF5_SERIAL_LIBRARY} ${DNNL_LIBRARY} Threads::Threads m rt)
+  PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::ZSTD PkgConfig::PCRE2 PkgConfig::UTF8PROC ${HDF5_SERIAL_LIBRARY} ${DNNL_LIBRARY} Threads::Threads m rt)
 # ThreadSanitizer reports false races in OpenMP's runtime, so that build runs its loops serially.
 if(NOT TRIREME_SANITIZE MATCHES "thread")
   target_link_libraries(trireme_dependencies INTERFACE OpenMP::OpenMP_C)

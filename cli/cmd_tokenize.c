@@ -1,0 +1,106 @@
+/* trireme data tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] [--no-special]
+ * [--threads N]: text to token files. */
+#include "base/clock.h"
+#include "base/cores.h"
+#include "base/memory.h"
+#include "cli/cli.h"
+#include "data/tokenize.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct request {
+    tr_tokenize_options options;
+    const char **files;
+    const char *tokenizer;
+} request;
+
+static tr_status parse_option(const char *option, const char *value, request *r) {
+    int64_t n;
+    if (strcmp(option, "--tokenizer") == 0) r->tokenizer = value;
+    else if (strcmp(option, "-o") == 0) r->options.prefix = value;
+    else if (strcmp(option, "--key") == 0) r->options.key = value;
+    else if (strcmp(option, "--threads") == 0) {
+        TR_TRY(cli_take_integer("data", option, value, 1, 4096, &n));
+        r->options.threads = (int)n;
+    } else return cli_usage("data", "unknown option %s of data tokenize", option);
+    return TR_OK;
+}
+
+static tr_status parse(int argc, char **argv, request *r) {
+    bool only_files = false;
+    for (int i = 2; i < argc; i++) {
+        const char *word = argv[i];
+        if (word[0] != '-' || only_files) r->files[r->options.count++] = word;
+        else if (strcmp(word, "--") == 0) only_files = true;
+        else if (strcmp(word, "--no-special") == 0) r->options.no_special = true;
+        else if (i + 1 == argc) return cli_usage("data", "a value is missing after %s", word);
+        else TR_TRY(parse_option(word, argv[++i], r));
+    }
+    if (r->options.count == 0) return cli_usage("data", "data tokenize takes text files");
+    if (!r->tokenizer)
+        return cli_usage("data", "--tokenizer is missing: name a tokenizer.json, a tiktoken file, "
+                                 "or a folder with one");
+    if (!r->options.prefix) return cli_usage("data", "-o is missing: name the output's prefix");
+    return TR_OK;
+}
+
+typedef struct display {
+    double begin, shown;
+    int64_t begin_bytes; /* of the files, before this process */
+    bool begun, terminal;
+} display;
+
+/* Shows a line: refreshed twice a second on a terminal, otherwise one line every ten seconds. */
+static void show(void *context, const tr_tokenize_progress *p) {
+    display *d = context;
+    const double now = tr_now_s(), seconds = now - d->begin;
+    if (!d->begun) {
+        d->begun = true;
+        if (p->continued) fprintf(stderr, "continuing where an earlier process was stopped\n");
+        d->begin_bytes = p->continued ? p->bytes : 0;
+    }
+    if (now - d->shown < (d->terminal ? 0.5 : 10)) return;
+    d->shown = now;
+    const double done = (double)(p->bytes - d->begin_bytes);
+    long long left = done > 0 ? (long long)(seconds * (double)(p->all_bytes - p->bytes) / done) : 0;
+    fprintf(stderr, "%stokenized %.1f of %.1f MB, %.1f MB/s of text, %lld:%02lld:%02lld left%s",
+            d->terminal ? "\r" : "", (double)p->bytes / 1e6, (double)p->all_bytes / 1e6,
+            (double)p->text / 1e6 / seconds, left / 3600, left / 60 % 60, left % 60,
+            d->terminal ? "   " : "\n");
+}
+
+static tr_status tokenize(request *r) {
+    tr_tokenizer *tokenizer;
+    tr_tokenize_progress done;
+    display d = {.begin = tr_now_s(), .shown = tr_now_s(), .terminal = isatty(STDERR_FILENO)};
+    TR_TRY(tr_tokenizer_open(r->tokenizer, &tokenizer));
+    r->options.tokenizer = tokenizer;
+    r->options.progress = show;
+    r->options.context = &d;
+    tr_status status = tr_tokenize(&r->options, &done);
+    if (d.terminal && d.begun) fputc('\n', stderr);
+    if (status == TR_OK) {
+        double seconds = tr_now_s() - d.begin;
+        (void)printf("tokens    %lld in %lld documents\n", (long long)done.tokens,
+                     (long long)done.documents);
+        (void)printf("vocab     %d, document end %d\n", (int)tr_tokenizer_size(tokenizer),
+                     (int)tr_tokenizer_document_end(tokenizer));
+        (void)printf("read      %.1f MB of text in %.1f s\n", (double)done.text / 1e6, seconds);
+        (void)printf("wrote     %s.bin, .idx and .tokenizer.json\n", r->options.prefix);
+    }
+    tr_tokenizer_close(tokenizer);
+    return status;
+}
+
+tr_status cli_data_tokenize(int argc, char **argv) {
+    request r = {.options = {.key = "text", .threads = tr_cores_count(), .commit_s = 2}};
+    TR_TRY(tr_calloc((size_t)argc, sizeof *r.files, &r.files));
+    tr_status status = parse(argc, argv, &r);
+    r.options.files = r.files;
+    if (status == TR_OK) status = tokenize(&r);
+    free(r.files);
+    return status;
+}

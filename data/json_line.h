@@ -1,0 +1,22 @@
+/* One line of JSON: a strict scanner (RFC 8259), for text of any length with any characters. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What a line holds. */
+typedef struct tr_json_line {
+    char *text; /* the value in UTF-8, which may contain NUL; in the caller's buffer */
+    size_t length;
+    const char *fault; /* NULL, or what is wrong, for a sentence */
+    size_t at;         /* the byte of the line that is wrong */
+} tr_json_line;
+
+/* Finds the string that is the object's member `key` (the last one of that name) and writes it to
+ * buffer[length], which must have as many bytes as the line. A lone surrogate becomes U+FFFD.
+ * Returns false, with fault and at, when the line is not one JSON object, or the member is missing
+ * or not a string. */
+bool tr_json_line_read(const char *line, size_t length, const char *key, char *buffer,
+                       tr_json_line *out);

@@ -1,0 +1,170 @@
+#include "data/text_input.h"
+
+#include "base/input.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+enum { RAW = 1 << 18 };
+
+typedef enum kind { PLAIN, GZIP, ZSTD } kind;
+
+struct tr_text_input {
+    char *path;
+    int fd;
+    int64_t size, used; /* bytes of the file; taken from `raw` */
+    kind kind;
+    unsigned char *raw; /* [RAW]; raw[at..end) is not used yet */
+    size_t at, end;
+    bool within; /* compressed data have begun and not ended */
+    z_stream gzip;
+    bool gzip_open;
+    ZSTD_DStream *zstd;
+};
+
+/* Reads more of the file when all of `raw` is used; at the end of the file raw stays empty. */
+static tr_status refill(tr_text_input *in) {
+    while (in->at == in->end) {
+        ssize_t n = read(in->fd, in->raw, RAW);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", in->path, strerror(errno));
+        in->at = 0;
+        in->end = (size_t)n;
+        break;
+    }
+    return TR_OK;
+}
+
+static tr_status begin(tr_text_input *in) {
+    TR_TRY(tr_calloc(RAW, 1, &in->raw));
+    TR_TRY(refill(in));
+    if (in->end >= 2 && memcmp(in->raw, "\x1f\x8b", 2) == 0) in->kind = GZIP;
+    if (in->end >= 4 && memcmp(in->raw, "\x28\xb5\x2f\xfd", 4) == 0) in->kind = ZSTD;
+    if (in->kind == GZIP) {
+        in->gzip_open = inflateInit2(&in->gzip, 15 + 16) == Z_OK; /* 16: gzip's header */
+        if (!in->gzip_open) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    }
+    if (in->kind == ZSTD && !(in->zstd = ZSTD_createDStream()))
+        return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    return TR_OK;
+}
+
+tr_status tr_text_input_open(const char *path, tr_text_input **out) {
+    tr_text_input *in;
+    TR_TRY(tr_calloc(1, sizeof *in, &in));
+    in->fd = -1;
+    tr_status status = tr_strdup(path, &in->path);
+    if (status == TR_OK) status = tr_input_open("the text file", path, &in->fd, &in->size);
+    if (status == TR_OK) status = begin(in);
+    if (status != TR_OK) {
+        tr_text_input_close(in);
+        return status;
+    }
+    *out = in;
+    return TR_OK;
+}
+
+void tr_text_input_close(tr_text_input *in) {
+    if (!in) return;
+    if (in->gzip_open) (void)inflateEnd(&in->gzip);
+    if (in->zstd) (void)ZSTD_freeDStream(in->zstd);
+    if (in->fd >= 0) (void)close(in->fd);
+    free(in->raw);
+    free(in->path);
+    free(in);
+}
+
+static tr_status damaged(const tr_text_input *in, const char *what) {
+    return TR_FAIL(TR_ERR_DATA, "'%s' is damaged near byte %" PRId64 ": %s", in->path, in->used,
+                   what);
+}
+
+static void use(tr_text_input *in, size_t bytes) {
+    in->at += bytes;
+    in->used += (int64_t)bytes;
+}
+
+static tr_status unzip(tr_text_input *in, char *to, size_t size, size_t *got) {
+    if (!in->within && inflateReset(&in->gzip) != Z_OK) return damaged(in, "gzip");
+    in->within = true;
+    in->gzip.next_in = in->raw + in->at;
+    in->gzip.avail_in = (uInt)(in->end - in->at);
+    in->gzip.next_out = (Bytef *)to;
+    in->gzip.avail_out = size < RAW ? (uInt)size : RAW;
+    const uInt room = in->gzip.avail_out;
+    int result = inflate(&in->gzip, Z_NO_FLUSH);
+    use(in, in->end - in->at - in->gzip.avail_in);
+    *got = room - in->gzip.avail_out;
+    if (result == Z_STREAM_END) in->within = false; /* another member may follow */
+    else if (result != Z_OK && result != Z_BUF_ERROR)
+        return damaged(in, in->gzip.msg ? in->gzip.msg : "not gzip's data");
+    return TR_OK;
+}
+
+static tr_status unzstd(tr_text_input *in, char *to, size_t size, size_t *got) {
+    ZSTD_inBuffer from = {in->raw + in->at, in->end - in->at, 0};
+    ZSTD_outBuffer into = {to, size, 0};
+    size_t result = ZSTD_decompressStream(in->zstd, &into, &from);
+    if (ZSTD_isError(result)) return damaged(in, ZSTD_getErrorName(result));
+    use(in, from.pos);
+    *got = into.pos;
+    in->within = result != 0;
+    return TR_OK;
+}
+
+tr_status tr_text_input_read(tr_text_input *in, char *to, size_t size, size_t *got) {
+    *got = 0;
+    while (*got < size) {
+        size_t n = 0;
+        TR_TRY(refill(in));
+        const bool end = in->at == in->end;
+        if (in->kind == PLAIN) {
+            n = in->end - in->at < size - *got ? in->end - in->at : size - *got;
+            memcpy(to + *got, in->raw + in->at, n);
+            use(in, n);
+        } else if (!end || in->within) { /* also at the end: text may be left inside the decoder */
+            TR_TRY(in->kind == GZIP ? unzip(in, to + *got, size - *got, &n)
+                                    : unzstd(in, to + *got, size - *got, &n));
+            if (end && n == 0 && in->within) return damaged(in, "it was cut off");
+        }
+        *got += n;
+        if (end && n == 0) break;
+    }
+    return TR_OK;
+}
+
+tr_status tr_text_input_skip(tr_text_input *in, int64_t bytes) {
+    char *piece;
+    tr_status status = TR_OK;
+    if (in->kind == PLAIN && bytes > (int64_t)in->end && bytes <= in->size) {
+        if (lseek(in->fd, bytes, SEEK_SET) != bytes)
+            return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", in->path, strerror(errno));
+        in->at = in->end = 0;
+        in->used = bytes;
+        return TR_OK;
+    }
+    TR_TRY(tr_calloc(RAW, 1, &piece));
+    while (bytes > 0 && status == TR_OK) {
+        size_t got, want = bytes < RAW ? (size_t)bytes : RAW;
+        status = tr_text_input_read(in, piece, want, &got);
+        if (status == TR_OK && got < want)
+            status = TR_FAIL(TR_ERR_DATA, "'%s' has become shorter", in->path);
+        bytes -= (int64_t)got;
+    }
+    free(piece);
+    return status;
+}
+
+int64_t tr_text_input_size(const tr_text_input *in) {
+    return in->size;
+}
+
+int64_t tr_text_input_used(const tr_text_input *in) {
+    return in->used;
+}

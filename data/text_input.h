@@ -1,0 +1,23 @@
+/* A file of text, read from its beginning: as it is, or compressed by gzip or zstd, which its first
+ * bytes show. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tr_text_input tr_text_input;
+
+/* Opens the file. Fails with TR_ERR_NOFILE, path and cause. */
+tr_status tr_text_input_open(const char *path, tr_text_input **out);
+void tr_text_input_close(tr_text_input *input);
+
+/* Reads up to `size` bytes of text; *got is smaller only at the end. Fails with TR_ERR_DATA, path
+ * and position, when compressed data are damaged or cut off, and with TR_ERR_IO. */
+tr_status tr_text_input_read(tr_text_input *input, char *to, size_t size, size_t *got);
+/* Passes over `bytes` of text. Fails likewise, and with TR_ERR_DATA when the text is shorter. */
+tr_status tr_text_input_skip(tr_text_input *input, int64_t bytes);
+/* Return the bytes of the file, and how many of them were read: compressed ones. */
+int64_t tr_text_input_size(const tr_text_input *input);
+int64_t tr_text_input_used(const tr_text_input *input);

@@ -1,0 +1,233 @@
+#include "data/token_output.h"
+
+#include "base/input.h"
+#include "base/memory.h"
+#include "base/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* Megatron writes 16 bits below this vocabulary (indexed_dataset.py), and 32 with a sign above. */
+enum { NARROW_VOCAB = 65500, TYPE_U16 = 8, TYPE_I32 = 4, PIECE = 1 << 16 };
+
+static const char state_format[] =
+    "trireme tokens 1\nrequest %016" PRIx64 "\nfile %" PRId64 "\noffset %" PRId64 "\nline %" PRId64
+    "\ntokens %" PRId64 "\ndocuments %" PRId64 "\nopen %" PRId64 "\n";
+static const char state_scan[] =
+    "trireme tokens 1\nrequest %" SCNx64 "\nfile %" SCNd64 "\noffset %" SCNd64 "\nline %" SCNd64
+    "\ntokens %" SCNd64 "\ndocuments %" SCNd64 "\nopen %" SCNd64 "\n";
+
+struct tr_token_output {
+    char path[PATH_MAX]; /* PREFIX and an ending */
+    size_t prefix;       /* its length */
+    uint64_t request;
+    int width;
+    FILE *tokens, *lengths; /* the two .part files */
+    tr_token_place at;
+};
+
+/* Returns PREFIX.ending; valid until the next call. */
+static const char *path_of(tr_token_output *o, const char *ending) {
+    (void)snprintf(o->path + o->prefix, sizeof o->path - o->prefix, "%s", ending);
+    return o->path;
+}
+
+static tr_status cannot(const char *path, const char *verb) {
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s", path, verb, strerror(errno));
+}
+
+/* Reads where an earlier process stopped; leaves *place as it is when there is none, or it was
+ * asked for something else. */
+static tr_status read_state(tr_token_output *o, tr_token_place *place) {
+    static const tr_input_limit limit = {.mib = 1, .failure = TR_ERR_IO};
+    const char *path = path_of(o, ".part");
+    char *text;
+    size_t length;
+    uint64_t request;
+    tr_token_place p;
+    if (access(path, F_OK) != 0) return TR_OK;
+    TR_TRY(tr_input_load("the state", path, limit, &text, &length));
+    int found = sscanf(text, state_scan, &request, &p.file, &p.offset, &p.line, &p.tokens,
+                       &p.documents, &p.open);
+    free(text);
+    if (found == 7 && request == o->request && p.file >= 0 && p.offset >= 0 && p.line >= 0 &&
+        p.tokens >= 0 && p.documents >= 0 && p.open >= 0)
+        *place = p;
+    return TR_OK;
+}
+
+/* Opens a .part file and cuts off what was written after the state. */
+static tr_status open_part(tr_token_output *o, const char *ending, int64_t bytes, FILE **out) {
+    const char *path = path_of(o, ending);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0) return cannot(path, "written");
+    bool good = lseek(fd, 0, SEEK_END) >= bytes && ftruncate(fd, bytes) == 0 &&
+                lseek(fd, bytes, SEEK_SET) == bytes;
+    *out = good ? fdopen(fd, "r+") : NULL;
+    if (*out) return TR_OK;
+    tr_status status = cannot(path, "continued");
+    (void)close(fd);
+    return status;
+}
+
+static tr_status open_files(tr_token_output *o, tr_token_place *place) {
+    static const char *const final[] = {".bin", ".idx"};
+    for (int i = 0; i < 2; i++) {
+        const char *path = path_of(o, final[i]);
+        if (access(path, F_OK) == 0)
+            return TR_FAIL(TR_ERR_USAGE, "'%s' exists: remove it, or choose another -o PREFIX",
+                           path);
+    }
+    *place = (tr_token_place){0};
+    TR_TRY(read_state(o, place));
+    TR_TRY(open_part(o, ".bin.part", place->tokens * o->width, &o->tokens));
+    TR_TRY(open_part(o, ".idx.part", 4 * place->documents, &o->lengths));
+    o->at = *place;
+    return TR_OK;
+}
+
+tr_status tr_token_output_open(const char *prefix, uint64_t request, int32_t vocab,
+                               tr_token_place *place, tr_token_output **out) {
+    enum { LONGEST_ENDING = 32 };
+    tr_token_output *o;
+    if (!*prefix || strlen(prefix) + LONGEST_ENDING > PATH_MAX)
+        return TR_FAIL(TR_ERR_USAGE, "the output's prefix is empty or too long");
+    TR_TRY(tr_calloc(1, sizeof *o, &o));
+    o->prefix = strlen(prefix);
+    memcpy(o->path, prefix, o->prefix);
+    o->request = request;
+    o->width = vocab < NARROW_VOCAB ? 2 : 4;
+    tr_status status = open_files(o, place);
+    if (status != TR_OK) {
+        tr_token_output_close(o);
+        return status;
+    }
+    *out = o;
+    return TR_OK;
+}
+
+void tr_token_output_close(tr_token_output *o) {
+    if (!o) return;
+    if (o->tokens) (void)fclose(o->tokens);
+    if (o->lengths) (void)fclose(o->lengths);
+    free(o);
+}
+
+static void put_number(unsigned char *to, uint64_t number, int width) {
+    for (int i = 0; i < width; i++) to[i] = (unsigned char)(number >> 8 * i);
+}
+
+static bool put(FILE *f, uint64_t number, int width) {
+    unsigned char byte[8];
+    put_number(byte, number, width);
+    return fwrite(byte, 1, (size_t)width, f) == (size_t)width;
+}
+
+tr_status tr_token_output_add(tr_token_output *o, const int32_t *id, int64_t count) {
+    unsigned char piece[PIECE];
+    const int64_t most = PIECE / o->width;
+    o->at.tokens += count;
+    o->at.open += count;
+    for (int64_t n; count > 0; count -= n, id += n) {
+        n = count < most ? count : most;
+        for (int64_t i = 0; i < n; i++) put_number(piece + i * o->width, (uint64_t)id[i], o->width);
+        if (fwrite(piece, (size_t)o->width, (size_t)n, o->tokens) != (size_t)n)
+            return cannot(path_of(o, ".bin.part"), "written");
+    }
+    return TR_OK;
+}
+
+tr_status tr_token_output_end_document(tr_token_output *o) {
+    if (o->at.open > INT32_MAX)
+        return TR_FAIL(TR_ERR_DATA,
+                       "document %" PRId64 " has %" PRId64
+                       " tokens, more than an index can say: split it",
+                       o->at.documents, o->at.open);
+    if (!put(o->lengths, (uint64_t)o->at.open, 4))
+        return cannot(path_of(o, ".idx.part"), "written");
+    o->at.documents++;
+    o->at.open = 0;
+    return TR_OK;
+}
+
+static tr_status store(FILE *f, const char *path) {
+    return fflush(f) == 0 && fdatasync(fileno(f)) == 0 ? TR_OK : cannot(path, "written");
+}
+
+tr_status tr_token_output_commit(tr_token_output *o, tr_token_place *place) {
+    char temporary[PATH_MAX];
+    FILE *f;
+    place->tokens = o->at.tokens;
+    place->documents = o->at.documents;
+    place->open = o->at.open;
+    TR_TRY(store(o->tokens, path_of(o, ".bin.part")));
+    TR_TRY(store(o->lengths, path_of(o, ".idx.part")));
+    (void)snprintf(temporary, sizeof temporary, "%s", path_of(o, ".part.tmp"));
+    TR_TRY(tr_output_open(temporary, &f));
+    (void)fprintf(f, state_format, o->request, place->file, place->offset, place->line,
+                  place->tokens, place->documents, place->open);
+    TR_TRY(tr_output_close(temporary, f, TR_OK));
+    return rename(temporary, path_of(o, ".part")) == 0 ? TR_OK
+                                                       : cannot(path_of(o, ".part"), "written");
+}
+
+/* Writes the index's lists from the lengths: each once for the lengths, and once for the places. */
+static bool put_index(tr_token_output *o, FILE *f) {
+    unsigned char byte[4];
+    const uint64_t documents = (uint64_t)o->at.documents;
+    bool good = fwrite("MMIDIDX\0\0", 1, 9, f) == 9 && put(f, 1, 8) &&
+                put(f, o->width == 2 ? TYPE_U16 : TYPE_I32, 1) && put(f, documents, 8) &&
+                put(f, documents + 1, 8);
+    for (int list = 0; list < 2 && good; list++) {
+        uint64_t at = 0;
+        good = fseek(o->lengths, 0, SEEK_SET) == 0;
+        for (uint64_t d = 0; d < documents && good; d++) {
+            good = fread(byte, 1, 4, o->lengths) == 4;
+            const uint64_t length = (uint64_t)byte[0] | (uint64_t)byte[1] << 8 |
+                                    (uint64_t)byte[2] << 16 | (uint64_t)byte[3] << 24;
+            good = good && (list == 0 ? put(f, length, 4) : put(f, at, 8));
+            at += length * (uint64_t)o->width;
+        }
+    }
+    for (uint64_t d = 0; d <= documents && good; d++) good = put(f, d, 8);
+    return good;
+}
+
+/* Gives PREFIX.from the name PREFIX.to. */
+static tr_status rename_part(tr_token_output *o, const char *from, const char *to) {
+    char old[PATH_MAX];
+    (void)snprintf(old, sizeof old, "%s", path_of(o, from));
+    return rename(old, path_of(o, to)) == 0 ? TR_OK : cannot(path_of(o, to), "written");
+}
+
+tr_status tr_token_output_finish(tr_token_output *o) {
+    char temporary[PATH_MAX];
+    FILE *f;
+    TR_TRY(store(o->tokens, path_of(o, ".bin.part")));
+    TR_TRY(store(o->lengths, path_of(o, ".idx.part")));
+    (void)snprintf(temporary, sizeof temporary, "%s", path_of(o, ".idx.tmp"));
+    TR_TRY(tr_output_open(temporary, &f));
+    tr_status status = put_index(o, f) && fflush(f) == 0 && fdatasync(fileno(f)) == 0
+                           ? TR_OK
+                           : cannot(temporary, "written");
+    TR_TRY(tr_output_close(temporary, f, status));
+    /* The index last: a pair is complete when both have their names. */
+    TR_TRY(rename_part(o, ".bin.part", ".bin"));
+    TR_TRY(rename_part(o, ".idx.tmp", ".idx"));
+    (void)unlink(path_of(o, ".idx.part"));
+    (void)unlink(path_of(o, ".part"));
+    return TR_OK;
+}
+
+tr_token_place tr_token_output_place(const tr_token_output *o) {
+    tr_token_place at = o->at;
+    at.file = at.offset = at.line = 0;
+    return at;
+}

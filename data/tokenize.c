@@ -1,0 +1,399 @@
+#include "data/tokenize.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "data/json_line.h"
+#include "data/text_input.h"
+#include "data/token_output.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum {
+    ITEM = 1 << 20,     /* bytes of text that a thread encodes at a time, at least */
+    ITEMS_A_THREAD = 4, /* so that threads end a batch at about the same time */
+    NEAR = 256,         /* bytes on each side of a cut that show whether it changes tokens */
+    TRIES = 64,         /* places for a cut that are tried before the item grows */
+    COMMIT_S = 2
+};
+#define MOST_TEXT ((size_t)4 << 30)
+
+/* Consecutive text of one file, encoded by one thread. */
+typedef struct item {
+    tr_byte_list text, line; /* line: the JSON string being read */
+    int file;
+    bool json, ends;                   /* ends: a plain text's last item */
+    int64_t offset, first_line, lines; /* behind the text: bytes and lines of the file */
+    tr_token_list tokens;
+    size_t *end; /* tokens before the end of each document */
+    size_t ends_count, ends_capacity;
+    tr_status status;
+    tr_error error;
+} item;
+
+typedef struct work {
+    const tr_tokenize_options *options;
+    int32_t document_end;
+    tr_encoder **encoder; /* [threads] */
+    item *items;          /* [most] */
+    int most, count;
+    tr_token_output *output;
+    /* The text that no item has yet: of file `file`, before byte `offset` of its text. */
+    int file;
+    tr_text_input *input;
+    tr_byte_list rest;
+    bool at_end;
+    int64_t offset, line;
+    int64_t done_bytes; /* of the files before this one */
+    tr_tokenize_progress progress;
+} work;
+
+/* --- cutting the files into items ------------------------------------------------------------- */
+
+static bool ends_with(const char *name, size_t length, const char *end) {
+    size_t n = strlen(end);
+    return length >= n && memcmp(name + length - n, end, n) == 0;
+}
+
+/* Returns true for a file of JSON lines, by its name. */
+static bool is_json(const char *path) {
+    size_t n = strlen(path);
+    if (ends_with(path, n, ".gz")) n -= 3;
+    else if (ends_with(path, n, ".zst")) n -= 4;
+    return ends_with(path, n, ".jsonl") || ends_with(path, n, ".json") ||
+           ends_with(path, n, ".ndjson");
+}
+
+/* Reads until `want` bytes wait for an item, or the file ends. */
+static tr_status read_more(work *w, size_t want) {
+    tr_byte_list *rest = &w->rest;
+    if (w->at_end || rest->count >= want) return TR_OK;
+    size_t got, missing = want - rest->count;
+    TR_TRY(tr_grow(&rest->byte, &rest->capacity, want, 1));
+    TR_TRY(tr_text_input_read(w->input, rest->byte + rest->count, missing, &got));
+    rest->count += got;
+    w->progress.text += (int64_t)got;
+    w->at_end = got < missing;
+    return TR_OK;
+}
+
+static tr_status encode(work *w, int thread, const char *text, size_t length, tr_token_list *to) {
+    unsigned flags = w->options->no_special ? TR_ENCODE_NO_SPECIAL : 0;
+    return tr_encoder_add(w->encoder[thread], text, length, flags, to);
+}
+
+/* Finds out whether text that is cut before byte `cut` has the tokens of the whole text: the text
+ * around the cut shows it, since a tokenizer's pieces are short and depend on what is near. */
+static tr_status try_cut(work *w, size_t cut, bool *good) {
+    const char *text = w->rest.byte;
+    const size_t before = cut < NEAR ? cut : NEAR;
+    const size_t after = w->rest.count - cut < NEAR ? w->rest.count - cut : NEAR;
+    tr_token_list whole = {0}, parts = {0};
+    tr_status status = encode(w, 0, text + cut - before, before + after, &whole);
+    if (status == TR_OK) status = encode(w, 0, text + cut - before, before, &parts);
+    if (status == TR_OK) status = encode(w, 0, text + cut, after, &parts);
+    *good = status == TR_OK && whole.count == parts.count &&
+            memcmp(whole.id, parts.id, whole.count * sizeof *whole.id) == 0;
+    free(whole.id);
+    free(parts.id);
+    return status;
+}
+
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Finds a place behind byte `least` where a line begins with a letter and a cut changes nothing.
+ * *cut 0: there is none. */
+static tr_status find_cut(work *w, size_t least, size_t *cut) {
+    const char *text = w->rest.byte;
+    int tries = 0;
+    *cut = 0;
+    for (size_t at = least; at + 1 < w->rest.count && tries < TRIES; at++) {
+        const char *line = memchr(text + at, '\n', w->rest.count - 1 - at);
+        bool good = false;
+        if (!line) return TR_OK;
+        at = (size_t)(line - text);
+        if (!is_letter(line[1])) continue;
+        TR_TRY(try_cut(w, at + 1, &good));
+        tries++;
+        if (good) *cut = at + 1;
+        if (good) return TR_OK;
+    }
+    return TR_OK;
+}
+
+/* Decides how much of the waiting text the next item takes. */
+static tr_status choose_cut(work *w, bool json, size_t *cut) {
+    for (size_t want = ITEM + NEAR;; want *= 2) {
+        TR_TRY(read_more(w, want));
+        *cut = w->rest.count;
+        if (w->at_end && (json || w->rest.count <= ITEM)) return TR_OK;
+        if (json) {
+            const char *line = memrchr(w->rest.byte, '\n', w->rest.count);
+            *cut = line ? (size_t)(line + 1 - w->rest.byte) : 0;
+        } else {
+            TR_TRY(find_cut(w, want == ITEM + NEAR ? ITEM : want / 2, cut));
+        }
+        if (*cut > 0) return TR_OK;
+        *cut = w->rest.count;
+        if (w->at_end) return TR_OK;
+        if (want > MOST_TEXT)
+            return TR_FAIL(TR_ERR_DATA,
+                           "'%s' has no place in %zu bytes where it can be cut: split the file, or "
+                           "write JSON lines",
+                           w->options->files[w->file], w->rest.count);
+    }
+}
+
+static tr_status next_file(work *w) {
+    if (w->input) {
+        w->done_bytes += tr_text_input_size(w->input);
+        tr_text_input_close(w->input);
+        w->input = NULL;
+        w->file++;
+        w->offset = w->line = 0;
+    }
+    w->at_end = false;
+    return w->file < w->options->count ? tr_text_input_open(w->options->files[w->file], &w->input)
+                                       : TR_OK;
+}
+
+/* Fills the next item; its text is empty at the end of a file of JSON lines. */
+static tr_status fill_item(work *w, item *it) {
+    size_t cut = 0;
+    it->file = w->file;
+    it->json = is_json(w->options->files[w->file]);
+    TR_TRY(choose_cut(w, it->json, &cut));
+    TR_TRY(tr_grow(&it->text.byte, &it->text.capacity, cut + 1, 1));
+    memcpy(it->text.byte, w->rest.byte ? w->rest.byte : "", cut);
+    it->text.count = cut;
+    w->rest.count -= cut;
+    if (w->rest.count > 0) memmove(w->rest.byte, w->rest.byte + cut, w->rest.count);
+    it->ends = !it->json && w->at_end && w->rest.count == 0;
+    it->first_line = w->line;
+    for (const char *at = it->text.byte, *end = at + cut; it->json && at < end; at++) {
+        const char *line = memchr(at, '\n', (size_t)(end - at));
+        at = line ? line : end;
+        w->line++;
+    }
+    it->lines = w->line;
+    w->offset += (int64_t)cut;
+    it->offset = w->offset;
+    return TR_OK;
+}
+
+static tr_status fill_batch(work *w) {
+    w->count = 0;
+    while (w->count < w->most) {
+        if (!w->input || (w->at_end && w->rest.count == 0)) {
+            TR_TRY(next_file(w));
+            if (w->file == w->options->count) return TR_OK;
+        }
+        TR_TRY(fill_item(w, &w->items[w->count]));
+        w->count++;
+    }
+    return TR_OK;
+}
+
+/* --- encoding --------------------------------------------------------------------------------- */
+
+static tr_status end_document(const work *w, item *it) {
+    if (w->document_end >= 0) {
+        TR_TRY(tr_grow(&it->tokens.id, &it->tokens.capacity, it->tokens.count + 1,
+                       sizeof *it->tokens.id));
+        it->tokens.id[it->tokens.count++] = w->document_end;
+    }
+    TR_TRY(tr_grow(&it->end, &it->ends_capacity, it->ends_count + 1, sizeof *it->end));
+    it->end[it->ends_count++] = it->tokens.count;
+    return TR_OK;
+}
+
+static tr_status encode_line(work *w, int thread, item *it, const char *line, size_t length,
+                             int64_t number) {
+    tr_json_line found;
+    if (length == strspn(line, " \t\r") || strspn(line, " \t\r") > length) return TR_OK;
+    if (length > 0 && line[strspn(line, " \t\r")] == '\n') return TR_OK; /* an empty line */
+    TR_TRY(tr_grow(&it->line.byte, &it->line.capacity, length, 1));
+    if (!tr_json_line_read(line, length, w->options->key, it->line.byte, &found))
+        return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
+                       w->options->files[it->file], number + 1, found.at + 1, found.fault,
+                       w->options->key);
+    TR_TRY(encode(w, thread, found.text, found.length, &it->tokens));
+    return end_document(w, it);
+}
+
+static tr_status encode_item(work *w, int thread, item *it) {
+    it->tokens.count = it->ends_count = 0;
+    if (!it->json) {
+        TR_TRY(encode(w, thread, it->text.byte, it->text.count, &it->tokens));
+        return it->ends ? end_document(w, it) : TR_OK;
+    }
+    int64_t number = it->first_line;
+    it->text.byte[it->text.count] = '\0'; /* a line may end without \n */
+    for (size_t at = 0; at < it->text.count; number++) {
+        const char *line = it->text.byte + at;
+        const char *end = memchr(line, '\n', it->text.count - at);
+        size_t length = end ? (size_t)(end - line) : it->text.count - at;
+        TR_TRY(encode_line(w, thread, it, line, length, number));
+        at += length + 1;
+    }
+    return TR_OK;
+}
+
+/* Encodes all items; each thread takes the next one that no other has. */
+static void encode_batch(work *w) {
+    _Atomic int next = 0, threads = 0;
+#pragma omp parallel num_threads(w->options->threads)
+    {
+        const int thread = atomic_fetch_add(&threads, 1);
+        for (int i; (i = atomic_fetch_add(&next, 1)) < w->count;) {
+            item *it = &w->items[i];
+            it->status = encode_item(w, thread, it);
+            if (it->status != TR_OK) tr_error_save(&it->error);
+        }
+    }
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static tr_status write_item(work *w, const item *it) {
+    size_t from = 0;
+    if (it->status != TR_OK) {
+        tr_error_restore(&it->error);
+        return it->status;
+    }
+    for (size_t d = 0; d < it->ends_count; from = it->end[d++]) {
+        TR_TRY(tr_token_output_add(w->output, it->tokens.id + from, (int64_t)(it->end[d] - from)));
+        TR_TRY(tr_token_output_end_document(w->output));
+    }
+    const size_t left = it->tokens.count - from;
+    return left ? tr_token_output_add(w->output, it->tokens.id + from, (int64_t)left) : TR_OK;
+}
+
+/* Returns the place in the input behind the batch. */
+static tr_token_place place_behind(const work *w) {
+    const item *last = &w->items[w->count - 1];
+    if (w->at_end && w->rest.count == 0) return (tr_token_place){.file = last->file + 1};
+    return (tr_token_place){.file = last->file, .offset = last->offset, .line = last->lines};
+}
+
+static void show_progress(work *w) {
+    const tr_token_place at = tr_token_output_place(w->output);
+    w->progress.bytes = w->done_bytes + (w->input ? tr_text_input_used(w->input) : 0);
+    w->progress.tokens = at.tokens;
+    w->progress.documents = at.documents;
+    if (w->options->progress) w->options->progress(w->options->context, &w->progress);
+}
+
+static tr_status process(work *w) {
+    double committed = tr_now_s();
+    do {
+        tr_status status = fill_batch(w);
+        tr_error why;
+        if (status != TR_OK) tr_error_save(&why); /* of text behind the items that are there */
+        encode_batch(w);
+        for (int i = 0; i < w->count; i++) TR_TRY(write_item(w, &w->items[i]));
+        if (status != TR_OK) {
+            tr_error_restore(&why);
+            return status;
+        }
+        show_progress(w);
+        if (w->count > 0 && tr_now_s() - committed >= w->options->commit_s) {
+            tr_token_place place = place_behind(w);
+            TR_TRY(tr_token_output_commit(w->output, &place));
+            committed = tr_now_s();
+        }
+    } while (w->count > 0);
+    return TR_OK;
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+/* Hashes what decides the output. Fails with TR_ERR_NOFILE when a file does not exist. */
+static tr_status hash_request(work *w, uint64_t *hash) {
+    const tr_tokenize_options *o = w->options;
+    const uint64_t first[] = {tr_tokenizer_hash(o->tokenizer), o->no_special,
+                              (uint64_t)w->document_end};
+    *hash = XXH3_64bits(first, sizeof first);
+    *hash = XXH3_64bits_withSeed(o->key, strlen(o->key), *hash);
+    for (int i = 0; i < o->count; i++) {
+        struct stat info;
+        tr_text_input *input;
+        TR_TRY(tr_text_input_open(o->files[i], &input)); /* says what is wrong before any work */
+        w->progress.all_bytes += tr_text_input_size(input);
+        tr_text_input_close(input);
+        if (stat(o->files[i], &info) != 0) info = (struct stat){0};
+        const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+        *hash = XXH3_64bits_withSeed(facts, sizeof facts, *hash);
+        *hash = XXH3_64bits_withSeed(o->files[i], strlen(o->files[i]), *hash);
+    }
+    return TR_OK;
+}
+
+/* Moves to where an earlier process stopped. */
+static tr_status go_on(work *w, const tr_token_place *place) {
+    w->progress.continued = place->file || place->offset;
+    for (; w->file < place->file && w->file < w->options->count; w->file++) {
+        struct stat info;
+        if (stat(w->options->files[w->file], &info) == 0) w->done_bytes += info.st_size;
+    }
+    if (w->file == w->options->count) return TR_OK;
+    TR_TRY(next_file(w));
+    w->offset = place->offset;
+    w->line = place->line;
+    return tr_text_input_skip(w->input, place->offset);
+}
+
+static tr_status save_tokenizer(const tr_tokenize_options *o) {
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s.tokenizer.json", o->prefix);
+    return tr_tokenizer_save(o->tokenizer, path);
+}
+
+static tr_status run(work *w) {
+    const tr_tokenize_options *o = w->options;
+    tr_token_place place;
+    uint64_t request;
+    TR_TRY(hash_request(w, &request));
+    TR_TRY(tr_calloc((size_t)o->threads, sizeof *w->encoder, &w->encoder));
+    for (int t = 0; t < o->threads; t++) TR_TRY(tr_encoder_open(o->tokenizer, &w->encoder[t]));
+    w->most = ITEMS_A_THREAD * o->threads;
+    TR_TRY(tr_calloc((size_t)w->most, sizeof *w->items, &w->items));
+    TR_TRY(tr_token_output_open(o->prefix, request, tr_tokenizer_size(o->tokenizer), &place,
+                                &w->output));
+    TR_TRY(go_on(w, &place));
+    if (w->file < o->count) TR_TRY(process(w));
+    if (tr_token_output_place(w->output).tokens == 0)
+        return TR_FAIL(TR_ERR_DATA, "the files have no text: '%s' would be empty", o->prefix);
+    TR_TRY(save_tokenizer(o));
+    return tr_token_output_finish(w->output);
+}
+
+tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *done) {
+    work w = {.options = options, .document_end = tr_tokenizer_document_end(options->tokenizer)};
+    tr_status status = run(&w);
+    if (status == TR_OK) show_progress(&w);
+    *done = w.progress;
+    tr_token_output_close(w.output);
+    tr_text_input_close(w.input);
+    for (int i = 0; i < w.most && w.items; i++) {
+        item *it = &w.items[i];
+        free(it->text.byte);
+        free(it->line.byte);
+        free(it->tokens.id);
+        free(it->end);
+    }
+    for (int t = 0; t < options->threads && w.encoder; t++) tr_encoder_close(w.encoder[t]);
+    free(w.encoder);
+    free(w.items);
+    free(w.rest.byte);
+    return status;
+}

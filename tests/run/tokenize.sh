@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# data tokenize: the tokens do not depend on threads, compression, interruptions or on how a long text is
+# divided among threads; what it writes is what training reads; bad input leaves no token file behind.
+# usage: tokenize.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+here=$(realpath "$(dirname "$0")")
+cd "$scratch"
+bash "$here/make_tokenizer.sh" >tokenizer.json
+
+# tokenize WANT PREFIX ARGUMENTS...
+tokenize() {
+    local want=$1 prefix=$2 code=0
+    shift 2
+    timeout 120 "$trireme" data tokenize --tokenizer tokenizer.json -o "$prefix" "$@" >"${prefix//\//_}.out" 2>"${prefix//\//_}.err" || code=$?
+    [[ $code == "$want" ]] || fail "$prefix ($*): exit code $code, not $want: $(<"${prefix//\//_}.err")"
+    if [[ $want != 0 && (-e $prefix.bin || -e $prefix.idx) ]]; then fail "$prefix: failed, and wrote a token file"; fi
+}
+same_files() { cmp "$1.bin" "$2.bin" && cmp "$1.idx" "$2.idx" || fail "$1 and $2 differ"; }
+
+# Lines of JSON: each line of the text is a document.
+awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"id\": %d, \"text\": \"%s\\n\"}\n", NR, $0 }' "$text" >lines.jsonl
+documents=$(wc -l <lines.jsonl)
+tokenize 0 lines lines.jsonl --threads 1
+grep -Eq "^tokens +[0-9]+ in $documents documents$" lines.out || fail "lines: $(<lines.out)"
+[[ $(stat -c %s lines.idx) == $((34 + 20 * documents + 8)) ]] || fail "lines: the index has $(stat -c %s lines.idx) bytes"
+cmp -s lines.tokenizer.json tokenizer.json || fail "lines: another tokenizer"
+gzip -k lines.jsonl
+tokenize 0 packed lines.jsonl.gz --threads 2
+same_files packed lines
+awk '{ sub(/"text"/, "\"content\""); print }' lines.jsonl >other.jsonl
+tokenize 0 keyed other.jsonl --key content
+same_files keyed lines
+
+# A long text, encoded at once by one thread (its lines begin with a space, where no cut is tried), and
+# the same lines as they are; both in one output as two documents.
+for ((i = 0; i < 60; i++)); do cat "$text"; done >long.txt
+tokenize 0 long long.txt --threads 2
+tokenize 0 single long.txt --threads 1
+same_files long single
+head -c 900000 long.txt >short.txt
+tokenize 0 two short.txt long.txt
+grep -q ' in 2 documents$' two.out || fail "two: $(<two.out)"
+
+# The same text as one string, which nothing divides, has the same tokens.
+awk 'BEGIN { printf "{\"text\": \"" } { gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "%s\\n", $0 } END { print "\"}" }' long.txt >long.jsonl
+tokenize 0 string long.jsonl
+same_files string long
+
+# Killed, and run again: unit.test_tokenize stops at every place.
+tokenize 0 whole long.jsonl long.txt lines.jsonl
+for ((i = 0; i < 3; i++)); do
+    [[ -e killed.idx ]] || timeout -s KILL 0.1 "$trireme" data tokenize --tokenizer tokenizer.json -o killed long.jsonl long.txt lines.jsonl --threads 1 >/dev/null 2>&1 || true
+done
+[[ -e killed.idx ]] || tokenize 0 killed long.jsonl long.txt lines.jsonl
+same_files killed whole
+[[ ! -e killed.part && ! -e killed.bin.part ]] || fail "killed: parts were left"
+
+# What training reads.
+train 0 1 run data.path=lines data.format=megatron data.documents=packed model.vocab=301 train.steps=3
+tokens=$(sed -n 's/^tokens *\([0-9]*\) in.*/\1/p' lines.out)
+"$trireme" data base.yaml data.path=lines data.format=megatron model.vocab=301 data.documents=packed >data.out
+grep -Eq "^tokens +$tokens, " data.out && grep -q "^documents $documents$" data.out || fail "data: $(<data.out)"
+
+# --- bad input ------------------------------------------------------------------------------------------
+
+says_of() { grep -Eq -- "^trireme: $2" "$1.err" || fail "$1: said '$(<"$1.err")', not '$2'"; }
+printf '{"text": "a"}\n\n{"text": "b}\n' >bad.jsonl
+tokenize 65 bad bad.jsonl
+says_of bad "'bad.jsonl', line 3, byte 10: a string does not end \(the key is \"text\"\)"
+tokenize 65 nokey lines.jsonl --key body
+says_of nokey "'lines.jsonl', line 1, byte 1: the object does not have that key \(the key is \"body\"\)"
+head -c 1000 lines.jsonl.gz >cut.jsonl.gz
+tokenize 65 cut cut.jsonl.gz
+says_of cut "'cut.jsonl.gz' is damaged near byte 1000: it was cut off"
+tokenize 66 none none.txt
+says_of none "the text file 'none.txt' cannot be opened: No such file"
+: >empty.jsonl
+tokenize 65 empty empty.jsonl
+says_of empty "the files have no text: 'empty' would be empty"
+mkdir nowhere && tokenize 74 nowhere/none/at short.txt
+code=0
+"$trireme" data tokenize --tokenizer tokenizer.json -o lines lines.jsonl >again.out 2>again.err || code=$?
+[[ $code == 64 ]] && says_of again "'lines.bin' exists: remove it, or choose another -o PREFIX"
+code=0
+"$trireme" data tokenize lines.jsonl -o x >x.out 2>x.err || code=$?
+[[ $code == 64 ]] && says_of x "--tokenizer is missing: .*"
+finish

@@ -1,0 +1,236 @@
+/* Text files and JSON lines: compressed ones give their text, cut-off ones a sentence; strings of
+ * JSON come out as Unicode text, and damaged lines are refused. */
+#include "base/philox.h"
+#include "data/json_line.h"
+#include "data/text_input.h"
+#include "support/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <cmocka.h>
+
+enum { TEXT = 700000, ROOM = 2 * TEXT };
+
+static char path[] = "text-XXXXXX";
+static char text[TEXT], packed[ROOM], got[ROOM];
+static uint64_t seed, draws;
+
+static uint64_t draw(void) {
+    return tr_mix64(seed ^ tr_mix64(draws++));
+}
+
+static void write_bytes(const char *bytes, size_t count) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    assert_int_equal(fclose(f), 0);
+}
+
+static size_t gzip(const char *from, size_t count, char *to) {
+    z_stream z = {0};
+    assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    z.next_in = (Bytef *)(uintptr_t)from;
+    z.avail_in = (uInt)count;
+    z.next_out = (Bytef *)to;
+    z.avail_out = ROOM / 2;
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    (void)deflateEnd(&z);
+    return z.total_out;
+}
+
+/* With a checksum, as the program zstd writes it. */
+static size_t zstd(const char *from, size_t count, char *to, size_t room) {
+    ZSTD_CCtx *context = ZSTD_createCCtx();
+    assert_non_null(context);
+    (void)ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    size_t size = ZSTD_compress2(context, to, room, from, count);
+    assert_false(ZSTD_isError(size));
+    (void)ZSTD_freeCCtx(context);
+    return size;
+}
+
+/* Reads the whole file in pieces of a size. */
+static tr_status read_all(size_t piece, int64_t skip, size_t *count) {
+    tr_text_input *in;
+    TR_TRY(tr_text_input_open(path, &in));
+    tr_status status = tr_text_input_skip(in, skip);
+    size_t n = piece;
+    for (*count = 0; status == TR_OK && n == piece; *count += n) {
+        assert_true(*count + piece <= ROOM);
+        status = tr_text_input_read(in, got + *count, piece, &n);
+    }
+    if (status == TR_OK) assert_int_equal(tr_text_input_used(in), tr_text_input_size(in));
+    tr_text_input_close(in);
+    return status;
+}
+
+static void has_text(void) {
+    static const size_t piece[] = {1000, 4096, 300000, TEXT + 5};
+    size_t count;
+    for (int i = 0; i < 4; i++) {
+        if (read_all(piece[i], 0, &count) != TR_OK) fail_msg("%s", tr_error_message());
+        assert_int_equal(count, TEXT);
+        assert_memory_equal(got, text, TEXT);
+    }
+    static const int64_t skip[] = {1, 5000, 500000, TEXT};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(read_all(7000, skip[i], &count), TR_OK);
+        assert_int_equal(count, TEXT - skip[i]);
+        assert_memory_equal(got, text + skip[i], count);
+    }
+    assert_int_equal(read_all(7000, TEXT + 1, &count), TR_ERR_DATA);
+}
+
+static void compressed_files_give_their_text(void **state) {
+    (void)state;
+    size_t half = TEXT / 2, size, count;
+    for (size_t i = 0; i < TEXT; i++) text[i] = "words and \xc3\xa9 lines\n"[draw() % 19];
+    write_bytes(text, TEXT);
+    has_text();
+    size = gzip(text, TEXT, packed);
+    write_bytes(packed, size);
+    has_text();
+    size = gzip(text, half, packed); /* two members in one file */
+    size += gzip(text + half, TEXT - half, packed + size);
+    write_bytes(packed, size);
+    has_text();
+    size = zstd(text, half, packed, ROOM);
+    size += zstd(text + half, TEXT - half, packed + size, ROOM - size);
+    write_bytes(packed, size);
+    has_text();
+    /* Cut off in the middle, and damaged. */
+    for (int kind = 0; kind < 2; kind++) {
+        size = kind ? zstd(text, TEXT, packed, ROOM) : gzip(text, TEXT, packed);
+        for (size_t cut = 20; cut < size; cut += size / 37) {
+            write_bytes(packed, cut);
+            assert_int_equal(read_all(TEXT, 0, &count), TR_ERR_DATA);
+            assert_non_null(strstr(tr_error_message(), "it was cut off"));
+        }
+        for (size_t i = 0; i < 20; i++) packed[size / 2 + i] = (char)draw();
+        write_bytes(packed, size);
+        assert_int_equal(read_all(TEXT, 0, &count), TR_ERR_DATA);
+        assert_non_null(strstr(tr_error_message(), "is damaged near byte "));
+    }
+    write_bytes("", 0);
+    assert_int_equal(read_all(10, 0, &count), TR_OK);
+    assert_int_equal(count, 0);
+}
+
+/* --- JSON lines ------------------------------------------------------------------------------- */
+
+static void reads(const char *line, const char *want) {
+    char buffer[400];
+    tr_json_line found;
+    assert_true(strlen(line) <= sizeof buffer);
+    if (!tr_json_line_read(line, strlen(line), "text", buffer, &found))
+        fail_msg("%s: %s at %zu", line, found.fault, found.at);
+    assert_int_equal(found.length, strlen(want));
+    assert_memory_equal(found.text, want, found.length);
+}
+
+static void refuses(const char *line, size_t at, const char *fault) {
+    char buffer[400];
+    tr_json_line found;
+    if (tr_json_line_read(line, strlen(line), "text", buffer, &found)) fail_msg("%s: read", line);
+    assert_string_equal(found.fault, fault);
+    assert_int_equal(found.at, at);
+}
+
+static void strings_come_out_as_text(void **state) {
+    (void)state;
+    reads("{\"text\": \"a b\"}", "a b");
+    reads(" {\"id\":1e-5,\"x\":[{\"text\":\"no\"},[]],\"text\":\"yes\",\"y\":null} \r", "yes");
+    reads("{\"text\": \"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t");
+    reads("{\"te\\u0078t\": \"\\u00e9\\u20ac\\ud83d\\ude00\"}",
+          "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
+    reads("{\"text\": \"\\ud83d|\\ude00|\\ud83d\\u0041\"}", "\xef\xbf\xbd|\xef\xbf\xbd|\xef\xbf\xbd"
+                                                            "A");
+    reads("{\"text\":\"first\",\"text\":\"last\"}", "last");
+    reads("{\"text\":\"\"}", "");
+    char buffer[100];
+    tr_json_line found;
+    const char zero[] = "{\"text\": \"a\\u0000b\"}";
+    assert_true(tr_json_line_read(zero, strlen(zero), "text", buffer, &found));
+    assert_int_equal(found.length, 3);
+    assert_memory_equal(found.text, "a\0b", 3);
+    refuses("", 0, "a line is one JSON object, which begins with {");
+    refuses("[1]", 0, "a line is one JSON object, which begins with {");
+    refuses("{\"a\": 1}", 0, "the object does not have that key");
+    refuses("{\"text\": 1}", 9, "the value is not a string");
+    refuses("{\"text\": \"a}", 9, "a string does not end");
+    refuses("{\"text\": \"a\\x\"}", 11, "an unknown escape");
+    refuses("{\"text\": \"\\u12g4\"}", 14, "\\u needs 4 hexadecimal digits");
+    refuses("{\"text\": \"a\tb\"}", 11, "a control character within a string");
+    refuses("{\"text\": \"a\" \"b\"}", 13, "a comma is missing");
+    refuses("{\"text\" \"a\"}", 8, "a colon is missing");
+    refuses("{\"a\": 01, \"text\": \"a\"}", 6, "a value is missing");
+    refuses("{\"text\": \"a\"} x", 14, "text after the object");
+    refuses("{\"text\": \"a\",}", 13, "a string in quotes is missing");
+    char deep[300] = "{\"a\":";
+    memset(deep + 5, '[', 200);
+    refuses(deep, 68, "values are nested too deep");
+}
+
+/* Damaged lines: read or refused, without a byte beyond the line or its buffer. */
+static void damaged_lines_never_crash(void **state) {
+    (void)state;
+    static const char good[] = "{\"meta\": {\"n\": [1, -2.5e+3, true]}, \"text\": "
+                               "\"a\\n\\ud83d\\ude00 \\u00e9 b\", \"z\": null}";
+    static const char likely[] = "{}[]\",:\\u0dDn\"\x01\xff ";
+    int accepted = 0;
+    for (int round = 0; round < 20000; round++) {
+        size_t length = sizeof good - 1;
+        char bytes[sizeof good];
+        memcpy(bytes, good, length);
+        for (uint64_t n = 1 + draw() % 3; n > 0; n--)
+            bytes[draw() % length] =
+                draw() % 2 ? likely[draw() % (sizeof likely - 1)] : (char)draw();
+        if (draw() % 3 == 0) length = draw() % length;
+        char *line = malloc(length + 1),
+             *buffer = malloc(length + 1); /* for the address sanitizer */
+        assert_non_null(line);
+        assert_non_null(buffer);
+        memcpy(line, bytes, length);
+        buffer[length] = 77;
+        tr_json_line found;
+        if (tr_json_line_read(line, length, "text", buffer, &found)) {
+            accepted++;
+            assert_true(found.length < length);
+        } else {
+            assert_non_null(found.fault);
+            assert_true(found.at <= length);
+        }
+        assert_int_equal(buffer[length], 77);
+        free(line);
+        free(buffer);
+    }
+    assert_in_range(accepted, 100, 15000);
+}
+
+static int make_path(void **state) {
+    (void)state;
+    int fd = mkstemp(path);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(path);
+}
+
+int main(void) {
+    seed = tr_test_seed(9);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(compressed_files_give_their_text),
+        cmocka_unit_test(strings_come_out_as_text),
+        cmocka_unit_test(damaged_lines_never_crash),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}

@@ -1,0 +1,137 @@
+/* Tokenizing that is stopped at any place goes on there, and gives the same files. */
+#include "base/philox.h"
+#include "data/tokenize.h"
+#include "support/must.h"
+#include "support/seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TEXT = 9 << 20, LINES = 30000 };
+
+static char folder[] = "tokenize-XXXXXX";
+static uint64_t seed, draws;
+
+static uint64_t draw(void) {
+    return tr_mix64(seed ^ tr_mix64(draws++));
+}
+
+static FILE *make(const char *name) {
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    return f;
+}
+
+/* A byte-level tokenizer of the letters, space and newline, where "ab" is one token. */
+static void write_tokenizer(void) {
+    FILE *f = make("tokenizer.json");
+    (void)fprintf(f,
+                  "{\"added_tokens\": [{\"id\": 30, \"content\": \"<|endoftext|>\", \"special\": "
+                  "true, \"normalized\": false}], \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+                  "\"add_prefix_space\": false, \"use_regex\": true}, \"decoder\": {\"type\": "
+                  "\"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {");
+    for (int i = 0; i < 26; i++) (void)fprintf(f, "\"%c\": %d, ", 'a' + i, i);
+    (void)fprintf(f, "\"\\u0120\": 26, \"\\u010a\": 27, \"ab\": 28, \"\\u0120a\": 29, "
+                     "\"<|endoftext|>\": 30}, \"merges\": [\"a b\", \"\\u0120 a\"]}}");
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_texts(void) {
+    static const char letters[] = "aabbcdefghij  \n";
+    FILE *f = make("long.txt");
+    for (int i = 0; i < TEXT; i++) (void)fputc(letters[draw() % (sizeof letters - 1)], f);
+    assert_int_equal(fclose(f), 0);
+    f = make("lines.jsonl");
+    for (int i = 0; i < LINES; i++) {
+        (void)fputs("{\"text\": \"", f);
+        for (uint64_t n = draw() % 300; n > 0; n--) (void)fputc("abc d"[draw() % 5], f);
+        (void)fputs("\"}\n", f);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static int calls_left;
+
+static void stop(void *context, const tr_tokenize_progress *progress) {
+    (void)progress;
+    *(bool *)context = progress->continued;
+    if (calls_left-- == 0) _exit(7);
+}
+
+static tr_status tokenize(const char *prefix, int threads, bool *continued) {
+    char path[4][64];
+    const char *names[] = {"long.txt", "lines.jsonl", "tokenizer.json", prefix};
+    for (int i = 0; i < 4; i++) (void)snprintf(path[i], sizeof path[i], "%s/%s", folder, names[i]);
+    const char *const files[] = {path[0], path[1], path[0]};
+    tr_tokenizer *tokenizer;
+    tr_tokenize_progress done;
+    TR_TRY(tr_tokenizer_open(path[2], &tokenizer));
+    const tr_tokenize_options options = {.files = files,
+                                         .count = 3,
+                                         .tokenizer = tokenizer,
+                                         .key = "text",
+                                         .prefix = path[3],
+                                         .threads = threads,
+                                         .progress = stop,
+                                         .context = continued};
+    tr_status status = tr_tokenize(&options, &done);
+    tr_tokenizer_close(tokenizer);
+    return status;
+}
+
+static bool same(const char *a, const char *b) {
+    char command[200];
+    (void)snprintf(command, sizeof command, "cmp %s/%s %s/%s", folder, a, folder, b);
+    return system(command) == 0;
+}
+
+static void a_stopped_process_is_continued(void **state) {
+    (void)state;
+    bool continued;
+    int stops = 0, resumed = 0;
+    write_tokenizer();
+    write_texts();
+    calls_left = -1;
+    must(tokenize("whole", 2, &continued));
+    for (int code = 7; code == 7 && stops < 100; stops++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            calls_left = (int)(draw() % 3) + 1; /* so that each process commits at least once */
+            tr_status status = tokenize("parts", 1, &continued);
+            _exit(status == TR_OK ? (continued ? 1 : 0) : 99);
+        }
+        (void)draw();
+        int result;
+        assert_int_equal(waitpid(child, &result, 0), child);
+        assert_true(WIFEXITED(result));
+        code = WEXITSTATUS(result);
+        resumed = code;
+    }
+    assert_int_equal(resumed, 1);
+    assert_in_range(stops, 3, 99);
+    assert_true(same("whole.bin", "parts.bin") && same("whole.idx", "parts.idx"));
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+int main(void) {
+    seed = tr_test_seed(11);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stopped_process_is_continued)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
