@@ -1,34 +1,47 @@
 /* Causal self-attention. Forward, a task is one query head of one sequence; backward, one key head
  * with the query heads that share it.
  *
- * A head's keys and values are packed once in FP32 (kernels.h). Rows of queries are then multiplied
- * only with keys that they see, so the upper triangle and keys before a window or a document take
- * no time. Scores live in scratch, a few rows at a time, never as a whole [seq, seq]. Backward
- * computes the scores again from the saved log-sum-exp (Dao et al. 2022, section 3.1). */
+ * A head's keys and values are packed once (panels.h). Rows of queries are then multiplied only
+ * with keys that they see, so the upper triangle and keys before a window or a document take no
+ * time. Scores live in scratch, a few rows at a time, never as a whole [seq, seq]. Backward
+ * computes the scores again from the saved log-sum-exp (Dao et al. 2022, section 3.1).
+ *
+ * In BF16 the products take BF16 and add in FP32: scores and softmax are FP32, and P and the
+ * gradient of the scores are rounded as operands of the next product. */
 #include "device/cpu/cpu_impl.h"
+#include "device/cpu/panels.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
 /* Query rows that backward processes together, the depth of the products for DK and DV. A multiple
- * of TR_GEMM_ROWS. */
+ * of TR_GEMM_ROWS and of TR_PANEL. */
 enum { QUERIES = 48 };
 
 /* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
  */
 typedef struct head_shape {
+    tr_dtype dtype;
+    bool rounds; /* storage is not FP32 */
     int64_t seq, dim, seq_padded, dim_padded;
-    int64_t score_step; /* floats between score rows: an odd number of cache lines, so that rows use
-                           all cache sets */
+    int64_t seq_words, dim_words;    /* depths of that many numbers */
+    int64_t score_step, score_words; /* floats between rows of scores, words between rows of P: an
+                                        odd number of cache lines, to use all cache sets */
     int64_t qkv_step, y_step;
     float scale;
 } head_shape;
 
 static head_shape shape_of(const tr_attention_desc *d) {
-    return (head_shape){.seq = d->seq,
+    const int64_t words = tr_words(d->dtype, d->seq);
+    return (head_shape){.dtype = d->dtype,
+                        .rounds = d->dtype != TR_F32,
+                        .seq = d->seq,
                         .dim = d->head_size,
                         .seq_padded = tr_panel_up(d->seq),
                         .dim_padded = tr_panel_up(d->head_size),
+                        .seq_words = words,
+                        .dim_words = tr_words(d->dtype, d->head_size),
                         .score_step = tr_panel_up(d->seq) | TR_PANEL,
+                        .score_words = tr_panel_up(words) | TR_PANEL,
                         .qkv_step = tr_attention_row(d),
                         .y_step = d->heads * d->head_size,
                         .scale = tr_attention_scale(d)};
@@ -62,74 +75,56 @@ static int64_t first_seen(const tr_attention_desc *d, const int32_t *starts, int
     return least / TR_PANEL;
 }
 
-/* Loads out[rows, dim] = rows of storage times factor. */
-static void load_rows(tr_dtype dtype, const void *base, int64_t offset, int64_t step, int64_t rows,
-                      int64_t dim, float factor, float *out) {
-    float in[TR_BLOCK];
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = tr_row_load(dtype, base, offset + r * step, dim, in);
-#pragma omp simd
-        for (int64_t i = 0; i < dim; i++) out[r * dim + i] = x[i] * factor;
-    }
+/* Rows of one head of packed QKV, from element `offset` on. */
+static tr_stored_rows qkv_rows(const head_shape *h, const void *qkv, int64_t offset) {
+    return (tr_stored_rows){h->dtype, qkv, offset, h->qkv_step};
 }
 
-/* Packs the matrix [rows, dim] to panels: out[dim / 16][rows_total][16], zeros past dim. */
-static void pack(const float *x, int64_t step, int64_t rows, int64_t rows_total, int64_t dim,
-                 float *out) {
-    for (int64_t p = 0; p * TR_PANEL < dim; p++) {
-        int64_t n = tr_min_i64(TR_PANEL, dim - p * TR_PANEL);
-        for (int64_t r = 0; r < rows; r++) {
-            float *to = out + (p * rows_total + r) * TR_PANEL;
-            const float *from = x + r * step + p * TR_PANEL;
-            for (int64_t i = 0; i < n; i++) to[i] = from[i];
-            for (int64_t i = n; i < TR_PANEL; i++) to[i] = 0;
-        }
-    }
-}
-
-/* Packs a head's rows from storage: as panels of [seq, dim] in `rows`, and of [dim, seq] in
- * `columns`; either may be NULL. */
-static void pack_head(const head_shape *h, tr_dtype dtype, const void *base, int64_t offset,
-                      float *rows, float *columns) {
-    float in[TR_BLOCK];
-    for (int64_t t = 0; t < h->seq_padded; t++) {
-        const float *x =
-            t < h->seq ? tr_row_load(dtype, base, offset + t * h->qkv_step, h->dim, in) : NULL;
-        if (rows && x) pack(x, 0, 1, h->seq, h->dim, rows + t * TR_PANEL);
-        if (!columns) continue;
-        float *to = columns + t / TR_PANEL * h->dim * TR_PANEL + t % TR_PANEL;
-        for (int64_t i = 0; i < h->dim; i++) to[i * TR_PANEL] = x ? x[i] : 0.0f;
-    }
-}
-
-/* Turns a row of n scores into exp(score - largest), zeros up to `end`; returns their sum. */
-static float exponentials(const tr_cpu_kernels *kernels, float *score, int64_t n, int64_t end,
-                          float *largest) {
-    float top = tr_vec_max(score, n);
-    kernels->exponential(n, score, top, 1.0f, score);
+/* Turns a row of n scores into exp(scale score - largest), zeros up to `end`; returns their sum. */
+static float exponentials(const tr_cpu_kernels *kernels, float scale, float *score, int64_t n,
+                          int64_t end, float *largest) {
+    float top = tr_vec_max(score, n) * scale;
+    kernels->exponential(n, score, scale, top, 1.0f, score);
     for (int64_t i = n; i < end; i++) score[i] = 0;
     *largest = top;
     return tr_vec_sum(score, n);
 }
 
+/* Divides memory at `base` into parts of size[i] floats or words, and returns its bytes. Only
+ * counts where `base` is NULL. */
+static size_t divide(char *base, int parts, const int64_t *size, void **part) {
+    size_t at = 0;
+    for (int i = 0; i < parts; i++) {
+        if (base) part[i] = base + at;
+        at += tr_align_up((size_t)size[i] * sizeof(float));
+    }
+    return at;
+}
+
 /* Forward's memory for one thread. */
 typedef struct forward_work {
-    float *keys;                   /* [seq / 16][dim][16] */
-    float *values;                 /* [dim / 16][seq][16] */
-    float *queries, *scores, *out; /* [6, dim], [6, score_step], [6, dim_padded] */
+    tr_word *keys;        /* transposed: [seq / 16][dim][16] */
+    tr_word *values;      /* [dim / 16][seq][16] */
+    tr_word *queries, *p; /* [6, dim], [6, score_words]; in FP32 p is `scores` */
+    float *scores, *out;  /* [6, score_step], [6, dim_padded] */
 } forward_work;
 
-static size_t forward_layout(const head_shape *h, float *base, forward_work *work) {
-    size_t at = 0, keys = at;
-    size_t values = at += (size_t)(h->seq_padded * h->dim);
-    size_t queries = at += (size_t)(h->seq * h->dim_padded);
-    size_t scores = at += (size_t)(TR_GEMM_ROWS * h->dim);
-    size_t out = at += (size_t)(TR_GEMM_ROWS * h->score_step);
-    at += (size_t)(TR_GEMM_ROWS * h->dim_padded);
+static size_t forward_layout(const head_shape *h, char *base, forward_work *work) {
+    const int64_t size[] = {
+        h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
+        TR_GEMM_ROWS * h->dim_words,  TR_GEMM_ROWS * h->score_step,
+        TR_GEMM_ROWS * h->dim_padded, h->rounds ? TR_GEMM_ROWS * h->score_words : 0};
+    enum { PARTS = sizeof size / sizeof *size };
+    void *part[PARTS];
+    size_t bytes = divide(base, PARTS, size, part);
     if (base)
-        *work =
-            (forward_work){base + keys, base + values, base + queries, base + scores, base + out};
-    return tr_align_up(at * sizeof(float));
+        *work = (forward_work){.keys = part[0],
+                               .values = part[1],
+                               .queries = part[2],
+                               .scores = part[3],
+                               .out = part[4],
+                               .p = part[h->rounds ? 5 : 3]};
+    return bytes;
 }
 
 /* Computes one query head; its key and value are packed. */
@@ -143,22 +138,28 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
     for (int64_t t = 0; t < h.seq; t += TR_GEMM_ROWS) {
         int64_t rows = tr_min_i64(TR_GEMM_ROWS, h.seq - t), end = t + rows, first[TR_GEMM_ROWS];
         int64_t panel = first_seen(d, args->t[TR_ATTENTION_STARTS].data, batch, t, rows, first);
-        const int64_t from = panel * TR_PANEL; /* the first key of the scores */
+        const int64_t from = panel * TR_PANEL, width = tr_panel_up(end) - from; /* of the scores */
         float sums[TR_GEMM_ROWS], buffer[TR_BLOCK];
-        load_rows(d->dtype, qkv, qkv_offset(d, batch, head) + t * h.qkv_step, h.qkv_step, rows,
-                  h.dim, h.scale, w->queries);
-        kernels->gemm(rows, tr_panel_up(end) / TR_PANEL - panel, h.dim, w->queries, h.dim, 1,
-                      w->keys + from * h.dim, h.dim * TR_PANEL, w->scores, h.score_step, false);
+        const tr_stored_rows queries =
+            qkv_rows(&h, qkv, qkv_offset(d, batch, head) + t * h.qkv_step);
+        tr_pack_left(&queries, rows, h.dim, w->queries);
+        kernels->gemm[h.dtype](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
+                               w->keys + from * h.dim_words, h.dim_words * TR_PANEL, w->scores,
+                               h.score_step, false);
         for (int64_t r = 0; r < rows; r++) {
             float top, *scores = w->scores + r * h.score_step;
             const int64_t unseen = first[r] - from;
             for (int64_t i = 0; i < unseen; i++) scores[i] = 0;
-            sums[r] =
-                exponentials(kernels, scores + unseen, t + r + 1 - first[r], end - first[r], &top);
+            sums[r] = exponentials(kernels, h.scale, scores + unseen, t + r + 1 - first[r],
+                                   width - unseen, &top);
             lse[t + r] = top + logf(sums[r]);
+            if (h.rounds)
+                (void)kernels->round_row(width / TR_PANEL, scores,
+                                         (uint16_t *)(w->p + r * h.score_words));
         }
-        kernels->gemm(rows, h.dim_padded / TR_PANEL, end - from, w->scores, h.score_step, 1,
-                      w->values + from * TR_PANEL, h.seq * TR_PANEL, w->out, h.dim_padded, false);
+        kernels->gemm[h.dtype](rows, h.dim_padded / TR_PANEL, tr_words(h.dtype, end - from), w->p,
+                               h.score_words, 1, w->values + tr_words(h.dtype, from) * TR_PANEL,
+                               h.seq_words * TR_PANEL, w->out, h.dim_padded, false);
         for (int64_t r = 0; r < rows; r++) {
             int64_t at = y_offset(d, batch, head) + (t + r) * h.y_step;
             const float *out = w->out + r * h.dim_padded;
@@ -182,15 +183,17 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
         forward_work work = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
         int64_t packed = -1; /* the packed (batch, key head) */
-        forward_layout(&h, (float *)(void *)mine, &work);
+        forward_layout(&h, mine, &work);
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < tasks; task++) {
             const int64_t batch = task / d->heads, head = task % d->heads;
             const int64_t key = tr_attention_kv_head(d, head);
             if (packed != batch * d->kv_heads + key) {
                 packed = batch * d->kv_heads + key;
-                pack_head(&h, d->dtype, qkv, key_offset(d, batch, key), NULL, work.keys);
-                pack_head(&h, d->dtype, qkv, value_offset(d, batch, key), work.values, NULL);
+                const tr_stored_rows keys = qkv_rows(&h, qkv, key_offset(d, batch, key));
+                const tr_stored_rows values = qkv_rows(&h, qkv, value_offset(d, batch, key));
+                tr_pack_right_transposed(&keys, h.seq, h.dim, work.keys);
+                tr_pack_right(&values, h.seq, h.dim, h.seq_words, work.values);
             }
             head_forward(op, args, batch, head, &work);
         }
@@ -200,33 +203,34 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
 
 /* Backward's memory for one thread. */
 typedef struct backward_work {
-    float *key_columns, *value_columns; /* [seq / 16][dim][16] */
-    float *keys;                        /* [dim / 16][seq][16] */
-    float *dkeys, *dvalues;             /* [seq, dim_padded] */
-    float *queries, *dy;                /* [QUERIES, dim] */
-    float *query_panels, *dy_panels;    /* [dim / 16][QUERIES][16] */
-    float *p, *ds;                      /* [QUERIES, score_step] */
-    float *dq;                          /* [6, dim_padded] */
+    tr_word *key_columns, *value_columns; /* transposed: [seq / 16][dim][16] */
+    tr_word *keys;                        /* [dim / 16][seq][16] */
+    tr_word *queries, *dy;                /* [QUERIES, dim] */
+    tr_word *query_panels, *dy_panels;    /* [dim / 16][QUERIES][16] */
+    tr_word *p, *ds;                      /* [QUERIES, score_step], queries are the depth */
+    float *dkeys, *dvalues;               /* [seq, dim_padded] */
+    float *dq;                            /* [6, dim_padded] */
+    /* Of six queries; in FP32 their rows of p and ds. */
+    float *scores, *dscores; /* [6, score_step] */
+    tr_word *ds_left;        /* [6, score_words], keys are the depth */
 } backward_work;
 
-static size_t backward_layout(const head_shape *h, float *base, backward_work *work) {
+static size_t backward_layout(const head_shape *h, char *base, backward_work *work) {
+    const int64_t queries = tr_words(h->dtype, QUERIES), six = h->rounds ? TR_GEMM_ROWS : 0;
     const int64_t size[] = {
-        h->seq_padded * h->dim,  h->seq_padded * h->dim,  h->seq * h->dim_padded,
-        h->seq * h->dim_padded,  h->seq * h->dim_padded,  QUERIES * h->dim,
-        QUERIES * h->dim,        QUERIES * h->dim_padded, QUERIES * h->dim_padded,
-        QUERIES * h->score_step, QUERIES * h->score_step, TR_GEMM_ROWS * h->dim_padded};
+        h->seq_padded * h->dim_words, h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
+        QUERIES * h->dim_words,       QUERIES * h->dim_words,       queries * h->dim_padded,
+        queries * h->dim_padded,      queries * h->score_step,      queries * h->score_step,
+        h->seq * h->dim_padded,       h->seq * h->dim_padded,       TR_GEMM_ROWS * h->dim_padded,
+        six * h->score_step,          six * h->score_step,          six * h->score_words};
     enum { PARTS = sizeof size / sizeof *size };
-    size_t at = 0, begin[PARTS];
-    for (int i = 0; i < PARTS; i++) {
-        begin[i] = at;
-        at += (size_t)size[i];
-    }
+    void *part[PARTS];
+    size_t bytes = divide(base, PARTS, size, part);
     if (base)
-        *work =
-            (backward_work){base + begin[0], base + begin[1], base + begin[2],  base + begin[3],
-                            base + begin[4], base + begin[5], base + begin[6],  base + begin[7],
-                            base + begin[8], base + begin[9], base + begin[10], base + begin[11]};
-    return tr_align_up(at * sizeof(float));
+        *work = (backward_work){part[0],  part[1],  part[2],  part[3],  part[4],
+                                part[5],  part[6],  part[7],  part[8],  part[9],
+                                part[10], part[11], part[12], part[13], part[14]};
+    return bytes;
 }
 
 /* Rounds rows of x[rows, step] times factor into one head of DQKV. */
@@ -253,61 +257,127 @@ static void score_gradient(const head_shape *h, int64_t n, const float *dy, cons
     for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta);
 }
 
-/* Computes one block of n <= QUERIES query rows from t0 on: stores DQ, adds to DK and DV. */
+/* n <= QUERIES query rows of a head, from row t on, and the keys from `from` to `end` that any of
+ * them sees. */
+typedef struct query_block {
+    int64_t batch, head, t, n, from, end;
+    int64_t query, out;     /* the first row's element in QKV and DQKV, in Y and DY */
+    int64_t first[QUERIES]; /* key that a row sees */
+} query_block;
+
+/* Computes P and the gradient of the scores of one row of the block from its product with the keys
+ * and that of DY with the values, zeros where it sees no key. */
+static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
+                         const query_block *b, int64_t row, const float *dy, float *p, float *ds) {
+    const float *lse = (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data +
+                       (b->batch * op->desc.attention.heads + b->head) * h->seq;
+    const float *y = args->t[TR_ATTENTION_DGRAD_Y].data;
+    const int64_t t = b->t + row, unseen = b->first[row] - b->from, n = t + 1 - b->first[row];
+    for (int64_t i = 0; i < unseen; i++) p[i] = ds[i] = 0;
+    tr_cpu_kernels_of(op)->exponential(n, p + unseen, h->scale, lse[t], 1.0f, p + unseen);
+    score_gradient(h, n, dy, h->rounds ? NULL : y + b->out + row * h->y_step, p + unseen,
+                   ds + unseen);
+    for (int64_t i = unseen + n; i < tr_panel_up(b->end) - b->from; i++) p[i] = ds[i] = 0;
+}
+
+/* Takes sum times a mean key from DQ[dim] of one row. The gradients of a row's scores add up to
+ * zero, but rounded they add up to `sum`, with which DQ would hold what all keys have in common: DQ
+ * is the sum over the keys' distances from any key, here from the mean of the last eight that the
+ * row sees. */
+static void centre(const tr_op *op, const head_shape *h, const tr_op_args *args,
+                   const query_block *b, int64_t row, float sum, float *dq) {
+    enum { KEYS = 8 };
+    const tr_attention_desc *d = &op->desc.attention;
+    const int64_t t = b->t + row, n = tr_min_i64(KEYS, t + 1 - b->first[row]);
+    const int64_t keys = key_offset(d, b->batch, tr_attention_kv_head(d, b->head));
+    const float factor = sum / (float)n;
+    float in[TR_BLOCK];
+    for (int64_t k = t + 1 - n; k <= t; k++) {
+        const float *key = tr_row_load(h->dtype, args->t[TR_ATTENTION_DGRAD_QKV].data,
+                                       keys + k * h->qkv_step, h->dim, in);
+#pragma omp simd
+        for (int64_t i = 0; i < h->dim; i++) dq[i] -= factor * key[i];
+    }
+}
+
+/* Computes rows g .. g + rows - 1 of the block, at most TR_GEMM_ROWS: stores DQ, leaves P and DS.
+ */
+static void group_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
+                           const query_block *b, int64_t g, int64_t rows, const backward_work *w) {
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
+    const int64_t step = h->score_step, at = b->from * h->dim_words, seen = b->t + g + rows;
+    const int64_t width = tr_panel_up(b->end) - b->from;
+    const int64_t panels = (tr_panel_up(seen) - b->from) / TR_PANEL;
+    const tr_word *left[] = {w->queries + g * h->dim_words, w->dy + g * h->dim_words};
+    float *p = h->rounds ? w->scores : (float *)w->p + g * step;
+    float *ds = h->rounds ? w->dscores : (float *)w->ds + g * step, sums[TR_GEMM_ROWS];
+    kernels->gemm[h->dtype](rows, panels, h->dim_words, left[0], h->dim_words, 1,
+                            w->key_columns + at, h->dim_words * TR_PANEL, p, step, false);
+    kernels->gemm[h->dtype](rows, panels, h->dim_words, left[1], h->dim_words, 1,
+                            w->value_columns + at, h->dim_words * TR_PANEL, ds, step, false);
+    for (int64_t r = 0; r < rows; r++)
+        row_backward(op, h, args, b, g + r, (const float *)left[1] + r * h->dim_words, p + r * step,
+                     ds + r * step);
+    if (h->rounds) {
+        if (rows % 2 != 0) { /* the second row of the last words */
+            memset(p + rows * step, 0, (size_t)width * sizeof *p);
+            memset(ds + rows * step, 0, (size_t)width * sizeof *ds);
+        }
+        for (int64_t r = 0; r < rows; r += 2) {
+            const int64_t to = (g + r) / 2 * step;
+            kernels->round_rows(width, p + r * step, p + (r + 1) * step, w->p + to);
+            kernels->round_rows(width, ds + r * step, ds + (r + 1) * step, w->ds + to);
+        }
+        for (int64_t r = 0; r < rows; r++)
+            sums[r] = kernels->round_row(width / TR_PANEL, ds + r * step,
+                                         (uint16_t *)(w->ds_left + r * h->score_words));
+    }
+    kernels->gemm[h->dtype](rows, h->dim_padded / TR_PANEL, tr_words(h->dtype, seen - b->from),
+                            h->rounds ? w->ds_left : w->ds + g * step, h->score_words, 1,
+                            w->keys + tr_words(h->dtype, b->from) * TR_PANEL,
+                            h->seq_words * TR_PANEL, w->dq, h->dim_padded, false);
+    if (h->rounds)
+        for (int64_t r = 0; r < rows; r++)
+            centre(op, h, args, b, g + r, sums[r], w->dq + r * h->dim_padded);
+    store_rows(h, h->dtype, args->t[TR_ATTENTION_DGRAD_DQKV].data, b->query + g * h->qkv_step, rows,
+               h->scale, w->dq);
+}
+
+/* Computes a block: stores DQ, adds to DK and DV. */
 static void block_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
-                           int64_t batch, int64_t head, int64_t t0, int64_t n,
-                           const backward_work *w) {
+                           int64_t batch, int64_t head, int64_t t, const backward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
-    const float *y = d->dtype == TR_F32 ? args->t[TR_ATTENTION_DGRAD_Y].data : NULL;
-    const float *lse =
-        (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data + (batch * d->heads + head) * h->seq;
-    const int64_t query = qkv_offset(d, batch, head) + t0 * h->qkv_step, end = t0 + n;
-    const int64_t out = y_offset(d, batch, head) + t0 * h->y_step;
     const int64_t panels = h->dim_padded / TR_PANEL, step = h->score_step;
-    int64_t first[QUERIES];
-    const int64_t panel =
-        first_seen(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, batch, t0, n, first);
-    const int64_t from = panel * TR_PANEL; /* the first key of the scores */
-    load_rows(d->dtype, qkv, query, h->qkv_step, n, h->dim, h->scale, w->queries);
-    load_rows(d->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, out, h->y_step, n, h->dim, 1.0f,
-              w->dy);
-    pack(w->queries, h->dim, n, QUERIES, h->dim, w->query_panels);
-    pack(w->dy, h->dim, n, QUERIES, h->dim, w->dy_panels);
-    for (int64_t g = 0; g < n; g += TR_GEMM_ROWS) {
-        int64_t rows = tr_min_i64(TR_GEMM_ROWS, n - g), seen = t0 + g + rows;
-        float *p = w->p + g * step, *ds = w->ds + g * step;
-        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL - panel, h->dim, w->queries + g * h->dim,
-                      h->dim, 1, w->key_columns + from * h->dim, h->dim * TR_PANEL, p, step, false);
-        kernels->gemm(rows, tr_panel_up(seen) / TR_PANEL - panel, h->dim, w->dy + g * h->dim,
-                      h->dim, 1, w->value_columns + from * h->dim, h->dim * TR_PANEL, ds, step,
-                      false);
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t unseen = first[g + r] - from, visible = t0 + g + r + 1 - first[g + r];
-            float *row_p = p + r * step, *row_ds = ds + r * step;
-            for (int64_t i = 0; i < unseen; i++) row_p[i] = row_ds[i] = 0;
-            const float *o = y ? y + out + (g + r) * h->y_step : NULL;
-            kernels->exponential(visible, row_p + unseen, lse[t0 + g + r], 1.0f, row_p + unseen);
-            score_gradient(h, visible, w->dy + (g + r) * h->dim, o, row_p + unseen,
-                           row_ds + unseen);
-            for (int64_t i = unseen + visible; i < end - from; i++) row_p[i] = row_ds[i] = 0;
-        }
-        kernels->gemm(rows, panels, seen - from, ds, step, 1, w->keys + from * TR_PANEL,
-                      h->seq * TR_PANEL, w->dq, h->dim_padded, false);
-        store_rows(h, d->dtype, args->t[TR_ATTENTION_DGRAD_DQKV].data, query + g * h->qkv_step,
-                   rows, h->scale, w->dq);
-    }
-    for (int64_t k = from; k < end; k += TR_GEMM_ROWS) {
-        /* Queries before key k do not see it. */
-        int64_t rows = tr_min_i64(TR_GEMM_ROWS, end - k), before = k > t0 ? k - t0 : 0;
-        const int64_t at = before * step + k - from;
-        kernels->gemm(rows, panels, n - before, w->p + at, 1, step,
-                      w->dy_panels + before * TR_PANEL, QUERIES * TR_PANEL,
-                      w->dvalues + k * h->dim_padded, h->dim_padded, true);
-        kernels->gemm(rows, panels, n - before, w->ds + at, 1, step,
-                      w->query_panels + before * TR_PANEL, QUERIES * TR_PANEL,
-                      w->dkeys + k * h->dim_padded, h->dim_padded, true);
+    const int64_t depth = tr_words(h->dtype, QUERIES), n = tr_min_i64(QUERIES, h->seq - t);
+    query_block b = {.batch = batch,
+                     .head = head,
+                     .t = t,
+                     .n = n,
+                     .end = t + n,
+                     .query = qkv_offset(d, batch, head) + t * h->qkv_step,
+                     .out = y_offset(d, batch, head) + t * h->y_step};
+    b.from =
+        TR_PANEL * first_seen(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, batch, t, n, b.first);
+    const tr_stored_rows queries = qkv_rows(h, args->t[TR_ATTENTION_DGRAD_QKV].data, b.query);
+    const tr_stored_rows dy = {h->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, b.out, h->y_step};
+    tr_pack_left(&queries, n, h->dim, w->queries);
+    tr_pack_left(&dy, n, h->dim, w->dy);
+    tr_pack_right(&queries, n, h->dim, depth, w->query_panels);
+    tr_pack_right(&dy, n, h->dim, depth, w->dy_panels);
+    for (int64_t g = 0; g < n; g += TR_GEMM_ROWS)
+        group_backward(op, h, args, &b, g, tr_min_i64(TR_GEMM_ROWS, n - g), w);
+    for (int64_t k = b.from; k < b.end; k += TR_GEMM_ROWS) {
+        /* Queries before key k do not see it. They are an even number. */
+        const int64_t rows = tr_min_i64(TR_GEMM_ROWS, b.end - k);
+        const int64_t before = tr_words(h->dtype, k > t ? k - t : 0);
+        const int64_t at = before * step + k - b.from, seen = tr_words(h->dtype, n) - before;
+        kernels->gemm[h->dtype](rows, panels, seen, w->p + at, 1, step,
+                                w->dy_panels + before * TR_PANEL, depth * TR_PANEL,
+                                w->dvalues + k * h->dim_padded, h->dim_padded, true);
+        kernels->gemm[h->dtype](rows, panels, seen, w->ds + at, 1, step,
+                                w->query_panels + before * TR_PANEL, depth * TR_PANEL,
+                                w->dkeys + k * h->dim_padded, h->dim_padded, true);
     }
 }
 
@@ -321,15 +391,16 @@ static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch,
     void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV].data;
     const int64_t keys = key_offset(d, batch, key), values = value_offset(d, batch, key);
     const int64_t group = d->heads / d->kv_heads;
-    pack_head(&h, d->dtype, qkv, keys, w->keys, w->key_columns);
-    pack_head(&h, d->dtype, qkv, values, NULL, w->value_columns);
+    const tr_stored_rows key_rows = qkv_rows(&h, qkv, keys), value_rows = qkv_rows(&h, qkv, values);
+    tr_pack_right(&key_rows, h.seq, h.dim, h.seq_words, w->keys);
+    tr_pack_right_transposed(&key_rows, h.seq, h.dim, w->key_columns);
+    tr_pack_right_transposed(&value_rows, h.seq, h.dim, w->value_columns);
     memset(w->dkeys, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
     memset(w->dvalues, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
     for (int64_t head = key * group; head < (key + 1) * group; head++)
         for (int64_t t = 0; t < h.seq; t += QUERIES)
-            block_backward(op, &h, args, batch, head, t, tr_min_i64(QUERIES, h.seq - t), w);
-    store_rows(&h, d->dtype, dqkv, keys, h.seq, 1.0f,
-               w->dkeys); /* the queries were multiplied by the scale */
+            block_backward(op, &h, args, batch, head, t, w);
+    store_rows(&h, d->dtype, dqkv, keys, h.seq, h.scale, w->dkeys);
     store_rows(&h, d->dtype, dqkv, values, h.seq, 1.0f, w->dvalues);
 }
 
@@ -341,7 +412,7 @@ static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     for (int64_t task = 0; task < d->batch * d->kv_heads; task++) {
         backward_work w = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
-        backward_layout(&h, (float *)(void *)mine, &w);
+        backward_layout(&h, mine, &w);
         key_backward(op, args, task / d->kv_heads, task % d->kv_heads, &w);
     }
     return TR_OK;
@@ -370,14 +441,14 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
     const int64_t cache =
         (batch * d->seq + first) * width + tr_attention_kv_head(d, head) * d->head_size;
     float in_q[TR_BLOCK], in[TR_BLOCK], out[TR_BLOCK] = {0}, top;
-    const float scale = tr_attention_scale(d);
     const float *q = tr_row_load(d->dtype, args->t[TR_DECODE_QKV].data, token, d->head_size, in_q);
     for (int64_t j = 0; j < seen; j++) {
         const float *k = tr_row_load(d->dtype, args->t[TR_DECODE_KCACHE].data, cache + j * width,
                                      d->head_size, in);
-        scores[j] = tr_vec_dot(q, k, d->head_size) * scale;
+        scores[j] = tr_vec_dot(q, k, d->head_size);
     }
-    const float factor = 1.0f / exponentials(tr_cpu_kernels_of(op), scores, seen, seen, &top);
+    const float factor =
+        1.0f / exponentials(tr_cpu_kernels_of(op), tr_attention_scale(d), scores, seen, seen, &top);
     for (int64_t j = 0; j < seen; j++) {
         const float *v = tr_row_load(d->dtype, args->t[TR_DECODE_VCACHE].data, cache + j * width,
                                      d->head_size, in);

@@ -1,6 +1,7 @@
-/* The inner loops that depend most on the instruction set, compiled twice: for the build's target
- * and for AVX-512. Both do the same operations on each element and add in the same order, so the
- * choice does not change a bit. Private to device/cpu/. */
+/* The inner loops that depend most on the instruction set, compiled for the build's target, for
+ * AVX-512, and for AVX-512 with BF16. All do the same operations on each element and add in the
+ * same order, so the choice changes no bit, except that BF16 instructions take subnormal numbers as
+ * zero. Private to device/cpu/. */
 #pragma once
 
 #include "device/op.h"
@@ -10,25 +11,35 @@
 
 enum { TR_PANEL = 16, TR_GEMM_ROWS = 6 };
 
+/* What `gemm` reads of an operand at a time: a float, or two BF16 numbers that are neighbours along
+ * the depth of the product, the first in the low half. */
+typedef uint32_t tr_word __attribute__((may_alias));
+
 typedef struct tr_cpu_kernels {
     /* y[n] = f(x); dx[n] = f'(x) dy, dx may be dy. */
     void (*activation[TR_ACTIVATION_COUNT])(int64_t n, const float *x, float *y);
     void (*activation_dgrad[TR_ACTIVATION_COUNT])(int64_t n, const float *dy, const float *x,
                                                   float *dx);
-    /* y[n] = exp(x - shift) * factor; y may be x. */
-    void (*exponential)(int64_t n, const float *x, float shift, float factor, float *y);
+    /* y[n] = exp(x * scale - shift) * factor; y may be x. */
+    void (*exponential)(int64_t n, const float *x, float scale, float shift, float factor,
+                        float *y);
+    /* y[16 * panels] = x rounded to BF16. Returns the sum of y, lane by lane as tr_vec_sum. */
+    float (*round_row)(int64_t panels, const float *x, uint16_t *y);
+    /* y[n] = the words of two rows, rounded to BF16. */
+    void (*round_rows)(int64_t n, const float *first, const float *second, tr_word *y);
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * 4 * 8 more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
-    /* C[rows, 16 * panels] = (C +) A[rows, k] B, rows <= TR_GEMM_ROWS. A's element (i, j) is
-     * a[i * row_step + j * column_step]; B lies in panels of 16 columns, B[panel][k][16],
-     * panel_step floats apart; C is row-major. */
-    void (*gemm)(int64_t rows, int64_t panels, int64_t k, const float *a, int64_t row_step,
-                 int64_t column_step, const float *b, int64_t panel_step, float *c, int64_t ldc,
-                 bool accumulate);
+    /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= TR_GEMM_ROWS, depth in words of the
+     * operands' dtype, TR_F32 or TR_BF16. A's word (i, j) is a[i * row_step + j * column_step]; B
+     * lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C is row-major.
+     * Sums are FP32, in the order of the depth, but the second number of a word comes first. */
+    void (*gemm[2])(int64_t rows, int64_t panels, int64_t depth, const tr_word *a, int64_t row_step,
+                    int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
+                    int64_t ldc, bool accumulate);
 } tr_cpu_kernels;
 
-extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide;
+extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide, tr_cpu_kernels_bf16;
 
 /* Returns n rounded up to whole panels. */
 static inline int64_t tr_panel_up(int64_t n) {

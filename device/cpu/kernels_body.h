@@ -30,9 +30,16 @@ ACTIVATION(gelu_erf, tr_gelu_erf, E_GELU_ERF, tr_gelu_erf_dgrad, E_GELU_ERF)
 ACTIVATION(silu, tr_silu, E_SILU, tr_silu_dgrad, E_SILU_DGRAD)
 ACTIVATION(relu2, RELU2, NONE, RELU2_DGRAD, NONE)
 
-static void exponential(int64_t n, const float *x, float shift, float factor, float *y) {
+static void exponential(int64_t n, const float *x, float scale, float shift, float factor,
+                        float *y) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = tr_expf(x[i] - shift) * factor;
+    for (int64_t i = 0; i < n; i++) y[i] = tr_expf(x[i] * scale - shift) * factor;
+}
+
+static void round_rows(int64_t n, const float *first, const float *second, tr_word *y) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (uint32_t)tr_f32_to_bf16(first[i]) | (uint32_t)tr_f32_to_bf16(second[i]) << 16;
 }
 
 /* Numbers of 32 bits in lanes of 64, one counter a lane. */
@@ -102,11 +109,46 @@ static inline strip multiply_add(strip a, strip b, strip c) {
 }
 #endif
 enum { STRIP = TR_PANEL / STRIPS };
+typedef uint32_t words __attribute__((vector_size(4 * STRIP)));
+typedef uint32_t words_any __attribute__((vector_size(4 * STRIP), aligned(4), may_alias));
 
-/* A tile of C in registers: `rows` and `panels` are constants after inlining. */
+static float round_row(int64_t panels, const float *x, uint16_t *y) {
+    typedef uint16_t halves __attribute__((vector_size(2 * STRIP), aligned(2), may_alias));
+    strip sum[STRIPS] = {0};
+    float parts[TR_PANEL];
+    for (int64_t i = 0; i < panels * TR_PANEL; i += TR_PANEL) {
+#pragma GCC unroll 2
+        for (int s = 0; s < STRIPS; s++) {
+            const words bits = *(const words_any *)(x + i + s * STRIP);
+            const words nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
+            const words up = bits + 0x7fffu + (bits >> 16 & 1u);
+            const words rounded = ((nan & (bits | 0x400000u)) | (~nan & up)) & 0xffff0000u;
+            sum[s] += (strip)rounded;
+            *(halves *)(y + i + s * STRIP) = __builtin_convertvector(rounded >> 16, halves);
+        }
+    }
+    memcpy(parts, sum, sizeof parts);
+    return tr_vec_sum(parts, TR_PANEL);
+}
+
+/* c plus the products of the numbers in the words a and b. A product of two BF16 is exact in
+ * FP32. */
+static inline __attribute__((always_inline)) strip multiply_add_words(tr_dtype dtype, words a,
+                                                                      words b, strip c) {
+    if (dtype == TR_F32) return multiply_add((strip)a, (strip)b, c);
+#if defined __AVX512BF16__
+    return (strip)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#else
+    c = multiply_add((strip)(a & 0xffff0000u), (strip)(b & 0xffff0000u), c);
+    return multiply_add((strip)(a << 16), (strip)(b << 16), c);
+#endif
+}
+
+/* A tile of C in registers: `dtype`, `rows` and `panels` are constants after inlining. */
 static inline __attribute__((always_inline)) void
-gemm_tile(int rows, int panels, int64_t k, const float *a, int64_t row_step, int64_t column_step,
-          const float *b, int64_t panel_step, float *c, int64_t ldc, bool accumulate) {
+gemm_tile(tr_dtype dtype, int rows, int panels, int64_t depth, const tr_word *a, int64_t row_step,
+          int64_t column_step, const tr_word *b, int64_t panel_step, float *c, int64_t ldc,
+          bool accumulate) {
     strip sum[TR_GEMM_ROWS][2 * STRIPS];
     const int strips = panels * STRIPS;
 #pragma GCC unroll 6
@@ -115,17 +157,18 @@ gemm_tile(int rows, int panels, int64_t k, const float *a, int64_t row_step, int
         for (int s = 0; s < strips; s++)
             sum[i][s] =
                 accumulate ? (strip) * (const strip_any *)(c + i * ldc + s * STRIP) : (strip){0};
-    for (int64_t j = 0; j < k; j++) {
-        strip right[2 * STRIPS];
+    for (int64_t j = 0; j < depth; j++) {
+        words right[2 * STRIPS];
 #pragma GCC unroll 4
         for (int s = 0; s < strips; s++)
-            right[s] = *(const strip_any *)(b + s / STRIPS * panel_step + j * TR_PANEL +
+            right[s] = *(const words_any *)(b + s / STRIPS * panel_step + j * TR_PANEL +
                                             s % STRIPS * STRIP);
 #pragma GCC unroll 6
         for (int i = 0; i < rows; i++) {
-            strip left = (strip){0} + a[i * row_step + j * column_step];
+            words left = (words){0} + a[i * row_step + j * column_step];
 #pragma GCC unroll 4
-            for (int s = 0; s < strips; s++) sum[i][s] = multiply_add(left, right[s], sum[i][s]);
+            for (int s = 0; s < strips; s++)
+                sum[i][s] = multiply_add_words(dtype, left, right[s], sum[i][s]);
         }
     }
 #pragma GCC unroll 6
@@ -134,17 +177,19 @@ gemm_tile(int rows, int panels, int64_t k, const float *a, int64_t row_step, int
         for (int s = 0; s < strips; s++) *(strip_any *)(c + i * ldc + s * STRIP) = sum[i][s];
 }
 
-static void gemm(int64_t rows, int64_t panels, int64_t k, const float *a, int64_t row_step,
-                 int64_t column_step, const float *b, int64_t panel_step, float *c, int64_t ldc,
-                 bool accumulate) {
+static inline __attribute__((always_inline)) void gemm(tr_dtype dtype, int64_t rows, int64_t panels,
+                                                       int64_t depth, const tr_word *a,
+                                                       int64_t row_step, int64_t column_step,
+                                                       const tr_word *b, int64_t panel_step,
+                                                       float *c, int64_t ldc, bool accumulate) {
 #define TILE(n, p)                                                                                 \
-    gemm_tile(n, p, k, a, row_step, column_step, b, panel_step, c, ldc, accumulate);               \
+    gemm_tile(dtype, n, p, depth, a, row_step, column_step, b, panel_step, c, ldc, accumulate);    \
     break
     int64_t p = 0;
     if (STRIPS == 1 && rows == TR_GEMM_ROWS) /* registers for two panels at once */
         for (; p + 2 <= panels; p += 2, b += 2 * panel_step, c += 2 * TR_PANEL)
-            gemm_tile(TR_GEMM_ROWS, 2, k, a, row_step, column_step, b, panel_step, c, ldc,
-                      accumulate);
+            gemm_tile(dtype, TR_GEMM_ROWS, 2, depth, a, row_step, column_step, b, panel_step, c,
+                      ldc, accumulate);
     for (; p < panels; p++, b += panel_step, c += TR_PANEL) {
         switch (rows) {
         case 6: TILE(6, 1);
@@ -158,6 +203,16 @@ static void gemm(int64_t rows, int64_t panels, int64_t k, const float *a, int64_
 #undef TILE
 }
 
+#define GEMM(name, dtype)                                                                          \
+    static void name(int64_t rows, int64_t panels, int64_t depth, const tr_word *a,                \
+                     int64_t row_step, int64_t column_step, const tr_word *b, int64_t panel_step,  \
+                     float *c, int64_t ldc, bool accumulate) {                                     \
+        gemm(dtype, rows, panels, depth, a, row_step, column_step, b, panel_step, c, ldc,          \
+             accumulate);                                                                          \
+    }
+GEMM(gemm_f32, TR_F32)
+GEMM(gemm_bf16, TR_BF16)
+
 const tr_cpu_kernels TR_KERNELS = {
     .activation = {[TR_ACTIVATION_GELU] = gelu,
                    [TR_ACTIVATION_GELU_ERF] = gelu_erf,
@@ -168,6 +223,8 @@ const tr_cpu_kernels TR_KERNELS = {
                          [TR_ACTIVATION_SILU] = silu_dgrad,
                          [TR_ACTIVATION_RELU2] = relu2_dgrad},
     .exponential = exponential,
+    .round_row = round_row,
+    .round_rows = round_rows,
     .philox = philox,
-    .gemm = gemm,
+    .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = gemm_bf16},
 };

@@ -35,7 +35,7 @@ static tr_status run_xent_sum(tr_op *op, const tr_op_args *args) {
             int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
             const float *x =
                 tr_row_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * tr_xent_ld(d) + c, n, in);
-            tr_cpu_kernels_of(op)->exponential(n, x, largest, 1.0f, e);
+            tr_cpu_kernels_of(op)->exponential(n, x, 1.0f, largest, 1.0f, e);
             sum += (double)tr_vec_sum(e, n);
         }
         int64_t column = tr_xent_column(d, labels[r]);
@@ -67,7 +67,7 @@ static tr_status run_xent_dgrad(tr_op *op, const tr_op_args *args) {
             const float *x = tr_row_load(d->dtype, logits, at, n, in);
             float *dx = tr_row_target(d->dtype, logits, at, out);
             if (counts) {
-                tr_cpu_kernels_of(op)->exponential(n, x, largest, factor, dx);
+                tr_cpu_kernels_of(op)->exponential(n, x, 1.0f, largest, factor, dx);
                 if (column >= c && column < c + n) dx[column - c] -= loss_scale;
             } else {
                 memset(dx, 0, (size_t)n * sizeof *dx);

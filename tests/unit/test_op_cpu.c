@@ -164,35 +164,56 @@ static void test_mixed_matmul(void **state) {
     }
 }
 
-/* The AVX-512 kernels give the bits of the base ones, and both Philox those of base/philox.h. */
+/* The kernels for this processor's instruction sets give the bits of the base ones, and all Philox
+ * those of base/philox.h. */
 static void test_kernels(void **state) {
     (void)state;
-    enum { N = 203, PANELS = 3, K = 37 };
-    if (!strstr(tr_cpu_isa(), "avx512_core")) skip();
-    const tr_cpu_kernels *const sets[] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide};
-    static float x[PANELS * TR_PANEL * K], out[2][N], active[2][TR_ACTIVATION_COUNT][2][N],
-        product[2][TR_GEMM_ROWS * PANELS * TR_PANEL];
+    enum { N = 203, PANELS = 3, K = 37, SETS = 3 };
+    const tr_cpu_kernels *const sets[] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide,
+                                          &tr_cpu_kernels_bf16};
+    const int known = strstr(tr_cpu_isa(), "bf16") || strstr(tr_cpu_isa(), "amx") ? 3
+                      : strstr(tr_cpu_isa(), "avx512_core")                       ? 2
+                                                                                  : 1;
+    static float x[PANELS * TR_PANEL * K], out[SETS][N], active[SETS][TR_ACTIVATION_COUNT][2][N],
+        product[SETS][2][TR_GEMM_ROWS * PANELS * TR_PANEL];
+    static tr_word words[PANELS * TR_PANEL * K], pairs[SETS][N];
+    static uint16_t rounded[SETS][PANELS * TR_PANEL * K];
+    float sum[SETS];
     uint32_t bits[N + 1 + 32];
-    for (int i = 0; i < PANELS * TR_PANEL * K; i++) x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
-    for (int s = 0; s < 2; s++) {
+    for (int i = 0; i < PANELS * TR_PANEL * K; i++) {
+        x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
+        words[i] =
+            (tr_word)tr_f32_to_bf16(x[i]) << 16 | tr_f32_to_bf16(tr_normal(seed, 2, (uint64_t)i));
+    }
+    for (int s = 0; s < known; s++) {
         for (int a = 0; a < TR_ACTIVATION_COUNT; a++) {
             sets[s]->activation[a](N, x, active[s][a][0]);
             sets[s]->activation_dgrad[a](N, x, x + N, active[s][a][1]);
         }
         memcpy(out[s], x, sizeof out[s]);
-        sets[s]->exponential(N, out[s], 1.25f, 0.5f, out[s]);
-        for (int64_t rows = 1; rows <= TR_GEMM_ROWS; rows++)
-            sets[s]->gemm(rows, PANELS, K, x, K, 1, x, K * TR_PANEL, product[s], PANELS * TR_PANEL,
-                          rows > 1);
+        sets[s]->exponential(N, out[s], 0.75f, 1.25f, 0.5f, out[s]);
+        sum[s] = sets[s]->round_row(PANELS * K, x, rounded[s]);
+        for (int i = 0; i < PANELS * TR_PANEL * K; i++)
+            assert_int_equal(rounded[s][i], tr_f32_to_bf16(x[i]));
+        sets[s]->round_rows(N, x, x + N, pairs[s]);
+        for (int64_t rows = 1; rows <= TR_GEMM_ROWS; rows++) {
+            sets[s]->gemm[TR_F32](rows, PANELS, K, (const tr_word *)x, K, 1, (const tr_word *)x,
+                                  K * TR_PANEL, product[s][0], PANELS * TR_PANEL, rows > 1);
+            sets[s]->gemm[TR_BF16](rows, PANELS, K, words, K, 1, words, K * TR_PANEL, product[s][1],
+                                   PANELS * TR_PANEL, rows > 1);
+        }
         sets[s]->philox(seed, UINT32_MAX - 20u, 77, (N + 1) / 4, bits);
         for (uint64_t q = 0; q < (N + 1) / 4; q++) {
             tr_philox want = tr_philox4x32(seed, UINT32_MAX - 20u + q, 77);
             assert_memory_equal(bits + 4 * q, want.v, sizeof want.v);
         }
+        assert_memory_equal(out[s], out[0], sizeof out[0]);
+        assert_memory_equal(active[s], active[0], sizeof active[0]);
+        assert_memory_equal(rounded[s], rounded[0], sizeof rounded[0]);
+        assert_memory_equal(pairs[s], pairs[0], sizeof pairs[0]);
+        assert_memory_equal(&sum[s], &sum[0], sizeof sum[0]);
+        assert_memory_equal(product[s], product[0], sizeof product[0]);
     }
-    assert_memory_equal(out[0], out[1], sizeof out[0]);
-    assert_memory_equal(active[0], active[1], sizeof active[0]);
-    assert_memory_equal(product[0], product[1], sizeof product[0]);
 }
 
 static int open_devices(void **state) {
