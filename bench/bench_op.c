@@ -201,6 +201,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_embed_desc embed = {
         .rows = rows, .width = c, .seq = s->seq, .vocab = vocab, .dtype = t};
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
+    const tr_add_norm_desc add_norm = {.add = {rows, c, s->seq, 0, 7, t}, .eps = 1e-5f};
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
     const tr_adamw_desc adamw = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t};
 #define CASE(UPPER, member, value)                                                                 \
@@ -223,6 +224,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         CASE(POSITION_WGRAD, embed, embed),
         CASE(DROPOUT_ADD, dropout, dropout),
         CASE(DROPOUT_DGRAD, dropout, dropout),
+        CASE(ADD_NORM, add_norm, add_norm),
         CASE(XENT_MAX, xent, xent),
         CASE(XENT_SUM, xent, xent),
         CASE(XENT_LOSS, xent, xent),
@@ -304,6 +306,8 @@ int main(int argc, char **argv) {
     tr_device_free(b.device, b.at);
     tr_device_close(b.device);
     if (b.slow == 0) return 0;
-    fprintf(stderr, "bench_op: %d operators were not run whole by cuBLASLt, cuDNN or oneDNN (SLOW above)\n", b.slow);
+    fprintf(stderr,
+            "bench_op: %d operators were not run whole by cuBLASLt, cuDNN or oneDNN (SLOW above)\n",
+            b.slow);
     return 1;
 }

@@ -87,6 +87,9 @@ bool tr_world_uses_nccl(const tr_world *world);
 /* Returns how many compute units of a GPU the posted receive of one channel occupies until its
  * message has come; 0 without NCCL. Call it after tr_world_choose_data_plane. */
 int tr_world_receive_units(const tr_world *world);
+/* Returns the receive units of a run of `ranks` ranks that has not begun, if each has a device like
+ * this one to itself. */
+int tr_world_expected_units(tr_device *device, tr_data_plane want, int ranks);
 /* tr_world_shares returns true when that rank's device memory is also this rank's (the same GPU, or
  * the same machine's memory for devices that compute on the host); it is true for this rank itself.
  * tr_world_sharers returns the number of such ranks. Call them after tr_world_choose_data_plane. */

@@ -157,6 +157,14 @@ int tr_world_receive_units(const tr_world *world) {
     return world->nccl_device ? TR_NCCL_CHANNEL_UNITS : 0;
 }
 
+int tr_world_expected_units(tr_device *device, tr_data_plane want, int ranks) {
+    place mine = {.nccl = tr_device_on_host(device) ? 0 : tr_nccl_version()};
+    if (tr_device_identity(device, mine.device, sizeof mine.device) != TR_OK) tr_error_clear();
+    return want != TR_DATA_MPI && ranks > 1 && has_nccl(&mine) && has_gpu(&mine)
+               ? TR_NCCL_CHANNEL_UNITS
+               : 0;
+}
+
 bool tr_world_by_nccl(const tr_world *world, const tr_device *device) {
     return device && world->nccl_device == device;
 }

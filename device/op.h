@@ -45,6 +45,7 @@
     X(POSITION_WGRAD, position_wgrad)                                                              \
     X(DROPOUT_ADD, dropout_add)                                                                    \
     X(DROPOUT_DGRAD, dropout_dgrad)                                                                \
+    X(ADD_NORM, add_norm)                                                                          \
     X(XENT_MAX, xent_max)                                                                          \
     X(XENT_SUM, xent_sum)                                                                          \
     X(XENT_LOSS, xent_loss)                                                                        \
@@ -324,6 +325,25 @@ typedef struct tr_dropout_desc {
 enum { TR_DROPOUT_X, TR_DROPOUT_BIAS, TR_DROPOUT_RESIDUAL, TR_DROPOUT_Y };
 enum { TR_DROPOUT_DGRAD_DY, TR_DROPOUT_DGRAD_DX };
 
+/* ADD_NORM: a residual addition and the norm of its sum. SUM becomes RESIDUAL + dropout(SUM + BIAS)
+ * as in DROPOUT_ADD, rounded to storage; BIAS may be NULL. Y is the LAYERNORM of the rounded SUM,
+ * or with `rms` its RMSNORM, which has neither BETA nor MEAN. */
+typedef struct tr_add_norm_desc {
+    tr_dropout_desc add;
+    double eps;
+    bool rms;
+} tr_add_norm_desc;
+enum {
+    TR_ADD_NORM_SUM,
+    TR_ADD_NORM_BIAS,
+    TR_ADD_NORM_RESIDUAL,
+    TR_ADD_NORM_GAMMA,
+    TR_ADD_NORM_BETA,
+    TR_ADD_NORM_Y,
+    TR_ADD_NORM_MEAN,
+    TR_ADD_NORM_RSTD
+};
+
 /* Cross entropy over a vocabulary split by tensor ranks; a reduction of MAX (max) and of SUMS (sum)
  * over the group stands between the first two and the others. LOGITS[rows, vocab] storage dtype,
  * rows ld elements apart; those beyond vocab are neither read nor written. LABELS i32[rows], -1 is
@@ -383,6 +403,7 @@ typedef struct tr_op_desc {
         tr_attention_desc attention;
         tr_embed_desc embed; /* EMBED*, POSITION* */
         tr_dropout_desc dropout;
+        tr_add_norm_desc add_norm;
         tr_xent_desc xent;
         tr_sumsq_desc sumsq;
         tr_step_finish_desc step_finish;

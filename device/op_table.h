@@ -5,13 +5,15 @@
 #include "device/op.h"
 
 /* How an operator uses an operand. An optional one may be absent with any description. A gradient
- * of a parameter is OUT, also where a run may add to it. */
+ * of a parameter is written, or added to where the run says so; C of MATMUL, which is one only
+ * where it accumulates, is OUT. */
 enum {
     TR_SLOT_IN = 1,
     TR_SLOT_OUT = 2,
     TR_SLOT_BOTH = TR_SLOT_IN | TR_SLOT_OUT,
     TR_SLOT_OPTIONAL = 4,
-    TR_SLOT_ONCE = 8 /* both flags are set, but a description either reads or writes it */
+    TR_SLOT_ONCE = 8, /* both flags are set, but a description either reads or writes it */
+    TR_SLOT_GRADIENT = 16 | TR_SLOT_OUT /* of a parameter */
 };
 
 /* Sets of dtypes, 1 << dtype each. */

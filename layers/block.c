@@ -50,9 +50,8 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const tr_tensor x = io->x[0], y = io->y[0], h = tr_buffer_at(io, b->h);
     TR_TRY(tr_norm_forward(&b->norm_1, io, x));
     TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), x, h));
-    TR_TRY(tr_residual_forward(&b->add_attention, io, x, h));
+    TR_TRY(tr_residual_forward(&b->add_attention, io, x, h)); /* and norm_2 */
 
-    TR_TRY(tr_norm_forward(&b->norm_2, io, h));
     TR_TRY(tr_mlp_forward(&b->mlp, io, tr_buffer_at(io, b->norm_2.y), h, y));
     return tr_residual_forward(&b->add_mlp, io, h, y);
 }
@@ -157,20 +156,20 @@ static tr_status create_mlp(block *b, const tr_model *m) {
 }
 
 static void create_residual(block *b, const tr_model *m, tr_residual *residual, tr_linear *from,
-                            const char *name) {
+                            tr_norm *norm, const char *name) {
     char site[2 * TR_NAME_SIZE];
     (void)snprintf(site, sizeof site, "%s.%s", b->built.layer.name, name);
-    tr_residual_create(residual, from, m->config.dropout, site);
+    tr_residual_create(residual, from, norm, m->config.dropout, site);
 }
 
 static tr_status create(block *b, const tr_model *m) {
     const tr_family *f = m->family;
     TR_TRY(create_norm(b, m, &b->norm_1, f->norm_1));
     TR_TRY(create_attention(b, m));
-    create_residual(b, m, &b->add_attention, &b->attention.out, f->attention_site);
     TR_TRY(create_norm(b, m, &b->norm_2, f->norm_2));
+    create_residual(b, m, &b->add_attention, &b->attention.out, &b->norm_2, f->attention_site);
     TR_TRY(create_mlp(b, m));
-    create_residual(b, m, &b->add_mlp, &b->mlp.down, "mlp.dropout");
+    create_residual(b, m, &b->add_mlp, &b->mlp.down, NULL, "mlp.dropout");
     return tr_built_finish(&b->built);
 }
 

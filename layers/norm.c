@@ -24,7 +24,7 @@ static void describe_ops(tr_norm *n) {
                                       .width = n->desc.width,
                                       .eps = n->desc.eps,
                                       .dtype = shape->dtype}};
-    tr_built_op(layer, &n->forward, TR_PHASE_F, op);
+    if (!n->with_addition) tr_built_op(layer, &n->forward, TR_PHASE_F, op);
     if (shape->decode) return;
     op.kind = n->desc.rms ? TR_OP_RMSNORM_DGRAD : TR_OP_LAYERNORM_DGRAD;
     tr_built_op(layer, &n->grad_input, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_I, op);
@@ -44,25 +44,20 @@ void tr_norm_describe(tr_norm *n) {
     if (!layer->shape.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
 }
 
-/* Returns the rows' means or deviations. */
-static tr_tensor column(const tr_layer_io *io, tr_buffer buffer) {
-    return tr_tensor_vector(tr_buffer_at(io, buffer).data, buffer.dtype, buffer.rows);
-}
-
 tr_status tr_norm_forward(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
     tr_op_args args;
     if (n->desc.rms)
         args = (tr_op_args){.t = {[TR_RMS_X] = x,
                                   [TR_RMS_GAMMA] = tr_param_value(n->gamma),
                                   [TR_RMS_Y] = tr_buffer_at(io, n->y),
-                                  [TR_RMS_RSTD] = column(io, n->rstd)}};
+                                  [TR_RMS_RSTD] = tr_buffer_at(io, n->rstd)}};
     else
         args = (tr_op_args){.t = {[TR_LN_X] = x,
                                   [TR_LN_GAMMA] = tr_param_value(n->gamma),
                                   [TR_LN_BETA] = tr_param_value(n->beta),
                                   [TR_LN_Y] = tr_buffer_at(io, n->y),
-                                  [TR_LN_MEAN] = column(io, n->mean),
-                                  [TR_LN_RSTD] = column(io, n->rstd)}};
+                                  [TR_LN_MEAN] = tr_buffer_at(io, n->mean),
+                                  [TR_LN_RSTD] = tr_buffer_at(io, n->rstd)}};
     return tr_layer_op_run(&n->forward, io, args);
 }
 
@@ -73,15 +68,15 @@ tr_status tr_norm_grad_input(const tr_norm *n, const tr_layer_io *io, tr_tensor 
         args = (tr_op_args){.t = {[TR_RMS_DGRAD_DY] = tr_buffer_at(io, n->dy),
                                   [TR_RMS_DGRAD_X] = x,
                                   [TR_RMS_DGRAD_GAMMA] = tr_param_value(n->gamma),
-                                  [TR_RMS_DGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_RMS_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                                   [TR_RMS_DGRAD_RESIDUAL] = residual,
                                   [TR_RMS_DGRAD_DX] = dx}};
     else
         args = (tr_op_args){.t = {[TR_LN_DGRAD_DY] = tr_buffer_at(io, n->dy),
                                   [TR_LN_DGRAD_X] = x,
                                   [TR_LN_DGRAD_GAMMA] = tr_param_value(n->gamma),
-                                  [TR_LN_DGRAD_MEAN] = column(io, n->mean),
-                                  [TR_LN_DGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_LN_DGRAD_MEAN] = tr_buffer_at(io, n->mean),
+                                  [TR_LN_DGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                                   [TR_LN_DGRAD_RESIDUAL] = residual,
                                   [TR_LN_DGRAD_DX] = dx}};
     return tr_layer_op_run(&n->grad_input, io, args);
@@ -92,13 +87,13 @@ tr_status tr_norm_grad_weight(const tr_norm *n, const tr_layer_io *io, tr_tensor
     if (n->desc.rms)
         args = (tr_op_args){.t = {[TR_RMS_WGRAD_DY] = tr_buffer_at(io, n->dy),
                                   [TR_RMS_WGRAD_X] = x,
-                                  [TR_RMS_WGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_RMS_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                                   [TR_RMS_WGRAD_DGAMMA] = tr_param_grad(n->gamma)}};
     else
         args = (tr_op_args){.t = {[TR_LN_WGRAD_DY] = tr_buffer_at(io, n->dy),
                                   [TR_LN_WGRAD_X] = x,
-                                  [TR_LN_WGRAD_MEAN] = column(io, n->mean),
-                                  [TR_LN_WGRAD_RSTD] = column(io, n->rstd),
+                                  [TR_LN_WGRAD_MEAN] = tr_buffer_at(io, n->mean),
+                                  [TR_LN_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),
                                   [TR_LN_WGRAD_DGAMMA] = tr_param_grad(n->gamma),
                                   [TR_LN_WGRAD_DBETA] = tr_param_grad(n->beta)}};
     return tr_layer_op_run(&n->grad_weight, io, args);

@@ -20,12 +20,14 @@ typedef struct tr_norm {
     tr_param *gamma, *beta; /* beta: NULL for RMSNorm */
     tr_buffer y, dy;        /* (rows, width) */
     tr_buffer mean, rstd;   /* f32 (rows); mean: LayerNorm */
+    bool with_addition;     /* set before the layer is described: a residual addition fills y, mean
+                               and rstd */
     tr_layer_op forward, grad_input, grad_weight;
 } tr_norm;
 
 tr_status tr_norm_create(tr_norm *norm, tr_built_layer *layer, const tr_norm_desc *desc);
 void tr_norm_describe(tr_norm *norm);
-/* Fills the norm's buffers from x[rows, width]. */
+/* Fills y, mean and rstd from x[rows, width]; not with_addition. */
 tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);
 /* Computes dx, the input gradient for the norm's buffer dy, plus residual, which may be absent, or
  * dx itself. */

@@ -132,20 +132,27 @@ void tr_layout_destroy(tr_layout *l) {
     free(l);
 }
 
-static tr_status prepare_layers(tr_layout *l, const tr_op_context *context, tr_group *tp,
+tr_op_context tr_layout_context(const tr_layout *l, const tr_op_context *common, int receive_units,
                                 int pp_rank) {
-    tr_layer_env env = {.context = *context, .tp = tp};
+    tr_op_context context = *common;
+    tr_op_context_leave(&context, tr_layout_neighbours(l, pp_rank) * receive_units);
+    return context;
+}
+
+tr_status tr_layout_prepare(tr_layout *l, const tr_op_context *common, int receive_units,
+                            tr_group *tp, int pp_rank) {
     for (int s = 0; s < l->placement.stages; s++) {
         if (pp_rank >= 0 && l->owner[s] != pp_rank) continue;
+        tr_layer_env env = {.context = tr_layout_context(l, common, receive_units, l->owner[s]),
+                            .tp = tp};
         for (int i = l->first[s]; i < l->first[s + 1]; i++)
             TR_TRY(l->model->layers[i]->ops->prepare(l->model->layers[i], &env));
     }
     return TR_OK;
 }
 
-tr_status tr_layout_lower(tr_layout *l, const tr_op_context *context, tr_group *tp, int pp_rank) {
+tr_status tr_layout_lower(tr_layout *l) {
     tr_schedule *forward = NULL;
-    TR_TRY(prepare_layers(l, context, tp, pp_rank));
     tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));

@@ -41,11 +41,18 @@ void tr_layout_destroy(tr_layout *layout);
  * ends of its edges. */
 int tr_layout_neighbours(const tr_layout *layout, int pp_rank);
 
-/* Prepares the layers of pipeline rank pp_rank, or of every rank when it is below 0, and lowers the
- * step and its validation. Preparing comes first, because the operators' scratch is part of the
- * arena. tp: see tr_layer_env. Call it once. */
-tr_status tr_layout_lower(tr_layout *layout, const tr_op_context *context, tr_group *tp,
-                          int pp_rank);
+/* Returns the context of a pipeline rank's operators: as `common`, but products leave compute units
+ * to the receives of its neighbours, `receive_units` each (tr_world_receive_units). */
+tr_op_context tr_layout_context(const tr_layout *layout, const tr_op_context *common,
+                                int receive_units, int pp_rank);
+
+/* Prepares the layers of pipeline rank pp_rank, or of every rank when it is below 0, each in its
+ * rank's context. tp: see tr_layer_env. Call it once. */
+tr_status tr_layout_prepare(tr_layout *layout, const tr_op_context *common, int receive_units,
+                            tr_group *tp, int pp_rank);
+/* Lowers the step and its validation. The layers were prepared before, because the operators'
+ * scratch is part of the arena. Call it once. */
+tr_status tr_layout_lower(tr_layout *layout);
 
 /* Lists the step inputs that the stages of a pipeline rank ask for, in input[TR_STEP_INPUTS];
  * tr_layout_step_input_bytes returns the bytes of one for a whole step on one data rank. */
@@ -56,7 +63,7 @@ size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
  * step inputs. */
 void tr_layout_memory_known(const tr_layout *layout, int pp_rank, tr_memory_plan *out);
 /* Fills all bytes that the rank at pipeline index pp_rank and data index dp_rank will take,
- * exactly. tr_layout_lower must have prepared its layers. */
+ * exactly, after tr_layout_lower. */
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out);
 /* Returns the bytes of a pipeline rank's arena, which training and validation share because they do

@@ -42,6 +42,24 @@ void tr_request_costs(const tr_config *c, char *text, size_t size) {
                        square * (double)tr_dtype_size(TR_BF16) / (1 << 20));
 }
 
+tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule,
+                                 const tr_mesh *mesh) {
+    return (tr_layout_desc){.mesh = *mesh,
+                            .model = c->model,
+                            .batch = c->train.batch,
+                            .micro_batch = c->train.micro_batch,
+                            .dtype = tr_config_dtype(c),
+                            .documents = tr_config_document_end(c) >= 0,
+                            .schedule = schedule};
+}
+
+tr_data_plane tr_request_data_plane(const tr_config *config) {
+    const char *name = config->parallel.transport;
+    return strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
+           : strcmp(name, "mpi") == 0 ? TR_DATA_MPI
+                                      : TR_DATA_AUTO;
+}
+
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out) {
     size_t total;
     *out = (size_t)config->device.memory;

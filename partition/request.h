@@ -1,8 +1,10 @@
 /* Translates a config into the engine's terms. */
 #pragma once
 
+#include "comm/comm.h"
 #include "config/config.h"
 #include "layers/model.h"
+#include "partition/layout.h"
 #include "pipeline/orders/check.h"
 
 /* Returns true when parallel.schedule is auto, so that the order is made for the model. */
@@ -15,6 +17,11 @@ tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
 /* Writes the cost of train.precision and train.deterministic on a GPU to text[size]; "" when they
  * are BF16 and false, and without a GPU. */
 void tr_request_costs(const tr_config *config, char *text, size_t size);
+/* Returns the layout of the rank at mesh->index. */
+tr_layout_desc tr_request_layout(const tr_config *config, const tr_schedule *schedule,
+                                 const tr_mesh *mesh);
+/* Returns what parallel.transport asks for. */
+tr_data_plane tr_request_data_plane(const tr_config *config);
 /* Computes the bytes that a rank may plan: device.memory, or an equal part of the free memory of
  * the device, which `sharers` ranks share. */
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out);

@@ -10,16 +10,11 @@ enum { MOST_RANKS = 1 << 20 };
 
 static tr_status make_layout(const tr_config *c, const tr_schedule *schedule, int tp_rank,
                              tr_layout **out) {
-    tr_layout_desc desc = {.mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
-                                               [TR_AXIS_DP] = (int)c->parallel.dp,
-                                               [TR_AXIS_TP] = (int)c->parallel.tp},
-                                    .index = {[TR_AXIS_TP] = tp_rank}},
-                           .model = c->model,
-                           .batch = c->train.batch,
-                           .micro_batch = c->train.micro_batch,
-                           .dtype = tr_config_dtype(c),
-                           .documents = tr_config_packed(c),
-                           .schedule = schedule};
+    const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
+                                     [TR_AXIS_DP] = (int)c->parallel.dp,
+                                     [TR_AXIS_TP] = (int)c->parallel.tp},
+                          .index = {[TR_AXIS_TP] = tp_rank}};
+    const tr_layout_desc desc = tr_request_layout(c, schedule, &mesh);
     return tr_layout_create(&desc, out);
 }
 
@@ -75,17 +70,20 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     tr_layout *l = NULL;
     tr_schedule *schedule = NULL;
     tr_schedule_report report;
+    int receive_units;
     const tr_op_context context = {.device = device, .deterministic = config->train.deterministic};
     TR_TRY(tr_config_check(config, 0));
     TR_TRY(tr_calloc(1, sizeof *p, &p));
     TR_TRY_OUT(count_ranks(config, &p->ranks));
+    receive_units = tr_world_expected_units(device, tr_request_data_plane(config), p->ranks);
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
     TR_TRY_OUT(tr_request_schedule(config, &schedule, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
     for (int tp = 0; tp < config->parallel.tp; tp++) {
         TR_TRY_OUT(make_layout(config, schedule, tp, &l));
-        TR_TRY_OUT(tr_layout_lower(l, &context, NULL, -1));
+        TR_TRY_OUT(tr_layout_prepare(l, &context, receive_units, NULL, -1));
+        TR_TRY_OUT(tr_layout_lower(l));
         TR_TRY_OUT(plan_ranks(p, l, device));
         if (tp == 0) p->layout = l;
         else tr_layout_destroy(l);

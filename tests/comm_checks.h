@@ -432,6 +432,9 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
                                         sizeof note));
     CHECK(!note[0] && tr_world_uses_nccl(world) == (nccl && tr_world_size(world) > 1));
     CHECK(tr_world_receive_units(world) == (tr_world_uses_nccl(world) ? 2 : 0));
+    CHECK(
+        tr_world_receive_units(world) ==
+        tr_world_expected_units(k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, tr_world_size(world)));
     CHECK(check_sharers(&k));
     bool good = check_control(&k) && check_groups(&k) && check_channels(&k, false, false) &&
                 check_channels(&k, true, false) &&

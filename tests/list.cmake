@@ -103,6 +103,7 @@ trireme_run_test(progress)
 # Checkpoints, bad input and the ends of a run.
 trireme_run_test(resume fp32)
 trireme_run_test(resume bf16)
+trireme_run_test(plans)
 trireme_run_test(old_run)
 trireme_run_test(bad_input)
 trireme_run_test(rundir)

@@ -188,10 +188,13 @@ static tr_status make_layout(tr_engine *e) {
     tr_layout_memory_known(e->layout, pp_rank, &e->plan);
     TR_TRY(refuse_too_large(e));
     TR_TRY(open_groups(e));
-    tr_op_context context = {.device = d->device, .deterministic = d->deterministic};
-    tr_op_context_leave(&context, tr_layout_neighbours(e->layout, pp_rank) *
-                                      tr_world_receive_units(d->world));
-    TR_TRY(tr_layout_lower(e->layout, &context, e->tp, pp_rank));
+    const tr_op_context context = {.device = d->device,
+                                   .deterministic = d->deterministic,
+                                   .choice = d->plans ? TR_OP_RECORDED : TR_OP_PROPOSED,
+                                   .book = d->plans};
+    TR_TRY(
+        tr_layout_prepare(e->layout, &context, tr_world_receive_units(d->world), e->tp, pp_rank));
+    TR_TRY(tr_layout_lower(e->layout));
     TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan));
     tr_engine_plan(e, &e->plan); /* now with NCCL's groups */
     return refuse_too_large(e);

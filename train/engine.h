@@ -16,8 +16,9 @@ typedef struct tr_engine_desc {
     tr_model_config model;
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
-    bool deterministic; /* see tr_op_context */
-    bool documents;     /* see tr_model_shape */
+    bool deterministic;         /* see tr_op_context */
+    struct tr_plan_book *plans; /* which the operators take; NULL: the proposed ones */
+    bool documents;             /* see tr_model_shape */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
     uint64_t seed;

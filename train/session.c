@@ -99,10 +99,7 @@ static tr_status open_local(tr_session *s) {
 
 /* Chooses how data travel between the ranks' devices. Collective. */
 static tr_status choose_transport(tr_session *s) {
-    const char *name = s->config->parallel.transport;
-    tr_data_plane want = strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
-                         : strcmp(name, "mpi") == 0 ? TR_DATA_MPI
-                                                    : TR_DATA_AUTO;
+    const tr_data_plane want = tr_request_data_plane(s->config);
     TR_TRY(
         tr_world_choose_data_plane(s->world, s->device, want, s->transport, sizeof s->transport));
     if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
@@ -142,6 +139,7 @@ static tr_status make_engine(tr_session *s) {
                            .micro_batch = c->train.micro_batch,
                            .dtype = tr_config_dtype(c),
                            .deterministic = c->train.deterministic,
+                           .plans = s->plans.book,
                            .documents = tr_config_packed(c),
                            .schedule = s->schedule,
                            .seed = (uint64_t)c->train.seed,
@@ -317,7 +315,9 @@ static tr_status write_order(tr_session *s) {
 /* Opens the records of the run on rank 0. */
 static tr_status open_records(tr_session *s) {
     TR_TRY(tr_recorder_open(&s->recorder, s->resumes ? s->state->step : -1));
-    return tr_session_leads(s) && tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
+    if (!tr_session_leads(s)) return TR_OK;
+    TR_TRY(tr_plans_write(&s->plans, s->config));
+    return tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
 }
 
 static tr_status open_trace(tr_session *s) {
@@ -348,6 +348,21 @@ static void start_limit(tr_session *s) {
                        bytes_per_parameter * parameters, &s->limit);
 }
 
+/* Prints the run's plan on rank 0, before the parts of the set-up that may take long, and after
+ * those that may refuse the run. */
+static void show_plan(tr_session *s) {
+    char text[96];
+    tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
+    tr_plans_text(&s->plans, text, sizeof text);
+    if (text[0]) tr_recorder_say(&s->recorder, "plans    %s", text);
+    if (s->plans.refused)
+        tr_recorder_warn(&s->recorder,
+                         "the library does not offer all plans of '%s/plans.txt' here (it may have "
+                         "another version): it proposes others for these operators, and bits may "
+                         "change",
+                         s->config->log.dir);
+}
+
 /* Does the set-up part by part; the ranks agree on a failure before the next part begins.
  * Collective. */
 static tr_status open_agreed(tr_session *s) {
@@ -359,12 +374,12 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
     tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
+    TR_TRY(go_on(s, tr_plans_settle(s->world, s->config, s->device, &s->mesh, s->schedule,
+                                    s->resumes, &s->plans)));
     TR_TRY(go_on(s, make_engine(s)));
     TR_TRY(go_on(s, open_origin(s)));
     start_limit(s);
-    if (tr_session_leads(
-            s)) /* before the parts that may take long, and after those that may refuse the run */
-        tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
+    if (tr_session_leads(s)) show_plan(s);
     TR_TRY(start_state(s));
     TR_TRY(go_on(s, open_records(s)));
     if (!s->resumes) TR_TRY(go_on(s, make_parameters(s)));
@@ -399,6 +414,7 @@ void tr_session_close(tr_session *s) {
     free(s->tensors);
     free(s->state);
     tr_engine_destroy(s->engine);
+    tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */
     tr_schedule_destroy(s->schedule);
     tr_data_close(s->data);
     if (s->device) tr_device_close(s->device);

@@ -4,6 +4,7 @@
 #include "ckpt/weights.h"
 #include "data/data.h"
 #include "train/engine.h"
+#include "train/plans.h"
 #include "train/recorder.h"
 #include "train/rundir.h"
 #include "train/time_limit.h"
@@ -19,6 +20,7 @@ typedef struct tr_session {
     tr_device *device;
     tr_data *data;
     tr_schedule *schedule;
+    tr_plans plans; /* of the operators */
     tr_engine *engine;
     tr_weights weights; /* of model.init_from, until they are loaded */
     tr_ckpt_tensor *tensors;

@@ -119,6 +119,12 @@ cudaError_t tr_cuda_launch_dropout_dgrad(cudaStream_t stream, const tr_dropout_d
                                          const tr_step_state *state, int64_t sample, const void *dy,
                                          void *dx);
 
+/* add_norm.cu; beta and means: not with rms. */
+cudaError_t tr_cuda_launch_add_norm(cudaStream_t stream, const tr_add_norm_desc *desc,
+                                    const tr_step_state *state, int64_t sample, void *sum,
+                                    const void *bias, const void *residual, const void *gamma,
+                                    const void *beta, void *y, float *means, float *rstds);
+
 /* loss.cu */
 cudaError_t tr_cuda_launch_xent_max(cudaStream_t stream, const tr_xent_desc *d, const void *logits,
                                     float *maxima);

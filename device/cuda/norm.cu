@@ -1,48 +1,19 @@
-/* Kernels of layer normalisation (Ba, Kiros and Hinton 2016): a warp takes a row; its second and
- * third reading come from the first-level cache. */
+/* Kernels of layer normalisation (Ba, Kiros and Hinton 2016): a warp takes a row. */
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
+#include "device/cuda/norm.cuh"
 #include "device/cuda/pack.cuh"
 #include "device/elementwise.h"
 
 namespace {
 
-/* A lane's packs of a row start at columns lane * N, lane * N + 32 N, ... */
 template <typename T, int N>
 __global__ void layernorm(int64_t rows, int64_t width, float eps, const T *x, const T *gamma,
                           const T *beta, T *y, float *means, float *rstds) {
-    constexpr int step = TR_WARP * N;
-    const int64_t first = tr_lane() * N;
-    for (int64_t r = tr_first_row(); r < rows; r += tr_row_stride()) {
-        const T *row = x + r * width;
-        float v[N], sum = 0, squares = 0;
-        for (int64_t c = first; c < width; c += step) {
-            tr_load(row + c, v);
-#pragma unroll
-            for (int i = 0; i < N; i++) sum += v[i];
-        }
-        const float mean = tr_warp_sum(sum) / (float)width;
-        for (int64_t c = first; c < width; c += step) {
-            tr_load(row + c, v);
-#pragma unroll
-            for (int i = 0; i < N; i++) squares += (v[i] - mean) * (v[i] - mean);
-        }
-        const float rstd = 1.0f / sqrtf(tr_warp_sum(squares) / (float)width + eps);
-        for (int64_t c = first; c < width; c += step) {
-            float g[N], b[N];
-            tr_load(row + c, v);
-            tr_load(gamma + c, g);
-            tr_load(beta + c, b);
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] = tr_layernorm_element(v[i], mean, rstd, g[i], b[i]);
-            tr_store(y + r * width + c, v);
-        }
-        if (tr_lane() == 0) {
-            means[r] = mean;
-            rstds[r] = rstd;
-        }
-    }
+    for (int64_t r = tr_first_row(); r < rows; r += tr_row_stride())
+        tr_warp_layernorm<T, N>(width, eps, x + r * width, gamma, beta, y + r * width, means + r,
+                                rstds + r);
 }
 
 /* dx may be residual: a pack is read before it is written, by the same thread. */

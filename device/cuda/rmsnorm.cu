@@ -1,41 +1,20 @@
-/* Kernels of root-mean-square normalisation (Zhang and Sennrich 2019): a warp takes a row; its
- * second reading comes from the first-level cache. */
+/* Kernels of root-mean-square normalisation (Zhang and Sennrich 2019): a warp takes a row. */
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
+#include "device/cuda/norm.cuh"
 #include "device/cuda/pack.cuh"
 #include "device/elementwise.h"
 
 namespace {
 
-/* A lane's packs of a row start at columns lane * N, lane * N + 32 N, ... y may be x: a pack is
- * read before it is written, by the same thread. */
 template <typename T, int N>
 __global__ void rmsnorm(tr_rmsnorm_desc d, const T *x, const T *gamma, T *y, float *rstds,
                         T *kept) {
-    constexpr int step = TR_WARP * N;
-    const int64_t first = tr_lane() * N, width = d.width;
-    for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride()) {
-        const T *row = x + tr_rmsnorm_row(&d, d.ldx, r);
-        T *to = y + tr_rmsnorm_row(&d, d.ldy, r);
-        float v[N], squares = 0;
-        for (int64_t c = first; c < width; c += step) {
-            tr_load(row + c, v);
-#pragma unroll
-            for (int i = 0; i < N; i++) squares += v[i] * v[i];
-        }
-        const float rstd = 1.0f / sqrtf(tr_warp_sum(squares) / (float)width + (float)d.eps);
-        for (int64_t c = first; c < width; c += step) {
-            float g[N];
-            tr_load(row + c, v);
-            tr_load(gamma + c, g);
-            if (kept) tr_store(kept + r * width + c, v);
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] = tr_rmsnorm_element(v[i], rstd, g[i]);
-            tr_store(to + c, v);
-        }
-        if (tr_lane() == 0) rstds[r] = rstd;
-    }
+    for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride())
+        tr_warp_rmsnorm<T, N>(d.width, (float)d.eps, x + tr_rmsnorm_row(&d, d.ldx, r), gamma,
+                              y + tr_rmsnorm_row(&d, d.ldy, r), rstds + r,
+                              kept ? kept + r * d.width : nullptr);
 }
 
 /* dx may be dy or residual. */

@@ -64,7 +64,7 @@ const tr_op_row tr_op_row_embed_wgrad = {
     .name = "embed_wgrad",
     .slot = {[TR_EMBED_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_EMBED_WGRAD_TOKENS] = {"tokens", TR_SLOT_IN, TR_TYPES_I32},
-             [TR_EMBED_WGRAD_DTABLE] = {"dtable", TR_SLOT_OUT, TR_TYPES_ACC}},
+             [TR_EMBED_WGRAD_DTABLE] = {"dtable", TR_SLOT_GRADIENT, TR_TYPES_ACC}},
     .fault = word_fault,
     .same = same,
     .operands = embed_wgrad_operands,
@@ -98,7 +98,7 @@ static void position_wgrad_operands(const tr_op_desc *desc, tr_tensor *t) {
 const tr_op_row tr_op_row_position_wgrad = {
     .name = "position_wgrad",
     .slot = {[TR_POSITION_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_POSITION_WGRAD_DTABLE] = {"dtable", TR_SLOT_OUT, TR_TYPES_ACC},
+             [TR_POSITION_WGRAD_DTABLE] = {"dtable", TR_SLOT_GRADIENT, TR_TYPES_ACC},
              [TR_POSITION_WGRAD_STARTS] = {"starts", TR_SLOT_IN, TR_TYPES_I32}},
     .fault = position_wgrad_fault,
     .same = same,

@@ -66,10 +66,10 @@ static void text(const tr_op_desc *desc, char *to, size_t size) {
                 (long long)d->ldc);
     tr_text_add(to, size, "%s%s%s", d->trans_a ? " trans_a" : "", d->trans_b ? " trans_b" : "",
                 d->accumulate ? " accumulate" : "");
-    tr_text_add(to, size, "%s%s%s%s%s activation %d", f->bias ? " bias" : "",
-                f->residual ? " residual" : "", f->activate ? " activate" : "",
-                f->activate_grad ? " activate_grad" : "", f->bias_grad ? " bias_grad" : "",
-                (int)f->activation);
+    tr_text_add(to, size, "%s%s%s%s%s", f->bias ? " bias" : "", f->residual ? " residual" : "",
+                f->activate ? " activate" : "", f->activate_grad ? " activate_grad" : "",
+                f->bias_grad ? " bias_grad" : "");
+    if (f->activation) tr_text_add(to, size, " activation %d", (int)f->activation);
 }
 
 static tr_tensor matrix(tr_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
@@ -149,7 +149,7 @@ const tr_op_row tr_op_row_matmul = {
              [TR_MATMUL_BIAS] = {"bias", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_MATMUL_RESIDUAL] = {"residual", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_MATMUL_AUX] = {"aux", TR_SLOT_BOTH | TR_SLOT_ONCE, TR_TYPES_STORAGE},
-             [TR_MATMUL_DBIAS] = {"dbias", TR_SLOT_OUT, TR_TYPES_ACC}},
+             [TR_MATMUL_DBIAS] = {"dbias", TR_SLOT_GRADIENT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .text = text,

@@ -89,7 +89,7 @@ const tr_op_row tr_op_row_rmsnorm_wgrad = {
     .slot = {[TR_RMS_WGRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_WGRAD_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
              [TR_RMS_WGRAD_RSTD] = {"rstd", TR_SLOT_IN, TR_TYPES_ACC},
-             [TR_RMS_WGRAD_DGAMMA] = {"dgamma", TR_SLOT_OUT, TR_TYPES_ACC}},
+             [TR_RMS_WGRAD_DGAMMA] = {"dgamma", TR_SLOT_GRADIENT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = wgrad_operands,

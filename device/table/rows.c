@@ -31,7 +31,7 @@ static void bias_grad_operands(const tr_op_desc *desc, tr_tensor *t) {
 const tr_op_row tr_op_row_bias_grad = {
     .name = "bias_grad",
     .slot = {[TR_BIAS_GRAD_DY] = {"dy", TR_SLOT_IN, TR_TYPES_STORAGE},
-             [TR_BIAS_GRAD_DBIAS] = {"dbias", TR_SLOT_OUT, TR_TYPES_ACC}},
+             [TR_BIAS_GRAD_DBIAS] = {"dbias", TR_SLOT_GRADIENT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
     .operands = bias_grad_operands,

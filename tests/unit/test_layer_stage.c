@@ -5,6 +5,8 @@
 #include "stage_rig.h"
 #include "support/generate_order.h"
 
+#include <float.h>
+
 static tr_model_config config = {.family = "gpt2",
                                  .layers = LAYERS - 2, /* plus embedding and head */
                                  .width = 8,
@@ -95,9 +97,11 @@ static void test_bf16(void **state) {
 }
 
 /* A micro-batch's tokens, labels and dropout masks go with its place in the step: alone it has the
- * loss that it has among the others. */
+ * loss that it has among the others. The step's gradients are the sums of those of its
+ * micro-batches alone. */
 static void test_micro_batches_are_told_apart(void **state) {
     (void)state;
+    static double sum[MOST_VALUES], size[MOST_VALUES];
     tr_schedule *all = NULL, *one = NULL;
     assert_int_equal(generate_order("gpipe", 2, 2, MICRO_BATCHES, &all), TR_OK);
     assert_int_equal(generate_order("gpipe", 2, 2, 1, &one), TR_OK);
@@ -107,8 +111,15 @@ static void test_micro_batches_are_told_apart(void **state) {
         assert_true(got->loss[0][0] == want->loss[k][0]);
         assert_true(got->loss[0][1] == want->loss[k][1]);
         assert_true(got->validation[0][0] == want->validation[k][0]);
+        for (int i = 0; i < MOST_VALUES; i++) {
+            sum[i] += (double)got->value[i];
+            size[i] += fabs((double)got->value[i]);
+        }
         free(got);
     }
+    for (int i = 0; i < MOST_VALUES; i++)
+        assert_true(fabs((double)want->value[i] - sum[i]) <=
+                    MICRO_BATCHES * (double)FLT_EPSILON * size[i]);
     free(want);
     tr_schedule_destroy(one);
     tr_schedule_destroy(all);
@@ -152,6 +163,9 @@ static tr_status make_counted(rank_state *r) {
     return make_model(r);
 }
 
+/* Blocks of one rank, and its steps' F: of training and of validation. */
+enum { BLOCKS = LAYERS - 2, ALL_F = 2 * MICRO_BATCHES };
+
 static const rig_model counted = {
     .steps = 1, .vocab = 150, .make = make_counted, .finish = take_gradients};
 
@@ -159,7 +173,7 @@ static const rig_model counted = {
 static void check_counts(const tr_schedule *s) {
     free(run_layout(&counted, s, cut1, TR_F32, 0));
     assert_int_equal(runs[TR_OP_ADD], 0);
-    assert_int_equal(runs[TR_OP_DROPOUT_ADD] + runs[TR_OP_DROPOUT_DGRAD], 0);
+    assert_int_equal(runs[TR_OP_DROPOUT_ADD] + runs[TR_OP_DROPOUT_DGRAD] + runs[TR_OP_ADD_NORM], 0);
     assert_int_equal(runs[TR_OP_CAST], 0);
     assert_int_equal(copies, 0);
 }
@@ -207,6 +221,20 @@ static tr_schedule *apart_schedule(void) {
     return s;
 }
 
+/* With dropout, the addition after attention is one operator with the norm of the MLP. The other
+ * additions are those of the embedding and the MLPs, the other norms those of attention and the
+ * head. */
+static void test_additions_are_fused_with_norms(void **state) {
+    (void)state;
+    tr_schedule *s = NULL;
+    assert_int_equal(generate_order("1f1b", 1, 1, MICRO_BATCHES, &s), TR_OK);
+    free(run_layout(&counted, s, cut1, TR_F32, 0));
+    assert_int_equal(runs[TR_OP_ADD_NORM], ALL_F * BLOCKS);
+    assert_int_equal(runs[TR_OP_DROPOUT_ADD], ALL_F * (BLOCKS + 1));
+    assert_int_equal(runs[TR_OP_LAYERNORM], ALL_F * (BLOCKS + 1));
+    tr_schedule_destroy(s);
+}
+
 static void test_nothing_is_copied(void **state) {
     (void)state;
     static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
@@ -231,6 +259,7 @@ int main(void) {
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_micro_batches_are_told_apart),
+        cmocka_unit_test(test_additions_are_fused_with_norms),
         cmocka_unit_test(test_nothing_is_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

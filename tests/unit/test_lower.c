@@ -244,6 +244,38 @@ static void test_latency_is_hidden(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* A channel has two landing buffers: while a slow rank computes, two messages have arrived, and
+ * each further one arrives when the one two before it has been taken. */
+static void test_messages_wait_for_landing_buffers(void **state) {
+    (void)state;
+    enum { MESSAGES = 6, SLOW = 10 };
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    t.cost[1].f = SLOW;
+    assert_int_equal(generate_order("gpipe", 2, 2, MESSAGES, &s), TR_OK);
+    tr_program_set *set = lower(s, &t);
+    tr_simulation *sim = simulate(set, &t, 0);
+    double taken[MESSAGES], arrived[MESSAGES];
+    int sends = 0, receives = 0;
+    for (int k = 0; k < set->program[0].count; k++)
+        if (set->program[0].instr[k].action.type == TR_ACTION_SEND)
+            arrived[sends++] = sim->instr[0][k].complete;
+    for (int k = 0; k < set->program[1].count; k++)
+        if (set->program[1].instr[k].action.type == TR_ACTION_RECV)
+            taken[receives++] = sim->instr[1][k].end;
+    assert_int_equal(sends, MESSAGES);
+    assert_int_equal(receives, MESSAGES);
+    for (int k = 0; k < MESSAGES; k++) {
+        assert_true(taken[k] == 1 + SLOW * k);
+        assert_true(arrived[k] == (k < 3 ? k + 1 : taken[k - 2]));
+    }
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 /* A wait for a message that is sent only behind it is found and named. */
 static void test_waits_can_deadlock(void **state) {
     (void)state;
@@ -291,6 +323,7 @@ int main(void) {
         cmocka_unit_test(test_v_program),
         cmocka_unit_test(test_formulas),
         cmocka_unit_test(test_latency_is_hidden),
+        cmocka_unit_test(test_messages_wait_for_landing_buffers),
         cmocka_unit_test(test_waits_can_deadlock),
         cmocka_unit_test(test_bad_tables),
         cmocka_unit_test(test_forward_only_holds_little),

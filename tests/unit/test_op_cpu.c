@@ -26,8 +26,8 @@ static void check_case(const tr_op_case *c) {
         tr_op_check_open(c, bf16 ? TR_BF16 : TR_F32, seed, ref, &check);
         tr_op_check_run(&check, cpu, &got);
         tr_op_check_same(&check, cpu, &got);
-        tr_op_check_parts(&check, cpu);
-        tr_op_check_parts(&check, ref);
+        tr_op_check_parts(&check, cpu, &got);
+        tr_op_check_parts(&check, ref, NULL);
         if (c->desc.kind != TR_OP_MATMUL) {
             tr_op_check_same(&check, cpu1, &got);
             tr_op_check_same(&check, cpu3, &got);
@@ -80,6 +80,16 @@ static void check_random_rows(void) {
                                               .seq = up_to(40),
                                               .p = (float)up_to(9) / 10,
                                               .site = (uint64_t)up_to(1000)}},
+                                 0});
+    for (int rms = 0; rms < 2; rms++)
+        check_case(&(tr_op_case){{.kind = TR_OP_ADD_NORM,
+                                  .add_norm = {.add = {.rows = up_to(90),
+                                                       .width = 7 + up_to(400),
+                                                       .seq = up_to(40),
+                                                       .p = (float)(up_to(9) - 1) / 10,
+                                                       .site = (uint64_t)up_to(1000)},
+                                               .eps = 1e-5f,
+                                               .rms = rms}},
                                  0});
     for (tr_op_kind k = TR_OP_XENT_MAX; k <= TR_OP_XENT_DGRAD; k++)
         check_case(&(tr_op_case){

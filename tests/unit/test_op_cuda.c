@@ -69,7 +69,7 @@ static void check_storage(const tr_op_case *c, tr_dtype storage) {
             tr_op_check_run(&check, unaligned, &other);
             tr_op_data_free(&other);
         }
-        tr_op_check_parts(&check, cuda);
+        tr_op_check_parts(&check, cuda, &got);
         if (library && c->desc.kind == TR_OP_MATMUL) check_library(&check);
         tr_op_data_free(&got);
     }
@@ -103,6 +103,8 @@ static void test_models(void **state) {
         {.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
         {.kind = TR_OP_DROPOUT_ADD, .dropout = {ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}},
         {.kind = TR_OP_DROPOUT_DGRAD, .dropout = {ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}},
+        {.kind = TR_OP_ADD_NORM, .add_norm = {{ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}, 1e-5f, false}},
+        {.kind = TR_OP_ADD_NORM, .add_norm = {{ROWS, WIDTH, ROWS, 0, 7, TR_BF16}, 1e-5f, true}},
         {.kind = TR_OP_EMBED, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
         {.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
         {.kind = TR_OP_POSITION, .embed = {.rows = ROWS, .width = WIDTH, .seq = ROWS}},
@@ -224,6 +226,8 @@ static void test_random(void **state) {
                     TR_OP_POSITION, TR_OP_POSITION_WGRAD);
         check_kinds((tr_op_desc){.dropout = {rows, width, seq, 0.25f, 7, TR_F32}},
                     TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
+        const tr_dropout_desc add = {rows, width + 7, seq, 0.25f, 7, TR_F32};
+        check_kinds((tr_op_desc){.add_norm = {add, 1e-5, i % 2}}, TR_OP_ADD_NORM, TR_OP_ADD_NORM);
         check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
                                           .vocab = 8 * width,
                                           .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},

@@ -401,6 +401,72 @@ static void test_norm_rope_gradient(void **state) {
     free(dx);
 }
 
+/* Returns dL/dx of ADD_NORM by differences, L = sum(DY * Y) + sum(DSUM * SUM); `part` is what SUM
+ * is before a run. */
+static double add_norm_difference(runner *r, float *x, const float *part, const float *dy,
+                                  const float *dsum) {
+    enum { N = ROWS * WIDTH };
+    const double weight[] = {1, -8, 8, -1};
+    const int steps[] = {-2, -1, 1, 2};
+    const float kept = *x;
+    double sum = 0;
+    for (int k = 0; k < 4; k++) {
+        *x = (float)((double)kept + steps[k] * h);
+        memcpy(r->args.t[TR_ADD_NORM_SUM].data, part, N * sizeof *part);
+        run(r);
+        sum += weight[k] * (weighted_sum(r->args.t[TR_ADD_NORM_Y].data, dy, N) +
+                            weighted_sum(r->args.t[TR_ADD_NORM_SUM].data, dsum, N));
+    }
+    *x = kept;
+    return sum / (12 * h);
+}
+
+/* The gradients by ADD_NORM's residual and part: that of the norm, onto the sum's own, and
+ * DROPOUT_DGRAD of it. */
+static void check_add_norm(bool rms) {
+    enum { N = ROWS * WIDTH };
+    const tr_dropout_desc add = {.rows = ROWS, .width = WIDTH, .seq = SEQ, .p = 0.25f, .site = 5};
+    tr_op_data data = {.state = {.train = 1, .seed = seed, .step = 1}};
+    float *part = random_floats(N, 41), *residual = random_floats(N, 42);
+    float *bias = random_floats(WIDTH, 43), *gamma = random_floats(WIDTH, 44);
+    float *beta = random_floats(WIDTH, 45), *dy = random_floats(N, 46),
+          *dsum = random_floats(N, 47);
+    float sum[N], y[N], mean[ROWS], rstd[ROWS], dresidual[N], dpart[N];
+    tr_op_desc desc[] = {
+        {.kind = TR_OP_ADD_NORM, .add_norm = {.add = add, .eps = 1e-5, .rms = rms}},
+        {.kind = TR_OP_LAYERNORM_DGRAD, LAYERNORM},
+        {.kind = TR_OP_DROPOUT_DGRAD, .dropout = add}};
+    if (rms) desc[1] = (tr_op_desc){.kind = TR_OP_RMSNORM_DGRAD, RMSNORM};
+    void *memory[3][TR_OP_MAX_TENSORS] = {{sum, bias, residual, gamma, beta, y, mean, rstd},
+                                          {dy, sum, gamma, mean, rstd, dsum, dresidual},
+                                          {dresidual, dpart}};
+    if (rms) memcpy(&memory[1][3], (void *[]){rstd, dsum, dresidual, NULL}, 4 * sizeof(void *));
+    runner r[3];
+    memcpy(sum, part, sizeof sum);
+    for (int k = 0; k < 3; k++) {
+        r[k] = open_runner(&desc[k], &data);
+        tr_op_data_operands(&desc[k], memory[k], TR_OP_MAX_TENSORS, r[k].args.t);
+        run(&r[k]);
+    }
+    const double tolerance = 8 * tr_dtype_eps(TR_F32) / h * sqrt(2 * N) * 8;
+    for (int i = 0; i < 2 * N; i++) {
+        float *x = i < N ? &residual[i] : &part[i - N];
+        const double want = add_norm_difference(&r[0], x, part, dy, dsum);
+        const double got = (double)(i < N ? dresidual[i] : dpart[i - N]);
+        if (!(fabs(got - want) <= tolerance))
+            fail_msg("rms %d, element %d: %.9g, not %.9g", rms, i, got, want);
+    }
+    for (int k = 0; k < 3; k++) close_runner(&r[k]);
+    float *const random[] = {part, residual, bias, gamma, beta, dy, dsum};
+    for (size_t i = 0; i < sizeof random / sizeof *random; i++) free(random[i]);
+}
+
+static void test_add_norm_gradient(void **state) {
+    (void)state;
+    check_add_norm(false);
+    check_add_norm(true);
+}
+
 static int setup(void **state) {
     (void)state;
     return (int)tr_op_open_ref(&device);
@@ -418,6 +484,7 @@ int main(void) {
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_xent_gradient),
         cmocka_unit_test(test_norm_rope_gradient),
+        cmocka_unit_test(test_add_norm_gradient),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

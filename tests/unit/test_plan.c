@@ -202,6 +202,25 @@ static void test_neighbours(void **state) {
     }
 }
 
+/* Products leave compute units to the receives of a rank's neighbours, in a plan as in a run. */
+static void test_units_of_receives(void **state) {
+    (void)state;
+    tr_device gpu = {.units = 132};
+    int line[] = {0, 1, 2};
+    tr_edge edge[] = {{.from = 0, .to = 1}, {.from = 1, .to = 2}};
+    tr_layout layout = {.owner = line, .placement.stages = 3, .table = {.edges = 2, .edge = edge}};
+    layout.desc.mesh.degree[TR_AXIS_PP] = 3;
+    tr_op_context common = {.device = &gpu, .workspace = 7};
+    const int units[] = {130, 128, 130};
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(tr_layout_context(&layout, &common, 2, r).compute_units, units[r]);
+        assert_int_equal(tr_layout_context(&layout, &common, 2, r).workspace, 7);
+        assert_int_equal(tr_layout_context(&layout, &common, 0, r).compute_units, 0);
+    }
+    common.deterministic = true;
+    assert_int_equal(tr_layout_context(&layout, &common, 2, 1).compute_units, 0);
+}
+
 /* The step on paper: what the ranks do and how they idle is the step, and its work is the model's.
  */
 static void test_time_of_a_step(void **state) {
@@ -380,6 +399,7 @@ int main(void) {
         cmocka_unit_test(test_bytes_of_every_schedule),
         cmocka_unit_test(test_memory_of_the_last_rank),
         cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_units_of_receives),
         cmocka_unit_test(test_tensor_ranks_cut_the_same_stages),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),

@@ -101,6 +101,14 @@
             .site = 77                                                                             \
         }                                                                                          \
     }
+#define ADD_NORM(rows_, width_, seq_, p_, rms_)                                                    \
+    {                                                                                              \
+        .kind = TR_OP_ADD_NORM, .add_norm = {                                                      \
+            .add = {.rows = rows_, .width = width_, .seq = seq_, .p = p_, .site = 77},             \
+            .eps = 1e-5f,                                                                          \
+            .rms = rms_                                                                            \
+        }                                                                                          \
+    }
 #define XENT(KIND, rows_, begin_, vocab_)                                                          \
     {                                                                                              \
         .kind = TR_OP_##KIND, .xent = {.rows = rows_, .vocab_begin = begin_, .vocab = vocab_ }     \
@@ -273,6 +281,12 @@ const tr_op_case tr_op_cases[] = {
     {DROPOUT(DROPOUT_DGRAD, 14, 33, 7, 0.1f), 0},
     {DROPOUT(DROPOUT_DGRAD, 6, 130, 3, 0.5f), TR_CASE_IN_PLACE},
     {DROPOUT(DROPOUT_DGRAD, 5, 6, 5, 0.3f), TR_CASE_EVAL},
+    {ADD_NORM(14, 33, 7, 0.1f, false), 0},
+    {ADD_NORM(14, 33, 7, 0.1f, true), 0},
+    {ADD_NORM(6, 136, 3, 0, false), TR_CASE_NO_BIAS},
+    {ADD_NORM(6, 136, 3, 0.5f, true), TR_CASE_NO_BIAS},
+    {ADD_NORM(5, 6, 5, 0.3f, false), TR_CASE_EVAL},
+    {ADD_NORM(3, 1100, 3, 0, true), 0},
     {XENT(XENT_MAX, 1, 0, 1), 0},
     {XENT(XENT_MAX, 13, 0, 37), 0},
     {XENT(XENT_SUM, 13, 0, 37), 0},
@@ -335,6 +349,8 @@ const tr_op_case tr_op_large_cases[] = {
     {POSITION(POSITION_WGRAD, 200, 264, 100, .documents = true), 0},
     {DROPOUT(DROPOUT_ADD, 60, 1031, 20, 0.2f), 0},
     {DROPOUT(DROPOUT_DGRAD, 60, 1031, 20, 0.2f), 0},
+    {ADD_NORM(60, 1031, 20, 0.2f, false), 0},
+    {ADD_NORM(60, 1031, 20, 0.2f, true), 0},
     {XENT(XENT_MAX, 17, 0, 3001), 0},
     {XENT(XENT_SUM, 17, 0, 3001), 0},
     {XENT(XENT_LOSS, 17, 0, 3001), 0},

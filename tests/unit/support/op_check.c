@@ -11,11 +11,13 @@ tr_status tr_op_open_ref(tr_device **out) {
 }
 
 bool tr_op_case_adding(const tr_op_case *c, tr_op_case *out) {
-    const tr_op_kind kinds[] = {TR_OP_BIAS_GRAD, TR_OP_LAYERNORM_WGRAD, TR_OP_RMSNORM_WGRAD,
-                                TR_OP_EMBED_WGRAD, TR_OP_POSITION_WGRAD};
-    const tr_matmul_desc *d = &c->desc.matmul;
-    bool may = c->desc.kind == TR_OP_MATMUL && (d->accumulate || d->fused.bias_grad);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) may |= c->desc.kind == kinds[i];
+    const tr_op_row *row = tr_op_row_of(c->desc.kind);
+    tr_tensor t[TR_OP_MAX_TENSORS];
+    bool may = false;
+    tr_op_operands(&c->desc, t);
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++)
+        may |= t[i].rank > 0 && (row->slot[i].use & TR_SLOT_GRADIENT) == TR_SLOT_GRADIENT;
+    if (c->desc.kind == TR_OP_MATMUL) may |= c->desc.matmul.accumulate;
     *out = (tr_op_case){c->desc, c->options | TR_CASE_ADDS};
     return may && !(c->options & TR_CASE_ADDS);
 }
@@ -47,44 +49,59 @@ void tr_op_check_run(const tr_op_check *check, tr_device *device, tr_op_data *go
     tr_op_check_near(check, got, device->name);
 }
 
+static void check_bits(const tr_op_check *check, tr_device *device, const tr_op_data *data,
+                       const tr_op_data *other, const char *where) {
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        const tr_op_tensor *t = &data->tensor[i];
+        if (data->memory[i] && memcmp(data->memory[i], other->memory[i],
+                                      (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
+            fail_msg("%s on %s: tensor %d has other bits in %s", check->text, device->name, i,
+                     where);
+    }
+}
+
 void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_data *other) {
     tr_op_data data;
     must(tr_op_data_clone(&check->start, &data));
     must(tr_op_data_run(&data, device, NULL));
-    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
-        const tr_op_tensor *t = &data.tensor[i];
-        if (data.memory[i] && memcmp(data.memory[i], other->memory[i],
-                                     (size_t)t->count * tr_dtype_size(t->dtype)) != 0)
-            fail_msg("%s on %s: tensor %d has other bits in another run", check->text, device->name,
-                     i);
-    }
+    check_bits(check, device, &data, other, "another run");
     tr_op_data_free(&data);
 }
 
-void tr_op_check_parts(const tr_op_check *check, tr_device *device) {
-    const tr_op_kind kind = check->start.desc.kind;
-    const tr_device_ops *all = device->ops;
-    tr_device_ops refusing = *all;
+/* Refuses one description; a part may be of the same kind. */
+static const tr_device_ops *refusing_from;
+static const tr_op_desc *refused;
+
+static tr_status prepare_others(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    if (tr_op_row_of(desc->kind)->same(desc, refused)) return TR_OK;
+    return refusing_from->prepare[desc->kind](context, desc, out);
+}
+
+void tr_op_check_parts(const tr_op_check *check, tr_device *device, const tr_op_data *whole) {
+    const tr_op_desc *desc = &check->start.desc;
+    tr_device_ops refusing = *device->ops;
     tr_op_data got;
     tr_op *op;
-    const tr_op_row *row = tr_op_row_of(kind);
+    const tr_op_row *row = tr_op_row_of(desc->kind);
     tr_op_part part[TR_OP_MAX_PARTS];
-    const int parts = row->decompose ? row->decompose(&check->start.desc, part) : 0;
-    if (parts == 0 || part[0].desc.kind == kind) return; /* a product is part of itself */
+    if (!row->decompose || row->decompose(desc, part) == 0) return;
     must(tr_op_data_clone(&check->start, &got));
-    refusing.prepare[kind] = NULL;
+    refusing.prepare[desc->kind] = prepare_others;
     refusing.fuses = true; /* marks what is decomposed */
+    refusing_from = device->ops;
+    refused = desc;
     device->ops = &refusing;
-    tr_status status = tr_op_prepare(&(tr_op_context){.device = device, .deterministic = true},
-                                     &check->start.desc, &op);
+    tr_status status =
+        tr_op_prepare(&(tr_op_context){.device = device, .deterministic = true}, desc, &op);
     if (status == TR_OK) status = tr_op_data_run(&got, device, NULL); /* shares op */
-    device->ops = all; /* before anything fails, which leaves this function */
+    device->ops = refusing_from; /* before anything fails, which leaves this function */
     must(status);
     if (op->way != TR_OP_IN_PARTS || op->users != 1)
         fail_msg("%s on %s: an equal plan is in use, so its parts did not run", check->text,
                  device->name);
     tr_op_release(op);
     tr_op_check_near(check, &got, device->name);
+    if (desc->kind == TR_OP_ADD_NORM && whole) check_bits(check, device, &got, whole, "its parts");
     tr_op_data_free(&got);
 }
 
