@@ -1,5 +1,5 @@
 /* Writes the bytes of its input as tokens in a format of other programs, from the formats'
- * descriptions and without Trireme's code. A document ends behind every line.
+ * descriptions and without Trireme's code. A document ends at the end of every line.
  * usage: token_files u16|u32|llmc|llmc3|megatron OUT <BYTES      (megatron: OUT.bin and OUT.idx) */
 #include <stdint.h>
 #include <stdio.h>

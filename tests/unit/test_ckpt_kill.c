@@ -208,7 +208,7 @@ static void test_killed_at_every_call(void **state) {
     assert_true(kills > 10 && seen[OLD] > 0 && seen[NEW] > 0); /* both sides of the commit */
 }
 
-/* The k-th call fails instead: the save returns 74 and leaves no files, or succeeds nevertheless. */
+/* The k-th call fails instead: the save returns 74 and leaves no files, or it succeeds. */
 static void fail_at(const char *name, const char *error, int k) {
     start_with_old();
     int rc = shell("strace -qq -f -o /dev/null -e trace=%s -e inject=%s:error=%s:when=%d "

@@ -1,5 +1,5 @@
-/* Token files of other programs: files written here from the formats' description give the tokens
- * that went in; damaged ones are refused with a sentence. */
+/* Tests token files of other programs: files that the test writes by the formats' descriptions give
+ * the same tokens when they are read; damaged files are refused with a sentence. */
 #include "base/philox.h"
 #include "data/data.h"
 #include "layers/layer.h"
@@ -68,7 +68,7 @@ static void llmc_image(int llama, int64_t first, int64_t count, image *to) {
     put_tokens(to, first, count, llama ? 4 : 2);
 }
 
-/* An index of sequences with these lengths; documents: how many sequences each has. */
+/* Makes an index of sequences with these lengths; documents: how many sequences each has. */
 static void index_image(int type, int width, const int *length, int sequences, const int *documents,
                         int count, int modes, image *to) {
     to->size = 0;
@@ -117,7 +117,7 @@ static tr_status open_vocab(const char *path, const char *format, bool packed, i
     return tr_data_open(&options, out);
 }
 
-/* The file has the tokens 0..TOKENS-1, in samples and read at once. */
+/* Fails unless the file has the tokens 0..TOKENS-1, in samples and read at once. */
 static void has_tokens(const char *path, const char *format) {
     const tr_flow tokens_flow = {.name = TR_INPUT_TOKENS}, labels_flow = {.name = TR_INPUT_LABELS};
     int32_t tokens[16], labels[16], all[TOKENS];
@@ -197,7 +197,7 @@ static void files_are_joined(void **state) {
     assert_non_null(strstr(tr_error_message(), "no file matches '"));
 }
 
-/* Megatron's index says where documents end; empty ones end nothing. */
+/* Megatron's index says where documents end; empty documents have no end in the data. */
 static void documents_end_where_the_index_says(void **state) {
     (void)state;
     const tr_flow starts_flow = {.name = TR_INPUT_DOCUMENT_STARTS},
@@ -218,7 +218,7 @@ static void documents_end_where_the_index_says(void **state) {
             int64_t start = tr_data_window_start(data, i, NULL), begin = 0;
             assert_int_equal(tr_data_sample(data, i, wanted, 2), TR_OK);
             for (int64_t t = 0; t < 16; t++) {
-                int64_t at = start + t + 1; /* behind token t */
+                int64_t at = start + t + 1; /* after token t */
                 bool last = false;
                 for (int e = 0; e < 3; e++) last |= at % TOKENS == end[e] % TOKENS;
                 assert_int_equal(labels[t], last ? -1 : token((start + t + 1) % TOKENS));
@@ -307,7 +307,7 @@ static void damaged_headers_are_refused(void **state) {
     refuses(path_of("m"), "megatron", VOCAB, TR_ERR_NOFILE, "m.idx' cannot be opened");
 }
 
-/* An index that is cut off at any byte; what is left must not be read beyond its end. */
+/* An index that is cut off at any byte must not be read beyond its end. */
 static void an_index_cut_anywhere_is_refused(void **state) {
     (void)state;
     static image idx;
@@ -322,7 +322,8 @@ static void an_index_cut_anywhere_is_refused(void **state) {
     }
 }
 
-/* Damaged bytes: opened, or refused with a sentence that names the file. What opens can be read. */
+/* A file with damaged bytes is opened, or refused with a sentence that names it. An opened file can
+ * be read. */
 static void damaged_files_never_crash(void **state) {
     (void)state;
     static image good[2], bad;
@@ -396,13 +397,13 @@ static void mixtures_take_turns(void **state) {
         assert_int_equal(tokens[3], token(600 * part + start + 3));
         count[part]++;
         assert_true(llabs(4 * count[0] - 3 * (i + 1)) < 4);
-        /* Backwards, and from a place in the middle on. */
+        /* In another order, from a place in the middle. */
         int64_t other = (i * 7919) % 400;
         int was;
         int64_t from = tr_data_window_start(again, other, &was);
         assert_int_equal(tr_data_window_start(again, other, &part), from);
     }
-    /* From sample 100 on with other weights: the corpora's own sequences go on. */
+    /* From sample 100 on with other weights: the corpora's own sequences continue. */
     tr_data_taken(data, 100, taken);
     assert_true(taken[0] == 75 && taken[1] == 25);
     (void)snprintf(text, sizeof text, "1 %s 1 %s", path_of("a"), path_of("b"));

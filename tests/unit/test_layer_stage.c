@@ -96,8 +96,8 @@ static void test_bf16(void **state) {
     check_every_layout(TR_BF16, 0);
 }
 
-/* A micro-batch's tokens, labels and dropout masks go with its place in the step: alone it has the
- * loss that it has among the others. The step's gradients are the sums of those of its
+/* A micro-batch's tokens, labels and dropout masks follow from its place in the step: alone it has
+ * the same loss as among the other micro-batches. The step's gradients are the sums of those of its
  * micro-batches alone. */
 static void test_micro_batches_are_told_apart(void **state) {
     (void)state;

@@ -276,7 +276,7 @@ static void test_messages_wait_for_landing_buffers(void **state) {
     tr_stage_table_free(&t);
 }
 
-/* A wait for a message that is sent only behind it is found and named. */
+/* A wait for a message that is sent only after the wait is found and named. */
 static void test_waits_can_deadlock(void **state) {
     (void)state;
     tr_stage_table t;

@@ -1,4 +1,5 @@
-/* Mixtures: exact proportions over every prefix, from any place; and the text that names them. */
+/* Tests mixtures: exact proportions over every prefix, from any place; and the text that names
+ * them. */
 #include "base/philox.h"
 #include "data/mixture.h"
 #include "data/paths.h"
@@ -21,7 +22,7 @@ static uint64_t draw(void) {
 }
 
 /* Each corpus's samples in every prefix of a period and a half differ from its share by less than
- * one; with whole numbers, |taken * total - n * weight| < total. A place that is sought directly
+ * one; with whole numbers, |taken * total - n * weight| < total. A place that is computed directly
  * has the same numbers. */
 static void check_sequence(const int64_t *weight, int parts, int64_t length) {
     tr_mixture walk, jump;
@@ -104,7 +105,7 @@ static void paths_are_words(void **state) {
     parses("  a\tb  'c d' e\\ f \"g'h\" i'j'k ", "0:[a][b][c d][e f][g'h][ijk]");
     parses("0.7 A 0.3 B", "700000:[A]300000:[B]");
     parses("7 A B* 0.000001 C", "7000000:[A][B*]1:[C]");
-    parses("a 0.5 b", "0:[a][0.5][b]"); /* no weight first: 0.5 is a file */
+    parses("a 0.5 b", "0:[a][0.5][b]"); /* the first word is not a weight, so 0.5 is a file */
     parses("'7' a", "0:[7][a]");
     parses(".5 a", "500000:[a]");
     FILE *f = fopen("0.5 no mixture", "w");
@@ -124,7 +125,7 @@ static void paths_are_words(void **state) {
     refuses(many, "mixes more than 32 corpora");
 }
 
-/* What is quoted comes back as one word. */
+/* A quoted path is read back as one word. */
 static void quoted_paths_come_back(void **state) {
     (void)state;
     static const char alphabet[] = " '\"\\a0.5*[";

@@ -221,8 +221,8 @@ static void test_units_of_receives(void **state) {
     assert_int_equal(tr_layout_context(&layout, &common, 2, 1).compute_units, 0);
 }
 
-/* The step on paper: what the ranks do and how they idle is the step, and its work is the model's.
- */
+/* The estimated step: each rank's work and idle time add up to the step, and the work is the
+ * model's. */
 static void test_time_of_a_step(void **state) {
     (void)state;
     tr_config config;

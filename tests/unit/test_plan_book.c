@@ -1,5 +1,5 @@
-/* The plans of operators: the book's text and faults, and how a device chooses by it. Every plan
- * that oneDNN offers here is run against ref. */
+/* Tests the plans of operators: the book's text and faults, and how a device chooses by it.
+ * Compares every plan that oneDNN offers here with ref. */
 #include "base/memory.h"
 #include "device/device_impl.h"
 #include "device/op_table.h"
@@ -105,7 +105,7 @@ static void test_faults(void **state) {
     refuse(zero, sizeof zero - 1, "plans.txt:2: it has a character");
 }
 
-/* Long lines, keys and names, and random bytes in a good text. */
+/* Long lines, keys and names, and random bytes in a valid text. */
 static void test_hostile(void **state) {
     (void)state;
     static char text[1 << 14];
@@ -129,7 +129,7 @@ static void test_hostile(void **state) {
     }
 }
 
-/* Descriptions have one text where they are equal, and several where they are not. */
+/* Equal descriptions have the same text, different ones different texts. */
 static void test_keys(void **state) {
     (void)state;
     tr_op_context context = {.device = cpu};
@@ -159,7 +159,7 @@ static void test_keys(void **state) {
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
-/* Plans of a made-up library, and the times that they take. */
+/* The plans of an invented library, and their times. */
 typedef struct made_up {
     const char *name;
     int microseconds;
@@ -202,7 +202,7 @@ static tr_status make_made_up(const tr_op *op, const char *name, tr_op **out) {
     return TR_OK;
 }
 
-/* Chooses among the made-up plans, of which the first is proposed. */
+/* Chooses among the invented plans, of which the first is proposed. */
 static const char *choose(const tr_op_context *context) {
     static const tr_op_plans plans = {.list = list_made_up, .make = make_made_up};
     static char name[TR_PLAN_NAME];
@@ -221,8 +221,8 @@ static const char *choose(const tr_op_context *context) {
     return name;
 }
 
-/* The fastest is taken, unless it needs more scratch than was proposed, or the library refuses it.
- */
+/* The fastest plan is taken, unless it needs more scratch than the proposed one, or the library
+ * refuses it. */
 static void test_choice(void **state) {
     (void)state;
     tr_plan_book *book = new_book();
@@ -295,7 +295,7 @@ static tr_status prepare_recorded(const tr_op_context *context, const tr_op_desc
     return TR_OK;
 }
 
-/* Runs a product by a plan of that name against ref. */
+/* Compares a product with the plan of that name with ref. */
 static void check_plan(const tr_op_desc *desc, const char *name) {
     const tr_op_case c = {.desc = *desc};
     tr_op_check check;
@@ -319,7 +319,8 @@ static void check_plan(const tr_op_desc *desc, const char *name) {
     tr_plan_book_destroy(recorded.book);
 }
 
-/* Checks all plans of a product that need no more scratch; returns their number. */
+/* Checks all plans of a product that need no more scratch than the proposed one; returns their
+ * number. */
 static int check_plans(const tr_op_desc *desc) {
     tr_op *op;
     tr_plan_names names = {0};
@@ -350,8 +351,8 @@ static void test_every_plan(void **state) {
     if (plans <= products) printf("oneDNN has no second plan on this processor: skipped\n");
 }
 
-/* A measured plan is one that the library lists, takes the proposed scratch, and is the one that a
- * book of the same text gives. Equal descriptions in one context share it. */
+/* A measured plan is in the library's list, takes at most the proposed scratch, and is the one that
+ * a book with the same text gives. Equal descriptions in one context share it. */
 static void test_measured(void **state) {
     (void)state;
     tr_plan_book *book = new_book(), *again = new_book();

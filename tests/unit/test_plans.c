@@ -1,4 +1,5 @@
-/* The ranks of a run agree on the plans of their operators, and measure each description once. */
+/* Tests that the ranks of a run agree on the plans of their operators, and measure each description
+ * once. */
 #include "base/memory.h"
 #include "device/device_impl.h"
 #include "partition/request.h"

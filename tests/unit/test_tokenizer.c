@@ -1,4 +1,4 @@
-/* Tokenizers: reading files, encoding, decoding. */
+/* Tests tokenizers: reading files, encoding, decoding. */
 #include "support/must.h"
 #include "text/tokenizer.h"
 
@@ -34,7 +34,7 @@ static void expect(const tr_tokenizer *t, const char *text, unsigned flags, cons
     tr_encoder *encoder;
     tr_token_list list = {0};
     must(tr_encoder_open(t, &encoder));
-    for (int again = 0; again < 2; again++) { /* the second time from the cache */
+    for (int again = 0; again < 2; again++) { /* the second time uses the cache */
         list.count = 0;
         must(tr_encoder_add(encoder, text, strlen(text), flags, &list));
         assert_int_equal(list.count, count);

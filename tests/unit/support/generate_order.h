@@ -1,4 +1,4 @@
-/* An order by name and sizes, at equal costs. */
+/* Makes an order by name and sizes, at equal costs. */
 #pragma once
 
 #include "pipeline/orders/make.h"

@@ -87,14 +87,14 @@ void tr_op_check_parts(const tr_op_check *check, tr_device *device, const tr_op_
     if (!row->decompose || row->decompose(desc, part) == 0) return;
     must(tr_op_data_clone(&check->start, &got));
     refusing.prepare[desc->kind] = prepare_others;
-    refusing.fuses = true; /* marks what is decomposed */
+    refusing.fuses = true; /* marks the operators that are decomposed */
     refusing_from = device->ops;
     refused = desc;
     device->ops = &refusing;
     tr_status status =
         tr_op_prepare(&(tr_op_context){.device = device, .deterministic = true}, desc, &op);
     if (status == TR_OK) status = tr_op_data_run(&got, device, NULL); /* shares op */
-    device->ops = refusing_from; /* before anything fails, which leaves this function */
+    device->ops = refusing_from; /* before a check fails, which leaves this function */
     must(status);
     if (op->way != TR_OP_IN_PARTS || op->users != 1)
         fail_msg("%s on %s: an equal plan is in use, so its parts did not run", check->text,

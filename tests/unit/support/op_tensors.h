@@ -1,4 +1,4 @@
-/* What follows from a case before it has data. Private to op_data.c. */
+/* The description and tensors of a case, without data. Private to op_data.c. */
 #pragma once
 
 #include "support/op_cases.h"
