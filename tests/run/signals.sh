@@ -70,7 +70,7 @@ for signal in KILL STOP; do
     grep -q "Process received signal" $run.err && fail "$run: something crashed: $(<$run.err)"
     grep "^trireme: " $run.err >said.err
     # The end of a step, such as the optimizer, has no micro-batch and may have no stage.
-    says said "lost rank 2 .*pid $lost.*step [0-9]+, (stage [01], )?(micro-batch [0-9]+, )?(action [A-Z]|between actions).* All ranks end; --resume continues after step [0-9]+$"
+    says said "lost rank 2 .*pid $lost.*step [0-9]+, (stage [01], )?(micro-batch [0-9]+, )?([a-z ]+( \\([FIWB]\\))? for [0-9.]+ s|between actions).* All ranks end; --resume continues after step [0-9]+$"
     intact $run 20
     not_running "$lost" || fail "$run: rank 2 is still there"
     train 0 4 $run --resume "${grid[@]}" "${options[@]}" train.steps=$(($(last_step $run) + 10))
