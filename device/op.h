@@ -103,10 +103,12 @@ typedef struct tr_fusion {
                       rounded to C's dtype before; not with an activation */
     bool activate; /* AUX[m,n] = the product (+ bias), of C's dtype; C = activation(AUX), or of AUX
                       before its rounding */
-    bool activate_grad; /* C = activation'(AUX) * the product, which may be rounded to C's dtype
-                           before; not with bias */
-    bool bias_grad;     /* of a weight gradient A' DY, with B = DY[k,n] dense and untransposed:
-                           DBIAS f32[n] (+)= column sums of B; not with bias */
+    bool activate_grad;  /* C = activation'(AUX) * the product, which may be rounded to C's dtype
+                            before; not with bias */
+    bool bias_grad;      /* of a weight gradient A' DY, with B = DY[k,n] dense and untransposed:
+                            DBIAS f32[n] (+)= column sums of B; not with bias */
+    bool bias_grad_of_a; /* only with bias_grad: of DY' B instead, with trans_a and A = DY[k,m]
+                            dense: DBIAS f32[m] (+)= column sums of A */
     tr_activation activation;
 } tr_fusion;
 

@@ -88,8 +88,7 @@ void tr_linear_describe(tr_linear *l) {
                          .c = dtype,
                          .trans_b = l->conv1d,
                          .fused = {.activate_grad = l->activated, .activation = l->activation}};
-    /* x' dy, or dy' x if the weight is [out, in]. Only in the first are the column sums of the
-     * operand dy the bias's gradient. */
+    /* x' dy, or dy' x if the weight is [out, in]. */
     tr_matmul_desc dw = {.m = l->conv1d ? in : out,
                          .n = l->conv1d ? out : in,
                          .k = rows,
@@ -98,16 +97,12 @@ void tr_linear_describe(tr_linear *l) {
                          .c = tr_dtype_acc(dtype),
                          .trans_a = true,
                          .accumulate = true,
-                         .fused = {.bias_grad = l->bias && l->conv1d}};
-    tr_rows_desc db = {.rows = rows, .width = out, .dtype = dtype};
+                         .fused = {.bias_grad = l->bias, .bias_grad_of_a = l->bias && !l->conv1d}};
     tr_built_op(layer, &l->forward, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = y});
     tr_built_op(layer, &l->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dx});
     tr_built_op(layer, &l->grad_weight, TR_PHASE_W,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dw});
-    if (l->bias && !l->conv1d)
-        tr_built_op(layer, &l->grad_bias, TR_PHASE_W,
-                    (tr_op_desc){.kind = TR_OP_BIAS_GRAD, .rows = db});
 }
 
 /* Returns the local weight, or its gradient, with the parameters joined to it. */
@@ -147,13 +142,6 @@ tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_te
     tr_op_args args = {.t = {[TR_MATMUL_A] = l->conv1d ? x : dy,
                              [TR_MATMUL_B] = l->conv1d ? dy : x,
                              [TR_MATMUL_C] = dw}};
-    if (!l->bias) return tr_layer_op_run(&l->grad_weight, io, args);
-    const tr_tensor db = tr_tensor_vector(l->bias->grad, dw.dtype, l->out);
-    if (l->conv1d) {
-        args.t[TR_MATMUL_DBIAS] = db;
-        return tr_layer_op_run(&l->grad_weight, io, args);
-    }
-    TR_TRY(tr_layer_op_run(&l->grad_weight, io, args));
-    args = (tr_op_args){.t = {[TR_BIAS_GRAD_DY] = dy, [TR_BIAS_GRAD_DBIAS] = db}};
-    return tr_layer_op_run(&l->grad_bias, io, args);
+    if (l->bias) args.t[TR_MATMUL_DBIAS] = tr_tensor_vector(l->bias->grad, dw.dtype, l->out);
+    return tr_layer_op_run(&l->grad_weight, io, args);
 }

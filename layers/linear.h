@@ -44,7 +44,7 @@ typedef struct tr_linear {
     tr_activation activation;
     bool adds_residual; /* set before, too, for rows split over one rank: y = residual + x W + bias
                            is one product */
-    tr_layer_op forward, grad_input, grad_weight, grad_bias;
+    tr_layer_op forward, grad_input, grad_weight;
 } tr_linear;
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);

@@ -23,7 +23,8 @@ typedef enum tr_blas_epilogue {
     TR_BLAS_GELU_AUX,      /* aux = the product, result = gelu of it */
     TR_BLAS_GELU_AUX_BIAS, /* both */
     TR_BLAS_DGELU,         /* result = the product * gelu'(aux) */
-    TR_BLAS_BGRAD_FIRST    /* vector[rows] = the sums of op(first)'s rows; set, not added to */
+    TR_BLAS_BGRAD_FIRST,   /* vector[rows] = the sums of op(first)'s rows; set, not added to */
+    TR_BLAS_BGRAD_SECOND   /* vector[columns] = the sums of op(second)'s columns; likewise */
 } tr_blas_epilogue;
 
 /* result[rows, columns] (+)= op(first) op(second), and the epilogue. Its vector has the result's
@@ -37,6 +38,7 @@ typedef struct tr_blas_layout {
 static inline tr_blas_epilogue tr_blas_epilogue_of(const tr_fusion *f) {
     if (f->activate) return f->bias ? TR_BLAS_GELU_AUX_BIAS : TR_BLAS_GELU_AUX;
     if (f->activate_grad) return TR_BLAS_DGELU;
+    if (f->bias_grad_of_a) return TR_BLAS_BGRAD_SECOND;
     if (f->bias_grad) return TR_BLAS_BGRAD_FIRST; /* our B is the first operand */
     return f->bias ? TR_BLAS_BIAS : TR_BLAS_PLAIN;
 }

@@ -20,6 +20,12 @@ typedef struct cuda_matmul {
     size_t workspace_bytes;
 } cuda_matmul;
 
+/* Returns the length of the bias gradient, 0 without one. */
+static int64_t vector_length(const tr_matmul_desc *d) {
+    if (!d->fused.bias_grad) return 0;
+    return d->fused.bias_grad_of_a ? d->m : d->n;
+}
+
 static tr_status check(cublasStatus_t status, const char *call, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) return TR_OK;
     return tr_fail_at(__FILE__, line, TR_ERR_DEVICE, "cuBLASLt: %s failed: %s", call,
@@ -44,8 +50,7 @@ static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
     const void *vector = !op->vector_bytes ? args->t[TR_MATMUL_BIAS].data
                          : args->adds      ? args->scratch
                                            : args->t[TR_MATMUL_DBIAS].data;
-    if (epilogue == TR_BLAS_BIAS || epilogue == TR_BLAS_GELU_AUX_BIAS ||
-        epilogue == TR_BLAS_BGRAD_FIRST)
+    if (epilogue == TR_BLAS_BIAS || epilogue == TR_BLAS_GELU_AUX_BIAS || op->vector_bytes)
         TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
     if (fused->activate || fused->activate_grad)
         TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
@@ -66,7 +71,7 @@ static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *a
         op->second, &beta, added, op->result, c, op->result, &op->algorithm,
         (char *)args->scratch + op->vector_bytes, op->workspace_bytes, tr_cuda_stream_of(stream)));
     if (op->vector_bytes && args->adds)
-        TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), TR_F32, d->n,
+        TR_CUDA(tr_cuda_launch_add(tr_cuda_stream_of(stream), TR_F32, vector_length(d),
                                    args->t[TR_MATMUL_DBIAS].data, args->scratch,
                                    args->t[TR_MATMUL_DBIAS].data));
     return TR_OK;
@@ -96,7 +101,8 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
                                                [TR_BLAS_GELU_AUX_BIAS] =
                                                    CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                                                [TR_BLAS_DGELU] = CUBLASLT_EPILOGUE_DGELU,
-                                               [TR_BLAS_BGRAD_FIRST] = CUBLASLT_EPILOGUE_BGRADA};
+                                               [TR_BLAS_BGRAD_FIRST] = CUBLASLT_EPILOGUE_BGRADA,
+                                               [TR_BLAS_BGRAD_SECOND] = CUBLASLT_EPILOGUE_BGRADB};
     const tr_blas_layout *l = &op->layout;
     const cublasLtEpilogue_t epilogue = names[l->epilogue];
     void *const aligned = (void *)(uintptr_t)TR_ALIGN;
@@ -105,7 +111,7 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
                                     [TR_MATMUL_DBIAS] = {.data = aligned}}};
     if (l->epilogue == TR_BLAS_PLAIN) return TR_OK;
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    if (l->epilogue != TR_BLAS_BIAS && l->epilogue != TR_BLAS_BGRAD_FIRST)
+    if (l->epilogue != TR_BLAS_BIAS && !op->vector_bytes)
         TR_TRY(
             set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &l->aux_ld, sizeof l->aux_ld));
     return point(op, &stand);
@@ -257,8 +263,7 @@ static tr_status prepare_library(const tr_op_context *context, const tr_op_desc 
     base->plans = &plans;
     cuda_matmul *op = (cuda_matmul *)base;
     op->layout = tr_blas_layout_of(&desc->matmul);
-    if (op->layout.epilogue == TR_BLAS_BGRAD_FIRST)
-        op->vector_bytes = tr_align_up((size_t)desc->matmul.n * sizeof(float));
+    op->vector_bytes = tr_align_up((size_t)vector_length(&desc->matmul) * sizeof(float));
     tr_status status = describe_product(op);
     if (status == TR_OK) status = choose(op, name, &found);
     if (found) status = tr_cuda_warm(base, largest_bytes(op));

@@ -24,7 +24,10 @@ static const char *fusion_fault(const tr_matmul_desc *d) {
     if (f->activate + f->activate_grad + f->residual > 1)
         return "a residual, an activation and its gradient exclude each other";
     if (f->bias && (f->activate_grad || f->bias_grad)) return "a gradient has no bias";
-    if (f->bias_grad && (d->trans_b || (d->ldb && d->ldb != d->n)))
+    if (f->bias_grad_of_a && !f->bias_grad) return "only a bias gradient is one of A";
+    if (f->bias_grad_of_a && (!d->trans_a || (d->lda && d->lda != d->m)))
+        return "a bias gradient of A is that of a dense, transposed A";
+    if (f->bias_grad && !f->bias_grad_of_a && (d->trans_b || (d->ldb && d->ldb != d->n)))
         return "a bias gradient is that of a dense, untransposed B";
     return NULL;
 }
@@ -46,7 +49,7 @@ static const char *fault(const tr_op_desc *desc) {
 static bool same_fusion(const tr_fusion *a, const tr_fusion *b) {
     return a->bias == b->bias && a->residual == b->residual && a->activate == b->activate &&
            a->activate_grad == b->activate_grad && a->bias_grad == b->bias_grad &&
-           a->activation == b->activation;
+           a->bias_grad_of_a == b->bias_grad_of_a && a->activation == b->activation;
 }
 
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
@@ -68,7 +71,9 @@ static void text(const tr_op_desc *desc, char *to, size_t size) {
                 d->accumulate ? " accumulate" : "");
     tr_text_add(to, size, "%s%s%s%s%s", f->bias ? " bias" : "", f->residual ? " residual" : "",
                 f->activate ? " activate" : "", f->activate_grad ? " activate_grad" : "",
-                f->bias_grad ? " bias_grad" : "");
+                !f->bias_grad       ? ""
+                : f->bias_grad_of_a ? " bias_grad_of_a"
+                                    : " bias_grad");
     if (f->activation) tr_text_add(to, size, " activation %d", (int)f->activation);
 }
 
@@ -86,7 +91,9 @@ static void operands(const tr_op_desc *desc, tr_tensor *t) {
     if (d->fused.bias) t[TR_MATMUL_BIAS] = tr_tensor_vector(NULL, d->b, d->n);
     if (d->fused.residual) t[TR_MATMUL_RESIDUAL] = matrix(d->c, d->m, d->n, 0);
     if (d->fused.activate || d->fused.activate_grad) t[TR_MATMUL_AUX] = matrix(d->c, d->m, d->n, 0);
-    if (d->fused.bias_grad) t[TR_MATMUL_DBIAS] = tr_tensor_vector(NULL, tr_dtype_acc(d->b), d->n);
+    if (d->fused.bias_grad)
+        t[TR_MATMUL_DBIAS] =
+            tr_tensor_vector(NULL, tr_dtype_acc(d->b), d->fused.bias_grad_of_a ? d->m : d->n);
 }
 
 static double flops(const tr_op_desc *desc) {
@@ -104,12 +111,13 @@ static tr_op_part product_part(const tr_matmul_desc *d) {
     return part;
 }
 
-/* An operator on the elements of C, or on those of B. */
+/* An operator on the elements of C, or of the operand of the bias gradient. */
 static tr_op_part rows_part(const tr_matmul_desc *d, tr_op_kind kind) {
     tr_rows_desc rows = {
         .rows = d->m, .width = d->n, .activation = d->fused.activation, .dtype = d->c};
     if (kind == TR_OP_ADD) rows.activation = (tr_activation)0;
     if (kind == TR_OP_BIAS_GRAD) rows = (tr_rows_desc){.rows = d->k, .width = d->n, .dtype = d->b};
+    if (kind == TR_OP_BIAS_GRAD && d->fused.bias_grad_of_a) rows.width = d->m, rows.dtype = d->a;
     return tr_op_part_of((tr_op_desc){.kind = kind, .rows = rows});
 }
 
@@ -135,7 +143,7 @@ static int decompose(const tr_op_desc *desc, tr_op_part *part) {
     }
     if (d->fused.bias_grad) {
         part[n] = rows_part(d, TR_OP_BIAS_GRAD);
-        part[n].from[TR_BIAS_GRAD_DY] = TR_MATMUL_B;
+        part[n].from[TR_BIAS_GRAD_DY] = d->fused.bias_grad_of_a ? TR_MATMUL_A : TR_MATMUL_B;
         part[n++].from[TR_BIAS_GRAD_DBIAS] = TR_MATMUL_DBIAS;
     }
     return n;

@@ -239,14 +239,16 @@ static void test_random(void **state) {
 
 /* Sets the other fields of a product to values that one of the fusions allows. */
 static void fuse(tr_matmul_desc *d) {
-    const int64_t which = up_to(4);
+    const int64_t which = up_to(5);
     d->fused = (tr_fusion){.bias = d->fused.bias && (which == 1 || which == 3),
                            .activate = which == 1,
                            .activate_grad = which == 2,
                            .residual = which == 3,
-                           .bias_grad = which == 4};
+                           .bias_grad = which >= 4,
+                           .bias_grad_of_a = which == 5};
     if (which < 3) d->fused.activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
     if (which == 4) d->trans_b = false, d->ldb = 0;
+    else if (which == 5) d->trans_a = true, d->lda = 0;
     else d->accumulate = false, d->ldc = 0, d->n *= 8, d->ldb *= 8;
 }
 
@@ -352,6 +354,15 @@ static const tr_matmul_desc products[] = {
      .trans_a = true,
      .accumulate = true,
      .fused.bias_grad = true},
+    {.m = 128,
+     .n = 32,
+     .k = 64,
+     .a = TR_BF16,
+     .b = TR_BF16,
+     .c = TR_F32,
+     .trans_a = true,
+     .accumulate = true,
+     .fused = {.bias_grad = true, .bias_grad_of_a = true}},
 };
 enum { PRODUCTS = sizeof products / sizeof *products };
 
@@ -373,14 +384,13 @@ static void test_shared(void **state) {
         tr_op_desc desc = {.kind = TR_OP_MATMUL, .matmul = products[i]};
         must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &second[i]));
         assert_ptr_equal(first[i], second[i]);
-        desc.matmul.lda = 1000;
+        desc.matmul.k *= 2;
         must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &second[i]));
         assert_ptr_not_equal(first[i], second[i]);
         tr_op_release(second[i]);
     }
 #ifdef TRIREME_EMULATED
-    assert_int_equal(tr_emulated_products,
-                     before + PRODUCTS); /* with the other leading dimension */
+    assert_int_equal(tr_emulated_products, before + PRODUCTS); /* with the other k */
 #endif
     /* The library computes a layer's products whole, with their fusions. */
     if (tr_device_fallbacks(device, text, sizeof text) != 0) fail_msg("%s", text);

@@ -129,6 +129,8 @@ static void test_prepare_refuses(void **state) {
          .matmul = {.m = 1, .n = 1, .k = 1, .fused.bias = true, .fused.activate_grad = true}},
         {.kind = TR_OP_MATMUL,
          .matmul = {.m = 1, .n = 1, .k = 1, .trans_b = true, .fused.bias_grad = true}},
+        {.kind = TR_OP_MATMUL,
+         .matmul = {.m = 1, .n = 1, .k = 1, .fused = {.bias_grad = true, .bias_grad_of_a = true}}},
         {.kind = TR_OP_ACTIVATION, .rows = {.rows = 1, .width = 1, .dtype = TR_I32}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 3, .width = 2, .group = 2, .ldx = 4}},
         {.kind = TR_OP_RMSNORM, .rmsnorm = {.rows = 4, .width = 2, .group = 2, .ldy = 3}},

@@ -141,6 +141,8 @@
         }                                                                                          \
     }
 
+#define BIAS_GRAD_OF_A .fused = {.bias_grad = true, .bias_grad_of_a = true}
+
 const tr_op_case tr_op_cases[] = {
     {MATMUL(1, 1, 1), 0},
     {MATMUL(3, 5, 7), 0},
@@ -169,6 +171,8 @@ const tr_op_case tr_op_cases[] = {
     {MATMUL(5, 9, 7, .fused.bias = true, .fused.residual = true), 0},
     {MATMUL(31, 40, 19, .trans_a = true, .accumulate = true, .fused.bias_grad = true), 0},
     {MATMUL(3, 5, 70, .trans_a = true, .ldc = 8, .fused.bias_grad = true), TR_CASE_F32_OUT},
+    {MATMUL(31, 40, 19, .trans_a = true, .accumulate = true, BIAS_GRAD_OF_A), 0},
+    {MATMUL(5, 3, 70, .trans_a = true, .ldb = 9, .ldc = 8, BIAS_GRAD_OF_A), TR_CASE_F32_OUT},
     {ROWS(BIAS_GRAD, 1, 1), 0},
     {ROWS(BIAS_GRAD, 67, 35), 0},
     {ROWS(BIAS_GRAD, 200, 96), 0},

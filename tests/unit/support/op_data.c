@@ -316,7 +316,10 @@ void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size
             m->trans_b ? " trans_b" : "", m->fused.bias ? " bias" : "",
             m->accumulate ? " accumulate" : "", m->fused.activate ? " gelu" : "",
             m->fused.activate_grad ? " gelu_dgrad" : "", m->fused.residual ? " residual" : "",
-            m->fused.bias_grad ? " bias_grad" : "", c->options);
+            !m->fused.bias_grad       ? ""
+            : m->fused.bias_grad_of_a ? " bias_grad_of_a"
+                                      : " bias_grad",
+            c->options);
         break;
     case TR_OP_ATTENTION:
     case TR_OP_ATTENTION_DGRAD:

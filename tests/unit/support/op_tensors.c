@@ -112,7 +112,8 @@ static void matmul_tensors(const tr_matmul_desc *d, unsigned options, tr_op_tens
     if (d->fused.activate) t[TR_MATMUL_AUX] = t[TR_MATMUL_C];
     if (d->fused.activate_grad) t[TR_MATMUL_AUX] = input(d->c, d->m * d->n, TR_FILL_NORMAL);
     if (d->fused.residual) t[TR_MATMUL_RESIDUAL] = input(d->c, d->m * d->n, TR_FILL_NORMAL);
-    if (d->fused.bias_grad) t[TR_MATMUL_DBIAS] = gradient(d->k, d->n, options);
+    if (d->fused.bias_grad)
+        t[TR_MATMUL_DBIAS] = gradient(d->k, d->fused.bias_grad_of_a ? d->m : d->n, options);
     /* Between the product and what is fused there may be a rounding, or none. */
     if (d->c == TR_BF16 && (d->fused.activate || d->fused.activate_grad || d->fused.residual))
         t[TR_MATMUL_C].inner = tr_dtype_eps(TR_BF16);

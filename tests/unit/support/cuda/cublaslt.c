@@ -160,7 +160,8 @@ static int has_aux(const struct tr_emulated_product *p) {
     return (p->epilogue & 128) != 0;
 }
 static int has_vector(const struct tr_emulated_product *p) {
-    return has_bias(p) || p->epilogue == CUBLASLT_EPILOGUE_BGRADA;
+    return has_bias(p) || p->epilogue == CUBLASLT_EPILOGUE_BGRADA ||
+           p->epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
 
 static int64_t inner_of(const struct tr_emulated_product *p, const struct tr_emulated_layout *a) {
@@ -290,6 +291,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         double sum = 0;
         for (int64_t i = 0; i < inner; i++) sum += element(a, la, product->first, row, i);
         store(product->vector, (int32_t)ld->type, row, sum);
+    }
+    for (int64_t column = 0; product->epilogue == CUBLASLT_EPILOGUE_BGRADB && column < ld->columns;
+         column++) {
+        double sum = 0;
+        for (int64_t i = 0; i < inner; i++) sum += element(b, lb, product->second, i, column);
+        store(product->vector, (int32_t)ld->type, column, sum);
     }
     memset(workspace, 0x5a, WORKSPACE);
     return CUBLAS_STATUS_SUCCESS;
