@@ -104,5 +104,8 @@ tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *stat
 /* Removes steps older than the newest `keep` valid ones (at least 2), and the temporary directories
  * of saves that were killed. Not collective: rank 0 calls it. */
 tr_status tr_ckpt_retain(const char *root, int keep);
+/* Removes a root with all steps in it, complete or not. Does not fail; does nothing when there is
+ * none. Not collective. */
+void tr_ckpt_remove_root(const char *root);
 /* Verifies every block of every shard of a step. Fails with TR_ERR_DATA and the first fault. */
 tr_status tr_ckpt_verify(const char *root, int64_t step);

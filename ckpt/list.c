@@ -330,3 +330,15 @@ tr_status tr_ckpt_retain(const char *root, int keep) {
     free(info);
     return status;
 }
+
+void tr_ckpt_remove_root(const char *root) {
+    DIR *dir = opendir(root);
+    tr_path path;
+    if (!dir) return;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            tr_path_join(root, entry->d_name, &path) == TR_OK)
+            tr_directory_remove(path.text);
+    (void)closedir(dir);
+    (void)rmdir(root);
+}

@@ -1,7 +1,8 @@
-/* trireme ckpt ls RUN | verify RUN [STEP]: the checkpoints of a run. */
+/* trireme ckpt ls RUN | verify RUN [STEP] | import FROM RUN | export RUN FOLDER: the checkpoints of
+ * a run. */
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
-#include "cli/cli.h"
+#include "cli/ckpt_transfer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,8 @@ static tr_status verify(const char *run, int64_t step) {
 }
 
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
-    (void)cli;
+    if (argc > 1 && (!strcmp(argv[1], "import") || !strcmp(argv[1], "export")))
+        return cli_ckpt_transfer(cli, argc, argv);
     if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
     if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {
         int64_t step = -1;
@@ -59,6 +61,6 @@ tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
         return verify(argv[2], step);
     }
     if (argc > 1 && strcmp(argv[1], "ls") != 0 && strcmp(argv[1], "verify") != 0)
-        return cli_usage("ckpt", "ckpt takes ls or verify, not '%s'", argv[1]);
-    return cli_usage("ckpt", "ckpt takes ls or verify, and a run");
+        return cli_usage("ckpt", "ckpt takes ls, verify, import or export, not '%s'", argv[1]);
+    return cli_usage("ckpt", "ckpt takes ls, verify, import or export, and a run");
 }

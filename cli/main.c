@@ -10,7 +10,13 @@
 #include <unistd.h>
 
 const cli_command cli_commands[] = {
-    {"ckpt", "ls RUN | verify RUN [STEP]", "lists or verifies the checkpoints of a run", cli_ckpt},
+    {"ckpt",
+     "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--dtype "
+     "fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]",
+     "lists or verifies the checkpoints of a run; import makes a run of a model of transformers "
+     "(a folder, or a .safetensors file next to its config.json) or of llm.c (a .bin file); export "
+     "writes a run's model as a folder of transformers",
+     cli_ckpt},
     {"data",
      "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "
      "[--no-special] [--threads N]",

@@ -106,6 +106,8 @@ int tr_world_host_rank(const tr_world *world);
  * by the ranks of its host that may use the same ones. All of these ranks get the same number. */
 int tr_world_cores(const tr_world *world);
 void tr_world_set_hook(tr_world *world, const tr_world_hook *hook);
+/* Returns the hook, so that another one can call it. */
+tr_world_hook tr_world_get_hook(tr_world *world);
 /* Makes tr_world_close call `call` after its barrier, or at once after a failure, while messages
  * can still be sent. A later call replaces an earlier one. */
 void tr_world_before_close(tr_world *world, void (*call)(void *context, bool failed),

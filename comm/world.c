@@ -208,6 +208,13 @@ void tr_world_set_hook(tr_world *world, const tr_world_hook *hook) {
     pthread_mutex_unlock(&world->lock);
 }
 
+tr_world_hook tr_world_get_hook(tr_world *world) {
+    pthread_mutex_lock(&world->lock);
+    const tr_world_hook hook = world->hook;
+    pthread_mutex_unlock(&world->lock);
+    return hook;
+}
+
 void tr_world_before_close(tr_world *world, void (*call)(void *context, bool failed),
                            void *context) {
     world->before_close = call;
@@ -216,9 +223,7 @@ void tr_world_before_close(tr_world *world, void (*call)(void *context, bool fai
 
 void tr_world_tell_work(tr_world *world, int64_t done, int64_t total) {
     if (!world) return;
-    pthread_mutex_lock(&world->lock);
-    tr_world_hook hook = world->hook;
-    pthread_mutex_unlock(&world->lock);
+    const tr_world_hook hook = tr_world_get_hook(world);
     if (hook.work) hook.work(hook.context, done, total);
 }
 

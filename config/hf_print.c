@@ -17,6 +17,17 @@ static void set_number(cJSON *object, const char *key, double value, bool *good)
     set(object, key, cJSON_CreateNumber(value), good);
 }
 
+/* Sets a number that stays a float in Python: transformers warns of a whole "factor". */
+static void set_float(cJSON *object, const char *key, double value, bool *good) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    if (!strpbrk(text, ".e")) (void)strcat(text, ".0");
+    set(object, key, cJSON_CreateRaw(text), good);
+}
+
 static void set_text(cJSON *object, const char *key, const char *value, bool *good) {
     set(object, key, cJSON_CreateString(value), good);
 }
@@ -76,18 +87,18 @@ static cJSON *rope_object(const tr_model_config *m, bool *good) {
     const int count = sscanf(m->rope_scaling, "%15s %lf %lf %lf %lf %lf", type, &n[0], &n[1], &n[2],
                              &n[3], &n[4]);
     set_text(rope, "rope_type", strcmp(type, "none") ? type : "default", good);
-    if (count > 1) set_number(rope, "factor", n[0], good);
+    if (count > 1) set_float(rope, "factor", n[0], good);
     if (!strcmp(type, "llama3")) {
-        set_number(rope, "low_freq_factor", n[1], good);
-        set_number(rope, "high_freq_factor", n[2], good);
+        set_float(rope, "low_freq_factor", n[1], good);
+        set_float(rope, "high_freq_factor", n[2], good);
         set_number(rope, "original_max_position_embeddings", n[3], good);
     } else if (!strcmp(type, "yarn")) {
         set_number(rope, "original_max_position_embeddings", n[1], good);
         if (count >= 5) {
-            set_number(rope, "beta_fast", n[2], good);
-            set_number(rope, "beta_slow", n[3], good);
+            set_float(rope, "beta_fast", n[2], good);
+            set_float(rope, "beta_slow", n[3], good);
         }
-        if (count >= 6) set_number(rope, "attention_factor", n[4], good);
+        if (count >= 6) set_float(rope, "attention_factor", n[4], good);
     }
     return rope;
 }
@@ -103,9 +114,9 @@ static double scaled_context(const tr_model_config *m) {
 static void set_rope(cJSON *root, const tr_model_config *m, bool *good) {
     const bool scaled = strcmp(m->rope_scaling, "none") != 0;
     cJSON *five = rope_object(m, good);
-    if (five) set_number(five, "rope_theta", m->rope_theta, good);
+    if (five) set_float(five, "rope_theta", m->rope_theta, good);
     set(root, "rope_parameters", five, good);
-    set_number(root, "rope_theta", m->rope_theta, good);
+    set_float(root, "rope_theta", m->rope_theta, good);
     set(root, "rope_scaling", scaled ? rope_object(m, good) : cJSON_CreateNull(), good);
 }
 
@@ -119,7 +130,7 @@ static void set_gpt2(cJSON *root, const tr_model_config *m, const char *activati
     set_number(root, "n_ctx", (double)m->context, good);
     set_number(root, "n_inner", (double)m->mlp_width, good);
     if (m->mlp_width == 4 * m->width) set(root, "n_inner", cJSON_CreateNull(), good);
-    set_number(root, "layer_norm_epsilon", m->norm_eps, good);
+    set_float(root, "layer_norm_epsilon", m->norm_eps, good);
     set_text(root, "activation_function", activation, good);
     if (cJSON_GetObjectItemCaseSensitive(root, "resid_pdrop")) return;
     set_number(root, "resid_pdrop", m->dropout, good);
@@ -155,7 +166,7 @@ static void set_llama(cJSON *root, const tr_hf_family *f, const tr_model_config 
     set_number(root, "head_dim", (double)m->head_size, good);
     set_number(root, "intermediate_size", (double)m->mlp_width, good);
     set_number(root, "max_position_embeddings", positions, good);
-    set_number(root, "rms_norm_eps", m->norm_eps, good);
+    set_float(root, "rms_norm_eps", m->norm_eps, good);
     set_text(root, "hidden_act", activation, good);
     set_rope(root, m, good);
     set_window(root, f, m, good);

@@ -1,0 +1,115 @@
+#include "ckpt/reader.h"
+
+#include "base/memory.h"
+#include "base/minmax.h"
+#include "ckpt/ckpt_impl.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct tr_ckpt_reader {
+    tr_manifest manifest;
+    tr_path dir;
+    int *fd; /* [manifest.files]; -1: not open */
+    tr_path path;
+    float *block;
+};
+
+static const char group[] = "weights/";
+
+static tr_status open_step(const char *root, int64_t step, tr_ckpt_reader *r) {
+    tr_commit commit;
+    int64_t found;
+    TR_TRY(tr_ckpt_step_find(root, step, &found, &r->dir, NULL));
+    TR_TRY(tr_ckpt_step_check(r->dir.text, found, &commit, &r->manifest));
+    TR_TRY(tr_calloc((size_t)r->manifest.files, sizeof *r->fd, &r->fd));
+    for (int64_t f = 0; f < r->manifest.files; f++) r->fd[f] = -1;
+    return tr_calloc(TR_CKPT_BLOCK, 1, &r->block);
+}
+
+tr_status tr_ckpt_reader_open(const char *root, int64_t step, tr_ckpt_reader **out) {
+    tr_ckpt_reader *r;
+    TR_TRY(tr_calloc(1, sizeof *r, &r));
+    tr_status status = open_step(root, step, r);
+    if (status == TR_OK) *out = r;
+    else tr_ckpt_reader_close(r);
+    return status;
+}
+
+void tr_ckpt_reader_close(tr_ckpt_reader *r) {
+    if (!r) return;
+    for (int64_t f = 0; r->fd && f < r->manifest.files; f++)
+        if (r->fd[f] >= 0) (void)close(r->fd[f]);
+    tr_manifest_free(&r->manifest);
+    free(r->fd);
+    free(r->block);
+    free(r);
+}
+
+const tr_ckpt_state *tr_ckpt_reader_state(const tr_ckpt_reader *r) {
+    return &r->manifest.state;
+}
+
+tr_status tr_ckpt_reader_list(const tr_ckpt_reader *r, tr_ckpt_weight **out, int64_t *count) {
+    const tr_manifest *m = &r->manifest;
+    *count = 0;
+    TR_TRY(tr_calloc((size_t)m->tensors, sizeof **out, out));
+    for (int64_t t = 0; t < m->tensors; t++) {
+        const tr_ckpt_entry *entry = &m->tensor[t];
+        if (strncmp(entry->name, group, strlen(group))) continue;
+        tr_ckpt_weight *w = &(*out)[(*count)++];
+        *w = (tr_ckpt_weight){
+            .name = entry->name + strlen(group), .rank = (int)entry->rank, .number = t};
+        memcpy(w->shape, entry->shape, sizeof w->shape);
+    }
+    return TR_OK;
+}
+
+/* Passes on the elements [first, first + count) of a part, which are in r->block. */
+static tr_status
+pass_on(const tr_ckpt_reader *r, const tr_ckpt_part *part, int64_t first, int64_t count,
+        tr_status (*take)(void *context, int64_t at, int64_t count, const float *values),
+        void *context) {
+    static const int64_t zero[TR_PARAM_RANK] = {0};
+    const tr_ckpt_entry *entry = &r->manifest.tensor[part->tensor];
+    const tr_box4 box = tr_box4_make(entry->rank, part->from, part->extent);
+    const tr_box4 whole = tr_box4_make(entry->rank, zero, entry->shape);
+    int64_t run = box.extent[3]; /* elements that are adjacent in the tensor, too */
+    for (int d = 3; d > 0 && box.extent[d] == whole.extent[d]; d--) run *= box.extent[d - 1];
+    for (int64_t done = 0, n; done < count; done += n) {
+        int64_t element = first + done, at = 0, index[4];
+        n = tr_min_i64(run - element % run, count - done);
+        for (int d = 3; d >= 0; d--) {
+            index[d] = box.from[d] + element % box.extent[d];
+            element /= box.extent[d];
+        }
+        for (int d = 0; d < 4; d++) at = at * whole.extent[d] + index[d];
+        TR_TRY(take(context, at, n, r->block + done));
+    }
+    return TR_OK;
+}
+
+tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, int64_t number,
+                              tr_status (*take)(void *context, int64_t at, int64_t count,
+                                                const float *values),
+                              void *context) {
+    enum { AHEAD = 4 * TR_CKPT_BLOCK }; /* bytes that the system reads ahead */
+    const tr_manifest *m = &r->manifest;
+    for (int64_t p = 0; p < m->parts; p++) {
+        const tr_ckpt_part *part = &m->part[p];
+        if (part->tensor != number) continue;
+        if (r->fd[part->file] < 0)
+            TR_TRY(tr_shard_open(r->dir.text, m, part->file, &r->path, &r->fd[part->file]));
+        for (int64_t b = 0; b < part->blocks; b++) {
+            int64_t first, count;
+            (void)posix_fadvise(r->fd[part->file], part->offset + (b + 1) * TR_CKPT_BLOCK, AHEAD,
+                                POSIX_FADV_WILLNEED);
+            TR_TRY(tr_shard_read_block(r->fd[part->file], r->path.text, m, part, b, r->block,
+                                       &first, &count));
+            TR_TRY(pass_on(r, part, first, count, take, context));
+        }
+    }
+    return TR_OK;
+}

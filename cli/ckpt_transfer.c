@@ -1,0 +1,104 @@
+/* trireme ckpt import FROM RUN
+ * trireme ckpt export RUN FOLDER [--dtype TYPE] [--step N] [--max-shard-size SIZE]
+ *
+ * They run on one rank, or on several under `trireme run`. */
+#include "cli/ckpt_transfer.h"
+
+#include "job/rank_process.h"
+#include "train/transfer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct request {
+    bool imports;
+    const char *from, *to;
+    tr_export_options options;
+} request;
+
+static tr_status take_size(const char *text, int64_t *bytes) {
+    static const struct {
+        const char *unit;
+        int64_t bytes;
+    } units[] = {{"GB", 1000000000}, {"GiB", 1 << 30}, {"MB", 1000000}, {"MiB", 1 << 20},
+                 {"kB", 1000},       {"KiB", 1 << 10}, {"", 1}};
+    char *end;
+    long long n = strtoll(text, &end, 10);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end > text && !strcmp(end, units[i].unit) && n > 0 &&
+            !__builtin_mul_overflow(n, units[i].bytes, bytes))
+            return TR_OK;
+    return cli_usage("ckpt", "--max-shard-size must be a size like 5GB, not '%.80s'", text);
+}
+
+static tr_status take_option(const char *option, const char *value, request *r) {
+    if (r->imports) return cli_usage("ckpt", "ckpt import has no option %s", option);
+    if (!value) return cli_usage("ckpt", "a value is missing after %s", option);
+    if (!strcmp(option, "--step"))
+        return cli_take_integer("ckpt", option, value, 0, INT64_MAX, &r->options.step);
+    if (!strcmp(option, "--max-shard-size")) return take_size(value, &r->options.shard_bytes);
+    if (strcmp(option, "--dtype")) return cli_unknown_option("ckpt", option);
+    r->options.dtype = value;
+    if (!strcmp(value, "fp32") || !strcmp(value, "bf16") || !strcmp(value, "fp16")) return TR_OK;
+    return cli_usage("ckpt", "--dtype must be fp32, bf16 or fp16, not '%.80s'", value);
+}
+
+static tr_status parse(int argc, char **argv, request *r) {
+    *r = (request){.imports = !strcmp(argv[1], "import"),
+                   .options = {.step = -1, .shard_bytes = 5000000000}};
+    for (int i = 2; i < argc; i++) {
+        if (argv[i][0] == '-') {
+            TR_TRY(take_option(argv[i], argv[i + 1], r)); /* argv ends in NULL */
+            i++;
+        } else if (!r->from) r->from = argv[i];
+        else if (!r->to) r->to = argv[i];
+        else return cli_usage("ckpt", "more than two paths: %s", argv[i]);
+    }
+    if (!r->from || !r->to || !*r->from || !*r->to)
+        return cli_usage("ckpt", "ckpt %s takes two paths, where from and where to", argv[1]);
+    r->options.run = r->from;
+    r->options.folder = r->to;
+    return TR_OK;
+}
+
+static tr_status transfer(tr_world *world, const request *r) {
+    return r->imports ? tr_import(world, r->from, r->to, stdout)
+                      : tr_export(world, &r->options, stdout);
+}
+
+static bool is_rank(void) {
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
+}
+
+static tr_status run_alone(const request *r) {
+    tr_world *world;
+    TR_TRY(tr_world_open_local(1, &world));
+    tr_status status = transfer(world, r);
+    tr_world_close(world);
+    return status;
+}
+
+/* Runs one of several ranks. A rank that fails by itself aborts the job. */
+static tr_status run_rank(cli_context *cli, const request *r) {
+    tr_world *world = NULL;
+    tr_rank_process *process = NULL;
+    bool reported = false;
+    tr_status status = tr_rank_process_enter(!cli->silent, &process);
+    if (status == TR_OK) status = tr_world_open_mpi(&world);
+    if (status == TR_OK) status = tr_rank_process_begin(process, world, 0);
+    if (status == TR_OK) status = transfer(world, r);
+    bool own = status != TR_OK && !tr_error_is_agreed();
+    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
+    cli->silent |= reported;
+    if (status != TR_OK) cli_report(cli, status);
+    if (own && world && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
+    if (world) tr_world_close(world);
+    return status;
+}
+
+tr_status cli_ckpt_transfer(cli_context *cli, int argc, char **argv) {
+    request r;
+    TR_TRY(parse(argc, argv, &r));
+    return is_rank() ? run_rank(cli, &r) : run_alone(&r);
+}

@@ -1,0 +1,395 @@
+/* A run becomes a model of transformers.
+ *
+ * Everything is written into a folder next to the target, synced, and renamed. Rank 0 makes the
+ * files and their headers; each rank writes its tensors to their places. */
+#include "base/memory.h"
+#include "base/minmax.h"
+#include "base/output.h"
+#include "ckpt/reader.h"
+#include "ckpt/weights.h"
+#include "config/config.h"
+#include "config/hf.h"
+#include "train/meter.h"
+#include "train/origin.h"
+#include "train/transfer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SCRATCH = 1 << 18 }; /* elements that are rounded at a time */
+
+/* The export on one rank. */
+typedef struct export {
+    tr_world *world;
+    const tr_export_options *options;
+    char temporary[PATH_MAX]; /* the folder while it is written; "": not made */
+    tr_ckpt_reader *reader;
+    tr_config config;
+    cJSON *origin;
+    tr_ckpt_weight *source; /* [count] */
+    tr_weight *tensor;      /* [count], file by file; shape, type, and place in the file */
+    int64_t count, bytes, lost;
+    int files, *fd; /* fd[files]; -1: not open */
+    int64_t done, share;
+    void *scratch;
+}
+export;
+
+/* --- what to write ---------------------------------------------------------------------------- */
+
+static tr_status take_types(export *e) {
+    static const struct {
+        const char *name;
+        tr_weight_type type;
+    } word[] = {{"fp32", TR_WEIGHT_F32}, {"bf16", TR_WEIGHT_BF16}, {"fp16", TR_WEIGHT_F16}};
+    for (int64_t i = 0; i < e->count; i++) {
+        tr_weight *t = &e->tensor[i];
+        t->type = tr_origin_type(e->origin, e->source[i].name);
+        for (size_t k = 0; e->options->dtype && k < sizeof word / sizeof *word; k++)
+            if (!strcmp(word[k].name, e->options->dtype)) t->type = word[k].type;
+        t->dtype = tr_weight_type_name(t->type);
+    }
+    return TR_OK;
+}
+
+/* Divides the tensors among files: a file is full when the next tensor would pass the limit. */
+static tr_status make_list(export *e) {
+    int64_t in_file = 0;
+    TR_TRY(tr_ckpt_reader_list(e->reader, &e->source, &e->count));
+    TR_TRY(tr_calloc((size_t)e->count, sizeof *e->tensor, &e->tensor));
+    TR_TRY(take_types(e));
+    e->files = 1;
+    for (int64_t i = 0; i < e->count; i++) {
+        const tr_ckpt_weight *from = &e->source[i];
+        tr_weight *t = &e->tensor[i];
+        t->name = (char *)from->name;
+        t->rank = from->rank;
+        t->bytes = tr_weight_type_size(t->type);
+        for (int d = 0; d < from->rank; d++) t->bytes *= t->shape[d] = from->shape[d];
+        if (in_file > 0 && in_file + t->bytes > e->options->shard_bytes) {
+            e->files++;
+            in_file = 0;
+        }
+        t->file = e->files - 1;
+        in_file += t->bytes;
+        e->bytes += t->bytes;
+    }
+    TR_TRY(tr_calloc((size_t)e->files, sizeof *e->fd, &e->fd));
+    for (int f = 0; f < e->files; f++) e->fd[f] = -1;
+    return TR_OK;
+}
+
+static tr_status open_run(export *e) {
+    char root[TR_CONFIG_PATH + 8];
+    const tr_export_options *o = e->options;
+    if (strlen(o->run) >= TR_CONFIG_PATH)
+        return TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name it by a shorter path");
+    (void)snprintf(root, sizeof root, "%s/ckpt", o->run);
+    TR_TRY(tr_ckpt_reader_open(root, o->step, &e->reader));
+    const char *text = tr_ckpt_reader_state(e->reader)->config;
+    TR_TRY(tr_config_parse(text, strlen(text), root, NULL, 0, &e->config));
+    TR_TRY(tr_origin_read(o->run, &e->origin));
+    TR_TRY(make_list(e));
+    return tr_calloc(SCRATCH, sizeof(float), &e->scratch);
+}
+
+/* --- the files -------------------------------------------------------------------------------- */
+
+static void file_name(const export *e, int file, char name[64]) {
+    if (e->files == 1) (void)snprintf(name, 64, "model.safetensors");
+    else (void)snprintf(name, 64, "model-%05d-of-%05d.safetensors", file + 1, e->files);
+}
+
+/* Writes the path of a file in the folder in progress. */
+static void file_path(const export *e, int file, char path[PATH_MAX]) {
+    char name[64];
+    file_name(e, file, name);
+    (void)snprintf(path, PATH_MAX, "%.*s/%s", PATH_MAX - 80, e->temporary, name);
+}
+
+static tr_status fail_io(const char *what, const char *path) {
+    return TR_FAIL(TR_ERR_IO, "cannot %s '%s': %s", what, path, strerror(errno));
+}
+
+static tr_status write_all(int fd, const char *path, const void *data, int64_t bytes, int64_t at) {
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fd, (const char *)data + done, (size_t)(bytes - done), at + done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_io("write", path);
+        done += n;
+    }
+    return TR_OK;
+}
+
+/* Lays a file out. Every rank computes the same; rank 0 also makes the file, with its header. */
+static tr_status lay_out(export *e, int file, tr_weight *tensor, int64_t count) {
+    char path[PATH_MAX], *header;
+    int64_t header_bytes, bytes;
+    TR_TRY(tr_safetensors_header(tensor, count, &header, &header_bytes, &bytes));
+    tr_status status = TR_OK;
+    if (tr_world_rank(e->world) == 0) {
+        file_path(e, file, path);
+        int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0) status = fail_io("create", path);
+        /* A full disk is found here, where the file system can reserve room. */
+        int error = fd >= 0 ? posix_fallocate(fd, 0, bytes) : 0;
+        if (status == TR_OK && error == ENOSPC)
+            status =
+                TR_FAIL(TR_ERR_IO, "'%s' needs %" PRId64 " bytes: the disk is full", path, bytes);
+        if (status == TR_OK) status = write_all(fd, path, header, header_bytes, 0);
+        e->fd[file] = fd;
+    }
+    free(header);
+    return status;
+}
+
+static tr_status lay_out_all(export *e) {
+    tr_status status = TR_OK;
+    for (int64_t from = 0, to; from < e->count && status == TR_OK; from = to) {
+        for (to = from; to < e->count && e->tensor[to].file == e->tensor[from].file;) to++;
+        status = lay_out(e, e->tensor[from].file, e->tensor + from, to - from);
+    }
+    return status;
+}
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+typedef struct target {
+    export *e;
+    const tr_weight *tensor;
+    const char *path;
+} target;
+
+/* Writes a run of elements to its place. */
+static tr_status put(void *context, int64_t at, int64_t count, const float *values) {
+    const target *to = context;
+    export *e = to->e;
+    const tr_weight *t = to->tensor;
+    const int64_t size = tr_weight_type_size(t->type);
+    for (int64_t i = 0; i < count; i += SCRATCH) {
+        const int64_t n = tr_min_i64(SCRATCH, count - i);
+        const void *data = values + i;
+        if (t->type != TR_WEIGHT_F32) {
+            e->lost += tr_weights_round(values + i, n, t->type, e->scratch);
+            data = e->scratch;
+        }
+        const int64_t place = t->offset + (at + i) * size;
+        TR_TRY(write_all(e->fd[t->file], to->path, data, n * size, place));
+    }
+    e->done += count * size;
+    tr_world_tell_work(e->world, e->done, e->share);
+    return TR_OK;
+}
+
+static int64_t number_of(const export *e, const char *name) {
+    for (int64_t i = 0; i < e->count; i++)
+        if (!strcmp(e->source[i].name, name)) return e->source[i].number;
+    return -1;
+}
+
+/* Marks the tensors of this rank: each goes to the rank with the fewest bytes so far. */
+static tr_status choose_tensors(export *e, bool *mine) {
+    const int ranks = tr_world_size(e->world);
+    int64_t *load;
+    TR_TRY(tr_calloc((size_t)ranks, sizeof *load, &load));
+    for (int64_t i = 0; i < e->count; i++) {
+        int to = 0;
+        for (int r = 1; r < ranks; r++)
+            if (load[r] < load[to]) to = r;
+        load[to] += e->tensor[i].bytes;
+        mine[i] = to == tr_world_rank(e->world);
+        e->share += mine[i] ? e->tensor[i].bytes : 0;
+    }
+    free(load);
+    return TR_OK;
+}
+
+/* Writes and syncs the tensors of this rank. */
+static tr_status write_tensors(export *e) {
+    bool *mine;
+    char path[PATH_MAX];
+    TR_TRY(tr_calloc((size_t)e->count, sizeof *mine, &mine));
+    tr_status status = choose_tensors(e, mine);
+    for (int64_t i = 0; i < e->count && status == TR_OK; i++) {
+        const int file = e->tensor[i].file;
+        file_path(e, file, path);
+        if (!mine[i]) continue;
+        if (e->fd[file] < 0) e->fd[file] = open(path, O_RDWR | O_CLOEXEC);
+        if (e->fd[file] < 0) status = fail_io("open", path);
+        target to = {.e = e, .tensor = &e->tensor[i], .path = path};
+        if (status == TR_OK)
+            status = tr_ckpt_reader_read(e->reader, number_of(e, e->tensor[i].name), put, &to);
+    }
+    free(mine);
+    for (int f = 0; f < e->files; f++) {
+        file_path(e, f, path);
+        if (e->fd[f] >= 0 && status == TR_OK && fsync(e->fd[f]) != 0)
+            status = fail_io("sync", path);
+        if (e->fd[f] >= 0 && close(e->fd[f]) != 0 && status == TR_OK)
+            status = fail_io("close", path);
+        e->fd[f] = -1;
+    }
+    return status;
+}
+
+/* --- the small files -------------------------------------------------------------------------- */
+
+static tr_status write_text(const export *e, const char *name, const char *text) {
+    char path[PATH_MAX];
+    FILE *f;
+    (void)snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, e->temporary, name);
+    TR_TRY(tr_output_open(path, &f));
+    (void)fprintf(f, "%s\n", text);
+    tr_status status = fflush(f) == 0 && fsync(fileno(f)) == 0 ? TR_OK : fail_io("sync", path);
+    return tr_output_close(path, f, status);
+}
+
+static tr_status write_index(const export *e) {
+    char file[64];
+    cJSON *root = cJSON_CreateObject(), *metadata = cJSON_AddObjectToObject(root, "metadata");
+    bool good = cJSON_AddNumberToObject(metadata, "total_size", (double)e->bytes) != NULL;
+    cJSON *map = cJSON_AddObjectToObject(root, "weight_map");
+    for (int64_t i = 0; i < e->count; i++) {
+        file_name(e, e->tensor[i].file, file);
+        good = good && cJSON_AddStringToObject(map, e->tensor[i].name, file);
+    }
+    char *text = good ? cJSON_Print(root) : NULL;
+    cJSON_Delete(root);
+    if (!text) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_status status = write_text(e, "model.safetensors.index.json", text);
+    cJSON_free(text);
+    return status;
+}
+
+/* Writes config.json with the type of most elements. */
+static tr_status write_config(const export *e) {
+    static const char *const names[TR_WEIGHT_TYPES] = {"float32", "bfloat16", "float16"};
+    int64_t elements[TR_WEIGHT_TYPES] = {0};
+    int most = 0;
+    char *text;
+    for (int64_t i = 0; i < e->count; i++)
+        elements[e->tensor[i].type] += e->tensor[i].bytes / tr_weight_type_size(e->tensor[i].type);
+    for (int t = 1; t < TR_WEIGHT_TYPES; t++)
+        if (elements[t] > elements[most]) most = t;
+    TR_TRY(tr_hf_print(&e->config.model, tr_json_get(e->origin, "config"), names[most], &text));
+    tr_status status = write_text(e, "config.json", text);
+    free(text);
+    return status;
+}
+
+/* --- the folder ------------------------------------------------------------------------------- */
+
+/* Fails when the folder has entries. */
+static tr_status check_folder(const char *folder) {
+    DIR *dir = opendir(folder);
+    bool empty = true;
+    if (!dir && errno == ENOENT) return TR_OK;
+    if (!dir) return fail_io("open", folder);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        empty = empty && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."));
+    (void)closedir(dir);
+    if (empty) return TR_OK;
+    return TR_FAIL(TR_ERR_USAGE, "'%s' exists and is not empty: name a new folder", folder);
+}
+
+/* Makes the missing parents of a path. */
+static tr_status make_parents(const char *path) {
+    char part[PATH_MAX];
+    for (const char *end = path; (end = strchr(end + 1, '/'));) {
+        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_io("make", part);
+    }
+    return TR_OK;
+}
+
+static tr_status make_folder(export *e) {
+    const char *folder = e->options->folder;
+    char path[PATH_MAX];
+    size_t length = strlen(folder);
+    while (length > 1 && folder[length - 1] == '/') length--;
+    (void)snprintf(path, sizeof path, "%.*s.tmp-%ld", (int)length, folder, (long)getpid());
+    char *text; /* a model that transformers does not have is refused before anything is written */
+    TR_TRY(tr_hf_print(&e->config.model, NULL, "float32", &text));
+    free(text);
+    TR_TRY(check_folder(folder));
+    TR_TRY(make_parents(path));
+    if (mkdir(path, 0777) != 0) return fail_io("make", path);
+    memcpy(e->temporary, path, sizeof e->temporary);
+    return TR_OK;
+}
+
+static void remove_folder(const export *e) {
+    tr_error error;
+    char path[PATH_MAX];
+    tr_error_save(&error);
+    DIR *dir = opendir(e->temporary);
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        (void)snprintf(path, sizeof path, "%.*s/%.255s", PATH_MAX - 300, e->temporary,
+                       entry->d_name);
+        (void)unlink(path);
+    }
+    if (dir) (void)closedir(dir);
+    (void)rmdir(e->temporary);
+    tr_error_restore(&error);
+}
+
+/* Writes the small files, and gives the folder its name. */
+static tr_status finish(export *e) {
+    char path[PATH_MAX];
+    const char *folder = e->options->folder;
+    if (e->files > 1) TR_TRY(write_index(e));
+    TR_TRY(write_config(e));
+    (void)snprintf(path, sizeof path, "%s/tokenizer", e->options->run);
+    TR_TRY(tr_origin_copy(path, e->temporary));
+    int fd = open(e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool synced = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0) (void)close(fd);
+    if (!synced) return fail_io("sync", e->temporary);
+    if (rename(e->temporary, folder) != 0) return fail_io("rename to", folder);
+    return TR_OK;
+}
+
+static tr_status export_all(export *e, FILE *out) {
+    const bool first = tr_world_rank(e->world) == 0;
+    tr_meter meter;
+    TR_TRY(tr_world_agree(e->world, open_run(e)));
+    TR_TRY(tr_world_agree(e->world, first ? make_folder(e) : TR_OK));
+    TR_TRY(tr_world_broadcast(e->world, 0, e->temporary, sizeof e->temporary));
+    TR_TRY(tr_world_agree(e->world, lay_out_all(e)));
+    tr_meter_open(e->world, out, "exported", e->bytes, &meter);
+    tr_status status = tr_world_agree(e->world, write_tensors(e));
+    tr_meter_close(&meter, status == TR_OK);
+    TR_TRY(status);
+    if (e->lost > 0)
+        (void)fprintf(out,
+                      "rank %d: %" PRId64 " values are beyond the range of their type and became "
+                      "infinite; --dtype fp32 keeps them\n",
+                      tr_world_rank(e->world), e->lost);
+    return tr_world_agree(e->world, first ? finish(e) : TR_OK);
+}
+
+tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out) {
+    export *e;
+    TR_TRY(tr_world_agree(world, tr_calloc(1, sizeof *e, &e)));
+    e->world = world;
+    e->options = options;
+    tr_status status = export_all(e, out);
+    if (status != TR_OK && e->temporary[0] && tr_world_rank(world) == 0) remove_folder(e);
+    for (int f = 0; e->fd && f < e->files; f++)
+        if (e->fd[f] >= 0) (void)close(e->fd[f]);
+    tr_ckpt_reader_close(e->reader);
+    cJSON_Delete(e->origin);
+    free(e->source);
+    free(e->tensor);
+    free(e->fd);
+    free(e->scratch);
+    free(e);
+    return status;
+}

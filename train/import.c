@@ -1,0 +1,223 @@
+/* A model of another program becomes a run. */
+#include "base/memory.h"
+#include "base/output.h"
+#include "ckpt/weights.h"
+#include "config/config.h"
+#include "config/hf.h"
+#include "train/meter.h"
+#include "train/origin.h"
+#include "train/rundir.h"
+#include "train/transfer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_SIZE = TR_CONFIG_PATH + 32 };
+
+/* The import on one rank. */
+typedef struct import {
+    tr_world *world;
+    const char *from, *run;
+    char folder[PATH_MAX];                      /* with config.json; "": llm.c's file has none */
+    char temporary[PATH_SIZE], root[PATH_SIZE]; /* of the checkpoint: while it is written, after */
+    tr_weights weights;
+    cJSON *json; /* config.json */
+    tr_config config;
+    tr_model *model;
+    tr_ckpt_tensor *tensors; /* that this rank writes */
+    tr_box *box;             /* [tensors] */
+    int count;
+    int64_t bytes; /* of all tensors in FP32 */
+    tr_ckpt_state state;
+    tr_rundir dir;
+} import;
+
+/* --- the source ------------------------------------------------------------------------------- */
+
+/* Reads the config and the headers of the weights. */
+static tr_status open_source(import *m) {
+    struct stat info;
+    tr_hf hf = {0};
+    if (tr_llmc_is(m->from)) {
+        TR_TRY(tr_llmc_open(m->from, &m->weights, &m->config.model));
+        return tr_model_complete(&m->config.model);
+    }
+    const bool file = stat(m->from, &info) == 0 && !S_ISDIR(info.st_mode);
+    const char *slash = file ? strrchr(m->from, '/') : NULL;
+    (void)snprintf(m->folder, sizeof m->folder, "%.*s",
+                   !file ? PATH_MAX - 1 : (int)(slash ? slash - m->from : 1),
+                   file && !slash ? "." : m->from);
+    if (!m->folder[0]) (void)snprintf(m->folder, sizeof m->folder, "/");
+    TR_TRY(tr_hf_read(m->folder, &hf, &m->json));
+    m->config.model = hf.model;
+    return tr_weights_open(m->from, &m->weights);
+}
+
+static tr_status open_model(import *m) {
+    const tr_model_config *c = &m->config.model;
+    const tr_model_shape shape = {.batch = 1, .seq = c->context, .dtype = TR_F32, .tp_size = 1};
+    TR_TRY(tr_model_create(c, &shape, &m->model));
+    return tr_weights_check(&m->weights, m->model, m->from);
+}
+
+/* Sets the config of the run, and its text in the state. */
+static tr_status make_config(import *m) {
+    const tr_model_config model = m->config.model;
+    char *text;
+    TR_TRY(tr_config_parse("", 0, m->from, NULL, 0, &m->config));
+    m->config.model = model;
+    m->config.preset[0] = '\0';
+    (void)snprintf(m->config.log.dir, sizeof m->config.log.dir, "%s", m->run);
+    TR_TRY(tr_config_text(&m->config, &text));
+    (void)snprintf(m->state.config, sizeof m->state.config, "%s", text);
+    free(text);
+    m->state.seed = (uint64_t)m->config.train.seed;
+    return TR_OK;
+}
+
+/* --- the tensors ------------------------------------------------------------------------------ */
+
+static tr_status fetch(void *context, const tr_ckpt_tensor *tensor, const tr_box *box,
+                       int64_t first, int64_t count, float *dense) {
+    tr_weights *w = context;
+    const tr_weight *t = tr_weights_find(w, tensor->name + strlen("weights/"));
+    return tr_weights_read(w, t, box, first, count, dense);
+}
+
+static void list_tensor(import *m, const tr_global *global) {
+    tr_ckpt_tensor *t = &m->tensors[m->count];
+    tr_box *box = &m->box[m->count++];
+    for (int d = 0; d < TR_PARAM_RANK; d++)
+        box->extent[d] = d < global->rank ? global->shape[d] : 1;
+    *t = (tr_ckpt_tensor){.rank = global->rank,
+                          .boxes = 1,
+                          .box = box,
+                          .dtype = TR_F32,
+                          .write = true,
+                          .fetch = fetch,
+                          .context = &m->weights};
+    (void)snprintf(t->name, sizeof t->name, "weights/%.*s", TR_NAME_SIZE - TR_NAME_GROUP,
+                   global->name);
+    memcpy(t->shape, global->shape, sizeof t->shape);
+}
+
+/* Calls list_tensor for the tensors of this rank: each goes to the rank with the fewest bytes so
+ * far. */
+static tr_status list_tensors(import *m) {
+    const int ranks = tr_world_size(m->world), mine = tr_world_rank(m->world);
+    int64_t *load;
+    size_t most = 0;
+    for (int l = 0; l < m->model->count; l++)
+        for (int p = 0; p < m->model->layers[l]->params_count; p++)
+            most += (size_t)m->model->layers[l]->params[p].tensors;
+    TR_TRY(tr_calloc(most, sizeof *m->tensors, &m->tensors));
+    TR_TRY(tr_calloc(most, sizeof *m->box, &m->box));
+    TR_TRY(tr_calloc((size_t)ranks, sizeof *load, &load));
+    for (int l = 0; l < m->model->count; l++)
+        for (int p = 0; p < m->model->layers[l]->params_count; p++) {
+            const tr_param *param = &m->model->layers[l]->params[p];
+            for (int k = 0; k < param->tensors && param->use == 0; k++) {
+                const int64_t bytes = tr_global_count(&param->tensor[k]) * (int64_t)sizeof(float);
+                int to = 0;
+                for (int r = 1; r < ranks; r++)
+                    if (load[r] < load[to]) to = r;
+                load[to] += bytes;
+                m->bytes += bytes;
+                if (to == mine) list_tensor(m, &param->tensor[k]);
+            }
+        }
+    free(load);
+    return TR_OK;
+}
+
+/* --- the run ---------------------------------------------------------------------------------- */
+
+/* Removes a checkpoint root that holds no complete checkpoint of a run: an import's own. */
+static void remove_temporary(const char *root) {
+    tr_error error;
+    tr_error_save(&error);
+    tr_ckpt_remove_root(root);
+    tr_error_restore(&error);
+}
+
+static tr_status take_directory(import *m) {
+    char note[256];
+    TR_TRY(tr_rundir_take(m->run, true, &m->dir, note));
+    if (tr_rundir_has_checkpoints(&m->dir))
+        return TR_FAIL(TR_ERR_USAGE, "'%s' contains another run: name a folder without checkpoints",
+                       m->run);
+    remove_temporary(m->temporary);
+    return TR_OK;
+}
+
+/* Writes the small files; the rename of the checkpoint's folder comes last. */
+static tr_status finish(import *m) {
+    char path[PATH_SIZE];
+    FILE *f;
+    TR_TRY(
+        tr_origin_write(m->run, m->folder[0] ? m->folder : NULL, m->json, &m->weights, m->model));
+    (void)snprintf(path, sizeof path, "%s/config.yaml", m->run);
+    TR_TRY(tr_output_open(path, &f));
+    TR_TRY(tr_output_close(path, f, tr_config_print(&m->config, f)));
+    (void)rmdir(m->root); /* an empty one of an earlier run */
+    if (rename(m->temporary, m->root) != 0)
+        return TR_FAIL(TR_ERR_IO, "'%s' cannot be renamed to '%s': %s", m->temporary, m->root,
+                       strerror(errno));
+    int fd = open(m->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool synced = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0) (void)close(fd);
+    return synced ? TR_OK
+                  : TR_FAIL(TR_ERR_IO, "'%s' cannot be synced: %s", m->run, strerror(errno));
+}
+
+static void clean_up(import *m) {
+    char path[PATH_SIZE];
+    if (m->dir.fd < 0 || access(m->root, F_OK) == 0) return;
+    remove_temporary(m->temporary);
+    tr_origin_remove(m->run);
+    (void)snprintf(path, sizeof path, "%s/config.yaml", m->run);
+    (void)unlink(path);
+}
+
+static tr_status import_all(import *m, FILE *out) {
+    const bool first = tr_world_rank(m->world) == 0;
+    tr_meter meter;
+    tr_status status = open_source(m);
+    if (status == TR_OK) status = open_model(m);
+    if (status == TR_OK) status = make_config(m);
+    if (status == TR_OK) status = list_tensors(m);
+    TR_TRY(tr_world_agree(m->world, status));
+    TR_TRY(tr_world_agree(m->world, first ? take_directory(m) : TR_OK));
+    tr_meter_open(m->world, out, "imported", m->bytes, &meter);
+    status = tr_ckpt_save(m->world, m->temporary, &m->state, m->tensors, m->count);
+    tr_meter_close(&meter, status == TR_OK);
+    TR_TRY(status);
+    return tr_world_agree(m->world, first ? finish(m) : TR_OK);
+}
+
+tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out) {
+    import *m;
+    TR_TRY(tr_world_agree(world, tr_calloc(1, sizeof *m, &m)));
+    m->world = world;
+    m->from = from;
+    m->run = run;
+    m->dir.fd = -1;
+    (void)snprintf(m->root, sizeof m->root, "%.*s/ckpt", TR_CONFIG_PATH - 1, run);
+    (void)snprintf(m->temporary, sizeof m->temporary, "%.*s/.ckpt-import", TR_CONFIG_PATH - 1, run);
+    tr_status status = import_all(m, out);
+    if (status != TR_OK) clean_up(m);
+    tr_rundir_release(&m->dir);
+    tr_weights_close(&m->weights);
+    tr_model_destroy(m->model);
+    cJSON_Delete(m->json);
+    free(m->tensors);
+    free(m->box);
+    free(m);
+    return status;
+}

@@ -1,0 +1,154 @@
+#include "train/origin.h"
+
+#include "base/input.h"
+#include "base/memory.h"
+#include "base/output.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Files that transformers writes next to a model. */
+static const char *const passed_on[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+};
+enum { PASSED_ON = sizeof passed_on / sizeof *passed_on };
+
+/* --- files ------------------------------------------------------------------------------------ */
+
+static tr_status copy_file(const char *from, const char *to) {
+    static const tr_input_limit limit = {.mib = 1024, .failure = TR_ERR_DATA};
+    char *text;
+    size_t length;
+    FILE *f;
+    TR_TRY(tr_input_load("the model's file", from, limit, &text, &length));
+    tr_status status = tr_output_open(to, &f);
+    if (status == TR_OK) {
+        (void)fwrite(text, 1, length, f);
+        status = tr_output_close(to, f, TR_OK);
+    }
+    free(text);
+    return status;
+}
+
+tr_status tr_origin_copy(const char *from, const char *to) {
+    char source[PATH_MAX], target[PATH_MAX];
+    for (int i = 0; i < PASSED_ON; i++) {
+        (void)snprintf(source, sizeof source, "%.3900s/%s", from, passed_on[i]);
+        (void)snprintf(target, sizeof target, "%.3900s/%s", to, passed_on[i]);
+        if (access(source, F_OK) != 0) continue;
+        if (mkdir(to, 0777) != 0 && errno != EEXIST)
+            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s", to, strerror(errno));
+        TR_TRY(copy_file(source, target));
+    }
+    return TR_OK;
+}
+
+void tr_origin_remove(const char *run) {
+    char path[PATH_MAX];
+    for (int i = 0; i < PASSED_ON; i++) {
+        (void)snprintf(path, sizeof path, "%.3900s/tokenizer/%s", run, passed_on[i]);
+        (void)unlink(path);
+    }
+    (void)snprintf(path, sizeof path, "%.3900s/tokenizer", run);
+    (void)rmdir(path);
+    (void)snprintf(path, sizeof path, "%.3900s/origin.json", run);
+    (void)unlink(path);
+}
+
+/* --- origin.json ------------------------------------------------------------------------------ */
+
+/* Calls `each` for every tensor of the model, with its tensor in the files. */
+static void visit(const tr_weights *w, const tr_model *model,
+                  void (*each)(void *context, const char *name, const tr_weight *t),
+                  void *context) {
+    for (int l = 0; l < model->count; l++)
+        for (int p = 0; p < model->layers[l]->params_count; p++) {
+            const tr_param *param = &model->layers[l]->params[p];
+            for (int k = 0; k < param->tensors && param->use == 0; k++)
+                each(context, param->tensor[k].name, tr_weights_find(w, param->tensor[k].name));
+        }
+}
+
+static void count_type(void *context, const char *name, const tr_weight *t) {
+    (void)name;
+    ((int64_t *)context)[t->type] += t->bytes / tr_weight_type_size(t->type);
+}
+
+typedef struct exceptions {
+    tr_weight_type usual;
+    cJSON *object;
+    bool good;
+} exceptions;
+
+static void add_exception(void *context, const char *name, const tr_weight *t) {
+    exceptions *e = context;
+    if (t->type != e->usual)
+        e->good = e->good && cJSON_AddStringToObject(e->object, name, tr_weight_type_name(t->type));
+}
+
+/* Returns origin.json; NULL without memory. */
+static cJSON *describe(const cJSON *config, const tr_weights *w, const tr_model *model) {
+    int64_t elements[TR_WEIGHT_TYPES] = {0};
+    exceptions e = {.usual = TR_WEIGHT_F32};
+    visit(w, model, count_type, elements);
+    for (int t = 0; t < TR_WEIGHT_TYPES; t++)
+        if (elements[t] > elements[e.usual]) e.usual = (tr_weight_type)t;
+    cJSON *root = cJSON_CreateObject();
+    e.good = cJSON_AddStringToObject(root, "dtype", tr_weight_type_name(e.usual)) != NULL;
+    e.object = cJSON_AddObjectToObject(root, "dtypes");
+    visit(w, model, add_exception, &e);
+    if (config && e.good)
+        e.good = cJSON_AddItemToObject(root, "config", cJSON_Duplicate(config, true));
+    if (e.good) return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+tr_status tr_origin_write(const char *run, const char *folder, const cJSON *config,
+                          const tr_weights *weights, const tr_model *model) {
+    char path[PATH_MAX];
+    FILE *f;
+    (void)snprintf(path, sizeof path, "%.3900s/tokenizer", run);
+    if (folder) TR_TRY(tr_origin_copy(folder, path));
+    cJSON *root = describe(config, weights, model);
+    char *text = root ? cJSON_Print(root) : NULL;
+    cJSON_Delete(root);
+    if (!text) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    (void)snprintf(path, sizeof path, "%.3900s/origin.json", run);
+    tr_status status = tr_output_open(path, &f);
+    if (status == TR_OK) {
+        (void)fprintf(f, "%s\n", text);
+        status = tr_output_close(path, f, TR_OK);
+    }
+    cJSON_free(text);
+    return status;
+}
+
+tr_status tr_origin_read(const char *run, cJSON **out) {
+    char path[PATH_MAX];
+    *out = NULL;
+    (void)snprintf(path, sizeof path, "%.3900s/origin.json", run);
+    if (access(path, F_OK) != 0) return TR_OK;
+    return tr_json_load("the run's origin", path, 64, out);
+}
+
+tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor) {
+    const char *name = cJSON_GetStringValue(tr_json_get(tr_json_get(origin, "dtypes"), tensor));
+    if (!name) name = cJSON_GetStringValue(tr_json_get(origin, "dtype"));
+    for (int t = 0; name && t < TR_WEIGHT_TYPES; t++)
+        if (!strcmp(tr_weight_type_name((tr_weight_type)t), name)) return (tr_weight_type)t;
+    return TR_WEIGHT_F32;
+}

@@ -1,0 +1,22 @@
+/* What a run keeps of the folder that its weights came from, to pass it on with an export:
+ * <run>/tokenizer/ (tokenizer and generation files) and <run>/origin.json (the types that the
+ * tensors had, and config.json). */
+#pragma once
+
+#include "base/json.h"
+#include "ckpt/weights.h"
+#include "layers/model.h"
+
+/* Writes both for a run. `folder` may be NULL, and `config` (config.json) too. */
+tr_status tr_origin_write(const char *run, const char *folder, const cJSON *config,
+                          const tr_weights *weights, const tr_model *model);
+/* Removes what tr_origin_write writes. Keeps this thread's error. */
+void tr_origin_remove(const char *run);
+/* Reads origin.json; a run that was born here has none, and *out is NULL. The caller frees it with
+ * cJSON_Delete. */
+tr_status tr_origin_read(const char *run, cJSON **out);
+/* Returns the type that a tensor had: FP32 where origin (may be NULL) says nothing. */
+tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor);
+/* Copies the tokenizer and generation files that are in `from` to the folder `to`, which is made if
+ * there is one. */
+tr_status tr_origin_copy(const char *from, const char *to);

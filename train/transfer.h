@@ -1,0 +1,26 @@
+/* Models of other programs to runs, and runs to models of transformers. */
+#pragma once
+
+#include "comm/comm.h"
+
+#include <stdio.h>
+
+/* Makes a run of `from`: a folder of transformers, a file *.safetensors next to its config.json, or
+ * a model file of llm.c. The run holds step 0 with weights only, config.yaml, origin.json, and the
+ * tokenizer. Progress goes to `out`. Collective; memory does not grow with the model. Fails with
+ * TR_ERR_NOFILE when `from` does not exist, with TR_ERR_DATA when it is not a model that Trireme
+ * has, and with TR_ERR_USAGE when the run has checkpoints. Nothing but empty folders is left after
+ * a failure. */
+tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out);
+
+typedef struct tr_export_options {
+    const char *run, *folder;
+    const char *dtype;   /* fp32, bf16, fp16; NULL: as the weights came, FP32 for a run born here */
+    int64_t step;        /* -1: the newest */
+    int64_t shard_bytes; /* most bytes of a file */
+} tr_export_options;
+
+/* Writes a folder of transformers with a run's model. The folder must not exist or be empty; it
+ * appears when all is written. Collective. Fails with TR_ERR_NOFILE when the run has no checkpoint,
+ * and with TR_ERR_DATA when it is damaged, or transformers has no such model. */
+tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out);
