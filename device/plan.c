@@ -181,7 +181,7 @@ static tr_status list_candidates(tr_op *op, candidate *c, int *count) {
 
 /* Replaces the operator by the fastest one. */
 static tr_status take_fastest(tr_op **op) {
-    candidate c[TR_OP_MAX_PLANS + 1] = {{NULL}};
+    candidate c[TR_OP_MAX_PLANS + 1] = {0};
     operands o = {0};
     int count = 0, best = 0;
     tr_status status = TR_OK;

@@ -82,7 +82,7 @@ const char *tr_plan_book_find(const tr_plan_book *book, const char *key) {
 
 /* Copies the texts to entry `at`, before which those after it move up. */
 static tr_status insert(table *t, size_t at, const char *key, const char *plan) {
-    entry made = {NULL};
+    entry made = {0};
     TR_TRY(tr_grow(&t->entry, &t->capacity, t->count + 1, sizeof *t->entry));
     tr_status status = tr_strdup(key, &made.key);
     if (status == TR_OK && plan) status = tr_strdup(plan, &made.plan);

@@ -170,7 +170,7 @@ static tr_status gather_refused(const settling *s, size_t *each, bool *refused) 
 tr_status tr_plans_settle(tr_world *world, const tr_config *config, tr_device *device,
                           const tr_mesh *mesh, const tr_schedule *schedule, bool resumes,
                           tr_plans *out) {
-    *out = (tr_plans){NULL};
+    *out = (tr_plans){0};
     if (config->train.deterministic) return TR_OK;
     const tr_layout_desc desc = tr_request_layout(config, schedule, mesh);
     size_t *sizes = NULL;

@@ -251,7 +251,8 @@ static void test_choice(void **state) {
         context.book = new_book();
         must(tr_plan_book_want(context.book, "matmul", &(tr_op_desc){.kind = TR_OP_MATMUL}));
         char recorded[TR_PLAN_KEY + TR_PLAN_NAME], plain[TR_PLAN_KEY];
-        tr_plan_key(&context, &(tr_op_desc){.kind = TR_OP_MATMUL, .matmul = {1, 1, 1}}, plain,
+        tr_plan_key(&context,
+                    &(tr_op_desc){.kind = TR_OP_MATMUL, .matmul = {.m = 1, .n = 1, .k = 1}}, plain,
                     sizeof plain);
         (void)snprintf(recorded, sizeof recorded, "trireme plans 1\n%s = %s\n", plain, gone[i]);
         must(tr_plan_book_read(context.book, recorded, strlen(recorded), "plans.txt"));
