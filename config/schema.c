@@ -128,10 +128,9 @@ const tr_key tr_schema[] = {
      .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},
     {"train.deterministic", TR_KEY_BOOL, AT(train.deterministic), .fallback = "true",
      .on_gpu = "false",
-     .help =
-         "Whether to use only algorithms that give the same bits in every run. With false the "
-         "fastest of a library's plans for each product and attention is measured before step 1 "
-         "and kept in log.dir/plans.txt, which a resumed run reads."},
+     .help = "Whether to use only algorithms that give the same bits in every run. With false the "
+             "fastest of the library's plans for each matrix product (on GPUs also for attention) "
+             "is measured before step 1 and kept in log.dir/plans.txt, which a resumed run reads."},
     {"train.validate_every", INT(train.validate_every, 0, BIG), .fallback = "100",
      .help = "Steps between two validations; 0: never."},
     {"train.validate_batches", INT(train.validate_batches, 0, BIG), .fallback = "8",

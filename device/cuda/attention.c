@@ -5,7 +5,9 @@
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct cuda_attention {
     tr_op base;
@@ -52,6 +54,15 @@ static void unpack(const tr_op *op, void *packed, void **q, void **k, void **v) 
     *v = (char *)packed + (size_t)(d->heads + d->kv_heads) * head;
 }
 
+/* Names a configuration by its place in the heuristic's order and its engine: "2:engine8". Its
+ * other choices follow from the place, with one version of cuDNN. */
+static void name_plan(const tr_attention_graph *g, int config, char name[TR_PLAN_NAME]) {
+    (void)snprintf(name, TR_PLAN_NAME, "%d:engine%lld", config, (long long)g->engine[config - 1]);
+}
+
+static tr_status prepare_graph(const tr_op_context *context, const tr_op_desc *desc,
+                               const tr_attention_shape *shape, tr_op **out);
+
 static tr_status run_forward_graph(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     void *t[TR_ATTENTION_TENSORS] = {[TR_ATTENTION_O] = args->t[TR_ATTENTION_Y].data,
                                      [TR_ATTENTION_STATS] = args->t[TR_ATTENTION_LSE].data};
@@ -73,6 +84,30 @@ static tr_status run_backward_graph(tr_op *op, tr_stream *stream, const tr_op_ar
     return TR_OK;
 }
 
+static tr_status list_plans(const tr_op *base, tr_plan_names *names) {
+    const tr_attention_graph *g = ((const cuda_attention *)base)->graph;
+    char name[TR_PLAN_NAME];
+    for (int i = 1; i <= g->configs; i++) {
+        name_plan(g, i, name);
+        tr_plan_names_add(names, name);
+    }
+    return TR_OK;
+}
+
+static tr_status make_plan(const tr_op *base, const char *name, tr_op **out) {
+    const tr_attention_graph *g = ((const cuda_attention *)base)->graph;
+    tr_attention_shape shape = g->shape;
+    char proposed[TR_PLAN_NAME];
+    for (shape.config = 1; shape.config <= g->configs; shape.config++) {
+        name_plan(g, shape.config, proposed);
+        if (strcmp(name, proposed) == 0)
+            return prepare_graph(&base->context, &base->desc, &shape, out);
+    }
+    return TR_OK;
+}
+
+static const tr_op_plans plans = {.list = list_plans, .make = make_plan};
+
 /* Prepares cuDNN's operator; *out stays NULL when it has none. */
 static tr_status prepare_graph(const tr_op_context *context, const tr_op_desc *desc,
                                const tr_attention_shape *shape, tr_op **out) {
@@ -91,6 +126,8 @@ static tr_status prepare_graph(const tr_op_context *context, const tr_op_desc *d
     base->scratch_bytes = tr_align_up(g->workspace_bytes) + tr_align_up(g->row_sum_bytes) +
                           tr_align_up(g->dq_sum_bytes) + tr_align_up(g->first_bytes);
     base->release = release_attention;
+    base->plans = &plans;
+    name_plan(g, g->config, base->plan);
     const tr_attention_desc *d = &desc->attention;
     size_t packed_bytes =
         (size_t)(d->batch * d->seq * tr_attention_row(d)) * tr_dtype_size(d->dtype);

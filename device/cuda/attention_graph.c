@@ -11,7 +11,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 
 /* Tensors from here on are virtual. */
 enum { FIRST_VIRTUAL = TR_ATTENTION_IDS };
-enum { MAX_OPS = 32, MAX_CONFIGS = 8, RANK = 4 };
+enum { MAX_OPS = 32, RANK = 4 };
 
 /* Dimensions {batch, heads, rows, columns} and strides. */
 typedef struct dims {
@@ -330,18 +330,24 @@ static bool is_deterministic(builder *b, descriptor engine) {
     return true;
 }
 
-/* Finishes the plan of one engine configuration, which compiles its kernels. The graph has no plan
- * when the engine cannot be used, which can happen although the library listed it. Sets *failed for
- * a failure that is not a refusal, with the library's message as the error. */
-static void try_config(builder *b, cudnnHandle_t handle, descriptor described, descriptor config,
-                       tr_status *failed) {
-    tr_attention_graph *g = b->graph;
-    int64_t count = 0, bytes = 0;
+/* Returns the engine of a configuration, and its number. */
+static descriptor engine_of(builder *b, descriptor config, int64_t *number) {
+    int64_t count = 0;
     descriptor engine = make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     DNN(b, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
     DNN(b, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
-                                    &count, &g->engine));
+                                    &count, number));
+    return engine;
+}
+
+/* Finishes the plan of one engine configuration, which compiles its kernels. The graph has no plan
+ * when the engine cannot be used, which can happen although the library listed it. Sets *failed for
+ * a failure that is not a refusal, with the library's message as the error. */
+static void try_config(builder *b, cudnnHandle_t handle, descriptor described, descriptor config,
+                       descriptor engine, tr_status *failed) {
+    tr_attention_graph *g = b->graph;
+    int64_t count = 0, bytes = 0;
     if (g->shape.deterministic && !is_deterministic(b, engine)) return;
     descriptor plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     set_part(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
@@ -360,7 +366,8 @@ static void try_config(builder *b, cudnnHandle_t handle, descriptor described, d
     g->workspace_bytes = (size_t)bytes;
 }
 
-/* Chooses the first configuration, in the heuristic's order, for which a plan can be finished. */
+/* Chooses the configuration that the shape asks for: without a number the first, in the heuristic's
+ * order, for which a plan can be finished. */
 static void choose(builder *b, cudnnHandle_t handle, descriptor described, descriptor graph) {
     descriptor heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -368,15 +375,22 @@ static void choose(builder *b, cudnnHandle_t handle, descriptor described, descr
     set(b, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (described) set_part(b, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, described);
     finalize(b, heuristic);
-    descriptor configs[MAX_CONFIGS];
+    tr_attention_graph *g = b->graph;
+    descriptor configs[TR_ATTENTION_CONFIGS];
     int64_t count = 0;
-    for (int i = 0; i < MAX_CONFIGS; i++) configs[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    for (int i = 0; i < TR_ATTENTION_CONFIGS; i++)
+        configs[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     DNN(b, cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count, configs));
+                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, TR_ATTENTION_CONFIGS, &count,
+                                    configs));
     tr_status failed = TR_OK;
-    for (int64_t i = 0; i < count && i < MAX_CONFIGS && b->status == TR_OK; i++)
-        if (!b->graph->plan) try_config(b, handle, described, configs[i], &failed);
-    if (b->status != TR_OK || b->graph->plan) return;
+    for (int i = 0; i < count && i < TR_ATTENTION_CONFIGS && b->status == TR_OK; i++) {
+        descriptor engine = engine_of(b, configs[i], &g->engine[g->configs++]);
+        if (g->plan || (g->shape.config && g->shape.config != i + 1)) continue;
+        try_config(b, handle, described, configs[i], engine, &failed);
+        g->config = i + 1;
+    }
+    if (b->status != TR_OK || g->plan) return;
     b->status = failed;
     b->refused = failed == TR_OK;
 }

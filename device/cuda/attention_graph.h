@@ -23,6 +23,8 @@ typedef struct tr_attention_shape {
     float scale;
     tr_dtype dtype;
     bool masked, backward, deterministic;
+    int config; /* the heuristic's configuration of this number, from 1 on; 0: the first for which a
+                   plan can be finished */
 } tr_attention_shape;
 
 /* The tensors of a plan; cuDNN's unique ids are these numbers from 1 on.
@@ -48,11 +50,15 @@ typedef enum tr_attention_tensor {
     TR_ATTENTION_IDS
 } tr_attention_tensor;
 
+enum { TR_ATTENTION_CONFIGS = 8 }; /* of a graph that are looked at */
+
 /* A finished plan. Compiling it takes 0.2 to 1 s. */
 typedef struct tr_attention_graph {
     tr_attention_shape shape;
     cudnnBackendDescriptor_t plan;
-    int64_t engine; /* cuDNN's number of the engine chosen */
+    int config;                           /* number of the configuration chosen, from 1 on */
+    int configs;                          /* that the heuristic proposes */
+    int64_t engine[TR_ATTENTION_CONFIGS]; /* cuDNN's number of the engine of each */
     size_t workspace_bytes, row_sum_bytes, dq_sum_bytes, first_bytes;
     float scalars[TR_ATTENTION_IDS - TR_ATTENTION_SCALE];
     cudnnBackendDescriptor_t *parts; /* all descriptors of the plan, in order */

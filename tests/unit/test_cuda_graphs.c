@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "device/cuda/cuda_impl.h"
+#include "device/plan_book.h"
 #include "support/op_check.h"
 
 #include <setjmp.h>
@@ -222,6 +223,51 @@ static void test_operators(void **state) {
     check_operator(&d);
 }
 
+/* Every configuration that the heuristic proposes can be taken by the name that it has in a book of
+ * plans, unless cuDNN finishes no plan for it or it needs more scratch, and computes what ref does.
+ */
+static void test_plans(void **state) {
+    (void)state;
+    for (int backward = 0; backward < 2; backward++) {
+        const tr_op_case c = {.desc = {.kind = backward ? TR_OP_ATTENTION_DGRAD : TR_OP_ATTENTION,
+                                       .attention = heads_of(2, 67, 4, 2, 64)}};
+        tr_cuda_device device = attention_device();
+        tr_op_context context = {.device = &device.base};
+        tr_plan_names names = {0};
+        tr_op *first, *op;
+        tr_op_check check;
+        char key[TR_PLAN_KEY];
+        int taken = 0;
+        tr_op_check_open(&c, TR_BF16, seed, ref, &check);
+        tr_plan_key(&context, &check.start.desc, key, sizeof key);
+        must(tr_op_prepare(&context, &check.start.desc, &first));
+        must(first->plans->list(first, &names));
+        assert_true(names.count >= 1);
+        context.choice = TR_OP_RECORDED;
+        for (int i = 0; i <= names.count; i++) {
+            const char *name = i < names.count ? names.name[i] : "1:engine0";
+            tr_op_data got;
+            must(tr_op_data_clone(&check.start, &got));
+            must(tr_plan_book_create(&context.book));
+            must(tr_plan_book_add(context.book, key, name));
+            must(tr_op_prepare(&context, &check.start.desc, &op));
+            const bool refused = tr_plan_book_refused(context.book) > 0;
+            assert_string_equal(op->plan, refused ? first->plan : name);
+            assert_int_equal(op->scratch_bytes, first->scratch_bytes);
+            assert_true(i < names.count || refused);
+            taken += !refused;
+            run_operator(op, &got);
+            tr_op_check_near(&check, &got, name);
+            tr_op_release(op);
+            tr_op_data_free(&got);
+            tr_plan_book_destroy(context.book);
+        }
+        assert_true(taken >= 1);
+        tr_op_release(first);
+        tr_op_check_close(&check);
+    }
+}
+
 /* Attention that cuDNN refuses runs in the device's own kernels, in both directions, and needs no
  * plan. With a library that is too old preparing fails instead of running slowly without a
  * message. */
@@ -300,10 +346,10 @@ static int close_ref(void **state) {
 int main(void) {
     seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),      cmocka_unit_test(test_small),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_no_engine),
-        cmocka_unit_test(test_operators),   cmocka_unit_test(test_who_computes),
-        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_models),       cmocka_unit_test(test_small),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_no_engine),
+        cmocka_unit_test(test_operators),    cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_who_computes), cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, read_description, close_ref);
 }
