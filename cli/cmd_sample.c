@@ -1,166 +1,208 @@
-/* trireme sample RUN [-p TEXT] [-n TOKENS] [--temperature T] [--top-k K] [--seed S] [--step N]:
- * text from a checkpoint of a run, whatever layout saved it. */
+/* trireme sample RUN|DIR [-p TEXT | --prompts FILE] [options] [key=value ...]: text from a
+ * checkpoint of a run, whatever layout saved it, or from a folder of transformers. */
+#include "base/input.h"
 #include "base/memory.h"
-#include "ckpt/ckpt.h"
 #include "cli/cli.h"
-#include "config/config.h"
-#include "train/sampler.h"
-#include "train/snapshot.h"
+#include "cli/sample_texts.h"
+#include "job/rank_process.h"
 
-#include <errno.h>
-#include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_STOPS = 16, MOST_ROWS = 16, PROMPT_FILE_MIB = 64 };
+
 typedef struct request {
-    const char *run, *prompt;
-    int64_t tokens, step;
-    tr_sample_options options;
+    tr_decode_request model;
+    const char *prompts_file;
+    char *prompts_text; /* the file's, cut into lines */
+    const char **overrides;
+    const char *stop[MOST_STOPS];
+    cli_texts texts;
 } request;
 
+/* --- arguments -------------------------------------------------------------------------------- */
+
+static tr_status take_stop(request *r, const char *text) {
+    if (!*text) return cli_usage("sample", "a stop string is empty: leave out --stop");
+    if (r->texts.stops == MOST_STOPS)
+        return cli_usage("sample", "there are more than %d stop strings", MOST_STOPS);
+    r->stop[r->texts.stops++] = text;
+    return TR_OK;
+}
+
 static tr_status parse_option(const char *option, const char *value, request *r) {
-    int64_t n;
-    double x;
-    if (strcmp(option, "-p") == 0) {
-        r->prompt = value;
-    } else if (strcmp(option, "-n") == 0) {
-        return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->tokens);
-    } else if (strcmp(option, "--temperature") == 0) {
-        TR_TRY(cli_take_number("sample", option, value, 0, 1e6, &x));
-        r->options.temperature = (float)x;
-    } else if (strcmp(option, "--top-k") == 0) {
-        TR_TRY(cli_take_integer("sample", option, value, 0, INT32_MAX, &n));
-        r->options.top_k = (int)n;
-    } else if (strcmp(option, "--seed") == 0) {
-        TR_TRY(cli_take_integer("sample", option, value, 0, INT64_MAX, &n));
-        r->options.seed = (uint64_t)n;
-    } else if (strcmp(option, "--step") == 0) {
-        return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->step);
+    static const struct {
+        const char *name;
+        size_t at;
+        double least, most;
+    } numbers[] = {
+        {"--temperature", offsetof(tr_draw_options, temperature), 0, 1e6},
+        {"--top-p", offsetof(tr_draw_options, top_p), 0, 1},
+        {"--min-p", offsetof(tr_draw_options, min_p), 0, 1},
+        {"--repetition-penalty", offsetof(tr_draw_options, repetition_penalty), 1e-3, 1e3},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(option, numbers[i].name) == 0)
+            return cli_take_number("sample", option, value, numbers[i].least, numbers[i].most,
+                                   (double *)((char *)&r->texts.draw + numbers[i].at));
+    int64_t seed = 0;
+    if (strcmp(option, "-p") == 0) r->texts.prompt[0] = value;
+    else if (strcmp(option, "--prompts") == 0) r->prompts_file = value;
+    else if (strcmp(option, "--stop") == 0) return take_stop(r, value);
+    else if (strcmp(option, "-n") == 0)
+        return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->texts.tokens);
+    else if (strcmp(option, "--top-k") == 0)
+        return cli_take_integer("sample", option, value, 0, INT32_MAX, &r->texts.draw.top_k);
+    else if (strcmp(option, "--step") == 0)
+        return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->model.step);
+    else if (strcmp(option, "--seed") == 0) {
+        TR_TRY(cli_take_integer("sample", option, value, 0, INT64_MAX, &seed));
+        r->texts.draw.seed = (uint64_t)seed;
     } else return cli_unknown_option("sample", option);
     return TR_OK;
 }
 
-static tr_status parse(int argc, char **argv, request *r) {
-    *r = (request){.prompt = "\n", .tokens = 200, .step = -1, .options = {.temperature = 0.8f}};
+static tr_status parse_words(int argc, char **argv, request *r) {
     for (int i = 1; i < argc; i++) {
-        const char *option = argv[i];
-        if (option[0] != '-') {
-            if (r->run) return cli_usage("sample", "more than one run: %s", option);
-            r->run = option;
-            continue;
+        const char *word = argv[i];
+        if (strcmp(word, "--no-special") == 0) {
+            r->texts.no_special = true;
+        } else if (cli_is_setting(word, !r->model.path)) {
+            r->overrides[r->model.overrides_count++] = word;
+        } else if (word[0] != '-') {
+            if (r->model.path) return cli_usage("sample", "more than one run: %s", word);
+            r->model.path = word;
+        } else {
+            if (i + 1 == argc) return cli_usage("sample", "a value is missing after %s", word);
+            TR_TRY(parse_option(word, argv[++i], r));
         }
-        if (i + 1 == argc) return cli_usage("sample", "a value is missing after %s", option);
-        TR_TRY(parse_option(option, argv[++i], r));
     }
-    if (!r->run || !*r->run) return cli_usage("sample", "no run directory was given");
-    if (!r->prompt[0])
-        return cli_usage("sample", "the prompt is empty: give at least one character with -p");
     return TR_OK;
 }
 
-typedef struct session {
-    tr_world *world;
-    tr_device *device;
-    tr_group *alone;
-    tr_model *model;
-    tr_store *store;
-    tr_sampler *sampler;
-    tr_config config;
-    tr_mesh mesh;
-} session;
+/* Takes each line of the prompts' file that is not empty as a prompt. */
+static tr_status read_prompts(request *r) {
+    const tr_input_limit limit = {.mib = PROMPT_FILE_MIB, .failure = TR_ERR_DATA};
+    size_t length, lines = 1;
+    char *rest = NULL;
+    const char **prompt;
+    TR_TRY(tr_input_load("the file of prompts", r->prompts_file, limit, &r->prompts_text, &length));
+    if (memchr(r->prompts_text, '\0', length))
+        return TR_FAIL(TR_ERR_DATA, "the file of prompts '%s' has a zero byte: it must be text",
+                       r->prompts_file);
+    for (size_t i = 0; i < length; i++) lines += r->prompts_text[i] == '\n';
+    TR_TRY(tr_calloc(lines, sizeof *prompt, &prompt));
+    free((void *)r->texts.prompt);
+    r->texts.prompt = prompt;
+    r->texts.prompts = 0;
+    for (char *line = strtok_r(r->prompts_text, "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest))
+        prompt[r->texts.prompts++] = line;
+    if (r->texts.prompts == 0)
+        return TR_FAIL(TR_ERR_DATA, "the file of prompts '%s' is empty: write one prompt a line",
+                       r->prompts_file);
+    r->texts.json = true;
+    return TR_OK;
+}
 
-/* Reads the run's config from its checkpoint. */
-static tr_status read_config(const char *root, int64_t step, tr_config *config) {
-    tr_ckpt_state *state;
-    TR_TRY(tr_calloc(1, sizeof *state, &state));
-    tr_status status = tr_ckpt_read_state(root, step, state);
+static tr_status parse(int argc, char **argv, request *r) {
+    TR_TRY(tr_calloc((size_t)argc, sizeof *r->overrides, &r->overrides));
+    TR_TRY(tr_calloc(1, sizeof *r->texts.prompt, (void *)&r->texts.prompt));
+    r->model.overrides = r->overrides;
+    r->texts.stop = r->stop;
+    r->texts.prompts = 1;
+    TR_TRY(parse_words(argc, argv, r));
+    if (!r->model.path || !*r->model.path) return cli_usage("sample", "no run directory was given");
+    if (r->prompts_file && r->texts.prompt[0])
+        return cli_usage("sample", "-p and --prompts both give prompts: leave one out");
+    if (!r->texts.prompt[0]) r->texts.prompt[0] = "\n";
+    if (!r->texts.prompt[0][0])
+        return cli_usage("sample", "the prompt is empty: give at least one character with -p");
+    if (r->prompts_file) TR_TRY(read_prompts(r));
+    r->texts.rows = r->texts.prompts < MOST_ROWS ? r->texts.prompts : MOST_ROWS;
+    r->model.rows = r->texts.rows;
+    return TR_OK;
+}
+
+static void release(request *r) {
+    free((void *)r->overrides);
+    free((void *)r->texts.prompt);
+    free(r->prompts_text);
+    tr_tokenizer_close((tr_tokenizer *)r->texts.tokenizer);
+}
+
+/* --- ranks ------------------------------------------------------------------------------------ */
+
+/* Opens the tokenizer of the run, or of the folder, if there is one. Without it bytes are tokens.
+ */
+static tr_status open_tokenizer(request *r, const tr_config *config) {
+    tr_tokenizer *tokenizer = NULL;
+    tr_status status = tr_tokenizer_open(r->model.path, &tokenizer);
+    if (status == TR_ERR_NOFILE) return TR_OK;
+    TR_TRY(status);
+    r->texts.tokenizer = tokenizer;
+    if (tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;
+    return TR_FAIL(
+        TR_ERR_CONFIG,
+        "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "
+        "which the model was trained",
+        tr_tokenizer_path(tokenizer), (int)tr_tokenizer_size(tokenizer),
+        (long long)config->model.vocab);
+}
+
+static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_config *config) {
+    TR_TRY(parse(argc, argv, r));
+    TR_TRY(tr_decode_session_config(&r->model, ranks, config));
+    return open_tokenizer(r, config);
+}
+
+static tr_status make_texts(tr_world *world, request *r, tr_decode_session *s) {
+    const bool writes = tr_world_rank(world) == 0;
+    TR_TRY(tr_decode_session_open(&r->model, world, s));
+    if (s->on_cpu_instead && writes)
+        (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
+                      s->config.device.name);
+    r->texts.out = writes ? stdout : NULL;
+    return cli_sample_texts(s, &r->texts);
+}
+
+/* Samples on one rank. A rank that fails by itself aborts the job; a failure that all ranks agreed
+ * on shuts down cleanly. */
+static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
+                        char **argv) {
+    request r = {.model.step = -1,
+                 .texts = {.tokens = 200, .draw = {.temperature = 0.8, .seed = 0}}};
+    tr_decode_session *s = NULL;
+    tr_status status = tr_calloc(1, sizeof *s, &s);
+    if (status == TR_OK) status = read_request(argc, argv, tr_world_size(world), &r, &s->config);
+    status = tr_world_agree(world, status);
+    if (status == TR_OK && s->config.train.threads == 0)
+        s->config.train.threads = tr_world_cores(world);
     if (status == TR_OK)
-        status = tr_config_parse(state->config, strlen(state->config), root, NULL, 0, config);
-    free(state);
+        status = tr_rank_process_begin(process, world, s->config.parallel.deadline);
+    if (status == TR_OK) status = make_texts(world, &r, s);
+    bool own = status != TR_OK && !tr_error_is_agreed(), reported;
+    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
+    cli->silent |= reported;
+    if (status != TR_OK) cli_report(cli, status);
+    if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
+    if (s) tr_decode_session_close(s);
+    free(s);
+    release(&r);
     return status;
 }
 
-static tr_status load_model(session *s, const char *root, int64_t step) {
-    const tr_config *c = &s->config;
-    tr_model_shape shape = {.batch = 1,
-                            .seq = c->model.context,
-                            .dtype = tr_config_dtype(c),
-                            .decode = true,
-                            .tp_size = 1};
-    TR_TRY(tr_model_create(&c->model, &shape, &s->model));
-    TR_TRY(tr_mesh_make(1, 1, 1, 0, 1, &s->mesh));
-    const int first[2] = {0, s->model->count}, owner[1] = {0};
-    const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
-    TR_TRY(tr_store_create(s->device, s->world, &s->mesh, s->model, &placement, shape.dtype, NULL,
-                           &s->store));
-    tr_ckpt_tensor *tensors;
-    tr_ckpt_state *state;
-    int count;
-    TR_TRY(tr_calloc(1, sizeof *state, &state));
-    tr_status status = tr_snapshot_tensors(s->store, &s->mesh, &tensors, &count);
-    if (status == TR_OK) {
-        status = tr_ckpt_load(s->world, root, step, tensors, count, state, NULL);
-        free(tensors);
-    }
-    free(state);
-    TR_TRY(status);
-    return tr_store_publish(s->store);
-}
-
-static tr_status write_text(session *s, const request *r) {
-    size_t length = strlen(r->prompt);
-    for (size_t i = 0; i < length; i++)
-        TR_TRY(tr_sampler_feed(s->sampler, (unsigned char)r->prompt[i]));
-    fputs(r->prompt, stdout);
-    for (int64_t i = 0; i < r->tokens; i++) {
-        int32_t token;
-        TR_TRY(tr_sampler_draw(s->sampler, &token));
-        fputc((int)token, stdout);
-        if (fflush(stdout) != 0)
-            return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
-        TR_TRY(tr_sampler_feed(s->sampler, token));
-    }
-    fputc('\n', stdout);
-    return TR_OK;
-}
-
-/* Opens the run's device, or the CPU when the run's GPU is not on this machine. */
-static tr_status open_device(session *s) {
-    const tr_device_options options = {.threads = 1};
-    tr_status status = tr_device_open(s->config.device.name, &options, &s->device);
-    if (status != TR_ERR_DEVICE || !tr_config_on_gpu(&s->config)) return status;
-    TR_TRY(tr_device_open("cpu", &options, &s->device));
-    fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
-            s->config.device.name);
-    return TR_OK;
-}
-
 tr_status cli_sample(cli_context *cli, int argc, char **argv) {
-    (void)cli;
-    request r;
-    char root[TR_CONFIG_PATH + 8];
-    TR_TRY(parse(argc, argv, &r));
-    if (strlen(r.run) >= TR_CONFIG_PATH)
-        return cli_usage("sample", "the run's path is too long: name the run by a shorter path");
-    (void)snprintf(root, sizeof root, "%s/ckpt", r.run);
-    session *s;
-    TR_TRY(tr_calloc(1, sizeof *s, &s));
-    const int self = 0;
-    tr_status status;
-    TR_TRY_OUT(read_config(root, r.step, &s->config));
-    TR_TRY_OUT(tr_world_open_local(1, &s->world));
-    TR_TRY_OUT(open_device(s));
-    TR_TRY_OUT(tr_group_open(s->world, s->device, &self, 1, 0, 1, &s->alone));
-    TR_TRY_OUT(load_model(s, root, r.step));
-    TR_TRY_OUT(tr_sampler_create(s->device, s->alone, s->model, &r.options, &s->sampler));
-    TR_TRY_OUT(write_text(s, &r));
-out:
-    tr_sampler_destroy(s->sampler);
-    tr_store_destroy(s->store);
-    tr_model_destroy(s->model);
-    tr_group_close(s->alone);
-    if (s->device) tr_device_close(s->device);
-    if (s->world) tr_world_close(s->world);
-    free(s);
+    tr_world *world = NULL;
+    tr_rank_process *process = NULL;
+    tr_status status = tr_rank_process_enter(!cli->silent, &process);
+    if (status == TR_OK) status = tr_world_open_mpi(&world);
+    if (status != TR_OK) {
+        (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});
+        return status;
+    }
+    status = sample(cli, process, world, argc, argv);
+    tr_world_close(world);
     return status;
 }

@@ -29,8 +29,11 @@ const cli_command cli_commands[] = {
      cli_plan},
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run},
-    {"sample", "RUN [-p TEXT] [-n TOKENS] [--temperature T] [--top-k K] [--seed S] [--step N]",
-     "writes text with a checkpoint's model, whatever layout saved it", cli_sample},
+    {"sample",
+     "RUN|DIR [-p TEXT | --prompts FILE] [-n TOKENS] [--temperature T] [--top-k K] [--top-p P] "
+     "[--min-p P] [--repetition-penalty R] [--stop TEXT] [--no-special] [--seed S] [--step N] "
+     "[key=value ...]",
+     "writes text with the model of a checkpoint, or of a folder of transformers", cli_sample},
     {"schedule",
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",

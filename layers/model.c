@@ -195,11 +195,6 @@ static tr_status check_shape(const tr_model_config *c, const tr_model_shape *sha
     if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
         return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,
                        shape->tp_size);
-    if (shape->decode && shape->tp_size > 1)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "decoding needs the whole model on one rank, but parallel.tp is %d; "
-                       "sample with parallel.tp=1, a checkpoint of any layout will do",
-                       shape->tp_size);
     if (shape->decode && shape->documents)
         return TR_FAIL(TR_ERR_INTERNAL, "decoding feeds one document");
     if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)

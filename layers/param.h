@@ -75,6 +75,15 @@ static inline const char *tr_param_name(const tr_param *param) {
 tr_tensor tr_param_value(const tr_param *param);
 tr_tensor tr_param_grad(const tr_param *param);
 
+/* A run of indices along one dimension. */
+typedef struct tr_range {
+    int64_t begin, extent;
+} tr_range;
+
+/* Returns part `index` of `parts` equal parts of 0..total; the first total % parts have one
+ * more. */
+tr_range tr_range_part(int64_t total, int parts, int index);
+
 /* Returns the elements of the whole tensor. */
 int64_t tr_global_count(const tr_global *tensor);
 

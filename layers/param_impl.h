@@ -3,15 +3,6 @@
 
 #include "layers/param.h"
 
-/* A run of indices along one dimension. */
-typedef struct tr_range {
-    int64_t begin, extent;
-} tr_range;
-
-/* Returns part `index` of `parts` equal parts of 0..total; the first total % parts have one
- * more. */
-tr_range tr_range_part(int64_t total, int parts, int index);
-
 /* Describes a trained parameter of one global tensor of shape[rank] that every rank holds entirely,
  * as one box. Every tensor rank computes the same gradient, every data rank a part of it. A matrix
  * decays. The name is a printf format. Fails with TR_ERR_INTERNAL on a bad shape or a name that is

@@ -93,6 +93,7 @@ trireme_run_test(equivalence bf16)
 trireme_run_test(fp64)
 trireme_run_test(placements)
 trireme_run_test(families)
+trireme_run_test(sampling)
 trireme_run_test(documents)
 # Two builds compared: same bits.
 trireme_run_test(compare)

@@ -1,26 +1,26 @@
-/* Text from a trained model, one token at a time with a key/value cache, on one rank. */
+/* Texts from a trained model, one token at a time. The rows of a decoder advance together: each
+ * feeds its own prompt, and then the tokens that were drawn for it. Every rank of the decoder's
+ * mesh makes the same calls and gets the same tokens. */
 #pragma once
 
-#include "layers/model.h"
-#include "train/store.h"
+#include "train/decoder.h"
+#include "train/drawing.h"
 
 typedef struct tr_sampler tr_sampler;
 
-typedef struct tr_sample_options {
-    float temperature; /* 0: always the most probable token */
-    int top_k;         /* 0: all tokens */
-    uint64_t seed;
-} tr_sample_options;
-
-/* Prepares all layers of `model`, which must be made for decoding: batch 1, seq = the context, tp
- * 1. Its parameters must have values. */
-tr_status tr_sampler_create(tr_device *device, tr_group *alone, tr_model *model,
-                            const tr_sample_options *options, tr_sampler **out);
+/* world: the ranks of the decoder. The decoder, made for model->shape.batch rows, and the model
+ * must outlive the sampler. */
+tr_status tr_sampler_create(tr_world *world, tr_decoder *decoder, const tr_model *model,
+                            const tr_draw_options *options, tr_sampler **out);
 void tr_sampler_destroy(tr_sampler *sampler);
 
-/* Feeds one token. When the context is full, the newer half of it is fed again from position 0. */
-tr_status tr_sampler_feed(tr_sampler *sampler, int32_t token);
-/* Copies the logits of the next token to logits[vocab]. */
-tr_status tr_sampler_logits(tr_sampler *sampler, double *logits);
-/* Draws the next token. The n-th draw is a function of (seed, n). */
-tr_status tr_sampler_draw(tr_sampler *sampler, int32_t *token);
+/* Appends tokens[count] to the text of `row`, after its prompt and the tokens drawn so far. A row
+ * without text is idle. Fails with TR_ERR_DATA when a token is not in the vocabulary. */
+tr_status tr_sampler_append(tr_sampler *sampler, int row, const int32_t *tokens, int64_t count);
+/* Ends the text of `row`: no more tokens are drawn for it. */
+void tr_sampler_end(tr_sampler *sampler, int row);
+
+/* Feeds every row until at least one is at the end of its text, and draws the next token of these
+ * rows: drawn[row], which is appended to the text, or -1 for the other rows. When the context is
+ * full, the newer half of it is fed again from position 0. Collective. */
+tr_status tr_sampler_next(tr_sampler *sampler, int32_t *drawn);

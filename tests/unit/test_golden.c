@@ -20,8 +20,8 @@
 #include "pipeline/orders/make.h"
 #include "support/elements.h"
 #include "support/golden.h"
+#include "train/decoder.h"
 #include "train/engine.h"
-#include "train/sampler.h"
 
 #include <glob.h>
 #include <math.h>
@@ -178,19 +178,17 @@ static void train(const golden *g, const tr_config *c, tr_world *world, tr_devic
 }
 
 /* Feeds each document of step 1's samples from its start. */
-static void sample_logits(const golden *g, tr_device *device, tr_group *alone, tr_model *model,
-                          double *logits) {
+static void decode_logits(const golden *g, const tr_decoder_desc *desc, double *logits) {
     for (int64_t row = 0; row < g->batch * g->seq;) {
-        tr_sampler *sampler;
-        const tr_sample_options options = {0};
-        TRY(tr_sampler_create(device, alone, model, &options, &sampler));
-        int64_t start = g->starts ? g->starts[row] : 0;
+        tr_decoder *decoder;
+        int64_t start = g->starts ? g->starts[row] : 0, position = 0;
+        TRY(tr_decoder_create(desc, &decoder));
         do {
-            TRY(tr_sampler_feed(sampler, g->tokens[row]));
-            TRY(tr_sampler_logits(sampler, logits + row * g->vocab));
+            TRY(tr_decoder_step(decoder, &g->tokens[row], position++));
+            TRY(tr_decoder_logits(decoder, logits + row * g->vocab));
             row++;
         } while (row % g->seq && (!g->starts || g->starts[row] == start));
-        tr_sampler_destroy(sampler);
+        tr_decoder_destroy(decoder);
     }
 }
 
@@ -201,23 +199,28 @@ static void decode(const golden *g, const tr_config *c, tr_world *world, tr_devi
                                   .dtype = tr_config_dtype(c),
                                   .decode = true,
                                   .tp_size = 1};
-    const int self = 0;
-    tr_group *alone;
+    tr_mesh_groups *groups;
     tr_model *model;
     tr_store *store;
     tr_mesh mesh;
-    TRY(tr_group_open(world, device, &self, 1, 0, 1, &alone));
     TRY(tr_model_create(&c->model, &shape, &model));
     TRY(tr_mesh_make(1, 1, 1, 0, 1, &mesh));
+    TRY(tr_mesh_groups_create(world, device, &mesh, &groups));
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
     TRY(tr_store_create(device, world, &mesh, model, &placement, shape.dtype, NULL, &store));
     move_all(g, store, MASTERS, false, 1, g->weights);
     TRY(tr_store_publish(store));
-    sample_logits(g, device, alone, model, out->logits);
+    const tr_decoder_desc desc = {.world = world,
+                                  .device = device,
+                                  .mesh = mesh,
+                                  .groups = groups,
+                                  .model = model,
+                                  .placement = &placement};
+    decode_logits(g, &desc, out->logits);
     tr_store_destroy(store);
     tr_model_destroy(model);
-    tr_group_close(alone);
+    tr_mesh_groups_destroy(groups);
 }
 
 static void take(const golden *g, const char *name, const char *precision, results *out) {

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Text on several ranks is that of one rank, byte for byte; several prompts, stop strings, bad
+# arguments, and a killed rank.
+# usage: sampling.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+
+# sample RANKS OUT ARGUMENTS...
+sample() {
+    local ranks=$1 out=$2
+    shift 2
+    trireme_on "$ranks" sample "$@" >"$out" 2>"$out.err" || fail "sample $* on $ranks ranks: $(<"$out.err")"
+}
+# refuses CODE SENTENCE RANKS ARGUMENTS...
+refuses() {
+    local want=$1 sentence=$2 ranks=$3 code=0
+    shift 3
+    trireme_on "$ranks" sample "$@" >refused.out 2>refused.err || code=$?
+    [[ $code == "$want" ]] || fail "sample $*: exit code $code, not $want"
+    grep -qF -- "$sentence" refused.err || fail "sample $*: '$(<refused.err)' without '$sentence'"
+    [[ ! -s refused.out ]] || fail "sample $*: wrote a text"
+}
+
+train 0 1 gpt2
+train 0 2 llama model.family=llama model.kv_heads=2 parallel.pp=2
+
+# The context (32) becomes full on the way. What is not the text goes to stderr.
+for run in gpt2 llama; do
+    sample 1 "$run.one" "$run" -p 'The ' -n 60 --seed 3 train.threads=1
+    for layout in '2 parallel.pp=2' '3' '2 parallel.tp=2' '4 parallel.pp=2 parallel.tp=2'; do
+        read -ra words <<<"$layout"
+        sample "${words[0]}" "$run.several" "$run" -p 'The ' -n 60 --seed 3 train.threads=1 "${words[@]:1}"
+        cmp "$run.one" "$run.several" || fail "$run: other text with $layout"
+    done
+done
+
+# Greedy texts of several prompts together are those of each alone, whatever their lengths.
+printf 'The \nHe who sees\n\nA\n' >prompts
+sample 1 together gpt2 --prompts prompts -n 40 --temperature 0
+sample 2 spread gpt2 --prompts prompts -n 40 --temperature 0 parallel.tp=2
+cmp together spread || fail "other texts of several prompts on two ranks"
+[[ $(wc -l <together) == 3 ]] || fail "three prompts gave $(wc -l <together) lines"
+number=0
+while read -r prompt; do
+    [[ -n $prompt ]] || continue
+    number=$((number + 1))
+    grep -n . prompts | sed -n "${number}p" | sed 's/^[0-9]*://' >prompt
+    sample 1 alone gpt2 -p "$(cat prompt)" -n 40 --temperature 0
+    # The line's text, with its escapes resolved, follows the prompt.
+    printf '%b\n' "$(sed -n "${number}p" together | sed 's/^.*"text":"\(.*\)"}$/\1/')" >lines
+    tail -c "+$(($(wc -c <prompt)))" alone >follows
+    cmp lines follows || fail "prompt $number: another text together than alone"
+done <prompts
+
+# A stop string ends the text in front of it; options that switch every choice off are greedy.
+sample 1 greedy gpt2 -p 'The ' -n 40 --temperature 0
+for off in '--top-k 1' '--top-p 0.0001' '--min-p 1'; do
+    # shellcheck disable=SC2086
+    sample 1 off gpt2 -p 'The ' -n 40 --temperature 1.3 $off
+    cmp greedy off || fail "$off is not greedy"
+done
+stop=$(head -c 12 greedy | tail -c 3)
+sample 1 stopped gpt2 -p 'The ' -n 40 --temperature 0 --stop "$stop"
+{
+    text=$(cat greedy)
+    text=${text#The }
+    printf 'The %s\n' "${text%%"$stop"*}"
+} >wanted
+cmp wanted stopped || fail "the stop string '$stop' gave '$(<stopped)'"
+
+refuses 78 "parallel.dp is 2, but a text is decoded without data ranks" 2 gpt2 parallel.dp=2
+refuses 78 "parallel.pp is 8, but the model has only 6 layers" 8 gpt2
+refuses 78 "parallel.pp * parallel.tp is 2, but there are 3 ranks" 3 gpt2 parallel.tp=2
+refuses 64 "-p and --prompts both give prompts" 1 gpt2 -p x --prompts prompts
+refuses 64 "a stop string is empty" 1 gpt2 --stop ''
+refuses 66 "the file of prompts 'none' cannot be opened" 1 gpt2 --prompts none
+: >empty
+refuses 65 "the file of prompts 'empty' is empty" 1 gpt2 --prompts empty
+
+# A rank that is killed ends the others.
+"$trireme" run -n 2 sample gpt2 -n 1000000000 >long.out 2>long.err &
+launcher=$!
+for ((i = 0; i < 300; i++)); do
+    [[ ! -s long.out ]] || break
+    sleep 0.1
+done
+[[ -s long.out ]] || fail "no text after 30 s: $(<long.err)"
+for p in $(descendants "$launcher"); do
+    [[ $(tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null) != *"trireme sample"* ]] || victim=$p
+done
+kill -KILL "$victim"
+code=0
+wait "$launcher" || code=$?
+[[ $code == 77 ]] || fail "a killed rank: exit code $code: $(<long.err)"
+finish

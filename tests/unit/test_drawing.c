@@ -1,0 +1,122 @@
+/* Every rule of drawing against its definition, counted over many draws. */
+#include "train/drawing.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 6, DRAWS = 60000 };
+
+/* Probabilities 0.4, 0.25, 0.15, 0.1, 0.07, 0.03 at temperature 1, in another order. */
+static const double share[VOCAB] = {0.1, 0.4, 0.03, 0.25, 0.07, 0.15};
+
+static int32_t draw(const tr_draw_options *o, const int32_t *seen, int64_t count, uint64_t row,
+                    uint64_t n) {
+    double logits[VOCAB], scratch[VOCAB];
+    for (int i = 0; i < VOCAB; i++) logits[i] = log(share[i]) + 3;
+    return tr_draw(o, logits, scratch, VOCAB, seen, count, row, n);
+}
+
+/* Draws often, and compares each token's share with want[VOCAB] within five standard deviations;
+ * a token of probability 0 must never come. */
+static void expect(const tr_draw_options *o, const int32_t *seen, int64_t count,
+                   const double *want) {
+    int got[VOCAB] = {0};
+    for (uint64_t n = 0; n < DRAWS; n++) got[draw(o, seen, count, 0, n)]++;
+    for (int i = 0; i < VOCAB; i++) {
+        double deviation = sqrt(want[i] * (1 - want[i]) / DRAWS);
+        if (fabs((double)got[i] / DRAWS - want[i]) > 5 * deviation)
+            fail_msg("token %d: %d of %d draws, not %g of them", i, got[i], DRAWS, want[i]);
+    }
+}
+
+/* Fills want[VOCAB] with the shares of the kept tokens at a temperature. */
+static void kept(const bool *keep, double temperature, double *want) {
+    double sum = 0;
+    for (int i = 0; i < VOCAB; i++) sum += keep[i] ? pow(share[i], 1 / temperature) : 0;
+    for (int i = 0; i < VOCAB; i++) want[i] = keep[i] ? pow(share[i], 1 / temperature) / sum : 0;
+}
+
+static void draws_by_probability(void **state) {
+    (void)state;
+    const bool all[VOCAB] = {1, 1, 1, 1, 1, 1};
+    const double temperatures[] = {1, 0.5, 2};
+    for (int t = 0; t < 3; t++) {
+        double want[VOCAB];
+        kept(all, temperatures[t], want);
+        expect(&(tr_draw_options){.temperature = temperatures[t], .seed = 5}, NULL, 0, want);
+    }
+    expect(&(tr_draw_options){.temperature = 0}, NULL, 0, (double[VOCAB]){0, 1, 0, 0, 0, 0});
+}
+
+static void keeps_what_the_rules_keep(void **state) {
+    (void)state;
+    const struct {
+        tr_draw_options options;
+        bool keep[VOCAB];
+    } cases[] = {
+        {{.temperature = 1, .top_k = 1}, {0, 1, 0, 0, 0, 0}},
+        {{.temperature = 1, .top_k = 3}, {0, 1, 0, 1, 0, 1}},
+        {{.temperature = 2, .top_k = 3}, {0, 1, 0, 1, 0, 1}},
+        {{.temperature = 1, .top_k = VOCAB}, {1, 1, 1, 1, 1, 1}},
+        {{.temperature = 1, .top_p = 0.3}, {0, 1, 0, 0, 0, 0}},
+        {{.temperature = 1, .top_p = 0.64}, {0, 1, 0, 1, 0, 0}},
+        {{.temperature = 1, .top_p = 0.66}, {0, 1, 0, 1, 0, 1}},
+        {{.temperature = 1, .top_p = 1}, {1, 1, 1, 1, 1, 1}},
+        /* top_p is a share of what top_k has kept: 0.4 / 0.65 = 0.615. */
+        {{.temperature = 1, .top_k = 2, .top_p = 0.6}, {0, 1, 0, 0, 0, 0}},
+        {{.temperature = 1, .min_p = 0.2}, {1, 1, 0, 1, 0, 1}},
+        {{.temperature = 1, .min_p = 1}, {0, 1, 0, 0, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double want[VOCAB];
+        kept(cases[i].keep, cases[i].options.temperature, want);
+        expect(&cases[i].options, NULL, 0, want);
+    }
+}
+
+/* A penalty counts a token once; it divides positive logits and multiplies negative ones. */
+static void penalises_what_was_seen(void **state) {
+    (void)state;
+    const int32_t seen[] = {1, 1, 3};
+    double logits[VOCAB] = {1, 4, -1, 3.5, 0, 1}, scratch[VOCAB];
+    const tr_draw_options half = {.temperature = 0, .repetition_penalty = 2};
+    assert_int_equal(tr_draw(&half, logits, scratch, VOCAB, seen, 3, 0, 0), 1);
+    double again[VOCAB] = {1, 1.9, -1, 3.5, 1.5, -3}, low[VOCAB] = {-3, -1, -3, -2.5, -2.5, -3};
+    assert_int_equal(tr_draw(&half, again, scratch, VOCAB, seen, 3, 0, 0), 3);
+    assert_int_equal(tr_draw(&half, low, scratch, VOCAB, (int32_t[]){1, 3}, 2, 0, 0), 1);
+    low[4] = -1.9;
+    low[1] = -1;
+    assert_int_equal(tr_draw(&half, low, scratch, VOCAB, (int32_t[]){1}, 1, 0, 0), 4);
+    double none[VOCAB] = {0, 4, 0, 3.9, 0, 0};
+    const tr_draw_options off = {.repetition_penalty = 1};
+    assert_int_equal(tr_draw(&off, none, scratch, VOCAB, seen, 3, 0, 0), 1);
+}
+
+static void is_a_function_of_seed_row_and_place(void **state) {
+    (void)state;
+    const tr_draw_options one = {.temperature = 1, .seed = 1}, two = {.temperature = 1, .seed = 2};
+    int seeds = 0, rows = 0, places = 0;
+    for (uint64_t n = 0; n < 200; n++) {
+        assert_int_equal(draw(&one, NULL, 0, 3, n), draw(&one, NULL, 0, 3, n));
+        seeds += draw(&one, NULL, 0, 0, n) != draw(&two, NULL, 0, 0, n);
+        rows += draw(&one, NULL, 0, 0, n) != draw(&one, NULL, 0, 1, n);
+        places += draw(&one, NULL, 0, 0, n) != draw(&one, NULL, 0, 0, n + 200);
+    }
+    assert_true(seeds > 100 && rows > 100 && places > 100);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_by_probability),
+        cmocka_unit_test(keeps_what_the_rules_keep),
+        cmocka_unit_test(penalises_what_was_seen),
+        cmocka_unit_test(is_a_function_of_seed_row_and_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
