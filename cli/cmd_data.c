@@ -52,14 +52,14 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     if (argc < 2) return cli_usage("data", "data takes a config or a data file");
     if (strcmp(argv[1], "tokenize") == 0) return cli_data_tokenize(argc, argv);
     tr_config config;
-    tr_data *data;
+    tr_data *data = NULL;
     TR_TRY(load(argc, argv, &config));
     TR_TRY(tr_config_check_data(&config));
-    const tr_data_options options = tr_data_options_of(&config);
-    TR_TRY(tr_data_open(&options, &data));
-    tr_status status = TR_OK;
-    for (int k = 0; k < tr_data_parts(data) && status == TR_OK; k++)
+    tr_tokenizer *tokenizer;
+    tr_status status = tr_data_open_config(&config, &tokenizer, &data);
+    for (int k = 0; status == TR_OK && k < tr_data_parts(data); k++)
         status = print_corpus(&config, data, k);
     tr_data_close(data);
+    tr_tokenizer_close(tokenizer);
     return status;
 }

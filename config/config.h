@@ -21,6 +21,7 @@ typedef struct tr_config {
     struct {
         char path[TR_CONFIG_PATHS]; /* files, or a mixture: see data/paths.h */
         char format[16];
+        char tokenizer[TR_CONFIG_PATH]; /* "": the one that belongs to the data, if there is one */
         char changed[8];      /* refuse or allow: what --resume does when the data differ */
         char documents[8];    /* windows, packed */
         int64_t document_end; /* token that ends a document; -1: none */

@@ -91,10 +91,15 @@ const tr_key tr_schema[] = {
              "shard-*.bin, a list of both, or a mixture with weights, WEIGHT PATH WEIGHT PATH or "
              "[{path: A, weight: 0.7}, ...]. Training needs it."},
     {"data.format", TR_KEY_CHOICE, AT(data.format), .fallback = "bytes",
-     .choices = "bytes u16 u32 llmc megatron",
-     .help = "What the files hold: bytes (every byte is a token), u16 or u32 (tokens of 2 or 4 "
-             "bytes, nanoGPT's), llmc (shards of llm.c), or megatron (data.path is the prefix of a "
-             ".bin and .idx)."},
+     .choices = "bytes text u16 u32 llmc megatron",
+     .help =
+         "What the files hold: bytes (every byte is a token), text (tokenized by data.tokenizer "
+         "when a run begins), u16 or u32 (tokens of 2 or 4 "
+         "bytes, nanoGPT's), llmc (shards of llm.c), or megatron (data.path is the prefix of a "
+         ".bin and .idx)."},
+    {"data.tokenizer", TR_KEY_TEXT, AT(data.tokenizer), .example = "tokenizer.json",
+     .help = "A tokenizer.json, a tiktoken file, or a folder with one. Default: the one next to "
+             "the data (PREFIX.tokenizer.json) or in model.init_from, otherwise none."},
     {"data.validation", TR_KEY_SHARE, AT(data.validation), .min = 0, .max = 0.9, .fallback = "0.1",
      .help = "What is held out for validation: a fraction of each corpus, at its end, or files of "
              "the same format, written like data.path without weights."},
@@ -104,8 +109,9 @@ const tr_key tr_schema[] = {
              "earlier documents), or packed (no attention across documents, positions "
              "restart, and the label of a document's last token does not count)."},
     {"data.document_end", INT(data.document_end, -1, 16777215), .fallback = "-1", .example = "10",
-     .help = "The token that ends a document, which data.documents packed needs; -1: none. With "
-             "data.format megatron the index says where documents end."},
+     .help =
+         "The token that ends a document, which data.documents packed needs; -1: the tokenizer's, "
+         "if there is one. With data.format megatron the index says where documents end."},
     {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
      .choices = "refuse allow",
      .help = "What --resume does when the data differ from the checkpoint's: refuse (exit code "

@@ -49,8 +49,7 @@ tr_status tr_corpus_open(const char *key, const tr_data_words *words,
     TR_TRY(tr_calloc(1, sizeof *corpus, &corpus));
     tr_status status = tr_data_paths_expand(key, words, &files, &count);
     if (status == TR_OK) status = open_sources(files, count, options, corpus);
-    for (int i = 0; i < count; i++) free(files[i]);
-    free(files);
+    tr_data_paths_free_files(files, count);
     if (status != TR_OK) {
         tr_corpus_close(corpus);
         return status;

@@ -94,7 +94,7 @@ static tr_status open_held(const char *path, const tr_source_options *options, t
 
 static tr_status open_files(const tr_data_options *o, tr_data *data) {
     const tr_source_options options = {
-        .format = o->format, .vocab = o->vocab, .documents = o->packed};
+        .format = o->format, .vocab = o->vocab, .tokenizer = o->tokenizer, .documents = o->packed};
     tr_data_paths paths;
     tr_status status = TR_OK;
     if (o->validation_path) TR_TRY(open_held(o->validation_path, &options, data));
@@ -107,6 +107,10 @@ static tr_status open_files(const tr_data_options *o, tr_data *data) {
 }
 
 tr_status tr_data_open(const tr_data_options *o, tr_data **out) {
+    const bool lists_ends = strcmp(o->format, "megatron") == 0;
+    if (o->packed && o->document_end < 0 && !lists_ends)
+        return TR_FAIL(TR_ERR_CONFIG, "data.documents packed needs data.document_end, the token "
+                                      "that ends a document: 50256 in GPT-2's data");
     if (o->context < 1 || o->context > INT64_MAX / 16 || !(o->validation >= 0 && o->validation < 1))
         return TR_FAIL(TR_ERR_CONFIG, "model.context or data.validation is out of range");
     tr_data *data;

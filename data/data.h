@@ -17,7 +17,8 @@ typedef struct tr_data_options {
     const char *path;   /* data.path: see data/paths.h */
     const char *format; /* data.format */
     double validation;  /* fraction in [0, 1) of each corpus, at its end, that is held out */
-    const char *validation_path; /* the held-out corpus; NULL: that fraction */
+    const char *validation_path;   /* the held-out corpus; NULL: that fraction */
+    const tr_tokenizer *tokenizer; /* of data.format text; used while the files are opened */
     int64_t context, vocab;
     uint64_t seed;
     bool packed;          /* documents end within a sample; false: a sample is one document */

@@ -119,6 +119,11 @@ void tr_data_paths_free(tr_data_paths *paths) {
     *paths = (tr_data_paths){0};
 }
 
+void tr_data_paths_free_files(char **files, int count) {
+    for (int i = 0; i < count; i++) free(files[i]);
+    free(files);
+}
+
 static tr_status add_file(const char *path, char ***files, size_t *capacity, int *count) {
     TR_TRY(tr_grow(files, capacity, (size_t)*count + 1, sizeof **files));
     TR_TRY(tr_strdup(path, &(*files)[*count]));

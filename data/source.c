@@ -21,7 +21,7 @@ typedef struct format {
 static const format formats[] = {
     {"bytes", 1, tr_format_open_raw},         {"u16", 2, tr_format_open_raw},
     {"u32", 4, tr_format_open_raw},           {"llmc", 0, tr_format_open_llmc},
-    {"megatron", 0, tr_format_open_megatron},
+    {"megatron", 0, tr_format_open_megatron}, {"text", 0, tr_format_open_text},
 };
 
 static const format *find(const char *name) {
@@ -91,7 +91,7 @@ tr_status tr_source_open(const char *path, const tr_source_options *options, tr_
     *out = (tr_source){.file.fd = -1, .vocab = options->vocab};
     if (!f)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "data.format must be one of bytes, u16, u32, llmc, megatron, "
+                       "data.format must be one of bytes, u16, u32, llmc, megatron, text, "
                        "not '%s'",
                        options->format);
     return f->open(path, options, out);
@@ -101,6 +101,7 @@ void tr_source_close(tr_source *source) {
     if (source->file.fd >= 0) (void)close(source->file.fd);
     free(source->file.path);
     free(source->end);
+    free(source->memory);
     *source = (tr_source){.file.fd = -1};
 }
 
@@ -126,6 +127,10 @@ static tr_status no_token(const tr_source *s, int64_t at, int64_t id) {
 tr_status tr_source_read(const tr_source *s, int64_t first, int64_t count, int32_t *to) {
     unsigned char piece[PIECE];
     const int64_t most = PIECE / s->width;
+    if (s->memory) { /* the tokenizer has no more tokens than the vocabulary */
+        memcpy(to, s->memory + first, (size_t)count * sizeof *to);
+        return TR_OK;
+    }
     for (int64_t n; count > 0; first += n, count -= n, to += n) {
         n = count < most ? count : most;
         TR_TRY(tr_format_read(&s->file, s->first + first * s->width, n * s->width, piece));

@@ -3,15 +3,17 @@
 #pragma once
 
 #include "base/status.h"
+#include "text/tokenizer.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* What the formats need to know besides the path. */
 typedef struct tr_source_options {
-    const char *format; /* data.format */
-    int64_t vocab;      /* of the model: a token is one of 0..vocab-1 */
-    bool documents;     /* keep the ends of documents that the file lists */
+    const char *format;            /* data.format */
+    int64_t vocab;                 /* of the model: a token is one of 0..vocab-1 */
+    const tr_tokenizer *tokenizer; /* of data.format text; otherwise it may be NULL */
+    bool documents;                /* keep the ends of documents that the file lists */
 } tr_source_options;
 
 typedef struct tr_data_file {
@@ -25,8 +27,9 @@ typedef struct tr_data_file {
 typedef struct tr_source {
     tr_data_file file;
     int64_t first;
-    int width;      /* 1, 2, 4 or 8 bytes */
-    bool is_signed; /* a token below 0 is refused */
+    int32_t *memory; /* all tokens; NULL: they are read from the file */
+    int width;       /* 1, 2, 4 or 8 bytes */
+    bool is_signed;  /* a token below 0 is refused */
     int64_t tokens, vocab;
     int64_t *end;      /* [ends] ascending: the token behind each document; NULL: not listed */
     int64_t ends;      /* 0 where `end` is NULL */

@@ -1,18 +1,10 @@
-/* How a config's data are opened. */
+/* Opens the data that a config names. */
 #pragma once
 
 #include "config/config.h"
 #include "data/data.h"
 
-/* Returns the options; their texts are the config's. */
-static inline tr_data_options tr_data_options_of(const tr_config *config) {
-    tr_data_options options = {.path = config->data.path,
-                               .format = config->data.format,
-                               .context = config->model.context,
-                               .vocab = config->model.vocab,
-                               .seed = (uint64_t)config->train.seed,
-                               .packed = tr_config_packed(config),
-                               .document_end = tr_config_document_end(config)};
-    options.validation = tr_config_validation(config, &options.validation_path);
-    return options;
-}
+/* Opens the data and their tokenizer (NULL: none). Sets data.document_end of a config that does not
+ * have it to the tokenizer's. Fails like tr_data_find_tokenizer and tr_data_open. The caller closes
+ * both. */
+tr_status tr_data_open_config(tr_config *config, tr_tokenizer **tokenizer, tr_data **data);

@@ -93,8 +93,7 @@ static tr_status open_local(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
-    const tr_data_options data = tr_data_options_of(c);
-    return tr_data_open(&data, &s->data);
+    return tr_data_open_config(&s->own, &s->tokenizer, &s->data);
 }
 
 /* Chooses how data travel between the ranks' devices. Collective. */
@@ -315,6 +314,11 @@ static tr_status write_order(tr_session *s) {
 /* Opens the records of the run on rank 0. */
 static tr_status open_records(tr_session *s) {
     TR_TRY(tr_recorder_open(&s->recorder, s->resumes ? s->state->step : -1));
+    if (tr_session_leads(s) && s->tokenizer) { /* for sampling, evaluation and export */
+        char path[TR_CONFIG_PATH + 16];
+        (void)snprintf(path, sizeof path, "%s/tokenizer.json", s->config->log.dir);
+        TR_TRY(tr_tokenizer_save(s->tokenizer, path));
+    }
     if (!tr_session_leads(s)) return TR_OK;
     TR_TRY(tr_plans_write(&s->plans, s->config));
     return tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
@@ -417,6 +421,7 @@ void tr_session_close(tr_session *s) {
     tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */
     tr_schedule_destroy(s->schedule);
     tr_data_close(s->data);
+    tr_tokenizer_close(s->tokenizer);
     if (s->device) tr_device_close(s->device);
     tr_record_close(s->trace); /* after the stream, which may still write to it */
     tr_rundir_release(&s->dir);

@@ -19,6 +19,7 @@ typedef struct tr_session {
     tr_mesh mesh;
     tr_device *device;
     tr_data *data;
+    tr_tokenizer *tokenizer; /* of the data; NULL: bytes are ids, or it is not known */
     tr_schedule *schedule;
     tr_plans plans; /* of the operators */
     tr_engine *engine;

@@ -70,6 +70,16 @@ as_after_quickstart() {
     (cd "$1" && bash -euo pipefail -c "$configure" >../configure.log 2>&1) || fail "$configure failed: $(tail -n 3 configure.log)"
 }
 
+# as_from_others FOLDER: makes the files that docs/data.md takes from other programs.
+as_from_others() {
+    local write=${trireme%/*}/tests/token_files
+    bash "$root/tests/run/make_tokenizer.sh" >"$1/tokenizer.json"
+    head -c 20000 "$1/corpus.txt" | "$write" u16 "$1/train.bin"
+    tail -c 5000 "$1/corpus.txt" | "$write" u16 "$1/val.bin"
+    "$write" llmc "$1/fineweb_train_000001.bin" <"$1/corpus.txt"
+    "$write" megatron "$1/my_text_document" <"$1/corpus.txt"
+}
+
 # run_block DOCUMENT LINE FILE: runs the block in the document's folder.
 run_block() {
     (cd "$1" && timeout 120 bash -euo pipefail "$3" </dev/null >"$3.out" 2>&1) && return 0
@@ -82,6 +92,7 @@ for document in "${documents[@]}"; do
     mkdir "$name"
     cp x.yaml "$name/"
     cp "$root/tests/data/devil.txt" "$name/corpus.txt"
+    [[ $name != data.md ]] || as_from_others "$name"
     [[ $name != README.md ]] || as_after_quickstart "$name"
     block="" start=0
     while IFS=: read -r line text; do
@@ -108,7 +119,7 @@ sections='model|data|train|optim|parallel|checkpoint|log|device'
 known=$(sed -nE "s/^  (($sections)\.[a-z_0-9]+) .*/\1/p" help.txt)
 # Files like data/data.c and log.txt are not keys; train.stepz is the documents' example of a wrong key.
 for key in $(mentions "(^|[^/a-z_.-])($sections)\.[a-z_0-9]+" | grep -oE "($sections)\.[a-z_0-9]+" | sort -u); do
-    [[ $key == train.stepz || $key == log.txt ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
+    [[ $key == train.stepz || $key == log.txt || $key == train.bin ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
 done
 diff <(bash "$root/tools/config_table.sh" "$trireme") \
     <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$root/docs/config.md" | sed '$d') >table.diff ||

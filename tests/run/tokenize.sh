@@ -63,6 +63,21 @@ tokens=$(sed -n 's/^tokens *\([0-9]*\) in.*/\1/p' lines.out)
 "$trireme" data base.yaml data.path=lines data.format=megatron model.vocab=301 data.documents=packed >data.out
 grep -Eq "^tokens +$tokens, " data.out && grep -q "^documents $documents$" data.out || fail "data: $(<data.out)"
 
+# The same text, tokenized when the run begins.
+tokenize 0 short short.txt
+train 0 1 files data.path=short.bin data.format=megatron model.vocab=301 train.steps=3
+train 0 1 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3
+same_curve text files
+same_tensors text files 3
+for run in files text; do cmp -s $run/tokenizer.json tokenizer.json || fail "$run: no copy of the tokenizer"; done
+train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 data.documents=packed
+grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
+train 78 1 vocab data.path=short data.format=megatron model.vocab=300
+says vocab "model.vocab 300 is too small: the tokenizer 'short.tokenizer.json' has 301 tokens"
+train 78 1 without data.path=short.txt data.format=text model.vocab=301
+says without "data.format text needs data.tokenizer: .*"
+train 66 1 named data.path=short.txt data.format=text model.vocab=301 data.tokenizer=none.json
+
 # --- bad input ------------------------------------------------------------------------------------------
 
 says_of() { grep -Eq -- "^trireme: $2" "$1.err" || fail "$1: said '$(<"$1.err")', not '$2'"; }

@@ -113,7 +113,7 @@ static tr_status open_vocab(const char *path, const char *format, bool packed, i
                                      .vocab = vocab,
                                      .seed = 3,
                                      .packed = packed,
-                                     .document_end = -1};
+                                     .document_end = packed ? VOCAB - 1 : -1};
     return tr_data_open(&options, out);
 }
 

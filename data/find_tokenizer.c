@@ -1,0 +1,66 @@
+#include "data/find_tokenizer.h"
+
+#include "data/paths.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Writes the path of the tokenizer next to a token file to path[PATH_MAX]. Returns false when there
+ * is none. */
+static bool beside(const char *file, char *path) {
+    size_t n = strlen(file);
+    if (n > 4 && (strcmp(file + n - 4, ".bin") == 0 || strcmp(file + n - 4, ".idx") == 0)) n -= 4;
+    int length = snprintf(path, PATH_MAX, "%.*s.tokenizer.json", (int)n, file);
+    return length < PATH_MAX && access(path, F_OK) == 0;
+}
+
+/* Finds the tokenizer next to the first file of data.path. */
+static tr_status find_beside(const char *data_path, char *path, bool *found) {
+    tr_data_paths paths;
+    char **files = NULL;
+    int count = 0;
+    *found = false;
+    tr_status status = tr_data_paths_parse("data.path", data_path, &paths);
+    if (status == TR_OK) status = tr_data_paths_expand("data.path", &paths.part[0], &files, &count);
+    if (status == TR_OK && count > 0) *found = beside(files[0], path);
+    tr_data_paths_free_files(files, count);
+    tr_data_paths_free(&paths);
+    return status;
+}
+
+/* Returns true when the folder has one of the files that tr_tokenizer_open reads. */
+static bool in_folder(const char *folder) {
+    static const char *const names[] = {"tokenizer.json", "vocab.json", "tokenizer.model",
+                                        "qwen.tiktoken"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int length = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (length < PATH_MAX && access(path, F_OK) == 0) return true;
+    }
+    return false;
+}
+
+tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const char *origin,
+                                 int64_t vocab, tr_tokenizer **out) {
+    char path[PATH_MAX];
+    const char *found = *named ? named : NULL;
+    *out = NULL;
+    if (!found) {
+        bool next_to;
+        TR_TRY(find_beside(data_path, path, &next_to));
+        found = next_to ? path : *origin && in_folder(origin) ? origin : NULL;
+    }
+    if (!found) return TR_OK;
+    TR_TRY(tr_tokenizer_open(found, out));
+    const int32_t size = tr_tokenizer_size(*out);
+    if (size <= vocab) return TR_OK;
+    tr_tokenizer_close(*out);
+    *out = NULL;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "model.vocab %" PRId64 " is too small: the tokenizer '%s' has %" PRId32
+                   " tokens",
+                   vocab, found, size);
+}

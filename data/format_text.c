@@ -1,0 +1,56 @@
+/* Text that is tokenized when it is opened; its tokens are kept in memory. */
+#include "base/memory.h"
+#include "data/format_impl.h"
+#include "data/text_input.h"
+
+#include <stdlib.h>
+
+enum { FIRST_ROOM = 1 << 16 };
+
+static tr_status read_text(const char *path, tr_byte_list *text) {
+    tr_text_input *input;
+    size_t got = 0, want = FIRST_ROOM;
+    TR_TRY(tr_text_input_open(path, &input));
+    tr_status status = TR_OK;
+    while (status == TR_OK) {
+        want =
+            text->count + FIRST_ROOM > 2 * text->count ? text->count + FIRST_ROOM : 2 * text->count;
+        status = tr_grow(&text->byte, &text->capacity, want, 1);
+        if (status != TR_OK) break;
+        want -= text->count;
+        status = tr_text_input_read(input, text->byte + text->count, want, &got);
+        text->count += got;
+        if (got < want) break;
+    }
+    tr_text_input_close(input);
+    return status;
+}
+
+tr_status tr_format_open_text(const char *path, const tr_source_options *options,
+                              tr_source *source) {
+    tr_byte_list text = {0};
+    tr_token_list tokens = {0};
+    tr_encoder *encoder = NULL;
+    tr_status status = TR_OK;
+    if (!options->tokenizer)
+        return TR_FAIL(TR_ERR_CONFIG, "data.format text needs data.tokenizer: name a "
+                                      "tokenizer.json, a tiktoken file, or a folder with one");
+    TR_TRY(tr_format_open_file(path, source));
+    TR_TRY_OUT(read_text(path, &text));
+    TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));
+    TR_TRY_OUT(tr_encoder_add(encoder, text.byte, text.count, 0, &tokens));
+    const int32_t end = tr_tokenizer_document_end(options->tokenizer);
+    if (end >= 0) {
+        TR_TRY_OUT(tr_grow(&tokens.id, &tokens.capacity, tokens.count + 1, sizeof *tokens.id));
+        tokens.id[tokens.count++] = end;
+    }
+    source->width = sizeof *tokens.id;
+    source->memory = tokens.id;
+    source->tokens = (int64_t)tokens.count;
+    tokens.id = NULL;
+out:
+    tr_encoder_close(encoder);
+    free(text.byte);
+    free(tokens.id);
+    return status;
+}

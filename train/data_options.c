@@ -1,0 +1,25 @@
+#include "train/data_options.h"
+
+#include "data/find_tokenizer.h"
+
+#include <string.h>
+
+tr_status tr_data_open_config(tr_config *c, tr_tokenizer **tokenizer, tr_data **data) {
+    const bool bytes = strcmp(c->data.format, "bytes") == 0; /* every byte is an id */
+    *tokenizer = NULL;
+    if (!bytes)
+        TR_TRY(tr_data_find_tokenizer(c->data.tokenizer, c->data.path, c->init_from, c->model.vocab,
+                                      tokenizer));
+    if (*tokenizer && c->data.document_end < 0)
+        c->data.document_end = tr_tokenizer_document_end(*tokenizer);
+    tr_data_options options = {.path = c->data.path,
+                               .format = c->data.format,
+                               .tokenizer = *tokenizer,
+                               .context = c->model.context,
+                               .vocab = c->model.vocab,
+                               .seed = (uint64_t)c->train.seed,
+                               .packed = tr_config_packed(c),
+                               .document_end = tr_config_document_end(c)};
+    options.validation = tr_config_validation(c, &options.validation_path);
+    return tr_data_open(&options, data);
+}
