@@ -59,6 +59,8 @@ void cli_report(cli_context *cli, tr_status code);
 
 /* Runs `data tokenize`; argv[0] is "data", argv[1] "tokenize". */
 tr_status cli_data_tokenize(int argc, char **argv);
+/* Trains a byte-level BPE on files and writes a tokenizer.json; argv[0] is "train-bpe". */
+tr_status cli_data_train_bpe(int argc, char **argv);
 
 tr_status cli_help(cli_context *cli, int argc, char **argv);
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv);

@@ -51,6 +51,7 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc < 2) return cli_usage("data", "data takes a config or a data file");
     if (strcmp(argv[1], "tokenize") == 0) return cli_data_tokenize(argc, argv);
+    if (strcmp(argv[1], "train-bpe") == 0) return cli_data_train_bpe(argc - 1, argv + 1);
     tr_config config;
     tr_data *data = NULL;
     TR_TRY(load(argc, argv, &config));

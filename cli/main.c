@@ -19,8 +19,11 @@ const cli_command cli_commands[] = {
      cli_ckpt},
     {"data",
      "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "
-     "[--no-special] [--threads N]",
-     "shows what data files contain, and a bigram baseline; or turns text into token files",
+     "[--no-special] [--threads N] | train-bpe FILES... --vocab N -o FILE|DIR [--pattern "
+     "gpt2|llama3|qwen|o200k]",
+     "shows what data files contain, and a bigram baseline; or turns text into token files; or "
+     "trains "
+     "a tokenizer",
      cli_data},
     {"doctor", "", "checks this machine and says what to fix", cli_doctor},
     {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help},

@@ -1,0 +1,142 @@
+
+#include "base/clock.h"
+#include "base/input.h"
+#include "base/output.h"
+#include "cli/cli.h"
+#include "text/bpe.h"
+#include "text/train_bpe.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct train_bpe_options {
+    int64_t vocab;
+    tr_pattern pattern;
+    const char *out;
+    char **file;
+    int files;
+} train_bpe_options;
+
+static const char document_end[] = "<|endoftext|>";
+
+static tr_status read_pattern(const char *name, tr_pattern *out) {
+    static const char *const names[] = {
+        [TR_PATTERN_GPT2] = "gpt2",
+        [TR_PATTERN_LLAMA3] = "llama3",
+        [TR_PATTERN_QWEN] = "qwen",
+        [TR_PATTERN_O200K] = "o200k",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!names[i] || strcmp(names[i], name)) continue;
+        *out = (tr_pattern)i;
+        return TR_OK;
+    }
+    return cli_usage("data", "--pattern is gpt2, llama3, qwen or o200k, not '%s'", name);
+}
+
+static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
+    *o = (train_bpe_options){.pattern = TR_PATTERN_GPT2, .file = argv + 1};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        bool vocab = !strcmp(argv[i], "--vocab"), pattern = !strcmp(argv[i], "--pattern");
+        if (!vocab && !pattern && strcmp(argv[i], "-o")) {
+            if (*argv[i] == '-' && argv[i][1])
+                return cli_usage("data", "data train-bpe has no option '%s'", argv[i]);
+            o->file[o->files++] = argv[i];
+            continue;
+        }
+        if (!value) return cli_usage("data", "%s needs a value", argv[i]);
+        if (vocab)
+            TR_TRY(cli_take_integer("data", "--vocab", value, 257, TR_BPE_MAX_SIZE, &o->vocab));
+        else if (pattern) TR_TRY(read_pattern(value, &o->pattern));
+        else o->out = value;
+        i++;
+    }
+    if (!o->files) return cli_usage("data", "data train-bpe needs at least one file");
+    if (!o->vocab) return cli_usage("data", "data train-bpe needs --vocab N, the number of tokens");
+    if (!o->out) return cli_usage("data", "data train-bpe needs -o, a file or a folder");
+    return TR_OK;
+}
+
+/* Writes the file whole: next to its place first. A folder gets tokenizer.json. */
+static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char *path,
+                                 size_t size) {
+    struct stat info;
+    bool folder = stat(out, &info) == 0 && S_ISDIR(info.st_mode);
+    size_t length = strlen(out);
+    if (!folder && length && out[length - 1] == '/') { /* a folder that does not exist yet */
+        if (mkdir(out, 0777) != 0)
+            return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
+        folder = true;
+    }
+    char partial[4200];
+    FILE *file;
+    (void)snprintf(path, size, "%s%s", out, !folder ? "" : "/tokenizer.json");
+    (void)snprintf(partial, sizeof partial, "%s.partial-%ld", path, (long)getpid());
+    TR_TRY(tr_output_open(partial, &file));
+    (void)fwrite(json->byte, 1, json->count, file);
+    tr_status status = tr_output_close(partial, file, TR_OK);
+    if (status == TR_OK && rename(partial, path) != 0)
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    if (status != TR_OK) (void)unlink(partial);
+    return status;
+}
+
+static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, double *mib) {
+    const tr_input_limit limit = {.mib = 1 << 20, .failure = TR_ERR_DATA};
+    for (int i = 0; i < o->files; i++) {
+        char *text;
+        size_t length;
+        TR_TRY(tr_input_load("the text", o->file[i], limit, &text, &length));
+        tr_status status = tr_bpe_trainer_add(trainer, text, length);
+        free(text);
+        TR_TRY(status);
+        *mib += (double)length / (1 << 20);
+    }
+    return TR_OK;
+}
+
+static void show(void *context, int32_t tokens) {
+    const train_bpe_options *o = context;
+    if (isatty(STDERR_FILENO))
+        (void)fprintf(stderr, "\r%" PRId32 " of %" PRId64 " tokens ", tokens, o->vocab);
+}
+
+static tr_status train(train_bpe_options *o, tr_bpe_trainer *trainer, tr_byte_list *json) {
+    const char *const special[] = {document_end};
+    double start = tr_now_s(), mib = 0;
+    int32_t tokens;
+    char path[4100];
+    TR_TRY(count_files(o, trainer, &mib));
+    double counted = tr_now_s();
+    (void)printf("text     %.1f MiB, %zu different pieces, %.1f s\n", mib,
+                 tr_bpe_trainer_pieces(trainer), counted - start);
+    TR_TRY(tr_bpe_trainer_finish(trainer, (int32_t)o->vocab, special, 1, show, o, json, &tokens));
+    if (isatty(STDERR_FILENO)) (void)fprintf(stderr, "\r\033[K");
+    TR_TRY(write_tokenizer(o->out, json, path, sizeof path));
+    (void)printf("trained  %" PRId32 " tokens, %.1f s\nwrote    %s\n", tokens, tr_now_s() - counted,
+                 path);
+    if (tokens < o->vocab)
+        (void)printf("note     the text has no more pairs to merge: %" PRId32
+                     " tokens instead of %" PRId64 "\n",
+                     tokens, o->vocab);
+    return TR_OK;
+}
+
+tr_status cli_data_train_bpe(int argc, char **argv) {
+    train_bpe_options options;
+    tr_bpe_trainer *trainer;
+    tr_byte_list json = {0};
+    TR_TRY(read_options(argc, argv, &options));
+    if (strlen(options.out) > 4000) return cli_usage("data", "the path after -o is too long");
+    TR_TRY(tr_bpe_trainer_open(options.pattern, &trainer));
+    tr_status status = train(&options, trainer, &json);
+    tr_bpe_trainer_close(trainer);
+    free(json.byte);
+    return status;
+}
