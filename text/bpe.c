@@ -208,7 +208,9 @@ void tr_bpe_set_rules(tr_bpe *bpe, const tr_bpe_rules *rules) {
 
 static int by_rank(const void *a, const void *b) {
     const merge *x = a, *y = b;
-    return (x->rank > y->rank) - (x->rank < y->rank);
+    if (x->rank != y->rank) return x->rank > y->rank ? 1 : -1;
+    if (x->left != y->left) return x->left > y->left ? 1 : -1;
+    return (x->right > y->right) - (x->right < y->right);
 }
 
 tr_status tr_bpe_each_merge(const tr_bpe *bpe,

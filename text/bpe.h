@@ -49,7 +49,7 @@ int32_t tr_bpe_find(const tr_bpe *bpe, const char *bytes, size_t length);
 /* Returns the byte string of an id in [0, size) and its length; NULL when the id is not used. */
 const char *tr_bpe_token(const tr_bpe *bpe, int32_t id, size_t *length);
 
-/* Calls `see` for each merge in the order of ranks (any order among equal ranks), until it fails.
+/* Calls `see` for each merge in the order of ranks, of ids among equal ranks, until it fails.
  */
 tr_status tr_bpe_each_merge(const tr_bpe *bpe,
                             tr_status (*see)(void *context, int32_t left, int32_t right),

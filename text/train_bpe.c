@@ -370,7 +370,9 @@ tr_status tr_bpe_trainer_finish(tr_bpe_trainer *t, int32_t vocab, const char *co
     TR_TRY_OUT(add_first(bpe, special, special_count, of_byte, tokens));
     TR_TRY_OUT(count_pairs(t, of_byte));
     TR_TRY_OUT(merge_all(t, bpe, vocab, tokens, progress, context));
-    status = tr_write_tokenizer(json, bpe, t->pattern, texts, special_count);
+    const tr_tokenizer_form form = {
+        .pattern = t->pattern, .special = texts, .special_count = special_count};
+    status = tr_write_tokenizer(json, bpe, &form);
 out:
     free(texts);
     tr_bpe_close(bpe);

@@ -50,10 +50,34 @@ tr_status tr_write_byte_level(tr_byte_list *out, tr_pattern pattern) {
                               "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                               "\"trim_offsets\": true, \"use_regex\": false}]}"));
     }
-    return add_words(out, ",\n\"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
-                          "true, \"trim_offsets\": false, \"use_regex\": true},\n"
-                          "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+    return add_words(out, ",\n\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
                           "\"trim_offsets\": true, \"use_regex\": true}");
+}
+
+/* Appends the post-processor: the token before each text, and the offsets that only other programs
+ * use. */
+static tr_status add_post_processor(tr_byte_list *out, const tr_special_text *begin) {
+    static const char offsets[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+                                  "\"trim_offsets\": false, \"use_regex\": true}";
+    TR_TRY(add_words(out, ",\n\"post_processor\": "));
+    if (!begin) return add_words(out, offsets);
+    TR_TRY(add_words(out, "{\"type\": \"Sequence\", \"processors\": [\n"));
+    TR_TRY(add_words(out, offsets));
+    TR_TRY(add_words(out, ",\n{\"type\": \"TemplateProcessing\", \"single\": ["
+                          "{\"SpecialToken\": {\"id\": "));
+    TR_TRY(tr_write_string(out, begin->text, strlen(begin->text)));
+    TR_TRY(add_words(out, ", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}],\n"
+                          "\"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, "
+                          "{\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}],\n"
+                          "\"special_tokens\": {"));
+    TR_TRY(tr_write_string(out, begin->text, strlen(begin->text)));
+    TR_TRY(add_words(out, ": {\"id\": "));
+    TR_TRY(tr_write_string(out, begin->text, strlen(begin->text)));
+    TR_TRY(add_words(out, ", \"ids\": ["));
+    TR_TRY(add_number(out, begin->id));
+    TR_TRY(add_words(out, "], \"tokens\": ["));
+    TR_TRY(tr_write_string(out, begin->text, strlen(begin->text)));
+    return add_words(out, "]}}}]}");
 }
 
 /* Appends the characters of a token's bytes as a JSON string. */
@@ -102,15 +126,17 @@ static tr_status add_vocab(tr_byte_list *out, const tr_bpe *bpe) {
     return TR_OK;
 }
 
-tr_status tr_write_tokenizer(tr_byte_list *out, const tr_bpe *bpe, tr_pattern pattern,
-                             const tr_special_text *specials, size_t special_count) {
+tr_status tr_write_tokenizer(tr_byte_list *out, const tr_bpe *bpe, const tr_tokenizer_form *form) {
     TR_TRY(add_words(out, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n"
                           "\"added_tokens\": ["));
-    for (size_t i = 0; i < special_count; i++)
-        TR_TRY(
-            tr_write_token(out, i > 0, specials[i].id, specials[i].text, strlen(specials[i].text)));
-    TR_TRY(add_words(out, "],\n\"normalizer\": null,\n\"pre_tokenizer\": "));
-    TR_TRY(tr_write_byte_level(out, pattern));
+    for (size_t i = 0; i < form->special_count; i++)
+        TR_TRY(tr_write_token(out, i > 0, form->special[i].id, form->special[i].text,
+                              strlen(form->special[i].text)));
+    TR_TRY(add_words(out, "],\n\"normalizer\": "));
+    TR_TRY(add_words(out, form->nfc ? "{\"type\": \"NFC\"}" : "null"));
+    TR_TRY(add_words(out, ",\n\"pre_tokenizer\": "));
+    TR_TRY(tr_write_byte_level(out, form->pattern));
+    TR_TRY(add_post_processor(out, form->begin));
     TR_TRY(add_words(out,
                      ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null,\n"
                      "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "
