@@ -229,27 +229,33 @@ static tr_status make_bpe(const tr_tokenizer *t, const rank_list *list, const sp
     return TR_OK;
 }
 
+/* Puts a tokenizer.json of the model into t->file. */
+static tr_status write_file(tr_tokenizer *t, const tr_bpe *bpe, const tr_tokenizer_form *form) {
+    tr_byte_list json = {0};
+    tr_status status = tr_write_tokenizer(&json, bpe, form);
+    free(t->file);
+    t->file = json.byte;
+    t->file_length = json.count;
+    return status;
+}
+
 static tr_status read_ranks(tr_tokenizer *t, const char *file, size_t length, rank_list *list,
                             special_list *special, tr_bpe **bpe) {
     const rank_kind *kind;
-    tr_byte_list json = {0};
     TR_TRY(read_lines(t, file, length, list));
     TR_TRY(find_kind(t, list, &kind));
     list_specials(kind, special);
     TR_TRY(make_bpe(t, list, special, bpe));
-    const tr_tokenizer_form form = {.pattern = kind->pattern,
-                                    .nfc = kind->nfc,
-                                    .special = special->token,
-                                    .special_count = special->count,
-                                    .begin = kind->begin ? &special->token[0] : NULL};
-    tr_status status = tr_write_tokenizer(&json, *bpe, &form);
-    if (status != TR_OK) {
-        free(json.byte);
-        return status;
-    }
-    t->file = json.byte;
-    t->file_length = json.count;
-    return tr_tokenizer_read_json(t);
+    tr_tokenizer_form form = {.pattern = kind->pattern,
+                              .nfc = kind->nfc,
+                              .special = special->token,
+                              .special_count = special->count,
+                              .begin = kind->begin ? &special->token[0] : NULL,
+                              .no_merges = true};
+    TR_TRY(write_file(t, *bpe, &form));
+    TR_TRY(tr_tokenizer_read_json(t)); /* everything except the model, which *bpe replaces */
+    form.no_merges = false;
+    return write_file(t, *bpe, &form);
 }
 
 tr_status tr_tokenizer_read_ranks(tr_tokenizer *t, const char *file, size_t length) {

@@ -146,6 +146,6 @@ tr_status tr_write_tokenizer(tr_byte_list *out, const tr_bpe *bpe, const tr_toke
     TR_TRY(add_vocab(out, bpe));
     TR_TRY(add_words(out, "},\n\"merges\": ["));
     merge_writer writer = {.out = out, .bpe = bpe};
-    TR_TRY(tr_bpe_each_merge(bpe, add_merge, &writer));
+    if (!form->no_merges) TR_TRY(tr_bpe_each_merge(bpe, add_merge, &writer));
     return add_words(out, "]}}\n");
 }
