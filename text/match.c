@@ -75,7 +75,7 @@ static tr_status translate_property(const char *p, bool in_class, tr_byte_list *
         {"Ll", TR_CP_LETTER | TR_CP_LOWER, TR_CP_UPPER},
         {"Lo", TR_CP_LETTER | TR_CP_LOWER | TR_CP_UPPER, 0},
         {"N", TR_CP_NUMBER, 0},
-        {"Nd", TR_CP_NUMBER, 0},
+        {"Nd", TR_CP_NUMBER | TR_CP_WORD, 0},
         {"M", TR_CP_UPPER | TR_CP_LOWER, TR_CP_LETTER},
     };
     const char *close = p[2] == '{' ? strchr(p, '}') : NULL;

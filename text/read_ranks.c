@@ -109,7 +109,7 @@ static void list_specials(const rank_kind *kind, special_list *list) {
 
 /* --- lines ------------------------------------------------------------------------------------ */
 
-/* Decodes base64 in place of a buffer that is large enough; returns the bytes, SIZE_MAX for other
+/* Decodes base64 into `out`, which is as large as the text; returns the bytes, SIZE_MAX for other
  * text. */
 static size_t decode_base64(const char *text, size_t length, char *out) {
     static const char letters[] =
@@ -144,8 +144,9 @@ typedef struct rank_list {
     int32_t largest;
 } rank_list;
 
-static tr_status bad_line(const tr_tokenizer *t, size_t number) {
-    if (number == 1)
+/* `read`: lines that were good before this one. */
+static tr_status bad_line(const tr_tokenizer *t, size_t number, size_t read) {
+    if (!read)
         return TR_FAIL(TR_ERR_DATA,
                        "'%s' is neither a tokenizer.json nor a tiktoken rank file; a SentencePiece "
                        "model works after transformers has saved it as tokenizer.json",
@@ -158,15 +159,15 @@ static tr_status bad_line(const tr_tokenizer *t, size_t number) {
 static tr_status read_line(const tr_tokenizer *t, const char *line, size_t length, size_t number,
                            rank_list *list) {
     const char *space = memchr(line, ' ', length);
-    if (!space) return bad_line(t, number);
+    if (!space) return bad_line(t, number, list->count);
     size_t coded = (size_t)(space - line), digits = length - coded - 1;
     if (!digits || digits > 9 || strspn(space + 1, "0123456789") < digits)
-        return bad_line(t, number);
+        return bad_line(t, number, list->count);
     int32_t rank = (int32_t)strtol(space + 1, NULL, 10);
-    if (rank >= TR_BPE_MAX_SIZE - MOST_SPECIAL) return bad_line(t, number);
+    if (rank >= TR_BPE_MAX_SIZE - MOST_SPECIAL) return bad_line(t, number, list->count);
     TR_TRY(tr_grow(&list->bytes.byte, &list->bytes.capacity, list->bytes.count + coded + 1, 1));
     size_t bytes = decode_base64(line, coded, list->bytes.byte + list->bytes.count);
-    if (bytes == SIZE_MAX || !bytes) return bad_line(t, number);
+    if (bytes == SIZE_MAX || !bytes) return bad_line(t, number, list->count);
     TR_TRY(tr_grow(&list->line, &list->capacity, list->count + 1, sizeof *list->line));
     list->line[list->count++] = (rank_line){list->bytes.count, bytes, rank};
     list->bytes.count += bytes;
@@ -184,7 +185,7 @@ static tr_status read_lines(const tr_tokenizer *t, const char *file, size_t leng
         if (bytes) TR_TRY(read_line(t, line, bytes, number, list));
         line = stop + 1;
     }
-    return list->count ? TR_OK : bad_line(t, 1);
+    return list->count ? TR_OK : bad_line(t, 1, 0);
 }
 
 static tr_status find_kind(const tr_tokenizer *t, const rank_list *list, const rank_kind **out) {

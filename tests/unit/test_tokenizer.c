@@ -67,6 +67,85 @@ static void test_small(void **state) {
     tr_tokenizer_close(t);
 }
 
+/* Writes a rank file with the 256 bytes and as many pairs of bytes as gpt2 has ranks. */
+static const char *write_ranks(void) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    enum { RANKS = 50256, LINE = 24 };
+    char *text = malloc(RANKS * LINE);
+    size_t length = 0;
+    for (unsigned rank = 0; rank < RANKS; rank++) {
+        unsigned pair = rank - 256, a = rank < 256 ? rank : pair / 256,
+                 b = rank < 256 ? 0 : pair % 256;
+        length += (size_t)sprintf(text + length, "%c%c%c= %u\n", digits[a >> 2],
+                                  digits[(a & 3) << 4 | b >> 4],
+                                  rank < 256 ? '=' : digits[(b & 15) << 2], rank);
+    }
+    const char *path = write_file("ranks.tiktoken", text, length);
+    free(text);
+    return path;
+}
+
+static void test_ranks(void **state) {
+    (void)state;
+    tr_tokenizer *t, *saved;
+    char copy[256];
+    const int32_t ab = 256 + 'a' * 256 + 'b', space_c = 256 + ' ' * 256 + 'c';
+    must(tr_tokenizer_open(write_ranks(), &t));
+    assert_int_equal(tr_tokenizer_size(t), 50257);
+    assert_int_equal(tr_tokenizer_document_end(t), 50256);
+    EXPECT(t, "ab c<|endoftext|>a", 0, ab, space_c, 50256, 'a');
+    EXPECT(t, "\xFF\x80", 0, 0xFF, 0x80);
+    (void)snprintf(copy, sizeof copy, "%s/saved.json", folder);
+    must(tr_tokenizer_save(t, copy));
+    must(tr_tokenizer_open(copy, &saved));
+    assert_int_equal(tr_tokenizer_hash(saved), tr_tokenizer_hash(t));
+    EXPECT(saved, "ab c<|endoftext|>a", 0, ab, space_c, 50256, 'a');
+    tr_tokenizer_close(saved);
+    tr_tokenizer_close(t);
+}
+
+/* vocab.json and merges.txt; the ends that the files next to them name. */
+static void test_folder(void **state) {
+    (void)state;
+    static const char vocab[] = "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|x|>\": 3, \"</s>\": 4}";
+    static const char merges[] = "#version: 0.2\na b\n";
+    static const char config[] = "{\"eos_token_id\": [0, 4]}";
+    tr_tokenizer *t;
+    const int32_t *ends;
+    (void)write_file("vocab.json", vocab, sizeof vocab - 1);
+    (void)write_file("merges.txt", merges, sizeof merges - 1);
+    (void)write_file("config.json", config, sizeof config - 1);
+    must(tr_tokenizer_open(folder, &t));
+    EXPECT(t, "abb</s>a", 0, 2, 1, 4, 0);
+    assert_int_equal(tr_tokenizer_document_end(t), 4);
+    assert_int_equal(tr_tokenizer_ends(t, &ends), 2);
+    assert_int_equal(ends[0], 4);
+    assert_int_equal(ends[1], 0);
+    assert_int_equal(tr_tokenizer_find(t, "ab"), 2);
+    assert_int_equal(tr_tokenizer_find(t, "zz"), -1);
+    tr_tokenizer_close(t);
+}
+
+/* A long text without a place to cut it takes the heap; the result is that of the rule. */
+static void test_long_piece(void **state) {
+    (void)state;
+    enum { LENGTH = 1 << 20 };
+    tr_tokenizer *t;
+    tr_encoder *encoder;
+    tr_token_list list = {0};
+    char *text = malloc(LENGTH + 1);
+    must(tr_tokenizer_open(write_file("small.json", small, sizeof small - 1), &t));
+    must(tr_encoder_open(t, &encoder));
+    for (size_t i = 0; i < LENGTH; i++) text[i] = "ab"[i % 2];
+    must(tr_encoder_add(encoder, text, LENGTH, 0, &list));
+    assert_int_equal(list.count, LENGTH / 4);
+    for (size_t i = 0; i < list.count; i++) assert_int_equal(list.id[i], 7);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    free(list.id);
+    free(text);
+}
+
 static int make_folder(void **state) {
     (void)state;
     return mkdtemp(folder) ? 0 : -1;
@@ -82,6 +161,9 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_long_piece),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,225 @@
+/* Damaged tokenizers: random changes of good files, and each kind of fault once. Every one is
+ * refused with a sentence and TR_ERR_DATA, or opens and encodes. TRIREME_FUZZ: how many random
+ * files. */
+#include "base/input.h"
+#include "support/must.h"
+#include "support/seed.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const tr_input_limit limit = {.mib = 16, .failure = TR_ERR_DATA};
+static char folder[] = "tokenizer-XXXXXX";
+
+static const char *write_file(const char *text, size_t length) {
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/t.json", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, length, file), length);
+    assert_int_equal(fclose(file), 0);
+    return path;
+}
+
+/* Opens a file and encodes a text with it; only TR_ERR_DATA is an allowed failure. */
+static tr_status open_and_use(const char *text, size_t length) {
+    static const char sample[] = "The quick  brown\n\nfox's 12345 \xC3\xA9\x80\xFF<|endoftext|> "
+                                 "e\xCC\x81 \xE4\xB8\xAD\xE6\x96\x87\t\t aaaaaaaaaaaaaaaaaaaaaa";
+    tr_tokenizer *t;
+    tr_encoder *encoder;
+    tr_token_list ids = {0};
+    tr_byte_list back = {0};
+    tr_status status = tr_tokenizer_open(write_file(text, length), &t);
+    if (status != TR_OK) {
+        assert_null(t);
+        assert_int_equal(status, TR_ERR_DATA);
+        assert_non_null(strchr(tr_error_message(), '\''));
+        return status;
+    }
+    must(tr_encoder_open(t, &encoder));
+    status = tr_encoder_add(encoder, sample, sizeof sample - 1, TR_ENCODE_TEMPLATE, &ids);
+    assert_true(status == TR_OK || status == TR_ERR_DATA);
+    for (size_t i = 0; i < ids.count; i++)
+        assert_true(ids.id[i] >= 0 && ids.id[i] < tr_tokenizer_size(t));
+    must(tr_tokenizer_decode(t, ids.id, ids.count, 0, &back));
+    free(ids.id);
+    free(back.byte);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    return status;
+}
+
+/* Makes 1 to 4 random changes: bytes, cut ends, parts that are doubled, moved or removed, numbers.
+ */
+static size_t damage(char *text, size_t length, size_t room, uint64_t *random) {
+    static const char *const words[] = {"null", "-1",          "1e300",    "{}",
+                                        "[]",   "\"\"",        "true",     "0.5",
+                                        "[[[",  "\"\\u0000\"", "16777216", "2147483648"};
+    for (int64_t n = tr_up_to(random, 4); n > 0 && length > 16; n--) {
+        size_t at = (size_t)tr_up_to(random, (int64_t)length) - 1;
+        size_t bytes = (size_t)tr_up_to(random, 40), rest = length - at;
+        const char *word = words[tr_up_to(random, 12) - 1];
+        if (bytes > rest) bytes = rest;
+        switch (tr_up_to(random, 6)) {
+        case 1: text[at] = (char)tr_up_to(random, 256); break;
+        case 2: text[at] = "{}[]\",:0 9a\\"[tr_up_to(random, 12) - 1]; break;
+        case 3: /* removed */
+            memmove(text + at, text + at + bytes, rest - bytes);
+            length -= bytes;
+            break;
+        case 4: /* doubled */
+            if (length + bytes > room) break;
+            memmove(text + at + bytes, text + at, rest);
+            length += bytes;
+            break;
+        case 5: /* another value after a colon or a comma */
+            while (at < length && text[at] != ':' && text[at] != ',') at++;
+            if (at + 1 + strlen(word) < length) memcpy(text + at + 1, word, strlen(word));
+            break;
+        default:
+            if (tr_up_to(random, 8) == 1) length = at + 1;
+        }
+    }
+    return length;
+}
+
+static void test_random(void **state) {
+    (void)state;
+    static const char *const names[] = {"gpt2", "llama3", "qwen", "prefix", "llama2", "metaspace"};
+    const char *wanted = getenv("TRIREME_FUZZ");
+    int count = wanted ? atoi(wanted) : 300, opened = 0;
+    uint64_t random = tr_test_seed(3);
+    for (int i = 0; i < count; i++) {
+        char path[1024], *good;
+        size_t length;
+        (void)snprintf(path, sizeof path, TRIREME_TEST_GOLDEN "/tokenizers/%s.json", names[i % 6]);
+        must(tr_input_load("golden file", path, limit, &good, &length));
+        /* Most of a file is vocabulary; a part of it is cut out, so that faults are elsewhere too.
+         */
+        char *text = malloc(length + 4096);
+        memcpy(text, good, length);
+        size_t size = damage(text, length, length + 4096, &random);
+        opened += open_and_use(text, size) == TR_OK;
+        free(text);
+        free(good);
+    }
+    print_message("%d of %d damaged files open\n", opened, count);
+    assert_true(opened > 0 && opened < count);
+}
+
+/* A file of a few tokens with one part replaced. */
+static tr_status with(const char *part, const char *value) {
+    static const char *const parts[][2] = {
+        {"added", "[{\"id\": 5, \"content\": \"<|endoftext|>\", \"special\": true}]"},
+        {"normalizer", "null"},
+        {"pre", "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}"},
+        {"decoder", "{\"type\": \"ByteLevel\"}"},
+        {"post", "null"},
+        {"type", "\"BPE\""},
+        {"more", ""},
+        {"vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4}"},
+        {"merges", "[[\"a\", \"b\"], \"ab c\"]"},
+    };
+    const char *v[9];
+    char *text;
+    for (int i = 0; i < 9; i++) v[i] = strcmp(part, parts[i][0]) ? parts[i][1] : value;
+    int length = asprintf(&text,
+                          "{\"added_tokens\": %s, \"normalizer\": %s, \"pre_tokenizer\": %s, "
+                          "\"decoder\": %s, \"post_processor\": %s, \"model\": {\"type\": %s, %s "
+                          "\"vocab\": %s, \"merges\": %s}}",
+                          v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
+    assert_true(length > 0);
+    tr_status status = open_and_use(text, (size_t)length);
+    free(text);
+    return status;
+}
+
+static void refused(const char *part, const char *value, const char *words) {
+    if (with(part, value) == TR_OK) fail_msg("%s = %s is accepted", part, value);
+    if (!strstr(tr_error_message(), words))
+        fail_msg("%s = %s: the message has no '%s': %s", part, value, words, tr_error_message());
+}
+
+static void test_faults(void **state) {
+    (void)state;
+    assert_int_equal(with("none", ""), TR_OK);
+    refused("type", "\"Unigram\"", "of the kind 'Unigram'; Trireme reads byte-level BPE");
+    refused("type", "\"WordPiece\"", "of the kind 'WordPiece'");
+    refused("merges", "[[\"a\", \"x\"]]", "model.merges[0] names a token");
+    refused("merges", "[[\"b\", \"a\"]]", "gives a text that is not in the vocabulary");
+    refused("merges", "[[\"a\", \"b\"], [\"a\"]]", "model.merges[1] must be");
+    refused("merges", "[[\"\", \"a\"]]", "model.merges[0]");
+    refused("merges", "{}", "array model.merges");
+    refused("vocab", "{\"a\": 0, \"b\": 0}", "id 0 is given to two tokens");
+    refused("vocab", "{\"a\": 0, \"a\": 1}", "given twice");
+    refused("vocab", "{\"a\": -1}", "must be an id");
+    refused("vocab", "{\"a\": 1.5}", "must be an id");
+    refused("vocab", "{\"a\": 4000000000}", "must be an id");
+    refused("vocab", "{\"a\": \"0\"}", "must be an id");
+    refused("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, \"\\u0000\": 6}",
+            "\\u0000");
+    refused("added", "[{\"id\": 2, \"content\": \"x\"}]", "gives this id to another token");
+    refused("added", "[{\"id\": 9, \"content\": \"ab\"}]", "gives this text another id");
+    refused("added", "[{\"id\": -9, \"content\": \"x\"}]", "added_tokens[0].id must be an id");
+    refused("added", "[{\"id\": 9}]", "added_tokens[0].content must be a string");
+    refused("added", "[9]", "added_tokens[0]");
+    refused("normalizer", "{\"type\": \"Precompiled\"}", "normalizer 'Precompiled'");
+    refused("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}", "does not compile");
+    refused("pre", "{\"type\": \"UnicodeScripts\"}", "pre_tokenizer 'UnicodeScripts'");
+    refused("decoder", "{\"type\": \"WordPiece\"}", "decoder 'WordPiece'");
+    refused("post", "{\"type\": \"X\"}", "post_processor 'X'");
+    refused("more", "\"dropout\": 0.1,", "model.dropout");
+    refused("more", "\"end_of_word_suffix\": \"</w>\",", "end_of_word_suffix");
+    /* A pattern that backtracks without bound. */
+    refused("pre",
+            "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+            "{\"Regex\": \"(a+)+(a+)+(a+)+(?:b|c)\"}, \"behavior\": \"Isolated\"}, {\"type\": "
+            "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}",
+            "match limit");
+}
+
+static void test_cut(void **state) {
+    (void)state;
+    char *good;
+    size_t length;
+    must(tr_input_load("golden file", TRIREME_TEST_GOLDEN "/tokenizers/qwen.json", limit, &good,
+                       &length));
+    for (size_t at = 0; at < length; at += at < 2000 ? 7 : 997)
+        assert_int_equal(open_and_use(good, at), TR_ERR_DATA);
+    free(good);
+    char deep[20000];
+    memset(deep, '[', sizeof deep);
+    deep[0] = '{';
+    assert_int_equal(open_and_use(deep, sizeof deep), TR_ERR_DATA);
+    assert_int_equal(open_and_use("YQ== 0\nYg== 1\n", 14), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "2 ranks up to 1"));
+    assert_int_equal(open_and_use("\n\x0c\n\x05<unk>", 9), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "SentencePiece"));
+    tr_tokenizer *t;
+    assert_int_equal(tr_tokenizer_open("no-such-file", &t), TR_ERR_NOFILE);
+    assert_int_equal(tr_tokenizer_open(".", &t), TR_ERR_NOFILE);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_random),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
