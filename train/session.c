@@ -3,9 +3,11 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "config/hf.h"
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
+#include "train/origin.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
 
@@ -276,6 +278,18 @@ static tr_status open_origin(tr_session *s) {
     return tr_weights_check(&s->weights, tr_engine_model(s->engine), folder);
 }
 
+/* On rank 0: keeps what an export passes on, in log.dir. */
+static tr_status keep_origin(const tr_session *s) {
+    const char *folder = s->config->init_from;
+    cJSON *config;
+    tr_hf hf;
+    TR_TRY(tr_hf_read(folder, &hf, &config));
+    tr_status status = tr_origin_write(s->config->log.dir, folder, config, &s->weights,
+                                       tr_engine_model(s->engine));
+    cJSON_Delete(config);
+    return status;
+}
+
 /* Sets the parameters of a new run. */
 static tr_status make_parameters(tr_session *s) {
     const bool loads = s->config->init_from[0];
@@ -284,6 +298,7 @@ static tr_status make_parameters(tr_session *s) {
     if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
     TR_TRY(tr_store_clear_moments(store));
     TR_TRY(tr_weights_load(s->world, &s->weights, s->tensors, s->tensors_count));
+    if (tr_session_leads(s)) TR_TRY(keep_origin(s));
     tr_weights_close(&s->weights);
     return tr_store_publish(store);
 }

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Models of transformers in whole runs: import and export on several ranks with little memory, a run that
+# starts from a folder on any layout and goes on without it, keys that contradict config.json, and what is
+# left after a failure. Where the Python package transformers is installed, it loads the exports.
+# usage: models.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1
+scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+models=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../golden/hf")
+cd "$scratch"
+
+# refused CODE TEXT ARGUMENTS...
+refused() {
+    local want=$1 text=$2 code=0
+    shift 2
+    timeout 60 "$trireme" "$@" >out 2>err || code=$?
+    [[ $code == "$want" ]] || fail "$*: exit code $code instead of $want: $(<err)"
+    grep -qF -- "$text" err || fail "$*: no '$text' in: $(<err)"
+    [[ $(wc -l <err) == 1 ]] || fail "$*: more than one line: $(<err)"
+}
+
+# A model of 300 tokens for data of bytes, made here, and its export.
+train 0 1 born model.family=llama model.kv_heads=2 model.vocab=300 model.dropout=0 train.steps=2 checkpoint.every=0
+"$trireme" ckpt export born folder >out
+grep -q '^exported 0.00 GB in ' out || fail "no line of progress: $(<out)"
+"$trireme" run -n 2 ckpt export born two --dtype bf16 --max-shard-size 20kB >out
+[[ $(ls two/*.safetensors | wc -l) -gt 2 ]] || fail "no shards: $(ls two)"
+
+# A run that starts from the folder: the same first loss on every layout; the recorded config is enough
+# to resume without the folder.
+from="model: {init_from: folder}
+data: {path: $text}
+train: {steps: 2, batch: 8, micro_batch: 2, threads: 1, validate_batches: 1}"
+echo "$from" >from.yaml
+for layout in pp=1 pp=2 tp=2 dp=2; do
+    ranks=2
+    [[ $layout == pp=1 ]] && ranks=1
+    trireme_on "$ranks" train from.yaml "log.dir=from-$layout" "parallel.$layout" >out 2>err || fail "$layout: $(<err)"
+    [[ -f from-$layout/origin.json ]] || fail "$layout: no origin.json"
+done
+for layout in pp=2 tp=2 dp=2; do
+    paste <(field from-pp=1 loss) <(field "from-$layout" loss) |
+        awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > 1e-5) exit 1 } END { exit NR != 2 }' ||
+        fail "init_from on $layout: other losses"
+done
+"$trireme" ckpt import folder imported >out
+"$trireme" train imported/config.yaml --resume data.path="$text" train.steps=2 train.batch=8 train.micro_batch=2 \
+    train.threads=1 train.validate_batches=1 >out 2>err || fail "an imported run is not resumed: $(<err)"
+diff <(field from-pp=1 loss) <(field imported loss) >/dev/null || fail "imported and init_from: other losses"
+"$trireme" plan from.yaml >out || fail "plan with init_from"
+mv folder gone
+"$trireme" train from-pp=1/config.yaml --resume train.steps=3 >out 2>err || fail "resume without the folder: $(<err)"
+refused 66 "'folder' cannot be opened" train from.yaml log.dir=new
+[[ ! -e new ]] || fail "a run without weights left $(ls new)"
+mv gone folder
+
+# What contradicts config.json.
+refused 78 "model.layers is 3, but folder/config.json, which model.init_from names, says 4" plan from.yaml model.layers=3
+refused 78 "model.context is 99999, but max_position_embeddings" plan from.yaml model.context=99999
+refused 78 "leave one out" plan from.yaml model.preset=llama-tiny
+"$trireme" plan from.yaml model.context=16 >out || fail "a smaller context is refused"
+refused 65 "config.json" plan from.yaml model.init_from="$models"
+refused 66 "nowhere" ckpt import nowhere run
+refused 65 "config.json" ckpt import "$scratch/born" run
+refused 64 "must be fp32, bf16 or fp16" ckpt export born x --dtype fp8
+refused 64 "contains another run" ckpt import folder imported
+cp -r folder cut
+truncate -s -100 cut/model.safetensors
+refused 65 "cut/model.safetensors" ckpt import cut run
+[[ ! -e run/ckpt ]] || fail "a failed import left run/ckpt"
+
+# Memory: a matrix of 128 MiB in BF16, and twice that in a checkpoint.
+mkdir -p large
+header='{"model.embed_tokens.weight":{"dtype":"BF16","shape":[65536,1024],"data_offsets":[0,134217728]},"model.norm.weight":{"dtype":"BF16","shape":[1024],"data_offsets":[134217728,134219776]}'
+at=134219776
+tensor() { # NAME SHAPE BYTES
+    header+=",\"model.layers.0.$1.weight\":{\"dtype\":\"BF16\",\"shape\":[$2],\"data_offsets\":[$at,$((at + $3))]}"
+    at=$((at + $3))
+}
+for name in q k v o; do tensor "self_attn.${name}_proj" 1024,1024 2097152; done
+for name in gate up; do tensor "mlp.${name}_proj" 64,1024 131072; done
+tensor mlp.down_proj 1024,64 131072
+tensor input_layernorm 1024 2048
+tensor post_attention_layernorm 1024 2048
+header+='}'
+length=$(printf %016x ${#header})
+bytes=
+for i in 14 12 10 8 6 4 2 0; do bytes+="\\x${length:i:2}"; done
+printf '%b%s' "$bytes" "$header" >large/model.safetensors
+truncate -s $((8 + ${#header} + at)) large/model.safetensors
+cat >large/config.json <<'J'
+{"model_type": "llama", "vocab_size": 65536, "hidden_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 8,
+ "intermediate_size": 64, "max_position_embeddings": 64, "tie_word_embeddings": true}
+J
+# peak COMMAND...: the most resident memory in KiB, as the command itself sees it while it runs.
+peak() {
+    local most=0 now process
+    "$@" >out 2>err &
+    process=$!
+    while kill -0 $process 2>/dev/null; do
+        now=$(awk '/^VmHWM:/ { print $2 }' "/proc/$process/status" 2>/dev/null || true)
+        if [[ ${now:-0} -gt $most ]]; then most=$now; fi
+    done
+    wait $process || fail "$*: $(<err)"
+    echo "$most"
+}
+import=$(peak "$trireme" ckpt import large/model.safetensors big)
+export=$(peak "$trireme" ckpt export big big-out)
+for kib in "$import" "$export"; do
+    [[ $kib -lt $((120 << 10)) ]] || fail "import and export took $import and $export KiB for a matrix of 131072"
+done
+cmp <(tail -c "$at" large/model.safetensors | md5sum) <(tail -c "$at" big-out/model.safetensors | md5sum) || fail "other bytes"
+
+# The library itself.
+python=${TRIREME_PYTHON:-python3}
+if "$python" -c 'import transformers, torch' 2>/dev/null; then
+    for name in llama-shards gpt2-hub qwen2-v4 qwen3 mistral-window; do
+        "$trireme" ckpt import "$models/$name" "run-$name" >out
+        "$trireme" ckpt export "run-$name" "out-$name" >out
+    done
+    "$python" - out-* folder two <<'P' >out 2>err || fail "transformers: $(tail -n 1 err)"
+import sys, transformers
+for folder in sys.argv[1:]:
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), (folder, info)
+print("transformers", transformers.__version__)
+P
+    cat out
+else
+    echo "skipped: the Python packages transformers and torch are not installed, which would load the exports"
+fi
+finish
