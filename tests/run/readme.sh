@@ -117,9 +117,9 @@ mentions() { grep -hoE -- "$1" "${documents[@]}" "$root"/examples/*.yaml | sort 
 
 sections='model|data|train|optim|parallel|checkpoint|log|device'
 known=$(sed -nE "s/^  (($sections)\.[a-z_0-9]+) .*/\1/p" help.txt)
-# Files like data/data.c and log.txt are not keys; train.stepz is the documents' example of a wrong key.
+# Files like data/data.c, log.txt and model.safetensors are not keys; train.stepz is the documents' example of a wrong key.
 for key in $(mentions "(^|[^/a-z_.-])($sections)\.[a-z_0-9]+" | grep -oE "($sections)\.[a-z_0-9]+" | sort -u); do
-    [[ $key == train.stepz || $key == log.txt || $key == train.bin ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
+    [[ $key == train.stepz || $key == log.txt || $key == train.bin || $key == model.safetensors ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
 done
 diff <(bash "$root/tools/config_table.sh" "$trireme") \
     <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$root/docs/config.md" | sed '$d') >table.diff ||
