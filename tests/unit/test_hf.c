@@ -9,7 +9,7 @@
 #include "config/hf.h"
 #include "support/must.h"
 #include "support/seed.h"
-#include "train/sampler.h"
+#include "train/decoder.h"
 #include "train/snapshot.h"
 #include "train/transfer.h"
 
@@ -139,20 +139,18 @@ static void compute_logits(const tr_model_config *config, const char *run, const
     const tr_model_shape shape = {
         .batch = 1, .seq = config->context, .dtype = TR_F32, .decode = true, .tp_size = 1};
     const tr_device_options options = {.threads = 1};
-    const tr_sample_options greedy = {0};
-    const int self = 0;
     tr_world *world;
     tr_device *device;
-    tr_group *alone;
+    tr_mesh_groups *groups;
     tr_model *model;
     tr_store *store;
-    tr_sampler *sampler;
+    tr_decoder *decoder;
     tr_mesh mesh;
     must(tr_world_open_local(1, &world));
     must(tr_device_open("cpu", &options, &device));
-    must(tr_group_open(world, device, &self, 1, 0, 1, &alone));
     must(tr_model_create(config, &shape, &model));
     must(tr_mesh_make(1, 1, 1, 0, 1, &mesh));
+    must(tr_mesh_groups_create(world, device, &mesh, &groups));
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
     must(tr_store_create(device, world, &mesh, model, &placement, TR_F32, NULL, &store));
@@ -169,15 +167,21 @@ static void compute_logits(const tr_model_config *config, const char *run, const
         tr_weights_close(&weights);
         free(tensors);
     }
-    must(tr_sampler_create(device, alone, model, &greedy, &sampler));
+    const tr_decoder_desc desc = {.world = world,
+                                  .device = device,
+                                  .mesh = mesh,
+                                  .groups = groups,
+                                  .model = model,
+                                  .placement = &placement};
+    must(tr_decoder_create(&desc, &decoder));
     for (int i = 0; i < SEQ; i++) {
-        must(tr_sampler_feed(sampler, tokens[i]));
-        must(tr_sampler_logits(sampler, logits + (size_t)i * VOCAB));
+        must(tr_decoder_step(decoder, &tokens[i], i));
+        must(tr_decoder_logits(decoder, logits + (size_t)i * VOCAB));
     }
-    tr_sampler_destroy(sampler);
+    tr_decoder_destroy(decoder);
     tr_store_destroy(store);
     tr_model_destroy(model);
-    tr_group_close(alone);
+    tr_mesh_groups_destroy(groups);
     tr_device_close(device);
     tr_world_close(world);
 }
