@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "layers/layer_stage.h"
-#include "partition/cut.h"
+#include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"
 #include "partition/step_end.h"
 #include "pipeline/orders/generate.h"
@@ -67,29 +67,12 @@ static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out
     return tr_model_create(&d->model, &shape, out);
 }
 
-tr_status tr_layout_cut(const tr_model *model, int stages, int *first) {
-    int n = model->count;
-    double *cost;
-    bool *block;
-    TR_TRY(tr_calloc((size_t)n, sizeof *cost, &cost));
-    tr_status status = tr_calloc((size_t)n, sizeof *block, &block);
-    for (int i = 0; i < n && status == TR_OK; i++) {
-        const tr_layer *layer = model->layers[i];
-        cost[i] = layer->flops_f + layer->flops_i + layer->flops_w;
-        block[i] = layer->inputs > 0 && layer->outputs > 0;
-    }
-    if (status == TR_OK) status = tr_cut_balanced(cost, block, n, stages, first);
-    free(block);
-    free(cost);
-    return status;
-}
-
 /* Cuts as tensor rank 0 does, so that all tensor ranks have the same cut. Rank 0 has the largest
  * part of a vocabulary or MLP that does not divide evenly. */
-static tr_status cut_as_first_rank(tr_layout *l, int stages) {
+static tr_status cut_as_first_rank(tr_layout *l) {
     tr_model *model;
     TR_TRY(make_model(&l->desc, 0, &model));
-    tr_status status = tr_layout_cut(model, stages, l->first);
+    tr_status status = tr_cut_for_schedule(model, l->desc.schedule, l->first);
     tr_model_destroy(model);
     return status;
 }
@@ -99,7 +82,7 @@ static tr_status place_layers(tr_layout *l) {
     int stages = l->desc.schedule->stages;
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
     TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
-    TR_TRY(cut_as_first_rank(l, stages));
+    TR_TRY(cut_as_first_rank(l));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
     return TR_OK;

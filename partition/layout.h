@@ -28,10 +28,7 @@ typedef struct tr_layout {
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower */
 } tr_layout;
 
-/* Cuts a model into stages, balanced by FLOPs; first[stages + 1] as in tr_cut_balanced. */
-tr_status tr_layout_cut(const tr_model *model, int stages, int *first);
-
-/* Creates the model, without memory, and cuts it into the schedule's stages, balanced by FLOPs.
+/* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule).
  * Fails with TR_ERR_CONFIG when sizes contradict each other. The caller releases *out with
  * tr_layout_destroy. */
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "device/speed.h"
 #include "layers/layer_stage.h"
-#include "partition/layout.h"
+#include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
@@ -24,10 +24,12 @@ static void cut_close(cut *x) {
     free(x->first);
 }
 
-static tr_status cut_open(const tr_model *model, int stages, cut *x) {
+/* s: the schedule for which the model is cut into `stages`; NULL: none yet. */
+static tr_status cut_open(const tr_model *model, const tr_schedule *s, int stages, cut *x) {
     *x = (cut){0};
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *x->first, &x->first));
-    tr_status status = tr_layout_cut(model, stages, x->first);
+    tr_status status =
+        s ? tr_cut_for_schedule(model, s, x->first) : tr_cut_model(model, stages, x->first);
     if (status == TR_OK) status = tr_layer_table_make(model, x->first, stages, &x->table);
     if (status != TR_OK) cut_close(x);
     return status;
@@ -36,7 +38,7 @@ static tr_status cut_open(const tr_model *model, int stages, cut *x) {
 /* A tr_schedule_request.describe. */
 static tr_status describe(void *model, int stages, tr_stage_table *out) {
     cut x;
-    TR_TRY(cut_open(model, stages, &x));
+    TR_TRY(cut_open(model, NULL, stages, &x));
     *out = x.table;
     free(x.first);
     return TR_OK;
@@ -73,7 +75,7 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
  * the cap of 1F1B. */
 static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
     cut x;
-    TR_TRY(cut_open(model, r->ranks, &x));
+    TR_TRY(cut_open(model, NULL, r->ranks, &x));
     double whole = 0, kept = 0;
     for (int s = 0; s < r->ranks; s++) {
         whole = fmax(whole, x.table.cost[s].m_b);
@@ -96,7 +98,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
     cut x;
     tr_program_set *set = NULL;
     *out = (need){0};
-    TR_TRY(cut_open(model, s->stages, &x));
+    TR_TRY(cut_open(model, s, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
     tr_status status = tr_lower(s, &x.table, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/weights.h"
-#include "partition/layout.h"
+#include "partition/cut_for_schedule.h"
 #include "train/snapshot.h"
 
 #include <stdio.h>
@@ -130,7 +130,7 @@ static tr_status place_layers(tr_decode_session *s, int rows) {
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *s->first, &s->first));
     TR_TRY(tr_calloc((size_t)stages, sizeof *s->owner, &s->owner));
     TR_TRY(make_model(s, rows, 0, &first_rank));
-    tr_status status = tr_layout_cut(first_rank, stages, s->first);
+    tr_status status = tr_cut_model(first_rank, stages, s->first);
     tr_model_destroy(first_rank);
     for (int i = 0; i < stages; i++) s->owner[i] = i;
     s->placement = (tr_placement){.stages = stages, .first = s->first, .owner = s->owner};

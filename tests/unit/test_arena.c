@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "layers/preset.h"
-#include "partition/cut.h"
+#include "partition/cut_for_schedule.h"
 #include "pipeline/orders/make.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_STAGES = 64, MOST_LAYERS = 512 };
+enum { MOST_STAGES = 64 };
 
 static const struct {
     const char *name;
@@ -27,19 +27,12 @@ static const struct {
     {"1f1b-v", 2, 2},         {"dualpipev", 2, 2}, {"auto", 0, 0},        {"forward", 1, 1}};
 enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 
-/* Cuts the model into stages of about equal work. */
-static void make_table(const tr_model *model, int stages, tr_stage_table *t) {
-    double cost[MOST_LAYERS];
-    bool block[MOST_LAYERS];
+static void make_table(const tr_model *model, const tr_schedule *s, tr_stage_table *t) {
     int first[MOST_STAGES + 1];
-    assert_true(model->count <= MOST_LAYERS && stages <= MOST_STAGES);
-    for (int k = 0; k < model->count; k++) {
-        const tr_layer *layer = model->layers[k];
-        cost[k] = layer->flops_f + layer->flops_i + layer->flops_w;
-        block[k] = k > 0 && k < model->count - 1;
-    }
-    assert_int_equal(tr_cut_balanced(cost, block, model->count, stages, first), TR_OK);
-    if (tr_layer_table_make(model, first, stages, t) != TR_OK) fail_msg("%s", tr_error_message());
+    assert_true(s->stages <= MOST_STAGES);
+    if (tr_cut_for_schedule(model, s, first) != TR_OK) fail_msg("%s", tr_error_message());
+    if (tr_layer_table_make(model, first, s->stages, t) != TR_OK)
+        fail_msg("%s", tr_error_message());
 }
 
 static void expect_no_overlap(const tr_arena_item *items, int n, size_t bytes) {
@@ -80,7 +73,7 @@ static void pack_program_set(const tr_model *model, tr_schedule_request q, const
     tr_stage_table t;
     tr_program_set *set = NULL;
     if (tr_schedule_make(&q, &s) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
-    make_table(model, s->stages, &t);
+    make_table(model, s, &t);
     if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s: %s", what, tr_error_message());
     for (int k = 0; k < set->ranks; k++) judge(&set->program[k], what, all);
     tr_program_set_destroy(set);
