@@ -485,7 +485,7 @@ tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t lengt
     size_t count = out->count - before;
     if (count > KEPT_IDS) return TR_OK;
     memcpy(place->key, key, sizeof key);
-    memcpy(place->id, out->id + before, count * sizeof *place->id);
+    if (count) memcpy(place->id, out->id + before, count * sizeof *place->id);
     place->length = (uint8_t)length;
     place->count = (uint8_t)count;
     return TR_OK;

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# data train-bpe: the same file from the same text, in a file or a folder; tokenizers reads it and trains the
+# same one, where Python has it; bad input leaves nothing behind.
+# usage: train_bpe.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+
+# train WANT ARGUMENTS...
+train() {
+    local want=$1 code=0
+    shift
+    timeout 120 "$trireme" data train-bpe "$@" >out 2>err || code=$?
+    [[ $code == "$want" ]] || fail "train-bpe $*: exit code $code, not $want: $(<err)"
+}
+
+train 0 "$text" --vocab 600 -o a.json
+grep -q '^trained  600 tokens' out || fail "the output: $(<out)"
+mkdir folder
+train 0 "$text" -o folder --vocab 600
+cmp -s a.json folder/tokenizer.json || fail "a folder gets another tokenizer"
+train 0 --vocab 600 "$text" -o new/
+cmp -s a.json new/tokenizer.json || fail "a new folder gets another tokenizer"
+train 0 "$text" --vocab 600 -o other.json --pattern llama3
+cmp -s a.json other.json && fail "the pattern changes nothing"
+printf 'abab' >short.txt
+train 0 short.txt --vocab 1000 -o short.json
+grep -q '^note .* 259 tokens instead of 1000' out || fail "a short text: $(<out)"
+
+train 64 --vocab 600 -o b.json
+train 64 "$text" -o b.json
+train 64 "$text" --vocab 600
+train 64 "$text" --vocab 256 -o b.json
+train 64 "$text" --vocab 99999999999 -o b.json
+train 64 "$text" --vocab 600 -o b.json --pattern words
+train 64 "$text" --vocab 600 -o b.json --fast
+train 66 no-such-file --vocab 600 -o b.json
+train 74 "$text" --vocab 600 -o no/such/folder/b.json
+[[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
+
+if python3 -c 'import tokenizers' 2>err; then
+    python3 - "$text" >out 2>err <<'P' || fail "tokenizers: $(tail -n 1 err)"
+import json, sys
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+t = Tokenizer(models.BPE())
+t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+t.train_from_iterator([open(sys.argv[1], newline="").read()], trainers.BpeTrainer(
+    vocab_size=600, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+ours, theirs = (json.loads(x.to_str())["model"] for x in (Tokenizer.from_file("a.json"), t))
+assert ours["vocab"] == theirs["vocab"] and ours["merges"] == theirs["merges"], "another tokenizer"
+P
+else
+    echo "train_bpe: the comparison with tokenizers is skipped: Python does not have it"
+fi
+finish
