@@ -109,9 +109,9 @@ static tr_status add_merge(void *context, int32_t left, int32_t right) {
     return add_words(w->out, "]");
 }
 
-/* Appends the vocabulary: the special tokens by their text, the others by the names of their bytes.
- */
-static tr_status add_vocab(tr_byte_list *out, const tr_bpe *bpe) {
+/* Appends the vocabulary by the names of bytes, and the special tokens by their text: where ids
+ * have gaps, the reference numbers added tokens itself unless the vocabulary has them. */
+static tr_status add_vocab(tr_byte_list *out, const tr_bpe *bpe, const tr_tokenizer_form *form) {
     bool more = false;
     for (int32_t id = 0; id < tr_bpe_size(bpe); id++) {
         size_t length;
@@ -122,6 +122,15 @@ static tr_status add_vocab(tr_byte_list *out, const tr_bpe *bpe) {
         TR_TRY(add_token_name(out, bpe, id));
         TR_TRY(add_words(out, ": "));
         TR_TRY(add_number(out, id));
+    }
+    for (size_t i = 0; i < form->special_count; i++) {
+        const char *text = form->special[i].text;
+        if (tr_bpe_find(bpe, text, strlen(text)) >= 0) continue;
+        TR_TRY(add_words(out, more ? ",\n" : "\n"));
+        more = true;
+        TR_TRY(tr_write_string(out, text, strlen(text)));
+        TR_TRY(add_words(out, ": "));
+        TR_TRY(add_number(out, form->special[i].id));
     }
     return TR_OK;
 }
@@ -143,7 +152,7 @@ tr_status tr_write_tokenizer(tr_byte_list *out, const tr_bpe *bpe, const tr_toke
                      "\"fuse_unk\": false,\n\"byte_fallback\": false, \"ignore_merges\": "));
     TR_TRY(add_words(out, tr_bpe_rules_of(bpe)->ignore_merges ? "true" : "false"));
     TR_TRY(add_words(out, ",\n\"vocab\": {"));
-    TR_TRY(add_vocab(out, bpe));
+    TR_TRY(add_vocab(out, bpe, form));
     TR_TRY(add_words(out, "},\n\"merges\": ["));
     merge_writer writer = {.out = out, .bpe = bpe};
     if (!form->no_merges) TR_TRY(tr_bpe_each_merge(bpe, add_merge, &writer));

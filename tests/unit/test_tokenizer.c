@@ -1,4 +1,5 @@
 /* Tests tokenizers: reading files, encoding, decoding. */
+#include "base/input.h"
 #include "support/must.h"
 #include "text/tokenizer.h"
 
@@ -99,6 +100,12 @@ static void test_ranks(void **state) {
     must(tr_tokenizer_save(t, copy));
     must(tr_tokenizer_open(copy, &saved));
     assert_int_equal(tr_tokenizer_hash(saved), tr_tokenizer_hash(t));
+    /* The vocabulary has the special token too: tokenizers would number it itself otherwise. */
+    char *json;
+    size_t length;
+    must(tr_input_load("saved", copy, (tr_input_limit){64, TR_ERR_DATA}, &json, &length));
+    assert_non_null(strstr(json, "\"<|endoftext|>\": 50256"));
+    free(json);
     EXPECT(saved, "ab c<|endoftext|>a", 0, ab, space_c, 50256, 'a');
     tr_tokenizer_close(saved);
     tr_tokenizer_close(t);
