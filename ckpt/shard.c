@@ -132,6 +132,10 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
             XXH3_64bits_withSeed(w->buffer, bytes, tr_ckpt_block_seed(w->manifest, part, b));
         TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes,
                              part->offset + first * (int64_t)sizeof(float), w->needed));
+        /* An import: the disk writes while the next block is read. */
+        if (tensor->fetch)
+            (void)sync_file_range(w->fd, part->offset + first * (int64_t)sizeof(float),
+                                  (int64_t)bytes, SYNC_FILE_RANGE_WRITE);
         w->done += (int64_t)bytes;
         tr_world_tell_work(w->world, w->done, w->payload);
     }

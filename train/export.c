@@ -23,7 +23,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SCRATCH = 1 << 18 }; /* elements that are rounded at a time */
+enum {
+    SCRATCH = 1 << 18, /* elements that are rounded at a time */
+    LONG = 1 << 19,    /* bytes of a write that is worth a request to the disk */
+};
 
 /* The export on one rank. */
 typedef struct export {
@@ -182,6 +185,10 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
         }
         const int64_t place = t->offset + (at + i) * size;
         TR_TRY(write_all(e->fd[t->file], to->path, data, n * size, place));
+        /* The disk begins to write now, while the next block is read, and not at the end's fsync.
+         */
+        if (n * size >= LONG)
+            (void)sync_file_range(e->fd[t->file], place, n * size, SYNC_FILE_RANGE_WRITE);
     }
     e->done += count * size;
     tr_world_tell_work(e->world, e->done, e->share);
