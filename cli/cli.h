@@ -1,4 +1,4 @@
-/* The commands of the program `trireme`: one file each, one line each in the table in main.c. */
+/* The commands of the program `trireme`: one file each, one row each in the table in commands.c. */
 #pragma once
 
 #include "base/status.h"
@@ -24,6 +24,7 @@ typedef struct cli_command {
     /* Runs the command; argv[0] is its name. Returns the exit code; when it is not 0, main prints
      * this thread's error, if there is one. */
     tr_status (*run)(cli_context *cli, int argc, char **argv);
+    const char *details; /* NULL, or lines that `trireme help NAME` adds; defaults in brackets */
 } cli_command;
 
 extern const cli_command cli_commands[];

@@ -81,6 +81,8 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
         if (!strcmp(cli_commands[i].name, word)) {
             (void)printf("trireme %s%s%s\n    %s\n", word, *cli_commands[i].arguments ? " " : "",
                          cli_commands[i].arguments, cli_commands[i].summary);
+            if (cli_commands[i].details)
+                (void)printf("\nWith the default in brackets:\n%s", cli_commands[i].details);
             known = true;
         }
     int index = tr_schema_find(word);

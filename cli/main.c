@@ -9,50 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-const cli_command cli_commands[] = {
-    {"ckpt",
-     "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--dtype "
-     "fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]",
-     "lists or verifies the checkpoints of a run; import makes a run of a model of transformers "
-     "(a folder, or a .safetensors file next to its config.json) or of llm.c (a .bin file); export "
-     "writes a run's model as a folder of transformers",
-     cli_ckpt},
-    {"data",
-     "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "
-     "[--no-special] [--threads N] | train-bpe FILES... --vocab N -o FILE|DIR [--pattern "
-     "gpt2|llama3|qwen|o200k]",
-     "shows what data files contain, and a bigram baseline; or turns text into token files; or "
-     "trains "
-     "a tokenizer",
-     cli_data},
-    {"doctor", "", "checks this machine and says what to fix", cli_doctor},
-    {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help},
-    {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
-     "computes the memory of every rank and the time of a step and of the run, without running it",
-     cli_plan},
-    {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
-     "runs a command on several ranks, under mpirun", cli_run},
-    {"sample",
-     "RUN|DIR [-p TEXT | --prompts FILE] [-n TOKENS] [--temperature T] [--top-k K] [--top-p P] "
-     "[--min-p P] [--repetition-penalty R] [--stop TEXT] [--no-special] [--seed S] [--step N] "
-     "[key=value ...]",
-     "writes text with the model of a checkpoint, or of a folder of transformers", cli_sample},
-    {"schedule",
-     "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
-     "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
-     "makes, checks or draws a pipeline schedule", cli_schedule},
-    {"simulate",
-     "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
-     "[--memory mB=1,mW=0,cap=P] [--json]",
-     "computes times, bubbles and memory of a pipeline schedule", cli_simulate},
-    {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]",
-     "trains; --resume continues the run (=auto: or starts it); --time-limit (90, 30m, 1h30m) "
-     "saves "
-     "and stops in time; --trace records N steps in trace.json",
-     cli_train},
-};
-const int cli_command_count = sizeof cli_commands / sizeof *cli_commands;
-
 tr_status cli_usage(const char *name, const char *format, ...) {
     char sentence[512];
     va_list args;

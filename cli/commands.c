@@ -1,0 +1,78 @@
+#include "cli/cli.h"
+
+const cli_command cli_commands[] = {
+    {"ckpt",
+     "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--dtype "
+     "fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]",
+     "lists or verifies the checkpoints of a run; import makes a run of a model of transformers "
+     "(a folder, or a .safetensors file next to its config.json) or of llm.c (a .bin file); export "
+     "writes a run's model as a folder of transformers",
+     cli_ckpt,
+     "  --dtype fp32|bf16|fp16   type of the exported tensors (the one that was imported, or "
+     "fp32)\n"
+     "  --step N                 step to export (the newest valid one)\n"
+     "  --max-shard-size SIZE    largest file of an export (5GB)\n"
+     "An imported run is at step 0 and has no moments of the optimizer: continue it with\n"
+     "`trireme train CONFIG --resume`, or start other runs from the folder with model.init_from.\n"
+     "docs/models.md has examples.\n"},
+    {"data",
+     "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "
+     "[--no-special] [--threads N] | train-bpe FILES... --vocab N -o FILE|DIR [--pattern "
+     "gpt2|llama3|qwen|o200k]",
+     "shows what data files contain, and a bigram baseline; or turns text into token files; or "
+     "trains a tokenizer",
+     cli_data,
+     "tokenize writes PREFIX.bin, PREFIX.idx (Megatron's form) and PREFIX.tokenizer.json\n"
+     "  --tokenizer FILE|DIR     tokenizer.json, a tiktoken file, or a folder with one\n"
+     "  --key KEY                of JSON lines: the key of the text (text)\n"
+     "  --no-special             a special token's text is ordinary text\n"
+     "  --threads N              (the cores of this machine)\n"
+     "train-bpe writes tokenizer.json\n"
+     "  --vocab N                number of tokens, at least 256 and the special ones\n"
+     "  --pattern NAME           how text is split into words (gpt2)\n"
+     "Texts may be compressed (.gz, .zst). docs/data.md has examples.\n"},
+    {"doctor", "", "checks this machine and says what to fix", cli_doctor, NULL},
+    {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help, NULL},
+    {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
+     "computes the memory of every rank and the time of a step and of the run, without running it",
+     cli_plan, NULL},
+    {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
+     "runs a command on several ranks, under mpirun", cli_run, NULL},
+    {"sample",
+     "RUN|DIR [-p TEXT | --prompts FILE] [-n TOKENS] [--temperature T] [--top-k K] [--top-p P] "
+     "[--min-p P] [--repetition-penalty R] [--stop TEXT] [--no-special] [--seed S] [--step N] "
+     "[key=value ...]",
+     "writes text with the model of a checkpoint, or of a folder of transformers", cli_sample,
+     "  -p TEXT                  the text to continue (a newline)\n"
+     "  --prompts FILE           a prompt a line; writes a line {\"prompt\":...,\"text\":...} for "
+     "each\n"
+     "  -n TOKENS                the most tokens of a text (200)\n"
+     "  --temperature T          divides the logits; 0: always the most probable token (0.8)\n"
+     "  --top-k K                draws from the K most probable tokens (0: all)\n"
+     "  --top-p P                draws from the fewest tokens that have P of the probability (1: "
+     "all)\n"
+     "  --min-p P                draws from tokens with at least P times the largest probability "
+     "(0)\n"
+     "  --repetition-penalty R   makes tokens that the text has less probable, when above 1 (1)\n"
+     "  --stop TEXT              ends a text in front of this; may be given again\n"
+     "  --no-special             a special token's text in a prompt is ordinary text\n"
+     "  --seed S                 the same seed gives the same text (0)\n"
+     "  --step N                 step of the checkpoint (the newest valid one)\n"
+     "Keys set device.name, train.precision and the layout: `trireme run -n 4 sample RUN -p TEXT\n"
+     "parallel.pp=2 parallel.tp=2`. Without parallel keys every rank is a pipeline stage.\n"},
+    {"schedule",
+     "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
+     "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
+     "makes, checks or draws a pipeline schedule", cli_schedule, NULL},
+    {"simulate",
+     "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
+     "[--memory mB=1,mW=0,cap=P] [--json]",
+     "computes times, bubbles and memory of a pipeline schedule", cli_simulate, NULL},
+    {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]",
+     "trains a model, on one rank or several", cli_train,
+     "  --resume                 continues the run in log.dir from its newest valid checkpoint\n"
+     "  --resume=auto            does so if there is one, and otherwise starts the run\n"
+     "  --time-limit T           saves and ends with exit code 75 in time: 90, 30m, 1h30m\n"
+     "  --trace N                records N steps in trace.json, for Perfetto\n"},
+};
+const int cli_command_count = sizeof cli_commands / sizeof *cli_commands;
