@@ -557,9 +557,8 @@ static void configs_come_back(void **state) {
     static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
     static const char *const scaling[] = {"none",      "linear 4",         "llama3 8 1 4 64",
                                           "yarn 4 64", "yarn 2.5 64 16 2", "yarn 4 64 32 1 1.25"};
-    static const char *const gated[] = {"swiglu", "geglu", "geglu_tanh"}, *const plain[] = {
-                                                                              "gelu_tanh", "gelu",
-                                                                              "relu2"};
+    static const char *const activation[2][3] = {{"gelu_tanh", "gelu", "relu2"},
+                                                 {"swiglu", "geglu", "geglu_tanh"}};
     uint64_t random = seed;
     for (int round = 0; round < 200; round++) {
         const int family = (int)tr_up_to(&random, 5) - 1;
@@ -573,7 +572,7 @@ static void configs_come_back(void **state) {
                              .tie = tr_up_to(&random, 2) == 1 ? TR_YES : TR_NO};
         (void)snprintf(m.family, sizeof m.family, "%s", families[family]);
         (void)snprintf(m.activation, sizeof m.activation, "%s",
-                       (family ? gated : plain)[tr_up_to(&random, 3) - 1]);
+                       activation[family > 0][tr_up_to(&random, 3) - 1]);
         if (family) {
             m.kv_heads = tr_up_to(&random, 2) * 2;
             m.head_size = 2 * tr_up_to(&random, 20);
