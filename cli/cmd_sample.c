@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/sample_texts.h"
 #include "job/rank_process.h"
+#include "train/origin.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -137,12 +138,10 @@ static void release(request *r) {
 /* Opens the tokenizer of the run, or of the folder, if there is one. Without it bytes are tokens.
  */
 static tr_status open_tokenizer(request *r, const tr_config *config) {
-    tr_tokenizer *tokenizer = NULL;
-    tr_status status = tr_tokenizer_open(r->model.path, &tokenizer);
-    if (status == TR_ERR_NOFILE) return TR_OK;
-    TR_TRY(status);
+    tr_tokenizer *tokenizer;
+    TR_TRY(tr_origin_open_tokenizer(r->model.path, &tokenizer));
     r->texts.tokenizer = tokenizer;
-    if (tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;
+    if (!tokenizer || tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;
     return TR_FAIL(
         TR_ERR_CONFIG,
         "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "

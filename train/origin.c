@@ -56,6 +56,24 @@ tr_status tr_origin_copy(const char *from, const char *to) {
     return TR_OK;
 }
 
+tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenizer) {
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%.3900s/tokenizer", run);
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+        return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s", path, strerror(errno));
+    (void)snprintf(path, sizeof path, "%.3900s/tokenizer/tokenizer.json", run);
+    return tr_tokenizer_save(tokenizer, path);
+}
+
+tr_status tr_origin_open_tokenizer(const char *path, tr_tokenizer **out) {
+    char folder[PATH_MAX];
+    (void)snprintf(folder, sizeof folder, "%.3900s/tokenizer", path);
+    *out = NULL;
+    tr_status status = tr_tokenizer_open(folder, out);
+    if (status == TR_ERR_NOFILE) status = tr_tokenizer_open(path, out);
+    return status == TR_ERR_NOFILE ? TR_OK : status;
+}
+
 void tr_origin_remove(const char *run) {
     char path[PATH_MAX];
     for (int i = 0; i < PASSED_ON; i++) {

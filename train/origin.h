@@ -1,11 +1,12 @@
-/* What a run keeps of the folder that its weights came from, to pass it on with an export:
- * <run>/tokenizer/ (tokenizer and generation files) and <run>/origin.json (the types that the
- * tensors had, and config.json). */
+/* What a run keeps of the folder that its weights came from and of its data, to use it when it
+ * samples and to pass it on with an export: <run>/tokenizer/ (tokenizer and generation files) and
+ * <run>/origin.json (the types that the tensors had, and config.json). */
 #pragma once
 
 #include "base/json.h"
 #include "ckpt/weights.h"
 #include "layers/model.h"
+#include "text/tokenizer.h"
 
 /* Writes both for a run. `folder` may be NULL, and `config` (config.json) too. */
 tr_status tr_origin_write(const char *run, const char *folder, const cJSON *config,
@@ -20,3 +21,9 @@ tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor);
 /* Copies the tokenizer and generation files that are in `from` to the folder `to`, which is made if
  * there is one. */
 tr_status tr_origin_copy(const char *from, const char *to);
+
+/* Puts the tokenizer of a run's data into <run>/tokenizer/. Fails with TR_ERR_IO. */
+tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenizer);
+/* Opens the tokenizer of a run, or of a folder of transformers; *out is NULL when it has none.
+ * Fails like tr_tokenizer_open. */
+tr_status tr_origin_open_tokenizer(const char *path, tr_tokenizer **out);

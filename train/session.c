@@ -329,12 +329,8 @@ static tr_status write_order(tr_session *s) {
 /* Opens the records of the run on rank 0. */
 static tr_status open_records(tr_session *s) {
     TR_TRY(tr_recorder_open(&s->recorder, s->resumes ? s->state->step : -1));
-    if (tr_session_leads(s) && s->tokenizer) { /* for sampling, evaluation and export */
-        char path[TR_CONFIG_PATH + 16];
-        (void)snprintf(path, sizeof path, "%s/tokenizer.json", s->config->log.dir);
-        TR_TRY(tr_tokenizer_save(s->tokenizer, path));
-    }
     if (!tr_session_leads(s)) return TR_OK;
+    if (s->tokenizer) TR_TRY(tr_origin_keep_tokenizer(s->config->log.dir, s->tokenizer));
     TR_TRY(tr_plans_write(&s->plans, s->config));
     return tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
 }

@@ -69,7 +69,13 @@ train 0 1 files data.path=short.bin data.format=megatron model.vocab=301 train.s
 train 0 1 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3
 same_curve text files
 same_tensors text files 3
-for run in files text; do cmp -s $run/tokenizer.json tokenizer.json || fail "$run: no copy of the tokenizer"; done
+for run in files text; do cmp -s $run/tokenizer/tokenizer.json tokenizer.json || fail "$run: no copy of the tokenizer"; done
+"$trireme" sample text -p 'The ' -n 60 --temperature 3 >sampled.out 2>sampled.err || fail "sample: $(<sampled.err)"
+iconv -f UTF-8 -t UTF-8 sampled.out >/dev/null || fail "the sample is not UTF-8"
+mv text/tokenizer text/elsewhere
+"$trireme" sample text -p 'The ' -n 60 --temperature 3 >bytes.out || fail "no sample without the tokenizer"
+! cmp -s sampled.out bytes.out || fail "the sample does not use the tokenizer"
+mv text/elsewhere text/tokenizer
 train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 data.documents=packed
 grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
 train 78 1 vocab data.path=short data.format=megatron model.vocab=300

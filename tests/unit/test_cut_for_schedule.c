@@ -60,7 +60,7 @@ static double search(const tr_model *model, const tr_schedule *s, int stage, int
 }
 
 static tr_model *random_model(test_random *r) {
-    tr_model *model;
+    tr_model *model = NULL;
     int64_t heads = 1 << test_between(r, 0, 2);
     tr_model_config c = {.family = "llama",
                          .layers = test_between(r, 4, 8),
