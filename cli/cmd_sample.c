@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/sample_texts.h"
 #include "job/rank_process.h"
+#include "text/unicode.h"
 #include "train/origin.h"
 
 #include <stddef.h>
@@ -82,24 +83,34 @@ static tr_status parse_words(int argc, char **argv, request *r) {
     return TR_OK;
 }
 
-/* Takes each line of the prompts' file that is not empty as a prompt. */
+/* Takes a line of the prompts' file, which it ends, if the line is not empty. */
+static tr_status take_prompt(request *r, char *line, int64_t number) {
+    const size_t length = strcspn(line, "\r\n");
+    line[length] = '\0';
+    if (!tr_utf8_is_valid((const uint8_t *)line, length))
+        return TR_FAIL(TR_ERR_DATA, "%s:%lld: the prompt is not UTF-8", r->prompts_file,
+                       (long long)number);
+    if (length > 0) r->texts.prompt[r->texts.prompts++] = line;
+    return TR_OK;
+}
+
 static tr_status read_prompts(request *r) {
     const tr_input_limit limit = {.mib = PROMPT_FILE_MIB, .failure = TR_ERR_DATA};
     size_t length, lines = 1;
-    char *rest = NULL;
-    const char **prompt;
     TR_TRY(tr_input_load("the file of prompts", r->prompts_file, limit, &r->prompts_text, &length));
     if (memchr(r->prompts_text, '\0', length))
         return TR_FAIL(TR_ERR_DATA, "the file of prompts '%s' has a zero byte: it must be text",
                        r->prompts_file);
     for (size_t i = 0; i < length; i++) lines += r->prompts_text[i] == '\n';
-    TR_TRY(tr_calloc(lines, sizeof *prompt, &prompt));
     free((void *)r->texts.prompt);
-    r->texts.prompt = prompt;
     r->texts.prompts = 0;
-    for (char *line = strtok_r(r->prompts_text, "\n", &rest); line;
-         line = strtok_r(NULL, "\n", &rest))
-        prompt[r->texts.prompts++] = line;
+    TR_TRY(tr_calloc(lines, sizeof *r->texts.prompt, (void *)&r->texts.prompt));
+    char *line = r->prompts_text, *next;
+    for (int64_t number = 1; line; line = next, number++) {
+        next = strchr(line, '\n');
+        if (next) next++;
+        TR_TRY(take_prompt(r, line, number));
+    }
     if (r->texts.prompts == 0)
         return TR_FAIL(TR_ERR_DATA, "the file of prompts '%s' is empty: write one prompt a line",
                        r->prompts_file);
@@ -180,6 +191,7 @@ static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *wo
         s->config.train.threads = tr_world_cores(world);
     if (status == TR_OK)
         status = tr_rank_process_begin(process, world, s->config.parallel.deadline);
+    r.texts.board = tr_rank_process_board(process);
     if (status == TR_OK) status = make_texts(world, &r, s);
     bool own = status != TR_OK && !tr_error_is_agreed(), reported;
     (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
@@ -195,7 +207,8 @@ static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *wo
 tr_status cli_sample(cli_context *cli, int argc, char **argv) {
     tr_world *world = NULL;
     tr_rank_process *process = NULL;
-    tr_status status = tr_rank_process_enter(!cli->silent, &process);
+    /* It does not say that a signal finishes a step and saves, because there is none. */
+    tr_status status = tr_rank_process_enter(false, &process);
     if (status == TR_OK) status = tr_world_open_mpi(&world);
     if (status != TR_OK) {
         (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});

@@ -4,7 +4,6 @@
 #include "train/sampler.h"
 #include "train/text_out.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +76,7 @@ typedef struct row {
 static tr_status write_piece(void *context, const char *text, size_t length) {
     row *r = context;
     if (!r->stream) {
-        TR_TRY(tr_grow(&r->made.byte, &r->made.capacity, r->made.count + length + 1, 1));
+        TR_TRY(tr_grow(&r->made.byte, &r->made.capacity, r->made.count + length, 1));
         memcpy(r->made.byte + r->made.count, text, length);
         r->made.count += length;
         return TR_OK;
@@ -125,21 +124,27 @@ static tr_status take(const cli_texts *texts, row *r, int32_t token, bool *live)
     return TR_OK;
 }
 
-static tr_status write_json(FILE *out, const row *r) {
-    tr_status status = TR_FAIL(TR_ERR_FIT, "there is no memory for a text: make fewer tokens");
-    cJSON *line = cJSON_CreateObject();
-    char *text = NULL;
-    if (cJSON_AddStringToObject(line, "prompt", r->prompt) &&
-        cJSON_AddStringToObject(line, "text", r->made.byte ? r->made.byte : ""))
-        text = cJSON_PrintUnformatted(line);
-    if (text) {
-        status = TR_OK;
-        if (fprintf(out, "%s\n", text) < 0 || fflush(out) != 0)
-            status = TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
+/* Writes a JSON string; the text is UTF-8. */
+static void write_string(FILE *out, const char *text, size_t length) {
+    (void)fputc('"', out);
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c < 0x20) (void)fprintf(out, "\\u%04x", c);
+        else if (c == '"' || c == '\\') (void)fprintf(out, "\\%c", c);
+        else (void)fputc(c, out);
     }
-    cJSON_free(text);
-    cJSON_Delete(line);
-    return status;
+    (void)fputc('"', out);
+}
+
+static tr_status write_json(FILE *out, const row *r) {
+    (void)fputs("{\"prompt\":", out);
+    write_string(out, r->prompt, strlen(r->prompt));
+    (void)fputs(",\"text\":", out);
+    write_string(out, r->made.byte, r->made.count);
+    (void)fputs("}\n", out);
+    if (fflush(out) != 0)
+        return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
+    return TR_OK;
 }
 
 /* Writes the ends of the texts, in the order of the prompts. */
@@ -148,10 +153,7 @@ static tr_status end_rows(const cli_texts *texts, row *rows, int count) {
         TR_TRY(tr_text_out_end(&rows[i].out));
         if (!texts->out) continue;
         if (!texts->json) TR_TRY(write_piece(&rows[i], "\n", 1));
-        else {
-            if (rows[i].made.byte) rows[i].made.byte[rows[i].made.count] = '\0';
-            TR_TRY(write_json(texts->out, &rows[i]));
-        }
+        else TR_TRY(write_json(texts->out, &rows[i]));
     }
     return TR_OK;
 }
@@ -186,7 +188,13 @@ tr_status cli_sample_texts(tr_decode_session *s, const cli_texts *texts) {
         const int left = texts->prompts - from, count = left < texts->rows ? left : texts->rows;
         memset(rows, 0, (size_t)texts->rows * sizeof *rows);
         for (int i = 0; i < count; i++) rows[i].prompt = texts->prompt[from + i];
-        TR_TRY_OUT(tr_sampler_create(s->world, s->decoder, s->model, &texts->draw, &sampler));
+        const tr_sampler_desc desc = {.world = s->world,
+                                      .decoder = s->decoder,
+                                      .model = s->model,
+                                      .draw = texts->draw,
+                                      .first_row = (uint64_t)from,
+                                      .board = texts->board};
+        TR_TRY_OUT(tr_sampler_create(&desc, &sampler));
         status = make_texts(texts, sampler, rows, count, drawn);
         for (int i = 0; i < count; i++) {
             tr_text_out_release(&rows[i].out);

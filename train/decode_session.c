@@ -43,10 +43,13 @@ static tr_status read_run(const tr_decode_request *r, const char *const *overrid
     return status;
 }
 
+/* Returns true when the request has parallel.pp, tp or dp. */
 static bool chooses_layout(const tr_decode_request *r) {
+    static const char *const degrees[] = {"parallel.pp=", "parallel.tp=", "parallel.dp="};
     for (int i = 0; i < r->overrides_count; i++) {
         const char *key = r->overrides[i] + (strncmp(r->overrides[i], "--", 2) == 0 ? 2 : 0);
-        if (strncmp(key, "parallel.", strlen("parallel.")) == 0) return true;
+        for (size_t k = 0; k < sizeof degrees / sizeof *degrees; k++)
+            if (strncmp(key, degrees[k], strlen(degrees[k])) == 0) return true;
     }
     return false;
 }

@@ -10,8 +10,8 @@ typedef struct tr_decode_request {
     const char *path; /* a run's directory, or a folder with config.json and safetensors */
     int64_t step;     /* of the run's checkpoint; -1: the newest valid one */
     int rows;         /* texts that are decoded together */
-    /* "key=value": the keys that differ from those of the run. Its parallel.* are not used; without
-     * such keys here, every rank is a pipeline stage. */
+    /* "key=value": the keys that differ from those of the run. Its degrees (parallel.pp, tp and dp)
+     * are not used; without one of them here, every rank is a pipeline stage. */
     const char *const *overrides;
     int overrides_count;
 } tr_decode_request;

@@ -62,6 +62,8 @@ static bool narrows(const tr_draw_options *o, int64_t vocab) {
 
 int32_t tr_draw(const tr_draw_options *o, double *logits, double *scratch, int64_t vocab,
                 const int32_t *seen, int64_t count, uint64_t row, uint64_t n) {
+    for (int64_t i = 0; i < vocab; i++)
+        if (!isfinite(logits[i])) return -1;
     penalise(o->repetition_penalty, logits, scratch, vocab, seen, count);
     const int32_t best = most_probable(logits, vocab);
     if (o->temperature <= 0) return best;

@@ -22,6 +22,7 @@ typedef struct tr_draw_options {
 } tr_draw_options;
 
 /* Draws the n-th token of text `row`: a function of the arguments. logits[vocab] is changed;
- * scratch[vocab] is used. seen[count]: the tokens of the text so far, within 0..vocab-1. */
+ * scratch[vocab] is used. seen[count]: the tokens of the text so far, within 0..vocab-1. Returns -1
+ * when a logit is NaN or infinite. */
 int32_t tr_draw(const tr_draw_options *options, double *logits, double *scratch, int64_t vocab,
                 const int32_t *seen, int64_t count, uint64_t row, uint64_t n);

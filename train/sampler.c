@@ -13,34 +13,33 @@ typedef struct text {
     uint64_t drawn;
 } text;
 
+/* What the drawing rank tells the others, after the tokens. */
+enum { GOES_ON, STOPPED, NOT_FINITE };
+
 struct tr_sampler {
-    tr_world *world;
-    tr_decoder *decoder;
-    tr_draw_options options;
+    tr_sampler_desc desc;
     int64_t vocab, context;
     int rows;
     text *row;                /* [rows] */
     int64_t start, fed;       /* the cache holds tokens start..fed-1 of every row */
-    int32_t *feeding, *drawn; /* [rows] */
+    int32_t *feeding;         /* [rows] */
+    int32_t *drawn;           /* [rows + 1]: the last one is of the enum above */
     double *logits, *scratch; /* [rows][vocab], [vocab]; on the rank that draws */
 };
 
-tr_status tr_sampler_create(tr_world *world, tr_decoder *decoder, const tr_model *model,
-                            const tr_draw_options *options, tr_sampler **out) {
+tr_status tr_sampler_create(const tr_sampler_desc *desc, tr_sampler **out) {
     tr_status status = TR_OK;
     tr_sampler *s = NULL;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
-    s->world = world;
-    s->decoder = decoder;
-    s->options = *options;
-    s->vocab = model->config.vocab;
-    s->context = model->shape.seq;
-    s->rows = (int)model->shape.batch;
+    s->desc = *desc;
+    s->vocab = desc->model->config.vocab;
+    s->context = desc->model->shape.seq;
+    s->rows = (int)desc->model->shape.batch;
     const size_t rows = (size_t)s->rows;
-    const bool draws = tr_world_rank(world) == tr_decoder_logits_rank(decoder);
+    const bool draws = tr_world_rank(desc->world) == tr_decoder_logits_rank(desc->decoder);
     TR_TRY_OUT(tr_calloc(rows, sizeof *s->row, &s->row));
     TR_TRY_OUT(tr_calloc(rows, sizeof *s->feeding, &s->feeding));
-    TR_TRY_OUT(tr_calloc(rows, sizeof *s->drawn, &s->drawn));
+    TR_TRY_OUT(tr_calloc(rows + 1, sizeof *s->drawn, &s->drawn));
     if (draws) TR_TRY_OUT(tr_calloc(rows * (size_t)s->vocab, sizeof *s->logits, &s->logits));
     if (draws) TR_TRY_OUT(tr_calloc((size_t)s->vocab, sizeof *s->scratch, &s->scratch));
 out:
@@ -87,7 +86,7 @@ static bool is_live(const text *t) {
 static tr_status feed(tr_sampler *s, int64_t at, int64_t position) {
     for (int r = 0; r < s->rows; r++)
         s->feeding[r] = at < s->row[r].count ? s->row[r].token[at] : 0;
-    return tr_decoder_step(s->decoder, s->feeding, position);
+    return tr_decoder_step(s->desc.decoder, s->feeding, position);
 }
 
 /* Feeds the next token of every text; when the cache is full, first the newer half of it again. */
@@ -104,15 +103,30 @@ static tr_status advance(tr_sampler *s) {
 
 /* Draws for the rows that are fed to the end of their text. */
 static tr_status draw(tr_sampler *s) {
-    TR_TRY(tr_decoder_logits(s->decoder, s->logits));
+    int32_t *event = &s->drawn[s->rows];
+    *event = s->desc.board && tr_board_stop_requested(s->desc.board) ? STOPPED : GOES_ON;
+    TR_TRY(tr_decoder_logits(s->desc.decoder, s->logits));
     for (int r = 0; r < s->rows; r++) {
         text *t = &s->row[r];
         s->drawn[r] = -1;
-        if (is_live(t) && t->count == s->fed)
-            s->drawn[r] = tr_draw(&s->options, s->logits + r * s->vocab, s->scratch, s->vocab,
-                                  t->token, t->count, (uint64_t)r, t->drawn);
+        if (!is_live(t) || t->count != s->fed) continue;
+        s->drawn[r] = tr_draw(&s->desc.draw, s->logits + r * s->vocab, s->scratch, s->vocab,
+                              t->token, t->count, s->desc.first_row + (uint64_t)r, t->drawn);
+        if (s->drawn[r] < 0) *event = NOT_FINITE;
     }
     return TR_OK;
+}
+
+/* Fails, on all ranks alike, as the drawing rank said. */
+static tr_status check_event(const tr_sampler *s) {
+    tr_status status = TR_OK;
+    if (s->drawn[s->rows] == STOPPED)
+        status = TR_FAIL(TR_ERR_STOPPED, "stopped before the end of the text");
+    if (s->drawn[s->rows] == NOT_FINITE)
+        status = TR_FAIL(TR_ERR_DATA, "the model's logits are not finite: its parameters are "
+                                      "damaged; choose an earlier checkpoint (--step)");
+    if (status != TR_OK) tr_error_set_agreed();
+    return status;
 }
 
 /* Returns the length of the shortest text that has not ended, or 0 without one. */
@@ -124,12 +138,14 @@ static int64_t shortest(const tr_sampler *s) {
 }
 
 tr_status tr_sampler_next(tr_sampler *s, int32_t *drawn) {
-    const int root = tr_decoder_logits_rank(s->decoder);
+    const int root = tr_decoder_logits_rank(s->desc.decoder);
+    const size_t bytes = (size_t)(s->rows + 1) * sizeof *s->drawn;
     const int64_t next = shortest(s);
     if (next <= s->fed) return TR_FAIL(TR_ERR_INTERNAL, "no text waits for its next token");
     while (s->fed < next) TR_TRY(advance(s));
     if (s->logits) TR_TRY(draw(s));
-    TR_TRY(tr_world_broadcast(s->world, root, s->drawn, (size_t)s->rows * sizeof *s->drawn));
+    TR_TRY(tr_world_broadcast(s->desc.world, root, s->drawn, bytes));
+    TR_TRY(check_event(s));
     for (int r = 0; r < s->rows; r++) {
         drawn[r] = s->drawn[r];
         if (drawn[r] < 0) continue;

@@ -3,15 +3,23 @@
  * mesh makes the same calls and gets the same tokens. */
 #pragma once
 
+#include "job/board.h"
 #include "train/decoder.h"
 #include "train/drawing.h"
 
 typedef struct tr_sampler tr_sampler;
 
-/* world: the ranks of the decoder. The decoder, made for model->shape.batch rows, and the model
- * must outlive the sampler. */
-tr_status tr_sampler_create(tr_world *world, tr_decoder *decoder, const tr_model *model,
-                            const tr_draw_options *options, tr_sampler **out);
+typedef struct tr_sampler_desc {
+    tr_world *world; /* the ranks of the decoder */
+    tr_decoder *decoder;
+    const tr_model *model; /* with it the decoder was made, for model->shape.batch rows */
+    tr_draw_options draw;
+    uint64_t first_row;    /* number of the first row among all texts of a command, for tr_draw */
+    const tr_board *board; /* shows requests to stop; NULL: there are none */
+} tr_sampler_desc;
+
+/* What desc points to must outlive the sampler, except desc itself. */
+tr_status tr_sampler_create(const tr_sampler_desc *desc, tr_sampler **out);
 void tr_sampler_destroy(tr_sampler *sampler);
 
 /* Appends tokens[count] to the text of `row`, after its prompt and the tokens drawn so far. A row
@@ -22,5 +30,7 @@ void tr_sampler_end(tr_sampler *sampler, int row);
 
 /* Feeds every row until at least one is at the end of its text, and draws the next token of these
  * rows: drawn[row], which is appended to the text, or -1 for the other rows. When the context is
- * full, the newer half of it is fed again from position 0. Collective. */
+ * full, the newer half of it is fed again from position 0. Collective; every rank returns the same
+ * status. Fails with TR_ERR_STOPPED after a request to stop, and with TR_ERR_DATA when the model
+ * gives a logit that is not finite. */
 tr_status tr_sampler_next(tr_sampler *sampler, int32_t *drawn);

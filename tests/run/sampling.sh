@@ -80,6 +80,24 @@ refuses 66 "the file of prompts 'none' cannot be opened" 1 gpt2 --prompts none
 : >empty
 refuses 65 "the file of prompts 'empty' is empty" 1 gpt2 --prompts empty
 
+printf 'good\nbad \377\n' >bad
+refuses 65 "bad:2: the prompt is not UTF-8" 1 gpt2 --prompts bad
+
+# Equal prompts get texts of their own, also beyond those that are made together; line ends of DOS.
+for ((i = 0; i < 17; i++)); do printf 'The \r\n'; done >same
+sample 1 many gpt2 --prompts same -n 20 --temperature 2 --seed 1
+[[ $(sort -u many | wc -l) == 17 ]] || fail "equal prompts: $(sort -u many | wc -l) different texts of 17"
+grep -q '^{"prompt":"The ","text":"' many || fail "a line end is part of a prompt: $(head -n 1 many)"
+sample 2 transport gpt2 -n 5 parallel.transport=mpi
+
+# Ctrl-C and SIGTERM end it at the next token.
+for signal in INT TERM; do
+    code=0
+    timeout -s $signal 2 "$trireme" sample gpt2 -n 1000000000 >signal.out 2>signal.err || code=$?
+    [[ $code == 124 && -s signal.out ]] || fail "SIG$signal: exit code $code"
+    grep -q 'stopped before the end of the text' signal.err || fail "SIG$signal: $(<signal.err)"
+done
+
 # A rank that is killed ends the others.
 "$trireme" run -n 2 sample gpt2 -n 1000000000 >long.out 2>long.err &
 launcher=$!

@@ -98,6 +98,16 @@ static void penalises_what_was_seen(void **state) {
     assert_int_equal(tr_draw(&off, none, scratch, VOCAB, seen, 3, 0, 0), 1);
 }
 
+static void refuses_what_is_not_finite(void **state) {
+    (void)state;
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+    for (int k = 0; k < 3; k++) {
+        double logits[VOCAB] = {0, 1, 2, bad[k], 1, 0}, scratch[VOCAB];
+        const tr_draw_options o = {.temperature = 1, .top_k = 3};
+        assert_int_equal(tr_draw(&o, logits, scratch, VOCAB, NULL, 0, 0, 0), -1);
+    }
+}
+
 static void is_a_function_of_seed_row_and_place(void **state) {
     (void)state;
     const tr_draw_options one = {.temperature = 1, .seed = 1}, two = {.temperature = 1, .seed = 2};
@@ -116,6 +126,7 @@ int main(void) {
         cmocka_unit_test(draws_by_probability),
         cmocka_unit_test(keeps_what_the_rules_keep),
         cmocka_unit_test(penalises_what_was_seen),
+        cmocka_unit_test(refuses_what_is_not_finite),
         cmocka_unit_test(is_a_function_of_seed_row_and_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
