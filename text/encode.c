@@ -114,14 +114,20 @@ static tr_status add_plain(tr_encoder *e, const char *text, size_t length, bool 
     return TR_OK;
 }
 
+/* Returns true when PCRE2 sees the text: a known pattern is matched without it. */
+static bool needs_regex(const tr_tokenizer *t) {
+    bool needed = t->pattern == TR_PATTERN_OTHER;
+    for (int i = 0; i < t->normal_count; i++) needed = needed || t->normal[i].matcher.regex;
+    return needed;
+}
+
 /* Encodes a text between added tokens: normalizes it and looks for added tokens that are searched
  * in normalized text. */
 static tr_status add_segment(tr_encoder *e, const char *text, size_t length, bool is_first,
                              bool no_special, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     if (!length) return TR_OK;
-    bool escaped =
-        t->pattern == TR_PATTERN_OTHER && !tr_utf8_is_valid((const uint8_t *)text, length);
+    bool escaped = needs_regex(t) && !tr_utf8_is_valid((const uint8_t *)text, length);
     if (escaped) {
         TR_TRY(escape(text, length, &e->escaped));
         text = e->escaped.byte;
@@ -131,6 +137,10 @@ static tr_status add_segment(tr_encoder *e, const char *text, size_t length, boo
         TR_TRY(tr_normalize(t, &e->match, text, length, &e->spare, &e->normal));
         text = e->normal.byte;
         length = e->normal.count;
+    }
+    if (escaped && t->pattern != TR_PATTERN_OTHER) { /* only a normalizer needed the surrogates */
+        length = unescape((uint8_t *)e->normal.byte, length);
+        escaped = false;
     }
     if (!t->added_normalized) return add_plain(e, text, length, is_first, escaped, out);
     if (!t->normal_count && escaped) { /* add_plain overwrites e->escaped */

@@ -140,8 +140,8 @@ static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
         at = search = end;
         if (end > begin) continue;
         if (end >= length) break;
-        uint32_t cp; /* an empty match: the next search begins one character later */
-        search += tr_utf8_next((const uint8_t *)text + end, (const uint8_t *)text + length, &cp);
+        /* An empty match: the next search begins one character later. */
+        search += tr_utf8_escaped((const uint8_t *)text + end, (const uint8_t *)text + length);
     }
     return tr_bytes_add(out, text + at, length - at);
 }

@@ -60,10 +60,9 @@ static tr_status split_piece(split_run *run, tr_text_part piece) {
         at = search = end;
         if (end > begin) continue;
         if (end >= piece.length) break;
-        uint32_t cp; /* an empty match: the next search begins one character later */
-        size_t bytes =
-            tr_utf8_next((const uint8_t *)text + end, (const uint8_t *)text + piece.length, &cp);
-        search += cp == TR_CP_INVALID + 0xED && piece.length - end >= 3 ? 3 : bytes;
+        /* An empty match: the next search begins one character later. */
+        search +=
+            tr_utf8_escaped((const uint8_t *)text + end, (const uint8_t *)text + piece.length);
     }
     return add_part(run, piece.at + at, piece.length - at, false);
 }

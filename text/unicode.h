@@ -57,6 +57,14 @@ static inline size_t tr_utf8_next(const uint8_t *p, const uint8_t *end, uint32_t
     return 1;
 }
 
+/* Returns the bytes of the character at p < end of a text in which surrogates stand for invalid
+ * bytes: a surrogate is one character. */
+static inline size_t tr_utf8_escaped(const uint8_t *p, const uint8_t *end) {
+    uint32_t cp;
+    size_t bytes = tr_utf8_next(p, end, &cp);
+    return cp == TR_CP_INVALID + 0xED && end - p >= 3 ? 3 : bytes;
+}
+
 /* Returns the i-th range of code points that utf8proc and PCRE2 may not know yet, and their
  * properties; false when there are no more. */
 bool tr_cp_since(size_t i, uint32_t *first, uint32_t *last, uint8_t *set);

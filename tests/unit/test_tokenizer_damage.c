@@ -203,6 +203,55 @@ static void test_cut(void **state) {
     assert_int_equal(tr_tokenizer_open(".", &t), TR_ERR_NOFILE);
 }
 
+/* Text that is not UTF-8 keeps its bytes when an expression of the normalizer sees it before a
+ * known pattern cuts it. `regex` is replaced by nothing. */
+static void keeps_bytes(const char *regex) {
+    static const char sample[] = "\xE9 ab \xC3\xA9\xED\xB2\x80x\xCC\xFF\x80 \xFF\xFF\xF0";
+    char *good, *text;
+    size_t length;
+    must(tr_input_load("golden file", TRIREME_TEST_GOLDEN "/tokenizers/qwen.json", limit, &good,
+                       &length));
+    char *at = strstr(good, "\"normalizer\":"), *end = at ? strchr(at, '}') : NULL;
+    assert_non_null(end);
+    int bytes = asprintf(&text,
+                         "%.*s\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": ["
+                         "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"%s\"}, "
+                         "\"content\": \"\"}, {\"type\": \"NFC\"}]%s",
+                         (int)(at - good), good, regex, end);
+    assert_true(bytes > 0);
+    tr_tokenizer *t;
+    tr_encoder *encoder;
+    tr_token_list ids = {0};
+    tr_byte_list back = {0};
+    must(tr_tokenizer_open(write_file(text, (size_t)bytes), &t));
+    must(tr_encoder_open(t, &encoder));
+    for (size_t from = 0; from < sizeof sample - 1; from++) {
+        /* A copy without room behind it, for the sanitizer. */
+        size_t part = sizeof sample - 1 - from;
+        char *copy = malloc(part);
+        memcpy(copy, sample + from, part);
+        ids.count = back.count = 0;
+        must(tr_encoder_add(encoder, copy, part, 0, &ids));
+        must(tr_tokenizer_decode(t, ids.id, ids.count, 0, &back));
+        assert_int_equal(back.count, part);
+        assert_memory_equal(back.byte, copy, part);
+        free(copy);
+    }
+    free(ids.id);
+    free(back.byte);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    free(text);
+    free(good);
+}
+
+static void test_not_utf8(void **state) {
+    (void)state;
+    keeps_bytes("\\\\t+");
+    keeps_bytes("\\\\t*"); /* also matches nothing, between any two characters */
+    keeps_bytes("\\\\t|[\\\\x{10000}-\\\\x{10FFFF}]");
+}
+
 static int make_folder(void **state) {
     (void)state;
     return mkdtemp(folder) ? 0 : -1;
@@ -219,6 +268,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_not_utf8),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
