@@ -160,9 +160,8 @@ int tr_world_receive_units(const tr_world *world) {
 int tr_world_expected_units(tr_device *device, tr_data_plane want, int ranks) {
     place mine = {.nccl = tr_device_on_host(device) ? 0 : tr_nccl_version()};
     if (tr_device_identity(device, mine.device, sizeof mine.device) != TR_OK) tr_error_clear();
-    return want != TR_DATA_MPI && ranks > 1 && has_nccl(&mine) && has_gpu(&mine)
-               ? TR_NCCL_CHANNEL_UNITS
-               : 0;
+    const bool nccl = want == TR_DATA_NCCL || (want == TR_DATA_AUTO && has_gpu(&mine));
+    return nccl && ranks > 1 && has_nccl(&mine) ? TR_NCCL_CHANNEL_UNITS : 0;
 }
 
 bool tr_world_by_nccl(const tr_world *world, const tr_device *device) {

@@ -264,15 +264,6 @@ static void test_decode_equals_forward(void **state) {
     }
 }
 
-static void test_decode_refuses_tensor_ranks(void **state) {
-    (void)state;
-    tr_model *model;
-    tr_model_shape shape = {
-        .batch = BATCH, .seq = SEQ, .dtype = TR_F32, .decode = true, .tp_size = 2};
-    assert_int_equal(tr_model_create(&wide, &shape, &model), TR_ERR_CONFIG);
-    assert_non_null(strstr(tr_error_message(), "parallel.tp"));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finite_differences),
@@ -282,7 +273,6 @@ int main(void) {
         cmocka_unit_test(test_chunks_of_rows),
         cmocka_unit_test(test_tensor_ranks_cut_the_same_chunks),
         cmocka_unit_test(test_decode_equals_forward),
-        cmocka_unit_test(test_decode_refuses_tensor_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
