@@ -37,7 +37,7 @@ tr_status tr_bpe_add_token(tr_bpe *bpe, int32_t id, const char *bytes, size_t le
  * occurs again gets the new rank. Fails with TR_ERR_DATA when the concatenation has no token. */
 tr_status tr_bpe_add_merge(tr_bpe *bpe, int32_t left, int32_t right);
 /* Adds, for each token, every pair of tokens that it is the concatenation of, with its id as rank:
- * what a rank file means. */
+ * what a rank file means. Takes time quadratic in the length of a token. */
 tr_status tr_bpe_add_all_merges(tr_bpe *bpe);
 /* Sets the rules and prepares the tokens of symbols, when all tokens are there. */
 void tr_bpe_set_rules(tr_bpe *bpe, const tr_bpe_rules *rules);

@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 60 };
+enum {
+    SHOWN = 60,
+    FRAME_MAX = 256, /* parts of a template, and ids before or after a text */
+};
 
 /* --- post-processor --------------------------------------------------------------------------- */
 
@@ -21,6 +24,12 @@ static tr_status add_id(const tr_tokenizer *t, const char *where, const cJSON *n
                        "the tokenizer '%s': the post_processor adds id %" PRId32
                        ", but the largest id is %" PRId32,
                        t->path, id, t->size - 1);
+    if (list->count == FRAME_MAX)
+        return TR_FAIL(
+            TR_ERR_DATA,
+            "the tokenizer '%s': the post_processor adds more than %d ids before or after "
+            "a text",
+            t->path, FRAME_MAX);
     TR_TRY(tr_grow(&list->id, &list->capacity, list->count + 1, sizeof *list->id));
     list->id[list->count++] = id;
     return TR_OK;
@@ -47,10 +56,15 @@ static tr_status add_special(const tr_tokenizer *t, const cJSON *template_, cons
 static tr_status read_template(tr_tokenizer *t, const cJSON *json) {
     const cJSON *single = tr_json_get(json, "single"), *item;
     bool after = false;
+    int parts = 0;
     if (!single || !cJSON_IsArray(single))
         return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s': post_processor.single must be an array",
                        t->path);
     cJSON_ArrayForEach(item, single) {
+        if (parts++ == FRAME_MAX) /* the name of each is searched in special_tokens */
+            return TR_FAIL(TR_ERR_DATA,
+                           "the tokenizer '%s': post_processor.single has more than %d parts",
+                           t->path, FRAME_MAX);
         const cJSON *special = tr_json_get(item, "SpecialToken");
         if (special) TR_TRY(add_special(t, json, special, after ? &t->suffix : &t->prefix));
         else after = true;

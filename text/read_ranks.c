@@ -10,7 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_SIZE = 48, MOST_SPECIAL = 256 };
+enum {
+    NAME_SIZE = 48,
+    MOST_SPECIAL = 256,
+    /* Bytes of a token, more than the known files have: finding the merges of a token takes time
+     * quadratic in its length. */
+    LONGEST = 4096,
+};
 
 typedef struct rank_kind {
     const char *name;
@@ -168,6 +174,12 @@ static tr_status read_line(const tr_tokenizer *t, const char *line, size_t lengt
     TR_TRY(tr_grow(&list->bytes.byte, &list->bytes.capacity, list->bytes.count + coded + 1, 1));
     size_t bytes = decode_base64(line, coded, list->bytes.byte + list->bytes.count);
     if (bytes == SIZE_MAX || !bytes) return bad_line(t, number, list->count);
+    if (bytes > LONGEST)
+        return TR_FAIL(
+            TR_ERR_DATA,
+            "the rank file '%s', line %zu: a token of %zu bytes; Trireme reads tokens of "
+            "up to %d bytes",
+            t->path, number, bytes, LONGEST);
     TR_TRY(tr_grow(&list->line, &list->capacity, list->count + 1, sizeof *list->line));
     list->line[list->count++] = (rank_line){list->bytes.count, bytes, rank};
     list->bytes.count += bytes;

@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+enum { ENDS_MAX = 256 }; /* each id is compared with all before it */
+
 static const tr_input_limit file_limit = {.mib = 256, .failure = TR_ERR_DATA};
 
 void tr_tokenizer_close(tr_tokenizer *t) {
@@ -210,8 +212,9 @@ static tr_status add_end(tr_tokenizer *t, int32_t id) {
     return TR_OK;
 }
 
-/* Adds the ids that a value names: an id, a list of ids, a text, or an object with "content". */
-static tr_status add_named_ends(tr_tokenizer *t, const cJSON *value) {
+/* Adds the ids that a value of a file names: an id, a list of ids, a text, or an object with
+ * "content". */
+static tr_status add_named_ends(tr_tokenizer *t, const char *path, const cJSON *value) {
     if (!value) return TR_OK;
     if (cJSON_IsNumber(value) && value->valuedouble >= 0 && value->valuedouble < t->size)
         return add_end(t, (int32_t)value->valuedouble);
@@ -224,6 +227,12 @@ static tr_status add_named_ends(tr_tokenizer *t, const cJSON *value) {
     if (cJSON_IsArray(value)) cJSON_ArrayForEach(item, value) {
             if (cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < t->size)
                 TR_TRY(add_end(t, (int32_t)item->valuedouble));
+            if (t->ends.count > ENDS_MAX)
+                return TR_FAIL(
+                    TR_ERR_DATA,
+                    "the file '%s': eos_token_id names more than %d ids; name only those "
+                    "that end a document",
+                    path, ENDS_MAX);
         }
     return TR_OK;
 }
@@ -241,7 +250,7 @@ static tr_status add_ends_of(tr_tokenizer *t, const char *name, const char *key)
     if (access(path, R_OK) == 0 &&
         tr_input_load("the file", path, file_limit, &text, &length) == TR_OK &&
         tr_setting_parse(path, text, length, &json) == TR_OK && cJSON_IsObject(json))
-        status = add_named_ends(t, tr_json_get(json, key));
+        status = add_named_ends(t, path, tr_json_get(json, key));
     cJSON_Delete(json);
     free(text);
     free(path);

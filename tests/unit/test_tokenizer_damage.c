@@ -160,7 +160,12 @@ static void test_faults(void **state) {
     refused("vocab", "{\"a\": 4000000000}", "must be an id");
     refused("vocab", "{\"a\": \"0\"}", "must be an id");
     refused("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, \"\\u0000\": 6}",
-            "\\u0000");
+            "the character \\u0000 at byte ");
+    /* An escaped backslash before u0000, a real one after an escaped backslash. */
+    assert_int_equal(with("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, "
+                                   "\"\\\\u0000\": 6}"),
+                     TR_OK);
+    refused("vocab", "{\"\\\\\\u0000\": 6}", "the character \\u0000 at byte ");
     refused("added", "[{\"id\": 2, \"content\": \"x\"}]", "gives this id to another token");
     refused("added", "[{\"id\": 9, \"content\": \"ab\"}]", "gives this text another id");
     refused("added", "[{\"id\": -9, \"content\": \"x\"}]", "added_tokens[0].id must be an id");
@@ -201,6 +206,42 @@ static void test_cut(void **state) {
     tr_tokenizer *t;
     assert_int_equal(tr_tokenizer_open("no-such-file", &t), TR_ERR_NOFILE);
     assert_int_equal(tr_tokenizer_open(".", &t), TR_ERR_NOFILE);
+}
+
+/* Sizes that would take quadratic time are refused, each with its place. */
+static void test_sizes(void **state) {
+    (void)state;
+    enum { IDS = 257, CODED = 5464 /* base64 of 4098 bytes */ };
+    char text[CODED + 64] = "YQ== 0\n";
+    memset(text + 7, 'A', CODED);
+    (void)strcpy(text + 7 + CODED, " 1\n");
+    assert_int_equal(open_and_use(text, strlen(text)), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "line 2: a token of 4098 bytes"));
+
+    char ids[IDS * 8] = "", parts[IDS * 40] = "", *post;
+    for (int i = 0; i < IDS; i++) {
+        (void)sprintf(ids + strlen(ids), "%s0", i ? "," : "");
+        (void)sprintf(parts + strlen(parts), "%s{\"SpecialToken\": {\"id\": \"x\"}}", i ? "," : "");
+    }
+    static const char form[] = "{\"type\": \"TemplateProcessing\", \"single\": [%s], "
+                               "\"special_tokens\": {\"x\": {\"ids\": [%s]}}}";
+    assert_true(asprintf(&post, form, parts, "") > 0);
+    refused("post", post, "post_processor.single has more than 256 parts");
+    free(post);
+    assert_true(asprintf(&post, form, "{\"SpecialToken\": {\"id\": \"x\"}}", ids) > 0);
+    refused("post", post, "adds more than 256 ids");
+    free(post);
+
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < IDS; i++) (void)fprintf(file, "%s%d", i ? "," : "{\"eos_token_id\": [", i);
+    (void)fprintf(file, "]}");
+    assert_int_equal(fclose(file), 0);
+    refused("added", "[{\"id\": 999, \"content\": \"x\"}]", "eos_token_id names more than 256 ids");
+    assert_int_equal(with("none", ""), TR_OK); /* ids that the tokenizer lacks do not count */
+    assert_int_equal(remove(path), 0);
 }
 
 /* Text that is not UTF-8 keeps its bytes when an expression of the normalizer sees it before a
@@ -266,9 +307,8 @@ static int remove_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_not_utf8),
+        cmocka_unit_test(test_faults), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_not_utf8),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
