@@ -30,7 +30,8 @@ typedef struct reader {
     int64_t layers;
 } reader;
 
-/* Adds a parameter of the whole model, which has `stored` elements in the file. */
+/* Adds a parameter of the whole model, which has `stored` elements in the file: at most 2^50. Fails
+ * when they end behind the file, so that the sum of the sizes does not overflow. */
 static tr_status add(reader *r, const char *name, int64_t rows, int64_t columns, int64_t stored) {
     const int64_t size = tr_weight_type_size(r->type);
     tr_weight t = {.type = r->type,
@@ -40,6 +41,11 @@ static tr_status add(reader *r, const char *name, int64_t rows, int64_t columns,
                    .offset = r->at};
     t.bytes = rows * (columns ? columns : 1) * size;
     r->at += stored * size;
+    if (r->at > r->w->size[0])
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s has %" PRId64 " bytes, but its header describes more: it is truncated, "
+                       "or no model file",
+                       r->w->path[0], r->w->size[0]);
     return tr_weights_add(r->w, &t, name);
 }
 
@@ -89,7 +95,6 @@ tr_status tr_llmc_open(const char *path, tr_weights *w, tr_model_config *model) 
     const int64_t T = word[2], V = word[3], L = word[4], C = word[6], Vp = word[7];
     *model = (tr_model_config){
         .family = "gpt2", .layers = L, .width = C, .heads = word[5], .context = T, .vocab = V};
-    /* At most 2^12 * 12 * 2^48 bytes: no product overflows. */
     reader r = {.w = w,
                 .type = word[1] == FP32 ? TR_WEIGHT_F32 : TR_WEIGHT_BF16,
                 .at = (int64_t)sizeof word,
@@ -113,7 +118,7 @@ tr_status tr_llmc_open(const char *path, tr_weights *w, tr_model_config *model) 
     if (r.at != w->size[file])
         return TR_FAIL(TR_ERR_DATA,
                        "%s has %" PRId64 " bytes, but its header describes %" PRId64
-                       ": it is truncated, or no model file",
+                       ": it is no model file",
                        path, w->size[file], r.at);
     return tr_weights_sort(w);
 }

@@ -193,9 +193,11 @@ static tr_status check_index(const tr_weights *w, const char *where, const cJSON
 
 static tr_status open_index(tr_weights *w, const char *dir, const char *path) {
     cJSON *root;
-    TR_TRY(tr_json_load("the index of the weights", path, MOST_INDEX_MIB, &root));
+    tr_status status = tr_json_load("the index of the weights", path, MOST_INDEX_MIB, &root);
+    if (status == TR_ERR_NOFILE) /* the user named the folder */
+        status = TR_FAIL(TR_ERR_DATA, "%s", tr_error_message());
+    TR_TRY(status);
     const cJSON *map = tr_json_get(root, "weight_map");
-    tr_status status = TR_OK;
     if (!cJSON_IsObject(map))
         status = TR_FAIL(TR_ERR_DATA, "%s: \"weight_map\" must be an object", path);
     if (status == TR_OK) status = open_shards(w, dir, path, map);

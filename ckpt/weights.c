@@ -1,6 +1,7 @@
 /* Tensors in files: the list, and reading elements. */
 #include "base/half.h"
 #include "base/input.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "ckpt/weights_impl.h"
@@ -93,12 +94,13 @@ static int by_name(const void *a, const void *b) {
 }
 
 tr_status tr_weights_sort(tr_weights *w) {
+    char quoted[120];
     if (w->count) qsort(w->tensor, (size_t)w->count, sizeof *w->tensor, by_name);
     for (int64_t i = 1; i < w->count; i++)
         if (!strcmp(w->tensor[i - 1].name, w->tensor[i].name))
-            return TR_FAIL(TR_ERR_DATA, "the tensor %.100s is in both '%s' and '%s'",
-                           w->tensor[i].name, w->path[w->tensor[i - 1].file],
-                           w->path[w->tensor[i].file]);
+            return TR_FAIL(TR_ERR_DATA, "the tensor %s is in both '%s' and '%s'",
+                           tr_json_quote(w->tensor[i].name, quoted, sizeof quoted),
+                           w->path[w->tensor[i - 1].file], w->path[w->tensor[i].file]);
     return TR_OK;
 }
 

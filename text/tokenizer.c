@@ -76,15 +76,21 @@ static tr_status open_file(tr_tokenizer *t) {
     return status;
 }
 
+/* Turns TR_ERR_NOFILE into TR_ERR_DATA for an entry of the folder that the user named: the entry
+ * cannot be opened as a file. */
+static tr_status bad_file(tr_status status) {
+    return status == TR_ERR_NOFILE ? TR_FAIL(TR_ERR_DATA, "%s", tr_error_message()) : status;
+}
+
 static tr_status open_folder(tr_tokenizer *t, const char *folder) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "qwen.tiktoken"};
     bool pair = exists(folder, "vocab.json") && exists(folder, "merges.txt");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (exists(folder, names[i])) {
             TR_TRY(path_in(folder, names[i], &t->path));
-            return open_file(t);
+            return bad_file(open_file(t));
         }
-        if (i == 0 && pair) return open_pair(t, folder);
+        if (i == 0 && pair) return bad_file(open_pair(t, folder));
     }
     return TR_FAIL(TR_ERR_NOFILE,
                    "the folder '%s' has no tokenizer: neither tokenizer.json, nor vocab.json and "

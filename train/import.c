@@ -36,9 +36,23 @@ typedef struct import {
     int64_t bytes; /* of all tensors in FP32 */
     tr_ckpt_state state;
     tr_rundir dir;
+    bool writes; /* rank 0: the folder had none of the files of an import */
+    bool done;   /* rank 0: the checkpoint has its name */
 } import;
 
 /* --- the source ------------------------------------------------------------------------------- */
+
+/* Completes the sizes of llm.c's header. A contradiction among them is the file's. */
+static tr_status complete_llmc(import *m) {
+    tr_model_config *c = &m->config.model;
+    TR_TRY(tr_model_complete(c));
+    const tr_model_shape shape = {.batch = 1, .seq = c->context, .dtype = TR_F32, .tp_size = 1};
+    tr_status status = tr_model_check(c, &shape);
+    if (status != TR_ERR_CONFIG) return status;
+    char why[512];
+    (void)snprintf(why, sizeof why, "%s", tr_error_message());
+    return TR_FAIL(TR_ERR_DATA, "%s: %s", m->from, why);
+}
 
 /* Reads the config and the headers of the weights. */
 static tr_status open_source(import *m) {
@@ -46,7 +60,7 @@ static tr_status open_source(import *m) {
     tr_hf hf = {0};
     if (tr_llmc_is(m->from)) {
         TR_TRY(tr_llmc_open(m->from, &m->weights, &m->config.model));
-        return tr_model_complete(&m->config.model);
+        return complete_llmc(m);
     }
     const bool file = stat(m->from, &info) == 0 && !S_ISDIR(info.st_mode);
     const char *slash = file ? strrchr(m->from, '/') : NULL;
@@ -146,12 +160,28 @@ static void remove_temporary(const char *root) {
     tr_error_restore(&error);
 }
 
+/* Fails when the folder has a file that the import would write: it belongs to the user. */
+static tr_status check_free(const char *run) {
+    static const char *const written[] = {"config.yaml", "origin.json", "tokenizer"};
+    char path[PATH_SIZE];
+    struct stat info;
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", run, written[i]);
+        if (lstat(path, &info) == 0)
+            return TR_FAIL(TR_ERR_USAGE,
+                           "'%s' exists, and an import would replace it: name a new folder", path);
+    }
+    return TR_OK;
+}
+
 static tr_status take_directory(import *m) {
     char note[256];
     TR_TRY(tr_rundir_take(m->run, true, &m->dir, note));
     if (tr_rundir_has_checkpoints(&m->dir))
         return TR_FAIL(TR_ERR_USAGE, "'%s' contains another run: name a folder without checkpoints",
                        m->run);
+    TR_TRY(check_free(m->run));
+    m->writes = true;
     remove_temporary(m->temporary);
     return TR_OK;
 }
@@ -169,6 +199,7 @@ static tr_status finish(import *m) {
     if (rename(m->temporary, m->root) != 0)
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be renamed to '%s': %s", m->temporary, m->root,
                        strerror(errno));
+    m->done = true;
     int fd = open(m->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool synced = fd >= 0 && fsync(fd) == 0;
     if (fd >= 0) (void)close(fd);
@@ -178,7 +209,7 @@ static tr_status finish(import *m) {
 
 static void clean_up(import *m) {
     char path[PATH_SIZE];
-    if (m->dir.fd < 0 || access(m->root, F_OK) == 0) return;
+    if (!m->writes || m->done) return;
     remove_temporary(m->temporary);
     tr_origin_remove(m->run);
     (void)snprintf(path, sizeof path, "%s/config.yaml", m->run);
@@ -203,6 +234,8 @@ static tr_status import_all(import *m, FILE *out) {
 
 tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out) {
     import *m;
+    if (strlen(run) >= TR_CONFIG_PATH)
+        return TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
     TR_TRY(tr_world_agree(world, tr_calloc(1, sizeof *m, &m)));
     m->world = world;
     m->from = from;

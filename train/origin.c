@@ -33,11 +33,16 @@ static tr_status copy_file(const char *from, const char *to) {
     char *text;
     size_t length;
     FILE *f;
-    TR_TRY(tr_input_load("the model's file", from, limit, &text, &length));
-    tr_status status = tr_output_open(to, &f);
+    tr_status status = tr_input_load("the model's file", from, limit, &text, &length);
+    if (status == TR_ERR_NOFILE) /* the user named the folder */
+        status = TR_FAIL(TR_ERR_DATA, "%s", tr_error_message());
+    TR_TRY(status);
+    status = tr_output_open(to, &f);
     if (status == TR_OK) {
         (void)fwrite(text, 1, length, f);
-        status = tr_output_close(to, f, TR_OK);
+        if (fflush(f) != 0 || fsync(fileno(f)) != 0)
+            status = TR_FAIL(TR_ERR_IO, "'%s' cannot be synced: %s", to, strerror(errno));
+        status = tr_output_close(to, f, status);
     }
     free(text);
     return status;

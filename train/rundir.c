@@ -20,6 +20,10 @@ static void lock_path(const char *dir, char path[PATH_SIZE]) {
 /* Makes the directory; sets *made when it did not exist. */
 static tr_status make_directory(const char *path, bool *made) {
     char part[TR_CONFIG_PATH];
+    if (strlen(path) >= sizeof part)
+        return TR_FAIL(TR_ERR_USAGE,
+                       "the run's path has %zu bytes: choose one of fewer than %d bytes",
+                       strlen(path), TR_CONFIG_PATH);
     for (const char *end = path; *end;) {
         end += strspn(end, "/");
         end += strcspn(end, "/");

@@ -9,8 +9,8 @@
  * a model file of llm.c. The run holds step 0 with weights only, config.yaml, origin.json, and the
  * tokenizer. Progress goes to `out`. Collective; memory does not grow with the model. Fails with
  * TR_ERR_NOFILE when `from` does not exist, with TR_ERR_DATA when it is not a model that Trireme
- * has, and with TR_ERR_USAGE when the run has checkpoints. Nothing but empty folders is left after
- * a failure. */
+ * has, and with TR_ERR_USAGE when the run has checkpoints, config.yaml, origin.json or tokenizer/.
+ * A failure removes what the import wrote, except folders. */
 tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out);
 
 typedef struct tr_export_options {

@@ -9,6 +9,7 @@
 #include "config/hf.h"
 #include "support/must.h"
 #include "support/seed.h"
+#include "text/tokenizer.h"
 #include "train/decoder.h"
 #include "train/snapshot.h"
 #include "train/transfer.h"
@@ -705,6 +706,94 @@ static void failures_leave_nothing(void **state) {
     remove_all(path_of("other"));
 }
 
+/* A folder with a file of the user's is refused, and keeps it; so does a folder in which a later
+ * part of the import fails. */
+static void imports_keep_the_users_files(void **state) {
+    (void)state;
+    static const char *const files[] = {"run/config.yaml", "run/origin.json",
+                                        "run/tokenizer/tokenizer.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        size_t bytes;
+        assert_int_equal(mkdir(path_of("run"), 0777), 0);
+        assert_int_equal(mkdir(path_of("run/ckpt"), 0777), 0);
+        if (strstr(files[i], "tokenizer"))
+            assert_int_equal(mkdir(path_of("run/tokenizer"), 0777), 0);
+        write_file(path_of(files[i]), "mine", 4);
+        refused(import(2, golden("qwen3"), path_of("run")), TR_ERR_USAGE, "name a new folder");
+        char *text = read_file(path_of(files[i]), &bytes);
+        assert_string_equal(text, "mine");
+        free(text);
+        remove_all(path_of("run"));
+    }
+    /* The tokenizer cannot be copied: an empty ckpt/ does not keep the rest from being removed. */
+    char command[1200];
+    (void)snprintf(command, sizeof command,
+                   "cp -r '%s' '%s' && mkdir -p '%s' '%s' && echo mine > '%s'", golden("qwen3"),
+                   path_of("other"), path_of("other/merges.txt"), path_of("run/ckpt"),
+                   path_of("run/notes"));
+    assert_int_equal(system(command), 0);
+    refused(import(2, path_of("other"), path_of("run")), TR_ERR_DATA, "merges.txt");
+    assert_int_equal(access(path_of("run/notes"), F_OK), 0);
+    assert_int_equal(access(path_of("run/tokenizer"), F_OK), -1);
+    assert_int_equal(access(path_of("run/.ckpt-import"), F_OK), -1);
+    remove_all(path_of("run"));
+    remove_all(path_of("other"));
+    char longest[1300];
+    memset(longest, 'x', sizeof longest - 1);
+    for (int i = 0; i < 1290; i += 100) longest[i] = '/';
+    longest[sizeof longest - 1] = '\0';
+    (void)snprintf(command, sizeof command, "%s/%.1100s", scratch, longest + 1);
+    refused(import(1, golden("qwen3"), command), TR_ERR_USAGE, "too long");
+}
+
+/* Sizes in the header of llm.c: their sum exceeds 2^63 bytes, or the heads do not divide the width.
+ */
+static void bad_headers_of_llmc_are_refused(void **state) {
+    (void)state;
+    int32_t word[256] = {20240326, 3, 1, 1, 4096, 1, 1 << 24, 1};
+    tr_weights w;
+    tr_model_config model;
+    write_file(path_of("huge.bin"), word, sizeof word);
+    refused(tr_llmc_open(path_of("huge.bin"), &w, &model), TR_ERR_DATA, "header describes more");
+    assert_true(w.count <= 1); /* the first sizes already say it */
+    tr_weights_close(&w);
+    size_t bytes;
+    char *whole = read_file(golden("gpt2.llmc3.bin"), &bytes);
+    ((int32_t *)(void *)whole)[5] = 7;
+    write_file(path_of("heads.bin"), whole, bytes);
+    free(whole);
+    refused(import(1, path_of("heads.bin"), path_of("run")), TR_ERR_DATA, "heads.bin: model.");
+}
+
+/* A directory where a folder's file should be is bad data: the user named the folder. */
+static void directories_are_no_files(void **state) {
+    (void)state;
+    tr_weights w;
+    tr_tokenizer *tokenizer;
+    char command[600];
+    (void)snprintf(command, sizeof command, "mkdir -p '%s' '%s'",
+                   path_of("folder/model.safetensors.index.json"),
+                   path_of("folder/tokenizer.json"));
+    assert_int_equal(system(command), 0);
+    refused(tr_weights_open(path_of("folder"), &w), TR_ERR_DATA, "index.json' is a directory");
+    tr_weights_close(&w);
+    refused(tr_tokenizer_open(path_of("folder"), &tokenizer), TR_ERR_DATA,
+            "tokenizer.json' is a directory");
+    remove_all(path_of("folder"));
+    write_header("{\"a\\u001b[31m\":" T("F32", "[1]", 0, 4) "}", 4);
+    assert_int_equal(mkdir(path_of("folder"), 0777), 0);
+    (void)snprintf(command, sizeof command, "cp '%s' '%s' && cp '%s' '%s'",
+                   path_of("x.safetensors"), path_of("folder/1.safetensors"),
+                   path_of("x.safetensors"), path_of("folder/2.safetensors"));
+    assert_int_equal(system(command), 0);
+    static const char index[] =
+        "{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}";
+    write_file(path_of("folder/model.safetensors.index.json"), index, sizeof index - 1);
+    refused(tr_weights_open(path_of("folder"), &w), TR_ERR_DATA, "the tensor a?[31m is in both");
+    tr_weights_close(&w);
+    remove_all(path_of("folder"));
+}
+
 static int set_up(void **state) {
     (void)state;
     return mkdtemp(scratch) ? 0 : -1;
@@ -730,6 +819,9 @@ int main(void) {
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(damaged_files_get_a_sentence),
         cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(imports_keep_the_users_files),
+        cmocka_unit_test(bad_headers_of_llmc_are_refused),
+        cmocka_unit_test(directories_are_no_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
