@@ -94,8 +94,19 @@ static tr_status translate_property(const char *p, bool in_class, tr_byte_list *
     return TR_OK;
 }
 
+/* Translates \w, and \W outside of a class. Oniguruma's \w has the alphabetic characters, marks,
+ * digits and connectors; outside of a class also the Latin-1 numbers that are no digits. */
+static tr_status translate_word(char letter, bool in_class, tr_byte_list *out) {
+    static const char word[] = "\\p{Alphabetic}\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}",
+                      latin_1[] = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}]";
+    if (!in_class) TR_TRY(tr_bytes_add(out, "[^", letter == 'W' ? 2 : 1));
+    TR_TRY(tr_bytes_add(out, word, sizeof word - 1));
+    TR_TRY(add_newer(out, TR_CP_WORD, 0));
+    return in_class ? TR_OK : tr_bytes_add(out, latin_1, sizeof latin_1 - 1);
+}
+
 /* Translates an escape at p into PCRE2's dialect; *taken: its bytes. In tokenizer.json's
- * (Oniguruma) \s has no U+180E, \w has marks and connectors, \h is a hexadecimal digit. */
+ * (Oniguruma) \s has no U+180E, \h is a hexadecimal digit. */
 static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *out, size_t *taken) {
     static const struct {
         char letter;
@@ -103,8 +114,6 @@ static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *ou
     } classes[] = {
         {'s', "\\p{White_Space}", "\\p{White_Space}"},
         {'S', "\\P{White_Space}", "\\P{White_Space}"},
-        {'w', "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}", "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]"},
-        {'W', NULL, "[^\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]"},
         {'h', "0-9a-fA-F", "[0-9a-fA-F]"},
         {'H', NULL, "[^0-9a-fA-F]"},
     };
@@ -113,6 +122,7 @@ static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *ou
         if (*taken) return TR_OK;
     }
     *taken = 2;
+    if (p[1] == 'w' || (p[1] == 'W' && !in_class)) return translate_word(p[1], in_class, out);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         const char *text = in_class ? classes[i].in_class : classes[i].outside;
         if (classes[i].letter == p[1] && text) return tr_bytes_add(out, text, strlen(text));

@@ -224,7 +224,9 @@ static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context
         return add_split(t, "[\\p{P}$+<=>^`|~]", behavior, false);
     }
     if (!strcmp(type, "WhitespaceSplit")) return add_split(t, "\\s", TR_SPLIT_REMOVED, false);
-    if (!strcmp(type, "Whitespace")) return add_split(t, "\\w+|[^\\w\\s]+", TR_SPLIT_REMOVED, true);
+    if (!strcmp(type, "Whitespace")) /* its \w is that of Rust: in a class, and two joiners */
+        return add_split(t, "[\\w\\x{200C}\\x{200D}]+|[^\\w\\s\\x{200C}\\x{200D}]+",
+                         TR_SPLIT_REMOVED, true);
     return TR_FAIL(
         TR_ERR_DATA,
         "the tokenizer '%s' has a pre_tokenizer '%.*s'; Trireme reads ByteLevel, Split, "

@@ -138,6 +138,15 @@ def make_all(vocab, texts):
     yield "metaspace", sentencepiece(vocab, texts, True)
 
 
+def word_hash(step):
+    """Returns a hash of the code points that do not cut a word; test_tokenizer_golden.c has the hashes."""
+    state = 0xCBF29CE484222325
+    for cp in [*range(0x80, 0xD800), *range(0xE000, 0x110000)]:
+        joins = len(step.pre_tokenize_str("a" + chr(cp) + "a")) == 1
+        state = (state ^ joins) * 0x100000001B3 % 2**64
+    return state
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default=os.path.join(HERE, "tokenizers"))
@@ -173,6 +182,9 @@ def main():
                     if mode != "plain" and i >= 40 * GROUP:
                         break
         print(name, t.get_vocab_size())
+    steps = [pre_tokenizers.Whitespace(), *(pre_tokenizers.Split(Regex(r), "isolated") for r in (r"\w+", r"[\w]+", r"\W+"))]
+    for step in steps:
+        print(step, f"{word_hash(step):016x}")
 
 
 main()

@@ -7,11 +7,13 @@
 #include "support/seed.h"
 #include "text/tokenizer.h"
 #include "text/train_bpe.h"
+#include "text/unicode.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     SPACES = 20,
@@ -204,6 +206,49 @@ static void test_llama2(void **state) {
     compare("metaspace", false);
 }
 
+/* Compares which code points a pre-tokenizer takes for parts of words: with one of them between two
+ * letters the letters merge into one token. */
+static void compare_words(const char *step, uint64_t expected) {
+    char path[] = "words-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    (void)dprintf(file,
+                  "{\"pre_tokenizer\": %s, \"model\": {\"type\": \"BPE\", "
+                  "\"vocab\": {\"a\": 0, \"aa\": 1}, \"merges\": [\"a a\"]}}",
+                  step);
+    assert_int_equal(close(file), 0);
+    tr_tokenizer *t;
+    tr_encoder *encoder;
+    tr_token_list ids = {0};
+    uint64_t hash = 0xCBF29CE484222325u;
+    must(tr_tokenizer_open(path, &t));
+    must(tr_encoder_open(t, &encoder));
+    for (uint32_t cp = 0x80; cp < TR_CP_COUNT; cp++) {
+        if (cp == 0xD800) cp = 0xE000;
+        uint8_t text[6] = {'a'};
+        size_t bytes = tr_utf8_put(cp, text + 1);
+        text[bytes + 1] = 'a';
+        ids.count = 0;
+        must(tr_encoder_add(encoder, (const char *)text, bytes + 2, 0, &ids));
+        hash = (hash ^ (ids.count == 1)) * 0x100000001B3u;
+    }
+    free(ids.id);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    assert_int_equal(remove(path), 0);
+    if (hash != expected) fail_msg("%s: other words than the reference", step);
+}
+
+static void test_words(void **state) {
+    (void)state;
+#define SPLIT(regex)                                                                               \
+    "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex "\"}, \"behavior\": \"Isolated\"}"
+    compare_words("{\"type\": \"Whitespace\"}", 0xC9E1899B8DED33DDu);
+    compare_words(SPLIT("\\\\w+"), 0x49AD7117A0D4B961u);
+    compare_words(SPLIT("[\\\\w]+"), 0x09DB88A652168843u);
+    compare_words(SPLIT("\\\\W+"), 0x49AD7117A0D4B961u);
+}
+
 /* Any bytes come back, through the known patterns and through PCRE2. */
 static void test_any_bytes(void **state) {
     (void)state;
@@ -296,6 +341,7 @@ int main(void) {
         cmocka_unit_test(test_qwen),      cmocka_unit_test(test_o200k),
         cmocka_unit_test(test_prefix),    cmocka_unit_test(test_llama2),
         cmocka_unit_test(test_any_bytes), cmocka_unit_test(test_training),
+        cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, load_pool, free_pool);
 }
