@@ -58,6 +58,12 @@ const tr_weight *tr_weights_find(const tr_weights *weights, const char *name);
  * model that ties it. Learned positions may have more rows. `where` is for messages. */
 tr_status tr_weights_check(const tr_weights *weights, const tr_model *model, const char *where);
 
+/* Makes the whole model of a config for one sequence in FP32, compared with the files like
+ * tr_weights_check. The number of layers is compared first, so that a config of another model costs
+ * no memory. The caller destroys *out, also after a failure, unless it is NULL. */
+tr_status tr_weights_make_model(const tr_weights *weights, const tr_model_config *config,
+                                const char *where, tr_model **out);
+
 /* Fills dense[0..count) with elements [first, first + count), in row-major order, of a box of the
  * tensor, widened to FP32. Fails with TR_ERR_DATA when the file has become shorter, and with
  * TR_ERR_IO. */

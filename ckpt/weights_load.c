@@ -109,6 +109,20 @@ tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const cha
     return status;
 }
 
+tr_status tr_weights_make_model(const tr_weights *w, const tr_model_config *config,
+                                const char *where, tr_model **out) {
+    const tr_model_shape shape = {
+        .batch = 1, .seq = config->context, .dtype = TR_F32, .tp_size = 1};
+    *out = NULL;
+    if (config->layers > w->count) /* every layer has tensors of its own */
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s holds %" PRId64 " tensors, too few for the %" PRId64
+                       " layers of its config: the config belongs to another model",
+                       where, w->count, config->layers);
+    TR_TRY(tr_model_create(config, &shape, out));
+    return tr_weights_check(w, *out, where);
+}
+
 /* --- the load --------------------------------------------------------------------------------- */
 
 static bool is_weight(const tr_ckpt_tensor *tensor) {

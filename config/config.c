@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* No schedule gains from more micro-batches, and planning their memory would take minutes. */
 enum { MOST_MICRO_BATCHES = 16384 };
@@ -188,17 +187,29 @@ static tr_status compare_origin(const tr_config *c, const tr_config *origin, con
     return TR_OK;
 }
 
-/* Fills the model's keys that are not set from config.json in the folder model.init_from. */
-static tr_status take_origin(tr_config *c) {
+static tr_status compare_context(const tr_config *c, const tr_hf *hf, const char *path) {
+    const bool learned = !strcmp(hf->model.family, "gpt2");
+    const bool scales = strcmp(hf->model.rope_scaling, "none") != 0;
+    if (c->model.context <= hf->reach || strcmp(c->model.rope_scaling, hf->model.rope_scaling) != 0)
+        return TR_OK;
+    if (scales)
+        REFUSE("model.context",
+               "model.context is %" PRId64 ", but %.100s allows at most %" PRId64
+               " with its scaling, %.64s: set a context of at most %" PRId64,
+               c->model.context, path, hf->reach, hf->model.rope_scaling, hf->reach);
+    REFUSE("model.context",
+           "model.context is %" PRId64 ", but max_position_embeddings in %.100s is %" PRId64
+           ": set a %ssmaller context",
+           c->model.context, path, hf->positions, learned ? "" : "model.rope_scaling, or a ");
+}
+
+/* Fills the model's keys that are not set from config.json in the folder model.init_from, and
+ * compares the others with it. */
+static tr_status read_origin(tr_config *c) {
     char path[TR_CONFIG_PATH + 16];
     tr_hf hf;
     tr_config *origin;
-    if (is_set(c, "model.preset"))
-        REFUSE("model.preset",
-               "model.preset and model.init_from both say what the model is: leave one out");
-    c->preset[0] = '\0';
     (void)snprintf(path, sizeof path, "%s/config.json", c->init_from);
-    if (model_is_set(c) && access(path, F_OK) != 0) return tr_model_complete(&c->model);
     TR_TRY(tr_hf_read(c->init_from, &hf, NULL));
     TR_TRY(tr_calloc(1, sizeof *origin, &origin));
     origin->model = hf.model;
@@ -206,13 +217,24 @@ static tr_status take_origin(tr_config *c) {
     free(origin);
     TR_TRY(status);
     take_values(&hf.model, c);
-    const bool scaled = strcmp(c->model.rope_scaling, hf.model.rope_scaling) != 0;
-    if (c->model.context > hf.positions && !scaled)
-        REFUSE("model.context",
-               "model.context is %" PRId64 ", but max_position_embeddings in %.100s is %" PRId64
-               ": set a model.rope_scaling, or a smaller context",
-               c->model.context, path, hf.positions);
-    return TR_OK;
+    return compare_context(c, &hf, path);
+}
+
+static tr_status take_origin(tr_config *c) {
+    if (is_set(c, "model.preset"))
+        REFUSE("model.preset",
+               "model.preset and model.init_from both say what the model is: leave one out");
+    c->preset[0] = '\0';
+    return model_is_set(c) ? tr_model_complete(&c->model) : read_origin(c);
+}
+
+tr_status tr_config_check_origin(const tr_config *config) {
+    tr_config *copy;
+    TR_TRY(tr_calloc(1, sizeof *copy, &copy));
+    *copy = *config;
+    tr_status status = read_origin(copy);
+    free(copy);
+    return status;
 }
 
 /* Sets log.dir to runs/<name of the file without folder and ending>. */

@@ -84,6 +84,10 @@ tr_status tr_config_load(const char *path, const char *const *overrides, int cou
 tr_status tr_config_parse(const char *text, size_t length, const char *source,
                           const char *const *overrides, int count, tr_config *config);
 
+/* Compares the model's keys that are set with config.json in the folder model.init_from, which
+ * tr_config_load does only when it reads that file: for a new run. Fails like tr_config_load. */
+tr_status tr_config_check_origin(const tr_config *config);
+
 /* Returns true when device.name is cuda or cuda:N. */
 bool tr_config_on_gpu(const tr_config *config);
 

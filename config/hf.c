@@ -253,11 +253,12 @@ static tr_status take_original(const reader *r, const cJSON *rope, double fallba
     return *out <= TR_HF_MOST && *out == floor(*out) ? TR_OK : wrong(r, key, "an integer");
 }
 
-static tr_status read_scaling(const reader *r, const cJSON *rope, int64_t positions,
-                              tr_model_config *model) {
+static tr_status read_scaling(const reader *r, const cJSON *rope, tr_hf *out) {
+    const int64_t positions = out->positions;
+    tr_model_config *model = &out->model;
     const char *type, *old;
     char quoted[64], text[256] = "none";
-    double factor = 1, low, high, original;
+    double factor = 1, low, high, original = (double)positions;
     TR_TRY(take_text(r, rope, "rope_type", &type));
     TR_TRY(take_text(r, rope, "type", &old));
     if (!*type) type = *old ? old : "default";
@@ -282,11 +283,14 @@ static tr_status read_scaling(const reader *r, const cJSON *rope, int64_t positi
     if (strlen(text) >= sizeof model->rope_scaling)
         return wrong(r, "rope_type", "followed by numbers with fewer digits");
     memcpy(model->rope_scaling, text, strlen(text) + 1);
+    const double reach = factor * original;
+    if (reach > (double)positions)
+        out->reach = reach < TR_HF_MOST ? (int64_t)reach : (int64_t)TR_HF_MOST;
     return TR_OK;
 }
 
 /* Reads rope_parameters (version 5), or rope_theta and rope_scaling (version 4). */
-static tr_status read_rope(const reader *r, int64_t positions, tr_model_config *model) {
+static tr_status read_rope(const reader *r, tr_hf *out) {
     const cJSON *parameters = tr_json_get(r->root, "rope_parameters");
     const cJSON *scaling = tr_json_get(r->root, "rope_scaling");
     const cJSON *rope = parameters ? parameters : scaling;
@@ -298,11 +302,11 @@ static tr_status read_rope(const reader *r, int64_t positions, tr_model_config *
     TR_TRY(take_real(r, r->root, "rope_theta", theta, &theta));
     TR_TRY(take_real(r, rope, "rope_theta", theta, &theta));
     if (!(theta > 1)) return wrong(r, "rope_theta", "above 1");
-    model->rope_theta = theta;
+    out->model.rope_theta = theta;
     const cJSON *partial = tr_json_get(rope, "partial_rotary_factor");
     if (partial && partial->valuedouble != 1)
         return unsupported(r, "partial_rotary_factor", "rotary positions on a part of a head");
-    return read_scaling(r, rope, positions, model);
+    return read_scaling(r, rope, out);
 }
 
 /* --- the families ----------------------------------------------------------------------------- */
@@ -316,7 +320,7 @@ static tr_status read_gpt2(const reader *r, tr_hf *out) {
     TR_TRY(take_size(r, "n_inner", 4 * m->width, &m->mlp_width));
     TR_TRY(take_real(r, r->root, "layer_norm_epsilon", 1e-5, &m->norm_eps));
     m->kv_heads = m->heads;
-    m->context = out->positions;
+    m->context = out->reach = out->positions;
     return read_activation(r, "activation_function", false, m);
 }
 
@@ -337,7 +341,8 @@ static tr_status read_llama(const reader *r, tr_hf *out) {
     const int64_t whole = m->width / m->heads > 0 ? m->width / m->heads : 1;
     TR_TRY(take_size(r, "head_dim", f->head_size ? f->head_size : whole, &m->head_size));
     m->context = out->positions < MOST_CONTEXT ? out->positions : MOST_CONTEXT;
-    TR_TRY(read_rope(r, out->positions, m));
+    out->reach = out->positions;
+    TR_TRY(read_rope(r, out));
     TR_TRY(read_window(r, m));
     return read_activation(r, "hidden_act", true, m);
 }

@@ -10,6 +10,7 @@ typedef struct tr_hf {
     tr_model_config model; /* complete, dropout 0; context: of learned positions all, of rotary ones
                               at most 8192 */
     int64_t positions;     /* max_position_embeddings */
+    int64_t reach;         /* longest context: positions, or factor x original of the scaling */
 } tr_hf;
 
 /* Reads a parsed config.json; `where` is its path for messages. Fails with TR_ERR_DATA when a key

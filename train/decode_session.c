@@ -150,6 +150,17 @@ static tr_status open_local(tr_decode_session *s, int rows) {
     return place_layers(s, rows);
 }
 
+/* Compares the config with the folder's weights, before anything as large as its model is made. */
+static tr_status check_folder(const tr_decode_session *s, const char *folder) {
+    tr_weights weights = {0};
+    tr_model *model = NULL;
+    tr_status status = tr_weights_open(folder, &weights);
+    if (status == TR_OK) status = tr_weights_make_model(&weights, &s->config.model, folder, &model);
+    tr_model_destroy(model);
+    tr_weights_close(&weights);
+    return status;
+}
+
 /* Fills the parameters of this rank's layers from the folder that the config names. */
 static tr_status load_folder(tr_decode_session *s, const char *folder, tr_ckpt_tensor *tensors,
                              int count) {
@@ -192,6 +203,7 @@ tr_status tr_decode_session_open(const tr_decode_request *r, tr_world *world,
                                  tr_decode_session *s) {
     char note[192];
     s->world = world;
+    if (is_folder(r->path)) TR_TRY(tr_world_agree(world, check_folder(s, r->path)));
     TR_TRY(tr_world_agree(world, open_local(s, r->rows)));
     TR_TRY(
         tr_world_choose_data_plane(world, s->device, wanted_plane(&s->config), note, sizeof note));

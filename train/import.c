@@ -73,13 +73,6 @@ static tr_status open_source(import *m) {
     return tr_weights_open(m->from, &m->weights);
 }
 
-static tr_status open_model(import *m) {
-    const tr_model_config *c = &m->config.model;
-    const tr_model_shape shape = {.batch = 1, .seq = c->context, .dtype = TR_F32, .tp_size = 1};
-    TR_TRY(tr_model_create(c, &shape, &m->model));
-    return tr_weights_check(&m->weights, m->model, m->from);
-}
-
 /* Sets the config of the run, and its text in the state. */
 static tr_status make_config(import *m) {
     const tr_model_config model = m->config.model;
@@ -220,7 +213,8 @@ static tr_status import_all(import *m, FILE *out) {
     const bool first = tr_world_rank(m->world) == 0;
     tr_meter meter;
     tr_status status = open_source(m);
-    if (status == TR_OK) status = open_model(m);
+    if (status == TR_OK)
+        status = tr_weights_make_model(&m->weights, &m->config.model, m->from, &m->model);
     if (status == TR_OK) status = make_config(m);
     if (status == TR_OK) status = list_tensors(m);
     TR_TRY(tr_world_agree(m->world, status));

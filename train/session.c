@@ -82,12 +82,26 @@ static tr_status open_schedule(tr_session *s) {
     return TR_OK;
 }
 
+/* Opens the weights that a new run starts from, and compares them and config.json with the model.
+ */
+static tr_status open_origin(tr_session *s) {
+    const char *folder = s->config->init_from;
+    tr_model *model;
+    if (s->resumes || !folder[0]) return TR_OK;
+    TR_TRY(tr_config_check_origin(s->config));
+    TR_TRY(tr_weights_open(folder, &s->weights));
+    tr_status status = tr_weights_make_model(&s->weights, &s->config->model, folder, &model);
+    tr_model_destroy(model);
+    return status;
+}
+
 /* The part of the set-up that needs no other rank; its failures are agreed on afterwards. */
 static tr_status open_local(tr_session *s) {
     const tr_config *c = s->config;
     TR_TRY(tr_config_check(c, tr_world_size(s->world)));
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
+    TR_TRY(open_origin(s)); /* before anything as large as the config's model is made */
     tr_device_options device = {.threads = (int)c->train.threads,
                                 .host_rank = tr_world_host_rank(s->world),
                                 .ranks = tr_world_size(s->world)};
@@ -270,14 +284,6 @@ static tr_status load(tr_session *s) {
     return tr_store_publish(tr_engine_store(s->engine));
 }
 
-/* Opens the weights that a new run starts from, and compares them with the model. */
-static tr_status open_origin(tr_session *s) {
-    const char *folder = s->config->init_from;
-    if (s->resumes || !folder[0]) return TR_OK;
-    TR_TRY(tr_weights_open(folder, &s->weights));
-    return tr_weights_check(&s->weights, tr_engine_model(s->engine), folder);
-}
-
 /* On rank 0: keeps what an export passes on, in log.dir. */
 static tr_status keep_origin(const tr_session *s) {
     const char *folder = s->config->init_from;
@@ -392,7 +398,6 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(go_on(s, tr_plans_settle(s->world, s->config, s->device, &s->mesh, s->schedule,
                                     s->resumes, &s->plans)));
     TR_TRY(go_on(s, make_engine(s)));
-    TR_TRY(go_on(s, open_origin(s)));
     start_limit(s);
     if (tr_session_leads(s)) show_plan(s);
     TR_TRY(start_state(s));

@@ -59,6 +59,10 @@ mv gone folder
 # What contradicts config.json.
 refused 78 "model.layers is 3, but folder/config.json, which model.init_from names, says 4" plan from.yaml model.layers=3
 refused 78 "model.context is 99999, but max_position_embeddings" plan from.yaml model.context=99999
+cp -r "$models/yarn-v4" scaled
+sed -i 's/"original_max_position_embeddings": 8/"original_max_position_embeddings": 16/' scaled/config.json
+"$trireme" plan from.yaml model.init_from=scaled model.context=64 >out 2>err || fail "factor 4 x original 16: $(<err)"
+refused 78 "set a context of at most 64" plan from.yaml model.init_from=scaled model.context=65
 refused 78 "leave one out" plan from.yaml model.preset=llama-tiny
 "$trireme" plan from.yaml model.context=16 >out || fail "a smaller context is refused"
 refused 65 "config.json" plan from.yaml model.init_from="$models"
@@ -70,6 +74,42 @@ cp -r folder cut
 truncate -s -100 cut/model.safetensors
 refused 65 "cut/model.safetensors" ckpt import cut run
 [[ ! -e run/ckpt ]] || fail "a failed import left run/ckpt"
+
+# A finished run does not depend on its folder: another model, a damaged one.
+cp folder/config.json config.good
+cp -r from-pp=1 finished
+sed -i 's/"num_hidden_layers": *4/"num_hidden_layers":3/; s/"num_hidden_layers":\t4/"num_hidden_layers":3/' folder/config.json
+for damage in 'another model' 'no JSON'; do
+    "$trireme" ckpt export finished "of $damage" >out 2>err || fail "$damage in the folder, export: $(<err)"
+    "$trireme" sample finished -n 1 -p a >out 2>err || fail "$damage in the folder, sample: $(<err)"
+    "$trireme" train finished/config.yaml log.dir=finished --resume train.steps=4 >out 2>err ||
+        fail "$damage in the folder, resume: $(<err)"
+    echo '{' >folder/config.json
+    rm -rf finished
+    cp -r from-pp=1 finished
+done
+mv config.good folder/config.json
+# A new run from a recorded config is compared with the folder, though the config has all keys.
+sed 's/rope_theta: .*/rope_theta: 777/' from-pp=1/config.yaml >other.yaml
+refused 78 "model.rope_theta is 777" train other.yaml log.dir=new
+[[ ! -e new ]] || fail "a refused run left $(ls new)"
+
+# A config.json of many layers or of a great width costs no memory before it is compared with the weights.
+for key in num_hidden_layers hidden_size; do
+    rm -rf hostile
+    cp -r folder hostile
+    sed -i "s/\"$key\":[ \t]*[0-9]*/\"$key\": 1000000/" hostile/config.json
+    grep -q "$key.*1000000" hostile/config.json || fail "hostile/config.json has no $key"
+    for command in "ckpt import hostile x" "sample hostile -n 1 -p a" "train from.yaml model.init_from=hostile log.dir=new"; do
+        (
+            failures=0
+            ulimit -v 3000000
+            # shellcheck disable=SC2086
+            refused 65 hostile $command
+            [[ $failures == 0 ]]
+        ) || fail "$command with $key 1000000"
+    done
+done
 
 # Memory: a matrix of 128 MiB in BF16, and twice that in a checkpoint.
 mkdir -p large
