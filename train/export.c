@@ -32,6 +32,7 @@ enum {
 typedef struct export {
     tr_world *world;
     const tr_export_options *options;
+    char target[PATH_MAX];    /* the folder's path, without links if it exists */
     char temporary[PATH_MAX]; /* the folder while it is written; "": not made */
     tr_ckpt_reader *reader;
     tr_config config;
@@ -316,16 +317,54 @@ static tr_status make_parents(const char *path) {
     return TR_OK;
 }
 
-static tr_status make_folder(export *e) {
+/* Fails when a new folder cannot take the place of `path`, an empty folder. */
+static tr_status check_replaceable(const char *path) {
+    struct stat info, here;
+    struct statx more;
+    if (stat(path, &info) == 0 && stat(".", &here) == 0 && info.st_dev == here.st_dev &&
+        info.st_ino == here.st_ino)
+        return TR_FAIL(TR_ERR_USAGE,
+                       "'%s' is the current folder, which an export cannot replace: name a new "
+                       "folder in it",
+                       path);
+    if (statx(AT_FDCWD, path, 0, 0, &more) == 0 &&
+        (more.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
+        return TR_FAIL(TR_ERR_USAGE,
+                       "'%s' is where a file system is mounted, which an export cannot replace: "
+                       "name a new folder in it",
+                       path);
+    return TR_OK;
+}
+
+/* Sets the target: an existing folder by its path without links, a new one without slashes at its
+ * end. */
+static tr_status find_target(export *e) {
     const char *folder = e->options->folder;
-    char path[PATH_MAX];
+    TR_TRY(check_folder(folder));
+    if (realpath(folder, e->target)) return check_replaceable(e->target);
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/') length--;
-    (void)snprintf(path, sizeof path, "%.*s.tmp-%ld", (int)length, folder, (long)getpid());
+    const char *last = folder + length;
+    while (last > folder && last[-1] != '/') last--;
+    const size_t bytes = (size_t)(folder + length - last);
+    struct stat info;
+    char name[PATH_MAX];
+    (void)snprintf(name, sizeof name, "%.*s", (int)length, folder);
+    if (length == 0 || length >= PATH_MAX - 100 || (bytes == 1 && !strncmp(last, ".", 1)) ||
+        (bytes == 2 && !strncmp(last, "..", 2)) || lstat(name, &info) == 0)
+        return TR_FAIL(TR_ERR_USAGE, "'%.200s' cannot be the name of a folder: name a new folder",
+                       folder);
+    memcpy(e->target, name, sizeof e->target);
+    return TR_OK;
+}
+
+static tr_status make_folder(export *e) {
+    char path[PATH_MAX];
     char *text; /* a model that transformers does not have is refused before anything is written */
     TR_TRY(tr_hf_print(&e->config.model, NULL, "float32", &text));
     free(text);
-    TR_TRY(check_folder(folder));
+    TR_TRY(find_target(e));
+    (void)snprintf(path, sizeof path, "%.*s.tmp-%ld", PATH_MAX - 32, e->target, (long)getpid());
     TR_TRY(make_parents(path));
     if (mkdir(path, 0777) != 0) return fail_io("make", path);
     memcpy(e->temporary, path, sizeof e->temporary);
@@ -347,20 +386,28 @@ static void remove_folder(const export *e) {
     tr_error_restore(&error);
 }
 
+static tr_status sync_folder(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool synced = fd >= 0 && fsync(fd) == 0;
+    tr_status status = synced ? TR_OK : fail_io("sync", path);
+    if (fd >= 0) (void)close(fd);
+    return status;
+}
+
 /* Writes the small files, and gives the folder its name. */
 static tr_status finish(export *e) {
     char path[PATH_MAX];
-    const char *folder = e->options->folder;
     if (e->files > 1) TR_TRY(write_index(e));
     TR_TRY(write_config(e));
     (void)snprintf(path, sizeof path, "%s/tokenizer", e->options->run);
     TR_TRY(tr_origin_copy(path, e->temporary));
-    int fd = open(e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0) (void)close(fd);
-    if (!synced) return fail_io("sync", e->temporary);
-    if (rename(e->temporary, folder) != 0) return fail_io("rename to", folder);
-    return TR_OK;
+    TR_TRY(sync_folder(e->temporary));
+    if (rename(e->temporary, e->target) != 0) return fail_io("rename to", e->target);
+    e->temporary[0] = '\0'; /* a failure no longer removes it */
+    (void)snprintf(path, sizeof path, "%s", e->target);
+    char *slash = strrchr(path, '/');
+    if (slash) slash[slash == path] = '\0';
+    return sync_folder(slash ? path : ".");
 }
 
 static tr_status export_all(export *e, FILE *out) {
@@ -372,6 +419,7 @@ static tr_status export_all(export *e, FILE *out) {
     TR_TRY(tr_world_agree(e->world, lay_out_all(e)));
     tr_meter_open(e->world, out, "exported", e->bytes, &meter);
     tr_status status = tr_world_agree(e->world, write_tensors(e));
+    if (status == TR_OK) status = tr_world_agree(e->world, first ? finish(e) : TR_OK);
     tr_meter_close(&meter, status == TR_OK);
     TR_TRY(status);
     if (e->lost > 0)
@@ -379,7 +427,7 @@ static tr_status export_all(export *e, FILE *out) {
                       "rank %d: %" PRId64 " values are beyond the range of their type and became "
                       "infinite; --dtype fp32 keeps them\n",
                       tr_world_rank(e->world), e->lost);
-    return tr_world_agree(e->world, first ? finish(e) : TR_OK);
+    return TR_OK;
 }
 
 tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out) {

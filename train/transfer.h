@@ -21,6 +21,8 @@ typedef struct tr_export_options {
 } tr_export_options;
 
 /* Writes a folder of transformers with a run's model. The folder must not exist or be empty; it
- * appears when all is written. Collective. Fails with TR_ERR_NOFILE when the run has no checkpoint,
- * and with TR_ERR_DATA when it is damaged, or transformers has no such model. */
+ * appears when all is written and synced. Collective. Fails with TR_ERR_NOFILE when the run has no
+ * checkpoint, with TR_ERR_DATA when it is damaged, or transformers has no such model, and with
+ * TR_ERR_USAGE, before anything is written, when the folder has entries, or is the current one or a
+ * mount point, which a rename cannot replace. */
 tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out);

@@ -56,6 +56,34 @@ refused 66 "'folder' cannot be opened" train from.yaml log.dir=new
 [[ ! -e new ]] || fail "a run without weights left $(ls new)"
 mv gone folder
 
+# Targets of an export: the current folder is refused before anything is written; a link to an empty folder, and
+# a path with slashes at its end, are taken.
+mkdir -p empty linked
+ln -s linked link
+ln -s nowhere dangling
+for target in . ../empty/; do
+    code=0
+    (cd empty && "$trireme" ckpt export ../born "$target") >out 2>err || code=$?
+    [[ $code == 64 ]] || fail "an export to the current folder, $target: exit code $code: $(<err)"
+    grep -q "is the current folder" err || fail "an export to $target: $(<err)"
+    grep -q exported out && fail "an export that failed says exported: $(<out)"
+done
+refused 64 "name a new folder" ckpt export born new/.
+refused 64 "name a new folder" ckpt export born dangling
+if unshare -rm true 2>/dev/null; then
+    code=0
+    unshare -rm bash -c "mount -t tmpfs none empty && exec '$trireme' ckpt export born empty" >out 2>err || code=$?
+    [[ $code == 64 ]] || fail "an export to a mount point: exit code $code: $(<err)"
+    grep -q "is where a file system is mounted" err || fail "an export to a mount point: $(<err)"
+else
+    echo "skipped: no mount is possible here, for an export to a mount point"
+fi
+[[ ! -e new && -z $(ls -d -- *.tmp-* empty/*.tmp-* 2>/dev/null) ]] || fail "a refused export left folders: $(ls)"
+"$trireme" ckpt export born link >out 2>err || fail "a link to an empty folder: $(<err)"
+[[ -L link && -f linked/config.json ]] || fail "the link is no link to the export: $(ls -l)"
+"$trireme" ckpt export born deep/path// >out 2>err || fail "slashes at the end: $(<err)"
+[[ -f deep/path/config.json ]] || fail "no deep/path: $(ls deep)"
+
 # What contradicts config.json.
 refused 78 "model.layers is 3, but folder/config.json, which model.init_from names, says 4" plan from.yaml model.layers=3
 refused 78 "model.context is 99999, but max_position_embeddings" plan from.yaml model.context=99999
