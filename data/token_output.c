@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -63,18 +65,34 @@ static tr_status read_state(tr_token_output *o, tr_token_place *place) {
     return TR_OK;
 }
 
-/* Opens a .part file and cuts off what was written after the state. */
-static tr_status open_part(tr_token_output *o, const char *ending, int64_t bytes, FILE **out) {
+static tr_status open_part(tr_token_output *o, const char *ending, FILE **out) {
     const char *path = path_of(o, ending);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (fd < 0) return cannot(path, "written");
-    bool good = lseek(fd, 0, SEEK_END) >= bytes && ftruncate(fd, bytes) == 0 &&
-                lseek(fd, bytes, SEEK_SET) == bytes;
-    *out = good ? fdopen(fd, "r+") : NULL;
+    *out = fd >= 0 ? fdopen(fd, "r+") : NULL;
     if (*out) return TR_OK;
-    tr_status status = cannot(path, "continued");
-    (void)close(fd);
+    tr_status status = cannot(path, "written");
+    if (fd >= 0) (void)close(fd);
     return status;
+}
+
+/* Takes PREFIX.bin.part for this process until it is closed. */
+static tr_status lock(tr_token_output *o) {
+    struct stat held, named;
+    const char *path = path_of(o, ".bin.part");
+    const int fd = fileno(o->tokens);
+    /* Another process may have finished, and renamed the file, since it was opened here. */
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &held) == 0 && stat(path, &named) == 0 &&
+        held.st_dev == named.st_dev && held.st_ino == named.st_ino)
+        return TR_OK;
+    return TR_FAIL(TR_ERR_IO, "another process is writing '%.*s'", (int)o->prefix, o->path);
+}
+
+/* Cuts off what was written to a .part file after the state. */
+static tr_status cut_part(tr_token_output *o, const char *ending, int64_t bytes, FILE *f) {
+    const int fd = fileno(f);
+    const bool good = lseek(fd, 0, SEEK_END) >= bytes && ftruncate(fd, bytes) == 0 &&
+                      lseek(fd, bytes, SEEK_SET) == bytes;
+    return good ? TR_OK : cannot(path_of(o, ending), "continued");
 }
 
 static tr_status open_files(tr_token_output *o, tr_token_place *place) {
@@ -86,9 +104,12 @@ static tr_status open_files(tr_token_output *o, tr_token_place *place) {
                            path);
     }
     *place = (tr_token_place){0};
+    TR_TRY(open_part(o, ".bin.part", &o->tokens));
+    TR_TRY(lock(o));
+    TR_TRY(open_part(o, ".idx.part", &o->lengths));
     TR_TRY(read_state(o, place));
-    TR_TRY(open_part(o, ".bin.part", place->tokens * o->width, &o->tokens));
-    TR_TRY(open_part(o, ".idx.part", 4 * place->documents, &o->lengths));
+    TR_TRY(cut_part(o, ".bin.part", place->tokens * o->width, o->tokens));
+    TR_TRY(cut_part(o, ".idx.part", 4 * place->documents, o->lengths));
     o->at = *place;
     return TR_OK;
 }

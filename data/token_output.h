@@ -23,7 +23,7 @@ typedef struct tr_token_place {
 /* Opens the output. request: a hash of what is asked for; where an earlier process with the same
  * request was stopped, *place is where it goes on, otherwise all zeros. vocab: number of tokens; it
  * decides the width of a token as Megatron's tools do. Fails with TR_ERR_USAGE when PREFIX.bin or
- * PREFIX.idx exists, and with TR_ERR_IO. */
+ * PREFIX.idx exists, and with TR_ERR_IO, also while another process has the same output open. */
 tr_status tr_token_output_open(const char *prefix, uint64_t request, int32_t vocab,
                                tr_token_place *place, tr_token_output **out);
 /* Closes the files, which stay as they are. NULL is allowed. */

@@ -281,7 +281,8 @@ static tr_status write_item(work *w, const item *it) {
 /* Returns the place in the input behind the batch. */
 static tr_token_place place_behind(const work *w) {
     const item *last = &w->items[w->count - 1];
-    if (w->at_end && w->rest.count == 0) return (tr_token_place){.file = last->file + 1};
+    if (w->file > last->file || (w->at_end && w->rest.count == 0))
+        return (tr_token_place){.file = last->file + 1};
     return (tr_token_place){.file = last->file, .offset = last->offset, .line = last->lines};
 }
 

@@ -57,6 +57,12 @@ done
 same_files killed whole
 [[ ! -e killed.part && ! -e killed.bin.part ]] || fail "killed: parts were left"
 
+# Another process has the output.
+: >held.bin.part
+flock held.bin.part "$trireme" data tokenize --tokenizer tokenizer.json -o held lines.jsonl >held.out 2>held.err && fail "held: no failure"
+grep -q "^trireme: another process is writing 'held'" held.err || fail "held: $(<held.err)"
+rm held.bin.part
+
 # What training reads.
 train 0 1 run data.path=lines data.format=megatron data.documents=packed model.vocab=301 train.steps=3
 tokens=$(sed -n 's/^tokens *\([0-9]*\) in.*/\1/p' lines.out)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +119,21 @@ static void a_stopped_process_is_continued(void **state) {
     assert_true(same("whole.bin", "parts.bin") && same("whole.idx", "parts.idx"));
 }
 
+/* All text is committed, then the index cannot be written: the next process adds no document. */
+static void an_index_that_failed_is_written_later(void **state) {
+    (void)state;
+    bool continued;
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/late.idx.tmp", folder);
+    assert_int_equal(mkdir(path, 0777), 0);
+    calls_left = -1;
+    assert_int_equal(tokenize("late", 2, &continued), TR_ERR_IO);
+    assert_int_equal(rmdir(path), 0);
+    must(tokenize("late", 2, &continued));
+    assert_true(continued);
+    assert_true(same("whole.bin", "late.bin") && same("whole.idx", "late.idx"));
+}
+
 static int make_folder(void **state) {
     (void)state;
     return mkdtemp(folder) ? 0 : -1;
@@ -132,6 +148,7 @@ static int remove_folder(void **state) {
 
 int main(void) {
     seed = tr_test_seed(11);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stopped_process_is_continued)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stopped_process_is_continued),
+                                       cmocka_unit_test(an_index_that_failed_is_written_later)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
