@@ -44,7 +44,7 @@ static bool in_folder(const char *folder) {
 }
 
 tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const char *origin,
-                                 int64_t vocab, tr_tokenizer **out) {
+                                 int64_t vocab, bool text, tr_tokenizer **out) {
     char path[PATH_MAX];
     const char *found = *named ? named : NULL;
     *out = NULL;
@@ -54,7 +54,10 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
         found = next_to ? path : *origin && in_folder(origin) ? origin : NULL;
     }
     if (!found) return TR_OK;
-    TR_TRY(tr_tokenizer_open(found, out));
+    tr_status status = tr_tokenizer_open(found, out);
+    /* Tokens can be read without the tokenizer that the folder happens to have. */
+    if (found == origin && !text && status != TR_OK) return TR_OK;
+    TR_TRY(status);
     const int32_t size = tr_tokenizer_size(*out);
     if (size <= vocab) return TR_OK;
     tr_tokenizer_close(*out);

@@ -33,6 +33,7 @@ struct tr_token_output {
     int width;
     FILE *tokens, *lengths; /* the two .part files */
     tr_token_place at;
+    bool owned; /* the .part files are locked, and not finished */
 };
 
 /* Returns PREFIX.ending; valid until the next call. */
@@ -106,6 +107,7 @@ static tr_status open_files(tr_token_output *o, tr_token_place *place) {
     *place = (tr_token_place){0};
     TR_TRY(open_part(o, ".bin.part", &o->tokens));
     TR_TRY(lock(o));
+    o->owned = true;
     TR_TRY(open_part(o, ".idx.part", &o->lengths));
     TR_TRY(read_state(o, place));
     TR_TRY(cut_part(o, ".bin.part", place->tokens * o->width, o->tokens));
@@ -136,6 +138,10 @@ tr_status tr_token_output_open(const char *prefix, uint64_t request, int32_t voc
 
 void tr_token_output_close(tr_token_output *o) {
     if (!o) return;
+    if (o->owned && access(path_of(o, ".part"), F_OK) != 0) { /* nobody can go on with them */
+        (void)unlink(path_of(o, ".bin.part"));
+        (void)unlink(path_of(o, ".idx.part"));
+    }
     if (o->tokens) (void)fclose(o->tokens);
     if (o->lengths) (void)fclose(o->lengths);
     free(o);
@@ -244,6 +250,7 @@ tr_status tr_token_output_finish(tr_token_output *o) {
     TR_TRY(rename_part(o, ".idx.tmp", ".idx"));
     (void)unlink(path_of(o, ".idx.part"));
     (void)unlink(path_of(o, ".part"));
+    o->owned = false;
     return TR_OK;
 }
 

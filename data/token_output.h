@@ -26,7 +26,7 @@ typedef struct tr_token_place {
  * PREFIX.idx exists, and with TR_ERR_IO, also while another process has the same output open. */
 tr_status tr_token_output_open(const char *prefix, uint64_t request, int32_t vocab,
                                tr_token_place *place, tr_token_output **out);
-/* Closes the files, which stay as they are. NULL is allowed. */
+/* Closes the files. They stay when a commit says how far they go. NULL is allowed. */
 void tr_token_output_close(tr_token_output *output);
 
 /* Appends tokens to the document in progress. Fails with TR_ERR_IO. */

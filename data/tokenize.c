@@ -372,7 +372,8 @@ static tr_status run(work *w) {
                                 &w->output));
     TR_TRY(go_on(w, &place));
     if (w->file < o->count) TR_TRY(process(w));
-    if (tr_token_output_place(w->output).tokens == 0)
+    place = tr_token_output_place(w->output);
+    if (place.tokens == (w->document_end >= 0 ? place.documents : 0)) /* ends of empty documents */
         return TR_FAIL(TR_ERR_DATA, "the files have no text: '%s' would be empty", o->prefix);
     TR_TRY(save_tokenizer(o));
     return tr_token_output_finish(w->output);

@@ -9,7 +9,7 @@ tr_status tr_data_open_config(tr_config *c, tr_tokenizer **tokenizer, tr_data **
     *tokenizer = NULL;
     if (!bytes)
         TR_TRY(tr_data_find_tokenizer(c->data.tokenizer, c->data.path, c->init_from, c->model.vocab,
-                                      tokenizer));
+                                      strcmp(c->data.format, "text") == 0, tokenizer));
     if (*tokenizer && c->data.document_end < 0)
         c->data.document_end = tr_tokenizer_document_end(*tokenizer);
     tr_data_options options = {.path = c->data.path,

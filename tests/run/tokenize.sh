@@ -106,6 +106,10 @@ says_of none "the text file 'none.txt' cannot be opened: No such file"
 : >empty.jsonl
 tokenize 65 empty empty.jsonl
 says_of empty "the files have no text: 'empty' would be empty"
+: >nothing.txt
+tokenize 65 nothing nothing.txt
+says_of nothing "the files have no text: 'nothing' would be empty"
+[[ ! -e nothing.bin.part && ! -e nothing.idx.part ]] || fail "nothing: parts were left"
 mkdir nowhere && tokenize 74 nowhere/none/at short.txt
 code=0
 "$trireme" data tokenize --tokenizer tokenizer.json -o lines lines.jsonl >again.out 2>again.err || code=$?

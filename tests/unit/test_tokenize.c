@@ -1,5 +1,6 @@
 /* Tokenizing that is stopped at any place goes on there, and gives the same files. */
 #include "base/philox.h"
+#include "data/find_tokenizer.h"
 #include "data/tokenize.h"
 #include "support/must.h"
 #include "support/seed.h"
@@ -134,6 +135,21 @@ static void an_index_that_failed_is_written_later(void **state) {
     assert_true(same("whole.bin", "late.bin") && same("whole.idx", "late.idx"));
 }
 
+/* Tokens are read without the tokenizer of model.init_from's folder; text is not. */
+static void a_found_tokenizer_may_be_unreadable(void **state) {
+    (void)state;
+    char origin[64], data[64];
+    tr_tokenizer *tokenizer;
+    (void)snprintf(origin, sizeof origin, "%s/origin", folder);
+    (void)snprintf(data, sizeof data, "%s/long.txt", folder);
+    assert_int_equal(mkdir(origin, 0777), 0);
+    assert_int_equal(fclose(make("origin/vocab.json")), 0); /* without merges.txt */
+    must(tr_data_find_tokenizer("", data, origin, 100, false, &tokenizer));
+    assert_null(tokenizer);
+    assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, &tokenizer), TR_OK);
+    assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, &tokenizer), TR_OK);
+}
+
 static int make_folder(void **state) {
     (void)state;
     return mkdtemp(folder) ? 0 : -1;
@@ -149,6 +165,7 @@ static int remove_folder(void **state) {
 int main(void) {
     seed = tr_test_seed(11);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_stopped_process_is_continued),
-                                       cmocka_unit_test(an_index_that_failed_is_written_later)};
+                                       cmocka_unit_test(an_index_that_failed_is_written_later),
+                                       cmocka_unit_test(a_found_tokenizer_may_be_unreadable)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
