@@ -228,16 +228,18 @@ static tr_status import_all(import *m, FILE *out) {
 
 tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out) {
     import *m;
-    if (strlen(run) >= TR_CONFIG_PATH)
-        return TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
-    TR_TRY(tr_world_agree(world, tr_calloc(1, sizeof *m, &m)));
+    tr_status status =
+        strlen(run) < TR_CONFIG_PATH
+            ? tr_calloc(1, sizeof *m, &m)
+            : TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
+    TR_TRY(tr_world_agree(world, status));
     m->world = world;
     m->from = from;
     m->run = run;
     m->dir.fd = -1;
     (void)snprintf(m->root, sizeof m->root, "%.*s/ckpt", TR_CONFIG_PATH - 1, run);
     (void)snprintf(m->temporary, sizeof m->temporary, "%.*s/.ckpt-import", TR_CONFIG_PATH - 1, run);
-    tr_status status = import_all(m, out);
+    status = import_all(m, out);
     if (status != TR_OK) clean_up(m);
     tr_rundir_release(&m->dir);
     tr_weights_close(&m->weights);

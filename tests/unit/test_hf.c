@@ -743,7 +743,7 @@ static void imports_keep_the_users_files(void **state) {
     for (int i = 0; i < 1290; i += 100) longest[i] = '/';
     longest[sizeof longest - 1] = '\0';
     (void)snprintf(command, sizeof command, "%s/%.1100s", scratch, longest + 1);
-    refused(import(1, golden("qwen3"), command), TR_ERR_USAGE, "too long");
+    refused(import(2, golden("qwen3"), command), TR_ERR_USAGE, "too long");
 }
 
 /* Sizes in the header of llm.c: their sum exceeds 2^63 bytes, or the heads do not divide the width.

@@ -282,8 +282,21 @@ static void directories_that_vanish_are_held_by_one(void **state) {
     }
 }
 
+/* A path that is too long is refused whole: no part of it is made. */
+static void long_paths_are_refused(void **state) {
+    (void)state;
+    char longest[TR_CONFIG_PATH + 200];
+    tr_rundir dir;
+    int length = snprintf(longest, sizeof longest, "/tmp/trireme-long-%ld", (long)getpid());
+    for (; length < TR_CONFIG_PATH + 100; length += 2) memcpy(longest + length, "/x", 3);
+    assert_int_equal(tr_rundir_take(longest, true, &dir, note), TR_ERR_USAGE);
+    (void)snprintf(longest, sizeof longest, "/tmp/trireme-long-%ld", (long)getpid());
+    assert_int_equal(access(longest, F_OK), -1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_paths_are_refused),
         cmocka_unit_test(a_second_run_names_the_holder),
         cmocka_unit_test(the_death_of_the_holder_frees_it),
         cmocka_unit_test(a_dead_holder_is_not_named),
