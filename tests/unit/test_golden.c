@@ -80,6 +80,8 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
                   {TR_INPUT_LABELS, g->labels},
                   {TR_INPUT_DOCUMENT_STARTS, g->starts}};
     (void)validation;
+    /* The engine reads ahead, also when no step follows. */
+    if (sample >= g->steps * g->batch) return TR_FAIL(TR_ERR_DATA, "the file has no such sample");
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         void *to = tr_fetch_place(wanted, count, inputs[i].name);
         size_t bytes = (size_t)g->seq * sizeof(int32_t);
