@@ -1,8 +1,8 @@
 
 #include "base/clock.h"
-#include "base/input.h"
 #include "base/output.h"
 #include "cli/cli.h"
+#include "data/text_input.h"
 #include "text/bpe.h"
 #include "text/train_bpe.h"
 
@@ -88,16 +88,22 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char
 }
 
 static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, double *mib) {
-    const tr_input_limit limit = {.mib = 1 << 20, .failure = TR_ERR_DATA};
     for (int i = 0; i < o->files; i++) {
-        char *text;
-        size_t length;
-        TR_TRY(tr_input_load("the text", o->file[i], limit, &text, &length));
-        tr_status status = tr_bpe_trainer_add(trainer, text, length);
-        free(text);
+        tr_byte_list text = {0};
+        if (tr_text_is_json_lines(o->file[i]))
+            return TR_FAIL(TR_ERR_DATA,
+                           "'%s' holds lines of JSON, and train-bpe learns from plain text: write "
+                           "their text to a file first, for example with `jq -r .text`",
+                           o->file[i]);
+        tr_status status = tr_text_input_load(o->file[i], &text);
+        if (status == TR_OK && text.count > 0)
+            status = tr_bpe_trainer_add(trainer, text.byte, text.count);
+        free(text.byte);
         TR_TRY(status);
-        *mib += (double)length / (1 << 20);
+        *mib += (double)text.count / (1 << 20);
     }
+    if (tr_bpe_trainer_pieces(trainer) == 0)
+        return TR_FAIL(TR_ERR_DATA, "the files have no text: name files to learn from");
     return TR_OK;
 }
 

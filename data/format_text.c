@@ -5,27 +5,6 @@
 
 #include <stdlib.h>
 
-enum { FIRST_ROOM = 1 << 16 };
-
-static tr_status read_text(const char *path, tr_byte_list *text) {
-    tr_text_input *input;
-    size_t got = 0, want = FIRST_ROOM;
-    TR_TRY(tr_text_input_open(path, &input));
-    tr_status status = TR_OK;
-    while (status == TR_OK) {
-        want =
-            text->count + FIRST_ROOM > 2 * text->count ? text->count + FIRST_ROOM : 2 * text->count;
-        status = tr_grow(&text->byte, &text->capacity, want, 1);
-        if (status != TR_OK) break;
-        want -= text->count;
-        status = tr_text_input_read(input, text->byte + text->count, want, &got);
-        text->count += got;
-        if (got < want) break;
-    }
-    tr_text_input_close(input);
-    return status;
-}
-
 tr_status tr_format_open_text(const char *path, const tr_source_options *options,
                               tr_source *source) {
     tr_byte_list text = {0};
@@ -35,8 +14,13 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
     if (!options->tokenizer)
         return TR_FAIL(TR_ERR_CONFIG, "data.format text needs data.tokenizer: name a "
                                       "tokenizer.json, a tiktoken file, or a folder with one");
+    if (tr_text_is_json_lines(path))
+        return TR_FAIL(TR_ERR_DATA,
+                       "'%s' holds lines of JSON, which data.format text does not read: make token "
+                       "files with `trireme data tokenize`, and set data.format megatron",
+                       path);
     TR_TRY(tr_format_open_file(path, source));
-    TR_TRY_OUT(read_text(path, &text));
+    TR_TRY_OUT(tr_text_input_load(path, &text));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));
     TR_TRY_OUT(tr_encoder_add(encoder, text.byte, text.count, 0, &tokens));
     const int32_t end = tr_tokenizer_document_end(options->tokenizer);

@@ -11,6 +11,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
+enum { FIRST_ROOM = 1 << 16 }; /* bytes of text that are read at first */
+
 enum { RAW = 1 << 18 };
 
 typedef enum kind { PLAIN, GZIP, ZSTD } kind;
@@ -167,4 +169,36 @@ int64_t tr_text_input_size(const tr_text_input *in) {
 
 int64_t tr_text_input_used(const tr_text_input *in) {
     return in->used;
+}
+
+tr_status tr_text_input_load(const char *path, tr_byte_list *text) {
+    tr_text_input *input;
+    size_t got = 0, want = FIRST_ROOM;
+    TR_TRY(tr_text_input_open(path, &input));
+    tr_status status = TR_OK;
+    while (status == TR_OK) {
+        want =
+            text->count + FIRST_ROOM > 2 * text->count ? text->count + FIRST_ROOM : 2 * text->count;
+        status = tr_grow(&text->byte, &text->capacity, want, 1);
+        if (status != TR_OK) break;
+        want -= text->count;
+        status = tr_text_input_read(input, text->byte + text->count, want, &got);
+        text->count += got;
+        if (got < want) break;
+    }
+    tr_text_input_close(input);
+    return status;
+}
+
+static bool ends_with(const char *name, size_t length, const char *end) {
+    size_t n = strlen(end);
+    return length >= n && memcmp(name + length - n, end, n) == 0;
+}
+
+bool tr_text_is_json_lines(const char *path) {
+    size_t n = strlen(path);
+    if (ends_with(path, n, ".gz")) n -= 3;
+    else if (ends_with(path, n, ".zst")) n -= 4;
+    return ends_with(path, n, ".jsonl") || ends_with(path, n, ".json") ||
+           ends_with(path, n, ".ndjson");
 }

@@ -2,10 +2,7 @@
  * bytes show. */
 #pragma once
 
-#include "base/status.h"
-
-#include <stddef.h>
-#include <stdint.h>
+#include "text/tokenizer.h"
 
 typedef struct tr_text_input tr_text_input;
 
@@ -21,3 +18,8 @@ tr_status tr_text_input_skip(tr_text_input *input, int64_t bytes);
 /* Return the bytes of the file, and how many of them were read: compressed ones. */
 int64_t tr_text_input_size(const tr_text_input *input);
 int64_t tr_text_input_used(const tr_text_input *input);
+
+/* Appends the whole text of a file to *text. Fails likewise, and with TR_ERR_FIT. */
+tr_status tr_text_input_load(const char *path, tr_byte_list *text);
+/* Returns true for .jsonl, .ndjson and .json, also before .gz or .zst: lines of JSON. */
+bool tr_text_is_json_lines(const char *path);

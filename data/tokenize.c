@@ -57,20 +57,6 @@ typedef struct work {
 
 /* --- cutting the files into items ------------------------------------------------------------- */
 
-static bool ends_with(const char *name, size_t length, const char *end) {
-    size_t n = strlen(end);
-    return length >= n && memcmp(name + length - n, end, n) == 0;
-}
-
-/* Returns true for a file of JSON lines, by its name. */
-static bool is_json(const char *path) {
-    size_t n = strlen(path);
-    if (ends_with(path, n, ".gz")) n -= 3;
-    else if (ends_with(path, n, ".zst")) n -= 4;
-    return ends_with(path, n, ".jsonl") || ends_with(path, n, ".json") ||
-           ends_with(path, n, ".ndjson");
-}
-
 /* Reads until `want` bytes wait for an item, or the file ends. */
 static tr_status read_more(work *w, size_t want) {
     tr_byte_list *rest = &w->rest;
@@ -170,7 +156,7 @@ static tr_status next_file(work *w) {
 static tr_status fill_item(work *w, item *it) {
     size_t cut = 0;
     it->file = w->file;
-    it->json = is_json(w->options->files[w->file]);
+    it->json = tr_text_is_json_lines(w->options->files[w->file]);
     TR_TRY(choose_cut(w, it->json, &cut));
     TR_TRY(tr_grow(&it->text.byte, &it->text.capacity, cut + 1, 1));
     memcpy(it->text.byte, w->rest.byte ? w->rest.byte : "", cut);

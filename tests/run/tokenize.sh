@@ -86,6 +86,8 @@ train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.j
 grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
 train 78 1 vocab data.path=short data.format=megatron model.vocab=300
 says vocab "model.vocab 300 is too small: the tokenizer 'short.tokenizer.json' has 301 tokens"
+train 65 1 braces data.path=lines.jsonl data.format=text data.tokenizer=tokenizer.json model.vocab=301
+says braces "'lines.jsonl' holds lines of JSON, which data.format text does not read: .*"
 train 78 1 without data.path=short.txt data.format=text model.vocab=301
 says without "data.format text needs data.tokenizer: .*"
 train 66 1 named data.path=short.txt data.format=text model.vocab=301 data.tokenizer=none.json

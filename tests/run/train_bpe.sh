@@ -28,6 +28,11 @@ printf 'abab' >short.txt
 train 0 short.txt --vocab 1000 -o short.json
 grep -q '^note .* 259 tokens instead of 1000' out || fail "a short text: $(<out)"
 
+# A compressed text is the same text.
+gzip -c "$text" >text.gz
+train 0 text.gz --vocab 600 -o packed.json
+cmp -s a.json packed.json || fail "a compressed text gives another tokenizer"
+
 train 64 --vocab 600 -o b.json
 train 64 "$text" -o b.json
 train 64 "$text" --vocab 600
@@ -35,6 +40,10 @@ train 64 "$text" --vocab 256 -o b.json
 train 64 "$text" --vocab 99999999999 -o b.json
 train 64 "$text" --vocab 600 -o b.json --pattern words
 train 64 "$text" --vocab 600 -o b.json --fast
+printf '{"text":"lines"}\n' >lines.jsonl
+train 65 lines.jsonl --vocab 600 -o b.json
+: >empty.txt
+train 65 empty.txt --vocab 600 -o b.json
 train 66 no-such-file --vocab 600 -o b.json
 train 74 "$text" --vocab 600 -o no/such/folder/b.json
 [[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
