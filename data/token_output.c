@@ -46,6 +46,13 @@ static tr_status cannot(const char *path, const char *verb) {
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s", path, verb, strerror(errno));
 }
 
+/* Gives PREFIX.from the name PREFIX.to. */
+static tr_status rename_part(tr_token_output *o, const char *from, const char *to) {
+    char old[PATH_MAX];
+    (void)snprintf(old, sizeof old, "%s", path_of(o, from));
+    return rename(old, path_of(o, to)) == 0 ? TR_OK : cannot(path_of(o, to), "written");
+}
+
 /* Reads where an earlier process stopped; leaves *place as it is when there is none, or it was
  * asked for something else. */
 static tr_status read_state(tr_token_output *o, tr_token_place *place) {
@@ -88,28 +95,51 @@ static tr_status lock(tr_token_output *o) {
     return TR_FAIL(TR_ERR_IO, "another process is writing '%.*s'", (int)o->prefix, o->path);
 }
 
+static bool exists(tr_token_output *o, const char *ending) {
+    return access(path_of(o, ending), F_OK) == 0;
+}
+
+/* Takes back the first of the two last renames when a process ended between them. Its state is kept
+ * until after them, so this one goes on from there. */
+static tr_status take_back(tr_token_output *o) {
+    struct stat info;
+    tr_token_place place = {.tokens = -1};
+    if (exists(o, ".idx") || exists(o, ".bin.part") || !exists(o, ".idx.part")) return TR_OK;
+    TR_TRY(read_state(o, &place));
+    if (place.tokens < 0 || stat(path_of(o, ".bin"), &info) != 0 ||
+        info.st_size < place.tokens * o->width)
+        return TR_OK;
+    return rename_part(o, ".bin", ".bin.part");
+}
+
 /* Cuts off what was written to a .part file after the state. */
 static tr_status cut_part(tr_token_output *o, const char *ending, int64_t bytes, FILE *f) {
     const int fd = fileno(f);
-    const bool good = lseek(fd, 0, SEEK_END) >= bytes && ftruncate(fd, bytes) == 0 &&
-                      lseek(fd, bytes, SEEK_SET) == bytes;
+    const bool good = ftruncate(fd, bytes) == 0 && lseek(fd, bytes, SEEK_SET) == bytes;
     return good ? TR_OK : cannot(path_of(o, ending), "continued");
+}
+
+static bool is_shorter(FILE *f, int64_t bytes) {
+    return lseek(fileno(f), 0, SEEK_END) < bytes;
 }
 
 static tr_status open_files(tr_token_output *o, tr_token_place *place) {
     static const char *const final[] = {".bin", ".idx"};
-    for (int i = 0; i < 2; i++) {
-        const char *path = path_of(o, final[i]);
-        if (access(path, F_OK) == 0)
+    TR_TRY(take_back(o));
+    for (int i = 0; i < 2; i++)
+        if (exists(o, final[i]))
             return TR_FAIL(TR_ERR_USAGE, "'%s' exists: remove it, or choose another -o PREFIX",
-                           path);
-    }
+                           o->path);
     *place = (tr_token_place){0};
     TR_TRY(open_part(o, ".bin.part", &o->tokens));
     TR_TRY(lock(o));
     o->owned = true;
     TR_TRY(open_part(o, ".idx.part", &o->lengths));
     TR_TRY(read_state(o, place));
+    /* Without the parts that the state speaks of, the work begins again. */
+    if (is_shorter(o->tokens, place->tokens * o->width) ||
+        is_shorter(o->lengths, 4 * place->documents))
+        *place = (tr_token_place){0};
     TR_TRY(cut_part(o, ".bin.part", place->tokens * o->width, o->tokens));
     TR_TRY(cut_part(o, ".idx.part", 4 * place->documents, o->lengths));
     o->at = *place;
@@ -225,13 +255,6 @@ static bool put_index(tr_token_output *o, FILE *f) {
     }
     for (uint64_t d = 0; d <= documents && good; d++) good = put(f, d, 8);
     return good;
-}
-
-/* Gives PREFIX.from the name PREFIX.to. */
-static tr_status rename_part(tr_token_output *o, const char *from, const char *to) {
-    char old[PATH_MAX];
-    (void)snprintf(old, sizeof old, "%s", path_of(o, from));
-    return rename(old, path_of(o, to)) == 0 ? TR_OK : cannot(path_of(o, to), "written");
 }
 
 tr_status tr_token_output_finish(tr_token_output *o) {

@@ -121,18 +121,51 @@ static void a_stopped_process_is_continued(void **state) {
 }
 
 /* All text is committed, then the index cannot be written: the next process adds no document. */
+/* Leaves an output that is complete except the index and the names of its files. */
+static void stop_before_the_names(const char *prefix) {
+    bool continued;
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/%s.idx.tmp", folder, prefix);
+    assert_int_equal(mkdir(path, 0777), 0);
+    calls_left = -1;
+    assert_int_equal(tokenize(prefix, 2, &continued), TR_ERR_IO);
+    assert_int_equal(rmdir(path), 0);
+}
+
 static void an_index_that_failed_is_written_later(void **state) {
     (void)state;
     bool continued;
-    char path[64];
-    (void)snprintf(path, sizeof path, "%s/late.idx.tmp", folder);
-    assert_int_equal(mkdir(path, 0777), 0);
-    calls_left = -1;
-    assert_int_equal(tokenize("late", 2, &continued), TR_ERR_IO);
-    assert_int_equal(rmdir(path), 0);
+    stop_before_the_names("late");
     must(tokenize("late", 2, &continued));
     assert_true(continued);
     assert_true(same("whole.bin", "late.bin") && same("whole.idx", "late.idx"));
+}
+
+static void a_process_that_ended_between_the_names_is_continued(void **state) {
+    (void)state;
+    bool continued;
+    char part[64], named[64];
+    stop_before_the_names("named");
+    (void)snprintf(part, sizeof part, "%s/named.bin.part", folder);
+    (void)snprintf(named, sizeof named, "%s/named.bin", folder);
+    assert_int_equal(rename(part, named), 0);
+    must(tokenize("named", 2, &continued));
+    assert_true(continued);
+    assert_true(same("whole.bin", "named.bin") && same("whole.idx", "named.idx"));
+}
+
+static void without_its_parts_the_work_begins_again(void **state) {
+    (void)state;
+    bool continued;
+    char part[64];
+    stop_before_the_names("again");
+    (void)snprintf(part, sizeof part, "%s/again.bin.part", folder);
+    assert_int_equal(unlink(part), 0);
+    must(tokenize("again", 2, &continued));
+    assert_false(continued);
+    assert_true(same("whole.bin", "again.bin") && same("whole.idx", "again.idx"));
+    /* A finished pair of somebody else is never taken. */
+    assert_int_equal(tokenize("again", 2, &continued), TR_ERR_USAGE);
 }
 
 /* Tokens are read without the tokenizer of model.init_from's folder; text is not. */
@@ -164,8 +197,11 @@ static int remove_folder(void **state) {
 
 int main(void) {
     seed = tr_test_seed(11);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stopped_process_is_continued),
-                                       cmocka_unit_test(an_index_that_failed_is_written_later),
-                                       cmocka_unit_test(a_found_tokenizer_may_be_unreadable)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stopped_process_is_continued),
+        cmocka_unit_test(an_index_that_failed_is_written_later),
+        cmocka_unit_test(a_process_that_ended_between_the_names_is_continued),
+        cmocka_unit_test(without_its_parts_the_work_begins_again),
+        cmocka_unit_test(a_found_tokenizer_may_be_unreadable)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
