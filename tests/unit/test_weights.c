@@ -1,0 +1,421 @@
+/* Files of weights and configs of other programs: parts of tensors are those of the whole, every
+ * value of 16 bits survives, configs come back as they were; headers and configs that break a rule,
+ * and random damage, get one sentence. */
+#include "base/half.h"
+#include "base/philox.h"
+#include "ckpt/weights.h"
+#include "config/config.h"
+#include "config/hf.h"
+#include "support/scratch.h"
+#include "support/seed.h"
+#include "text/tokenizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint64_t seed;
+
+/* Boxes of any place and size are those of the whole tensor. */
+static void boxes_are_parts_of_the_tensor(void **state) {
+    (void)state;
+    enum { ROWS = 300, COLUMNS = 1000 };
+    uint64_t random = seed;
+    float *all = malloc(sizeof(float) * ROWS * COLUMNS),
+          *part = malloc(sizeof(float) * ROWS * COLUMNS);
+    uint16_t *half = malloc(sizeof(uint16_t) * ROWS * COLUMNS);
+    char text[256] = "";
+    for (int i = 0; i < ROWS * COLUMNS; i++) half[i] = (uint16_t)(i * 7);
+    int n = snprintf(text + 8, sizeof text - 8,
+                     "{\"t\":{\"dtype\":\"BF16\",\"shape\":[%d,%d],\"data_offsets\":[0,%d]}}", ROWS,
+                     COLUMNS, 2 * ROWS * COLUMNS);
+    text[0] = (char)n;
+    write_file(path_of("t.safetensors"), text, 8 + (size_t)n);
+    FILE *f = fopen(path_of("t.safetensors"), "a");
+    assert_int_equal(fwrite(half, 2, ROWS * COLUMNS, f), ROWS * COLUMNS);
+    (void)fclose(f);
+    tr_weights w;
+    must(tr_weights_open(path_of("t.safetensors"), &w));
+    for (int round = 0; round < 60; round++) {
+        tr_weight t = w.tensor[0];
+        t.transposed = round % 3 == 2;
+        if (t.transposed) t.shape[0] = COLUMNS, t.shape[1] = ROWS;
+        const int64_t height = t.shape[0], width = t.shape[1];
+        tr_box box = {.extent = {tr_up_to(&random, height), tr_up_to(&random, width), 1, 1}};
+        if (round % 4 == 0) box.extent[1] = width;
+        for (int d = 0; d < 2; d++)
+            box.offset[d] = tr_up_to(&random, t.shape[d] - box.extent[d] + 1) - 1;
+        const int64_t volume = box.extent[0] * box.extent[1];
+        const int64_t first = tr_up_to(&random, volume) - 1,
+                      count = tr_up_to(&random, volume - first);
+        must(tr_weights_read(&w, &t, &box, first, count, part));
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t row = box.offset[0] + (first + i) / box.extent[1];
+            const int64_t column = box.offset[1] + (first + i) % box.extent[1];
+            const int64_t at = t.transposed ? column * height + row : row * width + column;
+            const uint32_t want = (uint32_t)half[at] << 16;
+            if (tr_float_bits(part[i]) != want) fail_msg("round %d, element %" PRId64, round, i);
+        }
+    }
+    tr_weights_close(&w);
+    free(all);
+    free(part);
+    free(half);
+}
+
+static void sixteen_bits_survive(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        assert_int_equal(tr_half_round(tr_half_widen((uint16_t)h)), h);
+        assert_int_equal(tr_bfloat_round(tr_bits_float(h << 16)), h);
+    }
+    assert_true(tr_half_widen(0x3c00) == 1 && tr_half_widen(0x0001) == 0x1p-24f);
+    assert_true(tr_half_widen(0x7bff) == 65504 && tr_half_widen(0x83ff) == -0x1.ff8p-15f);
+    /* Between two neighbours the nearer one, at the middle the even one. */
+    for (uint32_t h = 0; h < 0x7bff; h++) {
+        const float low = tr_half_widen((uint16_t)h), high = tr_half_widen((uint16_t)(h + 1));
+        const float middle = (low + high) / 2;
+        assert_int_equal(tr_half_round(middle), h + (h & 1));
+        assert_int_equal(tr_half_round(nextafterf(middle, 0)), h);
+        assert_int_equal(tr_half_round(-nextafterf(middle, INFINITY)), 0x8000 | (h + 1));
+    }
+    assert_int_equal(tr_half_round(65519.996f), 0x7bff);
+    assert_int_equal(tr_half_round(65520), 0x7c00);
+    assert_int_equal(tr_half_round(tr_bits_float(0x7f800001)) & 0x7fff, 0x7e00); /* still a NaN */
+    assert_int_equal(tr_bfloat_round(tr_bits_float(0xff800001)), 0xffc0);
+}
+
+/* --- bad input -------------------------------------------------------------------------------- */
+
+static void write_header(const char *text, size_t data) {
+    char file[4096] = {0};
+    const size_t n = strlen(text);
+    for (int i = 0; i < 8; i++) file[i] = (char)(n >> (8 * i) & 0xff);
+    memcpy(file + 8, text, n);
+    write_file(path_of("x.safetensors"), file, 8 + n + data);
+}
+
+static void bad_headers_are_refused(void **state) {
+    (void)state;
+#define T(dtype, shape, from, to)                                                                  \
+    "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
+    static const struct {
+        const char *header;
+        size_t data;
+        const char *why;
+    } bad[] = {
+        {" {}", 0, "does not begin with '{'"},
+        {"{", 0, "not valid JSON"},
+        {"{}x", 0, "other text follows"},
+        {"{}", 1, "but the file has 11 bytes"},
+        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"a\":" T("F32", "[1]", 4, 8) "}", 8, "given twice"},
+        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 2, 6) "}", 6, "b overlaps"},
+        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 5, 9) "}", 9, "b follows bytes"},
+        {"{\"a\":" T("F32", "[1]", 4, 8) "}", 8, "a follows bytes"},
+        {"{\"a\":" T("F32", "[2]", 0, 4) "}", 4, "bytes of its shape and type"},
+        {"{\"a\":" T("F4", "[1]", 0, 1) "}", 1, "bytes of its shape and type"},
+        {"{\"a\":" T("F32", "[1]", 0, 8) "}", 4, "beyond the end"},
+        {"{\"a\":" T("F32", "[1]", 4, 0) "}", 4, "beyond the end"},
+        {"{\"a\":" T("F32", "[1]", -4, 0) "}", 4, "needs two integers"},
+        {"{\"a\":" T("F32", "[4294967296,4294967296,0]", 0, 0) "}", 0, "more elements"},
+        {"{\"a\":" T("F32", "[4611686018427387904]", 0, 0) "}", 0, "not an integer"},
+        {"{\"a\":" T("F32", "[4503599627370496,1024]", 0, 0) "}", 0, "bytes of its shape"},
+        {"{\"a\":" T("F32", "[1.5]", 0, 4) "}", 4, "not an integer"},
+        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, "8 dimensions"},
+        {"{\"a\":" T("F31", "[1]", 0, 4) "}", 4, "\"dtype\""},
+        {"{\"a\":7}", 0, "an object"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0, "data_offsets"},
+        {"{\"__metadata__\":{\"format\":1}}", 0, "__metadata__"},
+        {"[]", 0, "does not begin"},
+    };
+    tr_weights w;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_header(bad[i].header, bad[i].data);
+        refused(tr_weights_open(path_of("x.safetensors"), &w), TR_ERR_DATA, bad[i].why);
+        tr_weights_close(&w);
+    }
+    write_header("{\"b\":" T("F16", "[0,5]", 0, 0) ",\"a\":" T("I64", "[]", 0, 8) "}   ", 8);
+    must(tr_weights_open(path_of("x.safetensors"), &w));
+    assert_int_equal(w.count, 2);
+    tr_weights_close(&w);
+    write_file(path_of("x.safetensors"), "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    refused(tr_weights_open(path_of("x.safetensors"), &w), TR_ERR_DATA,
+            "header of 18446744073709551615");
+    tr_weights_close(&w);
+    refused(tr_weights_open(path_of("nothing"), &w), TR_ERR_NOFILE, "there is no file or folder");
+    tr_weights_close(&w);
+}
+
+static void indexes_stay_in_their_folder(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "not in a file of this folder"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "not in a file of this folder"},
+        {"{\"weight_map\":{\"a\":\"..\"}}", "not in a file of this folder"},
+        {"{\"weight_map\":{\"a\":7}}", "not in a file of this folder"},
+        {"{\"weight_map\":{\"a\":\"missing.safetensors\"}}", "there is no file"},
+        {"{\"weight_map\":{\"b\":\"1.safetensors\"}}", "not in the file that it names"},
+        {"{\"weight_map\":{}}", "neither"},
+        {"{\"weight_map\":[]}", "must be an object"},
+    };
+    tr_weights w;
+    assert_int_equal(mkdir(path_of("folder"), 0777), 0);
+    refused(tr_weights_open(path_of("folder"), &w), TR_ERR_DATA, "holds neither");
+    tr_weights_close(&w);
+    write_header("{\"a\":" T("F32", "[1]", 0, 4) "}", 4);
+    assert_int_equal(rename(path_of("x.safetensors"), path_of("folder/1.safetensors")), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_file(path_of("folder/model.safetensors.index.json"), bad[i][0], strlen(bad[i][0]));
+        tr_status status = tr_weights_open(path_of("folder"), &w);
+        if (strcmp(bad[i][1], "neither")) refused(status, TR_ERR_DATA, bad[i][1]);
+        tr_weights_close(&w);
+    }
+    remove_all(path_of("folder"));
+}
+
+static tr_status parse_hf(const char *text, tr_hf *hf) {
+    cJSON *root;
+    tr_status status = tr_json_parse(text, strlen(text), "config.json", &root);
+    if (status == TR_OK) status = tr_hf_parse(root, "config.json", hf);
+    if (status == TR_OK || root) cJSON_Delete(root);
+    return status;
+}
+
+#define SIZES                                                                                      \
+    "\"vocab_size\":300,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"     \
+    "\"num_key_value_heads\":2,\"intermediate_size\":96,\"max_position_embeddings\":32768"
+
+static void configs_ask_for_what_trireme_has(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"[]", "a config is an object"},
+        {"{}", "\"model_type\" is missing"},
+        {"{\"model_type\":\"gemma\"}", "\"model_type\" is 'gemma'"},
+        {"{\"model_type\":\"llama\"}", "\"vocab_size\" is missing"},
+        {"{\"model_type\":\"llama\",\"quantization_config\":{\"bits\":4}," SIZES "}",
+         "\"quantization_config\""},
+        {"{\"model_type\":\"llama\",\"attention_bias\":true," SIZES "}", "\"attention_bias\""},
+        {"{\"model_type\":\"llama\",\"mlp_bias\":true," SIZES "}", "\"mlp_bias\""},
+        {"{\"model_type\":\"qwen3\",\"num_experts\":8," SIZES "}", "\"num_experts\""},
+        {"{\"model_type\":\"llama\",\"hidden_act\":\"tanh\"," SIZES "}",
+         "\"hidden_act\" is 'tanh'"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}," SIZES
+         "}",
+         "\"rope_type\" is 'dynamic'"},
+        {"{\"model_type\":\"llama\",\"rope_parameters\":{\"full_attention\":{}}," SIZES "}",
+         "\"rope_parameters\""},
+        {"{\"model_type\":\"llama\",\"rope_parameters\":7," SIZES "}", "\"rope_parameters\""},
+        {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SIZES "}",
+         "\"partial_rotary_factor\""},
+        {"{\"model_type\":\"llama\",\"head_dim\":7," SIZES "}", "odd"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":-1}", "\"vocab_size\" must be"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":1.5}", "\"vocab_size\" must be"},
+        {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_"
+         "layers\":2," SIZES "}",
+         "\"max_window_layers\""},
+        {"{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_"
+         "types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]"
+         "," SIZES "}",
+         "\"layer_types\""},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"n_"
+         "positions\":4,\"scale_attn_weights\":false}",
+         "\"scale_attn_weights\""},
+    };
+    tr_hf hf;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        refused(parse_hf(bad[i][0], &hf), TR_ERR_DATA, bad[i][1]);
+    must(parse_hf("{\"model_type\":\"mistral\"," SIZES "}", &hf));
+    assert_int_equal(hf.model.window, 4096); /* the class's default */
+    must(parse_hf("{\"model_type\":\"mistral\",\"sliding_window\":null," SIZES "}", &hf));
+    assert_int_equal(hf.model.window, 0);
+    must(parse_hf("{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,"
+                  "\"max_window_layers\":0," SIZES "}",
+                  &hf));
+    assert_int_equal(hf.model.window, 8);
+    must(parse_hf("{\"model_type\":\"qwen2\",\"sliding_window\":8,\"rope_theta\":1e6," SIZES "}",
+                  &hf));
+    assert_true(hf.model.window == 0 && hf.model.rope_theta == 1e6 && hf.model.qkv_bias == TR_YES);
+    assert_true(hf.positions == 32768 && hf.model.context == 8192 && hf.model.tie == TR_NO);
+    must(parse_hf("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4."
+                  "0,\"original_max_position_embeddings\":8192,\"attention_factor\":1.5}," SIZES
+                  "}",
+                  &hf));
+    assert_string_equal(hf.model.rope_scaling, "yarn 4 8192 32 1 1.5");
+}
+
+/* What is written is read as the same model, for random models of every family. */
+static void configs_come_back(void **state) {
+    (void)state;
+    static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
+    static const char *const scaling[] = {"none",      "linear 4",         "llama3 8 1 4 64",
+                                          "yarn 4 64", "yarn 2.5 64 16 2", "yarn 4 64 32 1 1.25"};
+    static const char *const activation[2][3] = {{"gelu_tanh", "gelu", "relu2"},
+                                                 {"swiglu", "geglu", "geglu_tanh"}};
+    uint64_t random = seed;
+    for (int round = 0; round < 200; round++) {
+        const int family = (int)tr_up_to(&random, 5) - 1;
+        tr_model_config m = {.layers = tr_up_to(&random, 4),
+                             .width = 64,
+                             .heads = 4,
+                             .context = 256,
+                             .vocab = 77,
+                             .mlp_width = 8 * tr_up_to(&random, 40),
+                             .norm_eps = (double)tr_up_to(&random, 9) * 1e-7,
+                             .tie = tr_up_to(&random, 2) == 1 ? TR_YES : TR_NO};
+        (void)snprintf(m.family, sizeof m.family, "%s", families[family]);
+        (void)snprintf(m.activation, sizeof m.activation, "%s",
+                       activation[family > 0][tr_up_to(&random, 3) - 1]);
+        if (family) {
+            m.kv_heads = tr_up_to(&random, 2) * 2;
+            m.head_size = 2 * tr_up_to(&random, 20);
+            m.rope_theta = 100.0 + (double)tr_up_to(&random, 1000000) / 7;
+            (void)snprintf(m.rope_scaling, sizeof m.rope_scaling, "%s",
+                           scaling[tr_up_to(&random, 6) - 1]);
+        }
+        if (family >= 2) m.window = tr_up_to(&random, 100) - 1;
+        must(tr_model_complete(&m));
+        char *text;
+        tr_hf hf;
+        must(tr_hf_print(&m, NULL, "bfloat16", &text));
+        must(parse_hf(text, &hf));
+        assert_true(hf.positions >= m.context); /* a scaling may reach further */
+        hf.model.context = m.context;
+        if (memcmp(&hf.model, &m, sizeof m)) fail_msg("round %d: %s", round, text);
+        free(text);
+    }
+}
+
+/* Changes a few bytes, or moves a part, of a text. */
+static size_t damage(uint64_t *random, char *text, size_t bytes, size_t most) {
+    static const char words[] = "{}[]\",:0123456789-e.\\null";
+    for (int64_t n = tr_up_to(random, 4); n > 0 && bytes > 1; n--) {
+        const size_t at = (size_t)tr_up_to(random, (int64_t)bytes) - 1;
+        const int64_t what = tr_up_to(random, 6);
+        if (what <= 2) text[at] = words[tr_up_to(random, sizeof words - 1) - 1];
+        else if (what == 3) text[at] = (char)tr_up_to(random, 256);
+        else if (what == 4) bytes = at;
+        else if (what == 5 && bytes < most) {
+            memmove(text + at + 1, text + at, bytes - at);
+            bytes++;
+        } else {
+            memmove(text + at, text + at + 1, bytes - at - 1);
+            bytes--;
+        }
+    }
+    return bytes;
+}
+
+static int64_t rounds(void) {
+    const char *given = getenv("TRIREME_ROUNDS");
+    return given ? atoll(given) : 2000;
+}
+
+static void damaged_files_get_a_sentence(void **state) {
+    (void)state;
+    static const char *const names[] = {"qwen3/model.safetensors", "llama-shards/config.json",
+                                        "yarn-v4/config.json", "gpt2.llmc5.bin",
+                                        "gpt2-hub/config.json"};
+    uint64_t random = seed;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        size_t bytes;
+        char *whole = read_file(golden(names[k]), &bytes);
+        const bool tensors = strstr(names[k], ".safetensors") != NULL,
+                   llmc = strstr(names[k], ".bin");
+        const size_t header = tensors ? 1800 : llmc ? 64 : bytes, room = bytes + 16;
+        char *text = malloc(room);
+        int64_t good = 0, all = rounds() / (tensors ? 1 : 4);
+        for (int64_t round = 0; round < all; round++) {
+            memcpy(text, whole, bytes);
+            size_t now = damage(&random, text, header, header);
+            if (now == header) now = bytes;
+            tr_weights w;
+            tr_hf hf;
+            tr_model_config model;
+            tr_status status;
+            if (tensors || llmc) {
+                write_file(path_of("fuzz"), text, now);
+                status = tensors ? tr_weights_open(path_of("fuzz"), &w)
+                                 : tr_llmc_open(path_of("fuzz"), &w, &model);
+                tr_weights_close(&w);
+            } else {
+                cJSON *root;
+                status = tr_json_parse(text, now, "fuzz", &root);
+                if (status == TR_OK) {
+                    status = tr_hf_parse(root, "fuzz", &hf);
+                    char *printed;
+                    if (status == TR_OK &&
+                        tr_hf_print(&hf.model, root, "float32", &printed) == TR_OK)
+                        free(printed);
+                    cJSON_Delete(root);
+                }
+            }
+            good += status == TR_OK;
+            if (status != TR_OK && status != TR_ERR_DATA)
+                fail_msg("seed %" PRIu64 ", %s, round %" PRId64 ": status %d, %s", seed, names[k],
+                         round, (int)status, tr_error_message());
+            if (status != TR_OK && !strstr(tr_error_message(), "fuzz"))
+                fail_msg("no file is named: %s", tr_error_message());
+        }
+        assert_true(good < all);
+        free(text);
+        free(whole);
+    }
+}
+
+/* Sizes in the header of llm.c with a sum above 2^63 bytes. */
+static void bad_headers_of_llmc_are_refused(void **state) {
+    (void)state;
+    int32_t word[256] = {20240326, 3, 1, 1, 4096, 1, 1 << 24, 1};
+    tr_weights w;
+    tr_model_config model;
+    write_file(path_of("huge.bin"), word, sizeof word);
+    refused(tr_llmc_open(path_of("huge.bin"), &w, &model), TR_ERR_DATA, "header describes more");
+    assert_true(w.count <= 1); /* the first sizes already say it */
+    tr_weights_close(&w);
+}
+
+/* A directory where a folder's file should be is bad data: the user named the folder. */
+static void directories_are_no_files(void **state) {
+    (void)state;
+    tr_weights w;
+    tr_tokenizer *tokenizer;
+    char command[600];
+    (void)snprintf(command, sizeof command, "mkdir -p '%s' '%s'",
+                   path_of("folder/model.safetensors.index.json"),
+                   path_of("folder/tokenizer.json"));
+    assert_int_equal(system(command), 0);
+    refused(tr_weights_open(path_of("folder"), &w), TR_ERR_DATA, "index.json' is a directory");
+    tr_weights_close(&w);
+    refused(tr_tokenizer_open(path_of("folder"), &tokenizer), TR_ERR_DATA,
+            "tokenizer.json' is a directory");
+    remove_all(path_of("folder"));
+    write_header("{\"a\\u001b[31m\":" T("F32", "[1]", 0, 4) "}", 4);
+    assert_int_equal(mkdir(path_of("folder"), 0777), 0);
+    (void)snprintf(command, sizeof command, "cp '%s' '%s' && cp '%s' '%s'",
+                   path_of("x.safetensors"), path_of("folder/1.safetensors"),
+                   path_of("x.safetensors"), path_of("folder/2.safetensors"));
+    assert_int_equal(system(command), 0);
+    static const char index[] =
+        "{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}";
+    write_file(path_of("folder/model.safetensors.index.json"), index, sizeof index - 1);
+    refused(tr_weights_open(path_of("folder"), &w), TR_ERR_DATA, "the tensor a?[31m is in both");
+    tr_weights_close(&w);
+    remove_all(path_of("folder"));
+}
+
+int main(void) {
+    seed = tr_test_seed(11);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(boxes_are_parts_of_the_tensor),
+        cmocka_unit_test(sixteen_bits_survive),
+        cmocka_unit_test(bad_headers_are_refused),
+        cmocka_unit_test(indexes_stay_in_their_folder),
+        cmocka_unit_test(configs_ask_for_what_trireme_has),
+        cmocka_unit_test(configs_come_back),
+        cmocka_unit_test(damaged_files_get_a_sentence),
+        cmocka_unit_test(bad_headers_of_llmc_are_refused),
+        cmocka_unit_test(directories_are_no_files),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
