@@ -100,3 +100,9 @@ static inline float tr_normal(uint64_t seed, uint64_t name_hash, uint64_t index)
     tr_normal_pair(seed, name_hash, index / 2, pair);
     return pair[index % 2];
 }
+
+/* Returns uniform number `index` of stream `name_hash`, in (0, 1]. */
+static inline float tr_uniform_number(uint64_t seed, uint64_t name_hash, uint64_t index) {
+    const tr_philox r = tr_philox4x32(tr_mix64(seed ^ tr_mix64(name_hash)), index / 4, 1);
+    return tr_uniform(tr_philox_word(r, (int64_t)(index % 4)));
+}

@@ -113,10 +113,13 @@ typedef struct tr_fusion {
 } tr_fusion;
 
 /* C[m,n] = op(A)[m,k] op(B)[k,n], and what is fused. op transposes when trans_* is set (A is then
- * stored [k,m], B [n,k]). accumulate: C (+)=, a gradient of a parameter; nothing but bias_grad is
- * fused. */
+ * stored [k,m], B [n,k]). accumulate: C (+)=, a gradient of a parameter, or an addition to a
+ * storage tensor, which is rounded once; nothing but bias_grad is fused. */
 typedef struct tr_matmul_desc {
     int64_t m, n, k, lda, ldb, ldc;
+    double scale;  /* 0: 1; C = scale * product, rounded once; nothing is fused or added then */
+    int64_t align; /* bytes that divide the addresses of A, B and C, which may be columns of wider
+                      matrices; 0: TR_ALIGN */
     tr_dtype a, b, c;
     bool trans_a, trans_b, accumulate;
     tr_fusion fused;

@@ -179,6 +179,7 @@ tr_status tr_block_create(const tr_model *model, int number, tr_layer **out) {
     b->width = model->config.width;
     tr_built_begin(&b->built, &ops, describe, &model->shape, "%s.%s.%d", model->family->root,
                    model->family->blocks, number);
+    if (model->config.lora.rank > 0) b->built.lora = &model->config.lora;
     tr_built_reads(&b->built, TR_LIFE_FW); /* norm_1's weight gradient reads x */
     *out = &b->built.layer;                /* the model destroys it, also after a failure */
     return create(b, model);

@@ -49,6 +49,26 @@ static tr_status make_params(tr_built_layer *layer, const tr_linear_desc *d, boo
     return TR_OK;
 }
 
+static tr_status make_updates(tr_linear *l, const tr_linear_desc *d) {
+    int64_t at = 0;
+    for (int k = 0; k < d->tensors; k++) {
+        const tr_linear_tensor *t = &d->tensor[k];
+        const tr_lora_place place = {.name = t->name,
+                                     .in = d->in,
+                                     .out = t->out,
+                                     .inputs = d->inputs,
+                                     .part = t->part,
+                                     .parts = t->parts,
+                                     .splits_inputs = d->split == TR_SPLIT_ROWS,
+                                     .splits_outputs = d->split == TR_SPLIT_COLUMNS,
+                                     .copies = t->copies,
+                                     .at = at};
+        TR_TRY(tr_lora_add(&l->lora, l->layer, &place));
+        for (int i = 0; i < t->parts; i++) at += t->part[i].extent;
+    }
+    return TR_OK;
+}
+
 tr_status tr_linear_create(tr_linear *l, tr_built_layer *layer, const tr_linear_desc *d) {
     *l =
         (tr_linear){.layer = layer, .in = d->inputs.extent, .split = d->split, .conv1d = d->conv1d};
@@ -56,7 +76,7 @@ tr_status tr_linear_create(tr_linear *l, tr_built_layer *layer, const tr_linear_
         for (int i = 0; i < d->tensor[k].parts; i++) l->out += d->tensor[k].part[i].extent;
     TR_TRY(make_params(layer, d, false, &l->weight));
     if (d->bias) TR_TRY(make_params(layer, d, true, &l->bias));
-    return TR_OK;
+    return make_updates(l, d);
 }
 
 /* --- operators -------------------------------------------------------------------------------- */
@@ -65,10 +85,25 @@ static bool fuses_bias(const tr_linear *l) {
     return l->bias && (l->split != TR_SPLIT_ROWS || l->adds_residual);
 }
 
+/* The activations on both sides of the layer, which are not fused with an update in between. */
+static void describe_activations(tr_linear *l) {
+    const tr_model_shape *shape = &l->layer->shape;
+    tr_rows_desc rows = {
+        .rows = shape->rows, .width = l->out, .activation = l->activation, .dtype = shape->dtype};
+    if (l->activates)
+        tr_built_op(l->layer, &l->activate, TR_PHASE_F,
+                    (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = rows});
+    rows.width = l->in;
+    if (l->activated)
+        tr_built_op(l->layer, &l->activate_grad, TR_PHASE_I,
+                    (tr_op_desc){.kind = TR_OP_ACTIVATION_DGRAD, .rows = rows});
+}
+
 void tr_linear_describe(tr_linear *l) {
     tr_built_layer *layer = l->layer;
     const int64_t rows = layer->shape.rows, in = l->in, out = l->out;
     const tr_dtype dtype = layer->shape.dtype;
+    const bool fuses = l->lora.targets == 0;
     tr_matmul_desc y = {.m = rows,
                         .n = out,
                         .k = in,
@@ -78,16 +113,17 @@ void tr_linear_describe(tr_linear *l) {
                         .trans_b = !l->conv1d,
                         .fused = {.bias = fuses_bias(l),
                                   .residual = l->adds_residual,
-                                  .activate = l->activates,
+                                  .activate = l->activates && fuses,
                                   .activation = l->activation}};
-    tr_matmul_desc dx = {.m = rows,
-                         .n = in,
-                         .k = out,
-                         .a = dtype,
-                         .b = dtype,
-                         .c = dtype,
-                         .trans_b = l->conv1d,
-                         .fused = {.activate_grad = l->activated, .activation = l->activation}};
+    tr_matmul_desc dx = {
+        .m = rows,
+        .n = in,
+        .k = out,
+        .a = dtype,
+        .b = dtype,
+        .c = dtype,
+        .trans_b = l->conv1d,
+        .fused = {.activate_grad = l->activated && fuses, .activation = l->activation}};
     /* x' dy, or dy' x if the weight is [out, in]. */
     tr_matmul_desc dw = {.m = l->conv1d ? in : out,
                          .n = l->conv1d ? out : in,
@@ -103,6 +139,9 @@ void tr_linear_describe(tr_linear *l) {
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dx});
     tr_built_op(layer, &l->grad_weight, TR_PHASE_W,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dw});
+    if (fuses) return;
+    tr_lora_describe(&l->lora, in, out);
+    describe_activations(l);
 }
 
 /* Returns the local weight, or its gradient, with the parameters joined to it. */
@@ -114,24 +153,40 @@ static tr_tensor matrix(const tr_linear *l, const void *data, tr_dtype dtype) {
 tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor x, tr_tensor aux,
                             tr_tensor residual, tr_tensor y) {
     const tr_dtype dtype = l->layer->shape.dtype;
+    const bool apart = l->lora.targets > 0 && l->activates;
+    const tr_tensor none = {0}, product = apart ? aux : y;
     tr_op_args args = {.t = {[TR_MATMUL_A] = x,
                              [TR_MATMUL_B] = matrix(l, l->weight->value, dtype),
-                             [TR_MATMUL_C] = y,
-                             [TR_MATMUL_AUX] = aux}};
+                             [TR_MATMUL_C] = product,
+                             [TR_MATMUL_AUX] = apart ? none : aux}};
     if (fuses_bias(l)) args.t[TR_MATMUL_BIAS] = tr_tensor_vector(l->bias->value, dtype, l->out);
     if (l->adds_residual) args.t[TR_MATMUL_RESIDUAL] = residual;
     TR_TRY(tr_layer_op_run(&l->forward, io, args));
+    TR_TRY(tr_lora_forward(&l->lora, io, x, product));
+    if (apart) {
+        tr_op_args activation = {.t = {[TR_ACTIVATION_X] = aux, [TR_ACTIVATION_Y] = y}};
+        TR_TRY(tr_layer_op_run(&l->activate, io, activation));
+    }
     if (l->split == TR_SPLIT_ROWS) TR_TRY(tr_built_sum(l->layer, io, y));
     return TR_OK;
 }
 
 tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx) {
+    const bool apart = l->lora.targets > 0 && l->activated;
+    const tr_tensor none = {0};
     tr_op_args args = {.t = {[TR_MATMUL_A] = dy,
                              [TR_MATMUL_B] = matrix(l, l->weight->value, l->layer->shape.dtype),
                              [TR_MATMUL_C] = dx,
-                             [TR_MATMUL_AUX] = aux}};
+                             [TR_MATMUL_AUX] = apart ? none : aux}};
     TR_TRY(tr_layer_op_run(&l->grad_input, io, args));
+    TR_TRY(tr_lora_grad_input(&l->lora, io, dy, dx));
+    if (apart) {
+        tr_op_args slope = {.t = {[TR_ACTIVATION_DGRAD_DY] = dx,
+                                  [TR_ACTIVATION_DGRAD_X] = aux,
+                                  [TR_ACTIVATION_DGRAD_DX] = dx}};
+        TR_TRY(tr_layer_op_run(&l->activate_grad, io, slope));
+    }
     if (l->split == TR_SPLIT_COLUMNS) TR_TRY(tr_built_sum(l->layer, io, dx));
     return TR_OK;
 }
@@ -143,5 +198,6 @@ tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_te
                              [TR_MATMUL_B] = l->conv1d ? dy : x,
                              [TR_MATMUL_C] = dw}};
     if (l->bias) args.t[TR_MATMUL_DBIAS] = tr_tensor_vector(l->bias->grad, dw.dtype, l->out);
-    return tr_layer_op_run(&l->grad_weight, io, args);
+    TR_TRY(tr_layer_op_run(&l->grad_weight, io, args));
+    return tr_lora_grad_weight(&l->lora, io, x, dy);
 }

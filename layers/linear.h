@@ -2,7 +2,7 @@
  * et al. 2019, section 3). Private to layers/. */
 #pragma once
 
-#include "layers/part.h"
+#include "layers/lora.h"
 
 typedef enum tr_split {
     TR_SPLIT_COLUMNS, /* by outputs: the input gradient is summed over the tensor ranks */
@@ -37,6 +37,7 @@ typedef struct tr_linear {
     int64_t in, out;         /* local */
     tr_split split;
     bool conv1d;
+    tr_lora lora;
     /* Set before the layer is described, to fuse with the product. activates: the output goes to
      * aux, and its activation to y. activated: the input is the activation of aux, so dx is the
      * gradient of aux. */
@@ -45,6 +46,8 @@ typedef struct tr_linear {
     bool adds_residual; /* set before, too, for rows split over one rank: y = residual + x W + bias
                            is one product */
     tr_layer_op forward, grad_input, grad_weight;
+    tr_layer_op activate, activate_grad; /* with an update, which comes between them and the
+                                            product */
 } tr_linear;
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);

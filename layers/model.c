@@ -1,3 +1,4 @@
+#include "layers/lora_config.h"
 #include "layers/model_impl.h"
 #include "layers/param_impl.h"
 
@@ -9,7 +10,7 @@
 
 enum { MOST_WIDTH = 1 << 24 };
 
-static const tr_family *find_family(const char *name) {
+const tr_family *tr_model_family(const char *name) {
     for (int i = 0; i < tr_family_count; i++)
         if (!strcmp(tr_families[i]->name, name)) return tr_families[i];
     return NULL;
@@ -40,7 +41,7 @@ static void take_answer(tr_answer *to, tr_answer value) {
 }
 
 tr_status tr_model_complete(tr_model_config *c) {
-    const tr_family *family = find_family(c->family);
+    const tr_family *family = tr_model_family(c->family);
     if (!family) return fail_unknown_family(c->family);
     const tr_model_config *d = &family->defaults;
     take_real(&c->norm_eps, d->norm_eps);
@@ -50,6 +51,8 @@ tr_status tr_model_complete(tr_model_config *c) {
     take_answer(&c->tie, d->tie);
     if (!c->activation[0]) memcpy(c->activation, d->activation, sizeof c->activation);
     if (!c->rope_scaling[0]) (void)snprintf(c->rope_scaling, sizeof c->rope_scaling, "none");
+    if (c->lora.rank > 0 && !c->lora.targets[0])
+        (void)snprintf(c->lora.targets, sizeof c->lora.targets, "all-linear");
     take_number(&c->kv_heads, c->heads);
     if (c->heads > 0 && c->width % c->heads == 0) take_number(&c->head_size, c->width / c->heads);
     const tr_model_activation_row *activation = tr_model_activation(c->activation);
@@ -211,12 +214,13 @@ static tr_status check_shape(const tr_model_config *c, const tr_model_shape *sha
 tr_status tr_model_check(const tr_model_config *given, const tr_model_shape *shape) {
     tr_model_config config = *given;
     TR_TRY(tr_model_complete(&config));
-    const tr_family *family = find_family(config.family);
+    const tr_family *family = tr_model_family(config.family);
     TR_TRY(check_ranges(&config, shape));
     TR_TRY(check_shape(&config, shape));
     TR_TRY(check_heads(family, &config, shape));
     TR_TRY(check_options(family, &config));
     TR_TRY(check_positions(family, &config, shape));
+    TR_TRY(tr_lora_check(&config));
     return check_memory(&config, shape);
 }
 
@@ -277,7 +281,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     tr_model *model;
     TR_TRY(tr_model_check(config, shape));
     TR_TRY(tr_calloc(1, sizeof *model, &model));
-    model->family = find_family(config->family);
+    model->family = tr_model_family(config->family);
     model->config = *config;
     model->shape = *shape;
     model->shape.rows = shape->decode ? shape->batch : shape->batch * shape->seq;

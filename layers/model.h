@@ -5,6 +5,13 @@
 
 typedef enum tr_answer { TR_UNSET, TR_NO, TR_YES } tr_answer;
 
+/* The keys model.lora (layers/lora_config.h). */
+typedef struct tr_lora_config {
+    int64_t rank; /* 0: no updates */
+    double alpha;
+    char targets[512]; /* words */
+} tr_lora_config;
+
 /* The keys of the config's section `model`. */
 typedef struct tr_model_config {
     char family[16];
@@ -18,6 +25,7 @@ typedef struct tr_model_config {
     int64_t window; /* positions that a token attends to, including its own; 0: all earlier ones */
     double rope_theta;
     char rope_scaling[64];
+    tr_lora_config lora; /* last: these keys do not describe the model that is updated */
 } tr_model_config;
 
 /* The shape for which a model is made; known on every rank. */

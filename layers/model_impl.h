@@ -23,6 +23,8 @@ struct tr_family {
 
 extern const tr_family *const tr_families[];
 extern const int tr_family_count;
+/* Returns the family of that name, or NULL. */
+const tr_family *tr_model_family(const char *name);
 
 /* The activations that model.activation names. */
 typedef struct tr_model_activation_row {

@@ -199,6 +199,11 @@ typedef struct drawing {
 static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
     const float std = d->param->init_std;
     float *out = d->local + to;
+    if (d->param->init == TR_INIT_UNIFORM) {
+        for (int64_t i = 0; i < n; i++)
+            out[i] = std * (2 * tr_uniform_number(d->seed, d->name, (uint64_t)(first + i)) - 1);
+        return;
+    }
     if (d->param->init != TR_INIT_NORMAL) {
         for (int64_t i = 0; i < n; i++) out[i] = d->param->init == TR_INIT_ONE ? 1 : 0;
         return;

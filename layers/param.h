@@ -36,7 +36,12 @@ typedef struct tr_global {
     tr_box *box; /* [boxes], of at least one element each */
 } tr_global;
 
-typedef enum tr_init { TR_INIT_ZERO, TR_INIT_ONE, TR_INIT_NORMAL } tr_init;
+typedef enum tr_init {
+    TR_INIT_ZERO,
+    TR_INIT_ONE,
+    TR_INIT_NORMAL, /* of deviation init_std */
+    TR_INIT_UNIFORM /* within init_std of 0 */
+} tr_init;
 
 typedef struct tr_param {
     int tensors;

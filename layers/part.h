@@ -13,7 +13,7 @@
 #include "layers/model.h"
 #include "layers/param_impl.h"
 
-enum { TR_LAYER_PARAMS = 16 }; /* the most of a layer */
+enum { TR_LAYER_PARAMS = 32 }; /* the most of a layer */
 
 typedef struct tr_built_layer tr_built_layer;
 
@@ -43,7 +43,9 @@ struct tr_built_layer {
     tr_layer layer;
     tr_param param[TR_LAYER_PARAMS];
     tr_model_shape shape;
-    int starts; /* index of the step input that tr_built_asks_starts asks for */
+    const tr_lora_config *lora; /* set after tr_built_begin where linear layers may have low-rank
+                                   updates */
+    int starts;                 /* index of the step input that tr_built_asks_starts asks for */
     void (*describe)(tr_built_layer *layer); /* describes every part for layer->shape */
     tr_layer_op *first_op;
     size_t operators_at; /* offset of the operators' own scratch in scratch */

@@ -140,7 +140,9 @@ static tr_status list_primitives(const cpu_matmul *op, dnnl_engine_t engine, boo
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t post_ops = NULL;
     tr_status status = TR_ERR_INTERNAL;
+    const float scale = (float)op->host.base.desc.matmul.scale;
     if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
+        (scale != 0 && dnnl_primitive_attr_set_output_scales(attr, 1, 0, &scale) != dnnl_success) ||
         dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success ||
         dnnl_post_ops_create(&post_ops) != dnnl_success ||
         (has(op, RESIDUAL) && dnnl_post_ops_append_binary(post_ops, dnnl_binary_add,
@@ -272,16 +274,16 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
     cpu_matmul *op = (cpu_matmul *)base;
     char *scratch = args->scratch;
     dnnl_exec_arg_t arguments[OPERANDS + 1];
+    const bool adds = args->adds && base->desc.matmul.accumulate;
     int count = 0;
     for (int i = 0; i < OPERANDS; i++) {
         if (!has(op, i)) continue;
         operand *x = &op->operands[i];
         void *tensor = args->t[tensor_index[i]].data;
-        if (x->copied && i != DST) copy_dense(base, x, tensor, scratch + x->offset);
+        if (x->copied && (i != DST || adds)) copy_dense(base, x, tensor, scratch + x->offset);
         TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
         arguments[count++] = (dnnl_exec_arg_t){dnnl_argument[i], x->memory};
     }
-    const bool adds = args->adds && base->desc.matmul.accumulate;
     const product *used = &op->product[adds ? ADDS : WRITES];
     TR_DNNL(dnnl_memory_set_data_handle(used->scratchpad, scratch));
     arguments[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, used->scratchpad};

@@ -61,7 +61,8 @@ static tr_status point(const cuda_matmul *op, const tr_op_args *args) {
 static tr_status run_product(tr_op *base, tr_stream *stream, const tr_op_args *args) {
     cuda_matmul *op = (cuda_matmul *)base;
     const tr_matmul_desc *d = &base->desc.matmul;
-    const float alpha = 1, beta = (d->accumulate && args->adds) || d->fused.residual ? 1 : 0;
+    const float alpha = d->scale != 0 ? (float)d->scale : 1;
+    const float beta = (d->accumulate && args->adds) || d->fused.residual ? 1 : 0;
     void *c = args->t[TR_MATMUL_C].data;
     const void *added = d->fused.residual ? args->t[TR_MATMUL_RESIDUAL].data : c;
     TR_TRY(point(op, args));
@@ -154,7 +155,8 @@ static tr_status search(const cuda_matmul *op, int wanted, cublasLtMatmulHeurist
     const tr_cuda_device *device = tr_cuda_device_of(op->base.context.device);
     uint64_t limit = workspace_limit(&op->base.context);
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* NONE is 0: always allowed */
-    uint32_t alignment = TR_ALIGN;
+    const int64_t align = op->base.desc.matmul.align;
+    uint32_t alignment = align ? (uint32_t)align : TR_ALIGN;
     const cublasLtMatmulPreferenceAttributes_t aligned[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};

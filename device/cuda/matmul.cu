@@ -23,7 +23,7 @@ __device__ float load(const matrix &x, int64_t row, int64_t column) {
 /* A thread computes one element of C; a block a tile of it, in steps of TILE along k. The sum runs
  * in ascending k with one rounding a term. */
 __global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matrix bias, void *c,
-                       int64_t ldc, tr_dtype dtype, bool has_bias, bool adds) {
+                       int64_t ldc, tr_dtype dtype, float scale, bool has_bias, bool adds) {
     __shared__ float tile_a[TILE][TILE + 1], tile_b[TILE][TILE + 1];
     const int x = (int)threadIdx.x % TILE, y = (int)threadIdx.x / TILE;
     const int64_t tiles = (n + TILE - 1) / TILE;
@@ -38,10 +38,12 @@ __global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matr
         __syncthreads(); /* before the tiles are filled again */
     }
     if (row >= m || column >= n) return;
+    sum *= scale;
     if (has_bias) sum += load(bias, 0, column);
     int64_t at = row * ldc + column;
+    if (adds) sum += load({c, ldc, 1, dtype}, row, column);
     if (dtype == TR_BF16) tr_store_one(static_cast<tr_bf16 *>(c) + at, sum);
-    else static_cast<float *>(c)[at] = adds ? static_cast<float *>(c)[at] + sum : sum;
+    else static_cast<float *>(c)[at] = sum;
 }
 
 } // namespace
@@ -56,6 +58,7 @@ cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *d, 
     int64_t blocks = (d->m + TILE - 1) / TILE * ((d->n + TILE - 1) / TILE);
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
     return tr_launch(stream, (unsigned)blocks, TILE * TILE, matmul, d->m, d->n, d->k, a, b, bias,
-                     t[TR_MATMUL_C].data, d->ldc ? d->ldc : d->n, d->c, d->fused.bias,
+                     t[TR_MATMUL_C].data, d->ldc ? d->ldc : d->n, d->c,
+                     d->scale != 0 ? (float)d->scale : 1.0f, d->fused.bias,
                      d->accumulate && adds);
 }

@@ -14,6 +14,7 @@ tr_status tr_ref_matmul(tr_op *op, const tr_op_args *args) {
             for (int64_t l = 0; l < d->k; l++)
                 sum += tr_ref_load(d->a, a, d->trans_a ? l * lda + i : i * lda + l) *
                        tr_ref_load(d->b, b, d->trans_b ? j * ldb + l : l * ldb + j);
+            if (d->scale != 0) sum *= d->scale;
             if (d->fused.bias) sum += tr_ref_load(d->b, bias, j);
             if (d->fused.residual) sum += tr_ref_get(args, TR_MATMUL_RESIDUAL, i * d->n + j);
             if (d->accumulate) tr_ref_accumulate(args, TR_MATMUL_C, i * ldc + j, sum);

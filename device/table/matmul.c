@@ -19,6 +19,8 @@ static const char *fusion_fault(const tr_matmul_desc *d) {
     if ((unsigned)f->activation >= TR_ACTIVATION_COUNT) return "there is no such activation";
     if (d->accumulate && (f->bias || changes_result(f)))
         return "it does not accumulate what a fusion changes";
+    if (d->scale != 0 && (d->accumulate || f->bias || f->bias_grad || changes_result(f)))
+        return "only a product without accumulation and fusion is scaled";
     if (changes_result(f) && d->ldc && d->ldc != d->n)
         return "C is dense with a residual or an activation";
     if (f->activate + f->activate_grad + f->residual > 1)
@@ -42,7 +44,8 @@ static const char *fault(const tr_op_desc *desc) {
         !tr_op_sizes_fit(0, d->ldb, d->trans_b ? d->n : d->k, 1) ||
         !tr_op_sizes_fit(0, d->ldc, d->m, 1))
         return "a leading dimension is out of range";
-    if (d->accumulate && d->c != tr_dtype_acc(d->a)) return "it accumulates in f32, of f64 in f64";
+    if (d->accumulate && d->c != tr_dtype_acc(d->a) && d->c != d->a)
+        return "it accumulates in f32, of f64 in f64, or in the type of A";
     return fusion_fault(d);
 }
 
@@ -55,9 +58,9 @@ static bool same_fusion(const tr_fusion *a, const tr_fusion *b) {
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_matmul_desc *a = &x->matmul, *b = &y->matmul;
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb &&
-           a->ldc == b->ldc && a->a == b->a && a->b == b->b && a->c == b->c &&
-           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
-           same_fusion(&a->fused, &b->fused);
+           a->ldc == b->ldc && a->scale == b->scale && a->align == b->align && a->a == b->a &&
+           a->b == b->b && a->c == b->c && a->trans_a == b->trans_a && a->trans_b == b->trans_b &&
+           a->accumulate == b->accumulate && same_fusion(&a->fused, &b->fused);
 }
 
 static void text(const tr_op_desc *desc, char *to, size_t size) {
@@ -75,6 +78,8 @@ static void text(const tr_op_desc *desc, char *to, size_t size) {
                 : f->bias_grad_of_a ? " bias_grad_of_a"
                                     : " bias_grad");
     if (f->activation) tr_text_add(to, size, " activation %d", (int)f->activation);
+    if (d->scale != 0) tr_text_add(to, size, " scale %.17g", d->scale);
+    if (d->align != 0) tr_text_add(to, size, " align %lld", (long long)d->align);
 }
 
 static tr_tensor matrix(tr_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {

@@ -2,6 +2,7 @@
  * then W against B, one tensor rank against several (more of them than key and value heads
  * included), decoding against the forward pass; published sizes; refused options. */
 #include "base/philox.h"
+#include "layers/lora_merge.h"
 #include "layers/model_impl.h"
 #include "layers/preset.h"
 #include "model_team.h"
@@ -88,6 +89,35 @@ static const struct {
       .qkv_bias = TR_NO,
       .norm_eps = 1e-3,
       .activation = "gelu"}},
+    {"llama, updates of all linear layers",
+     {.family = "llama",
+      .layers = 1,
+      .width = 16,
+      .heads = 4,
+      .kv_heads = 1,
+      .context = 7,
+      .vocab = 11,
+      .lora = {.rank = 3, .alpha = 6, .targets = "all-linear"}}},
+    {"qwen2, updates of some linear layers, squared ReLU",
+     {.family = "qwen2",
+      .layers = 1,
+      .width = 16,
+      .heads = 4,
+      .kv_heads = 2,
+      .mlp_width = 13,
+      .context = 7,
+      .vocab = 11,
+      .dropout = 0.2f,
+      .activation = "relu2",
+      .lora = {.rank = 4, .alpha = 2, .targets = "v_proj self_attn.q_proj down_proj"}}},
+    {"gpt2, updates",
+     {.family = "gpt2",
+      .layers = 1,
+      .width = 16,
+      .heads = 4,
+      .context = 7,
+      .vocab = 11,
+      .lora = {.rank = 2, .alpha = 3, .targets = "c_attn c_fc mlp.c_proj"}}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -269,6 +299,123 @@ static void test_decode_equals_forward(void **state) {
             check_decode(devices[d], &cases[k].config, 4 * sqrt(30) * EPS_F32);
 }
 
+/* --- updates ---------------------------------------------------------------------------------- */
+
+static tr_param *find_param(rig *r, const char *name, int *tensor) {
+    for (int p = 0; p < r->model->params_count; p++) {
+        tr_param *param = rig_param(r->model, p);
+        for (int k = 0; k < param->tensors && param->use == 0; k++)
+            if (!strcmp(param->tensor[k].name, name)) {
+                *tensor = k;
+                return param;
+            }
+    }
+    return NULL;
+}
+
+/* Returns a matrix's elements, transposed if asked; the caller frees them. */
+static float *elements_of(rig *r, const char *name, bool transposed) {
+    int k;
+    tr_param *param = find_param(r, name, &k);
+    const tr_global *g = &param->tensor[k];
+    const int64_t rows = g->shape[0], columns = g->shape[1];
+    float *all = malloc((size_t)(rows * columns) * sizeof *all);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        const int64_t to = transposed ? i % columns * rows + i / columns : i;
+        all[to] = rig_get(param, r->model->shape.dtype, g->box[0].local_offset + i);
+    }
+    return all;
+}
+
+/* Adds the update of every weight of `updated` that has one to the same weight of `merged`. Returns
+ * how many there were. */
+static int merge_updates(rig *updated, rig *merged, const tr_model_config *config) {
+    const bool conv1d = !strcmp(config->family, "gpt2");
+    int count = 0;
+    for (int p = 0; p < merged->model->params_count; p++) {
+        tr_param *param = rig_param(merged->model, p);
+        for (int k = 0; k < param->tensors; k++) {
+            const tr_global *g = &param->tensor[k];
+            char a[2 * TR_NAME_SIZE], b[2 * TR_NAME_SIZE];
+            int at;
+            const int stem = (int)(strlen(g->name) - strlen("weight"));
+            (void)snprintf(a, sizeof a, "%.*slora_A.weight", stem, g->name);
+            (void)snprintf(b, sizeof b, "%.*slora_B.weight", stem, g->name);
+            if (!find_param(updated, a, &at)) continue;
+            float *left = elements_of(updated, conv1d ? a : b, conv1d);
+            float *right = elements_of(updated, conv1d ? b : a, conv1d);
+            float *sums = elements_of(merged, g->name, false);
+            const tr_low_rank update = {.left = left,
+                                        .right = right,
+                                        .rank = config->lora.rank,
+                                        .columns = g->shape[1],
+                                        .factor = config->lora.alpha / (double)config->lora.rank};
+            const int64_t all = tr_global_count(g), half = all / 2;
+            tr_low_rank_add(&update, 0, half, sums);
+            tr_low_rank_add(&update, half, all - half, sums + half);
+            for (int64_t i = 0; i < all; i++)
+                rig_set(param, merged->model->shape.dtype, g->box[0].local_offset + i, sums[i]);
+            free(left);
+            free(right);
+            free(sums);
+            count++;
+        }
+    }
+    return count;
+}
+
+/* A model with updates computes what the model with merged weights does; with the full rank, too.
+ */
+static void test_merged_updates_are_the_same_model(void **state) {
+    (void)state;
+    for (int k = CASES - 3; k < CASES; k++)
+        for (int full = 0; full < 2; full++) {
+            static rig updated, merged;
+            tr_model_config config = cases[k].config, plain = config;
+            tr_world *worlds[2];
+            if (full) config.lora.rank = k == CASES - 3 ? 4 : k == CASES - 2 ? 8 : 16;
+            plain.lora = (tr_lora_config){0};
+            RIG_TRY(tr_world_open_local(1, &worlds[0]));
+            RIG_TRY(tr_world_open_local(1, &worlds[1]));
+            rig_open(&updated, "ref", worlds[0], &config, TR_F32, BATCH, SEQ, false);
+            rig_open(&merged, "ref", worlds[1], &plain, TR_F32, BATCH, SEQ, false);
+            fill(&updated);
+            fill(&merged);
+            const double before = rig_forward(&merged), with = rig_forward(&updated);
+            assert_int_equal(merge_updates(&updated, &merged, &config), 3 + 4 * (k == CASES - 3));
+            const double after = rig_forward(&merged);
+            assert_true(fabs(before - with) > 1e-3 * with);
+            if (!(fabs(after - with) <= 16 * sqrt(30) * EPS_F32 * with))
+                fail_msg("%s, rank %lld: loss %.9g, merged %.9g", cases[k].name,
+                         (long long)config.lora.rank, with, after);
+            rig_close(&updated);
+            rig_close(&merged);
+            tr_world_close(worlds[0]);
+            tr_world_close(worlds[1]);
+        }
+}
+
+static void test_targets_that_fit_no_model(void **state) {
+    (void)state;
+    static const struct {
+        int at;
+        tr_lora_config lora;
+        const char *says;
+    } bad[] = {{CASES - 1, {.rank = 2, .targets = "c_attn q_proj"}, "names 'q_proj'"},
+               {CASES - 1, {.rank = 2, .targets = "c_atn"}, "did you mean 'c_attn'"},
+               {CASES - 3, {.rank = 5, .targets = "o_proj k_proj"}, "above 4"},
+               {CASES - 2, {.rank = 2, .targets = "gate_proj"}, "q_proj, k_proj, v_proj, o_proj"},
+               {CASES - 1, {.alpha = 2}, "model.lora.rank"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tr_model_config config = cases[bad[i].at].config;
+        const tr_model_shape shape = {.batch = 1, .seq = 4, .dtype = TR_F32, .tp_size = 1};
+        config.lora = bad[i].lora;
+        assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
+        if (!strstr(tr_error_message(), bad[i].says))
+            fail_msg("'%s' does not say '%s'", tr_error_message(), bad[i].says);
+    }
+}
+
 /* --- sizes ------------------------------------------------------------------------------------ */
 
 /* Parameters in millions, as published. */
@@ -412,6 +559,8 @@ int main(void) {
         cmocka_unit_test(test_order_changes_no_bit),
         cmocka_unit_test(test_tensor_ranks_agree),
         cmocka_unit_test(test_decode_equals_forward),
+        cmocka_unit_test(test_merged_updates_are_the_same_model),
+        cmocka_unit_test(test_targets_that_fit_no_model),
         cmocka_unit_test(test_presets_have_the_published_sizes),
         cmocka_unit_test(test_hugging_face_names),
         cmocka_unit_test(test_what_does_not_go_together_is_refused),

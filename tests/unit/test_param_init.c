@@ -80,6 +80,9 @@ static void check_element(void *context, int64_t global, int64_t local) {
     float expected = param->init == TR_INIT_ONE ? 1 : 0;
     if (param->init == TR_INIT_NORMAL)
         expected = param->init_std * tr_normal(rule->seed, rule->name, (uint64_t)global);
+    if (param->init == TR_INIT_UNIFORM)
+        expected =
+            param->init_std * (2 * tr_uniform_number(rule->seed, rule->name, (uint64_t)global) - 1);
     if (memcmp(&rule->value[local], &expected, sizeof expected) != 0)
         fail_msg("%s: element %lld is %a, not %a", rule->tensor->name, (long long)global,
                  (double)rule->value[local], (double)expected);
@@ -150,7 +153,7 @@ static void describe_fused(tr_param *param, tr_init init, uint64_t *random) {
 
 static void test_threads_and_cuts(void **state) {
     (void)state;
-    static const tr_init rules[] = {TR_INIT_NORMAL, TR_INIT_NORMAL, TR_INIT_ONE, TR_INIT_ZERO};
+    static const tr_init rules[] = {TR_INIT_NORMAL, TR_INIT_UNIFORM, TR_INIT_ONE, TR_INIT_ZERO};
     uint64_t random = seed_of_test;
     for (int trial = 0; trial < 60; trial++) {
         tr_param param;

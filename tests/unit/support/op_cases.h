@@ -14,6 +14,7 @@ enum {
     TR_CASE_SKIP = 16,       /* state->skip = 1 */
     TR_CASE_F32_OUT = 32,    /* MATMUL: C is f32 though A and B may be bf16 */
     TR_CASE_ADDS = 64,       /* the run adds to the gradients of parameters */
+    TR_CASE_STORAGE = 128,   /* MATMUL that accumulates: C is of the storage type */
 };
 
 typedef struct tr_op_case {

@@ -12,7 +12,9 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     switch (desc.kind) {
     case TR_OP_MATMUL:
         desc.matmul.a = desc.matmul.b = storage;
-        desc.matmul.c = desc.matmul.accumulate || (c->options & TR_CASE_F32_OUT) ? TR_F32 : storage;
+        desc.matmul.c = storage;
+        if (desc.matmul.accumulate && !(c->options & TR_CASE_STORAGE)) desc.matmul.c = TR_F32;
+        if (c->options & TR_CASE_F32_OUT) desc.matmul.c = TR_F32;
         break;
     case TR_OP_LAYERNORM:
     case TR_OP_LAYERNORM_DGRAD:
@@ -108,6 +110,7 @@ static void matmul_tensors(const tr_matmul_desc *d, unsigned options, tr_op_tens
     t[TR_MATMUL_B] = input(d->b, ldb * (d->trans_b ? d->n : d->k), TR_FILL_NORMAL);
     t[TR_MATMUL_C] =
         d->accumulate ? gradient(d->k, ldc * d->m, options) : sum_of(d->k + 1, d->c, ldc * d->m);
+    if (d->accumulate) t[TR_MATMUL_C].dtype = d->c;
     if (d->fused.bias) t[TR_MATMUL_BIAS] = input(d->b, d->n, TR_FILL_NORMAL);
     if (d->fused.activate) t[TR_MATMUL_AUX] = t[TR_MATMUL_C];
     if (d->fused.activate_grad) t[TR_MATMUL_AUX] = input(d->c, d->m * d->n, TR_FILL_NORMAL);

@@ -1,0 +1,16 @@
+/* model.lora: which linear layers have low-rank updates, their rank and factor (layers/lora.h). */
+#pragma once
+
+#include "layers/model.h"
+
+#define TR_LORA_A "lora_A.weight"
+#define TR_LORA_B "lora_B.weight"
+
+/* Returns alpha / rank; alpha 0 means rank. */
+double tr_lora_factor(const tr_lora_config *lora);
+/* Returns true when a target names the module layer.name, as PEFT compares them: the whole name, or
+ * its end after a dot. "all-linear" names every linear layer of the blocks. */
+bool tr_lora_names(const tr_lora_config *lora, const char *layer, const char *name);
+/* Fails with TR_ERR_CONFIG, naming the key, when the rank is above a target's sizes, or a target
+ * names no linear layer of the model's blocks. */
+tr_status tr_lora_check(const tr_model_config *config);
