@@ -39,13 +39,14 @@ typedef struct head {
     int64_t largest_part; /* the largest part of the vocabulary on any tensor rank */
     int64_t ld;           /* elements from one row of logits to the next, at least v */
     tr_norm norm;
-    tr_param *words;   /* (v, C) */
-    chunk whole, rest; /* all chunks except the last one, which may have fewer rows */
-    tr_layer_op loss;  /* of all rows */
-    tr_layer_op cast;  /* decode: of the logits */
-    tr_buffer logits;  /* scratch (r, ld): logits, then their gradient */
-    tr_buffer max;     /* scratch acc (r) */
-    tr_buffer sums;    /* scratch acc (R, 2) */
+    tr_param *words;         /* (v, C) */
+    chunk whole, rest;       /* all chunks except the last one, which may have fewer rows */
+    tr_layer_op loss;        /* of all rows */
+    tr_layer_op loss_of_one; /* of one sequence */
+    tr_layer_op cast;        /* decode: of the logits */
+    tr_buffer logits;        /* scratch (r, ld): logits, then their gradient */
+    tr_buffer max;           /* scratch acc (r) */
+    tr_buffer sums;          /* scratch acc (R, 2) */
 } head;
 
 /* --- description ------------------------------------------------------------------------------ */
@@ -144,6 +145,7 @@ static void describe_training(head *h) {
     describe_chunk(h, &h->whole);
     describe_chunk(h, &h->rest);
     describe_xent(h, &h->loss, TR_OP_XENT_LOSS, shape->rows);
+    describe_xent(h, &h->loss_of_one, TR_OP_XENT_LOSS, shape->seq);
     count_flops(h);
     h->logits = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, h->ld, shape->dtype);
     h->max = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, 1, acc);
@@ -241,11 +243,23 @@ static tr_status take_gradients(const head *h, const tr_layer_io *io, const chun
     return tr_layer_op_run(&c->project_wgrad, io, wgrad);
 }
 
-static tr_status take_loss(const head *h, const tr_layer_io *io) {
-    tr_op_args args = {.t = {[TR_XENT_LABELS] = io->step[0],
-                             [TR_XENT_SUMS] = tr_buffer_at(io, h->sums),
-                             [TR_XENT_LOSS] = tr_tensor_vector(io->loss, TR_F64, 2)}};
-    return tr_layer_op_run(&h->loss, io, args);
+/* Computes the loss of `rows` rows from row `begin` on. */
+static tr_status take_loss(const head *h, const tr_layer_io *io, const tr_layer_op *op,
+                           int64_t begin, int64_t rows, double *loss) {
+    const tr_tensor labels = tr_tensor_reshape(io->step[0], 1, &h->built.shape.rows);
+    tr_op_args args = {
+        .t = {[TR_XENT_LABELS] = tr_tensor_rows(labels, begin, rows),
+              [TR_XENT_SUMS] = tr_tensor_rows(tr_buffer_at(io, h->sums), begin, rows),
+              [TR_XENT_LOSS] = tr_tensor_vector(loss, TR_F64, 2)}};
+    return tr_layer_op_run(op, io, args);
+}
+
+static tr_status take_losses(const head *h, const tr_layer_io *io) {
+    const tr_model_shape *shape = &h->built.shape;
+    if (!io->forward_only) return take_loss(h, io, &h->loss, 0, shape->rows, io->loss);
+    for (int64_t s = 0; s < shape->batch; s++)
+        TR_TRY(take_loss(h, io, &h->loss_of_one, s * shape->seq, shape->seq, io->loss + 2 * s));
+    return TR_OK;
 }
 
 /* Computes the norm's gradients from that of its output. */
@@ -267,7 +281,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
         TR_TRY(take_sums(h, io, c, &t));
         if (!io->forward_only) TR_TRY(take_gradients(h, io, c, &t));
     }
-    TR_TRY(take_loss(h, io));
+    TR_TRY(take_losses(h, io));
     return io->forward_only ? TR_OK : norm_gradients(h, io);
 }
 

@@ -66,7 +66,9 @@ typedef struct tr_layer_io {
     char *const *piece;
     char *backward; /* B: memory of the pieces I..W, adjacent; else NULL */
     char *scratch;
-    double *loss; /* F: f64[2] on the device, as XENT_LOSS writes it, by one layer of the model */
+    /* F, on the device, as XENT_LOSS writes it, by one layer of the model: f64[2] of all sequences,
+     * or with forward_only f64[batch][2], of each. */
+    double *loss;
     void *cache;  /* decode: this layer's key/value cache */
     void *logits; /* decode: [batch, vocab] in tr_dtype_acc(dtype), by one layer of the model */
 } tr_layer_io;

@@ -35,9 +35,9 @@ typedef struct tr_layer_source {
     tr_step_state *state;      /* device memory */
     const tr_step_data *input; /* [inputs]: includes all that the stage's layers ask for */
     int inputs;
-    double *loss; /* f64[2] for each micro-batch, from the layer that computes the loss; or NULL */
-    int64_t loss_stride;   /* 2 when dense */
-    int64_t first_sample;  /* offset of micro-batch 0's first sample from the step's first */
+    double *loss;         /* for each micro-batch, from the layer that computes the loss; or NULL */
+    int64_t loss_stride;  /* to the next micro-batch's */
+    int64_t first_sample; /* offset of micro-batch 0's first sample from the step's first */
     int64_t sample_stride; /* from a micro-batch's first sample to the next one's */
 } tr_layer_source;
 

@@ -16,11 +16,11 @@ static tr_status count_micro_batches(tr_layout *l) {
     const tr_layout_desc *d = &l->desc;
     int64_t micro_batches = d->batch / d->mesh.degree[TR_AXIS_DP] / d->micro_batch, tokens;
     if (micro_batches < 1 || micro_batches > INT32_MAX ||
-        __builtin_mul_overflow(micro_batches * d->micro_batch, d->model.context, &tokens) ||
+        __builtin_mul_overflow(micro_batches * d->micro_batch, d->seq, &tokens) ||
         tokens > INT64_MAX / 64)
         return TR_FAIL(TR_ERR_CONFIG,
                        "train.batch %lld of %lld tokens cannot be cut into micro-batches of %lld",
-                       (long long)d->batch, (long long)d->model.context, (long long)d->micro_batch);
+                       (long long)d->batch, (long long)d->seq, (long long)d->micro_batch);
     l->micro_batches = (int)micro_batches;
     return TR_OK;
 }
@@ -44,7 +44,7 @@ static tr_status check_step_inputs(const tr_layout *l) {
 static tr_status check_schedule(const tr_layout *l) {
     const tr_schedule *s = l->desc.schedule;
     int pp = l->desc.mesh.degree[TR_AXIS_PP];
-    if (s->forward_only)
+    if (s->forward_only && !l->desc.forward_only)
         return TR_FAIL(TR_ERR_CONFIG, "schedule %s has no backward: it cannot train", s->name);
     if (s->ranks != pp || s->micro_batches != l->micro_batches)
         return TR_FAIL(TR_ERR_CONFIG,
@@ -59,7 +59,7 @@ static tr_status check_schedule(const tr_layout *l) {
 
 static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out) {
     tr_model_shape shape = {.batch = d->micro_batch,
-                            .seq = d->model.context,
+                            .seq = d->seq,
                             .dtype = d->dtype,
                             .documents = d->documents,
                             .tp_rank = tp_rank,
@@ -93,9 +93,10 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     tr_layout *l = NULL;
     TR_TRY(tr_calloc(1, sizeof *l, &l));
     l->desc = *desc;
+    if (l->desc.seq == 0) l->desc.seq = desc->model.context;
     TR_TRY_OUT(count_micro_batches(l));
     TR_TRY_OUT(check_schedule(l));
-    TR_TRY_OUT(make_model(desc, desc->mesh.index[TR_AXIS_TP], &l->model));
+    TR_TRY_OUT(make_model(&l->desc, desc->mesh.index[TR_AXIS_TP], &l->model));
     TR_TRY_OUT(check_step_inputs(l));
     TR_TRY_OUT(place_layers(l));
     TR_TRY_OUT(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
@@ -139,7 +140,9 @@ tr_status tr_layout_lower(tr_layout *l) {
     tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
-    tr_status status = tr_lower(l->desc.schedule, &l->table, &l->program[TR_LAYOUT_TRAIN]);
+    tr_status status = TR_OK;
+    if (!l->desc.forward_only)
+        status = tr_lower(l->desc.schedule, &l->table, &l->program[TR_LAYOUT_TRAIN]);
     if (status == TR_OK) status = tr_lower(forward, &l->table, &l->program[TR_LAYOUT_VALIDATE]);
     tr_schedule_destroy(forward);
     return status;
@@ -163,6 +166,7 @@ int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
 size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
     size_t most = 0;
     for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) {
+        if (!l->program[k]) continue;
         size_t bytes = l->program[k]->program[pp_rank].arena_bytes;
         if (bytes > most) most = bytes;
     }
@@ -193,6 +197,7 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out
     tr_param_memory params = tr_memory_of_params(l->model, &l->placement, pp_rank);
     tr_memory_params_bytes(&params, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
                            &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
+    if (l->desc.forward_only) out->of[TR_MEMORY_GRADIENTS] = out->of[TR_MEMORY_OPTIMIZER] = 0;
     tr_memory_sum(out);
 }
 
@@ -203,13 +208,14 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     mesh.index[TR_AXIS_PP] = pp_rank;
     mesh.index[TR_AXIS_DP] = dp_rank;
     TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
-                             l->micro_batches, &step_end));
+                             l->micro_batches, l->desc.forward_only, &step_end));
     tr_layout_memory_known(l, pp_rank, out);
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
         tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
-    out->live_peak = l->program[TR_LAYOUT_TRAIN]->program[pp_rank].live_peak_bytes;
+    const int longest = l->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN;
+    out->live_peak = l->program[longest]->program[pp_rank].live_peak_bytes;
     tr_memory_sum(out);
     return TR_OK;
 }

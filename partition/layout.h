@@ -12,6 +12,9 @@ typedef struct tr_layout_desc {
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
     bool documents; /* see tr_model_shape */
+    int64_t seq;    /* tokens of a sequence; 0: model.context */
+    /* Only validates: without gradients, optimizer state and the program of a training step. */
+    bool forward_only;
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
     const tr_schedule *schedule;
 } tr_layout_desc;
@@ -25,7 +28,7 @@ typedef struct tr_layout {
     int *first, *owner; /* [stages + 1], [stages]: placement points to them */
     tr_placement placement;
     tr_stage_table table;                        /* scratch: after tr_layout_lower */
-    tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower */
+    tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower; NULL: not needed */
 } tr_layout;
 
 /* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule).

@@ -18,7 +18,8 @@ tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, in
             out->norm_entry[param->index] = norms;
             norms += layout.parts;
         }
-    out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches;
+    out->sequences = model->shape.batch;
+    out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches * out->sequences;
     out->norms = norms + 1; /* the last one spoils a step */
     out->length = 2 * out->losses + out->norms + 1;
     return TR_OK;
@@ -30,7 +31,7 @@ void tr_step_end_vector_free(tr_step_end_vector *vector) {
 }
 
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
-    return (size_t)(vector->length + 2) * sizeof(double);
+    return (size_t)(vector->length + 2 * vector->sequences) * sizeof(double);
 }
 
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out) {
@@ -78,17 +79,21 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 }
 
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, size_t *bytes) {
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
+                            bool forward_only, size_t *bytes) {
     tr_status status = TR_OK;
     measure sum = {.device = device, .mesh = mesh};
     tr_step_end_vector vector;
     TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, &vector));
-    TR_TRY_OUT(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], measure_param, &sum));
-    /* Upper bound: updating a part needs no more than updating all elements at once. */
-    tr_op_desc update = tr_step_end_update_op(sum.elements, dtype);
-    tr_op_desc finish = tr_step_end_finish_op(&vector);
-    TR_TRY_OUT(measure_op(&sum, &update));
+    const tr_op_desc finish = tr_step_end_finish_op(&vector);
     TR_TRY_OUT(measure_op(&sum, &finish));
+    if (!forward_only) {
+        const int pp_rank = mesh->index[TR_AXIS_PP];
+        TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, measure_param, &sum));
+        /* Upper bound: updating a part needs no more than updating all elements at once. */
+        const tr_op_desc update = tr_step_end_update_op(sum.elements, dtype);
+        TR_TRY_OUT(measure_op(&sum, &update));
+    }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch);
 out:
     tr_step_end_vector_free(&vector);

@@ -6,15 +6,17 @@
 #include "device/op.h"
 #include "layers/placement.h"
 
-/* One FP64 vector: losses [dp][micro-batches][2], the squared norms of each parameter's parts, one
- * entry that spoils the step, and a stop request. */
+/* One FP64 vector: losses [dp][micro-batches][sequences][2], the squared norms of each parameter's
+ * parts, one entry that spoils the step, and a stop request. A training step uses only the first
+ * loss of a micro-batch, and validation that of each sequence. */
 typedef struct tr_step_end_vector {
+    int64_t sequences; /* of a micro-batch */
     int64_t losses, norms, length;
     int64_t *norm_entry; /* [parameters of the model]: entry of a parameter's first part */
 } tr_step_end_vector;
 
-/* Makes the vector's layout. micro_batches: of a step on one data rank. The caller releases *out
- * with tr_step_end_vector_free. */
+/* Makes the vector's layout. micro_batches: of a step on one data rank, each of the model's shape.
+ * The caller releases *out with tr_step_end_vector_free. */
 tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
                                   tr_step_end_vector *out);
 void tr_step_end_vector_free(tr_step_end_vector *vector);
@@ -31,6 +33,8 @@ tr_op_desc tr_step_end_update_op(int64_t count, tr_dtype dtype);
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
- * operators temporarily, and allocates no device memory. */
+ * operators temporarily, and allocates no device memory. forward_only: no step updates
+ * parameters. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, size_t *bytes);
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
+                            bool forward_only, size_t *bytes);

@@ -35,10 +35,11 @@ struct tr_engine {
     int inputs;
     /* Staging memory, which the compute stream reads and writes on its own: */
     tr_step_state *given, *result;
-    int side;          /* the staging memory of the step in progress: input[].host[side] */
-    tr_reader *reader; /* NULL: this rank reads nothing */
-    tr_status read;    /* the status of this rank's last fetches, */
-    char unread[512];  /* and the sentence of a failure */
+    tr_sequence_loss *losses; /* [batch] of the last validation */
+    int side;                 /* the staging memory of the step in progress: input[].host[side] */
+    tr_reader *reader;        /* NULL: this rank reads nothing */
+    tr_status read;           /* the status of this rank's last fetches, */
+    char unread[512];         /* and the sentence of a failure */
 };
 
 /* Opens the world's group, this rank's tensor group, and those that sum gradients. */
@@ -50,6 +51,7 @@ static tr_status open_groups(tr_engine *e) {
     TR_TRY(tr_mesh_widen(mesh, TR_AXIS_TP, 0, &line));
     TR_TRY(tr_mesh_groups_get(e->groups, &all, &e->world));
     TR_TRY(tr_mesh_groups_get(e->groups, &line, &e->tp));
+    if (e->desc.forward_only) return TR_OK;
     return tr_store_open_groups(e->groups, mesh, e->layout->model, &e->layout->placement);
 }
 
@@ -73,7 +75,9 @@ static tr_status alloc_data(tr_engine *e) {
     }
     TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *e->state, (void **)&e->state));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->given, (void **)&e->given));
-    return tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result);
+    TR_TRY(tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result));
+    return tr_device_staging_alloc(device, (size_t)e->desc.batch * sizeof *e->losses,
+                                   (void **)&e->losses);
 }
 
 /* Makes the stages of this rank. */
@@ -109,6 +113,7 @@ static tr_status make_optimizer(tr_engine *e) {
                               .world = e->world,
                               .state = e->state,
                               .micro_batches = e->layout->micro_batches,
+                              .forward_only = e->desc.forward_only,
                               .adamw = e->desc.adamw};
     return tr_optimizer_create(&desc, &e->optimizer);
 }
@@ -145,6 +150,7 @@ static tr_status make_runners(tr_engine *e) {
     TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
                            tr_layout_arena(e->layout, pp_rank), (void **)&e->arena));
     for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
+        if (!e->layout->program[k]) continue;
         tr_runner_options options = {
             .device = e->desc.device,
             .links = e->links,
@@ -183,6 +189,8 @@ static tr_status make_layout(tr_engine *e) {
                            .micro_batch = d->micro_batch,
                            .dtype = d->dtype,
                            .documents = d->documents,
+                           .seq = d->seq,
+                           .forward_only = d->forward_only,
                            .schedule = d->schedule};
     TR_TRY(tr_layout_create(&desc, &e->layout));
     tr_layout_memory_known(e->layout, pp_rank, &e->plan);
@@ -209,9 +217,21 @@ static void round_scalars(tr_engine_desc *desc) {
         if (desc->dtype != TR_F64) *scalar[i] = (double)(float)*scalar[i];
 }
 
+/* What gives a step its samples. */
+typedef struct samples {
+    tr_fetch_fn fetch;
+    void *context;
+    bool validation;
+    int64_t first;
+} samples;
+
+static samples samples_of(const tr_engine *e, bool validation, int64_t first) {
+    return (samples){e->desc.fetch, e->desc.fetch_context, validation, first};
+}
+
 /* Reads this rank's samples, only the inputs that its layers ask for, to one side of the staging
  * memory. */
-static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first, int side) {
+static tr_status fetch_samples(tr_engine *e, const samples *from, int side) {
     tr_fetch wanted[TR_STEP_INPUTS];
     size_t row = 0;
     for (int mb = 0; mb < e->layout->micro_batches && e->inputs > 0; mb++)
@@ -220,8 +240,8 @@ static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first, int
                 wanted[i] =
                     (tr_fetch){.input = &e->flow[i],
                                .to = e->input[i].host[side] + row * e->input[i].sample_bytes};
-            TR_TRY(e->desc.fetch(e->desc.fetch_context, validation,
-                                 first + sample_offset(e, mb) + s, wanted, e->inputs));
+            TR_TRY(from->fetch(from->context, from->validation,
+                               from->first + sample_offset(e, mb) + s, wanted, e->inputs));
         }
     return TR_OK;
 }
@@ -229,7 +249,8 @@ static tr_status fetch_samples(tr_engine *e, bool validation, int64_t first, int
 /* The reader's work: the next training step's samples, to the side that no step uses. */
 static tr_status read_ahead(void *context, int64_t first) {
     tr_engine *e = context;
-    return fetch_samples(e, false, first, !e->side);
+    const samples from = samples_of(e, false, first);
+    return fetch_samples(e, &from, !e->side);
 }
 
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
@@ -240,12 +261,13 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     round_scalars(&e->desc);
     TR_TRY_OUT(make_layout(e));
     TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
-                               &e->layout->placement, desc->dtype, e->groups, &e->store));
+                               &e->layout->placement, desc->dtype,
+                               desc->forward_only ? NULL : e->groups, &e->store));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));
     TR_TRY_OUT(make_runners(e));
-    if (e->inputs > 0) TR_TRY_OUT(tr_reader_open(read_ahead, e, &e->reader));
+    if (e->inputs > 0 && !desc->forward_only) TR_TRY_OUT(tr_reader_open(read_ahead, e, &e->reader));
 out:
     if (status != TR_OK) tr_engine_destroy(e);
     else *out = e;
@@ -278,28 +300,28 @@ void tr_engine_destroy(tr_engine *e) {
     device_free(e, e->state);
     tr_device_staging_free(e->desc.device, e->given);
     tr_device_staging_free(e->desc.device, e->result);
+    tr_device_staging_free(e->desc.device, e->losses);
     free(e->stage);
     free(e);
 }
 
 /* Gets this rank's samples: those that were read ahead, or by reading them now. */
-static tr_status get_samples(tr_engine *e, bool validation, int64_t first) {
+static tr_status get_samples(tr_engine *e, const samples *from) {
     tr_status status;
-    if (!e->reader) return TR_OK;
-    if (!validation && tr_reader_take(e->reader, first, &status)) {
+    if (!from->validation && e->reader && tr_reader_take(e->reader, from->first, &status)) {
         e->side = !e->side;
         return status;
     }
-    tr_reader_wait(e->reader); /* because only one thread may fetch */
-    return fetch_samples(e, validation, first, e->side);
+    if (e->reader) tr_reader_wait(e->reader); /* because only one thread may fetch */
+    return fetch_samples(e, from, e->side);
 }
 
-/* Begins a step with this rank's samples of the batch that starts at global sample `first`. The
+/* Begins a step with this rank's samples of the batch that starts at global sample from->first. The
  * other ranks will wait for this one, so a rank that cannot read its samples takes the step with
  * zeros, and spoils it. */
-static tr_status begin(tr_engine *e, bool validation, int64_t first) {
+static tr_status begin(tr_engine *e, const samples *from) {
     tr_stream *stream = tr_device_compute(e->desc.device);
-    e->read = get_samples(e, validation, first);
+    e->read = get_samples(e, from);
     if (e->read != TR_OK) {
         (void)snprintf(e->unread, sizeof e->unread, "%s", tr_error_message());
         for (int i = 0; i < e->inputs; i++) memset(e->input[i].host[e->side], 0, e->input[i].bytes);
@@ -308,7 +330,7 @@ static tr_status begin(tr_engine *e, bool validation, int64_t first) {
         TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host[e->side],
                               e->input[i].bytes));
     /* The other side was copied in an earlier step, and the host has waited for its end. */
-    if (!validation && e->reader) tr_reader_start(e->reader, first + e->desc.batch);
+    if (!from->validation && e->reader) tr_reader_start(e->reader, from->first + e->desc.batch);
     TR_TRY(tr_optimizer_begin(e->optimizer));
     return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }
@@ -349,22 +371,38 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                                 .bias_correction2 = 1 - pow(adamw->beta2, (double)optimizer_step),
                                 .max_norm = e->desc.max_norm};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-    TR_TRY(begin(e, false, first_sample));
+    const samples from = samples_of(e, false, first_sample);
+    TR_TRY(begin(e, &from));
     TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
     return read_result(e, out);
 }
 
-tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out) {
+/* Runs the validation program on one batch. */
+static tr_status validate(tr_engine *e, const samples *from, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
+    *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
+    TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
+    TR_TRY(begin(e, from));
+    TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
+    TR_TRY(tr_stream_copy(stream, e->losses, tr_optimizer_losses(e->optimizer),
+                          (size_t)e->desc.batch * sizeof *e->losses));
+    return read_result(e, out);
+}
+
+tr_status tr_engine_evaluate(tr_engine *e, tr_fetch_fn fetch, void *context, int64_t first,
+                             tr_step_result *out, const tr_sequence_loss **sequence) {
+    const samples from = {fetch, context, true, first};
+    *sequence = e->losses;
+    return validate(e, &from, out);
+}
+
+tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out) {
     double sum = 0;
     *out = (tr_step_result){0};
     for (int64_t b = 0; b < batches && out->unread == TR_OK; b++) {
         tr_step_result result;
-        *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
-        TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-        TR_TRY(begin(e, true, b * e->desc.batch));
-        TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
-        TR_TRY(read_result(e, &result));
+        const samples from = samples_of(e, true, b * e->desc.batch);
+        TR_TRY(validate(e, &from, &result));
         if (result.tokens > 0) sum += result.loss * result.tokens; /* otherwise the loss is 0 / 0 */
         out->tokens += result.tokens;
         out->stop |= result.stop;
@@ -387,7 +425,7 @@ const tr_model *tr_engine_model(const tr_engine *e) {
 }
 
 const tr_program_set *tr_engine_programs(const tr_engine *e) {
-    return e->layout->program[TR_LAYOUT_TRAIN];
+    return e->layout->program[e->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN];
 }
 
 const tr_stage_table *tr_engine_table(const tr_engine *e) {

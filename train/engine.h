@@ -19,6 +19,9 @@ typedef struct tr_engine_desc {
     bool deterministic;         /* see tr_op_context */
     struct tr_plan_book *plans; /* which the operators take; NULL: the proposed ones */
     bool documents;             /* see tr_model_shape */
+    int64_t seq;                /* tokens of a sequence; 0: model.context */
+    /* Takes no training step: without gradients and optimizer state. */
+    bool forward_only;
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
     uint64_t seed;
@@ -62,12 +65,22 @@ tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step
  * fails. Fills `out` like a step, except grad_norm and finite; the loss is NAN when no label
  * counts. Collective. */
 tr_status tr_engine_validate(tr_engine *engine, int64_t batches, tr_step_result *out);
+/* The loss of a sequence: the sum over its labels that count, in nats, and their number. */
+typedef struct tr_sequence_loss {
+    double nats, labels;
+} tr_sequence_loss;
+/* Computes the loss of each sequence of one batch, which `fetch` reads as samples first .. first +
+ * batch - 1 of a validation. *sequence is [batch], in their order, the same on every rank, and
+ * valid until the next step. Fills `out` like tr_engine_validate. Collective. */
+tr_status tr_engine_evaluate(tr_engine *engine, tr_fetch_fn fetch, void *context, int64_t first,
+                             tr_step_result *out, const tr_sequence_loss **sequence);
 /* Returns tr_optimizer_stop_word's pointer; it is valid as long as the engine. */
 _Atomic double *tr_engine_stop_word(tr_engine *engine);
 
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);
-/* Returns the training step's programs of all ranks of the pipeline. */
+/* Returns the training step's programs of all ranks of the pipeline; with forward_only those of
+ * validation. */
 const tr_program_set *tr_engine_programs(const tr_engine *engine);
 /* Returns the computed costs of the stages, and the edges between them. */
 const tr_stage_table *tr_engine_table(const tr_engine *engine);

@@ -77,12 +77,12 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->spoil, (void **)&o->spoil));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
-    for (int i = 0; i < store->slots; i++) {
+    for (int i = 0; i < store->slots && !desc->forward_only; i++) {
         const tr_slot *slot = &store->slot[i];
         TR_TRY_OUT(prepare_param(desc->device, slot->param, slot->layout.counted, slot->shares >= 0,
                                  &scratch, &o->ops[i]));
     }
-    for (int i = 0; i < store->runs; i++)
+    for (int i = 0; i < store->runs && !desc->forward_only; i++)
         TR_TRY_OUT(prepare_update(desc->device, &desc->adamw, store->dtype, &store->run[i],
                                   &scratch, &o->step[i]));
     TR_TRY_OUT(prepare_finish(o, &scratch));
@@ -130,11 +130,15 @@ tr_status tr_optimizer_spoil(tr_optimizer *o) {
 double *tr_optimizer_loss(tr_optimizer *o) {
     const tr_mesh *mesh = o->desc.mesh;
     if (mesh->index[TR_AXIS_TP] != 0) return o->vector + o->map.length;
-    return o->vector + 2 * (int64_t)mesh->index[TR_AXIS_DP] * o->desc.micro_batches;
+    return o->vector + mesh->index[TR_AXIS_DP] * o->desc.micro_batches * 2 * o->map.sequences;
 }
 
 int64_t tr_optimizer_loss_stride(const tr_optimizer *o) {
-    return o->desc.mesh->index[TR_AXIS_TP] != 0 ? 0 : 2;
+    return o->desc.mesh->index[TR_AXIS_TP] != 0 ? 0 : 2 * o->map.sequences;
+}
+
+const double *tr_optimizer_losses(const tr_optimizer *o) {
+    return o->vector;
 }
 
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *o) {

@@ -3,9 +3,10 @@
  * from the step state.
  *
  * One FP64 vector, reduced once a step over the world, carries all data that the ranks exchange:
- * losses [dp][micro-batches][2], norms of each parameter's parts, one entry that spoils the step,
- * and a stop request. Each entry is written by one rank and is zero elsewhere, so the sum is exact,
- * and every rank adds the entries in the same order: the result does not depend on the cut. */
+ * losses [dp][micro-batches][sequences][2], norms of each parameter's parts, one entry that spoils
+ * the step, and a stop request. Each entry is written by one rank and is zero elsewhere, so the sum
+ * is exact, and every rank adds the entries in the same order: the result does not depend on the
+ * cut. */
 #pragma once
 
 #include "partition/step_end.h"
@@ -25,6 +26,7 @@ typedef struct tr_optimizer_desc {
     tr_group *world;
     tr_step_state *state; /* device memory */
     int micro_batches;
+    bool forward_only; /* no step updates parameters, and the store is without gradients */
     tr_adamw_config adamw;
 } tr_optimizer_desc;
 
@@ -37,10 +39,13 @@ tr_status tr_optimizer_begin(tr_optimizer *optimizer);
 /* Makes the step change no parameter on any rank, as if the gradient were not finite. Any rank may
  * call it after tr_optimizer_begin. */
 tr_status tr_optimizer_spoil(tr_optimizer *optimizer);
-/* Returns where micro-batch 0 of this data rank writes its loss, f64[2], and the distance to the
- * next one's. */
+/* Returns where micro-batch 0 of this data rank writes its loss, f64[sequences][2], and the
+ * distance to the next one's. */
 double *tr_optimizer_loss(tr_optimizer *optimizer);
 int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
+/* Returns the losses of the whole batch in device memory, f64[batch][2], which are complete after
+ * tr_optimizer_finish. A training step has only the first loss of each micro-batch. */
+const double *tr_optimizer_losses(const tr_optimizer *optimizer);
 /* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread or
  * signal handler may write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);

@@ -115,7 +115,7 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
         (tr_step_state){.seed = 5, .step = 3, .first_sample = 8, .train = 1, .loss_scale = 1};
     r->tokens = rig_alloc(r, (size_t)r->rows * sizeof(int32_t));
     r->labels = rig_alloc(r, (size_t)r->rows * sizeof(int32_t));
-    r->loss = rig_alloc(r, 2 * sizeof(double));
+    r->loss = rig_alloc(r, (size_t)r->model->shape.batch * 2 * sizeof(double));
     r->logits = rig_alloc(r, (size_t)(batch * config->vocab) * sizeof(float));
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
@@ -289,7 +289,9 @@ static inline double rig_run_forward(rig *r, bool forward_only) {
         RIG_TRY(layer->ops->forward(layer, &io));
         rig_poison_block(r, i, TR_LIFE_SCRATCH);
     }
-    return r->loss[0];
+    double loss = 0;
+    for (int64_t s = 0; s < (forward_only ? r->model->shape.batch : 1); s++) loss += r->loss[2 * s];
+    return loss;
 }
 
 static inline double rig_forward(rig *r) {

@@ -28,7 +28,8 @@ enum {
 };
 
 typedef struct outcome {
-    double loss[MICRO_BATCHES][2], validation[MICRO_BATCHES][2]; /* of the last step */
+    double loss[MICRO_BATCHES][2 * BATCH];       /* of the last step: the first two are used */
+    double validation[MICRO_BATCHES][2 * BATCH]; /* of each sequence */
     float value[MOST_VALUES]; /* of all layers, one after the other: written by `finish` */
 } outcome;
 
@@ -70,8 +71,8 @@ typedef struct rank_state {
     tr_program_set *set[2];
     tr_stage *stage[LAYERS];
     tr_runner *runner[2];
-    double loss[MICRO_BATCHES][2]; /* of the step that ran last, where the last layer is */
-    void *memory[MOST_MEMORIES];   /* to free */
+    double loss[MICRO_BATCHES][2 * BATCH]; /* of the step that ran last, where the last layer is */
+    void *memory[MOST_MEMORIES];           /* to free */
     int memories;
 } rank_state;
 
@@ -139,7 +140,7 @@ static inline tr_status run_both(rank_state *r) {
                               .input = input,
                               .inputs = inputs,
                               .loss = &r->loss[0][0],
-                              .loss_stride = 2,
+                              .loss_stride = 2 * BATCH,
                               .first_sample = l->skip * BATCH,
                               .sample_stride = BATCH};
     TR_TRY(l->model->make(r));

@@ -130,6 +130,7 @@ static tr_status make_model(const tr_mesh *mesh, tr_dtype dtype, tr_model **out)
     tr_model *model;
     TR_TRY(tr_calloc(1, sizeof *model, &model));
     *out = model;
+    model->shape.batch = 1;
     model->shape.dtype = dtype;
     TR_TRY(tr_calloc(LAYERS, sizeof *model->layers, &model->layers));
     for (int i = 0; i < LAYERS; i++) {
