@@ -160,7 +160,8 @@ static void llama(bench *b, const shapes *s, tr_dtype t) {
                                .theta = 500000,
                                .dtype = t};
     const tr_attention_desc grouped = attention_of(s, s->batch, s->kv_heads, t);
-    const tr_attention_desc decode = attention_of(s, 1, s->kv_heads, t);
+    tr_attention_desc decode = attention_of(s, 1, s->kv_heads, t);
+    decode.decode = 1;
     tr_attention_desc window = grouped;
     window.window = s->seq / 4;
 #define CASE(text, UPPER, member, value)                                                           \
@@ -197,7 +198,8 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_rows_desc narrow = {.rows = rows, .width = c, .dtype = t, .to = TR_F32};
     const tr_rows_desc wide = {.rows = rows, .width = 4 * c, .dtype = t};
     const tr_attention_desc attention = attention_of(s, s->batch, s->heads, t);
-    const tr_attention_desc decode = attention_of(s, 1, s->heads, t);
+    tr_attention_desc decode = attention_of(s, 1, s->heads, t);
+    decode.decode = 1;
     const tr_embed_desc embed = {
         .rows = rows, .width = c, .seq = s->seq, .vocab = vocab, .dtype = t};
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};

@@ -151,6 +151,13 @@ TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc 
     return first < t ? first : t;
 }
 
+/* Returns the position of a row of tokens: in its sequence, or, when every sequence feeds `decode`
+ * tokens, after those that were fed before. */
+TR_HOST_DEVICE static inline int64_t tr_token_position(int64_t decode, int64_t seq,
+                                                       const tr_step_state *state, int64_t row) {
+    return decode ? state->position + row % decode : row % seq;
+}
+
 /* Returns the elements of a row of packed queries, keys and values. */
 TR_HOST_DEVICE static inline int64_t tr_attention_row(const tr_attention_desc *desc) {
     return (desc->heads + 2 * desc->kv_heads) * desc->head_size;

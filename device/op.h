@@ -234,13 +234,14 @@ typedef struct tr_rope_scaling {
  * pair (rotate_half of transformers, not the neighbours of the paper), turned by position *
  * theta^(-2 i / head_size), scaled, and multiplied by YaRN's attention factor. inverse: turned back
  * and multiplied alike, which is the gradient. The position is row % seq (decode:
- * state->position); documents: minus STARTS i32[rows], the index of the first token of the token's
- * document. */
+ * state->position + row % decode, where decode is the number of tokens that a sequence feeds);
+ * documents: minus STARTS i32[rows], the index of the first token of the token's document. */
 typedef struct tr_rope_desc {
     int64_t rows, seq, heads, head_size, ld;
     double theta;
     tr_rope_scaling scaling;
-    bool inverse, decode, documents;
+    int64_t decode;
+    bool inverse, documents;
     tr_dtype dtype;
 } tr_rope_desc;
 enum { TR_ROPE_X, TR_ROPE_STARTS };
@@ -279,12 +280,13 @@ enum {
  * the first token of its document, 0 <= start <= t. ATTENTION: Y[batch, seq, heads, head_size]; LSE
  * f32[batch, heads, seq], natural log-sum-exp of the scaled scores. ATTENTION_DGRAD: DQKV from QKV,
  * Y, LSE, DY (Dao et al. 2022, section 3.1); a device may leave Y, which is rounded, aside.
- * ATTENTION_DECODE: seq is the cache's length; QKV[batch, 1, heads + 2 kv_heads, head_size] is the
- * token at state->position; its keys and values are written to KCACHE, VCACHE [batch, seq,
- * kv_heads, head_size]; Y[batch, 1, heads, head_size] attends to positions up to that one. No
- * documents. */
+ * ATTENTION_DECODE: seq is the cache's length; QKV[batch, decode, heads + 2 kv_heads, head_size]
+ * has the tokens from state->position on; their keys and values are written to KCACHE, VCACHE
+ * [batch, seq, kv_heads, head_size]; Y[batch, decode, heads, head_size]: each token attends to
+ * positions up to its own. No documents. */
 typedef struct tr_attention_desc {
     int64_t batch, seq, heads, kv_heads, head_size, window;
+    int64_t decode; /* of ATTENTION_DECODE: tokens that a sequence feeds, 1 or more */
     float scale;
     bool documents;
     tr_dtype dtype;
@@ -308,7 +310,8 @@ enum { TR_DECODE_QKV, TR_DECODE_KCACHE, TR_DECODE_VCACHE, TR_DECODE_Y };
  * in row order; 0 where there are none. */
 typedef struct tr_embed_desc {
     int64_t rows, width, seq, vocab_begin, vocab;
-    bool decode, documents; /* of POSITION* */
+    int64_t decode; /* of POSITION: 0, or the tokens that a sequence feeds */
+    bool documents; /* of POSITION* */
     tr_dtype dtype;
 } tr_embed_desc;
 enum { TR_EMBED_TOKENS, TR_EMBED_TABLE, TR_EMBED_Y };

@@ -139,6 +139,7 @@ static void describe_ops(tr_attention_part *a) {
                                     .kv_heads = a->kv_heads,
                                     .head_size = a->desc.head_size,
                                     .window = a->desc.window,
+                                    .decode = shape->decode,
                                     .documents = shape->documents,
                                     .dtype = shape->dtype};
     tr_op_desc op = {.kind = shape->decode ? TR_OP_ATTENTION_DECODE : TR_OP_ATTENTION,

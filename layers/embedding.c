@@ -47,7 +47,7 @@ static void describe(tr_built_layer *built) {
                            .dtype = shape->dtype};
     tr_dropout_desc drop = {.rows = shape->rows,
                             .width = e->width,
-                            .seq = shape->decode ? 1 : shape->seq,
+                            .seq = shape->decode ? shape->decode : shape->seq,
                             .p = e->dropout,
                             .site = e->site,
                             .dtype = shape->dtype};

@@ -82,7 +82,7 @@ typedef struct tr_layer_ops {
     tr_status (*forward)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_input)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_weight)(tr_layer *layer, const tr_layer_io *io);
-    /* Runs one token a row through a layer that was made for decoding. */
+    /* Runs the tokens that every row feeds through a layer that was made for decoding. */
     tr_status (*decode)(tr_layer *layer, const tr_layer_io *io);
     void (*destroy)(tr_layer *layer);
 } tr_layer_ops;

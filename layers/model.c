@@ -200,6 +200,9 @@ static tr_status check_shape(const tr_model_config *c, const tr_model_shape *sha
                        shape->tp_size);
     if (shape->decode && shape->documents)
         return TR_FAIL(TR_ERR_INTERNAL, "decoding feeds one document");
+    if (shape->decode > shape->seq)
+        return TR_FAIL(TR_ERR_INTERNAL, "%lld tokens do not fit a cache of %lld",
+                       (long long)shape->decode, (long long)shape->seq);
     if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)
         return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16 or f64, not as %s",
                        tr_dtype_name(shape->dtype));
@@ -284,7 +287,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->family = tr_model_family(config->family);
     model->config = *config;
     model->shape = *shape;
-    model->shape.rows = shape->decode ? shape->batch : shape->batch * shape->seq;
+    model->shape.rows = shape->batch * (shape->decode ? shape->decode : shape->seq);
     model->count = (int)config->layers + 2;
     tr_status status = tr_model_complete(&model->config);
     if (status == TR_OK) status = make_layers(model);

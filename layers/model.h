@@ -30,10 +30,10 @@ typedef struct tr_model_config {
 
 /* The shape for which a model is made; known on every rank. */
 typedef struct tr_model_shape {
-    int64_t batch, seq; /* of one micro-batch; decoding: rows of one token, length of the cache */
+    int64_t batch, seq; /* of one micro-batch; decoding: texts, and length of their caches */
     int64_t rows;       /* of the flows: set by tr_model_create */
     tr_dtype dtype;     /* storage */
-    bool decode;        /* one token a row; all buffers are scratch */
+    int64_t decode;     /* tokens that every text feeds at once, all buffers scratch; 0: training */
     /* A sequence holds several documents: the layers ask for TR_INPUT_DOCUMENT_STARTS. Not with
      * decode. */
     bool documents;

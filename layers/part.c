@@ -41,14 +41,14 @@ void tr_built_reads(tr_built_layer *layer, tr_lifetime life) {
 
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
     const tr_model_shape *shape = &layer->shape;
-    const int64_t extent[] = {shape->batch, shape->decode ? 1 : shape->seq, width};
+    const int64_t extent[] = {shape->batch, shape->decode ? shape->decode : shape->seq, width};
     layer->layer.outputs = 1;
     layer->layer.output[0] = tr_flow_make(name, shape->dtype, 3, extent);
 }
 
 void tr_built_asks(tr_built_layer *layer, const char *name) {
     const tr_model_shape *shape = &layer->shape;
-    const int64_t extent[] = {shape->batch, shape->decode ? 1 : shape->seq};
+    const int64_t extent[] = {shape->batch, shape->decode ? shape->decode : shape->seq};
     tr_layer *l = &layer->layer;
     if (l->step_inputs == TR_LAYER_FLOWS)
         l->described = TR_FAIL(TR_ERR_INTERNAL,

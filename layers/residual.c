@@ -23,7 +23,7 @@ void tr_residual_describe(tr_residual *r) {
     const tr_model_shape *shape = &layer->shape;
     tr_dropout_desc desc = {.rows = shape->rows,
                             .width = r->from->out,
-                            .seq = shape->decode ? 1 : shape->seq,
+                            .seq = shape->decode ? shape->decode : shape->seq,
                             .p = r->dropout,
                             .site = r->site,
                             .dtype = shape->dtype};

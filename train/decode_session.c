@@ -120,7 +120,7 @@ static tr_status make_model(tr_decode_session *s, int rows, int tp_rank, tr_mode
     const tr_model_shape shape = {.batch = rows,
                                   .seq = c->model.context,
                                   .dtype = tr_config_dtype(c),
-                                  .decode = true,
+                                  .decode = 1,
                                   .tp_rank = tp_rank,
                                   .tp_size = s->mesh.degree[TR_AXIS_TP]};
     return tr_model_create(&c->model, &shape, out);
@@ -217,6 +217,7 @@ tr_status tr_decode_session_open(const tr_decode_request *r, tr_world *world,
                                   .mesh = s->mesh,
                                   .groups = s->groups,
                                   .model = s->model,
+                                  .rows = r->rows,
                                   .placement = &s->placement};
     return tr_world_agree(world, tr_decoder_create(&desc, &s->decoder));
 }

@@ -1,85 +1,56 @@
 #include "train/decoder.h"
 
 #include "base/memory.h"
+#include "layers/cached.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A tensor that crosses the boundary between two stages: an output of a layer in front of it that a
- * layer behind it reads. */
+ * layer behind it reads. A tensor for a later stage passes through all stages between. */
 typedef struct crossing {
     int layer, output;
 } crossing;
 
-/* One side of this rank's stage. A tensor for a later stage passes through all stages between. */
+/* What crosses the boundary in front of a stage. */
 typedef struct boundary {
-    tr_channel *channel; /* NULL: the model begins or ends here */
     crossing *tensor;
-    size_t *bytes; /* of each tensor */
+    size_t *bytes[TR_PASSES]; /* of each tensor */
     int tensors;
-    int64_t ticket; /* of the last message sent; -1: none */
 } boundary;
 
 struct tr_decoder {
     tr_decoder_desc desc;
-    int first, end; /* this rank's layers: first..end-1 */
-    boundary before, after;
+    tr_cached_layers layers;
+    tr_cached_memory memory;
+    boundary *before; /* [stages]; none before stage 0 */
+    const tr_links *links;
+    tr_links *own_links;
+    int64_t *ticket; /* [pipeline ranks]: of the last message to each; -1: none */
     tr_group *tp;
-    tr_range columns;     /* this rank's part of the vocabulary */
-    int32_t *tokens;      /* device [batch] */
-    tr_step_state *state; /* device */
-    void *part, *logits;  /* device: [batch][columns], and [batch][vocab] */
+    tr_range columns; /* this rank's part of the vocabulary */
+    void *logits;     /* device: [rows][vocab] */
     /* Staging memory: */
     tr_step_state *given;
     int32_t *fed;
-    void *copied;                          /* logits */
-    char *cache, *scratch, *flows;         /* device; flows: the outputs of all layers */
-    size_t *cache_offset;                  /* [layers] */
-    size_t (*flow_offset)[TR_LAYER_FLOWS]; /* [layers]: of their outputs */
+    void *copied; /* logits */
 };
 
-/* The bytes of all layers' buffers. */
-typedef struct sizes {
-    size_t cache, scratch, flows;
-} sizes;
-
-static bool is_last(const tr_decoder *d) {
-    return d->end == d->desc.model->count;
+static int pipeline_rank(const tr_decoder *d) {
+    return d->desc.mesh.index[TR_AXIS_PP];
 }
 
-static size_t logits_bytes(const tr_decoder *d, int64_t columns) {
-    const tr_model_shape *shape = &d->desc.model->shape;
-    return (size_t)(shape->batch * columns) * tr_dtype_size(tr_dtype_acc(shape->dtype));
+static bool has_logits(const tr_decoder *d) {
+    return d->desc.placement->owner[d->desc.placement->stages - 1] == pipeline_rank(d);
+}
+
+static size_t logits_bytes(const tr_decoder *d) {
+    const tr_model *model = d->desc.model;
+    return (size_t)(d->desc.rows * model->config.vocab) *
+           tr_dtype_size(tr_dtype_acc(model->shape.dtype));
 }
 
 /* --- creating --------------------------------------------------------------------------------- */
-
-static tr_status place_flows(tr_decoder *d, sizes *need) {
-    for (int i = 0; i < d->desc.model->count; i++) {
-        const tr_layer *layer = d->desc.model->layers[i];
-        for (int o = 0; o < layer->outputs; o++) {
-            size_t bytes = 0;
-            d->flow_offset[i][o] = need->flows;
-            if (!tr_flow_bytes(&layer->output[o], &bytes))
-                return TR_FAIL(TR_ERR_INTERNAL, "a token of layer %s overflows", layer->name);
-            need->flows += tr_align_up(bytes);
-        }
-    }
-    return TR_OK;
-}
-
-static tr_status prepare_layers(tr_decoder *d, sizes *need) {
-    tr_layer_env env = {.context = {.device = d->desc.device, .deterministic = true}, .tp = d->tp};
-    for (int i = d->first; i < d->end; i++) {
-        tr_layer *layer = d->desc.model->layers[i];
-        TR_TRY(layer->ops->prepare(layer, &env));
-        d->cache_offset[i] = need->cache;
-        need->cache += tr_align_up(layer->cache_bytes);
-        if (layer->bytes[TR_LIFE_SCRATCH] > need->scratch)
-            need->scratch = layer->bytes[TR_LIFE_SCRATCH];
-    }
-    return TR_OK;
-}
 
 /* Returns true when a layer from `end` on reads this output. */
 static bool is_read_after(const tr_model *model, int layer, int output, int end) {
@@ -91,153 +62,158 @@ static bool is_read_after(const tr_model *model, int layer, int output, int end)
     return false;
 }
 
-/* Lists what crosses the boundary in front of layer `end`, and opens the channel to the pipeline
- * rank at `index` of the mesh. */
-static tr_status open_boundary(tr_decoder *d, int end, int index, bool sending, boundary *b) {
+/* Lists what crosses the boundary in front of layer `end`. */
+static tr_status list_crossings(const tr_decoder *d, int end, boundary *b) {
     const tr_model *model = d->desc.model;
-    size_t outputs = 0, most = 1;
+    size_t outputs = 0;
     for (int i = 0; i < end; i++) outputs += (size_t)model->layers[i]->outputs;
     TR_TRY(tr_calloc(outputs, sizeof *b->tensor, &b->tensor));
-    TR_TRY(tr_calloc(outputs, sizeof *b->bytes, &b->bytes));
+    for (int p = 0; p < TR_PASSES; p++)
+        TR_TRY(tr_calloc(outputs, sizeof *b->bytes[p], &b->bytes[p]));
     for (int i = 0; i < end; i++)
         for (int o = 0; o < model->layers[i]->outputs; o++) {
             if (!is_read_after(model, i, o, end)) continue;
-            size_t *bytes = &b->bytes[b->tensors];
-            b->tensor[b->tensors++] = (crossing){i, o};
-            (void)tr_flow_bytes(&model->layers[i]->output[o], bytes);
-            if (*bytes > most) most = *bytes;
+            b->tensor[b->tensors] = (crossing){i, o};
+            for (int p = 0; p < TR_PASSES; p++)
+                (void)tr_flow_bytes(&d->layers.pass[p].model->layers[i]->output[o],
+                                    &b->bytes[p][b->tensors]);
+            b->tensors++;
         }
-    int at[TR_AXIS_COUNT];
-    memcpy(at, d->desc.mesh.index, sizeof at);
-    at[TR_AXIS_PP] = index;
-    return tr_channel_open(d->desc.world, d->desc.device, tr_mesh_rank(&d->desc.mesh, at), sending,
-                           most, &b->channel);
-}
-
-/* Opens the channels of even boundaries before those of odd ones, because NCCL makes both ends of a
- * channel wait for each other. */
-static tr_status open_boundaries(tr_decoder *d) {
-    const int stage = d->desc.mesh.index[TR_AXIS_PP];
-    for (int parity = 0; parity < 2; parity++) {
-        if (d->first > 0 && stage % 2 == parity)
-            TR_TRY(open_boundary(d, d->first, stage - 1, false, &d->before));
-        if (!is_last(d) && (stage + 1) % 2 == parity)
-            TR_TRY(open_boundary(d, d->end, stage + 1, true, &d->after));
-    }
     return TR_OK;
 }
 
-static tr_status allocate(tr_decoder *d, const sizes *need) {
+/* Opens channels between the owners of neighbouring stages. */
+static tr_status open_links(tr_decoder *d) {
+    const tr_placement *placement = d->desc.placement;
+    const int ranks = d->desc.mesh.degree[TR_AXIS_PP];
+    int *line = NULL;
+    tr_edge *edge = NULL;
+    tr_stage_table table = {.stages = placement->stages, .edges = placement->stages - 1};
+    tr_status status = tr_calloc((size_t)ranks, sizeof *line, &line);
+    if (status == TR_OK) status = tr_calloc((size_t)placement->stages, sizeof *edge, &edge);
+    for (int s = 1; status == TR_OK && s < placement->stages; s++) {
+        edge[s - 1] = (tr_edge){.from = s - 1, .to = s};
+        for (int i = 0; i < d->before[s].tensors; i++)
+            if (d->before[s].bytes[TR_PASS_CHUNK][i] > edge[s - 1].bytes)
+                edge[s - 1].bytes = d->before[s].bytes[TR_PASS_CHUNK][i];
+    }
+    table.edge = edge;
+    if (status == TR_OK) {
+        tr_mesh_line(&d->desc.mesh, TR_AXIS_PP, line);
+        status = tr_links_open(d->desc.world, d->desc.device, &table, placement->owner, line, ranks,
+                               pipeline_rank(d), &d->own_links);
+    }
+    d->links = d->own_links;
+    free(line);
+    free(edge);
+    return status;
+}
+
+static tr_status allocate(tr_decoder *d) {
     tr_device *device = d->desc.device;
-    const int64_t vocab = d->desc.model->config.vocab;
-    const size_t tokens = (size_t)d->desc.model->shape.batch * sizeof *d->tokens;
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need->cache, (void **)&d->cache));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need->scratch, (void **)&d->scratch));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, need->flows, (void **)&d->flows));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, tokens, (void **)&d->tokens));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *d->state, (void **)&d->state));
+    tr_cached_memory *m = &d->memory;
+    const tr_cached_layers *l = &d->layers;
+    const size_t tokens = (size_t)(d->desc.rows * tr_decoder_chunk(d)) * sizeof *m->tokens;
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, l->cache, (void **)&m->cache));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, l->scratch, (void **)&m->scratch));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, l->flows, (void **)&m->flows));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, tokens, (void **)&m->tokens));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *m->state, (void **)&m->state));
     TR_TRY(tr_device_staging_alloc(device, sizeof *d->given, (void **)&d->given));
     TR_TRY(tr_device_staging_alloc(device, tokens, (void **)&d->fed));
     *d->given = (tr_step_state){0};
-    if (!is_last(d)) return TR_OK;
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, logits_bytes(d, d->columns.extent), &d->part));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, logits_bytes(d, vocab), &d->logits));
-    return tr_device_staging_alloc(device, logits_bytes(d, vocab), &d->copied);
+    if (!has_logits(d)) return TR_OK;
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, l->part, &m->part));
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, logits_bytes(d), &d->logits));
+    return tr_device_staging_alloc(device, logits_bytes(d), &d->copied);
+}
+
+static tr_status prepare(tr_decoder *d) {
+    const tr_decoder_desc *desc = &d->desc;
+    tr_mesh_part tensor_ranks = tr_mesh_self(&desc->mesh);
+    TR_TRY(tr_mesh_widen(&desc->mesh, TR_AXIS_TP, 0, &tensor_ranks));
+    TR_TRY(tr_mesh_groups_get(desc->groups, &tensor_ranks, &d->tp));
+    const tr_layer_env env = {.context = {.device = desc->device, .deterministic = true},
+                              .tp = d->tp};
+    TR_TRY(tr_cached_layers_create(desc->model, desc->rows, desc->placement, pipeline_rank(d), &env,
+                                   &d->layers));
+    TR_TRY(tr_calloc((size_t)desc->placement->stages, sizeof *d->before, &d->before));
+    for (int s = 1; s < desc->placement->stages; s++)
+        TR_TRY(list_crossings(d, desc->placement->first[s], &d->before[s]));
+    const int ranks = desc->mesh.degree[TR_AXIS_PP];
+    TR_TRY(tr_calloc((size_t)ranks, sizeof *d->ticket, &d->ticket));
+    for (int i = 0; i < ranks; i++) d->ticket[i] = -1;
+    TR_TRY(allocate(d));
+    d->links = desc->links;
+    return d->links ? TR_OK : open_links(d);
 }
 
 tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
-    tr_status status = TR_OK;
     tr_decoder *d = NULL;
-    sizes need = {0};
-    const tr_model *model = desc->model;
-    const int stage = desc->mesh.index[TR_AXIS_PP];
-    tr_mesh_part tensor_ranks = tr_mesh_self(&desc->mesh);
+    const tr_model_shape *shape = &desc->model->shape;
     TR_TRY(tr_calloc(1, sizeof *d, &d));
     d->desc = *desc;
-    d->before.ticket = d->after.ticket = -1;
-    d->first = desc->placement->first[stage];
-    d->end = desc->placement->first[stage + 1];
-    d->columns =
-        tr_range_part(model->config.vocab, desc->mesh.degree[TR_AXIS_TP], model->shape.tp_rank);
-    TR_TRY_OUT(tr_mesh_widen(&desc->mesh, TR_AXIS_TP, 0, &tensor_ranks));
-    TR_TRY_OUT(tr_mesh_groups_get(desc->groups, &tensor_ranks, &d->tp));
-    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *d->cache_offset, &d->cache_offset));
-    TR_TRY_OUT(tr_calloc((size_t)model->count, sizeof *d->flow_offset, &d->flow_offset));
-    TR_TRY_OUT(place_flows(d, &need));
-    TR_TRY_OUT(prepare_layers(d, &need));
-    TR_TRY_OUT(allocate(d, &need));
-    TR_TRY_OUT(open_boundaries(d));
-out:
+    d->columns = tr_range_part(desc->model->config.vocab, shape->tp_size, shape->tp_rank);
+    tr_status status = prepare(d);
     if (status != TR_OK) tr_decoder_destroy(d);
     else *out = d;
     return status;
 }
 
-static void close_boundary(boundary *b) {
-    if (b->channel) tr_channel_close(b->channel);
-    free(b->tensor);
-    free(b->bytes);
-}
-
 void tr_decoder_destroy(tr_decoder *d) {
     if (!d) return;
     tr_device *device = d->desc.device;
-    close_boundary(&d->before);
-    close_boundary(&d->after);
-    void *device_memory[] = {d->cache, d->scratch, d->flows, d->tokens,
-                             d->state, d->part,    d->logits};
+    const tr_cached_memory *m = &d->memory;
+    tr_links_close(d->own_links);
+    void *device_memory[] = {m->cache, m->scratch, m->flows, m->tokens,
+                             m->state, m->part,    d->logits};
     for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory; i++)
         tr_device_free(device, device_memory[i]);
     tr_device_staging_free(device, d->given);
     tr_device_staging_free(device, d->fed);
     tr_device_staging_free(device, d->copied);
-    free(d->cache_offset);
-    free(d->flow_offset);
+    for (int s = 0; d->before && s < d->desc.placement->stages; s++) {
+        free(d->before[s].tensor);
+        for (int p = 0; p < TR_PASSES; p++) free(d->before[s].bytes[p]);
+    }
+    tr_cached_layers_destroy(&d->layers);
+    free(d->before);
+    free(d->ticket);
     free(d);
+}
+
+int64_t tr_decoder_rows(const tr_decoder *d) {
+    return d->desc.rows;
+}
+
+int64_t tr_decoder_chunk(const tr_decoder *d) {
+    return d->layers.pass[TR_PASS_CHUNK].tokens;
 }
 
 /* --- decoding --------------------------------------------------------------------------------- */
 
-/* Returns a layer's output for one position. */
-static tr_tensor output_of(const tr_decoder *d, int layer, int output) {
-    return tr_flow_tensor(&d->desc.model->layers[layer]->output[output],
-                          d->flows + d->flow_offset[layer][output]);
-}
-
-/* Returns the tensors that layer i reads and writes for one position. */
-static tr_layer_io layer_io(const tr_decoder *d, int i) {
-    const tr_layer *layer = d->desc.model->layers[i];
-    tr_layer_io io = {.stream = tr_device_compute(d->desc.device),
-                      .state = d->state,
-                      .scratch = d->scratch,
-                      .cache = d->cache + d->cache_offset[i],
-                      .logits = d->part};
-    for (int k = 0; k < layer->inputs; k++)
-        io.x[k] = output_of(d, layer->input[k].layer, layer->input[k].output);
-    for (int k = 0; k < layer->outputs; k++) io.y[k] = output_of(d, i, k);
-    for (int k = 0; k < layer->step_inputs; k++)
-        if (strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0)
-            io.step[k] = tr_flow_tensor(&layer->step_input[k], d->tokens);
-    return io;
-}
-
-static tr_status receive(tr_decoder *d) {
-    boundary *b = &d->before;
-    if (!b->channel) return TR_OK;
-    TR_TRY(tr_channel_expect(b->channel, b->bytes, b->tensors));
+static tr_status receive(tr_decoder *d, int pass, int stage) {
+    const boundary *b = &d->before[stage];
+    tr_channel *from = tr_links_from(d->links, d->desc.placement->owner[stage - 1]);
+    TR_TRY(tr_channel_expect(from, b->bytes[pass], b->tensors));
     for (int i = 0; i < b->tensors; i++) {
-        const tr_tensor x = output_of(d, b->tensor[i].layer, b->tensor[i].output);
-        TR_TRY(tr_channel_take(b->channel, tr_device_compute(d->desc.device), x.data, b->bytes[i]));
+        const tr_tensor x =
+            tr_cached_output(&d->layers, pass, &d->memory, b->tensor[i].layer, b->tensor[i].output);
+        TR_TRY(tr_channel_take(from, tr_device_compute(d->desc.device), x.data, b->bytes[pass][i]));
     }
     return TR_OK;
 }
 
-static tr_status send(tr_decoder *d) {
-    boundary *b = &d->after;
-    for (int i = 0; b->channel && i < b->tensors; i++) {
-        const tr_tensor x = output_of(d, b->tensor[i].layer, b->tensor[i].output);
-        TR_TRY(tr_channel_send(b->channel, tr_device_compute(d->desc.device), x.data, b->bytes[i],
-                               &b->ticket));
+/* Sends what crosses the boundary in front of a stage to its owner. */
+static tr_status send(tr_decoder *d, int pass, int stage) {
+    const boundary *b = &d->before[stage];
+    const int owner = d->desc.placement->owner[stage];
+    tr_channel *to = tr_links_to(d->links, owner);
+    for (int i = 0; i < b->tensors; i++) {
+        const tr_tensor x =
+            tr_cached_output(&d->layers, pass, &d->memory, b->tensor[i].layer, b->tensor[i].output);
+        TR_TRY(tr_channel_send(to, tr_device_compute(d->desc.device), x.data, b->bytes[pass][i],
+                               &d->ticket[owner]));
     }
     return TR_OK;
 }
@@ -250,45 +226,63 @@ static tr_status join_logits(tr_decoder *d) {
     const size_t size = tr_dtype_size(type);
     tr_stream *stream = tr_device_compute(d->desc.device);
     /* Every other rank adds zeros to this rank's columns. */
-    TR_TRY(tr_stream_zero(stream, d->logits, logits_bytes(d, vocab)));
-    for (int64_t row = 0; row < model->shape.batch; row++)
+    TR_TRY(tr_stream_zero(stream, d->logits, logits_bytes(d)));
+    for (int64_t row = 0; row < d->desc.rows; row++)
         TR_TRY(tr_stream_copy(
             stream, (char *)d->logits + (size_t)(row * vocab + d->columns.begin) * size,
-            (const char *)d->part + (size_t)(row * columns) * size, (size_t)columns * size));
-    return tr_group_all_reduce(d->tp, stream, d->logits, model->shape.batch * vocab, type,
-                               TR_REDUCE_SUM);
+            (const char *)d->memory.part + (size_t)(row * columns) * size, (size_t)columns * size));
+    return tr_group_all_reduce(d->tp, stream, d->logits, d->desc.rows * vocab, type, TR_REDUCE_SUM);
+}
+
+/* Runs this rank's stages, and the transfers before and after them. */
+static tr_status run_stages(tr_decoder *d, int pass) {
+    const tr_placement *placement = d->desc.placement;
+    const int self = pipeline_rank(d);
+    for (int s = 0; s < placement->stages; s++) {
+        if (placement->owner[s] != self) continue;
+        if (s > 0 && placement->owner[s - 1] != self) TR_TRY(receive(d, pass, s));
+        TR_TRY(tr_cached_run(&d->layers, pass, &d->memory, tr_device_compute(d->desc.device),
+                             placement->first[s], placement->first[s + 1]));
+        if (s + 1 < placement->stages && placement->owner[s + 1] != self)
+            TR_TRY(send(d, pass, s + 1));
+    }
+    return TR_OK;
+}
+
+static tr_status feed(tr_decoder *d, int pass, const int32_t *tokens, int64_t position) {
+    tr_stream *stream = tr_device_compute(d->desc.device);
+    const int64_t count = d->desc.rows * d->layers.pass[pass].tokens;
+    const size_t bytes = (size_t)count * sizeof *tokens;
+    d->given->position = position;
+    memcpy(d->fed, tokens, bytes);
+    TR_TRY(tr_stream_copy(stream, d->memory.state, d->given, sizeof *d->given));
+    TR_TRY(tr_stream_copy(stream, d->memory.tokens, d->fed, bytes));
+    /* The layers write the tensors that the last step sent. */
+    for (int i = 0; i < d->desc.mesh.degree[TR_AXIS_PP]; i++)
+        if (d->ticket[i] >= 0)
+            TR_TRY(tr_channel_wait_sent(tr_links_to(d->links, i), stream, d->ticket[i]));
+    TR_TRY(run_stages(d, pass));
+    if (pass == TR_PASS_ONE && has_logits(d)) TR_TRY(join_logits(d));
+    return tr_world_sync(d->desc.world, stream); /* the next step uses the same staging memory */
 }
 
 tr_status tr_decoder_step(tr_decoder *d, const int32_t *tokens, int64_t position) {
-    tr_stream *stream = tr_device_compute(d->desc.device);
-    const size_t bytes = (size_t)d->desc.model->shape.batch * sizeof *tokens;
-    d->given->position = position;
-    memcpy(d->fed, tokens, bytes);
-    TR_TRY(tr_stream_copy(stream, d->state, d->given, sizeof *d->given));
-    TR_TRY(tr_stream_copy(stream, d->tokens, d->fed, bytes));
-    /* The layers below write the tensors that the last step sent. */
-    if (d->after.ticket >= 0)
-        TR_TRY(tr_channel_wait_sent(d->after.channel, stream, d->after.ticket));
-    TR_TRY(receive(d));
-    for (int i = d->first; i < d->end; i++) {
-        tr_layer *layer = d->desc.model->layers[i];
-        tr_layer_io io = layer_io(d, i);
-        TR_TRY(layer->ops->decode(layer, &io));
-    }
-    TR_TRY(send(d));
-    if (is_last(d)) TR_TRY(join_logits(d));
-    return tr_world_sync(d->desc.world, stream); /* the next step uses the same staging memory */
+    return feed(d, TR_PASS_ONE, tokens, position);
+}
+
+tr_status tr_decoder_prefill(tr_decoder *d, const int32_t *tokens, int64_t position) {
+    return feed(d, TR_PASS_CHUNK, tokens, position);
 }
 
 int tr_decoder_logits_rank(const tr_decoder *d) {
     int at[TR_AXIS_COUNT] = {0};
-    at[TR_AXIS_PP] = d->desc.mesh.degree[TR_AXIS_PP] - 1;
+    at[TR_AXIS_PP] = d->desc.placement->owner[d->desc.placement->stages - 1];
     return tr_mesh_rank(&d->desc.mesh, at);
 }
 
 tr_status tr_decoder_logits(tr_decoder *d, double *logits) {
     const tr_model *model = d->desc.model;
-    const int64_t count = model->shape.batch * model->config.vocab;
+    const int64_t count = d->desc.rows * model->config.vocab;
     const tr_dtype type = tr_dtype_acc(model->shape.dtype);
     tr_stream *stream = tr_device_compute(d->desc.device);
     TR_TRY(tr_stream_copy(stream, d->copied, d->logits, (size_t)count * tr_dtype_size(type)));

@@ -18,11 +18,11 @@ enum { GOES_ON, STOPPED, NOT_FINITE };
 
 struct tr_sampler {
     tr_sampler_desc desc;
-    int64_t vocab, context;
+    int64_t vocab, context, chunk;
     int rows;
     text *row;                /* [rows] */
     int64_t start, fed;       /* the cache holds tokens start..fed-1 of every row */
-    int32_t *feeding;         /* [rows] */
+    int32_t *feeding;         /* [rows], or [rows][chunk] */
     int32_t *drawn;           /* [rows + 1]: the last one is of the enum above */
     double *logits, *scratch; /* [rows][vocab], [vocab]; on the rank that draws */
 };
@@ -34,11 +34,12 @@ tr_status tr_sampler_create(const tr_sampler_desc *desc, tr_sampler **out) {
     s->desc = *desc;
     s->vocab = desc->model->config.vocab;
     s->context = desc->model->shape.seq;
-    s->rows = (int)desc->model->shape.batch;
+    s->rows = (int)tr_decoder_rows(desc->decoder);
+    s->chunk = tr_decoder_chunk(desc->decoder);
     const size_t rows = (size_t)s->rows;
     const bool draws = tr_world_rank(desc->world) == tr_decoder_logits_rank(desc->decoder);
     TR_TRY_OUT(tr_calloc(rows, sizeof *s->row, &s->row));
-    TR_TRY_OUT(tr_calloc(rows, sizeof *s->feeding, &s->feeding));
+    TR_TRY_OUT(tr_calloc(rows * (size_t)s->chunk, sizeof *s->feeding, &s->feeding));
     TR_TRY_OUT(tr_calloc(rows + 1, sizeof *s->drawn, &s->drawn));
     if (draws) TR_TRY_OUT(tr_calloc(rows * (size_t)s->vocab, sizeof *s->logits, &s->logits));
     if (draws) TR_TRY_OUT(tr_calloc((size_t)s->vocab, sizeof *s->scratch, &s->scratch));
@@ -81,23 +82,40 @@ static bool is_live(const text *t) {
     return t->count > 0 && !t->ended;
 }
 
-/* Feeds token `at` of every text; a text that is shorter or has ended feeds any token, because no
- * other row reads its cache. */
-static tr_status feed(tr_sampler *s, int64_t at, int64_t position) {
-    for (int r = 0; r < s->rows; r++)
-        s->feeding[r] = at < s->row[r].count ? s->row[r].token[at] : 0;
-    return tr_decoder_step(s->desc.decoder, s->feeding, position);
+/* Returns token `at` of a text; any token where it is shorter or has ended, because no other row
+ * reads its cache. */
+static int32_t token_at(const text *t, int64_t at) {
+    return at < t->count ? t->token[at] : 0;
 }
 
-/* Feeds the next token of every text; when the cache is full, first the newer half of it again. */
-static tr_status advance(tr_sampler *s) {
-    if (s->fed - s->start == s->context) {
-        const int64_t keep = s->context / 2;
-        s->start = s->fed - keep;
-        for (int64_t i = 0; i < keep; i++) TR_TRY(feed(s, s->start + i, i));
+/* Feeds tokens from..end-1 of every text, which the cache has room for, in chunks. The last chunk
+ * is filled with later tokens, or begins earlier when the cache ends: what it writes after `end` is
+ * written again before it is read, and what it writes again differs only by rounding. */
+static tr_status prefill(tr_sampler *s, int64_t from, int64_t end) {
+    for (int64_t at = from; at < end; at += s->chunk) {
+        const int64_t last = s->start + s->context - s->chunk, begin = at < last ? at : last;
+        for (int r = 0; r < s->rows; r++)
+            for (int64_t i = 0; i < s->chunk; i++)
+                s->feeding[r * s->chunk + i] = token_at(&s->row[r], begin + i);
+        TR_TRY(tr_decoder_prefill(s->desc.decoder, s->feeding, begin - s->start));
     }
-    TR_TRY(feed(s, s->fed, s->fed - s->start));
-    s->fed++;
+    return TR_OK;
+}
+
+/* Feeds tokens fed..end-1 of every text, the last one alone, for its logits. When the cache is
+ * full, the newer half of it is fed again. */
+static tr_status feed_to(tr_sampler *s, int64_t end) {
+    while (s->fed < end) {
+        if (s->fed - s->start == s->context) {
+            s->start = s->fed - s->context / 2;
+            s->fed = s->start;
+        }
+        const int64_t room = s->start + s->context, stop = end < room ? end : room;
+        TR_TRY(prefill(s, s->fed, stop - 1));
+        for (int r = 0; r < s->rows; r++) s->feeding[r] = token_at(&s->row[r], stop - 1);
+        TR_TRY(tr_decoder_step(s->desc.decoder, s->feeding, stop - 1 - s->start));
+        s->fed = stop;
+    }
     return TR_OK;
 }
 
@@ -142,7 +160,7 @@ tr_status tr_sampler_next(tr_sampler *s, int32_t *drawn) {
     const size_t bytes = (size_t)(s->rows + 1) * sizeof *s->drawn;
     const int64_t next = shortest(s);
     if (next <= s->fed) return TR_FAIL(TR_ERR_INTERNAL, "no text waits for its next token");
-    while (s->fed < next) TR_TRY(advance(s));
+    TR_TRY(feed_to(s, next));
     if (s->logits) TR_TRY(draw(s));
     TR_TRY(tr_world_broadcast(s->desc.world, root, s->drawn, bytes));
     TR_TRY(check_event(s));

@@ -12,7 +12,7 @@ typedef struct tr_sampler tr_sampler;
 typedef struct tr_sampler_desc {
     tr_world *world; /* the ranks of the decoder */
     tr_decoder *decoder;
-    const tr_model *model; /* with it the decoder was made, for model->shape.batch rows */
+    const tr_model *model; /* with it the decoder was made */
     tr_draw_options draw;
     uint64_t first_row;    /* number of the first row among all texts of a command, for tr_draw */
     const tr_board *board; /* shows requests to stop; NULL: there are none */

@@ -127,21 +127,29 @@ static size_t forward_layout(const head_shape *h, char *base, forward_work *work
     return bytes;
 }
 
+/* One head's queries of a sequence, at consecutive positions. */
+typedef struct head_queries {
+    const void *data;     /* packed QKV */
+    void *y;              /* Y */
+    int64_t query, out;   /* the first row's element in QKV and in Y */
+    int64_t batch, begin; /* the sequence, and the position of the first query */
+    int64_t count;
+    const int32_t *starts;
+    float *lse; /* [count]; NULL: it is not written */
+} head_queries;
+
 /* Computes one query head; its key and value are packed. */
-static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
-                         const forward_work *w) {
+static void head_forward(const tr_op *op, const head_queries *q, const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const head_shape h = shape_of(d);
-    const void *qkv = args->t[TR_ATTENTION_QKV].data;
-    float *lse = (float *)args->t[TR_ATTENTION_LSE].data + (batch * d->heads + head) * h.seq;
-    for (int64_t t = 0; t < h.seq; t += TR_GEMM_ROWS) {
-        int64_t rows = tr_min_i64(TR_GEMM_ROWS, h.seq - t), end = t + rows, first[TR_GEMM_ROWS];
-        int64_t panel = first_seen(d, args->t[TR_ATTENTION_STARTS].data, batch, t, rows, first);
+    for (int64_t row = 0; row < q->count; row += TR_GEMM_ROWS) {
+        const int64_t rows = tr_min_i64(TR_GEMM_ROWS, q->count - row), t = q->begin + row;
+        const int64_t end = t + rows;
+        int64_t first[TR_GEMM_ROWS], panel = first_seen(d, q->starts, q->batch, t, rows, first);
         const int64_t from = panel * TR_PANEL, width = tr_panel_up(end) - from; /* of the scores */
         float sums[TR_GEMM_ROWS], buffer[TR_BLOCK];
-        const tr_stored_rows queries =
-            qkv_rows(&h, qkv, qkv_offset(d, batch, head) + t * h.qkv_step);
+        const tr_stored_rows queries = qkv_rows(&h, q->data, q->query + row * h.qkv_step);
         tr_pack_left(&queries, rows, h.dim, w->queries);
         kernels->gemm[h.dtype](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
                                w->keys + from * h.dim_words, h.dim_words * TR_PANEL, w->scores,
@@ -152,7 +160,7 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
             for (int64_t i = 0; i < unseen; i++) scores[i] = 0;
             sums[r] = exponentials(kernels, h.scale, scores + unseen, t + r + 1 - first[r],
                                    width - unseen, &top);
-            lse[t + r] = top + logf(sums[r]);
+            if (q->lse) q->lse[row + r] = top + logf(sums[r]);
             if (h.rounds)
                 (void)kernels->round_row(width / TR_PANEL, scores,
                                          (uint16_t *)(w->p + r * h.score_words));
@@ -161,13 +169,13 @@ static void head_forward(const tr_op *op, const tr_op_args *args, int64_t batch,
                                h.score_words, 1, w->values + tr_words(h.dtype, from) * TR_PANEL,
                                h.seq_words * TR_PANEL, w->out, h.dim_padded, false);
         for (int64_t r = 0; r < rows; r++) {
-            int64_t at = y_offset(d, batch, head) + (t + r) * h.y_step;
+            const int64_t at = q->out + (row + r) * h.y_step;
             const float *out = w->out + r * h.dim_padded;
             const float factor = 1.0f / sums[r];
-            float *y = tr_row_target(d->dtype, args->t[TR_ATTENTION_Y].data, at, buffer);
+            float *y = tr_row_target(d->dtype, q->y, at, buffer);
 #pragma omp simd
             for (int64_t i = 0; i < h.dim; i++) y[i] = out[i] * factor;
-            tr_row_store(d->dtype, args->t[TR_ATTENTION_Y].data, at, h.dim, y);
+            tr_row_store(d->dtype, q->y, at, h.dim, y);
         }
     }
 }
@@ -195,7 +203,16 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
                 tr_pack_right_transposed(&keys, h.seq, h.dim, work.keys);
                 tr_pack_right(&values, h.seq, h.dim, h.seq_words, work.values);
             }
-            head_forward(op, args, batch, head, &work);
+            const head_queries q = {.data = qkv,
+                                    .y = args->t[TR_ATTENTION_Y].data,
+                                    .query = qkv_offset(d, batch, head),
+                                    .out = y_offset(d, batch, head),
+                                    .batch = batch,
+                                    .count = d->seq,
+                                    .starts = args->t[TR_ATTENTION_STARTS].data,
+                                    .lse = (float *)args->t[TR_ATTENTION_LSE].data +
+                                           (batch * d->heads + head) * d->seq};
+            head_forward(op, &q, &work);
         }
     }
     return TR_OK;
@@ -418,15 +435,17 @@ static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Writes the token's key and value into the caches. */
-static void cache_token(const tr_op *op, const tr_op_args *args, int64_t batch) {
+/* Writes the key and value of one of a sequence's tokens into the caches. */
+static void cache_token(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t index) {
     const tr_attention_desc *d = &op->desc.attention;
     const size_t element = tr_dtype_size(d->dtype);
     const int64_t width = d->kv_heads * d->head_size;
-    const int64_t token = batch * tr_attention_row(d) + d->heads * d->head_size;
+    const int64_t position = args->state->position + index;
+    const int64_t token =
+        (batch * d->decode + index) * tr_attention_row(d) + d->heads * d->head_size;
     char *const caches[] = {args->t[TR_DECODE_KCACHE].data, args->t[TR_DECODE_VCACHE].data};
     for (int part = 0; part < 2; part++)
-        memcpy(caches[part] + (size_t)((batch * d->seq + args->state->position) * width) * element,
+        memcpy(caches[part] + (size_t)((batch * d->seq + position) * width) * element,
                (const char *)args->t[TR_DECODE_QKV].data + (size_t)(token + part * width) * element,
                (size_t)width * element);
 }
@@ -462,19 +481,57 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
     tr_row_store(d->dtype, args->t[TR_DECODE_Y].data, at, d->head_size, y);
 }
 
+/* One head of several tokens of a sequence: as in training, with keys and values from the caches.
+ */
+static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t batch,
+                                int64_t head, const forward_work *w) {
+    const tr_attention_desc *d = &op->desc.attention;
+    const head_shape h = shape_of(d);
+    const int64_t width = d->kv_heads * d->head_size, begin = args->state->position;
+    const int64_t seen = begin + d->decode, row = batch * d->decode;
+    const int64_t cache = batch * d->seq * width + tr_attention_kv_head(d, head) * d->head_size;
+    const tr_stored_rows keys = {d->dtype, args->t[TR_DECODE_KCACHE].data, cache, width};
+    const tr_stored_rows values = {d->dtype, args->t[TR_DECODE_VCACHE].data, cache, width};
+    tr_pack_right_transposed(&keys, seen, h.dim, w->keys);
+    tr_pack_right(&values, seen, h.dim, h.seq_words, w->values);
+    const head_queries q = {.data = args->t[TR_DECODE_QKV].data,
+                            .y = args->t[TR_DECODE_Y].data,
+                            .query = row * tr_attention_row(d) + head * d->head_size,
+                            .out = (row * d->heads + head) * d->head_size,
+                            .batch = batch,
+                            .begin = begin,
+                            .count = d->decode};
+    head_forward(op, &q, w);
+}
+
+/* Returns the scratch bytes of a thread. */
+static size_t decode_bytes(const tr_attention_desc *d) {
+    const head_shape h = shape_of(d);
+    return d->decode > 1 ? forward_layout(&h, NULL, NULL)
+                         : tr_align_up((size_t)d->seq * sizeof(float));
+}
+
 static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    if (args->state->position < 0 || args->state->position >= d->seq)
+    if (args->state->position < 0 || args->state->position > d->seq - d->decode)
         return TR_FAIL(TR_ERR_INTERNAL, "token %lld is outside the cache of %lld",
                        (long long)args->state->position, (long long)d->seq);
-    const size_t bytes = tr_align_up((size_t)d->seq * sizeof(float));
+    const size_t bytes = decode_bytes(d);
+    const head_shape h = shape_of(d);
     const int64_t tasks = d->batch * d->heads;
-    const int64_t work = tasks * args->state->position * d->head_size;
-    for (int64_t b = 0; b < d->batch; b++) cache_token(op, args, b);
+    const int64_t work = tasks * d->decode * args->state->position * d->head_size;
+    for (int64_t b = 0; b < d->batch; b++)
+        for (int64_t i = 0; i < d->decode; i++) cache_token(op, args, b, i);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, work))
     for (int64_t task = 0; task < tasks; task++) {
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
-        head_decode(op, args, task / d->heads, task % d->heads, (float *)(void *)mine);
+        forward_work w;
+        if (d->decode == 1) {
+            head_decode(op, args, task / d->heads, task % d->heads, (float *)(void *)mine);
+            continue;
+        }
+        forward_layout(&h, mine, &w);
+        head_decode_several(op, args, task / d->heads, task % d->heads, &w);
     }
     return TR_OK;
 }
@@ -501,6 +558,5 @@ tr_status tr_cpu_prepare_attention_dgrad(const tr_op_context *context, const tr_
 }
 tr_status tr_cpu_prepare_attention_decode(const tr_op_context *context, const tr_op_desc *desc,
                                           tr_op **out) {
-    size_t bytes = tr_align_up((size_t)desc->attention.seq * sizeof(float));
-    return prepare(context, desc, bytes, run_attention_decode, out);
+    return prepare(context, desc, decode_bytes(&desc->attention), run_attention_decode, out);
 }

@@ -21,7 +21,7 @@ typedef struct rotation {
 
 static void row_angles(const cpu_rope *rope, const tr_rope_desc *d, const tr_op_args *args,
                        const int32_t *starts, int64_t r, bool back, rotation *out) {
-    const int64_t index = d->decode ? args->state->position : r % d->seq;
+    const int64_t index = tr_token_position(d->decode, d->seq, args->state, r);
     const uint64_t position = (uint64_t)(index - (d->documents ? starts[r] : 0));
     const float magnitude = rope->magnitude, towards = back ? -magnitude : magnitude;
 #pragma omp simd

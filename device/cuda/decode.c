@@ -13,7 +13,7 @@ static tr_status run_attention_decode(tr_op *op, tr_stream *stream, const tr_op_
 tr_status tr_cuda_prepare_attention_decode(const tr_op_context *context, const tr_op_desc *desc,
                                            tr_op **out) {
     const tr_attention_desc *d = &desc->attention;
-    size_t scores = (size_t)(d->batch * d->heads * d->seq);
+    size_t scores = (size_t)(d->batch * d->decode * d->heads * d->seq);
     return tr_cuda_op_create(context, desc, sizeof(tr_op), scores * sizeof(float),
                              run_attention_decode, out);
 }

@@ -1,4 +1,4 @@
-/* The kernel of ATTENTION_DECODE: a block takes one head of one sequence. */
+/* The kernel of ATTENTION_DECODE: a block takes one head of one token. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
@@ -6,38 +6,41 @@
 
 namespace {
 
-/* scores[batch, heads, seq]. For a position outside the cache it only writes NaN to y, because a
- * kernel cannot fail. */
+/* scores[batch, decode, heads, seq]. The tokens' own keys and values are read from qkv, because
+ * other blocks write them to the caches meanwhile. For a position outside the cache it only writes
+ * NaN to y, because a kernel cannot fail. */
 template <typename T>
 __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T *qkv, T *kcache,
                        T *vcache, T *y, float *all_scores) {
     __shared__ float part[TR_WARPS][TR_WARP];
-    const int64_t position = state->position, dim = d.head_size, width = d.kv_heads * dim;
+    const int64_t begin = state->position, dim = d.head_size, width = d.kv_heads * dim;
+    const int64_t step = tr_attention_row(&d);
     const float scale = tr_attention_scale(&d);
-    for (int64_t head = blockIdx.x; head < d.batch * d.heads; head += gridDim.x) {
-        const int64_t b = head / d.heads, h = head % d.heads, key = tr_attention_kv_head(&d, h);
-        const T *token = qkv + b * tr_attention_row(&d), *q = token + h * dim;
-        const T *k = token + (d.heads + key) * dim, *v = k + width;
+    for (int64_t head = blockIdx.x; head < d.batch * d.decode * d.heads; head += gridDim.x) {
+        const int64_t row = head / d.heads, b = row / d.decode, position = begin + row % d.decode;
+        const int64_t h = head % d.heads, key = tr_attention_kv_head(&d, h);
+        const T *q = qkv + row * step + h * dim;
+        const T *k = qkv + b * d.decode * step + (d.heads + key) * dim, *v = k + width;
         T *keys = kcache + b * d.seq * width + key * dim;
         T *values = vcache + b * d.seq * width + key * dim;
         T *to = y + head * dim;
         float *scores = all_scores + head * d.seq;
-        if (position < 0 || position >= d.seq) {
+        if (begin < 0 || begin > d.seq - d.decode) {
             for (int64_t c = threadIdx.x; c < dim; c += TR_THREADS) tr_store_one(to + c, NAN);
             continue;
         }
         const int64_t first = tr_attention_first(&d, position, 0);
         /* Blocks of query heads that share the key write the same. */
         for (int64_t c = threadIdx.x; c < dim; c += TR_THREADS) {
-            keys[position * width + c] = k[c];
-            values[position * width + c] = v[c];
+            keys[position * width + c] = k[(position - begin) * step + c];
+            values[position * width + c] = v[(position - begin) * step + c];
         }
-        __syncthreads(); /* the caches hold this token */
         float largest = -INFINITY;
         for (int64_t j = first + tr_warp(); j <= position; j += TR_WARPS) {
+            const T *other = j < begin ? keys + j * width : k + (j - begin) * step;
             float dot = 0;
             for (int64_t c = tr_lane(); c < dim; c += TR_WARP)
-                dot += tr_load_one(q + c) * tr_load_one(keys + j * width + c);
+                dot += tr_load_one(q + c) * tr_load_one(other + c);
             dot = tr_warp_sum(dot) * scale;
             if (tr_lane() == 0) scores[j] = dot;
             largest = fmaxf(largest, dot);
@@ -55,7 +58,9 @@ __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T 
             if (c < dim) {
 #pragma unroll 4
                 for (int64_t j = first + tr_warp(); j <= position; j += TR_WARPS)
-                    value += scores[j] * tr_load_one(values + j * width + c);
+                    value +=
+                        scores[j] *
+                        tr_load_one((j < begin ? values + j * width : v + (j - begin) * step) + c);
             }
             part[tr_warp()][tr_lane()] = value;
             __syncthreads();
@@ -73,7 +78,7 @@ __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T 
 cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attention_desc *d,
                                             const tr_step_state *state, const void *qkv,
                                             void *kcache, void *vcache, void *y, float *scores) {
-    const unsigned blocks = tr_grid(d->batch * d->heads, 1);
+    const unsigned blocks = tr_grid(d->batch * d->decode * d->heads, 1);
     return d->dtype == TR_F32 ? tr_launch(stream, blocks, TR_THREADS, decode<float>, *d, state, qkv,
                                           kcache, vcache, y, scores)
                               : tr_launch(stream, blocks, TR_THREADS, decode<tr_bf16>, *d, state,

@@ -33,7 +33,7 @@ __device__ void rotate(const float (&cosine)[N], const float (&sine)[N], float (
 
 __device__ inline uint64_t position_of(const tr_rope_desc &d, const tr_step_state *state,
                                        const int32_t *starts, int64_t row) {
-    const int64_t index = d.decode ? state->position : row % d.seq;
+    const int64_t index = tr_token_position(d.decode, d.seq, state, row);
     return (uint64_t)(index - (starts ? starts[row] : 0));
 }
 

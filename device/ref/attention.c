@@ -163,25 +163,28 @@ tr_status tr_ref_attention_dgrad(tr_op *op, const tr_op_args *args) {
 tr_status tr_ref_attention_decode(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     void *kcache = args->t[TR_DECODE_KCACHE].data, *vcache = args->t[TR_DECODE_VCACHE].data;
-    int64_t position = args->state->position;
-    if (position < 0 || position >= d->seq)
+    const int64_t begin = args->state->position;
+    if (begin < 0 || begin > d->seq - d->decode)
         return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a cache of %lld tokens",
-                       (long long)position, (long long)d->seq);
+                       (long long)begin, (long long)d->seq);
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads; h++) {
             int64_t key = tr_attention_kv_head(d, h);
-            triple token = triple_of(d, args->t[TR_DECODE_QKV].data, 1, b, h);
+            triple token = triple_of(d, args->t[TR_DECODE_QKV].data, d->decode, b, h);
             head_rows k = plain(d, d->kv_heads, kcache, d->seq, b, key);
             head_rows v = plain(d, d->kv_heads, vcache, d->seq, b, key);
-            for (int64_t c = 0; c < d->head_size; c++) {
-                tr_ref_store(d->dtype, kcache, k.first + position * k.stride + c,
-                             load(d, token.k, 0, c));
-                tr_ref_store(d->dtype, vcache, v.first + position * v.stride + c,
-                             load(d, token.v, 0, c));
+            head_rows y = plain(d, d->heads, NULL, d->decode, b, h);
+            for (int64_t i = 0; i < d->decode; i++) {
+                const int64_t position = begin + i;
+                for (int64_t c = 0; c < d->head_size; c++) {
+                    tr_ref_store(d->dtype, kcache, k.first + position * k.stride + c,
+                                 load(d, token.k, i, c));
+                    tr_ref_store(d->dtype, vcache, v.first + position * v.stride + c,
+                                 load(d, token.v, i, c));
+                }
+                (void)attend(d, token.q, i, k, v, tr_attention_first(d, position, 0), position,
+                             args->scratch, args->t[TR_DECODE_Y].data, y.first + i * y.stride);
             }
-            (void)attend(d, token.q, 0, k, v, tr_attention_first(d, position, 0), position,
-                         args->scratch, args->t[TR_DECODE_Y].data,
-                         plain(d, d->heads, NULL, 1, b, h).first);
         }
     return TR_OK;
 }

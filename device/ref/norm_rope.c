@@ -1,4 +1,5 @@
 /* NORM_ROPE and its gradient. */
+#include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 #include "device/rope.h"
 
@@ -14,7 +15,7 @@ typedef struct ref_head {
 static ref_head head_of(const tr_rope_desc *d, const tr_op_args *args, const int32_t *starts,
                         int64_t index) {
     const int64_t row = index / d->heads, head = index % d->heads;
-    const int64_t position = d->decode ? args->state->position : row % d->seq;
+    const int64_t position = tr_token_position(d->decode, d->seq, args->state, row);
     return (ref_head){.x = row * d->ld + head * d->head_size,
                       .at = index * d->head_size,
                       .index = index,

@@ -1,5 +1,6 @@
 /* ROPE. */
 #include "device/rope.h"
+#include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ tr_status tr_ref_rope(tr_op *op, const tr_op_args *args) {
     const int32_t *starts = args->t[TR_ROPE_STARTS].data;
     double magnitude = tr_rope_magnitude(d);
     for (int64_t r = 0; r < d->rows; r++) {
-        int64_t position = d->decode ? args->state->position : r % d->seq;
+        int64_t position = tr_token_position(d->decode, d->seq, args->state, r);
         if (d->documents) position -= starts[r];
         for (int64_t i = 0; i < d->head_size / 2; i++) {
             double angle = (double)position * tr_rope_frequency(d, i);

@@ -17,7 +17,8 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_attention_desc *a = &x->attention, *b = &y->attention;
     return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads &&
            a->kv_heads == b->kv_heads && a->head_size == b->head_size && a->window == b->window &&
-           a->scale == b->scale && a->documents == b->documents && a->dtype == b->dtype;
+           a->scale == b->scale && a->decode == b->decode && a->documents == b->documents &&
+           a->dtype == b->dtype;
 }
 
 static void text(const tr_op_desc *desc, char *to, size_t size) {
@@ -108,21 +109,25 @@ const tr_op_row tr_op_row_attention_dgrad = {
 };
 
 static const char *decode_fault(const tr_op_desc *desc) {
-    return desc->attention.documents ? "decoding has no documents" : fault(desc);
+    if (desc->attention.documents) return "decoding has no documents";
+    if (desc->attention.decode < 1 || desc->attention.decode > desc->attention.seq)
+        return "a sequence must feed at least one token, and at most the cache's length";
+    return fault(desc);
 }
 
 static void decode_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_attention_desc *d = &desc->attention;
-    t[TR_DECODE_QKV] = packed(d, 1);
+    t[TR_DECODE_QKV] = packed(d, d->decode);
     t[TR_DECODE_KCACHE] = t[TR_DECODE_VCACHE] = heads_of(d, d->seq, d->kv_heads);
-    t[TR_DECODE_Y] = heads_of(d, 1, d->heads);
+    t[TR_DECODE_Y] = heads_of(d, d->decode, d->heads);
 }
 
-/* One full row, or a window of it. */
+/* Full rows, or a window of each. */
 static double decode_flops(const tr_op_desc *desc) {
     const tr_attention_desc *d = &desc->attention;
     const int64_t seen = d->window > 0 && d->window < d->seq ? d->window : d->seq;
-    return 4.0 * (double)seen * (double)d->head_size * (double)d->heads * (double)d->batch;
+    return 4.0 * (double)seen * (double)d->head_size * (double)d->heads *
+           (double)(d->batch * d->decode);
 }
 
 const tr_op_row tr_op_row_attention_decode = {

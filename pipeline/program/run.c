@@ -115,6 +115,14 @@ void tr_links_close(tr_links *links) {
     free(links);
 }
 
+tr_channel *tr_links_to(const tr_links *links, int rank) {
+    return links->to[rank];
+}
+
+tr_channel *tr_links_from(const tr_links *links, int rank) {
+    return links->from[rank];
+}
+
 /* --- runner ----------------------------------------------------------------------------------- */
 
 /* An instruction with resolved pointers. */

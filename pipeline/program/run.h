@@ -15,6 +15,9 @@ typedef struct tr_links tr_links;
 tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
                         const int *rank_of, const int *line, int ranks, int rank, tr_links **out);
 void tr_links_close(tr_links *links);
+/* Return the channel to or from another rank of the line; NULL when no edge connects them. */
+tr_channel *tr_links_to(const tr_links *links, int rank);
+tr_channel *tr_links_from(const tr_links *links, int rank);
 /* Returns the device bytes of this rank's links, the channels' landing buffers, without opening
  * them. */
 size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank);

@@ -218,6 +218,7 @@ static void decode(const golden *g, const tr_config *c, tr_world *world, tr_devi
                                   .mesh = mesh,
                                   .groups = groups,
                                   .model = model,
+                                  .rows = 1,
                                   .placement = &placement};
     decode_logits(g, &desc, out->logits);
     tr_store_destroy(store);

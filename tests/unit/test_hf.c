@@ -124,6 +124,7 @@ static void compute_logits(const tr_model_config *config, const char *run, const
                                   .mesh = mesh,
                                   .groups = groups,
                                   .model = model,
+                                  .rows = 1,
                                   .placement = &placement};
     must(tr_decoder_create(&desc, &decoder));
     for (int i = 0; i < SEQ; i++) {

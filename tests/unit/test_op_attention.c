@@ -103,6 +103,7 @@ static void check_decode(int window) {
     tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(window, false, 0)};
     run(&desc, NULL, (void *[]){qkv, y, lse}, 3);
     desc.kind = TR_OP_ATTENTION_DECODE;
+    desc.attention.decode = 1;
     tr_step_state step = {0};
     for (int t = 0; t < SEQ; t++) {
         step.position = t;
@@ -163,7 +164,8 @@ static void test_flops(void **state) {
     desc.attention.window = 4; /* 4 x 16 - 4 x 4 / 2, relative to 16 x 16 / 2 */
     assert_true(tr_op_flops(&desc) == 4.0 * BATCH * HEADS * SIZE * 56);
     desc.kind = TR_OP_ATTENTION_DECODE;
-    assert_true(tr_op_flops(&desc) == 4.0 * BATCH * HEADS * SIZE * 4);
+    desc.attention.decode = 3;
+    assert_true(tr_op_flops(&desc) == 3 * 4.0 * BATCH * HEADS * SIZE * 4);
 }
 
 static void test_refused(void **state) {
@@ -175,7 +177,13 @@ static void test_refused(void **state) {
     desc.attention = grouped(-1, false, 0);
     assert_int_equal(tr_op_prepare(&(tr_op_context){.device = ref}, &desc, &op), TR_ERR_INTERNAL);
     desc = (tr_op_desc){.kind = TR_OP_ATTENTION_DECODE, .attention = grouped(0, true, 0)};
+    desc.attention.decode = 1;
     assert_int_equal(tr_op_prepare(&(tr_op_context){.device = ref}, &desc, &op), TR_ERR_INTERNAL);
+    desc.attention.documents = false;
+    for (desc.attention.decode = 0; desc.attention.decode <= SEQ + 1;
+         desc.attention.decode += SEQ + 1)
+        assert_int_equal(tr_op_prepare(&(tr_op_context){.device = ref}, &desc, &op),
+                         TR_ERR_INTERNAL);
 }
 
 static int setup(void **state) {

@@ -204,6 +204,7 @@ static void test_random(void **state) {
         tr_attention_desc attention = tr_random_attention(&random_state);
         check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
         attention.documents = false;
+        attention.decode = (attention.seq + 1) / 2;
         check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION_DECODE,
                     TR_OP_ATTENTION_DECODE);
         /* On a GPU, cuDNN computes this in BF16. */
@@ -303,10 +304,11 @@ static void test_positions(void **state) {
     (void)state;
     const tr_op_case decode = {
         {.kind = TR_OP_ATTENTION_DECODE,
-         .attention = {.batch = 2, .seq = 9, .heads = 2, .kv_heads = 1, .head_size = 5}},
+         .attention =
+             {.batch = 2, .seq = 9, .heads = 2, .kv_heads = 1, .head_size = 5, .decode = 1}},
         0};
     const tr_op_case position = {
-        {.kind = TR_OP_POSITION, .embed = {.rows = 3, .width = 20, .seq = 9, .decode = true}}, 0};
+        {.kind = TR_OP_POSITION, .embed = {.rows = 3, .width = 20, .seq = 9, .decode = 1}}, 0};
     for (int64_t at = -1; at <= 9; at += 10) {
         tr_op_data start, data;
         run_decoding(&decode, at, &start, &data);

@@ -311,6 +311,7 @@ static void test_decode_equals_attention(void **state) {
     RUN(attention, NULL, 0, qkv, y, lse);
     tr_op_desc decode = attention;
     decode.kind = TR_OP_ATTENTION_DECODE;
+    decode.attention.decode = 1;
     tr_step_state step = {0};
     for (int i = 0; i < A_SEQ; i++) {
         step.position = i;

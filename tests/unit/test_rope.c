@@ -150,7 +150,7 @@ static void test_decode(void **state) {
     memcpy(whole, x, sizeof x);
     turn(&desc, &whole[0][0], NULL);
     tr_rope_desc decode = desc;
-    decode.decode = true;
+    decode.decode = 1;
     decode.rows = 2;
     turn(&decode, &x[0][0], NULL);
     assert_memory_equal(x[0], whole[SEQ / 2], sizeof *x);

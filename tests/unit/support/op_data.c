@@ -178,7 +178,8 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
                                  .bias_correction2 = 0.142625f,
                                  .max_norm = 0.125f,
                                  .gradient_factor = 0.5f};
-    if (out->desc.kind == TR_OP_ATTENTION_DECODE) out->state.position = out->desc.attention.seq / 2;
+    if (out->desc.kind == TR_OP_ATTENTION_DECODE)
+        out->state.position = (out->desc.attention.seq + 1 - out->desc.attention.decode) / 2;
     if (out->desc.kind == TR_OP_ROPE) out->state.position = out->desc.rope.seq / 2;
     if (out->desc.kind == TR_OP_NORM_ROPE) out->state.position = out->desc.norm_rope.rope.seq / 2;
     if (out->desc.kind == TR_OP_POSITION) out->state.position = out->desc.embed.seq / 2;

@@ -280,10 +280,10 @@ static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
         t[TR_ATTENTION_DGRAD_DQKV] = y;
         break;
     default:
-        t[TR_DECODE_QKV] = input(d->dtype, d->batch * row, TR_FILL_NORMAL);
+        t[TR_DECODE_QKV] = input(d->dtype, d->batch * d->decode * row, TR_FILL_NORMAL);
         t[TR_DECODE_KCACHE] = exact(d->dtype, tokens * d->kv_heads * d->head_size);
         t[TR_DECODE_VCACHE] = t[TR_DECODE_KCACHE];
-        y.count = d->batch * width;
+        y.count = d->batch * d->decode * width;
         t[TR_DECODE_Y] = y;
     }
 }
