@@ -21,7 +21,7 @@ typedef struct tr_ckpt_tensor {
     int boxes;
     const tr_box *box;
     void *local;    /* addressed by the boxes' local offsets and strides */
-    tr_dtype dtype; /* of `local`: TR_F32, or TR_F64 in host memory, which is saved as FP32 */
+    tr_dtype dtype; /* of `local`: TR_F32, TR_BF16, or TR_F64 in host memory; saved as FP32 */
     /* The device of `local`, or NULL for host memory. Device tensors are copied on the compute
      * stream, one at a time, through staging memory of the largest one's size. All tensors name the
      * same device. */
@@ -86,13 +86,13 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
 /* Loads `step` (-1: the newest valid one) into the tensors' boxes and *state. Collective. Verifies
  * every block that it reads. Fails with TR_ERR_DATA, file, tensor and cause on a corrupt, truncated
  * or foreign checkpoint; for missing or unexpected tensors and other shapes the message lists the
- * first ten. Tensors of a group that the model does not use are not unexpected, so weights can be
- * loaded alone. At optimizer step 0 a checkpoint may hold only weights; tensors of other groups
- * then keep their contents, which are to be the initial ones. Fails with TR_ERR_NOFILE when there
- * is no checkpoint. With step -1 it skips invalid newer steps, and *skipped_why (may be NULL, 256
- * bytes) says which and why. A fault in the payload is found only while reading, and ends the load
- * even when there are older steps; the message names the newest valid one and how to resume from
- * it. On failure *state is unchanged and the contents of the boxes are undefined. */
+ * first ten. Only weights can be unexpected, so that they can be loaded alone, and parameters can
+ * be frozen that were trained. Of a parameter that was not trained the checkpoint may hold no
+ * moments; these keep their contents, which are to be the initial ones. Fails with TR_ERR_NOFILE
+ * when there is no checkpoint. With step -1 it skips invalid newer steps, and *skipped_why (may be
+ * NULL, 256 bytes) says which and why. A fault in the payload is found only while reading, and ends
+ * the load even when there are older steps; the message names the newest valid one and how to
+ * resume from it. On failure *state is unchanged and the contents of the boxes are undefined. */
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
                        int count, tr_ckpt_state *state, char *skipped_why);
 

@@ -47,30 +47,30 @@ static int entry_by_bytes(const void *a, const void *b) {
     return memcmp(a, b, sizeof(tr_ckpt_entry));
 }
 
-static bool same_group(const char *a, const char *b) {
-    size_t length = (size_t)(strchr(a, '/') - a) + 1;
-    return strncmp(a, b, length) == 0;
-}
-
 static bool is_weight(const char *name) {
     return strncmp(name, "weights/", 8) == 0;
 }
 
+/* Returns true when the checkpoint holds the tensor, or no tensor of this group for the parameter
+ * although it holds its weights: the parameter was frozen, or nothing was trained yet. */
+static bool is_moment_left_out(const tr_manifest *m, const char *name) {
+    char weight[TR_NAME_SIZE + 8];
+    if (is_weight(name) || tr_manifest_find(m, name) >= 0) return false;
+    (void)snprintf(weight, sizeof weight, "weights/%s", strchr(name, '/') + 1);
+    return tr_manifest_find(m, weight) >= 0;
+}
+
 /* Moves the tensors that the checkpoint is to hold to the front of `wanted`, and sets *count to
- * their number: not those of the optimizer when nothing was trained and none is stored. */
-static void leave_out_state(const tr_manifest *m, tr_ckpt_tensor *wanted, int *count) {
+ * their number: not the moments of parameters that were not trained. */
+static void leave_out_moments(const tr_manifest *m, tr_ckpt_tensor *wanted, int *count) {
     int kept = 0;
-    if (m->state.optimizer_step > 0) return;
-    for (int64_t t = 0; t < m->tensors; t++)
-        if (!is_weight(m->tensor[t].name)) return;
     for (int i = 0; i < *count; i++)
-        if (is_weight(wanted[i].name)) wanted[kept++] = wanted[i];
+        if (!is_moment_left_out(m, wanted[i].name)) wanted[kept++] = wanted[i];
     *count = kept;
 }
 
-/* Compares the file with every rank's tensors, `model`, which are sorted. Unexpected tensors count
- * only in groups that the model uses, so that weights can be loaded without the optimizer's
- * moments. */
+/* Compares the file with every rank's tensors, `model`, which are sorted. Unexpected moments do not
+ * count, so that weights can be loaded alone, and parameters frozen that were trained. */
 static tr_status compare(const tr_manifest *m, const tr_ckpt_entry *model, size_t count,
                          const char *dir) {
     faults f = {.used = 0};
@@ -86,10 +86,8 @@ static tr_status compare(const tr_manifest *m, const tr_ckpt_entry *model, size_
     }
     for (int64_t t = 0; t < m->tensors; t++) {
         bool known = bsearch(&m->tensor[t], model, count, sizeof *model, entry_by_name);
-        bool group = false;
-        for (size_t i = 0; i < count && !known && !group; i++)
-            group = same_group(model[i].name, m->tensor[t].name);
-        if (group) add_fault(&f, "%s is not in the model", m->tensor[t].name);
+        if (!known && is_weight(m->tensor[t].name))
+            add_fault(&f, "%s is not in the model", m->tensor[t].name);
     }
     if (f.found == 0) return TR_OK;
     return TR_FAIL(TR_ERR_DATA, "%s is a checkpoint of another model, %d tensors differ: %s%s", dir,
@@ -286,7 +284,7 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
 
     TR_TRY_OUT(tr_world_agree(world, tr_calloc((size_t)count, sizeof *wanted, &wanted)));
     if (count > 0) memcpy(wanted, tensors, (size_t)count * sizeof *wanted);
-    leave_out_state(&m, wanted, &count);
+    leave_out_moments(&m, wanted, &count);
     TR_TRY_OUT(compare_all(world, &m, wanted, count, f->dir.text));
     status = read_all(world, &m, f->dir.text, wanted, count);
     TR_TRY_OUT(tr_world_agree(world, tr_ckpt_step_advise(root, f->step, status)));

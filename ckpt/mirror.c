@@ -16,8 +16,8 @@ tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *ou
 
 static tr_status copy(tr_mirror *mirror, void *to, const void *from) {
     tr_stream *stream = tr_device_compute(mirror->device);
-    TR_TRY(
-        tr_stream_copy(stream, to, from, (size_t)mirror->source->count * sizeof *mirror->memory));
+    const tr_ckpt_tensor *tensor = mirror->source;
+    TR_TRY(tr_stream_copy(stream, to, from, (size_t)tensor->count * tr_dtype_size(tensor->dtype)));
     return tr_stream_sync(stream);
 }
 

@@ -7,6 +7,7 @@
 #include "config/yaml.h"
 #include "data/paths.h"
 #include "layers/preset.h"
+#include "layers/tuning.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -52,8 +53,15 @@ static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config
         (void)TR_FAIL(TR_ERR_CONFIG, "%s is set twice, first in line %d", e->key, place->line);
         return at_place(source, e->key_line, e->key_column);
     }
-    if (e->is_list && tr_schema[index].type != TR_KEY_PATHS) {
-        (void)TR_FAIL(TR_ERR_CONFIG, "a list is not allowed here: give one value");
+    if (!tr_key_takes(&tr_schema[index], e->kind)) {
+        (void)TR_FAIL(TR_ERR_CONFIG, "%s",
+                      tr_schema[index].type == TR_KEY_SCALES
+                          ? "an item of this list is like {match: '*.wte.weight', scale: 0.1}"
+                      : tr_schema[index].type == TR_KEY_PATTERNS
+                          ? "an item of this list is one pattern"
+                      : tr_schema[index].type == TR_KEY_PATHS
+                          ? "an item of this list is a path, or like {path: a.bin, weight: 0.7}"
+                          : "a list is not allowed here: give one value");
         return at_place(source, e->line, e->column);
     }
     if (tr_key_set(&tr_schema[index], e->value ? e->value : "", config) != TR_OK)
@@ -103,16 +111,18 @@ static bool is_set(const tr_config *config, const char *key) {
     return config->place[tr_schema_find(key)].line != 0;
 }
 
-/* Returns true for a key of tr_model_config. */
+/* Returns true for a key of tr_model_config that says what the model is, not what of it is
+ * trained. */
 static bool is_of_model(const tr_key *key) {
-    return key->offset < offsetof(tr_config, model) + sizeof(tr_model_config);
+    return key->offset < offsetof(tr_config, model) + offsetof(tr_model_config, lora);
 }
 
 static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
     const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
     bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
                 key->type == TR_KEY_SHARE || key->type == TR_KEY_CHOICE ||
-                key->type == TR_KEY_SCHEDULE;
+                key->type == TR_KEY_SCHEDULE || key->type == TR_KEY_PATTERNS ||
+                key->type == TR_KEY_SCALES;
     return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
 }
 
@@ -332,6 +342,11 @@ static tr_status check_model(const tr_config *c) {
                                   .dtype = tr_config_dtype(c),
                                   .tp_size = (int)c->parallel.tp};
     tr_status status = tr_model_check(&c->model, &shape);
+    if (status == TR_OK && !tr_tuning_is_plain(&c->model.tuning)) {
+        tr_model *model; /* its names are compared with the patterns */
+        status = tr_model_create(&c->model, &shape, &model);
+        if (status == TR_OK) tr_model_destroy(model);
+    }
     if (status != TR_ERR_CONFIG) return status;
     char why[512];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
@@ -443,8 +458,9 @@ tr_status tr_config_print(const tr_config *config, FILE *file) {
             (void)fprintf(file, "%.*s:\n", (int)length, key->name);
         section = length;
         char *value;
-        bool words =
-            key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS || key->type == TR_KEY_CHOICE;
+        bool words = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
+                     key->type == TR_KEY_CHOICE || key->type == TR_KEY_PATTERNS ||
+                     key->type == TR_KEY_SCALES;
         if (words && !*((const char *)config + key->offset)) continue;
         TR_TRY(tr_key_text(key, config, &value));
         (void)fprintf(file, "  %s: %s\n", key->name + length + 1, value);

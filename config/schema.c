@@ -118,6 +118,15 @@ const tr_key tr_schema[] = {
              "78), or allow (a new epoch begins with the new data). Data that have only grown at "
              "their end are always allowed."},
 
+    {"train.freeze", TR_KEY_PATTERNS, AT(model.tuning.freeze), .example = "*.wte.weight *.h.0.*",
+     .help =
+         "Parameters that are not trained: patterns of their names (as transformers has them; * "
+         "and ? as in a shell). They keep their values, have no optimizer state and no gradient. "
+         "In a file also a list. Default: none."},
+    {"train.lr_scale", TR_KEY_SCALES, AT(model.tuning.lr_scale), .example = "0.1 *.wte.weight",
+     .help = "Factors of the learning rate: SCALE PATTERN SCALE PATTERN, or in a file a list of "
+             "{match: PATTERN, scale: SCALE}; the first pattern that matches a name wins. Default: "
+             "1 for all."},
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},
     {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",
@@ -263,6 +272,8 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     case TR_KEY_BOOL:
     case TR_KEY_ANSWER: (void)snprintf(buffer, size, "true or false"); break;
     case TR_KEY_TEXT:
+    case TR_KEY_PATTERNS:
+    case TR_KEY_SCALES:
     case TR_KEY_PATHS: (void)snprintf(buffer, size, "text"); break;
     case TR_KEY_SHARE: (void)snprintf(buffer, size, "a number or a path"); break;
     case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
@@ -428,6 +439,16 @@ static tr_status set_share(const tr_key *key, const char *value, tr_config *conf
     return set_text(key, value, config);
 }
 
+bool tr_key_takes(const tr_key *key, tr_yaml_kind kind) {
+    switch (kind) {
+    case TR_YAML_TEXT: return true;
+    case TR_YAML_LIST: return key->type == TR_KEY_PATHS || key->type == TR_KEY_PATTERNS;
+    case TR_YAML_WEIGHTS: return key->type == TR_KEY_PATHS;
+    case TR_YAML_SCALES: return key->type == TR_KEY_SCALES;
+    }
+    return false;
+}
+
 tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     switch (key->type) {
     case TR_KEY_INT:
@@ -448,6 +469,8 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
         break;
     }
     case TR_KEY_TEXT:
+    case TR_KEY_PATTERNS:
+    case TR_KEY_SCALES:
     case TR_KEY_PATHS: TR_TRY(set_text(key, value, config)); break;
     case TR_KEY_SHARE: TR_TRY(set_share(key, value, config)); break;
     case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
@@ -495,6 +518,8 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
         (void)fputs(*(const tr_answer *)value == TR_YES ? "true" : "false", f);
         break;
     case TR_KEY_TEXT:
+    case TR_KEY_PATTERNS:
+    case TR_KEY_SCALES:
     case TR_KEY_PATHS: print_quoted(value, f); break;
     case TR_KEY_SHARE: {
         double share;

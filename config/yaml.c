@@ -97,39 +97,68 @@ static tr_status list_word(reader *r, const yaml_event_t *event, char *list) {
                : FAIL_AT(r, event->start_mark, "this list is too long");
 }
 
-/* Reads {path: P, weight: W} after its start, and appends W P. */
-static tr_status list_weighted(reader *r, yaml_mark_t start, char *list) {
-    char path[LIST_SIZE] = "", weight[64] = "";
+/* The keys of an item that has keys. */
+typedef struct item_keys {
+    const char *text, *number, *digits, *example;
+    tr_yaml_kind kind;
+} item_keys;
+
+static const item_keys items[] = {
+    {"path", "weight", "0123456789.", "{path: a.bin, weight: 0.7}", TR_YAML_WEIGHTS},
+    {"match", "scale", "0123456789.eE+-", "{match: '*.wte.weight', scale: 0.1}", TR_YAML_SCALES}};
+
+/* Returns the keys of an item that begins with the key `name`. */
+static const item_keys *item_of(const char *name) {
+    return !strcmp(name, items[1].text) || !strcmp(name, items[1].number) ? &items[1] : &items[0];
+}
+
+/* Reads the value of an item's key. */
+static tr_status item_value(reader *r, const item_keys *keys, bool is_text, char *text,
+                            char *number, size_t size) {
+    yaml_event_t value;
+    tr_status status = TR_OK;
+    char sentence[64];
+    TR_TRY(next_event(r, &value));
+    (void)snprintf(sentence, sizeof sentence, "%s and %s take one value each", keys->text,
+                   keys->number);
+    if (value.type != YAML_SCALAR_EVENT || (!is_text && value.data.scalar.length >= size))
+        status = FAIL_AT(r, value.start_mark, sentence);
+    else if (is_text) {
+        text[0] = '\0';
+        status = list_word(r, &value, text);
+    } else (void)snprintf(number, size, "%s", (const char *)value.data.scalar.value);
+    yaml_event_delete(&value);
+    return status;
+}
+
+/* Reads an item with keys after its start, and appends its number and its text. */
+static tr_status list_item(reader *r, yaml_mark_t start, char *list, tr_yaml_kind *kind) {
+    char text[LIST_SIZE] = "", number[64] = "", sentence[160];
+    const item_keys *keys = NULL;
     for (;;) {
-        yaml_event_t key, value;
+        yaml_event_t key;
         TR_TRY(next_event(r, &key));
-        bool end = key.type == YAML_MAPPING_END_EVENT;
+        const bool end = key.type == YAML_MAPPING_END_EVENT;
         const char *name = key.type == YAML_SCALAR_EVENT ? (const char *)key.data.scalar.value : "";
-        bool is_path = strcmp(name, "path") == 0, is_weight = strcmp(name, "weight") == 0;
+        if (!keys) keys = item_of(name);
+        const bool is_text = !strcmp(name, keys->text), is_number = !strcmp(name, keys->number);
+        (void)snprintf(sentence, sizeof sentence, "an item of this list has the keys %s and %s",
+                       keys->text, keys->number);
         tr_status status =
-            end || is_path || is_weight
-                ? TR_OK
-                : FAIL_AT(r, key.start_mark, "an item of this list has the keys path and weight");
+            end || is_text || is_number ? TR_OK : FAIL_AT(r, key.start_mark, sentence);
         yaml_event_delete(&key);
         TR_TRY(status);
         if (end) break;
-        TR_TRY(next_event(r, &value));
-        if (value.type != YAML_SCALAR_EVENT ||
-            (!is_path && value.data.scalar.length >= sizeof weight))
-            status = FAIL_AT(r, value.start_mark, "path and weight take one value each");
-        else if (is_path) {
-            path[0] = '\0';
-            status = list_word(r, &value, path);
-        } else (void)snprintf(weight, sizeof weight, "%s", (const char *)value.data.scalar.value);
-        yaml_event_delete(&value);
-        TR_TRY(status);
+        TR_TRY(item_value(r, keys, is_text, text, number, sizeof number));
     }
-    if (!path[0] || !weight[0] || weight[strspn(weight, "0123456789.")])
-        return FAIL_AT(r, start,
-                       "an item with keys needs both, a path and a weight above 0, like "
-                       "{path: a.bin, weight: 0.7}");
+    *kind = keys->kind;
+    (void)snprintf(sentence, sizeof sentence,
+                   "an item with keys needs both, a %s and a %s above 0, like %s", keys->text,
+                   keys->number, keys->example);
+    if (!text[0] || !number[0] || number[strspn(number, keys->digits)])
+        return FAIL_AT(r, start, sentence);
     size_t used = strlen(list);
-    if (snprintf(list + used, LIST_SIZE - used, "%s%s %s", used ? " " : "", weight, path) >=
+    if (snprintf(list + used, LIST_SIZE - used, "%s%s %s", used ? " " : "", number, text) >=
         (int)(LIST_SIZE - used))
         return FAIL_AT(r, start, "this list is too long");
     return TR_OK;
@@ -138,22 +167,21 @@ static tr_status list_weighted(reader *r, yaml_mark_t start, char *list) {
 /* Reads the items of a list after its start, and adds them as the open key's value. */
 static tr_status read_list(reader *r, yaml_mark_t key, yaml_mark_t start) {
     char list[LIST_SIZE] = "";
-    int words = 0, weighted = 0;
-    for (bool end = false; !end;) {
+    tr_yaml_kind kind = TR_YAML_TEXT, before = TR_YAML_TEXT; /* of the items; none yet */
+    for (bool end = false; !end; before = kind) {
         yaml_event_t item;
         TR_TRY(next_event(r, &item));
         tr_status status = TR_OK;
         end = item.type == YAML_SEQUENCE_END_EVENT;
         if (item.type == YAML_SCALAR_EVENT) {
-            words++;
+            kind = TR_YAML_LIST;
             status = list_word(r, &item, list);
         } else if (item.type == YAML_MAPPING_START_EVENT) {
-            weighted++;
-            status = list_weighted(r, item.start_mark, list);
+            status = list_item(r, item.start_mark, list, &kind);
         } else if (!end) {
             status = FAIL_AT(r, item.start_mark, "an item of a list must be text");
         }
-        if (status == TR_OK && words > 0 && weighted > 0)
+        if (status == TR_OK && before != TR_YAML_TEXT && kind != before)
             status =
                 FAIL_AT(r, item.start_mark, "every item of a list has a weight, or none has one");
         yaml_event_delete(&item);
@@ -161,7 +189,7 @@ static tr_status read_list(reader *r, yaml_mark_t key, yaml_mark_t start) {
     }
     tr_yaml_entry *e = NULL;
     TR_TRY(add_key(r, key, start, &e));
-    e->is_list = true;
+    e->kind = kind == TR_YAML_TEXT ? TR_YAML_LIST : kind;
     return tr_strdup(list, &e->value);
 }
 

@@ -6,10 +6,19 @@
 
 #include <stdbool.h>
 
+/* What a value is: text, a list of texts, a list of {path: P, weight: W} or of {match: P, scale:
+ * S}. */
+typedef enum tr_yaml_kind {
+    TR_YAML_TEXT,
+    TR_YAML_LIST,
+    TR_YAML_WEIGHTS,
+    TR_YAML_SCALES
+} tr_yaml_kind;
+
 typedef struct tr_yaml_entry {
-    char *key;                /* path from the root, joined by dots */
-    char *value;              /* NULL: nothing follows the colon */
-    bool is_list;             /* value: the words of a list, as data/paths.h has them */
+    char *key;         /* path from the root, joined by dots */
+    char *value;       /* NULL: nothing follows the colon */
+    tr_yaml_kind kind; /* of a list, value has the words as data/paths.h has them, numbers first */
     int key_line, key_column; /* from 1, of the last part of the key */
     int line, column;         /* of the value */
 } tr_yaml_entry;
@@ -20,8 +29,8 @@ typedef struct tr_yaml {
 } tr_yaml;
 
 /* Parses one document, a mapping of mappings and scalars (an empty document has no entries). Fails
- * with TR_ERR_CONFIG "source:line:column: ..." on bad YAML, lists of anything but scalars and
- * {path: P, weight: W}, aliases, keys that are not
- * scalars, NUL characters and a second document. The caller releases *out with tr_yaml_free. */
+ * with TR_ERR_CONFIG "source:line:column: ..." on bad YAML, lists of anything else, aliases, keys
+ * that are not scalars, NUL characters and a second document. The caller releases *out with
+ * tr_yaml_free. */
 tr_status tr_yaml_parse(const char *text, size_t length, const char *source, tr_yaml *out);
 void tr_yaml_free(tr_yaml *yaml);

@@ -242,7 +242,7 @@ TR_HOST_DEVICE static inline tr_adamw_scalars tr_adamw_round(const tr_adamw_desc
     s.beta2 = (float)desc->beta2;
     s.eps = (float)desc->eps;
     s.weight_decay = (float)desc->weight_decay;
-    s.lr = (float)state->lr;
+    s.lr = (float)state->lr * (float)desc->lr_scale;
     s.bias_correction1 = (float)state->bias_correction1;
     s.bias_correction2 = (float)state->bias_correction2;
     s.factor = (float)state->gradient_factor;

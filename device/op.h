@@ -389,12 +389,13 @@ enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
 
 /* ADAMW (Loshchilov & Hutter 2019) on count elements; reads lr, bias corrections, gradient_factor
  * and skip from the state: g = GRAD * gradient_factor; M, V, MASTER f32 updated; MASTER -= lr *
- *   (mhat / (sqrt(vhat) + eps) + weight_decay * MASTER); VALUE = MASTER in dtype (NULL or MASTER
- * itself when the model is FP32). */
+ * lr_scale * (mhat / (sqrt(vhat) + eps) + weight_decay * MASTER); VALUE = MASTER in dtype (NULL or
+ * MASTER itself when the model is FP32). */
 typedef struct tr_adamw_desc {
     int64_t count;
     double beta1, beta2, eps, weight_decay;
     tr_dtype dtype;
+    double lr_scale;
 } tr_adamw_desc;
 enum { TR_ADAMW_GRAD, TR_ADAMW_MASTER, TR_ADAMW_M, TR_ADAMW_V, TR_ADAMW_VALUE };
 

@@ -107,8 +107,9 @@ static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
     tr_built_op(layer, &n->grad_input, TR_PHASE_I, turned);
     const tr_rmsnorm_desc weight = {
         .rows = shape->rows * n->heads, .width = D, .eps = a->desc.eps, .dtype = shape->dtype};
-    tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
-                (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = weight});
+    if (n->gamma->has_grad)
+        tr_built_op(layer, &n->grad_weight, TR_PHASE_W,
+                    (tr_op_desc){.kind = TR_OP_RMSNORM_WGRAD, .rmsnorm = weight});
     n->dnormed = tr_built_place(layer, TR_LIFE_IW, n->heads * D, shape->dtype);
 }
 
@@ -300,7 +301,7 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
 
 static tr_status norm_grad_weight(const tr_attention_part *a, const tr_head_norm *n,
                                   const tr_layer_io *io) {
-    if (!n->gamma) return TR_OK;
+    if (!n->gamma || !n->gamma->has_grad) return TR_OK;
     tr_op_args args = {.t = {[TR_RMS_WGRAD_DY] = by_head(a, n, io, n->dnormed),
                              [TR_RMS_WGRAD_X] = by_head(a, n, io, n->kept),
                              [TR_RMS_WGRAD_RSTD] = tr_buffer_at(io, n->rstd),

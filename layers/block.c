@@ -39,7 +39,8 @@ static void describe(tr_built_layer *built) {
     b->h = tr_built_place(built, TR_LIFE_FW, b->width, built->shape.dtype);
     if (built->shape.decode || drops(b)) return;
     b->dh = tr_built_place(built, TR_LIFE_IW, b->width, built->shape.dtype);
-    built->layer.w_reads_dy[0] = true; /* the gradient of the MLP's output */
+    /* The gradient of the MLP's output. */
+    built->layer.w_reads_dy[0] = tr_linear_has_grads(&b->mlp.down);
 }
 
 /* --- F, I, W ---------------------------------------------------------------------------------- */

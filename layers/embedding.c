@@ -32,6 +32,11 @@ static bool drops(const embedding *e) {
     return e->dropout > 0 && !e->built.shape.decode;
 }
 
+/* Returns true when W has work. */
+static bool trains(const embedding *e) {
+    return e->words->has_grad || (e->positions && e->positions->has_grad);
+}
+
 static void describe(tr_built_layer *built) {
     embedding *e = (embedding *)built;
     const tr_model_shape *shape = &built->shape;
@@ -52,23 +57,27 @@ static void describe(tr_built_layer *built) {
                             .site = e->site,
                             .dtype = shape->dtype};
     tr_built_op(built, &e->embed, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed});
-    tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
-                (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});
+    if (e->words->has_grad)
+        tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
+                    (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});
     if (e->positions) {
         tr_built_asks_starts(built);
         tr_built_op(built, &e->position, TR_PHASE_F,
                     (tr_op_desc){.kind = TR_OP_POSITION, .embed = embed});
-        tr_built_op(built, &e->position_wgrad, TR_PHASE_W,
-                    (tr_op_desc){.kind = TR_OP_POSITION_WGRAD, .embed = embed});
+        if (e->positions->has_grad)
+            tr_built_op(built, &e->position_wgrad, TR_PHASE_W,
+                        (tr_op_desc){.kind = TR_OP_POSITION_WGRAD, .embed = embed});
     }
     if (drops(e)) {
         tr_built_op(built, &e->drop, TR_PHASE_F,
                     (tr_op_desc){.kind = TR_OP_DROPOUT_ADD, .dropout = drop});
-        tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
-                    (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
-        e->dx = tr_built_place(built, TR_LIFE_IW, e->width, shape->dtype);
+        if (trains(e)) {
+            tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
+                        (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
+            e->dx = tr_built_place(built, TR_LIFE_IW, e->width, shape->dtype);
+        }
     }
-    built->layer.w_reads_dy[0] = !shape->decode && !drops(e);
+    built->layer.w_reads_dy[0] = !shape->decode && !drops(e) && trains(e);
 }
 
 /* Returns the rows of the positions' table, or of its gradient, that a sequence uses. */
@@ -100,7 +109,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
-    if (!drops(e)) return TR_OK;
+    if (!drops(e) || !trains(e)) return TR_OK;
     tr_op_args drop = {
         .t = {[TR_DROPOUT_DGRAD_DY] = io->dy[0], [TR_DROPOUT_DGRAD_DX] = tr_buffer_at(io, e->dx)}};
     return tr_layer_op_run(&e->drop_dgrad, io, drop);
@@ -116,12 +125,13 @@ static tr_status clear_unmet(const embedding *e, const tr_layer_io *io, tr_tenso
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
+    if (!trains(e)) return TR_OK;
     const tr_tensor dx = drops(e) ? tr_buffer_at(io, e->dx) : io->dy[0];
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
                               [TR_EMBED_WGRAD_TOKENS] = io->step[0],
                               [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(e->words)}};
-    TR_TRY(tr_layer_op_run(&e->embed_wgrad, io, embed));
-    if (!e->positions) return TR_OK;
+    if (e->words->has_grad) TR_TRY(tr_layer_op_run(&e->embed_wgrad, io, embed));
+    if (!e->positions || !e->positions->has_grad) return TR_OK;
     if (!io->adds) TR_TRY(clear_unmet(e, io, tr_param_grad(e->positions)));
     tr_op_args position = {.t = {[TR_POSITION_WGRAD_DY] = dx,
                                  [TR_POSITION_WGRAD_DTABLE] = met(e, tr_param_grad(e->positions)),

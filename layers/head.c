@@ -105,8 +105,9 @@ static void describe_gradients(head *h, chunk *c) {
                                   .accumulate = true};
     tr_built_op(&h->built, &c->project_dgrad, TR_PHASE_F,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dgrad});
-    tr_built_op(&h->built, &c->project_wgrad, TR_PHASE_F,
-                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = wgrad});
+    if (h->words->has_grad)
+        tr_built_op(&h->built, &c->project_wgrad, TR_PHASE_F,
+                    (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = wgrad});
 }
 
 static void describe_xent(head *h, tr_layer_op *op, tr_op_kind kind, int64_t rows) {
@@ -128,11 +129,11 @@ static void describe_chunk(head *h, chunk *c) {
     describe_xent(h, &c->dgrad, TR_OP_XENT_DGRAD, c->rows);
 }
 
-/* Counts the FLOPs: F has the products of all chunks, and of both gradients. */
+/* Counts the FLOPs: F has the products of all chunks, and of the gradients. */
 static void count_flops(head *h) {
     tr_op_desc product = h->whole.project.desc;
     product.matmul.m = h->built.shape.rows;
-    h->built.layer.flops_f = 3 * tr_op_flops(&product);
+    h->built.layer.flops_f = (h->words->has_grad ? 3 : 2) * tr_op_flops(&product);
 }
 
 static void describe_training(head *h) {
@@ -240,7 +241,7 @@ static tr_status take_gradients(const head *h, const tr_layer_io *io, const chun
                         .adds = t->adds};
     TR_TRY(tr_layer_op_run(&c->dgrad, io, xent));
     TR_TRY(tr_layer_op_run(&c->project_dgrad, io, dgrad));
-    return tr_layer_op_run(&c->project_wgrad, io, wgrad);
+    return h->words->has_grad ? tr_layer_op_run(&c->project_wgrad, io, wgrad) : TR_OK;
 }
 
 /* Computes the loss of `rows` rows from row `begin` on. */

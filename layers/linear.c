@@ -1,5 +1,9 @@
 #include "layers/linear.h"
 
+#include "layers/tuning.h"
+
+#include <stdio.h>
+
 /* --- parameters ------------------------------------------------------------------------------- */
 
 /* Makes the parameter of tensors first .. first + n - 1, which the same tensor ranks hold: of their
@@ -35,17 +39,31 @@ static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int 
     return TR_OK;
 }
 
-/* Makes one parameter for each run of tensors with the same copies; joined, they are one local
- * matrix. */
+/* Returns true when tensors a and b have the same owners, and are both frozen or trained equally
+ * fast, so that one parameter holds both. */
+static bool alike(const tr_built_layer *layer, const tr_linear_desc *d, int a, int b, bool bias) {
+    const char *what = bias ? "bias" : "weight";
+    char name[2][2 * TR_NAME_SIZE];
+    (void)snprintf(name[0], sizeof name[0], "%s.%s.%s", layer->layer.name, d->tensor[a].name, what);
+    (void)snprintf(name[1], sizeof name[1], "%s.%s.%s", layer->layer.name, d->tensor[b].name, what);
+    return d->tensor[a].copies == d->tensor[b].copies &&
+           tr_tuning_alike(layer->shape.tuning, name[0], name[1]);
+}
+
+/* Makes one parameter for each run of tensors that are alike; joined, they are one local matrix. */
 static tr_status make_params(tr_built_layer *layer, const tr_linear_desc *d, bool bias,
-                             tr_param **first) {
+                             tr_param **first, int *count) {
     for (int k = 0, n; k < d->tensors; k += n) {
         tr_param *param;
-        for (n = 1; k + n < d->tensors && d->tensor[k + n].copies == d->tensor[k].copies;) n++;
+        for (n = 1; k + n < d->tensors && alike(layer, d, k, k + n, bias);) n++;
         TR_TRY(make_param(layer, d, k, n, bias, &param));
         if (k == 0) *first = param;
         else param->joined = true;
+        ++*count;
     }
+    if (*count > 1 && d->conv1d && !bias)
+        return TR_FAIL(TR_ERR_INTERNAL, "the columns of %s cannot be several parameters",
+                       tr_param_name(*first));
     return TR_OK;
 }
 
@@ -74,8 +92,8 @@ tr_status tr_linear_create(tr_linear *l, tr_built_layer *layer, const tr_linear_
         (tr_linear){.layer = layer, .in = d->inputs.extent, .split = d->split, .conv1d = d->conv1d};
     for (int k = 0; k < d->tensors; k++)
         for (int i = 0; i < d->tensor[k].parts; i++) l->out += d->tensor[k].part[i].extent;
-    TR_TRY(make_params(layer, d, false, &l->weight));
-    if (d->bias) TR_TRY(make_params(layer, d, true, &l->bias));
+    TR_TRY(make_params(layer, d, false, &l->weight, &l->weights));
+    if (d->bias) TR_TRY(make_params(layer, d, true, &l->bias, &l->biases));
     return make_updates(l, d);
 }
 
@@ -97,6 +115,29 @@ static void describe_activations(tr_linear *l) {
     if (l->activated)
         tr_built_op(l->layer, &l->activate_grad, TR_PHASE_I,
                     (tr_op_desc){.kind = TR_OP_ACTIVATION_DGRAD, .rows = rows});
+}
+
+/* x' dy, or dy' x if the weight is [out, in], with the bias's gradient fused; or that alone. */
+static void describe_grad_weight(tr_linear *l) {
+    const int64_t rows = l->layer->shape.rows;
+    const tr_dtype dtype = l->layer->shape.dtype;
+    l->has_dw = tr_params_grad_together(l->weight, l->weights);
+    l->has_db = l->bias && tr_params_grad_together(l->bias, l->biases);
+    tr_op_desc op = {
+        .kind = TR_OP_MATMUL,
+        .matmul = {.m = l->conv1d ? l->in : l->out,
+                   .n = l->conv1d ? l->out : l->in,
+                   .k = rows,
+                   .a = dtype,
+                   .b = dtype,
+                   .c = tr_dtype_acc(dtype),
+                   .trans_a = true,
+                   .accumulate = true,
+                   .fused = {.bias_grad = l->has_db, .bias_grad_of_a = l->has_db && !l->conv1d}}};
+    if (!l->has_dw)
+        op = (tr_op_desc){.kind = TR_OP_BIAS_GRAD,
+                          .rows = {.rows = rows, .width = l->out, .dtype = dtype}};
+    if (l->has_dw || l->has_db) tr_built_op(l->layer, &l->grad_weight, TR_PHASE_W, op);
 }
 
 void tr_linear_describe(tr_linear *l) {
@@ -124,21 +165,10 @@ void tr_linear_describe(tr_linear *l) {
         .c = dtype,
         .trans_b = l->conv1d,
         .fused = {.activate_grad = l->activated && fuses, .activation = l->activation}};
-    /* x' dy, or dy' x if the weight is [out, in]. */
-    tr_matmul_desc dw = {.m = l->conv1d ? in : out,
-                         .n = l->conv1d ? out : in,
-                         .k = rows,
-                         .a = dtype,
-                         .b = dtype,
-                         .c = tr_dtype_acc(dtype),
-                         .trans_a = true,
-                         .accumulate = true,
-                         .fused = {.bias_grad = l->bias, .bias_grad_of_a = l->bias && !l->conv1d}};
     tr_built_op(layer, &l->forward, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = y});
     tr_built_op(layer, &l->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dx});
-    tr_built_op(layer, &l->grad_weight, TR_PHASE_W,
-                (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dw});
+    describe_grad_weight(l);
     if (fuses) return;
     tr_lora_describe(&l->lora, in, out);
     describe_activations(l);
@@ -191,13 +221,31 @@ tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_ten
     return TR_OK;
 }
 
-tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
-                                tr_tensor dy) {
-    const tr_tensor dw = matrix(l, l->weight->grad, tr_dtype_acc(l->layer->shape.dtype));
+/* The gradients of weight and bias. */
+static tr_status base_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
+                                  tr_tensor dy) {
+    const tr_dtype acc = tr_dtype_acc(l->layer->shape.dtype);
+    if (!l->has_dw && !l->has_db) return TR_OK;
+    if (!l->has_dw) {
+        tr_op_args sum = {
+            .t = {[TR_BIAS_GRAD_DY] = dy,
+                  [TR_BIAS_GRAD_DBIAS] = tr_tensor_vector(l->bias->grad, acc, l->out)}};
+        return tr_layer_op_run(&l->grad_weight, io, sum);
+    }
+    const tr_tensor dw = matrix(l, l->weight->grad, acc);
     tr_op_args args = {.t = {[TR_MATMUL_A] = l->conv1d ? x : dy,
                              [TR_MATMUL_B] = l->conv1d ? dy : x,
                              [TR_MATMUL_C] = dw}};
-    if (l->bias) args.t[TR_MATMUL_DBIAS] = tr_tensor_vector(l->bias->grad, dw.dtype, l->out);
-    TR_TRY(tr_layer_op_run(&l->grad_weight, io, args));
+    if (l->has_db) args.t[TR_MATMUL_DBIAS] = tr_tensor_vector(l->bias->grad, acc, l->out);
+    return tr_layer_op_run(&l->grad_weight, io, args);
+}
+
+tr_status tr_linear_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
+                                tr_tensor dy) {
+    TR_TRY(base_grad_weight(l, io, x, dy));
     return tr_lora_grad_weight(&l->lora, io, x, dy);
+}
+
+bool tr_linear_has_grads(const tr_linear *l) {
+    return l->has_dw || l->has_db || l->lora.targets > 0;
 }

@@ -33,8 +33,12 @@ typedef struct tr_linear_desc {
 
 typedef struct tr_linear {
     tr_built_layer *layer;
-    tr_param *weight, *bias; /* bias: NULL if there is none */
-    int64_t in, out;         /* local */
+    /* The first of the layer's adjacent parameters, which are one local matrix or vector; bias:
+     * NULL if there is none. */
+    tr_param *weight, *bias;
+    int weights, biases; /* how many */
+    bool has_dw, has_db; /* set when the layer is described: W computes the gradient */
+    int64_t in, out;     /* local */
     tr_split split;
     bool conv1d;
     tr_lora lora;
@@ -45,7 +49,9 @@ typedef struct tr_linear {
     tr_activation activation;
     bool adds_residual; /* set before, too, for rows split over one rank: y = residual + x W + bias
                            is one product */
-    tr_layer_op forward, grad_input, grad_weight;
+    tr_layer_op forward, grad_input;
+    tr_layer_op
+        grad_weight; /* a product, or if only the bias is trained, the sum of its gradient */
     tr_layer_op activate, activate_grad; /* with an update, which comes between them and the
                                             product */
 } tr_linear;
@@ -61,6 +67,9 @@ tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_t
  * split. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx);
-/* Writes the gradients of weight and bias, or adds to them (io->adds). */
+/* Writes the gradients of weight and bias, or adds to them (io->adds), as far as they are
+ * trained. */
 tr_status tr_linear_grad_weight(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
                                 tr_tensor dy);
+/* Returns true when W has work, after tr_linear_describe. */
+bool tr_linear_has_grads(const tr_linear *linear);

@@ -1,6 +1,7 @@
 #include "layers/lora_config.h"
 #include "layers/model_impl.h"
 #include "layers/param_impl.h"
+#include "layers/tuning.h"
 
 #include "base/memory.h"
 
@@ -222,6 +223,7 @@ tr_status tr_model_check(const tr_model_config *given, const tr_model_shape *sha
     TR_TRY(check_shape(&config, shape));
     TR_TRY(check_heads(family, &config, shape));
     TR_TRY(check_options(family, &config));
+    TR_TRY(tr_tuning_check(&config.tuning));
     TR_TRY(check_positions(family, &config, shape));
     TR_TRY(tr_lora_check(&config));
     return check_memory(&config, shape);
@@ -287,11 +289,13 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->family = tr_model_family(config->family);
     model->config = *config;
     model->shape = *shape;
+    model->shape.tuning = &model->config.tuning;
     model->shape.rows = shape->batch * (shape->decode ? shape->decode : shape->seq);
     model->count = (int)config->layers + 2;
     tr_status status = tr_model_complete(&model->config);
     if (status == TR_OK) status = make_layers(model);
     if (status == TR_OK) status = tr_model_connect(model);
+    if (status == TR_OK) status = tr_tuning_check_model(model);
     if (status == TR_OK) *out = model;
     else tr_model_destroy(model);
     return status;
@@ -305,16 +309,38 @@ void tr_model_destroy(tr_model *model) {
     free(model);
 }
 
-int64_t tr_model_parameters(const tr_model *model) {
+static int64_t count_parameters(const tr_model *model, bool frozen_too) {
     int64_t sum = 0;
     for (int i = 0; i < model->count; i++) {
         const tr_layer *layer = model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
             const tr_param *param = &layer->params[j];
-            if (param->use > 0) continue;
+            if (param->use > 0 || (param->frozen && !frozen_too)) continue;
             for (int k = 0; k < param->tensors; k++) sum += tr_global_count(&param->tensor[k]);
         }
     }
+    return sum;
+}
+
+int64_t tr_model_parameters(const tr_model *model) {
+    return count_parameters(model, true);
+}
+
+int64_t tr_model_trained_parameters(const tr_model *model) {
+    return count_parameters(model, false);
+}
+
+/* Returns the elements of frozen weights of products: matrices of all layers except the embedding,
+ * the first one. */
+static double frozen_weights(const tr_model *model) {
+    double sum = 0;
+    for (int i = 1; i < model->count; i++)
+        for (int j = 0; j < model->layers[i]->params_count; j++) {
+            const tr_param *param = &model->layers[i]->params[j];
+            for (int k = 0; k < param->tensors; k++)
+                if (param->frozen && param->tensor[k].rank == 2)
+                    sum += (double)tr_global_count(&param->tensor[k]);
+        }
     return sum;
 }
 
@@ -333,6 +359,6 @@ double tr_model_flops_per_token(const tr_model *model) {
     const double matrices = tr_model_activation(c->activation)->gated ? 3 : 2;
     const double attention = C * D * (2 * heads + 2 * kv_heads);
     const double mlp = matrices * C * (double)c->mlp_width;
-    return 6 * (L * (attention + mlp) + (double)c->vocab * C) +
+    return 6 * (L * (attention + mlp) + (double)c->vocab * C) - 2 * frozen_weights(model) +
            12 * L * keys_read(c, (double)model->shape.seq) * heads * D;
 }

@@ -12,7 +12,14 @@ typedef struct tr_lora_config {
     char targets[512]; /* words */
 } tr_lora_config;
 
-/* The keys of the config's section `model`. */
+/* What is trained, and how fast: see layers/tuning.h. Words are separated by spaces. */
+enum { TR_TUNING_TEXT = 1024 };
+typedef struct tr_tuning {
+    char freeze[TR_TUNING_TEXT];   /* key train.freeze: patterns */
+    char lr_scale[TR_TUNING_TEXT]; /* key train.lr_scale: a scale, its patterns, a scale, ... */
+} tr_tuning;
+
+/* The keys of the config's section `model`, and those that say what of it is trained. */
 typedef struct tr_model_config {
     char family[16];
     int64_t layers, width, heads, context, vocab;
@@ -25,7 +32,8 @@ typedef struct tr_model_config {
     int64_t window; /* positions that a token attends to, including its own; 0: all earlier ones */
     double rope_theta;
     char rope_scaling[64];
-    tr_lora_config lora; /* last: these keys do not describe the model that is updated */
+    tr_lora_config lora; /* these keys do not describe the model that is updated */
+    tr_tuning tuning;
 } tr_model_config;
 
 /* The shape for which a model is made; known on every rank. */
@@ -38,6 +46,7 @@ typedef struct tr_model_shape {
      * decode. */
     bool documents;
     int tp_rank, tp_size;
+    const tr_tuning *tuning; /* set by tr_model_create; NULL: all is trained */
 } tr_model_shape;
 
 typedef struct tr_family tr_family;
@@ -74,9 +83,12 @@ void tr_model_destroy(tr_model *model);
  * layer, or no layer reads an output. */
 tr_status tr_model_connect(tr_model *model);
 
-/* Returns the trained parameters of the whole model (global, tied ones once). */
+/* Returns the parameters of the whole model (global, tied ones once), and those of them that are
+ * not frozen. */
 int64_t tr_model_parameters(const tr_model *model);
+int64_t tr_model_trained_parameters(const tr_model *model);
 /* Returns the model FLOPs of one token, forward and backward: 6 for each weight of a product
  * (including the head's, not the embedding's), and 12 heads * head_size a layer for each key that a
- * query reads on average (half of the sequence, or fewer with a window). */
+ * query reads on average (half of the sequence, or fewer with a window). A frozen
+ * weight has 4 instead of 6, because no weight gradient is computed. */
 double tr_model_flops_per_token(const tr_model *model);

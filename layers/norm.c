@@ -29,7 +29,9 @@ static void describe_ops(tr_norm *n) {
     op.kind = n->desc.rms ? TR_OP_RMSNORM_DGRAD : TR_OP_LAYERNORM_DGRAD;
     tr_built_op(layer, &n->grad_input, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_I, op);
     op.kind = n->desc.rms ? TR_OP_RMSNORM_WGRAD : TR_OP_LAYERNORM_WGRAD;
-    tr_built_op(layer, &n->grad_weight, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_W, op);
+    n->has_grad = tr_params_grad_together(n->gamma, n->beta ? 2 : 1);
+    if (n->has_grad)
+        tr_built_op(layer, &n->grad_weight, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_W, op);
 }
 
 void tr_norm_describe(tr_norm *n) {
@@ -84,6 +86,7 @@ tr_status tr_norm_grad_input(const tr_norm *n, const tr_layer_io *io, tr_tensor 
 
 tr_status tr_norm_grad_weight(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
     tr_op_args args;
+    if (!n->has_grad) return TR_OK;
     if (n->desc.rms)
         args = (tr_op_args){.t = {[TR_RMS_WGRAD_DY] = tr_buffer_at(io, n->dy),
                                   [TR_RMS_WGRAD_X] = x,

@@ -20,6 +20,7 @@ typedef struct tr_norm {
     tr_param *gamma, *beta; /* beta: NULL for RMSNorm */
     tr_buffer y, dy;        /* (rows, width) */
     tr_buffer mean, rstd;   /* f32 (rows); mean: LayerNorm */
+    bool has_grad;          /* set when the layer is described: W runs */
     bool with_addition;     /* set before the layer is described: a residual addition fills y, mean
                                and rstd */
     tr_layer_op forward, grad_input, grad_weight;

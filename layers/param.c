@@ -71,6 +71,8 @@ tr_status tr_param_describe(tr_param *param, int rank, const int64_t *shape, tr_
     *param = (tr_param){.init = init,
                         .init_std = init_std,
                         .decay = rank >= 2,
+                        .lr_scale = 1,
+                        .has_grad = true,
                         .copies = {[TR_AXIS_PP] = 1},
                         .partial = TR_AXIS_BIT(TR_AXIS_DP)};
     va_list arguments;
@@ -165,6 +167,13 @@ tr_status tr_params_check(const tr_param *params, int count) {
                            tr_param_name(param));
     }
     return TR_OK;
+}
+
+bool tr_params_grad_together(tr_param *params, int count) {
+    bool any = false;
+    for (int i = 0; i < count; i++) any |= !params[i].frozen;
+    for (int i = 0; i < count; i++) params[i].has_grad = any;
+    return any;
 }
 
 void tr_params_release(tr_param *params, int count) {

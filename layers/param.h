@@ -53,6 +53,13 @@ typedef struct tr_param {
     tr_init init;
     float init_std;
     bool decay; /* weight decay applies */
+    /* Set by tr_tuning_apply when the layer is created; tr_param_describe makes a parameter that is
+     * trained. */
+    bool frozen; /* never changes: it has no optimizer state and no part in the gradient's norm */
+    double lr_scale; /* factor of the learning rate */
+    /* W writes its gradient. A frozen parameter has a gradient, which nothing reads, only when one
+     * operator writes it together with that of a trained one. */
+    bool has_grad;
     /* Neighbours along each axis that hold the same boxes; 0: all ranks of the axis. Runs of
      * neighbours begin at multiples of their length: with 2 over a tensor group of 4, ranks 0 and 1
      * hold the same boxes, and 2 and 3. */
@@ -69,7 +76,8 @@ typedef struct tr_param {
      * and each has its own gradient. */
     tr_dtype dtype; /* of value: the model's */
     void *value;    /* local */
-    void *grad;     /* tr_dtype_acc(dtype), local, summed over the step's micro-batches */
+    /* tr_dtype_acc(dtype), local, summed over the step's micro-batches; NULL unless has_grad */
+    void *grad;
 } tr_param;
 
 static inline const char *tr_param_name(const tr_param *param) {
@@ -79,6 +87,10 @@ static inline const char *tr_param_name(const tr_param *param) {
 /* Return the parameter's value, and its gradient, as tensors of the local shape. */
 tr_tensor tr_param_value(const tr_param *param);
 tr_tensor tr_param_grad(const tr_param *param);
+
+/* Makes the gradients of `count` adjacent parameters of a layer exist together, because one
+ * operator writes them: all have one if any of them is trained. Returns true if they have. */
+bool tr_params_grad_together(tr_param *params, int count);
 
 /* A run of indices along one dimension. */
 typedef struct tr_range {

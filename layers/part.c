@@ -1,5 +1,7 @@
 #include "layers/part.h"
 
+#include "layers/tuning.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,8 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
 }
 
 tr_status tr_built_finish(tr_built_layer *layer) {
+    for (int i = 0; i < layer->layer.params_count; i++)
+        TR_TRY(tr_tuning_apply(layer->shape.tuning, &layer->param[i]));
     layer->describe(layer);
     layer->operators_at = layer->layer.bytes[TR_LIFE_SCRATCH];
     return layer->layer.described;

@@ -56,7 +56,7 @@ struct tr_built_layer {
 void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
                     void (*describe)(tr_built_layer *), const tr_model_shape *shape,
                     const char *name_format, ...) __attribute__((format(printf, 5, 6)));
-/* Describes the layer, after its parts have been created. */
+/* Sets what of the layer is trained, and describes it, after its parts have been created. */
 tr_status tr_built_finish(tr_built_layer *layer);
 /* Declare that the layer reads the previous layer's output until the end of `life`; that it has one
  * output (batch, seq, width) in the storage type; that it asks for one more step input i32(batch,

@@ -49,7 +49,9 @@ tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model 
         for (int k = 0; k < model->layers[i]->params_count; k++) {
             const tr_param *param = &model->layers[i]->params[k], *other;
             int other_layer, pp_rank = mesh->index[TR_AXIS_PP];
-            if (param->use != 0 || !(other = other_use(model, param, &other_layer))) continue;
+            if (param->use != 0 || param->frozen ||
+                !(other = other_use(model, param, &other_layer)))
+                continue;
             int here = owner_of_layer(placement, i);
             int there = owner_of_layer(placement, other_layer);
             if (here == there || (pp_rank != here && pp_rank != there)) continue;

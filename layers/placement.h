@@ -26,8 +26,8 @@ typedef struct tr_tie {
     tr_mesh_part ranks;
 } tr_tie;
 
-/* Calls visit for the ties of the rank mesh->index, in registry order of use 0, so that all members
- * of a tie visit their ties in the same order. */
+/* Calls visit for the ties of trained parameters of the rank mesh->index, in registry order of use
+ * 0, so that all members of a tie visit their ties in the same order. */
 typedef tr_status (*tr_tie_visit_fn)(void *context, const tr_tie *tie);
 tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model *model,
                                   const tr_mesh *mesh, tr_tie_visit_fn visit, void *context);

@@ -10,12 +10,20 @@ size_t tr_memory_params_begin(const tr_param *param, size_t end) {
     return param->joined ? end : tr_memory_params_align(end);
 }
 
+/* The parameter before a joined one is adjacent in the layer's list. */
+size_t tr_memory_states_begin(const tr_param *param, size_t end) {
+    return param->joined && !param[-1].frozen ? end : tr_memory_params_align(end);
+}
+
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
     tr_param_memory *sum = context;
     sum->params++;
-    sum->grads = tr_memory_params_begin(param, sum->grads) + (size_t)param->count;
-    if (!shares) sum->values = tr_memory_params_begin(param, sum->values) + (size_t)param->count;
+    const size_t count = (size_t)param->count;
+    if (param->has_grad) sum->grads = tr_memory_params_begin(param, sum->grads) + count;
+    if (shares) return TR_OK;
+    sum->values = tr_memory_params_begin(param, sum->values) + count;
+    if (!param->frozen) sum->states = tr_memory_states_begin(param, sum->states) + count;
     return TR_OK;
 }
 
@@ -24,18 +32,18 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
     tr_param_memory sum = {0};
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &sum); /* cannot fail */
     sum.values = tr_memory_params_align(sum.values);
+    sum.states = tr_memory_params_align(sum.states);
     sum.grads = tr_memory_params_align(sum.grads);
     return sum;
 }
 
-size_t tr_memory_value_size(tr_dtype dtype) {
-    const tr_dtype acc = tr_dtype_acc(dtype);
-    return tr_dtype_size(acc) + (dtype == acc ? 0 : tr_dtype_size(dtype));
+size_t tr_memory_master_size(tr_dtype dtype) {
+    return dtype == tr_dtype_acc(dtype) ? 0 : tr_dtype_size(tr_dtype_acc(dtype));
 }
 
 void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
                             size_t *grads, size_t *states) {
-    *values = memory->values * tr_memory_value_size(dtype);
+    *values = memory->values * tr_dtype_size(dtype) + memory->states * tr_memory_master_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
-    *states = memory->values * 2 * tr_dtype_size(tr_dtype_acc(dtype));
+    *states = memory->states * 2 * tr_dtype_size(tr_dtype_acc(dtype));
 }

@@ -16,7 +16,7 @@ tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, in
             tr_param_layout layout;
             TR_TRY(tr_param_layout_make(param, mesh, &layout));
             out->norm_entry[param->index] = norms;
-            norms += layout.parts;
+            if (!param->frozen) norms += layout.parts;
         }
     out->sequences = model->shape.batch;
     out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches * out->sequences;
@@ -40,11 +40,12 @@ bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_o
     if (shares)
         *out = (tr_op_desc){.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = acc}};
     else *out = (tr_op_desc){.kind = TR_OP_SUMSQ, .sumsq = {.count = count, .dtype = acc}};
-    return shares || counted;
+    return !param->frozen && (shares || counted);
 }
 
 tr_op_desc tr_step_end_update_op(int64_t count, tr_dtype dtype) {
-    return (tr_op_desc){.kind = TR_OP_ADAMW, .adamw = {.count = count, .dtype = dtype}};
+    return (tr_op_desc){.kind = TR_OP_ADAMW,
+                        .adamw = {.count = count, .lr_scale = 1, .dtype = dtype}};
 }
 
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector) {
@@ -73,7 +74,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     tr_op_desc desc;
     tr_param_layout layout;
     TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
-    if (!shares) sum->elements += param->count;
+    if (!shares && !param->frozen) sum->elements += param->count;
     return tr_step_end_param_op(param, layout.counted, shares, &desc) ? measure_op(sum, &desc)
                                                                       : TR_OK;
 }

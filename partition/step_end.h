@@ -12,7 +12,7 @@
 typedef struct tr_step_end_vector {
     int64_t sequences; /* of a micro-batch */
     int64_t losses, norms, length;
-    int64_t *norm_entry; /* [parameters of the model]: entry of a parameter's first part */
+    int64_t *norm_entry; /* [parameters of the model]: entry of a trained one's first part */
 } tr_step_end_vector;
 
 /* Makes the vector's layout. micro_batches: of a step on one data rank, each of the model's shape.
@@ -23,9 +23,9 @@ void tr_step_end_vector_free(tr_step_end_vector *vector);
 /* Returns the bytes of the vector, and of the losses behind it that are not summed. */
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 
-/* Describes the operator that a parameter's gradient needs: ADD when this use's gradient is added
- * to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm. Returns
- * false when it needs none. */
+/* Describes the operator that a trained parameter's gradient needs: ADD when this use's gradient is
+ * added to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm.
+ * Returns false when it needs none. */
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out);
 /* Describes ADAMW of `count` adjacent elements, without its coefficients, which the caller sets; no
  * size depends on them. */

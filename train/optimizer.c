@@ -47,6 +47,7 @@ static tr_status prepare_update(tr_device *device, const tr_adamw_config *adamw,
     desc.adamw.beta1 = adamw->beta1;
     desc.adamw.beta2 = adamw->beta2;
     desc.adamw.eps = adamw->eps;
+    desc.adamw.lr_scale = run->lr_scale;
     desc.adamw.weight_decay = run->decay ? adamw->weight_decay : 0;
     return prepare(device, &desc, scratch, out);
 }

@@ -31,7 +31,8 @@ static bool takes_turn(int64_t *load, const tr_mesh *mesh, const tr_param_layout
 }
 
 static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
-                 const tr_param *param, const tr_global *global, void *local, bool write) {
+                 const tr_param *param, const tr_global *global, void *local, tr_dtype dtype,
+                 bool write) {
     (void)snprintf(tensor->name, sizeof tensor->name, "%s/%.*s", group,
                    TR_NAME_SIZE - TR_NAME_GROUP, global->name);
     tensor->rank = global->rank;
@@ -39,7 +40,7 @@ static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
     tensor->boxes = global->boxes;
     tensor->box = global->box;
     tensor->local = local;
-    tensor->dtype = tr_dtype_acc(param->dtype);
+    tensor->dtype = dtype;
     tensor->device = device;
     tensor->count = param->count;
     tensor->write = write;
@@ -55,9 +56,10 @@ static size_t count_tensors(const tr_store *store) {
 
 /* Lists the parameter's tensors in one kind of memory. */
 static void fill_all(const tr_store *store, const tr_slot *slot, const char *group, void *local,
-                     bool write, tr_ckpt_tensor *tensor) {
+                     tr_dtype dtype, bool write, tr_ckpt_tensor *tensor) {
     for (int t = 0; t < slot->param->tensors; t++)
-        fill(&tensor[t], store->device, group, slot->param, &slot->param->tensor[t], local, write);
+        fill(&tensor[t], store->device, group, slot->param, &slot->param->tensor[t], local, dtype,
+             write);
 }
 
 tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
@@ -75,11 +77,12 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
     for (int i = 0; i < store->slots; i++) {
         const tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue; /* the same memory as use 0's */
-        void *local[3] = {slot->master, slot->m, slot->v};
+        tr_dtype dtype;
+        void *local[3] = {tr_slot_saved(store, slot, &dtype), slot->m, slot->v};
         int64_t size = part_size(slot->param, &slot->layout);
         for (int k = 0; k < 3 && local[k]; k++) {
             bool write = takes_turn(load, mesh, &slot->layout, size);
-            fill_all(store, slot, group[k], local[k], write, &tensors[*count]);
+            fill_all(store, slot, group[k], local[k], dtype, write, &tensors[*count]);
             *count += slot->param->tensors;
         }
     }

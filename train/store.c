@@ -18,6 +18,7 @@ static tr_status open_sum(void *context, int stage, tr_param *param, bool shares
     const opening *o = context;
     tr_param_layout layout;
     tr_group *group;
+    if (param->frozen) return TR_OK;
     TR_TRY(tr_param_layout_make(param, o->mesh, &layout));
     return tr_mesh_groups_get(o->groups, &layout.sum, &group);
 }
@@ -42,8 +43,10 @@ typedef struct place {
     tr_mesh_groups *groups;
     int last_stage;
     char *master, *m, *v, *value, *grad; /* the first elements of each kind of memory, */
-    size_t own, grads; /* and elements used of it: by values and states, by gradients */
-    size_t size;       /* bytes of an element, except of values */
+    size_t values, states, grads; /* and elements used of it: by values, by masters and moments, by
+                                     gradients */
+    size_t size;                  /* bytes of an element, except of values */
+    bool run_ends, span_ends;     /* the next parameter begins another run; another span */
 } place;
 
 static int slot_of(const tr_store *store, const char *name, int use) {
@@ -65,7 +68,8 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
                       .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
-    return at->groups ? tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum) : TR_OK;
+    if (!at->groups || param->frozen) return TR_OK;
+    return tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum);
 }
 
 static tr_status set_tie(void *context, const tr_tie *t) {
@@ -84,36 +88,58 @@ static void place_grad(place *at, tr_slot *slot) {
     tr_store *store = at->store;
     tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
     slot->param->grad = NULL;
-    if (!at->grad) return;
+    if (!at->grad || !slot->param->has_grad) return;
     at->grads = tr_memory_params_begin(slot->param, at->grads);
     slot->param->grad = element(at, at->grad, at->grads);
     at->grads += (size_t)slot->param->count;
-    if (!span || span->stage != slot->stage || span->sum != slot->sum) {
+    if (slot->param->frozen) {
+        at->span_ends = true;
+        return;
+    }
+    if (!span || at->span_ends || span->stage != slot->stage || span->sum != slot->sum) {
         span = &store->span[store->spans++];
         *span = (tr_span){.stage = slot->stage, .sum = slot->sum, .data = slot->param->grad};
     }
+    at->span_ends = false;
     span->count = (element(at, at->grad, at->grads) - span->data) / (int64_t)at->size;
 }
 
-/* Places value, state and gradient of a parameter that shares none. */
-static void place_own(place *at, tr_slot *slot, tr_run *run) {
-    tr_param *param = slot->param;
-    at->own = tr_memory_params_begin(param, at->own);
-    slot->master = element(at, at->master, at->own);
-    slot->m = element(at, at->m, at->own);
-    slot->v = element(at, at->v, at->own);
-    param->value = at->value + at->own * tr_dtype_size(at->store->dtype);
-    at->own += (size_t)param->count;
-    place_grad(at, slot);
-    if (!run->master)
+/* Adds the parameter to the last run, or begins another. */
+static void add_to_run(place *at, const tr_slot *slot) {
+    tr_store *store = at->store;
+    const tr_param *param = slot->param;
+    tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
+    if (!run || at->run_ends || run->decay != param->decay || run->lr_scale != param->lr_scale) {
+        run = &store->run[store->runs++];
         *run = (tr_run){.grad = param->grad,
                         .master = slot->master,
                         .m = slot->m,
                         .v = slot->v,
                         .value = param->value,
-                        .decay = param->decay};
-    char *end = element(at, at->master, tr_memory_params_align(at->own));
-    run->count = (end - run->master) / (int64_t)at->size;
+                        .decay = param->decay,
+                        .lr_scale = param->lr_scale};
+    }
+    at->run_ends = false;
+    run->count = ((char *)slot->master - run->master) / (int64_t)at->size + param->count;
+}
+
+/* Places value, state and gradient of a parameter that shares none. */
+static void place_own(place *at, tr_slot *slot) {
+    tr_param *param = slot->param;
+    at->values = tr_memory_params_begin(param, at->values);
+    param->value = at->value + at->values * tr_dtype_size(at->store->dtype);
+    at->values += (size_t)param->count;
+    if (at->store->dtype == at->store->acc) slot->master = param->value;
+    if (!param->frozen) {
+        at->states = tr_memory_states_begin(param, at->states);
+        if (at->master) slot->master = element(at, at->master, at->states);
+        slot->m = element(at, at->m, at->states);
+        slot->v = element(at, at->v, at->states);
+        at->states += (size_t)param->count;
+    }
+    place_grad(at, slot);
+    if (param->frozen) at->run_ends = true;
+    else add_to_run(at, slot);
 }
 
 static void place_shared(place *at, tr_slot *slot) {
@@ -125,41 +151,49 @@ static void place_shared(place *at, tr_slot *slot) {
     place_grad(at, slot);
 }
 
-enum { DECAYS, STAYS, SHARES, KINDS };
+/* Parameters that are joined to frozen ones are placed apart, since they interrupt runs. */
+enum { DECAYS, STAYS, MIXED, SHARES, FROZEN, KINDS };
 
-static int kind_of(const tr_slot *slot) {
-    return slot->shares >= 0 ? SHARES : slot->param->decay ? DECAYS : STAYS;
+/* Returns the kind of slot i and of those joined to it. */
+static int kind_of(const tr_store *store, int i) {
+    bool frozen = false, trained = false;
+    if (store->slot[i].shares >= 0) return store->slot[i].param->frozen ? FROZEN : SHARES;
+    while (store->slot[i].param->joined) i--;
+    const bool decay = store->slot[i].param->decay;
+    do {
+        frozen |= store->slot[i].param->frozen;
+        trained |= !store->slot[i].param->frozen;
+        i++;
+    } while (i < store->slots && store->slot[i].param->joined);
+    return frozen && trained ? MIXED : frozen ? FROZEN : decay ? DECAYS : STAYS;
 }
 
 /* Places slot `first`, the others of its kind that the same group sums, and all parameters joined
  * to them. */
-static void place_group(place *at, int first, tr_run *run, bool *placed) {
+static void place_group(place *at, int first, bool *placed) {
     tr_store *store = at->store;
     const tr_slot *like = &store->slot[first];
+    const int kind = kind_of(store, first);
     for (int i = first; i < store->slots && store->slot[i].stage == like->stage; i++) {
         tr_slot *slot = &store->slot[i];
         bool joins = slot->param->joined && placed[i - 1];
         bool alike = slot->sum == like->sum && !slot->param->joined;
-        if (placed[i] || kind_of(slot) != kind_of(like) || !(joins || alike)) continue;
-        if (kind_of(slot) == SHARES) place_shared(at, slot);
-        else place_own(at, slot, run);
+        if (placed[i] || kind_of(store, i) != kind || !(joins || alike)) continue;
+        if (slot->shares >= 0) place_shared(at, slot);
+        else place_own(at, slot);
         placed[i] = true;
     }
 }
 
-/* Places the parameters of a stage: first those that decay, then those that do not, then those that
- * share; within each kind group by group. */
+/* Places the parameters of a stage: first those that decay, then those that do not, then the
+ * others; within each kind group by group. */
 static void place_stage(place *at, int stage, bool *placed) {
     tr_store *store = at->store;
-    for (int kind = 0; kind < KINDS; kind++) {
-        tr_run *run = &store->run[store->runs];
-        for (int i = 0; i < store->slots; i++) {
-            const tr_slot *slot = &store->slot[i];
-            if (slot->stage == stage && kind_of(slot) == kind && !placed[i])
-                place_group(at, i, run, placed);
-        }
-        store->runs += run->master != NULL;
-    }
+    at->run_ends = true;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int i = 0; i < store->slots; i++)
+            if (store->slot[i].stage == stage && kind_of(store, i) == kind && !placed[i])
+                place_group(at, i, placed);
 }
 
 static tr_status place_all(place *at) {
@@ -170,18 +204,18 @@ static tr_status place_all(place *at) {
     return TR_OK;
 }
 
-static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, int stages, bool trains) {
-    const size_t values = sum->values * tr_memory_value_size(store->dtype);
+static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool trains) {
+    size_t values, grads, states;
+    tr_memory_params_bytes(sum, store->dtype, &values, &grads, &states);
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->slot, &store->slot));
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->span, &store->span));
-    TR_TRY(tr_calloc(2 * (size_t)stages + 1, sizeof *store->run, &store->run));
+    TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->run, &store->run));
     TR_TRY(tr_device_alloc(store->device, TR_MEMORY_PARAMETERS, values, (void **)&store->values));
     if (!trains) return TR_OK;
-    const size_t size = tr_dtype_size(store->acc);
-    TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, sum->grads * size,
-                           (void **)&store->grads));
-    return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, sum->values * 2 * size,
-                           (void **)&store->states);
+    if (grads > 0)
+        TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, grads, (void **)&store->grads));
+    if (states == 0) return TR_OK;
+    return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, states, (void **)&store->states);
 }
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
@@ -196,16 +230,17 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->world = world;
     store->dtype = dtype;
     store->acc = tr_dtype_acc(dtype);
-    TR_TRY_OUT(alloc_store(store, &sum, placement->stages, groups != NULL));
-    const size_t size = tr_dtype_size(store->acc), states = sum.values * size;
+    TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
+    const size_t size = tr_dtype_size(store->acc), states = sum.states * size;
+    const bool masters = dtype != store->acc;
     place at = {.store = store,
                 .mesh = mesh,
                 .groups = groups,
                 .last_stage = -1,
-                .master = store->values,
+                .master = masters ? store->values : NULL,
                 .m = store->states,
                 .v = store->states ? store->states + states : NULL,
-                .value = store->values + (dtype == store->acc ? 0 : states),
+                .value = store->values + (masters ? states : 0),
                 .grad = store->grads,
                 .size = size};
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
@@ -228,6 +263,11 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
+void *tr_slot_saved(const tr_store *store, const tr_slot *slot, tr_dtype *dtype) {
+    *dtype = slot->master ? store->acc : store->dtype;
+    return slot->master ? slot->master : slot->param->value;
+}
+
 /* Converts values[count] to FP64 in place. */
 static void widen(void *values, int64_t count) {
     char *bytes = values;
@@ -236,6 +276,17 @@ static void widen(void *values, int64_t count) {
         memcpy(&narrow, bytes + i * (int64_t)sizeof narrow, sizeof narrow);
         const double wide = (double)narrow;
         memcpy(bytes + i * (int64_t)sizeof wide, &wide, sizeof wide);
+    }
+}
+
+/* Converts FP32 values[count] to BF16 in place. */
+static void narrow(void *values, int64_t count) {
+    const float *from = values;
+    uint16_t *to = values;
+    for (int64_t i = 0; i < count; i++) {
+        float wide;
+        memcpy(&wide, &from[i], sizeof wide);
+        to[i] = tr_f32_to_bf16(wide);
     }
 }
 
@@ -259,10 +310,13 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
         if (slot->shares >= 0) continue;
         if (tr_board_stop_requested(board))
             TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
-        size_t bytes = (size_t)slot->param->count * size;
+        tr_dtype dtype;
+        void *to = tr_slot_saved(store, slot, &dtype);
         tr_param_init(slot->param, seed, store->device->threads, host);
-        if (store->acc == TR_F64) widen(host, slot->param->count);
-        TR_TRY_OUT(tr_stream_copy(stream, slot->master, host, bytes));
+        if (dtype == TR_F64) widen(host, slot->param->count);
+        if (dtype == TR_BF16) narrow(host, slot->param->count);
+        TR_TRY_OUT(
+            tr_stream_copy(stream, to, host, (size_t)slot->param->count * tr_dtype_size(dtype)));
         TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` gets the next values */
         drawn += slot->param->count;
         tr_world_tell_work(store->world, drawn, all);
@@ -290,7 +344,7 @@ tr_status tr_store_publish(tr_store *store) {
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
-        if (slot->shares >= 0) continue;
+        if (slot->shares >= 0 || !slot->master) continue;
         tr_op_desc desc = {
             .kind = TR_OP_CAST,
             .rows = {

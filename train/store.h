@@ -2,7 +2,8 @@
  *
  * Each parameter has a value in the model's dtype, an FP32 gradient, and the optimizer's state
  * (FP32 master, first and second moment); in an FP64 model all are FP64. In FP32 and FP64 the value
- * is the master. Every use of a tied parameter has its own gradient; uses on one rank share value
+ * is the master. A frozen parameter has only its value, and a gradient that nobody reads if it
+ * has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value
  * and state; uses on different pipeline ranks hold a copy each, and their gradients are summed
  * through a tie group. */
 #pragma once
@@ -15,14 +16,15 @@
 typedef struct tr_slot {
     tr_param *param;
     tr_param_layout layout;
-    void *master, *m, *v; /* [param->count] in the store's acc */
+    void *master, *m, *v; /* [param->count] in the store's acc; frozen: no moments, and in BF16 no
+                             master */
     int stage;            /* of this rank's: 0, 1, ... */
     int shares;           /* slot of the use on this rank that has its value and state, or -1 */
-    tr_group *sum;        /* group that sums its gradient; NULL without gradients */
+    tr_group *sum;        /* group that sums its gradient; NULL without gradients, and if frozen */
     tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_slot;
 
-/* Adjacent gradients of one stage that one group sums at once. */
+/* Adjacent gradients of trained parameters of one stage that one group sums at once. */
 typedef struct tr_span {
     int stage;
     tr_group *sum;
@@ -30,13 +32,15 @@ typedef struct tr_span {
     int64_t count;
 } tr_span;
 
-/* Adjacent parameters of one stage that all decay, or all do not. They have the same offsets in
- * each kind of memory, with zeros between them, so the optimizer steps them as one. */
+/* Adjacent trained parameters of one stage that all decay, or all do not, and have one lr_scale.
+ * They have the same offsets from the first in each kind of memory, with zeros between them, so the
+ * optimizer steps them as one. */
 typedef struct tr_run {
     char *grad, *master, *m, *v;
     void *value;
     int64_t count;
     bool decay;
+    double lr_scale;
 } tr_run;
 
 typedef struct tr_store {
@@ -49,7 +53,7 @@ typedef struct tr_store {
     int stages;
     tr_span *span; /* [spans], local stages in ascending order */
     int spans;
-    tr_run *run; /* [runs], at most two a stage */
+    tr_run *run; /* [runs] */
     int runs;
     char *values;         /* masters and values in the model's dtype */
     char *grads, *states; /* states: both moments */
@@ -68,6 +72,10 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                           tr_mesh_groups *groups, tr_store **out);
 void tr_store_destroy(tr_store *store);
 
+/* Returns the parameter's most precise copy, which checkpoints save: its master, or in BF16 the
+ * value of a frozen one. */
+void *tr_slot_saved(const tr_store *store, const tr_slot *slot, tr_dtype *dtype);
+
 /* Draws the initial values of a store for training from the seed, and tells the world how many are
  * drawn; moments are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
  * on the board, which may be NULL. */
@@ -75,5 +83,5 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
 /* Sets the moments of a store for training to zero, as at the first step; does nothing to a store
  * without them. */
 tr_status tr_store_clear_moments(tr_store *store);
-/* Computes the values from the masters, after a load. Does nothing in FP32. */
+/* Computes the values from the masters, where there are any, after a load. */
 tr_status tr_store_publish(tr_store *store);

@@ -33,7 +33,9 @@ tr_status tr_ref_adamw(tr_op *op, const tr_op_args *args) {
     if (state->skip) return TR_OK;
     const double beta1 = tr_ref_scalar(d->dtype, d->beta1);
     const double beta2 = tr_ref_scalar(d->dtype, d->beta2);
-    const double eps = tr_ref_scalar(d->dtype, d->eps), lr = tr_ref_scalar(d->dtype, state->lr);
+    const double eps = tr_ref_scalar(d->dtype, d->eps);
+    const double lr = tr_ref_scalar(d->dtype, tr_ref_scalar(d->dtype, state->lr) *
+                                                  tr_ref_scalar(d->dtype, d->lr_scale));
     const double decay = tr_ref_scalar(d->dtype, d->weight_decay);
     const double correction1 = tr_ref_scalar(d->dtype, state->bias_correction1);
     const double correction2 = tr_ref_scalar(d->dtype, state->bias_correction2);

@@ -57,13 +57,15 @@ static const char *adamw_fault(const tr_op_desc *desc) {
     if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
     if (!(d->beta1 >= 0 && d->beta1 < 1 && d->beta2 >= 0 && d->beta2 < 1 && d->eps >= 0))
         return "beta1, beta2 must lie in [0, 1) and eps must not be negative";
+    if (!(d->lr_scale > 0)) return "lr_scale must be above 0";
     return NULL;
 }
 
 static bool same_adamw(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_adamw_desc *a = &x->adamw, *b = &y->adamw;
     return a->count == b->count && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
-           a->eps == b->eps && a->weight_decay == b->weight_decay && a->dtype == b->dtype;
+           a->eps == b->eps && a->weight_decay == b->weight_decay && a->lr_scale == b->lr_scale &&
+           a->dtype == b->dtype;
 }
 
 static void adamw_operands(const tr_op_desc *desc, tr_tensor *t) {

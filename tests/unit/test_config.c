@@ -549,6 +549,8 @@ static void draw_value(const tr_key *key, tr_config *c) {
     case TR_KEY_BOOL: *(bool *)field = draw() % 2; break;
     case TR_KEY_ANSWER: *(tr_answer *)field = draw() % 2 ? TR_YES : TR_NO; break;
     case TR_KEY_TEXT:
+    case TR_KEY_PATTERNS:
+    case TR_KEY_SCALES:
     case TR_KEY_PATHS: draw_text(field, key->size); break;
     case TR_KEY_SHARE:
         *(char *)field = 'x'; /* otherwise the text may be a number out of range */

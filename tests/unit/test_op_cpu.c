@@ -104,7 +104,8 @@ static void check_random_rows(void) {
                                         .beta1 = 0.9f,
                                         .beta2 = 0.95f,
                                         .eps = 1e-8f,
-                                        .weight_decay = 0.1f}},
+                                        .weight_decay = 0.1f,
+                                        .lr_scale = 0.3}},
                              0});
 }
 

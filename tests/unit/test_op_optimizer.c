@@ -76,7 +76,8 @@ static void test_adamw(void **state) {
                               .beta2 = 0.95f,
                               .eps = 1e-8f,
                               .weight_decay = 0.1f,
-                              .dtype = TR_BF16}};
+                              .dtype = TR_BF16,
+                              .lr_scale = 0.5}};
     const double b1 = (double)0.9f, b2 = (double)0.95f;
     tr_step_state step = {.lr = 0.01f, .gradient_factor = 0.5f};
     for (int t = 1; t <= 5; t++) {
@@ -90,7 +91,7 @@ static void test_adamw(void **state) {
             pm[i] = b1 * pm[i] + (1 - b1) * g;
             pv[i] = b2 * pv[i] + (1 - b2) * g * g;
             double mhat = pm[i] / (1 - pow(b1, t)), vhat = pv[i] / (1 - pow(b2, t));
-            p[i] -= step.lr * (mhat / (sqrt(vhat) + 1e-8) + (double)0.1f * p[i]);
+            p[i] -= 0.5 * step.lr * (mhat / (sqrt(vhat) + 1e-8) + (double)0.1f * p[i]);
             tr_adamw_element(&scalars, grad[i], &shared[i], &shared_m[i], &shared_v[i]);
         }
     }
