@@ -1,7 +1,7 @@
 """Writes golden files: PyTorch's and transformers' results for small models, for tests/unit/test_golden.c.
 
     pip install torch transformers h5py
-    python3 tests/golden/make.py [--out FOLDER] [--seed N] [CASE ...]
+    python3 tests/golden/make.py [--out FOLDER] [--seed N] [--eager] [CASE ...]
 
 Each file is one case of CASES with random weights, norms and biases included, and three AdamW steps on
 random tokens. In FP64: logits, loss and every gradient of step 1, parameters after step 3. transformers
@@ -11,6 +11,9 @@ same code compute all of this in FP64, and main() compares the result with that 
 In BF16: the distance of PyTorch from these FP64 values. Mode: the model in torch.bfloat16 with FP32 master
 weights, which are rounded before each step; its BF16 gradients update the masters in FP32. Attention is torch's
 scaled_dot_product_attention, the default of transformers.
+
+--eager writes no files. It prints how much farther from FP64 PyTorch's BF16 is with transformers' eager
+attention than with the default one: the ratio of two programs of which neither is better.
 
 HDF5 datasets of a file:
     config                     text, lines key=value: Trireme's keys of model and optimizer
@@ -118,14 +121,14 @@ def llama_like(case):
     return model
 
 
-def build(case, dtype):
+def build(case, dtype, attention="sdpa"):
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)  # unlike model.to(dtype) it leaves the rotary frequencies in FP32
     model = gpt2(case) if case["family"] == "gpt2" else llama_like(case)
     torch.set_default_dtype(default)
     # BF16 uses transformers' default attention. "eager" rounds differently: it computes the gradient of the
     # scores from FP32 probabilities, sdpa and Trireme from the rounded output.
-    model.config._attn_implementation = "sdpa" if dtype == torch.bfloat16 else "eager"
+    model.config._attn_implementation = attention if dtype == torch.bfloat16 else "eager"
     return model.train()
 
 
@@ -182,9 +185,9 @@ def loss_of(logits, labels):
     return F.cross_entropy(logits.to(wide).flatten(0, 1), torch.tensor(labels).flatten(), ignore_index=-1)
 
 
-def train(case, weights, inputs, dtype):
+def train(case, weights, inputs, dtype, attention="sdpa"):
     """Takes three steps of AdamW with master weights; returns all recorded values as double arrays."""
-    model = build(case, dtype)
+    model = build(case, dtype, attention)
     wide = torch.promote_types(dtype, torch.float32)
     masters = {n: torch.tensor(w, dtype=wide, requires_grad=True) for n, w in weights.items()}
     decay = {n: OPTIMIZER["weight_decay"] if m.dim() > 1 else 0.0 for n, m in masters.items()}
@@ -265,10 +268,20 @@ def check_double(name, case, weights, inputs, truth):
         assert off < 1e-5, f"{name}: {what} of unchanged transformers code are off by {off}"
 
 
+def print_ratios(name, truth, sdpa, eager):
+    """Prints the ratios of errors that tests/unit/test_golden.c limits, eager to sdpa."""
+    errors = [{n: distance(x["gradients"][n], t) for n, t in truth["gradients"].items()} for x in (sdpa, eager)]
+    total = np.linalg.norm([[distance(x["after"][n], t) for n, t in truth["after"].items()] for x in (sdpa, eager)], axis=1)
+    print(f"{name}: all parameters {total[1] / total[0]:.2f}")
+    for n, error in errors[0].items():
+        print(f"{name}: {n} {errors[1][n] / error:.2f}")
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent)
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--eager", action="store_true")
     arguments.add_argument("case", nargs="*", help="default: all of CASES")
     options = arguments.parse_args()
     transformers.logging.set_verbosity_error()
@@ -282,6 +295,9 @@ def main():
             truth = train(case, weights, inputs, torch.float64)
         check_double(name, case, weights, inputs, truth)
         bf16 = train(case, weights, inputs, torch.bfloat16)
+        if options.eager:
+            print_ratios(name, truth, bf16, train(case, weights, inputs, torch.bfloat16, "eager"))
+            continue
         path = options.out / f"{name}.h5"
         write(path, case, options.seed, weights, inputs, truth, bf16)
         print(f"{name}: {sum(w.size for w in weights.values())} parameters, {path.stat().st_size} bytes, "
