@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "partition/request.h"
+#include "pipeline/orders/estimate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,6 +119,22 @@ bool tr_run_plan_fits(const tr_run_plan *p) {
     return p->memory[tr_run_plan_largest(p)].total <= p->limit;
 }
 
+/* Sets *out to true when the known bytes of a rank, with the most that its actions hold before they
+ * are placed, exceed the limit: the arena is never smaller. */
+static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
+    const tr_schedule *s = l->desc.schedule;
+    tr_estimate *e = NULL;
+    tr_memory_plan known;
+    *out = false;
+    TR_TRY(tr_estimate_order(s, &(tr_estimate_options){.table = &l->table}, &e));
+    for (int pp = 0; pp < s->ranks && !*out; pp++) {
+        tr_layout_memory_known(l, pp, &known);
+        *out = (double)known.total + e->peak[pp] > (double)limit;
+    }
+    tr_estimate_destroy(e);
+    return TR_OK;
+}
+
 tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *out) {
     tr_schedule *schedule = NULL;
     tr_schedule_report report;
@@ -129,12 +146,7 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
     TR_TRY(tr_request_memory(c, device, ranks, &limit));
     TR_TRY(tr_request_schedule(c, &schedule, &report));
     tr_status status = make_layout(c, schedule, 0, &l);
-    *out = false;
-    for (int pp = 0; status == TR_OK && pp < c->parallel.pp && !*out; pp++) {
-        tr_memory_plan known;
-        tr_layout_memory_known(l, pp, &known);
-        *out = known.total > limit;
-    }
+    if (status == TR_OK) status = exceeds(l, limit, out);
     tr_layout_destroy(l);
     tr_schedule_destroy(schedule);
     return status;

@@ -30,6 +30,7 @@ void tr_run_plan_destroy(tr_run_plan *plan);
 int tr_run_plan_largest(const tr_run_plan *plan);
 bool tr_run_plan_fits(const tr_run_plan *plan);
 
-/* Sets *out to true when some rank's parameters, gradients and moments alone exceed the limit, so
- * that a full plan is not needed. Fails like tr_run_plan_make. */
+/* Sets *out to true when some rank's parameters, gradients, moments, and what its actions hold at
+ * one time, exceed the limit, so that a full plan is not needed. A plan that fits is never called
+ * hopeless. Fails like tr_run_plan_make. */
 tr_status tr_run_plan_is_hopeless(const tr_config *config, tr_device *device, bool *out);

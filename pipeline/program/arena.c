@@ -6,12 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The begin or end of an item's live range. */
+/* The begin of an item's live range, or the end, at the position after its last. */
 typedef struct event {
-    int position; /* its first position, or the one after its last; both negated in the backward
-                     sweep */
     bool ends;
-    int until; /* the last position of the item */
+    int until; /* the last position of the item; counted from the end in the backward sweep */
     size_t bytes;
     int item;
 } event;
@@ -20,41 +18,73 @@ typedef struct event {
  * begin first: they then get the lowest offsets and do not split the free room. */
 static int compare_events(const void *left, const void *right) {
     const event *a = left, *b = right;
-    if (a->position != b->position) return a->position < b->position ? -1 : 1;
     if (a->ends != b->ends) return a->ends ? -1 : 1;
     if (a->until != b->until) return a->until > b->until ? -1 : 1;
     if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
-/* Fills events[2 n] in the order of a sweep through time. */
-static void list_events(const tr_arena_item *items, int n, bool backwards, event *events) {
+/* Returns the number of positions at which something may begin or end. */
+static int count_positions(const tr_arena_item *items, int n) {
+    int last = 0;
+    for (int k = 0; k < n; k++)
+        if (items[k].end > last) last = items[k].end;
+    return last + 2;
+}
+
+/* Returns the item with its live range in the sweep's time. */
+static tr_arena_item in_sweep(tr_arena_item item, bool backwards, int positions) {
+    if (!backwards) return item;
+    const int end = positions - 2; /* the last position of all items */
+    return (tr_arena_item){.start = end - item.end, .end = end - item.start, .bytes = item.bytes};
+}
+
+/* Fills events[2 n] in the order of a sweep through time. Position by position, because a step of
+ * many micro-batches has millions of them. Uses at[positions + 1]. */
+static void list_events(const tr_arena_item *items, int n, bool backwards, int positions, int *at,
+                        event *events) {
+    memset(at, 0, ((size_t)positions + 1) * sizeof *at);
     for (int k = 0; k < n; k++) {
-        int first = backwards ? -items[k].end : items[k].start;
-        int last = backwards ? -items[k].start : items[k].end;
-        event e = {.position = first, .until = last, .bytes = items[k].bytes, .item = k};
-        events[2 * k] = e;
-        e.position = last + 1;
-        e.ends = true;
-        events[2 * k + 1] = e;
+        const tr_arena_item x = in_sweep(items[k], backwards, positions);
+        at[x.start + 1]++;
+        at[x.end + 2]++;
     }
-    qsort(events, 2 * (size_t)n, sizeof *events, compare_events);
+    for (int k = 0; k < positions; k++) at[k + 1] += at[k];
+    for (int k = 0; k < n; k++) {
+        const tr_arena_item x = in_sweep(items[k], backwards, positions);
+        event e = {.until = x.end, .bytes = x.bytes, .item = k};
+        events[at[x.start]++] = e;
+        e.ends = true;
+        events[at[x.end + 1]++] = e;
+    }
+    for (int k = 0, from = 0; k < positions; from = at[k++])
+        qsort(events + from, (size_t)(at[k] - from), sizeof *events, compare_events);
+}
+
+/* Checks that the sum of all sizes does not overflow, because offsets are added without a check. */
+static tr_status check_sum(const tr_arena_item *items, int n) {
+    size_t total = 0;
+    for (int k = 0; k < n; k++)
+        if (__builtin_add_overflow(total, items[k].bytes, &total))
+            return TR_FAIL(TR_ERR_FIT, "the activations of one step overflow a size");
+    return TR_OK;
 }
 
 tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes) {
-    event *events = NULL;
-    TR_TRY(tr_calloc(2 * (size_t)n, sizeof *events, &events));
-    list_events(items, n, false, events);
-    size_t live = 0, peak = 0;
-    bool overflow = false;
-    for (int k = 0; k < 2 * n; k++) {
-        if (events[k].ends) live -= events[k].bytes;
-        else overflow |= __builtin_add_overflow(live, events[k].bytes, &live);
-        if (live > peak) peak = live;
+    size_t *change = NULL, live = 0; /* [positions]: modulo 2^64, as it may be less than 0 */
+    *bytes = 0;
+    TR_TRY(check_sum(items, n));
+    const int positions = count_positions(items, n);
+    TR_TRY(tr_calloc((size_t)positions, sizeof *change, &change));
+    for (int k = 0; k < n; k++) {
+        change[items[k].start] += items[k].bytes;
+        change[items[k].end + 1] -= items[k].bytes;
     }
-    free(events);
-    if (overflow) return TR_FAIL(TR_ERR_FIT, "the activations of one step overflow a size");
-    *bytes = peak;
+    for (int k = 0; k < positions; k++) {
+        live += change[k];
+        if (live > *bytes) *bytes = live;
+    }
+    free(change);
     return TR_OK;
 }
 
@@ -120,15 +150,6 @@ static size_t sweep(const tr_arena_item *items, int n, const event *events, room
     return size;
 }
 
-/* Checks that the sum of all sizes does not overflow, because offsets are added without a check. */
-static tr_status check_sum(const tr_arena_item *items, int n) {
-    size_t total = 0;
-    for (int k = 0; k < n; k++)
-        if (__builtin_add_overflow(total, items[k].bytes, &total))
-            return TR_FAIL(TR_ERR_FIT, "the activations of one step overflow a size");
-    return TR_OK;
-}
-
 /* Why two sweeps are enough: a step is a ramp up, a steady state and a ramp down. The forward sweep
  * places items well where live ranges begin together, as in the ramp up; the backward sweep where
  * they end together. In both, repeating items of the steady state get the room of their
@@ -136,16 +157,19 @@ static tr_status check_sum(const tr_arena_item *items, int n) {
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes) {
     tr_status status = TR_OK;
     event *events = NULL;
+    int *at = NULL;
     size_t *offset = NULL;
     room r = {0};
     *bytes = 0;
     if (n == 0) return TR_OK;
     TR_TRY(check_sum(items, n));
+    const int positions = count_positions(items, n);
+    TR_TRY_OUT(tr_calloc((size_t)positions + 1, sizeof *at, &at));
     TR_TRY_OUT(tr_calloc(2 * (size_t)n, sizeof *events, &events));
     TR_TRY_OUT(tr_calloc((size_t)n, sizeof *offset, &offset));
     TR_TRY_OUT(tr_calloc((size_t)n + 2, sizeof *r.gap, &r.gap));
     for (int backwards = 0; backwards <= 1; backwards++) {
-        list_events(items, n, backwards, events);
+        list_events(items, n, backwards, positions, at, events);
         size_t size = sweep(items, n, events, &r, offset);
         if (backwards && size >= *bytes) break;
         *bytes = size;
@@ -154,6 +178,7 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes) {
 out:
     free(r.gap);
     free(offset);
+    free(at);
     free(events);
     return status;
 }

@@ -362,6 +362,36 @@ static void test_what_fits(void **state) {
     tr_device_close(device);
 }
 
+/* A plan is called hopeless before it is made only if it does not fit: never at the bytes that it
+ * takes, but when there is room for half of the activations alone. With less memory auto makes
+ * another order. */
+static void test_hopeless_plans_do_not_fit(void **state) {
+    (void)state;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (int k = 0; k < SCHEDULES; k++) {
+        char schedule[64];
+        tr_config config;
+        tr_run_plan *plan;
+        bool hopeless;
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k]);
+        const char *const overrides[] = {"parallel.pp=4", "model.layers=16", "model.vocab=64",
+                                         schedule};
+        read_config(&config, 4, overrides);
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        const tr_memory_plan most = plan->memory[tr_run_plan_largest(plan)];
+        tr_run_plan_destroy(plan);
+        config.device.memory = (int64_t)most.total;
+        assert_int_equal(tr_run_plan_is_hopeless(&config, device, &hopeless), TR_OK);
+        if (hopeless) fail_msg("%s fits, and is called hopeless", schedules[k]);
+        if (strcmp(schedules[k], "auto") == 0) continue;
+        config.device.memory = (int64_t)(most.total - most.of[TR_MEMORY_ACTIVATIONS] / 2);
+        assert_int_equal(tr_run_plan_is_hopeless(&config, device, &hopeless), TR_OK);
+        if (!hopeless) fail_msg("%s has no room, and is not called hopeless", schedules[k]);
+    }
+    tr_device_close(device);
+}
+
 /* --- the cut ---------------------------------------------------------------------------------- */
 
 /* The head costs as much as a block where a tensor rank has 199 words of the vocabulary, more where
@@ -405,6 +435,7 @@ int main(void) {
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),
         cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_hopeless_plans_do_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
