@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/output.h"
 #include "cli/cli.h"
-#include "data/text_input.h"
+#include "data/textfile.h"
 #include "text/bpe.h"
 #include "text/train_bpe.h"
 
@@ -90,12 +90,12 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char
 static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, double *mib) {
     for (int i = 0; i < o->files; i++) {
         tr_byte_list text = {0};
-        if (tr_text_is_json_lines(o->file[i]))
+        if (tr_textfile_is_json_lines(o->file[i]))
             return TR_FAIL(TR_ERR_DATA,
                            "'%s' holds lines of JSON, and train-bpe learns from plain text: write "
                            "their text to a file first, for example with `jq -r .text`",
                            o->file[i]);
-        tr_status status = tr_text_input_load(o->file[i], &text);
+        tr_status status = tr_textfile_load(o->file[i], &text);
         if (status == TR_OK && text.count > 0)
             status = tr_bpe_trainer_add(trainer, text.byte, text.count);
         free(text.byte);

@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "train/sampler.h"
-#include "train/text_out.h"
+#include "train/textout.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ bool cli_token_ends(const tr_tokenizer *tokenizer, int32_t token) {
 /* A text in progress. */
 typedef struct row {
     const char *prompt;
-    tr_text_out out;
+    tr_textout out;
     tr_byte_list made; /* json: what was drawn */
     FILE *stream;      /* else where it goes, or NULL */
     int64_t left;      /* tokens to draw */
@@ -98,10 +98,10 @@ static tr_status begin_row(const cli_texts *texts, tr_sampler *sampler, int inde
     tr_token_list list = {0};
     r->left = texts->tokens;
     r->stream = texts->json ? NULL : texts->out;
-    r->out = (tr_text_out){.stop = texts->stop,
-                           .stops = texts->stops,
-                           .write = texts->out ? write_piece : discard,
-                           .context = r};
+    r->out = (tr_textout){.stop = texts->stop,
+                          .stops = texts->stops,
+                          .write = texts->out ? write_piece : discard,
+                          .context = r};
     tr_status status = cli_prompt_tokens(texts, r->prompt, &list);
     if (status == TR_OK) status = tr_sampler_append(sampler, index, list.id, (int64_t)list.count);
     free(list.id);
@@ -117,7 +117,7 @@ static tr_status take(const cli_texts *texts, row *r, int32_t token, bool *live)
     *live = false;
     if (cli_token_ends(texts->tokenizer, token)) return TR_OK;
     tr_status status = cli_token_text(texts->tokenizer, token, &bytes);
-    if (status == TR_OK) status = tr_text_out_add(&r->out, bytes.byte, bytes.count);
+    if (status == TR_OK) status = tr_textout_add(&r->out, bytes.byte, bytes.count);
     free(bytes.byte);
     TR_TRY(status);
     *live = --r->left > 0 && !r->out.stopped;
@@ -150,7 +150,7 @@ static tr_status write_json(FILE *out, const row *r) {
 /* Writes the ends of the texts, in the order of the prompts. */
 static tr_status end_rows(const cli_texts *texts, row *rows, int count) {
     for (int i = 0; i < count; i++) {
-        TR_TRY(tr_text_out_end(&rows[i].out));
+        TR_TRY(tr_textout_end(&rows[i].out));
         if (!texts->out) continue;
         if (!texts->json) TR_TRY(write_piece(&rows[i], "\n", 1));
         else TR_TRY(write_json(texts->out, &rows[i]));
@@ -197,7 +197,7 @@ tr_status cli_sample_texts(tr_decode_session *s, const cli_texts *texts) {
         TR_TRY_OUT(tr_sampler_create(&desc, &sampler));
         status = make_texts(texts, sampler, rows, count, drawn);
         for (int i = 0; i < count; i++) {
-            tr_text_out_release(&rows[i].out);
+            tr_textout_release(&rows[i].out);
             free(rows[i].made.byte);
         }
         tr_sampler_destroy(sampler);

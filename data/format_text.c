@@ -1,7 +1,7 @@
 /* Text that is tokenized when it is opened; its tokens are kept in memory. */
 #include "base/memory.h"
 #include "data/format_impl.h"
-#include "data/text_input.h"
+#include "data/textfile.h"
 
 #include <stdlib.h>
 
@@ -14,13 +14,13 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
     if (!options->tokenizer)
         return TR_FAIL(TR_ERR_CONFIG, "data.format text needs data.tokenizer: name a "
                                       "tokenizer.json, a tiktoken file, or a folder with one");
-    if (tr_text_is_json_lines(path))
+    if (tr_textfile_is_json_lines(path))
         return TR_FAIL(TR_ERR_DATA,
                        "'%s' holds lines of JSON, which data.format text does not read: make token "
                        "files with `trireme data tokenize`, and set data.format megatron",
                        path);
     TR_TRY(tr_format_open_file(path, source));
-    TR_TRY_OUT(tr_text_input_load(path, &text));
+    TR_TRY_OUT(tr_textfile_load(path, &text));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));
     TR_TRY_OUT(tr_encoder_add(encoder, text.byte, text.count, 0, &tokens));
     const int32_t end = tr_tokenizer_document_end(options->tokenizer);

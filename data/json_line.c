@@ -186,7 +186,7 @@ static bool skip_value(scanner *s, int depth) {
 }
 
 /* Reads the object's members, and the wanted one to out->text. */
-static bool read_object(scanner *s, const char *key, char *buffer, tr_json_line *out) {
+static bool read_object(scanner *s, const char *key, char *buffer, tr_jsonl *out) {
     const size_t wanted = strlen(key);
     if (!take(s, '{', "a line is one JSON object, which begins with {")) return false;
     skip_space(s);
@@ -209,10 +209,9 @@ static bool read_object(scanner *s, const char *key, char *buffer, tr_json_line 
     return s->at == s->length || wrong(s, "text after the object");
 }
 
-bool tr_json_line_read(const char *line, size_t length, const char *key, char *buffer,
-                       tr_json_line *out) {
+bool tr_jsonl_read(const char *line, size_t length, const char *key, char *buffer, tr_jsonl *out) {
     scanner s = {.line = line, .length = length};
-    *out = (tr_json_line){0};
+    *out = (tr_jsonl){0};
     bool good = read_object(&s, key, buffer, out);
     if (good && !out->text) {
         s.at = 0;

@@ -7,16 +7,15 @@
 #include <stddef.h>
 
 /* What a line holds. */
-typedef struct tr_json_line {
+typedef struct tr_jsonl {
     char *text; /* the value in UTF-8, which may contain NUL; in the caller's buffer */
     size_t length;
     const char *fault; /* NULL, or what is wrong, for a sentence */
     size_t at;         /* the byte of the line that is wrong */
-} tr_json_line;
+} tr_jsonl;
 
 /* Finds the string that is the object's member `key` (the last one of that name) and writes it to
  * buffer[length], which must have as many bytes as the line. A lone surrogate becomes U+FFFD.
  * Returns false, with fault and at, when the line is not one JSON object, or the member is missing
  * or not a string. */
-bool tr_json_line_read(const char *line, size_t length, const char *key, char *buffer,
-                       tr_json_line *out);
+bool tr_jsonl_read(const char *line, size_t length, const char *key, char *buffer, tr_jsonl *out);

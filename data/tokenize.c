@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "data/json_line.h"
-#include "data/text_input.h"
+#include "data/textfile.h"
 #include "data/token_output.h"
 
 #include <inttypes.h>
@@ -47,7 +47,7 @@ typedef struct work {
     tr_token_output *output;
     /* The text that no item has yet: of file `file`, before byte `offset` of its text. */
     int file;
-    tr_text_input *input;
+    tr_textfile *input;
     tr_byte_list rest;
     bool at_end;
     int64_t offset, line;
@@ -63,7 +63,7 @@ static tr_status read_more(work *w, size_t want) {
     if (w->at_end || rest->count >= want) return TR_OK;
     size_t got, missing = want - rest->count;
     TR_TRY(tr_grow(&rest->byte, &rest->capacity, want, 1));
-    TR_TRY(tr_text_input_read(w->input, rest->byte + rest->count, missing, &got));
+    TR_TRY(tr_textfile_read(w->input, rest->byte + rest->count, missing, &got));
     rest->count += got;
     w->progress.text += (int64_t)got;
     w->at_end = got < missing;
@@ -141,14 +141,14 @@ static tr_status choose_cut(work *w, bool json, size_t *cut) {
 
 static tr_status next_file(work *w) {
     if (w->input) {
-        w->done_bytes += tr_text_input_size(w->input);
-        tr_text_input_close(w->input);
+        w->done_bytes += tr_textfile_size(w->input);
+        tr_textfile_close(w->input);
         w->input = NULL;
         w->file++;
         w->offset = w->line = 0;
     }
     w->at_end = false;
-    return w->file < w->options->count ? tr_text_input_open(w->options->files[w->file], &w->input)
+    return w->file < w->options->count ? tr_textfile_open(w->options->files[w->file], &w->input)
                                        : TR_OK;
 }
 
@@ -156,7 +156,7 @@ static tr_status next_file(work *w) {
 static tr_status fill_item(work *w, item *it) {
     size_t cut = 0;
     it->file = w->file;
-    it->json = tr_text_is_json_lines(w->options->files[w->file]);
+    it->json = tr_textfile_is_json_lines(w->options->files[w->file]);
     TR_TRY(choose_cut(w, it->json, &cut));
     TR_TRY(tr_grow(&it->text.byte, &it->text.capacity, cut + 1, 1));
     memcpy(it->text.byte, w->rest.byte ? w->rest.byte : "", cut);
@@ -204,11 +204,11 @@ static tr_status end_document(const work *w, item *it) {
 
 static tr_status encode_line(work *w, int thread, item *it, const char *line, size_t length,
                              int64_t number) {
-    tr_json_line found;
+    tr_jsonl found;
     if (length == strspn(line, " \t\r") || strspn(line, " \t\r") > length) return TR_OK;
     if (length > 0 && line[strspn(line, " \t\r")] == '\n') return TR_OK; /* an empty line */
     TR_TRY(tr_grow(&it->line.byte, &it->line.capacity, length, 1));
-    if (!tr_json_line_read(line, length, w->options->key, it->line.byte, &found))
+    if (!tr_jsonl_read(line, length, w->options->key, it->line.byte, &found))
         return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
                        w->options->files[it->file], number + 1, found.at + 1, found.fault,
                        w->options->key);
@@ -274,7 +274,7 @@ static tr_token_place place_behind(const work *w) {
 
 static void show_progress(work *w) {
     const tr_token_place at = tr_token_output_place(w->output);
-    w->progress.bytes = w->done_bytes + (w->input ? tr_text_input_used(w->input) : 0);
+    w->progress.bytes = w->done_bytes + (w->input ? tr_textfile_used(w->input) : 0);
     w->progress.tokens = at.tokens;
     w->progress.documents = at.documents;
     if (w->options->progress) w->options->progress(w->options->context, &w->progress);
@@ -313,10 +313,10 @@ static tr_status hash_request(work *w, uint64_t *hash) {
     *hash = XXH3_64bits_withSeed(o->key, strlen(o->key), *hash);
     for (int i = 0; i < o->count; i++) {
         struct stat info;
-        tr_text_input *input;
-        TR_TRY(tr_text_input_open(o->files[i], &input)); /* says what is wrong before any work */
-        w->progress.all_bytes += tr_text_input_size(input);
-        tr_text_input_close(input);
+        tr_textfile *input;
+        TR_TRY(tr_textfile_open(o->files[i], &input)); /* says what is wrong before any work */
+        w->progress.all_bytes += tr_textfile_size(input);
+        tr_textfile_close(input);
         if (stat(o->files[i], &info) != 0) info = (struct stat){0};
         const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
         *hash = XXH3_64bits_withSeed(facts, sizeof facts, *hash);
@@ -336,7 +336,7 @@ static tr_status go_on(work *w, const tr_token_place *place) {
     TR_TRY(next_file(w));
     w->offset = place->offset;
     w->line = place->line;
-    return tr_text_input_skip(w->input, place->offset);
+    return tr_textfile_skip(w->input, place->offset);
 }
 
 static tr_status save_tokenizer(const tr_tokenize_options *o) {
@@ -371,7 +371,7 @@ tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *
     if (status == TR_OK) show_progress(&w);
     *done = w.progress;
     tr_token_output_close(w.output);
-    tr_text_input_close(w.input);
+    tr_textfile_close(w.input);
     for (int i = 0; i < w.most && w.items; i++) {
         item *it = &w.items[i];
         free(it->text.byte);

@@ -4,7 +4,7 @@
 # Usage: names.sh [SOURCE_DIR]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
-floors=(base text device comm layers job pipeline ckpt config partition train cli)
+mapfile -t floors < <(sed -nE 's/^    \[([a-z]+)\]=.*/\1/p' tests/floors.sh) # the folders that it lists
 faults=0
 tell() {
     echo "$1"

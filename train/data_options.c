@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-tr_status tr_data_open_config(tr_config *c, tr_tokenizer **tokenizer, tr_data **data) {
+tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **data) {
     const bool bytes = strcmp(c->data.format, "bytes") == 0; /* every byte is an id */
     *tokenizer = NULL;
     if (!bytes)

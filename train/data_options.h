@@ -7,4 +7,4 @@
 /* Opens the data and their tokenizer (NULL: none). Sets data.document_end of a config that does not
  * have it to the tokenizer's. Fails like tr_data_find_tokenizer and tr_data_open. The caller closes
  * both. */
-tr_status tr_data_open_config(tr_config *config, tr_tokenizer **tokenizer, tr_data **data);
+tr_status tr_train_open_data(tr_config *config, tr_tokenizer **tokenizer, tr_data **data);

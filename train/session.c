@@ -109,7 +109,7 @@ static tr_status open_local(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
-    return tr_data_open_config(&s->own, &s->tokenizer, &s->data);
+    return tr_train_open_data(&s->own, &s->tokenizer, &s->data);
 }
 
 /* Chooses how data travel between the ranks' devices. Collective. */

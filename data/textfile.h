@@ -4,22 +4,22 @@
 
 #include "text/tokenizer.h"
 
-typedef struct tr_text_input tr_text_input;
+typedef struct tr_textfile tr_textfile;
 
 /* Opens the file. Fails with TR_ERR_NOFILE, path and cause. */
-tr_status tr_text_input_open(const char *path, tr_text_input **out);
-void tr_text_input_close(tr_text_input *input);
+tr_status tr_textfile_open(const char *path, tr_textfile **out);
+void tr_textfile_close(tr_textfile *input);
 
 /* Reads up to `size` bytes of text; *got is smaller only at the end. Fails with TR_ERR_DATA, path
  * and position, when compressed data are damaged or cut off, and with TR_ERR_IO. */
-tr_status tr_text_input_read(tr_text_input *input, char *to, size_t size, size_t *got);
+tr_status tr_textfile_read(tr_textfile *input, char *to, size_t size, size_t *got);
 /* Passes over `bytes` of text. Fails likewise, and with TR_ERR_DATA when the text is shorter. */
-tr_status tr_text_input_skip(tr_text_input *input, int64_t bytes);
+tr_status tr_textfile_skip(tr_textfile *input, int64_t bytes);
 /* Return the bytes of the file, and how many of them were read: compressed ones. */
-int64_t tr_text_input_size(const tr_text_input *input);
-int64_t tr_text_input_used(const tr_text_input *input);
+int64_t tr_textfile_size(const tr_textfile *input);
+int64_t tr_textfile_used(const tr_textfile *input);
 
 /* Appends the whole text of a file to *text. Fails likewise, and with TR_ERR_FIT. */
-tr_status tr_text_input_load(const char *path, tr_byte_list *text);
+tr_status tr_textfile_load(const char *path, tr_byte_list *text);
 /* Returns true for .jsonl, .ndjson and .json, also before .gz or .zst: lines of JSON. */
-bool tr_text_is_json_lines(const char *path);
+bool tr_textfile_is_json_lines(const char *path);

@@ -1,5 +1,5 @@
 /* Text that comes in pieces: whole characters, U+FFFD for what is none, stop strings. */
-#include "train/text_out.h"
+#include "train/textout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,9 +28,9 @@ static tr_status write_text(void *context, const char *text, size_t length) {
 }
 
 /* Adds text[length] in pieces of `piece` bytes. */
-static void feed(tr_text_out *out, const char *text, size_t length, size_t piece) {
+static void feed(tr_textout *out, const char *text, size_t length, size_t piece) {
     for (size_t at = 0; at < length; at += piece)
-        assert_int_equal(tr_text_out_add(out, text + at, at + piece < length ? piece : length - at),
+        assert_int_equal(tr_textout_add(out, text + at, at + piece < length ? piece : length - at),
                          TR_OK);
 }
 
@@ -39,18 +39,18 @@ static void expect(const char *text, const char *const *stop, int stops, const c
     const size_t length = strlen(text);
     for (size_t piece = 1; piece <= length; piece++) {
         seen s = {0};
-        tr_text_out out = {.stop = stop, .stops = stops, .write = write_text, .context = &s};
+        tr_textout out = {.stop = stop, .stops = stops, .write = write_text, .context = &s};
         feed(&out, text, length, piece);
-        assert_int_equal(tr_text_out_end(&out), TR_OK);
+        assert_int_equal(tr_textout_end(&out), TR_OK);
         assert_string_equal(s.text, want);
-        tr_text_out_release(&out);
+        tr_textout_release(&out);
     }
 }
 
 static void writes_whole_characters(void **state) {
     (void)state;
     seen s = {0};
-    tr_text_out out = {.write = write_text, .context = &s};
+    tr_textout out = {.write = write_text, .context = &s};
     feed(&out, "a\xE2\x82", 3, 3);
     assert_string_equal(s.text, "a");
     feed(&out, "\xAC", 1, 1);
@@ -58,9 +58,9 @@ static void writes_whole_characters(void **state) {
     assert_int_equal(s.pieces, 2);
     feed(&out, "\xF0\x9F\x98", 3, 1);
     assert_string_equal(s.text, "a\xE2\x82\xAC");
-    assert_int_equal(tr_text_out_end(&out), TR_OK);
+    assert_int_equal(tr_textout_end(&out), TR_OK);
     assert_string_equal(s.text, "a\xE2\x82\xAC" FFFD);
-    tr_text_out_release(&out);
+    tr_textout_release(&out);
 }
 
 /* The examples of Unicode 15, tables 3-8 to 3-11. */
@@ -99,7 +99,7 @@ static void holds_back_only_what_may_stop(void **state) {
     (void)state;
     const char *const stop[] = {"END"};
     seen s = {0};
-    tr_text_out out = {.stop = stop, .stops = 1, .write = write_text, .context = &s};
+    tr_textout out = {.stop = stop, .stops = 1, .write = write_text, .context = &s};
     feed(&out, "abEN", 4, 4);
     assert_string_equal(s.text, "ab");
     feed(&out, "E", 1, 1);
@@ -108,9 +108,9 @@ static void holds_back_only_what_may_stop(void **state) {
     assert_string_equal(s.text, "abEN");
     assert_true(out.stopped);
     feed(&out, "more", 4, 4);
-    assert_int_equal(tr_text_out_end(&out), TR_OK);
+    assert_int_equal(tr_textout_end(&out), TR_OK);
     assert_string_equal(s.text, "abEN");
-    tr_text_out_release(&out);
+    tr_textout_release(&out);
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-#include "data/text_input.h"
+#include "data/textfile.h"
 
 #include "base/input.h"
 #include "base/memory.h"
@@ -17,7 +17,7 @@ enum { RAW = 1 << 18 };
 
 typedef enum kind { PLAIN, GZIP, ZSTD } kind;
 
-struct tr_text_input {
+struct tr_textfile {
     char *path;
     int fd;
     int64_t size, used; /* bytes of the file; taken from `raw` */
@@ -31,7 +31,7 @@ struct tr_text_input {
 };
 
 /* Reads more of the file when all of `raw` is used; at the end of the file raw stays empty. */
-static tr_status refill(tr_text_input *in) {
+static tr_status refill(tr_textfile *in) {
     while (in->at == in->end) {
         ssize_t n = read(in->fd, in->raw, RAW);
         if (n < 0 && errno == EINTR) continue;
@@ -43,7 +43,7 @@ static tr_status refill(tr_text_input *in) {
     return TR_OK;
 }
 
-static tr_status begin(tr_text_input *in) {
+static tr_status begin(tr_textfile *in) {
     TR_TRY(tr_calloc(RAW, 1, &in->raw));
     TR_TRY(refill(in));
     if (in->end >= 2 && memcmp(in->raw, "\x1f\x8b", 2) == 0) in->kind = GZIP;
@@ -57,22 +57,22 @@ static tr_status begin(tr_text_input *in) {
     return TR_OK;
 }
 
-tr_status tr_text_input_open(const char *path, tr_text_input **out) {
-    tr_text_input *in;
+tr_status tr_textfile_open(const char *path, tr_textfile **out) {
+    tr_textfile *in;
     TR_TRY(tr_calloc(1, sizeof *in, &in));
     in->fd = -1;
     tr_status status = tr_strdup(path, &in->path);
     if (status == TR_OK) status = tr_input_open("the text file", path, &in->fd, &in->size);
     if (status == TR_OK) status = begin(in);
     if (status != TR_OK) {
-        tr_text_input_close(in);
+        tr_textfile_close(in);
         return status;
     }
     *out = in;
     return TR_OK;
 }
 
-void tr_text_input_close(tr_text_input *in) {
+void tr_textfile_close(tr_textfile *in) {
     if (!in) return;
     if (in->gzip_open) (void)inflateEnd(&in->gzip);
     if (in->zstd) (void)ZSTD_freeDStream(in->zstd);
@@ -82,17 +82,17 @@ void tr_text_input_close(tr_text_input *in) {
     free(in);
 }
 
-static tr_status damaged(const tr_text_input *in, const char *what) {
+static tr_status damaged(const tr_textfile *in, const char *what) {
     return TR_FAIL(TR_ERR_DATA, "'%s' is damaged near byte %" PRId64 ": %s", in->path, in->used,
                    what);
 }
 
-static void use(tr_text_input *in, size_t bytes) {
+static void use(tr_textfile *in, size_t bytes) {
     in->at += bytes;
     in->used += (int64_t)bytes;
 }
 
-static tr_status unzip(tr_text_input *in, char *to, size_t size, size_t *got) {
+static tr_status unzip(tr_textfile *in, char *to, size_t size, size_t *got) {
     if (!in->within && inflateReset(&in->gzip) != Z_OK) return damaged(in, "gzip");
     in->within = true;
     in->gzip.next_in = in->raw + in->at;
@@ -109,7 +109,7 @@ static tr_status unzip(tr_text_input *in, char *to, size_t size, size_t *got) {
     return TR_OK;
 }
 
-static tr_status unzstd(tr_text_input *in, char *to, size_t size, size_t *got) {
+static tr_status unzstd(tr_textfile *in, char *to, size_t size, size_t *got) {
     ZSTD_inBuffer from = {in->raw + in->at, in->end - in->at, 0};
     ZSTD_outBuffer into = {to, size, 0};
     size_t result = ZSTD_decompressStream(in->zstd, &into, &from);
@@ -120,7 +120,7 @@ static tr_status unzstd(tr_text_input *in, char *to, size_t size, size_t *got) {
     return TR_OK;
 }
 
-tr_status tr_text_input_read(tr_text_input *in, char *to, size_t size, size_t *got) {
+tr_status tr_textfile_read(tr_textfile *in, char *to, size_t size, size_t *got) {
     *got = 0;
     while (*got < size) {
         size_t n = 0;
@@ -141,7 +141,7 @@ tr_status tr_text_input_read(tr_text_input *in, char *to, size_t size, size_t *g
     return TR_OK;
 }
 
-tr_status tr_text_input_skip(tr_text_input *in, int64_t bytes) {
+tr_status tr_textfile_skip(tr_textfile *in, int64_t bytes) {
     char *piece;
     tr_status status = TR_OK;
     if (in->kind == PLAIN && bytes > (int64_t)in->end && bytes <= in->size) {
@@ -154,7 +154,7 @@ tr_status tr_text_input_skip(tr_text_input *in, int64_t bytes) {
     TR_TRY(tr_calloc(RAW, 1, &piece));
     while (bytes > 0 && status == TR_OK) {
         size_t got, want = bytes < RAW ? (size_t)bytes : RAW;
-        status = tr_text_input_read(in, piece, want, &got);
+        status = tr_textfile_read(in, piece, want, &got);
         if (status == TR_OK && got < want)
             status = TR_FAIL(TR_ERR_DATA, "'%s' has become shorter", in->path);
         bytes -= (int64_t)got;
@@ -163,18 +163,18 @@ tr_status tr_text_input_skip(tr_text_input *in, int64_t bytes) {
     return status;
 }
 
-int64_t tr_text_input_size(const tr_text_input *in) {
+int64_t tr_textfile_size(const tr_textfile *in) {
     return in->size;
 }
 
-int64_t tr_text_input_used(const tr_text_input *in) {
+int64_t tr_textfile_used(const tr_textfile *in) {
     return in->used;
 }
 
-tr_status tr_text_input_load(const char *path, tr_byte_list *text) {
-    tr_text_input *input;
+tr_status tr_textfile_load(const char *path, tr_byte_list *text) {
+    tr_textfile *input;
     size_t got = 0, want = FIRST_ROOM;
-    TR_TRY(tr_text_input_open(path, &input));
+    TR_TRY(tr_textfile_open(path, &input));
     tr_status status = TR_OK;
     while (status == TR_OK) {
         want =
@@ -182,11 +182,11 @@ tr_status tr_text_input_load(const char *path, tr_byte_list *text) {
         status = tr_grow(&text->byte, &text->capacity, want, 1);
         if (status != TR_OK) break;
         want -= text->count;
-        status = tr_text_input_read(input, text->byte + text->count, want, &got);
+        status = tr_textfile_read(input, text->byte + text->count, want, &got);
         text->count += got;
         if (got < want) break;
     }
-    tr_text_input_close(input);
+    tr_textfile_close(input);
     return status;
 }
 
@@ -195,7 +195,7 @@ static bool ends_with(const char *name, size_t length, const char *end) {
     return length >= n && memcmp(name + length - n, end, n) == 0;
 }
 
-bool tr_text_is_json_lines(const char *path) {
+bool tr_textfile_is_json_lines(const char *path) {
     size_t n = strlen(path);
     if (ends_with(path, n, ".gz")) n -= 3;
     else if (ends_with(path, n, ".zst")) n -= 4;

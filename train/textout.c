@@ -1,4 +1,4 @@
-#include "train/text_out.h"
+#include "train/textout.h"
 
 #include "base/memory.h"
 
@@ -35,7 +35,7 @@ static size_t character(const unsigned char *text, size_t left, bool *valid) {
 
 /* Writes the characters of held[0..count); with `all` also one that is not complete. *written: the
  * bytes that were. */
-static tr_status write_characters(tr_text_out *out, size_t count, bool all, size_t *written) {
+static tr_status write_characters(tr_textout *out, size_t count, bool all, size_t *written) {
     const unsigned char *text = (const unsigned char *)out->held;
     size_t from = 0, at = 0;
     bool valid;
@@ -57,7 +57,7 @@ static tr_status write_characters(tr_text_out *out, size_t count, bool all, size
 }
 
 /* Returns the position of the first stop string in the held bytes, or their length. */
-static size_t find_stop(const tr_text_out *out) {
+static size_t find_stop(const tr_textout *out) {
     size_t first = out->length;
     for (int i = 0; i < out->stops; i++) {
         const char *at = memmem(out->held, out->length, out->stop[i], strlen(out->stop[i]));
@@ -67,7 +67,7 @@ static size_t find_stop(const tr_text_out *out) {
 }
 
 /* Returns how many of the held bytes cannot be part of a stop string that is not complete. */
-static size_t clear_of_stops(const tr_text_out *out) {
+static size_t clear_of_stops(const tr_textout *out) {
     size_t clear = out->length;
     for (int i = 0; i < out->stops; i++) {
         size_t most = strlen(out->stop[i]) - 1;
@@ -79,7 +79,7 @@ static size_t clear_of_stops(const tr_text_out *out) {
     return clear;
 }
 
-tr_status tr_text_out_add(tr_text_out *out, const char *bytes, size_t count) {
+tr_status tr_textout_add(tr_textout *out, const char *bytes, size_t count) {
     size_t written;
     if (out->stopped || count == 0) return TR_OK;
     TR_TRY(tr_grow(&out->held, &out->capacity, out->length + count, 1));
@@ -97,7 +97,7 @@ tr_status tr_text_out_add(tr_text_out *out, const char *bytes, size_t count) {
     return TR_OK;
 }
 
-tr_status tr_text_out_end(tr_text_out *out) {
+tr_status tr_textout_end(tr_textout *out) {
     size_t written;
     if (out->stopped) return TR_OK;
     TR_TRY(write_characters(out, out->length, true, &written));
@@ -105,7 +105,7 @@ tr_status tr_text_out_end(tr_text_out *out) {
     return TR_OK;
 }
 
-void tr_text_out_release(tr_text_out *out) {
+void tr_textout_release(tr_textout *out) {
     free(out->held);
     out->held = NULL;
     out->length = out->capacity = 0;

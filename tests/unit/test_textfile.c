@@ -2,7 +2,7 @@
  * JSON come out as Unicode text, and damaged lines are refused. */
 #include "base/philox.h"
 #include "data/json_line.h"
-#include "data/text_input.h"
+#include "data/textfile.h"
 #include "support/seed.h"
 
 #include <setjmp.h>
@@ -58,16 +58,16 @@ static size_t zstd(const char *from, size_t count, char *to, size_t room) {
 
 /* Reads the whole file in pieces of a size. */
 static tr_status read_all(size_t piece, int64_t skip, size_t *count) {
-    tr_text_input *in;
-    TR_TRY(tr_text_input_open(path, &in));
-    tr_status status = tr_text_input_skip(in, skip);
+    tr_textfile *in;
+    TR_TRY(tr_textfile_open(path, &in));
+    tr_status status = tr_textfile_skip(in, skip);
     size_t n = piece;
     for (*count = 0; status == TR_OK && n == piece; *count += n) {
         assert_true(*count + piece <= ROOM);
-        status = tr_text_input_read(in, got + *count, piece, &n);
+        status = tr_textfile_read(in, got + *count, piece, &n);
     }
-    if (status == TR_OK) assert_int_equal(tr_text_input_used(in), tr_text_input_size(in));
-    tr_text_input_close(in);
+    if (status == TR_OK) assert_int_equal(tr_textfile_used(in), tr_textfile_size(in));
+    tr_textfile_close(in);
     return status;
 }
 
@@ -127,9 +127,9 @@ static void compressed_files_give_their_text(void **state) {
 
 static void reads(const char *line, const char *want) {
     char buffer[400];
-    tr_json_line found;
+    tr_jsonl found;
     assert_true(strlen(line) <= sizeof buffer);
-    if (!tr_json_line_read(line, strlen(line), "text", buffer, &found))
+    if (!tr_jsonl_read(line, strlen(line), "text", buffer, &found))
         fail_msg("%s: %s at %zu", line, found.fault, found.at);
     assert_int_equal(found.length, strlen(want));
     assert_memory_equal(found.text, want, found.length);
@@ -137,8 +137,8 @@ static void reads(const char *line, const char *want) {
 
 static void refuses(const char *line, size_t at, const char *fault) {
     char buffer[400];
-    tr_json_line found;
-    if (tr_json_line_read(line, strlen(line), "text", buffer, &found)) fail_msg("%s: read", line);
+    tr_jsonl found;
+    if (tr_jsonl_read(line, strlen(line), "text", buffer, &found)) fail_msg("%s: read", line);
     assert_string_equal(found.fault, fault);
     assert_int_equal(found.at, at);
 }
@@ -155,9 +155,9 @@ static void strings_come_out_as_text(void **state) {
     reads("{\"text\":\"first\",\"text\":\"last\"}", "last");
     reads("{\"text\":\"\"}", "");
     char buffer[100];
-    tr_json_line found;
+    tr_jsonl found;
     const char zero[] = "{\"text\": \"a\\u0000b\"}";
-    assert_true(tr_json_line_read(zero, strlen(zero), "text", buffer, &found));
+    assert_true(tr_jsonl_read(zero, strlen(zero), "text", buffer, &found));
     assert_int_equal(found.length, 3);
     assert_memory_equal(found.text, "a\0b", 3);
     refuses("", 0, "a line is one JSON object, which begins with {");
@@ -199,8 +199,8 @@ static void damaged_lines_never_crash(void **state) {
         assert_non_null(buffer);
         memcpy(line, bytes, length);
         buffer[length] = 77;
-        tr_json_line found;
-        if (tr_json_line_read(line, length, "text", buffer, &found)) {
+        tr_jsonl found;
+        if (tr_jsonl_read(line, length, "text", buffer, &found)) {
             accepted++;
             assert_true(found.length < length);
         } else {
