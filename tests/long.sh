@@ -66,7 +66,12 @@ for transport in mpi nccl; do
   once $transport-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/$transport-placements"
 done
 once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "$tests/run-races-long"
-once fuzz-models env TRIREME_ROUNDS=100000 "$tests/test_weights"
+# Damaged files of weights, tokenizers and tokens, with the address sanitizer where its build is there.
+fuzzed=$tests
+[[ -x build/asan/tests/test_weights ]] && fuzzed=build/asan/tests
+for name in test_weights test_tokenizer_damage test_data_formats test_text_input; do
+  once "fuzz-$name" env TRIREME_ROUNDS=100000 "$fuzzed/$name"
+done
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
 for ((seed = first; seed < first + count; seed++)); do
   for name in "${random[@]}"; do seeded "$name" "$seed"; done

@@ -1,5 +1,5 @@
 /* Damaged tokenizers: random changes of good files, and each kind of fault once. Every one is
- * refused with a sentence and TR_ERR_DATA, or opens and encodes. TRIREME_FUZZ: how many random
+ * refused with a sentence and TR_ERR_DATA, or opens and encodes. TRIREME_ROUNDS: how many random
  * files. */
 #include "base/input.h"
 #include "support/must.h"
@@ -89,8 +89,8 @@ static size_t damage(char *text, size_t length, size_t room, uint64_t *random) {
 static void test_random(void **state) {
     (void)state;
     static const char *const names[] = {"gpt2", "llama3", "qwen", "prefix", "llama2", "metaspace"};
-    const char *wanted = getenv("TRIREME_FUZZ");
-    int count = wanted ? atoi(wanted) : 300, opened = 0;
+    const int count = (int)tr_test_rounds(300);
+    int opened = 0;
     uint64_t random = tr_test_seed(3);
     for (int i = 0; i < count; i++) {
         char path[1024], *good;

@@ -306,11 +306,6 @@ static size_t damage(uint64_t *random, char *text, size_t bytes, size_t most) {
     return bytes;
 }
 
-static int64_t rounds(void) {
-    const char *given = getenv("TRIREME_ROUNDS");
-    return given ? atoll(given) : 2000;
-}
-
 static void damaged_files_get_a_sentence(void **state) {
     (void)state;
     static const char *const names[] = {"qwen3/model.safetensors", "llama-shards/config.json",
@@ -324,7 +319,7 @@ static void damaged_files_get_a_sentence(void **state) {
                    llmc = strstr(names[k], ".bin");
         const size_t header = tensors ? 1800 : llmc ? 64 : bytes, room = bytes + 16;
         char *text = malloc(room);
-        int64_t good = 0, all = rounds() / (tensors ? 1 : 4);
+        int64_t good = 0, all = tr_test_rounds(tensors ? 2000 : 500);
         for (int64_t round = 0; round < all; round++) {
             memcpy(text, whole, bytes);
             size_t now = damage(&random, text, header, header);
@@ -361,6 +356,36 @@ static void damaged_files_get_a_sentence(void **state) {
         free(text);
         free(whole);
     }
+}
+
+/* The index of a folder of shards, damaged: the folder opens, or the sentence names a file in it. */
+static void damaged_indexes_get_a_sentence(void **state) {
+    (void)state;
+    const char *index = "folder/model.safetensors.index.json";
+    char command[600];
+    size_t bytes;
+    uint64_t random = seed;
+    int64_t good = 0, all = tr_test_rounds(500);
+    (void)snprintf(command, sizeof command, "cp -rL '%s' '%s' && chmod -R u+w '%s'",
+                   golden("llama-shards"), path_of("folder"), path_of("folder"));
+    assert_int_equal(system(command), 0);
+    char *whole = read_file(golden("llama-shards/model.safetensors.index.json"), &bytes);
+    char *text = malloc(bytes + 16);
+    for (int64_t round = 0; round < all; round++) {
+        memcpy(text, whole, bytes);
+        write_file(path_of(index), text, damage(&random, text, bytes, bytes + 16));
+        tr_weights w;
+        tr_status status = tr_weights_open(path_of("folder"), &w);
+        tr_weights_close(&w);
+        good += status == TR_OK;
+        if (status != TR_OK && (status != TR_ERR_DATA || !strstr(tr_error_message(), "folder")))
+            fail_msg("seed %" PRIu64 ", round %" PRId64 ": status %d, %s", seed, round,
+                     (int)status, tr_error_message());
+    }
+    assert_in_range(good, 1, all - 1);
+    free(text);
+    free(whole);
+    remove_all(path_of("folder"));
 }
 
 /* Sizes in the header of llm.c with a sum above 2^63 bytes. */
@@ -414,6 +439,7 @@ int main(void) {
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(damaged_files_get_a_sentence),
+        cmocka_unit_test(damaged_indexes_get_a_sentence),
         cmocka_unit_test(bad_headers_of_llmc_are_refused),
         cmocka_unit_test(directories_are_no_files),
     };

@@ -1,4 +1,4 @@
-/* The seed of random tests: TRIREME_SEED, or a fixed one. */
+/* The seed of random tests, and how much damage they try. */
 #pragma once
 
 #include <stdint.h>
@@ -12,6 +12,12 @@ static inline uint64_t tr_test_seed(uint64_t usual) {
     uint64_t seed = given && *given ? strtoull(given, NULL, 10) : usual;
     printf("TRIREME_SEED=%llu\n", (unsigned long long)seed);
     return seed;
+}
+
+/* Returns how many damaged inputs a test tries: TRIREME_ROUNDS when it is set, otherwise `usual`. */
+static inline int64_t tr_test_rounds(int64_t usual) {
+    const char *given = getenv("TRIREME_ROUNDS");
+    return given && *given ? atoll(given) : usual;
 }
 
 /* Returns a random number in [1, n] and advances *random. */
