@@ -19,17 +19,15 @@
 enum {
     ITEM = 1 << 20,     /* bytes of text that a thread encodes at a time, at least */
     ITEMS_A_THREAD = 4, /* so that threads end a batch at about the same time */
-    NEAR = 256,         /* bytes on each side of a cut that show whether it changes tokens */
-    TRIES = 64,         /* places for a cut that are tried before the item grows */
-    COMMIT_S = 2
+    LOOK = 1 << 12,     /* bytes behind an item that are searched for a cut at first */
+    MOST_TEXT = 1 << 29 /* of an item */
 };
-#define MOST_TEXT ((size_t)4 << 30)
 
 /* Consecutive text of one file, encoded by one thread. */
 typedef struct item {
     tr_byte_list text, line; /* line: the JSON string being read */
     int file;
-    bool json, ends;                   /* ends: a plain text's last item */
+    bool json, ends, continues; /* the last item of a plain text, and one that is not its first */
     int64_t offset, first_line, lines; /* behind the text: bytes and lines of the file */
     tr_token_list tokens;
     size_t *end; /* tokens before the end of each document */
@@ -70,72 +68,30 @@ static tr_status read_more(work *w, size_t want) {
     return TR_OK;
 }
 
-static tr_status encode(work *w, int thread, const char *text, size_t length, tr_token_list *to) {
-    unsigned flags = w->options->no_special ? TR_ENCODE_NO_SPECIAL : 0;
-    return tr_encoder_add(w->encoder[thread], text, length, flags, to);
-}
-
-/* Finds out whether text that is cut before byte `cut` has the tokens of the whole text: the text
- * around the cut shows it, since a tokenizer's pieces are short and depend on what is near. */
-static tr_status try_cut(work *w, size_t cut, bool *good) {
-    const char *text = w->rest.byte;
-    const size_t before = cut < NEAR ? cut : NEAR;
-    const size_t after = w->rest.count - cut < NEAR ? w->rest.count - cut : NEAR;
-    tr_token_list whole = {0}, parts = {0};
-    tr_status status = encode(w, 0, text + cut - before, before + after, &whole);
-    if (status == TR_OK) status = encode(w, 0, text + cut - before, before, &parts);
-    if (status == TR_OK) status = encode(w, 0, text + cut, after, &parts);
-    *good = status == TR_OK && whole.count == parts.count &&
-            memcmp(whole.id, parts.id, whole.count * sizeof *whole.id) == 0;
-    free(whole.id);
-    free(parts.id);
-    return status;
-}
-
-static bool is_letter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-/* Finds a place behind byte `least` where a line begins with a letter and a cut changes nothing.
- * *cut 0: there is none. */
-static tr_status find_cut(work *w, size_t least, size_t *cut) {
-    const char *text = w->rest.byte;
-    int tries = 0;
-    *cut = 0;
-    for (size_t at = least; at + 1 < w->rest.count && tries < TRIES; at++) {
-        const char *line = memchr(text + at, '\n', w->rest.count - 1 - at);
-        bool good = false;
-        if (!line) return TR_OK;
-        at = (size_t)(line - text);
-        if (!is_letter(line[1])) continue;
-        TR_TRY(try_cut(w, at + 1, &good));
-        tries++;
-        if (good) *cut = at + 1;
-        if (good) return TR_OK;
-    }
-    return TR_OK;
+static unsigned flags_of(const work *w) {
+    return w->options->no_special ? TR_ENCODE_NO_SPECIAL : 0;
 }
 
 /* Decides how much of the waiting text the next item takes. */
 static tr_status choose_cut(work *w, bool json, size_t *cut) {
-    for (size_t want = ITEM + NEAR;; want *= 2) {
+    size_t from = ITEM;
+    for (size_t want = ITEM + LOOK;; want *= 2) {
         TR_TRY(read_more(w, want));
-        *cut = w->rest.count;
-        if (w->at_end && (json || w->rest.count <= ITEM)) return TR_OK;
+        const size_t count = *cut = w->rest.count;
+        if (w->at_end && (json || count <= ITEM)) return TR_OK;
         if (json) {
-            const char *line = memrchr(w->rest.byte, '\n', w->rest.count);
-            *cut = line ? (size_t)(line + 1 - w->rest.byte) : 0;
+            const char *line = memrchr(w->rest.byte, '\n', count);
+            if (line) *cut = (size_t)(line + 1 - w->rest.byte);
         } else {
-            TR_TRY(find_cut(w, want == ITEM + NEAR ? ITEM : want / 2, cut));
+            TR_TRY(tr_encoder_find_cut(w->encoder[0], w->rest.byte, count, from, flags_of(w), cut));
+            from = count - LOOK / 2; /* the rest was too near to the end to be judged */
         }
-        if (*cut > 0) return TR_OK;
-        *cut = w->rest.count;
-        if (w->at_end) return TR_OK;
+        if (*cut < count || (json && *cut > 0 && w->rest.byte[*cut - 1] == '\n') || w->at_end)
+            return TR_OK;
         if (want > MOST_TEXT)
-            return TR_FAIL(TR_ERR_DATA,
-                           "'%s' has no place in %zu bytes where it can be cut: split the file, or "
-                           "write JSON lines",
-                           w->options->files[w->file], w->rest.count);
+            return TR_FAIL(TR_ERR_DATA, "'%s' has %zu bytes of text without a %s: divide them",
+                           w->options->files[w->file], count,
+                           json ? "line end" : "place where this tokenizer allows a cut");
     }
 }
 
@@ -164,6 +120,7 @@ static tr_status fill_item(work *w, item *it) {
     w->rest.count -= cut;
     if (w->rest.count > 0) memmove(w->rest.byte, w->rest.byte + cut, w->rest.count);
     it->ends = !it->json && w->at_end && w->rest.count == 0;
+    it->continues = !it->json && w->offset > 0;
     it->first_line = w->line;
     for (const char *at = it->text.byte, *end = at + cut; it->json && at < end; at++) {
         const char *line = memchr(at, '\n', (size_t)(end - at));
@@ -212,14 +169,16 @@ static tr_status encode_line(work *w, int thread, item *it, const char *line, si
         return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
                        w->options->files[it->file], number + 1, found.at + 1, found.fault,
                        w->options->key);
-    TR_TRY(encode(w, thread, found.text, found.length, &it->tokens));
+    TR_TRY(tr_encoder_add(w->encoder[thread], found.text, found.length, flags_of(w), &it->tokens));
     return end_document(w, it);
 }
 
 static tr_status encode_item(work *w, int thread, item *it) {
     it->tokens.count = it->ends_count = 0;
     if (!it->json) {
-        TR_TRY(encode(w, thread, it->text.byte, it->text.count, &it->tokens));
+        const unsigned flags = flags_of(w) | (it->continues ? TR_ENCODE_CONTINUES : 0);
+        TR_TRY(
+            tr_encoder_add(w->encoder[thread], it->text.byte, it->text.count, flags, &it->tokens));
         return it->ends ? end_document(w, it) : TR_OK;
     }
     int64_t number = it->first_line;

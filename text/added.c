@@ -19,6 +19,10 @@ struct tr_added_set {
     tr_added_token *tokens;
     size_t token_count, token_capacity;
     uint32_t first[256]; /* the root's children */
+    /* Bytes that are neighbours in a token, and those of its ends where a cut may matter. */
+    uint64_t neighbours[256][4];
+    bool begins[256], ends[256];
+    bool takes_space; /* a token takes the white space next to it along */
 };
 
 tr_status tr_added_open(const uint8_t *table, tr_added_set **out) {
@@ -49,10 +53,27 @@ static uint32_t child_of(const tr_added_set *set, uint32_t at, uint8_t byte) {
     return child;
 }
 
+static void note_bytes(tr_added_set *set, const uint8_t *text, size_t length,
+                       const tr_added_token *token) {
+    for (size_t i = 0; i + 1 < length; i++)
+        set->neighbours[text[i]][text[i + 1] / 64] |= (uint64_t)1 << text[i + 1] % 64;
+    set->begins[text[0]] |= token->single_word || token->lstrip;
+    set->ends[text[length - 1]] = true; /* text behind a token gets what is put in front of texts */
+    set->takes_space |= token->lstrip || token->rstrip;
+}
+
+bool tr_added_keeps_apart(const tr_added_set *set, uint8_t left, bool left_is_space,
+                          uint8_t right) {
+    if (!set) return true;
+    return !(set->neighbours[left][right / 64] >> right % 64 & 1) && !set->begins[right] &&
+           !set->ends[left] && !(set->takes_space && left_is_space);
+}
+
 tr_status tr_added_add(tr_added_set *set, const char *text, size_t length,
                        const tr_added_token *token) {
     if (!length) return TR_OK;
     uint32_t at = 0;
+    note_bytes(set, (const uint8_t *)text, length, token);
     for (size_t i = 0; i < length; i++) {
         uint8_t byte = (uint8_t)text[i];
         uint32_t child = child_of(set, at, byte);

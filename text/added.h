@@ -37,6 +37,12 @@ static inline tr_added_search tr_added_start(const tr_added_set *set, const uint
     return (tr_added_search){.set = set, .text = text, .length = length, .no_special = no_special};
 }
 
+/* Returns true when no token of the set reaches over the place between a text that ends with byte
+ * `left`, of a character that is white space or not, and one that begins with byte `right`, and
+ * none depends on what is on the other side. It may be false for places that no token reaches over.
+ * NULL is an empty set. */
+bool tr_added_keeps_apart(const tr_added_set *set, uint8_t left, bool left_is_space, uint8_t right);
+
 /* Finds the next token, the leftmost and then the longest, as the reference does. Returns its id,
  * and sets *from and *to to the text before it that no token has. Returns -1 at the end, with the
  * rest of the text. */

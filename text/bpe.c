@@ -239,6 +239,9 @@ enum {
     KEPT = 1 << 16,
     /* Up to this many symbols a search through all pairs beats the heap. */
     FEW = 48,
+    /* A piece with more bytes is encoded in parts, since a symbol takes 32 bytes of workspace. */
+    LONG_PIECE = 1 << 16,
+    PAIR_BITS = 22, /* of the set of pairs: a few percent of it with 128,000 merges */
 };
 
 /* The ids of a piece that was encoded before. */
@@ -263,6 +266,8 @@ struct tr_bpe_work {
     tr_token_list symbols;
     symbol *chain;
     uint64_t *heap; /* rank << 32 | index of the left symbol; the smallest is first */
+    uint64_t
+        *pairs; /* bits: hashes of the pairs of symbols that a merge joins; NULL: not made yet */
     size_t chain_capacity, heap_capacity, heap_count;
 };
 
@@ -284,6 +289,7 @@ void tr_bpe_work_close(tr_bpe_work *work) {
     free(work->symbols.id);
     free(work->chain);
     free(work->heap);
+    free(work->pairs);
     free(work);
 }
 
@@ -443,16 +449,94 @@ static tr_status merge_many(tr_bpe_work *work, tr_token_list *out) {
     return TR_OK;
 }
 
-static tr_status encode(tr_bpe_work *work, const uint8_t *piece, size_t length,
-                        tr_token_list *out) {
+/* --- where merges cannot join two parts ------------------------------------------------------- */
+
+/* Returns the symbol at an end of a token: of its first character, or of its last. */
+static int32_t symbol_at_end(const tr_bpe *bpe, int32_t id, bool last) {
+    size_t length, bytes = 1;
+    const char *text = tr_bpe_token(bpe, id, &length);
+    uint32_t cp;
+    if (!text || !length) return id;
+    const uint8_t *p = (const uint8_t *)text, *end = p + length;
+    if (bpe->rules.byte_level) return bpe->of_byte[last ? end[-1] : p[0]];
+    if (!last) bytes = tr_utf8_next(p, end, &cp);
+    for (size_t back = 4; last && back > 1; back--)
+        if (back <= length && tr_utf8_next(end - back, end, &cp) == back) {
+            bytes = back;
+            break;
+        }
+    return tr_bpe_find(bpe, last ? (const char *)end - bytes : text, bytes);
+}
+
+static void put_pair(tr_bpe_work *work, int32_t left, int32_t right) {
+    const uint64_t bit = hash_pair(left, right) >> (64 - PAIR_BITS);
+    work->pairs[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+/* Puts the pairs of symbols between which a merge may happen into work->pairs. An operand of a
+ * merge is a symbol itself (a byte's <0x..>, the unknown token), or made of its characters'
+ * symbols. */
+static tr_status collect_pairs(tr_bpe_work *work) {
+    const tr_bpe *bpe = work->bpe;
+    TR_TRY(tr_calloc((size_t)1 << (PAIR_BITS - 6), sizeof *work->pairs, &work->pairs));
+    for (size_t i = 0; bpe->merges && i <= bpe->merge_mask; i++) {
+        const merge *m = &bpe->merges[i];
+        if (m->rank == UINT32_MAX) continue;
+        const int32_t left[] = {m->left, symbol_at_end(bpe, m->left, true)};
+        const int32_t right[] = {m->right, symbol_at_end(bpe, m->right, false)};
+        for (int k = 0; k < 4; k++) put_pair(work, left[k / 2], right[k % 2]);
+    }
+    return TR_OK;
+}
+
+/* Returns the last symbol of a character, or the first; -1 when it has none. */
+static int32_t edge_of(const tr_bpe *bpe, const uint8_t *p, size_t bytes, bool last) {
+    const int32_t edge = bpe->of_byte[last ? p[bytes - 1] : p[0]];
+    if (bpe->rules.byte_level) return edge;
+    const int32_t id = tr_bpe_find(bpe, (const char *)p, bytes);
+    bool falls_back = bpe->rules.byte_fallback;
+    for (size_t i = 0; i < bytes && falls_back; i++) falls_back = bpe->of_byte[p[i]] >= 0;
+    return id < 0 && falls_back ? edge : id;
+}
+
+tr_status tr_bpe_keeps_apart(tr_bpe_work *work, const uint8_t *left, size_t left_bytes,
+                             const uint8_t *right, size_t right_bytes, bool *apart) {
+    *apart = false;
+    if (!work->pairs) TR_TRY(collect_pairs(work));
+    const int32_t a = edge_of(work->bpe, left, left_bytes, true);
+    const int32_t b = edge_of(work->bpe, right, right_bytes, false);
+    if (a < 0 || b < 0) return TR_OK; /* unknown characters may join each other */
+    const uint64_t bit = hash_pair(a, b) >> (64 - PAIR_BITS);
+    *apart = !(work->pairs[bit / 64] >> bit % 64 & 1);
+    return TR_OK;
+}
+
+/* Returns the first place behind byte `from` of a piece between two characters that no merge joins;
+ * the piece's length when there is none. */
+static tr_status find_parting(tr_bpe_work *work, const uint8_t *piece, size_t length, size_t from,
+                              size_t *cut) {
+    const uint8_t *end = piece + length;
+    uint32_t cp;
+    for (*cut = length; from > 0 && from < length && (piece[from] & 0xC0) == 0x80;) from--;
+    for (size_t at = from, next; at < length; at = next) {
+        bool apart;
+        next = at + (work->bpe->rules.byte_level ? 1 : tr_utf8_next(piece + at, end, &cp));
+        if (next >= length) return TR_OK;
+        const size_t after = work->bpe->rules.byte_level ? 1 : tr_utf8_next(piece + next, end, &cp);
+        TR_TRY(tr_bpe_keeps_apart(work, piece + at, next - at, piece + next, after, &apart));
+        if (!apart) continue;
+        *cut = next;
+        return TR_OK;
+    }
+    return TR_OK;
+}
+
+static tr_status encode_part(tr_bpe_work *work, const uint8_t *piece, size_t length,
+                             tr_token_list *out) {
     const tr_bpe *bpe = work->bpe;
     if (length >= NOWHERE)
         return TR_FAIL(TR_ERR_DATA, "a text without a place to cut it, of 2 GiB or more, cannot be "
                                     "encoded: divide the document");
-    if (bpe->rules.ignore_merges) {
-        int32_t id = tr_bpe_find(bpe, (const char *)piece, length);
-        if (id >= 0) return add_id(out, id);
-    }
     TR_TRY(cut_symbols(bpe, piece, length, &work->symbols));
     if (!work->symbols.count) return TR_OK;
     if (work->symbols.count > FEW) return merge_many(work, out);
@@ -461,6 +545,22 @@ static tr_status encode(tr_bpe_work *work, const uint8_t *piece, size_t length,
     memcpy(out->id + out->count, work->symbols.id, count * sizeof *out->id);
     out->count += count;
     return TR_OK;
+}
+
+static tr_status encode(tr_bpe_work *work, const uint8_t *piece, size_t length,
+                        tr_token_list *out) {
+    if (work->bpe->rules.ignore_merges) {
+        int32_t id = tr_bpe_find(work->bpe, (const char *)piece, length);
+        if (id >= 0) return add_id(out, id);
+    }
+    while (length > LONG_PIECE) {
+        size_t part;
+        TR_TRY(find_parting(work, piece, length, LONG_PIECE, &part));
+        TR_TRY(encode_part(work, piece, part, out));
+        piece += part;
+        length -= part;
+    }
+    return length ? encode_part(work, piece, length, out) : TR_OK;
 }
 
 tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t length,

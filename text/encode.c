@@ -6,14 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tr_encoder {
-    const tr_tokenizer *t;
-    tr_bpe_work *bpe;
-    tr_match_work match;
-    tr_byte_list escaped, normal, spare;
-    tr_part_list pieces, spare_pieces;
-};
-
 tr_status tr_encoder_open(const tr_tokenizer *t, tr_encoder **out) {
     tr_encoder *e;
     *out = NULL;
@@ -82,13 +74,13 @@ static size_t unescape(uint8_t *text, size_t length) {
 }
 
 /* Encodes a text by the steps of the pre-tokenizer. */
-static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length, bool is_first,
+static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length, tr_text_begin begin,
                               bool escaped, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     e->escaped.count = 0;
     TR_TRY(tr_bytes_add(&e->escaped, text, length));
-    TR_TRY(tr_split_steps(t, &e->match, is_first, &e->escaped, &e->spare, &e->pieces,
-                          &e->spare_pieces));
+    TR_TRY(
+        tr_split_steps(t, &e->match, begin, &e->escaped, &e->spare, &e->pieces, &e->spare_pieces));
     bool byte_level = tr_bpe_rules_of(t->bpe)->byte_level;
     for (size_t i = 0; i < e->pieces.count; i++) {
         uint8_t *piece = (uint8_t *)e->escaped.byte + e->pieces.piece[i].at;
@@ -100,11 +92,10 @@ static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length, bo
 }
 
 /* Encodes a normalized text without added tokens. */
-static tr_status add_plain(tr_encoder *e, const char *text, size_t length, bool is_first,
+static tr_status add_plain(tr_encoder *e, const char *text, size_t length, tr_text_begin begin,
                            bool escaped, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
-    if (t->pattern == TR_PATTERN_OTHER)
-        return add_by_steps(e, text, length, is_first, escaped, out);
+    if (t->pattern == TR_PATTERN_OTHER) return add_by_steps(e, text, length, begin, escaped, out);
     const uint8_t *p = (const uint8_t *)text, *end = p + length;
     while (p < end) {
         size_t bytes = tr_pattern_next(t->pattern, t->cp_table, p, end);
@@ -123,7 +114,7 @@ static bool needs_regex(const tr_tokenizer *t) {
 
 /* Encodes a text between added tokens: normalizes it and looks for added tokens that are searched
  * in normalized text. */
-static tr_status add_segment(tr_encoder *e, const char *text, size_t length, bool is_first,
+static tr_status add_segment(tr_encoder *e, const char *text, size_t length, tr_text_begin begin,
                              bool no_special, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     if (!length) return TR_OK;
@@ -134,7 +125,7 @@ static tr_status add_segment(tr_encoder *e, const char *text, size_t length, boo
         length = e->escaped.count;
     }
     if (t->normal_count) {
-        TR_TRY(tr_normalize(t, &e->match, text, length, &e->spare, &e->normal));
+        TR_TRY(tr_normalize(t, &e->match, begin, text, length, &e->spare, &e->normal));
         text = e->normal.byte;
         length = e->normal.count;
     }
@@ -142,7 +133,7 @@ static tr_status add_segment(tr_encoder *e, const char *text, size_t length, boo
         length = unescape((uint8_t *)e->normal.byte, length);
         escaped = false;
     }
-    if (!t->added_normalized) return add_plain(e, text, length, is_first, escaped, out);
+    if (!t->added_normalized) return add_plain(e, text, length, begin, escaped, out);
     if (!t->normal_count && escaped) { /* add_plain overwrites e->escaped */
         e->normal.count = 0;
         TR_TRY(tr_bytes_add(&e->normal, text, length));
@@ -154,7 +145,8 @@ static tr_status add_segment(tr_encoder *e, const char *text, size_t length, boo
         size_t from, to;
         id = tr_added_next(&search, &from, &to);
         if (to > from)
-            TR_TRY(add_plain(e, text + from, to - from, is_first && !from, escaped, out));
+            TR_TRY(
+                add_plain(e, text + from, to - from, from ? TR_AFTER_TOKEN : begin, escaped, out));
         if (id >= 0) TR_TRY(add_id(out, id));
     }
     return TR_OK;
@@ -164,12 +156,14 @@ tr_status tr_encoder_add(tr_encoder *e, const char *text, size_t length, unsigne
                          tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     bool no_special = flags & TR_ENCODE_NO_SPECIAL, framed = flags & TR_ENCODE_TEMPLATE;
+    tr_text_begin begin = flags & TR_ENCODE_CONTINUES ? TR_GOES_ON : TR_BEGINS_TEXT;
     for (size_t i = 0; framed && i < t->prefix.count; i++) TR_TRY(add_id(out, t->prefix.id[i]));
     tr_added_search search = tr_added_start(t->added, (const uint8_t *)text, length, no_special);
     for (int32_t id = 0; id >= 0;) {
         size_t from, to;
         id = tr_added_next(&search, &from, &to);
-        TR_TRY(add_segment(e, text + from, to - from, from == 0, no_special, out));
+        TR_TRY(
+            add_segment(e, text + from, to - from, from ? TR_AFTER_TOKEN : begin, no_special, out));
         if (id >= 0) TR_TRY(add_id(out, id));
     }
     for (size_t i = 0; framed && i < t->suffix.count; i++) TR_TRY(add_id(out, t->suffix.id[i]));

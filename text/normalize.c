@@ -160,17 +160,22 @@ static tr_status take_step(const tr_tokenizer *t, tr_match_work *work, const tr_
     return TR_OK;
 }
 
-tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, const char *text, size_t length,
-                       tr_byte_list *spare, tr_byte_list *out) {
+tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
+                       const char *text, size_t length, tr_byte_list *spare, tr_byte_list *out) {
+    bool begun = false;
     out->count = 0;
-    if (!t->normal_count) return tr_bytes_add(out, text, length);
-    TR_TRY(take_step(t, work, &t->normal[0], text, length, out));
-    for (int i = 1; i < t->normal_count; i++) {
+    for (int i = 0; i < t->normal_count; i++) {
+        if (begin == TR_GOES_ON && t->normal[i].kind == TR_NORMAL_PREPEND) continue;
+        if (!begun) {
+            TR_TRY(take_step(t, work, &t->normal[i], text, length, out));
+            begun = true;
+            continue;
+        }
         tr_byte_list last = *out;
         *out = *spare;
         *spare = last;
         out->count = 0;
         TR_TRY(take_step(t, work, &t->normal[i], spare->byte, spare->count, out));
     }
-    return TR_OK;
+    return begun ? TR_OK : tr_bytes_add(out, text, length);
 }

@@ -187,7 +187,7 @@ static tr_status place_added(tr_tokenizer *t, const char *text, size_t length, b
     if (!normalized) return tr_added_add(t->added, text, length, token);
     if (!t->added_normalized) TR_TRY(tr_added_open(t->cp_table, &t->added_normalized));
     tr_byte_list spare = {0}, normal = {0};
-    tr_status status = tr_normalize(t, work, text, length, &spare, &normal);
+    tr_status status = tr_normalize(t, work, TR_BEGINS_TEXT, text, length, &spare, &normal);
     if (status == TR_OK)
         status = tr_added_add(t->added_normalized, normal.byte, normal.count, token);
     free(spare.byte);

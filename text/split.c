@@ -68,9 +68,9 @@ static tr_status split_piece(split_run *run, tr_text_part piece) {
 }
 
 /* Copies the pieces into a new text, each with `prefix` in front of it unless it begins with it,
- * and with every space replaced when `spaces` is not NULL. */
+ * and with every space replaced when `spaces` is not NULL. goes_on: the first piece gets none. */
 static tr_status rewrite(const tr_byte_list *text, const tr_part_list *pieces, const char *prefix,
-                         bool only_first, const char *spaces, tr_byte_list *out_text,
+                         bool only_first, bool goes_on, const char *spaces, tr_byte_list *out_text,
                          tr_part_list *out_pieces) {
     size_t space_bytes = spaces ? strlen(spaces) : 0;
     out_text->count = out_pieces->count = 0;
@@ -80,7 +80,7 @@ static tr_status rewrite(const tr_byte_list *text, const tr_part_list *pieces, c
         size_t prefix_bytes = strlen(prefix);
         bool begins = length >= prefix_bytes && !memcmp(p, prefix, prefix_bytes);
         if (spaces && *p == ' ' && prefix_bytes) begins = true; /* it becomes the prefix */
-        if (prefix_bytes && !begins && !(only_first && i))
+        if (prefix_bytes && !begins && !(only_first && i) && !(goes_on && !i))
             TR_TRY(tr_bytes_add(out_text, prefix, prefix_bytes));
         for (size_t j = 0; j < length; j++) {
             if (spaces && p[j] == ' ') TR_TRY(tr_bytes_add(out_text, spaces, space_bytes));
@@ -103,25 +103,26 @@ static void swap_pieces(tr_part_list *a, tr_part_list *b) {
     *b = c;
 }
 
-tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, bool is_first,
+tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
                          tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
                          tr_part_list *spare_pieces) {
+    const bool goes_on = begin == TR_GOES_ON;
     pieces->count = 0;
     TR_TRY(add_piece(pieces, 0, text->count));
     for (int i = 0; i < t->step_count; i++) {
         const tr_split_step *step = &t->step[i];
         if (step->kind == TR_STEP_PREFIX_SPACE) {
-            TR_TRY(rewrite(text, pieces, " ", false, NULL, spare_text, spare_pieces));
+            TR_TRY(rewrite(text, pieces, " ", false, goes_on, NULL, spare_text, spare_pieces));
             swap_texts(text, spare_text);
             swap_pieces(pieces, spare_pieces);
             continue;
         }
         if (step->kind == TR_STEP_METASPACE) {
             bool prepends = step->prepend == TR_PREPEND_ALWAYS ||
-                            (step->prepend == TR_PREPEND_FIRST && is_first);
+                            (step->prepend == TR_PREPEND_FIRST && begin == TR_BEGINS_TEXT);
             TR_TRY(rewrite(text, pieces, prepends ? step->matcher.literal : "",
-                           step->prepend == TR_PREPEND_FIRST, step->matcher.literal, spare_text,
-                           spare_pieces));
+                           step->prepend == TR_PREPEND_FIRST, goes_on, step->matcher.literal,
+                           spare_text, spare_pieces));
             swap_texts(text, spare_text);
             swap_pieces(pieces, spare_pieces);
             if (!step->splits) continue;

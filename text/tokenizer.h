@@ -78,6 +78,8 @@ enum {
     TR_ENCODE_NO_SPECIAL = 1,
     /* Adds the post-processor's ids before and after the text. */
     TR_ENCODE_TEMPLATE = 2,
+    /* The text continues another one: nothing is put in front of it (Llama 2's space). */
+    TR_ENCODE_CONTINUES = 4,
 };
 
 /* Makes a thread's workspace for encoding, with a cache of at most 6 MiB. The tokenizer must
@@ -89,12 +91,21 @@ void tr_encoder_close(tr_encoder *encoder);
 /* Appends the ids of text[length] to *out. Any bytes are allowed; a byte that is not part of valid
  * UTF-8 counts as a symbol of its own and keeps its value, so a byte-level tokenizer without a
  * normalizer decodes every text to the same bytes. A text is encoded as a whole: cutting it changes
- * the ids at the cut.
+ * the ids at the cut, except where tr_encoder_find_cut says.
  *
  * Fails with TR_ERR_DATA when the tokenizer's regular expression backtracks beyond a limit, and
  * with TR_ERR_FIT; *out then holds what was found so far. */
 tr_status tr_encoder_add(tr_encoder *encoder, const char *text, size_t length, unsigned flags,
                          tr_token_list *out);
+
+/* Finds the first place in [from, length) where text[length], which more text may follow, can be cut:
+ * the ids of text[*cut], and then those of the rest with TR_ENCODE_CONTINUES, are the ids of the
+ * whole. *cut is `length` when no such place was found. That the ids are the same follows from the
+ * tokenizer's pattern (GPT-2, cl100k, Llama 3, Qwen, o200k), from Metaspace, or, where it does not
+ * cut texts into pieces, from its merges. With other expressions both ways are tried on the text
+ * around the place. Fails like tr_encoder_add. */
+tr_status tr_encoder_find_cut(tr_encoder *encoder, const char *text, size_t length, size_t from,
+                              unsigned flags, size_t *cut);
 
 enum {
     TR_DECODE_NO_SPECIAL = 1, /* leaves special tokens out */

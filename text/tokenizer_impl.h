@@ -123,6 +123,14 @@ typedef struct tr_match_work {
     pcre2_jit_stack *stack;
 } tr_match_work;
 
+struct tr_encoder {
+    const tr_tokenizer *t;
+    tr_bpe_work *bpe;
+    tr_match_work match;
+    tr_byte_list escaped, normal, spare;
+    tr_part_list pieces, spare_pieces;
+};
+
 tr_status tr_match_work_open(tr_match_work *work);
 void tr_match_work_close(tr_match_work *work);
 
@@ -137,12 +145,19 @@ tr_status tr_matcher_find(const tr_matcher *matcher, tr_match_work *work, const 
 /* Appends bytes. */
 tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length);
 
-/* Normalizes text; the result is in *out, which is cleared first. `spare` is scratch. */
-tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, const char *text, size_t length,
-                       tr_byte_list *spare, tr_byte_list *out);
+/* What is before a part of a text. */
+typedef enum tr_text_begin {
+    TR_BEGINS_TEXT, /* nothing */
+    TR_AFTER_TOKEN, /* an added token */
+    TR_GOES_ON,     /* more of the same part, which was encoded before: nothing is put in front */
+} tr_text_begin;
 
-/* Cuts the text in `*text` by the steps of the pre-tokenizer into `*pieces`; is_first: it begins
- * the whole text. The lists are swapped with the spare ones as needed. */
-tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, bool is_first,
+/* Normalizes text; the result is in *out, which is cleared first. `spare` is scratch. */
+tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
+                       const char *text, size_t length, tr_byte_list *spare, tr_byte_list *out);
+
+/* Cuts the text in `*text` by the steps of the pre-tokenizer into `*pieces`. The lists are swapped
+ * with the spare ones as needed. */
+tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
                          tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
                          tr_part_list *spare_pieces);

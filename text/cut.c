@@ -1,0 +1,157 @@
+/* Places where a text can be cut without changing its ids. */
+#include "text/tokenizer_impl.h"
+#include "text/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NEAR = 1024, /* bytes on each side of a place on which both ways are tried */
+    TRIES = 64,  /* of such places */
+    LONGEST_CHARACTER = 4,
+};
+
+/* What shows that the ids are the same. */
+typedef enum reason {
+    BY_PATTERN, /* a piece of a known pattern always ends here */
+    BY_SPACES,  /* Metaspace comes first and begins a piece at every space */
+    BY_MERGES,  /* the text is one piece, and no merge joins the two characters */
+    BY_TRYING,
+} reason;
+
+/* A place between two characters, both valid UTF-8: before byte `at` of the text. */
+typedef struct place {
+    const uint8_t *text, *left, *right; /* right: behind the place */
+    size_t left_bytes, right_bytes;
+    unsigned left_set, right_set; /* properties */
+} place;
+
+static reason reason_of(const tr_tokenizer *t) {
+    bool splits = false;
+    bool replaces = false;
+    for (int i = 0; i < t->normal_count; i++) {
+        if (t->normal[i].matcher.regex) return BY_TRYING;
+        replaces |= t->normal[i].kind == TR_NORMAL_REPLACE;
+    }
+    if (t->pattern != TR_PATTERN_OTHER) return BY_PATTERN;
+    if (t->step_count > 0 && t->step[0].kind == TR_STEP_METASPACE && t->step[0].splits)
+        return replaces ? BY_TRYING : BY_SPACES;
+    for (int i = 0; i < t->step_count; i++)
+        splits |= t->step[i].kind == TR_STEP_SPLIT || t->step[i].splits;
+    return splits ? BY_TRYING : BY_MERGES;
+}
+
+/* Fills *out with the place before byte `at`, 0 < at < length. Returns false when it is inside of a
+ * character or next to an invalid byte. */
+static bool look(const tr_tokenizer *t, const uint8_t *text, size_t length, size_t at, place *out) {
+    uint32_t left, right;
+    *out = (place){.text = text, .right = text + at};
+    if ((text[at] & 0xC0) == 0x80) return false;
+    out->right_bytes = tr_utf8_next(text + at, text + length, &right);
+    for (size_t back = LONGEST_CHARACTER; back > 0 && !out->left; back--)
+        if (back <= at && tr_utf8_next(text + at - back, text + at, &left) == back) {
+            out->left = text + at - back;
+            out->left_bytes = back;
+        }
+    if (!out->left || left - TR_CP_INVALID < 0x100 || right - TR_CP_INVALID < 0x100) return false;
+    out->left_set = t->cp_table[left];
+    out->right_set = t->cp_table[right];
+    return true;
+}
+
+/* Returns true when the normalizer leaves both characters as they are, whatever is next to them. */
+static bool is_normal(const tr_tokenizer *t, const place *p) {
+    const bool ascii = *p->left < 0x80 && *p->right < 0x80;
+    for (int i = 0; i < t->normal_count; i++) {
+        const tr_normal_step *step = &t->normal[i];
+        const char *literal = step->matcher.literal;
+        const size_t bytes = step->matcher.length;
+        if (step->kind == TR_NORMAL_UNICODE && !ascii &&
+            (!step->is_nfc || (p->left_set | p->right_set) & TR_CP_UNSTABLE))
+            return false;
+        if (literal && (memmem(literal, bytes, p->left, p->left_bytes) ||
+                        memmem(literal, bytes, p->right, p->right_bytes)))
+            return false;
+    }
+    return true;
+}
+
+/* Tries both ways on the text around the place. */
+static tr_status try_both(tr_encoder *e, const char *text, size_t length, size_t at, unsigned flags,
+                          bool *same) {
+    const size_t before = at < NEAR ? at : NEAR, after = length - at < NEAR ? length - at : NEAR;
+    const unsigned first = before < at ? flags | TR_ENCODE_CONTINUES : flags;
+    tr_token_list whole = {0}, parts = {0};
+    tr_status status = tr_encoder_add(e, text + at - before, before + after, first, &whole);
+    if (status == TR_OK) status = tr_encoder_add(e, text + at - before, before, first, &parts);
+    if (status == TR_OK)
+        status = tr_encoder_add(e, text + at, after, flags | TR_ENCODE_CONTINUES, &parts);
+    *same = status == TR_OK && whole.count == parts.count &&
+            memcmp(whole.id, parts.id, whole.count * sizeof *whole.id) == 0;
+    free(whole.id);
+    free(parts.id);
+    return status;
+}
+
+/* Returns true when a piece of every known pattern ends at the place, also where the text ends
+ * there: before white space in a line; behind a letter or number, except before an apostrophe or a
+ * mark, which can be part of a word; and behind the end of a line, except before o200k's slash.
+ * White space at the end of a text is one piece in GPT-2's pattern, and two before other
+ * characters. */
+static bool ends_piece(const tr_tokenizer *t, const place *p) {
+    const unsigned word = TR_CP_LETTER | TR_CP_NUMBER;
+    const bool mark = p->right_set & TR_CP_UPPER && !(p->right_set & TR_CP_LETTER);
+    if (!(p->left_set & TR_CP_SPACE)) {
+        if (p->right_set & TR_CP_SPACE && !(p->right_set & TR_CP_NEWLINE)) return true;
+        return p->left_set & word && !(p->right_set & word) && !mark && *p->right != '\'';
+    }
+    if (!(p->left_set & TR_CP_NEWLINE) || p->right_set & TR_CP_SPACE || *p->right == '/')
+        return false;
+    place before;
+    const size_t at = (size_t)(p->left - p->text);
+    if (t->pattern != TR_PATTERN_GPT2) return true;
+    return at > 0 && look(t, p->text, at + 1, at, &before) && !(before.left_set & TR_CP_SPACE);
+}
+
+/* Finds out whether the reason applies to a place. */
+static tr_status applies(tr_encoder *e, reason why, const place *p, bool *good) {
+    *good = false;
+    switch (why) {
+    case BY_PATTERN: *good = ends_piece(e->t, p); return TR_OK;
+    case BY_SPACES: *good = *p->right == ' '; return TR_OK;
+    case BY_MERGES:
+        if (*p->left == ' ' || *p->right == ' ') return TR_OK; /* Metaspace may replace it */
+        return tr_bpe_keeps_apart(e->bpe, p->left, p->left_bytes, p->right, p->right_bytes, good);
+    case BY_TRYING: *good = p->right_set & TR_CP_SPACE || p->left_set & TR_CP_NEWLINE;
+    }
+    return TR_OK;
+}
+
+tr_status tr_encoder_find_cut(tr_encoder *e, const char *text, size_t length, size_t from,
+                              unsigned flags, size_t *cut) {
+    const tr_tokenizer *t = e->t;
+    const reason why = reason_of(t);
+    int tries = 0;
+    *cut = length;
+    /* A character at the end may be cut off; and tokens are tried on more than one. */
+    const size_t margin = why == BY_TRYING ? NEAR : LONGEST_CHARACTER;
+    for (size_t at = from > 0 ? from : 1; at + margin < length && tries < TRIES; at++) {
+        place p;
+        bool good;
+        if (!look(t, (const uint8_t *)text, length, at, &p) || !is_normal(t, &p)) continue;
+        const bool space = p.left_set & TR_CP_SPACE;
+        if (!tr_added_keeps_apart(t->added, p.right[-1], space, *p.right) ||
+            !tr_added_keeps_apart(t->added_normalized, p.right[-1], space, *p.right))
+            continue;
+        TR_TRY(applies(e, why, &p, &good));
+        if (!good) continue;
+        if (why == BY_TRYING) {
+            TR_TRY(try_both(e, text, length, at, flags, &good));
+            tries++;
+        }
+        if (!good) continue;
+        *cut = at;
+        return TR_OK;
+    }
+    return TR_OK;
+}
