@@ -93,8 +93,11 @@ static tr_status open_held(const char *path, const tr_source_options *options, t
 }
 
 static tr_status open_files(const tr_data_options *o, tr_data *data) {
-    const tr_source_options options = {
-        .format = o->format, .vocab = o->vocab, .tokenizer = o->tokenizer, .documents = o->packed};
+    const tr_source_options options = {.format = o->format,
+                                       .vocab = o->vocab,
+                                       .tokenizer = o->tokenizer,
+                                       .tokens = o->tokens,
+                                       .documents = o->packed};
     tr_data_paths paths;
     tr_status status = TR_OK;
     if (o->validation_path) TR_TRY(open_held(o->validation_path, &options, data));

@@ -19,6 +19,7 @@ typedef struct tr_data_options {
     double validation;  /* fraction in [0, 1) of each corpus, at its end, that is held out */
     const char *validation_path;   /* the held-out corpus; NULL: that fraction */
     const tr_tokenizer *tokenizer; /* of data.format text; used while the files are opened */
+    const char *tokens;            /* a folder with tokens of text (kept_tokens.h); NULL: none */
     int64_t context, vocab;
     uint64_t seed;
     bool packed;          /* documents end within a sample; false: a sample is one document */

@@ -1,9 +1,21 @@
-/* Text that is tokenized when it is opened; its tokens are kept in memory. */
+/* Text. Its tokens are those that the run keeps in a folder; without them it is tokenized when it
+ * is opened, and the tokens are kept in memory. */
 #include "base/memory.h"
 #include "data/format_impl.h"
+#include "data/kept_tokens.h"
 #include "data/textfile.h"
 
 #include <stdlib.h>
+
+/* Opens the tokens in a folder. Documents end with a token, as those in memory do. */
+static tr_status open_kept(const char *stem, const tr_source_options *options, tr_source *source) {
+    tr_source_options plain = *options;
+    plain.documents = false;
+    TR_TRY(tr_format_open_megatron(stem, &plain, source));
+    source->lists_ends = false;
+    source->documents = 0;
+    return TR_OK;
+}
 
 tr_status tr_format_open_text(const char *path, const tr_source_options *options,
                               tr_source *source) {
@@ -19,6 +31,9 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
                        "'%s' holds lines of JSON, which data.format text does not read: make token "
                        "files with `trireme data tokenize`, and set data.format megatron",
                        path);
+    char stem[PATH_MAX];
+    if (options->tokens && tr_kept_tokens_find(options->tokens, path, options->tokenizer, stem))
+        return open_kept(stem, options, source);
     TR_TRY(tr_format_open_file(path, source));
     TR_TRY_OUT(tr_textfile_load(path, &text));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));

@@ -13,6 +13,7 @@ typedef struct tr_source_options {
     const char *format;            /* data.format */
     int64_t vocab;                 /* of the model: a token is one of 0..vocab-1 */
     const tr_tokenizer *tokenizer; /* of data.format text; otherwise it may be NULL */
+    const char *tokens;            /* a folder with tokens of text (kept_tokens.h); NULL: none */
     bool documents;                /* keep the ends of documents that the file lists */
 } tr_source_options;
 

@@ -320,7 +320,7 @@ static tr_status run(work *w) {
     place = tr_token_output_place(w->output);
     if (place.tokens == (w->document_end >= 0 ? place.documents : 0)) /* ends of empty documents */
         return TR_FAIL(TR_ERR_DATA, "the files have no text: '%s' would be empty", o->prefix);
-    TR_TRY(save_tokenizer(o));
+    if (!o->only_tokens) TR_TRY(save_tokenizer(o));
     return tr_token_output_finish(w->output);
 }
 

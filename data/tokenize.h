@@ -21,6 +21,7 @@ typedef struct tr_tokenize_options {
     const char *key; /* of the text in JSON lines */
     bool no_special; /* the text of a special token is ordinary text */
     const char *prefix;
+    bool only_tokens; /* the tokenizer is not written */
     int threads;
     double commit_s; /* seconds between two places from which a later process can go on */
     /* Called after each part of the work. */

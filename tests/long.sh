@@ -69,7 +69,7 @@ once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "
 # Damaged files of weights, tokenizers and tokens, with the address sanitizer where its build is there.
 fuzzed=$tests
 [[ -x build/asan/tests/test_weights ]] && fuzzed=build/asan/tests
-for name in test_weights test_tokenizer_damage test_data_formats test_text_input; do
+for name in test_weights test_tokenizer_damage test_data_formats test_textfile; do
   once "fuzz-$name" env TRIREME_ROUNDS=100000 "$fuzzed/$name"
 done
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"

@@ -2,7 +2,13 @@
 
 #include "data/find_tokenizer.h"
 
+#include <stdio.h>
 #include <string.h>
+
+const char *tr_train_tokens_folder(const tr_config *config, char *text, size_t size) {
+    (void)snprintf(text, size, "%s/tokens", config->log.dir);
+    return text;
+}
 
 tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **data) {
     const bool bytes = strcmp(c->data.format, "bytes") == 0; /* every byte is an id */
@@ -12,9 +18,11 @@ tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **d
                                       strcmp(c->data.format, "text") == 0, tokenizer));
     if (*tokenizer && c->data.document_end < 0)
         c->data.document_end = tr_tokenizer_document_end(*tokenizer);
+    char tokens[TR_CONFIG_PATH + 16];
     tr_data_options options = {.path = c->data.path,
                                .format = c->data.format,
                                .tokenizer = *tokenizer,
+                               .tokens = tr_train_tokens_folder(c, tokens, sizeof tokens),
                                .context = c->model.context,
                                .vocab = c->model.vocab,
                                .seed = (uint64_t)c->train.seed,

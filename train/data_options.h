@@ -8,3 +8,6 @@
  * have it to the tokenizer's. Fails like tr_data_find_tokenizer and tr_data_open. The caller closes
  * both. */
 tr_status tr_train_open_data(tr_config *config, tr_tokenizer **tokenizer, tr_data **data);
+/* Writes the folder of the tokens that a run keeps (data/kept_tokens.h) to text[size]; returns it.
+ */
+const char *tr_train_tokens_folder(const tr_config *config, char *text, size_t size);

@@ -10,6 +10,7 @@
 #include "train/origin.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
+#include "train/tokenize_data.h"
 
 #include <errno.h>
 #include <math.h>
@@ -109,7 +110,7 @@ static tr_status open_local(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
-    return tr_train_open_data(&s->own, &s->tokenizer, &s->data);
+    return TR_OK;
 }
 
 /* Chooses how data travel between the ranks' devices. Collective. */
@@ -391,6 +392,8 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(open_directory(s));
     if (s->resumes) TR_TRY(go_on(s, check_saved(s)));
     TR_TRY(go_on(s, open_local(s)));
+    TR_TRY(go_on(s, tr_train_tokenize_data(s->world, s->config, s->options->board)));
+    TR_TRY(go_on(s, tr_train_open_data(&s->own, &s->tokenizer, &s->data)));
     TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));

@@ -74,6 +74,20 @@ tokenize 0 short short.txt
 train 0 1 files data.path=short.bin data.format=megatron model.vocab=301 train.steps=3
 train 0 1 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3
 same_curve text files
+# Its tokens are kept in log.dir; a run that continues does not make them again, unless the text changed.
+kept() { (cd "$1/tokens" && ls -i --time-style=+%s%N -l); }
+[[ $(ls text/tokens | wc -l) == 2 ]] || fail "text: kept $(ls text/tokens)"
+kept text >kept.before
+train 0 2 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=4 parallel.pp=2 --resume
+kept text | cmp - kept.before || fail "text: the tokens were made again"
+cp short.txt changed.txt && cp -r text changed
+train 0 2 changed data.path=changed.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=5 parallel.pp=2 --resume
+printf 'More text at the end of it.\n' >>changed.txt
+train 0 1 changed data.path=changed.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=6 --resume data.changed=allow
+grep -q "'changed.txt' is not the data that the checkpoint was made with (its first" changed.err || fail "changed: $(<changed.err)"
+dd if=/dev/zero of=changed/tokens/"$(ls -t changed/tokens | grep bin | head -n 1)" bs=200 count=1 conv=notrunc status=none
+train 78 1 changed data.path=changed.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=7 --resume
+[[ $(ls changed/tokens | wc -l) == 4 ]] || fail "changed: kept $(ls changed/tokens)"
 same_tensors text files 3
 for run in files text; do cmp -s $run/tokenizer/tokenizer.json tokenizer.json || fail "$run: no copy of the tokenizer"; done
 "$trireme" sample text -p 'The ' -n 60 --temperature 3 >sampled.out 2>sampled.err || fail "sample: $(<sampled.err)"
