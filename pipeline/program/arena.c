@@ -70,24 +70,6 @@ static tr_status check_sum(const tr_arena_item *items, int n) {
     return TR_OK;
 }
 
-tr_status tr_arena_live_peak(const tr_arena_item *items, int n, size_t *bytes) {
-    size_t *change = NULL, live = 0; /* [positions]: modulo 2^64, as it may be less than 0 */
-    *bytes = 0;
-    TR_TRY(check_sum(items, n));
-    const int positions = count_positions(items, n);
-    TR_TRY(tr_calloc((size_t)positions, sizeof *change, &change));
-    for (int k = 0; k < n; k++) {
-        change[items[k].start] += items[k].bytes;
-        change[items[k].end + 1] -= items[k].bytes;
-    }
-    for (int k = 0; k < positions; k++) {
-        live += change[k];
-        if (live > *bytes) *bytes = live;
-    }
-    free(change);
-    return TR_OK;
-}
-
 /* --- sweeps ----------------------------------------------------------------------------------- */
 
 /* Free bytes [from, to). */
@@ -131,20 +113,24 @@ static void give_bytes(room *r, size_t from, size_t to) {
 }
 
 /* Fills offset[n]: each item gets the lowest offset that is free during its live range. Returns the
- * arena's size. */
-static size_t sweep(const tr_arena_item *items, int n, const event *events, room *r,
-                    size_t *offset) {
-    size_t size = 0;
+ * arena's size. *peak: the most bytes alive. */
+static size_t sweep(const tr_arena_item *items, int n, const event *events, room *r, size_t *offset,
+                    size_t *peak) {
+    size_t size = 0, live = 0;
     r->gap[0] = (gap){0, SIZE_MAX};
     r->gaps = 1;
+    *peak = 0;
     for (int k = 0; k < 2 * n; k++) {
         int item = events[k].item;
         size_t bytes = items[item].bytes;
         if (events[k].ends) {
             give_bytes(r, offset[item], offset[item] + bytes);
+            live -= bytes;
             continue;
         }
         offset[item] = take_bytes(r, bytes);
+        live += bytes;
+        if (live > *peak) *peak = live;
         if (offset[item] + bytes > size) size = offset[item] + bytes;
     }
     return size;
@@ -154,13 +140,13 @@ static size_t sweep(const tr_arena_item *items, int n, const event *events, room
  * places items well where live ranges begin together, as in the ramp up; the backward sweep where
  * they end together. In both, repeating items of the steady state get the room of their
  * predecessors. */
-tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes) {
+tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live_peak) {
     tr_status status = TR_OK;
     event *events = NULL;
     int *at = NULL;
     size_t *offset = NULL;
     room r = {0};
-    *bytes = 0;
+    *bytes = *live_peak = 0;
     if (n == 0) return TR_OK;
     TR_TRY(check_sum(items, n));
     const int positions = count_positions(items, n);
@@ -170,7 +156,7 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes) {
     TR_TRY_OUT(tr_calloc((size_t)n + 2, sizeof *r.gap, &r.gap));
     for (int backwards = 0; backwards <= 1; backwards++) {
         list_events(items, n, backwards, positions, at, events);
-        size_t size = sweep(items, n, events, &r, offset);
+        size_t size = sweep(items, n, events, &r, offset, live_peak);
         if (backwards && size >= *bytes) break;
         *bytes = size;
         for (int k = 0; k < n; k++) items[k].offset = offset[k];

@@ -207,8 +207,7 @@ tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_progr
     TR_TRY_OUT(tr_calloc(indices, sizeof *p.index, &p.index));
     for (size_t k = 0; k < indices; k++) p.index[k] = -1;
     TR_TRY_OUT(find_lifetimes(&p));
-    TR_TRY_OUT(tr_arena_live_peak(program->item, program->items, &peak));
-    TR_TRY_OUT(tr_arena_pack(program->item, program->items, &program->scratch_offset));
+    TR_TRY_OUT(tr_arena_pack(program->item, program->items, &program->scratch_offset, &peak));
     for (int k = 0; k < s->stages; k++) {
         size_t scratch = tr_align_up(t->cost[k].bytes[TR_LIFE_SCRATCH]);
         if (s->rank_of[k] == program->rank && scratch > program->scratch_bytes)
