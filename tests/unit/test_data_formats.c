@@ -3,6 +3,7 @@
 #include "base/philox.h"
 #include "data/data.h"
 #include "layers/layer.h"
+#include "support/scratch.h"
 #include "support/seed.h"
 
 #include <setjmp.h>
@@ -17,7 +18,6 @@
 
 enum { TOKENS = 1000, VOCAB = 50257, MOST_BYTES = 20000 };
 
-static char folder[] = "formats-XXXXXX";
 static uint64_t seed, draws;
 
 static uint64_t draw(void) {
@@ -42,14 +42,6 @@ static void put(image *to, uint64_t number, int width) {
 
 static void put_tokens(image *to, int64_t first, int64_t count, int width) {
     for (int64_t i = first; i < first + count; i++) put(to, (uint64_t)(int64_t)token(i), width);
-}
-
-static const char *path_of(const char *name) {
-    static char path[2][64];
-    static int turn;
-    turn = !turn;
-    (void)snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
 }
 
 static void write_image(const char *name, const image *from) {
@@ -357,7 +349,7 @@ static void damaged_files_never_crash(void **state) {
                 end = tr_corpus_next_end(tr_data_corpus(data, 0), end);
             assert_true(end == tokens || end == INT64_MAX);
             tr_data_close(data);
-        } else if (status != TR_ERR_DATA || !strstr(tr_error_message(), folder)) {
+        } else if (status != TR_ERR_DATA || !strstr(tr_error_message(), scratch)) {
             fail_msg("round %lld: %d, %s", (long long)round, (int)status, tr_error_message());
         }
     }
@@ -464,18 +456,6 @@ static void validation_may_be_a_file(void **state) {
     assert_int_equal(tr_data_open(&options, &data), TR_ERR_NOFILE);
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
-
 int main(void) {
     seed = tr_test_seed(5);
     const struct CMUnitTest tests[] = {
@@ -489,5 +469,5 @@ int main(void) {
         cmocka_unit_test(mixtures_take_turns),
         cmocka_unit_test(validation_may_be_a_file),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

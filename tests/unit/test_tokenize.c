@@ -2,7 +2,7 @@
 #include "base/philox.h"
 #include "data/find_tokenizer.h"
 #include "data/tokenize.h"
-#include "support/must.h"
+#include "support/scratch.h"
 #include "support/seed.h"
 
 #include <stdio.h>
@@ -14,7 +14,6 @@
 
 enum { TEXT = 9 << 20, LINES = 30000 };
 
-static char folder[] = "tokenize-XXXXXX";
 static uint64_t seed, draws;
 
 static uint64_t draw(void) {
@@ -23,7 +22,7 @@ static uint64_t draw(void) {
 
 static FILE *make(const char *name) {
     char path[64];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    (void)snprintf(path, sizeof path, "%s/%s", scratch, name);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     return f;
@@ -68,7 +67,7 @@ static void stop(void *context, const tr_tokenize_progress *progress) {
 static tr_status tokenize(const char *prefix, int threads, bool *continued) {
     char path[4][64];
     const char *names[] = {"long.txt", "lines.jsonl", "tokenizer.json", prefix};
-    for (int i = 0; i < 4; i++) (void)snprintf(path[i], sizeof path[i], "%s/%s", folder, names[i]);
+    for (int i = 0; i < 4; i++) (void)snprintf(path[i], sizeof path[i], "%s/%s", scratch, names[i]);
     const char *const files[] = {path[0], path[1], path[0]};
     tr_tokenizer *tokenizer;
     tr_tokenize_progress done;
@@ -88,7 +87,7 @@ static tr_status tokenize(const char *prefix, int threads, bool *continued) {
 
 static bool same(const char *a, const char *b) {
     char command[200];
-    (void)snprintf(command, sizeof command, "cmp %s/%s %s/%s", folder, a, folder, b);
+    (void)snprintf(command, sizeof command, "cmp %s/%s %s/%s", scratch, a, scratch, b);
     return system(command) == 0;
 }
 
@@ -125,7 +124,7 @@ static void a_stopped_process_is_continued(void **state) {
 static void stop_before_the_names(const char *prefix) {
     bool continued;
     char path[64];
-    (void)snprintf(path, sizeof path, "%s/%s.idx.tmp", folder, prefix);
+    (void)snprintf(path, sizeof path, "%s/%s.idx.tmp", scratch, prefix);
     assert_int_equal(mkdir(path, 0777), 0);
     calls_left = -1;
     assert_int_equal(tokenize(prefix, 2, &continued), TR_ERR_IO);
@@ -146,8 +145,8 @@ static void a_process_that_ended_between_the_names_is_continued(void **state) {
     bool continued;
     char part[64], named[64];
     stop_before_the_names("named");
-    (void)snprintf(part, sizeof part, "%s/named.bin.part", folder);
-    (void)snprintf(named, sizeof named, "%s/named.bin", folder);
+    (void)snprintf(part, sizeof part, "%s/named.bin.part", scratch);
+    (void)snprintf(named, sizeof named, "%s/named.bin", scratch);
     assert_int_equal(rename(part, named), 0);
     must(tokenize("named", 2, &continued));
     assert_true(continued);
@@ -159,7 +158,7 @@ static void without_its_parts_the_work_begins_again(void **state) {
     bool continued;
     char part[64];
     stop_before_the_names("again");
-    (void)snprintf(part, sizeof part, "%s/again.bin.part", folder);
+    (void)snprintf(part, sizeof part, "%s/again.bin.part", scratch);
     assert_int_equal(unlink(part), 0);
     must(tokenize("again", 2, &continued));
     assert_false(continued);
@@ -168,31 +167,19 @@ static void without_its_parts_the_work_begins_again(void **state) {
     assert_int_equal(tokenize("again", 2, &continued), TR_ERR_USAGE);
 }
 
-/* Tokens are read without the tokenizer of model.init_from's folder; text is not. */
+/* Tokens are read without the tokenizer of model.init_from's scratch; text is not. */
 static void a_found_tokenizer_may_be_unreadable(void **state) {
     (void)state;
     char origin[64], data[64];
     tr_tokenizer *tokenizer;
-    (void)snprintf(origin, sizeof origin, "%s/origin", folder);
-    (void)snprintf(data, sizeof data, "%s/long.txt", folder);
+    (void)snprintf(origin, sizeof origin, "%s/origin", scratch);
+    (void)snprintf(data, sizeof data, "%s/long.txt", scratch);
     assert_int_equal(mkdir(origin, 0777), 0);
     assert_int_equal(fclose(make("origin/vocab.json")), 0); /* without merges.txt */
     must(tr_data_find_tokenizer("", data, origin, 100, false, &tokenizer));
     assert_null(tokenizer);
     assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, &tokenizer), TR_OK);
     assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, &tokenizer), TR_OK);
-}
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
 }
 
 int main(void) {
@@ -203,5 +190,5 @@ int main(void) {
         cmocka_unit_test(a_process_that_ended_between_the_names_is_continued),
         cmocka_unit_test(without_its_parts_the_work_begins_again),
         cmocka_unit_test(a_found_tokenizer_may_be_unreadable)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

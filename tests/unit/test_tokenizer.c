@@ -1,6 +1,6 @@
 /* Tests tokenizers: reading files, encoding, decoding. */
 #include "base/input.h"
-#include "support/must.h"
+#include "support/scratch.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -8,16 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A folder of this process for files that a test writes. */
-static char folder[] = "tokenizer-XXXXXX";
-
-static const char *write_file(const char *name, const char *text, size_t length) {
-    static char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, length, file), length);
-    assert_int_equal(fclose(file), 0);
+/* Writes a file and returns its path. */
+static const char *written(const char *name, const char *text, size_t length) {
+    const char *path = path_of(name);
+    write_file(path, text, length);
     return path;
 }
 
@@ -56,7 +50,7 @@ static void expect(const tr_tokenizer *t, const char *text, unsigned flags, cons
 static void test_small(void **state) {
     (void)state;
     tr_tokenizer *t;
-    must(tr_tokenizer_open(write_file("small.json", small, sizeof small - 1), &t));
+    must(tr_tokenizer_open(written("small.json", small, sizeof small - 1), &t));
     assert_int_equal(tr_tokenizer_size(t), 10);
     assert_int_equal(tr_tokenizer_document_end(t), 9);
     assert_true(tr_tokenizer_is_special(t, 9));
@@ -81,7 +75,7 @@ static const char *write_ranks(void) {
                                   digits[(a & 3) << 4 | b >> 4],
                                   rank < 256 ? '=' : digits[(b & 15) << 2], rank);
     }
-    const char *path = write_file("ranks.tiktoken", text, length);
+    const char *path = written("ranks.tiktoken", text, length);
     free(text);
     return path;
 }
@@ -96,7 +90,7 @@ static void test_ranks(void **state) {
     assert_int_equal(tr_tokenizer_document_end(t), 50256);
     EXPECT(t, "ab c<|endoftext|>a", 0, ab, space_c, 50256, 'a');
     EXPECT(t, "\xFF\x80", 0, 0xFF, 0x80);
-    (void)snprintf(copy, sizeof copy, "%s/saved.json", folder);
+    (void)snprintf(copy, sizeof copy, "%s/saved.json", scratch);
     must(tr_tokenizer_save(t, copy));
     must(tr_tokenizer_open(copy, &saved));
     assert_int_equal(tr_tokenizer_hash(saved), tr_tokenizer_hash(t));
@@ -119,10 +113,10 @@ static void test_folder(void **state) {
     static const char config[] = "{\"eos_token_id\": [0, 4]}";
     tr_tokenizer *t;
     const int32_t *ends;
-    (void)write_file("vocab.json", vocab, sizeof vocab - 1);
-    (void)write_file("merges.txt", merges, sizeof merges - 1);
-    (void)write_file("config.json", config, sizeof config - 1);
-    must(tr_tokenizer_open(folder, &t));
+    (void)written("vocab.json", vocab, sizeof vocab - 1);
+    (void)written("merges.txt", merges, sizeof merges - 1);
+    (void)written("config.json", config, sizeof config - 1);
+    must(tr_tokenizer_open(scratch, &t));
     EXPECT(t, "abb</s>a", 0, 2, 1, 4, 0);
     assert_int_equal(tr_tokenizer_document_end(t), 4);
     assert_int_equal(tr_tokenizer_ends(t, &ends), 2);
@@ -141,7 +135,7 @@ static void test_long_piece(void **state) {
     tr_encoder *encoder;
     tr_token_list list = {0};
     char *text = malloc(LENGTH + 1);
-    must(tr_tokenizer_open(write_file("small.json", small, sizeof small - 1), &t));
+    must(tr_tokenizer_open(written("small.json", small, sizeof small - 1), &t));
     must(tr_encoder_open(t, &encoder));
     for (size_t i = 0; i < LENGTH; i++) text[i] = "ab"[i % 2];
     must(tr_encoder_add(encoder, text, LENGTH, 0, &list));
@@ -153,18 +147,6 @@ static void test_long_piece(void **state) {
     free(text);
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
@@ -172,5 +154,5 @@ int main(void) {
         cmocka_unit_test(test_folder),
         cmocka_unit_test(test_long_piece),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

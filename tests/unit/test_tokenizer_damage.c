@@ -2,7 +2,7 @@
  * refused with a sentence and TR_ERR_DATA, or opens and encodes. TRIREME_ROUNDS: how many random
  * files. */
 #include "base/input.h"
-#include "support/must.h"
+#include "support/scratch.h"
 #include "support/seed.h"
 #include "text/tokenizer.h"
 
@@ -12,15 +12,11 @@
 #include <unistd.h>
 
 static const tr_input_limit limit = {.mib = 16, .failure = TR_ERR_DATA};
-static char folder[] = "tokenizer-XXXXXX";
 
-static const char *write_file(const char *text, size_t length) {
-    static char path[256];
-    (void)snprintf(path, sizeof path, "%s/t.json", folder);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, length, file), length);
-    assert_int_equal(fclose(file), 0);
+/* Writes a tokenizer and returns its path. */
+static const char *written(const char *text, size_t length) {
+    const char *path = path_of("t.json");
+    write_file(path, text, length);
     return path;
 }
 
@@ -32,7 +28,7 @@ static tr_status open_and_use(const char *text, size_t length) {
     tr_encoder *encoder;
     tr_token_list ids = {0};
     tr_byte_list back = {0};
-    tr_status status = tr_tokenizer_open(write_file(text, length), &t);
+    tr_status status = tr_tokenizer_open(written(text, length), &t);
     if (status != TR_OK) {
         assert_null(t);
         assert_int_equal(status, TR_ERR_DATA);
@@ -137,7 +133,7 @@ static tr_status with(const char *part, const char *value) {
     return status;
 }
 
-static void refused(const char *part, const char *value, const char *words) {
+static void faulty(const char *part, const char *value, const char *words) {
     if (with(part, value) == TR_OK) fail_msg("%s = %s is accepted", part, value);
     if (!strstr(tr_error_message(), words))
         fail_msg("%s = %s: the message has no '%s': %s", part, value, words, tr_error_message());
@@ -146,44 +142,44 @@ static void refused(const char *part, const char *value, const char *words) {
 static void test_faults(void **state) {
     (void)state;
     assert_int_equal(with("none", ""), TR_OK);
-    refused("type", "\"Unigram\"", "of the kind 'Unigram'; Trireme reads byte-level BPE");
-    refused("type", "\"WordPiece\"", "of the kind 'WordPiece'");
-    refused("merges", "[[\"a\", \"x\"]]", "model.merges[0] names a token");
-    refused("merges", "[[\"b\", \"a\"]]", "gives a text that is not in the vocabulary");
-    refused("merges", "[[\"a\", \"b\"], [\"a\"]]", "model.merges[1] must be");
-    refused("merges", "[[\"\", \"a\"]]", "model.merges[0]");
-    refused("merges", "{}", "array model.merges");
-    refused("vocab", "{\"a\": 0, \"b\": 0}", "id 0 is given to two tokens");
-    refused("vocab", "{\"a\": 0, \"a\": 1}", "given twice");
-    refused("vocab", "{\"a\": -1}", "must be an id");
-    refused("vocab", "{\"a\": 1.5}", "must be an id");
-    refused("vocab", "{\"a\": 4000000000}", "must be an id");
-    refused("vocab", "{\"a\": \"0\"}", "must be an id");
-    refused("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, \"\\u0000\": 6}",
-            "the character \\u0000 at byte ");
+    faulty("type", "\"Unigram\"", "of the kind 'Unigram'; Trireme reads byte-level BPE");
+    faulty("type", "\"WordPiece\"", "of the kind 'WordPiece'");
+    faulty("merges", "[[\"a\", \"x\"]]", "model.merges[0] names a token");
+    faulty("merges", "[[\"b\", \"a\"]]", "gives a text that is not in the vocabulary");
+    faulty("merges", "[[\"a\", \"b\"], [\"a\"]]", "model.merges[1] must be");
+    faulty("merges", "[[\"\", \"a\"]]", "model.merges[0]");
+    faulty("merges", "{}", "array model.merges");
+    faulty("vocab", "{\"a\": 0, \"b\": 0}", "id 0 is given to two tokens");
+    faulty("vocab", "{\"a\": 0, \"a\": 1}", "given twice");
+    faulty("vocab", "{\"a\": -1}", "must be an id");
+    faulty("vocab", "{\"a\": 1.5}", "must be an id");
+    faulty("vocab", "{\"a\": 4000000000}", "must be an id");
+    faulty("vocab", "{\"a\": \"0\"}", "must be an id");
+    faulty("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, \"\\u0000\": 6}",
+           "the character \\u0000 at byte ");
     /* An escaped backslash before u0000, a real one after an escaped backslash. */
     assert_int_equal(with("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, "
                                    "\"\\\\u0000\": 6}"),
                      TR_OK);
-    refused("vocab", "{\"\\\\\\u0000\": 6}", "the character \\u0000 at byte ");
-    refused("added", "[{\"id\": 2, \"content\": \"x\"}]", "gives this id to another token");
-    refused("added", "[{\"id\": 9, \"content\": \"ab\"}]", "gives this text another id");
-    refused("added", "[{\"id\": -9, \"content\": \"x\"}]", "added_tokens[0].id must be an id");
-    refused("added", "[{\"id\": 9}]", "added_tokens[0].content must be a string");
-    refused("added", "[9]", "added_tokens[0]");
-    refused("normalizer", "{\"type\": \"Precompiled\"}", "normalizer 'Precompiled'");
-    refused("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}", "does not compile");
-    refused("pre", "{\"type\": \"UnicodeScripts\"}", "pre_tokenizer 'UnicodeScripts'");
-    refused("decoder", "{\"type\": \"WordPiece\"}", "decoder 'WordPiece'");
-    refused("post", "{\"type\": \"X\"}", "post_processor 'X'");
-    refused("more", "\"dropout\": 0.1,", "model.dropout");
-    refused("more", "\"end_of_word_suffix\": \"</w>\",", "end_of_word_suffix");
+    faulty("vocab", "{\"\\\\\\u0000\": 6}", "the character \\u0000 at byte ");
+    faulty("added", "[{\"id\": 2, \"content\": \"x\"}]", "gives this id to another token");
+    faulty("added", "[{\"id\": 9, \"content\": \"ab\"}]", "gives this text another id");
+    faulty("added", "[{\"id\": -9, \"content\": \"x\"}]", "added_tokens[0].id must be an id");
+    faulty("added", "[{\"id\": 9}]", "added_tokens[0].content must be a string");
+    faulty("added", "[9]", "added_tokens[0]");
+    faulty("normalizer", "{\"type\": \"Precompiled\"}", "normalizer 'Precompiled'");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}", "does not compile");
+    faulty("pre", "{\"type\": \"UnicodeScripts\"}", "pre_tokenizer 'UnicodeScripts'");
+    faulty("decoder", "{\"type\": \"WordPiece\"}", "decoder 'WordPiece'");
+    faulty("post", "{\"type\": \"X\"}", "post_processor 'X'");
+    faulty("more", "\"dropout\": 0.1,", "model.dropout");
+    faulty("more", "\"end_of_word_suffix\": \"</w>\",", "end_of_word_suffix");
     /* A pattern that backtracks without bound. */
-    refused("pre",
-            "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
-            "{\"Regex\": \"(a+)+(a+)+(a+)+(?:b|c)\"}, \"behavior\": \"Isolated\"}, {\"type\": "
-            "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}",
-            "match limit");
+    faulty("pre",
+           "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+           "{\"Regex\": \"(a+)+(a+)+(a+)+(?:b|c)\"}, \"behavior\": \"Isolated\"}, {\"type\": "
+           "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}",
+           "match limit");
 }
 
 static void test_cut(void **state) {
@@ -226,20 +222,20 @@ static void test_sizes(void **state) {
     static const char form[] = "{\"type\": \"TemplateProcessing\", \"single\": [%s], "
                                "\"special_tokens\": {\"x\": {\"ids\": [%s]}}}";
     assert_true(asprintf(&post, form, parts, "") > 0);
-    refused("post", post, "post_processor.single has more than 256 parts");
+    faulty("post", post, "post_processor.single has more than 256 parts");
     free(post);
     assert_true(asprintf(&post, form, "{\"SpecialToken\": {\"id\": \"x\"}}", ids) > 0);
-    refused("post", post, "adds more than 256 ids");
+    faulty("post", post, "adds more than 256 ids");
     free(post);
 
     char path[64];
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    (void)snprintf(path, sizeof path, "%s/config.json", scratch);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     for (int i = 0; i < IDS; i++) (void)fprintf(file, "%s%d", i ? "," : "{\"eos_token_id\": [", i);
     (void)fprintf(file, "]}");
     assert_int_equal(fclose(file), 0);
-    refused("added", "[{\"id\": 999, \"content\": \"x\"}]", "eos_token_id names more than 256 ids");
+    faulty("added", "[{\"id\": 999, \"content\": \"x\"}]", "eos_token_id names more than 256 ids");
     assert_int_equal(with("none", ""), TR_OK); /* ids that the tokenizer lacks do not count */
     assert_int_equal(remove(path), 0);
 }
@@ -264,7 +260,7 @@ static void keeps_bytes(const char *regex) {
     tr_encoder *encoder;
     tr_token_list ids = {0};
     tr_byte_list back = {0};
-    must(tr_tokenizer_open(write_file(text, (size_t)bytes), &t));
+    must(tr_tokenizer_open(written(text, (size_t)bytes), &t));
     must(tr_encoder_open(t, &encoder));
     for (size_t from = 0; from < sizeof sample - 1; from++) {
         /* A copy without room behind it, for the sanitizer. */
@@ -293,23 +289,11 @@ static void test_not_utf8(void **state) {
     keeps_bytes("\\\\t|[\\\\x{10000}-\\\\x{10FFFF}]");
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults), cmocka_unit_test(test_cut),
         cmocka_unit_test(test_sizes),  cmocka_unit_test(test_not_utf8),
         cmocka_unit_test(test_random),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

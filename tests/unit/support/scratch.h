@@ -1,4 +1,4 @@
-/* Scratch files of tests that read and write models of other programs. */
+/* A scratch folder of a test's process, and its files. */
 #pragma once
 
 #include "support/must.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char scratch[] = "/tmp/trireme-hf-XXXXXX";
+static char scratch[] = "/tmp/trireme-test-XXXXXX";
 
 static inline char *path_of(const char *name) {
     static char path[8][256];
