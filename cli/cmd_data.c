@@ -32,6 +32,9 @@ static tr_status print_corpus(const tr_config *c, const tr_data *data, int part)
         (void)printf("weight    %g\n", (double)tr_data_weight(data, part) / 1e6);
     (void)printf("tokens    %lld, %lld different\n", all, (long long)facts.distinct);
     if (tr_config_packed(c)) (void)printf("documents %lld\n", (long long)facts.documents);
+    if (facts.answers > 0)
+        (void)printf("answers   %lld tokens count in the loss, %.1f %%\n", (long long)facts.answers,
+                     100 * (double)facts.answers / (double)all);
     (void)printf("training  %lld tokens, %lld windows of %lld\n", train, windows, context);
     (void)printf("held out  %lld tokens, %lld windows\n", all - train,
                  (long long)tr_data_held_windows(data, part));
@@ -60,6 +63,9 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     tr_status status = tr_train_open_data(&config, &tokenizer, &data);
     for (int k = 0; status == TR_OK && k < tr_data_parts(data); k++)
         status = print_corpus(&config, data, k);
+    char note[256] = "";
+    if (status == TR_OK) tr_data_note(data, note, sizeof note);
+    if (note[0]) (void)printf("note      %s\n", note);
     tr_data_close(data);
     tr_tokenizer_close(tokenizer);
     return status;

@@ -287,6 +287,8 @@ static tr_status fill(const tr_yaml *yaml, const char *source, const char *const
     for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(&yaml->entry[i], source, config));
     for (int i = 0; i < count; i++) TR_TRY(set_override(overrides[i], i + 1, config));
     TR_TRY(config->init_from[0] ? take_origin(config) : take_preset(config));
+    if (!strcmp(config->data.format, "instruct") && !is_set(config, "data.documents"))
+        (void)snprintf(config->data.documents, sizeof config->data.documents, "packed");
     take_log_dir(config);
     return take_device_defaults(config);
 }
@@ -369,6 +371,10 @@ static tr_status check_documents(const tr_config *c) {
         REFUSE("data.documents",
                "data.documents packed needs data.document_end, the token that ends a document (10 "
                "for the end of a line in data.format bytes)");
+    if (!strcmp(c->data.format, "instruct") && !tr_config_packed(c))
+        REFUSE("data.documents",
+               "data.documents windows would cut conversations: data.format instruct needs packed, "
+               "its default");
     if (c->data.document_end >= c->model.vocab)
         REFUSE("data.document_end",
                "data.document_end %" PRId64 " is not a token: model.vocab %" PRId64

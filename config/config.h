@@ -23,7 +23,7 @@ typedef struct tr_config {
         char format[16];
         char tokenizer[TR_CONFIG_PATH]; /* "": the one that belongs to the data, if there is one */
         char changed[8];      /* refuse or allow: what --resume does when the data differ */
-        char documents[8];    /* windows, packed */
+        char documents[8];    /* windows, packed (the default of data.format instruct) */
         int64_t document_end; /* token that ends a document; -1: none */
         char validation[TR_CONFIG_PATH]; /* a fraction of the data, or files of their own */
     } data;

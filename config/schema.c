@@ -91,12 +91,14 @@ const tr_key tr_schema[] = {
              "shard-*.bin, a list of both, or a mixture with weights, WEIGHT PATH WEIGHT PATH or "
              "[{path: A, weight: 0.7}, ...]. Training needs it."},
     {"data.format", TR_KEY_CHOICE, AT(data.format), .fallback = "bytes",
-     .choices = "bytes text u16 u32 llmc megatron",
+     .choices = "bytes text u16 u32 llmc megatron instruct",
      .help =
          "What the files hold: bytes (every byte is a token), text (tokenized by data.tokenizer "
          "when a run begins), u16 or u32 (tokens of 2 or 4 "
-         "bytes, nanoGPT's), llmc (shards of llm.c), or megatron (data.path is the prefix of a "
-         ".bin and .idx)."},
+         "bytes, nanoGPT's), llmc (shards of llm.c), megatron (data.path is the prefix of a "
+         ".bin and .idx), or instruct (lines of JSON with messages, or a prompt and an answer; "
+         "only "
+         "answers count in the loss)."},
     {"data.tokenizer", TR_KEY_TEXT, AT(data.tokenizer), .example = "tokenizer.json",
      .help = "A tokenizer.json, a tiktoken file, or a folder with one. Default: the one next to "
              "the data (PREFIX.tokenizer.json) or in model.init_from, otherwise none."},
@@ -107,7 +109,9 @@ const tr_key tr_schema[] = {
      .choices = "windows packed",
      .help = "Whether a sequence is split where documents end: windows (no: tokens also attend to "
              "earlier documents), or packed (no attention across documents, positions "
-             "restart, and the label of a document's last token does not count)."},
+             "restart, and the label of a document's last token does not count). data.format "
+             "instruct is always "
+             "packed: each conversation is whole within a sequence."},
     {"data.document_end", INT(data.document_end, -1, 16777215), .fallback = "-1", .example = "10",
      .help =
          "The token that ends a document, which data.documents packed needs; -1: the tokenizer's, "

@@ -28,11 +28,13 @@ static tr_status open_sources(char *const *files, int count, const tr_source_opt
     for (int i = 0; i < count; i++) {
         tr_source *source = &corpus->source[corpus->count++];
         TR_TRY(tr_source_open(files[i], options, source));
-        corpus->first[i] = corpus->tokens;
-        if (__builtin_add_overflow(corpus->tokens, source->tokens, &corpus->tokens))
+        if (i > 0) corpus->first[i] = corpus->first[i - 1] + source[-1].tokens;
+        if (__builtin_add_overflow(corpus->first[i], source->filled, &corpus->tokens) ||
+            corpus->first[i] > INT64_MAX - source->tokens)
             return TR_FAIL(TR_ERR_DATA, "the files of data.path have too many tokens");
         corpus->width = source->width;
         corpus->lists_ends &= source->lists_ends;
+        corpus->rows = source->rows;
     }
     if (count == 1) (void)snprintf(corpus->name, sizeof corpus->name, "%s", files[0]);
     else

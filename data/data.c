@@ -5,6 +5,7 @@
 #include "layers/layer.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,8 +51,8 @@ tr_status tr_data_use(tr_data *data, int index, const tr_data_extent *extent) {
                        " where rank 0 reads it: give every host the same file",
                        p->corpus->name, p->corpus->tokens,
                        p->corpus->width == 1 ? "bytes" : "tokens", extent->tokens);
-    return tr_data_windows_lay(p->corpus->name, data->held ? 0 : data->validation, data->context,
-                               seed_of(data, index), extent, &p->windows);
+    return tr_data_windows_lay(p->corpus->name, p->corpus->rows, data->held ? 0 : data->validation,
+                               data->context, seed_of(data, index), extent, &p->windows);
 }
 
 static tr_data_extent whole(const tr_corpus *corpus) {
@@ -86,9 +87,11 @@ static tr_status open_held(const char *path, const tr_source_options *options, t
     tr_data_paths_free(&paths);
     TR_TRY(status);
     const tr_data_extent extent = whole(data->held);
-    TR_TRY(tr_data_windows_lay(data->held->name, 0, data->context, data->seed, &extent,
-                               &data->held_windows));
-    data->held_windows.held = (data->held->tokens - 1) / data->context;
+    tr_data_windows *w = &data->held_windows;
+    TR_TRY(tr_data_windows_lay(data->held->name, data->held->rows, 0, data->context, data->seed,
+                               &extent, w));
+    w->held = w->rows ? w->front.windows : (data->held->tokens - 1) / data->context;
+    w->train = 0;
     return TR_OK;
 }
 
@@ -97,7 +100,9 @@ static tr_status open_files(const tr_data_options *o, tr_data *data) {
                                        .vocab = o->vocab,
                                        .tokenizer = o->tokenizer,
                                        .tokens = o->tokens,
-                                       .documents = o->packed};
+                                       .documents = o->packed,
+                                       .context = o->context,
+                                       .document_end = o->document_end};
     tr_data_paths paths;
     tr_status status = TR_OK;
     if (o->validation_path) TR_TRY(open_held(o->validation_path, &options, data));
@@ -110,7 +115,10 @@ static tr_status open_files(const tr_data_options *o, tr_data *data) {
 }
 
 tr_status tr_data_open(const tr_data_options *o, tr_data **out) {
-    const bool lists_ends = strcmp(o->format, "megatron") == 0;
+    const bool rows = strcmp(o->format, "instruct") == 0;
+    const bool lists_ends = rows || strcmp(o->format, "megatron") == 0;
+    if (rows && !o->packed)
+        return TR_FAIL(TR_ERR_CONFIG, "data.format instruct needs data.documents packed");
     if (o->packed && o->document_end < 0 && !lists_ends)
         return TR_FAIL(TR_ERR_CONFIG, "data.documents packed needs data.document_end, the token "
                                       "that ends a document: 50256 in GPT-2's data");
@@ -154,6 +162,25 @@ int tr_data_parts(const tr_data *data) {
 
 const char *tr_data_name(const tr_data *data, int index) {
     return data->part[index].corpus->name;
+}
+
+void tr_data_note(const tr_data *data, char *text, size_t size) {
+    int64_t all = 0, cut = 0, skipped = 0;
+    for (int k = 0; k <= data->parts; k++) {
+        const tr_corpus *c = k < data->parts ? data->part[k].corpus : data->held;
+        for (int i = 0; c && c->rows && i < c->count; i++) {
+            all += c->source[i].documents + c->source[i].skipped;
+            cut += c->source[i].cut;
+            skipped += c->source[i].skipped;
+        }
+    }
+    text[0] = '\0';
+    if (cut + skipped > 0)
+        (void)snprintf(text, size,
+                       "of %" PRId64 " conversations, %" PRId64
+                       " are cut after model.context %" PRId64 " tokens, and %" PRId64
+                       " are skipped because no answer is left",
+                       all, cut, data->context, skipped);
 }
 
 int64_t tr_data_weight(const tr_data *data, int index) {
@@ -204,29 +231,49 @@ tr_data_extent tr_data_extent_at(tr_data *data, int index, int64_t sample) {
     return tr_data_windows_at(&data->part[index].windows, taken[index]);
 }
 
-int64_t tr_data_window_start(tr_data *data, int64_t index, int *chosen) {
+/* Returns the window of a training sample, and its corpus. */
+static tr_data_window window_of(tr_data *data, int64_t index, int *chosen) {
     tr_mixture_seek(&data->order, index - data->since);
     const int k = tr_mixture_part(&data->order);
     const part *p = &data->part[k];
-    if (chosen) *chosen = k;
-    return tr_data_windows_start(&p->windows, p->before + data->order.taken[k]);
+    *chosen = k;
+    return tr_data_windows_get(&p->windows, p->before + data->order.taken[k]);
+}
+
+int64_t tr_data_window_start(tr_data *data, int64_t index, int *chosen) {
+    int k;
+    return window_of(data, index, chosen ? chosen : &k).start;
 }
 
 /* --- samples ---------------------------------------------------------------------------------- */
 
-/* Finds the ends of documents in the window that starts at `start`. */
-static void find_ends(tr_data *data, const tr_corpus *corpus, int64_t start) {
+/* Finds the ends of documents in the window. */
+static void find_ends(tr_data *data, const tr_corpus *corpus, const tr_data_window *w) {
     if (!corpus->lists_ends) {
         for (int64_t t = 0; t < data->context; t++)
             data->last[t] = data->window[t] == data->document_end;
         return;
     }
     memset(data->last, 0, (size_t)data->context);
-    int64_t end = tr_corpus_next_end(corpus, start);
-    for (; end <= start + data->context; end = tr_corpus_next_end(corpus, end)) {
-        data->last[end - 1 - start] = true;
+    int64_t end = tr_corpus_next_end(corpus, w->from);
+    for (; end <= w->to && end <= w->start + data->context; end = tr_corpus_next_end(corpus, end)) {
+        data->last[end - 1 - w->start] = true;
         if (end == corpus->tokens) break;
     }
+    if (!corpus->rows) return;
+    if (w->from > w->start) data->last[w->from - 1 - w->start] = true; /* padding in front */
+    data->last[data->context - 1] = true;
+}
+
+/* Reads the tokens of a window; in a row those that it does not read are padding. */
+static tr_status read_tokens(tr_data *data, const tr_corpus *corpus, const tr_data_window *w) {
+    const int64_t pad = data->document_end > 0 ? data->document_end : 0;
+    if (!corpus->rows) return tr_corpus_read(corpus, w->start, data->context + 1, data->window);
+    TR_TRY(tr_corpus_read(corpus, w->from, w->to - w->from, data->window + (w->from - w->start)));
+    for (int64_t t = 0; t <= data->context; t++)
+        if (w->start + t < w->from || w->start + t >= w->to)
+            data->window[t] = (int32_t)pad | TR_TOKEN_GIVEN;
+    return TR_OK;
 }
 
 /* Fills one step input from the window in data->window. */
@@ -235,11 +282,12 @@ static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     int32_t *to = wanted->to, start = 0;
     const int32_t *token = data->window;
     if (strcmp(name, TR_INPUT_TOKENS) == 0) {
-        memcpy(to, token, (size_t)data->context * sizeof *to);
+        for (int64_t t = 0; t < data->context; t++) to[t] = token[t] & ~TR_TOKEN_GIVEN;
         return TR_OK;
     }
     if (strcmp(name, TR_INPUT_LABELS) == 0) {
-        for (int64_t t = 0; t < data->context; t++) to[t] = data->last[t] ? -1 : token[t + 1];
+        for (int64_t t = 0; t < data->context; t++)
+            to[t] = data->last[t] || (token[t + 1] & TR_TOKEN_GIVEN) ? -1 : token[t + 1];
         return TR_OK;
     }
     if (strcmp(name, TR_INPUT_DOCUMENT_STARTS) != 0)
@@ -252,11 +300,11 @@ static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     return TR_OK;
 }
 
-/* Reads the wanted inputs of the window that starts at `start`. */
-static tr_status read_window(tr_data *data, const tr_corpus *corpus, int64_t start,
+/* Reads the wanted inputs of a window. */
+static tr_status read_window(tr_data *data, const tr_corpus *corpus, tr_data_window window,
                              const tr_fetch *wanted, int count) {
-    TR_TRY(tr_corpus_read(corpus, start, data->context + 1, data->window));
-    if (data->packed) find_ends(data, corpus, start);
+    TR_TRY(read_tokens(data, corpus, &window));
+    if (data->packed) find_ends(data, corpus, &window);
     else memset(data->last, 0, (size_t)data->context);
     for (int k = 0; k < count; k++) TR_TRY(fill(data, &wanted[k]));
     return TR_OK;
@@ -264,21 +312,21 @@ static tr_status read_window(tr_data *data, const tr_corpus *corpus, int64_t sta
 
 tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count) {
     int k;
-    int64_t start = tr_data_window_start(data, index, &k);
-    return read_window(data, data->part[k].corpus, start, wanted, count);
+    const tr_data_window window = window_of(data, index, &k);
+    return read_window(data, data->part[k].corpus, window, wanted, count);
 }
 
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
                                     int count) {
-    if (data->held) {
-        int64_t start = index % data->held_windows.held * data->context;
-        return read_window(data, data->held, start, wanted, count);
-    }
+    if (data->held)
+        return read_window(data, data->held, tr_data_windows_get_held(&data->held_windows, index),
+                           wanted, count);
     tr_mixture_seek(&data->held_order, index);
     const int k = tr_mixture_part(&data->held_order);
-    const tr_data_windows *w = &data->part[k].windows;
-    int64_t start = w->train + data->held_order.taken[k] % w->held * data->context;
-    return read_window(data, data->part[k].corpus, start, wanted, count);
+    const part *p = &data->part[k];
+    return read_window(data, p->corpus,
+                       tr_data_windows_get_held(&p->windows, data->held_order.taken[k]), wanted,
+                       count);
 }
 
 const tr_corpus *tr_data_corpus(const tr_data *data, int index) {

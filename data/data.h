@@ -3,7 +3,10 @@
  * A sample is a window of context + 1 tokens: inputs are the first `context`, labels the last. Its
  * corpus and its window are pure functions of (seed, sample index, position), so any rank can read
  * any sample, and a run can continue from any step. The last part of each corpus is held out, or
- * validation has a corpus of its own. */
+ * validation has a corpus of its own.
+ *
+ * With data.format instruct a sample is a row of `context` tokens, in which conversations are
+ * whole, and only answers have labels that count. */
 #pragma once
 
 #include "data/corpus.h"
@@ -18,7 +21,7 @@ typedef struct tr_data_options {
     const char *format; /* data.format */
     double validation;  /* fraction in [0, 1) of each corpus, at its end, that is held out */
     const char *validation_path;   /* the held-out corpus; NULL: that fraction */
-    const tr_tokenizer *tokenizer; /* of data.format text; used while the files are opened */
+    const tr_tokenizer *tokenizer; /* of text and instruct; used while the files are opened */
     const char *tokens;            /* a folder with tokens of text (kept_tokens.h); NULL: none */
     int64_t context, vocab;
     uint64_t seed;
@@ -35,6 +38,9 @@ void tr_data_close(tr_data *data);
 /* Return the corpora of the mixture (1: no mixture), and what a message calls one. */
 int tr_data_parts(const tr_data *data);
 const char *tr_data_name(const tr_data *data, int part);
+/* Writes a sentence about conversations that are longer than a row to text[size]; "" when there are
+ * none. */
+void tr_data_note(const tr_data *data, char *text, size_t size);
 /* Returns the corpus's weight as data.path has it, in millionths; 0 without weights. */
 int64_t tr_data_weight(const tr_data *data, int part);
 
@@ -89,6 +95,7 @@ typedef struct tr_data_facts {
      * no label, so no pair begins with it. NAN without a pair in the held-out part, and where a
      * token of the files takes more than one byte. */
     double bigram_nats;
+    int64_t answers; /* of data.format instruct: tokens that count in the loss */
 } tr_data_facts;
 enum { TR_BIGRAM_ALPHA = 8 };
 /* Reads a whole corpus and computes its facts. Fails like tr_data_sample. */

@@ -28,7 +28,7 @@ static tr_status count_tokens(pass *p, int64_t from, int64_t to, counts *c) {
         n = to - at < PIECE ? to - at : PIECE;
         TR_TRY(tr_corpus_read(p->corpus, at, n, piece));
         for (int64_t i = 0; i < n; i++) {
-            const int32_t token = piece[i];
+            const int32_t token = piece[i] & ~TR_TOKEN_GIVEN;
             p->distinct += !p->seen[token];
             p->seen[token] = true;
             p->documents += token == p->document_end;
@@ -75,6 +75,7 @@ tr_status tr_data_examine(const tr_data *data, int index, double alpha, tr_data_
     out->distinct = p.distinct;
     out->documents = p.documents + (p.last != p.document_end);
     if (corpus->lists_ends) out->documents = 0;
+    for (int i = 0; i < corpus->count; i++) out->answers += corpus->source[i].answers;
     for (int i = 0; corpus->lists_ends && i < corpus->count; i++)
         out->documents += corpus->source[i].documents;
     if (corpus->width == 1) out->bigram_nats = bigram_nats(&part[0], &part[1], train, alpha);

@@ -12,6 +12,8 @@ tr_status tr_format_open_megatron(const char *path, const tr_source_options *opt
 
 tr_status tr_format_open_text(const char *path, const tr_source_options *options,
                               tr_source *source);
+tr_status tr_format_open_instruct(const char *path, const tr_source_options *options,
+                                  tr_source *source);
 
 /* Opens the file that holds the tokens as source->file. Fails with TR_ERR_NOFILE when it cannot be
  * opened and with TR_ERR_DATA when it is empty. */

@@ -22,6 +22,7 @@ static const format formats[] = {
     {"bytes", 1, tr_format_open_raw},         {"u16", 2, tr_format_open_raw},
     {"u32", 4, tr_format_open_raw},           {"llmc", 0, tr_format_open_llmc},
     {"megatron", 0, tr_format_open_megatron}, {"text", 0, tr_format_open_text},
+    {"instruct", 0, tr_format_open_instruct},
 };
 
 static const format *find(const char *name) {
@@ -91,10 +92,12 @@ tr_status tr_source_open(const char *path, const tr_source_options *options, tr_
     *out = (tr_source){.file.fd = -1, .vocab = options->vocab};
     if (!f)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "data.format must be one of bytes, u16, u32, llmc, megatron, text, "
-                       "not '%s'",
+                       "data.format must be one of bytes, text, u16, u32, llmc, megatron, "
+                       "instruct, not '%s'",
                        options->format);
-    return f->open(path, options, out);
+    TR_TRY(f->open(path, options, out));
+    if (!out->rows) out->filled = out->tokens;
+    return TR_OK;
 }
 
 void tr_source_close(tr_source *source) {

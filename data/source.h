@@ -12,9 +12,11 @@
 typedef struct tr_source_options {
     const char *format;            /* data.format */
     int64_t vocab;                 /* of the model: a token is one of 0..vocab-1 */
-    const tr_tokenizer *tokenizer; /* of data.format text; otherwise it may be NULL */
+    const tr_tokenizer *tokenizer; /* of text and instruct; otherwise it may be NULL */
     const char *tokens;            /* a folder with tokens of text (kept_tokens.h); NULL: none */
     bool documents;                /* keep the ends of documents that the file lists */
+    int64_t context;               /* tokens of a row of data.format instruct */
+    int32_t document_end;          /* ends an answer where there is no chat template; -1: none */
 } tr_source_options;
 
 typedef struct tr_data_file {
@@ -22,6 +24,9 @@ typedef struct tr_data_file {
     int fd;
     int64_t bytes;
 } tr_data_file;
+
+/* In tokens of data.format instruct: this token is part of a prompt, so no label counts it. */
+enum { TR_TOKEN_GIVEN = 1 << 30 };
 
 /* An open file of tokens. Tokens are little-endian numbers of `width` bytes, back to back from byte
  * `first`. */
@@ -36,6 +41,12 @@ typedef struct tr_source {
     int64_t ends;      /* 0 where `end` is NULL */
     bool lists_ends;   /* the format has a list of documents, also where it is not kept */
     int64_t documents; /* in the list */
+    /* Of data.format instruct: rows of options.context tokens, in which conversations are whole;
+     * the tokens without the padding at the end of the last row (other formats: all tokens); the
+     * tokens that count as labels; the conversations that were cut at the end of a row, and those
+     * without an answer in it, which are left out. */
+    bool rows;
+    int64_t filled, answers, cut, skipped;
 } tr_source;
 
 /* Opens a file of that format. Fails with TR_ERR_NOFILE when the file, or the index next to it,

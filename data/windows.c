@@ -6,6 +6,11 @@
 
 enum { FEISTEL_ROUNDS = 6 };
 
+/* Returns the rows that the tokens are in. */
+static int64_t rows_of(int64_t tokens, int64_t context) {
+    return tokens / context + (tokens % context > 0);
+}
+
 /* Lays windows over `tokens`; none if they are too few for a window and its last label. */
 static tr_data_stretch lay(int64_t tokens, int64_t context) {
     if (tokens <= context) return (tr_data_stretch){0, 1};
@@ -34,14 +39,32 @@ static tr_status check(const char *name, double validation, const tr_data_window
     return TR_OK;
 }
 
-tr_status tr_data_windows_lay(const char *name, double validation, int64_t context, uint64_t seed,
-                              const tr_data_extent *extent, tr_data_windows *out) {
+/* Lays rows over the extent, of which the last ones are held out: at least one with validation. */
+static tr_status lay_rows(const char *name, double validation, tr_data_windows *w) {
+    const int64_t rows = rows_of(w->extent.split, w->context);
+    w->held = (int64_t)((double)rows * validation);
+    if (validation > 0 && w->held == 0) w->held = 1;
+    w->front = (tr_data_stretch){.windows = rows - w->held, .phases = 1};
+    w->train = w->front.windows * w->context;
+    if (w->front.windows > 0) return TR_OK;
+    return TR_FAIL(
+        TR_ERR_DATA,
+        "the conversations of '%s' fill one sequence of model.context %" PRId64
+        " tokens, and data.validation %g sets it aside: use more data, data.validation 0 "
+        "or a smaller model.context",
+        name, w->context, validation);
+}
+
+tr_status tr_data_windows_lay(const char *name, bool rows, double validation, int64_t context,
+                              uint64_t seed, const tr_data_extent *extent, tr_data_windows *out) {
     int64_t held = (int64_t)((double)extent->split * validation);
     *out = (tr_data_windows){.context = context,
                              .seed = seed,
+                             .rows = rows,
                              .extent = *extent,
                              .train = extent->split - held,
                              .held = held > 0 ? (held - 1) / context : 0};
+    if (rows) return lay_rows(name, validation, out);
     TR_TRY(check(name, validation, out, held));
     out->front = lay(out->train, context);
     return TR_OK;
@@ -49,7 +72,11 @@ tr_status tr_data_windows_lay(const char *name, double validation, int64_t conte
 
 /* Returns the windows that an epoch of that many tokens has after the held-out part. */
 static tr_data_stretch appended(const tr_data_windows *w, int64_t tokens) {
-    return lay(tokens - w->extent.split, w->context);
+    const int64_t split = w->extent.split;
+    if (w->rows && tokens > split)
+        return (tr_data_stretch){rows_of(tokens, w->context) - split / w->context, 1};
+    if (w->rows) return (tr_data_stretch){0, 1};
+    return lay(tokens - split, w->context);
 }
 
 static int64_t windows_of(const tr_data_windows *w, int64_t tokens) {
@@ -93,13 +120,27 @@ static int64_t pick(uint32_t low, uint32_t high, int64_t n) {
     return (int64_t)(((uint64_t)high << 32 | low) % (uint64_t)n);
 }
 
-int64_t tr_data_windows_start(const tr_data_windows *w, int64_t index) {
+static tr_data_window window_at(const tr_data_windows *w, int64_t start, int64_t from,
+                                int64_t end) {
+    const int64_t to = start + w->context + !w->rows;
+    return (tr_data_window){start, from > start ? from : start, to < end ? to : end};
+}
+
+tr_data_window tr_data_windows_get(const tr_data_windows *w, int64_t index) {
     const tr_data_extent at = tr_data_windows_at(w, index);
     const tr_data_stretch front = w->front, behind = appended(w, at.epoch_tokens);
     uint64_t key =
         tr_mix64(w->seed ^ tr_mix64(tr_hash_name("data.order"))) ^ tr_mix64((uint64_t)at.epoch);
     tr_philox r = tr_philox4x32(key, 0, ~UINT64_C(0)); /* a counter that no round uses */
     int64_t window = tr_data_permute(key, front.windows + behind.windows, index - at.epoch_sample);
-    if (window < front.windows) return pick(r.v[0], r.v[1], front.phases) + window * w->context;
-    return at.split + pick(r.v[2], r.v[3], behind.phases) + (window - front.windows) * w->context;
+    if (window < front.windows)
+        return window_at(w, pick(r.v[0], r.v[1], front.phases) + window * w->context, 0, at.split);
+    const int64_t begin = w->rows ? at.split - at.split % w->context : at.split;
+    return window_at(
+        w, begin + pick(r.v[2], r.v[3], behind.phases) + (window - front.windows) * w->context,
+        at.split, at.epoch_tokens);
+}
+
+tr_data_window tr_data_windows_get_held(const tr_data_windows *w, int64_t index) {
+    return window_at(w, w->train + index % w->held * w->context, 0, w->extent.split);
 }

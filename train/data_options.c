@@ -14,8 +14,9 @@ tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **d
     const bool bytes = strcmp(c->data.format, "bytes") == 0; /* every byte is an id */
     *tokenizer = NULL;
     if (!bytes)
-        TR_TRY(tr_data_find_tokenizer(c->data.tokenizer, c->data.path, c->init_from, c->model.vocab,
-                                      strcmp(c->data.format, "text") == 0, tokenizer));
+        TR_TRY(tr_data_find_tokenizer(
+            c->data.tokenizer, c->data.path, c->init_from, c->model.vocab,
+            !strcmp(c->data.format, "text") || !strcmp(c->data.format, "instruct"), tokenizer));
     if (*tokenizer && c->data.document_end < 0)
         c->data.document_end = tr_tokenizer_document_end(*tokenizer);
     char tokens[TR_CONFIG_PATH + 16];

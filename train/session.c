@@ -257,6 +257,8 @@ static tr_status set_config_text(tr_session *s) {
 /* Decides which part of the data is read, by the checkpoint if there is one. Collective. */
 static tr_status settle_data(tr_session *s) {
     char note[TR_SAME_DATA_NOTE];
+    tr_data_note(s->data, note, sizeof note);
+    if (note[0] && tr_session_leads(s)) tr_recorder_warn(&s->recorder, "%s", note);
     TR_TRY(tr_same_data_settle(s->world, s->config, s->resumes, s->data, s->state, note));
     if (note[0] && tr_session_leads(s)) tr_recorder_warn(&s->recorder, "%s", note);
     return TR_OK;
