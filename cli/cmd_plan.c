@@ -5,6 +5,7 @@
 #include "base/cores.h"
 #include "base/memory.h"
 #include "partition/advice.h"
+#include "partition/param_memory.h"
 #include "partition/rate.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
@@ -59,6 +60,7 @@ static const char *flop(double amount, const char *unit, char *text, size_t size
 
 static void print_head(const tr_config *c, const tr_run_plan *p) {
     const tr_model *model = p->layout->model;
+    const int64_t trained = tr_model_trained_parameters(model);
     char costs[256], work[32];
     tr_request_costs(c, costs, sizeof costs);
     if (costs[0]) (void)printf("slow     %s\n", costs);
@@ -66,6 +68,9 @@ static void print_head(const tr_config *c, const tr_run_plan *p) {
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
                  (double)tr_model_parameters(model) * 1e-6, c->train.precision,
                  flop(tr_model_flops_per_token(model), "FLOP", work, sizeof work));
+    (void)printf("trained  %.2f M parameters, %.2f M frozen; a checkpoint has %.1f MiB\n",
+                 (double)trained * 1e-6, (double)(tr_model_parameters(model) - trained) * 1e-6,
+                 tr_memory_of_checkpoint(model) / MIB);
     (void)printf("layout   pp %lld x tp %lld x dp %lld, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp, (long long)c->parallel.dp,
                  c->parallel.schedule, p->layout->micro_batches, (long long)c->train.micro_batch);

@@ -47,3 +47,9 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
     *states = memory->states * 2 * tr_dtype_size(tr_dtype_acc(dtype));
 }
+
+double tr_memory_of_checkpoint(const tr_model *model) {
+    const double size = (double)tr_dtype_size(TR_F32);
+    return size *
+           ((double)tr_model_parameters(model) + 2 * (double)tr_model_trained_parameters(model));
+}

@@ -21,6 +21,10 @@ size_t tr_memory_master_size(tr_dtype dtype);
 void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
                             size_t *grads, size_t *states);
 
+/* Returns the bytes of the elements that a checkpoint of the model holds: all parameters in FP32,
+ * and both moments of those that are trained. */
+double tr_memory_of_checkpoint(const tr_model *model);
+
 /* Rounds an offset in elements up so that 16-bit values are aligned to TR_ALIGN, too. */
 size_t tr_memory_params_align(size_t elements);
 /* Returns the element at which a parameter begins in memory of values or gradients, or of masters

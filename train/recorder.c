@@ -114,9 +114,14 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     if (!out) return; /* no memory: the run fails later */
     tr_request_costs(c, costs, sizeof costs);
     if (costs[0]) fprintf(out, "slow     %s\n", costs);
+    const int64_t parameters = tr_model_parameters(tr_engine_model(engine));
+    const int64_t trained = tr_model_trained_parameters(tr_engine_model(engine));
     fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
-            (long long)c->model.layers, (long long)c->model.width,
-            (double)tr_model_parameters(tr_engine_model(engine)) * 1e-6, c->train.precision);
+            (long long)c->model.layers, (long long)c->model.width, (double)parameters * 1e-6,
+            c->train.precision);
+    if (trained < parameters)
+        fprintf(out, "trained  %.2f M parameters, %.2f M frozen\n", (double)trained * 1e-6,
+                (double)(parameters - trained) * 1e-6);
     fprintf(out, "layout   pp %d x tp %d x dp %d, %s, %lld micro-batches; stages of layers %s\n",
             mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP], mesh->degree[TR_AXIS_DP],
             c->parallel.schedule,

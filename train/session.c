@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/output.h"
 #include "config/hf.h"
+#include "partition/param_memory.h"
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
@@ -234,6 +235,12 @@ static tr_status check_saved(tr_session *s) {
     /* If this version cannot read the saved config, only the tensors are compared. */
     if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
         tr_config_keep(&s->own, then);
+        if (strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0 &&
+            tr_session_leads(s))
+            tr_recorder_warn(
+                &s->recorder,
+                "train.freeze is not that of the checkpoint: the moments of parameters "
+                "that were frozen and are trained now start at zero");
         status = tr_config_check_model(s->config, then, s->root);
     }
     free(then);
@@ -365,11 +372,9 @@ static tr_status go_on(tr_session *s, tr_status status) {
 
 /* Starts the time limit, which counts from the start of the command. */
 static void start_limit(tr_session *s) {
-    const double bytes_per_parameter = 12; /* FP32 masters and two moments */
-    double parameters = (double)tr_model_parameters(tr_engine_model(s->engine));
+    const double bytes = tr_memory_of_checkpoint(tr_engine_model(s->engine));
     bool limited = s->options->time_limit && tr_session_leads(s);
-    tr_time_limit_open(limited ? s->options->time_end_s : INFINITY,
-                       bytes_per_parameter * parameters, &s->limit);
+    tr_time_limit_open(limited ? s->options->time_end_s : INFINITY, bytes, &s->limit);
 }
 
 /* Prints the run's plan on rank 0, before the parts of the set-up that may take long, and after

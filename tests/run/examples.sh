@@ -29,6 +29,42 @@ train() {
 says() { grep -Eq -- "$2" "$1.out" || fail "$1: no line like '$2'"; }
 losses() { sed 's/.*"loss":\([^,]*\).*/\1/' "$1/metrics.jsonl"; }
 
+# The script makes the folder that finetune.yaml starts from, and trains it.
+timeout 300 bash "$root/examples/finetune.sh" "$trireme" >finetune_script.out 2>&1 ||
+    fail "finetune.sh ended with $?: $(tail -n 3 finetune_script.out)"
+for line in '^trained  0.11 M parameters, 0.12 M frozen$' '^step 60/60 ' '^The lighthouse' '^exported '; do
+    says finetune_script "$line"
+done
+sed -n 's/.* val \([0-9.]*\) .*/\1/p' finetune_script.out | awk 'NR == 1 { first = $1 } END { exit !($1 < first) }' ||
+    fail "finetune.yaml: the validation loss does not fall"
+cmp -s build/finetune/base/model.safetensors build/finetune/tuned/model.safetensors && fail "finetune.yaml trains nothing"
+if command -v python3 >/dev/null; then
+    python3 - <<'P' || fail "finetune.yaml: other tensors changed than those that are trained"
+import fnmatch, json, struct
+def read(folder):
+    data = open(f"build/finetune/{folder}/model.safetensors", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    tensors = json.loads(data[8:8 + size])
+    tensors.pop("__metadata__", None)
+    return {n: data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]] for n, t in tensors.items()}
+base, tuned = read("base"), read("tuned")
+frozen = ["model.embed_tokens.weight", "*.layers.[01].*", "*_layernorm.weight"]
+for name in base:
+    is_frozen = any(fnmatch.fnmatchcase(name, p) for p in frozen)
+    assert (base[name] == tuned[name]) == is_frozen, name
+P
+else
+    echo "skipped: there is no python3 to compare tensors"
+fi
+tune() { timeout 120 "$trireme" train "$root/examples/finetune.yaml" data.path="$root/examples/finetune.txt" parallel.pp=1 "$@"; }
+tune --resume train.steps=61 train.freeze='*.layers.0.*' >finetune_more.out 2>&1 || fail "frozen otherwise: $(tail -n 1 finetune_more.out)"
+says finetune_more 'train.freeze is not that of the checkpoint: the moments of parameters that were frozen and are trained'
+says finetune_more '^step 61/61 '
+tune --resume train.steps=62 train.freeze='*' >finetune_none.out 2>&1 && fail "trains nothing"
+says finetune_none 'train.freeze matches every parameter'
+"$trireme" plan "$root/examples/finetune.yaml" >finetune_plan.out || fail "finetune.yaml has no plan"
+says finetune_plan '^trained  0.11 M parameters, 0.12 M frozen; a checkpoint has 1.[0-9] MiB$'
+
 for config in "$root"/examples/*.yaml; do
     name=$(basename "$config")
     case $name in
@@ -36,6 +72,7 @@ for config in "$root"/examples/*.yaml; do
         pipeline.yaml) ranks=4 ;;
         data_parallel.yaml) ranks=2 ;;
         llama.yaml) ranks=2 ;;
+        finetune.yaml) ranks=2 ;;
         *) fail "$name is not known here: give its ranks" ;;
     esac
     train "${name%.yaml}" "$ranks" "$name" train.steps=4 checkpoint.every=2
