@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "ckpt/ckpt_impl.h"
+#include "ckpt/drain.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -95,7 +96,6 @@ tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, int64_t number,
                               tr_status (*take)(void *context, int64_t at, int64_t count,
                                                 const float *values),
                               void *context) {
-    enum { AHEAD = 4 * TR_CKPT_BLOCK }; /* bytes that the system reads ahead */
     const tr_manifest *m = &r->manifest;
     for (int64_t p = 0; p < m->parts; p++) {
         const tr_ckpt_part *part = &m->part[p];
@@ -104,10 +104,10 @@ tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, int64_t number,
             TR_TRY(tr_shard_open(r->dir.text, m, part->file, &r->path, &r->fd[part->file]));
         for (int64_t b = 0; b < part->blocks; b++) {
             int64_t first, count;
-            (void)posix_fadvise(r->fd[part->file], part->offset + (b + 1) * TR_CKPT_BLOCK, AHEAD,
-                                POSIX_FADV_WILLNEED);
             TR_TRY(tr_shard_read_block(r->fd[part->file], r->path.text, m, part, b, r->block,
                                        &first, &count));
+            tr_drain_read(r->fd[part->file], part->offset + b * TR_CKPT_BLOCK,
+                          count * (int64_t)sizeof(float));
             TR_TRY(pass_on(r, part, first, count, take, context));
         }
     }

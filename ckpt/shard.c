@@ -1,6 +1,7 @@
 /* Shard files: HDF5 makes their layout in memory; this file writes and reads the payload. */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
+#include "ckpt/drain.h"
 #include "ckpt/h5.h"
 
 #include <errno.h>
@@ -110,6 +111,7 @@ typedef struct writer {
     tr_manifest *manifest;
     int fd;
     tr_path path;
+    tr_drain drain;
     float *buffer;         /* one block */
     int64_t needed;        /* payload of the whole checkpoint */
     int64_t done, payload; /* of this shard */
@@ -130,12 +132,9 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
                            tensor->name);
         w->manifest->block[part->first_block + b] =
             XXH3_64bits_withSeed(w->buffer, bytes, tr_ckpt_block_seed(w->manifest, part, b));
-        TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes,
-                             part->offset + first * (int64_t)sizeof(float), w->needed));
-        /* An import: the disk writes while the next block is read. */
-        if (tensor->fetch)
-            (void)sync_file_range(w->fd, part->offset + first * (int64_t)sizeof(float),
-                                  (int64_t)bytes, SYNC_FILE_RANGE_WRITE);
+        const int64_t at = part->offset + first * (int64_t)sizeof(float);
+        TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes, at, w->needed));
+        TR_TRY(tr_drain_add(&w->drain, w->fd, w->path.text, at, (int64_t)bytes, w->needed));
         w->done += (int64_t)bytes;
         tr_world_tell_work(w->world, w->done, w->payload);
     }

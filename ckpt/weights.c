@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/minmax.h"
+#include "ckpt/drain.h"
 #include "ckpt/weights_impl.h"
 
 #include <errno.h>
@@ -16,8 +17,7 @@
 
 enum {
     SCRATCH = TR_CKPT_BLOCK,
-    AHEAD = 4 * TR_CKPT_BLOCK, /* bytes that the system reads ahead of a long read */
-    FEW = 16 << 10,            /* shorter runs of bytes are read with what is between them */
+    FEW = 16 << 10, /* shorter runs of bytes are read with what is between them */
 };
 
 /* --- types ------------------------------------------------------------------------------------ */
@@ -160,15 +160,13 @@ static tr_status read_piece(tr_weights *w, const tr_weight *t, int64_t at, int64
 static tr_status read_run(tr_weights *w, const tr_weight *t, int64_t at, int64_t count,
                           float *dense) {
     const int64_t size = tr_weight_type_size(t->type), most = SCRATCH / size;
-    if (count * size >= SCRATCH / 2)
-        (void)posix_fadvise(w->fd[t->file], t->offset + (at + count) * size, AHEAD,
-                            POSIX_FADV_WILLNEED);
-    if (t->type == TR_WEIGHT_F32) return read_piece(w, t, at, count, dense);
-    for (int64_t i = 0; i < count; i += most) {
+    if (t->type == TR_WEIGHT_F32) TR_TRY(read_piece(w, t, at, count, dense));
+    for (int64_t i = 0; i < count && t->type != TR_WEIGHT_F32; i += most) {
         const int64_t n = count - i < most ? count - i : most;
         TR_TRY(read_piece(w, t, at + i, n, w->scratch));
         widen(w->scratch, n, t->type, dense + i);
     }
+    if (w->once) tr_drain_read(w->fd[t->file], t->offset + at * size, count * size);
     return TR_OK;
 }
 

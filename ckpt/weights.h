@@ -33,6 +33,7 @@ typedef struct tr_weights {
     tr_weight *tensor; /* [count], ascending by name */
     int64_t count;
     size_t file_capacity, capacity;
+    bool once;     /* set by the caller: nothing is read twice, so reads need not stay in memory */
     void *scratch; /* of reads: a handle serves one thread */
 } tr_weights;
 

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "base/output.h"
+#include "ckpt/drain.h"
 #include "ckpt/reader.h"
 #include "ckpt/weights.h"
 #include "config/config.h"
@@ -24,8 +25,7 @@
 #include <unistd.h>
 
 enum {
-    SCRATCH = 1 << 18, /* elements that are rounded at a time */
-    LONG = 1 << 19,    /* bytes of a write that is worth a request to the disk */
+    SCRATCH = 1 << 20, /* elements that are rounded at a time: what the reader passes on at most */
 };
 
 /* The export on one rank. */
@@ -42,6 +42,7 @@ typedef struct export {
     int64_t count, bytes, lost;
     int files, *fd; /* fd[files]; -1: not open */
     int64_t done, share;
+    tr_drain drain;
     void *scratch;
 }
 export;
@@ -186,10 +187,7 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
         }
         const int64_t place = t->offset + (at + i) * size;
         TR_TRY(write_all(e->fd[t->file], to->path, data, n * size, place));
-        /* The disk begins to write now, while the next block is read, and not at the end's fsync.
-         */
-        if (n * size >= LONG)
-            (void)sync_file_range(e->fd[t->file], place, n * size, SYNC_FILE_RANGE_WRITE);
+        TR_TRY(tr_drain_add(&e->drain, e->fd[t->file], to->path, place, n * size, 0));
     }
     e->done += count * size;
     tr_world_tell_work(e->world, e->done, e->share);

@@ -220,6 +220,7 @@ static tr_status import_all(import *m, FILE *out) {
     TR_TRY(tr_world_agree(m->world, status));
     TR_TRY(tr_world_agree(m->world, first ? take_directory(m) : TR_OK));
     tr_meter_open(m->world, out, "imported", m->bytes, &meter);
+    m->weights.once = true;
     status = tr_ckpt_save(m->world, m->temporary, &m->state, m->tensors, m->count);
     tr_meter_close(&meter, status == TR_OK);
     TR_TRY(status);
