@@ -130,6 +130,8 @@ static tr_status add_safetensors(tr_weights *w, const char *path) {
     uint64_t n = 0;
     for (int i = LENGTH; i-- > 0;) n = n << 8 | first[i];
     if (n > MOST_HEADER || (int64_t)n > w->size[h.file] - LENGTH)
+        TR_TRY(tr_foreign_file(path, (const char *)first, LENGTH));
+    if (n > MOST_HEADER || (int64_t)n > w->size[h.file] - LENGTH)
         return TR_FAIL(TR_ERR_DATA,
                        "%s: the first 8 bytes state a header of %" PRIu64
                        " bytes, but the file has %" PRId64 " and the format's limit is %d",
@@ -157,7 +159,8 @@ static tr_status open_shards(tr_weights *w, const char *dir, const char *where, 
         const char *name = cJSON_GetStringValue(entry);
         tr_path path;
         bool open = false;
-        if (!name || !*name || strchr(name, '/') || !strcmp(name, "..") || !strcmp(name, "."))
+        if (!name || !*name || strlen(name) > NAME_MAX || strchr(name, '/') ||
+            !strcmp(name, "..") || !strcmp(name, "."))
             return TR_FAIL(TR_ERR_DATA,
                            "%s: the tensor %s is not in a file of this folder: \"weight_map\" must "
                            "name files without '/'",
@@ -209,7 +212,7 @@ static tr_status open_index(tr_weights *w, const char *dir, const char *path) {
 
 tr_status tr_weights_open(const char *path, tr_weights *w) {
     struct stat info;
-    tr_path single, index, old;
+    tr_path single, index;
     *w = (tr_weights){0};
     if (stat(path, &info) != 0) {
         if (errno == ENOENT || errno == ENOTDIR)
@@ -222,17 +225,13 @@ tr_status tr_weights_open(const char *path, tr_weights *w) {
     }
     TR_TRY(tr_path_join(path, "model.safetensors", &single));
     TR_TRY(tr_path_join(path, "model.safetensors.index.json", &index));
-    TR_TRY(tr_path_join(path, "pytorch_model.bin", &old));
-    if (access(single.text, F_OK) == 0) {
+    /* A link that leads nowhere is there, too: its own message is better than "neither". */
+    if (lstat(single.text, &info) == 0) {
         TR_TRY(add_safetensors(w, single.text));
         return tr_weights_sort(w);
     }
-    if (access(index.text, F_OK) == 0) return open_index(w, path, index.text);
-    return TR_FAIL(TR_ERR_DATA,
-                   "'%s' holds neither model.safetensors nor model.safetensors.index.json%s", path,
-                   access(old.text, F_OK) == 0
-                       ? ": save pytorch_model.bin with transformers as safetensors first"
-                       : "");
+    if (lstat(index.text, &info) == 0) return open_index(w, path, index.text);
+    return tr_foreign_folder(path);
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */

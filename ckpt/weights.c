@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -63,6 +64,7 @@ int64_t tr_weight_type_size(tr_weight_type type) {
 
 tr_status tr_weights_add_file(tr_weights *w, const char *path, int *file) {
     const char *kind = NULL;
+    struct stat info;
     const size_t need = (size_t)w->files + 1;
     size_t capacity[3] = {w->file_capacity, w->file_capacity, w->file_capacity};
     TR_TRY(tr_grow(&w->path, &capacity[0], need, sizeof *w->path));
@@ -71,7 +73,11 @@ tr_status tr_weights_add_file(tr_weights *w, const char *path, int *file) {
     w->file_capacity = capacity[0];
     int result = tr_regular_open(path, 0, &w->fd[w->files], &w->size[w->files], &kind);
     if (result < 0) return TR_FAIL(TR_ERR_DATA, "'%s' is %s, not a file", path, kind);
+    if (result == ENOENT && lstat(path, &info) == 0)
+        return TR_FAIL(TR_ERR_DATA, "'%s' is a link to a file that does not exist", path);
     if (result == ENOENT) return TR_FAIL(TR_ERR_DATA, "there is no file '%s'", path);
+    if (result == ELOOP)
+        return TR_FAIL(TR_ERR_DATA, "'%s' is a link that leads back to itself", path);
     if (result > 0) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(result));
     tr_status status = tr_strdup(path, &w->path[w->files]);
     if (status != TR_OK) (void)close(w->fd[w->files]);

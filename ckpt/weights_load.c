@@ -92,6 +92,43 @@ static tr_status check_needed(const tr_weights *w, const tr_model *model, const 
     return TR_OK;
 }
 
+/* Sets *same to whether two tensors have one shape and type and the same bytes. */
+static tr_status compare_tensors(const tr_weights *w, const tr_weight *a, const tr_weight *b,
+                                 bool *same) {
+    char *block;
+    const size_t half = TR_CKPT_BLOCK / 2;
+    *same = a->type == b->type && a->rank == b->rank && a->bytes == b->bytes &&
+            !memcmp(a->shape, b->shape, sizeof a->shape);
+    TR_TRY(tr_calloc(TR_CKPT_BLOCK, 1, &block));
+    tr_status status = TR_OK;
+    for (int64_t at = 0; at < a->bytes && *same && status == TR_OK; at += (int64_t)half) {
+        const size_t n = tr_min_size(half, (size_t)(a->bytes - at));
+        status = tr_file_read(w->fd[a->file], w->path[a->file], block, n, a->offset + at);
+        if (status == TR_OK)
+            status =
+                tr_file_read(w->fd[b->file], w->path[b->file], block + half, n, b->offset + at);
+        *same = !memcmp(block, block + half, n);
+    }
+    free(block);
+    return status;
+}
+
+/* Fails when a head that the config ties is stored, and is not the embedding: transformers 4
+ * ignores it, transformers 5 uses it. */
+static tr_status check_tied(const tr_weights *w, const tr_model *model, const char *where) {
+    const tr_weight *head = find_exact(w, "lm_head.weight");
+    const tr_weight *embedding = tr_weights_find(w, "model.embed_tokens.weight");
+    bool same = true;
+    if (!embedding) embedding = tr_weights_find(w, "transformer.wte.weight");
+    if (model->config.tie != TR_YES || !head || !embedding) return TR_OK;
+    TR_TRY(compare_tensors(w, head, embedding, &same));
+    if (same) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "%s: the tensor lm_head.weight differs from %s, but the config ties them: set "
+                   "\"tie_word_embeddings\" to false in config.json, or remove the tensor",
+                   where, embedding->name);
+}
+
 tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const char *where) {
     bool *used;
     char quoted[120];
@@ -106,7 +143,7 @@ tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const cha
                              where, tr_json_quote(w->tensor[i].name, quoted, sizeof quoted),
                              model->config.family);
     free(used);
-    return status;
+    return status == TR_OK ? check_tied(w, model, where) : status;
 }
 
 tr_status tr_weights_make_model(const tr_weights *w, const tr_model_config *config,

@@ -68,9 +68,10 @@ static tr_status open_source(import *m) {
                    !file ? PATH_MAX - 1 : (int)(slash ? slash - m->from : 1),
                    file && !slash ? "." : m->from);
     if (!m->folder[0]) (void)snprintf(m->folder, sizeof m->folder, "/");
+    TR_TRY(tr_weights_open(m->from, &m->weights));
     TR_TRY(tr_hf_read(m->folder, &hf, &m->json));
     m->config.model = hf.model;
-    return tr_weights_open(m->from, &m->weights);
+    return TR_OK;
 }
 
 /* Sets the config of the run, and its text in the state. */

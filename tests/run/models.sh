@@ -95,7 +95,7 @@ refused 78 "leave one out" plan from.yaml model.preset=llama-tiny
 "$trireme" plan from.yaml model.context=16 >out || fail "a smaller context is refused"
 refused 65 "config.json" plan from.yaml model.init_from="$models"
 refused 66 "nowhere" ckpt import nowhere run
-refused 65 "config.json" ckpt import "$scratch/born" run
+refused 65 "holds neither model.safetensors" ckpt import "$scratch/born" run
 refused 64 "must be fp32, bf16 or fp16" ckpt export born x --dtype fp8
 refused 64 "contains another run" ckpt import folder imported
 cp -r folder cut

@@ -349,6 +349,53 @@ static void imports_keep_the_users_files(void **state) {
     refused(import(2, golden("qwen3"), command), TR_ERR_USAGE, "too long");
 }
 
+/* A tied model with a head of its own: the same bits are ignored, others are refused. */
+static void tied_heads_are_compared(void **state) {
+    (void)state;
+    static const char folder[] = "tied";
+    char command[1200], path[300];
+    size_t bytes;
+    tr_weights w;
+    (void)snprintf(command, sizeof command, "cp -r '%s' '%s'", golden("qwen3"), path_of(folder));
+    assert_int_equal(system(command), 0);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", path_of(folder));
+    must(tr_weights_open(path, &w));
+    const tr_weight *embedding = tr_weights_find(&w, "model.embed_tokens.weight");
+    const size_t from = (size_t)embedding->offset, size = (size_t)embedding->bytes;
+    tr_weights_close(&w);
+    char *whole = read_file(path, &bytes);
+    uint64_t n, data;
+    memcpy(&n, whole, 8);
+    data = bytes - 8 - n;
+    for (int change = 0; change < 2; change++) {
+        char entry[200];
+        const int length =
+            snprintf(entry, sizeof entry,
+                     ",\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[%d,%d],\"data_offsets\":"
+                     "[%zu,%zu]}}",
+                     VOCAB, (int)size / VOCAB / 2, (size_t)data, (size_t)data + size);
+        size_t end = 8 + n; /* behind the last '}' of the header */
+        while (whole[end - 1] != '}') end--;
+        const uint64_t header = end - 9 + (uint64_t)length;
+        FILE *f = fopen(path, "w");
+        (void)fwrite(&header, 8, 1, f);
+        (void)fwrite(whole + 8, 1, end - 9, f);
+        (void)fwrite(entry, 1, (size_t)length, f);
+        (void)fwrite(whole + 8 + n, 1, data, f);
+        whole[from + size - 1] ^= (char)change;
+        (void)fwrite(whole + from, 1, size, f);
+        whole[from + size - 1] ^= (char)change;
+        assert_int_equal(fclose(f), 0);
+        tr_status status = import(2, path_of(folder), path_of("run"));
+        if (change) refused(status, TR_ERR_DATA, "lm_head.weight differs from model.embed_tokens");
+        else must(status);
+        if (!change) remove_all(path_of("run"));
+    }
+    assert_int_equal(access(path_of("run"), F_OK), -1);
+    free(whole);
+    remove_all(path_of(folder));
+}
+
 /* A file of llm.c with heads that do not divide the width. */
 static void sizes_of_llmc_are_checked(void **state) {
     (void)state;
@@ -365,6 +412,7 @@ int main(void) {
         cmocka_unit_test(models_come_in_and_go_out),    cmocka_unit_test(files_of_llmc_come_in),
         cmocka_unit_test(dtypes_are_converted),         cmocka_unit_test(failures_leave_nothing),
         cmocka_unit_test(imports_keep_the_users_files), cmocka_unit_test(sizes_of_llmc_are_checked),
+        cmocka_unit_test(tied_heads_are_compared),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -171,7 +171,59 @@ static void indexes_stay_in_their_folder(void **state) {
         if (strcmp(bad[i][1], "neither")) refused(status, TR_ERR_DATA, bad[i][1]);
         tr_weights_close(&w);
     }
+    char index[5000];
+    (void)snprintf(index, sizeof index, "{\"weight_map\":{\"a\":\"%04096d\"}}", 0);
+    write_file(path_of("folder/model.safetensors.index.json"), index, strlen(index));
+    refused(tr_weights_open(path_of("folder"), &w), TR_ERR_DATA, "not in a file of this folder");
+    tr_weights_close(&w);
     remove_all(path_of("folder"));
+}
+
+/* Users have pickles, GGUF files, pointers, downloads that failed, and links that lead nowhere. */
+static void other_formats_get_a_remedy(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *bytes, *part;
+    } file[] = {
+        {"a.gguf", "GGUF\3 and more", "of the format GGUF"},
+        {"a.bin", "PK\3\4 and more", "save_pretrained"},
+        {"a.pt", "\x80\2 and more", "save_pretrained"},
+        {"a.safetensors", "version https://git-lfs", "git lfs pull"},
+        {"b.safetensors", "<!DOCTYPE html>", "web page"},
+        {"a.json", "{\n  \"a\": 1}", "name the model's folder"},
+        {"c.safetensors", "nothing known", "a header of"},
+    };
+    static const char *const folder[][2] = {
+        {"m.gguf", "'m.gguf' is a file of the format GGUF"},
+        {"pytorch_model-00001-of-00002.bin", "save_pretrained"},
+        {"consolidated.00.pth", "save_pretrained"},
+        {"weights.safetensors", "name it instead of the folder"},
+        {"model-00001-of-00002.safetensors", "without its index"},
+        {"adapter_model.safetensors", "an adapter"},
+    };
+    tr_weights w;
+    char path[300];
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
+        write_file(path_of(file[i].name), file[i].bytes, strlen(file[i].bytes));
+        refused(tr_weights_open(path_of(file[i].name), &w), TR_ERR_DATA, file[i].part);
+        tr_weights_close(&w);
+    }
+    /* Each next name tells more than those before it. */
+    assert_int_equal(mkdir(path_of("other"), 0777), 0);
+    for (size_t i = 0; i < sizeof folder / sizeof *folder; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", path_of("other"), folder[i][0]);
+        write_file(path, "x", 1);
+        refused(tr_weights_open(path_of("other"), &w), TR_ERR_DATA, folder[i][1]);
+        tr_weights_close(&w);
+    }
+    assert_int_equal(symlink("nowhere", path_of("other/model.safetensors")), 0);
+    refused(tr_weights_open(path_of("other"), &w), TR_ERR_DATA, "a link to a file that does not");
+    tr_weights_close(&w);
+    assert_int_equal(unlink(path_of("other/model.safetensors")), 0);
+    assert_int_equal(symlink("model.safetensors", path_of("other/model.safetensors")), 0);
+    refused(tr_weights_open(path_of("other"), &w), TR_ERR_DATA, "leads back to itself");
+    tr_weights_close(&w);
+    remove_all(path_of("other"));
 }
 
 static tr_status parse_hf(const char *text, tr_hf *hf) {
@@ -436,6 +488,7 @@ int main(void) {
         cmocka_unit_test(sixteen_bits_survive),
         cmocka_unit_test(bad_headers_are_refused),
         cmocka_unit_test(indexes_stay_in_their_folder),
+        cmocka_unit_test(other_formats_get_a_remedy),
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(damaged_files_get_a_sentence),
