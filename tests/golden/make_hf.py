@@ -1,10 +1,11 @@
 """Writes small random models as transformers saves them, and their logits, for tests/unit/test_hf.c.
 
     pip install torch transformers
-    python3 tests/golden/make_hf.py [--out FOLDER]
+    python3 tests/golden/make_hf.py [--out FOLDER] [--seed N]
 
 Each folder of tests/golden/hf is a case: config.json, the weights, tokens.i32 and logits.f32 (one
-sequence; computed in FP32 from the stored weights). The weights have the type, the dialect and the
+sequence; computed in FP32 from the stored weights), logits.f64 (in FP64 from the stored weights rounded to BF16) and
+logits.bf16 (transformers' own in BF16, widened to FP32). The weights have the type, the dialect and the
 files that the case names:
 
     gpt2-hub        names without "transformer.", with the masks that old versions saved; dialect of version 4
@@ -90,12 +91,25 @@ def llmc(folder, path, version):
         f.write(raw(w["ln_f.weight"]) + raw(w["ln_f.bias"]))
 
 
+def logits_of(folder, tokens, dtype, rounded=False):
+    """Loads the stored weights, which are rounded to BF16 first if `rounded`, and computes in `dtype`. The frequencies of
+    rotary positions stay in FP32, as from_pretrained leaves them."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    if rounded:
+        for p in model.parameters():
+            p.data = p.data.to(torch.bfloat16).to(dtype)
+    with torch.no_grad():
+        return model(tokens, use_cache=False).logits
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "hf")
-    out = parser.parse_args().out
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    out = arguments.out
     for name, (config, dtype, dialect) in CASES.items():
-        torch.manual_seed(len(name))
+        torch.manual_seed(len(name) + 1000 * arguments.seed)
         config._attn_implementation = "eager"
         model = transformers.AutoModelForCausalLM.from_config(config)
         for p in model.parameters():
@@ -110,12 +124,11 @@ def main():
         model.save_pretrained(folder, max_shard_size="4KB" if name == "llama-shards" else "1GB")
         (folder / "generation_config.json").write_text('{"eos_token_id": 2}\n')
         tokens = torch.randint(V, (1, SEQ))
-        # Loaded again in FP32: a model that was rounded as a whole has rounded rotary frequencies, too.
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        with torch.no_grad():
-            logits = model(tokens, use_cache=False).logits
         tokens.numpy().astype(np.int32).tofile(folder / "tokens.i32")
-        logits.numpy().astype(np.float32).tofile(folder / "logits.f32")
+        # Loaded again: a model that was rounded as a whole has rounded rotary frequencies, too.
+        logits_of(folder, tokens, torch.float32).numpy().tofile(folder / "logits.f32")
+        logits_of(folder, tokens, torch.float64, rounded=True).numpy().tofile(folder / "logits.f64")
+        logits_of(folder, tokens, torch.bfloat16).float().numpy().tofile(folder / "logits.bf16")
         if name == "gpt2-hub":
             as_hub(folder)
             llmc(folder, out / "gpt2.llmc3.bin", 3)

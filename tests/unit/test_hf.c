@@ -87,9 +87,9 @@ static void load_run(const char *run, tr_world *world, tr_store *store, const tr
 
 /* Fills logits[SEQ][VOCAB] with those of a run, or of the weights in a folder. */
 static void compute_logits(const tr_model_config *config, const char *run, const char *folder,
-                           const int32_t *tokens, double *logits) {
+                           tr_dtype dtype, const int32_t *tokens, double *logits) {
     const tr_model_shape shape = {
-        .batch = 1, .seq = config->context, .dtype = TR_F32, .decode = true, .tp_size = 1};
+        .batch = 1, .seq = config->context, .dtype = dtype, .decode = true, .tp_size = 1};
     const tr_device_options options = {.threads = 1};
     tr_world *world;
     tr_device *device;
@@ -105,7 +105,7 @@ static void compute_logits(const tr_model_config *config, const char *run, const
     must(tr_mesh_groups_create(world, device, &mesh, &groups));
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
-    must(tr_store_create(device, world, &mesh, model, &placement, TR_F32, NULL, &store));
+    must(tr_store_create(device, world, &mesh, model, &placement, dtype, NULL, &store));
     if (run) {
         load_run(run, world, store, &mesh);
     } else {
@@ -119,6 +119,7 @@ static void compute_logits(const tr_model_config *config, const char *run, const
         tr_weights_close(&weights);
         free(tensors);
     }
+    must(tr_store_publish(store));
     const tr_decoder_desc desc = {.world = world,
                                   .device = device,
                                   .mesh = mesh,
@@ -172,7 +173,7 @@ static void check_logits(const char *name, const char *run, const char *folder, 
         must(tr_hf_read(folder, &hf, NULL));
         config->model = hf.model;
     }
-    compute_logits(&config->model, run, folder, (const int32_t *)(void *)tokens, logits);
+    compute_logits(&config->model, run, folder, TR_F32, (const int32_t *)(void *)tokens, logits);
     compare_logits(name, logits, (const float *)(void *)theirs, tolerance);
     free(tokens);
     free(theirs);
@@ -240,6 +241,48 @@ static void models_come_in_and_go_out(void **state) {
             remove_all(out);
             remove_all(again);
         }
+}
+
+/* Returns the distance of BF16 logits from those in FP64, as a share of their length. */
+static double distance(const double *have, const float *narrow, const double *want) {
+    double error = 0, length = 0;
+    for (int i = 0; i < SEQ * VOCAB; i++) {
+        const double d = (have ? have[i] : (double)narrow[i]) - want[i];
+        error += d * d;
+        length += want[i] * want[i];
+    }
+    return sqrt(error / length);
+}
+
+/* In BF16 the logits are as near to FP64, computed from the rounded weights, as those of
+ * transformers. Both distances are noise of rounding: half as much again is allowed. */
+static void bf16_is_as_near_as_transformers(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        double logits[SEQ * VOCAB];
+        char file[128];
+        size_t bytes;
+        tr_hf hf;
+        (void)snprintf(file, sizeof file, "%s/tokens.i32", cases[c]);
+        char *tokens = read_file(golden(file), &bytes);
+        (void)snprintf(file, sizeof file, "%s/logits.f64", cases[c]);
+        char *exact = read_file(golden(file), &bytes);
+        assert_int_equal(bytes, sizeof logits);
+        (void)snprintf(file, sizeof file, "%s/logits.bf16", cases[c]);
+        char *theirs = read_file(golden(file), &bytes);
+        assert_int_equal(bytes, sizeof(float) * SEQ * VOCAB);
+        must(tr_hf_read(golden(cases[c]), &hf, NULL));
+        compute_logits(&hf.model, NULL, golden(cases[c]), TR_BF16, (const int32_t *)(void *)tokens,
+                       logits);
+        const double *want = (const double *)(void *)exact;
+        const double ours = distance(logits, NULL, want);
+        const double other = distance(NULL, (const float *)(void *)theirs, want);
+        if (!(ours <= 1.5 * other && other < 0.1))
+            fail_msg("%s in BF16: %g from FP64, transformers %g", cases[c], ours, other);
+        free(tokens);
+        free(exact);
+        free(theirs);
+    }
 }
 
 static void files_of_llmc_come_in(void **state) {
@@ -409,10 +452,14 @@ static void sizes_of_llmc_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(models_come_in_and_go_out),    cmocka_unit_test(files_of_llmc_come_in),
-        cmocka_unit_test(dtypes_are_converted),         cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(imports_keep_the_users_files), cmocka_unit_test(sizes_of_llmc_are_checked),
+        cmocka_unit_test(models_come_in_and_go_out),
+        cmocka_unit_test(files_of_llmc_come_in),
+        cmocka_unit_test(dtypes_are_converted),
+        cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(imports_keep_the_users_files),
+        cmocka_unit_test(sizes_of_llmc_are_checked),
         cmocka_unit_test(tied_heads_are_compared),
+        cmocka_unit_test(bf16_is_as_near_as_transformers),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

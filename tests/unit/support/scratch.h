@@ -21,7 +21,8 @@ static inline char *golden(const char *name) {
     static char path[4][512];
     static int next;
     char *out = path[next++ % 4];
-    (void)snprintf(out, sizeof path[0], "%s/hf/%s", TRIREME_TEST_GOLDEN, name);
+    const char *folder = getenv("TRIREME_GOLDEN_HF"); /* NULL: the files of the repository */
+    (void)snprintf(out, sizeof path[0], "%s/%s", folder ? folder : TRIREME_TEST_GOLDEN "/hf", name);
     return out;
 }
 
