@@ -19,7 +19,7 @@ static bool is_on_disk(int fd) {
 
 /* Returns how many of the file's bytes are in the page cache. */
 static int64_t resident(int fd, int64_t bytes) {
-    const int64_t page = sysconf(_SC_PAGESIZE), pages = bytes / page;
+    const int64_t page = sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
     unsigned char *map = malloc((size_t)pages);
     void *at = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0);
     assert_true(at != MAP_FAILED);
