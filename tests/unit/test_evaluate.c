@@ -81,6 +81,7 @@ static void decode_losses(rig *r, tr_sequence_loss *out) {
                                   .mesh = r->mesh,
                                   .groups = groups,
                                   .model = model,
+                                  .rows = BATCH,
                                   .placement = &placement};
     assert_int_equal(tr_decoder_create(&desc, &decoder), TR_OK);
     double *logits;
