@@ -67,6 +67,7 @@ tr_status cli_help(cli_context *cli, int argc, char **argv);
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv);
 tr_status cli_data(cli_context *cli, int argc, char **argv);
 tr_status cli_doctor(cli_context *cli, int argc, char **argv);
+tr_status cli_eval(cli_context *cli, int argc, char **argv);
 tr_status cli_plan(cli_context *cli, int argc, char **argv);
 tr_status cli_run(cli_context *cli, int argc, char **argv);
 tr_status cli_sample(cli_context *cli, int argc, char **argv);

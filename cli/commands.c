@@ -32,6 +32,19 @@ const cli_command cli_commands[] = {
      "  --pattern NAME           how text is split into words (gpt2)\n"
      "Texts may be compressed (.gz, .zst). docs/data.md has examples.\n"},
     {"doctor", "", "checks this machine and says what to fix", cli_doctor, NULL},
+    {"eval", "RUN|DIR [--data FILE] [--step N] [--json] [key=value ...]",
+     "computes the loss of a text, or answers multiple-choice questions, with the model of a "
+     "checkpoint or of a folder of transformers",
+     cli_eval,
+     "  --data FILE              text, token files, or questions: JSON lines, or llm.c's "
+     "hellaswag_val.bin\n"
+     "                           (the run's validation part)\n"
+     "  --step N                 step of the checkpoint (the newest valid one)\n"
+     "  --json                   writes one JSON object\n"
+     "Keys set device.name, train.precision, train.micro_batch, data.format, data.tokenizer, a "
+     "smaller\nmodel.context, and the layout: `trireme run -n 4 eval RUN parallel.pp=2 "
+     "parallel.dp=2`. Without\nparallel keys every rank is a pipeline stage. docs/evaluation.md "
+     "describes the numbers.\n"},
     {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help, NULL},
     {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
      "computes the memory of every rank and the time of a step and of the run, without running it",

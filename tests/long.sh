@@ -66,10 +66,10 @@ for transport in mpi nccl; do
   once $transport-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/$transport-placements"
 done
 once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "$tests/run-races-long"
-# Damaged files of weights, tokenizers and tokens, with the address sanitizer where its build is there.
+# Damaged files of weights, tokenizers, tokens and questions, with the address sanitizer where its build is there.
 fuzzed=$tests
 [[ -x build/asan/tests/test_weights ]] && fuzzed=build/asan/tests
-for name in test_weights test_tokenizer_damage test_data_formats test_textfile; do
+for name in test_weights test_tokenizer_damage test_data_formats test_textfile test_choices; do
   once "fuzz-$name" env TRIREME_ROUNDS=100000 "$fuzzed/$name"
 done
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"

@@ -61,7 +61,7 @@ static void close_rig(rig *r) {
 /* Computes each sequence's loss from the logits that decoding its tokens one by one gives. */
 static void decode_losses(rig *r, tr_sequence_loss *out) {
     const tr_model_shape shape = {
-        .batch = BATCH, .seq = CONTEXT, .dtype = TR_F64, .decode = true, .tp_size = 1};
+        .batch = BATCH, .seq = CONTEXT, .dtype = TR_F64, .decode = 1, .tp_size = 1};
     const int owner[] = {0};
     int first[2] = {0};
     tr_model *model;

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Tests trireme eval: the loss is that of the run's own validation and the same on every layout; questions are
+# answered as losses of whole texts say; bad input.
+# usage: eval.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+here=$(realpath "$(dirname "$0")")
+cd "$scratch"
+
+# evaluate RANKS OUT ARGUMENTS...
+evaluate() {
+    local ranks=$1 out=$2
+    shift 2
+    trireme_on "$ranks" eval "$@" >"$out" 2>"$out.err" || fail "eval $* on $ranks ranks: $(<"$out.err")"
+}
+# refuses CODE SENTENCE RANKS ARGUMENTS...
+refuses() {
+    local want=$1 sentence=$2 ranks=$3 code=0
+    shift 3
+    trireme_on "$ranks" eval "$@" >refused.out 2>refused.err || code=$?
+    [[ $code == "$want" ]] || fail "eval $*: exit code $code, not $want: $(<refused.err)"
+    grep -qF -- "$sentence" refused.err || fail "eval $*: '$(<refused.err)' without '$sentence'"
+    [[ ! -s refused.out ]] || fail "eval $*: wrote a result"
+}
+# number FILE KEY: prints a number of a line of JSON.
+number() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1"; }
+# near A B TOLERANCE
+near() { awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(d <= t * b && -d <= t * b) }'; }
+
+# 189 held-out windows are 21 batches of 9.
+train 0 2 run train.steps=10 train.batch=9 train.micro_batch=3 train.validate_batches=0 data.validation=0.1 parallel.pp=2 optim.lr=0.01
+evaluate 1 one run --json
+near "$(number one loss)" "$(field run val_loss | tail -n 1)" 1e-14 || fail "the loss is $(number one loss), not that of the run"
+[[ $(number one tokens) == 6048 && $(number one bytes) == 6048 ]] || fail "other tokens: $(<one)"
+near "$(number one perplexity)" "$(awk -v l="$(number one loss)" 'BEGIN { print exp(l) }')" 1e-4 || fail "the perplexity of $(<one)"
+near "$(number one bits_per_byte)" "$(awk -v l="$(number one loss)" 'BEGIN { print l / log(2) }')" 1e-5 || fail "bits of $(<one)"
+for layout in '2 parallel.pp=2' '4 ' '2 parallel.dp=2' '4 parallel.pp=2 parallel.dp=2'; do
+    read -ra words <<<"$layout"
+    evaluate "${words[0]}" several run --json train.threads=1 "${words[@]:1}"
+    cmp one several || fail "another loss with $layout"
+done
+for layout in '2 parallel.tp=2' '4 parallel.pp=2 parallel.tp=2'; do
+    read -ra words <<<"$layout"
+    evaluate "${words[0]}" several run --json train.threads=1 "${words[@]:1}"
+    near "$(number several loss)" "$(number one loss)" 1e-6 || fail "another loss with $layout: $(<several)"
+done
+evaluate 1 words run
+for line in loss perplexity 'bits per byte'; do grep -q "^$line  *[0-9]" words || fail "no line of $line"; done
+evaluate 1 early run --step 10 --json
+cmp one early || fail "--step 10 is another step"
+evaluate 1 short run --json model.context=20
+[[ $(number short sequences) == 303 ]] || fail "shorter sequences: $(<short)"
+
+# Questions. The loss of an ending is the loss of the whole text less that of the context.
+nats() { # TEXT: of all its bytes but the first
+    printf '%s' "$1" >part
+    evaluate 1 part.out run --data part --json
+    awk -v l="$(number part.out loss)" -v n="$(number part.out tokens)" 'BEGIN { printf "%.12f\n", l * n }'
+}
+contexts=('The devil is' 'A man' 'Love: the ')
+endings=('an old one|e|zq xx' 'who sees it|and her' 'thing that was|of the|xxxxx|e')
+: >questions.jsonl
+: >other.jsonl
+for q in 0 1 2; do
+    base=$(nats "${contexts[q]}") best='' list=''
+    IFS='|' read -ra choice <<<"${endings[q]}"
+    for k in "${!choice[@]}"; do
+        whole="${contexts[q]}"
+        [[ $whole == *' ' ]] || whole+=' '
+        all=$(nats "$whole${choice[k]}")
+        awk -v a="$all" -v b="$base" -v n="${#choice[k]}" -v k="$k" 'BEGIN { print a - b, (a - b) / n, k }' >>"losses.$q"
+        list+="${list:+,}\"${choice[k]}\""
+    done
+    best=$(sort -g "losses.$q" | head -n 1 | cut -d ' ' -f 3)
+    by_length=$(sort -g -k 2 "losses.$q" | head -n 1 | cut -d ' ' -f 3)
+    echo "{\"context\":\"${contexts[q]}\",\"choices\":[$list],\"label\":$best}" >>questions.jsonl
+    echo "{\"ctx\":\"${contexts[q]}\",\"endings\":[$list],\"gold\":\"$by_length\"}" >>other.jsonl
+done
+evaluate 1 answers run --data questions.jsonl --json
+[[ $(number answers acc) == 1 && $(number answers questions) == 3 ]] || fail "answers: $(<answers) $(cat losses.*)"
+evaluate 1 others run --data other.jsonl --json
+[[ $(number others acc_norm) == 1 ]] || fail "answers by length: $(<others) $(cat losses.*)"
+for layout in '2 parallel.pp=2' '2 parallel.dp=2'; do
+    read -ra words <<<"$layout"
+    evaluate "${words[0]}" several run --data questions.jsonl --json "${words[1]}"
+    cmp answers several || fail "other answers with $layout"
+done
+evaluate 1 shown run --data questions.jsonl
+grep -q '^accuracy  *1.0000 +- 0.0000' shown || fail "no accuracy in $(<shown)"
+
+# A tokenizer, and a folder of transformers.
+bash "$here/make_tokenizer.sh" >tokenizer.json
+train 0 1 tokens model.vocab=320 data.format=text data.tokenizer=tokenizer.json train.steps=2 data.validation=0.1
+"$trireme" ckpt export tokens folder >/dev/null
+head -c 2000 "$text" >some.txt
+evaluate 1 of_run tokens --data some.txt --json
+evaluate 2 of_folder folder --data some.txt --json parallel.pp=2
+near "$(number of_folder loss)" "$(number of_run loss)" 1e-14 || fail "another loss of the folder: $(<of_folder), not $(<of_run)"
+# The first token is no label.
+(($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
+evaluate 1 held tokens --json
+[[ $(number held loss) == [0-9]* ]] || fail "no loss: $(<held)"
+
+# Bad input.
+refuses 64 'has no data of its own' 1 folder
+refuses 64 'no run directory' 1
+refuses 64 'did you mean' 1 run --date x
+refuses 66 'none.txt' 1 run --data none.txt
+refuses 66 'nothing' 1 nothing
+refuses 78 'but there are 2 ranks' 2 run parallel.pp=3
+refuses 78 'trained with 32' 1 run model.context=64
+refuses 78 'has only 4 layers' 8 run parallel.pp=8
+echo '{"context":"a","choices":["b","c"],"label":2}' >bad.jsonl
+refuses 65 'bad.jsonl:1: the label is 2' 2 run --data bad.jsonl
+echo '{"context":"a","choices":["b",' >bad.jsonl
+refuses 65 'bad.jsonl:1: this is not valid JSON' 1 run --data bad.jsonl
+printf '{"context":"%040d","choices":["b","c"],"label":0}\n' 0 >bad.jsonl
+refuses 65 'have 42 tokens, and model.context 32' 1 run --data bad.jsonl
+: >empty
+refuses 65 'empty' 1 run --data empty
+mv folder/tokenizer.json folder/kept
+rm -f folder/tokenizer_config.json
+evaluate 1 bytes folder --data some.txt --json
+[[ $(number bytes tokens) == 1999 ]] || fail "bytes are tokens of a folder without a tokenizer: $(<bytes)"
+refuses 76 'device.memory' 1 run device.memory=1000
+finish

@@ -1,0 +1,279 @@
+#include "train/eval_session.h"
+
+#include "base/memory.h"
+#include "ckpt/ckpt.h"
+#include "data/find_tokenizer.h"
+#include "partition/request.h"
+#include "pipeline/orders/make.h"
+#include "train/data_options.h"
+#include "train/origin.h"
+#include "train/same_data.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- the config ------------------------------------------------------------------------------- */
+
+static const char context_key[] = "model.context=";
+
+/* Returns the override's value if it sets model.context, otherwise NULL. */
+static const char *context_of(const char *override) {
+    if (strncmp(override, "--", 2) == 0) override += 2;
+    const size_t length = sizeof context_key - 1;
+    return strncmp(override, context_key, length) == 0 ? override + length : NULL;
+}
+
+static tr_status read_context(const char *text, const tr_config *config, int64_t *out) {
+    char *end;
+    errno = 0;
+    const long long context = strtoll(text, &end, 10);
+    if (errno || end == text || *end || context < 1)
+        return TR_FAIL(TR_ERR_CONFIG, "model.context must be an integer from 1, not '%s'", text);
+    if (context > config->model.context)
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "model.context is %lld, but the model was trained with %lld: leave it out, or "
+            "choose a smaller one",
+            context, (long long)config->model.context);
+    *out = context;
+    return TR_OK;
+}
+
+/* Reads the config. A run keeps its model.context, which is a size of its parameters, and a smaller
+ * one only shortens the sequences; for a folder it is a key like others. */
+static tr_status read_config(const tr_eval_request *r, int ranks, tr_eval_session *s) {
+    const char **keys, *context = NULL;
+    tr_trained model = r->model;
+    TR_TRY(tr_calloc((size_t)model.overrides_count + 1, sizeof *keys, &keys));
+    int count = 0;
+    for (int i = 0; i < model.overrides_count; i++) {
+        const char *value = context_of(model.overrides[i]);
+        if (value && !tr_trained_is_folder(model.path)) context = value;
+        else keys[count++] = model.overrides[i];
+    }
+    model.overrides = keys;
+    model.overrides_count = count;
+    tr_status status = tr_trained_config(&model, ranks, true, &s->config);
+    free(keys);
+    TR_TRY(status);
+    s->context = s->config.model.context;
+    return context ? read_context(context, &s->config, &s->context) : TR_OK;
+}
+
+/* Opens the tokenizer that data.tokenizer names, or the model's own. */
+static tr_status open_tokenizer(const tr_eval_request *r, tr_eval_session *s) {
+    const tr_config *c = &s->config;
+    const char *named = tr_trained_sets(&r->model, "data.tokenizer") ? c->data.tokenizer : "";
+    if (named[0]) TR_TRY(tr_tokenizer_open(named, &s->tokenizer));
+    else TR_TRY(tr_origin_open_tokenizer(r->model.path, &s->tokenizer));
+    /* A folder says nothing about its data: only a small vocabulary can be one of bytes. */
+    const bool small = !tr_trained_is_folder(r->model.path) || c->model.vocab <= 512;
+    s->bytes = !s->tokenizer && strcmp(c->data.format, "bytes") == 0 && small;
+    if (!s->tokenizer || tr_tokenizer_size(s->tokenizer) <= c->model.vocab) return TR_OK;
+    return TR_FAIL(
+        TR_ERR_CONFIG,
+        "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "
+        "which the model was trained",
+        tr_tokenizer_path(s->tokenizer), (int)tr_tokenizer_size(s->tokenizer),
+        (long long)c->model.vocab);
+}
+
+/* --- the data --------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static bool has_index(const char *path) {
+    char name[TR_CONFIG_PATHS + 8];
+    const size_t length = strlen(path) - (ends_with(path, ".bin") ? 4 : 0);
+    if (strlen(path) >= TR_CONFIG_PATHS) return false;
+    (void)snprintf(name, sizeof name, "%.*s.idx", (int)length, path);
+    return access(name, F_OK) == 0;
+}
+
+static bool is_llmc(const char *path) {
+    int32_t magic = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f) return false;
+    const bool read = fread(&magic, sizeof magic, 1, f) == 1;
+    (void)fclose(f);
+    return read && (magic == 20240520 || magic == 20240801);
+}
+
+/* Finds the format of a named file: data.format if it is given, what the file shows, or the run's
+ * for a .bin; any other file is text. */
+static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s,
+                             const char **format) {
+    *format = s->config.data.format;
+    if (tr_trained_sets(&r->model, "data.format")) return TR_OK;
+    if (has_index(r->data)) *format = "megatron";
+    else if (is_llmc(r->data)) *format = "llmc";
+    else if (ends_with(r->data, ".bin")) {
+        if (s->bytes || strcmp(*format, "u16") == 0 || strcmp(*format, "u32") == 0) return TR_OK;
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "'%s' does not show its format: name it with data.format=u16 or u32",
+                       r->data);
+    } else if (s->tokenizer) *format = "text";
+    else if (s->bytes) *format = "bytes";
+    else
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "the text of '%s' needs a tokenizer, which the model does not have: name one "
+            "with data.tokenizer=FILE",
+            r->data);
+    return TR_OK;
+}
+
+static tr_status open_corpus(const tr_eval_request *r, tr_eval_session *s) {
+    const tr_config *c = &s->config;
+    tr_source_options options = {
+        .vocab = c->model.vocab, .tokenizer = s->tokenizer, .documents = tr_config_packed(c)};
+    tr_data_words words = {.word = (char *[]){(char *)r->data}, .count = 1};
+    TR_TRY(find_format(r, s, &options.format));
+    TR_TRY(tr_corpus_open("--data", &words, &options, &s->corpus));
+    int32_t end = tr_config_document_end(c);
+    if (tr_config_packed(c) && end < 0 && s->tokenizer)
+        end = tr_tokenizer_document_end(s->tokenizer);
+    return tr_sequences_of_corpus(s->corpus, s->context, tr_config_packed(c), end, &s->sequences);
+}
+
+static tr_status open_choices(const tr_eval_request *r, tr_eval_session *s) {
+    const tr_choices_options options = {.tokenizer = s->tokenizer,
+                                        .bytes = s->bytes,
+                                        .vocab = s->config.model.vocab,
+                                        .context = s->context};
+    enum { MULTIPLE = 64 }; /* lengths that suit the devices */
+    TR_TRY(tr_choices_open(r->data, &options, &s->choices));
+    const int64_t seq = (s->choices.longest + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
+    return tr_sequences_of_choices(&s->choices, seq < s->context ? seq : s->context, &s->sequences);
+}
+
+/* Opens the data that the run was trained on. */
+static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
+    tr_tokenizer *tokenizer;
+    if (tr_trained_is_folder(r->model.path) || !s->config.data.path[0])
+        return TR_FAIL(TR_ERR_USAGE, "'%s' has no data of its own: name a file with --data FILE",
+                       r->model.path);
+    if (!tr_config_validates(&s->config))
+        return TR_FAIL(TR_ERR_USAGE,
+                       "the run '%s' has held out no data (data.validation is 0): name a file with "
+                       "--data FILE",
+                       r->model.path);
+    TR_TRY(tr_calloc(1, sizeof *s->data_config, &s->data_config));
+    tr_config *c = s->data_config;
+    *c = s->config;
+    c->model.context = s->context;
+    (void)snprintf(c->log.dir, sizeof c->log.dir, "%s", r->model.path); /* it may have been moved */
+    if (s->tokenizer && strlen(tr_tokenizer_path(s->tokenizer)) < sizeof c->data.tokenizer)
+        (void)snprintf(c->data.tokenizer, sizeof c->data.tokenizer, "%s",
+                       tr_tokenizer_path(s->tokenizer));
+    TR_TRY(tr_config_check_data(c));
+    TR_TRY(tr_train_open_data(c, &tokenizer, &s->data));
+    if (s->tokenizer) tr_tokenizer_close(tokenizer);
+    else s->tokenizer = tokenizer;
+    return TR_OK;
+}
+
+tr_status tr_eval_session_read(const tr_eval_request *r, int ranks, tr_eval_session *s) {
+    TR_TRY(read_config(r, ranks, s));
+    TR_TRY(open_tokenizer(r, s));
+    if (!r->data) return open_held_out(r, s);
+    return tr_choices_is_file(r->data) ? open_choices(r, s) : open_corpus(r, s);
+}
+
+/* Lays the held-out windows where the run has them. Collective. */
+static tr_status settle_held_out(const tr_eval_request *r, tr_eval_session *s) {
+    char root[TR_CONFIG_PATH + 8];
+    tr_ckpt_state *state = NULL;
+    (void)snprintf(root, sizeof root, "%s/ckpt", r->model.path);
+    tr_status status = tr_calloc(1, sizeof *state, &state);
+    if (status == TR_OK) status = tr_ckpt_read_state(root, r->model.step, state);
+    status = tr_world_agree(s->world, status);
+    if (status == TR_OK)
+        status = tr_same_data_settle(s->world, s->data_config, true, s->data, state, s->note);
+    free(state);
+    return status == TR_OK ? tr_sequences_of_data(s->data, s->context, &s->sequences) : status;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static tr_status open_device(tr_eval_session *s) {
+    const tr_config *c = &s->config;
+    TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
+                        tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
+    return tr_trained_device(c, s->world, &s->device, &s->on_cpu_instead);
+}
+
+/* Returns how many micro-batches are evaluated together: enough to fill the pipeline, if there are
+ * as many sequences. */
+static int64_t micro_batches(const tr_eval_session *s) {
+    enum { A_STAGE = 4 };
+    const tr_config *c = &s->config;
+    const int64_t rows = c->parallel.dp * c->train.micro_batch;
+    const int64_t wanted = (s->sequences.count + rows - 1) / rows;
+    const int64_t most = c->parallel.pp > 1 ? A_STAGE * c->parallel.pp : 1;
+    return wanted < most ? wanted : most;
+}
+
+static tr_status make_engine(tr_eval_session *s) {
+    const tr_config *c = &s->config;
+    const tr_schedule_request request = {.name = "forward",
+                                         .ranks = (int)c->parallel.pp,
+                                         .micro_batches = (int)micro_batches(s),
+                                         .chunks = 1};
+    tr_schedule *schedule;
+    s->batch = request.micro_batches * c->parallel.dp * c->train.micro_batch;
+    tr_engine_desc desc = {.world = s->world,
+                           .device = s->device,
+                           .mesh = s->mesh,
+                           .model = c->model,
+                           .batch = s->batch,
+                           .micro_batch = c->train.micro_batch,
+                           .dtype = tr_config_dtype(c),
+                           .deterministic = true, /* the plans of the library's heuristic */
+                           .documents = tr_config_packed(c),
+                           .seq = s->sequences.seq,
+                           .forward_only = true};
+    TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
+    TR_TRY(tr_schedule_make(&request, &schedule));
+    desc.schedule = schedule;
+    tr_status status = tr_engine_create(&desc, &s->engine);
+    tr_schedule_destroy(schedule);
+    return status;
+}
+
+tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_board *board,
+                               tr_eval_session *s) {
+    char note[192];
+    s->world = world;
+    if (s->data) TR_TRY(settle_held_out(r, s));
+    TR_TRY(tr_world_agree(world, tr_trained_check(&r->model, &s->config)));
+    TR_TRY(tr_world_agree(world, open_device(s)));
+    TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_data_plane(&s->config), note,
+                                      sizeof note));
+    TR_TRY(tr_world_agree(world, make_engine(s)));
+    tr_board_set_stop_word(board, tr_engine_stop_word(s->engine));
+    return tr_trained_load(&r->model, world, &s->mesh, tr_engine_model(s->engine),
+                           tr_engine_store(s->engine));
+}
+
+tr_status tr_eval_session_run(tr_eval_session *s, tr_sequence_loss **loss) {
+    TR_TRY(tr_world_agree(s->world, tr_calloc((size_t)s->sequences.count, sizeof **loss, loss)));
+    return tr_evaluate(s->engine, &s->sequences, s->batch, *loss);
+}
+
+void tr_eval_session_close(tr_eval_session *s) {
+    tr_engine_destroy(s->engine);
+    tr_sequences_free(&s->sequences);
+    tr_choices_free(&s->choices);
+    tr_corpus_close(s->corpus);
+    tr_data_close(s->data);
+    free(s->data_config);
+    tr_tokenizer_close(s->tokenizer);
+    if (s->device) tr_device_close(s->device);
+}

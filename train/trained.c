@@ -1,0 +1,169 @@
+#include "train/trained.h"
+
+#include "base/memory.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/weights.h"
+#include "train/snapshot.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEFAULT_KEYS = 4 };
+
+/* --- the config ------------------------------------------------------------------------------- */
+
+bool tr_trained_is_folder(const char *path) {
+    char name[TR_CONFIG_PATH + 16];
+    (void)snprintf(name, sizeof name, "%s/ckpt", path);
+    if (access(name, F_OK) == 0) return false;
+    (void)snprintf(name, sizeof name, "%s/config.json", path);
+    return access(name, F_OK) == 0;
+}
+
+static void checkpoints_of(const char *path, char root[TR_CONFIG_PATH + 8]) {
+    (void)snprintf(root, TR_CONFIG_PATH + 8, "%s/ckpt", path);
+}
+
+/* Reads the recorded config of the run, with other keys. */
+static tr_status read_run(const tr_trained *r, const char *const *overrides, int count,
+                          tr_config *config) {
+    char root[TR_CONFIG_PATH + 8];
+    tr_ckpt_state *state;
+    checkpoints_of(r->path, root);
+    TR_TRY(tr_calloc(1, sizeof *state, &state));
+    tr_status status = tr_ckpt_read_state(root, r->step, state);
+    if (status == TR_OK)
+        status = tr_config_parse(state->config, strlen(state->config), r->path, overrides, count,
+                                 config);
+    free(state);
+    return status;
+}
+
+bool tr_trained_sets(const tr_trained *r, const char *key) {
+    const size_t length = strlen(key);
+    for (int i = 0; i < r->overrides_count; i++) {
+        const char *given = r->overrides[i] + (strncmp(r->overrides[i], "--", 2) == 0 ? 2 : 0);
+        if (strncmp(given, key, length) == 0 && given[length] == '=') return true;
+    }
+    return false;
+}
+
+static bool chooses_layout(const tr_trained *r) {
+    return tr_trained_sets(r, "parallel.pp") || tr_trained_sets(r, "parallel.tp") ||
+           tr_trained_sets(r, "parallel.dp");
+}
+
+static tr_status check_layout(const tr_config *config, int ranks, bool data_ranks) {
+    const tr_config *c = config;
+    const char *product =
+        data_ranks ? "parallel.pp * parallel.tp * parallel.dp" : "parallel.pp * parallel.tp";
+    char several[32];
+    (void)snprintf(several, sizeof several, "there are %d ranks", ranks);
+    if (c->parallel.dp != 1 && !data_ranks)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "parallel.dp is %lld, but a text is decoded without data ranks: leave it "
+                       "out, or raise parallel.pp or parallel.tp",
+                       (long long)c->parallel.dp);
+    const int64_t wanted = c->parallel.pp * c->parallel.tp * c->parallel.dp;
+    if (wanted != ranks)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s is %lld, but %s: start it with `trireme run -n %lld`, or choose degrees "
+                       "with the product %d",
+                       product, (long long)wanted, ranks == 1 ? "there is 1 rank" : several,
+                       (long long)wanted, ranks);
+    /* Decoding may give embedding and head ranks of their own. */
+    if (c->parallel.pp > c->model.layers + (data_ranks ? 0 : 2))
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "parallel.pp is %lld, but the model has only %lld layers%s: use fewer ranks, "
+            "or raise parallel.tp%s",
+            (long long)c->parallel.pp, (long long)c->model.layers + (data_ranks ? 0 : 2),
+            data_ranks ? "" : " (with embedding and head)", data_ranks ? " or parallel.dp" : "");
+    return TR_OK;
+}
+
+tr_status tr_trained_config(const tr_trained *r, int ranks, bool data_ranks, tr_config *config) {
+    char origin[TR_CONFIG_PATH + 32], stages[32];
+    const char **keys;
+    int count = 0;
+    if (strlen(r->path) >= TR_CONFIG_PATH)
+        return TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
+    TR_TRY(tr_calloc((size_t)r->overrides_count + DEFAULT_KEYS, sizeof *keys, &keys));
+    (void)snprintf(stages, sizeof stages, "parallel.pp=%d", chooses_layout(r) ? 1 : ranks);
+    keys[count++] = stages;
+    keys[count++] = "parallel.tp=1";
+    keys[count++] = "parallel.dp=1";
+    if (tr_trained_is_folder(r->path)) {
+        (void)snprintf(origin, sizeof origin, "model.init_from=%s", r->path);
+        keys[count++] = origin;
+    }
+    for (int i = 0; i < r->overrides_count; i++) keys[count++] = r->overrides[i];
+    tr_status status = tr_trained_is_folder(r->path)
+                           ? tr_config_parse("", 0, r->path, keys, count, config)
+                           : read_run(r, keys, count, config);
+    free(keys);
+    TR_TRY(status);
+    return check_layout(config, ranks, data_ranks);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+tr_status tr_trained_device(const tr_config *c, tr_world *world, tr_device **out,
+                            bool *on_cpu_instead) {
+    const tr_device_options options = {.threads = c->train.threads ? (int)c->train.threads : 1,
+                                       .host_rank = tr_world_host_rank(world),
+                                       .ranks = tr_world_size(world)};
+    *on_cpu_instead = false;
+    tr_status status = tr_device_open(c->device.name, &options, out);
+    if (status != TR_ERR_DEVICE || !tr_config_on_gpu(c)) return status;
+    TR_TRY(tr_device_open("cpu", &options, out));
+    *on_cpu_instead = true;
+    return TR_OK;
+}
+
+tr_status tr_trained_check(const tr_trained *r, const tr_config *config) {
+    tr_weights weights = {0};
+    tr_model *model = NULL;
+    if (!tr_trained_is_folder(r->path)) return TR_OK;
+    tr_status status = tr_weights_open(r->path, &weights);
+    if (status == TR_OK) status = tr_weights_make_model(&weights, &config->model, r->path, &model);
+    tr_model_destroy(model);
+    tr_weights_close(&weights);
+    return status;
+}
+
+static tr_status load_folder(tr_world *world, const tr_model *model, const char *folder,
+                             tr_ckpt_tensor *tensors, int count) {
+    tr_weights weights = {0};
+    tr_status status = tr_weights_open(folder, &weights);
+    if (status == TR_OK) status = tr_weights_check(&weights, model, folder);
+    if (status == TR_OK) status = tr_weights_load(world, &weights, tensors, count);
+    tr_weights_close(&weights);
+    return tr_world_agree(world, status);
+}
+
+static tr_status load_run(tr_world *world, const tr_trained *r, tr_ckpt_tensor *tensors,
+                          int count) {
+    char root[TR_CONFIG_PATH + 8];
+    tr_ckpt_state *state;
+    checkpoints_of(r->path, root);
+    TR_TRY(tr_calloc(1, sizeof *state, &state));
+    tr_status status = tr_ckpt_load(world, root, r->step, tensors, count, state, NULL);
+    free(state);
+    return status;
+}
+
+tr_status tr_trained_load(const tr_trained *r, tr_world *world, const tr_mesh *mesh,
+                          const tr_model *model, tr_store *store) {
+    tr_ckpt_tensor *tensors;
+    int count;
+    TR_TRY(tr_snapshot_tensors(store, mesh, &tensors, &count));
+    tr_status status = tr_trained_is_folder(r->path)
+                           ? load_folder(world, model, r->path, tensors, count)
+                           : load_run(world, r, tensors, count);
+    free(tensors);
+    TR_TRY(status);
+    return tr_store_publish(store);
+}
