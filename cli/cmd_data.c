@@ -1,3 +1,4 @@
+#include "base/nearest.h"
 #include "cli/cli.h"
 #include "config/schema.h"
 #include "train/data_options.h"
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
@@ -50,11 +52,24 @@ static tr_status print_corpus(const tr_config *c, const tr_data *data, int part)
     return TR_OK;
 }
 
+static const char *part_name(const void *names, int index) {
+    return ((const char *const *)names)[index];
+}
+
+/* Fails when the word is no file, and nearly the name of a part of the command. */
+static tr_status check_word(const char *word) {
+    static const char *const parts[] = {"tokenize", "train-bpe"};
+    const int near = tr_nearest(word, part_name, parts, 2);
+    if (near < 0 || access(word, F_OK) == 0) return TR_OK;
+    return cli_usage("data", "there is no file '%s'; did you mean '%s'?", word, parts[near]);
+}
+
 tr_status cli_data(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc < 2) return cli_usage("data", "data takes a config or a data file");
     if (strcmp(argv[1], "tokenize") == 0) return cli_data_tokenize(argc, argv);
     if (strcmp(argv[1], "train-bpe") == 0) return cli_data_train_bpe(argc - 1, argv + 1);
+    TR_TRY(check_word(argv[1]));
     tr_config config;
     tr_data *data = NULL;
     TR_TRY(load(argc, argv, &config));

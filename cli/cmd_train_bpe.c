@@ -1,7 +1,9 @@
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/output.h"
 #include "cli/cli.h"
+#include "data/json_line.h"
 #include "data/textfile.h"
 #include "text/bpe.h"
 #include "text/train_bpe.h"
@@ -17,7 +19,7 @@
 typedef struct train_bpe_options {
     int64_t vocab;
     tr_pattern pattern;
-    const char *out;
+    const char *out, *key;
     char **file;
     int files;
 } train_bpe_options;
@@ -40,11 +42,12 @@ static tr_status read_pattern(const char *name, tr_pattern *out) {
 }
 
 static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
-    *o = (train_bpe_options){.pattern = TR_PATTERN_GPT2, .file = argv + 1};
+    *o = (train_bpe_options){.pattern = TR_PATTERN_GPT2, .key = "text", .file = argv + 1};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         bool vocab = !strcmp(argv[i], "--vocab"), pattern = !strcmp(argv[i], "--pattern");
-        if (!vocab && !pattern && strcmp(argv[i], "-o")) {
+        bool key = !strcmp(argv[i], "--key");
+        if (!vocab && !pattern && !key && strcmp(argv[i], "-o")) {
             if (*argv[i] == '-' && argv[i][1])
                 return cli_usage("data", "data train-bpe has no option '%s'", argv[i]);
             o->file[o->files++] = argv[i];
@@ -54,6 +57,7 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
         if (vocab)
             TR_TRY(cli_take_integer("data", "--vocab", value, 257, TR_BPE_MAX_SIZE, &o->vocab));
         else if (pattern) TR_TRY(read_pattern(value, &o->pattern));
+        else if (key) o->key = value;
         else o->out = value;
         i++;
     }
@@ -61,6 +65,21 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
     if (!o->vocab) return cli_usage("data", "data train-bpe needs --vocab N, the number of tokens");
     if (!o->out) return cli_usage("data", "data train-bpe needs -o, a file or a folder");
     return TR_OK;
+}
+
+/* Fails when the folder of `out` does not exist: before the work. */
+static tr_status check_folder(const char *out) {
+    struct stat info;
+    const size_t length = strlen(out);
+    char folder[4100];
+    (void)snprintf(folder, sizeof folder, "%s", out);
+    while (length > 1 && strlen(folder) > 1 && folder[strlen(folder) - 1] == '/')
+        folder[strlen(folder) - 1] = '\0';
+    char *slash = strrchr(folder, '/');
+    if (!slash || slash == folder) return TR_OK;
+    *slash = '\0';
+    if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) return TR_OK;
+    return TR_FAIL(TR_ERR_IO, "there is no folder '%s' for '%s': make it first", folder, out);
 }
 
 /* Writes the file whole: next to its place first. A folder gets tokenizer.json. */
@@ -87,16 +106,36 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char
     return status;
 }
 
+/* Adds the text of each line of JSON. */
+static tr_status add_lines(const char *path, const char *key, tr_byte_list *all,
+                           tr_bpe_trainer *trainer) {
+    tr_byte_list text = {0};
+    tr_status status = tr_grow(&text.byte, &text.capacity, all->count + 1, 1);
+    int64_t number = 1;
+    size_t at = tr_jsonl_begin(all->byte, all->count);
+    for (; at < all->count && status == TR_OK; number++) {
+        const char *line = all->byte + at, *end = memchr(line, '\n', all->count - at);
+        const size_t length = end ? (size_t)(end - line) : all->count - at;
+        tr_jsonl found;
+        at += length + 1;
+        if (tr_jsonl_is_empty(line, length)) continue;
+        if (!tr_jsonl_read(line, length, key, text.byte, &found))
+            status =
+                TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
+                        path, number, found.at + 1, found.fault, key);
+        else if (found.length > 0) status = tr_bpe_trainer_add(trainer, found.text, found.length);
+    }
+    free(text.byte);
+    return status;
+}
+
 static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, double *mib) {
     for (int i = 0; i < o->files; i++) {
         tr_byte_list text = {0};
-        if (tr_textfile_is_json_lines(o->file[i]))
-            return TR_FAIL(TR_ERR_DATA,
-                           "'%s' holds lines of JSON, and train-bpe learns from plain text: write "
-                           "their text to a file first, for example with `jq -r .text`",
-                           o->file[i]);
         tr_status status = tr_textfile_load(o->file[i], &text);
-        if (status == TR_OK && text.count > 0)
+        if (status == TR_OK && tr_textfile_is_json_lines(o->file[i]))
+            status = add_lines(o->file[i], o->key, &text, trainer);
+        else if (status == TR_OK && text.count > 0)
             status = tr_bpe_trainer_add(trainer, text.byte, text.count);
         free(text.byte);
         TR_TRY(status);
@@ -140,6 +179,7 @@ tr_status cli_data_train_bpe(int argc, char **argv) {
     tr_byte_list json = {0};
     TR_TRY(read_options(argc, argv, &options));
     if (strlen(options.out) > 4000) return cli_usage("data", "the path after -o is too long");
+    TR_TRY(check_folder(options.out));
     TR_TRY(tr_bpe_trainer_open(options.pattern, &trainer));
     tr_status status = train(&options, trainer, &json);
     tr_bpe_trainer_close(trainer);

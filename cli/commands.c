@@ -17,8 +17,8 @@ const cli_command cli_commands[] = {
      "docs/models.md has examples.\n"},
     {"data",
      "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "
-     "[--no-special] [--threads N] | train-bpe FILES... --vocab N -o FILE|DIR [--pattern "
-     "gpt2|llama3|qwen|o200k]",
+     "[--no-special] [--threads N] | train-bpe FILES... --vocab N -o FILE|DIR [--key KEY] "
+     "[--pattern gpt2|llama3|qwen|o200k]",
      "shows what data files contain, and a bigram baseline; or turns text into token files; or "
      "trains a tokenizer",
      cli_data,
@@ -28,6 +28,7 @@ const cli_command cli_commands[] = {
      "  --no-special             a special token's text is ordinary text\n"
      "  --threads N              (the cores of this machine)\n"
      "train-bpe writes tokenizer.json\n"
+     "  --key KEY                of JSON lines: the key of the text (text)\n"
      "  --vocab N                number of tokens, at least 256 and the special ones\n"
      "  --pattern NAME           how text is split into words (gpt2)\n"
      "Texts may be compressed (.gz, .zst). docs/data.md has examples.\n"},

@@ -162,12 +162,14 @@ static tr_status end_document(const work *w, item *it) {
 static tr_status encode_line(work *w, int thread, item *it, const char *line, size_t length,
                              int64_t number) {
     tr_jsonl found;
-    if (length == strspn(line, " \t\r") || strspn(line, " \t\r") > length) return TR_OK;
-    if (length > 0 && line[strspn(line, " \t\r")] == '\n') return TR_OK; /* an empty line */
+    const size_t mark = number == 0 ? tr_jsonl_begin(line, length) : 0;
+    line += mark;
+    length -= mark;
+    if (tr_jsonl_is_empty(line, length)) return TR_OK;
     TR_TRY(tr_grow(&it->line.byte, &it->line.capacity, length, 1));
     if (!tr_jsonl_read(line, length, w->options->key, it->line.byte, &found))
         return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
-                       w->options->files[it->file], number + 1, found.at + 1, found.fault,
+                       w->options->files[it->file], number + 1, mark + found.at + 1, found.fault,
                        w->options->key);
     TR_TRY(tr_encoder_add(w->encoder[thread], found.text, found.length, flags_of(w), &it->tokens));
     return end_document(w, it);

@@ -29,6 +29,9 @@ cmp -s lines.tokenizer.json tokenizer.json || fail "lines: another tokenizer"
 gzip -k lines.jsonl
 tokenize 0 packed lines.jsonl.gz --threads 2
 same_files packed lines
+{ printf '\xef\xbb\xbf' && cat lines.jsonl; } >marked.jsonl
+tokenize 0 marked marked.jsonl
+same_files marked lines
 awk '{ sub(/"text"/, "\"content\""); print }' lines.jsonl >other.jsonl
 tokenize 0 keyed other.jsonl --key content
 same_files keyed lines

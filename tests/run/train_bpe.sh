@@ -33,6 +33,12 @@ gzip -c "$text" >text.gz
 train 0 text.gz --vocab 600 -o packed.json
 cmp -s a.json packed.json || fail "a compressed text gives another tokenizer"
 
+# Lines of JSON, with a byte-order mark: the same text as one line each. Every line of the text is a document.
+{ printf '\xef\xbb\xbf'; awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"id\": 1, \"body\": \"%s\"}\n", $0 }' "$text"; } >body.jsonl
+train 0 body.jsonl --vocab 600 -o body.json --key body
+tr -d '\n' <"$text" >joined.txt
+train 0 joined.txt --vocab 600 -o joined.json
+cmp -s body.json joined.json && fail "lines of JSON were joined"
 train 64 --vocab 600 -o b.json
 train 64 "$text" -o b.json
 train 64 "$text" --vocab 600
@@ -40,8 +46,13 @@ train 64 "$text" --vocab 256 -o b.json
 train 64 "$text" --vocab 99999999999 -o b.json
 train 64 "$text" --vocab 600 -o b.json --pattern words
 train 64 "$text" --vocab 600 -o b.json --fast
-printf '{"text":"lines"}\n' >lines.jsonl
+printf '{"text":"lines"}\n{"text": 3}\n' >lines.jsonl
 train 65 lines.jsonl --vocab 600 -o b.json
+grep -q "'lines.jsonl', line 2, byte 10: .* (the key is \"text\")" err || fail "lines: $(<err)"
+train 65 lines.jsonl --vocab 600 -o b.json --key body
+code=0
+"$trireme" data tokenise x >out 2>err || code=$?
+[[ $code == 64 ]] && grep -q "did you mean 'tokenize'" err || fail "tokenise: $code, $(<err)"
 : >empty.txt
 train 65 empty.txt --vocab 600 -o b.json
 train 66 no-such-file --vocab 600 -o b.json
