@@ -56,7 +56,7 @@ static const char *part_name(const void *names, int index) {
     return ((const char *const *)names)[index];
 }
 
-/* Fails when the word is no file, and nearly the name of a part of the command. */
+/* Fails when no file has this name, and it is nearly the name of a part of the command. */
 static tr_status check_word(const char *word) {
     static const char *const parts[] = {"tokenize", "train-bpe"};
     const int near = tr_nearest(word, part_name, parts, 2);

@@ -59,6 +59,10 @@ static void show(void *context, const tr_tokenize_progress *p) {
     const double now = tr_now_s(), seconds = now - d->begin;
     if (!d->begun) {
         d->begun = true;
+        if (p->unlocked)
+            fprintf(stderr,
+                    "the file system of the output cannot lock: start only one process that "
+                    "writes it\n");
         if (p->continued) fprintf(stderr, "continuing where an earlier process was stopped\n");
         d->begin_bytes = p->continued ? p->bytes : 0;
     }

@@ -62,6 +62,7 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
     if (size <= vocab) return TR_OK;
     tr_tokenizer_close(*out);
     *out = NULL;
+    if (found == origin && !text) return TR_OK; /* it is not that of the files */
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.vocab %" PRId64 " is too small: the tokenizer '%s' has %" PRId32
                    " tokens",

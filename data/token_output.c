@@ -33,7 +33,8 @@ struct tr_token_output {
     int width;
     FILE *tokens, *lengths; /* the two .part files */
     tr_token_place at;
-    bool owned; /* the .part files are locked, and not finished */
+    bool owned;    /* the .part files are locked, and not finished */
+    bool unlocked; /* the file system cannot lock them */
 };
 
 /* Returns PREFIX.ending; valid until the next call. */
@@ -89,8 +90,13 @@ static tr_status lock(tr_token_output *o) {
     const char *path = path_of(o, ".bin.part");
     const int fd = fileno(o->tokens);
     /* Another process may have finished, and renamed the file, since it was opened here. */
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &held) == 0 && stat(path, &named) == 0 &&
-        held.st_dev == named.st_dev && held.st_ino == named.st_ino)
+    const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno != EWOULDBLOCK && errno != EINTR) {
+        o->unlocked = true; /* the file system cannot lock */
+        return TR_OK;
+    }
+    if (locked && fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_dev == named.st_dev &&
+        held.st_ino == named.st_ino)
         return TR_OK;
     return TR_FAIL(TR_ERR_IO, "another process is writing '%.*s'", (int)o->prefix, o->path);
 }
@@ -275,6 +281,10 @@ tr_status tr_token_output_finish(tr_token_output *o) {
     (void)unlink(path_of(o, ".part"));
     o->owned = false;
     return TR_OK;
+}
+
+bool tr_token_output_unlocked(const tr_token_output *o) {
+    return o->unlocked;
 }
 
 tr_token_place tr_token_output_place(const tr_token_output *o) {

@@ -37,5 +37,8 @@ tr_status tr_token_output_end_document(tr_token_output *output);
 tr_status tr_token_output_commit(tr_token_output *output, tr_token_place *place);
 /* Writes the index and gives the files their names. Fails with TR_ERR_IO. */
 tr_status tr_token_output_finish(tr_token_output *output);
+/* Returns true when the file system cannot lock: another process with the same output would not be
+ * noticed. */
+bool tr_token_output_unlocked(const tr_token_output *output);
 /* Returns the numbers so far; the input's place is 0. */
 tr_token_place tr_token_output_place(const tr_token_output *output);

@@ -317,6 +317,7 @@ static tr_status run(work *w) {
     TR_TRY(tr_calloc((size_t)w->most, sizeof *w->items, &w->items));
     TR_TRY(tr_token_output_open(o->prefix, request, tr_tokenizer_size(o->tokenizer), &place,
                                 &w->output));
+    w->progress.unlocked = tr_token_output_unlocked(w->output);
     TR_TRY(go_on(w, &place));
     if (w->file < o->count) TR_TRY(process(w));
     place = tr_token_output_place(w->output);

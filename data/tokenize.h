@@ -12,6 +12,7 @@ typedef struct tr_tokenize_progress {
     int64_t text;             /* bytes of text that this process read */
     int64_t tokens, documents;
     bool continued; /* an earlier process had begun */
+    bool unlocked;  /* another process with the same output would not be noticed */
 } tr_tokenize_progress;
 
 typedef struct tr_tokenize_options {

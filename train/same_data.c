@@ -244,13 +244,14 @@ static void take_growth(const tr_data *data, tr_ckpt_state *s, char *note) {
     for (int k = 0; k < parts_of(s); k++) {
         tr_ckpt_corpus part = part_of(s, k);
         const int64_t tokens = tr_data_tokens(data, k);
-        if (tokens > part.bytes && !note[0])
-            (void)snprintf(note, TR_SAME_DATA_NOTE,
-                           "'%.200s' has grown from %" PRId64 " to %" PRId64
+        const size_t said = strlen(note);
+        if (tokens > part.bytes && said < TR_SAME_DATA_NOTE)
+            (void)snprintf(note + said, TR_SAME_DATA_NOTE - said,
+                           "%s'%.200s' has grown from %" PRId64 " to %" PRId64
                            " %s: the new %s are read from epoch %" PRId64
                            " on, and the held-out part stays the same",
-                           tr_data_name(data, k), part.bytes, tokens, unit_of(data, k),
-                           unit_of(data, k), part.epoch + 1);
+                           said ? "; " : "", tr_data_name(data, k), part.bytes, tokens,
+                           unit_of(data, k), unit_of(data, k), part.epoch + 1);
         part.bytes = tokens;
         set_part(s, k, &part);
     }

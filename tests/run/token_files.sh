@@ -91,6 +91,13 @@ train 0 1 files "${options[@]}" "data.path=a.txt" train.steps=4
 train 0 1 files --resume "${options[@]}" "data.path=a.txt c.txt" train.steps=8
 says files "warning: 'a.txt and 1 more files' has grown from 1000 to 1700 bytes: the new bytes are read from epoch [0-9]+ on, .*"
 
+# Two corpora that grow at the same time.
+cp a.txt a2.txt && cp b.txt b2.txt
+train 0 1 both "${options[@]}" "data.path=0.75 a2.txt 0.25 b2.txt" train.steps=4
+cat c.txt >>a2.txt && cat c.txt >>b2.txt
+train 0 1 both --resume "${options[@]}" "data.path=0.75 a2.txt 0.25 b2.txt" train.steps=8
+says both "warning: 'a2.txt' has grown from 1000 to 1700 bytes: .*; 'b2.txt' has grown from 400 to 1100 bytes: .*"
+
 # refused RUN PATTERN ARGUMENTS...: a resumption of the mixture.
 refused() {
     local run=$1 pattern=$2

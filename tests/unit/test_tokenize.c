@@ -180,6 +180,18 @@ static void a_found_tokenizer_may_be_unreadable(void **state) {
     assert_null(tokenizer);
     assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, &tokenizer), TR_OK);
     assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, &tokenizer), TR_OK);
+    /* One with more tokens than the model. */
+    write_tokenizer();
+    char command[256];
+    (void)snprintf(command, sizeof command, "rm %s/origin/vocab.json && cp %s/tokenizer.json %s",
+                   scratch, scratch, origin);
+    assert_int_equal(system(command), 0);
+    must(tr_data_find_tokenizer("", data, origin, 30, false, &tokenizer));
+    assert_null(tokenizer);
+    assert_int_equal(tr_data_find_tokenizer("", data, origin, 30, true, &tokenizer), TR_ERR_CONFIG);
+    must(tr_data_find_tokenizer("", data, origin, 31, false, &tokenizer));
+    assert_non_null(tokenizer);
+    tr_tokenizer_close(tokenizer);
 }
 
 int main(void) {
