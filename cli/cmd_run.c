@@ -65,6 +65,9 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
     static char backtrace[] = "--backtrace";
     if (cli->backtrace)
         argv[--first] = backtrace; /* overwrites a word of run's own options, so the ranks get it */
+    launch.saves = strcmp(argv[first], "train") == 0;
+    for (int i = first; strcmp(argv[first], "sample") == 0 && i < argc; i++)
+        launch.reads |= strcmp(argv[i], "--interactive") == 0;
     launch.command = argv + first;
     if (launch.hostfile) {
         int fd;

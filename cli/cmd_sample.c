@@ -1,9 +1,9 @@
-/* trireme sample RUN|DIR [-p TEXT | --prompts FILE] [options] [key=value ...]: text from a
- * checkpoint of a run, whatever layout saved it, or from a folder of transformers. */
+/* trireme sample RUN|DIR [-p TEXT | --prompts FILE | --interactive] [options] [key=value ...]: text
+ * from a checkpoint of a run, whatever layout saved it, or from a folder of transformers. */
 #include "base/input.h"
 #include "base/memory.h"
 #include "cli/cli.h"
-#include "cli/sample_texts.h"
+#include "cli/sample_chat.h"
 #include "job/rank_process.h"
 #include "text/unicode.h"
 #include "train/origin.h"
@@ -21,6 +21,7 @@ typedef struct request {
     const char **overrides;
     const char *stop[MOST_STOPS];
     cli_texts texts;
+    bool interactive;
 } request;
 
 /* --- arguments -------------------------------------------------------------------------------- */
@@ -70,6 +71,8 @@ static tr_status parse_words(int argc, char **argv, request *r) {
         const char *word = argv[i];
         if (strcmp(word, "--no-special") == 0) {
             r->texts.no_special = true;
+        } else if (strcmp(word, "--interactive") == 0) {
+            r->interactive = true;
         } else if (cli_is_setting(word, !r->model.path)) {
             r->overrides[r->model.overrides_count++] = word;
         } else if (word[0] != '-') {
@@ -128,6 +131,9 @@ static tr_status parse(int argc, char **argv, request *r) {
     if (!r->model.path || !*r->model.path) return cli_usage("sample", "no run directory was given");
     if (r->prompts_file && r->texts.prompt[0])
         return cli_usage("sample", "-p and --prompts both give prompts: leave one out");
+    if (r->interactive && (r->prompts_file || r->texts.prompt[0]))
+        return cli_usage("sample", "--interactive reads its prompts from stdin: leave out -p and "
+                                   "--prompts");
     if (!r->texts.prompt[0]) r->texts.prompt[0] = "\n";
     if (!r->texts.prompt[0][0])
         return cli_usage("sample", "the prompt is empty: give at least one character with -p");
@@ -174,7 +180,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_decode_session *s) {
         (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);
     r->texts.out = writes ? stdout : NULL;
-    return cli_sample_texts(s, &r->texts);
+    return r->interactive ? cli_sample_chat(s, &r->texts) : cli_sample_texts(s, &r->texts);
 }
 
 /* Samples on one rank. A rank that fails by itself aborts the job; a failure that all ranks agreed

@@ -53,14 +53,21 @@ const cli_command cli_commands[] = {
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run, NULL},
     {"sample",
-     "RUN|DIR [-p TEXT | --prompts FILE] [-n TOKENS] [--temperature T] [--top-k K] [--top-p P] "
+     "RUN|DIR [-p TEXT | --prompts FILE | --interactive] [-n TOKENS] [--temperature T] [--top-k K] "
+     "[--top-p P] "
      "[--min-p P] [--repetition-penalty R] [--stop TEXT] [--no-special] [--seed S] [--step N] "
      "[key=value ...]",
      "writes text with the model of a checkpoint, or of a folder of transformers", cli_sample,
      "  -p TEXT                  the text to continue (a newline)\n"
      "  --prompts FILE           a prompt a line; writes a line {\"prompt\":...,\"text\":...} for "
      "each\n"
-     "  -n TOKENS                the most tokens of a text (200)\n"
+     "  --interactive            answers every line of stdin; with a chat template of ChatML's or "
+     "Llama 3's\n"
+     "                           form the lines are a user's turns, otherwise the text goes on "
+     "after them.\n"
+     "                           Ctrl-C ends an answer; Ctrl-C or Ctrl-D at a turn ends the "
+     "conversation\n"
+     "  -n TOKENS                the most tokens of a text, or of an answer (200)\n"
      "  --temperature T          divides the logits; 0: always the most probable token (0.8)\n"
      "  --top-k K                draws from the K most probable tokens (0: all)\n"
      "  --top-p P                draws from the fewest tokens that have P of the probability (1: "

@@ -17,7 +17,7 @@ typedef struct cli_texts {
     bool json;       /* a line {"prompt":...,"text":...} for each prompt; else one prompt's text */
     bool no_special; /* a special token's text in a prompt is ordinary text */
     tr_draw_options draw;
-    const tr_board *board;         /* shows requests to stop */
+    tr_board *board;               /* shows requests to stop */
     const tr_tokenizer *tokenizer; /* NULL: the bytes of a text are its tokens */
     FILE *out;                     /* NULL: another rank writes */
 } cli_texts;

@@ -19,7 +19,7 @@
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below, because ranks and launcher must be of one build. */
-static const uint64_t BOARD_MAGIC = 0x7472626f61726434u;
+static const uint64_t BOARD_MAGIC = 0x7472626f61726435u;
 /* A rank writes a heartbeat four times a second; one from another host arrives once a second. */
 static const int64_t SILENCE_NS = 1000000000, REMOTE_SILENCE_NS = 3000000000;
 
@@ -50,6 +50,9 @@ typedef struct board_slot {
     char message[512];
 } board_slot;
 
+/* What Ctrl-C does: it asks the job to stop; it interrupts the job; it has interrupted it. */
+enum { INTERRUPT_OFF, INTERRUPT_READY, INTERRUPT_PENDING };
+
 typedef struct board_header {
     _Alignas(128) _Atomic uint64_t magic;
     _Atomic int32_t ranks;
@@ -58,8 +61,9 @@ typedef struct board_header {
     _Atomic int32_t ending;
     _Atomic int32_t columns;
     _Atomic int64_t stop_ns;
-    _Atomic int64_t saved;    /* step + 2; 1: none, 0: not known */
-    _Atomic uint64_t failure; /* (rank + 1) << 32 | code of the first failure */
+    _Atomic int32_t interrupt; /* one of the enum below */
+    _Atomic int64_t saved;     /* step + 2; 1: none, 0: not known */
+    _Atomic uint64_t failure;  /* (rank + 1) << 32 | code of the first failure */
     _Atomic int64_t failure_ns;
     _Atomic uint64_t id;
     _Atomic int32_t leader; /* rank + 1 */
@@ -342,6 +346,23 @@ int64_t tr_board_stop_ns(const tr_board *board) {
     return board ? atomic_load(&board->header->stop_ns) : 0;
 }
 
+void tr_board_set_interruptible(tr_board *board) {
+    if (board) atomic_store(&board->header->interrupt, INTERRUPT_READY);
+}
+
+/* Replaces one state of the interrupt by another; returns false when it is not in the first. */
+static bool move_interrupt(tr_board *board, int32_t from, int32_t to) {
+    return board && atomic_compare_exchange_strong(&board->header->interrupt, &from, to);
+}
+
+bool tr_board_interrupt(tr_board *board) {
+    return move_interrupt(board, INTERRUPT_READY, INTERRUPT_PENDING);
+}
+
+bool tr_board_take_interrupt(tr_board *board) {
+    return move_interrupt(board, INTERRUPT_PENDING, INTERRUPT_READY);
+}
+
 bool tr_board_claim_report(tr_board *board) {
     return atomic_exchange(&board->header->reported, 1) == 0;
 }
@@ -458,6 +479,7 @@ static const char *action_name(char action) {
     case 'S': return "send";
     case 'G': return "sum of gradients";
     case 'O': return "optimizer step";
+    case 'T': return "next token";
     default: return "unknown action";
     }
 }

@@ -81,6 +81,7 @@ int tr_board_rank(const tr_board *board);
 void tr_board_beat(tr_board *board);
 void tr_board_set_step(tr_board *board, int64_t step);
 /* Shows an action: F, I, W, B, R (receive), S (send), G (sum of gradients) or O (optimizer step).
+ * T is a token that is drawn.
  * Without a stage or micro-batch the argument is -1; between actions `action` is 0. */
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
 /* Shows that a long piece of work begins. `work` is the caller's number for it; done and total are
@@ -126,6 +127,13 @@ void tr_board_set_stop_word(tr_board *board, _Atomic double *word);
 void tr_board_tell_ranks(const tr_board *board);
 bool tr_board_stop_requested(const tr_board *board);
 int64_t tr_board_stop_ns(const tr_board *board);
+/* Lets Ctrl-C interrupt what the job does, instead of asking it to stop: for a conversation. */
+void tr_board_set_interruptible(tr_board *board);
+/* Interrupts the job. Returns false when it is not interruptible, or has not taken the previous
+ * interrupt yet. Async-signal-safe. */
+bool tr_board_interrupt(tr_board *board);
+/* Returns true once for each interrupt. */
+bool tr_board_take_interrupt(tr_board *board);
 /* Returns true to exactly one caller of a job, which then prints the job's one error message. */
 bool tr_board_claim_report(tr_board *board);
 /* Tells every rank to exit at once with this code; the first code stays. tr_board_ending returns

@@ -95,6 +95,7 @@ static void ask_to_stop(job *j) {
 }
 
 static void on_stop_signal(job *j, int signal) {
+    if (signal == SIGINT && tr_board_interrupt(j->board)) return;
     bool again = j->stopping;
     if (tr_signal_is_urgent(signal)) {
         again = j->urgent_ns;
@@ -106,7 +107,7 @@ static void on_stop_signal(job *j, int signal) {
         }
         if (!again) j->urgent_ns = tr_now_ns();
     }
-    if (!again) tr_signal_say(tr_signal_text(signal), j->refreshes);
+    if (!again) tr_signal_say(tr_signal_text(signal, j->launch->saves), j->refreshes);
     ask_to_stop(j);
 }
 

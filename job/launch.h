@@ -9,6 +9,8 @@ typedef struct tr_launch {
     const char *hostfile;  /* NULL: this host */
     char **mpirun_options; /* NULL-terminated; passed to mpirun unchanged */
     char **command;        /* NULL-terminated: the arguments of every rank */
+    bool saves;            /* the command takes steps, and saves when it is asked to stop */
+    bool reads;            /* rank 0 reads this process's stdin */
 } tr_launch;
 
 /* Returns true when the job may use several hosts: the user gave a hostfile, or options for mpirun,

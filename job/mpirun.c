@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,12 +83,13 @@ static void set_signals(void) {
 /* The child's side of the fork: never returns. In its own process group it does not get the
  * terminal's Ctrl-C. When the launcher dies, mpirun gets SIGUSR1 and passes it to the ranks, which
  * then stop and save. */
-static void become_mpirun(char **argv, pid_t parent, const int output[2], int error_pipe) {
+static void become_mpirun(char **argv, pid_t parent, int input, const int output[2],
+                          int error_pipe) {
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGUSR1);
     if (getppid() != parent) _exit(TR_ERR_RANK); /* the launcher died before the line above */
-    int null = open("/dev/null", O_RDONLY);
-    if (null >= 0) (void)dup2(null, STDIN_FILENO);
+    if (input < 0) input = open("/dev/null", O_RDONLY);
+    if (input >= 0) (void)dup2(input, STDIN_FILENO);
     (void)dup2(output[0], STDOUT_FILENO);
     (void)dup2(output[1], STDERR_FILENO);
     set_signals();
@@ -97,13 +99,54 @@ static void become_mpirun(char **argv, pid_t parent, const int output[2], int er
     _exit(TR_ERR_DEVICE);
 }
 
+/* Copies this process's stdin to the pipe, until stdin ends or the process exits. */
+static void *copy_input(void *pipe) {
+    const int to = *(int *)pipe;
+    char bytes[4096];
+    ssize_t count;
+    while ((count = read(STDIN_FILENO, bytes, sizeof bytes)) != 0) {
+        if (count < 0 && errno != EINTR) break;
+        for (ssize_t at = 0, wrote; at < count; at += wrote) {
+            wrote = write(to, bytes + at, (size_t)(count - at));
+            if (wrote > 0) continue;
+            wrote = 0;
+            if (errno != EINTR) break;
+        }
+    }
+    (void)close(to);
+    free(pipe);
+    return NULL;
+}
+
+/* Starts a thread that copies stdin; *input is the pipe's other end, for mpirun, which gives it to
+ * rank 0. mpirun cannot read the terminal itself, because it is in its own process group. */
+static tr_status open_input(int *input) {
+    int ends[2], *to;
+    pthread_t thread;
+    TR_TRY(tr_calloc(1, sizeof *to, &to));
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        free(to);
+        return TR_FAIL(TR_ERR_DEVICE, "a pipe cannot be created: %s", strerror(errno));
+    }
+    *input = ends[0];
+    *to = ends[1];
+    const int error = pthread_create(&thread, NULL, copy_input, to);
+    if (error == 0) {
+        (void)pthread_detach(thread);
+        return TR_OK;
+    }
+    (void)close(ends[1]);
+    free(to);
+    return TR_FAIL(TR_ERR_DEVICE, "a thread cannot be started: %s", strerror(error));
+}
+
 /* Returns 0, or the errno for which mpirun did not start. */
-static int spawn(char **argv, const int output[2], pid_t *pid) {
+static int spawn(char **argv, int input, const int output[2], pid_t *pid) {
     int error_pipe[2], error = 0;
     if (pipe2(error_pipe, O_CLOEXEC) != 0) return errno;
     pid_t parent = getpid();
     *pid = fork();
-    if (*pid == 0) become_mpirun(argv, parent, output, error_pipe[1]);
+    if (*pid == 0) become_mpirun(argv, parent, input, output, error_pipe[1]);
     if (*pid < 0) error = errno;
     (void)close(error_pipe[1]);
     /* Reads nothing once mpirun runs, because the pipe closes on exec. */
@@ -116,16 +159,18 @@ static int spawn(char **argv, const int output[2], pid_t *pid) {
 tr_status tr_mpirun_start(const tr_launch *launch, const char *exe, const char *board, pid_t *pid,
                           tr_relay *relay[2]) {
     char count[16], **argv = NULL;
-    int output[2] = {-1, -1}, error = 0;
+    int input = -1, output[2] = {-1, -1}, error = 0;
     set_environment(board);
     tr_status status = tr_relay_open(STDOUT_FILENO, NULL, &output[0], &relay[0]);
     const tr_relay *line_of = tr_signal_refreshes() ? relay[0] : NULL;
     if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, line_of, &output[1], &relay[1]);
+    if (status == TR_OK && launch->reads) status = open_input(&input);
     if (status == TR_OK) status = make_arguments(launch, exe, count, sizeof count, &argv);
-    if (status == TR_OK) error = spawn(argv, output, pid);
+    if (status == TR_OK) error = spawn(argv, input, output, pid);
     free(argv);
     for (int i = 0; i < 2; i++)
         if (output[i] >= 0) (void)close(output[i]);
+    if (input >= 0) (void)close(input);
     TR_TRY(status);
     if (!error) return TR_OK;
     return TR_FAIL(TR_ERR_DEVICE,

@@ -29,7 +29,10 @@ bool tr_signal_is_ignored(int signal) {
     return sigaction(signal, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-const char *tr_signal_text(int signal) {
+const char *tr_signal_text(int signal, bool saves) {
+    if (!saves)
+        return signal == SIGINT ? "Ctrl-C: stopping; press Ctrl-C again to abort immediately"
+                                : "stopping on a signal";
     switch (signal) {
     case SIGINT:
         return "Ctrl-C: finishing this step and saving; press Ctrl-C again to abort immediately";
@@ -82,6 +85,7 @@ static void on_signal(int signal) {
     int error = errno;
     int64_t now = tr_now_ns(), first = 0;
     tr_board *board = atomic_load(&self.board);
+    if (signal == SIGINT && tr_board_interrupt(board)) return;
     bool urgent = tr_signal_is_urgent(signal), again = atomic_exchange(&self.asked, true);
     if (urgent) {
         again = !atomic_compare_exchange_strong(&self.urgent_ns, &first, now);
@@ -89,7 +93,7 @@ static void on_signal(int signal) {
             abort_job(board);
     }
     tr_board_request_stop(board);
-    if (!again && self.speaks) tr_signal_say(tr_signal_text(signal), self.refreshes);
+    if (!again && self.speaks) tr_signal_say(tr_signal_text(signal, true), self.refreshes);
     errno = error;
 }
 

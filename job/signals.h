@@ -2,7 +2,8 @@
  *
  * The first one lets the run finish its step and save. A second SIGINT or SIGTERM aborts it; a
  * second SIGHUP or SIGUSR1 does not, because terminals and batch systems send them more than once.
- * A signal that was ignored when the process began (nohup) stays ignored. */
+ * Where the board says so, SIGINT interrupts what the job does instead. A signal that was ignored
+ * when the process began (nohup) stays ignored. */
 #pragma once
 
 #include "job/board.h"
@@ -23,8 +24,9 @@ void tr_signals_use(tr_board *board);
 bool tr_signal_is_urgent(int signal);
 /* Returns true when this process ignores the signal. */
 bool tr_signal_is_ignored(int signal);
-/* Returns the sentence about a request to stop by this signal. Async-signal-safe. */
-const char *tr_signal_text(int signal);
+/* Returns the sentence about a request to stop by this signal. saves: the job takes steps and saves
+ * them. Async-signal-safe. */
+const char *tr_signal_text(int signal, bool saves);
 /* Returns the sentence about a second signal, which aborts the run, and about what is saved
  * according to the board (NULL: not known). Async-signal-safe. */
 const char *tr_signal_abort_text(const tr_board *board);

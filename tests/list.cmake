@@ -96,6 +96,7 @@ trireme_run_test(placements)
 trireme_run_test(families)
 trireme_run_test(sampling)
 trireme_run_test(eval)
+trireme_run_test(chat)
 trireme_run_test(documents)
 # Two builds compared: same bits.
 trireme_run_test(compare)

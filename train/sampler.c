@@ -74,6 +74,10 @@ tr_status tr_sampler_append(tr_sampler *s, int row, const int32_t *tokens, int64
     return TR_OK;
 }
 
+int64_t tr_sampler_forgotten(const tr_sampler *s) {
+    return s->start;
+}
+
 void tr_sampler_end(tr_sampler *s, int row) {
     s->row[row].ended = true;
 }
@@ -160,6 +164,7 @@ tr_status tr_sampler_next(tr_sampler *s, int32_t *drawn) {
     const size_t bytes = (size_t)(s->rows + 1) * sizeof *s->drawn;
     const int64_t next = shortest(s);
     if (next <= s->fed) return TR_FAIL(TR_ERR_INTERNAL, "no text waits for its next token");
+    tr_board_set_action(s->desc.board, -1, -1, 'T');
     TR_TRY(feed_to(s, next));
     if (s->logits) TR_TRY(draw(s));
     TR_TRY(tr_world_broadcast(s->desc.world, root, s->drawn, bytes));

@@ -14,8 +14,8 @@ typedef struct tr_sampler_desc {
     tr_decoder *decoder;
     const tr_model *model; /* with it the decoder was made */
     tr_draw_options draw;
-    uint64_t first_row;    /* number of the first row among all texts of a command, for tr_draw */
-    const tr_board *board; /* shows requests to stop; NULL: there are none */
+    uint64_t first_row; /* number of the first row among all texts of a command, for tr_draw */
+    tr_board *board;    /* shows requests to stop, and what this rank does; NULL: there is none */
 } tr_sampler_desc;
 
 /* What desc points to must outlive the sampler, except desc itself. */
@@ -25,6 +25,8 @@ void tr_sampler_destroy(tr_sampler *sampler);
 /* Appends tokens[count] to the text of `row`, after its prompt and the tokens drawn so far. A row
  * without text is idle. Fails with TR_ERR_DATA when a token is not in the vocabulary. */
 tr_status tr_sampler_append(tr_sampler *sampler, int row, const int32_t *tokens, int64_t count);
+/* Returns how many tokens of the texts' beginnings are no longer in the context. */
+int64_t tr_sampler_forgotten(const tr_sampler *sampler);
 /* Ends the text of `row`: no more tokens are drawn for it. */
 void tr_sampler_end(tr_sampler *sampler, int row);
 

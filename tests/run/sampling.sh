@@ -113,4 +113,17 @@ kill -KILL "$victim"
 code=0
 wait "$launcher" || code=$?
 [[ $code == 77 ]] || fail "a killed rank: exit code $code: $(<long.err)"
+grep -q 'lost rank [01] .*: next token for ' long.err || fail "a killed rank: $(<long.err)"
+
+# A signal to the launcher: its sentence says nothing of steps.
+"$trireme" run -n 2 sample gpt2 -n 1000000000 >signalled.out 2>signalled.err &
+launcher=$!
+for ((i = 0; i < 300; i++)); do
+    [[ ! -s signalled.out ]] || break
+    sleep 0.1
+done
+kill -TERM "$launcher"
+wait "$launcher" || true
+grep -q 'stopping on a signal' signalled.err || fail "SIGTERM: $(<signalled.err)"
+! grep -q 'finishing this step' signalled.err || fail "SIGTERM: $(<signalled.err)"
 finish
