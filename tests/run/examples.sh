@@ -48,7 +48,7 @@ def read(folder):
     tensors.pop("__metadata__", None)
     return {n: data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]] for n, t in tensors.items()}
 base, tuned = read("base"), read("tuned")
-frozen = ["model.embed_tokens.weight", "*.layers.[01].*", "*_layernorm.weight"]
+frozen = ["*.embed_tokens.weight", "*.layers.[01].*", "*_layernorm.weight"]
 for name in base:
     is_frozen = any(fnmatch.fnmatchcase(name, p) for p in frozen)
     assert (base[name] == tuned[name]) == is_frozen, name
