@@ -31,7 +31,9 @@ const cli_command cli_commands[] = {
      "  --key KEY                of JSON lines: the key of the text (text)\n"
      "  --vocab N                number of tokens, at least 256 and the special ones\n"
      "  --pattern NAME           how text is split into words (gpt2)\n"
-     "Texts may be compressed (.gz, .zst). docs/data.md has examples.\n"},
+     "Texts may be compressed (.gz, .zst). Conversations need no token files: data.format "
+     "instruct\n"
+     "reads them. docs/data.md has examples.\n"},
     {"doctor", "", "checks this machine and says what to fix", cli_doctor, NULL},
     {"eval", "RUN|DIR [--data FILE] [--step N] [--json] [key=value ...]",
      "computes the loss of a text, or answers multiple-choice questions, with the model of a "

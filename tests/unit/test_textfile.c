@@ -1,6 +1,7 @@
 /* Text files and JSON lines: compressed ones give their text, cut-off ones a sentence; strings of
  * JSON come out as Unicode text, and damaged lines are refused. */
 #include "base/philox.h"
+#include "data/conversation.h"
 #include "data/json_line.h"
 #include "data/textfile.h"
 #include "support/seed.h"
@@ -215,6 +216,44 @@ static void damaged_lines_never_crash(void **state) {
     assert_in_range(accepted, rounds / 200, rounds - rounds / 4);
 }
 
+/* Damaged conversations: read or refused, with texts inside of the buffer. */
+static void damaged_conversations_never_crash(void **state) {
+    (void)state;
+    static const char *const good[] = {
+        "{\"id\": [1, {\"role\": 2}], \"messages\": [{\"role\": \"user\", \"content\": "
+        "\"a\\n\\ud83d\\ude00\"}, {\"content\": \"\", \"role\": \"assistant\"}]}",
+        "{\"conversations\": [{\"from\": \"human\", \"value\": \"\\u00e9\"}], \"messages\": []}",
+        "{\"prompt\": \"a\", \"x\": null, \"completion\": \"b\", \"answer\": \"c\\\\\"}"};
+    static const char likely[] = "{}[]\",:\\u0dDn\"\x01\xff ";
+    int accepted = 0;
+    const int64_t rounds = tr_test_rounds(20000);
+    tr_conversation c = {0};
+    for (int64_t round = 0; round < rounds; round++) {
+        const char *from = good[draw() % 3];
+        size_t length = strlen(from);
+        char *line = malloc(length + 1); /* for the address sanitizer */
+        assert_non_null(line);
+        memcpy(line, from, length);
+        for (uint64_t n = draw() % 4; n > 0; n--)
+            line[draw() % length] =
+                draw() % 2 ? likely[draw() % (sizeof likely - 1)] : (char)draw();
+        if (draw() % 3 == 0) length = draw() % length;
+        line = realloc(line, length + 1);
+        assert_non_null(line);
+        tr_status status = tr_conversation_read(line, length, &c);
+        assert_true(status == TR_OK || status == TR_ERR_DATA);
+        accepted += status == TR_OK;
+        for (size_t i = 0; status == TR_OK && i < c.count; i++) {
+            assert_true(c.turn[i].role <= TR_ROLE_ASSISTANT);
+            assert_true(c.turn[i].text >= c.buffer);
+            assert_true(c.turn[i].text + c.turn[i].length <= c.buffer + length);
+        }
+        free(line);
+    }
+    tr_conversation_free(&c);
+    assert_in_range(accepted, rounds / 100, rounds);
+}
+
 static int make_path(void **state) {
     (void)state;
     int fd = mkstemp(path);
@@ -232,6 +271,7 @@ int main(void) {
         cmocka_unit_test(compressed_files_give_their_text),
         cmocka_unit_test(strings_come_out_as_text),
         cmocka_unit_test(damaged_lines_never_crash),
+        cmocka_unit_test(damaged_conversations_never_crash),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }
