@@ -45,7 +45,7 @@ static tr_status lay_rows(const char *name, double validation, tr_data_windows *
     w->held = (int64_t)((double)rows * validation);
     if (validation > 0 && w->held == 0) w->held = 1;
     w->front = (tr_data_stretch){.windows = rows - w->held, .phases = 1};
-    w->train = w->front.windows * w->context;
+    w->train = w->held > 0 ? w->front.windows * w->context : w->extent.split;
     if (w->front.windows > 0) return TR_OK;
     return TR_FAIL(
         TR_ERR_DATA,

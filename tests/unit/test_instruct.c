@@ -271,6 +271,7 @@ static void without_answers_lines_are_skipped(void **state) {
     assert_string_equal(note, "of 4 conversations, 0 are cut after model.context 24 tokens, and 3 "
                               "are skipped because no answer is left");
     assert_int_equal(tr_data_windows_of(data, 0), 1);
+    assert_int_equal(tr_data_train_tokens(data, 0), tr_data_tokens(data, 0));
     tr_data_close(data);
     refused(open_data(path_of("a.jsonl"), t, 0, 8, &data), TR_ERR_DATA,
             "has no conversation with an answer within model.context 8 tokens");
