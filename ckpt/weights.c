@@ -110,6 +110,20 @@ tr_status tr_weights_sort(tr_weights *w) {
     return TR_OK;
 }
 
+tr_status tr_weights_open_updates(const char *path, const char *prefix, tr_weights *out) {
+    const size_t length = strlen(prefix);
+    char quoted[120];
+    TR_TRY(tr_weights_open(path, out));
+    for (int64_t i = 0; i < out->count; i++) {
+        char *name = out->tensor[i].name;
+        if (strncmp(name, prefix, length) != 0)
+            return TR_FAIL(TR_ERR_DATA, "%s holds the tensor %s: names in an adapter begin with %s",
+                           path, tr_json_quote(name, quoted, sizeof quoted), prefix);
+        memmove(name, name + length, strlen(name + length) + 1); /* the order stays */
+    }
+    return TR_OK;
+}
+
 void tr_weights_close(tr_weights *w) {
     for (int64_t i = 0; i < w->count; i++) free(w->tensor[i].name);
     for (int i = 0; i < w->files; i++) {

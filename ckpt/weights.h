@@ -50,14 +50,22 @@ bool tr_llmc_is(const char *path);
 /* Opens such a file (version 3 or 5), under the names of transformers. Sets the sizes in *model. */
 tr_status tr_llmc_open(const char *path, tr_weights *out, tr_model_config *model);
 
+/* Opens a file *.safetensors of updates (layers/lora_config.h), and takes `prefix` off the names of
+ * all tensors. Fails like tr_weights_open, and with TR_ERR_DATA when a name begins otherwise. */
+tr_status tr_weights_open_updates(const char *path, const char *prefix, tr_weights *out);
+
 /* Returns the tensor of a name of transformers, or of this name without its first part
  * ("wte.weight" for "transformer.wte.weight"), or NULL. */
 const tr_weight *tr_weights_find(const tr_weights *weights, const char *name);
 
-/* Fails with TR_ERR_DATA unless the files hold every tensor of the model, of its shape and a type
- * that can be read, and nothing else but attention masks, rotary frequencies, and the head of a
- * model that ties it. Learned positions may have more rows. `where` is for messages. */
+/* Fails with TR_ERR_DATA unless the files hold every tensor of the model except its updates, of its
+ * shape and a type that can be read, and nothing else but attention masks, rotary frequencies, and
+ * the head of a model that ties it. Learned positions may have more rows. `where` is for messages.
+ */
 tr_status tr_weights_check(const tr_weights *weights, const tr_model *model, const char *where);
+/* Does the same for files of the model's updates. */
+tr_status tr_weights_check_updates(const tr_weights *weights, const tr_model *model,
+                                   const char *where);
 
 /* Makes the whole model of a config for one sequence in FP32, compared with the files like
  * tr_weights_check. The number of layers is compared first, so that a config of another model costs
@@ -71,9 +79,13 @@ tr_status tr_weights_make_model(const tr_weights *weights, const tr_model_config
 tr_status tr_weights_read(tr_weights *weights, const tr_weight *tensor, const tr_box *box,
                           int64_t first, int64_t count, float *dense);
 
-/* Fills the boxes of the tensors in the group "weights/" from checked files, and leaves other
- * tensors as they are. Tells the world how many bytes are read. Not collective. */
+/* Fills the boxes of the tensors in the group "weights/", except those of updates, from checked
+ * files, and leaves other tensors as they are. Tells the world how many bytes are read. Not
+ * collective. */
 tr_status tr_weights_load(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors, int count);
+/* Does the same with those of updates. */
+tr_status tr_weights_load_updates(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors,
+                                  int count);
 
 /* --- writing ---------------------------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include "base/minmax.h"
 #include "base/text.h"
 #include "ckpt/weights_impl.h"
+#include "layers/lora_config.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,15 +75,17 @@ static tr_status check_tensor(const tr_weight *t, const tr_global *global, const
     return TR_OK;
 }
 
-/* Checks all tensors of the model; used[i] is set for each tensor of the files that one needs. */
-static tr_status check_needed(const tr_weights *w, const tr_model *model, const char *where,
-                              bool *used) {
+/* Checks all tensors of the model, either its updates or the others; used[i] is set for each tensor
+ * of the files that one needs. */
+static tr_status check_needed(const tr_weights *w, const tr_model *model, bool updates,
+                              const char *where, bool *used) {
     for (int l = 0; l < model->count; l++) {
         const tr_layer *layer = model->layers[l];
         for (int p = 0; p < layer->params_count; p++) {
             if (layer->params[p].use > 0) continue;
             for (int k = 0; k < layer->params[p].tensors; k++) {
                 const tr_global *global = &layer->params[p].tensor[k];
+                if (tr_lora_is_update(global->name) != updates) continue;
                 const tr_weight *t = tr_weights_find(w, global->name);
                 TR_TRY(check_tensor(t, global, where));
                 used[t - w->tensor] = true;
@@ -129,11 +132,12 @@ static tr_status check_tied(const tr_weights *w, const tr_model *model, const ch
                    where, embedding->name);
 }
 
-tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const char *where) {
+static tr_status check(const tr_weights *w, const tr_model *model, bool updates,
+                       const char *where) {
     bool *used;
     char quoted[120];
     TR_TRY(tr_calloc((size_t)w->count, sizeof *used, &used));
-    tr_status status = check_needed(w, model, where, used);
+    tr_status status = check_needed(w, model, updates, where, used);
     for (int64_t i = 0; i < w->count && status == TR_OK; i++)
         if (!used[i] && !is_ignored(model, w->tensor[i].name))
             status = TR_FAIL(TR_ERR_DATA,
@@ -143,7 +147,15 @@ tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const cha
                              where, tr_json_quote(w->tensor[i].name, quoted, sizeof quoted),
                              model->config.family);
     free(used);
-    return status == TR_OK ? check_tied(w, model, where) : status;
+    return status == TR_OK && !updates ? check_tied(w, model, where) : status;
+}
+
+tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const char *where) {
+    return check(w, model, false, where);
+}
+
+tr_status tr_weights_check_updates(const tr_weights *w, const tr_model *model, const char *where) {
+    return check(w, model, true, where);
 }
 
 tr_status tr_weights_make_model(const tr_weights *w, const tr_model_config *config,
@@ -162,8 +174,9 @@ tr_status tr_weights_make_model(const tr_weights *w, const tr_model_config *conf
 
 /* --- the load --------------------------------------------------------------------------------- */
 
-static bool is_weight(const tr_ckpt_tensor *tensor) {
-    return !strncmp(tensor->name, "weights/", 8);
+/* Returns true for a weight that is an update, or is not one. */
+static bool is_weight(const tr_ckpt_tensor *tensor, bool update) {
+    return !strncmp(tensor->name, "weights/", 8) && tr_lora_is_update(tensor->name) == update;
 }
 
 static int64_t volume_of(const tr_ckpt_tensor *tensor, const tr_box *box) {
@@ -195,18 +208,18 @@ static tr_status load_box(loader *l, const tr_ckpt_tensor *tensor, const tr_box 
     return TR_OK;
 }
 
-tr_status tr_weights_load(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors,
-                          int count) {
+static tr_status load(tr_world *world, tr_weights *weights, bool updates, tr_ckpt_tensor *tensors,
+                      int count) {
     loader l = {.world = world, .weights = weights};
     tr_mirror mirror = {0};
     tr_status status;
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &l.block));
     TR_TRY_OUT(tr_mirror_open(tensors, count, &mirror));
     for (int i = 0; i < count; i++)
-        for (int b = 0; b < tensors[i].boxes && is_weight(&tensors[i]); b++)
+        for (int b = 0; b < tensors[i].boxes && is_weight(&tensors[i], updates); b++)
             l.wanted += volume_of(&tensors[i], &tensors[i].box[b]);
     for (int i = 0; i < count; i++) {
-        if (!is_weight(&tensors[i])) continue;
+        if (!is_weight(&tensors[i], updates)) continue;
         TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[i], true));
         for (int b = 0; b < tensors[i].boxes; b++)
             TR_TRY_OUT(load_box(&l, &mirror.view, &tensors[i].box[b]));
@@ -216,4 +229,14 @@ out:
     tr_mirror_close(&mirror);
     free(l.block);
     return status;
+}
+
+tr_status tr_weights_load(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors,
+                          int count) {
+    return load(world, weights, false, tensors, count);
+}
+
+tr_status tr_weights_load_updates(tr_world *world, tr_weights *weights, tr_ckpt_tensor *tensors,
+                                  int count) {
+    return load(world, weights, true, tensors, count);
 }

@@ -1,5 +1,5 @@
 /* trireme ckpt import FROM RUN
- * trireme ckpt export RUN FOLDER [--dtype TYPE] [--step N] [--max-shard-size SIZE]
+ * trireme ckpt export RUN FOLDER [--adapter] [--dtype TYPE] [--step N] [--max-shard-size SIZE]
  *
  * They run on one rank, or on several under `trireme run`. */
 #include "cli/ckpt_transfer.h"
@@ -48,7 +48,8 @@ static tr_status parse(int argc, char **argv, request *r) {
     *r = (request){.imports = !strcmp(argv[1], "import"),
                    .options = {.step = -1, .shard_bytes = 5000000000}};
     for (int i = 2; i < argc; i++) {
-        if (argv[i][0] == '-') {
+        if (!r->imports && !strcmp(argv[i], "--adapter")) r->options.adapter = true;
+        else if (argv[i][0] == '-') {
             TR_TRY(take_option(argv[i], argv[i + 1], r)); /* argv ends in NULL */
             i++;
         } else if (!r->from) r->from = argv[i];

@@ -43,8 +43,8 @@ static void print_key(const tr_key *key) {
 static void print_keys(const char *section) {
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
-        size_t length = strcspn(key->name, ".");
-        if (section && (strlen(section) != length || strncmp(key->name, section, length))) continue;
+        size_t length = strcspn(key->name, "."), all = section ? strlen(section) : 0;
+        if (section && (strncmp(key->name, section, all) || key->name[all] != '.')) continue;
         bool first = i == 0 || strncmp(tr_schema[i - 1].name, key->name, length + 1) != 0;
         if (first) (void)printf("\n%.*s\n", (int)length, key->name);
         (void)printf("  %-24s %-8s %s\n", key->name, key->fallback ? key->fallback : "-",

@@ -2,18 +2,22 @@
 
 const cli_command cli_commands[] = {
     {"ckpt",
-     "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--dtype "
-     "fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]",
+     "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] "
+     "[--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]",
      "lists or verifies the checkpoints of a run; import makes a run of a model of transformers "
      "(a folder, or a .safetensors file next to its config.json) or of llm.c (a .bin file); export "
-     "writes a run's model as a folder of transformers",
+     "writes a run's model as a folder of transformers, or of PEFT",
      cli_ckpt,
+     "  --adapter                only the low-rank updates (model.lora), as an adapter of PEFT; "
+     "without\n"
+     "                           it they are added to the weights\n"
      "  --dtype fp32|bf16|fp16   type of the exported tensors (the one that was imported, or "
      "fp32)\n"
      "  --step N                 step to export (the newest valid one)\n"
      "  --max-shard-size SIZE    largest file of an export (5GB)\n"
      "An imported run is at step 0 and has no moments of the optimizer: continue it with\n"
      "`trireme train CONFIG --resume`, or start other runs from the folder with model.init_from.\n"
+     "A folder of PEFT (LoRA) is not imported: name it in model.init_from.\n"
      "docs/models.md has examples.\n"},
     {"data",
      "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "

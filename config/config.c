@@ -2,10 +2,12 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "config/adapter.h"
 #include "config/hf.h"
 #include "config/schema.h"
 #include "config/yaml.h"
 #include "data/paths.h"
+#include "layers/lora_config.h"
 #include "layers/preset.h"
 #include "layers/tuning.h"
 
@@ -14,6 +16,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* No schedule gains from more micro-batches, and planning their memory would take minutes. */
 enum { MOST_MICRO_BATCHES = 16384 };
@@ -111,10 +114,16 @@ static bool is_set(const tr_config *config, const char *key) {
     return config->place[tr_schema_find(key)].line != 0;
 }
 
-/* Returns true for a key of tr_model_config that says what the model is, not what of it is
- * trained. */
+/* Returns true for a key of tr_model_config that says what the model is, without its updates and
+ * what of it is trained. */
 static bool is_of_model(const tr_key *key) {
     return key->offset < offsetof(tr_config, model) + offsetof(tr_model_config, lora);
+}
+
+/* Returns true for a key of the model's updates. */
+static bool is_of_lora(const tr_key *key) {
+    const size_t begin = offsetof(tr_config, model) + offsetof(tr_model_config, lora);
+    return key->offset >= begin && key->offset < begin + sizeof(tr_lora_config);
 }
 
 static bool same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
@@ -213,14 +222,61 @@ static tr_status compare_context(const tr_config *c, const tr_hf *hf, const char
            c->model.context, path, hf->positions, learned ? "" : "model.rope_scaling, or a ");
 }
 
-/* Fills the model's keys that are not set from config.json in the folder model.init_from, and
- * compares the others with it. */
+/* Compares the updates' keys that are set with the adapter. */
+static tr_status compare_adapter(const tr_config *c, const tr_lora_config *lora) {
+    if (is_set(c, "model.lora.rank") && c->model.lora.rank != lora->rank)
+        REFUSE("model.lora.rank",
+               "model.lora.rank is %" PRId64 ", but the adapter %.100s has rank %" PRId64
+               ": leave the key out",
+               c->model.lora.rank, c->init_from, lora->rank);
+    if (is_set(c, "model.lora.alpha") && c->model.lora.alpha != lora->alpha)
+        REFUSE("model.lora.alpha",
+               "model.lora.alpha is %g, but the adapter %.100s has %g: leave the key out",
+               c->model.lora.alpha, c->init_from, lora->alpha);
+    if (is_set(c, "model.lora.targets") && strcmp(c->model.lora.targets, lora->targets) != 0)
+        REFUSE("model.lora.targets",
+               "model.lora.targets is '%.80s', but the adapter %.80s updates '%.80s': leave the "
+               "key out",
+               c->model.lora.targets, c->init_from, lora->targets);
+    return TR_OK;
+}
+
+/* If model.init_from is an adapter, takes its updates, and the folder of its model. */
+static tr_status read_adapter(tr_config *c) {
+    tr_adapter adapter;
+    if (!tr_adapter_is(c->init_from)) {
+        if (!c->lora_base[0]) return TR_OK;
+        REFUSE("model.lora.base",
+               "model.lora.base is set, but model.init_from '%.200s' is no adapter (it has no "
+               "adapter_config.json): leave model.lora.base out",
+               c->init_from);
+    }
+    TR_TRY(tr_adapter_read(c->init_from, &adapter));
+    TR_TRY(compare_adapter(c, &adapter.lora));
+    c->model.lora = adapter.lora;
+    if (!is_set(c, "model.lora.base"))
+        (void)snprintf(c->lora_base, sizeof c->lora_base, "%s", adapter.base);
+    if (!c->lora_base[0])
+        REFUSE("model.init_from",
+               "the adapter %.200s does not name its model (base_model_name_or_path): set "
+               "model.lora.base to the model's folder",
+               c->init_from);
+    if (access(c->lora_base, F_OK) == 0) return TR_OK;
+    return TR_FAIL(TR_ERR_NOFILE,
+                   "there is no folder '%s', the model of the adapter '%s': set model.lora.base to "
+                   "the model's folder",
+                   c->lora_base, c->init_from);
+}
+
+/* Fills the model's keys that are not set from config.json in the folder model.init_from, or in
+ * that of an adapter's model, and compares the others with it. */
 static tr_status read_origin(tr_config *c) {
     char path[TR_CONFIG_PATH + 16];
     tr_hf hf;
     tr_config *origin;
-    (void)snprintf(path, sizeof path, "%s/config.json", c->init_from);
-    TR_TRY(tr_hf_read(c->init_from, &hf, NULL));
+    TR_TRY(read_adapter(c));
+    (void)snprintf(path, sizeof path, "%s/config.json", tr_config_origin(c));
+    TR_TRY(tr_hf_read(tr_config_origin(c), &hf, NULL));
     TR_TRY(tr_calloc(1, sizeof *origin, &origin));
     origin->model = hf.model;
     tr_status status = compare_origin(c, origin, path);
@@ -236,6 +292,14 @@ static tr_status take_origin(tr_config *c) {
                "model.preset and model.init_from both say what the model is: leave one out");
     c->preset[0] = '\0';
     return model_is_set(c) ? tr_model_complete(&c->model) : read_origin(c);
+}
+
+const char *tr_config_origin(const tr_config *c) {
+    return c->lora_base[0] ? c->lora_base : c->init_from;
+}
+
+const char *tr_config_adapter(const tr_config *c) {
+    return c->lora_base[0] ? c->init_from : NULL;
 }
 
 tr_status tr_config_check_origin(const tr_config *config) {
@@ -416,6 +480,15 @@ static tr_status check_precision(const tr_config *c) {
     return TR_OK;
 }
 
+/* An adapter's model is named next to the adapter. */
+static tr_status check_base(const tr_config *c) {
+    if (!c->lora_base[0] || c->init_from[0]) return TR_OK;
+    REFUSE("model.lora.base",
+           "model.lora.base is the model of the adapter that model.init_from names, but "
+           "model.init_from is not set: set model.init_from to the model's folder, and leave "
+           "model.lora.base out");
+}
+
 static tr_status check_batch(const tr_config *c) {
     int64_t unit = c->parallel.dp * c->train.micro_batch;
     int64_t up = (c->train.batch + unit - 1) / unit * unit;
@@ -437,6 +510,7 @@ static tr_status check_batch(const tr_config *c) {
 }
 
 tr_status tr_config_check(const tr_config *c, int world_size) {
+    TR_TRY(check_base(c));
     TR_TRY(check_model(c));
     TR_TRY(check_documents(c));
     TR_TRY(check_precision(c));
@@ -511,7 +585,8 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
                                 const char *where) {
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
-        if (!is_of_model(key) || !strcmp(key->name, "model.dropout")) continue;
+        if (!strcmp(key->name, "model.dropout") || (!is_of_model(key) && !is_of_lora(key)))
+            continue;
         if (!same_value(key, config, saved)) return other_model(key, config, saved, where);
     }
     return TR_OK;

@@ -18,6 +18,9 @@ typedef struct tr_config {
     tr_model_config model; /* the keys are its fields */
     char preset[32];       /* key: model.preset; "": model.init_from says what the model is */
     char init_from[TR_CONFIG_PATH]; /* key: model.init_from; "": parameters are drawn */
+    /* key: model.lora.base; the folder of the model of which model.init_from has updates; "":
+     * model.init_from is not an adapter */
+    char lora_base[TR_CONFIG_PATH];
     struct {
         char path[TR_CONFIG_PATHS]; /* files, or a mixture: see data/paths.h */
         char format[16];
@@ -87,6 +90,11 @@ tr_status tr_config_parse(const char *text, size_t length, const char *source,
 /* Compares the model's keys that are set with config.json in the folder model.init_from, which
  * tr_config_load does only when it reads that file: for a new run. Fails like tr_config_load. */
 tr_status tr_config_check_origin(const tr_config *config);
+
+/* Returns the folder of transformers that a new run starts from, "" if there is none, and the
+ * folder with an adapter (config/adapter.h) that has its updates, or NULL. */
+const char *tr_config_origin(const tr_config *config);
+const char *tr_config_adapter(const tr_config *config);
 
 /* Returns true when device.name is cuda or cuda:N. */
 bool tr_config_on_gpu(const tr_config *config);

@@ -36,7 +36,8 @@ const tr_key tr_schema[] = {
     {"model.init_from", TR_KEY_TEXT, AT(init_from), .example = "models/llama-3.2-1b",
      .help = "A folder of transformers (config.json and *.safetensors): the model is that one, and "
              "a new run starts with its weights. Of the model's other keys only dropout, context "
-             "and rope_scaling may differ. Default: none."},
+             "and rope_scaling may differ. Or a folder of PEFT (adapter_config.json): a model and "
+             "its updates. Default: none."},
     {"model.layers", INT(model.layers, 1, 4096), .example = "12",
      .help = "Number of transformer blocks. Default: the preset's."},
     {"model.width", INT(model.width, 1, 1048576), .example = "768",
@@ -85,6 +86,20 @@ const tr_key tr_schema[] = {
              "LOW HIGH ORIGINAL, or yarn FACTOR ORIGINAL, where ORIGINAL is the context that the "
              "model was trained with. yarn takes further numbers: BETA_FAST BETA_SLOW (32 1), then "
              "ATTENTION, the factor on cosines and sines (0.1 ln FACTOR + 1). Default: none."},
+
+    {"model.lora.rank", INT(model.lora.rank, 0, 65536), .fallback = "0", .example = "8",
+     .help = "Rank of low-rank updates (LoRA): with a rank above 0 the model's own parameters are "
+             "frozen, and each target y = W x becomes W x + alpha / rank B A x, with A and B "
+             "trained. 0: none."},
+    {"model.lora.alpha", FLOAT(model.lora.alpha, 0, 1e9), .fallback = "0", .example = "16",
+     .help = "Factor of the updates, times the rank; 0: the rank, for a factor of 1."},
+    {"model.lora.targets", TR_KEY_PATHS, AT(model.lora.targets), .example = "q_proj v_proj",
+     .help = "Linear layers of the blocks that are updated, by the last parts of their names: "
+             "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or c_attn, c_proj "
+             "and c_fc for gpt2. In a file also a list. Default: all-linear."},
+    {"model.lora.base", TR_KEY_TEXT, AT(lora_base), .example = "models/llama-3.2-1b",
+     .help = "The folder of the model, where model.init_from is an adapter of PEFT. Default: the "
+             "one that adapter_config.json names."},
 
     {"data.path", TR_KEY_PATHS, AT(data.path), .example = "corpus.txt",
      .help = "The files to learn from, relative to the working directory: a path, patterns like "

@@ -64,19 +64,57 @@ static const char *name_of(const void *names, int index) {
     return ((const char *const *)names)[index];
 }
 
+/* Lists the last parts of the modules' names, each once. Returns their number. */
+static int list_names(const module list[MODULES], const char *names[MODULES]) {
+    int count = 0;
+    for (int i = 0; i < MODULES; i++) {
+        const char *name = list[i].name ? last_part(list[i].name) : NULL;
+        bool seen = !name;
+        for (int k = 0; k < count && !seen; k++) seen = !strcmp(names[k], name);
+        if (!seen) names[count++] = name;
+    }
+    return count;
+}
+
+void tr_lora_modules(const tr_model_config *c, char *text, size_t size) {
+    const char *names[MODULES];
+    module list[MODULES];
+    char words[sizeof c->lora.targets], *rest = NULL;
+    bool all = false;
+    *text = '\0';
+    (void)snprintf(words, sizeof words, "%s", c->lora.targets);
+    for (char *word = strtok_r(words, separators, &rest); word;
+         word = strtok_r(NULL, separators, &rest)) {
+        all |= !strcmp(word, "all-linear");
+        tr_text_add(text, size, "%s%s", *text ? " " : "", word);
+    }
+    if (!all) return;
+    list_modules(tr_model_family(c->family), c, list);
+    const int count = list_names(list, names);
+    *text = '\0';
+    for (int i = 0; i < count; i++) tr_text_add(text, size, "%s%s", i ? " " : "", names[i]);
+}
+
+static bool has_end(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && !strcmp(text + n - m, end);
+}
+
+bool tr_lora_is_update(const char *tensor) {
+    return has_end(tensor, "." TR_LORA_A) || has_end(tensor, "." TR_LORA_B);
+}
+
+void tr_lora_weight_of(const char *tensor, char *weight) {
+    const int stem = (int)(strlen(tensor) - strlen(TR_LORA_A));
+    (void)snprintf(weight, TR_NAME_SIZE, "%.*sweight", stem, tensor);
+}
+
 static tr_status unknown_target(const tr_family *f, const module list[MODULES], const char *word) {
     const char *names[MODULES];
     char known[256] = "", hint[96] = "";
-    int count = 0;
-    for (int i = 0; i < MODULES; i++) {
-        if (!list[i].name) continue;
-        const char *name = last_part(list[i].name);
-        bool seen = false;
-        for (int k = 0; k < count; k++) seen |= !strcmp(names[k], name);
-        if (seen) continue;
-        tr_text_add(known, sizeof known, "%s%s", count ? ", " : "", name);
-        names[count++] = name;
-    }
+    const int count = list_names(list, names);
+    for (int i = 0; i < count; i++)
+        tr_text_add(known, sizeof known, "%s%s", i ? ", " : "", names[i]);
     const int near = tr_nearest(last_part(word), name_of, names, count);
     if (near >= 0) (void)snprintf(hint, sizeof hint, "; did you mean '%s'?", names[near]);
     return TR_FAIL(TR_ERR_CONFIG,

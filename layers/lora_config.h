@@ -11,6 +11,13 @@ double tr_lora_factor(const tr_lora_config *lora);
 /* Returns true when a target names the module layer.name, as PEFT compares them: the whole name, or
  * its end after a dot. "all-linear" names every linear layer of the blocks. */
 bool tr_lora_names(const tr_lora_config *lora, const char *layer, const char *name);
+/* Writes the targets of a complete config to text[size], separated by spaces; all-linear as the
+ * last parts of the names of the block's linear layers, each once. */
+void tr_lora_modules(const tr_model_config *config, char *text, size_t size);
+/* Returns true for the name of an A or B. */
+bool tr_lora_is_update(const char *tensor);
+/* Writes the name of the weight of an A or B to weight[TR_NAME_SIZE]; `tensor` is one. */
+void tr_lora_weight_of(const char *tensor, char *weight);
 /* Fails with TR_ERR_CONFIG, naming the key, when the rank is above a target's sizes, or a target
  * names no linear layer of the model's blocks. */
 tr_status tr_lora_check(const tr_model_config *config);

@@ -289,6 +289,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->family = tr_model_family(config->family);
     model->config = *config;
     model->shape = *shape;
+    model->config.tuning.only_updates = config->lora.rank > 0;
     model->shape.tuning = &model->config.tuning;
     model->shape.rows = shape->batch * (shape->decode ? shape->decode : shape->seq);
     model->count = (int)config->layers + 2;
@@ -330,15 +331,16 @@ int64_t tr_model_trained_parameters(const tr_model *model) {
     return count_parameters(model, false);
 }
 
-/* Returns the elements of frozen weights of products: matrices of all layers except the embedding,
- * the first one. */
-static double frozen_weights(const tr_model *model) {
+/* Returns the elements of the weights of products that are frozen, or of those that are updates:
+ * matrices of all layers except the embedding, the first one. */
+static double count_weights(const tr_model *model, bool updates) {
     double sum = 0;
     for (int i = 1; i < model->count; i++)
         for (int j = 0; j < model->layers[i]->params_count; j++) {
             const tr_param *param = &model->layers[i]->params[j];
             for (int k = 0; k < param->tensors; k++)
-                if (param->frozen && param->tensor[k].rank == 2)
+                if ((updates ? tr_lora_is_update(param->tensor[k].name) : param->frozen) &&
+                    param->tensor[k].rank == 2)
                     sum += (double)tr_global_count(&param->tensor[k]);
         }
     return sum;
@@ -359,6 +361,7 @@ double tr_model_flops_per_token(const tr_model *model) {
     const double matrices = tr_model_activation(c->activation)->gated ? 3 : 2;
     const double attention = C * D * (2 * heads + 2 * kv_heads);
     const double mlp = matrices * C * (double)c->mlp_width;
-    return 6 * (L * (attention + mlp) + (double)c->vocab * C) - 2 * frozen_weights(model) +
+    return 6 * (L * (attention + mlp) + (double)c->vocab * C) + 6 * count_weights(model, true) -
+           2 * count_weights(model, false) +
            12 * L * keys_read(c, (double)model->shape.seq) * heads * D;
 }

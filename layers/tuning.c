@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "layers/lora_config.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -38,6 +39,7 @@ static bool matches(const char *pattern, const char *name) {
 
 static bool is_frozen(const tr_tuning *tuning, const char *name) {
     char word[TR_TUNING_TEXT];
+    if (tuning->only_updates && !tr_lora_is_update(name)) return true;
     for (const char *text = tuning->freeze; next_word(&text, word);)
         if (matches(word, name)) return true;
     return false;
@@ -76,7 +78,7 @@ tr_status tr_tuning_apply(const tr_tuning *t, tr_param *param) {
 }
 
 bool tr_tuning_is_plain(const tr_tuning *t) {
-    return !t->freeze[0] && !t->lr_scale[0];
+    return !t->freeze[0] && !t->lr_scale[0] && !t->only_updates;
 }
 
 /* --- checks ----------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@ page=$(cd "$(dirname "$0")/.." && pwd)/docs/config.md
 
 tables() {
     local key section last="" help meaning takes default gpu
-    "$trireme" help | sed -n 's/^  \([a-z]*\.[a-z_0-9]*\) .*/\1/p' | while read -r key; do
+    "$trireme" help | sed -n 's/^  \([a-z]*\.[a-z_0-9.]*\) .*/\1/p' | while read -r key; do
         section=${key%%.*}
         help=$("$trireme" help "$key")
         meaning=$(sed -n '2s/^ *//p' <<<"$help")

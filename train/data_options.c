@@ -15,7 +15,7 @@ tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **d
     *tokenizer = NULL;
     if (!bytes)
         TR_TRY(tr_data_find_tokenizer(
-            c->data.tokenizer, c->data.path, c->init_from, c->model.vocab,
+            c->data.tokenizer, c->data.path, tr_config_origin(c), c->model.vocab,
             !strcmp(c->data.format, "text") || !strcmp(c->data.format, "instruct"), tokenizer));
     if (*tokenizer && c->data.document_end < 0)
         c->data.document_end = tr_tokenizer_document_end(*tokenizer);

@@ -258,8 +258,7 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
                                       sizeof note));
     TR_TRY(tr_world_agree(world, make_engine(s)));
     tr_board_set_stop_word(board, tr_engine_stop_word(s->engine));
-    return tr_trained_load(&r->model, world, &s->mesh, tr_engine_model(s->engine),
-                           tr_engine_store(s->engine));
+    return tr_trained_load(&r->model, &s->config, world, &s->mesh, tr_engine_store(s->engine));
 }
 
 tr_status tr_eval_session_run(tr_eval_session *s, tr_sequence_loss **loss) {

@@ -8,8 +8,11 @@
 #include "ckpt/drain.h"
 #include "ckpt/reader.h"
 #include "ckpt/weights.h"
+#include "config/adapter.h"
 #include "config/config.h"
 #include "config/hf.h"
+#include "layers/lora_config.h"
+#include "train/merge.h"
 #include "train/meter.h"
 #include "train/origin.h"
 #include "train/transfer.h"
@@ -37,9 +40,12 @@ typedef struct export {
     tr_ckpt_reader *reader;
     tr_config config;
     cJSON *origin;
-    tr_ckpt_weight *source; /* [count] */
-    tr_weight *tensor;      /* [count], file by file; shape, type, and place in the file */
-    int64_t count, bytes, lost;
+    tr_ckpt_weight *saved, *source; /* [saved_count], of the checkpoint; [count], to be written */
+    char(*name)[2 * TR_NAME_SIZE];  /* [count], in the files */
+    tr_weight *tensor;              /* [count], file by file; shape, type, and place in the file */
+    int64_t saved_count, count, bytes, lost;
+    tr_merge merge;
+    float *sum;     /* [SCRATCH] */
     int files, *fd; /* fd[files]; -1: not open */
     int64_t done, share;
     tr_drain drain;
@@ -56,7 +62,8 @@ static tr_status take_types(export *e) {
     } word[] = {{"fp32", TR_WEIGHT_F32}, {"bf16", TR_WEIGHT_BF16}, {"fp16", TR_WEIGHT_F16}};
     for (int64_t i = 0; i < e->count; i++) {
         tr_weight *t = &e->tensor[i];
-        t->type = tr_origin_type(e->origin, e->source[i].name);
+        t->type =
+            e->options->adapter ? TR_WEIGHT_F32 : tr_origin_type(e->origin, e->source[i].name);
         for (size_t k = 0; e->options->dtype && k < sizeof word / sizeof *word; k++)
             if (!strcmp(word[k].name, e->options->dtype)) t->type = word[k].type;
         t->dtype = tr_weight_type_name(t->type);
@@ -64,21 +71,42 @@ static tr_status take_types(export *e) {
     return TR_OK;
 }
 
+/* Chooses the tensors to be written: the updates, or all others. */
+static tr_status choose_sources(export *e) {
+    const bool updates = e->options->adapter;
+    TR_TRY(tr_ckpt_reader_list(e->reader, &e->saved, &e->saved_count));
+    TR_TRY(tr_calloc((size_t)e->saved_count, sizeof *e->source, &e->source));
+    for (int64_t i = 0; i < e->saved_count; i++)
+        if (tr_lora_is_update(e->saved[i].name) == updates) e->source[e->count++] = e->saved[i];
+    e->merge = (tr_merge){.reader = e->reader,
+                          .tensor = e->saved,
+                          .count = e->saved_count,
+                          .model = &e->config.model};
+    if (e->count > 0) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "'%s' has no low-rank updates (model.lora.rank is 0), so it is no adapter: "
+                   "export it without --adapter",
+                   e->options->run);
+}
+
 /* Divides the tensors among files: a file is full when the next tensor would pass the limit. */
 static tr_status make_list(export *e) {
     int64_t in_file = 0;
-    TR_TRY(tr_ckpt_reader_list(e->reader, &e->source, &e->count));
+    TR_TRY(choose_sources(e));
     TR_TRY(tr_calloc((size_t)e->count, sizeof *e->tensor, &e->tensor));
+    TR_TRY(tr_calloc((size_t)e->count, sizeof *e->name, &e->name));
     TR_TRY(take_types(e));
     e->files = 1;
     for (int64_t i = 0; i < e->count; i++) {
         const tr_ckpt_weight *from = &e->source[i];
         tr_weight *t = &e->tensor[i];
-        t->name = (char *)from->name;
+        t->name = e->name[i];
+        (void)snprintf(t->name, sizeof e->name[i], "%s%.*s",
+                       e->options->adapter ? TR_ADAPTER_PREFIX : "", TR_NAME_SIZE, from->name);
         t->rank = from->rank;
         t->bytes = tr_weight_type_size(t->type);
         for (int d = 0; d < from->rank; d++) t->bytes *= t->shape[d] = from->shape[d];
-        if (in_file > 0 && in_file + t->bytes > e->options->shard_bytes) {
+        if (!e->options->adapter && in_file > 0 && in_file + t->bytes > e->options->shard_bytes) {
             e->files++;
             in_file = 0;
         }
@@ -102,13 +130,15 @@ static tr_status open_run(export *e) {
     TR_TRY(tr_config_parse(text, strlen(text), root, NULL, 0, &e->config));
     TR_TRY(tr_origin_read(o->run, &e->origin));
     TR_TRY(make_list(e));
+    TR_TRY(tr_calloc(SCRATCH, sizeof *e->sum, &e->sum));
     return tr_calloc(SCRATCH, sizeof(float), &e->scratch);
 }
 
 /* --- the files -------------------------------------------------------------------------------- */
 
 static void file_name(const export *e, int file, char name[64]) {
-    if (e->files == 1) (void)snprintf(name, 64, "model.safetensors");
+    if (e->options->adapter) (void)snprintf(name, 64, TR_ADAPTER_WEIGHTS);
+    else if (e->files == 1) (void)snprintf(name, 64, "model.safetensors");
     else (void)snprintf(name, 64, "model-%05d-of-%05d.safetensors", file + 1, e->files);
 }
 
@@ -180,9 +210,15 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
     const int64_t size = tr_weight_type_size(t->type);
     for (int64_t i = 0; i < count; i += SCRATCH) {
         const int64_t n = tr_min_i64(SCRATCH, count - i);
-        const void *data = values + i;
+        const float *from = values + i;
+        if (e->merge.left) {
+            memcpy(e->sum, from, (size_t)n * sizeof *from);
+            tr_merge_add(&e->merge, at + i, n, e->sum);
+            from = e->sum;
+        }
+        const void *data = from;
         if (t->type != TR_WEIGHT_F32) {
-            e->lost += tr_weights_round(values + i, n, t->type, e->scratch);
+            e->lost += tr_weights_round(from, n, t->type, e->scratch);
             data = e->scratch;
         }
         const int64_t place = t->offset + (at + i) * size;
@@ -194,10 +230,22 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
     return TR_OK;
 }
 
-static int64_t number_of(const export *e, const char *name) {
+/* Returns the checkpoint's tensor of a name in the files. */
+static const tr_ckpt_weight *source_of(const export *e, const char *name) {
+    if (e->options->adapter) name += strlen(TR_ADAPTER_PREFIX);
     for (int64_t i = 0; i < e->count; i++)
-        if (!strcmp(e->source[i].name, name)) return e->source[i].number;
-    return -1;
+        if (!strcmp(e->source[i].name, name)) return &e->source[i];
+    return NULL;
+}
+
+/* Writes a tensor, with its update. */
+static tr_status write_tensor(export *e, const tr_weight *tensor, const char *path) {
+    target to = {.e = e, .tensor = tensor, .path = path};
+    const tr_ckpt_weight *source = source_of(e, tensor->name);
+    tr_status status = e->options->adapter ? TR_OK : tr_merge_begin(&e->merge, source);
+    if (status == TR_OK) status = tr_ckpt_reader_read(e->reader, source->number, put, &to);
+    tr_merge_end(&e->merge);
+    return status;
 }
 
 /* Marks the tensors of this rank: each goes to the rank with the fewest bytes so far. */
@@ -229,9 +277,7 @@ static tr_status write_tensors(export *e) {
         if (!mine[i]) continue;
         if (e->fd[file] < 0) e->fd[file] = open(path, O_RDWR | O_CLOEXEC);
         if (e->fd[file] < 0) status = fail_io("open", path);
-        target to = {.e = e, .tensor = &e->tensor[i], .path = path};
-        if (status == TR_OK)
-            status = tr_ckpt_reader_read(e->reader, number_of(e, e->tensor[i].name), put, &to);
+        if (status == TR_OK) status = write_tensor(e, &e->tensor[i], path);
     }
     free(mine);
     for (int f = 0; f < e->files; f++) {
@@ -286,6 +332,14 @@ static tr_status write_config(const export *e) {
         if (elements[t] > elements[most]) most = t;
     TR_TRY(tr_hf_print(&e->config.model, tr_json_get(e->origin, "config"), names[most], &text));
     tr_status status = write_text(e, "config.json", text);
+    free(text);
+    return status;
+}
+
+static tr_status write_adapter_config(const export *e) {
+    char *text;
+    TR_TRY(tr_adapter_print(&e->config.model, tr_config_origin(&e->config), &text));
+    tr_status status = write_text(e, TR_ADAPTER_CONFIG, text);
     free(text);
     return status;
 }
@@ -396,7 +450,7 @@ static tr_status sync_folder(const char *path) {
 static tr_status finish(export *e) {
     char path[PATH_MAX];
     if (e->files > 1) TR_TRY(write_index(e));
-    TR_TRY(write_config(e));
+    TR_TRY(e->options->adapter ? write_adapter_config(e) : write_config(e));
     (void)snprintf(path, sizeof path, "%s/tokenizer", e->options->run);
     TR_TRY(tr_origin_copy(path, e->temporary));
     TR_TRY(sync_folder(e->temporary));
@@ -439,7 +493,10 @@ tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out
         if (e->fd[f] >= 0) (void)close(e->fd[f]);
     tr_ckpt_reader_close(e->reader);
     cJSON_Delete(e->origin);
+    free(e->saved);
     free(e->source);
+    free(e->name);
+    free(e->sum);
     free(e->tensor);
     free(e->fd);
     free(e->scratch);

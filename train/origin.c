@@ -3,6 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "layers/lora_config.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -93,7 +94,7 @@ void tr_origin_remove(const char *run) {
 
 /* --- origin.json ------------------------------------------------------------------------------ */
 
-/* Calls `each` for every tensor of the model, with its tensor in the files. */
+/* Calls `each` for every tensor of the model except updates, with its tensor in the files. */
 static void visit(const tr_weights *w, const tr_model *model,
                   void (*each)(void *context, const char *name, const tr_weight *t),
                   void *context) {
@@ -101,7 +102,8 @@ static void visit(const tr_weights *w, const tr_model *model,
         for (int p = 0; p < model->layers[l]->params_count; p++) {
             const tr_param *param = &model->layers[l]->params[p];
             for (int k = 0; k < param->tensors && param->use == 0; k++)
-                each(context, param->tensor[k].name, tr_weights_find(w, param->tensor[k].name));
+                if (!tr_lora_is_update(param->tensor[k].name))
+                    each(context, param->tensor[k].name, tr_weights_find(w, param->tensor[k].name));
         }
 }
 

@@ -87,14 +87,9 @@ static tr_status open_schedule(tr_session *s) {
 /* Opens the weights that a new run starts from, and compares them and config.json with the model.
  */
 static tr_status open_origin(tr_session *s) {
-    const char *folder = s->config->init_from;
-    tr_model *model;
-    if (s->resumes || !folder[0]) return TR_OK;
+    if (s->resumes || !s->config->init_from[0]) return TR_OK;
     TR_TRY(tr_config_check_origin(s->config));
-    TR_TRY(tr_weights_open(folder, &s->weights));
-    tr_status status = tr_weights_make_model(&s->weights, &s->config->model, folder, &model);
-    tr_model_destroy(model);
-    return status;
+    return tr_start_open(s->config, &s->start);
 }
 
 /* The part of the set-up that needs no other rank; its failures are agreed on afterwards. */
@@ -296,11 +291,11 @@ static tr_status load(tr_session *s) {
 
 /* On rank 0: keeps what an export passes on, in log.dir. */
 static tr_status keep_origin(const tr_session *s) {
-    const char *folder = s->config->init_from;
+    const char *folder = tr_config_origin(s->config);
     cJSON *config;
     tr_hf hf;
     TR_TRY(tr_hf_read(folder, &hf, &config));
-    tr_status status = tr_origin_write(s->config->log.dir, folder, config, &s->weights,
+    tr_status status = tr_origin_write(s->config->log.dir, folder, config, &s->start.weights,
                                        tr_engine_model(s->engine));
     cJSON_Delete(config);
     return status;
@@ -311,11 +306,16 @@ static tr_status make_parameters(tr_session *s) {
     const bool loads = s->config->init_from[0];
     tr_store *store = tr_engine_store(s->engine);
     tr_session_begin(s, loads ? TR_ACTIVITY_LOAD : TR_ACTIVITY_DRAW, 0);
+    if (!loads && s->config->model.lora.rank > 0 && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder,
+                         "model.lora.rank is set and model.init_from is not: the updates are "
+                         "trained on frozen random weights");
     if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
     TR_TRY(tr_store_clear_moments(store));
-    TR_TRY(tr_weights_load(s->world, &s->weights, s->tensors, s->tensors_count));
+    TR_TRY(tr_start_load(&s->start, s->world, store, (uint64_t)s->config->train.seed, s->tensors,
+                         s->tensors_count));
     if (tr_session_leads(s)) TR_TRY(keep_origin(s));
-    tr_weights_close(&s->weights);
+    tr_start_close(&s->start);
     return tr_store_publish(store);
 }
 
@@ -440,7 +440,7 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
 void tr_session_close(tr_session *s) {
     tr_recorder_close(&s->recorder);
     tr_board_set_stop_word(s->options->board, NULL);
-    tr_weights_close(&s->weights);
+    tr_start_close(&s->start);
     free(s->tensors);
     free(s->state);
     tr_engine_destroy(s->engine);

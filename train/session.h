@@ -1,12 +1,12 @@
 /* The objects of one rank of a training run, opened in the order of their dependencies. */
 #pragma once
 
-#include "ckpt/weights.h"
 #include "data/data.h"
 #include "train/engine.h"
 #include "train/plans.h"
 #include "train/recorder.h"
 #include "train/rundir.h"
+#include "train/start.h"
 #include "train/time_limit.h"
 #include "train/trainer.h"
 
@@ -23,7 +23,7 @@ typedef struct tr_session {
     tr_schedule *schedule;
     tr_plans plans; /* of the operators */
     tr_engine *engine;
-    tr_weights weights; /* of model.init_from, until they are loaded */
+    tr_start start; /* files of a new run's parameters, until they are loaded */
     tr_ckpt_tensor *tensors;
     int tensors_count;
     tr_rundir dir;                 /* locked by rank 0 */

@@ -1,6 +1,7 @@
 #include "train/store.h"
 
 #include "base/memory.h"
+#include "layers/lora_config.h"
 #include "partition/param_memory.h"
 
 #include <stdlib.h>
@@ -291,23 +292,24 @@ static void narrow(void *values, int64_t count) {
 }
 
 /* Initial values pass through one staging buffer of the largest parameter's size. */
-tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
+static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_slot *slot),
+                      const tr_board *board) {
     tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
     const size_t size = tr_dtype_size(store->acc);
     int64_t most = 0, drawn = 0, all = 0;
     float *host;
     for (int i = 0; i < store->slots; i++) {
-        if (store->slot[i].shares >= 0) continue;
+        if (!wanted(&store->slot[i])) continue;
         all += store->slot[i].param->count;
         if (store->slot[i].param->count > most) most = store->slot[i].param->count;
     }
+    if (all == 0) return TR_OK;
     tr_world_tell_work(store->world, 0, all);
-    TR_TRY(tr_store_clear_moments(store));
     TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * size, (void **)&host));
     for (int i = 0; i < store->slots; i++) {
         tr_slot *slot = &store->slot[i];
-        if (slot->shares >= 0) continue;
+        if (!wanted(slot)) continue;
         if (tr_board_stop_requested(board))
             TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
         tr_dtype dtype;
@@ -321,10 +323,27 @@ tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
         drawn += slot->param->count;
         tr_world_tell_work(store->world, drawn, all);
     }
-    status = tr_store_publish(store);
 out:
     tr_device_staging_free(store->device, host);
     return status;
+}
+
+static bool has_value(const tr_slot *slot) {
+    return slot->shares < 0;
+}
+
+static bool is_update(const tr_slot *slot) {
+    return slot->shares < 0 && tr_lora_is_update(tr_param_name(slot->param));
+}
+
+tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
+    TR_TRY(tr_store_clear_moments(store));
+    TR_TRY(draw(store, seed, has_value, board));
+    return tr_store_publish(store);
+}
+
+tr_status tr_store_init_updates(tr_store *store, uint64_t seed) {
+    return draw(store, seed, is_update, NULL);
 }
 
 tr_status tr_store_clear_moments(tr_store *store) {

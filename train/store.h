@@ -80,6 +80,9 @@ void *tr_slot_saved(const tr_store *store, const tr_slot *slot, tr_dtype *dtype)
  * drawn; moments are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
  * on the board, which may be NULL. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
+/* Draws those of low-rank updates only, into the masters: tr_store_publish follows. Not collective.
+ */
+tr_status tr_store_init_updates(tr_store *store, uint64_t seed);
 /* Sets the moments of a store for training to zero, as at the first step; does nothing to a store
  * without them. */
 tr_status tr_store_clear_moments(tr_store *store);

@@ -2,8 +2,9 @@
 
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
-#include "ckpt/weights.h"
+#include "config/adapter.h"
 #include "train/snapshot.h"
+#include "train/start.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ bool tr_trained_is_folder(const char *path) {
     (void)snprintf(name, sizeof name, "%s/ckpt", path);
     if (access(name, F_OK) == 0) return false;
     (void)snprintf(name, sizeof name, "%s/config.json", path);
-    return access(name, F_OK) == 0;
+    return access(name, F_OK) == 0 || tr_adapter_is(path);
 }
 
 static void checkpoints_of(const char *path, char root[TR_CONFIG_PATH + 8]) {
@@ -124,23 +125,20 @@ tr_status tr_trained_device(const tr_config *c, tr_world *world, tr_device **out
 }
 
 tr_status tr_trained_check(const tr_trained *r, const tr_config *config) {
-    tr_weights weights = {0};
-    tr_model *model = NULL;
+    tr_start start;
     if (!tr_trained_is_folder(r->path)) return TR_OK;
-    tr_status status = tr_weights_open(r->path, &weights);
-    if (status == TR_OK) status = tr_weights_make_model(&weights, &config->model, r->path, &model);
-    tr_model_destroy(model);
-    tr_weights_close(&weights);
+    tr_status status = tr_start_open(config, &start);
+    tr_start_close(&start);
     return status;
 }
 
-static tr_status load_folder(tr_world *world, const tr_model *model, const char *folder,
+static tr_status load_folder(const tr_config *config, tr_world *world, tr_store *store,
                              tr_ckpt_tensor *tensors, int count) {
-    tr_weights weights = {0};
-    tr_status status = tr_weights_open(folder, &weights);
-    if (status == TR_OK) status = tr_weights_check(&weights, model, folder);
-    if (status == TR_OK) status = tr_weights_load(world, &weights, tensors, count);
-    tr_weights_close(&weights);
+    tr_start start;
+    tr_status status = tr_start_open(config, &start);
+    if (status == TR_OK)
+        status = tr_start_load(&start, world, store, (uint64_t)config->train.seed, tensors, count);
+    tr_start_close(&start);
     return tr_world_agree(world, status);
 }
 
@@ -155,13 +153,13 @@ static tr_status load_run(tr_world *world, const tr_trained *r, tr_ckpt_tensor *
     return status;
 }
 
-tr_status tr_trained_load(const tr_trained *r, tr_world *world, const tr_mesh *mesh,
-                          const tr_model *model, tr_store *store) {
+tr_status tr_trained_load(const tr_trained *r, const tr_config *config, tr_world *world,
+                          const tr_mesh *mesh, tr_store *store) {
     tr_ckpt_tensor *tensors;
     int count;
     TR_TRY(tr_snapshot_tensors(store, mesh, &tensors, &count));
     tr_status status = tr_trained_is_folder(r->path)
-                           ? load_folder(world, model, r->path, tensors, count)
+                           ? load_folder(config, world, store, tensors, count)
                            : load_run(world, r, tensors, count);
     free(tensors);
     TR_TRY(status);

@@ -34,5 +34,5 @@ tr_status tr_trained_check(const tr_trained *from, const tr_config *config);
 tr_status tr_trained_device(const tr_config *config, tr_world *world, tr_device **out,
                             bool *on_cpu_instead);
 /* Fills the parameters of this rank's layers. Collective: every rank returns the same status. */
-tr_status tr_trained_load(const tr_trained *from, tr_world *world, const tr_mesh *mesh,
-                          const tr_model *model, tr_store *store);
+tr_status tr_trained_load(const tr_trained *from, const tr_config *config, tr_world *world,
+                          const tr_mesh *mesh, tr_store *store);

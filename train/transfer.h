@@ -18,11 +18,14 @@ typedef struct tr_export_options {
     const char *dtype;   /* fp32, bf16, fp16; NULL: as the weights came, FP32 for a run born here */
     int64_t step;        /* -1: the newest */
     int64_t shard_bytes; /* most bytes of a file */
+    bool adapter;        /* write the updates as an adapter of PEFT, instead of merging them */
 } tr_export_options;
 
-/* Writes a folder of transformers with a run's model. The folder must not exist or be empty; it
- * appears when all is written and synced. Collective. Fails with TR_ERR_NOFILE when the run has no
- * checkpoint, with TR_ERR_DATA when it is damaged, or transformers has no such model, and with
+/* Writes a folder of transformers with a run's model, with low-rank updates added to its weights;
+ * or a folder of PEFT with the updates alone, in FP32 unless options->dtype says otherwise. The
+ * folder must not exist or be empty; it appears when all is written and synced. Collective. Fails
+ * with TR_ERR_NOFILE when the run has no checkpoint, with TR_ERR_DATA when it is damaged,
+ * transformers has no such model, or an adapter is asked for of a run without updates, and with
  * TR_ERR_USAGE, before anything is written, when the folder has entries, or is the current one or a
  * mount point, which a rename cannot replace. */
 tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out);

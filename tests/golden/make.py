@@ -1,6 +1,6 @@
 """Writes golden files: PyTorch's and transformers' results for small models, for tests/unit/test_golden.c.
 
-    pip install torch transformers h5py
+    pip install torch transformers peft h5py
     python3 tests/golden/make.py [--out FOLDER] [--seed N] [--eager] [CASE ...]
 
 Each file is one case of CASES with random weights, norms and biases included, and three AdamW steps on
@@ -27,7 +27,9 @@ HDF5 datasets of a file:
     gradients, after           f64[n], of step 1 before clipping; parameters after the last step
     bf16/logits, bf16/loss     f64: PyTorch's distance from the values above (2-norm)
     bf16/gradients, after      f64[parameters]: likewise for each parameter
-Attributes: seed, torch, transformers. Doubles are rounded to 37 bits, to keep the files small."""
+With low-rank updates (keys lora.rank, alpha and targets) peft makes the model; the parameters also have A and B,
+under peft's names without their prefix, and only these are trained: the gradients of the others are 0 in the file.
+Attributes: seed, torch, transformers, and peft with updates. Doubles are rounded to 37 bits, to keep the files small."""
 
 import argparse
 import contextlib
@@ -35,6 +37,7 @@ import pathlib
 
 import h5py
 import numpy as np
+import peft
 import torch
 import torch.nn.functional as F
 import transformers
@@ -62,6 +65,8 @@ CASES = {
     "qwen3": LLAMA | {"family": "qwen3", "head_size": 8},
     "mistral": LLAMA | {"family": "mistral", "window": 4},
     "mistral-documents": LLAMA | {"family": "mistral", "window": 3, "documents": True},
+    "llama-lora": LLAMA | {"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj v_proj o_proj gate_proj down_proj"},
+    "gpt2-lora": GPT2 | {"tie": False, "lora.rank": 2, "lora.alpha": 3, "lora.targets": "c_attn mlp.c_proj c_fc"},
 }
 
 # Trireme's names of activations and those of transformers: in a gated MLP, in a plain one.
@@ -129,7 +134,18 @@ def build(case, dtype, attention="sdpa"):
     # BF16 uses transformers' default attention. "eager" rounds differently: it computes the gradient of the
     # scores from FP32 probabilities, sdpa and Trireme from the rounded output.
     model.config._attn_implementation = attention if dtype == torch.bfloat16 else "eager"
+    if "lora.rank" in case:
+        updates = peft.LoraConfig(r=case["lora.rank"], lora_alpha=case["lora.alpha"],
+                                  target_modules=case["lora.targets"].split(), fan_in_fan_out=case["family"] == "gpt2")
+        model = peft.get_peft_model(model, updates, autocast_adapter_dtype=False).base_model.model
+        assert all(p.dtype == dtype for p in model.parameters())
     return model.train()
+
+
+def parameters(model):
+    """Yields the parameters with the names of a checkpoint."""
+    for name, p in model.named_parameters():
+        yield name.replace(".base_layer", "").replace(".default", ""), p
 
 
 @contextlib.contextmanager
@@ -147,7 +163,7 @@ def double_everywhere():
 def draw_weights(model, rng):
     """Returns weights that are multiples of 2^-12, which BF16 must round."""
     out = {}
-    for name, p in model.named_parameters():
+    for name, p in parameters(model):
         x = rng.standard_normal(tuple(p.shape))
         if p.dim() == 1:
             x = 0.2 * x + (1 if name.endswith("weight") else 0)
@@ -191,19 +207,21 @@ def train(case, weights, inputs, dtype, attention="sdpa"):
     wide = torch.promote_types(dtype, torch.float32)
     masters = {n: torch.tensor(w, dtype=wide, requires_grad=True) for n, w in weights.items()}
     decay = {n: OPTIMIZER["weight_decay"] if m.dim() > 1 else 0.0 for n, m in masters.items()}
+    trained = {n for n, p in parameters(model) if p.requires_grad}
     optimizer = torch.optim.AdamW(
-        [{"params": [m], "weight_decay": decay[n]} for n, m in masters.items()], lr=1.0,
+        [{"params": [m], "weight_decay": decay[n]} for n, m in masters.items() if n in trained], lr=1.0,
         betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"])
     out = {"losses": [], "norms": []}
     for step, (tokens, labels, starts) in enumerate(zip(*inputs)):
         with torch.no_grad():
-            for n, p in model.named_parameters():
+            for n, p in parameters(model):
                 p.copy_(masters[n])
         model.zero_grad()
         logits = logits_of(model, case, tokens, starts, dtype)
         loss = loss_of(logits, labels)
         loss.backward()
-        gradients = {n: p.grad.to(wide) for n, p in model.named_parameters()}
+        gradients = {n: torch.zeros_like(p, dtype=wide) if p.grad is None else p.grad.to(wide)
+                     for n, p in parameters(model)}
         norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients.values()))
         if step == 0:
             out["logits"] = logits.detach().double().numpy()
@@ -242,6 +260,8 @@ def write(path, case, seed, weights, inputs, truth, bf16):
     with h5py.File(path, "w", libver=("v110", "v110")) as f:
         put = lambda name, x: f.create_dataset(name, data=x, chunks=x.shape, shuffle=True, compression=9)
         f.attrs.update(seed=seed, torch=str(torch.__version__), transformers=transformers.__version__)
+        if "lora.rank" in case:
+            f.attrs.update(peft=peft.__version__)
         f["config"] = np.bytes_(config_lines(case))
         f["parameters"] = np.bytes_("".join(f"{n} {' '.join(map(str, weights[n].shape))}\n" for n in names))
         put("weights", flat(weights).astype(np.float32))

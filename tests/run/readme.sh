@@ -95,7 +95,8 @@ for document in "${documents[@]}"; do
     [[ $name != data.md ]] || as_from_others "$name"
     [[ $name != README.md ]] || as_after_quickstart "$name"
     block="" start=0
-    while IFS=: read -r line text; do
+    while IFS= read -r text; do # a colon at its end stays
+        line=${text%%:*} text=${text#*:}
         if [[ $text == '```' ]]; then
             [[ -n $block ]] && run_block "$name" "$start" "$block"
             start=$line
@@ -116,10 +117,10 @@ done
 mentions() { grep -hoE -- "$1" "${documents[@]}" "$root"/examples/*.yaml | sort -u; }
 
 sections='model|data|train|optim|parallel|checkpoint|log|device'
-known=$(sed -nE "s/^  (($sections)\.[a-z_0-9]+) .*/\1/p" help.txt)
+known=$(sed -nE "s/^  (($sections)\.(lora\.)?[a-z_0-9]+) .*/\1/p" help.txt)
 # Files like data/data.c, log.txt and model.safetensors are not keys; train.stepz is the documents' example of a wrong key.
-for key in $(mentions "(^|[^/a-z_.-])($sections)\.[a-z_0-9]+" | grep -oE "($sections)\.[a-z_0-9]+" | sort -u); do
-    [[ $key == train.stepz || $key == log.txt || $key == train.bin || $key == model.safetensors ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
+for key in $(mentions "(^|[^/a-z_.-])($sections)\.(lora\.)?[a-z_0-9]+" | grep -oE "($sections)\.(lora\.)?[a-z_0-9]+" | sort -u); do
+    [[ $key == train.stepz || $key == log.txt || $key == train.bin || $key == model.safetensors || $key == model.embed_tokens ]] || grep -qx -- "$key" <<<"$known" || fail "there is no key $key"
 done
 diff <(bash "$root/tools/config_table.sh" "$trireme") \
     <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$root/docs/config.md" | sed '$d') >table.diff ||

@@ -104,7 +104,7 @@ typedef struct collection {
  * gradient or the same bits. */
 static inline void collect_element(void *context, int64_t global, int64_t local) {
     const collection *c = context;
-    double *to = &c->grad[global], value = rig_grad(c->param, local);
+    double *to = &c->grad[global], value = c->param->has_grad ? rig_grad(c->param, local) : 0;
     if (isnan(*to)) *to = value;
     else if (c->param->partial & TR_AXIS_BIT(TR_AXIS_TP)) *to += value;
     else if (*to != value)

@@ -20,6 +20,7 @@
 #include "pipeline/orders/make.h"
 #include "support/elements.h"
 #include "support/golden.h"
+#include "support/op_cases.h"
 #include "train/decoder.h"
 #include "train/engine.h"
 
@@ -103,17 +104,14 @@ typedef struct transfer {
 
 static void move_element(void *context, int64_t global, int64_t local) {
     const transfer *t = context;
-    double *wide = t->local;
-    float *narrow = t->local;
-    if (t->to_file)
-        t->file[global] = t->factor * (t->dtype == TR_F64 ? wide[local] : (double)narrow[local]);
-    else if (t->dtype == TR_F64) wide[local] = t->file[global];
-    else narrow[local] = (float)t->file[global];
+    if (t->to_file) t->file[global] = t->factor * tr_element(t->local, t->dtype, local);
+    else tr_element_set(t->local, t->dtype, local, t->file[global]);
 }
 
 typedef enum what { MASTERS, GRADIENTS } what;
 
-/* Moves all parameters' masters or gradients between the store and an array like the file's. */
+/* Moves all parameters' masters (of frozen ones in BF16 the values) or gradients (if they have one)
+ * between the store and an array like the file's. */
 static void move_all(const golden *g, const tr_store *store, what of, bool to_file, double factor,
                      double *file) {
     int64_t moved = 0;
@@ -130,7 +128,8 @@ static void move_all(const golden *g, const tr_store *store, what of, bool to_fi
                           .file = file + p->at,
                           .to_file = to_file,
                           .factor = factor};
-            tr_each_element(tensor, move_element, &t);
+            if (of == MASTERS) t.local = tr_slot_saved(store, slot, &t.dtype);
+            if (t.local) tr_each_element(tensor, move_element, &t);
             moved += p->count;
         }
     }

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Low-rank updates in whole runs: the same bits under every cut, the same losses on tensor and data ranks, resumed
+# and sampled; frozen weights keep their bits, a merged export is base + update, an adapter is written and
+# read back. Where the Python package peft is installed, it loads the adapter.
+# usage: lora.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
+set -euo pipefail
+trireme=$1
+scratch=$2
+# shellcheck source=tests/run/common.sh
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+
+# refused CODE TEXT ARGUMENTS...
+refused() {
+    local want=$1 text=$2 code=0
+    shift 2
+    timeout 60 "$trireme" "$@" >out 2>err || code=$?
+    [[ $code == "$want" ]] || fail "$*: exit code $code instead of $want: $(<err)"
+    grep -qF -- "$text" err || fail "$*: no '$text' in: $(<err)"
+    [[ $(wc -l <err) == 1 ]] || fail "$*: more than one line: $(<err)"
+}
+
+# near A B: losses of every step must agree except for the order of FP32 sums.
+near() {
+    paste <(field "$1" loss) <(field "$2" loss) |
+        awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > 1e-5) exit 1 } END { exit NR != 6 }' ||
+        fail "$1 and $2: losses too far apart"
+}
+
+# The model, and runs that update it. lora RUN RANKS ARGUMENTS...
+small=(train.steps=1 checkpoint.every=0 model.dropout=0 model.vocab=300 model.layers=2 model.width=16)
+train 0 1 born model.family=llama model.kv_heads=2 "${small[@]}"
+"$trireme" ckpt export born base >out
+cat >lora.yaml <<Y
+model: {init_from: base, lora: {rank: 3, alpha: 6, targets: [q_proj, v_proj, o_proj, gate_proj, down_proj]}}
+data: {path: $text}
+train: {steps: 6, batch: 8, micro_batch: 1, seed: 7, threads: 1, validate_every: 3, validate_batches: 1}
+optim: {lr: 0.01, warmup: 2, clip: 0}
+checkpoint: {every: 1, keep: 7}
+log: {every: 6}
+Y
+lora() {
+    local run=$1 ranks=$2
+    shift 2
+    trireme_on "$ranks" train lora.yaml log.dir="$run" "$@" >"$run.out" 2>"$run.err" || fail "$run: $(<"$run.err")"
+    as_planned "$run"
+}
+lora one 1
+grep -q '^trained  0.00 M parameters, 0.02 M frozen' one.out || fail "the plan's sizes: $(head -n 1 one.out)"
+"$trireme" plan lora.yaml >out && grep -q '^trained  0.00 M parameters, 0.02 M frozen' out || fail "plan: $(head -n 1 out)"
+lora pp 2 parallel.pp=2 parallel.schedule=zb-h1
+diff <(field pp loss; field pp grad_norm) <(field one loss; field one grad_norm) >/dev/null || fail "pp: other losses"
+"$tools/ckpt_compare" exact pp/ckpt/step-00000006 one/ckpt/step-00000006 >/dev/null || fail "pp: other parameters"
+lora tp 4 parallel.tp=4
+lora dp 4 parallel.dp=2 parallel.tp=2
+for run in tp dp; do
+    near "$run" one
+    "$tools/ckpt_compare" gradients "$run/ckpt/step-00000001" one/ckpt/step-00000001 1e-5 >/dev/null ||
+        fail "$run: other gradients of step 1"
+done
+lora bf16 1 train.precision=bf16 train.steps=2
+
+# A run goes on, also on another layout, with the rank of its start only.
+rm -rf one/ckpt/step-0000000[456]
+lora one 2 --resume parallel.pp=2
+near one pp
+"$tools/ckpt_compare" exact pp/ckpt/step-00000006 one/ckpt/step-00000006 >/dev/null || fail "resumed: other parameters"
+refused 65 "its model.lora.rank is 3" train lora.yaml log.dir=one --resume model.lora.rank=2
+
+# Decoding of the run, of the merged model and of the adapter; both exports do not depend on the ranks.
+"$trireme" ckpt export one merged >out
+"$trireme" run -n 2 ckpt export one merged-2 >out
+"$trireme" ckpt export one adapter --adapter >out
+cmp -s merged/model.safetensors merged-2/model.safetensors || fail "two ranks merge other bits"
+for from in merged adapter one; do
+    "$trireme" sample "$from" -p "The " -n 24 --temperature 1 >"sample.$from" || fail "no sample of $from"
+    cmp -s "sample.$from" sample.merged || fail "$from and merged: other texts"
+done
+trireme_on 2 sample adapter -p "The " -n 24 --temperature 1 parallel.tp=2 >sample.tp 2>err || fail "sample on tp 2: $(<err)"
+cmp -s sample.tp sample.merged || fail "a sample on two tensor ranks: another text"
+
+# An adapter that is read back has the same bits.
+echo "{model.init_from: adapter, data.path: $text, train: {steps: 1, batch: 4, threads: 1}}" >again.yaml
+"$trireme" train again.yaml log.dir=again optim.lr=0 >out 2>err || fail "an adapter as a start: $(<err)"
+"$trireme" ckpt export again again-adapter --adapter >out
+cmp -s again-adapter/adapter_model.safetensors adapter/adapter_model.safetensors || fail "read back: other bits"
+
+# base + update, computed from the files alone; what has no update keeps its bits.
+if command -v python3 >/dev/null; then
+    python3 - base merged adapter <<'P' >out 2>err || fail "merged is not base + update: $(tail -n 1 err)"
+import json, struct, sys
+def load(path):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    return {n: (t["shape"], struct.unpack(f"<{(t['data_offsets'][1] - t['data_offsets'][0]) // 4}f",
+            data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]))
+            for n, t in header.items() if n != "__metadata__"}
+base, merged = (load(f"{f}/model.safetensors") for f in sys.argv[1:3])
+adapter = load(f"{sys.argv[3]}/adapter_model.safetensors")
+config = json.load(open(f"{sys.argv[3]}/adapter_config.json"))
+assert base.keys() == merged.keys() and len(adapter) == 2 * 2 * 5 and config["base_model_name_or_path"] == "base"
+updated = 0
+for name, (shape, values) in base.items():
+    stem = "base_model.model." + name.removesuffix("weight") + "lora_"
+    if stem + "A.weight" not in adapter:
+        assert merged[name][1] == values, name
+        continue
+    (rank, columns), a = adapter[stem + "A.weight"]
+    b = adapter[stem + "B.weight"][1]
+    assert any(b), name
+    for i, value in enumerate(values):
+        row, column = divmod(i, columns)
+        update = sum(b[row * rank + k] * a[k * columns + column] for k in range(rank))
+        want = struct.unpack("<f", struct.pack("<f", value + config["lora_alpha"] / config["r"] * update))[0]
+        assert merged[name][1][i] == want, (name, i)
+    updated += 1
+assert updated == 10
+P
+else
+    echo "skipped: no python3, for base + update"
+fi
+
+# GPT-2: its weights are [in, out].
+train 0 1 gpt model.family=gpt2 "${small[@]}"
+"$trireme" ckpt export gpt gpt-base >out
+lora gpt-run 1 model.init_from=gpt-base model.lora.targets='c_attn c_fc mlp.c_proj' train.steps=2
+lora gpt-tp 2 model.init_from=gpt-base model.lora.targets='c_attn c_fc mlp.c_proj' train.steps=2 parallel.tp=2
+"$trireme" ckpt export gpt-run gpt-merged >out
+"$trireme" ckpt export gpt-run gpt-adapter --adapter >out
+for from in gpt-merged gpt-run gpt-adapter; do
+    "$trireme" sample "$from" -p "The " -n 16 --temperature 1 >"sample.$from" || fail "no sample of $from"
+    cmp -s "sample.$from" sample.gpt-merged || fail "$from: another text than that of the merged model"
+done
+
+# What does not go together.
+refused 78 "did you mean 'q_proj'" train lora.yaml log.dir=no model.lora.targets=q_prj
+refused 78 "names 'c_attn'" train lora.yaml log.dir=no model.lora.targets=c_attn
+refused 78 "model.lora.rank 9 is above 8, the smaller side of self_attn.v_proj" train lora.yaml log.dir=no model.lora.rank=9
+refused 78 "model.lora.rank is not" train lora.yaml log.dir=no model.lora.rank=0
+refused 78 "is no adapter" train lora.yaml log.dir=no model.lora.base=base
+refused 78 "model.init_from is not set" train base.yaml log.dir=no model.lora.base=base
+refused 78 "has rank 3" train again.yaml log.dir=no model.lora.rank=4
+refused 66 "set model.lora.base" train again.yaml log.dir=no model.lora.base=gone
+refused 65 "it is no adapter" ckpt export born no --adapter
+# bad FROM TO CODE TEXT: a copy of the adapter, with a part of its config replaced, is refused.
+bad() {
+    mkdir -p bad
+    cp adapter/adapter_model.safetensors bad/
+    sed "s/$1/$2/" adapter/adapter_config.json >bad/adapter_config.json
+    refused "$3" "$4" train again.yaml log.dir=no model.init_from=bad
+}
+bad '"peft_type":' '"use_dora": true, "peft_type":' 65 '"use_dora" asks for DoRA'
+bad '"peft_type":' '"use_rslora": true, "peft_type":' 65 '"use_rslora"'
+bad '"peft_type":' '"rank_pattern": {"q_proj": 4}, "peft_type":' 65 '"rank_pattern"'
+bad '"peft_type":' '"modules_to_save": ["lm_head"], "peft_type":' 65 '"modules_to_save"'
+bad '"none"' '"all"' 65 '"bias" is '
+bad '"LORA"' '"LOHA"' 65 '"peft_type" is '
+bad '"r":.*,' '"r": 2.5,' 65 '"r" must be an integer'
+bad '"r":.*,' '"r": 2,' 65 'lora_A.weight is (3, 16) in the file, and (2, 16) by its config'
+bad '\[.*\]' '"q.*"' 65 'regular expression'
+bad '\[.*\]' '["q_proj"]' 65 'holds the tensor '
+bad '\[.*\]' '["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj", "up_proj"]' 65 'holds no tensor '
+[[ ! -e no ]] || fail "a refused run left $(ls no)"
+
+python=${TRIREME_PYTHON:-python3}
+if "$python" -c 'import peft, transformers, torch' 2>/dev/null; then
+    for name in "" gpt-; do
+        "$python" - "${name}base" "${name}adapter" "${name}merged" <<'P' >out 2>err || fail "peft: $(tail -n 1 err)"
+import sys, warnings, peft, torch, transformers
+warnings.simplefilter("ignore", FutureWarning)
+base, adapter, merged = sys.argv[1:]
+load = transformers.AutoModelForCausalLM.from_pretrained
+updated = peft.PeftModel.from_pretrained(load(base, dtype=torch.float32), adapter).eval()
+whole = load(merged, dtype=torch.float32).eval()
+tokens = torch.arange(24)[None] * 11 % 256
+with torch.no_grad():
+    a, b = updated(tokens).logits, whole(tokens).logits
+    plain = load(base, dtype=torch.float32).eval()(tokens).logits
+assert (a - plain).abs().max() > 1e-3, "the adapter changes nothing"
+assert (a - b).abs().max() < 1e-5 * b.abs().max(), float((a - b).abs().max())
+P
+    done
+else
+    echo "skipped: no Python with peft, for the adapter"
+fi
+finish
