@@ -343,7 +343,8 @@ static void damaged_files_never_crash(void **state) {
             int32_t some[17];
             const int64_t tokens = tr_data_tokens(data, 0);
             opened++;
-            assert_int_equal(tr_corpus_read(tr_data_corpus(data, 0), tokens - 17, 17, some), TR_OK);
+            status = tr_corpus_read(tr_data_corpus(data, 0), tokens - 17, 17, some);
+            assert_true(status == TR_OK || status == TR_ERR_DATA); /* beyond the vocabulary */
             int64_t end = 0;
             while (end < tokens && end != INT64_MAX)
                 end = tr_corpus_next_end(tr_data_corpus(data, 0), end);
