@@ -111,7 +111,7 @@ static tr_status read_base(const cJSON *root, const char *folder, const char *wh
     if (name[0] != '/' && access(name, F_OK) != 0 && access(next_to, F_OK) == 0) name = next_to;
     if (strlen(name) >= TR_CONFIG_PATH)
         return TR_FAIL(TR_ERR_DATA, "%s: \"base_model_name_or_path\" is too long", where);
-    (void)snprintf(base, TR_CONFIG_PATH, "%s", name);
+    memcpy(base, name, strlen(name) + 1);
     return TR_OK;
 }
 

@@ -60,13 +60,13 @@ CASES = {
                                "rope_scaling": "linear 4"},
     "llama-geglu-documents": LLAMA | {"kv_heads": 4, "activation": "geglu", "documents": True, "norm_eps": 1e-3},
     "llama-relu2-yarn": LLAMA | {"activation": "relu2", "head_size": 8, "mlp_width": 40, "rope_scaling": "yarn 4 2048"},
+    "llama-lora": LLAMA | {"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj v_proj o_proj gate_proj down_proj"},
+    "gpt2-lora": GPT2 | {"tie": False, "lora.rank": 2, "lora.alpha": 3, "lora.targets": "c_attn mlp.c_proj c_fc"},
     "qwen2": LLAMA | {"family": "qwen2", "rope_theta": 1e6},
     "qwen2-window-tied": LLAMA | {"family": "qwen2", "window": 5, "tie": True},
     "qwen3": LLAMA | {"family": "qwen3", "head_size": 8},
     "mistral": LLAMA | {"family": "mistral", "window": 4},
     "mistral-documents": LLAMA | {"family": "mistral", "window": 3, "documents": True},
-    "llama-lora": LLAMA | {"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj v_proj o_proj gate_proj down_proj"},
-    "gpt2-lora": GPT2 | {"tie": False, "lora.rank": 2, "lora.alpha": 3, "lora.targets": "c_attn mlp.c_proj c_fc"},
 }
 
 # Trireme's names of activations and those of transformers: in a gated MLP, in a plain one.
