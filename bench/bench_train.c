@@ -8,6 +8,10 @@
  *               precision=fp32|bf16 pp=1 dp=1 tp=1 schedule=1f1b transport=auto|nccl|mpi
  *               threads=1 steps=7 report=0 device=cpu deterministic=1
  *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
+ *   bench_train data=tokens format=megatron pairs=20 ...
+ *
+ * With `data`, `pairs` blocks of steps on random tokens take turns with as many on the tokens of
+ * that file, and one more line compares the median steps.
  *
  * Every key `model.*` of the config is an option here (family, kv_heads, mlp_width, ...), with its
  * default; the sizes above hold without a preset. context: tokens of a sequence; batch: sequences
@@ -17,14 +21,17 @@
 #include "base/memory.h"
 #include "bench/measure.h"
 #include "config/config.h"
+#include "data/data.h"
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* POOL: batches of different tokens; later steps use them again. */
-enum { WARM_UP = 2, MAX_STEPS = 1 << 20, POOL = 16, WORDS = 32, WORD = 96 };
+/* POOL: batches of different tokens; later steps use them again. BLOCK: steps in a row on tokens of
+ * one origin. The step after the next one is read during a step, so of a block only the steps
+ * before its last one, and not its first one, are compared. */
+enum { WARM_UP = 2, MAX_STEPS = 1 << 20, POOL = 16, WORDS = 32, WORD = 96, BLOCK = 5 };
 
 /* The model's sizes without a preset. */
 static const char *const sizes[] = {"layers=6", "width=384", "heads=6", "context=256", "vocab=256"};
@@ -34,6 +41,8 @@ typedef struct options {
     int64_t batch, micro_batch, pp, dp, tp, threads, steps;
     int64_t report, deterministic;
     const char *precision, *schedule, *transport, *device;
+    int64_t pairs;
+    const char *data, *format; /* data NULL: random tokens alone */
 } options;
 
 /* Seconds of the instructions of one step, by kind. */
@@ -46,6 +55,7 @@ typedef struct bench {
     tr_model_config model;
     int64_t samples; /* in the pool */
     int32_t *pool;   /* (samples, 2, context): tokens and labels of each */
+    tr_data *data;   /* NULL: none */
     step_time now;   /* of this step, on this rank */
     double begun;
 } bench;
@@ -70,6 +80,9 @@ static bool take_option(options *o, const char *word) {
         {"transport", NULL, &o->transport},
         {"deterministic", &o->deterministic, NULL},
         {"device", NULL, &o->device},
+        {"pairs", &o->pairs, NULL},
+        {"data", NULL, &o->data},
+        {"format", NULL, &o->format},
     };
     const size_t length = strcspn(word, "=");
     if (!word[length]) return false;
@@ -111,6 +124,9 @@ static tr_status parse(bench *b, int argc, char **argv) {
         words[count++] = argv[i];
     }
     TR_TRY(read_model(words, count, &b->model));
+    if (o->data && (o->pairs < 1 || o->pairs > MAX_STEPS / (2 * BLOCK)))
+        return TR_FAIL(TR_ERR_USAGE, "pairs must be from 1 to %d", MAX_STEPS / (2 * BLOCK));
+    if (o->data) o->steps = o->pairs * 2 * BLOCK;
     if (o->steps < 1 || o->steps > MAX_STEPS)
         return TR_FAIL(TR_ERR_USAGE, "steps must be from 1 to %d", MAX_STEPS);
     if (o->batch < 1 || o->micro_batch < 1 || o->dp < 1 || o->batch % (o->micro_batch * o->dp) != 0)
@@ -135,9 +151,16 @@ static tr_status draw_samples(bench *b) {
     return TR_OK;
 }
 
+/* Returns true when the step takes its tokens from the files. */
+static bool is_from_files(const bench *b, int64_t step) {
+    return b->data && step >= WARM_UP && (step - WARM_UP) / BLOCK % 2 == 1;
+}
+
 static tr_status copy_sample(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
                              int count) {
     const bench *b = context;
+    if (is_from_files(b, sample / b->o.batch))
+        return tr_data_sample(b->data, sample, wanted, count);
     const size_t length = (size_t)b->model.context;
     const int32_t *from = b->pool + (size_t)(sample % b->samples) * 2 * length;
     (void)validation;
@@ -175,6 +198,25 @@ static tr_status print_ranks(tr_world *world, const step_time *best) {
     return status;
 }
 
+/* Prints the medians of the steps on random tokens and on the files' tokens. seconds[o.steps], in
+ * the order of the steps. */
+static tr_status compare(const bench *b, const double *seconds) {
+    const int64_t most = b->o.pairs * BLOCK;
+    double *kind[2];
+    int n[2] = {0};
+    TR_TRY(tr_calloc((size_t)(2 * most), sizeof **kind, &kind[0]));
+    kind[1] = kind[0] + most;
+    for (int64_t s = 0; s < b->o.steps; s++) {
+        const int k = is_from_files(b, s + WARM_UP);
+        if (s % BLOCK > 0 && s % BLOCK < BLOCK - 1) kind[k][n[k]++] = seconds[s];
+    }
+    const double random = bench_median(kind[0], n[0]), files = bench_median(kind[1], n[1]);
+    printf("%d pairs of blocks: random tokens %.2f ms, files %.2f ms: %.3f times\n",
+           (int)b->o.pairs, random * 1e3, files * 1e3, files / random);
+    free(kind[0]);
+    return TR_OK;
+}
+
 static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
     const options *o = &b->o;
     tr_step_result result;
@@ -198,6 +240,7 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
         seconds[s - WARM_UP] = b->now.whole;
         if (b->now.whole < best.whole) best = b->now;
     }
+    tr_status compared = b->data && tr_world_rank(world) == 0 ? compare(b, seconds) : TR_OK;
     double median = bench_median(seconds, (int)o->steps),
            tokens = (double)(o->batch * b->model.context);
     double flops = tokens * tr_model_flops_per_token(tr_engine_model(engine));
@@ -206,7 +249,19 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
                seconds[0] * 1e3, median * 1e3, tokens / seconds[0], flops / seconds[0] * 1e-9,
                result.loss);
     free(seconds);
+    TR_TRY(compared);
     return o->report ? print_ranks(world, &best) : TR_OK;
+}
+
+static tr_status open_data(bench *b) {
+    const tr_data_options files = {.path = b->o.data,
+                                     .format = b->o.format,
+                                     .context = b->model.context,
+                                     .vocab = b->model.vocab,
+                                     .seed = 1,
+                                     .packed = true,
+                                     .document_end = -1};
+    return b->o.data ? tr_data_open(&files, &b->data) : TR_OK;
 }
 
 /* Opens this rank's device and chooses what carries messages between the ranks, as `trireme train`
@@ -262,6 +317,7 @@ static tr_status run(bench *b, tr_world *world) {
                             tr_world_size(world), &desc.mesh));
     TR_TRY_OUT(open_device(o, world, &device));
     TR_TRY_OUT(draw_samples(b));
+    TR_TRY_OUT(open_data(b));
     desc.device = device;
     tr_schedule_request request = {.name = o->schedule,
                                    .ranks = (int)o->pp,
@@ -277,6 +333,7 @@ out:
     tr_engine_destroy(engine);
     tr_schedule_destroy(schedule);
     if (device) tr_device_close(device);
+    tr_data_close(b->data);
     free(b->pool);
     return status;
 }
@@ -291,6 +348,8 @@ int main(int argc, char **argv) {
                      .steps = 7,
                      .deterministic = 1,
                      .device = "cpu",
+                     .pairs = 20,
+                     .format = "u16",
                      .precision = "fp32",
                      .schedule = "1f1b",
                      .transport = "auto"}};
