@@ -13,19 +13,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files that transformers writes next to a model. */
+/* Files that transformers writes next to a model; the first SETTINGS of them belong to a tokenizer
+ * in any format. */
 static const char *const passed_on[] = {
-    "tokenizer.json",
+    "chat_template.jinja",
     "tokenizer_config.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
     "vocab.json",
     "merges.txt",
-    "special_tokens_map.json",
     "added_tokens.json",
-    "generation_config.json",
-    "chat_template.jinja",
     "tokenizer.model",
 };
-enum { PASSED_ON = sizeof passed_on / sizeof *passed_on };
+enum { SETTINGS = 4, PASSED_ON = sizeof passed_on / sizeof *passed_on };
 
 /* --- files ------------------------------------------------------------------------------------ */
 
@@ -49,9 +50,10 @@ static tr_status copy_file(const char *from, const char *to) {
     return status;
 }
 
-tr_status tr_origin_copy(const char *from, const char *to) {
+/* Copies those of the first `count` files of passed_on that are in `from`. */
+static tr_status copy_files(const char *from, const char *to, int count) {
     char source[PATH_MAX], target[PATH_MAX];
-    for (int i = 0; i < PASSED_ON; i++) {
+    for (int i = 0; i < count; i++) {
         (void)snprintf(source, sizeof source, "%.3900s/%s", from, passed_on[i]);
         (void)snprintf(target, sizeof target, "%.3900s/%s", to, passed_on[i]);
         if (access(source, F_OK) != 0) continue;
@@ -62,12 +64,36 @@ tr_status tr_origin_copy(const char *from, const char *to) {
     return TR_OK;
 }
 
-tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenizer) {
+tr_status tr_origin_copy(const char *from, const char *to) {
+    return copy_files(from, to, PASSED_ON);
+}
+
+static bool same_folder(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Copies the settings in `from` to another folder, where model.init_from may have left others. */
+static tr_status keep_settings(const char *from, const char *to) {
     char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%.3900s/tokenizer", run);
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s", path, strerror(errno));
-    (void)snprintf(path, sizeof path, "%.3900s/tokenizer/tokenizer.json", run);
+    (void)snprintf(path, sizeof path, "%.3900s/tokenizer_config.json", from);
+    if (access(path, F_OK) == 0) { /* it may have the template, which a file would go before */
+        (void)snprintf(path, sizeof path, "%.3900s/chat_template.jinja", to);
+        (void)unlink(path);
+    }
+    return copy_files(from, to, SETTINGS);
+}
+
+tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenizer) {
+    char to[PATH_MAX], path[PATH_MAX], from[PATH_MAX];
+    (void)snprintf(to, sizeof to, "%.3900s/tokenizer", run);
+    if (mkdir(to, 0777) != 0 && errno != EEXIST)
+        return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s", to, strerror(errno));
+    const char *file = tr_tokenizer_path(tokenizer), *slash = strrchr(file, '/');
+    if (slash) (void)snprintf(from, sizeof from, "%.*s", (int)(slash - file) + 1, file);
+    else (void)snprintf(from, sizeof from, ".");
+    if (!same_folder(from, to)) TR_TRY(keep_settings(from, to));
+    (void)snprintf(path, sizeof path, "%.3900s/tokenizer.json", to);
     return tr_tokenizer_save(tokenizer, path);
 }
 

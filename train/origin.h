@@ -22,7 +22,9 @@ tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor);
  * there is one. */
 tr_status tr_origin_copy(const char *from, const char *to);
 
-/* Puts the tokenizer of a run's data into <run>/tokenizer/. Fails with TR_ERR_IO. */
+/* Puts the tokenizer of a run's data into <run>/tokenizer/, with the chat template and the other
+ * settings that are next to it. They replace those of tr_origin_write. Fails with TR_ERR_IO, and
+ * with TR_ERR_DATA when a file cannot be read. */
 tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenizer);
 /* Opens the tokenizer of a run, or of a folder of transformers; *out is NULL when it has none.
  * Fails like tr_tokenizer_open. */

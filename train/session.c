@@ -346,9 +346,15 @@ static tr_status write_order(tr_session *s) {
 static tr_status open_records(tr_session *s) {
     TR_TRY(tr_recorder_open(&s->recorder, s->resumes ? s->state->step : -1));
     if (!tr_session_leads(s)) return TR_OK;
-    if (s->tokenizer) TR_TRY(tr_origin_keep_tokenizer(s->config->log.dir, s->tokenizer));
     TR_TRY(tr_plans_write(&s->plans, s->config));
     return tr_request_is_auto(s->config) ? write_order(s) : TR_OK;
+}
+
+/* Keeps the tokenizer of the data in log.dir, after the files of model.init_from, which may have
+ * another one. */
+static tr_status keep_tokenizer(const tr_session *s) {
+    if (!s->tokenizer || !tr_session_leads(s)) return TR_OK;
+    return tr_origin_keep_tokenizer(s->config->log.dir, s->tokenizer);
 }
 
 static tr_status open_trace(tr_session *s) {
@@ -413,6 +419,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(start_state(s));
     TR_TRY(go_on(s, open_records(s)));
     if (!s->resumes) TR_TRY(go_on(s, make_parameters(s)));
+    TR_TRY(go_on(s, keep_tokenizer(s)));
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     TR_TRY(go_on(s, open_trace(s)));
     return tr_recorder_open_report(&s->recorder, s->device, s->engine);

@@ -72,6 +72,30 @@ sed 's/warship/vessel/' "$examples" >grows.jsonl
 train 78 1 changed --resume data.path=grows.jsonl data.validation=0
 says changed "'grows.jsonl' is not the data that the checkpoint was made with: .*"
 
+# A run keeps the template and the other settings next to its tokenizer: a chat uses them, and an export passes
+# them on. They replace those of model.init_from.
+mkdir talks
+cp "$tokenizers"/chatml/tokenizer*.json talks
+echo '{"eos_token_id": 383}' >talks/generation_config.json
+echo '{}' >talks/special_tokens_map.json
+train 0 1 talk data.tokenizer=talks data.validation=0 train.steps=2
+echo hi | "$trireme" sample talk --interactive -n 4 --temperature 0 --repetition-penalty 3 >talk.answer 2>talk.chat
+prompt=$(printf '<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n.') prompt=${prompt%.}
+"$trireme" sample talk -p "$prompt" -n 4 --temperature 0 --repetition-penalty 3 2>/dev/null | tail -c "+$((${#prompt} + 1))" |
+    cmp - talk.answer || fail "a chat without the template: '$(<talk.answer)'"
+"$trireme" ckpt export talk exported >export.out 2>&1 || fail "export: $(<export.out)"
+for file in talks/*; do
+    cmp "$file" "talk/tokenizer/${file##*/}" && cmp "$file" "exported/${file##*/}" || fail "$file was not kept"
+done
+sed -i 's/layers: 2, width: 16, heads: 2, //' base.yaml
+train 0 1 other-form model.init_from=exported data.tokenizer="$tokenizers/llama3" data.validation=0 train.steps=2
+for file in tokenizer.json chat_template.jinja; do
+    cmp "$tokenizers/llama3/$file" "other-form/tokenizer/$file" || fail "$file is that of model.init_from"
+done
+cp "$tokenizers"/llama3/chat_template.jinja exported
+train 0 1 one-template model.init_from=exported data.tokenizer=talks data.validation=0 train.steps=2
+[[ ! -e one-template/tokenizer/chat_template.jinja ]] || fail "the template of model.init_from goes before that of data.tokenizer"
+
 # What is cut is said in one line, by rank 0; `trireme data` says it, too.
 train 0 2 cut model.context=64 train.steps=1 parallel.dp=2
 says cut "warning: of 12 conversations, [0-9]+ are cut after model.context 64 tokens, and [0-9]+ are skipped because no answer is left"
