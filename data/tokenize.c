@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "data/conversation.h"
 #include "data/json_line.h"
 #include "data/textfile.h"
 #include "data/token_output.h"
@@ -159,6 +160,16 @@ static tr_status end_document(const work *w, item *it) {
     return TR_OK;
 }
 
+/* Returns what to do about a line without the key when it is a conversation; "" when it is not. */
+static const char *remedy(const char *line, size_t length) {
+    tr_conversation conversation = {0};
+    const bool talks = tr_conversation_read(line, length, &conversation) == TR_OK;
+    tr_conversation_free(&conversation);
+    return talks ? ": it is a conversation; to train on its answers, name the file itself in "
+                   "data.path, with data.format instruct"
+                 : "";
+}
+
 static tr_status encode_line(work *w, int thread, item *it, const char *line, size_t length,
                              int64_t number) {
     tr_jsonl found;
@@ -168,9 +179,9 @@ static tr_status encode_line(work *w, int thread, item *it, const char *line, si
     if (tr_jsonl_is_empty(line, length)) return TR_OK;
     TR_TRY(tr_grow(&it->line.byte, &it->line.capacity, length, 1));
     if (!tr_jsonl_read(line, length, w->options->key, it->line.byte, &found))
-        return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
+        return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")%s",
                        w->options->files[it->file], number + 1, mark + found.at + 1, found.fault,
-                       w->options->key);
+                       w->options->key, remedy(line, length));
     TR_TRY(tr_encoder_add(w->encoder[thread], found.text, found.length, flags_of(w), &it->tokens));
     return end_document(w, it);
 }

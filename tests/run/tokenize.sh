@@ -116,7 +116,10 @@ printf '{"text": "a"}\n\n{"text": "b}\n' >bad.jsonl
 tokenize 65 bad bad.jsonl
 says_of bad "'bad.jsonl', line 3, byte 10: a string does not end \(the key is \"text\"\)"
 tokenize 65 nokey lines.jsonl --key body
-says_of nokey "'lines.jsonl', line 1, byte 1: the object does not have that key \(the key is \"body\"\)"
+says_of nokey "'lines.jsonl', line 1, byte 1: the object does not have that key \(the key is \"body\"\)$"
+printf '{"text": "a"}\n{"prompt": "a", "answer": "b"}\n' >talk.jsonl
+tokenize 65 talk talk.jsonl
+says_of talk "'talk.jsonl', line 2, byte 1: the object .* \(the key is \"text\"\): it is a conversation; to train .* data.format instruct"
 head -c 1000 lines.jsonl.gz >cut.jsonl.gz
 tokenize 65 cut cut.jsonl.gz
 says_of cut "'cut.jsonl.gz' is damaged near byte 1000: it was cut off"
