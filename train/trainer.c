@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 /* On rank 0: makes a removed run directory again, for the next checkpoint. Fails with TR_ERR_IO
  * when another run has taken it. */
@@ -86,13 +87,20 @@ static const char *saved_text(const tr_session *s, char *text, size_t size) {
     return text;
 }
 
+static tr_status no_label(const tr_session *s, int64_t step) {
+    char saved[64];
+    const char *why = "every token of its sequences is data.document_end: set the token that ends "
+                      "a document";
+    if (!strcmp(s->config->data.format, "instruct")) /* every conversation that is read has some */
+        why = "its sequences are only padding, which is in front of the first conversation that a "
+              "file has grown by: raise train.batch";
+    return TR_FAIL(TR_ERR_DATA, "step %lld has no label that counts, because %s (%s)",
+                   (long long)step, why, saved_text(s, saved, sizeof saved));
+}
+
 static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_result *result) {
     char saved[64];
-    if (result->tokens == 0)
-        return TR_FAIL(TR_ERR_DATA,
-                       "step %lld has no label that counts, because every token of its sequences "
-                       "is data.document_end: set the token that ends a document (%s)",
-                       (long long)step, saved_text(s, saved, sizeof saved));
+    if (result->tokens == 0) return no_label(s, step);
     return TR_FAIL(
         TR_ERR_DATA,
         "training has diverged: at step %lld the loss is %g and the gradient's norm %g; lower "
