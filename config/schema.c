@@ -169,6 +169,9 @@ const tr_key tr_schema[] = {
      .help = "Steps between two validations; 0: never."},
     {"train.validate_batches", INT(train.validate_batches, 0, BIG), .fallback = "8",
      .help = "Batches of one validation; 0: the whole held-out part."},
+    {"train.eval", TR_KEY_PATHS, AT(train.eval), .example = "questions.jsonl",
+     .help = "Files of multiple-choice questions, as `trireme eval` reads them, that are answered "
+             "every train.validate_every steps. In a file also a list. Default: none."},
 
     {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw", .choices = "adamw",
      .help = "Optimizer: adamw (Adam with decoupled weight decay)."},

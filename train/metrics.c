@@ -19,6 +19,7 @@ enum { PATH_SIZE = TR_CONFIG_PATH + 64 };
 
 struct tr_metrics {
     tr_append lines, events;
+    tr_append answers; /* eval.jsonl; closed without train.eval */
 };
 
 /* Writes a temporary file and renames it, so that a full disk does not destroy the config. */
@@ -73,6 +74,14 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved) {
     return TR_OK;
 }
 
+static tr_status open_answers(const char *dir, int64_t resume_step, tr_append *out) {
+    char path[PATH_SIZE];
+    int64_t keep = 0;
+    (void)snprintf(path, sizeof path, "%s/eval.jsonl", dir);
+    if (resume_step >= 0) TR_TRY(kept_length(path, resume_step, &keep));
+    return tr_append_open(path, keep, out);
+}
+
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out) {
     const char *dir = config->log.dir;
     char path[PATH_SIZE];
@@ -83,8 +92,10 @@ tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metri
 
     tr_metrics *m;
     TR_TRY(tr_calloc(1, sizeof *m, &m));
-    m->lines.fd = m->events.fd = -1;
+    m->lines.fd = m->events.fd = m->answers.fd = -1;
     tr_status status = tr_append_open(path, keep, &m->lines);
+    if (status == TR_OK && config->train.eval[0])
+        status = open_answers(dir, resume_step, &m->answers);
     if (status == TR_OK) status = tr_tb_open(dir, &m->events);
     if (status != TR_OK) {
         tr_metrics_close(m);
@@ -124,9 +135,38 @@ tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
     return TR_OK;
 }
 
+tr_status tr_metrics_write_answers(tr_metrics *m, int64_t step, const char *path,
+                                   const tr_choices_score *score) {
+    const char *slash = strrchr(path, '/');
+    char tag[TR_TB_TAG];
+    cJSON *record = cJSON_CreateObject();
+    (void)cJSON_AddNumberToObject(record, "step", (double)step);
+    (void)cJSON_AddStringToObject(record, "eval", path);
+    (void)cJSON_AddNumberToObject(record, "acc", score->accuracy.share);
+    (void)cJSON_AddNumberToObject(record, "acc_stderr", score->accuracy.error);
+    (void)cJSON_AddNumberToObject(record, "acc_norm", score->normalised.share);
+    (void)cJSON_AddNumberToObject(record, "acc_norm_stderr", score->normalised.error);
+    char *text = cJSON_PrintUnformatted(record), *line = NULL;
+    cJSON_Delete(record);
+    tr_status status =
+        text ? tr_calloc(strlen(text) + 2, 1, &line) : TR_FAIL(TR_ERR_FIT, "out of host memory");
+    if (status == TR_OK) {
+        (void)strcat(strcpy(line, text), "\n");
+        status = tr_append_write(&m->answers, line, strlen(line));
+    }
+    free(line);
+    cJSON_free(text);
+    TR_TRY(status);
+    (void)snprintf(tag, sizeof tag, "acc/%s", slash ? slash + 1 : path);
+    TR_TRY(tr_tb_scalar(&m->events, step, tag, score->accuracy.share));
+    (void)snprintf(tag, sizeof tag, "acc_norm/%s", slash ? slash + 1 : path);
+    return tr_tb_scalar(&m->events, step, tag, score->normalised.share);
+}
+
 void tr_metrics_close(tr_metrics *metrics) {
     if (!metrics) return;
     tr_append_close(&metrics->lines);
     tr_append_close(&metrics->events);
+    tr_append_close(&metrics->answers);
     free(metrics);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "train/evaluate.h"
 
 typedef struct tr_metrics tr_metrics;
 
@@ -19,7 +20,8 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 
 /* Opens the records in the run directory, which must exist, and writes the resolved config to
  * config.yaml. resume_step < 0: a new run with an empty metrics.jsonl. resume_step >= 0: removes
- * records of later steps, and an incomplete last line, from metrics.jsonl. Fails with TR_ERR_IO. */
+ * records of later steps, and an incomplete last line, from metrics.jsonl and eval.jsonl. Fails
+ * with TR_ERR_IO. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]}
@@ -27,4 +29,9 @@ tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metri
  * events. After a failure (TR_ERR_IO) the files hold only whole records, and the next one may
  * succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);
+/* Appends one line {"step":..,"eval":"PATH","acc":..,"acc_stderr":..,"acc_norm":..,
+ * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. Fails like tr_metrics_write.
+ */
+tr_status tr_metrics_write_answers(tr_metrics *metrics, int64_t step, const char *path,
+                                   const tr_choices_score *score);
 void tr_metrics_close(tr_metrics *metrics);

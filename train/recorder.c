@@ -225,6 +225,23 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
     tr_error_restore(&before);
 }
 
+void tr_recorder_answers(tr_recorder *r, int64_t step, const tr_questions *questions) {
+    tr_error before;
+    tr_error_save(&before);
+    for (int k = 0; k < questions->count; k++) {
+        const char *path = questions->file[k].path;
+        const tr_choices_score *score = &questions->file[k].score;
+        tr_recorder_say(
+            r, "eval     step %lld, %s: accuracy %.4f (+- %.4f), normalised %.4f (+- %.4f)",
+            (long long)step, path, score->accuracy.share, score->accuracy.error,
+            score->normalised.share, score->normalised.error);
+        if (tr_metrics_write_answers(r->metrics, step, path, score) == TR_OK) continue;
+        tr_recorder_warn(r, "the answers after step %lld are not recorded: %s", (long long)step,
+                         tr_error_message());
+    }
+    tr_error_restore(&before);
+}
+
 tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
                                   const tr_program_set *programs, const tr_record *trace,
                                   int64_t first_step) {

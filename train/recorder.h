@@ -11,6 +11,7 @@
 #include "train/engine.h"
 #include "train/metrics.h"
 #include "train/progress.h"
+#include "train/questions.h"
 #include "train/trace.h"
 
 #include <stdio.h>
@@ -62,6 +63,8 @@ __attribute__((format(printf, 2, 3))) void tr_recorder_warn(tr_recorder *recorde
                                                             const char *format, ...);
 /* Shows and records one finished step on rank 0. */
 void tr_recorder_step(tr_recorder *recorder, tr_device *device, const tr_metrics_record *line);
+/* Shows and records on rank 0 how the questions were answered after a step. */
+void tr_recorder_answers(tr_recorder *recorder, int64_t step, const tr_questions *questions);
 /* Writes the recorded steps as log.dir/trace.json and keeps their timelines for the report.
  * first_step: the first recorded step. Collective. */
 tr_status tr_recorder_write_trace(tr_recorder *recorder, const tr_mesh *mesh,

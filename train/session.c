@@ -407,6 +407,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(go_on(s, open_local(s)));
     TR_TRY(go_on(s, tr_train_tokenize_data(s->world, s->config, s->options->board)));
     TR_TRY(go_on(s, tr_train_open_data(&s->own, &s->tokenizer, &s->data)));
+    TR_TRY(go_on(s, tr_questions_open(s->config, s->tokenizer, &s->questions)));
     TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
@@ -453,6 +454,7 @@ void tr_session_close(tr_session *s) {
     tr_engine_destroy(s->engine);
     tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */
     tr_schedule_destroy(s->schedule);
+    tr_questions_close(&s->questions);
     tr_data_close(s->data);
     tr_tokenizer_close(s->tokenizer);
     if (s->device) tr_device_close(s->device);

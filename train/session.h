@@ -4,6 +4,7 @@
 #include "data/data.h"
 #include "train/engine.h"
 #include "train/plans.h"
+#include "train/questions.h"
 #include "train/recorder.h"
 #include "train/rundir.h"
 #include "train/start.h"
@@ -20,6 +21,7 @@ typedef struct tr_session {
     tr_device *device;
     tr_data *data;
     tr_tokenizer *tokenizer; /* of the data; NULL: bytes are ids, or it is not known */
+    tr_questions questions; /* of train.eval */
     tr_schedule *schedule;
     tr_plans plans; /* of the operators */
     tr_engine *engine;

@@ -72,12 +72,30 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     return TR_OK;
 }
 
+/* Answers the questions of train.eval, unless the run is to stop. Collective. */
+static tr_status answer(tr_session *s, bool *stop) {
+    tr_questions *q = &s->questions;
+    const int64_t batches = (q->sequences + s->config->train.batch - 1) / s->config->train.batch;
+    if (*stop) return TR_OK;
+    tr_session_begin(s, TR_ACTIVITY_VALIDATE, batches * tr_session_actions(s, true));
+    tr_status status = tr_questions_answer(q, s->engine, s->config);
+    if (status == TR_ERR_STOPPED) { /* save first */
+        tr_error_clear();
+        *stop = true;
+        return TR_OK;
+    }
+    TR_TRY(status);
+    if (tr_session_leads(s)) tr_recorder_answers(&s->recorder, s->state->step, q);
+    return TR_OK;
+}
+
 static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
 static bool validates(const tr_config *c, int64_t step) {
-    return tr_config_validates(c) && (due(c->train.validate_every, step) || step == c->train.steps);
+    return (tr_config_validates(c) || c->train.eval[0]) &&
+           (due(c->train.validate_every, step) || step == c->train.steps);
 }
 
 /* "step 12 is saved" */
@@ -161,7 +179,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (s->trace) tr_record_step(s->trace, -1);
     (void)guard_directory(s); /* before the step's records; the next save reports a failure again */
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
-    if (validates(c, step)) TR_TRY(validate(s, &validation));
+    if (validates(c, step) && tr_config_validates(c)) TR_TRY(validate(s, &validation));
     *stop |= validation.stop;
     if (tr_session_leads(s)) {
         tr_metrics_record line = {.step = step,
@@ -173,8 +191,9 @@ static tr_status take_step(tr_session *s, bool *stop) {
                                   .val_loss = validation.unread ? NAN : validation.loss};
         tr_recorder_step(&s->recorder, s->device, &line);
     }
-    if (validation.unread == TR_OK) return TR_OK;
-    return tr_world_agree(s->world, end_unread(s, validation.unread));
+    if (validation.unread != TR_OK)
+        return tr_world_agree(s->world, end_unread(s, validation.unread));
+    return validates(c, step) && s->questions.count ? answer(s, stop) : TR_OK;
 }
 
 /* On rank 0: asks all ranks to stop after this step when the time limit leaves no time for another

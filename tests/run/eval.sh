@@ -90,6 +90,40 @@ done
 evaluate 1 shown run --data questions.jsonl
 grep -q '^accuracy  *1.0000 +- 0.0000' shown || fail "no accuracy in $(<shown)"
 
+# The same answers while training, which do not change its bits; a resumed run has each record once.
+asked=(train.steps=4 train.batch=8 train.micro_batch=2 train.validate_every=2 checkpoint.every=2 checkpoint.keep=9 data.validation=0 optim.lr=0.01)
+questions=(train.eval='questions.jsonl other.jsonl')
+for layout in '1 ' '2 parallel.pp=2' '2 parallel.dp=2'; do
+    read -ra words <<<"$layout"
+    rm -rf unasked asked
+    train 0 "${words[0]}" unasked "${asked[@]}" "${words[@]:1}"
+    train 0 "${words[0]}" asked "${asked[@]}" "${questions[@]}" "${words[@]:1}"
+    diff <(field unasked loss) <(field asked loss) >/dev/null || fail "train.eval changes the losses with $layout"
+    [[ $(wc -l <asked/eval.jsonl) == 4 ]] || fail "records with $layout: $(<asked/eval.jsonl)"
+    line=0
+    for step in 2 4; do
+        for file in questions other; do
+            line=$((line + 1))
+            sed -n "${line}p" asked/eval.jsonl >record
+            evaluate 1 later asked --data $file.jsonl --step $step --json parallel.pp=1 parallel.dp=1
+            for key in step acc acc_stderr acc_norm acc_norm_stderr; do
+                want=$(number later $key)
+                [[ $key == step ]] && want=$step
+                [[ $(number record $key) == "$want" ]] || fail "$layout, step $step: $(<record), not $(<later)"
+            done
+            grep -q "\"eval\":\"$file.jsonl\"" record || fail "another file: $(<record)"
+        done
+    done
+done
+cp asked/eval.jsonl whole
+rm -r asked/ckpt/step-00000004
+train 0 2 asked "${asked[@]}" "${questions[@]}" parallel.dp=2 --resume
+cmp whole asked/eval.jsonl || fail "other records of a resumed run: $(<asked/eval.jsonl)"
+train 66 1 refused "${asked[@]}" train.eval=none.jsonl
+echo '{"context":"a","choices":["b","c"],"label":2}' >bad.jsonl
+train 65 2 refused "${asked[@]}" train.eval=bad.jsonl parallel.pp=2
+[[ ! -s refused/metrics.jsonl ]] || fail "a step was taken with bad questions"
+
 # A tokenizer, and a folder of transformers.
 bash "$here/make_tokenizer.sh" >tokenizer.json
 train 0 1 tokens model.vocab=320 data.format=text data.tokenizer=tokenizer.json train.steps=2 data.validation=0.1
