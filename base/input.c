@@ -38,6 +38,19 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
     return result;
 }
 
+uint32_t tr_input_magic(const char *path) {
+    unsigned char byte[4] = {0};
+    const char *kind;
+    int64_t bytes;
+    int fd;
+    if (tr_regular_open(path, 0, &fd, &bytes, &kind) != 0) return 0;
+    const bool whole = read(fd, byte, sizeof byte) == (ssize_t)sizeof byte;
+    (void)close(fd);
+    return whole ? (uint32_t)byte[0] | (uint32_t)byte[1] << 8 | (uint32_t)byte[2] << 16 |
+                       (uint32_t)byte[3] << 24
+                 : 0;
+}
+
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes) {
     enum { MOST_SHOWN = 512 }; /* the cause follows the path */
     const char *kind, *more = strlen(path) > MOST_SHOWN ? "..." : "";

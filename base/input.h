@@ -14,6 +14,10 @@
  * directory", "a pipe". *fd is open only after 0. */
 int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const char **kind);
 
+/* Returns the number in the first four bytes of a regular file, little-endian; 0 when there is no
+ * such file, or it is shorter. */
+uint32_t tr_input_magic(const char *path);
+
 /* Opens a regular file that a user named; `what` is its name in messages ("the config file"). Fails
  * with TR_ERR_NOFILE when it cannot be opened or is not a regular file; the message has the path
  * and the cause. */

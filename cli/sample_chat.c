@@ -32,6 +32,7 @@ typedef struct chat {
     char *typed;       /* not used yet */
     size_t length, capacity;
     bool ended; /* stdin has */
+    bool cut;   /* the line's first part was taken, and the rest of it is passed over */
     /* Every rank: the turn. */
     char *line;
     size_t line_length;
@@ -60,18 +61,40 @@ static tr_status read_some(chat *c) {
     return TR_OK;
 }
 
+static void use(chat *c, size_t bytes) {
+    memmove(c->typed, c->typed + bytes, c->length - bytes);
+    c->length -= bytes;
+}
+
+/* Returns the bytes of a line of `length` that are taken: no more than MOST_LINE, and no part of a
+ * character. */
+static size_t kept_of(const chat *c, size_t length) {
+    if (length <= MOST_LINE) return length;
+    length = MOST_LINE;
+    while (length > MOST_LINE - 4 && ((unsigned char)c->typed[length] & 0xc0) == 0x80) length--;
+    return length;
+}
+
+/* Passes over the rest of a line that was cut, as far as it was typed. */
+static void pass_over(chat *c) {
+    const char *end = c->length ? memchr(c->typed, '\n', c->length) : NULL;
+    if (!c->cut) return;
+    use(c, end ? (size_t)(end - c->typed) + 1 : c->length);
+    c->cut = !end;
+}
+
 /* Moves the first line that was typed, or the last one without its end, to c->line. Returns false
  * when there is none. */
 static bool take_line(chat *c) {
+    pass_over(c);
     const char *end = c->length ? memchr(c->typed, '\n', c->length) : NULL;
     if (!end && !(c->ended && c->length > 0) && c->length <= MOST_LINE) return false;
     const size_t length = end ? (size_t)(end - c->typed) : c->length;
-    const size_t used = end ? length + 1 : length;
-    const size_t kept = length <= MOST_LINE ? length : MOST_LINE;
+    const size_t kept = kept_of(c, length);
     memcpy(c->line, c->typed, kept);
     c->line_length = kept > 0 && c->line[kept - 1] == '\r' ? kept - 1 : kept;
-    memmove(c->typed, c->typed + used, c->length - used);
-    c->length -= used;
+    c->cut = length > MOST_LINE && !end;
+    use(c, end ? length + 1 : length);
     if (length > MOST_LINE) say(c, "the line is longer than 1 MiB: it is cut");
     return true;
 }

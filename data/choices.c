@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     MAGIC = 20240522,
@@ -162,9 +161,22 @@ static tr_status read_question(reader *r, const cJSON *line) {
     return TR_OK;
 }
 
+/* Returns true when a string of the line has a zero character, which would end it. */
+static bool has_zero(const char *text, size_t length) {
+    for (size_t i = 0; i + 5 < length; i++) {
+        if (text[i] != '\\') continue;
+        if (strncmp(text + i + 1, "u0000", 5) == 0) return true;
+        i++; /* what the backslash escapes */
+    }
+    return false;
+}
+
 static tr_status read_line(reader *r, const char *text, size_t length, int64_t number) {
     cJSON *line;
     (void)snprintf(r->where, sizeof r->where, "%.1000s:%" PRId64, r->path, number);
+    if (has_zero(text, length))
+        return TR_FAIL(TR_ERR_DATA, "%s: the text has a zero character (\\u0000): remove it",
+                       r->where);
     TR_TRY(tr_json_parse(text, length, r->where, &line));
     tr_status status = read_question(r, line);
     cJSON_Delete(line);
@@ -304,15 +316,7 @@ static tr_status read_questions(reader *r, const char *text, size_t length) {
 }
 
 static bool is_llmc(const char *path) {
-    char magic[4];
-    const char *kind;
-    int64_t bytes;
-    int fd;
-    if (tr_regular_open(path, 0, &fd, &bytes, &kind) != 0) return false;
-    const bool is =
-        read(fd, magic, sizeof magic) == (ssize_t)sizeof magic && number_at(magic, 4) == MAGIC;
-    (void)close(fd);
-    return is;
+    return tr_input_magic(path) == MAGIC;
 }
 
 static tr_status open_llmc(reader *r) {

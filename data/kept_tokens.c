@@ -4,8 +4,8 @@
 #include "data/textfile.h"
 #include "data/tokenize.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,15 +43,21 @@ bool tr_kept_tokens_find(const char *folder, const char *file, const tr_tokenize
     return *folder && name(folder, file, tokenizer, stem) && is_complete(stem);
 }
 
-/* Removes what the folder has of this path, whatever its content was. */
-static void remove_others(const char *stem) {
-    char pattern[PATH_MAX];
-    glob_t found;
-    (void)snprintf(pattern, sizeof pattern, "%.*s-*", (int)(strrchr(stem, '-') - stem), stem);
-    if (glob(pattern, 0, NULL, &found) != 0) return;
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        if (strncmp(found.gl_pathv[i], stem, strlen(stem)) != 0) (void)unlink(found.gl_pathv[i]);
-    globfree(&found);
+/* Removes what the folder has of this path: of other contents, and tokens without their index,
+ * which an earlier process left when it was killed between the two names. */
+static void remove_others(const char *folder, const char *stem) {
+    char path[PATH_MAX];
+    const char *mine = strrchr(stem, '/') + 1;
+    const size_t same_path = (size_t)(strrchr(mine, '-') - mine) + 1, length = strlen(mine);
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        const char *other = entry->d_name;
+        if (strncmp(other, mine, same_path) != 0) continue;
+        if (strncmp(other, mine, length) == 0 && strcmp(other + length, ".bin") != 0) continue;
+        if (snprintf(path, sizeof path, "%s/%s", folder, other) < (int)sizeof path)
+            (void)unlink(path);
+    }
+    if (dir) (void)closedir(dir);
 }
 
 static void pass_on(void *context, const tr_tokenize_progress *now) {
@@ -67,7 +73,7 @@ static tr_status make(const tr_kept_tokens_options *o, const char *file) {
         return TR_OK;
     if (mkdir(o->folder, 0777) != 0 && errno != EEXIST)
         return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", o->folder, strerror(errno));
-    remove_others(stem);
+    remove_others(o->folder, stem);
     const tr_tokenize_options options = {.files = &file,
                                          .count = 1,
                                          .tokenizer = o->tokenizer,

@@ -1,5 +1,6 @@
 #include "train/eval_session.h"
 
+#include "base/input.h"
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "data/find_tokenizer.h"
@@ -97,12 +98,8 @@ static bool has_index(const char *path) {
 }
 
 static bool is_llmc(const char *path) {
-    int32_t magic = 0;
-    FILE *f = fopen(path, "rb");
-    if (!f) return false;
-    const bool read = fread(&magic, sizeof magic, 1, f) == 1;
-    (void)fclose(f);
-    return read && (magic == 20240520 || magic == 20240801);
+    const uint32_t magic = tr_input_magic(path);
+    return magic == 20240520 || magic == 20240801;
 }
 
 /* Finds the format of a named file: data.format if it is given, what the file shows, or the run's
@@ -183,6 +180,10 @@ tr_status tr_eval_session_read(const tr_eval_request *r, int ranks, tr_eval_sess
     TR_TRY(read_config(r, ranks, s));
     TR_TRY(open_tokenizer(r, s));
     if (!r->data) return open_held_out(r, s);
+    if (tr_trained_sets(&r->model, "data.format") && !strcmp(s->config.data.format, "instruct"))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "--data does not take data.format instruct: hold out conversations with "
+                       "data.validation in training, and leave --data out");
     return tr_choices_is_file(r->data) ? open_choices(r, s) : open_corpus(r, s);
 }
 

@@ -63,6 +63,8 @@ printf 'The \nand \n' | talk 1 full bytes -n 20
 printf 'bad \377\n' | talk 1 bad bytes
 grep -q "the line is not UTF-8 text" bad.err || fail "bad text: $(<bad.err)"
 [[ ! -s bad ]] || fail "an answer to bad text"
+{ head -c 1500000 /dev/zero | tr '\0' a; echo; } | talk 1 long bytes -n 2
+[[ $(grep -c 'longer than 1 MiB: it is cut' long.err) == 1 && $(wc -l <long) == 1 ]] || fail "a long line: $(<long.err)"
 code=0
 "$trireme" sample bytes --interactive -p x >/dev/null 2>usage.err </dev/null || code=$?
 [[ $code == 64 ]] || fail "--interactive with -p: exit code $code"

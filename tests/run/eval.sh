@@ -154,6 +154,11 @@ printf '{"context":"%040d","choices":["b","c"],"label":0}\n' 0 >bad.jsonl
 refuses 65 'have 42 tokens, and model.context 32' 1 run --data bad.jsonl
 : >empty
 refuses 65 'empty' 1 run --data empty
+mkfifo pipe
+refuses 66 'pipe' 1 run --data pipe
+printf '{"context": "Once \\\\u0000x", "choices": ["a", "b"], "label": 0}\n{"context": "Once\\u0000x", "choices": ["a", "b"], "label": 0}\n' >zero.jsonl
+refuses 65 'zero.jsonl:2: the text has a zero character' 1 run --data zero.jsonl
+refuses 78 '--data does not take data.format instruct' 1 run --data zero.jsonl data.format=instruct
 mv folder/tokenizer.json folder/kept
 rm -f folder/tokenizer_config.json
 evaluate 1 bytes folder --data some.txt --json

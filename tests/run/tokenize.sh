@@ -83,6 +83,15 @@ kept() { (cd "$1/tokens" && ls -i --time-style=+%s%N -l); }
 kept text >kept.before
 train 0 2 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=4 parallel.pp=2 --resume
 kept text | cmp - kept.before || fail "text: the tokens were made again"
+# Another run's folder stays as it is when this one's name is a pattern of it, and tokens without an index are made again.
+cp short.txt other.txt
+train 0 1 a data.path=other.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=1
+kept a >kept.before
+printf 'More.\n' >>other.txt
+train 0 1 '[a]' data.path=other.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=1
+kept a | cmp - kept.before || fail "[a]: it removed the tokens of a"
+rm '[a]'/tokens/*.idx
+train 0 1 '[a]' data.path=other.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=2 --resume
 cp short.txt changed.txt && cp -r text changed
 train 0 2 changed data.path=changed.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=5 parallel.pp=2 --resume
 printf 'More text at the end of it.\n' >>changed.txt
