@@ -244,6 +244,7 @@ static tr_status compare_adapter(const tr_config *c, const tr_lora_config *lora)
 /* If model.init_from is an adapter, takes its updates, and the folder of its model. */
 static tr_status read_adapter(tr_config *c) {
     tr_adapter adapter;
+    char config[TR_CONFIG_PATH + 16];
     if (!tr_adapter_is(c->init_from)) {
         if (!c->lora_base[0]) return TR_OK;
         REFUSE("model.lora.base",
@@ -261,7 +262,14 @@ static tr_status read_adapter(tr_config *c) {
                "the adapter %.200s does not name its model (base_model_name_or_path): set "
                "model.lora.base to the model's folder",
                c->init_from);
-    if (access(c->lora_base, F_OK) == 0) return TR_OK;
+    (void)snprintf(config, sizeof config, "%s/config.json", c->lora_base);
+    if (access(config, F_OK) == 0) return TR_OK;
+    if (access(c->lora_base, F_OK) == 0)
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s, the model of the adapter '%.200s', %s: set model.lora.base to "
+                       "the folder of the model",
+                       c->lora_base, c->init_from,
+                       tr_adapter_is(c->lora_base) ? "is itself an adapter" : "has no config.json");
     return TR_FAIL(TR_ERR_NOFILE,
                    "there is no folder '%s', the model of the adapter '%s': set model.lora.base to "
                    "the model's folder",
@@ -283,6 +291,7 @@ static tr_status read_origin(tr_config *c) {
     free(origin);
     TR_TRY(status);
     take_values(&hf.model, c);
+    TR_TRY(tr_model_complete(&c->model));
     return compare_context(c, &hf, path);
 }
 
@@ -586,6 +595,9 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
         if (!strcmp(key->name, "model.dropout") || (!is_of_model(key) && !is_of_lora(key)))
+            continue;
+        if (!strcmp(key->name, "model.lora.targets") &&
+            tr_lora_same_targets(&config->model, &saved->model))
             continue;
         if (!same_value(key, config, saved)) return other_model(key, config, saved, where);
     }

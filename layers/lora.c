@@ -84,20 +84,18 @@ static void describe_target(tr_lora *l, tr_lora_target *t) {
     describe_op(l, &t->grad_x, TR_PHASE_I,
                 (tr_matmul_desc){.m = rows, .n = l->in, .k = r, .accumulate = true});
     if (t->a->has_grad)
-        if (t->a->has_grad)
-            describe_op(l, &t->grad_a, TR_PHASE_W,
-                        (tr_matmul_desc){
-                            .m = r, .n = l->in, .k = rows, .trans_a = true, .accumulate = true});
+        describe_op(
+            l, &t->grad_a, TR_PHASE_W,
+            (tr_matmul_desc){.m = r, .n = l->in, .k = rows, .trans_a = true, .accumulate = true});
     if (t->b->has_grad)
-        if (t->b->has_grad)
-            describe_op(l, &t->grad_b, TR_PHASE_W,
-                        (tr_matmul_desc){.m = t->out,
-                                         .n = r,
-                                         .k = rows,
-                                         .lda = l->out,
-                                         .align = align,
-                                         .trans_a = true,
-                                         .accumulate = true});
+        describe_op(l, &t->grad_b, TR_PHASE_W,
+                    (tr_matmul_desc){.m = t->out,
+                                     .n = r,
+                                     .k = rows,
+                                     .lda = l->out,
+                                     .align = align,
+                                     .trans_a = true,
+                                     .accumulate = true});
 }
 
 void tr_lora_describe(tr_lora *l, int64_t in, int64_t out) {
@@ -145,13 +143,11 @@ tr_status tr_lora_grad_weight(const tr_lora *l, const tr_layer_io *io, tr_tensor
     for (int i = 0; i < l->targets; i++) {
         const tr_lora_target *t = &l->target[i];
         if (t->a->has_grad)
-            if (t->a->has_grad)
-                TR_TRY(multiply(&t->grad_a, io, tr_buffer_at(io, t->dt), x, tr_param_grad(t->a),
-                                false));
+            TR_TRY(
+                multiply(&t->grad_a, io, tr_buffer_at(io, t->dt), x, tr_param_grad(t->a), false));
         if (t->b->has_grad)
-            if (t->b->has_grad)
-                TR_TRY(multiply(&t->grad_b, io, columns(t, dy), tr_buffer_at(io, t->t),
-                                tr_param_grad(t->b), false));
+            TR_TRY(multiply(&t->grad_b, io, columns(t, dy), tr_buffer_at(io, t->t),
+                            tr_param_grad(t->b), false));
     }
     return TR_OK;
 }

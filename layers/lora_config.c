@@ -95,6 +95,30 @@ void tr_lora_modules(const tr_model_config *c, char *text, size_t size) {
     for (int i = 0; i < count; i++) tr_text_add(text, size, "%s%s", i ? " " : "", names[i]);
 }
 
+/* Returns true when every word of `some` is one of `all`. */
+static bool has_words(const char *all, const char *some) {
+    char words[sizeof((tr_lora_config *)0)->targets + MODULES * TR_NAME_SIZE], *rest = NULL;
+    bool has = true;
+    (void)snprintf(words, sizeof words, "%s", some);
+    for (char *word = strtok_r(words, " ", &rest); word && has; word = strtok_r(NULL, " ", &rest)) {
+        const size_t length = strlen(word);
+        const char *at = all;
+        has = false;
+        while (!has && (at = strstr(at, word)) != NULL) {
+            has = (at == all || at[-1] == ' ') && (at[length] == ' ' || !at[length]);
+            at += length;
+        }
+    }
+    return has;
+}
+
+bool tr_lora_same_targets(const tr_model_config *a, const tr_model_config *b) {
+    char of_a[sizeof a->lora.targets + MODULES * TR_NAME_SIZE], of_b[sizeof of_a];
+    tr_lora_modules(a, of_a, sizeof of_a);
+    tr_lora_modules(b, of_b, sizeof of_b);
+    return has_words(of_a, of_b) && has_words(of_b, of_a);
+}
+
 static bool has_end(const char *text, const char *end) {
     const size_t n = strlen(text), m = strlen(end);
     return n > m && !strcmp(text + n - m, end);
@@ -160,6 +184,10 @@ tr_status tr_lora_check(const tr_model_config *config) {
     if (c.lora.rank == 0 && c.lora.alpha > 0)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.lora.alpha is set, but model.lora.rank is not: set the rank, for "
+                       "example to 8");
+    if (c.lora.rank == 0 && c.lora.targets[0])
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.lora.targets is set, but model.lora.rank is not: set the rank, for "
                        "example to 8");
     if (c.lora.rank == 0) return TR_OK;
     const tr_family *f = tr_model_family(c.family);

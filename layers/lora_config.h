@@ -14,6 +14,8 @@ bool tr_lora_names(const tr_lora_config *lora, const char *layer, const char *na
 /* Writes the targets of a complete config to text[size], separated by spaces; all-linear as the
  * last parts of the names of the block's linear layers, each once. */
 void tr_lora_modules(const tr_model_config *config, char *text, size_t size);
+/* Returns true when two complete configs of one model have the same targets, in whatever order. */
+bool tr_lora_same_targets(const tr_model_config *a, const tr_model_config *b);
 /* Returns true for the name of an A or B. */
 bool tr_lora_is_update(const char *tensor);
 /* Writes the name of the weight of an A or B to weight[TR_NAME_SIZE]; `tensor` is one. */

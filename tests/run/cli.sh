@@ -69,7 +69,7 @@ for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" 
     [[ $code == 64 ]] && grep -Eq "^trireme: ${option% *} takes a (whole )?number from 0 to .*, not '${option#* }'; usage: " err ||
         fail "sample $option: exit code $code: $(<err)"
 done
-expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]" ckpt verify no-run x
+expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] [--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]" ckpt verify no-run x
 
 # A sentence is one line without control characters, and names the cause even if the path is long.
 expect 66 "trireme: the config file 'a?b?[31m.yaml' cannot be opened: No such file or directory" data $'a\nb\e[31m.yaml'

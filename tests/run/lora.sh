@@ -67,6 +67,18 @@ near one pp
 "$tools/ckpt_compare" exact pp/ckpt/step-00000006 one/ckpt/step-00000006 >/dev/null || fail "resumed: other parameters"
 refused 65 "its model.lora.rank is 3" train lora.yaml log.dir=one --resume model.lora.rank=2
 
+# The default targets, and targets in another order, are those of the saved run.
+echo "{model.init_from: base, data.path: $text, train: {steps: 1, batch: 4, threads: 1}}" >short.yaml
+for targets in '' 'v_proj q_proj'; do
+    more=(model.lora.rank=2 log.dir=order)
+    rm -rf order
+    "$trireme" train short.yaml "${more[@]}" ${targets:+"model.lora.targets=$targets"} >out 2>err || fail "targets '$targets': $(<err)"
+    [[ -z $targets ]] || targets='q_proj v_proj'
+    "$trireme" train short.yaml "${more[@]}" ${targets:+"model.lora.targets=$targets"} --resume train.steps=2 >out 2>err ||
+        fail "targets '$targets' do not go on: $(<err)"
+done
+refused 78 "model.lora.targets is set, but model.lora.rank is not" plan short.yaml model.lora.targets=q_proj
+
 # Decoding of the run, of the merged model and of the adapter; both exports do not depend on the ranks.
 "$trireme" ckpt export one merged >out
 "$trireme" run -n 2 ckpt export one merged-2 >out
@@ -78,6 +90,9 @@ for from in merged adapter one; do
 done
 trireme_on 2 sample adapter -p "The " -n 24 --temperature 1 parallel.tp=2 >sample.tp 2>err || fail "sample on tp 2: $(<err)"
 cmp -s sample.tp sample.merged || fail "a sample on two tensor ranks: another text"
+
+cp -r adapter cycle && sed -i 's|"base_model_name_or_path":[^,]*|"base_model_name_or_path":"cycle"|' cycle/adapter_config.json
+refused 65 "cycle, the model of the adapter 'cycle', is itself an adapter" sample cycle -p "The "
 
 # An adapter that is read back has the same bits.
 echo "{model.init_from: adapter, data.path: $text, train: {steps: 1, batch: 4, threads: 1}}" >again.yaml
