@@ -19,7 +19,7 @@ enum { PATH_SIZE = TR_CONFIG_PATH + 64 };
 
 struct tr_metrics {
     tr_append lines, events;
-    tr_append answers; /* eval.jsonl; closed without train.eval */
+    tr_append answers; /* eval.jsonl; closed without train.eval and records */
 };
 
 /* Writes a temporary file and renames it, so that a full disk does not destroy the config. */
@@ -74,10 +74,12 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved) {
     return TR_OK;
 }
 
-static tr_status open_answers(const char *dir, int64_t resume_step, tr_append *out) {
+/* Opens eval.jsonl, also without train.eval where there is one, to cut it. */
+static tr_status open_answers(const tr_config *config, int64_t resume_step, tr_append *out) {
     char path[PATH_SIZE];
     int64_t keep = 0;
-    (void)snprintf(path, sizeof path, "%s/eval.jsonl", dir);
+    (void)snprintf(path, sizeof path, "%s/eval.jsonl", config->log.dir);
+    if (!config->train.eval[0] && access(path, F_OK) != 0) return TR_OK;
     if (resume_step >= 0) TR_TRY(kept_length(path, resume_step, &keep));
     return tr_append_open(path, keep, out);
 }
@@ -94,8 +96,7 @@ tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metri
     TR_TRY(tr_calloc(1, sizeof *m, &m));
     m->lines.fd = m->events.fd = m->answers.fd = -1;
     tr_status status = tr_append_open(path, keep, &m->lines);
-    if (status == TR_OK && config->train.eval[0])
-        status = open_answers(dir, resume_step, &m->answers);
+    if (status == TR_OK) status = open_answers(config, resume_step, &m->answers);
     if (status == TR_OK) status = tr_tb_open(dir, &m->events);
     if (status != TR_OK) {
         tr_metrics_close(m);

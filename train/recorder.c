@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "partition/request.h"
 #include "train/report.h"
 
@@ -225,16 +226,22 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
     tr_error_restore(&before);
 }
 
+static void write_share(const tr_share *share, char *text, size_t size) {
+    (void)snprintf(text, size, "%.4f", share->share);
+    if (!isnan(share->error)) tr_text_add(text, size, " (+- %.4f)", share->error);
+}
+
 void tr_recorder_answers(tr_recorder *r, int64_t step, const tr_questions *questions) {
     tr_error before;
     tr_error_save(&before);
     for (int k = 0; k < questions->count; k++) {
         const char *path = questions->file[k].path;
         const tr_choices_score *score = &questions->file[k].score;
-        tr_recorder_say(
-            r, "eval     step %lld, %s: accuracy %.4f (+- %.4f), normalised %.4f (+- %.4f)",
-            (long long)step, path, score->accuracy.share, score->accuracy.error,
-            score->normalised.share, score->normalised.error);
+        char accuracy[48], normalised[48];
+        write_share(&score->accuracy, accuracy, sizeof accuracy);
+        write_share(&score->normalised, normalised, sizeof normalised);
+        tr_recorder_say(r, "eval     step %lld, %s: accuracy %s, normalised %s", (long long)step,
+                        path, accuracy, normalised);
         if (tr_metrics_write_answers(r->metrics, step, path, score) == TR_OK) continue;
         tr_recorder_warn(r, "the answers after step %lld are not recorded: %s", (long long)step,
                          tr_error_message());
