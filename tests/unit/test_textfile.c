@@ -220,8 +220,8 @@ static void damaged_lines_never_crash(void **state) {
 static void damaged_conversations_never_crash(void **state) {
     (void)state;
     static const char *const good[] = {
-        "{\"id\": [1, {\"role\": 2}], \"messages\": [{\"role\": \"user\", \"content\": "
-        "\"a\\n\\ud83d\\ude00\"}, {\"content\": \"\", \"role\": \"assistant\"}]}",
+        ("{\"id\": [1, {\"role\": 2}], \"messages\": [{\"role\": \"user\", \"content\": "
+         "\"a\\n\\ud83d\\ude00\"}, {\"content\": \"\", \"role\": \"assistant\"}]}"),
         "{\"conversations\": [{\"from\": \"human\", \"value\": \"\\u00e9\"}], \"messages\": []}",
         "{\"prompt\": \"a\", \"x\": null, \"completion\": \"b\", \"answer\": \"c\\\\\"}"};
     static const char likely[] = "{}[]\",:\\u0dDn\"\x01\xff ";
