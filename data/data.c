@@ -43,6 +43,16 @@ static uint64_t seed_of(const tr_data *data, int index) {
     return index == 0 ? data->seed : data->seed ^ tr_mix64((uint64_t)index);
 }
 
+/* Finds out whether the row in which a corpus ended before it grew has only padding behind that
+ * place. A conversation has a token that counts. */
+static tr_status check_rest(tr_data *data, const tr_corpus *corpus, int64_t end, bool *padding) {
+    const int64_t over = end % data->context, rest = over ? data->context - over : 0;
+    *padding = rest > 0;
+    TR_TRY(tr_corpus_read(corpus, end, rest, data->window));
+    for (int64_t t = 0; t < rest; t++) *padding &= (data->window[t] & TR_TOKEN_GIVEN) != 0;
+    return TR_OK;
+}
+
 tr_status tr_data_use(tr_data *data, int index, const tr_data_extent *extent) {
     part *p = &data->part[index];
     if (p->corpus->tokens < extent->tokens)
@@ -51,8 +61,13 @@ tr_status tr_data_use(tr_data *data, int index, const tr_data_extent *extent) {
                        " where rank 0 reads it: give every host the same file",
                        p->corpus->name, p->corpus->tokens,
                        p->corpus->width == 1 ? "bytes" : "tokens", extent->tokens);
-    return tr_data_windows_lay(p->corpus->name, p->corpus->rows, data->held ? 0 : data->validation,
-                               data->context, seed_of(data, index), extent, &p->windows);
+    TR_TRY(tr_data_windows_lay(p->corpus->name, p->corpus->rows, data->held ? 0 : data->validation,
+                               data->context, seed_of(data, index), extent, &p->windows));
+    bool padding = false;
+    if (p->corpus->rows && extent->tokens > extent->split)
+        TR_TRY(check_rest(data, p->corpus, extent->split, &padding));
+    if (padding) tr_data_windows_next_row(&p->windows);
+    return TR_OK;
 }
 
 static tr_data_extent whole(const tr_corpus *corpus) {

@@ -46,6 +46,7 @@ static tr_status lay_rows(const char *name, double validation, tr_data_windows *
     if (validation > 0 && w->held == 0) w->held = 1;
     w->front = (tr_data_stretch){.windows = rows - w->held, .phases = 1};
     w->train = w->held > 0 ? w->front.windows * w->context : w->extent.split;
+    w->behind = w->extent.split - w->extent.split % w->context;
     if (w->front.windows > 0) return TR_OK;
     return TR_FAIL(
         TR_ERR_DATA,
@@ -70,11 +71,15 @@ tr_status tr_data_windows_lay(const char *name, bool rows, double validation, in
     return TR_OK;
 }
 
+void tr_data_windows_next_row(tr_data_windows *w) {
+    w->behind = rows_of(w->extent.split, w->context) * w->context;
+}
+
 /* Returns the windows that an epoch of that many tokens has after the held-out part. */
 static tr_data_stretch appended(const tr_data_windows *w, int64_t tokens) {
     const int64_t split = w->extent.split;
-    if (w->rows && tokens > split)
-        return (tr_data_stretch){rows_of(tokens, w->context) - split / w->context, 1};
+    if (w->rows && tokens > split && tokens > w->behind)
+        return (tr_data_stretch){rows_of(tokens - w->behind, w->context), 1};
     if (w->rows) return (tr_data_stretch){0, 1};
     return lay(tokens - split, w->context);
 }
@@ -135,7 +140,7 @@ tr_data_window tr_data_windows_get(const tr_data_windows *w, int64_t index) {
     int64_t window = tr_data_permute(key, front.windows + behind.windows, index - at.epoch_sample);
     if (window < front.windows)
         return window_at(w, pick(r.v[0], r.v[1], front.phases) + window * w->context, 0, at.split);
-    const int64_t begin = w->rows ? at.split - at.split % w->context : at.split;
+    const int64_t begin = w->rows ? w->behind : at.split;
     return window_at(
         w, begin + pick(r.v[2], r.v[3], behind.phases) + (window - front.windows) * w->context,
         at.split, at.epoch_tokens);

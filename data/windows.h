@@ -6,7 +6,7 @@
  *
  * Rows (data.format instruct) begin at multiples of `context` in every epoch, and need no token
  * behind them. A row in which a corpus ended before it grew is read up to that place in one window,
- * and from that place on in another. */
+ * and from that place on in another, unless the rest of the row is padding. */
 #pragma once
 
 #include "base/status.h"
@@ -43,6 +43,7 @@ typedef struct tr_data_windows {
     tr_data_stretch front; /* of every epoch; windows of tokens appended after the held-out part
                               follow */
     int64_t held;          /* windows held out */
+    int64_t behind;        /* rows: the first token of the first row with appended tokens */
 } tr_data_windows;
 
 /* Lays windows over the extent, of which the fraction `validation` before `split` is held out.
@@ -50,6 +51,9 @@ typedef struct tr_data_windows {
  * the training part or (validation > 0) the held-out part. */
 tr_status tr_data_windows_lay(const char *name, bool rows, double validation, int64_t context,
                               uint64_t seed, const tr_data_extent *extent, tr_data_windows *out);
+/* Makes the rows of appended tokens begin with the row after the one in which the corpus ended: the
+ * rest of that row is padding. */
+void tr_data_windows_next_row(tr_data_windows *windows);
 /* Returns the extent with the epoch of `sample` (>= epoch_sample). */
 tr_data_extent tr_data_windows_at(const tr_data_windows *windows, int64_t sample);
 /* Returns the windows of an epoch after the one in progress. */

@@ -107,13 +107,10 @@ static const char *saved_text(const tr_session *s, char *text, size_t size) {
 
 static tr_status no_label(const tr_session *s, int64_t step) {
     char saved[64];
-    const char *why = "every token of its sequences is data.document_end: set the token that ends "
-                      "a document";
-    if (!strcmp(s->config->data.format, "instruct")) /* every conversation that is read has some */
-        why = "its sequences are only padding, which is in front of the first conversation that a "
-              "file has grown by: raise train.batch";
-    return TR_FAIL(TR_ERR_DATA, "step %lld has no label that counts, because %s (%s)",
-                   (long long)step, why, saved_text(s, saved, sizeof saved));
+    return TR_FAIL(TR_ERR_DATA,
+                   "step %lld has no label that counts, because every token of its sequences is "
+                   "data.document_end: set the token that ends a document (%s)",
+                   (long long)step, saved_text(s, saved, sizeof saved));
 }
 
 static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_result *result) {

@@ -185,6 +185,7 @@ static int64_t check_row(const documents *docs, int64_t context, const int32_t *
         counted += here;
         if (here == 0) { /* padding; in front, the corpus ended here before it grew */
             assert_true(next == context || at == 0);
+            assert_true(at > 0 || next < context); /* some conversation */
             continue;
         }
         int64_t found = -1;
@@ -286,44 +287,58 @@ static void labels_of(tr_data *data, int64_t index, int32_t *labels, int32_t *to
     must(tr_data_sample(data, index, wanted, 2));
 }
 
-/* A file that grows changes no row of the epoch in progress; later epochs read every conversation
- * once. Cut after each line, so that it ends at many places of a row. */
+/* Checks that `after`, the corpus of `before` and more, keeps the epoch in progress and the held-out
+ * rows, and reads every conversation once in later epochs, in rows that have some. */
+static void check_growth(tr_data *before, tr_data *after, const documents *docs, int64_t context,
+                         int times) {
+    uint64_t old, new;
+    tr_data_extent extent = tr_data_extent_at(before, 0, 0);
+    must(tr_data_hash(before, 0, extent.tokens, &old));
+    must(tr_data_hash(after, 0, extent.tokens, &new));
+    assert_true(old == new);
+    extent.tokens = tr_data_tokens(after, 0);
+    must(tr_data_use(after, 0, &extent));
+    const int64_t first = tr_data_windows_of(before, 0);
+    for (int64_t i = 0; i < first; i++) {
+        int32_t a[2][MOST], b[2][MOST];
+        labels_of(before, i, a[0], a[1]);
+        labels_of(after, i, b[0], b[1]);
+        for (int k = 0; k < 2; k++)
+            assert_memory_equal(a[k], b[k], (size_t)context * sizeof **a);
+    }
+    const int64_t rows = tr_data_windows_of(after, 0), held = tr_data_validation_windows(after);
+    int seen[64] = {0};
+    assert_int_equal(held, tr_data_validation_windows(before));
+    for (int64_t i = 0; i < held; i++) assert_true(check_sample(after, docs, context, true, i, seen));
+    for (int64_t i = 0; i < rows; i++)
+        assert_true(check_sample(after, docs, context, false, first + i, seen));
+    for (int64_t d = 0; d < docs->count; d++) assert_int_equal(seen[d], times);
+}
+
+/* A file that grows: cut after each line, so that it ends at many places of a row. In some the next
+ * conversation does not fit into the rest of the row. */
 static void growth_is_read_later(void **state) {
     (void)state;
     enum { CONTEXT = 128 };
     tr_tokenizer *t = tokenizer_of("chatml");
     documents docs;
     size_t bytes;
+    int checked = 0;
     char *text = read_file(in("chatml", "conversations.jsonl"), &bytes);
     read_documents(t, in("chatml", "conversations.jsonl"), &docs);
-    for (char *cut = strchr(text, '\n'); cut && cut[1]; cut = strchr(cut + 1, '\n')) {
-        tr_data *before, *after;
-        uint64_t old, new;
-        write_file(path_of("a.jsonl"), text, (size_t)(cut + 1 - text));
-        must(open_data(path_of("a.jsonl"), t, 0, CONTEXT, &before));
-        write_file(path_of("a.jsonl"), text, bytes);
-        must(open_data(path_of("a.jsonl"), t, 0, CONTEXT, &after));
-        tr_data_extent extent = tr_data_extent_at(before, 0, 0);
-        must(tr_data_hash(before, 0, extent.tokens, &old));
-        must(tr_data_hash(after, 0, extent.tokens, &new));
-        assert_true(old == new);
-        extent.tokens = tr_data_tokens(after, 0);
-        must(tr_data_use(after, 0, &extent));
-        const int64_t first = tr_data_windows_of(before, 0);
-        for (int64_t i = 0; i < first; i++) {
-            int32_t a[2][CONTEXT], b[2][CONTEXT];
-            labels_of(before, i, a[0], a[1]);
-            labels_of(after, i, b[0], b[1]);
-            assert_memory_equal(a, b, sizeof a);
+    for (char *cut = strchr(text, '\n'); cut && cut[1]; cut = strchr(cut + 1, '\n'))
+        for (int part = 0; part < 2; part++) {
+            tr_data *before, *after;
+            write_file(path_of("a.jsonl"), text, (size_t)(cut + 1 - text));
+            if (open_data(path_of("a.jsonl"), t, 0.3 * part, CONTEXT, &before) != TR_OK) continue;
+            write_file(path_of("a.jsonl"), text, bytes);
+            must(open_data(path_of("a.jsonl"), t, 0.3 * part, CONTEXT, &after));
+            check_growth(before, after, &docs, CONTEXT, 1);
+            tr_data_close(before);
+            tr_data_close(after);
+            checked++;
         }
-        const int64_t rows = tr_data_windows_of(after, 0);
-        int seen[64] = {0};
-        for (int64_t i = 0; i < rows; i++)
-            (void)check_sample(after, &docs, CONTEXT, false, first + i, seen);
-        for (int64_t d = 0; d < docs.count; d++) assert_int_equal(seen[d], 1);
-        tr_data_close(before);
-        tr_data_close(after);
-    }
+    assert_in_range(checked, docs.count, 2 * docs.count);
     free(text);
     tr_tokenizer_close(t);
 }
@@ -345,6 +360,7 @@ static void files_follow_each_other(void **state) {
     for (int64_t i = 0; i < tr_data_windows_of(two, 0); i++)
         (void)check_sample(two, &docs, 64, false, i, seen);
     for (int64_t d = 0; d < docs.count; d++) assert_int_equal(seen[d], 2);
+    check_growth(one, two, &docs, 64, 2); /* a file that joins */
     tr_data_close(one);
     tr_data_close(two);
     tr_tokenizer_close(t);
