@@ -75,12 +75,14 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     TR_TRY(load(argc, argv, &config));
     TR_TRY(tr_config_check_data(&config));
     tr_tokenizer *tokenizer;
-    tr_status status = tr_train_open_data(&config, &tokenizer, &data);
+    char unused[TR_TOKENIZER_NOTE];
+    tr_status status = tr_train_open_data(&config, unused, &tokenizer, &data);
     for (int k = 0; status == TR_OK && k < tr_data_parts(data); k++)
         status = print_corpus(&config, data, k);
     char note[256] = "";
     if (status == TR_OK) tr_data_note(data, note, sizeof note);
     if (note[0]) (void)printf("note      %s\n", note);
+    if (status == TR_OK && unused[0]) (void)printf("note      %s\n", unused);
     tr_data_close(data);
     tr_tokenizer_close(tokenizer);
     return status;

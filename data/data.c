@@ -110,6 +110,18 @@ static tr_status open_held(const char *path, const tr_source_options *options, t
     return TR_OK;
 }
 
+/* Takes the token between documents that the files' format has, unless another one goes before it.
+ */
+static tr_status choose_end(const tr_data_options *o, tr_data *data) {
+    const tr_source *first = data->part[0].corpus->source;
+    if (!o->packed || o->document_end >= 0 || first->lists_ends) return TR_OK;
+    if (first->separator > 0 && (data->document_end < 0 || !first->tokenizer_ends))
+        data->document_end = first->separator < o->vocab ? first->separator : -1;
+    if (data->document_end >= 0) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG, "data.documents packed needs data.document_end, the token that "
+                                  "ends a document: 50256 in GPT-2's data");
+}
+
 static tr_status open_files(const tr_data_options *o, tr_data *data) {
     const tr_source_options options = {.format = o->format,
                                        .vocab = o->vocab,
@@ -117,7 +129,7 @@ static tr_status open_files(const tr_data_options *o, tr_data *data) {
                                        .tokens = o->tokens,
                                        .documents = o->packed,
                                        .context = o->context,
-                                       .document_end = o->document_end};
+                                       .document_end = data->document_end};
     tr_data_paths paths;
     tr_status status = TR_OK;
     if (o->validation_path) TR_TRY(open_held(o->validation_path, &options, data));
@@ -125,18 +137,14 @@ static tr_status open_files(const tr_data_options *o, tr_data *data) {
     if (status == TR_OK) status = open_parts(&paths, &options, data);
     tr_data_paths_free(&paths);
     TR_TRY(status);
+    TR_TRY(choose_end(o, data));
     TR_TRY(tr_calloc((size_t)data->context + 1, sizeof *data->window, &data->window));
     return tr_calloc((size_t)data->context + 1, sizeof *data->last, &data->last);
 }
 
 tr_status tr_data_open(const tr_data_options *o, tr_data **out) {
-    const bool rows = strcmp(o->format, "instruct") == 0;
-    const bool lists_ends = rows || strcmp(o->format, "megatron") == 0;
-    if (rows && !o->packed)
+    if (strcmp(o->format, "instruct") == 0 && !o->packed)
         return TR_FAIL(TR_ERR_CONFIG, "data.format instruct needs data.documents packed");
-    if (o->packed && o->document_end < 0 && !lists_ends)
-        return TR_FAIL(TR_ERR_CONFIG, "data.documents packed needs data.document_end, the token "
-                                      "that ends a document: 50256 in GPT-2's data");
     if (o->context < 1 || o->context > INT64_MAX / 16 || !(o->validation >= 0 && o->validation < 1))
         return TR_FAIL(TR_ERR_CONFIG, "model.context or data.validation is out of range");
     tr_data *data;
@@ -146,6 +154,8 @@ tr_status tr_data_open(const tr_data_options *o, tr_data **out) {
     data->seed = o->seed;
     data->packed = o->packed;
     data->document_end = o->document_end;
+    if (o->document_end < 0 && o->tokenizer)
+        data->document_end = tr_tokenizer_document_end(o->tokenizer);
     tr_status status = open_files(o, data);
     if (status != TR_OK) {
         tr_data_close(data);

@@ -44,10 +44,12 @@ static bool in_folder(const char *folder) {
 }
 
 tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const char *origin,
-                                 int64_t vocab, bool text, tr_tokenizer **out) {
+                                 int64_t vocab, bool needed, char note[TR_TOKENIZER_NOTE],
+                                 tr_tokenizer **out) {
     char path[PATH_MAX];
     const char *found = *named ? named : NULL;
     *out = NULL;
+    note[0] = '\0';
     if (!found) {
         bool next_to;
         TR_TRY(find_beside(data_path, path, &next_to));
@@ -55,14 +57,19 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
     }
     if (!found) return TR_OK;
     tr_status status = tr_tokenizer_open(found, out);
-    /* Tokens can be read without the tokenizer that the folder happens to have. */
-    if (found == origin && !text && status != TR_OK) return TR_OK;
+    if (status != TR_OK && found != named && !needed) {
+        (void)snprintf(note, TR_TOKENIZER_NOTE,
+                       "%s (these data can be read without a tokenizer, so none is used)",
+                       tr_error_message());
+        tr_error_clear();
+        return TR_OK;
+    }
     TR_TRY(status);
     const int32_t size = tr_tokenizer_size(*out);
     if (size <= vocab) return TR_OK;
     tr_tokenizer_close(*out);
     *out = NULL;
-    if (found == origin && !text) return TR_OK; /* it is not that of the files */
+    if (found == origin && !needed) return TR_OK; /* it is not that of the files */
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.vocab %" PRId64 " is too small: the tokenizer '%s' has %" PRId32
                    " tokens",

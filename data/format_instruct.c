@@ -1,5 +1,5 @@
-/* Instruction data: lines of JSON with a conversation each (conversation.h), tokenized when the
- * file is opened. Only what the assistant writes is learned: all other tokens carry TR_TOKEN_GIVEN.
+/* Instruction data: lines of JSON with a conversation each (conversation.h). Their tokens are those
+ * that the run keeps in a folder; without them the file is tokenized when it is opened. Only what the assistant writes is learned: all other tokens carry TR_TOKEN_GIVEN.
  *
  * Conversations are packed in the order of the file into rows of options.context tokens, each whole
  * within one row; the rest of a row is padding, a document of its own. So lines that are appended
@@ -7,12 +7,17 @@
 #include "base/memory.h"
 #include "data/conversation.h"
 #include "data/format_impl.h"
+#include "data/json_line.h"
+#include "data/kept_rows.h"
+#include "data/kept_tokens.h"
 #include "data/textfile.h"
 #include "text/chat.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PIECE = 1 << 20, LONGEST_LINE = 1 << 29 }; /* bytes */
 
 typedef struct reader {
     const tr_source_options *options;
@@ -23,6 +28,7 @@ typedef struct reader {
     tr_token_list tokens; /* of one conversation */
     tr_token_list rows;
     size_t ends_capacity;
+    int64_t line; /* in progress, from 1 on */
 } reader;
 
 static tr_status add_token(tr_token_list *list, int32_t token) {
@@ -149,26 +155,52 @@ static tr_status pack(reader *r) {
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-static bool is_blank(const char *line, size_t length) {
-    while (length > 0 && strchr(" \t\r", line[length - 1]) && line[length - 1]) length--;
-    return length == 0;
+static tr_status read_line(reader *r, const char *line, size_t length) {
+    const size_t mark = r->line == 1 ? tr_jsonl_begin(line, length) : 0;
+    line += mark;
+    length -= mark;
+    if (tr_jsonl_is_empty(line, length)) return TR_OK;
+    TR_TRY(tr_conversation_read(line, length, &r->conversation));
+    TR_TRY(encode(r));
+    return pack(r);
 }
 
-static tr_status read_lines(reader *r, const char *text, size_t bytes) {
-    const char *at = text, *const end = text + bytes;
-    for (int64_t number = 1; at < end; number++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
+/* Reads the lines that end in the text, and at the end of the file the rest of it; keeps the text
+ * behind them. Before byte `searched` there is no end of a line. */
+static tr_status read_lines(reader *r, tr_byte_list *text, size_t searched, bool at_end) {
+    const char *at = text->byte, *const end = text->byte + text->count;
+    while (at < end) {
+        const char *stop = memchr(at + searched, '\n', (size_t)(end - at) - searched);
+        if (!stop && !at_end) break;
         const size_t length = (size_t)((stop ? stop : end) - at);
-        tr_status status = TR_OK;
-        if (!is_blank(at, length)) {
-            status = tr_conversation_read(at, length, &r->conversation);
-            if (status == TR_OK) status = encode(r);
-            if (status == TR_OK) status = pack(r);
-        }
+        r->line++;
+        tr_status status = read_line(r, at, length);
         if (status != TR_OK)
-            return TR_FAIL(status, "'%s', line %" PRId64 ": %s", r->source->file.path, number,
+            return TR_FAIL(status, "'%s', line %" PRId64 ": %s", r->source->file.path, r->line,
                            tr_error_message());
         at += stop ? length + 1 : length;
+        searched = 0;
+    }
+    text->count = (size_t)(end - at);
+    if (text->count > 0) memmove(text->byte, at, text->count);
+    if (text->count > LONGEST_LINE)
+        return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ": it is longer than %d MiB: divide it",
+                       r->source->file.path, r->line + 1, LONGEST_LINE >> 20);
+    return TR_OK;
+}
+
+static tr_status read_file(reader *r, tr_textfile *input, tr_byte_list *text) {
+    const tr_source_options *o = r->options;
+    for (bool at_end = false; !at_end;) {
+        size_t got;
+        const size_t before = text->count;
+        TR_TRY(tr_grow(&text->byte, &text->capacity, before + PIECE, 1));
+        TR_TRY(tr_textfile_read(input, text->byte + before, PIECE, &got));
+        text->count += got;
+        at_end = got < PIECE;
+        TR_TRY(read_lines(r, text, before, at_end));
+        if (o->progress)
+            o->progress(o->progress_context, tr_textfile_used(input), tr_textfile_size(input));
     }
     if (r->source->documents == 0)
         return TR_FAIL(TR_ERR_DATA,
@@ -194,7 +226,9 @@ static tr_status finish(reader *r) {
 tr_status tr_format_open_instruct(const char *path, const tr_source_options *options,
                                   tr_source *source) {
     reader r = {.options = options, .source = source};
+    tr_textfile *input = NULL;
     tr_byte_list text = {0};
+    char kept[PATH_MAX];
     tr_status status = TR_OK;
     if (!options->tokenizer)
         return TR_FAIL(TR_ERR_CONFIG, "data.format instruct needs data.tokenizer: name a "
@@ -204,13 +238,15 @@ tr_status tr_format_open_instruct(const char *path, const tr_source_options *opt
                        "data.format instruct reads lines of JSON, and '%s' does not end in .jsonl, "
                        ".ndjson or .json (.gz and .zst may follow)",
                        path);
+    if (tr_kept_tokens_find(options, path, kept)) return tr_kept_rows_open(kept, source);
     TR_TRY(tr_format_open_file(path, source));
     TR_TRY_OUT(tr_chat_find(options->tokenizer, &r.chat));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &r.encoder));
-    TR_TRY_OUT(tr_textfile_load(path, &text));
-    TR_TRY_OUT(read_lines(&r, text.byte, text.count));
+    TR_TRY_OUT(tr_textfile_open(path, &input));
+    TR_TRY_OUT(read_file(&r, input, &text));
     TR_TRY_OUT(finish(&r));
 out:
+    tr_textfile_close(input);
     tr_encoder_close(r.encoder);
     tr_conversation_free(&r.conversation);
     free(text.byte);

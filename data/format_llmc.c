@@ -7,6 +7,10 @@
 
 enum { HEADER = 1024, LEAST = 12, GPT2 = 20240520, LLAMA3 = 20240801, VALIDATION = 20240522 };
 
+/* llm.c's scripts put these between documents (dev/data): <|endoftext|> of GPT-2, and
+ * <|begin_of_text|> of Llama 3, which has another token for the end of a text. */
+enum { GPT2_SEPARATOR = 50256, LLAMA3_SEPARATOR = 128000 };
+
 static tr_status no_shard(const char *path, uint32_t magic) {
     return TR_FAIL(TR_ERR_DATA,
                    "the data file '%s' is not a shard of llm.c: byte 0 holds %" PRIu32
@@ -38,6 +42,8 @@ tr_status tr_format_open_llmc(const char *path, const tr_source_options *options
                        path, version, known);
     source->first = HEADER;
     source->width = magic == GPT2 ? 2 : 4;
+    source->separator = magic == GPT2 ? GPT2_SEPARATOR : LLAMA3_SEPARATOR;
+    source->tokenizer_ends = magic == GPT2;
     source->tokens = tr_format_u32(header + 8);
     if (bytes != HEADER + source->tokens * source->width)
         return TR_FAIL(TR_ERR_DATA,

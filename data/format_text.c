@@ -32,8 +32,7 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
                        "files with `trireme data tokenize`, and set data.format megatron",
                        path);
     char stem[PATH_MAX];
-    if (options->tokens && tr_kept_tokens_find(options->tokens, path, options->tokenizer, stem))
-        return open_kept(stem, options, source);
+    if (tr_kept_tokens_find(options, path, stem)) return open_kept(stem, options, source);
     TR_TRY(tr_format_open_file(path, source));
     TR_TRY_OUT(tr_textfile_load(path, &text));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));

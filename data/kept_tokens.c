@@ -1,8 +1,10 @@
 #include "data/kept_tokens.h"
 
+#include "data/kept_rows.h"
 #include "data/paths.h"
 #include "data/textfile.h"
 #include "data/tokenize.h"
+#include "text/chat.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,34 +15,49 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+static bool is_rows(const tr_source_options *o) {
+    return strcmp(o->format, "instruct") == 0;
+}
+
 /* Writes FOLDER/PATH-CONTENT to stem[PATH_MAX], two hashes. Returns false when there is no such
- * file, or the path is too long. */
-static bool name(const char *folder, const char *file, const tr_tokenizer *tokenizer, char *stem) {
+ * file, the tokenizer's chat template is refused, or the path is too long. */
+static bool name(const tr_source_options *o, const char *file, char *stem) {
     enum { LONGEST_ENDING = 32 };
     struct stat info;
     if (stat(file, &info) != 0) return false;
-    const uint64_t facts[] = {(uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
-                              (uint64_t)info.st_mtim.tv_nsec, tr_tokenizer_hash(tokenizer),
-                              (uint64_t)tr_tokenizer_document_end(tokenizer)};
-    return snprintf(stem, PATH_MAX - LONGEST_ENDING, "%s/%016" PRIx64 "-%016" PRIx64, folder,
+    uint64_t facts[12] = {(uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
+                          (uint64_t)info.st_mtim.tv_nsec, tr_tokenizer_hash(o->tokenizer),
+                          (uint64_t)tr_tokenizer_document_end(o->tokenizer)};
+    size_t count = 5;
+    if (is_rows(o)) {
+        tr_chat chat;
+        if (tr_chat_find(o->tokenizer, &chat) != TR_OK) return false;
+        const int64_t more[] = {o->context, o->document_end, chat.form, chat.begins,
+                                chat.start, chat.header_end, chat.end};
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++) facts[count++] = (uint64_t)more[i];
+    }
+    return snprintf(stem, PATH_MAX - LONGEST_ENDING, "%s/%016" PRIx64 "-%016" PRIx64, o->tokens,
                     (uint64_t)XXH3_64bits(file, strlen(file)),
-                    (uint64_t)XXH3_64bits(facts, sizeof facts)) < PATH_MAX - LONGEST_ENDING;
+                    (uint64_t)XXH3_64bits(facts, count * sizeof *facts)) <
+           PATH_MAX - LONGEST_ENDING;
 }
 
-static bool is_complete(char *stem) {
+static bool is_complete(const tr_source_options *o, char *stem) {
     const size_t length = strlen(stem);
+    const char *const endings[] = {is_rows(o) ? ".rows" : ".bin", ".idx"};
     bool complete = true;
-    for (int i = 0; i < 2; i++) {
-        (void)strcpy(stem + length, i ? ".idx" : ".bin");
+    for (int i = 0; i < (is_rows(o) ? 1 : 2); i++) {
+        (void)strcpy(stem + length, endings[i]);
         complete = complete && access(stem, F_OK) == 0;
         stem[length] = '\0';
     }
     return complete;
 }
 
-bool tr_kept_tokens_find(const char *folder, const char *file, const tr_tokenizer *tokenizer,
-                         char *stem) {
-    return *folder && name(folder, file, tokenizer, stem) && is_complete(stem);
+bool tr_kept_tokens_find(const tr_source_options *o, const char *file, char *path) {
+    if (!o->tokens || !*o->tokens || !name(o, file, path) || !is_complete(o, path)) return false;
+    if (is_rows(o)) (void)strcat(path, ".rows");
+    return true;
 }
 
 /* Removes what the folder has of this path: of other contents, and tokens without their index,
@@ -62,21 +79,34 @@ static void remove_others(const char *folder, const char *stem) {
 
 static void pass_on(void *context, const tr_tokenize_progress *now) {
     const tr_kept_tokens_options *o = context;
-    if (o->progress) o->progress(o->context, now->bytes, now->all_bytes);
+    if (o->source.progress)
+        o->source.progress(o->source.progress_context, now->bytes, now->all_bytes);
+}
+
+static tr_status make_rows(const tr_kept_tokens_options *o, const char *file, char *stem) {
+    tr_source_options options = o->source;
+    tr_source rows;
+    options.tokens = NULL;
+    tr_status status = tr_source_open(file, &options, &rows);
+    if (status == TR_OK) status = tr_kept_rows_write(&rows, strcat(stem, ".rows"));
+    tr_source_close(&rows);
+    return status;
 }
 
 static tr_status make(const tr_kept_tokens_options *o, const char *file) {
     char stem[PATH_MAX];
     tr_tokenize_progress done;
-    if (tr_textfile_is_json_lines(file) || !name(o->folder, file, o->tokenizer, stem) ||
-        is_complete(stem))
+    const char *const folder = o->source.tokens;
+    if (tr_textfile_is_json_lines(file) != is_rows(&o->source) || !name(&o->source, file, stem) ||
+        is_complete(&o->source, stem))
         return TR_OK;
-    if (mkdir(o->folder, 0777) != 0 && errno != EEXIST)
-        return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", o->folder, strerror(errno));
-    remove_others(o->folder, stem);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", folder, strerror(errno));
+    remove_others(folder, stem);
+    if (is_rows(&o->source)) return make_rows(o, file, stem);
     const tr_tokenize_options options = {.files = &file,
                                          .count = 1,
-                                         .tokenizer = o->tokenizer,
+                                         .tokenizer = o->source.tokenizer,
                                          .key = "",
                                          .prefix = stem,
                                          .threads = o->threads,

@@ -138,8 +138,9 @@ tr_status tr_source_read(const tr_source *s, int64_t first, int64_t count, int32
         n = count < most ? count : most;
         TR_TRY(tr_format_read(&s->file, s->first + first * s->width, n * s->width, piece));
         for (int64_t i = 0; i < n; i++) {
-            int64_t id = number(s, piece + i * s->width);
-            if (id < 0 || id >= s->vocab) return no_token(s, first + i, id);
+            const int64_t id = number(s, piece + i * s->width);
+            const int64_t plain = s->rows ? id & ~(int64_t)TR_TOKEN_GIVEN : id;
+            if (plain < 0 || plain >= s->vocab) return no_token(s, first + i, plain);
             to[i] = (int32_t)id;
         }
     }

@@ -13,10 +13,14 @@ typedef struct tr_source_options {
     const char *format;            /* data.format */
     int64_t vocab;                 /* of the model: a token is one of 0..vocab-1 */
     const tr_tokenizer *tokenizer; /* of text and instruct; otherwise it may be NULL */
-    const char *tokens;            /* a folder with tokens of text (kept_tokens.h); NULL: none */
+    const char *tokens;            /* a folder with kept tokens (kept_tokens.h); NULL: none */
     bool documents;                /* keep the ends of documents that the file lists */
     int64_t context;               /* tokens of a row of data.format instruct */
     int32_t document_end;          /* ends an answer where there is no chat template; -1: none */
+    /* Called after parts of a file of data.format instruct with the bytes read of all; NULL: not.
+     */
+    void (*progress)(void *context, int64_t bytes, int64_t all_bytes);
+    void *progress_context;
 } tr_source_options;
 
 typedef struct tr_data_file {
@@ -41,6 +45,10 @@ typedef struct tr_source {
     int64_t ends;      /* 0 where `end` is NULL */
     bool lists_ends;   /* the format has a list of documents, also where it is not kept */
     int64_t documents; /* in the list */
+    /* The token between documents where the header says whose tokens they are (llmc); 0: unknown.
+     * tokenizer_ends: a tokenizer's document end goes before it. */
+    int32_t separator;
+    bool tokenizer_ends;
     /* Of data.format instruct: rows of options.context tokens, in which conversations are whole;
      * the tokens without the padding at the end of the last row (other formats: all tokens); the
      * tokens that count as labels; the conversations that were cut at the end of a row, and those

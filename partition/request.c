@@ -49,7 +49,7 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule
                             .batch = c->train.batch,
                             .micro_batch = c->train.micro_batch,
                             .dtype = tr_config_dtype(c),
-                            .documents = tr_config_document_end(c) >= 0,
+                            .documents = tr_config_packed(c),
                             .schedule = schedule};
 }
 

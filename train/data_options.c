@@ -1,7 +1,5 @@
 #include "train/data_options.h"
 
-#include "data/find_tokenizer.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -10,15 +8,22 @@ const char *tr_train_tokens_folder(const tr_config *config, char *text, size_t s
     return text;
 }
 
-tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **data) {
-    const bool bytes = strcmp(c->data.format, "bytes") == 0; /* every byte is an id */
+tr_status tr_train_find_tokenizer(const tr_config *c, char note[TR_TOKENIZER_NOTE],
+                                  tr_tokenizer **tokenizer) {
+    const char *format = c->data.format;
     *tokenizer = NULL;
-    if (!bytes)
-        TR_TRY(tr_data_find_tokenizer(
-            c->data.tokenizer, c->data.path, tr_config_origin(c), c->model.vocab,
-            !strcmp(c->data.format, "text") || !strcmp(c->data.format, "instruct"), tokenizer));
-    if (*tokenizer && c->data.document_end < 0)
-        c->data.document_end = tr_tokenizer_document_end(*tokenizer);
+    note[0] = '\0';
+    if (strcmp(format, "bytes") == 0) return TR_OK; /* every byte is an id */
+    const bool text = !strcmp(format, "text") || !strcmp(format, "instruct");
+    const bool ends = tr_config_packed(c) && c->data.document_end < 0; /* it knows them */
+    return tr_data_find_tokenizer(c->data.tokenizer, c->data.path, tr_config_origin(c),
+                                  c->model.vocab, text || (ends && strcmp(format, "megatron") != 0),
+                                  note, tokenizer);
+}
+
+tr_status tr_train_open_data(tr_config *c, char note[TR_TOKENIZER_NOTE], tr_tokenizer **tokenizer,
+                             tr_data **data) {
+    TR_TRY(tr_train_find_tokenizer(c, note, tokenizer));
     char tokens[TR_CONFIG_PATH + 16];
     tr_data_options options = {.path = c->data.path,
                                .format = c->data.format,
@@ -30,5 +35,9 @@ tr_status tr_train_open_data(tr_config *c, tr_tokenizer **tokenizer, tr_data **d
                                .packed = tr_config_packed(c),
                                .document_end = tr_config_document_end(c)};
     options.validation = tr_config_validation(c, &options.validation_path);
-    return tr_data_open(&options, data);
+    TR_TRY(tr_data_open(&options, data));
+    if (tr_config_packed(c)) c->data.document_end = tr_data_document_end(*data);
+    else if (*tokenizer && c->data.document_end < 0)
+        c->data.document_end = tr_tokenizer_document_end(*tokenizer);
+    return TR_OK;
 }

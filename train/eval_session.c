@@ -153,6 +153,7 @@ static tr_status open_choices(const tr_eval_request *r, tr_eval_session *s) {
 /* Opens the data that the run was trained on. */
 static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
     tr_tokenizer *tokenizer;
+    char note[TR_TOKENIZER_NOTE]; /* training has said it */
     if (tr_trained_is_folder(r->model.path) || !s->config.data.path[0])
         return TR_FAIL(TR_ERR_USAGE, "'%s' has no data of its own: name a file with --data FILE",
                        r->model.path);
@@ -170,7 +171,7 @@ static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
         (void)snprintf(c->data.tokenizer, sizeof c->data.tokenizer, "%s",
                        tr_tokenizer_path(s->tokenizer));
     TR_TRY(tr_config_check_data(c));
-    TR_TRY(tr_train_open_data(c, &tokenizer, &s->data));
+    TR_TRY(tr_train_open_data(c, note, &tokenizer, &s->data));
     if (s->tokenizer) tr_tokenizer_close(tokenizer);
     else s->tokenizer = tokenizer;
     return TR_OK;

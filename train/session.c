@@ -256,6 +256,13 @@ static tr_status set_config_text(tr_session *s) {
                           sizeof s->state->config);
 }
 
+static tr_status open_data(tr_session *s) {
+    char note[TR_TOKENIZER_NOTE];
+    TR_TRY(tr_train_open_data(&s->own, note, &s->tokenizer, &s->data));
+    if (note[0] && tr_session_leads(s)) tr_recorder_warn(&s->recorder, "%s", note);
+    return TR_OK;
+}
+
 /* Decides which part of the data is read, by the checkpoint if there is one. Collective. */
 static tr_status settle_data(tr_session *s) {
     char note[TR_SAME_DATA_NOTE];
@@ -406,7 +413,7 @@ static tr_status open_agreed(tr_session *s) {
     if (s->resumes) TR_TRY(go_on(s, check_saved(s)));
     TR_TRY(go_on(s, open_local(s)));
     TR_TRY(go_on(s, tr_train_tokenize_data(s->world, s->config, s->options->board)));
-    TR_TRY(go_on(s, tr_train_open_data(&s->own, &s->tokenizer, &s->data)));
+    TR_TRY(go_on(s, open_data(s)));
     TR_TRY(go_on(s, tr_questions_open(s->config, s->tokenizer, &s->questions)));
     TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));

@@ -2,7 +2,6 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
-#include "data/find_tokenizer.h"
 #include "data/kept_tokens.h"
 #include "train/data_options.h"
 
@@ -34,16 +33,22 @@ static tr_status tokenize(work *w) {
     const tr_config *c = w->config;
     const char *validation;
     char folder[TR_CONFIG_PATH + 16];
+    char note[TR_TOKENIZER_NOTE];
     tr_tokenizer *tokenizer;
-    TR_TRY(tr_data_find_tokenizer(c->data.tokenizer, c->data.path, c->init_from, c->model.vocab,
-                                  true, &tokenizer));
+    TR_TRY(tr_train_find_tokenizer(c, note, &tokenizer));
     if (!tokenizer) return TR_OK; /* opening the data says so */
-    const tr_kept_tokens_options options = {.folder =
-                                                tr_train_tokens_folder(c, folder, sizeof folder),
-                                            .tokenizer = tokenizer,
-                                            .threads = tr_cores_count(),
-                                            .progress = show,
-                                            .context = w->board};
+    const int32_t end = tr_config_document_end(c);
+    const tr_kept_tokens_options options = {
+        .source = {.format = c->data.format,
+                   .vocab = c->model.vocab,
+                   .tokenizer = tokenizer,
+                   .tokens = tr_train_tokens_folder(c, folder, sizeof folder),
+                   .documents = tr_config_packed(c),
+                   .context = c->model.context,
+                   .document_end = end < 0 ? tr_tokenizer_document_end(tokenizer) : end,
+                   .progress = show,
+                   .progress_context = w->board},
+        .threads = tr_cores_count()};
     (void)tr_config_validation(c, &validation);
     tr_status status = tr_kept_tokens_make(&options, "data.path", c->data.path);
     if (status == TR_OK && validation)
@@ -87,7 +92,8 @@ out:
 }
 
 tr_status tr_train_tokenize_data(tr_world *world, const tr_config *config, tr_board *board) {
-    if (strcmp(config->data.format, "text") != 0) return TR_OK;
+    if (strcmp(config->data.format, "text") && strcmp(config->data.format, "instruct"))
+        return TR_OK;
     work *w;
     tr_status status = tr_calloc(1, sizeof *w, &w);
     TR_TRY(tr_world_agree(world, status));

@@ -1,4 +1,5 @@
-/* Text of data.format text becomes token files in log.dir/tokens, before the ranks open it. */
+/* The files of data.format text and instruct become token files in log.dir/tokens, before the ranks
+ * open them. */
 #pragma once
 
 #include "comm/comm.h"

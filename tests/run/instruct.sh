@@ -30,13 +30,25 @@ near() {
 train 0 1 one
 train 0 4 four parallel.pp=2 parallel.dp=2
 near four one 1e-11
-cp -r one half
+cp -rp one half
 rm -r "$(step_dir half 6)"
+kept() { (cd "$1/tokens" && ls -i --time-style=+%s%N -l); }
+kept half >kept.before
 train 0 4 half --resume parallel.pp=2 parallel.dp=2
+kept half | cmp - kept.before || fail "half: the rows were made again"
+[[ $(wc -l <kept.before) == 2 ]] && grep -q '\.rows$' kept.before || fail "half: kept $(<kept.before)"
 near half one 1e-7 # a checkpoint holds FP32
 [[ $(field half loss | wc -l) == 6 ]] || fail "half: $(field half loss | wc -l) steps"
 for run in one four half; do [[ ! -s $run.err ]] || fail "$run: said '$(<$run.err)'"; done
 grep -q 'documents: packed' one/config.yaml || fail "one: documents: $(grep documents one/config.yaml)"
+
+# Every rank reads the rows that are kept.
+cp -r one broken
+for file in broken/tokens/*; do truncate -s 100 "$file"; done
+train 65 2 broken --resume parallel.dp=2 train.steps=7
+says broken "'.*broken/tokens/.*\.rows' is damaged: remove it, and the run makes it again"
+rm broken/tokens/*
+train 0 2 broken --resume parallel.dp=2 train.steps=7
 
 # A user's words after the last answer are only labels that do not count: other words change nothing. Another
 # answer does.
@@ -68,6 +80,7 @@ cp -r grown changed
 cat "$examples" >grows.jsonl
 train 0 1 grown --resume data.path=grows.jsonl data.validation=0
 says grown "warning: 'grows.jsonl' has grown from [0-9]+ to [0-9]+ tokens: the new tokens are read from epoch [0-9]+ on, and .*"
+[[ $(ls grown/tokens | wc -l) == 1 ]] || fail "grown: kept $(ls grown/tokens)"
 sed 's/warship/vessel/' "$examples" >grows.jsonl
 train 78 1 changed --resume data.path=grows.jsonl data.validation=0
 says changed "'grows.jsonl' is not the data that the checkpoint was made with: .*"

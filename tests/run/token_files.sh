@@ -40,6 +40,16 @@ train 0 1 packed "${options[@]}" data.path=data.txt data.documents=packed data.d
 same_as packed packed-megatron data.path=data.megatron.bin data.format=megatron data.documents=packed
 same_as packed packed-u16 data.path=data.u16 data.format=u16 data.documents=packed data.document_end=10
 diff <(field packed loss) <(field bytes loss) >/dev/null && fail "packed documents change nothing"
+# The plan of packed documents is the same, wherever their ends come from.
+long=(data.documents=packed model.context=1024 train.micro_batch=48 train.batch=48)
+plan() { "$trireme" plan base.yaml "${long[@]}" "$@" | grep '^0 '; } # the memory of rank 0, with its step inputs
+[[ $(plan data.path=data.txt data.document_end=10 | tee plan.bytes) == $(plan data.path=data.megatron data.format=megatron) ]] ||
+    fail "plan: the inputs of packed documents are not all planned: $(<plan.bytes)"
+# llm.c's shards of GPT-2 say the token between documents.
+train 0 1 separated "${options[@]}" data.path=data.llmc data.format=llmc data.documents=packed model.vocab=50257 train.steps=1
+grep -q 'document_end: 50256$' separated/config.yaml || fail "separated: $(grep document_end separated/config.yaml)"
+train 78 1 shards-small "${options[@]}" data.path=data.llmc data.format=llmc data.documents=packed
+says shards-small "data.documents packed needs data.document_end, .*"
 
 # --- mixtures -----------------------------------------------------------------------------------------
 

@@ -112,6 +112,16 @@ train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.j
 grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
 train 78 1 vocab data.path=short data.format=megatron model.vocab=300
 says vocab "model.vocab 300 is too small: the tokenizer 'short.tokenizer.json' has 301 tokens"
+# A tokenizer next to the data that cannot be read: tokens need none, other data do.
+cp short.bin alone.bin && cp short.idx alone.idx && echo '{' >alone.tokenizer.json
+train 0 1 alone data.path=alone data.format=megatron model.vocab=301 train.steps=3
+says alone "warning: the tokenizer 'alone.tokenizer.json'.* \(these data can be read without a tokenizer, so none is used\)$"
+same_curve alone files
+[[ ! -e alone/tokenizer ]] || fail "alone: kept a tokenizer"
+"$trireme" data base.yaml data.path=alone data.format=megatron model.vocab=301 | grep -q "^note  *the tokenizer 'alone.tokenizer.json'" || fail "data: no note"
+train 65 1 needed data.path=alone.bin data.format=u16 data.documents=packed model.vocab=301
+says needed "the tokenizer 'alone.tokenizer.json'.*"
+train 65 1 needed data.path=alone data.format=megatron model.vocab=301 data.tokenizer=alone.tokenizer.json
 train 65 1 braces data.path=lines.jsonl data.format=text data.tokenizer=tokenizer.json model.vocab=301
 says braces "'lines.jsonl' holds lines of JSON, which data.format text does not read: .*"
 train 78 1 without data.path=short.txt data.format=text model.vocab=301

@@ -227,6 +227,49 @@ static void documents_end_where_the_index_says(void **state) {
     assert_true(found > 5);
 }
 
+/* llm.c's shards say whose tokens they have, and so the token between documents: a key or GPT-2's
+ * tokenizer goes before it. */
+static void shards_know_the_token_between_documents(void **state) {
+    (void)state;
+    static image file;
+    static const int32_t separator[] = {50256, 128000};
+    for (int llama = 0; llama < 2; llama++) {
+        tr_data_options options = {.path = path_of("llmc"),
+                                   .format = "llmc",
+                                   .context = 16,
+                                   .vocab = 128256,
+                                   .packed = true,
+                                   .document_end = -1};
+        tr_data *data;
+        llmc_image(llama, 0, TOKENS, &file);
+        write_image("llmc", &file);
+        assert_int_equal(tr_data_open(&options, &data), TR_OK);
+        assert_int_equal(tr_data_document_end(data), separator[llama]);
+        tr_data_close(data);
+        options.document_end = 9;
+        assert_int_equal(tr_data_open(&options, &data), TR_OK);
+        assert_int_equal(tr_data_document_end(data), 9);
+        tr_data_close(data);
+        options.document_end = -1;
+        tr_tokenizer *t;
+        assert_int_equal(tr_tokenizer_open(TRIREME_TEST_GOLDEN "/tokenizers/gpt2.json", &t), TR_OK);
+        options.tokenizer = t;
+        assert_int_equal(tr_data_open(&options, &data), TR_OK);
+        assert_int_equal(tr_data_document_end(data),
+                         llama ? separator[1] : tr_tokenizer_document_end(t));
+        tr_data_close(data);
+        tr_tokenizer_close(t);
+        options.tokenizer = NULL;
+        options.vocab = separator[llama];
+        assert_int_equal(tr_data_open(&options, &data), TR_ERR_CONFIG);
+        assert_non_null(strstr(tr_error_message(), "packed needs data.document_end"));
+        options.packed = false;
+        assert_int_equal(tr_data_open(&options, &data), TR_OK);
+        assert_int_equal(tr_data_document_end(data), -1);
+        tr_data_close(data);
+    }
+}
+
 /* --- what is refused -------------------------------------------------------------------------- */
 
 static void refuses(const char *path, const char *format, int64_t vocab, tr_status code,
@@ -462,6 +505,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_tokens_come_out_of_every_format),
         cmocka_unit_test(files_are_joined),
+        cmocka_unit_test(shards_know_the_token_between_documents),
         cmocka_unit_test(documents_end_where_the_index_says),
         cmocka_unit_test(tokens_beyond_the_vocabulary_are_refused),
         cmocka_unit_test(damaged_headers_are_refused),

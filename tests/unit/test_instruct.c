@@ -2,6 +2,7 @@
  * transformers; rows, growth, and lines that are refused. tests/golden/make_instruct.py wrote the
  * files. */
 #include "data/data.h"
+#include "data/kept_tokens.h"
 #include "layers/layer.h"
 #include "support/scratch.h"
 
@@ -366,6 +367,107 @@ static void files_follow_each_other(void **state) {
     tr_tokenizer_close(t);
 }
 
+/* --- kept rows -------------------------------------------------------------------------------- */
+
+static void compare_rows(const tr_source *kept, const tr_source *rows) {
+    int32_t id[MOST];
+    assert_true(kept->tokens <= MOST && kept->tokens == rows->tokens);
+    must(tr_source_read(kept, 0, kept->tokens, id));
+    assert_memory_equal(id, rows->memory, (size_t)rows->tokens * sizeof *id);
+    assert_int_equal(kept->ends, rows->ends);
+    assert_memory_equal(kept->end, rows->end, (size_t)rows->ends * sizeof *rows->end);
+    assert_true(kept->rows && kept->lists_ends && kept->width == rows->width);
+    assert_int_equal(kept->filled, rows->filled);
+    assert_int_equal(kept->answers, rows->answers);
+    assert_int_equal(kept->documents, rows->documents);
+    assert_int_equal(kept->cut, rows->cut);
+    assert_int_equal(kept->skipped, rows->skipped);
+}
+
+/* The rows that a run keeps are those of the file; a kept file that was cut off is refused; what
+ * changes the rows has other ones. */
+static void rows_are_kept(void **state) {
+    (void)state;
+    tr_tokenizer *t = tokenizer_of("chatml");
+    tr_source_options options = {.format = "instruct",
+                                 .vocab = VOCAB,
+                                 .tokenizer = t,
+                                 .documents = true,
+                                 .context = 64,
+                                 .document_end = tr_tokenizer_document_end(t)};
+    const char *const file = in("chatml", "conversations.jsonl");
+    char folder[300], path[PATH_MAX], other[PATH_MAX];
+    tr_source rows, kept;
+    (void)snprintf(folder, sizeof folder, "%s", path_of("kept"));
+    must(tr_source_open(file, &options, &rows));
+    options.tokens = folder;
+    assert_false(tr_kept_tokens_find(&options, file, path));
+    const tr_kept_tokens_options keep = {.source = options, .threads = 1};
+    must(tr_kept_tokens_make(&keep, "data.path", file));
+    assert_true(tr_kept_tokens_find(&options, file, path));
+    must(tr_source_open(file, &options, &kept));
+    assert_null(kept.memory);
+    compare_rows(&kept, &rows);
+    tr_source_close(&kept);
+    options.context = 65;
+    assert_false(tr_kept_tokens_find(&options, file, other));
+    options.context = 64;
+    options.document_end = 7;
+    assert_false(tr_kept_tokens_find(&options, file, other));
+    options.document_end = tr_tokenizer_document_end(t);
+    tr_tokenizer *plain = tokenizer_of("plain");
+    options.tokenizer = plain;
+    assert_false(tr_kept_tokens_find(&options, file, other));
+    options.tokenizer = t;
+    size_t bytes;
+    char *image = read_file(path, &bytes);
+    for (size_t cut = 1; cut < bytes; cut += cut < 600 ? 1 : 97) {
+        write_file(path, image, cut);
+        refused(tr_source_open(file, &options, &kept), TR_ERR_DATA, "is damaged: remove it");
+        tr_source_close(&kept);
+    }
+    /* Damaged numbers are refused, or give rows within the file. */
+    for (size_t at = 0; at < 64 + 8 * (size_t)rows.ends; at++) {
+        image[at] ^= (char)0x81;
+        write_file(path, image, bytes);
+        image[at] ^= (char)0x81;
+        const tr_status status = tr_source_open(file, &options, &kept);
+        assert_true(status == TR_OK || status == TR_ERR_DATA);
+        if (status == TR_OK) assert_int_equal(kept.tokens, rows.tokens);
+        tr_source_close(&kept);
+    }
+    free(image);
+    tr_source_close(&rows);
+    tr_tokenizer_close(plain);
+    tr_tokenizer_close(t);
+    remove_all(folder);
+}
+
+/* A file of several pieces, whose lines end anywhere within them, gives the rows of its lines. */
+static void long_files_are_read_in_pieces(void **state) {
+    (void)state;
+    enum { LINES = 5000 };
+    tr_tokenizer *t = tokenizer_of("plain");
+    FILE *f = fopen(path_of("long.jsonl"), "w");
+    assert_non_null(f);
+    (void)fputs("\xEF\xBB\xBF", f); /* a byte-order mark */
+    for (int i = 0; i < LINES; i++)
+        (void)fprintf(f, "%s{\"x\": \"%0*d\", \"prompt\": \"a\", \"answer\": \"b\"}%s",
+                      i % 100 ? "" : " \r\n", 1 + i % 997, 0, i < LINES - 1 ? "\n" : "");
+    assert_int_equal(fclose(f), 0);
+    tr_source s;
+    must(open_file(path_of("long.jsonl"), t, 64, &s));
+    assert_int_equal(s.documents, LINES);
+    tr_source_close(&s);
+    f = fopen(path_of("long.jsonl"), "a");
+    assert_non_null(f);
+    (void)fputs("\n{", f);
+    assert_int_equal(fclose(f), 0);
+    refused(open_file(path_of("long.jsonl"), t, 64, &s), TR_ERR_DATA, "long.jsonl', line 5051: ");
+    tr_source_close(&s);
+    tr_tokenizer_close(t);
+}
+
 /* --- refusals --------------------------------------------------------------------------------- */
 
 static void refuses(const tr_tokenizer *t, const char *lines, const char *part) {
@@ -417,6 +519,8 @@ int main(void) {
         cmocka_unit_test(without_answers_lines_are_skipped),
         cmocka_unit_test(growth_is_read_later),
         cmocka_unit_test(files_follow_each_other),
+        cmocka_unit_test(rows_are_kept),
+        cmocka_unit_test(long_files_are_read_in_pieces),
         cmocka_unit_test(bad_lines_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -167,31 +167,42 @@ static void without_its_parts_the_work_begins_again(void **state) {
     assert_int_equal(tokenize("again", 2, &continued), TR_ERR_USAGE);
 }
 
-/* Tokens are read without the tokenizer of model.init_from's scratch; text is not. */
+/* Tokens are read without the tokenizer of model.init_from, and without one next to the data; text
+ * is not. */
 static void a_found_tokenizer_may_be_unreadable(void **state) {
     (void)state;
-    char origin[64], data[64];
+    char origin[64], data[64], note[TR_TOKENIZER_NOTE];
     tr_tokenizer *tokenizer;
     (void)snprintf(origin, sizeof origin, "%s/origin", scratch);
     (void)snprintf(data, sizeof data, "%s/long.txt", scratch);
     assert_int_equal(mkdir(origin, 0777), 0);
     assert_int_equal(fclose(make("origin/vocab.json")), 0); /* without merges.txt */
-    must(tr_data_find_tokenizer("", data, origin, 100, false, &tokenizer));
+    must(tr_data_find_tokenizer("", data, origin, 100, false, note, &tokenizer));
     assert_null(tokenizer);
-    assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, &tokenizer), TR_OK);
-    assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, &tokenizer), TR_OK);
+    assert_non_null(strstr(note, "/origin"));
+    assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, note, &tokenizer), TR_OK);
+    assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, note, &tokenizer), TR_OK);
     /* One with more tokens than the model. */
     write_tokenizer();
     char command[256];
     (void)snprintf(command, sizeof command, "rm %s/origin/vocab.json && cp %s/tokenizer.json %s",
                    scratch, scratch, origin);
     assert_int_equal(system(command), 0);
-    must(tr_data_find_tokenizer("", data, origin, 30, false, &tokenizer));
+    must(tr_data_find_tokenizer("", data, origin, 30, false, note, &tokenizer));
     assert_null(tokenizer);
-    assert_int_equal(tr_data_find_tokenizer("", data, origin, 30, true, &tokenizer), TR_ERR_CONFIG);
-    must(tr_data_find_tokenizer("", data, origin, 31, false, &tokenizer));
+    assert_int_equal(tr_data_find_tokenizer("", data, origin, 30, true, note, &tokenizer), TR_ERR_CONFIG);
+    must(tr_data_find_tokenizer("", data, origin, 31, false, note, &tokenizer));
     assert_non_null(tokenizer);
+    assert_string_equal(note, "");
     tr_tokenizer_close(tokenizer);
+    /* One next to the data goes before it. */
+    write_file(path_of("long.txt.tokenizer.json"), "{", 1);
+    must(tr_data_find_tokenizer("", data, origin, 31, false, note, &tokenizer));
+    assert_null(tokenizer);
+    assert_non_null(strstr(note, "long.txt.tokenizer.json"));
+    refused(tr_data_find_tokenizer("", data, origin, 31, true, note, &tokenizer), TR_ERR_DATA,
+            "long.txt.tokenizer.json");
+    remove_all(path_of("long.txt.tokenizer.json"));
 }
 
 int main(void) {
