@@ -25,16 +25,16 @@ typedef struct tr_data_options {
     const char *tokens;            /* a folder with kept tokens (kept_tokens.h); NULL: none */
     int64_t context, vocab;
     uint64_t seed;
-    bool packed;          /* documents end within a sample; false: a sample is one document */
-    /* The token that ends a document, where files list no ends. -1: the tokenizer's, or the one that
-     * the files' format has. */
+    bool packed; /* documents end within a sample; false: a sample is one document */
+    /* The token that ends a document, where files list no ends. -1: the tokenizer's, or the one
+     * that the files' format has. */
     int32_t document_end;
 } tr_data_options;
 
 /* Opens the files. Fails like tr_data_paths_parse and tr_corpus_open, and with TR_ERR_DATA and both
  * numbers when a sequence is longer than the training part or (validation > 0) the held-out part of
- * a corpus. Fails with TR_ERR_CONFIG when `packed` and no document end is known. Does not read tokens
- * that are appended later. */
+ * a corpus. Fails with TR_ERR_CONFIG when `packed` and no document end is known. Does not read
+ * tokens that are appended later. */
 tr_status tr_data_open(const tr_data_options *options, tr_data **out);
 void tr_data_close(tr_data *data);
 

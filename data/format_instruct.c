@@ -1,5 +1,6 @@
 /* Instruction data: lines of JSON with a conversation each (conversation.h). Their tokens are those
- * that the run keeps in a folder; without them the file is tokenized when it is opened. Only what the assistant writes is learned: all other tokens carry TR_TOKEN_GIVEN.
+ * that the run keeps in a folder; without them the file is tokenized when it is opened. Only what
+ * the assistant writes is learned: all other tokens carry TR_TOKEN_GIVEN.
  *
  * Conversations are packed in the order of the file into rows of options.context tokens, each whole
  * within one row; the rest of a row is padding, a document of its own. So lines that are appended

@@ -1,6 +1,6 @@
-/* Tokens that a run made of the files of data.format text and instruct, kept in a folder: a text's as
- * a pair of token files, conversations as rows (kept_rows.h). The name depends on the file's path,
- * size and time and on all that the tokens depend on. */
+/* Tokens that a run made of the files of data.format text and instruct, kept in a folder: a text's
+ * as a pair of token files, conversations as rows (kept_rows.h). The name depends on the file's
+ * path, size and time and on all that the tokens depend on. */
 #pragma once
 
 #include "data/source.h"

@@ -288,8 +288,8 @@ static void labels_of(tr_data *data, int64_t index, int32_t *labels, int32_t *to
     must(tr_data_sample(data, index, wanted, 2));
 }
 
-/* Checks that `after`, the corpus of `before` and more, keeps the epoch in progress and the held-out
- * rows, and reads every conversation once in later epochs, in rows that have some. */
+/* Checks that `after`, the corpus of `before` and more, keeps the epoch in progress and the
+ * held-out rows, and reads every conversation once in later epochs, in rows that have some. */
 static void check_growth(tr_data *before, tr_data *after, const documents *docs, int64_t context,
                          int times) {
     uint64_t old, new;
@@ -304,13 +304,13 @@ static void check_growth(tr_data *before, tr_data *after, const documents *docs,
         int32_t a[2][MOST], b[2][MOST];
         labels_of(before, i, a[0], a[1]);
         labels_of(after, i, b[0], b[1]);
-        for (int k = 0; k < 2; k++)
-            assert_memory_equal(a[k], b[k], (size_t)context * sizeof **a);
+        for (int k = 0; k < 2; k++) assert_memory_equal(a[k], b[k], (size_t)context * sizeof **a);
     }
     const int64_t rows = tr_data_windows_of(after, 0), held = tr_data_validation_windows(after);
     int seen[64] = {0};
     assert_int_equal(held, tr_data_validation_windows(before));
-    for (int64_t i = 0; i < held; i++) assert_true(check_sample(after, docs, context, true, i, seen));
+    for (int64_t i = 0; i < held; i++)
+        assert_true(check_sample(after, docs, context, true, i, seen));
     for (int64_t i = 0; i < rows; i++)
         assert_true(check_sample(after, docs, context, false, first + i, seen));
     for (int64_t d = 0; d < docs->count; d++) assert_int_equal(seen[d], times);
@@ -443,7 +443,7 @@ static void rows_are_kept(void **state) {
     remove_all(folder);
 }
 
-/* A file of several pieces, whose lines end anywhere within them, gives the rows of its lines. */
+/* A file is read in pieces, and a line may end in any of them. */
 static void long_files_are_read_in_pieces(void **state) {
     (void)state;
     enum { LINES = 5000 };

@@ -180,8 +180,10 @@ static void a_found_tokenizer_may_be_unreadable(void **state) {
     must(tr_data_find_tokenizer("", data, origin, 100, false, note, &tokenizer));
     assert_null(tokenizer);
     assert_non_null(strstr(note, "/origin"));
-    assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, note, &tokenizer), TR_OK);
-    assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, note, &tokenizer), TR_OK);
+    assert_int_not_equal(tr_data_find_tokenizer("", data, origin, 100, true, note, &tokenizer),
+                         TR_OK);
+    assert_int_not_equal(tr_data_find_tokenizer(origin, data, "", 100, false, note, &tokenizer),
+                         TR_OK);
     /* One with more tokens than the model. */
     write_tokenizer();
     char command[256];
@@ -190,7 +192,8 @@ static void a_found_tokenizer_may_be_unreadable(void **state) {
     assert_int_equal(system(command), 0);
     must(tr_data_find_tokenizer("", data, origin, 30, false, note, &tokenizer));
     assert_null(tokenizer);
-    assert_int_equal(tr_data_find_tokenizer("", data, origin, 30, true, note, &tokenizer), TR_ERR_CONFIG);
+    assert_int_equal(tr_data_find_tokenizer("", data, origin, 30, true, note, &tokenizer),
+                     TR_ERR_CONFIG);
     must(tr_data_find_tokenizer("", data, origin, 31, false, note, &tokenizer));
     assert_non_null(tokenizer);
     assert_string_equal(note, "");
