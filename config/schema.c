@@ -130,7 +130,8 @@ const tr_key tr_schema[] = {
     {"data.document_end", INT(data.document_end, -1, 16777215), .fallback = "-1", .example = "10",
      .help =
          "The token that ends a document, which data.documents packed needs; -1: the tokenizer's, "
-         "if there is one. With data.format megatron the index says where documents end."},
+         "if there is one, or that of llm.c's shards. With data.format megatron the index says "
+         "where documents end."},
     {"data.changed", TR_KEY_CHOICE, AT(data.changed), .fallback = "refuse",
      .choices = "refuse allow",
      .help = "What --resume does when the data differ from the checkpoint's: refuse (exit code "

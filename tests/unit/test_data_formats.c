@@ -227,8 +227,8 @@ static void documents_end_where_the_index_says(void **state) {
     assert_true(found > 5);
 }
 
-/* llm.c's shards say whose tokens they have, and so the token between documents: a key or GPT-2's
- * tokenizer goes before it. */
+/* The header of a shard of llm.c says the token between documents. A key goes before it, and so
+ * does the tokenizer of GPT-2. */
 static void shards_know_the_token_between_documents(void **state) {
     (void)state;
     static image file;
