@@ -93,3 +93,15 @@ bool tr_json_integer(const cJSON *value, int64_t *out) {
     *out = (int64_t)x;
     return true;
 }
+
+void tr_json_write_string(FILE *out, const char *text, size_t length) {
+    (void)fputc('"', out);
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == '\n') (void)fputs("\\n", out);
+        else if (c < 0x20) (void)fprintf(out, "\\u%04x", c);
+        else if (c == '"' || c == '\\') (void)fprintf(out, "\\%c", c);
+        else (void)fputc(c, out);
+    }
+    (void)fputc('"', out);
+}

@@ -1,10 +1,12 @@
-/* JSON files that other programs wrote, parsed by cJSON. */
+/* JSON files that other programs wrote, parsed by cJSON; and strings in those that this program
+ * writes. */
 #pragma once
 
 #include "base/status.h"
 
 #include <cjson/cJSON.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Parses a whole text as one JSON value in *out; the caller frees it with cJSON_Delete. Fails with
  * TR_ERR_DATA when it is not JSON, is nested deeper than 1000, or names a key twice in one object;
@@ -22,3 +24,6 @@ bool tr_json_integer(const cJSON *value, int64_t *out);
 /* Writes text to `out` for messages: at most size - 1 bytes, with '?' for control characters and
  * bytes that are not ASCII. Returns out. */
 const char *tr_json_quote(const char *text, char *out, size_t size);
+
+/* Writes text[length], which is UTF-8, as a JSON string. */
+void tr_json_write_string(FILE *out, const char *text, size_t length);

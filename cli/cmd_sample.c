@@ -1,26 +1,26 @@
 /* trireme sample RUN|DIR [-p TEXT | --prompts FILE | --interactive] [options] [key=value ...]: text
  * from a checkpoint of a run, whatever layout saved it, or from a folder of transformers. */
-#include "base/input.h"
 #include "base/memory.h"
 #include "cli/cli.h"
 #include "cli/sample_chat.h"
 #include "job/rank_process.h"
-#include "text/unicode.h"
+#include "train/decode_session.h"
 #include "train/origin.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STOPS = 16, MOST_ROWS = 16, PROMPT_FILE_MIB = 64 };
+enum { MOST_STOPS = 16, MOST_ROWS = 16 };
 
 typedef struct request {
     tr_decode_request model;
-    const char *prompts_file;
-    char *prompts_text; /* the file's, cut into lines */
+    const char *prompt, *prompts_file;
+    tr_prompts prompts;
     const char **overrides;
     const char *stop[MOST_STOPS];
-    cli_texts texts;
+    tr_texts texts;
     bool interactive;
 } request;
 
@@ -48,20 +48,21 @@ static tr_status parse_option(const char *option, const char *value, request *r)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(option, numbers[i].name) == 0)
             return cli_take_number("sample", option, value, numbers[i].least, numbers[i].most,
-                                   (double *)((char *)&r->texts.draw + numbers[i].at));
+                                   (double *)((char *)&r->texts.sampler.draw + numbers[i].at));
     int64_t seed = 0;
-    if (strcmp(option, "-p") == 0) r->texts.prompt[0] = value;
+    if (strcmp(option, "-p") == 0) r->prompt = value;
     else if (strcmp(option, "--prompts") == 0) r->prompts_file = value;
     else if (strcmp(option, "--stop") == 0) return take_stop(r, value);
     else if (strcmp(option, "-n") == 0)
         return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->texts.tokens);
     else if (strcmp(option, "--top-k") == 0)
-        return cli_take_integer("sample", option, value, 0, INT32_MAX, &r->texts.draw.top_k);
+        return cli_take_integer("sample", option, value, 0, INT32_MAX,
+                                &r->texts.sampler.draw.top_k);
     else if (strcmp(option, "--step") == 0)
         return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->model.step);
     else if (strcmp(option, "--seed") == 0) {
         TR_TRY(cli_take_integer("sample", option, value, 0, INT64_MAX, &seed));
-        r->texts.draw.seed = (uint64_t)seed;
+        r->texts.sampler.draw.seed = (uint64_t)seed;
     } else return cli_unknown_option("sample", option);
     return TR_OK;
 }
@@ -86,67 +87,30 @@ static tr_status parse_words(int argc, char **argv, request *r) {
     return TR_OK;
 }
 
-/* Takes a line of the prompts' file, which it ends, if the line is not empty. */
-static tr_status take_prompt(request *r, char *line, int64_t number) {
-    const size_t length = strcspn(line, "\r\n");
-    line[length] = '\0';
-    if (!tr_utf8_is_valid((const uint8_t *)line, length))
-        return TR_FAIL(TR_ERR_DATA, "%s:%lld: the prompt is not UTF-8", r->prompts_file,
-                       (long long)number);
-    if (length > 0) r->texts.prompt[r->texts.prompts++] = line;
-    return TR_OK;
-}
-
-static tr_status read_prompts(request *r) {
-    const tr_input_limit limit = {.mib = PROMPT_FILE_MIB, .failure = TR_ERR_DATA};
-    size_t length, lines = 1;
-    TR_TRY(tr_input_load("the file of prompts", r->prompts_file, limit, &r->prompts_text, &length));
-    if (memchr(r->prompts_text, '\0', length))
-        return TR_FAIL(TR_ERR_DATA, "the file of prompts '%s' has a zero byte: it must be text",
-                       r->prompts_file);
-    for (size_t i = 0; i < length; i++) lines += r->prompts_text[i] == '\n';
-    free((void *)r->texts.prompt);
-    r->texts.prompts = 0;
-    TR_TRY(tr_calloc(lines, sizeof *r->texts.prompt, (void *)&r->texts.prompt));
-    char *line = r->prompts_text, *next;
-    for (int64_t number = 1; line; line = next, number++) {
-        next = strchr(line, '\n');
-        if (next) next++;
-        TR_TRY(take_prompt(r, line, number));
-    }
-    if (r->texts.prompts == 0)
-        return TR_FAIL(TR_ERR_DATA, "the file of prompts '%s' is empty: write one prompt a line",
-                       r->prompts_file);
-    r->texts.json = true;
-    return TR_OK;
-}
-
 static tr_status parse(int argc, char **argv, request *r) {
     TR_TRY(tr_calloc((size_t)argc, sizeof *r->overrides, &r->overrides));
-    TR_TRY(tr_calloc(1, sizeof *r->texts.prompt, (void *)&r->texts.prompt));
     r->model.overrides = r->overrides;
     r->texts.stop = r->stop;
-    r->texts.prompts = 1;
     TR_TRY(parse_words(argc, argv, r));
     if (!r->model.path || !*r->model.path) return cli_usage("sample", "no run directory was given");
-    if (r->prompts_file && r->texts.prompt[0])
+    if (r->prompts_file && r->prompt)
         return cli_usage("sample", "-p and --prompts both give prompts: leave one out");
-    if (r->interactive && (r->prompts_file || r->texts.prompt[0]))
+    if (r->interactive && (r->prompts_file || r->prompt))
         return cli_usage("sample", "--interactive reads its prompts from stdin: leave out -p and "
                                    "--prompts");
-    if (!r->texts.prompt[0]) r->texts.prompt[0] = "\n";
-    if (!r->texts.prompt[0][0])
+    if (r->prompt && !*r->prompt)
         return cli_usage("sample", "the prompt is empty: give at least one character with -p");
-    if (r->prompts_file) TR_TRY(read_prompts(r));
-    r->texts.rows = r->texts.prompts < MOST_ROWS ? r->texts.prompts : MOST_ROWS;
-    r->model.rows = r->texts.rows;
+    if (r->prompts_file) TR_TRY(tr_prompts_read(r->prompts_file, &r->prompts));
+    if (r->prompt) r->texts.prompt = &r->prompt;
+    if (r->prompts_file) r->texts.prompt = r->prompts.line;
+    if (r->prompts_file) r->texts.prompts = r->prompts.count;
+    r->model.rows = r->texts.prompts < MOST_ROWS ? r->texts.prompts : MOST_ROWS;
     return TR_OK;
 }
 
 static void release(request *r) {
     free((void *)r->overrides);
-    free((void *)r->texts.prompt);
-    free(r->prompts_text);
+    tr_prompts_free(&r->prompts);
     tr_tokenizer_close((tr_tokenizer *)r->texts.tokenizer);
 }
 
@@ -173,22 +137,34 @@ static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_c
     return open_tokenizer(r, config);
 }
 
+static tr_status write_json(void *context, int index, const char *text, size_t length) {
+    const char *const *prompt = context;
+    tr_texts_record(stdout, -1, prompt[index], text, length);
+    if (fflush(stdout) != 0)
+        return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
+    return TR_OK;
+}
+
 static tr_status make_texts(tr_world *world, request *r, tr_decode_session *s) {
     const bool writes = tr_world_rank(world) == 0;
     TR_TRY(tr_decode_session_open(&r->model, world, s));
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);
-    r->texts.out = writes ? stdout : NULL;
-    return r->interactive ? cli_sample_chat(s, &r->texts) : cli_sample_texts(s, &r->texts);
+    r->texts.sampler.world = world;
+    r->texts.sampler.decoder = s->decoder;
+    r->texts.sampler.model = s->model;
+    if (writes && r->prompts_file) r->texts.made = write_json;
+    else if (writes) r->texts.stream = stdout;
+    r->texts.context = (void *)r->texts.prompt;
+    return r->interactive ? cli_sample_chat(&r->texts) : tr_texts_make(&r->texts);
 }
 
 /* Samples on one rank. A rank that fails by itself aborts the job; a failure that all ranks agreed
  * on shuts down cleanly. */
 static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
                         char **argv) {
-    request r = {.model.step = -1,
-                 .texts = {.tokens = 200, .draw = {.temperature = 0.8, .seed = 0}}};
+    request r = {.model.step = -1, .texts = tr_texts_default()};
     tr_decode_session *s = NULL;
     tr_status status = tr_calloc(1, sizeof *s, &s);
     if (status == TR_OK) status = read_request(argc, argv, tr_world_size(world), &r, &s->config);
@@ -197,7 +173,7 @@ static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *wo
         s->config.train.threads = tr_world_cores(world);
     if (status == TR_OK)
         status = tr_rank_process_begin(process, world, s->config.parallel.deadline);
-    r.texts.board = tr_rank_process_board(process);
+    r.texts.sampler.board = tr_rank_process_board(process);
     if (status == TR_OK) status = make_texts(world, &r, s);
     bool own = status != TR_OK && !tr_error_is_agreed(), reported;
     (void)tr_rank_process_end(process, status, cli->backtrace, &reported);

@@ -3,7 +3,6 @@
 #include "base/memory.h"
 #include "text/chat.h"
 #include "text/unicode.h"
-#include "train/sampler.h"
 #include "train/textout.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@ typedef enum input_kind { INPUT_NONE, INPUT_LINE, INPUT_END, INPUT_STOP } input_
 
 typedef struct chat {
     tr_world *world;
-    const cli_texts *texts;
+    const tr_texts *texts;
     int64_t context;
     tr_chat form;
     tr_encoder *encoder; /* NULL: bytes are tokens */
@@ -120,8 +119,8 @@ static tr_status look(chat *c, int32_t *kind) {
         }
     if (c->ended) *kind = INPUT_END;
     else TR_TRY(read_some(c));
-    if (tr_board_take_interrupt(c->texts->board)) *kind = INPUT_END;
-    if (tr_board_stop_requested(c->texts->board)) *kind = INPUT_STOP;
+    if (tr_board_take_interrupt(c->texts->sampler.board)) *kind = INPUT_END;
+    if (tr_board_stop_requested(c->texts->sampler.board)) *kind = INPUT_STOP;
     return TR_OK;
 }
 
@@ -147,7 +146,7 @@ static tr_status next_turn(chat *c, int32_t *kind) {
 static tr_status add_turn(chat *c, tr_token_list *list) {
     const unsigned flags = c->texts->no_special ? TR_ENCODE_NO_SPECIAL : 0;
     if (c->form.form == TR_CHAT_NONE) {
-        if (!c->begun || !c->encoder) return cli_prompt_tokens(c->texts, c->line, list);
+        if (!c->begun || !c->encoder) return tr_texts_encode(c->texts, c->line, list);
         return tr_encoder_add(c->encoder, c->line, c->line_length, flags, list);
     }
     if (!c->begun) TR_TRY(tr_chat_begin(&c->form, c->texts->tokenizer, list));
@@ -170,9 +169,9 @@ static tr_status take_turn(chat *c) {
 
 static tr_status write_piece(void *context, const char *text, size_t length) {
     const chat *c = context;
-    if (!c->texts->out) return TR_OK;
-    (void)fwrite(text, 1, length, c->texts->out);
-    if (fflush(c->texts->out) != 0)
+    if (!c->texts->stream) return TR_OK;
+    (void)fwrite(text, 1, length, c->texts->stream);
+    if (fflush(c->texts->stream) != 0)
         return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
     return TR_OK;
 }
@@ -191,12 +190,13 @@ static tr_status draw_answer(chat *c, tr_textout *out, int32_t *last) {
         tr_byte_list bytes = {0};
         TR_TRY(tr_sampler_next(c->sampler, last));
         note_forgotten(c);
-        if (cli_token_ends(c->texts->tokenizer, *last) || *last == c->form.end) return TR_OK;
-        tr_status status = cli_token_text(c->texts->tokenizer, *last, &bytes);
+        if (tr_texts_token_ends(c->texts->tokenizer, *last) || *last == c->form.end) return TR_OK;
+        tr_status status = tr_texts_decode(c->texts->tokenizer, *last, &bytes);
         if (status == TR_OK) status = tr_textout_add(out, bytes.byte, bytes.count);
         free(bytes.byte);
         TR_TRY(status);
-        int32_t ends = out->stopped || (c->leads && tr_board_take_interrupt(c->texts->board));
+        int32_t ends =
+            out->stopped || (c->leads && tr_board_take_interrupt(c->texts->sampler.board));
         TR_TRY(tr_world_broadcast(c->world, 0, &ends, sizeof ends));
         if (ends) return TR_OK;
     }
@@ -229,18 +229,13 @@ static tr_status answer(chat *c) {
 
 /* --- the conversation ------------------------------------------------------------------------- */
 
-static tr_status open_chat(chat *c, tr_decode_session *s) {
-    const cli_texts *texts = c->texts;
-    const tr_sampler_desc desc = {.world = s->world,
-                                  .decoder = s->decoder,
-                                  .model = s->model,
-                                  .draw = texts->draw,
-                                  .board = texts->board};
+static tr_status open_chat(chat *c) {
+    const tr_texts *texts = c->texts;
     c->form = (tr_chat){.form = TR_CHAT_NONE, .end = -1};
     TR_TRY(tr_calloc(MOST_LINE + 1, 1, &c->line));
     if (texts->tokenizer) TR_TRY(tr_chat_find(texts->tokenizer, &c->form));
     if (texts->tokenizer) TR_TRY(tr_encoder_open(texts->tokenizer, &c->encoder));
-    return tr_sampler_create(&desc, &c->sampler);
+    return tr_sampler_create(&texts->sampler, &c->sampler);
 }
 
 static tr_status converse(chat *c) {
@@ -260,15 +255,16 @@ static tr_status converse(chat *c) {
     return TR_OK;
 }
 
-tr_status cli_sample_chat(tr_decode_session *s, const cli_texts *texts) {
-    chat c = {.world = s->world,
+tr_status cli_sample_chat(const tr_texts *texts) {
+    tr_world *world = texts->sampler.world;
+    chat c = {.world = world,
               .texts = texts,
-              .context = s->config.model.context,
-              .leads = tr_world_rank(s->world) == 0};
-    c.shows = c.leads && (isatty(STDIN_FILENO) || tr_board_columns(texts->board) > 0);
-    tr_status status = tr_world_agree(s->world, open_chat(&c, s));
+              .context = texts->sampler.model->shape.seq,
+              .leads = tr_world_rank(world) == 0};
+    c.shows = c.leads && (isatty(STDIN_FILENO) || tr_board_columns(texts->sampler.board) > 0);
+    tr_status status = tr_world_agree(world, open_chat(&c));
     if (status == TR_OK) {
-        if (c.leads) tr_board_set_interruptible(texts->board);
+        if (c.leads) tr_board_set_interruptible(texts->sampler.board);
         status = converse(&c);
     }
     tr_sampler_destroy(c.sampler);

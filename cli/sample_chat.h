@@ -1,11 +1,11 @@
 /* The conversation of `trireme sample --interactive`. */
 #pragma once
 
-#include "cli/sample_texts.h"
+#include "train/texts.h"
 
 /* Reads turns from stdin, a line each, and writes an answer to each, until stdin ends, Ctrl-C is
  * pressed while no answer is written, or a stop is requested (TR_ERR_STOPPED). With a chat template
  * in the tokenizer's folder the lines are a user's turns, otherwise the text goes on after them.
- * Rank 0 reads; prompts and notes go to stderr. Collective over the session's world; every rank
- * passes the same texts, of which `prompt` is not used. */
-tr_status cli_sample_chat(tr_decode_session *session, const cli_texts *texts);
+ * Rank 0 reads; prompts and notes go to stderr. Collective over the sampler's world; every rank
+ * passes the same texts, of which `prompt` and `made` are not used. */
+tr_status cli_sample_chat(const tr_texts *texts);

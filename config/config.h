@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 65, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 68, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -40,6 +40,9 @@ typedef struct tr_config {
         int64_t validate_every;     /* steps; 0: never */
         char eval[TR_CONFIG_PATHS]; /* files of multiple-choice questions; "": none */
         int64_t validate_batches;   /* of train.batch sequences; 0: the whole held-out part */
+        int64_t sample_every;       /* steps; 0: never */
+        char sample_prompts[TR_CONFIG_PATH]; /* a file; "": the end of a line */
+        int64_t sample_tokens;
     } train;
     struct {
         char name[16];

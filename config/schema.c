@@ -173,6 +173,14 @@ const tr_key tr_schema[] = {
     {"train.eval", TR_KEY_PATHS, AT(train.eval), .example = "questions.jsonl",
      .help = "Files of multiple-choice questions, as `trireme eval` reads them, that are answered "
              "every train.validate_every steps. In a file also a list. Default: none."},
+    {"train.sample_every", INT(train.sample_every, 0, BIG), .fallback = "0",
+     .help = "Steps between two samples, the texts that the model makes of train.sample_prompts; "
+             "0: never."},
+    {"train.sample_prompts", TR_KEY_TEXT, AT(train.sample_prompts), .example = "prompts.txt",
+     .help = "A file with a prompt a line, as `trireme sample --prompts` reads it. Default: one "
+             "prompt, the end of a line."},
+    {"train.sample_tokens", INT(train.sample_tokens, 1, BIG), .fallback = "200",
+     .help = "The most tokens that are drawn for a sample."},
 
     {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw", .choices = "adamw",
      .help = "Optimizer: adamw (Adam with decoupled weight decay)."},

@@ -86,16 +86,25 @@ static tr_status prepare_layer(tr_cached_layers *d, int i, const tr_layer_env *e
     return TR_OK;
 }
 
-tr_status tr_cached_layers_create(const tr_model *model, int64_t rows,
-                                  const tr_placement *placement, int pp_rank,
-                                  const tr_layer_env *env, tr_cached_layers *out) {
+static void size_logits(const tr_model *model, tr_cached_layers *d) {
     const tr_model_shape *shape = &model->shape;
-    const tr_range columns = tr_range_part(model->config.vocab, shape->tp_size, shape->tp_rank);
+    const int64_t vocab = model->config.vocab;
+    const tr_range columns = tr_range_part(vocab, shape->tp_size, shape->tp_rank);
+    const size_t size = tr_dtype_size(tr_dtype_acc(shape->dtype));
+    d->part = (size_t)(d->rows * columns.extent) * size;
+    d->logits = (size_t)(d->rows * vocab) * size;
+}
+
+tr_status tr_cached_layers_create(const tr_model *model, int64_t rows,
+                                  const tr_placement *placement, int pp_rank, tr_device *device,
+                                  tr_group *tp, tr_cached_layers *out) {
+    const tr_model_shape *shape = &model->shape;
+    const tr_layer_env env = {.context = {.device = device, .deterministic = true}, .tp = tp};
     int64_t chunk = CHUNK_ROWS / rows;
     if (chunk > shape->seq) chunk = shape->seq;
     if (chunk < 1) chunk = 1;
-    *out = (tr_cached_layers){.part = (size_t)(rows * columns.extent) *
-                                      tr_dtype_size(tr_dtype_acc(shape->dtype))};
+    *out = (tr_cached_layers){.rows = rows};
+    if (placement->owner[placement->stages - 1] == pp_rank) size_logits(model, out);
     TR_TRY(tr_calloc((size_t)model->count, sizeof *out->cache_offset, &out->cache_offset));
     TR_TRY(make_pass(model, rows, 1, &out->pass[TR_PASS_ONE]));
     TR_TRY(make_pass(model, rows, chunk, &out->pass[TR_PASS_CHUNK]));
@@ -104,7 +113,7 @@ tr_status tr_cached_layers_create(const tr_model *model, int64_t rows,
     for (int s = 0; s < placement->stages; s++)
         for (int i = placement->first[s];
              placement->owner[s] == pp_rank && i < placement->first[s + 1]; i++)
-            TR_TRY(prepare_layer(out, i, env));
+            TR_TRY(prepare_layer(out, i, &env));
     return TR_OK;
 }
 
@@ -115,6 +124,39 @@ void tr_cached_layers_destroy(tr_cached_layers *d) {
     }
     free(d->cache_offset);
     *d = (tr_cached_layers){0};
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* Places the parts of a block, or only counts their bytes when it is NULL. */
+static size_t divide(const tr_cached_layers *d, char *block, tr_cached_memory *out) {
+    const size_t tokens = (size_t)(d->rows * d->pass[TR_PASS_CHUNK].tokens) * sizeof *out->tokens;
+    const struct {
+        void *to; /* a pointer, which is set */
+        size_t bytes;
+    } part[] = {
+        {&out->cache, d->cache},           {&out->scratch, d->scratch},
+        {&out->flows, d->flows},           {&out->part, d->part},
+        {&out->logits, d->logits},         {&out->tokens, tokens},
+        {&out->state, sizeof *out->state},
+    };
+    size_t end = 0;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        void *at = block && part[i].bytes > 0 ? block + end : NULL;
+        memcpy(part[i].to, &at, sizeof at);
+        end += tr_align_up(part[i].bytes);
+    }
+    return end;
+}
+
+size_t tr_cached_bytes(const tr_cached_layers *d) {
+    return divide(d, NULL, &(tr_cached_memory){0});
+}
+
+tr_cached_memory tr_cached_divide(const tr_cached_layers *d, void *block) {
+    tr_cached_memory memory;
+    (void)divide(d, block, &memory);
+    return memory;
 }
 
 /* --- running ---------------------------------------------------------------------------------- */

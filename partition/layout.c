@@ -1,6 +1,7 @@
 #include "partition/layout.h"
 
 #include "base/memory.h"
+#include "layers/cached.h"
 #include "layers/layer_stage.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"
@@ -82,6 +83,7 @@ static tr_status place_layers(tr_layout *l) {
     int stages = l->desc.schedule->stages;
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
     TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
+    TR_TRY(tr_calloc((size_t)l->desc.schedule->ranks, sizeof *l->decoding, &l->decoding));
     TR_TRY(cut_as_first_rank(l));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
@@ -113,6 +115,7 @@ void tr_layout_destroy(tr_layout *l) {
     tr_stage_table_free(&l->table);
     free(l->first);
     free(l->owner);
+    free(l->decoding);
     free(l);
 }
 
@@ -121,6 +124,16 @@ tr_op_context tr_layout_context(const tr_layout *l, const tr_op_context *common,
     tr_op_context context = *common;
     tr_op_context_leave(&context, tr_layout_neighbours(l, pp_rank) * receive_units);
     return context;
+}
+
+/* Computes the bytes that a pipeline rank decodes in. */
+static tr_status size_decoding(tr_layout *l, tr_device *device, int pp_rank) {
+    tr_cached_layers layers;
+    tr_status status =
+        tr_cached_layers_create(l->model, 1, &l->placement, pp_rank, device, NULL, &layers);
+    if (status == TR_OK) l->decoding[pp_rank] = tr_cached_bytes(&layers);
+    tr_cached_layers_destroy(&layers);
+    return status;
 }
 
 tr_status tr_layout_prepare(tr_layout *l, const tr_op_context *common, int receive_units,
@@ -132,6 +145,8 @@ tr_status tr_layout_prepare(tr_layout *l, const tr_op_context *common, int recei
         for (int i = l->first[s]; i < l->first[s + 1]; i++)
             TR_TRY(l->model->layers[i]->ops->prepare(l->model->layers[i], &env));
     }
+    for (int r = 0; l->desc.decodes && r < l->desc.mesh.degree[TR_AXIS_PP]; r++)
+        if (pp_rank < 0 || r == pp_rank) TR_TRY(size_decoding(l, common->device, r));
     return TR_OK;
 }
 
@@ -164,7 +179,7 @@ int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
 }
 
 size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
-    size_t most = 0;
+    size_t most = l->decoding[pp_rank];
     for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) {
         if (!l->program[k]) continue;
         size_t bytes = l->program[k]->program[pp_rank].arena_bytes;
@@ -216,6 +231,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     const int longest = l->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN;
     out->live_peak = l->program[longest]->program[pp_rank].live_peak_bytes;
+    if (out->live_peak < l->decoding[pp_rank]) out->live_peak = l->decoding[pp_rank];
     tr_memory_sum(out);
     return TR_OK;
 }

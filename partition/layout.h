@@ -15,6 +15,7 @@ typedef struct tr_layout_desc {
     int64_t seq;    /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */
     bool forward_only;
+    bool decodes; /* between steps the ranks decode one text (layers/cached.h) in the arena */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
     const tr_schedule *schedule;
 } tr_layout_desc;
@@ -27,6 +28,7 @@ typedef struct tr_layout {
     tr_model *model;
     int *first, *owner; /* [stages + 1], [stages]: placement points to them */
     tr_placement placement;
+    size_t *decoding; /* [pipeline ranks]: bytes of the decoding layers; after tr_layout_prepare */
     tr_stage_table table;                        /* scratch: after tr_layout_lower */
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower; NULL: not needed */
 } tr_layout;
@@ -66,6 +68,6 @@ void tr_layout_memory_known(const tr_layout *layout, int pp_rank, tr_memory_plan
  * exactly, after tr_layout_lower. */
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out);
-/* Returns the bytes of a pipeline rank's arena, which training and validation share because they do
- * not run at the same time. */
+/* Returns the bytes of a pipeline rank's arena, which training, validation and decoding share
+ * because they do not run at the same time. */
 size_t tr_layout_arena(const tr_layout *layout, int pp_rank);

@@ -97,6 +97,7 @@ trireme_run_test(families)
 trireme_run_test(lora)
 trireme_run_test(sampling)
 trireme_run_test(eval)
+trireme_run_test(samples)
 trireme_run_test(chat)
 trireme_run_test(documents)
 # Two builds compared: same bits.

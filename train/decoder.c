@@ -26,10 +26,10 @@ struct tr_decoder {
     boundary *before; /* [stages]; none before stage 0 */
     const tr_links *links;
     tr_links *own_links;
-    int64_t *ticket; /* [pipeline ranks]: of the last message to each; -1: none */
+    int64_t *ticket; /* [pipeline ranks]: of the last message of a pass to each; -1: none */
     tr_group *tp;
     tr_range columns; /* this rank's part of the vocabulary */
-    void *logits;     /* device: [rows][vocab] */
+    void *own_memory; /* device */
     /* Staging memory: */
     tr_step_state *given;
     int32_t *fed;
@@ -42,12 +42,6 @@ static int pipeline_rank(const tr_decoder *d) {
 
 static bool has_logits(const tr_decoder *d) {
     return d->desc.placement->owner[d->desc.placement->stages - 1] == pipeline_rank(d);
-}
-
-static size_t logits_bytes(const tr_decoder *d) {
-    const tr_model *model = d->desc.model;
-    return (size_t)(d->desc.rows * model->config.vocab) *
-           tr_dtype_size(tr_dtype_acc(model->shape.dtype));
 }
 
 /* --- creating --------------------------------------------------------------------------------- */
@@ -111,21 +105,19 @@ static tr_status open_links(tr_decoder *d) {
 
 static tr_status allocate(tr_decoder *d) {
     tr_device *device = d->desc.device;
-    tr_cached_memory *m = &d->memory;
-    const tr_cached_layers *l = &d->layers;
-    const size_t tokens = (size_t)(d->desc.rows * tr_decoder_chunk(d)) * sizeof *m->tokens;
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, l->cache, (void **)&m->cache));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, l->scratch, (void **)&m->scratch));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, l->flows, (void **)&m->flows));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, tokens, (void **)&m->tokens));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *m->state, (void **)&m->state));
+    const size_t tokens = (size_t)(d->desc.rows * tr_decoder_chunk(d)) * sizeof *d->fed;
+    const size_t bytes = tr_cached_bytes(&d->layers);
+    if (d->desc.memory && d->desc.bytes < bytes)
+        return TR_FAIL(TR_ERR_INTERNAL, "decoding needs %zu bytes, but was given %zu", bytes,
+                       d->desc.bytes);
+    if (!d->desc.memory)
+        TR_TRY(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, bytes, &d->own_memory));
+    d->memory = tr_cached_divide(&d->layers, d->desc.memory ? d->desc.memory : d->own_memory);
     TR_TRY(tr_device_staging_alloc(device, sizeof *d->given, (void **)&d->given));
     TR_TRY(tr_device_staging_alloc(device, tokens, (void **)&d->fed));
     *d->given = (tr_step_state){0};
     if (!has_logits(d)) return TR_OK;
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, l->part, &m->part));
-    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, logits_bytes(d), &d->logits));
-    return tr_device_staging_alloc(device, logits_bytes(d), &d->copied);
+    return tr_device_staging_alloc(device, d->layers.logits, &d->copied);
 }
 
 static tr_status prepare(tr_decoder *d) {
@@ -133,10 +125,8 @@ static tr_status prepare(tr_decoder *d) {
     tr_mesh_part tensor_ranks = tr_mesh_self(&desc->mesh);
     TR_TRY(tr_mesh_widen(&desc->mesh, TR_AXIS_TP, 0, &tensor_ranks));
     TR_TRY(tr_mesh_groups_get(desc->groups, &tensor_ranks, &d->tp));
-    const tr_layer_env env = {.context = {.device = desc->device, .deterministic = true},
-                              .tp = d->tp};
-    TR_TRY(tr_cached_layers_create(desc->model, desc->rows, desc->placement, pipeline_rank(d), &env,
-                                   &d->layers));
+    TR_TRY(tr_cached_layers_create(desc->model, desc->rows, desc->placement, pipeline_rank(d),
+                                   desc->device, d->tp, &d->layers));
     TR_TRY(tr_calloc((size_t)desc->placement->stages, sizeof *d->before, &d->before));
     for (int s = 1; s < desc->placement->stages; s++)
         TR_TRY(list_crossings(d, desc->placement->first[s], &d->before[s]));
@@ -163,12 +153,8 @@ tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
 void tr_decoder_destroy(tr_decoder *d) {
     if (!d) return;
     tr_device *device = d->desc.device;
-    const tr_cached_memory *m = &d->memory;
     tr_links_close(d->own_links);
-    void *device_memory[] = {m->cache, m->scratch, m->flows, m->tokens,
-                             m->state, m->part,    d->logits};
-    for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory; i++)
-        tr_device_free(device, device_memory[i]);
+    tr_device_free(device, d->own_memory);
     tr_device_staging_free(device, d->given);
     tr_device_staging_free(device, d->fed);
     tr_device_staging_free(device, d->copied);
@@ -226,12 +212,13 @@ static tr_status join_logits(tr_decoder *d) {
     const size_t size = tr_dtype_size(type);
     tr_stream *stream = tr_device_compute(d->desc.device);
     /* Every other rank adds zeros to this rank's columns. */
-    TR_TRY(tr_stream_zero(stream, d->logits, logits_bytes(d)));
+    TR_TRY(tr_stream_zero(stream, d->memory.logits, d->layers.logits));
     for (int64_t row = 0; row < d->desc.rows; row++)
         TR_TRY(tr_stream_copy(
-            stream, (char *)d->logits + (size_t)(row * vocab + d->columns.begin) * size,
+            stream, (char *)d->memory.logits + (size_t)(row * vocab + d->columns.begin) * size,
             (const char *)d->memory.part + (size_t)(row * columns) * size, (size_t)columns * size));
-    return tr_group_all_reduce(d->tp, stream, d->logits, d->desc.rows * vocab, type, TR_REDUCE_SUM);
+    return tr_group_all_reduce(d->tp, stream, d->memory.logits, d->desc.rows * vocab, type,
+                               TR_REDUCE_SUM);
 }
 
 /* Runs this rank's stages, and the transfers before and after them. */
@@ -249,6 +236,18 @@ static tr_status run_stages(tr_decoder *d, int pass) {
     return TR_OK;
 }
 
+/* Waits for the messages of a pass: the next one, or the owner of the memory, writes the tensors
+ * that were sent. */
+static tr_status wait_sent(tr_decoder *d) {
+    tr_stream *stream = tr_device_compute(d->desc.device);
+    for (int i = 0; i < d->desc.mesh.degree[TR_AXIS_PP]; i++) {
+        if (d->ticket[i] < 0) continue;
+        TR_TRY(tr_channel_wait_sent(tr_links_to(d->links, i), stream, d->ticket[i]));
+        d->ticket[i] = -1;
+    }
+    return TR_OK;
+}
+
 static tr_status feed(tr_decoder *d, int pass, const int32_t *tokens, int64_t position) {
     tr_stream *stream = tr_device_compute(d->desc.device);
     const int64_t count = d->desc.rows * d->layers.pass[pass].tokens;
@@ -257,12 +256,9 @@ static tr_status feed(tr_decoder *d, int pass, const int32_t *tokens, int64_t po
     memcpy(d->fed, tokens, bytes);
     TR_TRY(tr_stream_copy(stream, d->memory.state, d->given, sizeof *d->given));
     TR_TRY(tr_stream_copy(stream, d->memory.tokens, d->fed, bytes));
-    /* The layers write the tensors that the last step sent. */
-    for (int i = 0; i < d->desc.mesh.degree[TR_AXIS_PP]; i++)
-        if (d->ticket[i] >= 0)
-            TR_TRY(tr_channel_wait_sent(tr_links_to(d->links, i), stream, d->ticket[i]));
     TR_TRY(run_stages(d, pass));
     if (pass == TR_PASS_ONE && has_logits(d)) TR_TRY(join_logits(d));
+    TR_TRY(wait_sent(d));
     return tr_world_sync(d->desc.world, stream); /* the next step uses the same staging memory */
 }
 
@@ -285,7 +281,7 @@ tr_status tr_decoder_logits(tr_decoder *d, double *logits) {
     const int64_t count = d->desc.rows * model->config.vocab;
     const tr_dtype type = tr_dtype_acc(model->shape.dtype);
     tr_stream *stream = tr_device_compute(d->desc.device);
-    TR_TRY(tr_stream_copy(stream, d->copied, d->logits, (size_t)count * tr_dtype_size(type)));
+    TR_TRY(tr_stream_copy(stream, d->copied, d->memory.logits, d->layers.logits));
     TR_TRY(tr_stream_sync(stream));
     const double *wide = d->copied;
     const float *narrow = d->copied;

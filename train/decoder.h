@@ -20,11 +20,14 @@ typedef struct tr_decoder_desc {
     int64_t rows;                  /* texts that are decoded together */
     const tr_placement *placement; /* owners are pipeline ranks */
     /* Channels between the owners of neighbouring stages, for messages of tr_decoder_chunk tokens
-     * of every row; NULL: the decoder opens its own. */
+     * of every row, and `bytes` (at least tr_cached_bytes) of device memory. No message or queued
+     * work uses either between two calls of the decoder. NULL: the decoder makes its own. */
     const tr_links *links;
+    void *memory;
+    size_t bytes;
 } tr_decoder_desc;
 
-/* Prepares this rank's layers, allocates their caches, and opens the channels that were not given.
+/* Prepares this rank's layers, and makes the memory and the channels that were not given.
  * Collective. What desc points to must outlive the decoder, except desc itself. */
 tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out);
 void tr_decoder_destroy(tr_decoder *decoder);

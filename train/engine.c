@@ -27,6 +27,7 @@ struct tr_engine {
     tr_links *links;
     tr_runner *runner[TR_LAYOUT_PROGRAMS];
     tr_optimizer *optimizer;
+    tr_decoder *decoder; /* NULL: none */
     tr_memory_plan plan; /* without NCCL's memory, which grows while communicators are set up */
     char *arena;
     tr_step_state *state; /* device */
@@ -166,6 +167,21 @@ static tr_status make_runners(tr_engine *e) {
     return TR_OK;
 }
 
+static tr_status make_decoder(tr_engine *e) {
+    const tr_decoder_desc desc = {.world = e->desc.world,
+                                  .device = e->desc.device,
+                                  .mesh = e->desc.mesh,
+                                  .groups = e->groups,
+                                  .model = e->layout->model,
+                                  .rows = 1,
+                                  .placement = &e->layout->placement,
+                                  .links = e->links,
+                                  .memory = e->arena,
+                                  .bytes =
+                                      tr_layout_arena(e->layout, e->desc.mesh.index[TR_AXIS_PP])};
+    return tr_decoder_create(&desc, &e->decoder);
+}
+
 /* Refuses a plan that does not fit, and lists its parts. */
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
@@ -191,6 +207,7 @@ static tr_status make_layout(tr_engine *e) {
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
+                           .decodes = d->decodes,
                            .schedule = d->schedule};
     TR_TRY(tr_layout_create(&desc, &e->layout));
     tr_layout_memory_known(e->layout, pp_rank, &e->plan);
@@ -267,6 +284,7 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));
     TR_TRY_OUT(make_runners(e));
+    if (desc->decodes) TR_TRY_OUT(make_decoder(e));
     if (e->inputs > 0 && !desc->forward_only) TR_TRY_OUT(tr_reader_open(read_ahead, e, &e->reader));
 out:
     if (status != TR_OK) tr_engine_destroy(e);
@@ -281,6 +299,7 @@ static void device_free(tr_engine *e, void *memory) {
 void tr_engine_destroy(tr_engine *e) {
     if (!e) return;
     tr_reader_close(e->reader); /* before the memory that it reads to */
+    tr_decoder_destroy(e->decoder);
     for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
         tr_runner_destroy(e->runner[k]);
     }
@@ -414,6 +433,10 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
 
 _Atomic double *tr_engine_stop_word(tr_engine *e) {
     return tr_optimizer_stop_word(e->optimizer);
+}
+
+tr_decoder *tr_engine_decoder(tr_engine *e) {
+    return e->decoder;
 }
 
 tr_store *tr_engine_store(tr_engine *e) {

@@ -6,6 +6,7 @@
 #include "data/fetch.h"
 #include "partition/layout.h"
 #include "pipeline/program/run.h"
+#include "train/decoder.h"
 #include "train/optimizer.h"
 #include "train/store.h"
 
@@ -22,6 +23,7 @@ typedef struct tr_engine_desc {
     int64_t seq;                /* tokens of a sequence; 0: model.context */
     /* Takes no training step: without gradients and optimizer state. */
     bool forward_only;
+    bool decodes; /* makes a decoder (tr_engine_decoder) */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
     uint64_t seed;
@@ -77,6 +79,9 @@ tr_status tr_engine_evaluate(tr_engine *engine, tr_fetch_fn fetch, void *context
 /* Returns tr_optimizer_stop_word's pointer; it is valid as long as the engine. */
 _Atomic double *tr_engine_stop_word(tr_engine *engine);
 
+/* Returns the decoder of one text with the engine's parameters, memory and channels, for use
+ * between steps; NULL without desc->decodes. */
+tr_decoder *tr_engine_decoder(tr_engine *engine);
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);
 /* Returns the training step's programs of all ranks of the pipeline; with forward_only those of

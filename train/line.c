@@ -59,6 +59,7 @@ static void add_name(const tr_activity *a, bool brief, char *text, size_t size) 
         [TR_ACTIVITY_DRAW] = "drawing parameters",
         [TR_ACTIVITY_STEP] = "step",
         [TR_ACTIVITY_VALIDATE] = "validating",
+        [TR_ACTIVITY_SAMPLE] = "sampling",
         [TR_ACTIVITY_SAVE] = "saving"};
     if (a->phase == TR_ACTIVITY_STEP && a->first) tr_text_add(text, size, "warming up: ");
     tr_text_add(text, size, "%s", name[a->phase] ? name[a->phase] : "");

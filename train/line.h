@@ -18,6 +18,7 @@ typedef enum tr_activity_phase {
     TR_ACTIVITY_DRAW,
     TR_ACTIVITY_STEP,
     TR_ACTIVITY_VALIDATE,
+    TR_ACTIVITY_SAMPLE,
     TR_ACTIVITY_SAVE, /* in bytes */
     TR_ACTIVITY_PHASES
 } tr_activity_phase;

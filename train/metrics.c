@@ -19,7 +19,8 @@ enum { PATH_SIZE = TR_CONFIG_PATH + 64 };
 
 struct tr_metrics {
     tr_append lines, events;
-    tr_append answers; /* eval.jsonl; closed without train.eval and records */
+    tr_append answers,
+        samples; /* eval.jsonl, samples.jsonl; closed without their key and records */
 };
 
 /* Writes a temporary file and renames it, so that a full disk does not destroy the config. */
@@ -74,12 +75,15 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved) {
     return TR_OK;
 }
 
-/* Opens eval.jsonl, also without train.eval where there is one, to cut it. */
-static tr_status open_answers(const tr_config *config, int64_t resume_step, tr_append *out) {
+/* Opens a file that only a key makes; also without the key (`wanted`) where there is one, to cut
+ * it.
+ */
+static tr_status open_wanted(const char *dir, const char *name, bool wanted, int64_t resume_step,
+                             tr_append *out) {
     char path[PATH_SIZE];
     int64_t keep = 0;
-    (void)snprintf(path, sizeof path, "%s/eval.jsonl", config->log.dir);
-    if (!config->train.eval[0] && access(path, F_OK) != 0) return TR_OK;
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (!wanted && access(path, F_OK) != 0) return TR_OK;
     if (resume_step >= 0) TR_TRY(kept_length(path, resume_step, &keep));
     return tr_append_open(path, keep, out);
 }
@@ -94,9 +98,13 @@ tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metri
 
     tr_metrics *m;
     TR_TRY(tr_calloc(1, sizeof *m, &m));
-    m->lines.fd = m->events.fd = m->answers.fd = -1;
+    m->lines.fd = m->events.fd = m->answers.fd = m->samples.fd = -1;
     tr_status status = tr_append_open(path, keep, &m->lines);
-    if (status == TR_OK) status = open_answers(config, resume_step, &m->answers);
+    if (status == TR_OK)
+        status = open_wanted(dir, "eval.jsonl", config->train.eval[0], resume_step, &m->answers);
+    if (status == TR_OK)
+        status = open_wanted(dir, "samples.jsonl", config->train.sample_every > 0, resume_step,
+                             &m->samples);
     if (status == TR_OK) status = tr_tb_open(dir, &m->events);
     if (status != TR_OK) {
         tr_metrics_close(m);
@@ -164,10 +172,24 @@ tr_status tr_metrics_write_answers(tr_metrics *m, int64_t step, const char *path
     return tr_tb_scalar(&m->events, step, tag, score->normalised.share);
 }
 
+tr_status tr_metrics_write_sample(tr_metrics *m, int64_t step, const char *prompt,
+                                  const tr_byte_list *text) {
+    char *line = NULL;
+    size_t length;
+    FILE *out = open_memstream(&line, &length);
+    if (!out) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    tr_texts_record(out, step, prompt, text->byte, text->count);
+    tr_status status = fclose(out) == 0 ? tr_append_write(&m->samples, line, length)
+                                        : TR_FAIL(TR_ERR_FIT, "out of host memory");
+    free(line);
+    return status;
+}
+
 void tr_metrics_close(tr_metrics *metrics) {
     if (!metrics) return;
     tr_append_close(&metrics->lines);
     tr_append_close(&metrics->events);
     tr_append_close(&metrics->answers);
+    tr_append_close(&metrics->samples);
     free(metrics);
 }

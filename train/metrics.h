@@ -3,6 +3,7 @@
 
 #include "config/config.h"
 #include "train/evaluate.h"
+#include "train/texts.h"
 
 typedef struct tr_metrics tr_metrics;
 
@@ -20,8 +21,8 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 
 /* Opens the records in the run directory, which must exist, and writes the resolved config to
  * config.yaml. resume_step < 0: a new run with an empty metrics.jsonl. resume_step >= 0: removes
- * records of later steps, and an incomplete last line, from metrics.jsonl and eval.jsonl. Fails
- * with TR_ERR_IO. */
+ * records of later steps, and an incomplete last line, from metrics.jsonl, eval.jsonl and
+ * samples.jsonl. Fails with TR_ERR_IO. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]}
@@ -34,4 +35,7 @@ tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record)
  */
 tr_status tr_metrics_write_answers(tr_metrics *metrics, int64_t step, const char *path,
                                    const tr_choices_score *score);
+/* Appends the line of tr_texts_record to samples.jsonl. Fails like tr_metrics_write. */
+tr_status tr_metrics_write_sample(tr_metrics *metrics, int64_t step, const char *prompt,
+                                  const tr_byte_list *text);
 void tr_metrics_close(tr_metrics *metrics);

@@ -1,6 +1,7 @@
 #include "train/recorder.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "partition/request.h"
@@ -13,12 +14,24 @@
 
 enum { MOST_LINE = 2048 };
 
+/* Writes lines only to log.txt. */
+static void keep(tr_recorder *r, const char *text) {
+    tr_error before;
+    if (!r->leads || r->log.fd < 0) return;
+    tr_error_save(&before);
+    bool failed = tr_append_write(&r->log, text, strlen(text)) != TR_OK, first = !r->unlogged;
+    r->unlogged = failed;
+    if (failed && first && !r->unrecorded)
+        tr_recorder_warn(r, "lines are missing in log.txt: %s", tr_error_message());
+    tr_error_restore(&before);
+}
+
 /* Prints whole lines for people. */
 static void print(tr_recorder *r, FILE *file, const char *text) {
     tr_progress_hold(&r->progress);
     fputs(text, file);
     tr_progress_release(&r->progress);
-    tr_recorder_keep(r, "%s", text);
+    keep(r, text);
 }
 
 void tr_recorder_say(tr_recorder *r, const char *format, ...) {
@@ -43,18 +56,11 @@ void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
 
 void tr_recorder_keep(tr_recorder *r, const char *format, ...) {
     char text[2 * MOST_LINE];
-    tr_error before;
-    if (!r->leads || r->log.fd < 0) return;
-    tr_error_save(&before);
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    bool failed = tr_append_write(&r->log, text, strlen(text)) != TR_OK, first = !r->unlogged;
-    r->unlogged = failed;
-    if (failed && first && !r->unrecorded)
-        tr_recorder_warn(r, "lines are missing in log.txt: %s", tr_error_message());
-    tr_error_restore(&before);
+    keep(r, text);
 }
 
 static void open_log(tr_recorder *r) {
@@ -245,6 +251,37 @@ void tr_recorder_answers(tr_recorder *r, int64_t step, const tr_questions *quest
         if (tr_metrics_write_answers(r->metrics, step, path, score) == TR_OK) continue;
         tr_recorder_warn(r, "the answers after step %lld are not recorded: %s", (long long)step,
                          tr_error_message());
+    }
+    tr_error_restore(&before);
+}
+
+/* Prints a text in one line, whatever characters it has. */
+static void show_sample(tr_recorder *r, int64_t step, const char *prompt,
+                        const tr_byte_list *text) {
+    char *line = NULL;
+    size_t size;
+    FILE *out = open_memstream(&line, &size);
+    if (!out) return; /* no memory: the run fails later */
+    (void)fprintf(out, "sample   step %lld, ", (long long)step);
+    tr_json_write_string(out, prompt, strlen(prompt));
+    (void)fputs(": ", out);
+    tr_json_write_string(out, text->byte, text->count);
+    (void)fputc('\n', out);
+    if (fclose(out) == 0) print(r, r->out, line);
+    free(line);
+}
+
+void tr_recorder_samples(tr_recorder *r, int64_t step, const tr_samples *samples) {
+    tr_error before;
+    tr_error_save(&before);
+    for (int k = 0; k < samples->texts.prompts; k++) {
+        const char *prompt = samples->texts.prompt[k];
+        show_sample(r, step, prompt, &samples->text[k]);
+        bool failed = tr_metrics_write_sample(r->metrics, step, prompt, &samples->text[k]) != TR_OK;
+        if (failed && !r->unsampled && !r->unrecorded)
+            tr_recorder_warn(r, "the samples of step %lld and possibly of more are lost: %s",
+                             (long long)step, tr_error_message());
+        r->unsampled = failed;
     }
     tr_error_restore(&before);
 }

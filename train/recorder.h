@@ -12,6 +12,7 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/questions.h"
+#include "train/samples.h"
 #include "train/trace.h"
 
 #include <stdio.h>
@@ -25,6 +26,7 @@ typedef struct tr_recorder {
     /* The recorder's own: */
     tr_metrics *metrics;
     bool unrecorded; /* the last step's metrics could not be written */
+    bool unsampled;  /* nor the last sample */
     tr_progress progress;
     tr_append log; /* log.txt: all lines for people, whole and without codes */
     bool unlogged; /* log.txt cannot be written */
@@ -65,6 +67,8 @@ __attribute__((format(printf, 2, 3))) void tr_recorder_warn(tr_recorder *recorde
 void tr_recorder_step(tr_recorder *recorder, tr_device *device, const tr_metrics_record *line);
 /* Shows and records on rank 0 how the questions were answered after a step. */
 void tr_recorder_answers(tr_recorder *recorder, int64_t step, const tr_questions *questions);
+/* Shows and records on rank 0 the texts made after a step. */
+void tr_recorder_samples(tr_recorder *recorder, int64_t step, const tr_samples *samples);
 /* Writes the recorded steps as log.dir/trace.json and keeps their timelines for the report.
  * first_step: the first recorded step. Collective. */
 tr_status tr_recorder_write_trace(tr_recorder *recorder, const tr_mesh *mesh,

@@ -153,6 +153,7 @@ static tr_status make_engine(tr_session *s) {
                            .deterministic = c->train.deterministic,
                            .plans = s->plans.book,
                            .documents = tr_config_packed(c),
+                           .decodes = c->train.sample_every > 0,
                            .schedule = s->schedule,
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,
@@ -415,6 +416,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(go_on(s, tr_train_tokenize_data(s->world, s->config, s->options->board)));
     TR_TRY(go_on(s, open_data(s)));
     TR_TRY(go_on(s, tr_questions_open(s->config, s->tokenizer, &s->questions)));
+    TR_TRY(go_on(s, tr_samples_open(s->config, s->tokenizer, &s->samples)));
     TR_TRY(settle_data(s));
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
@@ -462,6 +464,7 @@ void tr_session_close(tr_session *s) {
     tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */
     tr_schedule_destroy(s->schedule);
     tr_questions_close(&s->questions);
+    tr_samples_close(&s->samples);
     tr_data_close(s->data);
     tr_tokenizer_close(s->tokenizer);
     if (s->device) tr_device_close(s->device);

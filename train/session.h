@@ -7,6 +7,7 @@
 #include "train/questions.h"
 #include "train/recorder.h"
 #include "train/rundir.h"
+#include "train/samples.h"
 #include "train/start.h"
 #include "train/time_limit.h"
 #include "train/trainer.h"
@@ -21,7 +22,8 @@ typedef struct tr_session {
     tr_device *device;
     tr_data *data;
     tr_tokenizer *tokenizer; /* of the data; NULL: bytes are ids, or it is not known */
-    tr_questions questions; /* of train.eval */
+    tr_questions questions;  /* of train.eval */
+    tr_samples samples;      /* of train.sample_every */
     tr_schedule *schedule;
     tr_plans plans; /* of the operators */
     tr_engine *engine;

@@ -7,14 +7,14 @@
 
 typedef struct tr_time_limit {
     double end_s; /* of the steady clock; INFINITY: no limit */
-    /* Seconds of a step without and with a validation, and of a save; 0: not known. */
+    /* Seconds of a step without and with a validation or samples, and of a save; 0: not known. */
     double step_s[2], save_s;
 } tr_time_limit;
 
 /* Work that belongs to the next step and to the one after it. */
 typedef struct tr_time_need {
-    bool validates[2]; /* the next step, the one after it */
-    bool saves;        /* between the two */
+    bool examines[2]; /* by validation or samples: the next step, the one after it */
+    bool saves;       /* between the two */
 } tr_time_need;
 
 /* Reads "90", "5s", "30m" or "1h30m" as seconds. Fails with TR_ERR_USAGE for other text and for 0.

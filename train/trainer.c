@@ -62,6 +62,10 @@ static void warn_of_no_label(tr_session *s) {
                      "document");
 }
 
+static bool due(int64_t every, int64_t step) {
+    return every > 0 && step % every == 0;
+}
+
 static tr_status validate(tr_session *s, tr_step_result *result) {
     int64_t batches = s->config->train.validate_batches;
     int64_t whole = tr_data_validation_windows(s->data) / s->config->train.batch;
@@ -89,13 +93,14 @@ static tr_status answer(tr_session *s, bool *stop) {
     return TR_OK;
 }
 
-static bool due(int64_t every, int64_t step) {
-    return every > 0 && step % every == 0;
-}
-
 static bool validates(const tr_config *c, int64_t step) {
     return (tr_config_validates(c) || c->train.eval[0]) &&
            (due(c->train.validate_every, step) || step == c->train.steps);
+}
+
+/* Returns true when a step is followed by more work than its records. */
+static bool examines(const tr_config *c, int64_t step) {
+    return validates(c, step) || due(c->train.sample_every, step);
 }
 
 /* "step 12 is saved" */
@@ -121,6 +126,32 @@ static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_res
         "training has diverged: at step %lld the loss is %g and the gradient's norm %g; lower "
         "optim.lr, lengthen optim.warmup, or set a smaller optim.clip (%s)",
         (long long)step, result->loss, result->grad_norm, saved_text(s, saved, sizeof saved));
+}
+
+/* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
+static tr_status sample(tr_session *s, bool *stop) {
+    char saved[64];
+    const int64_t step = s->state->step;
+    if (*stop) return TR_OK;
+    tr_session_begin(s, TR_ACTIVITY_SAMPLE, 0);
+    tr_status status = tr_samples_make(&s->samples, s->world, s->engine, s->options->board, step);
+    if (status == TR_ERR_STOPPED) { /* save first */
+        tr_error_clear();
+        *stop = true;
+        return TR_OK;
+    }
+    if (status == TR_ERR_DATA && tr_error_is_agreed()) { /* the logits are not finite */
+        tr_recorder_write_report(&s->recorder);
+        return tr_world_agree(
+            s->world, TR_FAIL(TR_ERR_DATA,
+                              "training has diverged: after step %lld the logits of a sample are "
+                              "not finite; lower optim.lr, lengthen optim.warmup, or set a smaller "
+                              "optim.clip (%s)",
+                              (long long)step, saved_text(s, saved, sizeof saved)));
+    }
+    TR_TRY(status);
+    if (tr_session_leads(s)) tr_recorder_samples(&s->recorder, step, &s->samples);
+    return TR_OK;
 }
 
 /* Ends a run that cannot read its data any more: saves the last finished step. Collective. */
@@ -190,7 +221,8 @@ static tr_status take_step(tr_session *s, bool *stop) {
     }
     if (validation.unread != TR_OK)
         return tr_world_agree(s->world, end_unread(s, validation.unread));
-    return validates(c, step) && s->questions.count ? answer(s, stop) : TR_OK;
+    if (validates(c, step) && s->questions.count) TR_TRY(answer(s, stop));
+    return due(c->train.sample_every, step) ? sample(s, stop) : TR_OK;
 }
 
 /* On rank 0: asks all ranks to stop after this step when the time limit leaves no time for another
@@ -198,7 +230,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
 static void mind_the_limit(tr_session *s) {
     const tr_config *c = s->config;
     int64_t step = s->state->step + 1;
-    tr_time_need need = {.validates = {validates(c, step), validates(c, step + 1)},
+    tr_time_need need = {.examines = {examines(c, step), examines(c, step + 1)},
                          .saves = due(c->checkpoint.every, step)};
     if (s->late || !tr_time_limit_is_near(&s->limit, tr_now_s(), &need)) return;
     s->late = true;
@@ -241,7 +273,7 @@ static tr_status train_steps(tr_session *s) {
         double begin = tr_now_s();
         mind_the_limit(s);
         TR_TRY(take_step(s, &stop));
-        tr_time_limit_took(&s->limit.step_s[validates(c, s->state->step)], tr_now_s() - begin);
+        tr_time_limit_took(&s->limit.step_s[examines(c, s->state->step)], tr_now_s() - begin);
         bool last = s->state->step == c->train.steps || stop;
         if (last || due(c->checkpoint.every, s->state->step)) TR_TRY(save(s, last));
         /* Not after a save that failed; after the last step the report is written with the

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "base/memory.h"
 #include "pipeline/draw/draw.h"
 
@@ -23,13 +24,7 @@ void tr_bar_print(const tr_bar *bar, char *text, size_t size) {
 }
 
 static void write_string(FILE *out, const char *text) {
-    (void)fputc('"', out);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\') (void)fprintf(out, "\\%c", *c);
-        else if (*c < 0x20) (void)fprintf(out, "\\u%04x", *c);
-        else (void)fputc(*c, out);
-    }
-    (void)fputc('"', out);
+    tr_json_write_string(out, text, strlen(text));
 }
 
 static void next(tracer *x) {

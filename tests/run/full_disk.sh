@@ -82,4 +82,15 @@ for ranks in 1 4; do
     train 0 $ranks $run "${options[@]}" --resume
     intact $run 300
 done
+
+# Only the file of samples has no space left: one warning, and whole records.
+mkdir sampled
+disk other 4
+ln -s ../other/samples.jsonl sampled/samples.jsonl
+train 0 1 sampled train.sample_every=1 train.sample_tokens=300
+says sampled 'warning: the samples of step [0-9]+ and possibly of more are lost: .*No space left on device'
+records=$(wc -l <other/samples.jsonl)
+((records > 0 && records < 20)) && [[ $(grep -c '^{"step":.*"}$' other/samples.jsonl) == "$records" ]] ||
+    fail "records: $(<other/samples.jsonl)"
+[[ $(field sampled step | wc -l) == 20 ]] || fail "sampled: not every step is recorded"
 finish

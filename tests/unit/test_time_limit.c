@@ -39,12 +39,12 @@ static double play(double limit_s, double step_s, double validation_s, double sa
     tr_time_limit_open(limit_s, 0, &limit);
     tr_time_limit_took(&limit.save_s, save_s);
     for (int step = 1;; step++) {
-        tr_time_need need = {.validates = {step % 7 == 0, (step + 1) % 7 == 0},
+        tr_time_need need = {.examines = {step % 7 == 0, (step + 1) % 7 == 0},
                              .saves = step % 5 == 0};
         bool last = tr_time_limit_is_near(&limit, now, &need);
-        double took = step_s + (need.validates[0] ? validation_s : 0);
+        double took = step_s + (need.examines[0] ? validation_s : 0);
         now += took;
-        tr_time_limit_took(&limit.step_s[need.validates[0]], took);
+        tr_time_limit_took(&limit.step_s[need.examines[0]], took);
         if (need.saves || last) now += save_s;
         if (last) return (limit_s - now) / step_s;
     }
