@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/sample_chat.h"
 #include "job/rank_process.h"
+#include "text/unicode.h"
 #include "train/decode_session.h"
 #include "train/origin.h"
 
@@ -16,7 +17,7 @@ enum { MOST_STOPS = 16, MOST_ROWS = 16 };
 
 typedef struct request {
     tr_decode_request model;
-    const char *prompt, *prompts_file;
+    const char *prompt, *prompts_file, *system;
     tr_prompts prompts;
     const char **overrides;
     const char *stop[MOST_STOPS];
@@ -52,6 +53,7 @@ static tr_status parse_option(const char *option, const char *value, request *r)
     int64_t seed = 0;
     if (strcmp(option, "-p") == 0) r->prompt = value;
     else if (strcmp(option, "--prompts") == 0) r->prompts_file = value;
+    else if (strcmp(option, "--system") == 0) r->system = value;
     else if (strcmp(option, "--stop") == 0) return take_stop(r, value);
     else if (strcmp(option, "-n") == 0)
         return cli_take_integer("sample", option, value, 0, INT64_MAX, &r->texts.tokens);
@@ -98,6 +100,10 @@ static tr_status parse(int argc, char **argv, request *r) {
     if (r->interactive && (r->prompts_file || r->prompt))
         return cli_usage("sample", "--interactive reads its prompts from stdin: leave out -p and "
                                    "--prompts");
+    if (r->system && !r->interactive)
+        return cli_usage("sample", "--system begins a conversation: give --interactive, too");
+    if (r->system && !tr_utf8_is_valid((const uint8_t *)r->system, strlen(r->system)))
+        return cli_usage("sample", "the text of --system is not UTF-8");
     if (r->prompt && !*r->prompt)
         return cli_usage("sample", "the prompt is empty: give at least one character with -p");
     if (r->prompts_file) TR_TRY(tr_prompts_read(r->prompts_file, &r->prompts));
@@ -157,7 +163,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_decode_session *s) {
     if (writes && r->prompts_file) r->texts.made = write_json;
     else if (writes) r->texts.stream = stdout;
     r->texts.context = (void *)r->texts.prompt;
-    return r->interactive ? cli_sample_chat(&r->texts) : tr_texts_make(&r->texts);
+    return r->interactive ? cli_sample_chat(&r->texts, r->system) : tr_texts_make(&r->texts);
 }
 
 /* Samples on one rank. A rank that fails by itself aborts the job; a failure that all ranks agreed

@@ -59,7 +59,8 @@ const cli_command cli_commands[] = {
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run, NULL},
     {"sample",
-     "RUN|DIR [-p TEXT | --prompts FILE | --interactive] [-n TOKENS] [--temperature T] [--top-k K] "
+     "RUN|DIR [-p TEXT | --prompts FILE | --interactive [--system TEXT]] [-n TOKENS] "
+     "[--temperature T] [--top-k K] "
      "[--top-p P] "
      "[--min-p P] [--repetition-penalty R] [--stop TEXT] [--no-special] [--seed S] [--step N] "
      "[key=value ...]",
@@ -73,6 +74,8 @@ const cli_command cli_commands[] = {
      "after them.\n"
      "                           Ctrl-C ends an answer; Ctrl-C or Ctrl-D at a turn ends the "
      "conversation\n"
+     "  --system TEXT            the system's turn before the user's first one, with a chat "
+     "template\n"
      "  -n TOKENS                the most tokens of a text, or of an answer (200)\n"
      "  --temperature T          divides the logits; 0: always the most probable token (0.8)\n"
      "  --top-k K                draws from the K most probable tokens (0: all)\n"

@@ -20,6 +20,7 @@ typedef enum input_kind { INPUT_NONE, INPUT_LINE, INPUT_END, INPUT_STOP } input_
 typedef struct chat {
     tr_world *world;
     const tr_texts *texts;
+    const char *system; /* NULL: none */
     int64_t context;
     tr_chat form;
     tr_encoder *encoder; /* NULL: bytes are tokens */
@@ -142,7 +143,16 @@ static tr_status next_turn(chat *c, int32_t *kind) {
     return TR_OK;
 }
 
-/* Appends the tokens of a user's turn, and of what begins the answer. */
+/* Appends a turn that is not drawn. */
+static tr_status add_whole(const chat *c, const char *role, const char *text, size_t length,
+                           unsigned flags, tr_token_list *list) {
+    TR_TRY(tr_chat_header(&c->form, c->encoder, role, list));
+    TR_TRY(tr_chat_text(&c->form, c->encoder, text, length, flags, list));
+    return tr_chat_separator(&c->form, c->encoder, list);
+}
+
+/* Appends the tokens of a user's turn, after the system's before the first one, and of what begins
+ * the answer. */
 static tr_status add_turn(chat *c, tr_token_list *list) {
     const unsigned flags = c->texts->no_special ? TR_ENCODE_NO_SPECIAL : 0;
     if (c->form.form == TR_CHAT_NONE) {
@@ -150,9 +160,9 @@ static tr_status add_turn(chat *c, tr_token_list *list) {
         return tr_encoder_add(c->encoder, c->line, c->line_length, flags, list);
     }
     if (!c->begun) TR_TRY(tr_chat_begin(&c->form, c->texts->tokenizer, list));
-    TR_TRY(tr_chat_header(&c->form, c->encoder, "user", list));
-    TR_TRY(tr_chat_text(&c->form, c->encoder, c->line, c->line_length, flags, list));
-    TR_TRY(tr_chat_separator(&c->form, c->encoder, list));
+    if (!c->begun && c->system)
+        TR_TRY(add_whole(c, "system", c->system, strlen(c->system), flags, list));
+    TR_TRY(add_whole(c, "user", c->line, c->line_length, flags, list));
     return tr_chat_header(&c->form, c->encoder, "assistant", list);
 }
 
@@ -234,6 +244,10 @@ static tr_status open_chat(chat *c) {
     c->form = (tr_chat){.form = TR_CHAT_NONE, .end = -1};
     TR_TRY(tr_calloc(MOST_LINE + 1, 1, &c->line));
     if (texts->tokenizer) TR_TRY(tr_chat_find(texts->tokenizer, &c->form));
+    if (c->system && c->form.form == TR_CHAT_NONE)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "--system needs a chat template, and the model's tokenizer has "
+                       "none: leave it out, or write its text in the first line");
     if (texts->tokenizer) TR_TRY(tr_encoder_open(texts->tokenizer, &c->encoder));
     return tr_sampler_create(&texts->sampler, &c->sampler);
 }
@@ -255,10 +269,11 @@ static tr_status converse(chat *c) {
     return TR_OK;
 }
 
-tr_status cli_sample_chat(const tr_texts *texts) {
+tr_status cli_sample_chat(const tr_texts *texts, const char *system) {
     tr_world *world = texts->sampler.world;
     chat c = {.world = world,
               .texts = texts,
+              .system = system,
               .context = texts->sampler.model->shape.seq,
               .leads = tr_world_rank(world) == 0};
     c.shows = c.leads && (isatty(STDIN_FILENO) || tr_board_columns(texts->sampler.board) > 0);

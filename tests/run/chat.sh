@@ -51,6 +51,38 @@ $(turn 'sees it')" prompt=${prompt%x}
 second=$(text_of words "$prompt" 12 --repetition-penalty 3; printf x) second=${second%?x}
 printf '%s\n%s\n' "$first" "$second" | cmp - turns || fail "turns: '$(<turns)', not '$first' and '$second'"
 ! cmp -s none turns || fail "the template makes no difference"
+
+# A system's turn comes first, in both forms; without a template there is none.
+system='Answer in "one" word: '
+with_system() {
+    local run=$1 prompt=$2
+    printf 'He who\n' | talk 2 system $run --system "$system" --temperature 0 -n 12 --repetition-penalty 3 parallel.tp=2
+    text_of $run "$prompt" 12 --repetition-penalty 3 | cmp - system || fail "a system's turn: '$(<system)' after '$prompt'"
+}
+with_system words "<|im_start|>system
+$system<|im_end|>
+<|im_start|>user
+He who<|im_end|>
+<|im_start|>assistant
+"
+added() { printf '{"id":%d,"content":"%s","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true},' "$@"; }
+train 0 1 headers data.format=text data.tokenizer="$golden/gpt2.json" model.vocab=1303 model.context=128 train.validate_every=0 train.steps=5
+sed "s/\"added_tokens\":\[/&$(added 1300 '<|start_header_id|>' 1301 '<|end_header_id|>' 1302 '<|eot_id|>')/" "$golden/gpt2.json" >headers/tokenizer/tokenizer.json
+echo '{"chat_template": "<|start_header_id|>{{ role }}<|end_header_id|>\n\n{{ content }}<|eot_id|>"}' >headers/tokenizer/tokenizer_config.json
+with_system headers "<|start_header_id|>system<|end_header_id|>
+
+${system% }<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+He who<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+"
+code=0
+printf 'He who' | "$trireme" sample words --interactive --system "$(printf 'a\377')" >bad.out 2>bad.err || code=$?
+[[ $code == 64 ]] || fail "a system's text that is not UTF-8: exit code $code: $(<bad.err)"
+code=0
+printf 'He who' | "$trireme" sample bytes --interactive --system "$system" >bad.out 2>bad.err || code=$?
+[[ $code == 78 && ! -s bad.out ]] || fail "a system's turn without a template: exit code $code: $(<bad.err)"
+grep -q 'needs a chat template' bad.err || fail "a system's turn without a template: $(<bad.err)"
 echo '{"chat_template": "[INST] {{ content }} [/INST]"}' >words/tokenizer/tokenizer_config.json
 code=0
 echo hello | "$trireme" sample words --interactive >other.out 2>other.err || code=$?
