@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { MIB = 1024, ROUNDS = 9, LANES = 64 };
+enum { MIB = 1024, ROUNDS = 9, LANES = 16 };
 
 int main(void) {
     const size_t count = (size_t)MIB << 20 >> 3;

@@ -29,6 +29,10 @@ typedef struct tr_cpu_device {
 TR_OP_LIST(TR_CPU_PREPARE)
 #undef TR_CPU_PREPARE
 
+/* The product with one row of A, without oneDNN; leaves *out NULL for what oneDNN multiplies. */
+tr_status tr_cpu_prepare_matmul_row(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out);
+
 /* Returns a failure of oneDNN as TR_ERR_INTERNAL, because shapes and types were checked before. */
 #define TR_DNNL(expr)                                                                              \
     do {                                                                                           \

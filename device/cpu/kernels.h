@@ -37,6 +37,15 @@ typedef struct tr_cpu_kernels {
     void (*gemm[2])(int64_t rows, int64_t panels, int64_t depth, const tr_word *a, int64_t row_step,
                     int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
                     int64_t ldc, bool accumulate);
+    /* c[rows] = B a, dot products of a[depth] with the rows of B, b_step words apart. Word i is
+     * added to lane i % 16, the lanes as tr_vec_sum. */
+    void (*dots[2])(int64_t rows, int64_t depth, const tr_word *a, const tr_word *b, int64_t b_step,
+                    float *c);
+    /* The sum of a[i] times row i of B[depth][width], in the order of i; rows are b_step words
+     * apart. low[width]: of the words, if FP32, or of their low halves; high[width]: of their high
+     * halves, if BF16. Both have room for whole panels. */
+    void (*combine[2])(int64_t depth, int64_t width, const float *a, const tr_word *b,
+                       int64_t b_step, float *low, float *high);
 } tr_cpu_kernels;
 
 extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide, tr_cpu_kernels_bf16;

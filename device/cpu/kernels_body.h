@@ -213,6 +213,117 @@ static inline __attribute__((always_inline)) void gemm(tr_dtype dtype, int64_t r
 GEMM(gemm_f32, TR_F32)
 GEMM(gemm_bf16, TR_BF16)
 
+/* --- products of one row: B is read once, from memory, so rows are asked for before their turn ---
+ */
+
+enum { ROWS_AT_ONCE = 4, ROWS_SUMMED = 8 };
+
+/* The second cache holds the rows that come next; the first would not. */
+static inline void prefetch(const tr_word *at) {
+    __builtin_prefetch(at, 0, 2);
+}
+
+/* The strip at `from`, of which `left` words exist; zeros stand for the others. */
+static inline words load_words(const tr_word *from, int64_t left) {
+    if (left >= STRIP) return *(const words_any *)from;
+    words part = {0};
+    memcpy(&part, from, (size_t)(left > 0 ? left : 0) * sizeof *from);
+    return part;
+}
+
+/* Adds the products of the words from j on, of which `left` exist. `rows` and, but at the end of a
+ * row, `left` are constants after inlining. */
+static inline __attribute__((always_inline)) void dot_panel(tr_dtype dtype, int rows, int64_t left,
+                                                            const tr_word *a, const tr_word *b,
+                                                            int64_t b_step, strip (*sum)[STRIPS]) {
+#pragma GCC unroll 2
+    for (int s = 0; s < STRIPS; s++) {
+        const words x = load_words(a + s * STRIP, left - s * STRIP);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            sum[r][s] = multiply_add_words(
+                dtype, x, load_words(b + r * b_step + s * STRIP, left - s * STRIP), sum[r][s]);
+    }
+}
+
+static inline __attribute__((always_inline)) void dot_rows(tr_dtype dtype, int rows, bool more,
+                                                           int64_t depth, const tr_word *a,
+                                                           const tr_word *b, int64_t b_step,
+                                                           float *c) {
+    strip sum[ROWS_AT_ONCE][STRIPS] = {0};
+    int64_t j = 0;
+    for (; j + TR_PANEL <= depth; j += TR_PANEL) {
+#pragma GCC unroll 4
+        for (int r = 0; r < rows && more; r++) prefetch(b + (rows + r) * b_step + j);
+        dot_panel(dtype, rows, TR_PANEL, a + j, b + j, b_step, sum);
+    }
+    if (j < depth) dot_panel(dtype, rows, depth - j, a + j, b + j, b_step, sum);
+    for (int r = 0; r < rows; r++) {
+        float parts[TR_PANEL];
+        memcpy(parts, sum[r], sizeof parts);
+        c[r] = tr_vec_sum(parts, TR_PANEL);
+    }
+}
+
+static inline __attribute__((always_inline)) void dots(tr_dtype dtype, int64_t rows, int64_t depth,
+                                                       const tr_word *a, const tr_word *b,
+                                                       int64_t b_step, float *c) {
+    int64_t r = 0;
+    for (; r + ROWS_AT_ONCE <= rows; r += ROWS_AT_ONCE)
+        dot_rows(dtype, ROWS_AT_ONCE, r + 2 * ROWS_AT_ONCE <= rows, depth, a, b + r * b_step,
+                 b_step, c + r);
+    for (; r < rows; r++) dot_rows(dtype, 1, false, depth, a, b + r * b_step, b_step, c + r);
+}
+
+static inline __attribute__((always_inline)) void combine_rows(tr_dtype dtype, int rows, bool more,
+                                                               int64_t width, const float *a,
+                                                               const tr_word *b, int64_t b_step,
+                                                               float *low, float *high) {
+    for (int64_t j = 0; j < width; j += STRIP) {
+        strip l = *(const strip_any *)(low + j), h = l;
+        if (dtype == TR_BF16) h = *(const strip_any *)(high + j);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const strip factor = (strip){0} + a[r];
+            const words x = load_words(b + r * b_step + j, width - j);
+            if (more) prefetch(b + (rows + r) * b_step + j);
+            if (dtype == TR_F32) l = multiply_add(factor, (strip)x, l);
+            else {
+                l = multiply_add(factor, (strip)(x << 16), l);
+                h = multiply_add(factor, (strip)(x & 0xffff0000u), h);
+            }
+        }
+        *(strip_any *)(low + j) = l;
+        if (dtype == TR_BF16) *(strip_any *)(high + j) = h;
+    }
+}
+
+static inline __attribute__((always_inline)) void combine(tr_dtype dtype, int64_t depth,
+                                                          int64_t width, const float *a,
+                                                          const tr_word *b, int64_t b_step,
+                                                          float *low, float *high) {
+    memset(low, 0, (size_t)tr_panel_up(width) * sizeof *low);
+    if (dtype == TR_BF16) memset(high, 0, (size_t)tr_panel_up(width) * sizeof *high);
+    int64_t i = 0;
+    for (; i + ROWS_SUMMED <= depth; i += ROWS_SUMMED)
+        combine_rows(dtype, ROWS_SUMMED, i + 2 * ROWS_SUMMED <= depth, width, a + i, b + i * b_step,
+                     b_step, low, high);
+    for (; i < depth; i++)
+        combine_rows(dtype, 1, false, width, a + i, b + i * b_step, b_step, low, high);
+}
+
+#define ROW_PRODUCTS(suffix, dtype)                                                                \
+    static void dots_##suffix(int64_t rows, int64_t depth, const tr_word *a, const tr_word *b,     \
+                              int64_t b_step, float *c) {                                          \
+        dots(dtype, rows, depth, a, b, b_step, c);                                                 \
+    }                                                                                              \
+    static void combine_##suffix(int64_t depth, int64_t width, const float *a, const tr_word *b,   \
+                                 int64_t b_step, float *low, float *high) {                        \
+        combine(dtype, depth, width, a, b, b_step, low, high);                                     \
+    }
+ROW_PRODUCTS(f32, TR_F32)
+ROW_PRODUCTS(bf16, TR_BF16)
+
 const tr_cpu_kernels TR_KERNELS = {
     .activation = {[TR_ACTIVATION_GELU] = gelu,
                    [TR_ACTIVATION_GELU_ERF] = gelu_erf,
@@ -227,4 +338,6 @@ const tr_cpu_kernels TR_KERNELS = {
     .round_rows = round_rows,
     .philox = philox,
     .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = gemm_bf16},
+    .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16},
+    .combine = {[TR_F32] = combine_f32, [TR_BF16] = combine_bf16},
 };

@@ -1,4 +1,4 @@
-/* MATMUL through oneDNN.
+/* MATMUL through oneDNN; with one row of A, matmul_row.c.
  *
  * Transposition and leading dimensions are strides of the memory descriptors. A residual is a
  * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
@@ -423,6 +423,8 @@ static const tr_op_plans plans = {.list = list_plans, .make = make_plan};
 tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     cpu_matmul *op;
     if (!tr_matmul_only_sums(&desc->matmul)) return TR_OK;
+    TR_TRY(tr_cpu_prepare_matmul_row(context, desc, out));
+    if (*out) return TR_OK;
     TR_TRY(create(context, desc, &op));
     dnnl_engine_t engine = engine_of(&op->host.base);
     dnnl_primitive_desc_t found[PRODUCTS] = {NULL};

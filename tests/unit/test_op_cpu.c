@@ -117,6 +117,18 @@ static void test_random(void **state) {
         m.matmul = tr_random_matmul(&random_state, 90, 140, 170);
         check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
     }
+    /* One row has its own product, in blocks of 1,024 columns. */
+    for (int i = 0; i < 40; i++) {
+        tr_op_desc m = {.kind = TR_OP_MATMUL,
+                        .matmul = tr_random_matmul(&random_state, 1, 1300, 170)};
+        m.matmul.trans_a = false;
+        m.matmul.lda = 0;
+        m.matmul.accumulate &= i % 8 == 0;
+        if (!m.matmul.accumulate && up_to(2) == 1) m.matmul.ldc = 0, m.matmul.fused.residual = true;
+        if (!m.matmul.accumulate && !m.matmul.fused.bias && !m.matmul.fused.residual)
+            m.matmul.scale = 0.25;
+        check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
+    }
     for (int i = 0; i < 8; i++) {
         tr_op_desc a = {.attention = tr_random_attention(&random_state)};
         for (a.kind = TR_OP_ATTENTION; a.kind <= TR_OP_ATTENTION_DECODE; a.kind++) {
@@ -180,7 +192,7 @@ static void test_mixed_matmul(void **state) {
  * those of base/philox.h. */
 static void test_kernels(void **state) {
     (void)state;
-    enum { N = 203, PANELS = 3, K = 37, SETS = 3 };
+    enum { N = 203, PANELS = 3, K = 37, SETS = 3, ROWS = 11 };
     const tr_cpu_kernels *const sets[] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide,
                                           &tr_cpu_kernels_bf16};
     const int known = strstr(tr_cpu_isa(), "bf16") || strstr(tr_cpu_isa(), "amx") ? 3
@@ -189,6 +201,7 @@ static void test_kernels(void **state) {
     static float x[PANELS * TR_PANEL * K], out[SETS][N], active[SETS][TR_ACTIVATION_COUNT][2][N],
         product[SETS][2][TR_GEMM_ROWS * PANELS * TR_PANEL];
     static tr_word words[PANELS * TR_PANEL * K], pairs[SETS][N];
+    static float row[SETS][2][ROWS + 2 * PANELS * TR_PANEL];
     static uint16_t rounded[SETS][PANELS * TR_PANEL * K];
     float sum[SETS];
     uint32_t bits[N + 1 + 32];
@@ -214,6 +227,12 @@ static void test_kernels(void **state) {
             sets[s]->gemm[TR_BF16](rows, PANELS, K, words, K, 1, words, K * TR_PANEL, product[s][1],
                                    PANELS * TR_PANEL, rows > 1);
         }
+        for (int t = 0; t < 2; t++) {
+            const tr_word *b = t == TR_F32 ? (const tr_word *)x : words;
+            float *low = row[s][t] + ROWS;
+            sets[s]->dots[t](ROWS, K, b, b + K, K, row[s][t]);
+            sets[s]->combine[t](ROWS, K, x, b, K, low, low + PANELS * TR_PANEL);
+        }
         sets[s]->philox(seed, UINT32_MAX - 20u, 77, (N + 1) / 4, bits);
         for (uint64_t q = 0; q < (N + 1) / 4; q++) {
             tr_philox want = tr_philox4x32(seed, UINT32_MAX - 20u + q, 77);
@@ -225,6 +244,7 @@ static void test_kernels(void **state) {
         assert_memory_equal(pairs[s], pairs[0], sizeof pairs[0]);
         assert_memory_equal(&sum[s], &sum[0], sizeof sum[0]);
         assert_memory_equal(product[s], product[0], sizeof product[0]);
+        assert_memory_equal(row[s], row[0], sizeof row[0]);
     }
 }
 

@@ -1,0 +1,96 @@
+/* MATMUL with one row of A, as in the decoding of one text: B is read from memory and used once, at
+ * twice the rate of oneDNN's product (bench_op, "decode"). B's rows are summed, or multiplied with
+ * A when B is transposed. The order of sums depends on the shape alone. */
+#include "device/cpu/cpu_impl.h"
+#include "device/cpu/panels.h"
+#include "device/cpu/vec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct row_product {
+    const tr_matmul_desc *desc;
+    const tr_cpu_kernels *kernels;
+    const void *a, *b;
+    const float *wide; /* A in FP32; unused when B is transposed */
+    int64_t step;      /* words between B's rows */
+} row_product;
+
+/* Elements from one row of B to the next. */
+static int64_t row_of_b(const tr_matmul_desc *d) {
+    return d->ldb ? d->ldb : d->trans_b ? d->k : d->n;
+}
+
+/* c[count] = elements at .. at + count - 1 of the product; count <= TR_BLOCK, at even. */
+static void multiply(const row_product *x, int64_t at, int64_t count, float *c) {
+    const tr_matmul_desc *d = x->desc;
+    const int64_t offset = d->trans_b ? at * x->step : tr_words(d->b, at);
+    const tr_word *b = (const tr_word *)x->b + offset;
+    if (d->trans_b) {
+        x->kernels->dots[d->b](count, tr_words(d->b, d->k), x->a, b, x->step, c);
+        return;
+    }
+    float high[TR_BLOCK], low[TR_BLOCK];
+    const int64_t words = tr_words(d->b, count);
+    x->kernels->combine[d->b](d->k, words, x->wide, b, x->step, d->b == TR_F32 ? c : low, high);
+    for (int64_t i = 0; i < words && d->b == TR_BF16; i++) {
+        c[2 * i] = low[i];
+        c[2 * i + 1] = high[i];
+    }
+}
+
+/* Elements at .. at + count - 1 of C, rounded once. */
+static void finish(const row_product *x, const tr_op_args *args, int64_t at, int64_t count,
+                   float *c) {
+    const tr_matmul_desc *d = x->desc;
+    float in[TR_BLOCK];
+    if (d->scale != 0)
+        for (int64_t i = 0; i < count; i++) c[i] *= (float)d->scale;
+    if (d->fused.bias) {
+        const float *bias = tr_row_load(d->b, args->t[TR_MATMUL_BIAS].data, at, count, in);
+        for (int64_t i = 0; i < count; i++) c[i] += bias[i];
+    }
+    if (d->fused.residual) {
+        const float *residual = tr_row_load(d->c, args->t[TR_MATMUL_RESIDUAL].data, at, count, in);
+        for (int64_t i = 0; i < count; i++) c[i] += residual[i];
+    }
+    void *to = args->t[TR_MATMUL_C].data;
+    if (d->c == TR_F32) memcpy((float *)to + at, c, (size_t)count * sizeof *c);
+    else tr_row_store(d->c, to, at, count, c);
+}
+
+static tr_status run_matmul_row(tr_op *op, const tr_op_args *args) {
+    const tr_matmul_desc *d = &op->desc.matmul;
+    row_product x = {.desc = d,
+                     .kernels = tr_cpu_kernels_of(op),
+                     .a = args->t[TR_MATMUL_A].data,
+                     .b = args->t[TR_MATMUL_B].data,
+                     .step = tr_words(d->b, row_of_b(d))};
+    if (!d->trans_b) x.wide = tr_row_load(d->a, x.a, 0, d->k, args->scratch);
+    const int threads = tr_cpu_threads(op, d->n * d->k);
+    const int64_t block = tr_min_i64(TR_BLOCK, tr_panel_up((d->n + threads - 1) / threads));
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t at = 0; at < d->n; at += block) {
+        float c[TR_BLOCK];
+        const int64_t count = tr_min_i64(block, d->n - at);
+        multiply(&x, at, count, c);
+        finish(&x, args, at, count, c);
+    }
+    return TR_OK;
+}
+
+tr_status tr_cpu_prepare_matmul_row(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    const tr_matmul_desc *d = &desc->matmul;
+    const bool whole_words =
+        d->b == TR_F32 || (row_of_b(d) % 2 == 0 && (d->trans_b ? d->k : d->n) % 2 == 0);
+    const bool aligned = d->align == 0 || d->align % (int64_t)sizeof(tr_word) == 0;
+    if (d->m != 1 || d->a != d->b || d->accumulate || (d->trans_a && d->lda > 1) || !whole_words ||
+        !aligned)
+        return TR_OK;
+    const bool widens = d->a == TR_BF16 && !d->trans_b;
+    TR_TRY(tr_host_op_create(context, desc, 0, widens ? (size_t)d->k * sizeof(float) : 0,
+                             run_matmul_row, out));
+    (void)snprintf((*out)->plan, sizeof(*out)->plan, "row");
+    return TR_OK;
+}
