@@ -65,8 +65,11 @@ static tr_status check_word(const char *word) {
 }
 
 tr_status cli_data(cli_context *cli, int argc, char **argv) {
-    (void)cli;
     if (argc < 2) return cli_usage("data", "data takes a config or a data file");
+    if (argc == 3 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"))) {
+        char *help[] = {"help", argv[0], NULL}; /* "data tokenize --help" */
+        return cli_help(cli, 2, help);
+    }
     if (strcmp(argv[1], "tokenize") == 0) return cli_data_tokenize(argc, argv);
     if (strcmp(argv[1], "train-bpe") == 0) return cli_data_train_bpe(argc - 1, argv + 1);
     TR_TRY(check_word(argv[1]));

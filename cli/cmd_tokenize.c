@@ -6,9 +6,11 @@
 #include "cli/cli.h"
 #include "data/tokenize.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct request {
@@ -25,8 +27,24 @@ static tr_status parse_option(const char *option, const char *value, request *r)
     else if (strcmp(option, "--threads") == 0) {
         TR_TRY(cli_take_integer("data", option, value, 1, 4096, &n));
         r->options.threads = (int)n;
-    } else return cli_usage("data", "unknown option %s of data tokenize", option);
+    }
     return TR_OK;
+}
+
+static bool takes_value(const char *option) {
+    static const char *const options[] = {"--tokenizer", "-o", "--key", "--threads"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (strcmp(options[i], option) == 0) return true;
+    return false;
+}
+
+/* The output's files are named PREFIX.bin and so on. */
+static tr_status check_prefix(const char *prefix) {
+    const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
+    if (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0) return TR_OK;
+    return cli_usage("data", "-o takes the beginning of the output's names, such as %s%scorpus, not "
+                             "a folder",
+                     prefix, *name ? "/" : "");
 }
 
 static tr_status parse(int argc, char **argv, request *r) {
@@ -36,6 +54,7 @@ static tr_status parse(int argc, char **argv, request *r) {
         if (word[0] != '-' || only_files) r->files[r->options.count++] = word;
         else if (strcmp(word, "--") == 0) only_files = true;
         else if (strcmp(word, "--no-special") == 0) r->options.no_special = true;
+        else if (!takes_value(word)) return cli_unknown_option("data", word);
         else if (i + 1 == argc) return cli_usage("data", "a value is missing after %s", word);
         else TR_TRY(parse_option(word, argv[++i], r));
     }
@@ -44,7 +63,7 @@ static tr_status parse(int argc, char **argv, request *r) {
         return cli_usage("data", "--tokenizer is missing: name a tokenizer.json, a tiktoken file, "
                                  "or a folder with one");
     if (!r->options.prefix) return cli_usage("data", "-o is missing: name the output's prefix");
-    return TR_OK;
+    return check_prefix(r->options.prefix);
 }
 
 typedef struct display {
@@ -53,9 +72,25 @@ typedef struct display {
     bool begun, terminal;
 } display;
 
+/* Requests to stop. They are blocked while text is tokenized, and looked for between its parts, so
+ * that the process commits what it has. */
+static sigset_t stop_signals(void) {
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGHUP);
+    return set;
+}
+
+static bool asked_to_stop(void) {
+    const sigset_t set = stop_signals();
+    const struct timespec now = {0};
+    return sigtimedwait(&set, NULL, &now) > 0;
+}
+
 /* Shows a line: refreshed twice a second on a terminal, otherwise one line every ten seconds. */
-static void show(void *context, const tr_tokenize_progress *p) {
-    display *d = context;
+static void show_line(display *d, const tr_tokenize_progress *p) {
     const double now = tr_now_s(), seconds = now - d->begin;
     if (!d->begun) {
         d->begun = true;
@@ -76,6 +111,11 @@ static void show(void *context, const tr_tokenize_progress *p) {
             d->terminal ? "   " : "\n");
 }
 
+static bool show(void *context, const tr_tokenize_progress *p) {
+    show_line(context, p);
+    return !asked_to_stop();
+}
+
 static tr_status tokenize(request *r) {
     tr_tokenizer *tokenizer;
     tr_tokenize_progress done;
@@ -84,7 +124,10 @@ static tr_status tokenize(request *r) {
     r->options.tokenizer = tokenizer;
     r->options.progress = show;
     r->options.context = &d;
+    const sigset_t set = stop_signals();
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
     tr_status status = tr_tokenize(&r->options, &done);
+    (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
     if (d.terminal && d.begun) fputc('\n', stderr);
     if (status == TR_OK) {
         double seconds = tr_now_s() - d.begin;

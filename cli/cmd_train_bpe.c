@@ -48,8 +48,7 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
         bool vocab = !strcmp(argv[i], "--vocab"), pattern = !strcmp(argv[i], "--pattern");
         bool key = !strcmp(argv[i], "--key");
         if (!vocab && !pattern && !key && strcmp(argv[i], "-o")) {
-            if (*argv[i] == '-' && argv[i][1])
-                return cli_usage("data", "data train-bpe has no option '%s'", argv[i]);
+            if (*argv[i] == '-' && argv[i][1]) return cli_unknown_option("data", argv[i]);
             o->file[o->files++] = argv[i];
             continue;
         }

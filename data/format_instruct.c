@@ -200,8 +200,9 @@ static tr_status read_file(reader *r, tr_textfile *input, tr_byte_list *text) {
         text->count += got;
         at_end = got < PIECE;
         TR_TRY(read_lines(r, text, before, at_end));
-        if (o->progress)
-            o->progress(o->progress_context, tr_textfile_used(input), tr_textfile_size(input));
+        if (o->progress &&
+            !o->progress(o->progress_context, tr_textfile_used(input), tr_textfile_size(input)))
+            return TR_FAIL(TR_ERR_STOPPED, "stopped by a signal");
     }
     if (r->source->documents == 0)
         return TR_FAIL(TR_ERR_DATA,

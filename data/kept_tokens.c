@@ -77,10 +77,10 @@ static void remove_others(const char *folder, const char *stem) {
     if (dir) (void)closedir(dir);
 }
 
-static void pass_on(void *context, const tr_tokenize_progress *now) {
+static bool pass_on(void *context, const tr_tokenize_progress *now) {
     const tr_kept_tokens_options *o = context;
-    if (o->source.progress)
-        o->source.progress(o->source.progress_context, now->bytes, now->all_bytes);
+    return !o->source.progress ||
+           o->source.progress(o->source.progress_context, now->bytes, now->all_bytes);
 }
 
 static tr_status make_rows(const tr_kept_tokens_options *o, const char *file, char *stem) {

@@ -18,8 +18,8 @@ typedef struct tr_source_options {
     int64_t context;               /* tokens of a row of data.format instruct */
     int32_t document_end;          /* ends an answer where there is no chat template; -1: none */
     /* Called after parts of a file of data.format instruct with the bytes read of all; NULL: not.
-     */
-    void (*progress)(void *context, int64_t bytes, int64_t all_bytes);
+     * Returns false to stop: opening then fails with TR_ERR_STOPPED. */
+    bool (*progress)(void *context, int64_t bytes, int64_t all_bytes);
     void *progress_context;
 } tr_source_options;
 

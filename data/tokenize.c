@@ -244,12 +244,13 @@ static tr_token_place place_behind(const work *w) {
     return (tr_token_place){.file = last->file, .offset = last->offset, .line = last->lines};
 }
 
-static void show_progress(work *w) {
+/* Returns false when the work shall stop. */
+static bool show_progress(work *w) {
     const tr_token_place at = tr_token_output_place(w->output);
     w->progress.bytes = w->done_bytes + (w->input ? tr_textfile_used(w->input) : 0);
     w->progress.tokens = at.tokens;
     w->progress.documents = at.documents;
-    if (w->options->progress) w->options->progress(w->options->context, &w->progress);
+    return !w->options->progress || w->options->progress(w->options->context, &w->progress);
 }
 
 static tr_status process(work *w) {
@@ -264,12 +265,14 @@ static tr_status process(work *w) {
             tr_error_restore(&why);
             return status;
         }
-        show_progress(w);
-        if (w->count > 0 && tr_now_s() - committed >= w->options->commit_s) {
+        const bool stops = !show_progress(w);
+        if (w->count > 0 && (stops || tr_now_s() - committed >= w->options->commit_s)) {
             tr_token_place place = place_behind(w);
             TR_TRY(tr_token_output_commit(w->output, &place));
             committed = tr_now_s();
         }
+        if (stops && w->count > 0)
+            return TR_FAIL(TR_ERR_STOPPED, "stopped by a signal: the same command goes on from here");
     } while (w->count > 0);
     return TR_OK;
 }
@@ -341,7 +344,7 @@ static tr_status run(work *w) {
 tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *done) {
     work w = {.options = options, .document_end = tr_tokenizer_document_end(options->tokenizer)};
     tr_status status = run(&w);
-    if (status == TR_OK) show_progress(&w);
+    if (status == TR_OK) (void)show_progress(&w);
     *done = w.progress;
     tr_token_output_close(w.output);
     tr_textfile_close(w.input);

@@ -25,8 +25,8 @@ typedef struct tr_tokenize_options {
     bool only_tokens; /* the tokenizer is not written */
     int threads;
     double commit_s; /* seconds between two places from which a later process can go on */
-    /* Called after each part of the work. */
-    void (*progress)(void *context, const tr_tokenize_progress *progress);
+    /* Called after each part of the work. Returns false to stop there: a later call goes on. */
+    bool (*progress)(void *context, const tr_tokenize_progress *progress);
     void *context;
 } tr_tokenize_options;
 
@@ -37,5 +37,6 @@ typedef struct tr_tokenize_options {
  * interruptions: the same call goes on where a stopped one was.
  *
  * Fails with TR_ERR_NOFILE when a file cannot be opened, with TR_ERR_DATA, file, line and byte when
- * it is damaged, and like tr_token_output_open; PREFIX.bin and PREFIX.idx do not exist then. */
+ * it is damaged, with TR_ERR_STOPPED when `progress` stopped it, and like tr_token_output_open;
+ * PREFIX.bin and PREFIX.idx do not exist then. */
 tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *done);

@@ -25,8 +25,10 @@ typedef struct share {
     char host[256];
 } share;
 
-static void show(void *context, int64_t bytes, int64_t all_bytes) {
+/* Shows the bytes read. Returns false after a request to stop. */
+static bool show(void *context, int64_t bytes, int64_t all_bytes) {
     tr_board_set_work(context, bytes, all_bytes);
+    return !tr_board_stop_requested(context);
 }
 
 static tr_status tokenize(work *w) {

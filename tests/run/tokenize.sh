@@ -60,6 +60,16 @@ done
 same_files killed whole
 [[ ! -e killed.part && ! -e killed.bin.part ]] || fail "killed: parts were left"
 
+# Stopped by a signal (one that is pending when the process starts): what was done is kept.
+code=0
+env --block-signal=TERM sh -c 'kill -TERM $$; exec "$@"' sh "$trireme" data tokenize --tokenizer tokenizer.json -o stopped long.jsonl long.txt lines.jsonl \
+    --threads 1 >stopped.out 2>stopped.err || code=$?
+[[ $code == 75 && -s stopped.part && ! -e stopped.bin ]] || fail "stopped: exit code $code, not 75: $(ls stopped*)"
+grep -q '^trireme: stopped by a signal: the same command goes on from here$' stopped.err || fail "stopped: $(<stopped.err)"
+tokenize 0 stopped long.jsonl long.txt lines.jsonl
+grep -q '^continuing where an earlier process was stopped$' stopped.err || fail "stopped: $(<stopped.err)"
+same_files stopped whole
+
 # Another process has the output.
 : >held.bin.part
 flock held.bin.part "$trireme" data tokenize --tokenizer tokenizer.json -o held lines.jsonl >held.out 2>held.err && fail "held: no failure"
@@ -158,4 +168,17 @@ code=0
 code=0
 "$trireme" data tokenize lines.jsonl -o x >x.out 2>x.err || code=$?
 [[ $code == 64 ]] && says_of x "--tokenizer is missing: .*"
+# wrong PATTERN ARGUMENTS...: a usage error that begins so.
+wrong() {
+    local pattern=$1 code=0
+    shift
+    "$trireme" data tokenize "$@" >wrong.out 2>wrong.err || code=$?
+    [[ $code == 64 ]] && says_of wrong "$pattern" || fail "$*: exit code $code: $(<wrong.err)"
+}
+wrong 'unknown option --toknizer; did you mean --tokenizer\?$' short.txt --toknizer tokenizer.json -o x
+wrong 'unknown option --nospecial; did you mean --no-special\?$' short.txt --tokenizer tokenizer.json -o x --nospecial
+wrong 'unknown option --tokenizer=t; did you mean --tokenizer\?$' short.txt --tokenizer=t -o x
+wrong 'a value is missing after -o; ' short.txt --tokenizer tokenizer.json -o
+for folder in . .. some/ some/.; do wrong '-o takes the beginning of the output.s names, such as .*corpus, not a folder; ' short.txt --tokenizer tokenizer.json -o $folder; done
+"$trireme" data tokenize --help | grep -q -e '--threads N' || fail "no help"
 finish

@@ -58,10 +58,13 @@ static void write_texts(void) {
 
 static int calls_left;
 
-static void stop(void *context, const tr_tokenize_progress *progress) {
-    (void)progress;
+static bool exits; /* or else asks to stop */
+
+static bool stop(void *context, const tr_tokenize_progress *progress) {
     *(bool *)context = progress->continued;
-    if (calls_left-- == 0) _exit(7);
+    const bool last = calls_left-- == 0;
+    if (last && exits) _exit(7);
+    return !last;
 }
 
 static tr_status tokenize(const char *prefix, int threads, bool *continued) {
@@ -103,10 +106,15 @@ static void a_stopped_process_is_continued(void **state) {
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
-            calls_left = (int)(draw() % 3) + 1; /* so that each process commits at least once */
+            exits = draw() % 2;
+            /* So that each process commits at least once; one that is asked to stop commits then. */
+            calls_left = (int)(draw() % 3) + exits;
             tr_status status = tokenize("parts", 1, &continued);
-            _exit(status == TR_OK ? (continued ? 1 : 0) : 99);
+            _exit(status == TR_OK            ? (continued ? 1 : 0)
+                  : status == TR_ERR_STOPPED ? 7
+                                             : 99);
         }
+        (void)draw();
         (void)draw();
         int result;
         assert_int_equal(waitpid(child, &result, 0), child);
