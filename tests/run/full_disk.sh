@@ -24,6 +24,35 @@ nothing_half() { [[ -z $(find "$1/ckpt" -name '.*-step-*') ]] || fail "$1: $(ls 
 
 unsaved="not saved: .*: No space left on device"
 
+# Token files: one sentence with the path, no file under its last name, and the same command goes on where
+# there is room.
+bash "$(dirname "$0")/make_tokenizer.sh" >tokenizer.json
+for ((i = 0; i < 12; i++)); do cat "$text"; done >long.txt
+root=$(realpath "$(dirname "$0")/../..")
+tokens=(model.vocab=301 train.steps=2 data.path=long.txt data.format=text data.tokenizer=tokenizer.json)
+disk small 500
+code=0
+"$trireme" data tokenize long.txt --tokenizer tokenizer.json -o small/long >small.out 2>small.err || code=$?
+[[ $code == 74 ]] || fail "data tokenize: exit code $code, not 74"
+says small "'small/long.bin.part' cannot be written: No space left on device"
+[[ ! -e small/long.bin && ! -e small/long.idx ]] || fail "data tokenize: $(ls small)"
+for ranks in 1 2; do
+    disk fly-$ranks 500
+    train 74 $ranks fly-$ranks "${tokens[@]}" parallel.dp=$ranks
+    says fly-$ranks "'.*fly-$ranks/tokens/.*.bin.part' cannot be written: No space left on device"
+    [[ ! -e fly-$ranks/ckpt ]] || fail "fly-$ranks: something was saved"
+    mount -o remount,size=40000k fly-$ranks
+    train 0 $ranks fly-$ranks "${tokens[@]}" parallel.dp=$ranks
+done
+for ((i = 0; i < 30; i++)); do cat "$root/examples/instruct.jsonl"; done >chats.jsonl
+disk chats 60
+chats=(model.vocab=384 model.context=128 train.steps=2 data.path=chats.jsonl data.format=instruct data.tokenizer="$root/tests/golden/instruct/chatml")
+train 74 2 chats "${chats[@]}" parallel.dp=2
+says chats "'.*chats/tokens/.*.rows.tmp' cannot be written: No space left on device"
+[[ -z $(ls chats/tokens) ]] || fail "chats: $(ls chats/tokens)"
+mount -o remount,size=40000k chats
+train 0 2 chats "${chats[@]}" parallel.dp=2
+
 for ranks in 1 4; do
     layout=()
     [[ $ranks == 1 ]] || layout=(parallel.pp=2 parallel.tp=2)
