@@ -20,11 +20,11 @@
 enum { NARROW_VOCAB = 65500, TYPE_U16 = 8, TYPE_I32 = 4, PIECE = 1 << 16 };
 
 static const char state_format[] =
-    "trireme tokens 1\nrequest %016" PRIx64 "\nfile %" PRId64 "\noffset %" PRId64 "\nline %" PRId64
-    "\ntokens %" PRId64 "\ndocuments %" PRId64 "\nopen %" PRId64 "\n";
+    "trireme tokens 2\nrequest %016" PRIx64 "\nfile %" PRId64 "\noffset %" PRId64 "\nline %" PRId64
+    "\nflags %" PRId64 "\ntokens %" PRId64 "\ndocuments %" PRId64 "\nopen %" PRId64 "\n";
 static const char state_scan[] =
-    "trireme tokens 1\nrequest %" SCNx64 "\nfile %" SCNd64 "\noffset %" SCNd64 "\nline %" SCNd64
-    "\ntokens %" SCNd64 "\ndocuments %" SCNd64 "\nopen %" SCNd64 "\n";
+    "trireme tokens 2\nrequest %" SCNx64 "\nfile %" SCNd64 "\noffset %" SCNd64 "\nline %" SCNd64
+    "\nflags %" SCNd64 "\ntokens %" SCNd64 "\ndocuments %" SCNd64 "\nopen %" SCNd64 "\n";
 
 struct tr_token_output {
     char path[PATH_MAX]; /* PREFIX and an ending */
@@ -65,10 +65,10 @@ static tr_status read_state(tr_token_output *o, tr_token_place *place) {
     tr_token_place p;
     if (access(path, F_OK) != 0) return TR_OK;
     TR_TRY(tr_input_load("the state", path, limit, &text, &length));
-    int found = sscanf(text, state_scan, &request, &p.file, &p.offset, &p.line, &p.tokens,
-                       &p.documents, &p.open);
+    int found = sscanf(text, state_scan, &request, &p.file, &p.offset, &p.line, &p.continue_flags,
+                       &p.tokens, &p.documents, &p.open);
     free(text);
-    if (found == 7 && request == o->request && p.file >= 0 && p.offset >= 0 && p.line >= 0 &&
+    if (found == 8 && request == o->request && p.file >= 0 && p.offset >= 0 && p.line >= 0 &&
         p.tokens >= 0 && p.documents >= 0 && p.open >= 0)
         *place = p;
     return TR_OK;
@@ -235,7 +235,7 @@ tr_status tr_token_output_commit(tr_token_output *o, tr_token_place *place) {
     (void)snprintf(temporary, sizeof temporary, "%s", path_of(o, ".part.tmp"));
     TR_TRY(tr_output_open(temporary, &f));
     (void)fprintf(f, state_format, o->request, place->file, place->offset, place->line,
-                  place->tokens, place->documents, place->open);
+                  place->continue_flags, place->tokens, place->documents, place->open);
     TR_TRY(tr_output_close(temporary, f, TR_OK));
     return rename(temporary, path_of(o, ".part")) == 0 ? TR_OK
                                                        : cannot(path_of(o, ".part"), "written");
@@ -289,6 +289,6 @@ bool tr_token_output_unlocked(const tr_token_output *o) {
 
 tr_token_place tr_token_output_place(const tr_token_output *o) {
     tr_token_place at = o->at;
-    at.file = at.offset = at.line = 0;
+    at.file = at.offset = at.line = at.continue_flags = 0;
     return at;
 }

@@ -17,7 +17,8 @@ typedef struct tr_token_output tr_token_output;
 typedef struct tr_token_place {
     int64_t file, offset, line; /* the input file, bytes of its text, lines of it */
     int64_t tokens, documents;
-    int64_t open; /* tokens of a document that has not ended yet */
+    int64_t open;           /* tokens of a document that has not ended yet */
+    int64_t continue_flags; /* of tr_encoder_add, for the text at the place */
 } tr_token_place;
 
 /* Opens the output. request: a hash of what is asked for; where an earlier process with the same

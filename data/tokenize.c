@@ -28,8 +28,10 @@ enum {
 typedef struct item {
     tr_byte_list text, line; /* line: the JSON string being read */
     int file;
-    bool json, ends, continues; /* the last item of a plain text, and one that is not its first */
+    bool json, ends; /* the last item of a plain text */
+    unsigned flags;  /* of a plain text: TR_ENCODE_CONTINUES in an item that is not its first */
     int64_t offset, first_line, lines; /* behind the text: bytes and lines of the file */
+    unsigned next_flags;               /* of the item behind it */
     tr_token_list tokens;
     size_t *end; /* tokens before the end of each document */
     size_t ends_count, ends_capacity;
@@ -50,6 +52,7 @@ typedef struct work {
     tr_byte_list rest;
     bool at_end;
     int64_t offset, line;
+    unsigned flags;     /* of the next item */
     int64_t done_bytes; /* of the files before this one */
     tr_tokenize_progress progress;
 } work;
@@ -73,9 +76,11 @@ static unsigned flags_of(const work *w) {
     return w->options->no_special ? TR_ENCODE_NO_SPECIAL : 0;
 }
 
-/* Decides how much of the waiting text the next item takes. */
-static tr_status choose_cut(work *w, bool json, size_t *cut) {
+/* Decides how much of the waiting text the next item takes. *rest: the flags of the one behind it.
+ */
+static tr_status choose_cut(work *w, bool json, size_t *cut, unsigned *rest) {
     size_t from = ITEM;
+    *rest = 0;
     for (size_t want = ITEM + LOOK;; want *= 2) {
         TR_TRY(read_more(w, want));
         const size_t count = *cut = w->rest.count;
@@ -84,7 +89,8 @@ static tr_status choose_cut(work *w, bool json, size_t *cut) {
             const char *line = memrchr(w->rest.byte, '\n', count);
             if (line) *cut = (size_t)(line + 1 - w->rest.byte);
         } else {
-            TR_TRY(tr_encoder_find_cut(w->encoder[0], w->rest.byte, count, from, flags_of(w), cut));
+            TR_TRY(tr_encoder_find_cut(w->encoder[0], w->rest.byte, count, from, flags_of(w), cut,
+                                       rest));
             from = count - LOOK / 2; /* the rest was too near to the end to be judged */
         }
         if (*cut < count || (json && *cut > 0 && w->rest.byte[*cut - 1] == '\n') || w->at_end)
@@ -103,6 +109,7 @@ static tr_status next_file(work *w) {
         w->input = NULL;
         w->file++;
         w->offset = w->line = 0;
+        w->flags = 0;
     }
     w->at_end = false;
     return w->file < w->options->count ? tr_textfile_open(w->options->files[w->file], &w->input)
@@ -114,14 +121,15 @@ static tr_status fill_item(work *w, item *it) {
     size_t cut = 0;
     it->file = w->file;
     it->json = tr_textfile_is_json_lines(w->options->files[w->file]);
-    TR_TRY(choose_cut(w, it->json, &cut));
+    TR_TRY(choose_cut(w, it->json, &cut, &it->next_flags));
     TR_TRY(tr_grow(&it->text.byte, &it->text.capacity, cut + 1, 1));
     memcpy(it->text.byte, w->rest.byte ? w->rest.byte : "", cut);
     it->text.count = cut;
     w->rest.count -= cut;
     if (w->rest.count > 0) memmove(w->rest.byte, w->rest.byte + cut, w->rest.count);
     it->ends = !it->json && w->at_end && w->rest.count == 0;
-    it->continues = !it->json && w->offset > 0;
+    it->flags = w->flags;
+    w->flags = it->next_flags;
     it->first_line = w->line;
     for (const char *at = it->text.byte, *end = at + cut; it->json && at < end; at++) {
         const char *line = memchr(at, '\n', (size_t)(end - at));
@@ -189,9 +197,8 @@ static tr_status encode_line(work *w, int thread, item *it, const char *line, si
 static tr_status encode_item(work *w, int thread, item *it) {
     it->tokens.count = it->ends_count = 0;
     if (!it->json) {
-        const unsigned flags = flags_of(w) | (it->continues ? TR_ENCODE_CONTINUES : 0);
-        TR_TRY(
-            tr_encoder_add(w->encoder[thread], it->text.byte, it->text.count, flags, &it->tokens));
+        TR_TRY(tr_encoder_add(w->encoder[thread], it->text.byte, it->text.count,
+                              flags_of(w) | it->flags, &it->tokens));
         return it->ends ? end_document(w, it) : TR_OK;
     }
     int64_t number = it->first_line;
@@ -241,7 +248,10 @@ static tr_token_place place_behind(const work *w) {
     const item *last = &w->items[w->count - 1];
     if (w->file > last->file || (w->at_end && w->rest.count == 0))
         return (tr_token_place){.file = last->file + 1};
-    return (tr_token_place){.file = last->file, .offset = last->offset, .line = last->lines};
+    return (tr_token_place){.file = last->file,
+                            .offset = last->offset,
+                            .line = last->lines,
+                            .continue_flags = last->next_flags};
 }
 
 /* Returns false when the work shall stop. */
@@ -272,7 +282,8 @@ static tr_status process(work *w) {
             committed = tr_now_s();
         }
         if (stops && w->count > 0)
-            return TR_FAIL(TR_ERR_STOPPED, "stopped by a signal: the same command goes on from here");
+            return TR_FAIL(TR_ERR_STOPPED,
+                           "stopped by a signal: the same command goes on from here");
     } while (w->count > 0);
     return TR_OK;
 }
@@ -311,6 +322,7 @@ static tr_status go_on(work *w, const tr_token_place *place) {
     TR_TRY(next_file(w));
     w->offset = place->offset;
     w->line = place->line;
+    w->flags = (unsigned)place->continue_flags & (TR_ENCODE_CONTINUES | TR_ENCODE_NEXT_PIECE);
     return tr_textfile_skip(w->input, place->offset);
 }
 

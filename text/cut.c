@@ -76,16 +76,16 @@ static bool is_normal(const tr_tokenizer *t, const place *p) {
     return true;
 }
 
-/* Tries both ways on the text around the place. */
-static tr_status try_both(tr_encoder *e, const char *text, size_t length, size_t at, unsigned flags,
-                          bool *same) {
-    const size_t before = at < NEAR ? at : NEAR, after = length - at < NEAR ? length - at : NEAR;
-    const unsigned first = before < at ? flags | TR_ENCODE_CONTINUES : flags;
+/* Tries both ways on the text around the place, from byte `begin` on. rest: the flags of a text
+ * behind a cut. */
+static tr_status try_both(tr_encoder *e, const char *text, size_t length, size_t begin, size_t at,
+                          unsigned flags, unsigned rest, bool *same) {
+    const size_t before = at - begin, after = length - at < NEAR ? length - at : NEAR;
+    const unsigned first = begin > 0 ? flags | rest : flags;
     tr_token_list whole = {0}, parts = {0};
-    tr_status status = tr_encoder_add(e, text + at - before, before + after, first, &whole);
-    if (status == TR_OK) status = tr_encoder_add(e, text + at - before, before, first, &parts);
-    if (status == TR_OK)
-        status = tr_encoder_add(e, text + at, after, flags | TR_ENCODE_CONTINUES, &parts);
+    tr_status status = tr_encoder_add(e, text + begin, before + after, first, &whole);
+    if (status == TR_OK) status = tr_encoder_add(e, text + begin, before, first, &parts);
+    if (status == TR_OK) status = tr_encoder_add(e, text + at, after, flags | rest, &parts);
     *same = status == TR_OK && whole.count == parts.count &&
             memcmp(whole.id, parts.id, whole.count * sizeof *whole.id) == 0;
     free(whole.id);
@@ -95,14 +95,15 @@ static tr_status try_both(tr_encoder *e, const char *text, size_t length, size_t
 
 /* Returns true when a piece of every known pattern ends at the place, also where the text ends
  * there: before white space in a line; behind a letter or number, except before an apostrophe or a
- * mark, which can be part of a word; and behind the end of a line, except before o200k's slash.
- * White space at the end of a text is one piece in GPT-2's pattern, and two before other
- * characters. */
+ * mark, which can be part of a word; between numbers in Qwen's pattern; and behind the end of a
+ * line, except before o200k's slash. White space at the end of a text is one piece in GPT-2's
+ * pattern, and two before other characters. */
 static bool ends_piece(const tr_tokenizer *t, const place *p) {
     const unsigned word = TR_CP_LETTER | TR_CP_NUMBER;
     const bool mark = p->right_set & TR_CP_UPPER && !(p->right_set & TR_CP_LETTER);
     if (!(p->left_set & TR_CP_SPACE)) {
         if (p->right_set & TR_CP_SPACE && !(p->right_set & TR_CP_NEWLINE)) return true;
+        if (t->pattern == TR_PATTERN_QWEN && p->left_set & p->right_set & TR_CP_NUMBER) return true;
         return p->left_set & word && !(p->right_set & word) && !mark && *p->right != '\'';
     }
     if (!(p->left_set & TR_CP_NEWLINE) || p->right_set & TR_CP_SPACE || *p->right == '/')
@@ -127,31 +128,131 @@ static tr_status applies(tr_encoder *e, reason why, const place *p, bool *good) 
     return TR_OK;
 }
 
-tr_status tr_encoder_find_cut(tr_encoder *e, const char *text, size_t length, size_t from,
-                              unsigned flags, size_t *cut) {
-    const tr_tokenizer *t = e->t;
-    const reason why = reason_of(t);
-    int tries = 0;
-    *cut = length;
-    /* A character at the end may be cut off; and tokens are tried on more than one. */
-    const size_t margin = why == BY_TRYING ? NEAR : LONGEST_CHARACTER;
-    for (size_t at = from > 0 ? from : 1; at + margin < length && tries < TRIES; at++) {
+/* Returns true when no added token reaches over the place. */
+static bool is_between_tokens(const tr_tokenizer *t, const place *p) {
+    const bool space = p->left_set & TR_CP_SPACE;
+    return tr_added_keeps_apart(t->added, p->right[-1], space, *p->right) &&
+           tr_added_keeps_apart(t->added_normalized, p->right[-1], space, *p->right);
+}
+
+/* --- pieces from the left --------------------------------------------------------------------- */
+
+/* The pieces of a text, one after another: by a known pattern, or by the first step of the
+ * pre-tokenizer. */
+typedef struct pieces {
+    tr_encoder *e;
+    const char *text; /* the part between added tokens in which the place is looked for */
+    size_t first;     /* its first byte, of the whole text */
+    size_t at, end;
+    size_t match, matched; /* other patterns: the next match */
+} pieces;
+
+/* Moves to the end of the next piece; it is `end` when no other is known. */
+static tr_status next_piece(pieces *s) {
+    const tr_tokenizer *t = s->e->t;
+    if (t->pattern != TR_PATTERN_OTHER) {
+        const uint8_t *const text = (const uint8_t *)s->text;
+        s->at += tr_pattern_next(t->pattern, t->cp_table, text + s->at, text + s->end);
+        return TR_OK;
+    }
+    if (s->at == s->match && s->matched > s->match) {
+        s->at = s->matched;
+        return TR_OK;
+    }
+    bool found;
+    size_t begin, end;
+    const size_t before = s->at;
+    TR_TRY(tr_matcher_find(&t->step[0].matcher, &s->e->match, t->path, s->text, s->end, s->at,
+                           &found, &begin, &end));
+    found = found && end > begin; /* an empty match divides nothing that is searched here */
+    s->match = found ? begin : s->end;
+    s->matched = found ? end : s->end;
+    s->at = s->match > before ? s->match : s->matched;
+    return TR_OK;
+}
+
+/* Finds the part of text[length] between added tokens that byte `from` is in. Returns false when
+ * its pieces are not those of the text as it is. */
+static bool find_part(pieces *s, const uint8_t *text, size_t length, size_t from, bool no_special) {
+    const tr_tokenizer *t = s->e->t;
+    size_t end = 0;
+    const tr_split_step *const step = &t->step[0];
+    const bool isolates = t->step_count > 0 && step->kind == TR_STEP_SPLIT &&
+                          step->behavior == TR_SPLIT_ISOLATED && !step->invert;
+    if (t->normal_count > 0 || t->added_normalized || (t->pattern == TR_PATTERN_OTHER && !isolates))
+        return false;
+    tr_added_search search = tr_added_start(t->added, text, length, no_special);
+    for (int32_t id = 0; id >= 0;) {
+        id = tr_added_next(&search, &s->first, &end);
+        if (end > from) break;
+    }
+    if (end <= from) return false;
+    s->text = (const char *)text + s->first;
+    s->end = end - s->first;
+    if (t->pattern != TR_PATTERN_OTHER) return true;
+    for (int cut_off = 0; cut_off < LONGEST_CHARACTER && s->end > 0; cut_off++, s->end--)
+        if (tr_utf8_is_valid(text + s->first, s->end)) return true;
+    return false;
+}
+
+/* Finds the end of a piece, by the pieces from the beginning of the text on: the place of another
+ * one may depend on them all, as in digits that are divided by three. */
+static tr_status find_end(tr_encoder *e, const char *text, size_t length, size_t from,
+                          unsigned flags, size_t *cut) {
+    pieces s = {.e = e};
+    const bool known = e->t->pattern != TR_PATTERN_OTHER;
+    if (!find_part(&s, (const uint8_t *)text, length, from, flags & TR_ENCODE_NO_SPECIAL))
+        return TR_OK;
+    size_t begin = s.first;
+    for (int tries = 0; tries < TRIES;) {
         place p;
-        bool good;
-        if (!look(t, (const uint8_t *)text, length, at, &p) || !is_normal(t, &p)) continue;
-        const bool space = p.left_set & TR_CP_SPACE;
-        if (!tr_added_keeps_apart(t->added, p.right[-1], space, *p.right) ||
-            !tr_added_keeps_apart(t->added_normalized, p.right[-1], space, *p.right))
+        TR_TRY(next_piece(&s));
+        const size_t at = s.first + s.at;
+        if (s.at >= s.end || at + NEAR >= length) return TR_OK;
+        if (at + NEAR <= from) begin = at;
+        if (at < from || !look(e->t, (const uint8_t *)text, length, at, &p) ||
+            !is_between_tokens(e->t, &p))
             continue;
-        TR_TRY(applies(e, why, &p, &good));
-        if (!good) continue;
-        if (why == BY_TRYING) {
-            TR_TRY(try_both(e, text, length, at, flags, &good));
+        /* Next to white space the end of a known piece may depend on what follows it. */
+        bool good = !((p.left_set | p.right_set) & TR_CP_SPACE);
+        if (!known) {
+            TR_TRY(try_both(e, text, length, begin, at, flags,
+                            TR_ENCODE_CONTINUES | TR_ENCODE_NEXT_PIECE, &good));
             tries++;
         }
         if (!good) continue;
         *cut = at;
         return TR_OK;
     }
+    return TR_OK;
+}
+
+tr_status tr_encoder_find_cut(tr_encoder *e, const char *text, size_t length, size_t from,
+                              unsigned flags, size_t *cut, unsigned *rest) {
+    const tr_tokenizer *t = e->t;
+    const reason why = reason_of(t);
+    int tries = 0;
+    *cut = length;
+    *rest = TR_ENCODE_CONTINUES;
+    /* A character at the end may be cut off; and tokens are tried on more than one. */
+    const size_t margin = why == BY_TRYING ? NEAR : LONGEST_CHARACTER;
+    for (size_t at = from > 0 ? from : 1; at + margin < length && tries < TRIES; at++) {
+        place p;
+        bool good;
+        if (!look(t, (const uint8_t *)text, length, at, &p) || !is_normal(t, &p)) continue;
+        if (!is_between_tokens(t, &p)) continue;
+        TR_TRY(applies(e, why, &p, &good));
+        if (!good) continue;
+        if (why == BY_TRYING) {
+            TR_TRY(try_both(e, text, length, at < NEAR ? 0 : at - NEAR, at, flags, *rest, &good));
+            tries++;
+        }
+        if (!good) continue;
+        *cut = at;
+        return TR_OK;
+    }
+    if (why != BY_PATTERN && why != BY_TRYING) return TR_OK;
+    TR_TRY(find_end(e, text, length, from, flags, cut));
+    if (*cut < length) *rest |= TR_ENCODE_NEXT_PIECE;
     return TR_OK;
 }

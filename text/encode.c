@@ -156,7 +156,9 @@ tr_status tr_encoder_add(tr_encoder *e, const char *text, size_t length, unsigne
                          tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     bool no_special = flags & TR_ENCODE_NO_SPECIAL, framed = flags & TR_ENCODE_TEMPLATE;
-    tr_text_begin begin = flags & TR_ENCODE_CONTINUES ? TR_GOES_ON : TR_BEGINS_TEXT;
+    tr_text_begin begin = !(flags & TR_ENCODE_CONTINUES) ? TR_BEGINS_TEXT
+                          : flags & TR_ENCODE_NEXT_PIECE ? TR_NEXT_PIECE
+                                                         : TR_GOES_ON;
     for (size_t i = 0; framed && i < t->prefix.count; i++) TR_TRY(add_id(out, t->prefix.id[i]));
     tr_added_search search = tr_added_start(t->added, (const uint8_t *)text, length, no_special);
     for (int32_t id = 0; id >= 0;) {

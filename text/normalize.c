@@ -165,7 +165,9 @@ tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin
     bool begun = false;
     out->count = 0;
     for (int i = 0; i < t->normal_count; i++) {
-        if (begin == TR_GOES_ON && t->normal[i].kind == TR_NORMAL_PREPEND) continue;
+        if ((begin == TR_GOES_ON || begin == TR_NEXT_PIECE) &&
+            t->normal[i].kind == TR_NORMAL_PREPEND)
+            continue;
         if (!begun) {
             TR_TRY(take_step(t, work, &t->normal[i], text, length, out));
             begun = true;

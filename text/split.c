@@ -106,7 +106,7 @@ static void swap_pieces(tr_part_list *a, tr_part_list *b) {
 tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
                          tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
                          tr_part_list *spare_pieces) {
-    const bool goes_on = begin == TR_GOES_ON;
+    bool goes_on = begin == TR_GOES_ON || begin == TR_NEXT_PIECE;
     pieces->count = 0;
     TR_TRY(add_piece(pieces, 0, text->count));
     for (int i = 0; i < t->step_count; i++) {
@@ -132,6 +132,7 @@ tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, tr_text_beg
         spare_pieces->count = 0;
         for (size_t j = 0; j < pieces->count; j++) TR_TRY(split_piece(&run, pieces->piece[j]));
         swap_pieces(pieces, spare_pieces);
+        if (begin == TR_NEXT_PIECE) goes_on = false; /* the first piece is one of the whole text */
     }
     return TR_OK;
 }

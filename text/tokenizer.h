@@ -80,6 +80,9 @@ enum {
     TR_ENCODE_TEMPLATE = 2,
     /* The text continues another one: nothing is put in front of it (Llama 2's space). */
     TR_ENCODE_CONTINUES = 4,
+    /* With the flag before: the text begins with another piece, so what is put in front of every
+     * piece is put in front of it. */
+    TR_ENCODE_NEXT_PIECE = 8,
 };
 
 /* Makes a thread's workspace for encoding, with a cache of at most 6 MiB. The tokenizer must
@@ -98,14 +101,15 @@ void tr_encoder_close(tr_encoder *encoder);
 tr_status tr_encoder_add(tr_encoder *encoder, const char *text, size_t length, unsigned flags,
                          tr_token_list *out);
 
-/* Finds the first place in [from, length) where text[length], which more text may follow, can be cut:
- * the ids of text[*cut], and then those of the rest with TR_ENCODE_CONTINUES, are the ids of the
- * whole. *cut is `length` when no such place was found. That the ids are the same follows from the
- * tokenizer's pattern (GPT-2, cl100k, Llama 3, Qwen, o200k), from Metaspace, or, where it does not
- * cut texts into pieces, from its merges. With other expressions both ways are tried on the text
- * around the place. Fails like tr_encoder_add. */
+/* Finds a place in [from, length) where text[length], which more text may follow, can be cut: the
+ * ids of text[*cut], and then those of the rest with the flags *rest (TR_ENCODE_CONTINUES, and
+ * perhaps TR_ENCODE_NEXT_PIECE), are the ids of the whole. The text begins where a text begins or
+ * was cut so. *cut is `length` when no such place was found. That the ids are the same follows from
+ * the tokenizer's pattern (GPT-2, cl100k, Llama 3, Qwen, o200k), from Metaspace, or, where it does
+ * not cut texts into pieces, from its merges. With other expressions both ways are tried on the
+ * text around the place. Fails like tr_encoder_add. */
 tr_status tr_encoder_find_cut(tr_encoder *encoder, const char *text, size_t length, size_t from,
-                              unsigned flags, size_t *cut);
+                              unsigned flags, size_t *cut, unsigned *rest);
 
 enum {
     TR_DECODE_NO_SPECIAL = 1, /* leaves special tokens out */

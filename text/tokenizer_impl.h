@@ -150,6 +150,7 @@ typedef enum tr_text_begin {
     TR_BEGINS_TEXT, /* nothing */
     TR_AFTER_TOKEN, /* an added token */
     TR_GOES_ON,     /* more of the same part, which was encoded before: nothing is put in front */
+    TR_NEXT_PIECE,  /* the same, and a piece of the pre-tokenizer's first split begins here */
 } tr_text_begin;
 
 /* Normalizes text; the result is in *out, which is cleared first. `spare` is scratch. */

@@ -51,6 +51,14 @@ awk 'BEGIN { printf "{\"text\": \"" } { gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); p
 tokenize 0 string long.jsonl
 same_files string long
 
+# Digits without white space, which this tokenizer takes one by one, with a space in front of each.
+digits=$here/../golden/tokenizers/prefix.json
+for ((i = 0; i < 32; i++)); do od -An -v -tu1 "$text" | tr -d ' \n'; done >digits.txt
+{ printf '{"text": "' && cat digits.txt && printf '"}\n'; } >digits.jsonl
+tokenize 0 digits-string digits.jsonl --tokenizer "$digits"
+tokenize 0 digits digits.txt --tokenizer "$digits" --threads 2
+same_files digits digits-string
+
 # Killed, and run again: unit.test_tokenize stops at every place.
 tokenize 0 whole long.jsonl long.txt lines.jsonl
 for ((i = 0; i < 3; i++)); do
@@ -69,6 +77,9 @@ grep -q '^trireme: stopped by a signal: the same command goes on from here$' sto
 tokenize 0 stopped long.jsonl long.txt lines.jsonl
 grep -q '^continuing where an earlier process was stopped$' stopped.err || fail "stopped: $(<stopped.err)"
 same_files stopped whole
+env --block-signal=TERM sh -c 'kill -TERM $$; exec "$@"' sh "$trireme" data tokenize --tokenizer "$digits" -o parted digits.txt --threads 1 >parted.out 2>&1 && fail "parted: not stopped"
+tokenize 0 parted digits.txt --tokenizer "$digits"
+same_files parted digits
 
 # Another process has the output.
 : >held.bin.part

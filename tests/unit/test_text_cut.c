@@ -80,17 +80,19 @@ static tr_byte_list make_text(uint64_t *random, int64_t count, int from, int to)
     return text;
 }
 
-/* Cuts the text behind `from`, and compares the ids. Returns the place. */
-static size_t cut_and_compare(tr_encoder *e, const tr_byte_list *text, size_t from, unsigned flags,
-                              const char *name) {
+/* Cuts the text behind `from`, of which the first `seen` bytes are known, and compares the ids of
+ * all. Returns the place, or text->count. */
+static size_t cut_seen(tr_encoder *e, const tr_byte_list *text, size_t seen, size_t from,
+                       unsigned flags, const char *name) {
     tr_token_list whole = {0}, both = {0};
     size_t cut;
-    must(tr_encoder_find_cut(e, text->byte, text->count, from, flags, &cut));
+    unsigned rest;
+    must(tr_encoder_find_cut(e, text->byte, seen, from, flags, &cut, &rest));
+    if (cut == seen) return text->count;
     if (cut < text->count) {
         must(tr_encoder_add(e, text->byte, text->count, flags, &whole));
         must(tr_encoder_add(e, text->byte, cut, flags, &both));
-        must(tr_encoder_add(e, text->byte + cut, text->count - cut, flags | TR_ENCODE_CONTINUES,
-                            &both));
+        must(tr_encoder_add(e, text->byte + cut, text->count - cut, flags | rest, &both));
         if (whole.count != both.count ||
             memcmp(whole.id, both.id, whole.count * sizeof *whole.id) != 0) {
             const size_t around = cut < 24 ? cut : 24;
@@ -102,6 +104,11 @@ static size_t cut_and_compare(tr_encoder *e, const tr_byte_list *text, size_t fr
     free(whole.id);
     free(both.id);
     return cut;
+}
+
+static size_t cut_and_compare(tr_encoder *e, const tr_byte_list *text, size_t from, unsigned flags,
+                              const char *name) {
+    return cut_seen(e, text, text->count, from, flags, name);
 }
 
 static void cuts_change_nothing(void **state) {
@@ -119,6 +126,8 @@ static void cuts_change_nothing(void **state) {
             const size_t from = (size_t)tr_up_to(&random, (int64_t)text.count) - 1;
             const unsigned flags = tr_up_to(&random, 2) == 1 ? TR_ENCODE_NO_SPECIAL : 0;
             found += cut_and_compare(e, &text, from, flags, names[k]) < text.count;
+            const size_t seen = from + (size_t)tr_up_to(&random, (int64_t)(text.count - from));
+            (void)cut_seen(e, &text, seen, from, flags, names[k]);
             free(text.byte);
         }
         if (found < rounds / 20 && strcmp(names[k], "prefix")) /* which needs longer texts */
@@ -192,6 +201,68 @@ static void every_script_can_be_cut(void **state) {
     }
 }
 
+/* Digits without white space are many pieces, in some patterns of three digits counted from the
+ * first one. */
+static void digits_can_be_cut(void **state) {
+    (void)state;
+    static const char *const dividing[] = {"llama3", "qwen", "o200k", "prefix"};
+    static const char *const kinds[] = {"0123456789", "7", "12345x", "<|endoftext|>99"};
+    uint64_t random = seed;
+    for (size_t k = 0; k < sizeof dividing / sizeof *dividing; k++) {
+        tr_tokenizer *t = open_golden(dividing[k]);
+        tr_encoder *e;
+        must(tr_encoder_open(t, &e));
+        for (size_t d = 0; d < sizeof kinds / sizeof *kinds; d++) {
+            enum { BYTES = 20000 };
+            static char text[BYTES + 1];
+            const size_t length = strlen(kinds[d]);
+            for (int i = 0; i < BYTES; i++)
+                text[i] =
+                    d == 0 ? kinds[d][tr_up_to(&random, 10) - 1] : kinds[d][(size_t)i % length];
+            const tr_byte_list list = {.byte = text, .count = BYTES};
+            for (int i = 0; i < 30; i++) {
+                const size_t from = (size_t)tr_up_to(&random, BYTES - 2000);
+                const size_t cut = cut_and_compare(e, &list, from, 0, dividing[k]);
+                if (cut > from + 400)
+                    fail_msg("%s, %s: no cut in 400 bytes from %zu on: %zu", dividing[k], kinds[d],
+                             from, cut);
+            }
+        }
+        tr_encoder_close(e);
+        tr_tokenizer_close(t);
+    }
+}
+
+/* Long texts with no or little white space, in which the pieces are followed from the left. */
+static void few_spaces_are_enough(void **state) {
+    (void)state;
+    const int64_t rounds = tr_test_rounds(40);
+    uint64_t random = seed;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        tr_tokenizer *t = open_golden(names[k]);
+        tr_encoder *e;
+        must(tr_encoder_open(t, &e));
+        for (int64_t i = 0; i < rounds; i++) {
+            const bool valid = i % 2;
+            tr_byte_list text = make_text(&random, 2500, valid ? 15 : 0, valid ? 32 : PARTS);
+            for (size_t at = 0; at < text.count; at++)
+                if (strchr(" \n\t\r", text.byte[at]) && tr_up_to(&random, 3000) > 1)
+                    text.byte[at] = "0a-"[tr_up_to(&random, 3) - 1];
+            text.byte[text.count] = '\0';
+            const size_t from = (size_t)tr_up_to(&random, (int64_t)text.count / 2);
+            if (i % 3 == 0) { /* a run of white space that the text is cut off in */
+                memset(text.byte + from, ' ', 3000);
+                text.byte[from + 1] = '\n';
+                text.byte[from + 2999] = '\n';
+            }
+            (void)cut_seen(e, &text, from + 2500, from + 1, 0, names[k]);
+            free(text.byte);
+        }
+        tr_encoder_close(e);
+        tr_tokenizer_close(t);
+    }
+}
+
 /* A piece of more than 64 KiB is encoded in parts, which begin elsewhere in each half. */
 static void long_pieces_have_the_same_ids(void **state) {
     (void)state;
@@ -217,10 +288,9 @@ static void long_pieces_have_the_same_ids(void **state) {
 int main(void) {
     seed = tr_test_seed(17);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuts_change_nothing),
-        cmocka_unit_test(ends_of_lines_are_not_divided),
-        cmocka_unit_test(every_script_can_be_cut),
-        cmocka_unit_test(long_pieces_have_the_same_ids),
+        cmocka_unit_test(cuts_change_nothing),     cmocka_unit_test(ends_of_lines_are_not_divided),
+        cmocka_unit_test(every_script_can_be_cut), cmocka_unit_test(digits_can_be_cut),
+        cmocka_unit_test(few_spaces_are_enough),   cmocka_unit_test(long_pieces_have_the_same_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
