@@ -1,4 +1,5 @@
 #include "base/input.h"
+#include "base/memory.h"
 #include "cli/cli.h"
 #include "job/launch.h"
 
@@ -19,10 +20,10 @@ static bool split(char *text, char **words, size_t max) {
     return true;
 }
 
-static tr_status parse_ranks(const char *text, int *ranks) {
+static tr_status parse_count(const char *option, const char *text, int least, int *count) {
     int64_t n;
-    TR_TRY(cli_take_integer("run", "-n", text, 1, 65536, &n));
-    *ranks = (int)n;
+    TR_TRY(cli_take_integer("run", option, text, least, 65536, &n));
+    *count = (int)n;
     return TR_OK;
 }
 
@@ -33,9 +34,11 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
         const char *option = argv[i];
         bool ranks = !strcmp(option, "-n") || !strcmp(option, "-np");
         bool hostfile = !strcmp(option, "--hostfile"), mpi = !strcmp(option, "--mpi");
-        if (!ranks && !hostfile && !mpi) return cli_unknown_option("run", option);
+        bool restarts = !strcmp(option, "--restarts");
+        if (!ranks && !hostfile && !mpi && !restarts) return cli_unknown_option("run", option);
         if (++i == argc) return cli_usage("run", "a value is missing after %s", option);
-        if (ranks) TR_TRY(parse_ranks(argv[i], &launch->ranks));
+        if (ranks) TR_TRY(parse_count("-n", argv[i], 1, &launch->ranks));
+        if (restarts) TR_TRY(parse_count("--restarts", argv[i], 0, &launch->restarts));
         if (hostfile) launch->hostfile = argv[i];
         if (mpi && !split(argv[i], launch->mpirun_options, max)) {
             return cli_usage("run", "--mpi has more than %zu words", max - 1);
@@ -47,7 +50,21 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
     return TR_OK;
 }
 
-/* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] COMMAND [ARGUMENTS] */
+/* Makes the arguments of a restart: those of the command, but it resumes where something is saved.
+ * The caller frees the list, not the words. */
+static tr_status make_again(const char *const *command, char ***out) {
+    static char resume[] = "--resume=auto";
+    size_t count = 0, used = 0;
+    while (command[count]) count++;
+    TR_TRY(tr_calloc(count + 2, sizeof **out, out));
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(command[i], "--resume", strlen("--resume")) != 0)
+            (*out)[used++] = (char *)command[i];
+    (*out)[used] = resume;
+    return TR_OK;
+}
+
+/* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] [--restarts N] COMMAND [ARGUMENTS] */
 tr_status cli_run(cli_context *cli, int argc, char **argv) {
     enum { MAX_OPTIONS = 64 };
     char *options[MAX_OPTIONS] = {NULL};
@@ -62,19 +79,24 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; `trireme help` lists the commands",
                        argv[first]);
     }
-    static char backtrace[] = "--backtrace";
-    if (cli->backtrace)
-        argv[--first] = backtrace; /* overwrites a word of run's own options, so the ranks get it */
     launch.saves = strcmp(argv[first], "train") == 0;
     for (int i = first; strcmp(argv[first], "sample") == 0 && i < argc; i++)
         launch.reads |= strcmp(argv[i], "--interactive") == 0;
+    static char backtrace[] = "--backtrace";
+    if (cli->backtrace)
+        argv[--first] = backtrace; /* overwrites a word of run's own options, so the ranks get it */
     launch.command = argv + first;
+    if (launch.restarts > 0 && !launch.saves)
+        return cli_usage("run", "only train can be started again: leave --restarts out");
     if (launch.hostfile) {
         int fd;
         int64_t bytes;
         TR_TRY(tr_input_open("the hostfile", launch.hostfile, &fd, &bytes)); /* mpirun reads it */
         (void)close(fd);
     }
+    if (launch.restarts > 0) TR_TRY(make_again((const char *const *)launch.command, &launch.again));
     cli->silent = true; /* the launcher or a rank prints the error */
-    return (tr_status)tr_launch_run(&launch);
+    const int code = tr_launch_run(&launch);
+    free(launch.again);
+    return (tr_status)code;
 }

@@ -56,8 +56,13 @@ const cli_command cli_commands[] = {
     {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
      "computes the memory of every rank and the time of a step and of the run, without running it",
      cli_plan, NULL},
-    {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] COMMAND [ARGUMENTS]",
-     "runs a command on several ranks, under mpirun", cli_run, NULL},
+    {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] [--restarts N] COMMAND [ARGUMENTS]",
+     "runs a command on several ranks, under mpirun", cli_run,
+     "  --restarts N             starts train again, up to N times, when a rank was lost (77): "
+     "from "
+     "the\n"
+     "                           newest valid checkpoint, or from the start when there is none "
+     "(0)\n"},
     {"sample",
      "RUN|DIR [-p TEXT | --prompts FILE | --interactive [--system TEXT]] [-n TOKENS] "
      "[--temperature T] [--top-k K] "

@@ -25,6 +25,9 @@ static const double GRACE_S = 0.75, MPIRUN_GRACE_S = 4, FAILED_GRACE_S = 8;
  * 1 s later, and names the rank when all have ended. */
 static const double VERDICT_S = 8;
 
+/* How long a killed rank may take to die before a restart is given up. */
+static const double DYING_S = 60;
+
 typedef struct job {
     const tr_launch *launch;
     tr_board *board;
@@ -280,6 +283,24 @@ static int exit_code(job *j) {
     return failure;
 }
 
+/* Waits until the ranks of this host, which were killed, are dead; then no lock is theirs. Returns
+ * false, after a sentence, when one does not die, as in a file system that does not answer. */
+static bool ranks_end(const job *j) {
+    const int64_t begin = tr_now_ns();
+    char text[160];
+    for (int r = 0; r < j->launch->ranks; r++)
+        while (tr_watch_lives(j->board, r)) {
+            (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+            if (since_s(begin) < DYING_S) continue;
+            (void)snprintf(text, sizeof text,
+                           "rank %d was killed but does not end, so the job does not start again",
+                           r);
+            tr_signal_say(text, j->refreshes);
+            return false;
+        }
+    return true;
+}
+
 /* Waits until all output is copied. If its reader has stopped reading, the wait lasts until a
  * signal comes. */
 static void drain(job *j, const sigset_t *handled) {
@@ -321,29 +342,47 @@ static tr_status open_board(job *j) {
     return TR_OK;
 }
 
-int tr_launch_run(const tr_launch *launch) {
+/* Runs the job once. *ends: it is not to be started again, whatever the code. */
+static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends) {
     job j = {.launch = launch, .refreshes = tr_signal_refreshes()};
     j.log = (tr_mpirun_log){.fd = -1, .rank = -1};
-    sigset_t handled, before;
-    handled_signals(&handled);
-    (void)sigprocmask(SIG_BLOCK, &handled, &before);
-    void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
     int code = (int)open_board(&j);
     if (code == 0) tell_columns(&j);
     if (tr_launch_spans_hosts(launch)) tr_mpirun_log_open(&j.log);
     if (code == 0) code = (int)tr_mpirun_start(launch, j.exe, j.name, &j.mpirun, j.output);
     if (code == 0) {
         j.watch.parent = j.mpirun;
-        watch_until_the_end(&j, &handled);
+        watch_until_the_end(&j, handled);
         code = exit_code(&j);
     } else {
         tr_signal_say(tr_error_message(), false);
     }
-    drain(&j, &handled);
+    drain(&j, handled);
+    *ends = code != TR_ERR_RANK || j.stopping || launch->restarts == 0 || !ranks_end(&j);
     drop_name(&j);
     tr_board_close(j.board);
     tr_mpirun_log_close(&j.log);
     tr_job_folder_remove(&j.folder);
+    return code;
+}
+
+int tr_launch_run(const tr_launch *launch) {
+    tr_launch next = *launch;
+    sigset_t handled, before;
+    bool ends = false;
+    handled_signals(&handled);
+    (void)sigprocmask(SIG_BLOCK, &handled, &before);
+    void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
+    int code = run_once(&next, &handled, &ends);
+    while (!ends) {
+        char text[96];
+        next.restarts--;
+        next.command = launch->again;
+        (void)snprintf(text, sizeof text, "the job starts again (restart %d of %d)",
+                       launch->restarts - next.restarts, launch->restarts);
+        tr_signal_say(text, false);
+        code = run_once(&next, &handled, &ends);
+    }
     (void)signal(SIGPIPE, pipe_before);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     return code;

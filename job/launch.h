@@ -1,5 +1,5 @@
 /* The launcher: starts ranks of this executable under mpirun, stays their parent, watches the
- * board. */
+ * board, and starts the job again after a lost rank if it was asked to. */
 #pragma once
 
 #include "job/board.h"
@@ -11,6 +11,8 @@ typedef struct tr_launch {
     char **command;        /* NULL-terminated: the arguments of every rank */
     bool saves;            /* the command takes steps, and saves when it is asked to stop */
     bool reads;            /* rank 0 reads this process's stdin */
+    int restarts;          /* how often the job is started again after a lost rank (77) */
+    char **again;          /* the arguments of every rank then; unused without restarts */
 } tr_launch;
 
 /* Returns true when the job may use several hosts: the user gave a hostfile, or options for mpirun,
@@ -20,7 +22,9 @@ static inline bool tr_launch_spans_hosts(const tr_launch *launch) {
 }
 
 /* Runs the job to its end and returns its exit code: the code of the first rank that failed, 75
- * after a stop with a checkpoint, 77 when a rank was lost or ended by a signal. SIGTERM, SIGINT,
+ * after a stop with a checkpoint, 77 when a rank was lost or ended by a signal and no restart is
+ * left. A job is started again only when its ranks on this host are dead, and not after a signal.
+ * SIGTERM, SIGINT,
  * SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a second SIGINT or SIGTERM aborts the
  * job. Prints at most one error, and none when a rank has printed the job's error already. */
 int tr_launch_run(const tr_launch *launch);

@@ -179,5 +179,6 @@ void tr_job_folder_remove(tr_job_folder *folder) {
     const struct timespec tick = {.tv_nsec = 10 * 1000000};
     for (int i = 0; i < 500 && !remove_job(folder->path); i++) (void)nanosleep(&tick, NULL);
     (void)close(folder->lock);
+    (void)unsetenv("OMPI_MCA_orte_local_tmpdir_base"); /* a restart makes its own folder */
     folder->path[0] = '\0';
 }

@@ -115,14 +115,20 @@ static void say(const tr_board *board, const char *who, loss why, double late, c
     tr_watch_say_lost(board, who, reason, text, size);
 }
 
-void tr_watch_kill(const tr_board *board, int rank) {
-    if (rank < 0) return;
+bool tr_watch_lives(const tr_board *board, int rank) {
     tr_rank_view v;
-    tr_board_read(board, rank, &v);
     tr_process process;
-    if (v.state == TR_RANK_ABSENT || v.state == TR_RANK_REMOTE) return;
+    tr_board_read(board, rank, &v);
+    if (v.state == TR_RANK_ABSENT || v.state == TR_RANK_REMOTE) return false;
     tr_process_look(v.pid, &process);
-    if (same_process(&process, &v)) (void)kill(v.pid, SIGKILL);
+    return same_process(&process, &v);
+}
+
+void tr_watch_kill(const tr_board *board, int rank) {
+    tr_rank_view v;
+    if (rank < 0 || !tr_watch_lives(board, rank)) return;
+    tr_board_read(board, rank, &v);
+    (void)kill(v.pid, SIGKILL);
 }
 
 int tr_watch_gone_with_mpi(const tr_board *board) {

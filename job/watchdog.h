@@ -49,6 +49,8 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
 /* Kills the process of a rank of this host (SIGKILL also ends a stopped process), if it is still
  * the one that attached. Does nothing for rank -1 and for ranks of other hosts. */
 void tr_watch_kill(const tr_board *board, int rank);
+/* Returns true while the process of a rank of this host that attached exists. */
+bool tr_watch_lives(const tr_board *board, int rank);
 /* Kills the ranks of this host that have not attached to the board: children of watch->parent. */
 void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board);
 /* Returns a rank that lost its process while MPI started, or -1. */

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Random trials of faults, signals and bad input. A trial has a kind and a number; the same number repeats it:
 #   lost     a rank is killed or stopped at a random moment: it is named, 77; --resume reaches the same bits
+#   restart  a rank is killed once or more often in a job with --restarts 2: it ends with 0 and the bits of an
+#            undisturbed one, or with 77 after the third time
 #   stop     signals reach the launcher, mpirun, a rank or all of them: 75, saved; --resume reaches the same bits
 #   race     two jobs of several ranks want one log.dir: one of them gets it, the steps are those of one run
 #   damage   a checkpoint's files are damaged: refused or skipped, never loaded

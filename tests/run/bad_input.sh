@@ -83,6 +83,8 @@ train 0 1 pipe3 --trace 2
 command_fails 64 "no config was given; usage: trireme train CONFIG" train
 command_fails 64 "more than one config, or a key without its value: train.steps; usage: " train base.yaml train.steps
 command_fails 64 "the number of ranks is missing: give -n; usage: trireme run " run train base.yaml
+command_fails 64 "only train can be started again: leave --restarts out; usage: " run -n 2 --restarts 1 sample runs
+command_fails 64 "--restarts takes a whole number from 0 to 65536, not .often." run -n 2 --restarts often train base.yaml
 command_fails 64 "ranks cannot run 'trian'; did you mean 'train'" run -n 2 trian base.yaml
 command_fails 64 "ckpt takes ls, verify, import or export, not 'list'; usage: " ckpt list runs
 command_fails 66 "there is no checkpoint under nowhere/ckpt" ckpt ls nowhere

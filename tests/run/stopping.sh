@@ -15,6 +15,7 @@ echo "seed $seed"
 base=(data.validation=0 train.validate_every=0 checkpoint.every=0 log.every=1 train.steps=100000)
 second=train.batch=1200 # steps of about a second, on two ranks too
 
+launcher=() # options of `trireme run`
 # choose RANKS RUN ARGUMENTS...: sets ${words[@]} to the run's command. A shell starts background commands
 # with Ctrl-C ignored.
 choose() {
@@ -22,7 +23,7 @@ choose() {
     shift 2
     rm -rf "$run"
     words=(env --default-signal=INT "$trireme")
-    [[ $ranks == 1 ]] || words+=(run -n "$ranks")
+    [[ $ranks == 1 ]] || words+=(run -n "$ranks" "${launcher[@]}")
     words+=(train base.yaml "log.dir=$scratch/$run" "${base[@]}" "parallel.pp=$ranks" "$@")
 }
 
@@ -88,7 +89,9 @@ for ranks in 1 2; do
     done
 
     # A second signal ends the run; one of SIGHUP does not, and none does once the run is saved.
+    launcher=(--restarts 1) # never after a signal
     begin $ranks twice train.batch=9600
+    launcher=()
     kill -TERM "$job"
     until_true 60 grep -q SIGTERM twice.err || fail "SIGTERM was not noticed"
     sleep 0.7 # two within half a second count as one

@@ -74,12 +74,13 @@ nap() {
     read -r -t "$seconds" -u "$never" || true
 }
 
+launcher=() # options of `trireme run`
 # launch RUN OUTPUT ARGUMENTS...: starts a job in a session of its own, with no signal ignored; $job is its
 # process, and its output goes to OUTPUT.out and .err.
 launch() {
     local run=$1 output=$2 words=()
     shift 2
-    [[ $ranks == 1 ]] || words=(run -n "$ranks")
+    [[ $ranks == 1 ]] || words=(run -n "$ranks" "${launcher[@]}")
     setsid env --default-signal "$trireme" "${words[@]}" train base.yaml log.dir="$run" "${options[@]}" "${layout[@]}" "$@" \
         >"$output.out" 2>"$output.err" &
     job=$!
