@@ -183,7 +183,7 @@ static void llama(bench *b, const shapes *s, tr_dtype t) {
         CASE("attention_dgrad, window", ATTENTION_DGRAD, attention, window),
     };
 #undef CASE
-    b->state.position = s->seq - 1;
+    for (int k = 0; k < TR_STEP_TEXTS; k++) b->state.position[k] = s->seq - 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench_case one = cases[i];
         if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
@@ -237,7 +237,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         CASE(ADAMW, adamw, adamw),
     };
 #undef CASE
-    b->state.position = s->seq - 1;
+    for (int k = 0; k < TR_STEP_TEXTS; k++) b->state.position[k] = s->seq - 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench_case one = cases[i]; /* only the tokens' rows of the embedding table are read */
         if (one.desc.kind == TR_OP_EMBED) one.touched = 2 * x;

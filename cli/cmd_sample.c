@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STOPS = 16, MOST_ROWS = 16 };
+enum { MOST_STOPS = 16 };
 
 typedef struct request {
     tr_decode_request model;
@@ -110,7 +110,7 @@ static tr_status parse(int argc, char **argv, request *r) {
     if (r->prompt) r->texts.prompt = &r->prompt;
     if (r->prompts_file) r->texts.prompt = r->prompts.line;
     if (r->prompts_file) r->texts.prompts = r->prompts.count;
-    r->model.rows = r->texts.prompts < MOST_ROWS ? r->texts.prompts : MOST_ROWS;
+    r->model.rows = r->texts.prompts < TR_STEP_TEXTS ? r->texts.prompts : TR_STEP_TEXTS;
     return TR_OK;
 }
 

@@ -187,7 +187,7 @@ static tr_status write_piece(void *context, const char *text, size_t length) {
 }
 
 static void note_forgotten(chat *c) {
-    const int64_t forgotten = tr_sampler_forgotten(c->sampler);
+    const int64_t forgotten = tr_sampler_forgotten(c->sampler, 0);
     if (forgotten == c->forgotten) return;
     c->forgotten = forgotten;
     say(c, "the context of %lld tokens is full: the older part of the conversation is forgotten",

@@ -155,7 +155,7 @@ TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc 
  * tokens, after those that were fed before. */
 TR_HOST_DEVICE static inline int64_t tr_token_position(int64_t decode, int64_t seq,
                                                        const tr_step_state *state, int64_t row) {
-    return decode ? state->position + row % decode : row % seq;
+    return decode ? state->position[row / decode] + row % decode : row % seq;
 }
 
 /* Returns the elements of a row of packed queries, keys and values. */

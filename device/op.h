@@ -63,14 +63,16 @@ typedef enum tr_op_kind {
         TR_OP_COUNT
 } tr_op_kind;
 
+enum { TR_STEP_TEXTS = 16 }; /* the most texts that are decoded together */
+
 /* The values that change between steps, in device memory. The trainer writes them before a step,
  * and STEP_FINISH at its end. */
 typedef struct tr_step_state {
     uint64_t seed;
-    int64_t step;         /* attempted step, from 1 */
-    int64_t first_sample; /* global index of the step's first sample */
-    int64_t position;     /* decoding: index of the token being fed */
-    int32_t train;        /* 0: dropout off */
+    int64_t step;                    /* attempted step, from 1 */
+    int64_t first_sample;            /* global index of the step's first sample */
+    int64_t position[TR_STEP_TEXTS]; /* decoding: index of the first token that each text feeds */
+    int32_t train;                   /* 0: dropout off */
     int32_t skip; /* set by STEP_FINISH: a loss or gradient is not finite, so parameters must not
                      change */
     /* Operators on FP32 and BF16 round these to FP32 when they read them. */
@@ -234,8 +236,9 @@ typedef struct tr_rope_scaling {
  * pair (rotate_half of transformers, not the neighbours of the paper), turned by position *
  * theta^(-2 i / head_size), scaled, and multiplied by YaRN's attention factor. inverse: turned back
  * and multiplied alike, which is the gradient. The position is row % seq (decode:
- * state->position + row % decode, where decode is the number of tokens that a sequence feeds);
- * documents: minus STARTS i32[rows], the index of the first token of the token's document. */
+ * state->position[row / decode] + row % decode, where decode is the number of tokens that a
+ * sequence feeds, of at most TR_STEP_TEXTS sequences); documents: minus STARTS i32[rows], the index
+ * of the first token of the token's document. */
 typedef struct tr_rope_desc {
     int64_t rows, seq, heads, head_size, ld;
     double theta;
@@ -281,9 +284,9 @@ enum {
  * f32[batch, heads, seq], natural log-sum-exp of the scaled scores. ATTENTION_DGRAD: DQKV from QKV,
  * Y, LSE, DY (Dao et al. 2022, section 3.1); a device may leave Y, which is rounded, aside.
  * ATTENTION_DECODE: seq is the cache's length; QKV[batch, decode, heads + 2 kv_heads, head_size]
- * has the tokens from state->position on; their keys and values are written to KCACHE, VCACHE
- * [batch, seq, kv_heads, head_size]; Y[batch, decode, heads, head_size]: each token attends to
- * positions up to its own. No documents. */
+ * has the tokens from state->position[batch] on; their keys and values are written to KCACHE,
+ * VCACHE [batch, seq, kv_heads, head_size]; Y[batch, decode, heads, head_size]: each token attends
+ * to positions up to its own. No documents. */
 typedef struct tr_attention_desc {
     int64_t batch, seq, heads, kv_heads, head_size, window;
     int64_t decode; /* of ATTENTION_DECODE: tokens that a sequence feeds, 1 or more */

@@ -248,11 +248,11 @@ static tr_status wait_sent(tr_decoder *d) {
     return TR_OK;
 }
 
-static tr_status feed(tr_decoder *d, int pass, const int32_t *tokens, int64_t position) {
+static tr_status feed(tr_decoder *d, int pass, const int32_t *tokens, const int64_t *position) {
     tr_stream *stream = tr_device_compute(d->desc.device);
     const int64_t count = d->desc.rows * d->layers.pass[pass].tokens;
     const size_t bytes = (size_t)count * sizeof *tokens;
-    d->given->position = position;
+    memcpy(d->given->position, position, (size_t)d->desc.rows * sizeof *position);
     memcpy(d->fed, tokens, bytes);
     TR_TRY(tr_stream_copy(stream, d->memory.state, d->given, sizeof *d->given));
     TR_TRY(tr_stream_copy(stream, d->memory.tokens, d->fed, bytes));
@@ -262,11 +262,11 @@ static tr_status feed(tr_decoder *d, int pass, const int32_t *tokens, int64_t po
     return tr_world_sync(d->desc.world, stream); /* the next step uses the same staging memory */
 }
 
-tr_status tr_decoder_step(tr_decoder *d, const int32_t *tokens, int64_t position) {
+tr_status tr_decoder_step(tr_decoder *d, const int32_t *tokens, const int64_t *position) {
     return feed(d, TR_PASS_ONE, tokens, position);
 }
 
-tr_status tr_decoder_prefill(tr_decoder *d, const int32_t *tokens, int64_t position) {
+tr_status tr_decoder_prefill(tr_decoder *d, const int32_t *tokens, const int64_t *position) {
     return feed(d, TR_PASS_CHUNK, tokens, position);
 }
 

@@ -17,7 +17,7 @@ typedef struct tr_decoder_desc {
     /* Of this tensor rank; the parameters of this rank's layers have values. Its sequence is the
      * length of the caches. */
     const tr_model *model;
-    int64_t rows;                  /* texts that are decoded together */
+    int64_t rows;                  /* texts that are decoded together, at most TR_STEP_TEXTS */
     const tr_placement *placement; /* owners are pipeline ranks */
     /* Channels between the owners of neighbouring stages, for messages of tr_decoder_chunk tokens
      * of every row, and `bytes` (at least tr_cached_bytes) of device memory. No message or queued
@@ -37,13 +37,13 @@ void tr_decoder_destroy(tr_decoder *decoder);
 int64_t tr_decoder_rows(const tr_decoder *decoder);
 int64_t tr_decoder_chunk(const tr_decoder *decoder);
 
-/* Runs tokens[rows], one of each row, at `position`, which is below the length of the caches; they
- * must hold the positions before it. Every rank of the mesh with one data index calls it with the
- * same arguments. Fails when another rank is lost. */
-tr_status tr_decoder_step(tr_decoder *decoder, const int32_t *tokens, int64_t position);
-/* Does the same for the tokens[rows][chunk] from `position` on, but computes no logits.
+/* Runs tokens[rows], one of each row, at position[rows], which are below the length of the caches;
+ * they must hold the positions before it. Every rank of the mesh with one data index calls it with
+ * the same arguments. Fails when another rank is lost. */
+tr_status tr_decoder_step(tr_decoder *decoder, const int32_t *tokens, const int64_t *position);
+/* Does the same for the tokens[rows][chunk] from position[rows] on, but computes no logits. A
  * position + chunk must not be more than the length of the caches. */
-tr_status tr_decoder_prefill(tr_decoder *decoder, const int32_t *tokens, int64_t position);
+tr_status tr_decoder_prefill(tr_decoder *decoder, const int32_t *tokens, const int64_t *position);
 
 /* Returns the world rank on which tr_decoder_logits works: the first tensor rank with the last
  * stage, and data index 0. */

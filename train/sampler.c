@@ -9,6 +9,7 @@ typedef struct text {
     int32_t *token; /* prompt and drawn tokens */
     size_t capacity;
     int64_t count;
+    int64_t start, fed; /* the cache holds tokens start..fed-1 */
     bool ended;
     uint64_t drawn;
 } text;
@@ -21,8 +22,8 @@ struct tr_sampler {
     int64_t vocab, context, chunk;
     int rows;
     text *row;                /* [rows] */
-    int64_t start, fed;       /* the cache holds tokens start..fed-1 of every row */
     int32_t *feeding;         /* [rows], or [rows][chunk] */
+    int64_t *position;        /* [rows]: of the first of them */
     int32_t *drawn;           /* [rows + 1]: the last one is of the enum above */
     double *logits, *scratch; /* [rows][vocab], [vocab]; on the rank that draws */
 };
@@ -40,6 +41,7 @@ tr_status tr_sampler_create(const tr_sampler_desc *desc, tr_sampler **out) {
     const bool draws = tr_world_rank(desc->world) == tr_decoder_logits_rank(desc->decoder);
     TR_TRY_OUT(tr_calloc(rows, sizeof *s->row, &s->row));
     TR_TRY_OUT(tr_calloc(rows * (size_t)s->chunk, sizeof *s->feeding, &s->feeding));
+    TR_TRY_OUT(tr_calloc(rows, sizeof *s->position, &s->position));
     TR_TRY_OUT(tr_calloc(rows + 1, sizeof *s->drawn, &s->drawn));
     if (draws) TR_TRY_OUT(tr_calloc(rows * (size_t)s->vocab, sizeof *s->logits, &s->logits));
     if (draws) TR_TRY_OUT(tr_calloc((size_t)s->vocab, sizeof *s->scratch, &s->scratch));
@@ -54,6 +56,7 @@ void tr_sampler_destroy(tr_sampler *s) {
     for (int r = 0; s->row && r < s->rows; r++) free(s->row[r].token);
     free(s->row);
     free(s->feeding);
+    free(s->position);
     free(s->drawn);
     free(s->logits);
     free(s->scratch);
@@ -74,8 +77,8 @@ tr_status tr_sampler_append(tr_sampler *s, int row, const int32_t *tokens, int64
     return TR_OK;
 }
 
-int64_t tr_sampler_forgotten(const tr_sampler *s) {
-    return s->start;
+int64_t tr_sampler_forgotten(const tr_sampler *s, int row) {
+    return s->row[row].start;
 }
 
 void tr_sampler_end(tr_sampler *s, int row) {
@@ -86,44 +89,58 @@ static bool is_live(const text *t) {
     return t->count > 0 && !t->ended;
 }
 
-/* Returns token `at` of a text; any token where it is shorter or has ended, because no other row
- * reads its cache. */
+/* Returns token `at` of a text; any token after its end. */
 static int32_t token_at(const text *t, int64_t at) {
     return at < t->count ? t->token[at] : 0;
 }
 
-/* Feeds tokens from..end-1 of every text, which the cache has room for, in chunks. The last chunk
- * is filled with later tokens, or begins earlier when the cache ends: what it writes after `end` is
- * written again before it is read, and what it writes again differs only by rounding. */
-static tr_status prefill(tr_sampler *s, int64_t from, int64_t end) {
-    for (int64_t at = from; at < end; at += s->chunk) {
-        const int64_t last = s->start + s->context - s->chunk, begin = at < last ? at : last;
-        for (int r = 0; r < s->rows; r++)
-            for (int64_t i = 0; i < s->chunk; i++)
-                s->feeding[r * s->chunk + i] = token_at(&s->row[r], begin + i);
-        TR_TRY(tr_decoder_prefill(s->desc.decoder, s->feeding, begin - s->start));
+/* Makes room for a text's tokens: when they do not fit, the context keeps its newer half. */
+static void make_room(const tr_sampler *s, text *t) {
+    while (t->count > t->start + s->context) {
+        t->start += s->context - s->context / 2;
+        t->fed = t->start;
     }
-    return TR_OK;
 }
 
-/* Feeds tokens fed..end-1 of every text, the last one alone, for its logits. When the cache is
- * full, the newer half of it is fed again. */
-static tr_status feed_to(tr_sampler *s, int64_t end) {
-    while (s->fed < end) {
-        if (s->fed - s->start == s->context) {
-            s->start = s->fed - s->context / 2;
-            s->fed = s->start;
-        }
-        const int64_t room = s->start + s->context, stop = end < room ? end : room;
-        TR_TRY(prefill(s, s->fed, stop - 1));
-        for (int r = 0; r < s->rows; r++) s->feeding[r] = token_at(&s->row[r], stop - 1);
-        TR_TRY(tr_decoder_step(s->desc.decoder, s->feeding, stop - 1 - s->start));
-        s->fed = stop;
+/* Feeds a chunk of every text, from the first token that its cache does not have on. It is filled
+ * with later tokens, or begins earlier when the cache ends: what it writes after the text is
+ * written again before it is read, and what it writes again differs only by rounding. A row that is
+ * not live feeds any tokens. */
+static tr_status feed_chunk(tr_sampler *s) {
+    for (int r = 0; r < s->rows; r++) {
+        text *t = &s->row[r];
+        const int64_t from = is_live(t) ? t->fed : t->start;
+        const int64_t last = t->start + s->context - s->chunk, begin = from < last ? from : last;
+        const int64_t end = begin + s->chunk;
+        for (int64_t i = 0; i < s->chunk; i++)
+            s->feeding[r * s->chunk + i] = token_at(t, begin + i);
+        s->position[r] = begin - t->start;
+        if (is_live(t)) t->fed = end < t->count ? end : t->count - 1;
     }
-    return TR_OK;
+    return tr_decoder_prefill(s->desc.decoder, s->feeding, s->position);
 }
 
-/* Draws for the rows that are fed to the end of their text. */
+static bool needs_chunk(const tr_sampler *s) {
+    for (int r = 0; r < s->rows; r++)
+        if (is_live(&s->row[r]) && s->row[r].fed < s->row[r].count - 1) return true;
+    return false;
+}
+
+/* Feeds every text to its end, the last token alone, for its logits. */
+static tr_status feed(tr_sampler *s) {
+    for (int r = 0; r < s->rows; r++) make_room(s, &s->row[r]);
+    while (needs_chunk(s)) TR_TRY(feed_chunk(s));
+    for (int r = 0; r < s->rows; r++) {
+        text *t = &s->row[r];
+        const int64_t last = is_live(t) ? t->count - 1 : t->start;
+        s->feeding[r] = token_at(t, last);
+        s->position[r] = last - t->start;
+        if (is_live(t)) t->fed = t->count;
+    }
+    return tr_decoder_step(s->desc.decoder, s->feeding, s->position);
+}
+
+/* Draws the next token of every text. */
 static tr_status draw(tr_sampler *s) {
     int32_t *event = &s->drawn[s->rows];
     *event = s->desc.board && tr_board_stop_requested(s->desc.board) ? STOPPED : GOES_ON;
@@ -131,7 +148,7 @@ static tr_status draw(tr_sampler *s) {
     for (int r = 0; r < s->rows; r++) {
         text *t = &s->row[r];
         s->drawn[r] = -1;
-        if (!is_live(t) || t->count != s->fed) continue;
+        if (!is_live(t)) continue;
         s->drawn[r] = tr_draw(&s->desc.draw, s->logits + r * s->vocab, s->scratch, s->vocab,
                               t->token, t->count, s->desc.first_row + (uint64_t)r, t->drawn);
         if (s->drawn[r] < 0) *event = NOT_FINITE;
@@ -151,21 +168,18 @@ static tr_status check_event(const tr_sampler *s) {
     return status;
 }
 
-/* Returns the length of the shortest text that has not ended, or 0 without one. */
-static int64_t shortest(const tr_sampler *s) {
-    int64_t least = 0;
+static bool has_live(const tr_sampler *s) {
     for (int r = 0; r < s->rows; r++)
-        if (is_live(&s->row[r]) && (least == 0 || s->row[r].count < least)) least = s->row[r].count;
-    return least;
+        if (is_live(&s->row[r])) return true;
+    return false;
 }
 
 tr_status tr_sampler_next(tr_sampler *s, int32_t *drawn) {
     const int root = tr_decoder_logits_rank(s->desc.decoder);
     const size_t bytes = (size_t)(s->rows + 1) * sizeof *s->drawn;
-    const int64_t next = shortest(s);
-    if (next <= s->fed) return TR_FAIL(TR_ERR_INTERNAL, "no text waits for its next token");
+    if (!has_live(s)) return TR_FAIL(TR_ERR_INTERNAL, "no text waits for its next token");
     tr_board_set_action(s->desc.board, -1, -1, 'T');
-    TR_TRY(feed_to(s, next));
+    TR_TRY(feed(s));
     if (s->logits) TR_TRY(draw(s));
     TR_TRY(tr_world_broadcast(s->desc.world, root, s->drawn, bytes));
     TR_TRY(check_event(s));

@@ -440,7 +440,7 @@ static void cache_token(const tr_op *op, const tr_op_args *args, int64_t batch, 
     const tr_attention_desc *d = &op->desc.attention;
     const size_t element = tr_dtype_size(d->dtype);
     const int64_t width = d->kv_heads * d->head_size;
-    const int64_t position = args->state->position + index;
+    const int64_t position = args->state->position[batch] + index;
     const int64_t token =
         (batch * d->decode + index) * tr_attention_row(d) + d->heads * d->head_size;
     char *const caches[] = {args->t[TR_DECODE_KCACHE].data, args->t[TR_DECODE_VCACHE].data};
@@ -454,7 +454,7 @@ static void cache_token(const tr_op *op, const tr_op_args *args, int64_t batch, 
 static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t head,
                         float *scores) {
     const tr_attention_desc *d = &op->desc.attention;
-    const int64_t position = args->state->position, width = d->kv_heads * d->head_size;
+    const int64_t position = args->state->position[batch], width = d->kv_heads * d->head_size;
     const int64_t token = batch * tr_attention_row(d) + head * d->head_size;
     const int64_t first = tr_attention_first(d, position, 0), seen = position + 1 - first;
     const int64_t cache =
@@ -487,7 +487,7 @@ static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t
                                 int64_t head, const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(d);
-    const int64_t width = d->kv_heads * d->head_size, begin = args->state->position;
+    const int64_t width = d->kv_heads * d->head_size, begin = args->state->position[batch];
     const int64_t seen = begin + d->decode, row = batch * d->decode;
     const int64_t cache = batch * d->seq * width + tr_attention_kv_head(d, head) * d->head_size;
     const tr_stored_rows keys = {d->dtype, args->t[TR_DECODE_KCACHE].data, cache, width};
@@ -513,13 +513,18 @@ static size_t decode_bytes(const tr_attention_desc *d) {
 
 static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    if (args->state->position < 0 || args->state->position > d->seq - d->decode)
-        return TR_FAIL(TR_ERR_INTERNAL, "token %lld is outside the cache of %lld",
-                       (long long)args->state->position, (long long)d->seq);
+    int64_t seen = 0;
+    for (int64_t b = 0; b < d->batch; b++) {
+        const int64_t position = args->state->position[b];
+        if (position < 0 || position > d->seq - d->decode)
+            return TR_FAIL(TR_ERR_INTERNAL, "token %lld is outside the cache of %lld",
+                           (long long)position, (long long)d->seq);
+        seen += position;
+    }
     const size_t bytes = decode_bytes(d);
     const head_shape h = shape_of(d);
     const int64_t tasks = d->batch * d->heads;
-    const int64_t work = tasks * d->decode * args->state->position * d->head_size;
+    const int64_t work = d->heads * d->decode * seen * d->head_size;
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t i = 0; i < d->decode; i++) cache_token(op, args, b, i);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, work))

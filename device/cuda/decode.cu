@@ -13,11 +13,12 @@ template <typename T>
 __global__ void decode(tr_attention_desc d, const tr_step_state *state, const T *qkv, T *kcache,
                        T *vcache, T *y, float *all_scores) {
     __shared__ float part[TR_WARPS][TR_WARP];
-    const int64_t begin = state->position, dim = d.head_size, width = d.kv_heads * dim;
+    const int64_t dim = d.head_size, width = d.kv_heads * dim;
     const int64_t step = tr_attention_row(&d);
     const float scale = tr_attention_scale(&d);
     for (int64_t head = blockIdx.x; head < d.batch * d.decode * d.heads; head += gridDim.x) {
-        const int64_t row = head / d.heads, b = row / d.decode, position = begin + row % d.decode;
+        const int64_t row = head / d.heads, b = row / d.decode;
+        const int64_t begin = state->position[b], position = begin + row % d.decode;
         const int64_t h = head % d.heads, key = tr_attention_kv_head(&d, h);
         const T *q = qkv + row * step + h * dim;
         const T *k = qkv + b * d.decode * step + (d.heads + key) * dim, *v = k + width;

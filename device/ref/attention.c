@@ -163,11 +163,11 @@ tr_status tr_ref_attention_dgrad(tr_op *op, const tr_op_args *args) {
 tr_status tr_ref_attention_decode(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     void *kcache = args->t[TR_DECODE_KCACHE].data, *vcache = args->t[TR_DECODE_VCACHE].data;
-    const int64_t begin = args->state->position;
-    if (begin < 0 || begin > d->seq - d->decode)
-        return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a cache of %lld tokens",
-                       (long long)begin, (long long)d->seq);
-    for (int64_t b = 0; b < d->batch; b++)
+    for (int64_t b = 0; b < d->batch; b++) {
+        const int64_t begin = args->state->position[b];
+        if (begin < 0 || begin > d->seq - d->decode)
+            return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a cache of %lld tokens",
+                           (long long)begin, (long long)d->seq);
         for (int64_t h = 0; h < d->heads; h++) {
             int64_t key = tr_attention_kv_head(d, h);
             triple token = triple_of(d, args->t[TR_DECODE_QKV].data, d->decode, b, h);
@@ -186,5 +186,6 @@ tr_status tr_ref_attention_decode(tr_op *op, const tr_op_args *args) {
                              args->scratch, args->t[TR_DECODE_Y].data, y.first + i * y.stride);
             }
         }
+    }
     return TR_OK;
 }

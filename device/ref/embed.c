@@ -32,12 +32,12 @@ tr_status tr_ref_embed_wgrad(tr_op *op, const tr_op_args *args) {
 
 tr_status tr_ref_position(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
-    if (d->decode && (args->state->position < 0 || args->state->position > d->seq - d->decode))
-        return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a table of %lld rows",
-                       (long long)args->state->position, (long long)d->seq);
     const int32_t *starts = args->t[TR_POSITION_STARTS].data;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t position = tr_token_position(d->decode, d->seq, args->state, r);
+        if (position < 0 || position >= d->seq)
+            return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a table of %lld rows",
+                           (long long)position, (long long)d->seq);
         if (d->documents) position -= starts[r];
         for (int64_t c = 0; c < d->width; c++)
             tr_ref_store(d->dtype, args->t[TR_POSITION_Y].data, r * d->width + c,

@@ -112,6 +112,7 @@ static const char *decode_fault(const tr_op_desc *desc) {
     if (desc->attention.documents) return "decoding has no documents";
     if (desc->attention.decode < 1 || desc->attention.decode > desc->attention.seq)
         return "a sequence must feed at least one token, and at most the cache's length";
+    if (desc->attention.batch > TR_STEP_TEXTS) return "more texts than the state has positions";
     return fault(desc);
 }
 

@@ -21,6 +21,8 @@ static const char *position_fault(const tr_op_desc *desc) {
     const tr_embed_desc *d = &desc->embed;
     if (!tr_op_sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
     if (d->decode && d->documents) return "decoding has no documents";
+    if (d->decode && d->rows > d->decode * TR_STEP_TEXTS)
+        return "more texts than the state has positions";
     return tr_op_sizes_fit(1, d->seq, d->width, 1) ? NULL : "seq must be positive";
 }
 

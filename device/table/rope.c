@@ -17,6 +17,8 @@ static const char *fault(const tr_op_desc *desc) {
     if (d->head_size % 2) return "head_size must be even";
     if (d->ld < d->heads * d->head_size) return "ld is shorter than a row of heads";
     if (!(d->theta > 1)) return "theta must be above 1";
+    if (d->decode && d->rows > d->decode * TR_STEP_TEXTS)
+        return "more texts than the state has positions";
     if (!d->decode && d->rows % d->seq) return "its rows must be whole sequences";
     return scaling_fault(&d->scaling);
 }

@@ -357,7 +357,7 @@ static inline void rig_backward(rig *r, bool apart) {
 
 /* Runs one token a row through a rig opened for decoding; fills r->logits[batch, vocab]. */
 static inline void rig_decode(rig *r, int64_t position) {
-    r->state->position = position;
+    for (int k = 0; k < TR_STEP_TEXTS; k++) r->state->position[k] = position;
     r->state->train = 0;
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];

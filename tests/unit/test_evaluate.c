@@ -89,8 +89,10 @@ static void decode_losses(rig *r, tr_sequence_loss *out) {
     memset(out, 0, BATCH * sizeof *out);
     for (int64_t t = 0; t < SEQ; t++) {
         int32_t token[BATCH];
+        int64_t position[BATCH];
         for (int64_t s = 0; s < BATCH; s++) token[s] = token_at(s, t);
-        assert_int_equal(tr_decoder_step(decoder, token, t), TR_OK);
+        for (int64_t s = 0; s < BATCH; s++) position[s] = t;
+        assert_int_equal(tr_decoder_step(decoder, token, position), TR_OK);
         assert_int_equal(tr_decoder_logits(decoder, logits), TR_OK);
         for (int64_t s = 0; s < BATCH; s++) {
             double sum = 0;

@@ -185,7 +185,8 @@ static void decode_logits(const golden *g, const tr_decoder_desc *desc, double *
         int64_t start = g->starts ? g->starts[row] : 0, position = 0;
         TRY(tr_decoder_create(desc, &decoder));
         do {
-            TRY(tr_decoder_step(decoder, &g->tokens[row], position++));
+            TRY(tr_decoder_step(decoder, &g->tokens[row], &position));
+            position++;
             TRY(tr_decoder_logits(decoder, logits + row * g->vocab));
             row++;
         } while (row % g->seq && (!g->starts || g->starts[row] == start));

@@ -129,7 +129,7 @@ static void compute_logits(const tr_model_config *config, const char *run, const
                                   .placement = &placement};
     must(tr_decoder_create(&desc, &decoder));
     for (int i = 0; i < SEQ; i++) {
-        must(tr_decoder_step(decoder, &tokens[i], i));
+        must(tr_decoder_step(decoder, &tokens[i], (int64_t[]){i}));
         must(tr_decoder_logits(decoder, logits + (size_t)i * VOCAB));
     }
     tr_decoder_destroy(decoder);

@@ -106,7 +106,7 @@ static void check_decode(int window) {
     desc.attention.decode = 1;
     tr_step_state step = {0};
     for (int t = 0; t < SEQ; t++) {
-        step.position = t;
+        for (int b = 0; b < BATCH; b++) step.position[b] = t;
         for (int b = 0; b < BATCH; b++) memcpy(token[b], qkv[b][t], sizeof token[b]);
         run(&desc, &step, (void *[]){token, kcache, vcache, out}, 4);
         for (int b = 0; b < BATCH; b++) assert_memory_equal(out[b], y[b][t], sizeof out[b]);

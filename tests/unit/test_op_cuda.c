@@ -317,7 +317,7 @@ static void test_types(void **state) {
 static void run_decoding(const tr_op_case *c, int64_t position, tr_op_data *start,
                          tr_op_data *data) {
     must(tr_op_data_make(c, TR_F32, seed, start));
-    start->state.position = position;
+    for (int k = 0; k < TR_STEP_TEXTS; k++) start->state.position[k] = position;
     must(tr_op_data_clone(start, data));
     must(tr_op_data_run(data, cuda, NULL));
 }

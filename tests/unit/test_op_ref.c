@@ -314,12 +314,12 @@ static void test_decode_equals_attention(void **state) {
     decode.attention.decode = 1;
     tr_step_state step = {0};
     for (int i = 0; i < A_SEQ; i++) {
-        step.position = i;
+        for (int b = 0; b < A_BATCH; b++) step.position[b] = i;
         for (int b = 0; b < A_BATCH; b++) memcpy(token[b], qkv[b][i], sizeof token[b]);
         RUN(decode, &step, 0, token, kcache, vcache, out);
         for (int b = 0; b < A_BATCH; b++) assert_memory_equal(out[b], y[b][i], sizeof out[b]);
     }
-    step.position = A_SEQ;
+    step.position[A_BATCH - 1] = A_SEQ;
     void *t[] = {token, kcache, vcache, out};
     assert_int_equal(run_at(decode, &step, 0, false, t, 4), TR_ERR_INTERNAL);
 }

@@ -162,6 +162,17 @@ static tr_status derive(tr_op_data *data) {
     }
 }
 
+/* Every text feeds tokens at another place. */
+static void set_positions(const tr_op_desc *desc, tr_step_state *state) {
+    int64_t middle = 0;
+    if (desc->kind == TR_OP_ATTENTION_DECODE)
+        middle = (desc->attention.seq + 1 - desc->attention.decode) / 2;
+    if (desc->kind == TR_OP_ROPE) middle = desc->rope.seq / 2;
+    if (desc->kind == TR_OP_NORM_ROPE) middle = desc->norm_rope.rope.seq / 2;
+    if (desc->kind == TR_OP_POSITION) middle = desc->embed.seq / 2;
+    for (int k = 0; k < TR_STEP_TEXTS; k++) state->position[k] = middle > k ? middle - k : 0;
+}
+
 tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, tr_op_data *out) {
     *out = (tr_op_data){
         .desc = tr_op_case_desc(c, storage), .sample = 2, .adds = c->options & TR_CASE_ADDS};
@@ -178,11 +189,7 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
                                  .bias_correction2 = 0.142625f,
                                  .max_norm = 0.125f,
                                  .gradient_factor = 0.5f};
-    if (out->desc.kind == TR_OP_ATTENTION_DECODE)
-        out->state.position = (out->desc.attention.seq + 1 - out->desc.attention.decode) / 2;
-    if (out->desc.kind == TR_OP_ROPE) out->state.position = out->desc.rope.seq / 2;
-    if (out->desc.kind == TR_OP_NORM_ROPE) out->state.position = out->desc.norm_rope.rope.seq / 2;
-    if (out->desc.kind == TR_OP_POSITION) out->state.position = out->desc.embed.seq / 2;
+    set_positions(&out->desc, &out->state);
     tr_status status = TR_OK;
     for (int i = 0; i < TR_OP_MAX_TENSORS && status == TR_OK; i++) {
         if (!t[i].present || t[i].alias >= 0) continue;
