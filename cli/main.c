@@ -1,5 +1,6 @@
 #include "base/nearest.h"
 #include "cli/cli.h"
+#include "job/relay.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -160,7 +161,7 @@ int main(int argc, char **argv) {
     argc = take_backtrace(argc, argv, &cli.backtrace);
     tr_status code = dispatch(&cli, argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
-        code = TR_FAIL(TR_ERR_IO, "stdout cannot be written: is the disk full or the pipe closed?");
+        code = TR_FAIL(TR_ERR_IO, TR_OUTPUT_LOST);
     if (code != 0) cli_report(&cli, code);
     return (int)code;
 }

@@ -36,6 +36,7 @@ typedef struct job {
     char exe[4096];
     pid_t mpirun;
     tr_relay *output[2]; /* of mpirun: its stdout and stderr */
+    bool lost;           /* output that cannot be written */
     bool refreshes;      /* the ranks' progress line is refreshed on a terminal */
     int wait_status;
     bool stopping;     /* the ranks were asked to stop */
@@ -311,6 +312,7 @@ static void drain(job *j, const sigset_t *handled) {
             if (signal == SIGTSTP) (void)raise(SIGSTOP);
             else if (signal > 0 && signal != SIGCHLD && signal != SIGWINCH) return;
         }
+        if (i == 0) j->lost = tr_relay_lost(j->output[0]);
         tr_relay_close(j->output[i]);
         j->output[i] = NULL;
     }
@@ -358,6 +360,10 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
         tr_signal_say(tr_error_message(), false);
     }
     drain(&j, handled);
+    if (code == 0 && j.lost && !launch->saves) { /* a run has log.txt */
+        code = TR_ERR_IO;
+        tr_signal_say(TR_OUTPUT_LOST, false);
+    }
     *ends = code != TR_ERR_RANK || j.stopping || launch->restarts == 0 || !ranks_end(&j);
     drop_name(&j);
     tr_board_close(j.board);

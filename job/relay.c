@@ -24,12 +24,13 @@ struct tr_relay {
     const tr_relay *line_of; /* to the same terminal; may be NULL */
     atomic_bool ended, writing;
     atomic_bool open_line;   /* the last byte copied was not a newline */
+    atomic_bool lost;        /* bytes could not be written */
     _Atomic int64_t read_ns; /* when bytes came last */
     char chunk[CHUNK];
 };
 
-/* Writes a chunk, and drops it when it cannot be written. */
-static void put(int to, const char *data, size_t bytes) {
+/* Writes a chunk; false when it cannot be written and is dropped. */
+static bool put(int to, const char *data, size_t bytes) {
     while (bytes > 0) {
         ssize_t n = write(to, data, bytes);
         if (n > 0) {
@@ -38,9 +39,10 @@ static void put(int to, const char *data, size_t bytes) {
         } else if (n < 0 && errno == EAGAIN) { /* another process made the terminal non-blocking */
             (void)poll(&(struct pollfd){.fd = to, .events = POLLOUT}, 1, -1);
         } else if (n == 0 || errno != EINTR) {
-            return;
+            return false;
         }
     }
+    return true;
 }
 
 /* Waits briefly for the end of an unfinished line, and else ends it: an error message must begin a
@@ -49,7 +51,7 @@ static void let_line_end(const tr_relay *r) {
     const struct timespec moment = {.tv_nsec = 10 * 1000000};
     for (int i = 0; i < 10 && atomic_load(&r->line_of->open_line); i++)
         (void)nanosleep(&moment, NULL);
-    if (atomic_load(&r->line_of->open_line)) put(r->to, "\n", 1);
+    if (atomic_load(&r->line_of->open_line)) (void)put(r->to, "\n", 1);
 }
 
 /* Open MPI's complaints about a message to or from a process that has just died, in shared memory
@@ -90,7 +92,7 @@ static void *copy(void *argument) {
             left = drop_lines(r->chunk, left, reports[i]);
         if (left > 0) {
             if (r->line_of) let_line_end(r);
-            put(r->to, r->chunk, left);
+            if (!put(r->to, r->chunk, left)) atomic_store(&r->lost, true);
             atomic_store(&r->open_line, r->chunk[left - 1] != '\n');
         }
         atomic_store(&r->writing, false);
@@ -141,6 +143,10 @@ bool tr_relay_ended(const tr_relay *r) {
      * writing. */
     if (poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, 0) != 0) return false;
     return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > SILENCE_NS;
+}
+
+bool tr_relay_lost(const tr_relay *r) {
+    return r && atomic_load(&r->lost);
 }
 
 void tr_relay_close(tr_relay *r) {

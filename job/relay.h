@@ -20,6 +20,10 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
  * when the pipe is empty, everything is copied and no byte has come for a second: then a process
  * that outlived the child keeps the pipe open. */
 bool tr_relay_ended(const tr_relay *relay);
+/* Returns true when bytes were dropped because they could not be written; false for NULL. */
+bool tr_relay_lost(const tr_relay *relay);
+/* What is said when that was the result of a command. */
+#define TR_OUTPUT_LOST "stdout cannot be written: is the disk full or the pipe closed?"
 /* Frees the relay if all writers have closed the pipe; otherwise its thread uses it until the
  * process exits. NULL is allowed. */
 void tr_relay_close(tr_relay *relay);

@@ -112,7 +112,7 @@ done
 [[ -z $(ls -A | grep trireme-doctor || true) ]] || fail "doctor left a file behind"
 # Lost output is noticed also before the end: parts as large as stdio's buffer, or lines that are flushed one
 # by one.
-for command in help "schedule 1f1b -p 64 -m 1000" doctor; do
+for command in help "schedule 1f1b -p 64 -m 1000" doctor "run -n 2 help"; do
     # shellcheck disable=SC2086 # words
     [[ ! -w /dev/full ]] || { "$trireme" $command >/dev/full 2>err && fail "$command: a full disk went unseen" || [[ $? == 74 ]]; }
 done
