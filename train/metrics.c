@@ -19,8 +19,8 @@ enum { PATH_SIZE = TR_CONFIG_PATH + 64 };
 
 struct tr_metrics {
     tr_append lines, events;
-    tr_append answers,
-        samples; /* eval.jsonl, samples.jsonl; closed without their key and records */
+    /* eval.jsonl, samples.jsonl; closed without their key and records: */
+    tr_append answers, samples;
 };
 
 /* Writes a temporary file and renames it, so that a full disk does not destroy the config. */
@@ -64,20 +64,27 @@ static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes
     return TR_OK;
 }
 
-tr_status tr_metrics_set_aside(const char *dir, bool *moved) {
+/* Renames NAME.jsonl to NAME.old.jsonl if there is anything in it. */
+static tr_status set_aside(const char *dir, const char *name, bool *moved) {
     char lines[PATH_SIZE], old[PATH_SIZE];
     struct stat info;
-    (void)snprintf(lines, sizeof lines, "%s/metrics.jsonl", dir);
-    (void)snprintf(old, sizeof old, "%s/metrics.old.jsonl", dir);
+    (void)snprintf(lines, sizeof lines, "%s/%s.jsonl", dir, name);
+    (void)snprintf(old, sizeof old, "%s/%s.old.jsonl", dir, name);
     *moved = stat(lines, &info) == 0 && info.st_size > 0;
     if (*moved && rename(lines, old))
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be renamed: %s", lines, strerror(errno));
     return TR_OK;
 }
 
+tr_status tr_metrics_set_aside(const char *dir, bool *moved) {
+    bool other;
+    TR_TRY(set_aside(dir, "eval", &other));
+    TR_TRY(set_aside(dir, "samples", &other));
+    return set_aside(dir, "metrics", moved);
+}
+
 /* Opens a file that only a key makes; also without the key (`wanted`) where there is one, to cut
- * it.
- */
+ * it. */
 static tr_status open_wanted(const char *dir, const char *name, bool wanted, int64_t resume_step,
                              tr_append *out) {
     char path[PATH_SIZE];
@@ -144,9 +151,15 @@ tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
     return TR_OK;
 }
 
+/* Writes NAME/PATH, with the end of a path that is too long: files may differ only by folder. */
+static void write_tag(char tag[TR_TB_TAG], const char *name, const char *path) {
+    const size_t room = TR_TB_TAG - strlen(name) - 2, length = strlen(path);
+    if (length > room) path += length - room;
+    (void)snprintf(tag, TR_TB_TAG, "%s/%s", name, path + strspn(path, "/"));
+}
+
 tr_status tr_metrics_write_answers(tr_metrics *m, int64_t step, const char *path,
                                    const tr_choices_score *score) {
-    const char *slash = strrchr(path, '/');
     char tag[TR_TB_TAG];
     cJSON *record = cJSON_CreateObject();
     (void)cJSON_AddNumberToObject(record, "step", (double)step);
@@ -166,9 +179,9 @@ tr_status tr_metrics_write_answers(tr_metrics *m, int64_t step, const char *path
     free(line);
     cJSON_free(text);
     TR_TRY(status);
-    (void)snprintf(tag, sizeof tag, "acc/%s", slash ? slash + 1 : path);
+    write_tag(tag, "acc", path);
     TR_TRY(tr_tb_scalar(&m->events, step, tag, score->accuracy.share));
-    (void)snprintf(tag, sizeof tag, "acc_norm/%s", slash ? slash + 1 : path);
+    write_tag(tag, "acc_norm", path);
     return tr_tb_scalar(&m->events, step, tag, score->normalised.share);
 }
 

@@ -15,8 +15,8 @@ typedef struct tr_metrics_record {
     double val_loss;     /* NAN: no validation after this step, or no label of it counts */
 } tr_metrics_record;
 
-/* Renames the metrics of a run that saved nothing to metrics.old.jsonl. Sets *moved when there were
- * any. */
+/* Renames the metrics of a run that saved nothing to metrics.old.jsonl, and its eval.jsonl and
+ * samples.jsonl likewise. Sets *moved when there were metrics. */
 tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 
 /* Opens the records in the run directory, which must exist, and writes the resolved config to

@@ -248,9 +248,11 @@ void tr_recorder_answers(tr_recorder *r, int64_t step, const tr_questions *quest
         write_share(&score->normalised, normalised, sizeof normalised);
         tr_recorder_say(r, "eval     step %lld, %s: accuracy %s, normalised %s", (long long)step,
                         path, accuracy, normalised);
-        if (tr_metrics_write_answers(r->metrics, step, path, score) == TR_OK) continue;
-        tr_recorder_warn(r, "the answers after step %lld are not recorded: %s", (long long)step,
-                         tr_error_message());
+        bool failed = tr_metrics_write_answers(r->metrics, step, path, score) != TR_OK;
+        if (failed && !r->unanswered && !r->unrecorded)
+            tr_recorder_warn(r, "the answers of step %lld and possibly of more are lost: %s",
+                             (long long)step, tr_error_message());
+        r->unanswered = failed;
     }
     tr_error_restore(&before);
 }

@@ -27,6 +27,7 @@ typedef struct tr_recorder {
     tr_metrics *metrics;
     bool unrecorded; /* the last step's metrics could not be written */
     bool unsampled;  /* nor the last sample */
+    bool unanswered; /* nor the last answers */
     tr_progress progress;
     tr_append log; /* log.txt: all lines for people, whole and without codes */
     bool unlogged; /* log.txt cannot be written */

@@ -112,14 +112,24 @@ for ranks in 1 4; do
     intact $run 300
 done
 
-# Only the file of samples has no space left: one warning, and whole records.
-mkdir sampled
+# Only the file of samples, or of answers, has no space left: one warning, and whole records.
+mkdir sampled asked folder
+echo '{"context":"The ","choices":["man","zebra"],"label":0}' >questions.jsonl
+cp questions.jsonl folder
 disk other 4
+disk more 4
 ln -s ../other/samples.jsonl sampled/samples.jsonl
+ln -s ../more/eval.jsonl asked/eval.jsonl
 train 0 1 sampled train.sample_every=1 train.sample_tokens=300
 says sampled 'warning: the samples of step [0-9]+ and possibly of more are lost: .*No space left on device'
-records=$(wc -l <other/samples.jsonl)
-((records > 0 && records < 20)) && [[ $(grep -c '^{"step":.*"}$' other/samples.jsonl) == "$records" ]] ||
-    fail "records: $(<other/samples.jsonl)"
-[[ $(field sampled step | wc -l) == 20 ]] || fail "sampled: not every step is recorded"
+train 0 1 asked train.validate_every=1 train.eval="questions.jsonl folder/questions.jsonl questions.jsonl"
+says asked 'warning: the answers of step [0-9]+ and possibly of more are lost: .*No space left on device'
+for records in other/samples.jsonl more/eval.jsonl; do
+    lines=$(wc -l <$records)
+    ((lines > 0 && lines < 60)) && [[ $(grep -c '^{"step":.*}$' $records) == "$lines" ]] || fail "$records: $(<$records)"
+done
+for run in sampled asked; do [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"; done
+for tag in acc/questions.jsonl acc_norm/folder/questions.jsonl; do
+    grep -qa "$tag" asked/events.out.tfevents.* || fail "asked: no $tag in TensorBoard"
+done
 finish

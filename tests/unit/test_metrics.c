@@ -169,6 +169,14 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     assert_true(same_config(&config, &saved));
 }
 
+static void write_file(const char *name, const char *text) {
+    char path[1200];
+    (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
 static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
     (void)state;
     tr_metrics *m;
@@ -183,6 +191,7 @@ static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
         if (i == 1) write_steps(m, 1, 7);
         tr_metrics_close(m);
     }
+    write_file("eval.jsonl", "{\"step\":2}\n");
     assert_int_equal(tr_metrics_set_aside(config.log.dir, &moved), TR_OK);
     assert_true(moved);
     assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
@@ -194,6 +203,8 @@ static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
     struct stat info;
     assert_int_equal(stat(old, &info), 0);
     assert_true(info.st_size > 0);
+    (void)snprintf(old, sizeof old, "%s/eval.old.jsonl", config.log.dir);
+    assert_int_equal(stat(old, &info), 0);
 }
 
 static void what_cannot_be_written_is_named(void **state) {
