@@ -43,6 +43,12 @@ done
 planned() { sed -n 's/^memory   rank 0: \([0-9.]*\) MiB planned.*/\1/p' "$1.out"; }
 [[ $(planned one) == "$(planned without)" ]] || fail "samples take memory: $(planned one), not $(planned without)"
 timeout 60 "$trireme" plan base.yaml "${texts[@]}" train.sample_prompts=none.txt >plan.out || fail "no plan"
+# Where the logits of one token are more than a step's activations, they are planned.
+words=(model.context=1 model.layers=2 model.width=8 model.heads=1 model.vocab=50257 train.batch=1 train.steps=2 train.validate_every=0 parallel.pp=2)
+train 0 2 short "${words[@]}" train.sample_every=1 train.sample_tokens=2
+as_planned short
+activations() { timeout 60 "$trireme" plan base.yaml "${words[@]}" "$@" | awk '$1 == 1 && $2 == 1 {print $8}'; }
+[[ $(activations train.sample_every=1) > $(activations) ]] || fail "planned: $(activations train.sample_every=1), without samples $(activations)"
 
 # Resumed on another layout, the run makes the same texts again, each once.
 cp -r one again
