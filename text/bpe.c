@@ -206,11 +206,32 @@ void tr_bpe_set_rules(tr_bpe *bpe, const tr_bpe_rules *rules) {
     }
 }
 
-static int by_rank(const void *a, const void *b) {
+static int by_ids(const void *a, const void *b) {
     const merge *x = a, *y = b;
-    if (x->rank != y->rank) return x->rank > y->rank ? 1 : -1;
     if (x->left != y->left) return x->left > y->left ? 1 : -1;
     return (x->right > y->right) - (x->right < y->right);
+}
+
+/* Makes an array of the merges by rank, then by ids; the caller frees it. */
+static tr_status sort_merges(const tr_bpe *bpe, merge **out) {
+    size_t *begin, ranks = 0; /* begin[rank + 1]: where the next merge of a rank belongs */
+    for (size_t i = 0; i <= bpe->merge_mask; i++)
+        if (bpe->merges[i].rank != UINT32_MAX && bpe->merges[i].rank >= ranks)
+            ranks = (size_t)bpe->merges[i].rank + 1;
+    *out = NULL;
+    TR_TRY(tr_calloc(ranks + 2, sizeof *begin, &begin));
+    tr_status status = tr_calloc(bpe->merge_count, sizeof **out, out);
+    for (size_t i = 0; i <= bpe->merge_mask && status == TR_OK; i++)
+        if (bpe->merges[i].rank != UINT32_MAX) begin[(size_t)bpe->merges[i].rank + 2]++;
+    for (size_t rank = 1; rank <= ranks; rank++) begin[rank + 1] += begin[rank];
+    for (size_t i = 0; i <= bpe->merge_mask && status == TR_OK; i++)
+        if (bpe->merges[i].rank != UINT32_MAX)
+            (*out)[begin[(size_t)bpe->merges[i].rank + 1]++] = bpe->merges[i];
+    for (size_t rank = 0; rank < ranks && status == TR_OK; rank++)
+        if (begin[rank + 1] - begin[rank] > 1)
+            qsort(*out + begin[rank], begin[rank + 1] - begin[rank], sizeof **out, by_ids);
+    free(begin);
+    return status;
 }
 
 tr_status tr_bpe_each_merge(const tr_bpe *bpe,
@@ -218,13 +239,9 @@ tr_status tr_bpe_each_merge(const tr_bpe *bpe,
                             void *context) {
     if (!bpe->merge_count) return TR_OK;
     merge *sorted;
-    size_t count = 0;
-    TR_TRY(tr_calloc(bpe->merge_count, sizeof *sorted, &sorted));
-    for (size_t i = 0; i <= bpe->merge_mask; i++)
-        if (bpe->merges[i].rank != UINT32_MAX) sorted[count++] = bpe->merges[i];
-    qsort(sorted, count, sizeof *sorted, by_rank);
+    TR_TRY(sort_merges(bpe, &sorted));
     tr_status status = TR_OK;
-    for (size_t i = 0; i < count && status == TR_OK; i++)
+    for (size_t i = 0; i < bpe->merge_count && status == TR_OK; i++)
         status = see(context, sorted[i].left, sorted[i].right);
     free(sorted);
     return status;

@@ -3,23 +3,24 @@
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
+enum { OTHERS = 0x100 }; /* the first character of a byte that is not printable */
+
 static bool is_printable(unsigned b) {
     return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
 }
 
 size_t tr_byte_char(uint8_t byte, uint8_t out[4]) {
-    uint32_t others = 0;
     if (is_printable(byte)) return tr_utf8_put(byte, out);
-    for (unsigned b = 0; b < byte; b++) others += !is_printable(b);
-    return tr_utf8_put(0x100 + others, out);
+    if (byte <= 32) return tr_utf8_put(OTHERS + byte, out);
+    return tr_utf8_put(OTHERS + 33 + (byte == 173 ? 34u : byte - 127u), out);
 }
 
 /* Returns the byte of a character, -1 when it stands for none. */
 static int byte_of(uint32_t cp) {
-    if (cp < 0x100) return is_printable(cp) ? (int)cp : -1;
-    if (cp <= 0x120) return (int)cp - 0x100;       /* 0 to 32 */
-    if (cp <= 0x142) return (int)cp - 0x121 + 127; /* 127 to 160 */
-    return cp == 0x143 ? 173 : -1;
+    if (cp < OTHERS) return is_printable(cp) ? (int)cp : -1;
+    if (cp < OTHERS + 33) return (int)cp - OTHERS;            /* 0 to 32 */
+    if (cp < OTHERS + 67) return (int)cp - OTHERS - 33 + 127; /* 127 to 160 */
+    return cp == OTHERS + 67 ? 173 : -1;
 }
 
 size_t tr_byte_chars_decode(char *text, size_t length) {

@@ -157,8 +157,13 @@ static tr_status read_rules(tr_tokenizer *t, const cJSON *model, bool byte_level
     return TR_OK;
 }
 
+/* Reads the model, unless a rank file has brought it. */
 static tr_status read_model(tr_tokenizer *t, const cJSON *model, const cJSON *added,
                             bool byte_level) {
+    if (t->bpe) {
+        t->size = tr_bpe_size(t->bpe);
+        return TR_OK;
+    }
     const char *type = tr_setting_type(model);
     const cJSON *vocab = tr_json_get(model, "vocab"), *merges = tr_json_get(model, "merges");
     /* Older files have no type; a BPE is the model with merges. */

@@ -216,16 +216,15 @@ static tr_status find_kind(const tr_tokenizer *t, const rank_list *list, const r
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-static tr_status make_bpe(const tr_tokenizer *t, const rank_list *list, const special_list *special,
-                          tr_bpe **out) {
+static tr_status make_bpe(tr_tokenizer *t, const rank_list *list, const special_list *special) {
     int32_t size = list->largest + 1;
     for (size_t i = 0; i < special->count; i++)
         if (special->token[i].id >= size) size = special->token[i].id + 1;
-    TR_TRY(tr_bpe_open(size, out));
+    TR_TRY(tr_bpe_open(size, &t->bpe));
     for (size_t i = 0; i < list->count; i++) {
         const rank_line *line = &list->line[i];
         tr_status status =
-            tr_bpe_add_token(*out, line->rank, list->bytes.byte + line->at, line->length, true);
+            tr_bpe_add_token(t->bpe, line->rank, list->bytes.byte + line->at, line->length, true);
         if (status == TR_ERR_DATA)
             return TR_FAIL(TR_ERR_DATA,
                            "the rank file '%s': rank %" PRId32 " or its token occurs twice",
@@ -233,19 +232,19 @@ static tr_status make_bpe(const tr_tokenizer *t, const rank_list *list, const sp
         TR_TRY(status);
     }
     for (int b = 0; b < 256; b++)
-        if (tr_bpe_find(*out, &(char){(char)b}, 1) < 0)
+        if (tr_bpe_find(t->bpe, &(char){(char)b}, 1) < 0)
             return TR_FAIL(TR_ERR_DATA, "the rank file '%s' has no token for the byte 0x%02X",
                            t->path, (unsigned)b);
-    TR_TRY(tr_bpe_add_all_merges(*out));
+    TR_TRY(tr_bpe_add_all_merges(t->bpe));
     const tr_bpe_rules rules = {.byte_level = true, .ignore_merges = true, .unk = -1};
-    tr_bpe_set_rules(*out, &rules);
+    tr_bpe_set_rules(t->bpe, &rules);
     return TR_OK;
 }
 
 /* Puts a tokenizer.json of the model into t->file. */
-static tr_status write_file(tr_tokenizer *t, const tr_bpe *bpe, const tr_tokenizer_form *form) {
+static tr_status write_file(tr_tokenizer *t, const tr_tokenizer_form *form) {
     tr_byte_list json = {0};
-    tr_status status = tr_write_tokenizer(&json, bpe, form);
+    tr_status status = tr_write_tokenizer(&json, t->bpe, form);
     free(t->file);
     t->file = json.byte;
     t->file_length = json.count;
@@ -253,37 +252,30 @@ static tr_status write_file(tr_tokenizer *t, const tr_bpe *bpe, const tr_tokeniz
 }
 
 static tr_status read_ranks(tr_tokenizer *t, const char *file, size_t length, rank_list *list,
-                            special_list *special, tr_bpe **bpe) {
+                            special_list *special) {
     const rank_kind *kind;
     TR_TRY(read_lines(t, file, length, list));
     TR_TRY(find_kind(t, list, &kind));
     list_specials(kind, special);
-    TR_TRY(make_bpe(t, list, special, bpe));
+    TR_TRY(make_bpe(t, list, special));
     tr_tokenizer_form form = {.pattern = kind->pattern,
                               .nfc = kind->nfc,
                               .special = special->token,
                               .special_count = special->count,
                               .begin = kind->begin ? &special->token[0] : NULL,
-                              .no_merges = true};
-    TR_TRY(write_file(t, *bpe, &form));
-    TR_TRY(tr_tokenizer_read_json(t)); /* everything except the model, which *bpe replaces */
-    form.no_merges = false;
-    return write_file(t, *bpe, &form);
+                              .no_model = true};
+    TR_TRY(write_file(t, &form));
+    TR_TRY(tr_tokenizer_read_json(t)); /* everything except the model, whose ranks stay: in a
+                                        * tokenizer.json no two merges have one rank */
+    form.no_model = false;
+    return write_file(t, &form);
 }
 
 tr_status tr_tokenizer_read_ranks(tr_tokenizer *t, const char *file, size_t length) {
     rank_list list = {.largest = -1};
     special_list *special;
-    tr_bpe *bpe = NULL;
     TR_TRY(tr_calloc(1, sizeof *special, &special));
-    tr_status status = read_ranks(t, file, length, &list, special, &bpe);
-    if (status == TR_OK) {
-        /* In a tokenizer.json no two merges have one rank. Encoding uses the ranks of the file. */
-        tr_bpe *ranked = bpe;
-        bpe = t->bpe;
-        t->bpe = ranked;
-    }
-    tr_bpe_close(bpe);
+    tr_status status = read_ranks(t, file, length, &list, special);
     free(special);
     free(list.line);
     free(list.bytes.byte);

@@ -78,7 +78,7 @@ struct tr_tokenizer {
 
 /* --- reading (each fills parts of *t; the caller closes it also on failure) --- */
 
-/* Reads a tokenizer.json from t->file. */
+/* Reads a tokenizer.json from t->file; its model only when t->bpe is NULL. */
 tr_status tr_tokenizer_read_json(tr_tokenizer *t);
 /* Reads a tiktoken rank file `file`, and makes t->file from it. */
 tr_status tr_tokenizer_read_ranks(tr_tokenizer *t, const char *file, size_t length);

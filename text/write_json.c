@@ -1,5 +1,7 @@
 #include "text/write_json.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,13 +86,17 @@ static tr_status add_post_processor(tr_byte_list *out, const tr_special_text *be
 static tr_status add_token_name(tr_byte_list *out, const tr_bpe *bpe, int32_t id) {
     size_t length;
     const char *bytes = tr_bpe_token(bpe, id, &length);
-    TR_TRY(tr_bytes_add(out, "\"", 1));
+    /* At most two bytes for each: a character below U+0800, or an escape. */
+    TR_TRY(tr_grow(&out->byte, &out->capacity, out->count + 2 * length + 2, 1));
+    uint8_t *to = (uint8_t *)out->byte + out->count;
+    *to++ = '"';
     for (size_t i = 0; i < length; i++) {
-        uint8_t name[4];
-        if (bytes[i] == '"' || bytes[i] == '\\') TR_TRY(tr_bytes_add(out, "\\", 1));
-        TR_TRY(tr_bytes_add(out, (const char *)name, tr_byte_char((uint8_t)bytes[i], name)));
+        if (bytes[i] == '"' || bytes[i] == '\\') *to++ = '\\';
+        to += tr_byte_char((uint8_t)bytes[i], to);
     }
-    return tr_bytes_add(out, "\"", 1);
+    *to++ = '"';
+    out->count = (size_t)(to - (uint8_t *)out->byte);
+    return TR_OK;
 }
 
 typedef struct merge_writer {
@@ -152,9 +158,9 @@ tr_status tr_write_tokenizer(tr_byte_list *out, const tr_bpe *bpe, const tr_toke
                      "\"fuse_unk\": false,\n\"byte_fallback\": false, \"ignore_merges\": "));
     TR_TRY(add_words(out, tr_bpe_rules_of(bpe)->ignore_merges ? "true" : "false"));
     TR_TRY(add_words(out, ",\n\"vocab\": {"));
-    TR_TRY(add_vocab(out, bpe, form));
+    if (!form->no_model) TR_TRY(add_vocab(out, bpe, form));
     TR_TRY(add_words(out, "},\n\"merges\": ["));
     merge_writer writer = {.out = out, .bpe = bpe};
-    if (!form->no_merges) TR_TRY(tr_bpe_each_merge(bpe, add_merge, &writer));
+    if (!form->no_model) TR_TRY(tr_bpe_each_merge(bpe, add_merge, &writer));
     return add_words(out, "]}}\n");
 }

@@ -24,7 +24,7 @@ typedef struct tr_tokenizer_form {
     const tr_special_text *special; /* the special tokens */
     size_t special_count;
     const tr_special_text *begin; /* put before each text; NULL: nothing */
-    bool no_merges;               /* the list of merges stays empty */
+    bool no_model;                /* the vocabulary and the list of merges stay empty */
 } tr_tokenizer_form;
 
 /* Appends the tokenizer.json of a byte-level model, with its merges in the order of their ranks. */
