@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests=build/release/tests
 work=build/long
 random=(test_op_cpu test_op_ref test_op_gradients test_comm_local test_stream test_check test_lower test_arena
-  test_plan test_runner test_cut test_ckpt test_csv test_mutations test_mixture test_data_formats test_textfile test_text_cut test_tokenizer_golden test_tokenizer_damage)
+  test_plan test_runner test_cut test_ckpt test_csv test_mutations test_mixture test_data_formats test_textfile test_text_cut test_tokenizer_back test_tokenizer_damage)
 trials=(lost restart stop race damage hostile)
 mkdir -p "$work"
 touch "$work/done"
@@ -69,7 +69,7 @@ once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "
 # Damaged files of weights, tokenizers, tokens and questions, with the address sanitizer where its build is there.
 fuzzed=$tests
 [[ -x build/asan/tests/test_weights ]] && fuzzed=build/asan/tests
-for name in test_weights test_tokenizer_damage test_data_formats test_textfile test_choices; do
+for name in test_weights test_tokenizer_damage test_tokenizer_back test_data_formats test_textfile test_choices; do
   once "fuzz-$name" env TRIREME_ROUNDS=100000 "$fuzzed/$name"
 done
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"

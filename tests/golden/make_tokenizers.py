@@ -4,7 +4,8 @@
 usage: make_tokenizers.py [--out FOLDER] [--vocab N] [--text FILE ...]
 
 Needs the package tokenizers (0.23.3 made the files in tokenizers/). unit.test_tokenizer draws the same
-texts (the fragments and the generator are the same) and compares the ids. With --vocab 128000 and
+texts (the fragments and the generator are the same) and compares the ids, also of all texts in one
+piece, which are 1 MB. compare_tokenizers.py compares with the installed libraries instead. With --vocab 128000 and
 larger texts, into another folder, the test reads that folder: TRIREME_GOLDEN_TOKENIZERS=FOLDER.
 """
 import argparse, json, os, random, struct, unicodedata
@@ -23,14 +24,16 @@ SCRIPTS = [(0xC0, 0x17F), (0x391, 0x3C9), (0x410, 0x44F), (0x561, 0x586), (0x5D0
            (0x985, 0x9CD), (0xB85, 0xBCD), (0xC05, 0xC4D), (0xE01, 0xE4C), (0xF40, 0xF84), (0x10D0, 0x10FA), (0x1100, 0x11C2),
            (0x1200, 0x1248), (0x13A0, 0x13EF), (0x1780, 0x17D3), (0x1820, 0x1842), (0x3041, 0x3096), (0x30A1, 0x30FA),
            (0x4E00, 0x4F00), (0xAC00, 0xAE00), (0x1D400, 0x1D430), (0x1F600, 0x1F64F)]
-SPACES = [9, 10, 11, 12, 13, 0x20, 0x85, 0xA0, 0x1680, 0x180E, 0x2000, 0x2003, 0x200A, 0x200B, 0x2028, 0x2029, 0x202F, 0x205F,
-          0x3000, 0xFEFF]
+# The white space of Unicode, and characters that other languages take for white space.
+SPACES = [9, 10, 11, 12, 13, 0x1C, 0x1D, 0x1E, 0x1F, 0x20, 0x85, 0xA0, 0x1680, 0x180E, *range(0x2000, 0x200C), 0x2028, 0x2029,
+          0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF]
 PIECES = ["'s", "'S", "'\u017f", "'ll", "'LL", "'Re", "'vE", "'d", "'", "\r\n", "\n\n", "\r", "  ", "   ", "        ", "\t\t",
           "<|endoftext|>", "<|x|>", "<|xy|>", "<strip>", "<str", "w\u00f6rd", "ABC\u00e9", "ABCe\u0301", "\u00e9q", "plain",
           "\u00e9", "e\u0301", "\u212b", "\u00bd", "\u00b2", "\u0663", "1234", "1", "22", "\u2177",
           "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f44d\U0001f3fd", "\u02bc", "/", "//\n", "\ud55c",
           "\u1112", "\u1161", "\u11ab", "\u0345\u0300\u0323", "A", "b", "Ab", "aB", "\u01c5", "\u00aab", "\u1c89", "\U00011380",
-          "\U0002ebf0", "\x00", "\x01", "\x7f", "\u2581", "<0x0A>", "<s>", "</s>", "the ", "The ", "ing", "HTTPServer", "don't",
+          "1\ufe0f\u20e3", "\U0001f1e9\U0001f1ea", "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+          "\u2764\ufe0f", "\U0002ebf0", "\x00", "\x01", "\x08", "\x1b", "\x7f", "\x80", "\x9f", "\u2581", "<0x0A>", "<s>", "</s>", "the ", "The ", "ing", "HTTPServer", "don't",
           "a=b;", "{}", "http://x.y/z?a=1&b=2", "\ufffd", "\ufb01", "\u0958", "\u2000", "\u1e9b\u0323"]
 
 
@@ -181,10 +184,14 @@ def main():
                     file.write(f"{state:016x}\n")
                     if mode != "plain" and i >= 40 * GROUP:
                         break
+            t.encode_special_tokens = False
+            whole = t.encode("".join(strings), add_special_tokens=False).ids
+            file.write(f"{fnv(whole, 0xCBF29CE484222325):016x}\n")
         print(name, t.get_vocab_size())
     steps = [pre_tokenizers.Whitespace(), *(pre_tokenizers.Split(Regex(r), "isolated") for r in (r"\w+", r"[\w]+", r"\W+"))]
     for step in steps:
         print(step, f"{word_hash(step):016x}")
 
 
-main()
+if __name__ == "__main__":
+    main()

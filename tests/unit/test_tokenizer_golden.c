@@ -1,10 +1,9 @@
 /* The ids of the reference: tests/golden/make_tokenizers.py made the tokenizers and wrote the ids
  * of texts that this test draws again. TRIREME_GOLDEN_TOKENIZERS names another folder of such
  * files. */
-#include "base/input.h"
 #include "base/json.h"
+#include "support/drawn_texts.h"
 #include "support/must.h"
-#include "support/seed.h"
 #include "text/tokenizer.h"
 #include "text/train_bpe.h"
 #include "text/unicode.h"
@@ -16,98 +15,31 @@
 #include <unistd.h>
 
 enum {
-    SPACES = 20,
     GROUP = 20,
     FULL = 10,
     STRINGS = 10000,
-    SHORT = 41 /* groups of other modes */
+    SHORT = 41,      /* groups of other modes */
+    WHOLE = 4 << 20, /* more bytes than all texts have */
 };
 
-static const tr_input_limit limit = {.mib = 256, .failure = TR_ERR_DATA};
-
-/* Fragments, and the prose that texts are cut from. */
-typedef struct pool {
-    const char *fragment[512];
-    size_t length[512];
-    int count;
-    char *bytes, *prose;
-    size_t prose_length;
-} pool;
-
-static pool texts;
+static drawn_texts texts;
 
 static const char *path_of(const char *name, const char *end) {
     static char path[1024];
-    const char *folder = getenv("TRIREME_GOLDEN_TOKENIZERS");
-    (void)snprintf(path, sizeof path, "%s/%s%s",
-                   folder ? folder : TRIREME_TEST_GOLDEN "/tokenizers", name, end);
+    drawn_path(name, end, path);
     return path;
 }
 
 static int load_pool(void **state) {
     (void)state;
-    size_t length;
-    must(tr_input_load("fragments", path_of("fragments", ".bin"), limit, &texts.bytes, &length));
-    must(tr_input_load("prose", TRIREME_TEST_DATA "/devil.txt", limit, &texts.prose,
-                       &texts.prose_length));
-    for (size_t at = 0; at + 2 <= length && texts.count < 512;) {
-        size_t bytes = (uint8_t)texts.bytes[at] | (size_t)(uint8_t)texts.bytes[at + 1] << 8;
-        texts.fragment[texts.count] = texts.bytes + at + 2;
-        texts.length[texts.count++] = bytes;
-        at += 2 + bytes;
-    }
+    drawn_load(&texts);
     return 0;
 }
 
 static int free_pool(void **state) {
     (void)state;
-    free(texts.bytes);
-    free(texts.prose);
+    drawn_free(&texts);
     return 0;
-}
-
-static size_t put_code_point(uint32_t c, char *out) {
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (char)(0xC0 | c >> 6);
-        out[1] = (char)(0x80 | (c & 0x3F));
-        return 2;
-    }
-    int more = c < 0x10000 ? 2 : 3;
-    out[0] = (char)((more == 2 ? 0xE0 : 0xF0) | c >> 6 * more);
-    for (int i = 1; i <= more; i++) out[i] = (char)(0x80 | (c >> 6 * (more - i) & 0x3F));
-    return (size_t)more + 1;
-}
-
-/* Draws text `number` as make_tokenizers.py does; returns its bytes. */
-static size_t draw_text(uint64_t number, char out[4096]) {
-    uint64_t random = number;
-    size_t length = 0;
-    for (int64_t parts = tr_up_to(&random, 24) - 1; parts > 0; parts--) {
-        int64_t kind = tr_up_to(&random, 10), repeats = 1, which;
-        if (kind == 8) {
-            uint32_t c = (uint32_t)tr_up_to(&random, 0x10FFFF);
-            length += put_code_point(c < 0xD800 || c >= 0xE000 ? c : c - 0x800, out + length);
-            continue;
-        }
-        if (kind > 8) {
-            size_t at = (size_t)tr_up_to(&random, (int64_t)texts.prose_length - 40) - 1;
-            size_t bytes = (size_t)tr_up_to(&random, 40);
-            memcpy(out + length, texts.prose + at, bytes);
-            length += bytes;
-            continue;
-        }
-        which = tr_up_to(&random, kind <= 2 ? SPACES : texts.count) - 1;
-        if (kind <= 2) repeats = tr_up_to(&random, 3);
-        for (; repeats > 0; repeats--) {
-            memcpy(out + length, texts.fragment[which], texts.length[which]);
-            length += texts.length[which];
-        }
-    }
-    return length;
 }
 
 static uint64_t hash_ids(const tr_token_list *ids, uint64_t state) {
@@ -131,9 +63,25 @@ static void compare_full(const char *name, int number, char *line, const tr_toke
         fail_msg("%s: text %d has %zu tokens, not %zu", name, number, ids->count, count);
 }
 
+/* Compares the ids of all texts in one piece, 1 MB, with the next line. */
+static void compare_whole(const char *name, tr_encoder *encoder, FILE *golden) {
+    char line[64], *whole = malloc(WHOLE);
+    tr_token_list ids = {0};
+    size_t length = 0;
+    for (uint64_t k = 0; k < STRINGS && length + DRAWN_MAX <= WHOLE; k++)
+        length += drawn_text(&texts, k, whole + length);
+    assert_true(length > 1000000 && length + DRAWN_MAX <= WHOLE);
+    must(tr_encoder_add(encoder, whole, length, 0, &ids));
+    assert_non_null(fgets(line, sizeof line, golden));
+    if (hash_ids(&ids, 0xCBF29CE484222325u) != strtoull(line, NULL, 16))
+        fail_msg("%s: all texts in one piece have other ids than the reference", name);
+    free(whole);
+    free(ids.id);
+}
+
 static void compare(const char *name, bool exact_back) {
     static const unsigned modes[] = {0, TR_ENCODE_TEMPLATE, TR_ENCODE_NO_SPECIAL};
-    static char line[1 << 16], text[4096];
+    static char line[1 << 16], text[DRAWN_MAX];
     tr_tokenizer *t;
     tr_encoder *encoder;
     tr_token_list ids = {0};
@@ -145,7 +93,7 @@ static void compare(const char *name, bool exact_back) {
     assert_non_null(fgets(line, sizeof line, golden)); /* the version */
     for (int number = 0; number < FULL; number++) {
         ids.count = 0;
-        must(tr_encoder_add(encoder, text, draw_text((uint64_t)number, text), 0, &ids));
+        must(tr_encoder_add(encoder, text, drawn_text(&texts, (uint64_t)number, text), 0, &ids));
         assert_non_null(fgets(line, sizeof line, golden));
         compare_full(name, number, line, &ids);
     }
@@ -153,7 +101,7 @@ static void compare(const char *name, bool exact_back) {
         for (int group = 0; group < (mode ? SHORT : STRINGS / GROUP); group++) {
             uint64_t hash = 0xCBF29CE484222325u;
             for (int k = group * GROUP; k < (group + 1) * GROUP; k++) {
-                size_t length = draw_text((uint64_t)k, text);
+                size_t length = drawn_text(&texts, (uint64_t)k, text);
                 ids.count = back.count = 0;
                 must(tr_encoder_add(encoder, text, length, modes[mode], &ids));
                 hash = hash_ids(&ids, hash);
@@ -167,6 +115,7 @@ static void compare(const char *name, bool exact_back) {
                 fail_msg("%s, mode %zu: a text from %d to %d has other ids than the reference",
                          name, mode, group * GROUP, (group + 1) * GROUP - 1);
         }
+    compare_whole(name, encoder, golden);
     assert_null(fgets(line, sizeof line, golden));
     (void)fclose(golden);
     free(ids.id);
@@ -249,36 +198,6 @@ static void test_words(void **state) {
     compare_words(SPLIT("\\\\W+"), 0x49AD7117A0D4B961u);
 }
 
-/* Any bytes come back, through the known patterns and through PCRE2. */
-static void test_any_bytes(void **state) {
-    (void)state;
-    static const char *const names[] = {"gpt2", "llama3", "o200k"};
-    uint64_t random = tr_test_seed(11);
-    for (size_t n = 0; n < 3; n++) {
-        tr_tokenizer *t;
-        tr_encoder *encoder;
-        tr_token_list ids = {0};
-        tr_byte_list back = {0};
-        must(tr_tokenizer_open(path_of(names[n], ".json"), &t));
-        must(tr_encoder_open(t, &encoder));
-        for (int round = 0; round < 2000; round++) {
-            static char text[4096];
-            size_t length = draw_text(random, text);
-            for (int64_t i = tr_up_to(&random, 6); i > 1 && length; i--)
-                text[(size_t)tr_up_to(&random, (int64_t)length) - 1] = (char)tr_up_to(&random, 256);
-            ids.count = back.count = 0;
-            must(tr_encoder_add(encoder, text, length, 0, &ids));
-            must(tr_tokenizer_decode(t, ids.id, ids.count, 0, &back));
-            assert_int_equal(back.count, length);
-            if (length) assert_memory_equal(back.byte, text, length);
-        }
-        free(ids.id);
-        free(back.byte);
-        tr_encoder_close(encoder);
-        tr_tokenizer_close(t);
-    }
-}
-
 static void expect_same_json(const cJSON *a, const cJSON *b, const char *key) {
     const cJSON *x = tr_json_get(tr_json_get(a, "model"), key);
     const cJSON *y = tr_json_get(tr_json_get(b, "model"), key);
@@ -337,11 +256,10 @@ static void test_training(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),      cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_qwen),      cmocka_unit_test(test_o200k),
-        cmocka_unit_test(test_prefix),    cmocka_unit_test(test_llama2),
-        cmocka_unit_test(test_any_bytes), cmocka_unit_test(test_training),
-        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_gpt2),     cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_qwen),     cmocka_unit_test(test_o200k),
+        cmocka_unit_test(test_prefix),   cmocka_unit_test(test_llama2),
+        cmocka_unit_test(test_training), cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, load_pool, free_pool);
 }
