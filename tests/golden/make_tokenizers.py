@@ -141,6 +141,14 @@ def make_all(vocab, texts):
     yield "metaspace", sentencepiece(vocab, texts, True)
 
 
+def corpus(paths):
+    """Returns the texts to train on, with the files of `paths`, and what draw_text draws from."""
+    prose = open(os.path.join(HERE, "../data/devil.txt"), encoding="ascii", newline="").read()
+    pool = fragments()
+    texts = [prose, " ".join(pool[len(SPACES) + len(PIECES):] * 20)]
+    return texts + [open(path, "rb").read().decode("utf-8", "replace") for path in paths], pool, prose
+
+
 def word_hash(step):
     """Returns a hash of the code points that do not cut a word; test_tokenizer_golden.c has the hashes."""
     state = 0xCBF29CE484222325
@@ -157,13 +165,10 @@ def main():
     parser.add_argument("--text", nargs="*", default=[])
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
-    prose = open(os.path.join(HERE, "../data/devil.txt"), encoding="ascii", newline="").read()
-    pool = fragments()
+    texts, pool, prose = corpus(options.text)
     with open(os.path.join(options.out, "fragments.bin"), "wb") as file:
         for text in pool:
             file.write(struct.pack("<H", len(text.encode())) + text.encode())
-    texts = [prose, " ".join(pool[len(SPACES) + len(PIECES):] * 20)]
-    texts += [open(path, "rb").read().decode("utf-8", "replace") for path in options.text]
     strings = [draw_text(i, pool, prose) for i in range(STRINGS)]
     for name, t in make_all(options.vocab, texts):
         spec = old_merges(t) if name == "gpt2" else json.dumps(json.loads(t.to_str()), ensure_ascii=False, separators=(",", ":"))

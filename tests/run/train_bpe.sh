@@ -59,8 +59,9 @@ train 66 no-such-file --vocab 600 -o b.json
 train 74 "$text" --vocab 600 -o no/such/folder/b.json
 [[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
 
-if python3 -c 'import tokenizers' 2>err; then
-    python3 - "$text" >out 2>err <<'P' || fail "tokenizers: $(tail -n 1 err)"
+python=${TRIREME_PYTHON:-python3}
+if "$python" -c 'import tokenizers' 2>err; then
+    "$python" - "$text" >out 2>err <<'P' || fail "tokenizers: $(tail -n 1 err)"
 import json, sys
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 t = Tokenizer(models.BPE())

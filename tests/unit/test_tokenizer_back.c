@@ -136,27 +136,45 @@ static void test_all(void **state) {
     }
 }
 
-/* Without its added tokens, some of which take white space along. */
-static void test_nfc(void **state) {
-    (void)state;
+/* Writes a golden tokenizer without one of its parts, and with another one (NULL: with none), and
+ * returns the path. */
+static const char *altered(const char *name, const char *part, const char *value) {
     cJSON *json;
-    char path[1024];
-    drawn_path("qwen", ".json", path);
-    must(tr_json_load("the golden file", path, 256, &json));
-    cJSON_DeleteItemFromObjectCaseSensitive(json, "added_tokens");
+    char golden_file[1024];
+    drawn_path(name, ".json", golden_file);
+    must(tr_json_load("the golden file", golden_file, 256, &json));
+    cJSON_DeleteItemFromObjectCaseSensitive(json, part);
+    if (value) assert_true(cJSON_AddItemToObject(json, part, cJSON_Parse(value)));
     char *text = cJSON_PrintUnformatted(json);
+    const char *path = path_of("altered.json");
     assert_non_null(text);
-    (void)snprintf(path, sizeof path, "%s", path_of("plain.json"));
     write_file(path, text, strlen(text));
     free(text);
     cJSON_Delete(json);
-    check(path, "qwen", expect_nfc);
+    return path;
+}
+
+/* Without the added tokens, some of which take white space along. */
+static void test_nfc(void **state) {
+    (void)state;
+    check(altered("qwen", "added_tokens", NULL), "qwen", expect_nfc);
+}
+
+/* A pattern that only PCRE2 knows. */
+static void test_other_pattern(void **state) {
+    (void)state;
+    static const char pre[] =
+        "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+        "{\"Regex\": \"\\\\p{L}+|\\\\s|[^x]\"}, \"behavior\": \"Isolated\"}, {\"type\": "
+        "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}";
+    check(altered("gpt2", "pre_tokenizer", pre), "gpt2 by PCRE2", expect_same);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
         cmocka_unit_test(test_nfc),
+        cmocka_unit_test(test_other_pattern),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
