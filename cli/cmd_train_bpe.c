@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "data/json_line.h"
 #include "data/textfile.h"
+#include "device/device.h"
 #include "text/bpe.h"
 #include "text/train_bpe.h"
 
@@ -15,6 +16,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum {
+    PART = 1 << 22,      /* bytes of text that are read at a time, at least */
+    MOST_LINE = 1 << 29, /* of JSON */
+    MOST_PART = 1 << 26, /* of other text, without a place to cut */
+};
 
 typedef struct train_bpe_options {
     int64_t vocab;
@@ -105,40 +112,112 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char
     return status;
 }
 
-/* Adds the text of each line of JSON. */
-static tr_status add_lines(const char *path, const char *key, tr_byte_list *all,
-                           tr_bpe_trainer *trainer) {
-    tr_byte_list text = {0};
-    tr_status status = tr_grow(&text.byte, &text.capacity, all->count + 1, 1);
-    int64_t number = 1;
-    size_t at = tr_jsonl_begin(all->byte, all->count);
-    for (; at < all->count && status == TR_OK; number++) {
-        const char *line = all->byte + at, *end = memchr(line, '\n', all->count - at);
-        const size_t length = end ? (size_t)(end - line) : all->count - at;
+/* A file that is read in parts. */
+typedef struct reader {
+    const train_bpe_options *o;
+    tr_bpe_trainer *trainer;
+    const char *path;
+    bool json; /* lines of JSON */
+    tr_textfile *input;
+    tr_byte_list rest, text; /* what was read and not learned from; text of a line */
+    bool at_end;
+    int64_t line;
+} reader;
+
+/* Adds the text of each line of JSON in the first `length` bytes. */
+static tr_status add_lines(reader *r, size_t length) {
+    TR_TRY(tr_grow(&r->text.byte, &r->text.capacity, length + 1, 1));
+    size_t at = r->line == 0 ? tr_jsonl_begin(r->rest.byte, length) : 0;
+    while (at < length) {
+        const char *line = r->rest.byte + at, *end = memchr(line, '\n', length - at);
+        const size_t bytes = end ? (size_t)(end - line) : length - at;
         tr_jsonl found;
-        at += length + 1;
-        if (tr_jsonl_is_empty(line, length)) continue;
-        if (!tr_jsonl_read(line, length, key, text.byte, &found))
-            status =
-                TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")",
-                        path, number, found.at + 1, found.fault, key);
-        else if (found.length > 0) status = tr_bpe_trainer_add(trainer, found.text, found.length);
+        at += bytes + 1;
+        r->line++;
+        if (tr_jsonl_is_empty(line, bytes)) continue;
+        if (!tr_jsonl_read(line, bytes, r->o->key, r->text.byte, &found))
+            return TR_FAIL(TR_ERR_DATA,
+                           "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")", r->path,
+                           r->line, found.at + 1, found.fault, r->o->key);
+        if (found.length > 0) TR_TRY(tr_bpe_trainer_add(r->trainer, found.text, found.length));
     }
-    free(text.byte);
+    return TR_OK;
+}
+
+/* Reads until a part of the text can be learned from by itself: its bytes are *cut. */
+static tr_status read_part(reader *r, size_t *cut) {
+    *cut = 0; /* at the end of the file */
+    for (size_t want = PART; !r->at_end || r->rest.count; want *= 2) {
+        size_t got = 0;
+        if (!r->at_end && r->rest.count < want) {
+            const size_t missing = want - r->rest.count;
+            TR_TRY(tr_grow(&r->rest.byte, &r->rest.capacity, want + 1, 1));
+            TR_TRY(tr_textfile_read(r->input, r->rest.byte + r->rest.count, missing, &got));
+            r->rest.count += got;
+            r->at_end = got < missing;
+        }
+        const char *line =
+            r->json && r->rest.count ? memrchr(r->rest.byte, '\n', r->rest.count) : NULL;
+        *cut = r->rest.count;
+        if (r->at_end) return TR_OK;
+        if (r->json) *cut = line ? (size_t)(line + 1 - r->rest.byte) : 0;
+        else *cut = tr_bpe_trainer_cut(r->trainer, r->rest.byte, r->rest.count);
+        if (*cut) return TR_OK;
+        if (want >= (r->json ? MOST_LINE : MOST_PART))
+            return TR_FAIL(TR_ERR_DATA, "'%s' has %zu bytes of text without a %s: divide them",
+                           r->path, r->rest.count,
+                           r->json ? "line end" : "place where the pattern always cuts");
+    }
+    return TR_OK;
+}
+
+/* Fails when the pieces so far take more memory than this host has free. */
+static tr_status check_memory(const reader *r, size_t all) {
+    const size_t takes = tr_bpe_trainer_memory(r->trainer);
+    if (takes <= all) return TR_OK;
+    return TR_FAIL(
+        TR_ERR_FIT,
+        "the texts up to '%s' have %zu different pieces, and training on them takes about "
+        "%.1f GiB of memory, but this host has %.1f GiB free: train on a part of them",
+        r->path, tr_bpe_trainer_pieces(r->trainer), (double)takes / (1 << 30),
+        (double)all / (1 << 30));
+}
+
+static tr_status learn(reader *r, size_t memory, double *mib) {
+    TR_TRY(tr_textfile_open(r->path, &r->input));
+    for (size_t cut;;) {
+        TR_TRY(read_part(r, &cut));
+        if (!cut) return TR_OK;
+        TR_TRY(r->json ? add_lines(r, cut) : tr_bpe_trainer_add(r->trainer, r->rest.byte, cut));
+        TR_TRY(check_memory(r, memory));
+        memmove(r->rest.byte, r->rest.byte + cut, r->rest.count - cut);
+        r->rest.count -= cut;
+        *mib += (double)cut / (1 << 20);
+    }
+}
+
+static tr_status free_memory(size_t *bytes) {
+    size_t total;
+    tr_device *host;
+    TR_TRY(tr_device_open("ref", &(tr_device_options){.threads = 1}, &host));
+    const tr_status status = tr_device_memory(host, bytes, &total);
+    tr_device_close(host);
     return status;
 }
 
 static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, double *mib) {
+    size_t memory;
+    TR_TRY(free_memory(&memory));
     for (int i = 0; i < o->files; i++) {
-        tr_byte_list text = {0};
-        tr_status status = tr_textfile_load(o->file[i], &text);
-        if (status == TR_OK && tr_textfile_is_json_lines(o->file[i]))
-            status = add_lines(o->file[i], o->key, &text, trainer);
-        else if (status == TR_OK && text.count > 0)
-            status = tr_bpe_trainer_add(trainer, text.byte, text.count);
-        free(text.byte);
+        reader r = {.o = o,
+                    .trainer = trainer,
+                    .path = o->file[i],
+                    .json = tr_textfile_is_json_lines(o->file[i])};
+        const tr_status status = learn(&r, memory, mib);
+        tr_textfile_close(r.input);
+        free(r.rest.byte);
+        free(r.text.byte);
         TR_TRY(status);
-        *mib += (double)text.count / (1 << 20);
     }
     if (tr_bpe_trainer_pieces(trainer) == 0)
         return TR_FAIL(TR_ERR_DATA, "the files have no text: name files to learn from");

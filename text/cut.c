@@ -43,7 +43,7 @@ static reason reason_of(const tr_tokenizer *t) {
 
 /* Fills *out with the place before byte `at`, 0 < at < length. Returns false when it is inside of a
  * character or next to an invalid byte. */
-static bool look(const tr_tokenizer *t, const uint8_t *text, size_t length, size_t at, place *out) {
+static bool look(const uint8_t *table, const uint8_t *text, size_t length, size_t at, place *out) {
     uint32_t left, right;
     *out = (place){.text = text, .right = text + at};
     if ((text[at] & 0xC0) == 0x80) return false;
@@ -54,8 +54,8 @@ static bool look(const tr_tokenizer *t, const uint8_t *text, size_t length, size
             out->left_bytes = back;
         }
     if (!out->left || left - TR_CP_INVALID < 0x100 || right - TR_CP_INVALID < 0x100) return false;
-    out->left_set = t->cp_table[left];
-    out->right_set = t->cp_table[right];
+    out->left_set = table[left];
+    out->right_set = table[right];
     return true;
 }
 
@@ -98,27 +98,27 @@ static tr_status try_both(tr_encoder *e, const char *text, size_t length, size_t
  * mark, which can be part of a word; between numbers in Qwen's pattern; and behind the end of a
  * line, except before o200k's slash. White space at the end of a text is one piece in GPT-2's
  * pattern, and two before other characters. */
-static bool ends_piece(const tr_tokenizer *t, const place *p) {
+static bool ends_piece(tr_pattern pattern, const uint8_t *table, const place *p) {
     const unsigned word = TR_CP_LETTER | TR_CP_NUMBER;
     const bool mark = p->right_set & TR_CP_UPPER && !(p->right_set & TR_CP_LETTER);
     if (!(p->left_set & TR_CP_SPACE)) {
         if (p->right_set & TR_CP_SPACE && !(p->right_set & TR_CP_NEWLINE)) return true;
-        if (t->pattern == TR_PATTERN_QWEN && p->left_set & p->right_set & TR_CP_NUMBER) return true;
+        if (pattern == TR_PATTERN_QWEN && p->left_set & p->right_set & TR_CP_NUMBER) return true;
         return p->left_set & word && !(p->right_set & word) && !mark && *p->right != '\'';
     }
     if (!(p->left_set & TR_CP_NEWLINE) || p->right_set & TR_CP_SPACE || *p->right == '/')
         return false;
     place before;
     const size_t at = (size_t)(p->left - p->text);
-    if (t->pattern != TR_PATTERN_GPT2) return true;
-    return at > 0 && look(t, p->text, at + 1, at, &before) && !(before.left_set & TR_CP_SPACE);
+    if (pattern != TR_PATTERN_GPT2) return true;
+    return at > 0 && look(table, p->text, at + 1, at, &before) && !(before.left_set & TR_CP_SPACE);
 }
 
 /* Finds out whether the reason applies to a place. */
 static tr_status applies(tr_encoder *e, reason why, const place *p, bool *good) {
     *good = false;
     switch (why) {
-    case BY_PATTERN: *good = ends_piece(e->t, p); return TR_OK;
+    case BY_PATTERN: *good = ends_piece(e->t->pattern, e->t->cp_table, p); return TR_OK;
     case BY_SPACES: *good = *p->right == ' '; return TR_OK;
     case BY_MERGES:
         if (*p->left == ' ' || *p->right == ' ') return TR_OK; /* Metaspace may replace it */
@@ -210,7 +210,7 @@ static tr_status find_end(tr_encoder *e, const char *text, size_t length, size_t
         const size_t at = s.first + s.at;
         if (s.at >= s.end || at + NEAR >= length) return TR_OK;
         if (at + NEAR <= from) begin = at;
-        if (at < from || !look(e->t, (const uint8_t *)text, length, at, &p) ||
+        if (at < from || !look(e->t->cp_table, (const uint8_t *)text, length, at, &p) ||
             !is_between_tokens(e->t, &p))
             continue;
         /* Next to white space the end of a known piece may depend on what follows it. */
@@ -239,7 +239,8 @@ tr_status tr_encoder_find_cut(tr_encoder *e, const char *text, size_t length, si
     for (size_t at = from > 0 ? from : 1; at + margin < length && tries < TRIES; at++) {
         place p;
         bool good;
-        if (!look(t, (const uint8_t *)text, length, at, &p) || !is_normal(t, &p)) continue;
+        if (!look(t->cp_table, (const uint8_t *)text, length, at, &p) || !is_normal(t, &p))
+            continue;
         if (!is_between_tokens(t, &p)) continue;
         TR_TRY(applies(e, why, &p, &good));
         if (!good) continue;
@@ -255,4 +256,16 @@ tr_status tr_encoder_find_cut(tr_encoder *e, const char *text, size_t length, si
     TR_TRY(find_end(e, text, length, from, flags, cut));
     if (*cut < length) *rest |= TR_ENCODE_NEXT_PIECE;
     return TR_OK;
+}
+
+size_t tr_pattern_last_cut(tr_pattern pattern, const uint8_t *table, const uint8_t *text,
+                           size_t length) {
+    /* A character at the end may be cut off. */
+    for (size_t at = length; at-- > LONGEST_CHARACTER;) {
+        const size_t from = at - LONGEST_CHARACTER;
+        place p;
+        if (from > 0 && look(table, text, length, from, &p) && ends_piece(pattern, table, &p))
+            return from;
+    }
+    return 0;
 }

@@ -24,3 +24,7 @@ const char *tr_pattern_regex(tr_pattern pattern);
  * (tr_cp_table). */
 size_t tr_pattern_next(tr_pattern pattern, const uint8_t *table, const uint8_t *p,
                        const uint8_t *end);
+/* Returns the last place in a text that a piece ends before whatever follows the text, so that the
+ * pieces of the text are those of its two parts; 0 when it finds none. cut.c. */
+size_t tr_pattern_last_cut(tr_pattern pattern, const uint8_t *table, const uint8_t *text,
+                           size_t length);

@@ -11,6 +11,13 @@
 #include <string.h>
 #include <xxhash.h>
 
+enum {
+    LONGEST_PIECE = 1 << 24, /* bytes; no word of any text has as many */
+    /* Measured: of one long piece 20 bytes for each byte, of words 150 for each word. */
+    TAKES_BYTE = 20,
+    TAKES_WORD = 150,
+};
+
 /* A different piece: its bytes, later its tokens, are at `start` of bytes or tokens. */
 typedef struct word {
     size_t start;
@@ -88,6 +95,14 @@ size_t tr_bpe_trainer_pieces(const tr_bpe_trainer *t) {
     return t->word_count;
 }
 
+size_t tr_bpe_trainer_memory(const tr_bpe_trainer *t) {
+    return t->bytes.count * TAKES_BYTE + t->word_count * TAKES_WORD;
+}
+
+size_t tr_bpe_trainer_cut(const tr_bpe_trainer *t, const char *text, size_t length) {
+    return tr_pattern_last_cut(t->pattern, t->cp_table, (const uint8_t *)text, length);
+}
+
 /* --- counting words --------------------------------------------------------------------------- */
 
 static uint32_t *word_place(const tr_bpe_trainer *t, const uint8_t *piece, size_t length) {
@@ -117,10 +132,15 @@ static tr_status count_word(tr_bpe_trainer *t, const uint8_t *piece, size_t leng
         t->words[*place - 1].count++;
         return TR_OK;
     }
-    if (t->word_count >= UINT32_MAX / 2 || length > UINT32_MAX)
+    if (length > LONGEST_PIECE)
+        return TR_FAIL(
+            TR_ERR_DATA,
+            "the text has a piece of %zu bytes that the pattern does not cut; a tokenizer "
+            "is trained on pieces of up to %d bytes: leave this text out",
+            length, LONGEST_PIECE);
+    if (t->word_count >= UINT32_MAX / 2)
         return TR_FAIL(TR_ERR_DATA,
-                       "the text has too many different pieces, or one of 4 GiB: train "
-                       "on a part of it");
+                       "the text has too many different pieces: train on a part of it");
     if (2 * t->word_count > t->word_mask) {
         TR_TRY(grow_table(t));
         place = word_place(t, piece, length);

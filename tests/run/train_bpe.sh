@@ -33,6 +33,27 @@ gzip -c "$text" >text.gz
 train 0 text.gz --vocab 600 -o packed.json
 cmp -s a.json packed.json || fail "a compressed text gives another tokenizer"
 
+# Texts are read in parts, which leaves the tokenizer as it is: the same text often, also compressed.
+for i in $(seq 30); do cat "$text"; done >once.txt
+for i in 1 2 3; do gzip -1c once.txt; done >often.txt.gz
+train 0 often.txt.gz --vocab 600 -o often.json
+cmp -s a.json often.json || fail "a text of several parts gives another tokenizer"
+awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"text\": \"%s\"}\n", $0 }' once.txt >once.jsonl
+for i in 1 2 3; do gzip -1c once.jsonl; done >often.jsonl.gz
+train 0 once.jsonl --vocab 600 -o once.json
+train 0 often.jsonl.gz --vocab 600 -o often.json
+cmp -s once.json often.json || fail "lines of JSON in several parts give another tokenizer"
+
+# A few bytes that decompress to one endless word are refused, without the memory for all of them.
+head -c 16777216 /dev/zero | gzip -1c >zeros
+for i in 1 2 3 4 5 6; do cat zeros; done >zeros.gz
+train 65 zeros.gz --vocab 600 -o b.json
+grep -q "'zeros.gz' has 67108864 bytes of text without a place where the pattern always cuts: divide them" err || fail "zeros: $(<err)"
+head -c 17000000 /dev/zero >zeros.txt
+train 65 "$text" zeros.txt --vocab 600 -o b.json
+grep -q "the text has a piece of 17000000 bytes that the pattern does not cut" err || fail "a long word: $(<err)"
+rm -f zeros* often* once*
+
 # Lines of JSON, with a byte-order mark: the same text as one line each. Every line of the text is a document.
 { printf '\xef\xbb\xbf'; awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"id\": 1, \"body\": \"%s\"}\n", $0 }' "$text"; } >body.jsonl
 train 0 body.jsonl --vocab 600 -o body.json --key body
@@ -57,6 +78,7 @@ code=0
 train 65 empty.txt --vocab 600 -o b.json
 train 66 no-such-file --vocab 600 -o b.json
 train 74 "$text" --vocab 600 -o no/such/folder/b.json
+train 74 "$text" --vocab 600 -o /proc/b.json
 [[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
 
 python=${TRIREME_PYTHON:-python3}

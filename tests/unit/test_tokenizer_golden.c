@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "support/drawn_texts.h"
 #include "support/must.h"
+#include "text/split_known.h"
 #include "text/tokenizer.h"
 #include "text/train_bpe.h"
 #include "text/unicode.h"
@@ -254,12 +255,48 @@ static void test_training(void **state) {
     tr_bpe_trainer_close(trainer);
 }
 
+/* A text that is cut where tr_pattern_last_cut says has the pieces of the whole text. */
+static void test_cuts(void **state) {
+    (void)state;
+    static char text[8 * DRAWN_MAX];
+    uint8_t *table;
+    int cuts = 0;
+    must(tr_cp_table(&table));
+    for (uint64_t number = 0; number < 3000; number++) {
+        const tr_pattern pattern = (tr_pattern)(TR_PATTERN_GPT2 + (int)(number % 5));
+        size_t length = 0, at = 0;
+        for (uint64_t k = 0; k < 8; k++)
+            length += drawn_text(&texts, 8 * number + k, text + length);
+        const uint8_t *p = (const uint8_t *)text, *end = p + length;
+        const size_t known = length - length / 4;
+        const size_t cut = tr_pattern_last_cut(pattern, table, p, known);
+        assert_true(cut < known);
+        cuts += cut > 0;
+        /* Pieces of the whole text, of the part that is known, and of the part before the cut. */
+        const size_t lengths[] = {length, known, cut};
+        for (size_t i = 0; i < 3 && cut; i++) {
+            for (at = 0; at < cut;) at += tr_pattern_next(pattern, table, p + at, p + lengths[i]);
+            if (at != cut)
+                fail_msg("text %d, pattern %d: no piece of %zu bytes ends at %zu", (int)number,
+                         (int)pattern, lengths[i], cut);
+        }
+        for (at = 0; at < cut;) {
+            const size_t whole = tr_pattern_next(pattern, table, p + at, end);
+            assert_int_equal(tr_pattern_next(pattern, table, p + at, p + cut), whole);
+            at += whole;
+        }
+    }
+    free(table);
+    assert_true(cuts > 2500);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2),     cmocka_unit_test(test_llama3),
         cmocka_unit_test(test_qwen),     cmocka_unit_test(test_o200k),
         cmocka_unit_test(test_prefix),   cmocka_unit_test(test_llama2),
         cmocka_unit_test(test_training), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_cuts),
     };
     return cmocka_run_group_tests(tests, load_pool, free_pool);
 }
