@@ -265,8 +265,9 @@ static tr_status read_ranks(tr_tokenizer *t, const char *file, size_t length, ra
                               .begin = kind->begin ? &special->token[0] : NULL,
                               .no_model = true};
     TR_TRY(write_file(t, &form));
-    TR_TRY(tr_tokenizer_read_json(t)); /* everything except the model, whose ranks stay: in a
-                                        * tokenizer.json no two merges have one rank */
+    /* Reads everything except the model, which keeps its ranks: in a tokenizer.json no two merges
+     * have one rank. */
+    TR_TRY(tr_tokenizer_read_json(t));
     form.no_model = false;
     return write_file(t, &form);
 }

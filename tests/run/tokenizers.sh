@@ -14,6 +14,6 @@ if "$python" -c 'import tokenizers, tiktoken' 2>/dev/null; then
         >out 2>err || fail "other ids than the reference: $(tail -n 1 out) $(tail -n 1 err)"
     head -n 1 out
 else
-    echo "skipped: Python has not both tokenizers and tiktoken, whose ids would be compared; unit.test_tokenizer_golden has ids of them"
+    echo "skipped: the comparison of ids needs Python with tokenizers and tiktoken; unit.test_tokenizer_golden has ids that tokenizers gave"
 fi
 finish
