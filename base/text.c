@@ -11,3 +11,12 @@ void tr_text_add(char *text, size_t size, const char *format, ...) {
     (void)vsnprintf(text + used, size - used, format, args);
     va_end(args);
 }
+
+const char *tr_text_bytes(double bytes, char *text, size_t size) {
+    static const char *const unit[] = {"bytes", "kB", "MB", "GB", "TB"};
+    int u = 0;
+    for (; bytes >= 999.5 && u < 4; u++) bytes /= 1000;
+    const int digits = !u || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+    (void)snprintf(text, size, "%.*f %s", digits, bytes, unit[u]);
+    return text;
+}

@@ -6,3 +6,6 @@
 /* Appends to the string in text[size]. Cuts off what does not fit. */
 __attribute__((format(printf, 3, 4))) void tr_text_add(char *text, size_t size, const char *format,
                                                        ...);
+
+/* Writes an amount of bytes with three digits, in bytes, kB, MB, GB or TB. Returns text. */
+const char *tr_text_bytes(double bytes, char *text, size_t size);

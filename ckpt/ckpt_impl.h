@@ -185,9 +185,10 @@ void tr_directory_remove(const char *path);
  * manifest->file[file]. source[part] names the boxes in tensors[count]. Not collective. */
 tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *manifest, int64_t file,
                          const tr_part_source *source, const tr_ckpt_tensor *tensors, int count);
-/* Opens shard `file` for reading, and checks its size and everything in it except the payload. */
-tr_status tr_shard_open(const char *dir, const tr_manifest *manifest, int64_t file, tr_path *path,
-                        int *fd);
+/* Opens shard `file` for reading, and checks its size; with `verify` also everything in it except
+ * the payload. */
+tr_status tr_shard_open(const char *dir, const tr_manifest *manifest, int64_t file, bool verify,
+                        tr_path *path, int *fd);
 /* Reads block number `block` of a part into buffer (TR_CKPT_BLOCK bytes) and verifies it. Sets
  * *first and *count to its elements in the part's row-major order. */
 tr_status tr_shard_read_block(int fd, const char *path, const tr_manifest *manifest,

@@ -13,28 +13,25 @@ static void drop(int fd, int64_t at, int64_t bytes) {
     (void)posix_fadvise(fd, begin, at + bytes - begin, POSIX_FADV_DONTNEED);
 }
 
-tr_status tr_drain_add(tr_drain *d, int fd, const char *path, int64_t at, int64_t bytes,
-                       int64_t needed) {
+tr_status tr_drain_add(tr_drain *d, int64_t at, int64_t bytes) {
     const unsigned finish =
         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (bytes < TR_DRAIN_LEAST) return TR_OK;
     const int64_t slot = d->count % TR_DRAIN_PIECES;
     if (d->count >= TR_DRAIN_PIECES) {
-        const int old = d->piece[slot].fd;
         /* The wait reports a failure of the disk, and the fsync after it would not repeat that. */
-        if (sync_file_range(old, d->piece[slot].at, d->piece[slot].bytes, finish) == 0)
-            drop(old, d->piece[slot].at, d->piece[slot].bytes);
+        if (sync_file_range(d->fd, d->piece[slot].at, d->piece[slot].bytes, finish) == 0)
+            drop(d->fd, d->piece[slot].at, d->piece[slot].bytes);
         else if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE)
-            return tr_io_fail("write", path, errno, needed);
+            return tr_io_fail("write", d->path, errno, d->needed);
     }
-    (void)sync_file_range(fd, at, bytes, SYNC_FILE_RANGE_WRITE);
-    d->piece[slot].fd = fd;
+    (void)sync_file_range(d->fd, at, bytes, SYNC_FILE_RANGE_WRITE);
     d->piece[slot].at = at;
     d->piece[slot].bytes = bytes;
     d->count++;
     return TR_OK;
 }
 
-void tr_drain_read(int fd, int64_t at, int64_t bytes) {
+void tr_drain_drop(int fd, int64_t at, int64_t bytes) {
     if (bytes >= TR_DRAIN_LEAST) drop(fd, at, bytes);
 }

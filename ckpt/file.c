@@ -26,7 +26,7 @@ tr_status tr_io_fail(const char *what, const char *path, int error, int64_t need
                    " bytes: %s (older checkpoints are untouched)",
                    what, path, cause, needed,
                    error == EFBIG ? "raise the limit on a file's size (ulimit -f)"
-                                  : "make room or set another log.dir");
+                                  : "make room, or put the run on another file system");
 }
 
 tr_status tr_file_write(int fd, const char *path, const void *data, size_t bytes, int64_t offset,

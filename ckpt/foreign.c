@@ -30,6 +30,19 @@ tr_status tr_foreign_file(const char *path, const char *first, size_t bytes) {
     return TR_OK;
 }
 
+tr_status tr_foreign_shard(const char *path) {
+    int files = 0, end = 0;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *of = NULL;
+    for (const char *next = name; (next = strstr(next, "-of-")) != NULL; next++) of = next;
+    if (!of || of == name || of[-1] < '0' || of[-1] > '9' ||
+        sscanf(of, "-of-%9d.safetensors%n", &files, &end) != 1 || !end || files < 2)
+        return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "'%s' is one of the %d files of a model: name the folder, which has "
+                   "model.safetensors.index.json and all of them",
+                   path, files);
+}
+
 static bool ends_with(const char *name, const char *end) {
     const size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);

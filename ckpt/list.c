@@ -256,7 +256,7 @@ tr_status tr_ckpt_verify(const char *root, int64_t step) {
     TR_TRY_OUT(tr_ckpt_step_check(dir.text, step, &commit, &m));
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
     for (int64_t f = 0; f < m.files; f++) {
-        TR_TRY_OUT(tr_shard_open(dir.text, &m, f, &path, &fd));
+        TR_TRY_OUT(tr_shard_open(dir.text, &m, f, true, &path, &fd));
         for (int64_t p = 0; p < m.parts; p++) {
             int64_t first, count;
             if (m.part[p].file != f) continue;

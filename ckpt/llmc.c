@@ -41,11 +41,11 @@ static tr_status add(reader *r, const char *name, int64_t rows, int64_t columns,
                    .offset = r->at};
     t.bytes = rows * (columns ? columns : 1) * size;
     r->at += stored * size;
-    if (r->at > r->w->size[0])
+    if (r->at > r->w->file[0].size)
         return TR_FAIL(TR_ERR_DATA,
                        "%s has %" PRId64 " bytes, but its header describes more: it is truncated, "
                        "or no model file",
-                       r->w->path[0], r->w->size[0]);
+                       r->w->file[0].path, r->w->file[0].size);
     return tr_weights_add(r->w, &t, name);
 }
 
@@ -87,10 +87,10 @@ tr_status tr_llmc_open(const char *path, tr_weights *w, tr_model_config *model) 
     int file;
     *w = (tr_weights){0};
     TR_TRY(tr_weights_add_file(w, path, &file));
-    if (w->size[file] < (int64_t)sizeof word)
+    if (w->file[file].size < (int64_t)sizeof word)
         return TR_FAIL(TR_ERR_DATA, "%s has %" PRId64 " bytes, fewer than its header", path,
-                       w->size[file]);
-    TR_TRY(tr_file_read(w->fd[file], path, word, sizeof word, 0));
+                       w->file[file].size);
+    TR_TRY(tr_weights_read_bytes(w, file, word, sizeof word, 0));
     TR_TRY(check_header(path, word));
     const int64_t T = word[2], V = word[3], L = word[4], C = word[6], Vp = word[7];
     *model = (tr_model_config){
@@ -115,10 +115,10 @@ tr_status tr_llmc_open(const char *path, tr_weights *w, tr_model_config *model) 
     TR_TRY(add_layers(&r, "mlp.c_proj.bias", C, 0));
     TR_TRY(add(&r, "transformer.ln_f.weight", C, 0, C));
     TR_TRY(add(&r, "transformer.ln_f.bias", C, 0, C));
-    if (r.at != w->size[file])
+    if (r.at != w->file[file].size)
         return TR_FAIL(TR_ERR_DATA,
                        "%s has %" PRId64 " bytes, but its header describes %" PRId64
                        ": it is no model file",
-                       path, w->size[file], r.at);
+                       path, w->file[file].size, r.at);
     return tr_weights_sort(w);
 }

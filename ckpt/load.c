@@ -187,7 +187,7 @@ static tr_status read_shard(reader *r, const char *dir, int64_t file) {
     for (int64_t p = 0; p < r->manifest->parts && status == TR_OK; p++) {
         const tr_ckpt_part *part = &r->manifest->part[p];
         if (part->file != file || !wants(r, part)) continue;
-        if (r->fd < 0) status = tr_shard_open(dir, r->manifest, file, &r->path, &r->fd);
+        if (r->fd < 0) status = tr_shard_open(dir, r->manifest, file, true, &r->path, &r->fd);
         if (status == TR_OK) status = read_part(r, part);
     }
     if (r->fd >= 0) (void)close(r->fd);

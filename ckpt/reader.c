@@ -13,8 +13,10 @@
 struct tr_ckpt_reader {
     tr_manifest manifest;
     tr_path dir;
-    int *fd; /* [manifest.files]; -1: not open */
-    tr_path path;
+    bool *verified; /* [manifest.files]: its layout has its checksum */
+    int fd;         /* of the shard that is open */
+    int64_t open;   /* its number; -1: none */
+    tr_path path;   /* its path */
     float *block;
 };
 
@@ -25,26 +27,36 @@ static tr_status open_step(const char *root, int64_t step, tr_ckpt_reader *r) {
     int64_t found;
     TR_TRY(tr_ckpt_step_find(root, step, &found, &r->dir, NULL));
     TR_TRY(tr_ckpt_step_check(r->dir.text, found, &commit, &r->manifest));
-    TR_TRY(tr_calloc((size_t)r->manifest.files, sizeof *r->fd, &r->fd));
-    for (int64_t f = 0; f < r->manifest.files; f++) r->fd[f] = -1;
+    TR_TRY(tr_calloc((size_t)r->manifest.files, sizeof *r->verified, &r->verified));
     return tr_calloc(TR_CKPT_BLOCK, 1, &r->block);
 }
 
 tr_status tr_ckpt_reader_open(const char *root, int64_t step, tr_ckpt_reader **out) {
     tr_ckpt_reader *r;
     TR_TRY(tr_calloc(1, sizeof *r, &r));
+    r->open = -1;
     tr_status status = open_step(root, step, r);
     if (status == TR_OK) *out = r;
     else tr_ckpt_reader_close(r);
     return status;
 }
 
+/* Makes a shard the one that is open: a checkpoint of any number of shards needs one descriptor. */
+static tr_status turn_to(tr_ckpt_reader *r, int64_t shard) {
+    if (r->open == shard) return TR_OK;
+    if (r->open >= 0) (void)close(r->fd);
+    r->open = -1;
+    TR_TRY(tr_shard_open(r->dir.text, &r->manifest, shard, !r->verified[shard], &r->path, &r->fd));
+    r->verified[shard] = true;
+    r->open = shard;
+    return TR_OK;
+}
+
 void tr_ckpt_reader_close(tr_ckpt_reader *r) {
     if (!r) return;
-    for (int64_t f = 0; r->fd && f < r->manifest.files; f++)
-        if (r->fd[f] >= 0) (void)close(r->fd[f]);
+    if (r->open >= 0) (void)close(r->fd);
     tr_manifest_free(&r->manifest);
-    free(r->fd);
+    free(r->verified);
     free(r->block);
     free(r);
 }
@@ -100,14 +112,11 @@ tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, int64_t number,
     for (int64_t p = 0; p < m->parts; p++) {
         const tr_ckpt_part *part = &m->part[p];
         if (part->tensor != number) continue;
-        if (r->fd[part->file] < 0)
-            TR_TRY(tr_shard_open(r->dir.text, m, part->file, &r->path, &r->fd[part->file]));
+        TR_TRY(turn_to(r, part->file));
         for (int64_t b = 0; b < part->blocks; b++) {
             int64_t first, count;
-            TR_TRY(tr_shard_read_block(r->fd[part->file], r->path.text, m, part, b, r->block,
-                                       &first, &count));
-            tr_drain_read(r->fd[part->file], part->offset + b * TR_CKPT_BLOCK,
-                          count * (int64_t)sizeof(float));
+            TR_TRY(tr_shard_read_block(r->fd, r->path.text, m, part, b, r->block, &first, &count));
+            tr_drain_drop(r->fd, part->offset + b * TR_CKPT_BLOCK, count * (int64_t)sizeof(float));
             TR_TRY(pass_on(r, part, first, count, take, context));
         }
     }

@@ -123,23 +123,23 @@ static tr_status add_safetensors(tr_weights *w, const char *path) {
     unsigned char first[LENGTH];
     char *text;
     TR_TRY(tr_weights_add_file(w, path, &h.file));
-    if (w->size[h.file] < LENGTH)
+    if (w->file[h.file].size < LENGTH)
         return TR_FAIL(TR_ERR_DATA, "%s has %" PRId64 " bytes: safetensors begin with 8", path,
-                       w->size[h.file]);
-    TR_TRY(tr_file_read(w->fd[h.file], path, first, LENGTH, 0));
+                       w->file[h.file].size);
+    TR_TRY(tr_weights_read_bytes(w, h.file, first, LENGTH, 0));
     uint64_t n = 0;
     for (int i = LENGTH; i-- > 0;) n = n << 8 | first[i];
-    if (n > MOST_HEADER || (int64_t)n > w->size[h.file] - LENGTH)
+    if (n > MOST_HEADER || (int64_t)n > w->file[h.file].size - LENGTH)
         TR_TRY(tr_foreign_file(path, (const char *)first, LENGTH));
-    if (n > MOST_HEADER || (int64_t)n > w->size[h.file] - LENGTH)
+    if (n > MOST_HEADER || (int64_t)n > w->file[h.file].size - LENGTH)
         return TR_FAIL(TR_ERR_DATA,
                        "%s: the first 8 bytes state a header of %" PRIu64
                        " bytes, but the file has %" PRId64 " and the format's limit is %d",
-                       path, n, w->size[h.file], MOST_HEADER);
+                       path, n, w->file[h.file].size, MOST_HEADER);
     h.data = LENGTH + (int64_t)n;
-    h.end = w->size[h.file] - h.data;
+    h.end = w->file[h.file].size - h.data;
     TR_TRY(tr_calloc((size_t)n + 1, 1, &text));
-    tr_status status = tr_file_read(w->fd[h.file], path, text, (size_t)n, LENGTH);
+    tr_status status = tr_weights_read_bytes(w, h.file, text, (size_t)n, LENGTH);
     if (status == TR_OK) status = take_header(&h, text, (int64_t)n, w);
     free(text);
     return status;
@@ -166,7 +166,7 @@ static tr_status open_shards(tr_weights *w, const char *dir, const char *where, 
                            "name files without '/'",
                            where, tr_json_quote(entry->string, quoted, sizeof quoted));
         TR_TRY(tr_path_join(dir, name, &path));
-        for (int f = 0; f < w->files && !open; f++) open = !strcmp(w->path[f], path.text);
+        for (int f = 0; f < w->files && !open; f++) open = !strcmp(w->file[f].path, path.text);
         if (!open) TR_TRY(add_safetensors(w, path.text));
     }
     return TR_OK;
@@ -181,7 +181,7 @@ static tr_status check_index(const tr_weights *w, const char *where, const cJSON
         const tr_weight *t =
             w->count ? bsearch(entry->string, w->tensor, (size_t)w->count, sizeof *t, entry_by_name)
                      : NULL;
-        const char *file = t ? strrchr(w->path[t->file], '/') + 1 : NULL;
+        const char *file = t ? strrchr(w->file[t->file].path, '/') + 1 : NULL;
         named++;
         if (!t || strcmp(file, entry->valuestring))
             return TR_FAIL(TR_ERR_DATA, "%s: the tensor %s is not in the file that it names", where,
@@ -220,6 +220,7 @@ tr_status tr_weights_open(const char *path, tr_weights *w) {
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(errno));
     }
     if (!S_ISDIR(info.st_mode)) {
+        TR_TRY(tr_foreign_shard(path));
         TR_TRY(add_safetensors(w, path));
         return tr_weights_sort(w);
     }

@@ -169,7 +169,7 @@ static tr_status check_shards(const save *s, tr_commit *commit) {
         if (info.st_size != s->manifest.file[f].bytes)
             return TR_FAIL(TR_ERR_IO,
                            "%s has %" PRId64 " bytes where %" PRId64
-                           " were written: log.dir must be one file system for all ranks",
+                           " were written: the run must be on one file system for all ranks",
                            path.text, (int64_t)info.st_size, s->manifest.file[f].bytes);
         commit->total_bytes += info.st_size;
     }

@@ -134,7 +134,7 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
             XXH3_64bits_withSeed(w->buffer, bytes, tr_ckpt_block_seed(w->manifest, part, b));
         const int64_t at = part->offset + first * (int64_t)sizeof(float);
         TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes, at, w->needed));
-        TR_TRY(tr_drain_add(&w->drain, w->fd, w->path.text, at, (int64_t)bytes, w->needed));
+        TR_TRY(tr_drain_add(&w->drain, at, (int64_t)bytes));
         w->done += (int64_t)bytes;
         tr_world_tell_work(w->world, w->done, w->payload);
     }
@@ -179,6 +179,7 @@ tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *m, int64
         status = tr_io_fail("open", path, errno, w.needed);
         goto out;
     }
+    w.drain = (tr_drain){.fd = w.fd, .path = path, .needed = w.needed};
     file->bytes = info.st_size;
     TR_TRY_OUT(tr_file_reserve(w.fd, path, file->bytes, w.needed));
     TR_TRY_OUT(hash_layout(w.fd, path, m, shard, file->bytes, &file->layout_hash));
@@ -193,8 +194,8 @@ out:
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-tr_status tr_shard_open(const char *dir, const tr_manifest *m, int64_t shard, tr_path *path,
-                        int *fd) {
+tr_status tr_shard_open(const char *dir, const tr_manifest *m, int64_t shard, bool verify,
+                        tr_path *path, int *fd) {
     char name[NAME_MAX + 1];
     int64_t bytes = 0;
     uint64_t hash = 0;
@@ -207,8 +208,8 @@ tr_status tr_shard_open(const char *dir, const tr_manifest *m, int64_t shard, tr
                          "%s has %" PRId64 " bytes, %" PRId64
                          " were written: it is truncated or belongs to another checkpoint",
                          path->text, bytes, m->file[shard].bytes);
-    if (status == TR_OK) status = hash_layout(*fd, path->text, m, shard, bytes, &hash);
-    if (status == TR_OK && hash != m->file[shard].layout_hash)
+    if (status == TR_OK && verify) status = hash_layout(*fd, path->text, m, shard, bytes, &hash);
+    if (status == TR_OK && verify && hash != m->file[shard].layout_hash)
         status = TR_FAIL(TR_ERR_DATA,
                          "%s does not have the checksum of its layout: it is corrupt or belongs to "
                          "another checkpoint",

@@ -62,16 +62,21 @@ int64_t tr_weight_type_size(tr_weight_type type) {
 
 /* --- the list --------------------------------------------------------------------------------- */
 
-tr_status tr_weights_add_file(tr_weights *w, const char *path, int *file) {
+static void close_file(tr_weights *w) {
+    if (w->open) (void)close(w->fd);
+    w->open = 0;
+}
+
+/* Opens a file, instead of the one that is open, and sets *found. */
+static tr_status open_file(tr_weights *w, const char *path, tr_weight_file *found) {
     const char *kind = NULL;
     struct stat info;
-    const size_t need = (size_t)w->files + 1;
-    size_t capacity[3] = {w->file_capacity, w->file_capacity, w->file_capacity};
-    TR_TRY(tr_grow(&w->path, &capacity[0], need, sizeof *w->path));
-    TR_TRY(tr_grow(&w->fd, &capacity[1], need, sizeof *w->fd));
-    TR_TRY(tr_grow(&w->size, &capacity[2], need, sizeof *w->size));
-    w->file_capacity = capacity[0];
-    int result = tr_regular_open(path, 0, &w->fd[w->files], &w->size[w->files], &kind);
+    close_file(w);
+    int result = tr_regular_open(path, 0, &w->fd, &found->size, &kind);
+    if (result == 0 && fstat(w->fd, &info) != 0) {
+        result = errno;
+        (void)close(w->fd);
+    }
     if (result < 0) return TR_FAIL(TR_ERR_DATA, "'%s' is %s, not a file", path, kind);
     if (result == ENOENT && lstat(path, &info) == 0)
         return TR_FAIL(TR_ERR_DATA, "'%s' is a link to a file that does not exist", path);
@@ -79,11 +84,39 @@ tr_status tr_weights_add_file(tr_weights *w, const char *path, int *file) {
     if (result == ELOOP)
         return TR_FAIL(TR_ERR_DATA, "'%s' is a link that leads back to itself", path);
     if (result > 0) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(result));
-    tr_status status = tr_strdup(path, &w->path[w->files]);
-    if (status != TR_OK) (void)close(w->fd[w->files]);
-    TR_TRY(status);
+    found->device = info.st_dev;
+    found->node = info.st_ino;
+    return TR_OK;
+}
+
+tr_status tr_weights_add_file(tr_weights *w, const char *path, int *file) {
+    tr_weight_file found = {0};
+    TR_TRY(tr_grow(&w->file, &w->file_capacity, (size_t)w->files + 1, sizeof *w->file));
+    TR_TRY(open_file(w, path, &found));
+    w->open = w->files + 1;
+    TR_TRY(tr_strdup(path, &found.path));
+    w->file[w->files] = found;
     *file = w->files++;
     return TR_OK;
+}
+
+/* Makes the file of that number the one that is open. */
+static tr_status turn_to(tr_weights *w, int file) {
+    const tr_weight_file *want = &w->file[file];
+    tr_weight_file found;
+    if (w->open == file + 1) return TR_OK;
+    TR_TRY(open_file(w, want->path, &found));
+    w->open = file + 1;
+    if (found.size == want->size && found.device == want->device && found.node == want->node)
+        return TR_OK;
+    close_file(w);
+    return TR_FAIL(TR_ERR_DATA, "'%s' was replaced while it was read: repeat the command",
+                   want->path);
+}
+
+tr_status tr_weights_read_bytes(tr_weights *w, int file, void *data, size_t bytes, int64_t at) {
+    TR_TRY(turn_to(w, file));
+    return tr_file_read(w->fd, w->file[file].path, data, bytes, at);
 }
 
 tr_status tr_weights_add(tr_weights *w, const tr_weight *tensor, const char *name) {
@@ -106,7 +139,7 @@ tr_status tr_weights_sort(tr_weights *w) {
         if (!strcmp(w->tensor[i - 1].name, w->tensor[i].name))
             return TR_FAIL(TR_ERR_DATA, "the tensor %s is in both '%s' and '%s'",
                            tr_json_quote(w->tensor[i].name, quoted, sizeof quoted),
-                           w->path[w->tensor[i - 1].file], w->path[w->tensor[i].file]);
+                           w->file[w->tensor[i - 1].file].path, w->file[w->tensor[i].file].path);
     return TR_OK;
 }
 
@@ -126,14 +159,10 @@ tr_status tr_weights_open_updates(const char *path, const char *prefix, tr_weigh
 
 void tr_weights_close(tr_weights *w) {
     for (int64_t i = 0; i < w->count; i++) free(w->tensor[i].name);
-    for (int i = 0; i < w->files; i++) {
-        (void)close(w->fd[i]);
-        free(w->path[i]);
-    }
+    for (int i = 0; i < w->files; i++) free(w->file[i].path);
+    close_file(w);
     free(w->tensor);
-    free(w->path);
-    free(w->fd);
-    free(w->size);
+    free(w->file);
     free(w->scratch);
     *w = (tr_weights){0};
 }
@@ -172,8 +201,7 @@ int64_t tr_weights_round(const float *from, int64_t count, tr_weight_type type, 
 static tr_status read_piece(tr_weights *w, const tr_weight *t, int64_t at, int64_t count,
                             void *data) {
     const int64_t size = tr_weight_type_size(t->type);
-    const char *path = w->path[t->file];
-    return tr_file_read(w->fd[t->file], path, data, (size_t)(count * size), t->offset + at * size);
+    return tr_weights_read_bytes(w, t->file, data, (size_t)(count * size), t->offset + at * size);
 }
 
 /* Reads contiguous elements. */
@@ -186,7 +214,7 @@ static tr_status read_run(tr_weights *w, const tr_weight *t, int64_t at, int64_t
         TR_TRY(read_piece(w, t, at + i, n, w->scratch));
         widen(w->scratch, n, t->type, dense + i);
     }
-    if (w->once) tr_drain_read(w->fd[t->file], t->offset + at * size, count * size);
+    if (w->once) tr_drain_drop(w->fd, t->offset + at * size, count * size);
     return TR_OK;
 }
 

@@ -26,11 +26,17 @@ typedef struct tr_weight {
     bool transposed; /* rank 2: the file holds the columns of this shape as rows */
 } tr_weight;
 
+typedef struct tr_weight_file {
+    char *path;
+    int64_t size;
+    uint64_t device, node; /* which file it was when its header was read */
+} tr_weight_file;
+
+/* One file is open at a time, so a model of any number of files needs one descriptor. */
 typedef struct tr_weights {
-    char **path; /* [files], with their descriptors and sizes */
-    int *fd, files;
-    int64_t *size;
-    tr_weight *tensor; /* [count], ascending by name */
+    tr_weight_file *file; /* [files] */
+    int files, fd, open;  /* the file that is open: its descriptor, and its number + 1; 0: none */
+    tr_weight *tensor;    /* [count], ascending by name */
     int64_t count;
     size_t file_capacity, capacity;
     bool once;     /* set by the caller: nothing is read twice, so reads need not stay in memory */
@@ -62,20 +68,22 @@ const tr_weight *tr_weights_find(const tr_weights *weights, const char *name);
  * shape and a type that can be read, and nothing else but attention masks, rotary frequencies, and
  * the head of a model that ties it. Learned positions may have more rows. `where` is for messages.
  */
-tr_status tr_weights_check(const tr_weights *weights, const tr_model *model, const char *where);
+tr_status tr_weights_check(tr_weights *weights, const tr_model *model, const char *where);
 /* Does the same for files of the model's updates. */
-tr_status tr_weights_check_updates(const tr_weights *weights, const tr_model *model,
-                                   const char *where);
+tr_status tr_weights_check_updates(tr_weights *weights, const tr_model *model, const char *where);
 
 /* Makes the whole model of a config for one sequence in FP32, compared with the files like
  * tr_weights_check. The number of layers is compared first, so that a config of another model costs
  * no memory. The caller destroys *out, also after a failure, unless it is NULL. */
-tr_status tr_weights_make_model(const tr_weights *weights, const tr_model_config *config,
+tr_status tr_weights_make_model(tr_weights *weights, const tr_model_config *config,
                                 const char *where, tr_model **out);
 
+/* Reads bytes [at, at + bytes) of a file. Fails with TR_ERR_DATA when the file has become shorter,
+ * or is another one than tr_weights_open found, and with TR_ERR_IO. */
+tr_status tr_weights_read_bytes(tr_weights *weights, int file, void *data, size_t bytes,
+                                int64_t at);
 /* Fills dense[0..count) with elements [first, first + count), in row-major order, of a box of the
- * tensor, widened to FP32. Fails with TR_ERR_DATA when the file has become shorter, and with
- * TR_ERR_IO. */
+ * tensor, widened to FP32. Fails like tr_weights_read_bytes. */
 tr_status tr_weights_read(tr_weights *weights, const tr_weight *tensor, const tr_box *box,
                           int64_t first, int64_t count, float *dense);
 

@@ -58,21 +58,28 @@ static const char *shape_text(int rank, const int64_t *shape, char *text, size_t
 static tr_status check_tensor(const tr_weight *t, const tr_global *global, const char *where) {
     char have[128], want[128];
     const bool positions = ends_with(global->name, "wpe.weight");
-    bool same = t && t->rank == global->rank;
-    if (!t) return TR_FAIL(TR_ERR_DATA, "%s holds no tensor %s", where, global->name);
+    if (!t)
+        return TR_FAIL(TR_ERR_DATA, "%s holds no tensor %s, which its config asks for: %s", where,
+                       global->name,
+                       strcmp(global->name, "lm_head.weight")
+                           ? "files are missing, or the config belongs to another model"
+                           : "if the model has none, set \"tie_word_embeddings\" to true");
+    if (t->type == TR_WEIGHT_OTHER)
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: the tensor %s is of type %s, and Trireme reads F32, BF16 and F16: load "
+                       "the model with transformers in one of these, and save it with "
+                       "save_pretrained",
+                       where, global->name, t->dtype);
+    bool same = t->rank == global->rank;
     for (int d = 0; d < global->rank && same; d++)
         same = t->shape[d] == global->shape[d] ||
                (positions && d == 0 && t->shape[d] > global->shape[d]);
-    if (!same)
-        return TR_FAIL(TR_ERR_DATA, "%s: the tensor %s is %s in the file, and %s by its config",
-                       where, global->name, shape_text(t->rank, t->shape, have, sizeof have),
-                       shape_text(global->rank, global->shape, want, sizeof want));
-    if (t->type == TR_WEIGHT_OTHER)
-        return TR_FAIL(TR_ERR_DATA,
-                       "%s: the tensor %s is of type %s; Trireme reads F32, BF16 and "
-                       "F16",
-                       where, global->name, t->dtype);
-    return TR_OK;
+    if (same) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "%s: the tensor %s is %s in the file, and %s by its config: the config belongs "
+                   "to another model",
+                   where, global->name, shape_text(t->rank, t->shape, have, sizeof have),
+                   shape_text(global->rank, global->shape, want, sizeof want));
 }
 
 /* Checks all tensors of the model, either its updates or the others; used[i] is set for each tensor
@@ -96,7 +103,7 @@ static tr_status check_needed(const tr_weights *w, const tr_model *model, bool u
 }
 
 /* Sets *same to whether two tensors have one shape and type and the same bytes. */
-static tr_status compare_tensors(const tr_weights *w, const tr_weight *a, const tr_weight *b,
+static tr_status compare_tensors(tr_weights *w, const tr_weight *a, const tr_weight *b,
                                  bool *same) {
     char *block;
     const size_t half = TR_CKPT_BLOCK / 2;
@@ -106,10 +113,9 @@ static tr_status compare_tensors(const tr_weights *w, const tr_weight *a, const 
     tr_status status = TR_OK;
     for (int64_t at = 0; at < a->bytes && *same && status == TR_OK; at += (int64_t)half) {
         const size_t n = tr_min_size(half, (size_t)(a->bytes - at));
-        status = tr_file_read(w->fd[a->file], w->path[a->file], block, n, a->offset + at);
+        status = tr_weights_read_bytes(w, a->file, block, n, a->offset + at);
         if (status == TR_OK)
-            status =
-                tr_file_read(w->fd[b->file], w->path[b->file], block + half, n, b->offset + at);
+            status = tr_weights_read_bytes(w, b->file, block + half, n, b->offset + at);
         *same = !memcmp(block, block + half, n);
     }
     free(block);
@@ -118,7 +124,7 @@ static tr_status compare_tensors(const tr_weights *w, const tr_weight *a, const 
 
 /* Fails when a head that the config ties is stored, and is not the embedding: transformers 4
  * ignores it, transformers 5 uses it. */
-static tr_status check_tied(const tr_weights *w, const tr_model *model, const char *where) {
+static tr_status check_tied(tr_weights *w, const tr_model *model, const char *where) {
     const tr_weight *head = find_exact(w, "lm_head.weight");
     const tr_weight *embedding = tr_weights_find(w, "model.embed_tokens.weight");
     bool same = true;
@@ -132,10 +138,28 @@ static tr_status check_tied(const tr_weights *w, const tr_model *model, const ch
                    where, embedding->name);
 }
 
-static tr_status check(const tr_weights *w, const tr_model *model, bool updates,
-                       const char *where) {
+/* Fails for tensors that only quantized models have. */
+static tr_status check_quantized(const tr_weights *w, const char *where) {
+    static const char *const part[] = {
+        "qweight", "qzeros",           "weight_packed", "weight_scale",
+        "SCB",     "weight_scale_inv", "weight.absmax", "weight.quant_map",
+    };
+    char quoted[120];
+    for (int64_t i = 0; i < w->count; i++)
+        for (size_t k = 0; k < sizeof part / sizeof *part; k++)
+            if (ends_with(w->tensor[i].name, part[k]))
+                return TR_FAIL(TR_ERR_DATA,
+                               "%s holds the tensor %s, so its weights are quantized, which "
+                               "Trireme does not read: take the model in BF16, or load it with "
+                               "transformers, call dequantize(), and save it with save_pretrained",
+                               where, tr_json_quote(w->tensor[i].name, quoted, sizeof quoted));
+    return TR_OK;
+}
+
+static tr_status check(tr_weights *w, const tr_model *model, bool updates, const char *where) {
     bool *used;
     char quoted[120];
+    TR_TRY(check_quantized(w, where));
     TR_TRY(tr_calloc((size_t)w->count, sizeof *used, &used));
     tr_status status = check_needed(w, model, updates, where, used);
     for (int64_t i = 0; i < w->count && status == TR_OK; i++)
@@ -150,16 +174,16 @@ static tr_status check(const tr_weights *w, const tr_model *model, bool updates,
     return status == TR_OK && !updates ? check_tied(w, model, where) : status;
 }
 
-tr_status tr_weights_check(const tr_weights *w, const tr_model *model, const char *where) {
+tr_status tr_weights_check(tr_weights *w, const tr_model *model, const char *where) {
     return check(w, model, false, where);
 }
 
-tr_status tr_weights_check_updates(const tr_weights *w, const tr_model *model, const char *where) {
+tr_status tr_weights_check_updates(tr_weights *w, const tr_model *model, const char *where) {
     return check(w, model, true, where);
 }
 
-tr_status tr_weights_make_model(const tr_weights *w, const tr_model_config *config,
-                                const char *where, tr_model **out) {
+tr_status tr_weights_make_model(tr_weights *w, const tr_model_config *config, const char *where,
+                                tr_model **out) {
     const tr_model_shape shape = {
         .batch = 1, .seq = config->context, .dtype = TR_F32, .tp_size = 1};
     *out = NULL;

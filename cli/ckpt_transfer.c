@@ -33,12 +33,16 @@ static tr_status take_size(const char *text, int64_t *bytes) {
 }
 
 static tr_status take_option(const char *option, const char *value, request *r) {
+    static const char *const known[] = {"--step", "--max-shard-size", "--dtype"};
+    bool is_known = false;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        is_known = is_known || !strcmp(option, known[i]);
+    if (!is_known) return cli_unknown_option("ckpt", option);
     if (r->imports) return cli_usage("ckpt", "ckpt import has no option %s", option);
     if (!value) return cli_usage("ckpt", "a value is missing after %s", option);
     if (!strcmp(option, "--step"))
         return cli_take_integer("ckpt", option, value, 0, INT64_MAX, &r->options.step);
     if (!strcmp(option, "--max-shard-size")) return take_size(value, &r->options.shard_bytes);
-    if (strcmp(option, "--dtype")) return cli_unknown_option("ckpt", option);
     r->options.dtype = value;
     if (!strcmp(value, "fp32") || !strcmp(value, "bf16") || !strcmp(value, "fp16")) return TR_OK;
     return cli_usage("ckpt", "--dtype must be fp32, bf16 or fp16, not '%.80s'", value);
@@ -63,32 +67,27 @@ static tr_status parse(int argc, char **argv, request *r) {
     return TR_OK;
 }
 
-static tr_status transfer(tr_world *world, const request *r) {
-    return r->imports ? tr_import(world, r->from, r->to, stdout)
-                      : tr_export(world, &r->options, stdout);
+static tr_status transfer(tr_world *world, tr_board *board, const request *r) {
+    return r->imports ? tr_import(world, board, r->from, r->to, stdout)
+                      : tr_export(world, board, &r->options, stdout);
 }
 
-static bool is_rank(void) {
-    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
+/* One process without a launcher needs no MPI. */
+static tr_status open_world(tr_world **world) {
+    const bool is_rank = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
+    return is_rank ? tr_world_open_mpi(world) : tr_world_open_local(1, world);
 }
 
-static tr_status run_alone(const request *r) {
-    tr_world *world;
-    TR_TRY(tr_world_open_local(1, &world));
-    tr_status status = transfer(world, r);
-    tr_world_close(world);
-    return status;
-}
-
-/* Runs one of several ranks. A rank that fails by itself aborts the job. */
-static tr_status run_rank(cli_context *cli, const request *r) {
+/* A rank that fails by itself aborts the job. */
+static tr_status run(cli_context *cli, const request *r) {
     tr_world *world = NULL;
     tr_rank_process *process = NULL;
     bool reported = false;
-    tr_status status = tr_rank_process_enter(!cli->silent, &process);
-    if (status == TR_OK) status = tr_world_open_mpi(&world);
+    /* It does not say that a signal finishes a step and saves, because there is none. */
+    tr_status status = tr_rank_process_enter(false, &process);
+    if (status == TR_OK) status = open_world(&world);
     if (status == TR_OK) status = tr_rank_process_begin(process, world, 0);
-    if (status == TR_OK) status = transfer(world, r);
+    if (status == TR_OK) status = transfer(world, tr_rank_process_board(process), r);
     bool own = status != TR_OK && !tr_error_is_agreed();
     (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
     cli->silent |= reported;
@@ -101,5 +100,5 @@ static tr_status run_rank(cli_context *cli, const request *r) {
 tr_status cli_ckpt_transfer(cli_context *cli, int argc, char **argv) {
     request r;
     TR_TRY(parse(argc, argv, &r));
-    return is_rank() ? run_rank(cli, &r) : run_alone(&r);
+    return run(cli, &r);
 }

@@ -18,6 +18,7 @@ const cli_command cli_commands[] = {
      "An imported run is at step 0 and has no moments of the optimizer: continue it with\n"
      "`trireme train CONFIG --resume`, or start other runs from the folder with model.init_from.\n"
      "A folder of PEFT (LoRA) is not imported: name it in model.init_from.\n"
+     "Ctrl-C or SIGTERM ends an import or an export with exit code 75 and leaves nothing of it.\n"
      "docs/models.md has examples.\n"},
     {"data",
      "CONFIG|FILE [key=value ...] | tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] "

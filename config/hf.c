@@ -128,7 +128,6 @@ static tr_status check_features(const reader *r) {
     static const struct {
         const char *key, *what;
     } no[] = {
-        {"quantization_config", "quantized weights"},
         {"mlp_bias", "biases in the MLP"},
         {"attention_bias", "a bias of the attention's output projection"},
         {"num_local_experts", "mixture of experts"},
@@ -141,6 +140,12 @@ static tr_status check_features(const reader *r) {
         {"final_logit_softcapping", "capped logits"},
         {"no_rope_layers", "layers without positions"},
     };
+    if (!is_empty(tr_json_get(r->root, "quantization_config")))
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: \"quantization_config\" says that the weights are quantized, which "
+                       "Trireme does not read: take the model in BF16, or load it with "
+                       "transformers, call dequantize(), and save it with save_pretrained",
+                       r->where);
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
         if (!is_empty(tr_json_get(r->root, no[i].key)))
             return unsupported(r, no[i].key, no[i].what);

@@ -30,6 +30,7 @@ trireme_run_test(schedule)
 trireme_run_test(report)
 trireme_run_test(plan)
 trireme_run_test(models)
+trireme_run_test(transfer)
 trireme_run_test(footprint)
 add_test(NAME run.trace COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/run/trace.sh $<TARGET_FILE:trireme>
   ${CMAKE_CURRENT_BINARY_DIR}/run-trace $<TARGET_FILE:trace_check>)

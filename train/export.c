@@ -11,20 +11,20 @@
 #include "config/adapter.h"
 #include "config/config.h"
 #include "config/hf.h"
+#include "job/board.h"
 #include "layers/lora_config.h"
+#include "train/export_folder.h"
 #include "train/merge.h"
 #include "train/meter.h"
 #include "train/origin.h"
 #include "train/transfer.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -35,8 +35,8 @@ enum {
 typedef struct export {
     tr_world *world;
     const tr_export_options *options;
-    char target[PATH_MAX];    /* the folder's path, without links if it exists */
-    char temporary[PATH_MAX]; /* the folder while it is written; "": not made */
+    const tr_board *board;   /* a stop may be requested there; NULL: never */
+    tr_export_folder folder; /* rank 0's; on the other ranks its temporary name */
     tr_ckpt_reader *reader;
     tr_config config;
     cJSON *origin;
@@ -45,8 +45,9 @@ typedef struct export {
     tr_weight *tensor;              /* [count], file by file; shape, type, and place in the file */
     int64_t saved_count, count, bytes, lost;
     tr_merge merge;
-    float *sum;     /* [SCRATCH] */
-    int files, *fd; /* fd[files]; -1: not open */
+    float *sum;          /* [SCRATCH] */
+    int files, file, fd; /* one file is open: its number and descriptor; fd -1: none */
+    char path[PATH_MAX]; /* its path */
     int64_t done, share;
     tr_drain drain;
     void *scratch;
@@ -114,8 +115,6 @@ static tr_status make_list(export *e) {
         in_file += t->bytes;
         e->bytes += t->bytes;
     }
-    TR_TRY(tr_calloc((size_t)e->files, sizeof *e->fd, &e->fd));
-    for (int f = 0; f < e->files; f++) e->fd[f] = -1;
     return TR_OK;
 }
 
@@ -146,7 +145,7 @@ static void file_name(const export *e, int file, char name[64]) {
 static void file_path(const export *e, int file, char path[PATH_MAX]) {
     char name[64];
     file_name(e, file, name);
-    (void)snprintf(path, PATH_MAX, "%.*s/%s", PATH_MAX - 80, e->temporary, name);
+    (void)snprintf(path, PATH_MAX, "%.*s/%s", PATH_MAX - 80, e->folder.temporary, name);
 }
 
 static tr_status fail_io(const char *what, const char *path) {
@@ -179,7 +178,7 @@ static tr_status lay_out(export *e, int file, tr_weight *tensor, int64_t count) 
             status =
                 TR_FAIL(TR_ERR_IO, "'%s' needs %" PRId64 " bytes: the disk is full", path, bytes);
         if (status == TR_OK) status = write_all(fd, path, header, header_bytes, 0);
-        e->fd[file] = fd;
+        if (fd >= 0 && close(fd) != 0 && status == TR_OK) status = fail_io("close", path);
     }
     free(header);
     return status;
@@ -199,7 +198,6 @@ static tr_status lay_out_all(export *e) {
 typedef struct target {
     export *e;
     const tr_weight *tensor;
-    const char *path;
 } target;
 
 /* Writes a run of elements to its place. */
@@ -208,6 +206,8 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
     export *e = to->e;
     const tr_weight *t = to->tensor;
     const int64_t size = tr_weight_type_size(t->type);
+    if (tr_board_stop_requested(e->board))
+        return TR_FAIL(TR_ERR_STOPPED, "the export was stopped, and nothing of it is left: start it again");
     for (int64_t i = 0; i < count; i += SCRATCH) {
         const int64_t n = tr_min_i64(SCRATCH, count - i);
         const float *from = values + i;
@@ -222,8 +222,8 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
             data = e->scratch;
         }
         const int64_t place = t->offset + (at + i) * size;
-        TR_TRY(write_all(e->fd[t->file], to->path, data, n * size, place));
-        TR_TRY(tr_drain_add(&e->drain, e->fd[t->file], to->path, place, n * size, 0));
+        TR_TRY(write_all(e->fd, e->path, data, n * size, place));
+        TR_TRY(tr_drain_add(&e->drain, place, n * size));
     }
     e->done += count * size;
     tr_world_tell_work(e->world, e->done, e->share);
@@ -239,8 +239,8 @@ static const tr_ckpt_weight *source_of(const export *e, const char *name) {
 }
 
 /* Writes a tensor, with its update. */
-static tr_status write_tensor(export *e, const tr_weight *tensor, const char *path) {
-    target to = {.e = e, .tensor = tensor, .path = path};
+static tr_status write_tensor(export *e, const tr_weight *tensor) {
+    target to = {.e = e, .tensor = tensor};
     const tr_ckpt_weight *source = source_of(e, tensor->name);
     tr_status status = e->options->adapter ? TR_OK : tr_merge_begin(&e->merge, source);
     if (status == TR_OK) status = tr_ckpt_reader_read(e->reader, source->number, put, &to);
@@ -265,30 +265,40 @@ static tr_status choose_tensors(export *e, bool *mine) {
     return TR_OK;
 }
 
+/* Syncs the file that is open, and closes it also after a failure. */
+static tr_status close_file(export *e, tr_status status) {
+    if (e->fd < 0) return status;
+    if (status == TR_OK && fsync(e->fd) != 0) status = fail_io("sync", e->path);
+    tr_drain_drop(e->fd, 0, INT64_MAX);
+    if (close(e->fd) != 0 && status == TR_OK) status = fail_io("close", e->path);
+    e->fd = -1;
+    return status;
+}
+
+/* Makes a file the one that is open. */
+static tr_status turn_to(export *e, int file) {
+    if (e->fd >= 0 && e->file == file) return TR_OK;
+    TR_TRY(close_file(e, TR_OK));
+    file_path(e, file, e->path);
+    e->fd = open(e->path, O_WRONLY | O_CLOEXEC);
+    if (e->fd < 0) return fail_io("open", e->path);
+    e->file = file;
+    e->drain = (tr_drain){.fd = e->fd, .path = e->path};
+    return TR_OK;
+}
+
 /* Writes and syncs the tensors of this rank. */
 static tr_status write_tensors(export *e) {
     bool *mine;
-    char path[PATH_MAX];
     TR_TRY(tr_calloc((size_t)e->count, sizeof *mine, &mine));
     tr_status status = choose_tensors(e, mine);
     for (int64_t i = 0; i < e->count && status == TR_OK; i++) {
-        const int file = e->tensor[i].file;
-        file_path(e, file, path);
-        if (!mine[i]) continue;
-        if (e->fd[file] < 0) e->fd[file] = open(path, O_RDWR | O_CLOEXEC);
-        if (e->fd[file] < 0) status = fail_io("open", path);
-        if (status == TR_OK) status = write_tensor(e, &e->tensor[i], path);
+        /* Rank 0 has written all headers, so it syncs all files. */
+        if (mine[i] || tr_world_rank(e->world) == 0) status = turn_to(e, e->tensor[i].file);
+        if (status == TR_OK && mine[i]) status = write_tensor(e, &e->tensor[i]);
     }
     free(mine);
-    for (int f = 0; f < e->files; f++) {
-        file_path(e, f, path);
-        if (e->fd[f] >= 0 && status == TR_OK && fsync(e->fd[f]) != 0)
-            status = fail_io("sync", path);
-        if (e->fd[f] >= 0 && close(e->fd[f]) != 0 && status == TR_OK)
-            status = fail_io("close", path);
-        e->fd[f] = -1;
-    }
-    return status;
+    return close_file(e, status);
 }
 
 /* --- the small files -------------------------------------------------------------------------- */
@@ -296,7 +306,7 @@ static tr_status write_tensors(export *e) {
 static tr_status write_text(const export *e, const char *name, const char *text) {
     char path[PATH_MAX];
     FILE *f;
-    (void)snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, e->temporary, name);
+    (void)snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, e->folder.temporary, name);
     TR_TRY(tr_output_open(path, &f));
     (void)fprintf(f, "%s\n", text);
     tr_status status = fflush(f) == 0 && fsync(fileno(f)) == 0 ? TR_OK : fail_io("sync", path);
@@ -344,106 +354,14 @@ static tr_status write_adapter_config(const export *e) {
     return status;
 }
 
-/* --- the folder ------------------------------------------------------------------------------- */
-
-/* Fails when the folder has entries. */
-static tr_status check_folder(const char *folder) {
-    DIR *dir = opendir(folder);
-    bool empty = true;
-    if (!dir && errno == ENOENT) return TR_OK;
-    if (!dir) return fail_io("open", folder);
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
-        empty = empty && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."));
-    (void)closedir(dir);
-    if (empty) return TR_OK;
-    return TR_FAIL(TR_ERR_USAGE, "'%s' exists and is not empty: name a new folder", folder);
-}
-
-/* Makes the missing parents of a path. */
-static tr_status make_parents(const char *path) {
-    char part[PATH_MAX];
-    for (const char *end = path; (end = strchr(end + 1, '/'));) {
-        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_io("make", part);
-    }
-    return TR_OK;
-}
-
-/* Fails when a new folder cannot take the place of `path`, an empty folder. */
-static tr_status check_replaceable(const char *path) {
-    struct stat info, here;
-    struct statx more;
-    if (stat(path, &info) == 0 && stat(".", &here) == 0 && info.st_dev == here.st_dev &&
-        info.st_ino == here.st_ino)
-        return TR_FAIL(TR_ERR_USAGE,
-                       "'%s' is the current folder, which an export cannot replace: name a new "
-                       "folder in it",
-                       path);
-    if (statx(AT_FDCWD, path, 0, 0, &more) == 0 &&
-        (more.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
-        return TR_FAIL(TR_ERR_USAGE,
-                       "'%s' is where a file system is mounted, which an export cannot replace: "
-                       "name a new folder in it",
-                       path);
-    return TR_OK;
-}
-
-/* Sets the target: an existing folder by its path without links, a new one without slashes at its
- * end. */
-static tr_status find_target(export *e) {
-    const char *folder = e->options->folder;
-    TR_TRY(check_folder(folder));
-    if (realpath(folder, e->target)) return check_replaceable(e->target);
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/') length--;
-    const char *last = folder + length;
-    while (last > folder && last[-1] != '/') last--;
-    const size_t bytes = (size_t)(folder + length - last);
-    struct stat info;
-    char name[PATH_MAX];
-    (void)snprintf(name, sizeof name, "%.*s", (int)length, folder);
-    if (length == 0 || length >= PATH_MAX - 100 || (bytes == 1 && !strncmp(last, ".", 1)) ||
-        (bytes == 2 && !strncmp(last, "..", 2)) || lstat(name, &info) == 0)
-        return TR_FAIL(TR_ERR_USAGE, "'%.200s' cannot be the name of a folder: name a new folder",
-                       folder);
-    memcpy(e->target, name, sizeof e->target);
-    return TR_OK;
-}
+/* --- the whole ----------------------------------------------------------------------------------
+ */
 
 static tr_status make_folder(export *e) {
-    char path[PATH_MAX];
     char *text; /* a model that transformers does not have is refused before anything is written */
     TR_TRY(tr_hf_print(&e->config.model, NULL, "float32", &text));
     free(text);
-    TR_TRY(find_target(e));
-    (void)snprintf(path, sizeof path, "%.*s.tmp-%ld", PATH_MAX - 32, e->target, (long)getpid());
-    TR_TRY(make_parents(path));
-    if (mkdir(path, 0777) != 0) return fail_io("make", path);
-    memcpy(e->temporary, path, sizeof e->temporary);
-    return TR_OK;
-}
-
-static void remove_folder(const export *e) {
-    tr_error error;
-    char path[PATH_MAX];
-    tr_error_save(&error);
-    DIR *dir = opendir(e->temporary);
-    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        (void)snprintf(path, sizeof path, "%.*s/%.255s", PATH_MAX - 300, e->temporary,
-                       entry->d_name);
-        (void)unlink(path);
-    }
-    if (dir) (void)closedir(dir);
-    (void)rmdir(e->temporary);
-    tr_error_restore(&error);
-}
-
-static tr_status sync_folder(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = fd >= 0 && fsync(fd) == 0;
-    tr_status status = synced ? TR_OK : fail_io("sync", path);
-    if (fd >= 0) (void)close(fd);
-    return status;
+    return tr_export_folder_make(e->options->folder, &e->folder);
 }
 
 /* Writes the small files, and gives the folder its name. */
@@ -452,14 +370,8 @@ static tr_status finish(export *e) {
     if (e->files > 1) TR_TRY(write_index(e));
     TR_TRY(e->options->adapter ? write_adapter_config(e) : write_config(e));
     (void)snprintf(path, sizeof path, "%s/tokenizer", e->options->run);
-    TR_TRY(tr_origin_copy(path, e->temporary));
-    TR_TRY(sync_folder(e->temporary));
-    if (rename(e->temporary, e->target) != 0) return fail_io("rename to", e->target);
-    e->temporary[0] = '\0'; /* a failure no longer removes it */
-    (void)snprintf(path, sizeof path, "%s", e->target);
-    char *slash = strrchr(path, '/');
-    if (slash) slash[slash == path] = '\0';
-    return sync_folder(slash ? path : ".");
+    TR_TRY(tr_origin_copy(path, e->folder.temporary));
+    return tr_export_folder_publish(&e->folder);
 }
 
 static tr_status export_all(export *e, FILE *out) {
@@ -467,7 +379,7 @@ static tr_status export_all(export *e, FILE *out) {
     tr_meter meter;
     TR_TRY(tr_world_agree(e->world, open_run(e)));
     TR_TRY(tr_world_agree(e->world, first ? make_folder(e) : TR_OK));
-    TR_TRY(tr_world_broadcast(e->world, 0, e->temporary, sizeof e->temporary));
+    TR_TRY(tr_world_broadcast(e->world, 0, e->folder.temporary, sizeof e->folder.temporary));
     TR_TRY(tr_world_agree(e->world, lay_out_all(e)));
     tr_meter_open(e->world, out, "exported", e->bytes, &meter);
     tr_status status = tr_world_agree(e->world, write_tensors(e));
@@ -482,15 +394,17 @@ static tr_status export_all(export *e, FILE *out) {
     return TR_OK;
 }
 
-tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out) {
+tr_status tr_export(tr_world *world, const tr_board *board, const tr_export_options *options,
+                    FILE *out) {
     export *e;
     TR_TRY(tr_world_agree(world, tr_calloc(1, sizeof *e, &e)));
     e->world = world;
+    e->board = board;
     e->options = options;
+    e->folder.lock = -1;
+    e->fd = -1;
     tr_status status = export_all(e, out);
-    if (status != TR_OK && e->temporary[0] && tr_world_rank(world) == 0) remove_folder(e);
-    for (int f = 0; e->fd && f < e->files; f++)
-        if (e->fd[f] >= 0) (void)close(e->fd[f]);
+    if (tr_world_rank(world) == 0) tr_export_folder_remove(&e->folder);
     tr_ckpt_reader_close(e->reader);
     cJSON_Delete(e->origin);
     free(e->saved);
@@ -498,7 +412,6 @@ tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out
     free(e->name);
     free(e->sum);
     free(e->tensor);
-    free(e->fd);
     free(e->scratch);
     free(e);
     return status;

@@ -23,6 +23,7 @@ enum { PATH_SIZE = TR_CONFIG_PATH + 32 };
 /* The import on one rank. */
 typedef struct import {
     tr_world *world;
+    const tr_board *board; /* a stop may be requested there; NULL: never */
     const char *from, *run;
     char folder[PATH_MAX];                      /* with config.json; "": llm.c's file has none */
     char temporary[PATH_SIZE], root[PATH_SIZE]; /* of the checkpoint: while it is written, after */
@@ -36,6 +37,8 @@ typedef struct import {
     int64_t bytes; /* of all tensors in FP32 */
     tr_ckpt_state state;
     tr_rundir dir;
+    char lock[PATH_SIZE];
+    bool locks;  /* rank 0: the folder had no such file */
     bool writes; /* rank 0: the folder had none of the files of an import */
     bool done;   /* rank 0: the checkpoint has its name */
 } import;
@@ -69,6 +72,13 @@ static tr_status open_source(import *m) {
                    file && !slash ? "." : m->from);
     if (!m->folder[0]) (void)snprintf(m->folder, sizeof m->folder, "/");
     TR_TRY(tr_weights_open(m->from, &m->weights));
+    char config[PATH_MAX + 16];
+    (void)snprintf(config, sizeof config, "%s/config.json", m->folder);
+    if (file && access(config, F_OK) != 0 && errno == ENOENT)
+        return TR_FAIL(TR_ERR_DATA,
+                       "there is no config.json next to '%s': copy the model's there, or name the "
+                       "model's folder",
+                       m->from);
     TR_TRY(tr_hf_read(m->folder, &hf, &m->json));
     m->config.model = hf.model;
     return TR_OK;
@@ -93,9 +103,12 @@ static tr_status make_config(import *m) {
 
 static tr_status fetch(void *context, const tr_ckpt_tensor *tensor, const tr_box *box,
                        int64_t first, int64_t count, float *dense) {
-    tr_weights *w = context;
-    const tr_weight *t = tr_weights_find(w, tensor->name + strlen("weights/"));
-    return tr_weights_read(w, t, box, first, count, dense);
+    import *m = context;
+    const tr_weight *t = tr_weights_find(&m->weights, tensor->name + strlen("weights/"));
+    if (tr_board_stop_requested(m->board))
+        return TR_FAIL(TR_ERR_STOPPED,
+                       "the import was stopped, and nothing of it is left: start it again");
+    return tr_weights_read(&m->weights, t, box, first, count, dense);
 }
 
 static void list_tensor(import *m, const tr_global *global) {
@@ -109,7 +122,7 @@ static void list_tensor(import *m, const tr_global *global) {
                           .dtype = TR_F32,
                           .write = true,
                           .fetch = fetch,
-                          .context = &m->weights};
+                          .context = m};
     (void)snprintf(t->name, sizeof t->name, "weights/%.*s", TR_NAME_SIZE - TR_NAME_GROUP,
                    global->name);
     memcpy(t->shape, global->shape, sizeof t->shape);
@@ -154,6 +167,14 @@ static void remove_temporary(const char *root) {
     tr_error_restore(&error);
 }
 
+/* Fails when the run is the model's own folder. */
+static tr_status check_other(const char *run, const char *model) {
+    struct stat a, b;
+    if (stat(run, &a) != 0 || stat(model, &b) != 0 || a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+        return TR_OK;
+    return TR_FAIL(TR_ERR_USAGE, "'%s' is the folder of the model: name a new folder", run);
+}
+
 /* Fails when the folder has a file that the import would write: it belongs to the user. */
 static tr_status check_free(const char *run) {
     static const char *const written[] = {"config.yaml", "origin.json", "tokenizer"};
@@ -168,15 +189,37 @@ static tr_status check_free(const char *run) {
     return TR_OK;
 }
 
+static void remove_small_files(const import *m) {
+    char path[PATH_SIZE];
+    tr_origin_remove(m->run);
+    (void)snprintf(path, sizeof path, "%s/config.yaml", m->run);
+    (void)unlink(path);
+}
+
+/* Removes what an import that was killed left. It wrote the small files only after the checkpoint
+ * was complete, and renamed that last. */
+static void remove_leftovers(const import *m) {
+    tr_ckpt_info *info = NULL;
+    int count = 0;
+    if (tr_ckpt_list(m->temporary, &info, &count) == TR_OK && count > 0) remove_small_files(m);
+    free(info);
+    tr_error_clear();
+    remove_temporary(m->temporary);
+}
+
 static tr_status take_directory(import *m) {
     char note[256];
-    TR_TRY(tr_rundir_take(m->run, true, &m->dir, note));
+    struct stat info;
+    TR_TRY(check_other(m->run, m->folder));
+    (void)snprintf(m->lock, sizeof m->lock, "%s/lock", m->run);
+    m->locks = lstat(m->lock, &info) != 0;
+    TR_TRY(tr_rundir_take(m->run, true, true, &m->dir, note));
     if (tr_rundir_has_checkpoints(&m->dir))
         return TR_FAIL(TR_ERR_USAGE, "'%s' contains another run: name a folder without checkpoints",
                        m->run);
+    remove_leftovers(m);
     TR_TRY(check_free(m->run));
     m->writes = true;
-    remove_temporary(m->temporary);
     return TR_OK;
 }
 
@@ -202,12 +245,12 @@ static tr_status finish(import *m) {
 }
 
 static void clean_up(import *m) {
-    char path[PATH_SIZE];
-    if (!m->writes || m->done) return;
-    remove_temporary(m->temporary);
-    tr_origin_remove(m->run);
-    (void)snprintf(path, sizeof path, "%s/config.yaml", m->run);
-    (void)unlink(path);
+    if (m->done) return;
+    if (m->writes) remove_small_files(m);
+    if (m->writes) remove_temporary(m->temporary); /* last: the mark of an import */
+    /* tr_rundir_release removes a folder that the import made. */
+    if (m->locks && !m->dir.made && m->dir.fd >= 0 && tr_rundir_in_place(&m->dir))
+        (void)unlink(m->lock);
 }
 
 static tr_status import_all(import *m, FILE *out) {
@@ -223,12 +266,13 @@ static tr_status import_all(import *m, FILE *out) {
     tr_meter_open(m->world, out, "imported", m->bytes, &meter);
     m->weights.once = true;
     status = tr_ckpt_save(m->world, m->temporary, &m->state, m->tensors, m->count);
+    if (status == TR_OK) status = tr_world_agree(m->world, first ? finish(m) : TR_OK);
     tr_meter_close(&meter, status == TR_OK);
-    TR_TRY(status);
-    return tr_world_agree(m->world, first ? finish(m) : TR_OK);
+    return status;
 }
 
-tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out) {
+tr_status tr_import(tr_world *world, const tr_board *board, const char *from, const char *run,
+                    FILE *out) {
     import *m;
     tr_status status =
         strlen(run) < TR_CONFIG_PATH
@@ -236,6 +280,7 @@ tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *ou
             : TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
     TR_TRY(tr_world_agree(world, status));
     m->world = world;
+    m->board = board;
     m->from = from;
     m->run = run;
     m->dir.fd = -1;

@@ -1,6 +1,7 @@
 #include "train/meter.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "job/terminal.h"
 
 #include <stdlib.h>
@@ -15,9 +16,12 @@ static bool is_terminal(FILE *file) {
 static void show(tr_meter *m, double share, double now_s) {
     const double seconds = now_s - m->begin_s, bytes = share * (double)m->total;
     const double left = share > 0 ? seconds / share - seconds : 0;
-    (void)fprintf(m->file, "%s%s %.2f of %.2f GB, %.0f MB/s, %.0f s left%s",
-                  m->terminal ? "\r" : "", m->verb, bytes / 1e9, (double)m->total / 1e9,
-                  bytes / 1e6 / seconds, left, m->terminal ? "\033[K" : "\n");
+    char done[32], total[32], rate[32];
+    (void)fprintf(m->file, "%s%s %s of %s, %s/s, %.0f s left%s", m->terminal ? "\r" : "", m->verb,
+                  tr_text_bytes(bytes, done, sizeof done),
+                  tr_text_bytes((double)m->total, total, sizeof total),
+                  tr_text_bytes(bytes / seconds, rate, sizeof rate), left,
+                  m->terminal ? "\033[K" : "\n");
     (void)fflush(m->file);
     m->shown_s = now_s;
 }
@@ -55,8 +59,10 @@ void tr_meter_close(tr_meter *m, bool done) {
     tr_world_set_hook(m->world, &m->before);
     const double seconds = tr_now_s() - m->begin_s;
     if (m->terminal) (void)fprintf(m->file, "\r\033[K");
+    char total[32], rate[32];
     if (done)
-        (void)fprintf(m->file, "%s %.2f GB in %.1f s, %.0f MB/s\n", m->verb, (double)m->total / 1e9,
-                      seconds, (double)m->total / 1e6 / seconds);
+        (void)fprintf(m->file, "%s %s in %.1f s, %s/s\n", m->verb,
+                      tr_text_bytes((double)m->total, total, sizeof total), seconds,
+                      tr_text_bytes((double)m->total / seconds, rate, sizeof rate));
     m->world = NULL;
 }

@@ -17,8 +17,13 @@ static void lock_path(const char *dir, char path[PATH_SIZE]) {
     (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
 }
 
-/* Makes the directory; sets *made when it did not exist. */
-static tr_status make_directory(const char *path, bool *made) {
+/* Returns what follows the path in messages. */
+static const char *key_of(const tr_rundir *dir) {
+    return dir->argument ? "" : " (log.dir)";
+}
+
+/* Makes the directory; sets dir->made when it did not exist. */
+static tr_status make_directory(const char *path, tr_rundir *dir) {
     char part[TR_CONFIG_PATH];
     if (strlen(path) >= sizeof part)
         return TR_FAIL(TR_ERR_USAGE,
@@ -30,13 +35,14 @@ static tr_status make_directory(const char *path, bool *made) {
         (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
         bool created = mkdir(part, 0755) == 0;
         if (!created && errno != EEXIST)
-            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s (log.dir)", part,
+            return TR_FAIL(TR_ERR_IO, "the directory '%s'%s cannot be made: %s", part, key_of(dir),
                            strerror(errno));
-        *made = *made || (created && !*end);
+        dir->made = dir->made || (created && !*end);
     }
     struct stat info;
     if (stat(path, &info) || !S_ISDIR(info.st_mode))
-        return TR_FAIL(TR_ERR_IO, "'%s' is not a directory (log.dir): choose another path", path);
+        return TR_FAIL(TR_ERR_IO, "'%s'%s is not a directory: choose another path", path,
+                       key_of(dir));
     return TR_OK;
 }
 
@@ -70,7 +76,9 @@ static holder read_holder(const char *path) {
 
 /* Fails with the name of the lock's holder. A holder locks the file before it writes its name;
  * until then the file is empty or names an earlier holder. */
-static tr_status held(const char *dir, const char *path) {
+static tr_status held(const tr_rundir *dir, const char *path) {
+    const char *remedy =
+        dir->argument ? "name another directory" : "choose another directory with log.dir=...";
     char here[HOST] = "";
     holder h;
     (void)gethostname(here, sizeof here - 1);
@@ -82,13 +90,11 @@ static tr_status held(const char *dir, const char *path) {
     }
     if (h.pid <= 0)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' is in use by another run: wait until that run ends, or choose another "
-                       "directory with log.dir=...",
-                       dir);
+                       "'%s' is in use by another run: wait until that run ends, or %s", dir->path,
+                       remedy);
     return TR_FAIL(TR_ERR_CONFIG,
-                   "'%s' is in use by process %ld on host %s: wait until that run ends, or choose "
-                   "another directory with log.dir=...",
-                   dir, h.pid, h.host);
+                   "'%s' is in use by process %ld on host %s: wait until that run ends, or %s",
+                   dir->path, h.pid, h.host, remedy);
 }
 
 /* --- the lock --------------------------------------------------------------------------------- */
@@ -152,31 +158,31 @@ static bool same_file(int fd, const char *path) {
     return !fstat(fd, &a) && !stat(path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-static tr_status open_lock(const char *dir, const char *path, int *fd) {
+static tr_status open_lock(const tr_rundir *dir, const char *path, int *fd) {
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
     if (*fd >= 0) return TR_OK;
     if (errno == ENOENT || errno == ENOTDIR)
-        return TR_FAIL(TR_ERR_NOFILE, "there is no directory '%s' (log.dir)", dir);
-    return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened: %s (log.dir)", path, strerror(errno));
+        return TR_FAIL(TR_ERR_NOFILE, "there is no directory '%s'%s", dir->path, key_of(dir));
+    return TR_FAIL(TR_ERR_IO, "'%s'%s cannot be opened: %s", path, key_of(dir), strerror(errno));
 }
 
 /* Checks that checkpoints can be saved, which would otherwise fail at the first save, perhaps hours
  * later. */
-static tr_status check_checkpoints(const char *dir) {
+static tr_status check_checkpoints(const tr_rundir *dir) {
     char path[PATH_SIZE];
     struct stat info;
-    (void)snprintf(path, sizeof path, "%s/ckpt", dir);
+    (void)snprintf(path, sizeof path, "%s/ckpt", dir->path);
     if (stat(path, &info)) return TR_OK; /* it is made with the first checkpoint */
     int cause = !S_ISDIR(info.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) ? errno : 0;
     if (!cause) return TR_OK;
-    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s': %s (log.dir)", path,
+    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s'%s: %s", path, key_of(dir),
                    strerror(cause));
 }
 
-tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note) {
+tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *out, char *note) {
     char path[PATH_SIZE];
     note[0] = '\0';
-    *out = (tr_rundir){.fd = -1};
+    *out = (tr_rundir){.fd = -1, .argument = argument};
     (void)snprintf(out->path, sizeof out->path, "%s", dir);
     lock_path(dir, path);
     /* A run that ends may remove the directory between two of these calls; then they are
@@ -184,13 +190,13 @@ tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note)
     for (int tries = 0; tries < 1000; tries++) {
         int fd;
         bool taken;
-        if (make) TR_TRY(make_directory(dir, &out->made));
-        tr_status status = open_lock(dir, path, &fd);
+        if (make) TR_TRY(make_directory(dir, out));
+        tr_status status = open_lock(out, path, &fd);
         if (status == TR_ERR_NOFILE && make) continue;
         TR_TRY(status);
         status = try_lock(dir, fd, &taken, note);
         if (status == TR_OK && taken && same_file(fd, path)) {
-            status = check_checkpoints(dir);
+            status = check_checkpoints(out);
             if (status != TR_OK) {
                 (void)close(fd);
                 TR_TRY(status);
@@ -201,9 +207,10 @@ tr_status tr_rundir_take(const char *dir, bool make, tr_rundir *out, char *note)
         }
         (void)close(fd);
         TR_TRY(status);
-        if (!taken) return held(dir, path);
+        if (!taken) return held(out, path);
     }
-    return TR_FAIL(TR_ERR_IO, "'%s' is removed again and again: choose another log.dir", dir);
+    return TR_FAIL(TR_ERR_IO, "'%s' is removed again and again: choose another directory%s", dir,
+                   key_of(out));
 }
 
 bool tr_rundir_in_place(const tr_rundir *dir) {
@@ -243,7 +250,7 @@ void tr_rundir_release(tr_rundir *dir) {
 tr_status tr_rundir_restore(tr_rundir *dir) {
     char note[NOTE];
     tr_rundir again;
-    tr_status status = tr_rundir_take(dir->path, true, &again, note);
+    tr_status status = tr_rundir_take(dir->path, true, dir->argument, &again, note);
     if (status == TR_OK && tr_rundir_has_checkpoints(&again)) {
         tr_rundir_release(&again);
         status = TR_FAIL(TR_ERR_IO, "'%s' now contains another run", dir->path);

@@ -200,7 +200,7 @@ static tr_status find_start(tr_session *s) {
 static tr_status take_directory(tr_session *s) {
     char note[256];
     bool make = s->options->resume != TR_RESUME_YES;
-    tr_status status = tr_rundir_take(s->config->log.dir, make, &s->dir, note);
+    tr_status status = tr_rundir_take(s->config->log.dir, make, false, &s->dir, note);
     if (status != TR_OK && (make || status != TR_ERR_NOFILE)) return status;
     if (note[0]) tr_recorder_warn(&s->recorder, "%s", note);
     return find_start(s);
@@ -231,12 +231,7 @@ static tr_status check_saved(tr_session *s) {
     /* If this version cannot read the saved config, only the tensors are compared. */
     if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
         tr_config_keep(&s->own, then);
-        if (strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0 &&
-            tr_session_leads(s))
-            tr_recorder_warn(
-                &s->recorder,
-                "train.freeze is not that of the checkpoint: the moments of parameters "
-                "that were frozen and are trained now start at zero");
+        s->refrozen = strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0;
         status = tr_config_check_model(s->config, then, s->root);
     }
     free(then);
@@ -293,6 +288,10 @@ static tr_status load(tr_session *s) {
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
                          (long long)s->state->step, skipped);
+    if (s->refrozen && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder,
+                         "train.freeze is not that of the checkpoint: the moments of parameters "
+                         "that were frozen and are trained now start at zero");
     s->saved_step = s->state->step;
     return tr_store_publish(tr_engine_store(s->engine));
 }

@@ -34,6 +34,7 @@ typedef struct tr_session {
     char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
     bool dir_lost;                 /* rank 0: it was removed while the run used it */
     bool resumes;                  /* continues a saved run */
+    bool refrozen;                 /* which had another train.freeze */
     bool unlabelled;               /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */

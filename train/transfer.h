@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "job/board.h"
 
 #include <stdio.h>
 
@@ -10,8 +11,11 @@
  * tokenizer. Progress goes to `out`. Collective; memory does not grow with the model. Fails with
  * TR_ERR_NOFILE when `from` does not exist, with TR_ERR_DATA when it is not a model that Trireme
  * has, and with TR_ERR_USAGE when the run has checkpoints, config.yaml, origin.json or tokenizer/.
- * A failure removes what the import wrote, except folders. */
-tr_status tr_import(tr_world *world, const char *from, const char *run, FILE *out);
+ * A failure removes what the import wrote, except folders, and so does the next import to the run
+ * after one that was killed. Fails with TR_ERR_STOPPED soon after a stop is requested on `board`
+ * (may be NULL). */
+tr_status tr_import(tr_world *world, const tr_board *board, const char *from, const char *run,
+                    FILE *out);
 
 typedef struct tr_export_options {
     const char *run, *folder;
@@ -24,8 +28,9 @@ typedef struct tr_export_options {
 /* Writes a folder of transformers with a run's model, with low-rank updates added to its weights;
  * or a folder of PEFT with the updates alone, in FP32 unless options->dtype says otherwise. The
  * folder must not exist or be empty; it appears when all is written and synced. Collective. Fails
- * with TR_ERR_NOFILE when the run has no checkpoint, with TR_ERR_DATA when it is damaged,
- * transformers has no such model, or an adapter is asked for of a run without updates, and with
- * TR_ERR_USAGE, before anything is written, when the folder has entries, or is the current one or a
- * mount point, which a rename cannot replace. */
-tr_status tr_export(tr_world *world, const tr_export_options *options, FILE *out);
+ * with TR_ERR_STOPPED soon after a stop is requested on `board` (may be NULL), with TR_ERR_NOFILE
+ * when the run has no checkpoint, with TR_ERR_DATA when it is damaged,
+ * transformers has no such model, or an adapter is asked for of a run without updates, and like
+ * tr_export_folder_make. */
+tr_status tr_export(tr_world *world, const tr_board *board, const tr_export_options *options,
+                    FILE *out);

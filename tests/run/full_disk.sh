@@ -132,4 +132,14 @@ for run in sampled asked; do [[ $(field $run step | wc -l) == 20 ]] || fail "$ru
 for tag in acc/questions.jsonl acc_norm/folder/questions.jsonl; do
     grep -qa "$tag" asked/events.out.tfevents.* || fail "asked: no $tag in TensorBoard"
 done
+
+# An import fills the disk: the sentence names the folder that the user typed, and no key; nothing is left.
+models=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../golden/hf")
+disk small 16
+code=0
+"$trireme" ckpt import "$models/qwen3" small/run >import.out 2>import.err || code=$?
+[[ $code == 74 && $(wc -l <import.err) == 1 ]] || fail "an import to a full disk: exit code $code: $(<import.err)"
+grep -q "small/run/.*: No space left on device; .*: make room" import.err || fail "an import to a full disk: $(<import.err)"
+grep -q "log\.dir" import.err && fail "an import to a full disk names log.dir: $(<import.err)"
+[[ -z $(ls -A small) ]] || fail "an import to a full disk left $(ls -A small)"
 finish

@@ -38,16 +38,16 @@ static void check(const char *data, int64_t piece) {
 
 static void files_leave_the_page_cache(void **state) {
     (void)state;
-    tr_drain drain = {0};
     char *data = malloc(PIECE);
     const char *path = path_of("long");
     const int64_t shift = 100, bytes = shift + (int64_t)PIECE * PIECES; /* no piece is aligned */
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0666);
     assert_true(fd >= 0);
+    tr_drain drain = {.fd = fd, .path = path};
     for (int64_t p = 0; p < PIECES; p++) {
         for (int64_t i = 0; i < PIECE; i++) data[i] = (char)(p * 31 + i);
         assert_int_equal(pwrite(fd, data, PIECE, shift + p * PIECE), PIECE);
-        must(tr_drain_add(&drain, fd, path, shift + p * PIECE, PIECE, 0));
+        must(tr_drain_add(&drain, shift + p * PIECE, PIECE));
     }
     /* half of what a file without a drain keeps */
     if (is_on_disk(fd)) assert_true(resident(fd, bytes) < bytes / 2);
@@ -55,7 +55,7 @@ static void files_leave_the_page_cache(void **state) {
     for (int64_t p = 0; p < PIECES; p++) {
         assert_int_equal(pread(fd, data, PIECE, shift + p * PIECE), PIECE);
         check(data, p);
-        tr_drain_read(fd, shift + p * PIECE, PIECE);
+        tr_drain_drop(fd, shift + p * PIECE, PIECE);
     }
     if (is_on_disk(fd)) assert_true(resident(fd, bytes) < bytes / 2);
     assert_int_equal(close(fd), 0);
@@ -65,11 +65,9 @@ static void files_leave_the_page_cache(void **state) {
 /* The wait for an old piece takes the disk's error, so that it must report it. */
 static void a_piece_that_cannot_be_written_is_reported(void **state) {
     (void)state;
-    tr_drain drain = {0};
-    const int closed = 1000;
-    for (int p = 0; p < TR_DRAIN_PIECES; p++)
-        must(tr_drain_add(&drain, closed, "broken", p * PIECE, PIECE, 0));
-    refused(tr_drain_add(&drain, closed, "broken", 0, PIECE, 0), TR_ERR_IO, "cannot write broken");
+    tr_drain drain = {.fd = 1000, .path = "broken"}; /* not open */
+    for (int p = 0; p < TR_DRAIN_PIECES; p++) must(tr_drain_add(&drain, p * PIECE, PIECE));
+    refused(tr_drain_add(&drain, 0, PIECE), TR_ERR_IO, "cannot write broken");
 }
 
 int main(void) {

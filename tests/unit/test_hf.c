@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ enum { SEQ = 12, VOCAB = 37, MOST_RANKS = 3 };
 
 typedef struct job {
     tr_world *world;
+    tr_board *board;
     const char *from, *to;
     const tr_export_options *options; /* NULL: an import */
     FILE *out;
@@ -34,12 +36,15 @@ typedef struct job {
 
 static void *run_job(void *context) {
     job *j = context;
-    j->status = j->options ? tr_export(j->world, j->options, j->out)
-                           : tr_import(j->world, j->from, j->to, j->out);
+    j->status = j->options ? tr_export(j->world, j->board, j->options, j->out)
+                           : tr_import(j->world, j->board, j->from, j->to, j->out);
     tr_error_save(&j->error);
     tr_world_close(j->world);
     return NULL;
 }
+
+/* Where the ranks look for a request to stop. */
+static tr_board *stop_board;
 
 static tr_status on_ranks(int ranks, const char *from, const char *to,
                           const tr_export_options *options) {
@@ -49,7 +54,12 @@ static tr_status on_ranks(int ranks, const char *from, const char *to,
     FILE *out = fopen("/dev/null", "w");
     must(tr_world_open_local(ranks, world));
     for (int r = 0; r < ranks; r++) {
-        j[r] = (job){.world = world[r], .from = from, .to = to, .options = options, .out = out};
+        j[r] = (job){.world = world[r],
+                     .board = stop_board,
+                     .from = from,
+                     .to = to,
+                     .options = options,
+                     .out = out};
         assert_int_equal(pthread_create(&thread[r], NULL, run_job, &j[r]), 0);
     }
     for (int r = 0; r < ranks; r++) (void)pthread_join(thread[r], NULL);
@@ -184,7 +194,7 @@ static void check_logits(const char *name, const char *run, const char *folder, 
 /* --- the goldens ------------------------------------------------------------------------------ */
 
 /* Fails unless every tensor of `want` that a model reads is in `have`, with the same bytes. */
-static void same_tensors(const tr_weights *have, const tr_weights *want) {
+static void same_tensors(tr_weights *have, tr_weights *want) {
     int64_t read = 0;
     for (int64_t i = 0; i < have->count; i++) {
         const tr_weight *a = &have->tensor[i], *b = tr_weights_find(want, a->name);
@@ -194,8 +204,8 @@ static void same_tensors(const tr_weights *have, const tr_weights *want) {
         assert_int_equal(a->rank, b->rank);
         assert_memory_equal(a->shape, b->shape, sizeof a->shape);
         char *x = malloc((size_t)a->bytes + 1), *y = malloc((size_t)a->bytes + 1);
-        assert_int_equal(pread(have->fd[a->file], x, (size_t)a->bytes, a->offset), a->bytes);
-        assert_int_equal(pread(want->fd[b->file], y, (size_t)a->bytes, b->offset), a->bytes);
+        must(tr_weights_read_bytes(have, a->file, x, (size_t)a->bytes, a->offset));
+        must(tr_weights_read_bytes(want, b->file, y, (size_t)a->bytes, b->offset));
         if (memcmp(x, y, (size_t)a->bytes)) fail_msg("%s has other bytes", a->name);
         free(x);
         free(y);
@@ -352,6 +362,80 @@ static void failures_leave_nothing(void **state) {
     remove_all(path_of("other"));
 }
 
+/* After a request to stop, work in progress ends, and nothing of it is left. */
+static void a_request_to_stop_leaves_nothing(void **state) {
+    (void)state;
+    char name[64];
+    must(import(1, golden("qwen3"), path_of("run")));
+    tr_board_make_name(name, sizeof name);
+    must(tr_board_open(name, 1, &stop_board));
+    tr_board_unlink(name);
+    must(export(1, path_of("run"), path_of("out"), NULL, 1 << 30)); /* nobody has asked */
+    tr_board_request_stop(stop_board);
+    assert_int_equal(mkdir(path_of("kept"), 0777), 0);
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks += 2) {
+        refused(import(ranks, golden("qwen3"), path_of("new")), TR_ERR_STOPPED,
+                "import was stopped");
+        refused(import(ranks, golden("qwen3"), path_of("kept")), TR_ERR_STOPPED, "was stopped");
+        assert_int_equal(access(path_of("new"), F_OK), -1);
+        assert_int_equal(access(path_of("kept/lock"), F_OK), -1);
+        assert_int_equal(rmdir(path_of("kept")), 0);
+        assert_int_equal(mkdir(path_of("kept"), 0777), 0);
+        refused(export(ranks, path_of("run"), path_of("new"), NULL, 4000), TR_ERR_STOPPED,
+                "export was stopped");
+        char command[1200];
+        (void)snprintf(command, sizeof command, "test -z \"$(ls -d '%s'/new* 2>/dev/null)\"",
+                       scratch);
+        assert_int_equal(system(command), 0);
+    }
+    tr_board_close(stop_board);
+    stop_board = NULL;
+    remove_all(path_of("kept"));
+    remove_all(path_of("run"));
+    remove_all(path_of("out"));
+}
+
+/* An export removes what killed ones to the same folder left: not a living one's, and no other
+ * folder of a similar name. An import does the same. */
+static void leftovers_of_killed_processes_go(void **state) {
+    (void)state;
+    static const char *const folders[] = {"out.tmp-7",  "out.tmp-8",  "out.tmp-9",
+                                          "else.tmp-7", "out.tmp-7x", "out.tmp-"};
+    static const bool stays[] = {false, true, true, true, true, true};
+    char path[300];
+    int lock = -1;
+    must(import(1, golden("qwen3"), path_of("run")));
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        assert_int_equal(mkdir(path_of(folders[i]), 0777), 0);
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", path_of(folders[i]));
+        write_file(path, "part", 4);
+        (void)snprintf(path, sizeof path, "%s/.trireme-export", path_of(folders[i]));
+        if (i != 2) write_file(path, "", 0); /* without it: a folder of the user's */
+        if (i == 1) lock = open(path, O_RDWR);
+        if (i == 1) assert_int_equal(flock(lock, LOCK_EX), 0);
+    }
+    assert_int_equal(mkdir(path_of("out.tmp-10"), 0777), 0); /* killed before it made the file */
+    must(export(1, path_of("run"), path_of("out"), NULL, 1 << 30));
+    assert_int_equal(access(path_of("out/.trireme-export"), F_OK), -1);
+    assert_int_equal(access(path_of("out.tmp-10"), F_OK), -1);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        if ((access(path_of(folders[i]), F_OK) == 0) != stays[i]) fail_msg("%s", folders[i]);
+        if (stays[i]) remove_all(path_of(folders[i]));
+    }
+    (void)close(lock);
+    /* The import was killed after the small files and before the checkpoint had its name. */
+    assert_int_equal(rename(path_of("run/ckpt"), path_of("run/.ckpt-import")), 0);
+    must(import(1, golden("qwen3"), path_of("run")));
+    assert_int_equal(access(path_of("run/.ckpt-import"), F_OK), -1);
+    /* It was killed before that: a file is the user's, and stays. */
+    remove_all(path_of("run/ckpt"));
+    assert_int_equal(mkdir(path_of("run/.ckpt-import"), 0777), 0);
+    refused(import(1, golden("qwen3"), path_of("run")), TR_ERR_USAGE, "name a new folder");
+    assert_int_equal(access(path_of("run/config.yaml"), F_OK), 0);
+    remove_all(path_of("run"));
+    remove_all(path_of("out"));
+}
+
 /* A folder with a file of the user's is refused, and keeps it; so does a folder in which a later
  * part of the import fails. */
 static void imports_keep_the_users_files(void **state) {
@@ -388,6 +472,14 @@ static void imports_keep_the_users_files(void **state) {
     memset(longest, 'x', sizeof longest - 1);
     for (int i = 0; i < 1290; i += 100) longest[i] = '/';
     longest[sizeof longest - 1] = '\0';
+    /* A refusal leaves not even a lock, and the model's own folder is no run. */
+    assert_int_equal(mkdir(path_of("run"), 0777), 0);
+    write_file(path_of("run/config.yaml"), "mine", 4);
+    refused(import(1, golden("qwen3"), path_of("run")), TR_ERR_USAGE, "name a new folder");
+    assert_int_equal(access(path_of("run/lock"), F_OK), -1);
+    remove_all(path_of("run"));
+    refused(import(2, golden("qwen3"), golden("qwen3")), TR_ERR_USAGE,
+            "is the folder of the model");
     (void)snprintf(command, sizeof command, "%s/%.1100s", scratch, longest + 1);
     refused(import(2, golden("qwen3"), command), TR_ERR_USAGE, "too long");
 }
@@ -456,6 +548,8 @@ int main(void) {
         cmocka_unit_test(files_of_llmc_come_in),
         cmocka_unit_test(dtypes_are_converted),
         cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(a_request_to_stop_leaves_nothing),
+        cmocka_unit_test(leftovers_of_killed_processes_go),
         cmocka_unit_test(imports_keep_the_users_files),
         cmocka_unit_test(sizes_of_llmc_are_checked),
         cmocka_unit_test(tied_heads_are_compared),

@@ -68,7 +68,7 @@ static void touch(const char *name) {
 }
 
 static tr_status take(tr_rundir *out) {
-    return tr_rundir_take(path, true, out, note);
+    return tr_rundir_take(path, true, false, out, note);
 }
 
 static void a_second_run_names_the_holder(void **state) {
@@ -100,7 +100,7 @@ static int hold_in_child(pid_t *child) {
         tr_rundir dir;
         char own[256];
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (tr_rundir_take(path, true, &dir, own) == TR_OK) (void)!write(ready[1], "x", 1);
+        if (tr_rundir_take(path, true, false, &dir, own) == TR_OK) (void)!write(ready[1], "x", 1);
         (void)pause();
         _exit(0);
     }
@@ -226,7 +226,7 @@ static void a_missing_directory_is_not_made_to_resume(void **state) {
     (void)state;
     tr_rundir dir;
     (void)in_root("missing");
-    assert_int_equal(tr_rundir_take(path, false, &dir, note), TR_ERR_NOFILE);
+    assert_int_equal(tr_rundir_take(path, false, false, &dir, note), TR_ERR_NOFILE);
     assert_false(exists(""));
     tr_rundir_release(&dir);
 }
@@ -264,7 +264,7 @@ static void directories_that_vanish_are_held_by_one(void **state) {
         for (int i = 0; i < ROUNDS; i++) {
             tr_rundir dir;
             char own[256];
-            tr_status status = tr_rundir_take(path, true, &dir, own);
+            tr_status status = tr_rundir_take(path, true, false, &dir, own);
             if (status == TR_ERR_CONFIG) continue;
             if (status != TR_OK || !tr_rundir_in_place(&dir)) failures++;
             int fd = open(owner, O_CREAT | O_EXCL | O_WRONLY, 0644);
@@ -289,7 +289,7 @@ static void long_paths_are_refused(void **state) {
     tr_rundir dir;
     int length = snprintf(longest, sizeof longest, "/tmp/trireme-long-%ld", (long)getpid());
     for (; length < TR_CONFIG_PATH + 100; length += 2) memcpy(longest + length, "/x", 3);
-    assert_int_equal(tr_rundir_take(longest, true, &dir, note), TR_ERR_USAGE);
+    assert_int_equal(tr_rundir_take(longest, true, false, &dir, note), TR_ERR_USAGE);
     (void)snprintf(longest, sizeof longest, "/tmp/trireme-long-%ld", (long)getpid());
     assert_int_equal(access(longest, F_OK), -1);
 }

@@ -3,6 +3,7 @@
  * and random damage, get one sentence. */
 #include "base/half.h"
 #include "base/philox.h"
+#include "base/text.h"
 #include "ckpt/weights.h"
 #include "config/config.h"
 #include "config/hf.h"
@@ -12,6 +13,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -179,6 +181,40 @@ static void indexes_stay_in_their_folder(void **state) {
     remove_all(path_of("folder"));
 }
 
+/* One file is open at a time, and a file that is opened again must be the one it was. */
+static void files_are_opened_as_needed(void **state) {
+    (void)state;
+    enum { FILES = 40 };
+    static const tr_box one = {.extent = {1, 1, 1, 1}};
+    struct rlimit limit, few;
+    char index[FILES * 40 + 40] = "{\"weight_map\":{", name[64];
+    tr_weights w;
+    assert_int_equal(mkdir(path_of("folder"), 0777), 0);
+    for (int i = 0; i < FILES; i++) {
+        (void)snprintf(name, sizeof name, "{\"t%02d\":" T("F32", "[1]", 0, 4) "}", i);
+        write_header(name, 4);
+        (void)snprintf(name, sizeof name, "folder/%02d", i);
+        assert_int_equal(rename(path_of("x.safetensors"), path_of(name)), 0);
+        tr_text_add(index, sizeof index, "%s\"t%02d\":\"%02d\"", i ? "," : "", i, i);
+    }
+    tr_text_add(index, sizeof index, "}}");
+    write_file(path_of("folder/model.safetensors.index.json"), index, strlen(index));
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = (struct rlimit){.rlim_cur = FILES / 2, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    must(tr_weights_open(path_of("folder"), &w));
+    float value;
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < FILES; i++) must(tr_weights_read(&w, &w.tensor[i], &one, 0, 1, &value));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    write_header("{\"t00\":" T("F32", "[1]", 0, 4) "}", 4);
+    assert_int_equal(rename(path_of("x.safetensors"), path_of("folder/00")), 0);
+    refused(tr_weights_read(&w, &w.tensor[0], &one, 0, 1, &value), TR_ERR_DATA, "was replaced");
+    must(tr_weights_read(&w, &w.tensor[1], &one, 0, 1, &value));
+    tr_weights_close(&w);
+    remove_all(path_of("folder"));
+}
+
 /* Users have pickles, GGUF files, pointers, downloads that failed, and links that lead nowhere. */
 static void other_formats_get_a_remedy(void **state) {
     (void)state;
@@ -191,6 +227,8 @@ static void other_formats_get_a_remedy(void **state) {
         {"a.safetensors", "version https://git-lfs", "git lfs pull"},
         {"b.safetensors", "<!DOCTYPE html>", "web page"},
         {"a.json", "{\n  \"a\": 1}", "name the model's folder"},
+        {"model-00001-of-00003.safetensors", "anything", "one of the 3 files of a model"},
+        {"best-of-2.safetensors", "anything", "a header of"},
         {"c.safetensors", "nothing known", "a header of"},
     };
     static const char *const folder[][2] = {
@@ -246,7 +284,7 @@ static void configs_ask_for_what_trireme_has(void **state) {
         {"{\"model_type\":\"gemma\"}", "\"model_type\" is 'gemma'"},
         {"{\"model_type\":\"llama\"}", "\"vocab_size\" is missing"},
         {"{\"model_type\":\"llama\",\"quantization_config\":{\"bits\":4}," SIZES "}",
-         "\"quantization_config\""},
+         "call dequantize()"},
         {"{\"model_type\":\"llama\",\"attention_bias\":true," SIZES "}", "\"attention_bias\""},
         {"{\"model_type\":\"llama\",\"mlp_bias\":true," SIZES "}", "\"mlp_bias\""},
         {"{\"model_type\":\"qwen3\",\"num_experts\":8," SIZES "}", "\"num_experts\""},
@@ -410,7 +448,8 @@ static void damaged_files_get_a_sentence(void **state) {
     }
 }
 
-/* The index of a folder of shards, damaged: the folder opens, or the sentence names a file in it. */
+/* The index of a folder of shards, damaged: the folder opens, or the sentence names a file in it.
+ */
 static void damaged_indexes_get_a_sentence(void **state) {
     (void)state;
     const char *index = "folder/model.safetensors.index.json";
@@ -431,8 +470,8 @@ static void damaged_indexes_get_a_sentence(void **state) {
         tr_weights_close(&w);
         good += status == TR_OK;
         if (status != TR_OK && (status != TR_ERR_DATA || !strstr(tr_error_message(), "folder")))
-            fail_msg("seed %" PRIu64 ", round %" PRId64 ": status %d, %s", seed, round,
-                     (int)status, tr_error_message());
+            fail_msg("seed %" PRIu64 ", round %" PRId64 ": status %d, %s", seed, round, (int)status,
+                     tr_error_message());
     }
     assert_in_range(good, 1, all - 1);
     free(text);
@@ -488,6 +527,7 @@ int main(void) {
         cmocka_unit_test(sixteen_bits_survive),
         cmocka_unit_test(bad_headers_are_refused),
         cmocka_unit_test(indexes_stay_in_their_folder),
+        cmocka_unit_test(files_are_opened_as_needed),
         cmocka_unit_test(other_formats_get_a_remedy),
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_come_back),
