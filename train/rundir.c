@@ -17,7 +17,7 @@ static void lock_path(const char *dir, char path[PATH_SIZE]) {
     (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
 }
 
-/* Returns what follows the path in messages. */
+/* Returns what messages say about where the path comes from. */
 static const char *key_of(const tr_rundir *dir) {
     return dir->argument ? "" : " (log.dir)";
 }
@@ -35,8 +35,8 @@ static tr_status make_directory(const char *path, tr_rundir *dir) {
         (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
         bool created = mkdir(part, 0755) == 0;
         if (!created && errno != EEXIST)
-            return TR_FAIL(TR_ERR_IO, "the directory '%s'%s cannot be made: %s", part, key_of(dir),
-                           strerror(errno));
+            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s%s", part,
+                           strerror(errno), key_of(dir));
         dir->made = dir->made || (created && !*end);
     }
     struct stat info;
@@ -163,7 +163,7 @@ static tr_status open_lock(const tr_rundir *dir, const char *path, int *fd) {
     if (*fd >= 0) return TR_OK;
     if (errno == ENOENT || errno == ENOTDIR)
         return TR_FAIL(TR_ERR_NOFILE, "there is no directory '%s'%s", dir->path, key_of(dir));
-    return TR_FAIL(TR_ERR_IO, "'%s'%s cannot be opened: %s", path, key_of(dir), strerror(errno));
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened: %s%s", path, strerror(errno), key_of(dir));
 }
 
 /* Checks that checkpoints can be saved, which would otherwise fail at the first save, perhaps hours
@@ -175,8 +175,8 @@ static tr_status check_checkpoints(const tr_rundir *dir) {
     if (stat(path, &info)) return TR_OK; /* it is made with the first checkpoint */
     int cause = !S_ISDIR(info.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) ? errno : 0;
     if (!cause) return TR_OK;
-    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s'%s: %s", path, key_of(dir),
-                   strerror(cause));
+    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s': %s%s", path, strerror(cause),
+                   key_of(dir));
 }
 
 tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *out, char *note) {

@@ -28,6 +28,10 @@ grep -Eq '^exported [0-9.]+ kB in [0-9.]+ s, [0-9.]+ [kMG]B/s$' out || fail "no 
 "$trireme" run -n 2 ckpt export born two --dtype bf16 --max-shard-size 20kB >out
 [[ $(ls two/*.safetensors | wc -l) -gt 2 ]] || fail "no shards: $(ls two)"
 
+# A resume that is refused says only why, and nothing about other frozen parameters.
+refused 65 "another model" train base.yaml log.dir=born model.family=llama model.kv_heads=2 model.vocab=300 model.dropout=0 \
+    checkpoint.every=0 --resume train.steps=3 'train.freeze=*.layers.0.*' model.rope_theta=7
+
 # A run that starts from the folder: the same first loss on every layout; the recorded config is enough
 # to resume without the folder.
 from="model: {init_from: folder}
