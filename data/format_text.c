@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "data/format_impl.h"
 #include "data/kept_tokens.h"
-#include "data/textfile.h"
+#include "data/textparts.h"
 
 #include <stdlib.h>
 
@@ -17,9 +17,23 @@ static tr_status open_kept(const char *stem, const tr_source_options *options, t
     return TR_OK;
 }
 
+/* Encodes a text part by part. */
+static tr_status encode(const char *path, tr_encoder *encoder, tr_token_list *tokens) {
+    tr_textparts parts = {0};
+    unsigned flags = 0, next;
+    tr_status status = tr_textparts_open(path, &parts);
+    for (size_t bytes; status == TR_OK && !tr_textparts_at_end(&parts); flags = next) {
+        status = tr_textparts_find(&parts, encoder, 0, &bytes, &next);
+        if (status == TR_OK)
+            status = tr_encoder_add(encoder, parts.rest.byte, bytes, flags, tokens);
+        if (status == TR_OK) tr_textparts_take(&parts, bytes);
+    }
+    tr_textparts_close(&parts);
+    return status;
+}
+
 tr_status tr_format_open_text(const char *path, const tr_source_options *options,
                               tr_source *source) {
-    tr_byte_list text = {0};
     tr_token_list tokens = {0};
     tr_encoder *encoder = NULL;
     tr_status status = TR_OK;
@@ -34,9 +48,8 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
     char stem[PATH_MAX];
     if (tr_kept_tokens_find(options, path, stem)) return open_kept(stem, options, source);
     TR_TRY(tr_format_open_file(path, source));
-    TR_TRY_OUT(tr_textfile_load(path, &text));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));
-    TR_TRY_OUT(tr_encoder_add(encoder, text.byte, text.count, 0, &tokens));
+    TR_TRY_OUT(encode(path, encoder, &tokens));
     const int32_t end = tr_tokenizer_document_end(options->tokenizer);
     if (end >= 0) {
         TR_TRY_OUT(tr_grow(&tokens.id, &tokens.capacity, tokens.count + 1, sizeof *tokens.id));
@@ -48,7 +61,6 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
     tokens.id = NULL;
 out:
     tr_encoder_close(encoder);
-    free(text.byte);
     free(tokens.id);
     return status;
 }

@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "data/conversation.h"
 #include "data/json_line.h"
-#include "data/textfile.h"
+#include "data/textparts.h"
 #include "data/token_output.h"
 
 #include <inttypes.h>
@@ -18,10 +18,7 @@
 #include <xxhash.h>
 
 enum {
-    ITEM = 1 << 20,     /* bytes of text that a thread encodes at a time, at least */
     ITEMS_A_THREAD = 4, /* so that threads end a batch at about the same time */
-    LOOK = 1 << 12,     /* bytes behind an item that are searched for a cut at first */
-    MOST_TEXT = 1 << 29 /* of an item */
 };
 
 /* Consecutive text of one file, encoded by one thread. */
@@ -46,11 +43,9 @@ typedef struct work {
     item *items;          /* [most] */
     int most, count;
     tr_token_output *output;
-    /* The text that no item has yet: of file `file`, before byte `offset` of its text. */
+    /* The text that no item has yet: of file `file`, from byte `offset` of its text on. */
     int file;
-    tr_textfile *input;
-    tr_byte_list rest;
-    bool at_end;
+    tr_textparts parts;
     int64_t offset, line;
     unsigned flags;     /* of the next item */
     int64_t done_bytes; /* of the files before this one */
@@ -59,75 +54,34 @@ typedef struct work {
 
 /* --- cutting the files into items ------------------------------------------------------------- */
 
-/* Reads until `want` bytes wait for an item, or the file ends. */
-static tr_status read_more(work *w, size_t want) {
-    tr_byte_list *rest = &w->rest;
-    if (w->at_end || rest->count >= want) return TR_OK;
-    size_t got, missing = want - rest->count;
-    TR_TRY(tr_grow(&rest->byte, &rest->capacity, want, 1));
-    TR_TRY(tr_textfile_read(w->input, rest->byte + rest->count, missing, &got));
-    rest->count += got;
-    w->progress.text += (int64_t)got;
-    w->at_end = got < missing;
-    return TR_OK;
-}
-
 static unsigned flags_of(const work *w) {
     return w->options->no_special ? TR_ENCODE_NO_SPECIAL : 0;
 }
 
-/* Decides how much of the waiting text the next item takes. *rest: the flags of the one behind it.
- */
-static tr_status choose_cut(work *w, bool json, size_t *cut, unsigned *rest) {
-    size_t from = ITEM;
-    *rest = 0;
-    for (size_t want = ITEM + LOOK;; want *= 2) {
-        TR_TRY(read_more(w, want));
-        const size_t count = *cut = w->rest.count;
-        if (w->at_end && (json || count <= ITEM)) return TR_OK;
-        if (json) {
-            const char *line = memrchr(w->rest.byte, '\n', count);
-            if (line) *cut = (size_t)(line + 1 - w->rest.byte);
-        } else {
-            TR_TRY(tr_encoder_find_cut(w->encoder[0], w->rest.byte, count, from, flags_of(w), cut,
-                                       rest));
-            from = count - LOOK / 2; /* the rest was too near to the end to be judged */
-        }
-        if (*cut < count || (json && *cut > 0 && w->rest.byte[*cut - 1] == '\n') || w->at_end)
-            return TR_OK;
-        if (want > MOST_TEXT)
-            return TR_FAIL(TR_ERR_DATA, "'%s' has %zu bytes of text without a %s: divide them",
-                           w->options->files[w->file], count,
-                           json ? "line end" : "place where this tokenizer allows a cut");
-    }
-}
-
 static tr_status next_file(work *w) {
-    if (w->input) {
-        w->done_bytes += tr_textfile_size(w->input);
-        tr_textfile_close(w->input);
-        w->input = NULL;
+    if (w->parts.input) {
+        w->done_bytes += tr_textfile_size(w->parts.input);
         w->file++;
         w->offset = w->line = 0;
         w->flags = 0;
     }
-    w->at_end = false;
-    return w->file < w->options->count ? tr_textfile_open(w->options->files[w->file], &w->input)
-                                       : TR_OK;
+    if (w->file < w->options->count)
+        return tr_textparts_open(w->options->files[w->file], &w->parts);
+    tr_textparts_close(&w->parts);
+    return TR_OK;
 }
 
 /* Fills the next item; its text is empty at the end of a file of JSON lines. */
 static tr_status fill_item(work *w, item *it) {
     size_t cut = 0;
     it->file = w->file;
-    it->json = tr_textfile_is_json_lines(w->options->files[w->file]);
-    TR_TRY(choose_cut(w, it->json, &cut, &it->next_flags));
+    it->json = w->parts.json;
+    TR_TRY(tr_textparts_find(&w->parts, w->encoder[0], flags_of(w), &cut, &it->next_flags));
     TR_TRY(tr_grow(&it->text.byte, &it->text.capacity, cut + 1, 1));
-    memcpy(it->text.byte, w->rest.byte ? w->rest.byte : "", cut);
+    memcpy(it->text.byte, w->parts.rest.byte ? w->parts.rest.byte : "", cut);
     it->text.count = cut;
-    w->rest.count -= cut;
-    if (w->rest.count > 0) memmove(w->rest.byte, w->rest.byte + cut, w->rest.count);
-    it->ends = !it->json && w->at_end && w->rest.count == 0;
+    tr_textparts_take(&w->parts, cut);
+    it->ends = !it->json && tr_textparts_at_end(&w->parts);
     it->flags = w->flags;
     w->flags = it->next_flags;
     it->first_line = w->line;
@@ -145,7 +99,7 @@ static tr_status fill_item(work *w, item *it) {
 static tr_status fill_batch(work *w) {
     w->count = 0;
     while (w->count < w->most) {
-        if (!w->input || (w->at_end && w->rest.count == 0)) {
+        if (!w->parts.input || tr_textparts_at_end(&w->parts)) {
             TR_TRY(next_file(w));
             if (w->file == w->options->count) return TR_OK;
         }
@@ -246,7 +200,7 @@ static tr_status write_item(work *w, const item *it) {
 /* Returns the place in the input behind the batch. */
 static tr_token_place place_behind(const work *w) {
     const item *last = &w->items[w->count - 1];
-    if (w->file > last->file || (w->at_end && w->rest.count == 0))
+    if (w->file > last->file || tr_textparts_at_end(&w->parts))
         return (tr_token_place){.file = last->file + 1};
     return (tr_token_place){.file = last->file,
                             .offset = last->offset,
@@ -257,7 +211,8 @@ static tr_token_place place_behind(const work *w) {
 /* Returns false when the work shall stop. */
 static bool show_progress(work *w) {
     const tr_token_place at = tr_token_output_place(w->output);
-    w->progress.bytes = w->done_bytes + (w->input ? tr_textfile_used(w->input) : 0);
+    w->progress.bytes = w->done_bytes + (w->parts.input ? tr_textfile_used(w->parts.input) : 0);
+    w->progress.text = w->parts.read;
     w->progress.tokens = at.tokens;
     w->progress.documents = at.documents;
     return !w->options->progress || w->options->progress(w->options->context, &w->progress);
@@ -323,7 +278,7 @@ static tr_status go_on(work *w, const tr_token_place *place) {
     w->offset = place->offset;
     w->line = place->line;
     w->flags = (unsigned)place->continue_flags & (TR_ENCODE_CONTINUES | TR_ENCODE_NEXT_PIECE);
-    return tr_textfile_skip(w->input, place->offset);
+    return tr_textfile_skip(w->parts.input, place->offset);
 }
 
 static tr_status save_tokenizer(const tr_tokenize_options *o) {
@@ -359,7 +314,7 @@ tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *
     if (status == TR_OK) (void)show_progress(&w);
     *done = w.progress;
     tr_token_output_close(w.output);
-    tr_textfile_close(w.input);
+    tr_textparts_close(&w.parts);
     for (int i = 0; i < w.most && w.items; i++) {
         item *it = &w.items[i];
         free(it->text.byte);
@@ -370,6 +325,5 @@ tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *
     for (int t = 0; t < options->threads && w.encoder; t++) tr_encoder_close(w.encoder[t]);
     free(w.encoder);
     free(w.items);
-    free(w.rest.byte);
     return status;
 }

@@ -51,6 +51,46 @@ awk 'BEGIN { printf "{\"text\": \"" } { gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); p
 tokenize 0 string long.jsonl
 same_files string long
 
+# `trireme data` encodes the text in the same parts, in memory.
+"$trireme" data base.yaml data.path=long.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 >data.out
+grep -Eq "^tokens +$(sed -n 's/^tokens *\([0-9]*\) in.*/\1/p' long.out), " data.out || fail "data: $(<data.out)"
+
+# A reader of Megatron's form and of the vocabulary, which was written without Trireme's code, finds the text of
+# every document.
+cat >read.py <<'P'
+import array, json, struct, sys
+prefix, key = sys.argv[1:3]
+index = open(prefix + ".idx", "rb").read()
+magic, version, kind, sequences, documents = struct.unpack_from("<9sQBQQ", index)
+assert (magic, version) == (b"MMIDIDX\0\0", 1) and documents == sequences + 1
+lengths = struct.unpack_from(f"<{sequences}i", index, 34)
+pointers = struct.unpack_from(f"<{sequences}q", index, 34 + 4 * sequences)
+assert struct.unpack_from(f"<{documents}q", index, 34 + 12 * sequences) == tuple(range(documents))
+assert len(index) == 34 + 12 * sequences + 8 * documents
+size = {4: 4, 8: 2}[kind]
+ids = array.array({4: "i", 2: "H"}[size], open(prefix + ".bin", "rb").read())
+if sys.byteorder == "big": ids.byteswap()
+spec = json.load(open(prefix + ".tokenizer.json"))
+own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+byte = {chr(b): b for b in own} | {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in own)}
+token = {i: bytes(byte[c] for c in text) for text, i in spec["model"]["vocab"].items() if text != "<|endoftext|>"}
+at = 0
+lines = open(sys.argv[3], "rb").read().splitlines() if key else None
+for number, (length, pointer) in enumerate(zip(lengths, pointers)):
+    assert pointer == at * size, f"document {number} begins at {pointer}"
+    *text, end = ids[at:at + length]
+    assert end == 300, f"document {number} ends with {end}"
+    want = json.loads(lines[number])[key].encode() if key else open(sys.argv[3], "rb").read()
+    assert b"".join(token[i] for i in text) == want, f"document {number} has another text"
+    at += length
+assert at == len(ids) and sequences == (len(lines) if key else 1)
+P
+if command -v python3 >/dev/null; then
+    python3 read.py lines text lines.jsonl && python3 read.py long "" long.txt || fail "another reader finds other documents"
+else
+    echo "skipped: no python3, for another reader of the token files"
+fi
+
 # Digits without white space, which this tokenizer takes one by one, with a space in front of each.
 digits=$here/../golden/tokenizers/prefix.json
 for ((i = 0; i < 32; i++)); do od -An -v -tu1 "$text" | tr -d ' \n'; done >digits.txt
