@@ -48,9 +48,11 @@ tr_status tr_corpus_open(const char *key, const tr_data_words *words,
     char **files = NULL;
     int count = 0;
     tr_corpus *corpus;
+    tr_source_options named = *options;
+    named.key = key;
     TR_TRY(tr_calloc(1, sizeof *corpus, &corpus));
     tr_status status = tr_data_paths_expand(key, words, &files, &count);
-    if (status == TR_OK) status = open_sources(files, count, options, corpus);
+    if (status == TR_OK) status = open_sources(files, count, &named, corpus);
     tr_data_paths_free_files(files, count);
     if (status != TR_OK) {
         tr_corpus_close(corpus);

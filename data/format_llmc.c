@@ -51,9 +51,7 @@ tr_status tr_format_open_llmc(const char *path, const tr_source_options *options
                        "%" PRId64 " tokens, which take %" PRId64 " bytes: it was cut off",
                        path, bytes, source->tokens, HEADER + source->tokens * source->width);
     if (source->tokens == 0)
-        return TR_FAIL(TR_ERR_DATA,
-                       "the data file '%s' has no tokens: name another one "
-                       "(data.path)",
-                       path);
+        return TR_FAIL(TR_ERR_DATA, "the data file '%s' has no tokens: name another one (%s)", path,
+                       source->key);
     return TR_OK;
 }

@@ -41,11 +41,11 @@ tr_status tr_format_open_file(const char *path, tr_source *source) {
     tr_status status = tr_input_open("the data file", path, &file->fd, &file->bytes);
     if (status != TR_OK) {
         file->fd = -1;
-        return TR_FAIL(status, "%s (data.path)", tr_error_message());
+        return TR_FAIL(status, "%s (%s)", tr_error_message(), source->key);
     }
     if (file->bytes == 0)
-        return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty: name another one (data.path)",
-                       path);
+        return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty: name another one (%s)", path,
+                       source->key);
     return tr_strdup(path, &file->path);
 }
 
@@ -89,7 +89,8 @@ tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
 
 tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out) {
     const format *f = find(options->format);
-    *out = (tr_source){.file.fd = -1, .vocab = options->vocab};
+    *out = (tr_source){
+        .file.fd = -1, .vocab = options->vocab, .key = options->key ? options->key : "data.path"};
     if (!f)
         return TR_FAIL(TR_ERR_CONFIG,
                        "data.format must be one of bytes, text, u16, u32, llmc, megatron, "

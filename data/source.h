@@ -11,6 +11,7 @@
 /* What the formats need to know besides the path. */
 typedef struct tr_source_options {
     const char *format;            /* data.format */
+    const char *key;               /* that named the file, for messages; NULL: data.path */
     int64_t vocab;                 /* of the model: a token is one of 0..vocab-1 */
     const tr_tokenizer *tokenizer; /* of text and instruct; otherwise it may be NULL */
     const char *tokens;            /* a folder with kept tokens (kept_tokens.h); NULL: none */
@@ -36,6 +37,7 @@ enum { TR_TOKEN_GIVEN = 1 << 30 };
  * `first`. */
 typedef struct tr_source {
     tr_data_file file;
+    const char *key; /* that named it */
     int64_t first;
     int32_t *memory; /* all tokens; NULL: they are read from the file */
     int width;       /* 1, 2, 4 or 8 bytes */

@@ -133,7 +133,7 @@ train 0 1 fewer --resume "${options[@]}" train.steps=18 data.path=a.txt
 train 0 1 held "${options[@]}" data.path=a.txt data.validation=c.txt
 [[ $(field held val_loss | grep -c '[0-9]') == 4 ]] || fail "held: $(field held val_loss | wc -l) validations"
 train 66 1 held-none "${options[@]}" data.path=a.txt data.validation=none.txt
-says held-none "the data file 'none.txt' cannot be opened: .*"
+says held-none "the data file 'none.txt' cannot be opened: .* \(data.validation\)$"
 
 # --- what does not fit ----------------------------------------------------------------------------------
 

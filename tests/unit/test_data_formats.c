@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -342,6 +343,37 @@ static void damaged_headers_are_refused(void **state) {
     refuses(path_of("m"), "megatron", VOCAB, TR_ERR_NOFILE, "m.idx' cannot be opened");
 }
 
+/* No format waits for a writer of a pipe. */
+static void pipes_are_refused(void **state) {
+    (void)state;
+    static const char *const formats[][2] = {
+        {"u16", "pipe.bin"},  {"u32", "pipe.bin"}, {"llmc", "pipe.bin"},     {"megatron", "pipe"},
+        {"text", "pipe.bin"}, {"megatron", "m"},   {"instruct", "pipe.json"}};
+    tr_tokenizer *t;
+    (void)alarm(20);
+    assert_int_equal(tr_tokenizer_open(TRIREME_TEST_GOLDEN "/tokenizers/gpt2.json", &t), TR_OK);
+    write_megatron("m", 8, 2, 0);
+    assert_int_equal(unlink(path_of("m.idx")), 0);
+    assert_int_equal(mkfifo(path_of("m.idx"), 0600), 0);
+    assert_int_equal(mkfifo(path_of("pipe.bin"), 0600), 0);
+    assert_int_equal(mkfifo(path_of("pipe.json"), 0600), 0);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const tr_data_options options = {.path = path_of(formats[i][1]),
+                                         .format = formats[i][0],
+                                         .tokenizer = t,
+                                         .context = 16,
+                                         .vocab = VOCAB,
+                                         .packed = true,
+                                         .document_end = 0};
+        tr_data *data;
+        assert_int_equal(tr_data_open(&options, &data), TR_ERR_NOFILE);
+        assert_non_null(strstr(tr_error_message(), "is a pipe: name a regular file"));
+    }
+    assert_int_equal(unlink(path_of("m.idx")), 0);
+    tr_tokenizer_close(t);
+    (void)alarm(0);
+}
+
 /* An index that is cut off at any byte must not be read beyond its end. */
 static void an_index_cut_anywhere_is_refused(void **state) {
     (void)state;
@@ -509,6 +541,7 @@ int main(void) {
         cmocka_unit_test(documents_end_where_the_index_says),
         cmocka_unit_test(tokens_beyond_the_vocabulary_are_refused),
         cmocka_unit_test(damaged_headers_are_refused),
+        cmocka_unit_test(pipes_are_refused),
         cmocka_unit_test(an_index_cut_anywhere_is_refused),
         cmocka_unit_test(damaged_files_never_crash),
         cmocka_unit_test(mixtures_take_turns),
