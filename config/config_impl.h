@@ -8,8 +8,7 @@
  * returns it: "file:line:column: "; "" for the command line, "file: " where it was not set. */
 const char *tr_config_place_of(const tr_config *config, const char *key, char *buffer, size_t size);
 
-/* Returns from a function with the config `c`: fails with TR_ERR_CONFIG and the place of the key.
- */
+/* Fails, in a function with the config `c`, with TR_ERR_CONFIG and the place of the key. */
 #define REFUSE(key, ...)                                                                           \
     do {                                                                                           \
         char sentence_[512], place_[320];                                                          \

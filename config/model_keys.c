@@ -110,13 +110,23 @@ static tr_status compare_adapter(const tr_config *c, const tr_lora_config *lora)
         REFUSE("model.lora.alpha",
                "model.lora.alpha is %g, but the adapter %.100s has %g: leave the key out",
                c->model.lora.alpha, c->init_from, lora->alpha);
-    if (tr_config_is_set(c, "model.lora.targets") &&
-        strcmp(c->model.lora.targets, lora->targets) != 0)
-        REFUSE("model.lora.targets",
-               "model.lora.targets is '%.80s', but the adapter %.80s updates '%.80s': leave the "
-               "key out",
-               c->model.lora.targets, c->init_from, lora->targets);
     return TR_OK;
+}
+
+/* Checks the updates that were taken from an adapter against the complete model. targets: those of
+ * the key. */
+static tr_status check_adapter(const tr_config *c, const char *targets) {
+    if (!tr_config_adapter(c)) return TR_OK;
+    tr_model_config keys = c->model;
+    (void)snprintf(keys.lora.targets, sizeof keys.lora.targets, "%s", targets);
+    if (tr_config_is_set(c, "model.lora.targets") && !tr_lora_same_targets(&keys, &c->model))
+        REFUSE("model.lora.targets",
+               "model.lora.targets is '%.80s', but the adapter %.80s updates '%.80s': "
+               "leave the key out",
+               targets, c->init_from, c->model.lora.targets);
+    if (tr_lora_check(&c->model) == TR_OK) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA, "%s/" TR_ADAPTER_CONFIG " does not fit the model in %s: %s",
+                   c->init_from, tr_config_origin(c), tr_error_message());
 }
 
 /* If model.init_from is an adapter, takes its updates, and the folder of its model. */
@@ -160,6 +170,8 @@ static tr_status read_origin(tr_config *c) {
     char path[TR_CONFIG_PATH + 16];
     tr_hf hf;
     tr_config *origin;
+    char targets[sizeof c->model.lora.targets];
+    (void)snprintf(targets, sizeof targets, "%s", c->model.lora.targets);
     TR_TRY(read_adapter(c));
     (void)snprintf(path, sizeof path, "%s/config.json", tr_config_origin(c));
     TR_TRY(tr_hf_read(tr_config_origin(c), &hf, NULL));
@@ -170,6 +182,7 @@ static tr_status read_origin(tr_config *c) {
     TR_TRY(status);
     take_values(&hf.model, c);
     TR_TRY(tr_model_complete(&c->model));
+    TR_TRY(check_adapter(c, targets));
     return compare_context(c, &hf, path);
 }
 

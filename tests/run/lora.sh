@@ -156,6 +156,16 @@ refused 78 "model.lora.rank is not" train lora.yaml log.dir=no model.lora.rank=0
 refused 78 "is no adapter" train lora.yaml log.dir=no model.lora.base=base
 refused 78 "model.init_from is not set" train base.yaml log.dir=no model.lora.base=base
 refused 78 "has rank 3" train again.yaml log.dir=no model.lora.rank=4
+"$trireme" plan again.yaml model.lora.targets='down_proj gate_proj o_proj q_proj v_proj' >out 2>err ||
+    fail "the adapter's targets in another order: $(<err)"
+refused 78 "updates 'q_proj" train again.yaml log.dir=no model.lora.targets=q_proj
+for change in 's/"r":.*/"r": 9,/ model.lora.rank 9 is above 8' "s/\"q_proj\"/\"c_attn\"/ model.lora.targets names 'c_attn'"; do
+    mkdir -p unfit
+    sed "${change%%/ *}/" adapter/adapter_config.json >unfit/adapter_config.json
+    cp adapter/adapter_model.safetensors unfit
+    refused 65 "unfit/adapter_config.json does not fit the model in base: ${change#*/ }" train again.yaml log.dir=no model.init_from=unfit
+    refused 65 "unfit/adapter_config.json does not fit the model in base: " sample unfit -p "The "
+done
 refused 66 "set model.lora.base" train again.yaml log.dir=no model.lora.base=gone
 refused 65 "it is no adapter" ckpt export born no --adapter
 # bad FROM TO CODE TEXT: a copy of the adapter, with a part of its config replaced, is refused.
