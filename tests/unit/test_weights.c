@@ -5,6 +5,7 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "ckpt/weights.h"
+#include "config/adapter.h"
 #include "config/config.h"
 #include "config/hf.h"
 #include "support/scratch.h"
@@ -448,34 +449,52 @@ static void damaged_files_get_a_sentence(void **state) {
     }
 }
 
-/* The index of a folder of shards, damaged: the folder opens, or the sentence names a file in it.
- */
-static void damaged_indexes_get_a_sentence(void **state) {
-    (void)state;
-    const char *index = "folder/model.safetensors.index.json";
-    char command[600];
-    size_t bytes;
+static tr_status open_folder(void) {
+    tr_weights w;
+    tr_status status = tr_weights_open(path_of("folder"), &w);
+    tr_weights_close(&w);
+    return status;
+}
+
+static tr_status read_adapter(void) {
+    tr_adapter adapter;
+    return tr_adapter_read(path_of("folder"), &adapter);
+}
+
+/* A file of a folder, damaged: the folder is read, or the sentence names a file in it. */
+static void damage_in_folder(const char *name, const char *whole, size_t bytes,
+                             tr_status (*read)(void)) {
     uint64_t random = seed;
     int64_t good = 0, all = tr_test_rounds(500);
-    (void)snprintf(command, sizeof command, "cp -rL '%s' '%s' && chmod -R u+w '%s'",
-                   golden("llama-shards"), path_of("folder"), path_of("folder"));
-    assert_int_equal(system(command), 0);
-    char *whole = read_file(golden("llama-shards/model.safetensors.index.json"), &bytes);
     char *text = malloc(bytes + 16);
     for (int64_t round = 0; round < all; round++) {
         memcpy(text, whole, bytes);
-        write_file(path_of(index), text, damage(&random, text, bytes, bytes + 16));
-        tr_weights w;
-        tr_status status = tr_weights_open(path_of("folder"), &w);
-        tr_weights_close(&w);
+        write_file(path_of(name), text, damage(&random, text, bytes, bytes + 16));
+        const tr_status status = read();
         good += status == TR_OK;
         if (status != TR_OK && (status != TR_ERR_DATA || !strstr(tr_error_message(), "folder")))
-            fail_msg("seed %" PRIu64 ", round %" PRId64 ": status %d, %s", seed, round, (int)status,
-                     tr_error_message());
+            fail_msg("%s, seed %" PRIu64 ", round %" PRId64 ": status %d, %s", name, seed, round,
+                     (int)status, tr_error_message());
     }
     assert_in_range(good, 1, all - 1);
     free(text);
-    free(whole);
+}
+
+static void damaged_files_of_folders_get_a_sentence(void **state) {
+    (void)state;
+    static const char adapter[] =
+        "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"base\", \"r\": 16, "
+        "\"lora_alpha\": 32.5, \"bias\": \"none\", \"init_lora_weights\": true, \"use_dora\": "
+        "false, \"rank_pattern\": {}, \"target_modules\": [\"q_proj\", \"mlp.down_proj\"]}";
+    char command[600];
+    size_t bytes;
+    (void)snprintf(command, sizeof command, "cp -rL '%s' '%s' && chmod -R u+w '%s'",
+                   golden("llama-shards"), path_of("folder"), path_of("folder"));
+    assert_int_equal(system(command), 0);
+    char *index = read_file(golden("llama-shards/model.safetensors.index.json"), &bytes);
+    damage_in_folder("folder/model.safetensors.index.json", index, bytes, open_folder);
+    damage_in_folder("folder/adapter_config.json", adapter, sizeof adapter - 1, read_adapter);
+    free(index);
     remove_all(path_of("folder"));
 }
 
@@ -532,7 +551,7 @@ int main(void) {
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(damaged_files_get_a_sentence),
-        cmocka_unit_test(damaged_indexes_get_a_sentence),
+        cmocka_unit_test(damaged_files_of_folders_get_a_sentence),
         cmocka_unit_test(bad_headers_of_llmc_are_refused),
         cmocka_unit_test(directories_are_no_files),
     };
