@@ -142,11 +142,11 @@ const tr_key tr_schema[] = {
      .help =
          "Parameters that are not trained: patterns of their names (as transformers has them; * "
          "and ? as in a shell). They keep their values, have no optimizer state and no gradient. "
-         "In a file also a list. Default: none."},
+         "In a file also a list. Default, and with an empty value: none."},
     {"train.lr_scale", TR_KEY_SCALES, AT(model.tuning.lr_scale), .example = "0.1 *.wte.weight",
      .help = "Factors of the learning rate: SCALE PATTERN SCALE PATTERN, or in a file a list of "
-             "{match: PATTERN, scale: SCALE}; the first pattern that matches a name wins. Default: "
-             "1 for all."},
+             "{match: PATTERN, scale: SCALE}; the first pattern that matches a name wins. Default, "
+             "and with an empty value: 1 for all."},
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},
     {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",
@@ -499,9 +499,12 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
         else *(tr_answer *)field(key, config) = yes ? TR_YES : TR_NO;
         break;
     }
-    case TR_KEY_TEXT:
     case TR_KEY_PATTERNS:
-    case TR_KEY_SCALES:
+    case TR_KEY_SCALES: /* nothing is a list without items */
+        if (!*value) *(char *)field(key, config) = '\0';
+        else TR_TRY(set_text(key, value, config));
+        break;
+    case TR_KEY_TEXT:
     case TR_KEY_PATHS: TR_TRY(set_text(key, value, config)); break;
     case TR_KEY_SHARE: TR_TRY(set_share(key, value, config)); break;
     case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;

@@ -56,6 +56,19 @@ P
 else
     echo "skipped: there is no python3 to compare tensors"
 fi
+
+# The commands for low-rank updates.
+grep -q '^#   trireme run -n 2 train examples/finetune.yaml train.freeze= train.lr_scale= model.lora.rank=4 optim.lr=0.01 log.dir=runs/lora$' \
+    "$root/examples/finetune.yaml" || fail "finetune.yaml: other words for low-rank updates than the test's"
+timeout 120 "$trireme" run -n 2 train "$root/examples/finetune.yaml" train.freeze= train.lr_scale= model.lora.rank=4 optim.lr=0.01 \
+    log.dir=runs/lora data.path="$root/examples/finetune.txt" >finetune_lora.out 2>&1 || fail "LoRA: $(tail -n 1 finetune_lora.out)"
+says finetune_lora '^trained  0.02 M parameters, 0.23 M frozen$'
+sed -n 's/.* val \([0-9.]*\) .*/\1/p' finetune_lora.out | awk 'NR == 1 { first = $1 } END { exit !($1 < first) }' ||
+    fail "LoRA: the validation loss does not fall"
+"$trireme" ckpt export runs/lora build/finetune/adapter --adapter >/dev/null || fail "LoRA: no export"
+(($(stat -c %s build/finetune/adapter/adapter_model.safetensors) * 10 < $(stat -c %s build/finetune/base/model.safetensors))) ||
+    fail "LoRA: the adapter is no tenth of the model"
+
 tune() { timeout 120 "$trireme" train "$root/examples/finetune.yaml" data.path="$root/examples/finetune.txt" parallel.pp=1 "$@"; }
 tune --resume train.steps=61 train.freeze='*.layers.0.*' >finetune_more.out 2>&1 || fail "frozen otherwise: $(tail -n 1 finetune_more.out)"
 says finetune_more 'train.freeze is not that of the checkpoint: the moments of parameters that were frozen and are trained'
