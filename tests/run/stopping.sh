@@ -167,6 +167,7 @@ done
 # A request during the set-up ends the run: nothing is saved, and it can be started again.
 for ranks in 1 2; do
     choose $ranks early model.layers=12 model.width=384
+    rm -f early.out # of the turn before: the job's shell may empty it after the first look
     "${words[@]}" >early.out 2>early.err &
     job=$!
     until_true 60 grep -q '^memory' early.out || fail "early: no plan"
