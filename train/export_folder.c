@@ -128,10 +128,10 @@ static void remove_leftovers(const tr_export_folder *f) {
     const size_t length = strlen(name), more = strlen(end);
     DIR *dir = opendir(*parent ? parent : ".");
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        const char *number = entry->d_name + length + more;
-        if (strncmp(entry->d_name, name, length) || strncmp(entry->d_name + length, end, more) ||
-            !*number || number[strspn(number, "0123456789")])
+        if (strncmp(entry->d_name, name, length) || strncmp(entry->d_name + length, end, more))
             continue;
+        const char *number = entry->d_name + length + more;
+        if (!*number || number[strspn(number, "0123456789")]) continue;
         (void)snprintf(path, sizeof path, "%.*s%.255s", PATH_MAX - 300, parent, entry->d_name);
         const int lock = lock_folder(path, 0);
         if (lock < 0) (void)rmdir(path); /* it was killed before it made the file: an empty one */

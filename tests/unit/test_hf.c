@@ -478,8 +478,12 @@ static void imports_keep_the_users_files(void **state) {
     refused(import(1, golden("qwen3"), path_of("run")), TR_ERR_USAGE, "name a new folder");
     assert_int_equal(access(path_of("run/lock"), F_OK), -1);
     remove_all(path_of("run"));
-    refused(import(2, golden("qwen3"), golden("qwen3")), TR_ERR_USAGE,
+    (void)snprintf(command, sizeof command, "cp -r '%s' '%s'", golden("qwen3"), path_of("other"));
+    assert_int_equal(system(command), 0);
+    refused(import(2, path_of("other"), path_of("other")), TR_ERR_USAGE,
             "is the folder of the model");
+    assert_int_equal(access(path_of("other/lock"), F_OK), -1);
+    remove_all(path_of("other"));
     (void)snprintf(command, sizeof command, "%s/%.1100s", scratch, longest + 1);
     refused(import(2, golden("qwen3"), command), TR_ERR_USAGE, "too long");
 }
