@@ -73,7 +73,7 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
     return TR_OK;
 }
 
-/* Fails when the folder of `out` does not exist: before the work. */
+/* Fails when the folder of `out` does not exist or cannot be written: before the work. */
 static tr_status check_folder(const char *out) {
     struct stat info;
     const size_t length = strlen(out);
@@ -82,10 +82,16 @@ static tr_status check_folder(const char *out) {
     while (length > 1 && strlen(folder) > 1 && folder[strlen(folder) - 1] == '/')
         folder[strlen(folder) - 1] = '\0';
     char *slash = strrchr(folder, '/');
-    if (!slash || slash == folder) return TR_OK;
-    *slash = '\0';
-    if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) return TR_OK;
-    return TR_FAIL(TR_ERR_IO, "there is no folder '%s' for '%s': make it first", folder, out);
+    if (stat(out, &info) == 0 && S_ISDIR(info.st_mode))
+        (void)snprintf(folder, sizeof folder, "%s", out);
+    else if (!slash) (void)snprintf(folder, sizeof folder, ".");
+    else slash[slash == folder] = '\0';
+    if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+        return TR_FAIL(TR_ERR_IO, "there is no folder '%s' for '%s': make it first", folder, out);
+    if (access(folder, W_OK) != 0)
+        return TR_FAIL(TR_ERR_IO, "no file can be made in the folder '%s': %s", folder,
+                       strerror(errno));
+    return TR_OK;
 }
 
 /* Writes the file whole: next to its place first. A folder gets tokenizer.json. */

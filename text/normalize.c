@@ -7,6 +7,10 @@
 #include <string.h>
 #include <utf8proc.h>
 
+/* How much longer steps of Replace may make a text; known files replace a space by three bytes.
+ * Each of 32 steps could multiply it otherwise. */
+enum { GROWS = 64, ROOM = 1 << 20 };
+
 /* --- Unicode normal forms --------------------------------------------------------------------- */
 
 typedef struct code_points {
@@ -125,9 +129,10 @@ static tr_status add_nfc(const uint8_t *table, const char *text, size_t length,
 
 /* --- steps ------------------------------------------------------------------------------------ */
 
+/* Appends text with each match replaced, at most `most` bytes. */
 static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
                               const tr_normal_step *step, const char *text, size_t length,
-                              tr_byte_list *out) {
+                              size_t most, tr_byte_list *out) {
     size_t at = 0, search = 0;
     for (;;) {
         bool found;
@@ -135,6 +140,12 @@ static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
         TR_TRY(tr_matcher_find(&step->matcher, work, t->path, text, length, search, &found, &begin,
                                &end));
         if (!found) break;
+        if (out->count + (begin - at) + step->length > most)
+            return TR_FAIL(
+                TR_ERR_DATA,
+                "the tokenizer '%s': the Replace steps of its normalizer make a text more "
+                "than %d times as long: remove them",
+                t->path, GROWS);
         TR_TRY(tr_bytes_add(out, text + at, begin - at));
         TR_TRY(tr_bytes_add(out, step->text, step->length));
         at = search = end;
@@ -147,7 +158,7 @@ static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
 }
 
 static tr_status take_step(const tr_tokenizer *t, tr_match_work *work, const tr_normal_step *step,
-                           const char *text, size_t length, tr_byte_list *out) {
+                           const char *text, size_t length, size_t most, tr_byte_list *out) {
     switch (step->kind) {
     case TR_NORMAL_UNICODE:
         if (step->is_nfc) return add_nfc(t->cp_table, text, length, step, out);
@@ -155,13 +166,14 @@ static tr_status take_step(const tr_tokenizer *t, tr_match_work *work, const tr_
     case TR_NORMAL_PREPEND:
         if (length) TR_TRY(tr_bytes_add(out, step->text, step->length));
         return tr_bytes_add(out, text, length);
-    case TR_NORMAL_REPLACE: return add_replaced(t, work, step, text, length, out);
+    case TR_NORMAL_REPLACE: return add_replaced(t, work, step, text, length, most, out);
     }
     return TR_OK;
 }
 
 tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
                        const char *text, size_t length, tr_byte_list *spare, tr_byte_list *out) {
+    const size_t most = length * GROWS + ROOM;
     bool begun = false;
     out->count = 0;
     for (int i = 0; i < t->normal_count; i++) {
@@ -169,7 +181,7 @@ tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin
             t->normal[i].kind == TR_NORMAL_PREPEND)
             continue;
         if (!begun) {
-            TR_TRY(take_step(t, work, &t->normal[i], text, length, out));
+            TR_TRY(take_step(t, work, &t->normal[i], text, length, most, out));
             begun = true;
             continue;
         }
@@ -177,7 +189,7 @@ tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin
         *out = *spare;
         *spare = last;
         out->count = 0;
-        TR_TRY(take_step(t, work, &t->normal[i], spare->byte, spare->count, out));
+        TR_TRY(take_step(t, work, &t->normal[i], spare->byte, spare->count, most, out));
     }
     return begun ? TR_OK : tr_bytes_add(out, text, length);
 }

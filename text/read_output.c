@@ -10,7 +10,8 @@
 
 enum {
     SHOWN = 60,
-    FRAME_MAX = 256, /* parts of a template, and ids before or after a text */
+    FRAME_MAX = 256,     /* parts of a template, and ids before or after a text */
+    MOST_TEXT = 1 << 28, /* bytes of what all tokens decode to */
 };
 
 /* --- post-processor --------------------------------------------------------------------------- */
@@ -182,12 +183,17 @@ static tr_status read_decoder(tr_tokenizer *t, const cJSON *json, decoder *d, in
 }
 
 /* Appends text with every `from` replaced. */
-static tr_status add_replaced(const char *text, size_t length, const replacement *r,
-                              tr_byte_list *out) {
-    size_t bytes = strlen(r->from);
+static tr_status add_replaced(const tr_tokenizer *t, const char *text, size_t length,
+                              const replacement *r, tr_byte_list *out) {
+    const size_t bytes = strlen(r->from), to = strlen(r->to);
     for (const char *at; length && (at = memmem(text, length, r->from, bytes));) {
+        if (t->text.count + out->count + (size_t)(at - text) + to > MOST_TEXT)
+            return TR_FAIL(TR_ERR_DATA,
+                           "the tokenizer '%s': the Replace steps of its decoder make more than %d "
+                           "bytes of its tokens: remove them",
+                           t->path, MOST_TEXT);
         TR_TRY(tr_bytes_add(out, text, (size_t)(at - text)));
-        TR_TRY(tr_bytes_add(out, r->to, strlen(r->to)));
+        TR_TRY(tr_bytes_add(out, r->to, to));
         length -= (size_t)(at - text) + bytes;
         text = at + bytes;
     }
@@ -213,7 +219,7 @@ static tr_status add_text(tr_tokenizer *t, const decoder *d, const char *token, 
     for (int i = 0; i < d->replaces; i++) {
         tr_byte_list *to = &scratch[i % 2];
         to->count = 0;
-        TR_TRY(add_replaced(from, length, &d->replace[i], to));
+        TR_TRY(add_replaced(t, from, length, &d->replace[i], to));
         from = to->byte;
         length = to->count;
     }

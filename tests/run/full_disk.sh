@@ -36,6 +36,19 @@ code=0
 [[ $code == 74 ]] || fail "data tokenize: exit code $code, not 74"
 says small "'small/long.bin.part' cannot be written: No space left on device"
 [[ ! -e small/long.bin && ! -e small/long.idx ]] || fail "data tokenize: $(ls small)"
+code=0
+disk few 4
+"$trireme" data train-bpe "$text" --vocab 600 -o few/t.json >few.out 2>few.err || code=$?
+[[ $code == 74 && $(wc -l <few.err) == 1 ]] || fail "data train-bpe: exit code $code: $(<few.err)"
+grep -q "'few/t.json.*' cannot be written: " few.err || fail "data train-bpe: $(<few.err)"
+[[ -z $(ls few) ]] || fail "data train-bpe: $(ls few)"
+mount -o remount,ro few
+for out in few few/ few/t.json few/new/; do
+    code=0
+    "$trireme" data train-bpe "$text" --vocab 600 -o $out >few.out 2>few.err || code=$?
+    [[ $code == 74 && ! -s few.out ]] || fail "data train-bpe -o $out: exit code $code: $(<few.out) $(<few.err)"
+    grep -q "no file can be made in the folder '.*few/*': Read-only file system" few.err || fail "data train-bpe: $(<few.err)"
+done
 for ranks in 1 2; do
     disk fly-$ranks 500
     train 74 $ranks fly-$ranks "${tokens[@]}" parallel.dp=$ranks

@@ -182,6 +182,26 @@ static void test_faults(void **state) {
            "match limit");
 }
 
+/* Steps of Replace that multiply a text are refused before it takes the memory. */
+static void test_growth(void **state) {
+    (void)state;
+    char steps[4096] = "", file[8192];
+    for (int i = 0; i < 30; i++)
+        (void)sprintf(steps + strlen(steps),
+                      "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, "
+                      "\"content\": \"aaaaaaaaaa\"}",
+                      i ? ", " : "");
+    (void)sprintf(file, "{\"type\": \"Sequence\", \"normalizers\": [%s]}", steps);
+    faulty("normalizer", file, "normalizer make a text more than 64 times as long");
+    int length =
+        sprintf(file,
+                "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, "
+                "\"merges\": []}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [%s]}}",
+                steps);
+    assert_int_equal(open_and_use(file, (size_t)length), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "decoder make more than 268435456 bytes"));
+}
+
 static void test_cut(void **state) {
     (void)state;
     char *good;
@@ -291,9 +311,9 @@ static void test_not_utf8(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_not_utf8),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_faults),   cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_growth),   cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_not_utf8), cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
