@@ -200,6 +200,18 @@ static tr_status read_metaspace(tr_tokenizer *t, const cJSON *json) {
     return TR_OK;
 }
 
+/* Numbers of Unicode 17, as the step Digits of the reference knows them. */
+static const char digits[] = "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]";
+/* Punctuation of Unicode 8, as the reference's step knows it: less than PCRE2 and two more. */
+static const char punctuation[] =
+    "(?![\\x{61D}\\x{9FD}\\x{A76}\\x{C77}\\x{C84}\\x{1B7D}\\x{1B7E}\\x{2E43}-\\x{2E4F}"
+    "\\x{2E52}-\\x{2E5D}\\x{10EAD}\\x{10F55}-\\x{10F59}\\x{10F86}-\\x{10F89}"
+    "\\x{1144B}-\\x{1144F}\\x{1145A}\\x{1145B}\\x{1145D}\\x{11660}-\\x{1166C}\\x{116B9}"
+    "\\x{1183B}\\x{11944}-\\x{11946}\\x{119E2}\\x{11A3F}-\\x{11A46}\\x{11A9A}-\\x{11A9C}"
+    "\\x{11A9E}-\\x{11AA2}\\x{11C41}-\\x{11C45}\\x{11C70}\\x{11C71}\\x{11EF7}\\x{11EF8}"
+    "\\x{11FFF}\\x{12FF1}\\x{12FF2}\\x{16E97}-\\x{16E9A}\\x{16FE2}\\x{1E95E}\\x{1E95F}])"
+    "[\\p{P}$+<=>^`|~\\x{166D}\\x{111C9}]";
+
 static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context) {
     pre_tokenizer *pre = context;
     const char *type = tr_setting_type(json);
@@ -217,11 +229,11 @@ static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context
     if (!strcmp(type, "Digits")) {
         TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "individual_digits", false,
                                &individual));
-        return add_split(t, "\\p{N}", individual ? TR_SPLIT_ISOLATED : TR_SPLIT_CONTIGUOUS, false);
+        return add_split(t, digits, individual ? TR_SPLIT_ISOLATED : TR_SPLIT_CONTIGUOUS, false);
     }
     if (!strcmp(type, "Punctuation")) {
         TR_TRY(read_behavior(t, json, TR_SPLIT_ISOLATED, &behavior));
-        return add_split(t, "[\\p{P}$+<=>^`|~]", behavior, false);
+        return add_split(t, punctuation, behavior, false);
     }
     if (!strcmp(type, "WhitespaceSplit")) return add_split(t, "\\s", TR_SPLIT_REMOVED, false);
     if (!strcmp(type, "Whitespace")) /* its \w is that of Rust: in a class, and two joiners */

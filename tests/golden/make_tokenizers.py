@@ -33,7 +33,8 @@ PIECES = ["'s", "'S", "'\u017f", "'ll", "'LL", "'Re", "'vE", "'d", "'", "\r\n", 
           "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f44d\U0001f3fd", "\u02bc", "/", "//\n", "\ud55c",
           "\u1112", "\u1161", "\u11ab", "\u0345\u0300\u0323", "A", "b", "Ab", "aB", "\u01c5", "\u00aab", "\u1c89", "\U00011380",
           "1\ufe0f\u20e3", "\U0001f1e9\U0001f1ea", "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
-          "\u2764\ufe0f", "\U0002ebf0", "\x00", "\x01", "\x08", "\x1b", "\x7f", "\x80", "\x9f", "\u2581", "<0x0A>", "<s>", "</s>", "the ", "The ", "ing", "HTTPServer", "don't",
+          "\u2764\ufe0f", "\U0002ebf0", "\x00", "\x01", "\x08", "\x1b", "\x7f", "\x80", "\x9f",
+          "\u2581", "<0x0A>", "<s>", "</s>", "the ", "The ", "ing", "HTTPServer", "don't",
           "a=b;", "{}", "http://x.y/z?a=1&b=2", "\ufffd", "\ufb01", "\u0958", "\u2000", "\u1e9b\u0323"]
 
 
@@ -193,7 +194,8 @@ def main():
             whole = t.encode("".join(strings), add_special_tokens=False).ids
             file.write(f"{fnv(whole, 0xCBF29CE484222325):016x}\n")
         print(name, t.get_vocab_size())
-    steps = [pre_tokenizers.Whitespace(), *(pre_tokenizers.Split(Regex(r), "isolated") for r in (r"\w+", r"[\w]+", r"\W+"))]
+    steps = [pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(), pre_tokenizers.Punctuation(),
+             *(pre_tokenizers.Split(Regex(r), "isolated") for r in (r"\w+", r"[\w]+", r"\W+"))]
     for step in steps:
         print(step, f"{word_hash(step):016x}")
 

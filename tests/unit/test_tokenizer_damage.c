@@ -185,12 +185,14 @@ static void test_faults(void **state) {
 /* Steps of Replace that multiply a text are refused before it takes the memory. */
 static void test_growth(void **state) {
     (void)state;
-    char steps[4096] = "", file[8192];
-    for (int i = 0; i < 30; i++)
+    enum { STEPS = 5, TIMES = 1000 };
+    static char more[TIMES + 1], steps[STEPS * (TIMES + 200)], file[sizeof steps + 400];
+    memset(more, 'a', TIMES);
+    for (int i = 0; i < STEPS; i++)
         (void)sprintf(steps + strlen(steps),
                       "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, "
-                      "\"content\": \"aaaaaaaaaa\"}",
-                      i ? ", " : "");
+                      "\"content\": \"%s\"}",
+                      i ? ", " : "", more);
     (void)sprintf(file, "{\"type\": \"Sequence\", \"normalizers\": [%s]}", steps);
     faulty("normalizer", file, "normalizer make a text more than 64 times as long");
     int length =

@@ -194,6 +194,9 @@ static void test_words(void **state) {
 #define SPLIT(regex)                                                                               \
     "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex "\"}, \"behavior\": \"Isolated\"}"
     compare_words("{\"type\": \"Whitespace\"}", 0xC9E1899B8DED33DDu);
+    compare_words("{\"type\": \"WhitespaceSplit\"}", 0x9CD6412367BBB772u);
+    compare_words("{\"type\": \"Digits\", \"individual_digits\": false}", 0x6F01B3A5B87BBE2Du);
+    compare_words("{\"type\": \"Punctuation\", \"behavior\": \"Isolated\"}", 0xFCBA3F15ADE1A8D3u);
     compare_words(SPLIT("\\\\w+"), 0x49AD7117A0D4B961u);
     compare_words(SPLIT("[\\\\w]+"), 0x09DB88A652168843u);
     compare_words(SPLIT("\\\\W+"), 0x49AD7117A0D4B961u);
