@@ -1,4 +1,4 @@
-/* trireme eval RUN|DIR [--data FILE] [--step N] [--json] [key=value ...]: the loss of a text, or
+/* trireme eval RUN|DIR [--data FILES] [--step N] [--json] [key=value ...]: the loss of a text, or
  * answers to multiple-choice questions, by a checkpoint of a run, whatever layout saved it, or by a
  * folder of transformers. */
 #include "base/json.h"

@@ -40,13 +40,13 @@ const cli_command cli_commands[] = {
      "instruct\n"
      "reads them. docs/data.md has examples.\n"},
     {"doctor", "", "checks this machine and says what to fix", cli_doctor, NULL},
-    {"eval", "RUN|DIR [--data FILE] [--step N] [--json] [key=value ...]",
+    {"eval", "RUN|DIR [--data FILES] [--step N] [--json] [key=value ...]",
      "computes the loss of a text, or answers multiple-choice questions, with the model of a "
      "checkpoint or of a folder of transformers",
      cli_eval,
-     "  --data FILE              text, token files, or questions: JSON lines, or llm.c's "
-     "hellaswag_val.bin\n"
-     "                           (the run's validation part)\n"
+     "  --data FILES             text or token files, several as in data.path; or questions: JSON "
+     "lines, or\n"
+     "                           llm.c's hellaswag_val.bin (the run's validation part)\n"
      "  --step N                 step of the checkpoint (the newest valid one)\n"
      "  --json                   writes one JSON object\n"
      "Keys set device.name, train.precision, train.micro_batch, data.format, data.tokenizer, a "

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "data/find_tokenizer.h"
+#include "data/paths.h"
 #include "partition/request.h"
 #include "pipeline/orders/make.h"
 #include "train/data_options.h"
@@ -104,17 +105,16 @@ static bool is_llmc(const char *path) {
 
 /* Finds the format of a named file: data.format if it is given, what the file shows, or the run's
  * for a .bin; any other file is text. */
-static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s,
+static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s, const char *path,
                              const char **format) {
     *format = s->config.data.format;
     if (tr_trained_sets(&r->model, "data.format")) return TR_OK;
-    if (has_index(r->data)) *format = "megatron";
-    else if (is_llmc(r->data)) *format = "llmc";
-    else if (ends_with(r->data, ".bin")) {
+    if (has_index(path)) *format = "megatron";
+    else if (is_llmc(path)) *format = "llmc";
+    else if (ends_with(path, ".bin")) {
         if (s->bytes || strcmp(*format, "u16") == 0 || strcmp(*format, "u32") == 0) return TR_OK;
         return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' does not show its format: name it with data.format=u16 or u32",
-                       r->data);
+                       "'%s' does not show its format: name it with data.format=u16 or u32", path);
     } else if (s->tokenizer) *format = "text";
     else if (s->bytes) *format = "bytes";
     else
@@ -122,17 +122,34 @@ static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s,
             TR_ERR_CONFIG,
             "the text of '%s' needs a tokenizer, which the model does not have: name one "
             "with data.tokenizer=FILE",
-            r->data);
+            path);
     return TR_OK;
+}
+
+/* Opens the files of --data, of which the first shows the format. */
+static tr_status open_files(const tr_eval_request *r, tr_eval_session *s,
+                            const tr_data_words *words) {
+    const tr_config *c = &s->config;
+    tr_source_options options = {
+        .vocab = c->model.vocab, .tokenizer = s->tokenizer, .documents = tr_config_packed(c)};
+    char **file = NULL;
+    int count = 0;
+    tr_status status = tr_data_paths_expand("--data", words, &file, &count);
+    if (status == TR_OK) status = find_format(r, s, file[0], &options.format);
+    tr_data_paths_free_files(file, count);
+    return status == TR_OK ? tr_corpus_open("--data", words, &options, &s->corpus) : status;
 }
 
 static tr_status open_corpus(const tr_eval_request *r, tr_eval_session *s) {
     const tr_config *c = &s->config;
-    tr_source_options options = {
-        .vocab = c->model.vocab, .tokenizer = s->tokenizer, .documents = tr_config_packed(c)};
-    tr_data_words words = {.word = (char *[]){(char *)r->data}, .count = 1};
-    TR_TRY(find_format(r, s, &options.format));
-    TR_TRY(tr_corpus_open("--data", &words, &options, &s->corpus));
+    tr_data_paths paths;
+    tr_status status = tr_data_paths_parse("--data", r->data, &paths);
+    if (status == TR_OK && paths.part[0].weight > 0)
+        status = TR_FAIL(TR_ERR_USAGE, "--data takes files without weights: evaluate the parts of "
+                                       "a mixture one by one");
+    if (status == TR_OK) status = open_files(r, s, &paths.part[0]);
+    tr_data_paths_free(&paths);
+    TR_TRY(status);
     int32_t end = tr_config_document_end(c);
     if (tr_config_packed(c) && end < 0 && s->tokenizer)
         end = tr_tokenizer_document_end(s->tokenizer);

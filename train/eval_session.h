@@ -9,7 +9,8 @@ typedef struct tr_eval_request {
     /* Without a parallel key every rank is a pipeline stage. model.context lowers the length of
      * sequences, also of a run. */
     tr_trained model;
-    const char *data; /* a file of tokens, text or questions; NULL: the run's validation part */
+    const char *data; /* files of tokens or text, as in data.path without weights, or a file of
+                         questions; NULL: the run's validation part */
 } tr_eval_request;
 
 typedef struct tr_eval_session {

@@ -53,6 +53,19 @@ cmp one early || fail "--step 10 is another step"
 evaluate 1 short run --json model.context=20
 [[ $(number short sequences) == 303 ]] || fail "shorter sequences: $(<short)"
 
+# Several files are one text, as in data.path.
+printf '%s' "The man said that it was " >"a 1.txt"
+printf '%s' "so, and went away." >b1.txt
+cat "a 1.txt" b1.txt >both.txt
+evaluate 1 both run --data both.txt --json
+for files in "'a 1.txt' b1.txt" "a*.txt b?.txt"; do
+    evaluate 1 parts run --data "$files" --json
+    [[ $(number parts loss) == "$(number both loss)" && $(number parts bytes) == "$(number both bytes)" ]] ||
+        fail "$files: $(<parts), not $(<both)"
+done
+refuses 64 "--data takes files without weights" 1 run --data '0.5 both.txt 0.5 b1.txt'
+refuses 66 "no file" 1 run --data 'none-*.txt'
+
 # Questions. The loss of an ending is the loss of the whole text less that of the context.
 nats() { # TEXT: of all its bytes but the first
     printf '%s' "$1" >part
