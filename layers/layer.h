@@ -99,6 +99,7 @@ struct tr_layer {
     int inputs, outputs, step_inputs;
     tr_layer_input input[TR_LAYER_FLOWS];
     tr_flow output[TR_LAYER_FLOWS], step_input[TR_LAYER_FLOWS];
+    bool no_backward; /* nothing in it, or in a layer before it, is trained: I and W do not run */
     bool w_reads_dy[TR_LAYER_FLOWS]; /* by output: its gradient is kept to the end of W */
     size_t bytes[TR_LIFE_COUNT];
     /* The tensors of the blocks, without the inputs. `bytes` has their sums. */

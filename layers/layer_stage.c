@@ -206,6 +206,7 @@ static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
 /* Runs I of layer k, and adds its parts of gradients that several layers compute. */
 static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
+    if (layer->no_backward) return TR_OK;
     tr_layer_io l = layer_io(s, io, k);
     for (int o = 0; o < layer->outputs; o++) l.dy[o] = gradient_of(io, output_at(s, k, o));
     for (int i = 0; i < layer->inputs; i++)
@@ -227,6 +228,7 @@ static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
 /* Runs W of layer k. */
 static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
+    if (layer->no_backward) return TR_OK;
     tr_layer_io l = layer_io(s, io, k);
     for (int o = 0; o < layer->outputs; o++)
         if (layer->w_reads_dy[o]) l.dy[o] = gradient_of(io, output_at(s, k, o));

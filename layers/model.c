@@ -297,6 +297,7 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     if (status == TR_OK) status = make_layers(model);
     if (status == TR_OK) status = tr_model_connect(model);
     if (status == TR_OK) status = tr_tuning_check_model(model);
+    if (status == TR_OK) tr_tuning_skip_backward(model);
     if (status == TR_OK) *out = model;
     else tr_model_destroy(model);
     return status;
@@ -346,6 +347,22 @@ static double count_weights(const tr_model *model, bool updates) {
     return sum;
 }
 
+/* Returns the FLOPs of one token that layers without backward leave out, of those that
+ * tr_model_flops_per_token counts for frozen weights: 2 a weight, and two thirds of attention's. */
+static double flops_without_backward(const tr_model *model, double attention) {
+    double sum = 0;
+    for (int i = 1; i < model->count && model->layers[i]->no_backward; i++) {
+        sum += 2.0 / 3 * attention;
+        for (int j = 0; j < model->layers[i]->params_count; j++) {
+            const tr_param *param = &model->layers[i]->params[j];
+            for (int k = 0; k < param->tensors; k++)
+                if (param->tensor[k].rank == 2)
+                    sum += 2 * (double)tr_global_count(&param->tensor[k]);
+        }
+    }
+    return sum;
+}
+
 /* Returns how many keys a query reads on average over a sequence, by the usual count: half of all;
  * with a window all of its keys, and half of them at the sequence's beginning. */
 static double keys_read(const tr_model_config *c, double seq) {
@@ -361,7 +378,7 @@ double tr_model_flops_per_token(const tr_model *model) {
     const double matrices = tr_model_activation(c->activation)->gated ? 3 : 2;
     const double attention = C * D * (2 * heads + 2 * kv_heads);
     const double mlp = matrices * C * (double)c->mlp_width;
+    const double scores = 12 * keys_read(c, (double)model->shape.seq) * heads * D;
     return 6 * (L * (attention + mlp) + (double)c->vocab * C) + 6 * count_weights(model, true) -
-           2 * count_weights(model, false) +
-           12 * L * keys_read(c, (double)model->shape.seq) * heads * D;
+           2 * count_weights(model, false) + L * scores - flops_without_backward(model, scores);
 }

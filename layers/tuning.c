@@ -77,6 +77,19 @@ tr_status tr_tuning_apply(const tr_tuning *t, tr_param *param) {
     return TR_OK;
 }
 
+static bool is_trained(const tr_layer *layer) {
+    for (int j = 0; j < layer->params_count; j++)
+        if (!layer->params[j].frozen) return true;
+    return false;
+}
+
+void tr_tuning_skip_backward(tr_model *model) {
+    for (int k = 0; k < model->count && !is_trained(model->layers[k]); k++) {
+        model->layers[k]->no_backward = true;
+        model->layers[k]->flops_i = model->layers[k]->flops_w = 0;
+    }
+}
+
 bool tr_tuning_is_plain(const tr_tuning *t) {
     return !t->freeze[0] && !t->lr_scale[0] && !t->only_updates;
 }

@@ -17,6 +17,9 @@ bool tr_tuning_is_plain(const tr_tuning *tuning);
 /* Fails with TR_ERR_CONFIG, naming the key, when train.lr_scale is not a list of scales and
  * patterns. */
 tr_status tr_tuning_check(const tr_tuning *tuning);
+/* Sets no_backward of the layers before the first one that has a trained parameter, which then have
+ * no FLOPs of I and W. */
+void tr_tuning_skip_backward(tr_model *model);
 /* Fails with TR_ERR_CONFIG when a pattern matches no tensor of the model, naming the nearest, or
  * when nothing is trained. */
 tr_status tr_tuning_check_model(const tr_model *model);

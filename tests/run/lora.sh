@@ -39,10 +39,11 @@ optim: {lr: 0.01, warmup: 2, clip: 0}
 checkpoint: {every: 1, keep: 7}
 log: {every: 6}
 Y
+config=lora.yaml
 lora() {
     local run=$1 ranks=$2
     shift 2
-    trireme_on "$ranks" train lora.yaml log.dir="$run" "$@" >"$run.out" 2>"$run.err" || fail "$run: $(<"$run.err")"
+    trireme_on "$ranks" train "$config" log.dir="$run" "$@" >"$run.out" 2>"$run.err" || fail "$run: $(<"$run.err")"
     as_planned "$run"
 }
 lora one 1
@@ -135,6 +136,30 @@ P
 else
     echo "skipped: no python3, for base + update"
 fi
+
+# In BF16, on two data ranks, clipped, with a learning rate by name: virtual stages with separate I and W have
+# the bits of one stage: frozen layers and a frozen tied embedding, whose backward is left out, and low-rank updates.
+# same RUN SCHEDULE PP ARGUMENTS...: the bits of RUN-1f1b, on two data ranks.
+same() {
+    local run=$1 schedule=$2 pp=$3
+    shift 3
+    lora "$run-$schedule" $((2 * pp)) parallel.dp=2 parallel.pp="$pp" parallel.schedule="$schedule" train.steps=3 checkpoint.every=3 \
+        optim.clip=0.05 train.validate_every=0 "$@"
+    [[ $pp == 1 ]] || "$tools/ckpt_compare" exact "$run-$schedule/ckpt/step-00000003" "$run-1f1b/ckpt/step-00000003" >/dev/null ||
+        fail "$run, $schedule: other parameters"
+}
+train 0 1 tied model.family=gpt2 "${small[@]}" model.layers=4
+"$trireme" ckpt export tied tied-base >out
+sed 's/^model: .*/model: {init_from: tied-base, dropout: 0.1}/' lora.yaml >tied.yaml
+frozen=(train.precision=bf16 train.freeze='*.wpe.weight *.wte.weight *.h.[01].*' train.lr_scale='0.5 *.bias')
+config=tied.yaml
+same frozen 1f1b 1 "${frozen[@]}"
+same frozen interleaved-zb 2 "${frozen[@]}"
+same frozen zbv 2 "${frozen[@]}"
+mixed=(model.lora.rank=3 train.precision=bf16 train.lr_scale='0.5 *.lora_B.weight')
+same mixed 1f1b 1 "${mixed[@]}"
+same mixed zbv 2 "${mixed[@]}"
+config=lora.yaml
 
 # GPT-2: its weights are [in, out].
 train 0 1 gpt model.family=gpt2 "${small[@]}"

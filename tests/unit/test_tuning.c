@@ -270,6 +270,11 @@ static void test_frozen_equals_discarded(void **state) {
         {"qwen2", QWEN2, "1f1b", 1, 1, 2, 1, "ref", TR_F32, 0},
         {"qwen3", QWEN3, "1f1b", 1, 2, 1, 1, "cpu", TR_F32, 0},
         {"llama", LLAMA, "1f1b", 1, 2, 1, 1, "ref", TR_F64, 0},
+        /* Layers without backward; over stages: run.lora, since the cut is another one. */
+        {"llama", "*.layers.[012].* *.embed_tokens.weight", "zb-h1", 1, 1, 1, 1, "cpu", TR_F32, 0},
+        {"gpt2", "*.wte.weight *.wpe.weight *.h.[01].*", "1f1b", 1, 1, 1, 1, "cpu", TR_BF16, 0.1},
+        {"gpt2", "*.wpe.weight *.h.[01].*", "1f1b", 1, 2, 1, 1, "ref", TR_BF16, 0},
+        {"qwen3", "*.embed_tokens.weight *.layers.0.*", "1f1b", 1, 1, 2, 1, "cpu", TR_BF16, 0},
         {"llama", "*.layers.* *.norm.weight *.embed_tokens.weight", "gpipe", 2, 1, 1, 1, "cpu",
          TR_F32, 0},
     };
@@ -325,8 +330,8 @@ static void close_one(one *o) {
     tr_schedule_destroy(o->schedule);
 }
 
-/* Runs of operators of W. */
-static int weight_runs;
+/* Runs of operators of W, and of products of I. */
+static int weight_runs, input_runs;
 static tr_status (*prepare_real[TR_OP_COUNT])(const tr_op_context *, const tr_op_desc *, tr_op **);
 enum { MOST_OPERATORS = 256 };
 static struct {
@@ -343,6 +348,8 @@ static bool is_weight_gradient(const tr_op_desc *d) {
 
 static tr_status count_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     weight_runs += is_weight_gradient(&op->desc);
+    input_runs += op->desc.kind == TR_OP_MATMUL && !op->desc.matmul.trans_a &&
+                  !op->desc.matmul.trans_b; /* Llama's weights are [out, in] */
     int i = counted_operators - 1; /* the last one, since memory of an earlier one may be reused */
     while (counted[i].op != op) i--;
     return counted[i].run(op, stream, args);
@@ -373,10 +380,30 @@ static int count_weight_runs(const char *family, const char *freeze) {
     o.device->ops = &o.ops;
     counted_operators = 0;
     make_engine(&o, &l, "");
-    weight_runs = 0;
+    weight_runs = input_runs = 0;
     assert_int_equal(tr_engine_step(o.engine, 1, 1, 0, 1e-2, &result), TR_OK);
     close_one(&o);
+    input_runs /= BATCH;
     return weight_runs / BATCH;
+}
+
+/* Backward ends at the first layer that is trained. Of each of 4 blocks: qkv, out, gate and up,
+ * down; the head. */
+static void test_no_backward_below_what_is_trained(void **state) {
+    (void)state;
+    static const struct {
+        const char *freeze;
+        int runs;
+    } cases[] = {{"", 4 * 4 + 1},
+                 {"*.layers.*", 4 * 4 + 1},
+                 {"*.embed_*", 4 * 4 + 1},
+                 {"*.embed_* *.layers.0.*", 3 * 4 + 1},
+                 {"*.embed_* *.layers.0.* *.layers.2.*", 3 * 4 + 1},
+                 {"*.embed_* *.layers.*", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        (void)count_weight_runs("llama", cases[i].freeze);
+        assert_int_equal(input_runs, cases[i].runs);
+    }
 }
 
 static void test_no_operator_of_w_runs(void **state) {
@@ -471,6 +498,27 @@ static void test_counts(void **state) {
     assert_true(w[0] - w[1] == 2.0 * CONTEXT * (double)mlp);
     assert_true(tuned->layers[5]->flops_f / plain->layers[5]->flops_f == 2.0 / 3);
     tr_model_destroy(tuned);
+
+    /* Layers without backward: 2 FLOPs a weight instead of 6, a third of attention's. */
+    tr_model *whole, *some;
+    assert_int_equal(make("llama", "", "", &whole), TR_OK);
+    assert_int_equal(make("llama", "*.embed_* *.layers.[01].*", "", &some), TR_OK);
+    for (int i = 0; i < whole->count; i++) {
+        assert_true(some->layers[i]->no_backward == (i < 3));
+        assert_true((some->layers[i]->flops_i > 0) == (i >= 3 && i < 5));
+    }
+    double products = 0;
+    for (int i = 1; i < 3; i++)
+        for (int j = 0; j < whole->layers[i]->params_count; j++)
+            for (int k = 0; k < whole->layers[i]->params[j].tensors; k++)
+                if (whole->layers[i]->params[j].tensor[k].rank == 2)
+                    products += (double)tr_global_count(&whole->layers[i]->params[j].tensor[k]);
+    const tr_model_config *c = &whole->config;
+    const double scores = 12.0 * CONTEXT / 2 * (double)(c->heads * c->head_size);
+    const double less = tr_model_flops_per_token(whole) - tr_model_flops_per_token(some);
+    assert_true(fabs(less - (4 * products + 2 * 2.0 / 3 * scores)) < 1e-6 * less);
+    tr_model_destroy(some);
+    tr_model_destroy(whole);
     tr_model_destroy(plain);
 }
 
@@ -514,6 +562,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frozen_equals_discarded),
         cmocka_unit_test(test_no_operator_of_w_runs),
+        cmocka_unit_test(test_no_backward_below_what_is_trained),
         cmocka_unit_test(test_learning_rate_by_name),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_bad_patterns),
