@@ -164,6 +164,18 @@ static tr_status read_adapter(tr_config *c) {
                    c->lora_base, c->init_from);
 }
 
+static tr_status refuse_run(const tr_config *c) {
+    char path[TR_CONFIG_PATH + 16];
+    (void)snprintf(path, sizeof path, "%s/config.json", c->init_from);
+    if (access(path, F_OK) == 0) return TR_OK;
+    (void)snprintf(path, sizeof path, "%s/ckpt", c->init_from);
+    if (access(path, F_OK) != 0) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "model.init_from '%.200s' is a run of Trireme, not a folder of transformers: "
+                   "write one with 'trireme ckpt export %.200s FOLDER', and name that folder",
+                   c->init_from, c->init_from);
+}
+
 /* Fills the model's keys that are not set from config.json in the folder model.init_from, or in
  * that of an adapter's model, and compares the others with it. */
 static tr_status read_origin(tr_config *c) {
@@ -172,6 +184,7 @@ static tr_status read_origin(tr_config *c) {
     tr_config *origin;
     char targets[sizeof c->model.lora.targets];
     (void)snprintf(targets, sizeof targets, "%s", c->model.lora.targets);
+    TR_TRY(refuse_run(c));
     TR_TRY(read_adapter(c));
     (void)snprintf(path, sizeof path, "%s/config.json", tr_config_origin(c));
     TR_TRY(tr_hf_read(tr_config_origin(c), &hf, NULL));

@@ -191,6 +191,7 @@ for change in 's/"r":.*/"r": 9,/ model.lora.rank 9 is above 8' "s/\"q_proj\"/\"c
     refused 65 "unfit/adapter_config.json does not fit the model in base: ${change#*/ }" train again.yaml log.dir=no model.init_from=unfit
     refused 65 "unfit/adapter_config.json does not fit the model in base: " sample unfit -p "The "
 done
+refused 65 "'trireme ckpt export born FOLDER'" train lora.yaml log.dir=no model.init_from=born
 refused 66 "set model.lora.base" train again.yaml log.dir=no model.lora.base=gone
 refused 65 "it is no adapter" ckpt export born no --adapter
 # bad FROM TO CODE TEXT: a copy of the adapter, with a part of its config replaced, is refused.
