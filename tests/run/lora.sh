@@ -138,7 +138,7 @@ else
 fi
 
 # In BF16, on two data ranks, clipped, with a learning rate by name: virtual stages with separate I and W have
-# the bits of one stage: frozen layers and a frozen tied embedding, whose backward is left out, and low-rank updates.
+# the bits of one stage. Frozen: layers and a tied embedding, so that they have no backward. Updates: all blocks.
 # same RUN SCHEDULE PP ARGUMENTS...: the bits of RUN-1f1b, on two data ranks.
 same() {
     local run=$1 schedule=$2 pp=$3
