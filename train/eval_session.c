@@ -126,45 +126,58 @@ static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s,
     return TR_OK;
 }
 
-/* Opens the files of --data, of which the first shows the format. */
-static tr_status open_files(const tr_eval_request *r, tr_eval_session *s,
-                            const tr_data_words *words) {
+static tr_status open_choices(const char *path, tr_eval_session *s) {
+    const tr_choices_options options = {.tokenizer = s->tokenizer,
+                                        .bytes = s->bytes,
+                                        .vocab = s->config.model.vocab,
+                                        .context = s->context};
+    enum { MULTIPLE = 64 }; /* lengths that suit the devices */
+    TR_TRY(tr_choices_open(path, &options, &s->choices));
+    const int64_t seq = (s->choices.longest + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
+    return tr_sequences_of_choices(&s->choices, seq < s->context ? seq : s->context, &s->sequences);
+}
+
+/* Opens a text or tokens; the first of the files shows the format. */
+static tr_status open_corpus(const tr_eval_request *r, tr_eval_session *s,
+                             const tr_data_words *words, const char *first) {
     const tr_config *c = &s->config;
     tr_source_options options = {
         .vocab = c->model.vocab, .tokenizer = s->tokenizer, .documents = tr_config_packed(c)};
-    char **file = NULL;
-    int count = 0;
-    tr_status status = tr_data_paths_expand("--data", words, &file, &count);
-    if (status == TR_OK) status = find_format(r, s, file[0], &options.format);
-    tr_data_paths_free_files(file, count);
-    return status == TR_OK ? tr_corpus_open("--data", words, &options, &s->corpus) : status;
-}
-
-static tr_status open_corpus(const tr_eval_request *r, tr_eval_session *s) {
-    const tr_config *c = &s->config;
-    tr_data_paths paths;
-    tr_status status = tr_data_paths_parse("--data", r->data, &paths);
-    if (status == TR_OK && paths.part[0].weight > 0)
-        status = TR_FAIL(TR_ERR_USAGE, "--data takes files without weights: evaluate the parts of "
-                                       "a mixture one by one");
-    if (status == TR_OK) status = open_files(r, s, &paths.part[0]);
-    tr_data_paths_free(&paths);
-    TR_TRY(status);
+    TR_TRY(find_format(r, s, first, &options.format));
+    TR_TRY(tr_corpus_open("--data", words, &options, &s->corpus));
     int32_t end = tr_config_document_end(c);
     if (tr_config_packed(c) && end < 0 && s->tokenizer)
         end = tr_tokenizer_document_end(s->tokenizer);
     return tr_sequences_of_corpus(s->corpus, s->context, tr_config_packed(c), end, &s->sequences);
 }
 
-static tr_status open_choices(const tr_eval_request *r, tr_eval_session *s) {
-    const tr_choices_options options = {.tokenizer = s->tokenizer,
-                                        .bytes = s->bytes,
-                                        .vocab = s->config.model.vocab,
-                                        .context = s->context};
-    enum { MULTIPLE = 64 }; /* lengths that suit the devices */
-    TR_TRY(tr_choices_open(r->data, &options, &s->choices));
-    const int64_t seq = (s->choices.longest + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
-    return tr_sequences_of_choices(&s->choices, seq < s->context ? seq : s->context, &s->sequences);
+static tr_status open_files(const tr_eval_request *r, tr_eval_session *s,
+                            const tr_data_words *words, char **file, int count) {
+    for (int i = 0; i < count; i++) {
+        if (!tr_choices_is_file(file[i])) continue;
+        if (count == 1) return open_choices(file[i], s);
+        return TR_FAIL(TR_ERR_USAGE,
+                       "'%s' has questions: --data takes one file of questions, and no other file "
+                       "with it",
+                       file[i]);
+    }
+    return open_corpus(r, s, words, file[0]);
+}
+
+/* Opens what --data names. */
+static tr_status open_named(const tr_eval_request *r, tr_eval_session *s) {
+    tr_data_paths paths;
+    char **file = NULL;
+    int count = 0;
+    tr_status status = tr_data_paths_parse("--data", r->data, &paths);
+    if (status == TR_OK && paths.part[0].weight > 0)
+        status = TR_FAIL(TR_ERR_USAGE, "--data takes files without weights: evaluate the parts of "
+                                       "a mixture one by one");
+    if (status == TR_OK) status = tr_data_paths_expand("--data", &paths.part[0], &file, &count);
+    if (status == TR_OK) status = open_files(r, s, &paths.part[0], file, count);
+    tr_data_paths_free_files(file, count);
+    tr_data_paths_free(&paths);
+    return status;
 }
 
 /* Opens the data that the run was trained on. */
@@ -202,7 +215,7 @@ tr_status tr_eval_session_read(const tr_eval_request *r, int ranks, tr_eval_sess
         return TR_FAIL(TR_ERR_CONFIG,
                        "--data does not take data.format instruct: hold out conversations with "
                        "data.validation in training, and leave --data out");
-    return tr_choices_is_file(r->data) ? open_choices(r, s) : open_corpus(r, s);
+    return open_named(r, s);
 }
 
 /* Lays the held-out windows where the run has them. Collective. */

@@ -92,6 +92,8 @@ for q in 0 1 2; do
     echo "{\"ctx\":\"${contexts[q]}\",\"endings\":[$list],\"gold\":\"$by_length\"}" >>other.jsonl
 done
 evaluate 1 answers run --data questions.jsonl --json
+refuses 64 "--data takes one file of questions" 1 run --data '*.jsonl'
+refuses 64 "'other.jsonl' has questions" 1 run --data 'both.txt other.jsonl'
 [[ $(number answers acc) == 1 && $(number answers questions) == 3 ]] || fail "answers: $(<answers) $(cat losses.*)"
 evaluate 1 others run --data other.jsonl --json
 [[ $(number others acc_norm) == 1 ]] || fail "answers by length: $(<others) $(cat losses.*)"
@@ -102,6 +104,21 @@ for layout in '2 parallel.pp=2' '2 parallel.dp=2'; do
 done
 evaluate 1 shown run --data questions.jsonl
 grep -q '^accuracy  *1.0000 +- 0.0000' shown || fail "no accuracy in $(<shown)"
+
+# llm.c's layout: transformers' answers to the same questions.
+golden=$here/../golden
+for model in gpt2-hub qwen3; do
+    want=$golden/questions/$model.json
+    sed 's/: /:/g' "$want" >want
+    for layout in '1 ' '2 parallel.tp=2'; do
+        read -ra words <<<"$layout"
+        evaluate "${words[0]}" answered "$golden/hf/$model" --data "$golden/questions/$model.bin" --json "${words[@]:1}"
+        for key in acc acc_norm acc_stderr acc_norm_stderr; do
+            near "$(number answered $key)" "$(number want $key)" 1e-12 || fail "$model $layout: $(<answered), not $(<want)"
+        done
+    done
+done
+refuses 64 "has questions" 1 "$golden/hf/qwen3" --data "$golden/questions/*.bin"
 
 # The same answers while training, which do not change its bits; a resumed run has each record once.
 asked=(train.steps=4 train.batch=8 train.micro_batch=2 train.validate_every=2 checkpoint.every=2 checkpoint.keep=9 data.validation=0 optim.lr=0.01)
