@@ -55,13 +55,15 @@ static void let_line_end(const tr_relay *r) {
 }
 
 /* Open MPI's complaints about a message to or from a process that has just died, in shared memory
- * and over TCP. They are dropped, because the job's message already names the lost rank. */
+ * and over TCP, and those of mpirun's libevent about its pipe. They are dropped, because the job's
+ * message already says what happened. */
 static const char *const reports[] = {
     "] Read -1, expected ",
     "mca_btl_tcp_frag_send: writev failed",
     "mca_btl_tcp_frag_recv: readv failed",
     "mca_btl_tcp_recv_blocking] recv(",
     "mca_btl_tcp_endpoint_send_handler] invalid connection state",
+    "[warn] Epoll MOD(",
 };
 
 /* Removes the lines that contain `report`; returns the remaining bytes. */
