@@ -1,6 +1,7 @@
 /* MATMUL with one row of A, as in the decoding of one text: B is read from memory and used once, at
- * twice the rate of oneDNN's product (bench_op, "decode"). B's rows are summed, or multiplied with
- * A when B is transposed. The order of sums depends on the shape alone. */
+ * about twice the rate of oneDNN's product (bench/sample.sh; a small B that stays in the cache
+ * gains nothing). B's rows are summed, or multiplied with A when B is transposed. The order of sums
+ * depends on the shape alone. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/panels.h"
 #include "device/cpu/vec.h"
