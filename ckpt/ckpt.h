@@ -43,6 +43,13 @@ typedef struct tr_ckpt_corpus {
 } tr_ckpt_corpus;
 enum { TR_CKPT_CORPORA = 32 };
 
+/* The running means by which a run judges its next step (train/guard.h). */
+typedef struct tr_ckpt_guard {
+    int64_t steps; /* that they hold */
+    int64_t skips; /* skipped steps, or returns to a checkpoint, in a row */
+    double loss_mean, loss_variance, norm_mean, norm_variance;
+} tr_ckpt_guard;
+
 /* Logical state that is not a tensor: small, the same on every rank. */
 typedef struct tr_ckpt_state {
     int64_t step;        /* steps done */
@@ -64,6 +71,7 @@ typedef struct tr_ckpt_state {
      * corpora 0: one corpus, as in checkpoints of versions without mixtures. */
     int64_t corpora, since;
     tr_ckpt_corpus corpus[TR_CKPT_CORPORA];
+    tr_ckpt_guard guard; /* 0 in a checkpoint of an older version */
     char config[16384]; /* resolved config text of the run that saved */
 } tr_ckpt_state;
 

@@ -100,6 +100,12 @@ static const field state_fields[] = {
     {"/state/epoch", KIND_I64, offsetof(tr_ckpt_state, epoch)},
     {"/state/epoch_sample", KIND_I64, offsetof(tr_ckpt_state, epoch_sample)},
     {"/state/epoch_bytes", KIND_I64, offsetof(tr_ckpt_state, epoch_bytes)},
+    {"/state/guard_steps", KIND_I64, offsetof(tr_ckpt_state, guard.steps)},
+    {"/state/guard_skips", KIND_I64, offsetof(tr_ckpt_state, guard.skips)},
+    {"/state/loss_mean", KIND_F64, offsetof(tr_ckpt_state, guard.loss_mean)},
+    {"/state/loss_variance", KIND_F64, offsetof(tr_ckpt_state, guard.loss_variance)},
+    {"/state/norm_mean", KIND_F64, offsetof(tr_ckpt_state, guard.norm_mean)},
+    {"/state/norm_variance", KIND_F64, offsetof(tr_ckpt_state, guard.norm_variance)},
 };
 enum {
     STATE_FIELDS = sizeof state_fields / sizeof *state_fields,

@@ -6,11 +6,12 @@
 #include <math.h>
 
 /* Far above any run's numbers, and far below overflow. */
-#define MOST_STEPS   (INT64_C(1) << 40)
-#define MOST_SAMPLES (INT64_C(1) << 40) /* of one step */
-#define MOST_TOKENS  16777216.0         /* of one sample */
-#define MOST_BYTES   (INT64_C(1) << 60)
-#define MOST_WEIGHT  INT64_C(1000000000000) /* millionths */
+#define MOST_STEPS    (INT64_C(1) << 40)
+#define MOST_SAMPLES  (INT64_C(1) << 40) /* of one step */
+#define MOST_TOKENS   16777216.0         /* of one sample */
+#define MOST_VARIANCE 1e200
+#define MOST_BYTES    (INT64_C(1) << 60)
+#define MOST_WEIGHT   INT64_C(1000000000000) /* millionths */
 
 static bool between(int64_t value, int64_t low, int64_t high) {
     return value >= low && value <= high;
@@ -68,13 +69,29 @@ static const char *data_fault(const tr_ckpt_state *s) {
     return NULL;
 }
 
+/* Returns true for what a loss, a norm and their variances can be. */
+static bool number_good(double value) {
+    return value >= 0 && value <= MOST_VARIANCE;
+}
+
+static const char *guard_fault(const tr_ckpt_guard *g, int64_t step) {
+    if (!between(g->steps, 0, step)) return "guard_steps";
+    if (!between(g->skips, 0, MOST_STEPS)) return "guard_skips";
+    if (!number_good(g->loss_mean)) return "loss_mean";
+    if (!number_good(g->loss_variance)) return "loss_variance";
+    if (!number_good(g->norm_mean)) return "norm_mean";
+    if (!number_good(g->norm_variance)) return "norm_variance";
+    return NULL;
+}
+
 static const char *fault(const tr_ckpt_state *s) {
     if (!between(s->step, 0, MOST_STEPS)) return "step";
     if (!samples_good(s)) return "next_sample";
     if (!between(s->optimizer_step, 0, s->step)) return "optimizer_step";
     if (s->skipped != s->step - s->optimizer_step) return "skipped";
     if (!tokens_good(s)) return "tokens_seen";
-    return data_fault(s);
+    const char *guard = guard_fault(&s->guard, s->step);
+    return guard ? guard : data_fault(s);
 }
 
 tr_status tr_state_check(const tr_ckpt_state *state, const char *where, tr_status code) {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 68, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 96, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -61,6 +61,11 @@ typedef struct tr_config {
     struct {
         int64_t every, keep; /* steps, 0: only at the end; checkpoints */
     } checkpoint;
+    struct {
+        char action[16]; /* warn, skip, rollback */
+        double sigma;    /* standard deviations; 0: no limit */
+        int64_t skips;   /* steps in a row */
+    } guard;
     struct {
         char dir[TR_CONFIG_PATH];
         int64_t every; /* steps */

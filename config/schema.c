@@ -226,6 +226,19 @@ const tr_key tr_schema[] = {
     {"checkpoint.keep", INT(checkpoint.keep, 2, 1048576), .fallback = "2",
      .help = "How many of the newest checkpoints are kept."},
 
+    {"guard.action", TR_KEY_CHOICE, AT(guard.action), .fallback = "warn",
+     .choices = "warn skip rollback",
+     .help = "When the loss or gradient norm of a step is beyond guard.sigma: warn; "
+             "skip (it changes no parameter); or rollback (the run goes back to its newest "
+             "checkpoint and steps over the data read since). A loss or norm that is not finite "
+             "ends the run (exit code 65), with skip only after guard.skips steps."},
+    {"guard.sigma", FLOAT(guard.sigma, 0, 1e9), .fallback = "0", .example = "6",
+     .help = "Standard deviations above its running mean from which a step's loss or gradient "
+             "norm is out of line; 0: never."},
+    {"guard.skips", INT(guard.skips, 1, BIG), .fallback = "20",
+     .help = "Steps skipped in a row, or returns to the same checkpoint, after which the run ends "
+             "(exit code 65)."},
+
     {"log.dir", TR_KEY_TEXT, AT(log.dir), .example = "runs/first",
      .help = "Run directory: metrics, resolved config, checkpoints. Default: runs/ and the name of "
              "the config file."},

@@ -223,7 +223,9 @@ TR_HOST_DEVICE static inline void tr_step_finish(const double *losses, int64_t n
     state->valid = valid;
     state->loss = valid > 0 ? loss / valid : 0;
     state->grad_norm = unit > 0 ? sqrt(squares) / unit : 0;
-    state->skip = !(valid > 0) || !isfinite(loss) || !isfinite(squares);
+    state->skip = !(valid > 0) || !isfinite(loss) || !isfinite(squares) ||
+                  (state->loss_limit > 0 && state->loss > state->loss_limit) ||
+                  (state->norm_limit > 0 && state->grad_norm > state->norm_limit);
     double clip = state->max_norm > 0 && state->grad_norm > state->max_norm
                       ? state->max_norm / state->grad_norm
                       : 1;

@@ -73,13 +73,14 @@ typedef struct tr_step_state {
     int64_t first_sample;            /* global index of the step's first sample */
     int64_t position[TR_STEP_TEXTS]; /* decoding: index of the first token that each text feeds */
     int32_t train;                   /* 0: dropout off */
-    int32_t skip; /* set by STEP_FINISH: a loss or gradient is not finite, so parameters must not
-                     change */
+    int32_t skip; /* set by STEP_FINISH: a loss or gradient is not finite or above its limit, so
+                     parameters must not change */
     /* Operators on FP32 and BF16 round these to FP32 when they read them. */
     double loss_scale; /* seeds backward: a power of two; 1 unless a test sets another */
     double lr;
     double bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
     double max_norm;                           /* clip to this global norm; 0 = no clipping */
+    double loss_limit, norm_limit;             /* of steps that change parameters; 0 = no limit */
     double gradient_factor; /* set by STEP_FINISH: clip / (valid tokens * loss_scale) */
     double loss;            /* set by STEP_FINISH: mean over valid tokens, nats */
     double grad_norm;       /* set by STEP_FINISH: of the mean gradient, before clipping */
@@ -384,7 +385,8 @@ enum { TR_SUMSQ_X, TR_SUMSQ_OUT };
 /* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms]
  * added in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).
  *   grad_norm = sqrt(sum NORMS) / (valid * loss_scale); the clip factor is min(1,
- * max_norm/grad_norm); skip when loss or norm is not finite or no token counts. */
+ * max_norm/grad_norm); skip when loss or norm is not finite or above its limit, or no token counts.
+ */
 typedef struct tr_step_finish_desc {
     int64_t losses, norms;
 } tr_step_finish_desc;

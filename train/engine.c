@@ -41,6 +41,7 @@ struct tr_engine {
     tr_reader *reader;        /* NULL: this rank reads nothing */
     tr_status read;           /* the status of this rank's last fetches, */
     char unread[512];         /* and the sentence of a failure */
+    double loss_limit, norm_limit;
 };
 
 /* Opens the world's group, this rank's tensor group, and those that sum gradients. */
@@ -370,7 +371,9 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
     *out = (tr_step_result){.loss = e->result->loss,
                             .grad_norm = e->result->grad_norm,
                             .tokens = e->result->valid,
-                            .finite = !e->result->skip,
+                            .finite = isfinite(e->result->loss) && isfinite(e->result->grad_norm) &&
+                                      e->result->valid > 0,
+                            .skipped = e->result->skip,
                             .stop = tr_optimizer_stop_requested(e->optimizer)};
     if (!out->finite) out->unread = agree_on_reading(e);
     return out->unread == TR_ERR_RANK ? TR_ERR_RANK : TR_OK; /* a lost rank cannot agree */
@@ -388,12 +391,19 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                                 .lr = lr,
                                 .bias_correction1 = 1 - pow(adamw->beta1, (double)optimizer_step),
                                 .bias_correction2 = 1 - pow(adamw->beta2, (double)optimizer_step),
-                                .max_norm = e->desc.max_norm};
+                                .max_norm = e->desc.max_norm,
+                                .loss_limit = e->loss_limit,
+                                .norm_limit = e->norm_limit};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
     const samples from = samples_of(e, false, first_sample);
     TR_TRY(begin(e, &from));
     TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
     return read_result(e, out);
+}
+
+void tr_engine_set_limits(tr_engine *e, double loss, double norm) {
+    e->loss_limit = loss;
+    e->norm_limit = norm;
 }
 
 /* Runs the validation program on one batch. */

@@ -43,8 +43,9 @@ typedef struct tr_engine_desc {
 
 typedef struct tr_step_result {
     double loss, grad_norm; /* nats a token; of the mean gradient */
-    double tokens;          /* that counted */
+    double tokens;          /* that counted; 0: not finite */
     bool finite;            /* false: no parameter was changed */
+    bool skipped;           /* no parameter was changed */
     bool stop;              /* a rank had asked to stop before the end of the step ran */
     /* The failure of a rank's fetch, the same on all ranks, also as this thread's error. No
      * parameter was changed then. */
@@ -63,6 +64,9 @@ void tr_engine_destroy(tr_engine *engine);
  * that were not skipped, including this one. Collective. */
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
                          int64_t first_sample, double lr, tr_step_result *out);
+/* Makes later steps change no parameter when their loss or gradient norm is above its limit; 0: no
+ * limit. */
+void tr_engine_set_limits(tr_engine *engine, double loss, double norm);
 /* Computes the mean loss of `batches` batches of validation samples from 0, of fewer when a fetch
  * fails. Fills `out` like a step, except grad_norm and finite; the loss is NAN when no label
  * counts. Collective. */

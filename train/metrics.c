@@ -143,6 +143,9 @@ tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
         used +=
             snprintf(line + used, sizeof line - (size_t)used, ",\"%s\":%s", entry[i].name, number);
     }
+    if (record->skipped)
+        used += snprintf(line + used, sizeof line - (size_t)used,
+                         ",\"skipped\":true,\"loss_scale\":%.17g", record->loss_scale);
     used += snprintf(line + used, sizeof line - (size_t)used, "}\n");
     TR_TRY(tr_append_write(&m->lines, line, (size_t)used));
     for (size_t i = 0; i < sizeof entry / sizeof *entry; i++)

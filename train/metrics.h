@@ -13,6 +13,8 @@ typedef struct tr_metrics_record {
     double loss, grad_norm, lr;
     double tokens_per_s; /* of the batch's sequences, including tokens without a label */
     double val_loss;     /* NAN: no validation after this step, or no label of it counts */
+    bool skipped;        /* it changed no parameter */
+    double loss_scale;   /* recorded for a skipped step */
 } tr_metrics_record;
 
 /* Renames the metrics of a run that saved nothing to metrics.old.jsonl, and its eval.jsonl and
@@ -25,8 +27,8 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
  * samples.jsonl. Fails with TR_ERR_IO. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
-/* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]}
- * with 17 significant digits (null for a value that is not finite), and the same record to the
+/* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]
+ * [,"skipped":true,"loss_scale":..]} with 17 significant digits (null for a value that is not finite), and the same record to the
  * events. After a failure (TR_ERR_IO) the files hold only whole records, and the next one may
  * succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);

@@ -45,7 +45,8 @@ void tr_recorder_begin(tr_recorder *recorder, const tr_board *board);
 /* Opens the metrics after step `done` of a resumed run. -1: a new run; renames the metrics of an
  * earlier run that saved nothing, and says so. */
 tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
-/* Opens log.txt and the metrics again after step `done`, in a directory that was made again. */
+/* Opens log.txt and the metrics again after step `done`, in a directory that was made again, or
+ * when later steps no longer count. */
 void tr_recorder_reopen(tr_recorder *recorder, int64_t done);
 /* Gathers every rank's memory and simulates the planned timeline for the report. Collective. */
 tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device,

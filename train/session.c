@@ -269,15 +269,40 @@ static tr_status settle_data(tr_session *s) {
     return TR_OK;
 }
 
+/* Loads the parameters of a saved step (-1: the newest valid one) and reads its state. Collective.
+ */
+static tr_status load_step(tr_session *s, int64_t step, tr_ckpt_state *saved, char *skipped) {
+    tr_store *store = tr_engine_store(s->engine);
+    tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
+    TR_TRY(tr_world_agree(s->world, tr_store_clear_moments(store)));
+    TR_TRY(tr_ckpt_load(s->world, s->root, step, s->tensors, s->tensors_count, saved, skipped));
+    return tr_store_publish(store);
+}
+
+tr_status tr_session_roll_back(tr_session *s) {
+    tr_ckpt_state *saved, *now = s->state;
+    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *saved, &saved)));
+    tr_status status = load_step(s, s->saved_step, saved, NULL);
+    if (status == TR_OK) {
+        const int64_t skips = now->guard.skips;
+        now->step = saved->step;
+        now->optimizer_step = saved->optimizer_step;
+        now->skipped = saved->skipped;
+        now->tokens_seen = saved->tokens_seen;
+        now->guard = saved->guard;
+        now->guard.skips = skips;
+        if (tr_session_leads(s)) tr_recorder_reopen(&s->recorder, now->step);
+    }
+    free(saved);
+    return status;
+}
+
 /* Loads the parameters of the newest valid step, after its state was read. Collective. */
 static tr_status load(tr_session *s) {
     char skipped[256] = "";
     tr_ckpt_state *again;
-    tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
     TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *again, &again)));
-    tr_status status = tr_store_clear_moments(tr_engine_store(s->engine));
-    TR_TRY(tr_world_agree(s->world, status));
-    status = tr_ckpt_load(s->world, s->root, -1, s->tensors, s->tensors_count, again, skipped);
+    tr_status status = load_step(s, -1, again, skipped);
     bool same = again->step == s->state->step;
     free(again);
     TR_TRY(status);
@@ -293,7 +318,7 @@ static tr_status load(tr_session *s) {
                          "train.freeze is not that of the checkpoint: the moments of parameters "
                          "that were frozen and are trained now start at zero");
     s->saved_step = s->state->step;
-    return tr_store_publish(tr_engine_store(s->engine));
+    return TR_OK;
 }
 
 /* On rank 0: keeps what an export passes on, in log.dir. */

@@ -60,5 +60,8 @@ void tr_session_begin(tr_session *session, tr_activity_phase phase, int64_t tota
 /* Returns how many forwards and gradients this rank computes in a training step, for
  * tr_session_begin; forwards_alone: only the forwards. */
 int64_t tr_session_actions(const tr_session *session, bool forwards_alone);
+/* Loads the newest saved step, and removes the records of later ones; the data go on where they
+ * are. Collective. */
+tr_status tr_session_roll_back(tr_session *session);
 /* Returns true on rank 0, which prints for the run. */
 bool tr_session_leads(const tr_session *session);

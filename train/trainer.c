@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include "base/clock.h"
+#include "train/guard.h"
 #include "train/lr.h"
 #include "train/same_data.h"
 #include "train/session.h"
@@ -31,6 +32,7 @@ static tr_status guard_directory(tr_session *s) {
 static tr_status save(tr_session *s, bool last) {
     double begin = tr_now_s();
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
+    tr_guard_saved(s->config, &s->state->guard);
     tr_status status = tr_world_agree(s->world, guard_directory(s));
     if (status == TR_OK)
         status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
@@ -118,14 +120,19 @@ static tr_status no_label(const tr_session *s, int64_t step) {
                    (long long)step, saved_text(s, saved, sizeof saved));
 }
 
-static tr_status not_finite(const tr_session *s, int64_t step, const tr_step_result *result) {
-    char saved[64];
+/* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
+static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
+                          const char *text) {
+    char saved[64], before[96] = "";
+    const int64_t skips = s->state->guard.skips;
     if (result->tokens == 0) return no_label(s, step);
-    return TR_FAIL(
-        TR_ERR_DATA,
-        "training has diverged: at step %lld the loss is %g and the gradient's norm %g; lower "
-        "optim.lr, lengthen optim.warmup, or set a smaller optim.clip (%s)",
-        (long long)step, result->loss, result->grad_norm, saved_text(s, saved, sizeof saved));
+    if (skips > 0)
+        (void)snprintf(before, sizeof before,
+                       "%lld steps in a row were skipped (guard.skips), and ", (long long)skips);
+    return TR_FAIL(TR_ERR_DATA,
+                   "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
+                   "optim.warmup, or set a smaller optim.clip (%s)",
+                   before, (long long)step, text, saved_text(s, saved, sizeof saved));
 }
 
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
@@ -174,6 +181,60 @@ static tr_status write_trace(tr_session *s) {
     return status;
 }
 
+/* Counts a step that the guard has let pass, or has skipped. */
+static void count_step(tr_session *s, const tr_step_result *result) {
+    s->state->step++;
+    s->state->optimizer_step += !result->skipped;
+    s->state->skipped += result->skipped;
+    s->state->tokens_seen += result->tokens;
+}
+
+/* Does what the guard decides about step `step`. Sets *counts to false when the step is to be taken
+ * again, with the next data. Collective. */
+static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits *limits,
+                             const tr_step_result *result, bool *counts) {
+    char text[TR_GUARD_TEXT], saved[64];
+    tr_verdict verdict = tr_guard_judge(s->config, limits, result, &s->state->guard, text);
+    if (verdict == TR_VERDICT_DIVERGED || result->tokens == 0) {
+        tr_recorder_write_report(&s->recorder);
+        return tr_world_agree(s->world, diverged(s, step, result, text));
+    }
+    const bool back = verdict == TR_VERDICT_ROLLED_BACK && s->saved_step >= 0;
+    if (text[0] && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder, "step %lld: %s%s%s%s", (long long)step, text,
+                         back ? "; the run goes back, and steps over the data since: " : "",
+                         back ? saved_text(s, saved, sizeof saved) : "",
+                         !back && result->skipped ? "; the step is skipped" : "");
+    *counts = !back;
+    if (back && s->saved_step < s->state->step) TR_TRY(tr_session_roll_back(s));
+    return TR_OK;
+}
+
+/* Validates after a step if it is due, and records the step. Collective. */
+static tr_status record(tr_session *s, const tr_step_result *result, double lr, double seconds,
+                        bool *stop) {
+    const tr_config *c = s->config;
+    const int64_t step = s->state->step;
+    tr_step_result validation = {.loss = NAN};
+    if (validates(c, step) && tr_config_validates(c)) TR_TRY(validate(s, &validation));
+    *stop |= validation.stop;
+    if (tr_session_leads(s)) {
+        tr_metrics_record line = {.step = step,
+                                  .loss = result->loss,
+                                  .grad_norm = result->grad_norm,
+                                  .lr = lr,
+                                  .tokens_per_s =
+                                      (double)(c->train.batch * c->model.context) / seconds,
+                                  .val_loss = validation.unread ? NAN : validation.loss,
+                                  .skipped = result->skipped,
+                                  .loss_scale = 1};
+        tr_recorder_step(&s->recorder, s->device, &line);
+    }
+    if (validation.unread != TR_OK)
+        return tr_world_agree(s->world, end_unread(s, validation.unread));
+    return TR_OK;
+}
+
 /* Takes one step, with validation, save and records. Sets *stop when a rank asked to stop.
  * Collective. */
 static tr_status take_step(tr_session *s, bool *stop) {
@@ -182,45 +243,30 @@ static tr_status take_step(tr_session *s, bool *stop) {
                       .lowest = c->optim.min_lr,
                       .warmup = c->optim.warmup,
                       .steps = c->train.steps};
-    int64_t step = s->state->step + 1;
-    double begin = tr_now_s();
-    tr_step_result result, validation = {.loss = NAN};
+    const tr_guard_limits limits = tr_guard_next(c, &s->state->guard);
+    const int64_t step = s->state->step + 1, traced = step - s->trace_from;
+    const double begin = tr_now_s();
+    tr_step_result result;
+    bool counts;
     tr_board_set_step(s->options->board, step);
-    int64_t traced = step - s->trace_from;
     tr_session_begin(s, TR_ACTIVITY_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
+    if (tr_guard_prevents(c)) tr_engine_set_limits(s->engine, limits.loss, limits.norm);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           tr_lr_at(&lr, step), &result));
     /* Every rank sees the same result. */
     if (result.unread != TR_OK) return tr_world_agree(s->world, end_unread(s, result.unread));
-    if (!result.finite) {
-        tr_recorder_write_report(&s->recorder);
-        return tr_world_agree(s->world, not_finite(s, step, &result));
-    }
-    s->state->step = step;
-    s->state->optimizer_step++;
+    *stop = result.stop;
+    const double seconds = tr_now_s() - begin;
+    TR_TRY(apply_guard(s, step, &limits, &result, &counts));
     s->state->next_sample += c->train.batch;
     tr_same_data_advance(s->data, s->state);
-    s->state->tokens_seen += result.tokens;
-    *stop = result.stop;
-    double seconds = tr_now_s() - begin;
+    if (!counts) return TR_OK;
+    count_step(s, &result);
     if (s->trace) tr_record_step(s->trace, -1);
     (void)guard_directory(s); /* before the step's records; the next save reports a failure again */
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
-    if (validates(c, step) && tr_config_validates(c)) TR_TRY(validate(s, &validation));
-    *stop |= validation.stop;
-    if (tr_session_leads(s)) {
-        tr_metrics_record line = {.step = step,
-                                  .loss = result.loss,
-                                  .grad_norm = result.grad_norm,
-                                  .lr = tr_lr_at(&lr, step),
-                                  .tokens_per_s =
-                                      (double)(c->train.batch * c->model.context) / seconds,
-                                  .val_loss = validation.unread ? NAN : validation.loss};
-        tr_recorder_step(&s->recorder, s->device, &line);
-    }
-    if (validation.unread != TR_OK)
-        return tr_world_agree(s->world, end_unread(s, validation.unread));
+    TR_TRY(record(s, &result, tr_lr_at(&lr, step), seconds, stop));
     if (validates(c, step) && s->questions.count) TR_TRY(answer(s, stop));
     return due(c->train.sample_every, step) ? sample(s, stop) : TR_OK;
 }
@@ -275,7 +321,8 @@ static tr_status train_steps(tr_session *s) {
         TR_TRY(take_step(s, &stop));
         tr_time_limit_took(&s->limit.step_s[examines(c, s->state->step)], tr_now_s() - begin);
         bool last = s->state->step == c->train.steps || stop;
-        if (last || due(c->checkpoint.every, s->state->step)) TR_TRY(save(s, last));
+        const bool saved = s->saved_step == s->state->step; /* it has gone back to it */
+        if (!saved && (last || due(c->checkpoint.every, s->state->step))) TR_TRY(save(s, last));
         /* Not after a save that failed; after the last step the report is written with the
          * trace. */
         if (!last && s->saved_step == s->state->step) tr_recorder_write_report(&s->recorder);

@@ -277,7 +277,13 @@ static tr_ckpt_state state_of(int64_t step) {
                        .split_bytes = 4000,
                        .epoch = step / 2,
                        .epoch_sample = 16 * step,
-                       .epoch_bytes = 5000};
+                       .epoch_bytes = 5000,
+                       .guard = {.steps = step,
+                                 .skips = 2,
+                                 .loss_mean = 3.5,
+                                 .loss_variance = 0.25,
+                                 .norm_mean = 1.5,
+                                 .norm_variance = 0.125}};
     (void)snprintf(s.config, sizeof s.config, "train:\n  steps: %" PRId64 "\n", step);
     return s;
 }

@@ -44,6 +44,18 @@ static void test_step_finish(void **state) {
     step.max_norm = 0;
     RUN(d, &step, 0, losses, norms, &step);
     assert_near(step.gradient_factor, 1.0 / 56, 1e-9);
+    step.loss_limit = 3; /* at a limit a step is taken, above it not */
+    step.norm_limit = 5;
+    RUN(d, &step, 0, losses, norms, &step);
+    assert_int_equal(step.skip, 0);
+    step.loss_limit = 2.9;
+    RUN(d, &step, 0, losses, norms, &step);
+    assert_true(step.skip == 1 && step.gradient_factor == 0 && step.loss == 3);
+    step.loss_limit = 0;
+    step.norm_limit = 4.9;
+    RUN(d, &step, 0, losses, norms, &step);
+    assert_true(step.skip == 1 && step.gradient_factor == 0);
+    step.norm_limit = 0;
 
     const double broken[] = {NAN, INFINITY};
     for (int i = 0; i < 2; i++) {

@@ -89,12 +89,21 @@ static const struct {
     {FIELD(epoch_bytes), INT64_MAX},
     {FIELD(epoch_bytes), 0},
     {FIELD(epoch_bytes), 700001},
+    {"guard_steps", offsetof(tr_ckpt_state, guard.steps), -1},
+    {"guard_steps", offsetof(tr_ckpt_state, guard.steps), 1001},
+    {"guard_skips", offsetof(tr_ckpt_state, guard.skips), -1},
+    {"guard_skips", offsetof(tr_ckpt_state, guard.skips), INT64_MAX},
 };
 
 static const struct {
     const char *name;
     size_t at;
-} numbers[] = {{FIELD(tokens_seen)}, {FIELD(validation)}};
+} numbers[] = {{FIELD(tokens_seen)},
+               {FIELD(validation)},
+               {"loss_mean", offsetof(tr_ckpt_state, guard.loss_mean)},
+               {"loss_variance", offsetof(tr_ckpt_state, guard.loss_variance)},
+               {"norm_mean", offsetof(tr_ckpt_state, guard.norm_mean)},
+               {"norm_variance", offsetof(tr_ckpt_state, guard.norm_variance)}};
 
 /* Fails unless the state is refused with one sentence that names the field. */
 static void refused(const tr_ckpt_state *s, const char *name) {

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Tests guard.*: a run over data with one window unlike the others warns, skips the step, or goes back to its
+# newest checkpoint; and a run that diverges skips steps until it ends.
+# usage: spikes.sh TRIREME SCRATCH_DIR
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+
+# A sentence many times, so that its loss becomes small, and between two of them 32 other bytes.
+{
+    for ((i = 0; i < 188; i++)); do echo 'the quick brown fox jumps over it'; done
+    for ((i = 0; i < 32; i++)); do printf '%b' "\\x$(printf %x $((128 + i * 41 % 128)))"; done
+    for ((i = 0; i < 188; i++)); do echo 'the quick brown fox jumps over it'; done
+} >"$scratch/odd.txt"
+cat >"$scratch/base.yaml" <<Y
+model: {layers: 2, width: 32, heads: 4, context: 32}
+data: {path: $scratch/odd.txt, validation: 0}
+train: {steps: 400, batch: 2, micro_batch: 1, seed: 3, precision: fp32, threads: 1, deterministic: true, validate_every: 0}
+optim: {lr: 0.01, min_lr: 0.01, warmup: 4}
+guard: {sigma: 5}
+checkpoint: {every: 30, keep: 100}
+log: {every: 100}
+Y
+
+lines() { head -n "$2" "$scratch/$1/metrics.jsonl" | sed 's/"tokens_per_s":[^,}]*//'; }
+same_lines() { diff <(lines "$1" "$3") <(lines "$2" "$3") >"$scratch/diff" || fail "$1 and $2 differ: $(head -n 3 "$scratch/diff")"; }
+steps_once() { diff <(field "$1" step) <(seq 400) >"$scratch/diff" || fail "$1: steps: $(head -n 3 "$scratch/diff")"; }
+state_of() { h5dump -d "/state/$3" "$(step_dir "$1" "$2")/index.h5" | sed -n 's/.*(0): \(.*\)/\1/p'; }
+beyond() { sed -n 's/.*warning: step \([0-9]*\): the .* is more than 5 standard deviations .*/\1/p' "$scratch/$1.err"; }
+
+# A warning changes nothing.
+train 0 1 none guard.sigma=0
+train 0 1 warn
+same_lines none warn 400
+[[ ! -s $scratch/none.err ]] || fail "none: $(head -n 1 "$scratch/none.err")"
+odd=$(beyond warn | head -n 1)
+[[ -n $odd ]] || fail "no step is out of line"
+saved=$(((odd - 1) / 30 * 30))
+
+# A skipped step has its record, and changes no parameter.
+train 0 1 skip guard.action=skip
+same_lines skip warn $((odd - 1))
+steps_once skip
+[[ $(beyond skip | head -n 1) == "$odd" ]] || fail "skip: another step was skipped"
+grep -q 'above its running mean [0-9.]*; the step is skipped$' "$scratch/skip.err" || fail "skip: does not say so"
+sed -n "${odd}p" "$scratch/skip/metrics.jsonl" | grep -q '"skipped":true,"loss_scale":1}' || fail "skip: step $odd has no mark"
+[[ $(grep -c skipped "$scratch/skip/metrics.jsonl") == $(beyond skip | wc -l) ]] || fail "skip: marks and warnings differ"
+[[ $(state_of skip 400 skipped) == $(beyond skip | wc -l) ]] || fail "skip: the checkpoint counts other steps"
+diff <(lines skip $((odd + 1)) | tail -n 1) <(lines warn $((odd + 1)) | tail -n 1) >/dev/null &&
+    fail "skip: step $odd changed the parameters"
+
+# Going back: each step once, other data after the checkpoint, the same on another layout.
+train 0 1 back guard.action=rollback
+same_lines back warn "$saved"
+steps_once back
+grep -q "step $odd: .*; the run goes back, and steps over the data since: step $saved is saved" "$scratch/back.err" ||
+    fail "back: $(head -n 1 "$scratch/back.err")"
+diff <(lines back $((saved + 1)) | tail -n 1) <(lines warn $((saved + 1)) | tail -n 1) >/dev/null &&
+    fail "back: step $((saved + 1)) has the same data again"
+[[ $(beyond back | wc -l) != 1 ]] || [[ $(state_of back 400 next_sample) == $((2 * (400 + odd - saved))) ]] ||
+    fail "back: the data cursor is $(state_of back 400 next_sample)"
+[[ $(state_of back 400 guard_steps) == 400 ]] || fail "back: the means hold steps that were taken again"
+train 0 2 back-2 guard.action=rollback parallel.pp=2
+same_lines back back-2 400
+
+# The running means are in the checkpoint: a resumed run goes back at the same step.
+mkdir -p "$scratch/again/ckpt"
+cp -r "$(step_dir warn "$saved")" "$scratch/again/ckpt"
+head -n "$saved" "$scratch/warn/metrics.jsonl" >"$scratch/again/metrics.jsonl"
+train 0 1 again --resume guard.action=rollback
+same_lines again back 400
+
+# Before the first checkpoint there is nothing to go back to.
+train 0 1 unsaved guard.action=rollback checkpoint.every=0
+same_lines unsaved skip 400
+
+# A run that diverges: the steps are skipped, recorded without NaN, and after guard.skips of them it ends.
+train 65 1 broken guard.action=skip guard.skips=3 optim.lr=1000 optim.clip=0 guard.sigma=0
+grep -q 'diverged: 3 steps in a row were skipped (guard.skips), and at step [0-9]* the loss is .*; lower optim.lr' \
+    "$scratch/broken.err" || fail "broken: $(tail -n 1 "$scratch/broken.err")"
+[[ $(grep -c '"skipped":true' "$scratch/broken/metrics.jsonl") == 2 ]] || fail "broken: not two records of skipped steps"
+grep -qi 'nan\|inf' "$scratch/broken/metrics.jsonl" && fail "broken: NaN in the records"
+
+finish

@@ -1,0 +1,76 @@
+#include "train/guard.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool chose(const tr_config *c, const char *action) {
+    return !strcmp(c->guard.action, action);
+}
+
+bool tr_guard_prevents(const tr_config *c) {
+    return !chose(c, "warn");
+}
+
+/* --- running means ---------------------------------------------------------------------------- */
+
+tr_guard_limits tr_guard_next(const tr_config *c, const tr_ckpt_guard *g) {
+    if (c->guard.sigma == 0 || g->steps < TR_GUARD_LEAST) return (tr_guard_limits){0};
+    return (tr_guard_limits){.loss = g->loss_mean + c->guard.sigma * sqrt(g->loss_variance),
+                             .norm = g->norm_mean + c->guard.sigma * sqrt(g->norm_variance)};
+}
+
+/* Adds a value to a mean and variance with this weight (West 1979, with weights that fade). */
+static void add_value(double value, double weight, double *mean, double *variance) {
+    const double distance = value - *mean;
+    *mean += weight * distance;
+    *variance = (1 - weight) * (*variance + weight * distance * distance);
+}
+
+static void add_step(tr_ckpt_guard *g, const tr_step_result *result) {
+    g->steps++;
+    const double n = g->steps < TR_GUARD_WINDOW ? (double)g->steps : TR_GUARD_WINDOW;
+    add_value(result->loss, 1 / n, &g->loss_mean, &g->loss_variance);
+    add_value(result->grad_norm, 1 / n, &g->norm_mean, &g->norm_variance);
+}
+
+/* --- verdicts --------------------------------------------------------------------------------- */
+
+/* Says which value is above its limit. */
+static void say_beyond(const tr_config *c, const tr_guard_limits *limits,
+                       const tr_step_result *result, const tr_ckpt_guard *g, char *text) {
+    const bool loss = result->loss > limits->loss;
+    (void)snprintf(
+        text, TR_GUARD_TEXT,
+        "the %s %.4g is more than %g standard deviations (guard.sigma) above its running "
+        "mean %.4g",
+        loss ? "loss" : "gradient norm", loss ? result->loss : result->grad_norm, c->guard.sigma,
+        loss ? g->loss_mean : g->norm_mean);
+}
+
+/* Counts a step that changed no parameter, and returns `verdict`, or that the run ends. */
+static tr_verdict count(const tr_config *c, tr_ckpt_guard *g, tr_verdict verdict) {
+    return ++g->skips >= c->guard.skips ? TR_VERDICT_DIVERGED : verdict;
+}
+
+tr_verdict tr_guard_judge(const tr_config *c, const tr_guard_limits *limits,
+                          const tr_step_result *result, tr_ckpt_guard *g, char *text) {
+    text[0] = '\0';
+    if (!result->finite) {
+        (void)snprintf(text, TR_GUARD_TEXT, "the loss is %g and the gradient's norm %g",
+                       result->loss, result->grad_norm);
+        return chose(c, "skip") ? count(c, g, TR_VERDICT_SKIPPED) : TR_VERDICT_DIVERGED;
+    }
+    const bool beyond = (limits->loss > 0 && result->loss > limits->loss) ||
+                        (limits->norm > 0 && result->grad_norm > limits->norm);
+    if (beyond) say_beyond(c, limits, result, g, text);
+    if (beyond && chose(c, "skip")) return count(c, g, TR_VERDICT_SKIPPED);
+    if (beyond && chose(c, "rollback")) return count(c, g, TR_VERDICT_ROLLED_BACK);
+    add_step(g, result);
+    if (!chose(c, "rollback")) g->skips = 0;
+    return beyond ? TR_VERDICT_WARNED : TR_VERDICT_TAKEN;
+}
+
+void tr_guard_saved(const tr_config *c, tr_ckpt_guard *g) {
+    if (chose(c, "rollback")) g->skips = 0;
+}
