@@ -41,7 +41,8 @@ static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
 
 static const tr_stage_ops sleeping_ops = {.forward = forward, .backward = backward};
 
-static double constant_delay(void *context, size_t bytes) {
+static double constant_delay(void *context, int group, size_t bytes) {
+    (void)group;
     (void)bytes;
     return *(const double *)context;
 }

@@ -152,7 +152,7 @@ tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const voi
                                size_t bytes, int64_t *ticket) {
     tr_channel_host *c = self_of(channel);
     tr_world *world = channel->world;
-    double delay = world->delay ? world->delay(world->delay_context, bytes) : 0;
+    double delay = world->delay ? world->delay(world->delay_context, -1, bytes) : 0;
     pthread_mutex_lock(&world->lock);
     tr_outgoing *o = c->free;
     if (o) c->free = o->next;

@@ -115,9 +115,11 @@ void tr_world_before_close(tr_world *world, void (*call)(void *context, bool fai
 /* Tells the hook how much of a long piece of work this rank has done, in any unit (bytes of a
  * checkpoint, drawn values), for the progress line. Not collective; cheap. */
 void tr_world_tell_work(tr_world *world, int64_t done, int64_t total);
-/* Delays every channel message by delay(context, bytes) seconds after its send, for tests and
- * benchmarks; called on the sender. NULL: no delay. */
-void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),
+/* Delays every channel message (group -1) and every collective of a group (its id) by
+ * delay(context, group, bytes) seconds after its send or start, for tests and benchmarks. The
+ * collectives of a group follow each other, and so do their delays. Called on the sender, and on
+ * every rank of the group. NULL: no delay. NCCL's are not delayed. */
+void tr_world_set_delay(tr_world *world, double (*delay)(void *context, int group, size_t bytes),
                         void *context);
 
 /* --- control plane: host memory, blocking, for set-up, checkpoints and agreement --------------
@@ -148,9 +150,18 @@ tr_status tr_world_agree(tr_world *world, tr_status mine);
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out);
 void tr_group_close(tr_group *group);
-/* Sums buffer[count], or takes its maximum, over the members, in place and in stream order, for
- * f32, bf16 and f64. All members make the same calls in the same order, on one stream at a time. A
- * failure that happens after the call has returned becomes the world's failure. */
+/* Begins to sum buffer[count], or to take its maximum, over the members, in place, for f32, bf16
+ * and f64, after all work enqueued so far on `stream`; returns at once. The buffer must not be used
+ * until later work has waited for *ticket, the reduction's number. The reductions of a group run in
+ * the order of their starts; those of different groups do not wait for each other. All members make
+ * the same calls in the same order, on one stream at a time. A failure that happens after the call
+ * has returned becomes the world's failure. */
+tr_status tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                         tr_dtype dtype, tr_reduce op, int64_t *ticket);
+/* Makes later work on `stream` wait until reduction `ticket`, and all before it, are complete.
+ * Tickets may be waited for in any order, and more than once. */
+tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket);
+/* Starts a reduction and waits for it. */
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op);
 

@@ -1,7 +1,18 @@
-/* Code shared by all groups. Collectives are those of group_host.c for host memory, of
- * group_staged.c for device memory over the host transports, or of nccl_group.c. */
+/* Code shared by all groups: those of group_host.c over the host transports, and of nccl_group.c.
+ */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
+
+enum { NO_TICKET = -1 }; /* of a reduction that does nothing */
+
+/* Adds the group to those that are polled. */
+static void enlist(tr_group *group) {
+    tr_world *world = group->world;
+    pthread_mutex_lock(&world->lock);
+    group->next = world->groups;
+    world->groups = group;
+    pthread_mutex_unlock(&world->lock);
+}
 
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out) {
@@ -30,19 +41,27 @@ tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, in
     tr_group *g;
     /* A group of one sends no messages. */
     bool on_host = n == 1 || !device || tr_device_on_host(device);
-    TR_TRY(on_host                           ? tr_group_make_host(&desc, &g)
-           : tr_world_by_nccl(world, device) ? tr_group_make_nccl(&desc, &g)
-                                             : tr_group_make_staged(&desc, &g));
+    if (!on_host && tr_world_by_nccl(world, device)) TR_TRY(tr_group_make_nccl(&desc, &g));
+    else TR_TRY(tr_group_make_host(&desc, !on_host, &g));
     g->world = world;
     g->id = id;
     g->rank = rank;
     g->n = n;
+    if (g->ops->poll) enlist(g);
     *out = g;
     return TR_OK;
 }
 
 void tr_group_close(tr_group *group) {
     if (group) group->ops->close(group);
+}
+
+void tr_group_unlist(tr_group *group) {
+    pthread_mutex_lock(&group->world->lock);
+    tr_group **at = &group->world->groups;
+    while (*at != group) at = &(*at)->next;
+    *at = group->next;
+    pthread_mutex_unlock(&group->world->lock);
 }
 
 static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype) {
@@ -56,10 +75,29 @@ static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dt
     return TR_OK;
 }
 
+static tr_status start(tr_group *g, tr_stream *stream, void *buffer, int64_t count, tr_dtype dtype,
+                       tr_reduce op, bool drives, int64_t *ticket) {
+    TR_TRY(check(g, "all_reduce", count, dtype));
+    *ticket = NO_TICKET;
+    if (g->n == 1 || count == 0) return TR_OK;
+    TR_TRY(g->ops->start(g, stream, buffer, count, dtype, op, drives, ticket));
+    return TR_OK;
+}
+
+tr_status tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                         tr_dtype dtype, tr_reduce op, int64_t *ticket) {
+    return start(group, stream, buffer, count, dtype, op, false, ticket);
+}
+
+tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
+    if (ticket == NO_TICKET) return TR_OK;
+    TR_TRY(group->ops->wait(group, stream, ticket));
+    return TR_OK;
+}
+
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op) {
-    TR_TRY(check(group, "all_reduce", count, dtype));
-    if (group->n == 1 || count == 0) return TR_OK;
-    TR_TRY(group->ops->all_reduce(group, stream, buffer, count, dtype, op));
-    return TR_OK;
+    int64_t ticket;
+    TR_TRY(start(group, stream, buffer, count, dtype, op, true, &ticket));
+    return tr_group_wait(group, stream, ticket);
 }

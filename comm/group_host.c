@@ -1,367 +1,423 @@
-/* Groups of host memory: rounds of messages, and blocking collectives made of rounds.
+/* Groups over a host transport: of host memory and, staged, of device memory, from which each piece
+ * is copied to a pinned buffer and back.
  *
- * All-reduce is a reduce-scatter and an all-gather by direct exchange: group rank j receives chunk
- * j of every rank, adds the n values of an element in group-rank order, and sends the result to
- * all. A small piece takes one exchange instead of two: every rank receives all and adds all, in
- * the same order. An element's bits depend only on its n values, not on count, place, piece or
- * method. */
+ * The reductions of a group run one after the other, in the order in which they were started. Polls
+ * drive them: those of the progress thread while the caller computes, and those of a caller that
+ * waits. An all-reduce is a reduce-scatter and an all-gather by direct exchange: group rank j
+ * receives chunk j of every rank, adds the n values of an element in group-rank order, and sends
+ * the result to all. A small piece takes one exchange instead of two: every rank receives all and
+ * adds all, in the same order. An element's bits depend only on its n values, not on count, place,
+ * piece or method. */
+#include "base/clock.h"
 #include "base/memory.h"
-#include "comm/world_impl.h"
+#include "base/minmax.h"
+#include "comm/rounds.h"
 
+#include <math.h>
+#include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
-    EXCHANGE_BYTES =
-        4096,   /* up to this size latency costs more than sending all data to all ranks */
-    BLOCK = 512 /* elements added at a time, so that accumulators stay in the first-level cache */
+    EXCHANGE_BYTES = 4096, /* up to this size latency costs more than sending all data to all */
+    STAGE_BYTES = 1 << 16  /* the smallest pinned buffer */
 };
+static const double CLOSE_LIMIT_S = 10; /* how long close waits for reductions without a deadline */
 
-struct tr_group_host {
-    tr_world *world;
-    int id, rank, n, tag;
-    int *ranks;
+typedef struct reduction {
+    struct reduction *next;
+    unsigned char *buffer;
+    int64_t count;
+    tr_dtype dtype;
+    tr_reduce op;
+    double delay;    /* seconds by which it is delayed */
+    tr_event *event; /* the stream has computed the data */
+} reduction;
+
+/* What the first reduction waits for. */
+typedef enum phase {
+    PHASE_DATA, /* its data, and its delay */
+    PHASE_COPY_IN,
+    PHASE_EXCHANGE, /* the messages of a small piece, or of this rank's chunk of a large one */
+    PHASE_GATHER,   /* the messages of the other ranks' reduced chunks */
+    PHASE_COPY_OUT
+} phase;
+
+typedef struct host_group {
+    tr_group base;
+    tr_rounds *rounds;
     size_t piece_bytes;     /* of a whole buffer in one round */
     size_t slot_bytes;      /* of one rank's place in scratch */
     unsigned char *scratch; /* [n][slot_bytes] */
     const void **source;    /* [n]: where each rank's part of the current chunk is */
-    tr_request *request;    /* [2 (n - 1)] at most in one round */
-    int posted, finished;
-    const char *what;
-    bool lost; /* the transport may still write to this memory, so it is not freed */
-};
+    /* Reductions [0, over) have ended; `first` is number `over`. */
+    reduction *first, **end, *free;
+    int64_t started, over;
+    phase phase;
+    double due;  /* when the first one may begin, once its data are computed; 0: not known */
+    int64_t at;  /* elements of it that have been reduced */
+    bool adding; /* a thread adds without the lock */
+    /* Staged: */
+    tr_stream *stream;
+    tr_event *copied;
+    unsigned char *stage; /* [piece_bytes]; NULL: not staged */
+} host_group;
 
-/* --- rounds of messages ---------------------------------------------------------------------- */
-
-/* Posts a send or receive under the lock. A failure of the transport becomes the world's. */
-static void post(tr_group_host *g, bool send, int rank, void *buffer, size_t bytes) {
-    tr_world *w = g->world;
-    const tr_transport_ops *ops = w->transport->ops;
-    if (w->failure != TR_OK) return;
-    tr_request *request = &g->request[g->posted];
-    tr_status status =
-        send ? ops->post_send(w->transport, g->ranks[rank], g->tag, buffer, bytes, request)
-             : ops->post_recv(w->transport, g->ranks[rank], g->tag, buffer, bytes, request);
-    if (status != TR_OK) (void)tr_world_fail(w, status, tr_error_message());
-    else g->posted++;
+static host_group *self_of(tr_group *group) {
+    return (host_group *)group;
 }
 
-static void post_recv(tr_group_host *g, int rank, void *buffer, size_t bytes) {
-    post(g, false, rank, buffer, bytes);
-}
+/* --- one piece, under the lock ---------------------------------------------------------------- */
 
-static void post_send(tr_group_host *g, int rank, const void *buffer, size_t bytes) {
-    post(g, true, rank, (void *)(uintptr_t)buffer, bytes);
-}
+/* The current piece of the first reduction. */
+typedef struct piece {
+    unsigned char *buffer, *data; /* where the caller has it; where messages have it */
+    int64_t count;
+    size_t element;
+    bool small;
+} piece;
 
-static void round_begin(tr_group_host *g) {
-    pthread_mutex_lock(&g->world->lock);
-    g->posted = g->finished = 0;
-}
-
-static bool ready_round(tr_wait *wait) {
-    tr_group_host *g = wait->object;
-    tr_world *w = g->world;
-    if (w->failure != TR_OK) return false;
-    for (; g->finished < g->posted; g->finished++) {
-        tr_request *request = &g->request[g->finished];
-        bool done;
-        tr_status status = w->transport->ops->test(w->transport, request, &done);
-        if (status == TR_OK && done && request->truncated)
-            status =
-                TR_FAIL(TR_ERR_INTERNAL, "ranks %d and %d run different collectives in group %d",
-                        w->rank, request->peer, g->id);
-        if (status != TR_OK) (void)tr_world_fail(w, status, tr_error_message());
-        if (status != TR_OK || !done) {
-            wait->missing = request->peer;
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Ends the round that round_begin began: releases the lock and waits for all its messages. */
-static tr_status round_end(tr_group_host *g) {
-    tr_world *w = g->world;
-    pthread_mutex_unlock(&w->lock);
-    tr_wait wait = {.ready = ready_round, .object = g, .what = g->what, .peer = -1, .group = g->id};
-    tr_status status = tr_poller_wait(w, &wait);
-    if (status == TR_OK) return TR_OK;
-    /* The world has failed; buffers must not be written after this returns. */
-    pthread_mutex_lock(&w->lock);
-    for (int i = 0; i < g->posted; i++)
-        if (!w->transport->ops->cancel(w->transport, &g->request[i])) g->lost = true;
-    pthread_mutex_unlock(&w->lock);
-    return tr_trace_at(__FILE__, __LINE__, status);
-}
-
-/* --- arithmetic ------------------------------------------------------------------------------ */
-
-static inline float max_f32(float a, float b) {
-    return b > a || b != b ? b : a;
-}
-
-static inline double max_f64(double a, double b) {
-    return b > a || b != b ? b : a;
-}
-
-static void reduce_f32(float *to, const void *const *source, int n, int64_t count, tr_reduce op) {
-    float sum[BLOCK];
-    for (int64_t at = 0; at < count; at += BLOCK) {
-        int64_t m = count - at < BLOCK ? count - at : BLOCK;
-        memcpy(sum, (const float *)source[0] + at, (size_t)m * sizeof *sum);
-        for (int r = 1; r < n; r++) {
-            const float *x = (const float *)source[r] + at;
-            if (op == TR_REDUCE_SUM)
-                for (int64_t i = 0; i < m; i++) sum[i] += x[i];
-            else
-                for (int64_t i = 0; i < m; i++) sum[i] = max_f32(sum[i], x[i]);
-        }
-        memcpy(to + at, sum, (size_t)m * sizeof *sum);
-    }
-}
-
-static void reduce_f64(double *to, const void *const *source, int n, int64_t count, tr_reduce op) {
-    double sum[BLOCK];
-    for (int64_t at = 0; at < count; at += BLOCK) {
-        int64_t m = count - at < BLOCK ? count - at : BLOCK;
-        memcpy(sum, (const double *)source[0] + at, (size_t)m * sizeof *sum);
-        for (int r = 1; r < n; r++) {
-            const double *x = (const double *)source[r] + at;
-            if (op == TR_REDUCE_SUM)
-                for (int64_t i = 0; i < m; i++) sum[i] += x[i];
-            else
-                for (int64_t i = 0; i < m; i++) sum[i] = max_f64(sum[i], x[i]);
-        }
-        memcpy(to + at, sum, (size_t)m * sizeof *sum);
-    }
-}
-
-static void reduce_bf16(uint16_t *to, const void *const *source, int n, int64_t count,
-                        tr_reduce op) {
-    float sum[BLOCK];
-    for (int64_t at = 0; at < count; at += BLOCK) {
-        int64_t m = count - at < BLOCK ? count - at : BLOCK;
-        const uint16_t *first = (const uint16_t *)source[0] + at;
-        for (int64_t i = 0; i < m; i++) sum[i] = tr_bf16_to_f32(first[i]);
-        for (int r = 1; r < n; r++) {
-            const uint16_t *x = (const uint16_t *)source[r] + at;
-            if (op == TR_REDUCE_SUM)
-                for (int64_t i = 0; i < m; i++) sum[i] += tr_bf16_to_f32(x[i]);
-            else
-                for (int64_t i = 0; i < m; i++) sum[i] = max_f32(sum[i], tr_bf16_to_f32(x[i]));
-        }
-        for (int64_t i = 0; i < m; i++) to[at + i] = tr_f32_to_bf16(sum[i]);
-    }
-}
-
-/* Reduces the group's g->source to to[count], in rank order; `to` may be this rank's own source. */
-static void reduce(tr_group_host *g, void *to, int64_t count, tr_dtype dtype, tr_reduce op) {
-    if (dtype == TR_F32) reduce_f32(to, g->source, g->n, count, op);
-    else if (dtype == TR_F64) reduce_f64(to, g->source, g->n, count, op);
-    else reduce_bf16(to, g->source, g->n, count, op);
-}
-
-/* --- collectives, blocking ------------------------------------------------------------------- */
-
-static unsigned char *slot(const tr_group_host *g, int rank) {
-    return g->scratch + (size_t)rank * g->slot_bytes;
-}
-
-/* Receives `bytes` of every other rank into its slot. Sets source[] to the slots, and this rank's
- * to `own`. */
-static void collect(tr_group_host *g, const void *own, size_t bytes) {
-    for (int r = 0; r < g->n; r++) {
-        g->source[r] = r == g->rank ? own : slot(g, r);
-        if (r != g->rank) post_recv(g, r, slot(g, r), bytes);
-    }
-}
-
-/* Returns the k-th other rank in this rank's order of sending. It starts with the neighbour, so
- * that not all ranks send to rank 0 first. */
-static int other(const tr_group_host *g, int k) {
-    return (g->rank + 1 + k) % g->n;
+static piece piece_of(const host_group *g) {
+    const reduction *r = g->first;
+    size_t element = tr_dtype_size(r->dtype);
+    piece p = {.buffer = r->buffer + (size_t)g->at * element,
+               .count = tr_min_i64(r->count - g->at, (int64_t)(g->piece_bytes / element)),
+               .element = element};
+    p.data = g->stage ? g->stage : p.buffer;
+    p.small = (size_t)p.count * element <= EXCHANGE_BYTES;
+    return p;
 }
 
 /* Returns the first element of chunk j when `count` elements are cut into n chunks. */
-static int64_t chunk_begin(const tr_group_host *g, int j, int64_t count) {
-    int64_t base = count / g->n, rest = count % g->n;
+static int64_t chunk_begin(const host_group *g, int j, int64_t count) {
+    int64_t base = count / g->base.n, rest = count % g->base.n;
     return j * base + (j < rest ? j : rest);
 }
 
-static tr_status all_reduce_piece(tr_group_host *g, unsigned char *buffer, int64_t count,
-                                  tr_dtype dtype, tr_reduce op) {
-    size_t element = tr_dtype_size(dtype), bytes = (size_t)count * element;
-    if (bytes <= EXCHANGE_BYTES) {
-        round_begin(g);
-        collect(g, buffer, bytes);
-        for (int k = 0; k < g->n - 1; k++) post_send(g, other(g, k), buffer, bytes);
-        TR_TRY(round_end(g));
-        reduce(g, buffer, count, dtype, op);
-        return TR_OK;
+/* Returns chunk j of the piece and its bytes. */
+static unsigned char *chunk_of(const host_group *g, const piece *p, int j, size_t *bytes) {
+    int64_t begin = chunk_begin(g, j, p->count);
+    *bytes = (size_t)(chunk_begin(g, j + 1, p->count) - begin) * p->element;
+    return p->data + (size_t)begin * p->element;
+}
+
+/* Returns the elements that this rank adds, and their bytes: all of a small piece, else its chunk.
+ */
+static unsigned char *own_of(const host_group *g, const piece *p, size_t *bytes) {
+    if (!p->small) return chunk_of(g, p, g->base.rank, bytes);
+    *bytes = (size_t)p->count * p->element;
+    return p->data;
+}
+
+/* Posts the messages of the elements that this rank adds, and of those that the other ranks do. */
+static void post_exchange(host_group *g) {
+    const piece p = piece_of(g);
+    size_t bytes;
+    unsigned char *own = own_of(g, &p, &bytes);
+    tr_rounds_begin(g->rounds);
+    for (int r = 0; r < g->base.n; r++) {
+        unsigned char *slot = g->scratch + (size_t)r * g->slot_bytes;
+        g->source[r] = r == g->base.rank ? own : slot;
+        if (r != g->base.rank) tr_rounds_receive(g->rounds, r, slot, bytes);
     }
-    int64_t begin = chunk_begin(g, g->rank, count);
-    int64_t mine = chunk_begin(g, g->rank + 1, count) - begin;
-    unsigned char *own = buffer + (size_t)begin * element;
-    round_begin(g);
-    collect(g, own, (size_t)mine * element);
-    for (int k = 0; k < g->n - 1; k++) {
-        int64_t at = chunk_begin(g, other(g, k), count);
-        int64_t size = chunk_begin(g, other(g, k) + 1, count) - at;
-        post_send(g, other(g, k), buffer + (size_t)at * element, (size_t)size * element);
+    for (int k = 0; k < g->base.n - 1; k++) {
+        int to = tr_rounds_other(g->rounds, k);
+        unsigned char *part = p.small ? own : chunk_of(g, &p, to, &bytes);
+        tr_rounds_send(g->rounds, to, part, bytes);
     }
-    /* The sends must be complete, too: their chunks are overwritten by the second round. */
-    TR_TRY(round_end(g));
-    reduce(g, own, mine, dtype, op);
-    round_begin(g);
-    for (int r = 0; r < g->n; r++) {
-        int64_t at = chunk_begin(g, r, count), size = chunk_begin(g, r + 1, count) - at;
-        if (r != g->rank) post_recv(g, r, buffer + (size_t)at * element, (size_t)size * element);
+    g->phase = PHASE_EXCHANGE;
+}
+
+static void post_gather(host_group *g) {
+    const piece p = piece_of(g);
+    size_t bytes;
+    tr_rounds_begin(g->rounds);
+    for (int r = 0; r < g->base.n; r++) {
+        unsigned char *chunk = chunk_of(g, &p, r, &bytes);
+        if (r != g->base.rank) tr_rounds_receive(g->rounds, r, chunk, bytes);
     }
-    for (int k = 0; k < g->n - 1; k++) post_send(g, other(g, k), own, (size_t)mine * element);
-    TR_TRY(round_end(g));
+    unsigned char *own = chunk_of(g, &p, g->base.rank, &bytes);
+    for (int k = 0; k < g->base.n - 1; k++)
+        tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), own, bytes);
+    g->phase = PHASE_GATHER;
+}
+
+/* Adds this rank's elements, without the lock: it takes long, and other calls need the lock. */
+static void add(host_group *g) {
+    pthread_mutex_t *lock = &g->base.world->lock;
+    const reduction *r = g->first;
+    const piece p = piece_of(g);
+    size_t bytes;
+    unsigned char *own = own_of(g, &p, &bytes);
+    g->adding = true;
+    pthread_mutex_unlock(lock);
+    tr_reduce_sources(own, g->source, g->base.n, (int64_t)(bytes / p.element), r->dtype, r->op);
+    pthread_mutex_lock(lock);
+    g->adding = false;
+}
+
+static void copy(host_group *g, bool in) {
+    const piece p = piece_of(g);
+    tr_status status = tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data,
+                                      (size_t)p.count * p.element);
+    if (status == TR_OK) status = tr_event_record(g->copied, g->stream);
+    if (status != TR_OK) (void)tr_world_fail(g->base.world, status, tr_error_message());
+    g->phase = in ? PHASE_COPY_IN : PHASE_COPY_OUT;
+}
+
+static void begin_piece(host_group *g) {
+    if (g->stage) copy(g, true);
+    else post_exchange(g);
+}
+
+/* Continues with the next piece, or the next reduction. */
+static void end_piece(host_group *g) {
+    reduction *r = g->first;
+    g->at += piece_of(g).count;
+    if (g->at < r->count) {
+        begin_piece(g);
+        return;
+    }
+    g->first = r->next;
+    if (!g->first) g->end = &g->first;
+    r->next = g->free;
+    g->free = r;
+    g->over++;
+    g->at = 0;
+    g->due = 0;
+    g->phase = PHASE_DATA;
+}
+
+/* Ends the part of a piece that exchanges messages. */
+static void end_messages(host_group *g) {
+    if (g->stage) copy(g, false);
+    else end_piece(g);
+}
+
+static bool is_due(host_group *g, tr_poll *poll) {
+    const reduction *r = g->first;
+    if (g->due <= 0) {
+        if (!tr_event_reached(r->event)) return false;
+        g->due = tr_now_s() + r->delay;
+    }
+    if (r->delay <= 0 || tr_now_s() >= g->due) return true;
+    poll->next = tr_min_f64(poll->next, g->due);
+    return false;
+}
+
+/* Takes the first reduction one phase further; returns false when it must wait. */
+static bool advance(host_group *g, tr_poll *poll) {
+    int missing;
+    switch (g->phase) {
+    case PHASE_DATA:
+        if (!is_due(g, poll)) return false;
+        begin_piece(g);
+        return true;
+    case PHASE_COPY_IN:
+        if (!tr_event_reached(g->copied)) return false;
+        post_exchange(g);
+        return true;
+    case PHASE_EXCHANGE:
+        /* The sends must be complete, too: their chunks are overwritten afterwards. */
+        if (!tr_rounds_done(g->rounds, &missing)) return false;
+        add(g);
+        if (piece_of(g).small) end_messages(g);
+        else post_gather(g);
+        return true;
+    case PHASE_GATHER:
+        if (!tr_rounds_done(g->rounds, &missing)) return false;
+        end_messages(g);
+        return true;
+    case PHASE_COPY_OUT:
+        if (!tr_event_reached(g->copied)) return false;
+        end_piece(g);
+        return true;
+    }
+    return false;
+}
+
+static void host_poll(tr_group *group, tr_poll *poll) {
+    host_group *g = self_of(group);
+    /* What this poll has found before may be old when `add` has released the lock. */
+    while (g->first && !g->adding && group->world->failure == TR_OK && advance(g, poll))
+        poll->moved = poll->outstanding = true;
+    if (g->first) poll->outstanding = true;
+}
+
+/* --- start and wait --------------------------------------------------------------------------- */
+
+static tr_status take_reduction(host_group *g, tr_stream *stream, reduction **out) {
+    tr_world *world = g->base.world;
+    pthread_mutex_lock(&world->lock);
+    reduction *r = g->free;
+    if (r) g->free = r->next;
+    pthread_mutex_unlock(&world->lock);
+    if (!r) { /* none in a steady state */
+        TR_TRY(tr_calloc(1, sizeof *r, &r));
+        tr_status status = tr_event_create(tr_stream_device(stream), &r->event);
+        if (status != TR_OK) {
+            free(r);
+            return tr_trace_at(__FILE__, __LINE__, status);
+        }
+    }
+    *out = r;
     return TR_OK;
 }
 
-tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t count, tr_dtype dtype,
-                                  tr_reduce op) {
-    tr_group_host *g = group;
-    size_t element = tr_dtype_size(dtype);
-    int64_t piece = (int64_t)(g->piece_bytes / element);
-    g->what = "all_reduce";
-    for (int64_t at = 0; at < count; at += piece)
-        TR_TRY(all_reduce_piece(g, (unsigned char *)buffer + (size_t)at * element,
-                                count - at < piece ? count - at : piece, dtype, op));
-    return TR_OK;
-}
-
-tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
-                              const size_t *sizes, const char *what) {
-    tr_group_host *g = group;
-    unsigned char *to = all;
-    g->what = what;
-    round_begin(g);
-    for (int r = 0; r < g->n; r++)
-        if (r != g->rank) post_recv(g, r, to + offsets[r], sizes[r]);
-    for (int k = 0; k < g->n - 1; k++)
-        post_send(g, other(g, k), to + offsets[g->rank], sizes[g->rank]);
-    TR_TRY(round_end(g));
-    return TR_OK;
-}
-
-/* Runs along a binomial tree: a rank at distance d of the root receives from d without its lowest
- * bit, then sends to d + 1, d + 2, d + 4, ... below that bit, the farthest first. */
-tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, size_t bytes) {
-    tr_group_host *g = group;
-    int distance = (g->rank - root + g->n) % g->n;
-    int bit = 1;
-    while (bit < g->n && !(distance & bit)) bit <<= 1;
-    g->what = "broadcast";
-    if (distance > 0) {
-        round_begin(g);
-        post_recv(g, (root + distance - bit) % g->n, buffer, bytes);
-        TR_TRY(round_end(g));
+static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                            tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
+    host_group *g = self_of(group);
+    tr_world *world = group->world;
+    reduction *r = NULL;
+    tr_poll poll = {.next = INFINITY};
+    size_t bytes = (size_t)count * tr_dtype_size(dtype);
+    double delay = world->delay ? world->delay(world->delay_context, group->id, bytes) : 0;
+    TR_TRY(tr_world_check_stream(stream));
+    TR_TRY(take_reduction(g, stream, &r));
+    tr_status status = tr_event_record(r->event, stream);
+    pthread_mutex_lock(&world->lock);
+    if (status == TR_OK && world->failure != TR_OK) status = tr_world_failed(world);
+    if (status != TR_OK) {
+        r->next = g->free;
+        g->free = r;
+    } else {
+        *r = (reduction){.buffer = buffer,
+                         .count = count,
+                         .dtype = dtype,
+                         .op = op,
+                         .delay = delay,
+                         .event = r->event};
+        *g->end = r;
+        g->end = &r->next;
+        *ticket = g->started++;
+        if (g->first == r) (void)advance(g, &poll); /* posts its first messages */
+        if (!drives) tr_poller_wake(world, true);
     }
-    round_begin(g);
-    for (bit >>= 1; bit > 0; bit >>= 1)
-        if (distance + bit < g->n) post_send(g, (root + distance + bit) % g->n, buffer, bytes);
-    TR_TRY(round_end(g));
+    pthread_mutex_unlock(&world->lock);
+    TR_TRY(status);
     return TR_OK;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): in round k a rank notifies rank + 2^k. */
-tr_status tr_group_run_barrier(tr_group_host *group) {
-    tr_group_host *g = group;
-    g->what = "barrier";
-    unsigned char in, out = 0;
-    for (int step = 1; step < g->n; step <<= 1) {
-        round_begin(g);
-        post_recv(g, (g->rank - step + g->n) % g->n, &in, 1);
-        post_send(g, (g->rank + step) % g->n, &out, 1);
-        TR_TRY(round_end(g));
+/* Takes the memory of started reductions away from transport and device, after a failure. */
+static void abandon(host_group *g) {
+    pthread_mutex_t *lock = &g->base.world->lock;
+    pthread_mutex_lock(lock);
+    while (g->adding) {
+        pthread_mutex_unlock(lock);
+        (void)sched_yield();
+        pthread_mutex_lock(lock);
     }
-    return TR_OK;
+    tr_rounds_cancel(g->rounds);
+    pthread_mutex_unlock(lock);
+    if (g->stream) (void)tr_stream_sync(g->stream);
 }
 
-/* --- opening --------------------------------------------------------------------------------- */
+static bool ready_over(tr_wait *wait) {
+    const host_group *g = wait->object;
+    const tr_rounds *rounds = g->rounds;
+    if (g->over > wait->number) return true;
+    bool in_round = g->phase == PHASE_EXCHANGE || g->phase == PHASE_GATHER;
+    wait->missing =
+        in_round && rounds->finished < rounds->posted ? rounds->request[rounds->finished].peer : -1;
+    return false;
+}
 
-tr_status tr_group_host_open(tr_world *world, const int *ranks, int n, int id, int tag,
-                             size_t max_bytes, tr_group_host **out) {
-    tr_group_host *g;
-    TR_TRY(tr_calloc(1, sizeof *g, &g));
-    *g = (tr_group_host){.world = world, .n = n, .id = id, .tag = tag};
-    tr_status status = TR_OK;
-    g->piece_bytes = max_bytes > EXCHANGE_BYTES ? max_bytes / 8 * 8 : EXCHANGE_BYTES;
-    /* A chunk is at most one element larger than an even share. */
-    size_t share = g->piece_bytes / (size_t)n + sizeof(double);
-    g->slot_bytes = tr_align_up(share > EXCHANGE_BYTES ? share : EXCHANGE_BYTES);
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *g->ranks, &g->ranks));
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *g->source, &g->source));
-    TR_TRY_OUT(tr_calloc(2 * (size_t)n, sizeof *g->request, &g->request));
-    if (n > 1) TR_TRY_OUT(tr_calloc((size_t)n, g->slot_bytes, &g->scratch));
-    for (int i = 0; i < n; i++) {
-        g->ranks[i] = ranks ? ranks[i] : i;
-        if (g->ranks[i] == world->rank) g->rank = i;
+static tr_status wait_over(host_group *g, int64_t number, double limit_s) {
+    tr_wait wait = {.ready = ready_over,
+                    .object = g,
+                    .number = number,
+                    .what = "all_reduce",
+                    .peer = -1,
+                    .missing = -1,
+                    .group = g->base.id,
+                    .limit_s = limit_s};
+    return tr_poller_wait(g->base.world, &wait);
+}
+
+static tr_status run_wait(const tr_job *job) {
+    host_group *g = job->object;
+    tr_status status = wait_over(g, job->count, 0);
+    if (status == TR_OK) return TR_OK;
+    abandon(g); /* buffers must not be written after this returns */
+    return tr_trace_at(__FILE__, __LINE__, status);
+}
+
+static tr_status host_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
+    host_group *g = self_of(group);
+    tr_job job = {.run = run_wait, .object = g, .count = ticket};
+    tr_status status = tr_world_enqueue(group->world, stream, &job);
+    if (status == TR_OK) return TR_OK;
+    abandon(g);
+    return tr_trace_at(__FILE__, __LINE__, status);
+}
+
+/* --- opening and closing ---------------------------------------------------------------------- */
+
+static void release(host_group *g, tr_device *device) {
+    while (g->first) { /* after a failure */
+        reduction *r = g->first;
+        g->first = r->next;
+        r->next = g->free;
+        g->free = r;
     }
-    *out = g;
-    return TR_OK;
-out:
-    tr_group_host_close(g);
-    return status;
-}
-
-void tr_group_host_close(tr_group_host *group) {
-    if (!group || group->lost) return;
-    free(group->scratch);
-    free(group->request);
-    free(group->source);
-    free(group->ranks);
-    free(group);
-}
-
-/* --- the group of host memory ----------------------------------------------------------------- */
-
-typedef struct host_group {
-    tr_group base;
-    tr_group_host *rounds;
-} host_group;
-
-static tr_group_host *rounds_of(tr_group *group) {
-    return ((host_group *)group)->rounds;
-}
-
-static tr_status run_all_reduce(const tr_job *job) {
-    return tr_group_run_all_reduce(job->object, job->out, job->count, job->dtype, job->op);
-}
-
-static tr_status host_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
-                                 tr_dtype dtype, tr_reduce op) {
-    tr_job job = {.run = run_all_reduce,
-                  .object = rounds_of(group),
-                  .out = buffer,
-                  .count = count,
-                  .dtype = dtype,
-                  .op = op};
-    return tr_world_enqueue(group->world, stream, &job);
+    while (g->free) {
+        reduction *r = g->free;
+        g->free = r->next;
+        tr_event_destroy(r->event);
+        free(r);
+    }
+    tr_event_destroy(g->copied);
+    if (g->stage) tr_device_staging_free(device, g->stage);
+    tr_stream_destroy(g->stream);
+    tr_rounds_close(g->rounds);
+    free(g->scratch);
+    free(g->source);
+    free(g);
 }
 
 static void host_close(tr_group *group) {
-    tr_group_host_close(rounds_of(group));
-    free(group);
+    host_group *g = self_of(group);
+    tr_world *world = group->world;
+    tr_device *device = g->stream ? tr_stream_device(g->stream) : NULL;
+    pthread_mutex_lock(&world->lock);
+    double deadline = world->hook.deadline_s;
+    pthread_mutex_unlock(&world->lock);
+    if (g->started > 0) (void)wait_over(g, g->started - 1, deadline > 0 ? deadline : CLOSE_LIMIT_S);
+    /* After a failure waits may still be queued. */
+    if (device) (void)tr_stream_sync(tr_device_compute(device));
+    tr_group_unlist(group);
+    abandon(g);
+    if (!g->rounds->lost) release(g, device);
 }
 
-static const tr_group_ops host_ops = {.all_reduce = host_all_reduce, .close = host_close};
+static const tr_group_ops host_ops = {
+    .start = host_start, .wait = host_wait, .poll = host_poll, .close = host_close};
 
-tr_status tr_group_make_host(const tr_group_desc *desc, tr_group **out) {
+static tr_status open_stage(host_group *g, tr_device *device) {
+    TR_TRY(tr_device_start_queue(device));
+    TR_TRY(tr_stream_create(device, &g->stream));
+    TR_TRY(tr_event_create(device, &g->copied));
+    return tr_device_staging_alloc(device, g->piece_bytes, (void **)&g->stage);
+}
+
+tr_status tr_group_make_host(const tr_group_desc *desc, bool staged, tr_group **out) {
+    tr_status status = TR_OK;
     host_group *g;
+    size_t n = (size_t)desc->n, least = staged ? STAGE_BYTES + n * TR_ALIGN : EXCHANGE_BYTES;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
-    tr_status status = tr_group_host_open(desc->world, desc->ranks, desc->n, desc->id,
-                                          TR_TAG_GROUP + desc->id, desc->max_bytes, &g->rounds);
-    if (status != TR_OK) {
-        free(g);
-        return tr_trace_at(__FILE__, __LINE__, status);
-    }
     g->base.ops = &host_ops;
+    g->end = &g->first;
+    g->piece_bytes = tr_align_up(desc->max_bytes > least ? desc->max_bytes : least);
+    /* A chunk is at most one element larger than an even share. */
+    size_t share = g->piece_bytes / n + sizeof(double);
+    g->slot_bytes = tr_align_up(share > EXCHANGE_BYTES ? share : EXCHANGE_BYTES);
+    TR_TRY_OUT(tr_rounds_open(desc->world, desc->ranks, desc->n, desc->id, TR_TAG_GROUP + desc->id,
+                              &g->rounds));
+    TR_TRY_OUT(tr_calloc(n, sizeof *g->source, &g->source));
+    if (n > 1) TR_TRY_OUT(tr_calloc(n, g->slot_bytes, &g->scratch));
+    if (staged) TR_TRY_OUT(open_stage(g, desc->device));
     *out = &g->base;
     return TR_OK;
+out:
+    release(g, desc->device);
+    return status;
 }

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
+#include "comm/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -307,16 +308,16 @@ tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *o
 /* Sends the first rank's id to all ranks, over the host transport. The ranks leave together, so
  * that none waits long for another inside NCCL, where the deadline could only end the process. */
 static tr_status agree_on_id(const tr_nccl_desc *d, ncclUniqueId *id) {
-    tr_group_host *g;
+    tr_rounds *r;
     memset(id, 0, sizeof *id);
     ncclResult_t result = d->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
     if (result != ncclSuccess)
         return TR_FAIL(TR_ERR_DEVICE, "NCCL cannot make a unique id: %s: %s",
                        ncclGetErrorString(result), ncclGetLastError(NULL));
-    TR_TRY(tr_group_host_open(d->world, d->ranks, d->n, d->id, d->tag, sizeof *id, &g));
-    tr_status status = tr_group_run_broadcast(g, 0, id, sizeof *id);
-    if (status == TR_OK) status = tr_group_run_barrier(g);
-    tr_group_host_close(g);
+    TR_TRY(tr_rounds_open(d->world, d->ranks, d->n, d->id, d->tag, &r));
+    tr_status status = tr_rounds_broadcast(r, 0, id, sizeof *id);
+    if (status == TR_OK) status = tr_rounds_barrier(r);
+    tr_rounds_close(r);
     TR_TRY(status);
     return TR_OK;
 }

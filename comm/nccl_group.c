@@ -1,5 +1,5 @@
 /* Groups of NCCL: one communicator and one stream each. A collective runs on the group's stream,
- * between two events of the caller's stream. */
+ * after an event of the caller's stream, and the wait for it is another event. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
@@ -23,22 +23,20 @@ static ncclRedOp_t op_of(tr_reduce op) {
     return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
 }
 
-/* Makes later work on the caller's stream see the result. */
-static tr_status leave(nccl_group *g, tr_stream *stream) {
-    int64_t number;
-    TR_TRY(tr_nccl_leave(&g->comm, &number));
-    return tr_nccl_need(&g->comm, number, stream);
-}
-
-static tr_status nccl_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
-                                 tr_dtype dtype, tr_reduce op) {
+static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                            tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
+    (void)drives;
     nccl_group *g = self_of(group);
     TR_TRY(tr_nccl_enter(&g->comm, "all_reduce", stream));
     tr_nccl_begin(&g->comm, "all_reduce");
     TR_TRY(tr_nccl_end(&g->comm,
                        (int)ncclAllReduce(buffer, buffer, (size_t)count, type_of(dtype), op_of(op),
                                           g->comm.handle, tr_stream_native(g->comm.stream))));
-    return leave(g, stream);
+    return tr_nccl_leave(&g->comm, ticket);
+}
+
+static tr_status nccl_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
+    return tr_nccl_need(&self_of(group)->comm, ticket, stream);
 }
 
 static void nccl_close(tr_group *group) {
@@ -47,7 +45,7 @@ static void nccl_close(tr_group *group) {
     free(g);
 }
 
-static const tr_group_ops nccl_ops = {.all_reduce = nccl_all_reduce, .close = nccl_close};
+static const tr_group_ops nccl_ops = {.start = nccl_start, .wait = nccl_wait, .close = nccl_close};
 
 tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
     tr_status status = TR_OK;

@@ -37,12 +37,14 @@ tr_status tr_world_failed(const tr_world *world) {
     return TR_FAIL(world->failure, "%s", world->failure_message);
 }
 
-/* Polls the transport and all channels once. An error becomes the world's failure. */
+/* Polls the transport, all channels and all groups once. An error becomes the world's failure. May
+ * release the lock for a while. */
 static tr_poll poll_all(tr_world *world) {
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
     for (tr_channel *c = world->channels; c && status == TR_OK; c = c->next)
         status = c->ops->poll(c, &poll);
+    for (tr_group *g = world->groups; g && status == TR_OK; g = g->next) g->ops->poll(g, &poll);
     if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
     return poll;
 }

@@ -1,6 +1,7 @@
 /* Worlds: opening and closing, stream-ordered jobs, the control plane. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
+#include "comm/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct tr_job_chunk {
 static void world_free(tr_world *world, bool failed) {
     if (world->before_close) world->before_close(world->before_close_context, failed);
     tr_poller_stop(world);
-    tr_group_host_close(world->control);
+    tr_rounds_close(world->control);
     for (tr_job_chunk *c = world->job_chunks; c;) {
         tr_job_chunk *next = c->next;
         free(c);
@@ -49,8 +50,7 @@ static tr_status world_make(tr_transport *transport, tr_world **out) {
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&world->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    TR_TRY_OUT(
-        tr_group_host_open(world, NULL, world->size, -1, TR_TAG_CONTROL, 0, &world->control));
+    TR_TRY_OUT(tr_rounds_open(world, NULL, world->size, -1, TR_TAG_CONTROL, &world->control));
     TR_TRY_OUT(tr_poller_start(world));
     *out = world;
     return TR_OK;
@@ -227,7 +227,7 @@ void tr_world_tell_work(tr_world *world, int64_t done, int64_t total) {
     if (hook.work) hook.work(hook.context, done, total);
 }
 
-void tr_world_set_delay(tr_world *world, double (*delay)(void *context, size_t bytes),
+void tr_world_set_delay(tr_world *world, double (*delay)(void *context, int group, size_t bytes),
                         void *context) {
     world->delay = delay;
     world->delay_context = context;
@@ -268,13 +268,16 @@ static tr_status job_take(tr_world *world, tr_job **out) {
     return TR_OK;
 }
 
+tr_status tr_world_check_stream(tr_stream *stream) {
+    tr_device *device = tr_stream_device(stream);
+    if (tr_device_on_host(device) || stream == tr_device_compute(device)) return TR_OK;
+    return TR_FAIL(TR_ERR_INTERNAL, "only the compute stream of device %s may wait for other ranks",
+                   device->name);
+}
+
 tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job) {
     tr_job *own = NULL;
-    tr_device *device = tr_stream_device(stream);
-    if (!tr_device_on_host(device) && stream != tr_device_compute(device))
-        return TR_FAIL(TR_ERR_INTERNAL,
-                       "only the compute stream of device %s may wait for other ranks",
-                       device->name);
+    TR_TRY(tr_world_check_stream(stream));
     pthread_mutex_lock(&world->lock);
     tr_status status = world->failure != TR_OK ? tr_world_failed(world) : job_take(world, &own);
     pthread_mutex_unlock(&world->lock);
@@ -297,12 +300,12 @@ tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job
 /* --- control plane --------------------------------------------------------------------------- */
 
 tr_status tr_world_barrier(tr_world *world) {
-    TR_TRY(tr_group_run_barrier(world->control));
+    TR_TRY(tr_rounds_barrier(world->control));
     return TR_OK;
 }
 
 tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t bytes) {
-    TR_TRY(tr_group_run_broadcast(world->control, root, buffer, bytes));
+    TR_TRY(tr_rounds_broadcast(world->control, root, buffer, bytes));
     return TR_OK;
 }
 
@@ -322,8 +325,7 @@ static tr_status gather_equal(tr_world *world, void *all, size_t bytes) {
         place[r] = (size_t)r * bytes;
         place[world->size + r] = bytes;
     }
-    tr_status status =
-        tr_group_run_gather(world->control, all, place, place + world->size, "gather");
+    tr_status status = tr_rounds_gather(world->control, all, place, place + world->size, "gather");
     free(place);
     return status;
 }
@@ -348,7 +350,7 @@ tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes,
     }
     TR_TRY_OUT(take_memory(world, total, 1, &data));
     if (bytes > 0) memcpy(data + offsets[world->rank], mine, bytes);
-    TR_TRY_OUT(tr_group_run_gather(world->control, data, offsets, sizes, "gather"));
+    TR_TRY_OUT(tr_rounds_gather(world->control, data, offsets, sizes, "gather"));
     *all = data;
     data = NULL;
 out:

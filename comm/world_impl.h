@@ -7,19 +7,16 @@
 #include <pthread.h>
 
 typedef struct tr_job tr_job;
-typedef struct tr_group_host tr_group_host;
+typedef struct tr_rounds tr_rounds;
 typedef struct tr_job_chunk tr_job_chunk;
 
 /* A call that runs in stream order: `run` and its arguments. */
 struct tr_job {
     tr_status (*run)(const tr_job *job);
     void *object; /* the group or the channel */
-    const void *in;
     void *out;
-    int64_t count; /* elements, bytes or a message's number */
+    int64_t count; /* the number of a message or reduction */
     size_t bytes;
-    tr_dtype dtype;
-    tr_reduce op;
     /* Used by world.c, under the world's lock. */
     tr_world *world;
     pthread_t caller;
@@ -39,14 +36,15 @@ struct tr_world {
     bool idle;    /* the progress thread sleeps until a signal */
     double event; /* when something last moved or a caller last polled */
     tr_channel *channels; /* open ones */
+    tr_group *groups;     /* open ones that the progress thread polls */
     tr_world_hook hook;
-    double (*delay)(void *context, size_t bytes);
+    double (*delay)(void *context, int group, size_t bytes);
     void *delay_context;
     tr_status failure; /* the first failure, which every later wait returns */
     char failure_message[1024];
     tr_job *free_jobs;
     tr_job_chunk *job_chunks;
-    tr_group_host *control; /* all ranks */
+    tr_rounds *control; /* all ranks */
     void (*before_close)(void *context, bool failed);
     void *before_close_context;
     /* Used only by the caller's thread: */
@@ -101,6 +99,8 @@ tr_status tr_world_failed(const tr_world *world);
 
 /* --- stream order (world.c) ------------------------------------------------------------------- */
 
+/* Fails with TR_ERR_INTERNAL when the stream has no thread that may wait for other ranks. */
+tr_status tr_world_check_stream(tr_stream *stream);
 /* Runs a copy of `job` in stream order. On a device with its own memory it runs in the worker
  * thread of the compute stream's queue, where it may call the device. If it has run before this
  * returns (the compute stream of a host device), returns its status; otherwise its failure becomes
@@ -162,14 +162,20 @@ tr_status tr_channel_check_size(const tr_channel *channel, int64_t number, size_
 
 /* The functions of a group of two or more ranks, with checked sizes and types. */
 typedef struct tr_group_ops {
-    tr_status (*all_reduce)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
-                            tr_dtype dtype, tr_reduce op);
+    /* drives: the caller waits for the ticket next, so no thread needs to wake for it. */
+    tr_status (*start)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                       tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket);
+    tr_status (*wait)(tr_group *group, tr_stream *stream, int64_t ticket);
+    /* Called by the progress thread and by callers that wait, under the lock, which it may release
+     * for a while. NULL: groups of this kind need no polls. */
+    void (*poll)(tr_group *group, tr_poll *poll);
     void (*close)(tr_group *group);
 } tr_group_ops;
 
 /* Every kind of group begins with this. */
 struct tr_group {
     const tr_group_ops *ops;
+    tr_group *next; /* in the world's list */
     tr_world *world;
     int id, rank, n;
 };
@@ -183,21 +189,12 @@ typedef struct tr_group_desc {
     size_t max_bytes;
 } tr_group_desc;
 
-tr_status tr_group_make_host(const tr_group_desc *desc, tr_group **out);
-tr_status tr_group_make_staged(const tr_group_desc *desc, tr_group **out);
-
-/* --- rounds of messages between the hosts (group_host.c), blocking ---------------------------- */
-
-/* Opens a group for rounds of messages. ranks NULL: all ranks. id: for error messages; -1: all
- * ranks. */
-tr_status tr_group_host_open(tr_world *world, const int *ranks, int n, int id, int tag,
-                             size_t max_bytes, tr_group_host **out);
-void tr_group_host_close(tr_group_host *group);
-tr_status tr_group_run_barrier(tr_group_host *group);
-tr_status tr_group_run_broadcast(tr_group_host *group, int root, void *buffer, size_t bytes);
-/* Gathers rank r's sizes[r] bytes at offsets[r] of `all`. This rank's are already in place. */
-tr_status tr_group_run_gather(tr_group_host *group, void *all, const size_t *offsets,
-                              const size_t *sizes, const char *what);
-/* Like tr_group_all_reduce, on host memory. */
-tr_status tr_group_run_all_reduce(tr_group_host *group, void *buffer, int64_t count, tr_dtype dtype,
-                                  tr_reduce op);
+/* Removes the group from those that are polled. Takes the lock. */
+void tr_group_unlist(tr_group *group);
+/* Makes a group over a host transport. With `staged` its memory is the device's, and each piece
+ * goes through a pinned buffer. */
+tr_status tr_group_make_host(const tr_group_desc *desc, bool staged, tr_group **out);
+/* Adds source[n], or takes their maximum, element by element in this order, and rounds once to
+ * to[count]; `to` may be one of them. */
+void tr_reduce_sources(void *to, const void *const *source, int n, int64_t count, tr_dtype dtype,
+                       tr_reduce op);

@@ -168,10 +168,110 @@ static inline bool check_wrong_stream(const checks *k, tr_stream *stream) {
         CHECK(tr_group_all_reduce(g, stream, data.device, 2, TR_F32, TR_REDUCE_SUM) ==
               TR_ERR_INTERNAL);
         CHECK(strstr(tr_error_message(), "only the compute stream"));
-        CHECK_OK(tr_stream_sync(stream)); /* the all-reduce has begun with a copy */
     }
     tr_group_close(g);
     both_free(k, &data);
+    return true;
+}
+
+/* --- tickets ---------------------------------------------------------------------------------- */
+
+static inline double random_delay(void *context, int group, size_t bytes) {
+    (void)group;
+    uint32_t *state = context;
+    (void)bytes;
+    *state = *state * 1664525u + 1013904223u;
+    return (double)(*state >> 16) / 65536 * 2e-3;
+}
+
+static inline void slow_work(void *unused) {
+    (void)unused;
+    usleep(2000);
+}
+
+enum { TICKET_GROUPS = 3, TICKETS = 5, IN_FLIGHT = TICKET_GROUPS * TICKETS };
+
+/* A reduction that has been started, with its data. */
+typedef struct flight {
+    tr_group *group;
+    const int *ranks;
+    int n;
+    int64_t count, ticket;
+    both data;
+} flight;
+
+/* Starts reduction `i` after work that computes its data. */
+static inline bool start_flight(const checks *k, tr_stream *stream, flight *f, int i) {
+    static const int64_t counts[TICKETS] = {3, 1025, 20001, 1, 4501};
+    uint32_t seed = k->seed + (uint32_t)i;
+    f->count = counts[i / TICKET_GROUPS];
+    CHECK(both_new(k, (size_t)f->count * sizeof(float), &f->data));
+    fill(f->data.host, TR_F32, f->count, false, seed, tr_world_rank(k->world));
+    if (i < 3) CHECK_OK(tr_stream_call(stream, slow_work, NULL));
+    CHECK(upload(stream, &f->data));
+    CHECK_OK(tr_group_start(f->group, stream, f->data.device, f->count, TR_F32, TR_REDUCE_SUM,
+                            &f->ticket));
+    return true;
+}
+
+static inline bool check_flight(const checks *k, flight *f, int i) {
+    float *want = malloc(f->data.bytes);
+    CHECK(want);
+    for (int64_t j = 0; j < f->count; j++)
+        expect(want, TR_F32, TR_REDUCE_SUM, false, k->seed + (uint32_t)i, f->ranks, f->n, j);
+    CHECK(wrong(f->data.host, want, sizeof *want, f->count) == 0);
+    both_free(k, &f->data);
+    free(want);
+    return true;
+}
+
+/* Several reductions of three groups are in flight at one time. Each rank waits for them in an
+ * order of its own, half of the ranks start the first one after a barrier that the others reach
+ * after theirs, and every buffer is copied by work that follows its wait. */
+static inline bool check_tickets(const checks *k, bool delayed, bool own_stream) {
+    tr_world *w = k->world;
+    int size = tr_world_size(w), rank = tr_world_rank(w), all[64], back[64], half[64], n = 0;
+    uint32_t state = k->seed + (uint32_t)rank;
+    for (int i = 0; i < size; i++) {
+        all[i] = i;
+        back[i] = size - 1 - i;
+        if (i % 2 == rank % 2) half[n++] = i;
+    }
+    tr_group *g[TICKET_GROUPS];
+    const int *ranks[TICKET_GROUPS] = {all, half, back}, counts[TICKET_GROUPS] = {size, n, size};
+    const int ids[TICKET_GROUPS] = {11, 12 + rank % 2, 14};
+    for (int i = 0; i < TICKET_GROUPS; i++)
+        CHECK_OK(tr_group_open(w, k->device, ranks[i], counts[i], ids[i], 5000, &g[i]));
+    tr_stream *stream = k->stream;
+    if (own_stream) CHECK_OK(tr_stream_create(k->device, &stream));
+    if (delayed) tr_world_set_delay(w, random_delay, &state);
+    flight f[IN_FLIGHT];
+    int order[IN_FLIGHT];
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        const int j = i % TICKET_GROUPS;
+        f[i] = (flight){.group = g[j], .ranks = ranks[j], .n = counts[j]};
+        order[i] = i;
+        if (i == 0 && rank % 2) CHECK_OK(tr_world_barrier(w));
+        if (!start_flight(k, stream, &f[i], i)) return false;
+        if (i == 0 && rank % 2 == 0) CHECK_OK(tr_world_barrier(w));
+    }
+    for (int i = IN_FLIGHT - 1; i > 0; i--) { /* shuffle */
+        int j = (int)(hash_of(k->seed, rank, i) % (uint32_t)(i + 1)), kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        flight *one = &f[order[i]];
+        for (int again = 0; again < 1 + i % 2; again++)
+            CHECK_OK(tr_group_wait(one->group, stream, one->ticket));
+        CHECK_OK(tr_stream_copy(stream, one->data.host, one->data.device, one->data.bytes));
+    }
+    CHECK_OK(tr_world_sync(w, stream));
+    for (int i = 0; i < IN_FLIGHT; i++)
+        if (!check_flight(k, &f[i], i)) return false;
+    tr_world_set_delay(w, NULL, NULL);
+    if (own_stream) tr_stream_destroy(stream);
+    for (int i = TICKET_GROUPS - 1; i >= 0; i--) tr_group_close(g[i]);
     return true;
 }
 
@@ -233,18 +333,6 @@ enum { MESSAGES = 12, MESSAGE_BYTES = 20000 };
 
 static inline size_t message_size(int number) {
     return number % 4 == 0 ? 0 : number % 4 == 1 ? 5 : (size_t)MESSAGE_BYTES - (size_t)number;
-}
-
-static inline double random_delay(void *context, size_t bytes) {
-    uint32_t *state = context;
-    (void)bytes;
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 16) / 65536 * 2e-3;
-}
-
-static inline void slow_work(void *unused) {
-    (void)unused;
-    usleep(2000);
 }
 
 /* All ranks in a ring send twelve messages to their neighbour first and receive afterwards. With
@@ -350,7 +438,8 @@ static inline double check_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static inline double fixed_delay(void *context, size_t bytes) {
+static inline double fixed_delay(void *context, int group, size_t bytes) {
+    (void)group;
     (void)bytes;
     return *(const double *)context;
 }
@@ -436,8 +525,10 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
         tr_world_receive_units(world) ==
         tr_world_expected_units(k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, tr_world_size(world)));
     CHECK(check_sharers(&k));
-    bool good = check_control(&k) && check_groups(&k) && check_channels(&k, false, false) &&
-                check_channels(&k, true, false) &&
+    bool good = check_control(&k) && check_groups(&k) && check_tickets(&k, false, false) &&
+                check_tickets(&k, true, false) &&
+                (!tr_device_on_host(k.device) || check_tickets(&k, true, true)) &&
+                check_channels(&k, false, false) && check_channels(&k, true, false) &&
                 (!tr_device_on_host(k.device) || check_channels(&k, true, true)) &&
                 check_two_deep(&k);
     tr_device_close(k.device);

@@ -307,9 +307,9 @@ void tr_engine_destroy(tr_engine *e) {
     tr_links_close(e->links);
     for (int s = 0; e->stage && s < e->layout->placement.stages; s++)
         if (e->stage[s]) e->stage[s]->ops->destroy(e->stage[s]);
+    tr_mesh_groups_destroy(e->groups); /* before the memory that they may still reduce */
     tr_optimizer_destroy(e->optimizer);
     tr_store_destroy(e->store);
-    tr_mesh_groups_destroy(e->groups);
     tr_layout_destroy(e->layout);
     device_free(e, e->arena);
     for (int i = 0; i < e->inputs; i++) {

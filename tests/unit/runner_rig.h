@@ -278,7 +278,8 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     r->observed += begin ? 1 : -1;
 }
 
-static double random_delay(void *context, size_t bytes) {
+static double random_delay(void *context, int group, size_t bytes) {
+    (void)group;
     (void)bytes;
     test_random *random = context;
     return test_next(random) % 3 ? 0 : (double)(test_next(random) % 300) * 1e-6;

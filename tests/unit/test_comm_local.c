@@ -73,6 +73,37 @@ static float *floats(tr_device *device, int count) {
                : NULL;
 }
 
+/* --- progress --------------------------------------------------------------------------------- */
+
+static atomic_bool reduced; /* rank 1 has its sum */
+
+/* Rank 0 does not call comm/ between the start of its reduction and the end of rank 1's: its
+ * progress thread drives both rounds of messages and the additions. */
+static bool thread_drives(tr_world *w, uint32_t seed) {
+    checks k;
+    tr_group *g;
+    int64_t ticket;
+    int ranks[2] = {0, 1}, me = tr_world_rank(w);
+    CHECK(checks_open(w, device_name, seed, &k));
+    CHECK_OK(tr_group_open(w, k.device, ranks, 2, 0, 8000, &g));
+    float *x = floats(k.device, 5000);
+    CHECK_OK(tr_group_start(g, k.stream, x, 5000, TR_F32, TR_REDUCE_SUM, &ticket));
+    while (me == 0 && !reduced) usleep(100);
+    CHECK_OK(tr_group_wait(g, k.stream, ticket));
+    CHECK_OK(tr_world_sync(w, k.stream));
+    if (me == 1) reduced = true;
+    tr_group_close(g);
+    tr_device_free(k.device, x);
+    tr_device_close(k.device);
+    return true;
+}
+
+static void progress(void **state) {
+    device_name = *state;
+    reduced = false;
+    run_ranks(2, thread_drives);
+}
+
 /* --- failures -------------------------------------------------------------------------------- */
 
 static atomic_int waiting; /* ranks in their first wait of abort_frees_waits, or past it */
@@ -272,10 +303,12 @@ int main(void) {
     test_seed = (uint32_t)tr_test_seed(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(shared_checks, "ref"),
+        cmocka_unit_test_prestate(progress, "ref"),
         cmocka_unit_test_prestate(aborts, "ref"),
         cmocka_unit_test_prestate(deadlines, "ref"),
         /* Staged: */
         cmocka_unit_test_prestate(shared_checks, "guarded"),
+        cmocka_unit_test_prestate(progress, "guarded"),
         cmocka_unit_test_prestate(aborts, "guarded"),
         cmocka_unit_test_prestate(deadlines, "guarded"),
         cmocka_unit_test(launchers),

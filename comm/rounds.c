@@ -1,0 +1,157 @@
+#include "comm/rounds.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+/* --- one round -------------------------------------------------------------------------------- */
+
+void tr_rounds_begin(tr_rounds *r) {
+    r->posted = r->finished = 0;
+}
+
+static void post(tr_rounds *r, bool send, int rank, void *buffer, size_t bytes) {
+    tr_world *w = r->world;
+    const tr_transport_ops *ops = w->transport->ops;
+    if (w->failure != TR_OK) return;
+    tr_request *request = &r->request[r->posted];
+    tr_status status =
+        send ? ops->post_send(w->transport, r->ranks[rank], r->tag, buffer, bytes, request)
+             : ops->post_recv(w->transport, r->ranks[rank], r->tag, buffer, bytes, request);
+    if (status != TR_OK) (void)tr_world_fail(w, status, tr_error_message());
+    else r->posted++;
+}
+
+void tr_rounds_receive(tr_rounds *r, int rank, void *buffer, size_t bytes) {
+    post(r, false, rank, buffer, bytes);
+}
+
+void tr_rounds_send(tr_rounds *r, int rank, const void *buffer, size_t bytes) {
+    post(r, true, rank, (void *)(uintptr_t)buffer, bytes);
+}
+
+bool tr_rounds_done(tr_rounds *r, int *missing) {
+    tr_world *w = r->world;
+    if (w->failure != TR_OK) return false;
+    for (; r->finished < r->posted; r->finished++) {
+        tr_request *request = &r->request[r->finished];
+        bool done;
+        tr_status status = w->transport->ops->test(w->transport, request, &done);
+        if (status == TR_OK && done && request->truncated)
+            status =
+                TR_FAIL(TR_ERR_INTERNAL, "ranks %d and %d run different collectives in group %d",
+                        w->rank, request->peer, r->id);
+        if (status != TR_OK) (void)tr_world_fail(w, status, tr_error_message());
+        if (status != TR_OK || !done) {
+            *missing = request->peer;
+            return false;
+        }
+    }
+    return true;
+}
+
+void tr_rounds_cancel(tr_rounds *r) {
+    tr_transport *t = r->world->transport;
+    for (int i = 0; i < r->posted; i++)
+        if (!t->ops->cancel(t, &r->request[i])) r->lost = true;
+    r->posted = r->finished = 0;
+}
+
+int tr_rounds_other(const tr_rounds *r, int k) {
+    return (r->rank + 1 + k) % r->n;
+}
+
+/* --- collectives, blocking -------------------------------------------------------------------- */
+
+static void begin(tr_rounds *r) {
+    pthread_mutex_lock(&r->world->lock);
+    tr_rounds_begin(r);
+}
+
+static bool ready(tr_wait *wait) {
+    return tr_rounds_done(wait->object, &wait->missing);
+}
+
+/* Ends the round that `begin` began: releases the lock and waits for all its messages. */
+static tr_status end(tr_rounds *r, const char *what) {
+    tr_world *w = r->world;
+    pthread_mutex_unlock(&w->lock);
+    tr_wait wait = {.ready = ready, .object = r, .what = what, .peer = -1, .group = r->id};
+    tr_status status = tr_poller_wait(w, &wait);
+    if (status == TR_OK) return TR_OK;
+    /* The world has failed; buffers must not be written after this returns. */
+    pthread_mutex_lock(&w->lock);
+    tr_rounds_cancel(r);
+    pthread_mutex_unlock(&w->lock);
+    return tr_trace_at(__FILE__, __LINE__, status);
+}
+
+tr_status tr_rounds_gather(tr_rounds *r, void *all, const size_t *offsets, const size_t *sizes,
+                           const char *what) {
+    unsigned char *to = all;
+    begin(r);
+    for (int i = 0; i < r->n; i++)
+        if (i != r->rank) tr_rounds_receive(r, i, to + offsets[i], sizes[i]);
+    for (int k = 0; k < r->n - 1; k++)
+        tr_rounds_send(r, tr_rounds_other(r, k), to + offsets[r->rank], sizes[r->rank]);
+    TR_TRY(end(r, what));
+    return TR_OK;
+}
+
+/* Runs along a binomial tree: a rank at distance d of the root receives from d without its lowest
+ * bit, then sends to d + 1, d + 2, d + 4, ... below that bit, the farthest first. */
+tr_status tr_rounds_broadcast(tr_rounds *r, int root, void *buffer, size_t bytes) {
+    int distance = (r->rank - root + r->n) % r->n;
+    int bit = 1;
+    while (bit < r->n && !(distance & bit)) bit <<= 1;
+    if (distance > 0) {
+        begin(r);
+        tr_rounds_receive(r, (root + distance - bit) % r->n, buffer, bytes);
+        TR_TRY(end(r, "broadcast"));
+    }
+    begin(r);
+    for (bit >>= 1; bit > 0; bit >>= 1)
+        if (distance + bit < r->n) tr_rounds_send(r, (root + distance + bit) % r->n, buffer, bytes);
+    TR_TRY(end(r, "broadcast"));
+    return TR_OK;
+}
+
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): in round k a rank notifies rank + 2^k. */
+tr_status tr_rounds_barrier(tr_rounds *r) {
+    unsigned char in, out = 0;
+    for (int step = 1; step < r->n; step <<= 1) {
+        begin(r);
+        tr_rounds_receive(r, (r->rank - step + r->n) % r->n, &in, 1);
+        tr_rounds_send(r, (r->rank + step) % r->n, &out, 1);
+        TR_TRY(end(r, "barrier"));
+    }
+    return TR_OK;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+tr_status tr_rounds_open(tr_world *world, const int *ranks, int n, int id, int tag,
+                         tr_rounds **out) {
+    tr_rounds *r;
+    TR_TRY(tr_calloc(1, sizeof *r, &r));
+    *r = (tr_rounds){.world = world, .n = n, .id = id, .tag = tag};
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *r->ranks, &r->ranks));
+    TR_TRY_OUT(tr_calloc(2 * (size_t)n, sizeof *r->request, &r->request));
+    for (int i = 0; i < n; i++) {
+        r->ranks[i] = ranks ? ranks[i] : i;
+        if (r->ranks[i] == world->rank) r->rank = i;
+    }
+    *out = r;
+    return TR_OK;
+out:
+    tr_rounds_close(r);
+    return status;
+}
+
+void tr_rounds_close(tr_rounds *r) {
+    if (!r || r->lost) return;
+    free(r->request);
+    free(r->ranks);
+    free(r);
+}
