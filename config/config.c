@@ -61,6 +61,7 @@ static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config
                           ? "an item of this list is like {match: '*.wte.weight', scale: 0.1}"
                       : tr_schema[index].type == TR_KEY_PATTERNS
                           ? "an item of this list is one pattern"
+                      : tr_schema[index].type == TR_KEY_POINTS ? "an item of this list is one step"
                       : tr_schema[index].type == TR_KEY_PATHS
                           ? "an item of this list is a path, or like {path: a.bin, weight: 0.7}"
                           : "a list is not allowed here: give one value");
@@ -114,11 +115,7 @@ bool tr_config_is_of_lora(const tr_key *key) {
 
 bool tr_config_same_value(const tr_key *key, const tr_config *a, const tr_config *b) {
     const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
-    bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
-                key->type == TR_KEY_SHARE || key->type == TR_KEY_CHOICE ||
-                key->type == TR_KEY_SCHEDULE || key->type == TR_KEY_PATTERNS ||
-                key->type == TR_KEY_SCALES;
-    return text ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
+    return tr_key_is_text(key) ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
 }
 
 /* Sets log.dir to runs/<name of the file without folder and ending>. */
@@ -313,9 +310,6 @@ static tr_status check_batch(const tr_config *c) {
                "train.batch %" PRId64 " is %" PRId64
                " micro-batches a step on each data rank, more than %d: raise train.micro_batch",
                c->train.batch, c->train.batch / unit, MOST_MICRO_BATCHES);
-    if (c->optim.min_lr > c->optim.lr)
-        REFUSE("optim.min_lr", "optim.min_lr %g is above optim.lr %g", c->optim.min_lr,
-               c->optim.lr);
     return TR_OK;
 }
 
@@ -326,6 +320,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_precision(c));
     TR_TRY(check_stages(c));
     TR_TRY(check_batch(c));
+    TR_TRY(tr_config_check_optim(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
     if (world_size > 0 && ranks != world_size)
         REFUSE("parallel.pp",
@@ -348,10 +343,7 @@ tr_status tr_config_print(const tr_config *config, FILE *file) {
             (void)fprintf(file, "%.*s:\n", (int)length, key->name);
         section = length;
         char *value;
-        bool words = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
-                     key->type == TR_KEY_CHOICE || key->type == TR_KEY_PATTERNS ||
-                     key->type == TR_KEY_SCALES;
-        if (words && !*((const char *)config + key->offset)) continue;
+        if (tr_key_is_text(key) && !*((const char *)config + key->offset)) continue;
         TR_TRY(tr_key_text(key, config, &value));
         (void)fprintf(file, "  %s: %s\n", key->name + length + 1, value);
         free(value);

@@ -46,9 +46,14 @@ typedef struct tr_config {
     } train;
     struct {
         char name[16];
+        char schedule[16];
         double lr, min_lr;
-        int64_t warmup; /* steps */
-        double clip;    /* global norm; 0: none */
+        int64_t warmup;                        /* steps */
+        int64_t horizon;                       /* step; 0: train.steps (tr_config_horizon) */
+        char restarts[1536], milestones[1536]; /* steps: config/points.h */
+        double milestone_factor;
+        int64_t decay, cycle; /* steps; 0: a part of the horizon */
+        double clip;          /* global norm; 0: none */
         double weight_decay, beta1, beta2, eps;
     } optim;
     struct {
@@ -113,7 +118,7 @@ bool tr_config_on_gpu(const tr_config *config);
 void tr_config_keep(tr_config *config, const tr_config *saved);
 
 /* Checks keys against each other: the model's sizes (tr_model_check), batch against dp and
- * micro_batch, stages and layers, min_lr and lr; with world_size > 0 also pp * tp * dp =
+ * micro_batch, stages and layers, the optimizer's keys; with world_size > 0 also pp * tp * dp =
  * world_size. Fails with TR_ERR_CONFIG; the message has file:line:column and the remedy. */
 tr_status tr_config_check(const tr_config *config, int world_size);
 /* Checks the keys that only a command that reads the data needs. Fails with TR_ERR_CONFIG when
@@ -140,5 +145,7 @@ int32_t tr_config_document_end(const tr_config *config);
 double tr_config_validation(const tr_config *config, const char **path);
 /* Returns true when the run has a held-out part. */
 bool tr_config_validates(const tr_config *config);
+/* Returns the step at which the learning rate's schedule ends. */
+int64_t tr_config_horizon(const tr_config *config);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

@@ -1,20 +1,12 @@
 #include "config/schema.h"
 
-#include "base/memory.h"
 #include "base/nearest.h"
-#include "base/text.h"
-#include "pipeline/orders/make.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define BIG            1099511627776.0 /* 2^40: a larger count is a typing error */
 #define EXACT_INTEGERS 9007199254740992.0
-
-enum { MOST_WORDS = 64 }; /* choices of a key */
 
 #define AT(field)               .offset = offsetof(tr_config, field), .size = sizeof(((tr_config *)0)->field)
 #define INT(field, low, high)   .type = TR_KEY_INT, AT(field), .min = (low), .max = (high)
@@ -184,11 +176,36 @@ const tr_key tr_schema[] = {
 
     {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw", .choices = "adamw",
      .help = "Optimizer: adamw (Adam with decoupled weight decay)."},
+    {"optim.schedule", TR_KEY_CHOICE, AT(optim.schedule), .fallback = "cosine",
+     .choices = "constant linear cosine inverse-root steps wsd cycles",
+     .help = "Learning rate after the warm-up: constant; linear or cosine (falls to optim.min_lr "
+             "at optim.horizon); inverse-root (falls with the root of the step); steps (times "
+             "optim.milestone_factor at optim.milestones); wsd (constant, then linear for "
+             "optim.decay steps up to the horizon); or cycles (triangles of optim.cycle steps "
+             "between optim.lr and optim.min_lr)."},
     {"optim.lr", FLOAT(optim.lr, 0, 1e3), .fallback = "0.001", .help = "Highest learning rate."},
     {"optim.min_lr", FLOAT(optim.min_lr, 0, 1e3), .fallback = "0",
-     .help = "Learning rate at the end of the cosine."},
+     .help = "Lowest learning rate after the warm-up."},
     {"optim.warmup", INT(optim.warmup, 0, BIG), .fallback = "0",
      .help = "Steps during which the learning rate grows from 0 to optim.lr."},
+    {"optim.horizon", INT(optim.horizon, 0, BIG), .fallback = "0",
+     .help = "The step at which the schedule ends; 0: train.steps, or what it was in the run that "
+             "--resume continues."},
+    {"optim.restarts", TR_KEY_POINTS, AT(optim.restarts), .example = "1000 3000",
+     .help = "Steps after which the schedule begins again, with its warm-up; each part ends where "
+             "the next one begins, the last one at optim.horizon. In a file also a list. Default, "
+             "and with an empty value: none."},
+    {"optim.milestones", TR_KEY_POINTS, AT(optim.milestones), .example = "500 750",
+     .help = "For optim.schedule steps: the steps from which on the learning rate is multiplied by "
+             "optim.milestone_factor once more. They count from the last restart. In a file also a "
+             "list. Default, and with an empty value: half and three quarters of the horizon."},
+    {"optim.milestone_factor", FLOAT(optim.milestone_factor, 0, 1), .fallback = "0.1",
+     .help = "For optim.schedule steps: factor of the learning rate at each milestone."},
+    {"optim.decay", INT(optim.decay, 0, BIG), .fallback = "0",
+     .help = "For optim.schedule wsd: steps of the decay; 0: a tenth of those after the warm-up."},
+    {"optim.cycle", INT(optim.cycle, 0, BIG), .fallback = "0",
+     .help = "For optim.schedule cycles: steps of a cycle, half of them down and half of them up; "
+             "0: a quarter of the steps after the warm-up."},
     {"optim.clip", FLOAT(optim.clip, 0, 1e30), .fallback = "1",
      .help = "Largest norm of the whole gradient; a larger one is scaled down to it. 0: never."},
     {"optim.weight_decay", FLOAT(optim.weight_decay, 0, 1e3), .fallback = "0.1",
@@ -292,294 +309,4 @@ bool tr_schema_is_section(const char *name) {
         if (!strncmp(tr_schema[i].name, name, length) && tr_schema[i].name[length] == '.')
             return true;
     return false;
-}
-
-/* --- values ----------------------------------------------------------------------------------- */
-
-static void *field(const tr_key *key, tr_config *config) {
-    return (char *)config + key->offset;
-}
-
-/* Returns the next schedule that trains, and moves *index past it; NULL after the last one. */
-static const char *next_schedule(int *index) {
-    bool trains = false;
-    const char *name;
-    do name = tr_schedule_name((*index)++, &trains);
-    while (name && !trains);
-    return name;
-}
-
-const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
-    switch (key->type) {
-    case TR_KEY_INT: (void)snprintf(buffer, size, "an integer"); break;
-    case TR_KEY_FLOAT: (void)snprintf(buffer, size, "a number"); break;
-    case TR_KEY_BOOL:
-    case TR_KEY_ANSWER: (void)snprintf(buffer, size, "true or false"); break;
-    case TR_KEY_TEXT:
-    case TR_KEY_PATTERNS:
-    case TR_KEY_SCALES:
-    case TR_KEY_PATHS: (void)snprintf(buffer, size, "text"); break;
-    case TR_KEY_SHARE: (void)snprintf(buffer, size, "a number or a path"); break;
-    case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
-    case TR_KEY_SCHEDULE: {
-        int index = 0;
-        (void)snprintf(buffer, size, "one of ");
-        for (const char *name; (name = next_schedule(&index));)
-            tr_text_add(buffer, size, "%s, ", name);
-        tr_text_add(buffer, size, "or a path that ends in .csv");
-        break;
-    }
-    case TR_KEY_CHOICE: {
-        size_t used = (size_t)snprintf(buffer, size, "one of ");
-        for (const char *c = key->choices; *c && used + 3 < size; c++) {
-            if (*c == ' ') buffer[used++] = ',';
-            buffer[used++] = *c;
-        }
-        buffer[used] = '\0';
-    }
-    }
-    return buffer;
-}
-
-/* Fails with "KEY must be WHAT, not 'value'", and with the nearest choice if there is one. */
-static tr_status wrong_type(const tr_key *key, const char *value, const char *nearest) {
-    char takes[512], example[80] = "", hint[64] = "";
-    bool shows = key->type != TR_KEY_BOOL && key->type != TR_KEY_ANSWER &&
-                 key->type != TR_KEY_CHOICE && key->type != TR_KEY_SCHEDULE;
-    if (shows)
-        (void)snprintf(example, sizeof example, " (for example %s)",
-                       key->example ? key->example : key->fallback);
-    if (nearest) (void)snprintf(hint, sizeof hint, "; did you mean '%s'?", nearest);
-    return TR_FAIL(TR_ERR_CONFIG, "%s must be %s%s, not '%.80s'%s", key->name,
-                   tr_key_describe(key, takes, sizeof takes), example, value, hint);
-}
-
-static tr_status out_of_range(const tr_key *key, const char *value) {
-    /* An integer limit is printed with all its digits. */
-    bool whole = key->type == TR_KEY_INT || key->type == TR_KEY_BYTES;
-    const char *format = whole ? "%.0f" : "%.15g";
-    char low[40], high[40];
-    (void)snprintf(low, sizeof low, format, key->min);
-    (void)snprintf(high, sizeof high, format, key->max);
-    return TR_FAIL(TR_ERR_CONFIG, "%s must be between %s and %s, not %.80s", key->name, low, high,
-                   value);
-}
-
-/* Parses decimal digits with an optional sign. Returns false when there are none. An integer too
- * large for int64_t becomes INT64_MAX or INT64_MIN. *rest points behind the digits. */
-static bool parse_integer(const char *text, int64_t *out, const char **rest) {
-    const char *digits = text + (*text == '-' || *text == '+');
-    if (*digits < '0' || *digits > '9') return false;
-    char *end;
-    long long n = strtoll(text, &end, 10);
-    *out = n;
-    *rest = end;
-    return true;
-}
-
-static bool parse_number(const char *text, double *out) {
-    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false; /* no hex, no nan, no inf */
-    char *end;
-    *out = strtod(text, &end);
-    return end != text && !*end;
-}
-
-static tr_status set_integer(const tr_key *key, const char *value, tr_config *config) {
-    static const struct {
-        const char *suffix;
-        int64_t factor;
-    } unit[] = {{"", 1},          {"KiB", 1 << 10},          {"MiB", 1 << 20},
-                {"GiB", 1 << 30}, {"TiB", INT64_C(1) << 40}, {"kB", 1000},
-                {"MB", 1000000},  {"GB", 1000000000},        {"TB", 1000000000000}};
-    int64_t n, factor = 0;
-    const char *rest;
-    if (!parse_integer(value, &n, &rest)) return wrong_type(key, value, NULL);
-    size_t units = key->type == TR_KEY_BYTES ? sizeof unit / sizeof *unit : 1;
-    for (size_t i = 0; i < units; i++)
-        if (!strcmp(rest, unit[i].suffix)) factor = unit[i].factor;
-    if (!factor) return wrong_type(key, value, NULL);
-    /* Compared as integers: as a double, 2^53 + 1 would equal a limit of 2^53. */
-    int64_t all, low = (int64_t)key->min, high = (int64_t)key->max;
-    if (__builtin_mul_overflow(n, factor, &all) || all < low || all > high)
-        return out_of_range(key, value);
-    *(int64_t *)field(key, config) = all;
-    return TR_OK;
-}
-
-static const char *word_of(const void *words, int index) {
-    return ((const char *const *)words)[index];
-}
-
-static tr_status set_text(const tr_key *key, const char *value, tr_config *config);
-
-/* Stores `value` if it is one of the words, and else fails with all of them and the nearest. */
-static tr_status set_word(const tr_key *key, const char *value, const char *const *words, int count,
-                          tr_config *config) {
-    for (int i = 0; i < count; i++)
-        if (!strcmp(words[i], value)) return set_text(key, value, config);
-    int near = tr_nearest(value, word_of, words, count);
-    return wrong_type(key, value, near < 0 ? NULL : words[near]);
-}
-
-static tr_status set_choice(const tr_key *key, const char *value, tr_config *config) {
-    char choices[512], *rest = NULL;
-    const char *words[MOST_WORDS];
-    int count = 0;
-    (void)snprintf(choices, sizeof choices, "%s", key->choices);
-    for (char *word = strtok_r(choices, " ", &rest); word && count < MOST_WORDS;
-         word = strtok_r(NULL, " ", &rest))
-        words[count++] = word;
-    return set_word(key, value, words, count, config);
-}
-
-static tr_status set_schedule(const tr_key *key, const char *value, tr_config *config) {
-    const char *words[MOST_WORDS], *name;
-    int count = 0, index = 0;
-    if (tr_schedule_is_path(value)) return set_text(key, value, config);
-    while (count < MOST_WORDS && (name = next_schedule(&index))) words[count++] = name;
-    return set_word(key, value, words, count, config);
-}
-
-/* Returns the length of the UTF-8 character at s and sets *point to its code point; 0 when it is
- * malformed. */
-static int utf8_next(const char *s, uint32_t *point) {
-    const unsigned char *u = (const unsigned char *)s;
-    int length = u[0] < 0x80 ? 1 : u[0] >= 0xf0 ? 4 : u[0] >= 0xe0 ? 3 : u[0] >= 0xc2 ? 2 : 0;
-    if (length == 0 || u[0] > 0xf4) return 0;
-    static const uint32_t mask[] = {0, 0x7f, 0x1f, 0x0f, 0x07},
-                          least[] = {0, 0, 0x80, 0x800, 0x10000};
-    uint32_t p = u[0] & mask[length];
-    for (int i = 1; i < length; i++) {
-        if ((u[i] & 0xc0) != 0x80) return 0;
-        p = p << 6 | (u[i] & 0x3fu);
-    }
-    *point = p;
-    return p < least[length] || p > 0x10ffff || (p >= 0xd800 && p < 0xe000) ? 0 : length;
-}
-
-static tr_status set_text(const tr_key *key, const char *value, tr_config *config) {
-    if (!*value) return wrong_type(key, value, NULL);
-    if (strlen(value) >= key->size)
-        return TR_FAIL(TR_ERR_CONFIG, "%s must not be longer than %zu characters", key->name,
-                       key->size - 1);
-    uint32_t point;
-    for (const char *s = value; *s;) {
-        int length = utf8_next(s, &point);
-        if (length == 0) return TR_FAIL(TR_ERR_CONFIG, "%s must be valid UTF-8", key->name);
-        s += length;
-    }
-    memcpy(field(key, config), value, strlen(value) + 1);
-    return TR_OK;
-}
-
-bool tr_key_share(const char *text, double *share) {
-    return parse_number(text, share);
-}
-
-static tr_status set_share(const tr_key *key, const char *value, tr_config *config) {
-    double share;
-    if (tr_key_share(value, &share) && !(share >= key->min && share <= key->max))
-        return out_of_range(key, value);
-    return set_text(key, value, config);
-}
-
-bool tr_key_takes(const tr_key *key, tr_yaml_kind kind) {
-    switch (kind) {
-    case TR_YAML_TEXT: return true;
-    case TR_YAML_LIST: return key->type == TR_KEY_PATHS || key->type == TR_KEY_PATTERNS;
-    case TR_YAML_WEIGHTS: return key->type == TR_KEY_PATHS;
-    case TR_YAML_SCALES: return key->type == TR_KEY_SCALES;
-    }
-    return false;
-}
-
-tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
-    switch (key->type) {
-    case TR_KEY_INT:
-    case TR_KEY_BYTES: TR_TRY(set_integer(key, value, config)); break;
-    case TR_KEY_FLOAT: {
-        double x = 0;
-        if (!parse_number(value, &x)) TR_TRY(wrong_type(key, value, NULL));
-        if (!(x >= key->min && x <= key->max)) TR_TRY(out_of_range(key, value));
-        *(double *)field(key, config) = x;
-        break;
-    }
-    case TR_KEY_BOOL:
-    case TR_KEY_ANSWER: {
-        bool yes = !strcmp(value, "true");
-        if (!yes && strcmp(value, "false")) TR_TRY(wrong_type(key, value, NULL));
-        if (key->type == TR_KEY_BOOL) *(bool *)field(key, config) = yes;
-        else *(tr_answer *)field(key, config) = yes ? TR_YES : TR_NO;
-        break;
-    }
-    case TR_KEY_PATTERNS:
-    case TR_KEY_SCALES: /* nothing is a list without items */
-        if (!*value) *(char *)field(key, config) = '\0';
-        else TR_TRY(set_text(key, value, config));
-        break;
-    case TR_KEY_TEXT:
-    case TR_KEY_PATHS: TR_TRY(set_text(key, value, config)); break;
-    case TR_KEY_SHARE: TR_TRY(set_share(key, value, config)); break;
-    case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
-    case TR_KEY_SCHEDULE: TR_TRY(set_schedule(key, value, config)); break;
-    }
-    return TR_OK;
-}
-
-/* Prints text in double quotes, and escapes what YAML would not read back unchanged. */
-static void print_quoted(const char *text, FILE *f) {
-    (void)fputc('"', f);
-    for (int length; *text; text += length) {
-        uint32_t p = 0;
-        length = utf8_next(text, &p);
-        if (length == 0) length = 1; /* malformed; set_text refuses it before */
-        bool break_or_control = p < 0x20 || (p >= 0x7f && p < 0xa0) || p == 0x2028 || p == 0x2029 ||
-                                p == 0xfeff || (p >= 0xfffe && p < 0x10000);
-        if (break_or_control) (void)fprintf(f, "\\u%04" PRIX32, p);
-        else (void)fprintf(f, "%s%.*s", p == '"' || p == '\\' ? "\\" : "", length, text);
-    }
-    (void)fputc('"', f);
-}
-
-tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
-    size_t size;
-    *text = NULL;
-    FILE *f = open_memstream(text, &size);
-    if (!f) return TR_FAIL(TR_ERR_FIT, "out of host memory");
-    const void *value = (const char *)config + key->offset;
-    switch (key->type) {
-    case TR_KEY_INT:
-    case TR_KEY_BYTES: (void)fprintf(f, "%" PRId64, *(const int64_t *)value); break;
-    case TR_KEY_FLOAT: {
-        char digits[40];
-        for (int precision = 15; precision <= 17;
-             precision++) { /* the shortest text that reads back as the same number */
-            (void)snprintf(digits, sizeof digits, "%.*g", precision, *(const double *)value);
-            if (strtod(digits, NULL) == *(const double *)value) break;
-        }
-        (void)fputs(digits, f);
-        break;
-    }
-    case TR_KEY_BOOL: (void)fputs(*(const bool *)value ? "true" : "false", f); break;
-    case TR_KEY_ANSWER:
-        (void)fputs(*(const tr_answer *)value == TR_YES ? "true" : "false", f);
-        break;
-    case TR_KEY_TEXT:
-    case TR_KEY_PATTERNS:
-    case TR_KEY_SCALES:
-    case TR_KEY_PATHS: print_quoted(value, f); break;
-    case TR_KEY_SHARE: {
-        double share;
-        if (tr_key_share(value, &share)) (void)fputs(value, f);
-        else print_quoted(value, f);
-        break;
-    }
-    case TR_KEY_SCHEDULE:
-        if (tr_schedule_is_path(value)) print_quoted(value, f);
-        else (void)fputs(value, f);
-        break;
-    case TR_KEY_CHOICE: (void)fputs(value, f); break;
-    }
-    if (fclose(f) != 0) return TR_FAIL(TR_ERR_FIT, "out of host memory");
-    return TR_OK;
 }

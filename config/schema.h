@@ -13,6 +13,7 @@ typedef enum tr_key_type {
     TR_KEY_PATHS,    /* char[size], the words of data/paths.h; in a file also a list */
     TR_KEY_PATTERNS, /* char[size], patterns with spaces between them; in a file also a list */
     TR_KEY_SCALES,   /* char[size], SCALE PATTERN SCALE PATTERN; in a file also a list */
+    TR_KEY_POINTS,   /* char[size], ascending steps (config/points.h); in a file also a list */
     TR_KEY_SHARE,    /* char[size], a number or a path */
     TR_KEY_CHOICE,   /* char[size], one of `choices` */
     TR_KEY_SCHEDULE, /* char[size], a schedule's name or a path that ends in .csv */
@@ -42,6 +43,8 @@ int tr_schema_nearest(const char *name);
 /* Returns true for a section: "model", "data", ... */
 bool tr_schema_is_section(const char *name);
 
+/* Returns true when the key's value is text in the config. */
+bool tr_key_is_text(const tr_key *key);
 /* Returns true when the key's value may be of that kind in a file. */
 bool tr_key_takes(const tr_key *key, tr_yaml_kind kind);
 /* Parses `value` and stores it in the config. Fails with TR_ERR_CONFIG on a wrong value; the

@@ -8,6 +8,7 @@
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
+#include "train/lr.h"
 #include "train/origin.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
@@ -216,6 +217,21 @@ static tr_status open_directory(tr_session *s) {
     return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);
 }
 
+/* Keeps the horizon of the saved run's learning rate, unless this run sets one: more steps alone do
+ * not move the curve. */
+static void keep_horizon(tr_session *s, const tr_config *then) {
+    const int64_t horizon = tr_config_horizon(then);
+    if (s->own.optim.horizon == 0 && horizon != s->own.train.steps) s->own.optim.horizon = horizon;
+    else return;
+    const tr_lr lr = tr_lr_of(&s->own);
+    if (tr_session_leads(s) && tr_lr_has_horizon(&lr))
+        tr_recorder_warn(&s->recorder,
+                         "the learning rate's schedule ends at step %lld, as in the run that is "
+                         "continued (%g from there on); optim.horizon=%lld makes it end with the "
+                         "run",
+                         (long long)horizon, tr_lr_at(&lr, horizon), (long long)s->own.train.steps);
+}
+
 /* Checks that the saved run has this model and this sample order; tensors alone do not show, for
  * example, another number of heads. Keys that have another default on GPUs keep the saved value. */
 static tr_status check_saved(tr_session *s) {
@@ -231,6 +247,7 @@ static tr_status check_saved(tr_session *s) {
     /* If this version cannot read the saved config, only the tensors are compared. */
     if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
         tr_config_keep(&s->own, then);
+        keep_horizon(s, then);
         s->refrozen = strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0;
         status = tr_config_check_model(s->config, then, s->root);
     }

@@ -239,10 +239,7 @@ static tr_status record(tr_session *s, const tr_step_result *result, double lr, 
  * Collective. */
 static tr_status take_step(tr_session *s, bool *stop) {
     const tr_config *c = s->config;
-    const tr_lr lr = {.highest = c->optim.lr,
-                      .lowest = c->optim.min_lr,
-                      .warmup = c->optim.warmup,
-                      .steps = c->train.steps};
+    const tr_lr lr = tr_lr_of(c);
     const tr_guard_limits limits = tr_guard_next(c, &s->state->guard);
     const int64_t step = s->state->step + 1, traced = step - s->trace_from;
     const double begin = tr_now_s();

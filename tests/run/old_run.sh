@@ -15,12 +15,12 @@ warnings() {
     true
 }
 
-# resumes RANKS ARGUMENTS...: takes ten more steps on that many ranks.
+# resumes RANKS ARGUMENTS...: takes ten more steps on that many ranks. That commit's learning rate ended with the steps.
 resumes() {
     local ranks=$1 run=resumed-$1
     shift
     cp -r run "$run"
-    trireme_on "$ranks" train tiny.yaml --resume log.dir="$run" train.steps=70 "$@" >"$run.out" 2>"$run.err" ||
+    trireme_on "$ranks" train tiny.yaml --resume log.dir="$run" train.steps=70 optim.horizon=70 "$@" >"$run.out" 2>"$run.err" ||
         { fail "$run: $(<"$run.err")"; return; }
     warnings "$run"
     # FP32 products are summed in an order that depends on the processor, for ten steps.

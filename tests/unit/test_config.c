@@ -295,6 +295,10 @@ static void checks_name_place_and_remedy(void **state) {
          "x.yaml:2:14: model.heads 5 is not divisible by parallel.tp 2: a tensor rank holds whole "
          "heads, the same number on each"},
         {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
+        {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
+         "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
+         "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "
+         "that step out"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[256];
@@ -326,6 +330,19 @@ static void paths_may_be_lists(void **state) {
     assert_string_equal(path, "val.bin");
     assert_int_equal(parse("data.validation: 0\n", &c), TR_OK);
     assert_false(tr_config_validates(&c));
+    assert_int_equal(parse("optim: {restarts: [10, 20], milestones: '3  5 '}\n", &c), TR_OK);
+    assert_string_equal(c.optim.restarts, "10 20");
+    assert_string_equal(c.optim.milestones, "3 5");
+    for (const char *const *wrong = (const char *const[]){"10 10", "0", "5 x", "-3", "1.5", NULL};
+         *wrong; wrong++) {
+        char text[64], sentence[160];
+        (void)snprintf(text, sizeof text, "optim.restarts: %s\n", *wrong);
+        (void)snprintf(sentence, sizeof sentence,
+                       "x.yaml:1:17: optim.restarts must be ascending steps above 0 (for example "
+                       "1000 3000), not '%s'",
+                       *wrong);
+        refused(text, sentence);
+    }
     refused("data.validation: 0.95\n",
             "x.yaml:1:18: data.validation must be between 0 and 0.9, not 0.95");
     refused("data.validation: [a]\n", "x.yaml:1:18: a list is not allowed here: give one value");

@@ -77,6 +77,10 @@ static void draw_value(const tr_key *key, tr_config *c) {
         if (draw() % 2) (void)snprintf(field, key->size, "%.3f", x);
         else draw_text((char *)field + 1, key->size - 1);
         break;
+    case TR_KEY_POINTS:
+        (void)snprintf(field, key->size, "%d %d", 1 + (int)(draw() % 1000),
+                       1001 + (int)(draw() % 1000));
+        break;
     case TR_KEY_SCHEDULE:
     case TR_KEY_CHOICE: break; /* few values: keep the default */
     }

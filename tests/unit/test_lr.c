@@ -1,10 +1,14 @@
-/* Tests warm-up and cosine against the formula and its fixed points. */
+/* Tests the learning rate against PyTorch's and transformers' schedulers (tests/golden/lr.txt,
+ * which tests/golden/make_lr.py writes), and against fixed points. */
 #include "train/lr.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -13,9 +17,44 @@ static void near(double got, double want) {
         fail_msg("%.17g, not %.17g", got, want);
 }
 
-static void follows_the_curve(void **state) {
+/* Returns the schedule of keys with "; " between them. */
+static tr_lr schedule_of(const char *keys) {
+    char text[512], *rest = NULL;
+    const char *overrides[16];
+    int count = 0;
+    static tr_config config;
+    (void)snprintf(text, sizeof text, "%s", keys);
+    for (char *key = strtok_r(text, ";\n", &rest); key; key = strtok_r(NULL, ";\n", &rest))
+        overrides[count++] = key + strspn(key, " ");
+    if (tr_config_parse("", 0, "keys", overrides, count, &config) != TR_OK ||
+        tr_config_check(&config, 0) != TR_OK)
+        fail_msg("%s: %s", keys, tr_error_message());
+    return tr_lr_of(&config);
+}
+
+static void equals_the_schedulers(void **state) {
     (void)state;
-    const tr_lr lr = {.highest = 3e-4, .lowest = 3e-5, .warmup = 10, .steps = 110};
+    static char keys[512], rates[1 << 16];
+    int cases = 0;
+    FILE *f = fopen(TRIREME_TEST_GOLDEN "/lr.txt", "r");
+    assert_non_null(f);
+    for (; fgets(keys, sizeof keys, f); cases++) {
+        const tr_lr lr = schedule_of(keys);
+        char *rate = fgets(rates, sizeof rates, f);
+        assert_non_null(rate);
+        for (int64_t step = 1; *rate != '\n'; step++) {
+            const double want = strtod(rate, &rate), got = tr_lr_at(&lr, step);
+            if (!(fabs(got - want) <= 1e-10 * lr.highest))
+                fail_msg("%s step %d: %.17g, not %.17g", keys, (int)step, got, want);
+        }
+    }
+    (void)fclose(f);
+    assert_true(cases > 12);
+}
+
+static void follows_the_cosine(void **state) {
+    (void)state;
+    const tr_lr lr = {.highest = 3e-4, .lowest = 3e-5, .warmup = 10, .horizon = 110};
     near(tr_lr_at(&lr, 1), 3e-5);
     near(tr_lr_at(&lr, 5), 1.5e-4);
     near(tr_lr_at(&lr, 10), 3e-4);
@@ -27,18 +66,56 @@ static void follows_the_curve(void **state) {
 
 static void no_warmup_and_only_warmup(void **state) {
     (void)state;
-    const tr_lr none = {.highest = 1, .lowest = 0, .warmup = 0, .steps = 4};
+    for (tr_lr_shape shape = 0; shape < TR_LR_SHAPES; shape++) {
+        const tr_lr longer = {.shape = shape, .highest = 1, .warmup = 8, .horizon = 4};
+        near(tr_lr_at(&longer, 4), 0.5);
+        near(tr_lr_at(&longer, 8), 1);
+        assert_true(tr_lr_at(&longer, 9) >= 0 && tr_lr_at(&longer, 9) <= 1);
+        const tr_lr equal = {.shape = shape, .highest = 1, .warmup = 4, .horizon = 4};
+        near(tr_lr_at(&equal, 4), 1);
+    }
+    const tr_lr none = {.highest = 1, .lowest = 0, .warmup = 0, .horizon = 4};
     near(tr_lr_at(&none, 2), 0.5);
     near(tr_lr_at(&none, 4), 0);
     assert_true(tr_lr_at(&none, 1) < 1);
-    const tr_lr longer = {.highest = 1, .lowest = 0, .warmup = 8, .steps = 4};
-    near(tr_lr_at(&longer, 4), 0.5);
-    const tr_lr equal = {.highest = 1, .lowest = 0, .warmup = 4, .steps = 4};
-    near(tr_lr_at(&equal, 4), 1);
+}
+
+/* train.steps does not move a curve that has a horizon, and is the horizon of one without. */
+static void steps_do_not_move_the_horizon(void **state) {
+    (void)state;
+    const tr_lr set = schedule_of("optim.horizon=50; train.steps=50"),
+                more = schedule_of("optim.horizon=50; train.steps=80"),
+                by_steps = schedule_of("train.steps=50");
+    for (int64_t s = 1; s <= 80; s++) {
+        assert_true(tr_lr_at(&set, s) == tr_lr_at(&more, s));
+        assert_true(tr_lr_at(&set, s) == tr_lr_at(&by_steps, s));
+    }
+}
+
+static void knows_which_shapes_have_a_horizon(void **state) {
+    (void)state;
+    static const char *const has[] = {"cosine", "linear", "wsd", "steps", "cycles"};
+    static const char *const has_none[] = {"optim.schedule=constant", "optim.schedule=inverse-root",
+                                           "optim.schedule=steps; optim.milestones=3",
+                                           "optim.schedule=cycles; optim.cycle=3",
+                                           "optim.schedule=cosine; optim.min_lr=0.001"};
+    char keys[64];
+    for (size_t i = 0; i < sizeof has / sizeof *has; i++) {
+        (void)snprintf(keys, sizeof keys, "optim.schedule=%s", has[i]);
+        const tr_lr lr = schedule_of(keys);
+        assert_true(tr_lr_has_horizon(&lr));
+    }
+    for (size_t i = 0; i < sizeof has_none / sizeof *has_none; i++) {
+        const tr_lr lr = schedule_of(has_none[i]);
+        assert_false(tr_lr_has_horizon(&lr));
+    }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(follows_the_curve),
-                                       cmocka_unit_test(no_warmup_and_only_warmup)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_the_schedulers),
+                                       cmocka_unit_test(follows_the_cosine),
+                                       cmocka_unit_test(no_warmup_and_only_warmup),
+                                       cmocka_unit_test(steps_do_not_move_the_horizon),
+                                       cmocka_unit_test(knows_which_shapes_have_a_horizon)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

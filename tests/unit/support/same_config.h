@@ -11,11 +11,7 @@ static inline bool same_config(const tr_config *a, const tr_config *b) {
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
         const char *x = (const char *)a + key->offset, *y = (const char *)b + key->offset;
-        bool text = key->type == TR_KEY_TEXT || key->type == TR_KEY_PATHS ||
-                    key->type == TR_KEY_PATTERNS || key->type == TR_KEY_SCALES ||
-                    key->type == TR_KEY_SHARE || key->type == TR_KEY_CHOICE ||
-                    key->type == TR_KEY_SCHEDULE;
-        if (text ? strcmp(x, y) != 0 : memcmp(x, y, key->size) != 0) return false;
+        if (tr_key_is_text(key) ? strcmp(x, y) != 0 : memcmp(x, y, key->size) != 0) return false;
     }
     return true;
 }
