@@ -72,7 +72,7 @@ typedef struct tr_ckpt_state {
     int64_t corpora, since;
     tr_ckpt_corpus corpus[TR_CKPT_CORPORA];
     tr_ckpt_guard guard; /* 0 in a checkpoint of an older version */
-    char config[16384]; /* resolved config text of the run that saved */
+    char config[16384];  /* resolved config text of the run that saved */
 } tr_ckpt_state;
 
 typedef struct tr_ckpt_info {
@@ -91,6 +91,9 @@ typedef struct tr_ckpt_info {
 tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *state,
                        const tr_ckpt_tensor *tensors, int count);
 
+/* Compares the weights that several ranks hold: copies of a box must be equal as FP32, bit by bit.
+ * Collective. Fails with TR_ERR_DATA, the parameter and two ranks when they are not. */
+tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors, int count);
 /* Loads `step` (-1: the newest valid one) into the tensors' boxes and *state. Collective. Verifies
  * every block that it reads. Fails with TR_ERR_DATA, file, tensor and cause on a corrupt, truncated
  * or foreign checkpoint; for missing or unexpected tensors and other shapes the message lists the

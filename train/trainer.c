@@ -28,12 +28,36 @@ static tr_status guard_directory(tr_session *s) {
     return TR_OK;
 }
 
+/* Writes "step 12 is saved". */
+static const char *saved_text(const tr_session *s, char *text, size_t size) {
+    if (s->saved_step < 0) (void)snprintf(text, size, "no step is saved");
+    else (void)snprintf(text, size, "step %lld is saved", (long long)s->saved_step);
+    return text;
+}
+
+/* Fails when copies of a parameter are no longer equal: every rank steps its copies by the same
+ * gradient, so one of them has computed or stored something wrongly. Collective. */
+static tr_status compare_copies(tr_session *s) {
+    char saved[64];
+    tr_error why;
+    tr_status status = tr_ckpt_compare_copies(s->world, s->tensors, s->tensors_count);
+    if (status != TR_ERR_DATA) return status;
+    tr_error_save(&why);
+    return tr_world_agree(
+        s->world,
+        TR_FAIL(TR_ERR_DATA,
+                "%s after step %lld, although they had the same gradients: the memory or the "
+                "processor of a rank is faulty; test the machines, and continue with --resume (%s)",
+                why.message, (long long)s->state->step, saved_text(s, saved, sizeof saved)));
+}
+
 /* Saves. A failure is a warning unless it is the run's last save. Collective. */
 static tr_status save(tr_session *s, bool last) {
     double begin = tr_now_s();
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_guard_saved(s->config, &s->state->guard);
     tr_status status = tr_world_agree(s->world, guard_directory(s));
+    if (status == TR_OK) status = compare_copies(s);
     if (status == TR_OK)
         status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
@@ -103,13 +127,6 @@ static bool validates(const tr_config *c, int64_t step) {
 /* Returns true when a step is followed by more work than its records. */
 static bool examines(const tr_config *c, int64_t step) {
     return validates(c, step) || due(c->train.sample_every, step);
-}
-
-/* "step 12 is saved" */
-static const char *saved_text(const tr_session *s, char *text, size_t size) {
-    if (s->saved_step < 0) (void)snprintf(text, size, "no step is saved");
-    else (void)snprintf(text, size, "step %lld is saved", (long long)s->saved_step);
-    return text;
 }
 
 static tr_status no_label(const tr_session *s, int64_t step) {
