@@ -139,6 +139,14 @@ const tr_key tr_schema[] = {
      .help = "Factors of the learning rate: SCALE PATTERN SCALE PATTERN, or in a file a list of "
              "{match: PATTERN, scale: SCALE}; the first pattern that matches a name wins. Default, "
              "and with an empty value: 1 for all."},
+    {"train.recompute", TR_KEY_PATTERNS, AT(model.recompute), .fallback = "none",
+     .example = "full:0-5,selective:6-11",
+     .help =
+         "Activations that backward computes again instead of keeping them: none; selective "
+         "(outputs of norms and of the MLP's activation); full (a block keeps only its input); or "
+         "a list by block, MODE:FIRST-LAST or MODE:NUMBER, where blocks are numbered from 0 as in "
+         "the names of their tensors, and the others recompute nothing. Changes no bit. In a file "
+         "also a list."},
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},
     {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",

@@ -100,9 +100,11 @@ static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
     tr_op_desc turned = {.kind = TR_OP_NORM_ROPE,
                          .norm_rope = {.rope = rope_of(a, n->heads), .eps = a->desc.eps}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, turned);
-    n->rstd = tr_built_place(layer, TR_LIFE_FW, n->heads, tr_dtype_acc(shape->dtype));
+    n->rstd = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, n->heads,
+                            tr_dtype_acc(shape->dtype));
     if (shape->decode) return;
-    n->kept = tr_built_place(layer, TR_LIFE_FW, n->heads * D, shape->dtype);
+    n->kept =
+        tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, n->heads * D, shape->dtype);
     turned.kind = TR_OP_NORM_ROPE_DGRAD;
     tr_built_op(layer, &n->grad_input, TR_PHASE_I, turned);
     const tr_rmsnorm_desc weight = {
@@ -166,13 +168,14 @@ void tr_attention_describe(tr_attention_part *a) {
     describe_positions(a);
     describe_ops(a);
     tr_linear_describe(&a->out);
-    a->packed = tr_built_place(layer, TR_LIFE_FI, row(a), dtype);
-    a->y = tr_built_place(layer, TR_LIFE_FW, a->heads * D, dtype);
+    a->packed = tr_built_save(layer, TR_LIFE_FI, TR_RECOMPUTE_FULL, TR_LIFE_SCRATCH, row(a), dtype);
+    a->y = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, a->heads * D, dtype);
     if (layer->shape.decode) {
         layer->layer.cache_bytes = 2 * cache_part(a);
         return;
     }
-    a->lse = tr_built_place(layer, TR_LIFE_FI, a->heads, tr_dtype_acc(dtype));
+    a->lse = tr_built_save(layer, TR_LIFE_FI, TR_RECOMPUTE_FULL, TR_LIFE_SCRATCH, a->heads,
+                           tr_dtype_acc(dtype));
     a->dpacked = tr_built_place(layer, TR_LIFE_IW, row(a), dtype);
     a->dy = tr_built_place(layer, TR_LIFE_SCRATCH, a->heads * D, dtype);
 }

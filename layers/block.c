@@ -17,7 +17,7 @@ typedef struct block {
     tr_attention_part attention;
     tr_mlp mlp;
     tr_residual add_attention, add_mlp;
-    tr_buffer h;  /* F..W (R, C): residual stream between attention and MLP */
+    tr_buffer h;  /* F..W (R, C), recompute full I..W: residual stream between attention and MLP */
     tr_buffer dh; /* without dropout: I..W (R, C): its gradient, also that of attention's output */
 } block;
 
@@ -36,7 +36,9 @@ static void describe(tr_built_layer *built) {
     tr_norm_describe(&b->norm_2);
     tr_mlp_describe(&b->mlp);
     tr_residual_describe(&b->add_mlp);
-    b->h = tr_built_place(built, TR_LIFE_FW, b->width, built->shape.dtype);
+    b->h = tr_built_save(built, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, b->width,
+                         built->shape.dtype);
+    if (built->recompute == TR_RECOMPUTE_FULL) built->layer.flops_i += b->mlp.rebuilt_flops;
     if (built->shape.decode || drops(b)) return;
     b->dh = tr_built_place(built, TR_LIFE_IW, b->width, built->shape.dtype);
     /* The gradient of the MLP's output. */
@@ -45,14 +47,18 @@ static void describe(tr_built_layer *built) {
 
 /* --- F, I, W ---------------------------------------------------------------------------------- */
 
+/* Fills h, and the output of norm_2. */
+static tr_status attend(const block *b, const tr_layer_io *io, tr_tensor x, tr_tensor h) {
+    TR_TRY(tr_norm_forward(&b->norm_1, io, x));
+    TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), x, h));
+    return tr_residual_forward(&b->add_attention, io, x, h); /* and norm_2 */
+}
+
 /* F and decoding. Decoding is the same for rows of one token, with attention to the cache. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     const tr_tensor x = io->x[0], y = io->y[0], h = tr_buffer_at(io, b->h);
-    TR_TRY(tr_norm_forward(&b->norm_1, io, x));
-    TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), x, h));
-    TR_TRY(tr_residual_forward(&b->add_attention, io, x, h)); /* and norm_2 */
-
+    TR_TRY(attend(b, io, x, h));
     TR_TRY(tr_mlp_forward(&b->mlp, io, tr_buffer_at(io, b->norm_2.y), h, y));
     return tr_residual_forward(&b->add_mlp, io, h, y);
 }
@@ -62,10 +68,22 @@ static tr_tensor dh_at(const block *b, const tr_layer_io *io) {
     return drops(b) ? io->dx[0] : tr_buffer_at(io, b->dh);
 }
 
+/* Builds again what I and W read and F did not keep. Full recompute runs all of F except the
+ * product that makes y, which no gradient reads. */
+static tr_status rebuild_for_input(const block *b, const tr_layer_io *io) {
+    const tr_tensor none = {0}, x = io->x[0];
+    if (b->built.recompute == TR_RECOMPUTE_NONE) return TR_OK;
+    if (b->built.recompute == TR_RECOMPUTE_SELECTIVE) return tr_mlp_rebuild(&b->mlp, io, none);
+    const tr_tensor h = tr_buffer_at(io, b->h);
+    TR_TRY(attend(b, io, x, h));
+    return tr_mlp_rebuild(&b->mlp, io, tr_buffer_at(io, b->norm_2.y));
+}
+
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     const tr_tensor x = io->x[0], h = tr_buffer_at(io, b->h);
     const tr_tensor dy = io->dy[0], dh = dh_at(b, io);
+    TR_TRY(rebuild_for_input(b, io));
     TR_TRY(tr_residual_grad_input(&b->add_mlp, io, dy));
     TR_TRY(tr_mlp_grad_input(&b->mlp, io, tr_residual_dpart(&b->add_mlp, io, dy),
                              tr_buffer_at(io, b->norm_2.dy)));
@@ -77,8 +95,16 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     return tr_norm_grad_input(&b->norm_1, io, x, dh, io->dx[0]);
 }
 
+/* With selective recompute only W reads the norms' outputs. */
+static tr_status rebuild_for_weight(const block *b, const tr_layer_io *io) {
+    if (b->built.recompute != TR_RECOMPUTE_SELECTIVE) return TR_OK;
+    TR_TRY(tr_norm_rebuild(&b->norm_2, io, tr_buffer_at(io, b->h)));
+    return tr_norm_rebuild(&b->norm_1, io, io->x[0]);
+}
+
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
+    TR_TRY(rebuild_for_weight(b, io));
     TR_TRY(tr_mlp_grad_weight(&b->mlp, io, tr_buffer_at(io, b->norm_2.y),
                               tr_residual_dpart(&b->add_mlp, io, io->dy[0])));
     TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
@@ -181,6 +207,7 @@ tr_status tr_block_create(const tr_model *model, int number, tr_layer **out) {
     tr_built_begin(&b->built, &ops, describe, &model->shape, "%s.%s.%d", model->family->root,
                    model->family->blocks, number);
     if (model->config.lora.rank > 0) b->built.lora = &model->config.lora;
+    if (!model->shape.decode) b->built.recompute = tr_recompute_of(model->config.recompute, number);
     tr_built_reads(&b->built, TR_LIFE_FW); /* norm_1's weight gradient reads x */
     *out = &b->built.layer;                /* the model destroys it, also after a failure */
     return create(b, model);

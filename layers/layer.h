@@ -65,6 +65,7 @@ typedef struct tr_layer_io {
     /* This layer's pieces, and its scratch, aligned to TR_ALIGN. */
     char *const *piece;
     char *backward; /* B: memory of the pieces I..W, adjacent; else NULL */
+    char *unkept;   /* F: memory of the tensors that I or W builds again; else NULL */
     char *scratch;
     /* F, on the device, as XENT_LOSS writes it, by one layer of the model: f64[2] of all sequences,
      * or with forward_only f64[batch][2], of each. */
@@ -102,6 +103,8 @@ struct tr_layer {
     bool no_backward; /* nothing in it, or in a layer before it, is trained: I and W do not run */
     bool w_reads_dy[TR_LAYER_FLOWS]; /* by output: its gradient is kept to the end of W */
     size_t bytes[TR_LIFE_COUNT];
+    size_t unkept; /* bytes of the tensors that F makes and does not keep: I or W builds them again,
+                      in I..W or scratch */
     /* The tensors of the blocks, without the inputs. `bytes` has their sums. */
     int pieces;
     tr_piece *piece;

@@ -148,6 +148,7 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                      .adds = io->adds,
                      .piece = io->piece + s->flow.layer[k].piece,
                      .backward = io->backward,
+                     .unkept = io->unkept,
                      .scratch = io->scratch};
     for (int i = 0; i < layer->inputs; i++)
         l.x[i] = value_at(io, &s->flow.value[input_at(s, k, i)->value]);

@@ -75,7 +75,7 @@ static void describe_target(tr_lora *l, tr_lora_target *t) {
                                  .align = align,
                                  .trans_b = true,
                                  .accumulate = true});
-    t->t = tr_built_place(layer, TR_LIFE_FW, r, layer->shape.dtype);
+    t->t = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, r, layer->shape.dtype);
     if (layer->shape.decode) return;
     t->dt = tr_built_place(layer, TR_LIFE_IW, r, layer->shape.dtype);
     describe_op(l, &t->grad_t, TR_PHASE_I,
@@ -104,6 +104,12 @@ void tr_lora_describe(tr_lora *l, int64_t in, int64_t out) {
     for (int i = 0; i < l->targets; i++) describe_target(l, &l->target[i]);
 }
 
+double tr_lora_rebuild_flops(const tr_lora *l) {
+    double sum = 0;
+    for (int i = 0; i < l->targets; i++) sum += tr_op_flops(&l->target[i].down.desc);
+    return sum;
+}
+
 /* --- running ---------------------------------------------------------------------------------- */
 
 /* Returns the target's columns of the linear layer's output, or of its gradient. */
@@ -119,11 +125,20 @@ static tr_status multiply(const tr_layer_op *op, const tr_layer_io *io, tr_tenso
     return tr_layer_op_run(op, io, args);
 }
 
+static tr_status make_t(const tr_lora_target *t, const tr_layer_io *io, tr_tensor x) {
+    return multiply(&t->down, io, x, tr_param_value(t->a), tr_buffer_at(io, t->t), false);
+}
+
+tr_status tr_lora_rebuild(const tr_lora *l, const tr_layer_io *io, tr_tensor x) {
+    for (int i = 0; i < l->targets; i++) TR_TRY(make_t(&l->target[i], io, x));
+    return TR_OK;
+}
+
 tr_status tr_lora_forward(const tr_lora *l, const tr_layer_io *io, tr_tensor x, tr_tensor y) {
     for (int i = 0; i < l->targets; i++) {
         const tr_lora_target *t = &l->target[i];
         const tr_tensor low = tr_buffer_at(io, t->t);
-        TR_TRY(multiply(&t->down, io, x, tr_param_value(t->a), low, false));
+        TR_TRY(make_t(t, io, x));
         TR_TRY(multiply(&t->up, io, low, tr_param_value(t->b), columns(t, y), true));
     }
     return TR_OK;

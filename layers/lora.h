@@ -44,6 +44,10 @@ tr_status tr_lora_add(tr_lora *lora, tr_built_layer *layer, const tr_lora_place 
 void tr_lora_describe(tr_lora *lora, int64_t in, int64_t out);
 /* Adds the update of x[rows, in] to y[rows, out], the linear layer's local product. */
 tr_status tr_lora_forward(const tr_lora *lora, const tr_layer_io *io, tr_tensor x, tr_tensor y);
+/* Fills t again, which W reads, from x[rows, in]: for a product that is not computed again. */
+tr_status tr_lora_rebuild(const tr_lora *lora, const tr_layer_io *io, tr_tensor x);
+/* Returns the FLOPs of that, after tr_lora_describe. */
+double tr_lora_rebuild_flops(const tr_lora *lora);
 /* Adds the update's part of the input gradient to dx[rows, in]. */
 tr_status tr_lora_grad_input(const tr_lora *lora, const tr_layer_io *io, tr_tensor dy,
                              tr_tensor dx);

@@ -21,6 +21,9 @@ typedef struct tr_mlp {
     int64_t local; /* m */
     tr_linear up, down;
     tr_layer_op glu, glu_back; /* gated; else the activation is fused into both products */
+    tr_layer_op again;         /* selective recompute: makes out in I */
+    double rebuilt_flops;      /* of F without the product down: those of tr_mlp_rebuild after full
+                                  recompute */
     tr_buffer in;              /* F..I (R, m), gated F..W (R, 2 m): the activation's input */
     tr_buffer out;             /* F..W (R, m) */
     tr_buffer dout;            /* scratch (R, m): gradient of out, gated */
@@ -33,5 +36,8 @@ void tr_mlp_describe(tr_mlp *mlp);
  * (tr_linear_forward). */
 tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor residual,
                          tr_tensor y);
+/* I with recompute: fills the buffers that F did not keep from x, which is absent with selective
+ * recompute. */
+tr_status tr_mlp_rebuild(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x);
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx);
 tr_status tr_mlp_grad_weight(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor dy);

@@ -224,6 +224,7 @@ tr_status tr_model_check(const tr_model_config *given, const tr_model_shape *sha
     TR_TRY(check_heads(family, &config, shape));
     TR_TRY(check_options(family, &config));
     TR_TRY(tr_tuning_check(&config.tuning));
+    TR_TRY(tr_recompute_check(config.recompute, config.layers));
     TR_TRY(check_positions(family, &config, shape));
     TR_TRY(tr_lora_check(&config));
     return check_memory(&config, shape);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/layer.h"
+#include "layers/recompute.h"
 
 typedef enum tr_answer { TR_UNSET, TR_NO, TR_YES } tr_answer;
 
@@ -20,7 +21,8 @@ typedef struct tr_tuning {
     bool only_updates; /* set by tr_model_create with lora.rank: all other parameters are frozen */
 } tr_tuning;
 
-/* The keys of the config's section `model`, and those that say what of it is trained. */
+/* The keys of the config's section `model`, and those that say what of it is trained and built
+ * again. */
 typedef struct tr_model_config {
     char family[16];
     int64_t layers, width, heads, context, vocab;
@@ -35,6 +37,7 @@ typedef struct tr_model_config {
     char rope_scaling[64];
     tr_lora_config lora; /* these keys do not describe the model that is updated */
     tr_tuning tuning;
+    char recompute[TR_RECOMPUTE_TEXT]; /* key train.recompute (layers/recompute.h) */
 } tr_model_config;
 
 /* The shape for which a model is made; known on every rank. */

@@ -26,6 +26,7 @@ static void describe_ops(tr_norm *n) {
                                       .dtype = shape->dtype}};
     if (!n->with_addition) tr_built_op(layer, &n->forward, TR_PHASE_F, op);
     if (shape->decode) return;
+    if (layer->recompute == TR_RECOMPUTE_SELECTIVE) tr_built_op(layer, &n->again, TR_PHASE_W, op);
     op.kind = n->desc.rms ? TR_OP_RMSNORM_DGRAD : TR_OP_LAYERNORM_DGRAD;
     tr_built_op(layer, &n->grad_input, n->desc.in_forward ? TR_PHASE_F : TR_PHASE_I, op);
     op.kind = n->desc.rms ? TR_OP_RMSNORM_WGRAD : TR_OP_LAYERNORM_WGRAD;
@@ -40,13 +41,16 @@ void tr_norm_describe(tr_norm *n) {
     describe_ops(n);
     const tr_lifetime kept = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_FW;
     const tr_lifetime gradient = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_IW;
-    n->y = tr_built_place(layer, kept, n->desc.width, dtype);
-    if (!n->desc.rms) n->mean = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
-    n->rstd = tr_built_place(layer, kept, 1, tr_dtype_acc(dtype));
+    const tr_lifetime again = layer->recompute == TR_RECOMPUTE_FULL ? TR_LIFE_IW : TR_LIFE_SCRATCH;
+    const tr_dtype acc = tr_dtype_acc(dtype);
+    n->y = tr_built_save(layer, kept, TR_RECOMPUTE_SELECTIVE, again, n->desc.width, dtype);
+    if (!n->desc.rms) n->mean = tr_built_save(layer, kept, TR_RECOMPUTE_FULL, TR_LIFE_IW, 1, acc);
+    n->rstd = tr_built_save(layer, kept, TR_RECOMPUTE_FULL, TR_LIFE_IW, 1, acc);
     if (!layer->shape.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
 }
 
-tr_status tr_norm_forward(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
+static tr_status run_forward(const tr_norm *n, const tr_layer_op *op, const tr_layer_io *io,
+                             tr_tensor x) {
     tr_op_args args;
     if (n->desc.rms)
         args = (tr_op_args){.t = {[TR_RMS_X] = x,
@@ -60,7 +64,15 @@ tr_status tr_norm_forward(const tr_norm *n, const tr_layer_io *io, tr_tensor x) 
                                   [TR_LN_Y] = tr_buffer_at(io, n->y),
                                   [TR_LN_MEAN] = tr_buffer_at(io, n->mean),
                                   [TR_LN_RSTD] = tr_buffer_at(io, n->rstd)}};
-    return tr_layer_op_run(&n->forward, io, args);
+    return tr_layer_op_run(op, io, args);
+}
+
+tr_status tr_norm_forward(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
+    return run_forward(n, &n->forward, io, x);
+}
+
+tr_status tr_norm_rebuild(const tr_norm *n, const tr_layer_io *io, tr_tensor x) {
+    return run_forward(n, &n->again, io, x);
 }
 
 tr_status tr_norm_grad_input(const tr_norm *n, const tr_layer_io *io, tr_tensor x,

@@ -13,7 +13,8 @@ typedef struct tr_norm_desc {
 } tr_norm_desc;
 
 /* The output, and the buffers that the gradients read, are in the layer's F..W block, and the
- * gradient of the output is in I..W. With in_forward all are in scratch. */
+ * gradient of the output is in I..W. With in_forward all are in scratch. Selective recompute keeps
+ * mean and rstd, and only W, which alone reads y, makes it again. */
 typedef struct tr_norm {
     tr_built_layer *layer;
     tr_norm_desc desc;
@@ -24,12 +25,15 @@ typedef struct tr_norm {
     bool with_addition;     /* set before the layer is described: a residual addition fills y, mean
                                and rstd */
     tr_layer_op forward, grad_input, grad_weight;
+    tr_layer_op again; /* selective recompute: makes y in W */
 } tr_norm;
 
 tr_status tr_norm_create(tr_norm *norm, tr_built_layer *layer, const tr_norm_desc *desc);
 void tr_norm_describe(tr_norm *norm);
 /* Fills y, mean and rstd from x[rows, width]; not with_addition. */
 tr_status tr_norm_forward(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);
+/* W with selective recompute: fills y from x again, with the bits of F. */
+tr_status tr_norm_rebuild(const tr_norm *norm, const tr_layer_io *io, tr_tensor x);
 /* Computes dx, the input gradient for the norm's buffer dy, plus residual, which may be absent, or
  * dx itself. */
 tr_status tr_norm_grad_input(const tr_norm *norm, const tr_layer_io *io, tr_tensor x,

@@ -127,6 +127,17 @@ tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t r
     return place;
 }
 
+tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
+                        tr_lifetime again, int64_t width, tr_dtype dtype) {
+    if (layer->recompute < from) return tr_built_place(layer, life, width, dtype);
+    tr_buffer place = tr_built_place(layer, again, width, dtype);
+    place.rebuilt = true;
+    place.unkept = layer->layer.unkept;
+    layer->layer.unkept +=
+        tr_align_up((size_t)(place.rows * place.width) * tr_dtype_size(place.dtype));
+    return place;
+}
+
 /* --- running ---------------------------------------------------------------------------------- */
 
 tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_args args) {
@@ -139,7 +150,8 @@ tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_ar
 
 tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {
     const char *data;
-    if (buffer.life == TR_LIFE_SCRATCH) data = io->scratch + buffer.offset;
+    if (buffer.rebuilt && io->unkept) data = io->unkept + buffer.unkept;
+    else if (buffer.life == TR_LIFE_SCRATCH) data = io->scratch + buffer.offset;
     else if (buffer.life == TR_LIFE_IW && io->backward) data = io->backward + buffer.offset;
     else data = io->piece[buffer.piece];
     return tr_tensor_matrix(data, buffer.dtype, buffer.rows, buffer.width);

@@ -34,6 +34,8 @@ typedef struct tr_buffer {
     tr_lifetime life;
     int piece;     /* index among the layer's pieces; not for scratch */
     size_t offset; /* in scratch, and within I..W in B, where the block is contiguous */
+    bool rebuilt;  /* F does not keep it, and has it at `unkept` of io->unkept */
+    size_t unkept;
     int64_t rows, width;
     tr_dtype dtype;
 } tr_buffer;
@@ -45,6 +47,7 @@ struct tr_built_layer {
     tr_model_shape shape;
     const tr_lora_config *lora; /* set after tr_built_begin where linear layers may have low-rank
                                    updates */
+    tr_recompute recompute;     /* set after tr_built_begin in blocks */
     int starts;                 /* index of the step input that tr_built_asks_starts asks for */
     void (*describe)(tr_built_layer *layer); /* describes every part for layer->shape */
     tr_layer_op *first_op;
@@ -87,7 +90,12 @@ void tr_built_op(tr_built_layer *layer, tr_layer_op *op, tr_phase phase, tr_op_d
  * fits, because the model's sizes have been checked. Without memory for the list of pieces, sets
  * layer->described to an error. */
 tr_buffer tr_built_place(tr_built_layer *layer, tr_lifetime life, int64_t width, tr_dtype dtype);
-/* Does the same for another number of rows. */
+/* Adds (rows, width) elements that F makes and later actions read until the end of `life`. From
+ * the mode `from` of recompute on, F does not keep them: I or W builds them again, and they live
+ * for `again`, I..W or scratch. */
+tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
+                        tr_lifetime again, int64_t width, tr_dtype dtype);
+/* Does the same as tr_built_place for another number of rows. */
 tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
                               tr_dtype dtype);
 

@@ -38,6 +38,7 @@ typedef struct tr_stage_cost {
     /* Without the tensors of edges. Scratch: the largest action's; 0 if not known. */
     size_t bytes[TR_LIFE_COUNT];
     size_t backward_iw; /* I..W bytes while B runs: of one layer, and gradients between layers */
+    size_t unkept;      /* bytes while F runs: of one layer's tensors that I or W builds again */
     /* The blocks' pieces, which are placed separately, because small pieces fill gaps; `bytes` has
      * their sums. */
     int pieces;
@@ -63,6 +64,7 @@ typedef struct tr_stage_io {
     bool adds;          /* F: another F of the stage came before in this step; W, B: a W or B did */
     char *const *piece; /* address of each piece, aligned to TR_ALIGN; NULL: not alive */
     char *backward;     /* B: one place of backward_iw bytes instead of the pieces I..W */
+    char *unkept;       /* F: one place of `unkept` bytes; else NULL */
     char *scratch;
     void *const *in;   /* while they live: tensors of incoming edges */
     void *const *out;  /* F: where tensors of outgoing edges are written */

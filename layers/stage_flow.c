@@ -237,6 +237,7 @@ static tr_status place_gradients(tr_stage_flow *f) {
         size_t bytes = tr_align_up(layer->bytes[TR_LIFE_SCRATCH]);
         if (bytes > scratch) scratch = bytes;
         if (layer->bytes[TR_LIFE_IW] > backward) backward = layer->bytes[TR_LIFE_IW];
+        if (layer->unkept > f->unkept) f->unkept = layer->unkept;
         place_gradients_of(f, k, &g);
     }
     for (int v = 0; v < f->values; v++)
@@ -291,7 +292,8 @@ static void add_piece(tr_piece *piece, tr_stage_cost *cost, int k, tr_lifetime l
 }
 
 void tr_stage_flow_cost(const tr_stage_flow *f, tr_piece *piece, tr_stage_cost *cost) {
-    *cost = (tr_stage_cost){.piece = piece, .pieces = f->pieces, .backward_iw = f->backward_iw};
+    *cost = (tr_stage_cost){
+        .piece = piece, .pieces = f->pieces, .backward_iw = f->backward_iw, .unkept = f->unkept};
     cost->bytes[TR_LIFE_SCRATCH] = f->scratch;
     for (int k = 0; k < f->count; k++) {
         const tr_layer *layer = f->model->layers[f->first + k];

@@ -53,6 +53,7 @@ typedef struct tr_stage_flow {
     int pieces;
     size_t scratch;     /* the layers' own, and the gradients after it */
     size_t backward_iw; /* the same for the pieces I..W while B runs */
+    size_t unkept;      /* the largest layer's */
 } tr_stage_flow;
 
 /* An edge between two stages of the cut first[stages + 1], and its value. */

@@ -55,6 +55,7 @@ static tr_status choose_model(const tr_config *c, const tr_device *device, doubl
     *model = c->model;
     model->layers = 1;
     model->tuning = (tr_tuning){0}; /* a rate is that of a step that trains everything */
+    model->recompute[0] = '\0';
     if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
     *micro_batch = c->train.micro_batch;
     if (tr_device_on_host(device)) TR_TRY(narrow(model));

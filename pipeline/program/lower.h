@@ -43,6 +43,7 @@ typedef struct tr_place {
 typedef struct tr_action_memory {
     int first_piece, pieces; /* of its stage, in tr_program.piece */
     size_t backward;         /* B: the place of I..W */
+    size_t unkept;           /* F: the place of tensors that are built again */
     int first_place, places; /* in tr_program.place */
 } tr_action_memory;
 
@@ -55,6 +56,7 @@ typedef enum tr_item_kind {
     TR_ITEM_SEND,  /* an activation until it is sent */
     TR_ITEM_SEND_GRADIENT, /* a gradient until it is sent */
     TR_ITEM_GRADIENT,      /* an output's gradient, received or made on this rank */
+    TR_ITEM_UNKEPT,        /* tensors of an F that are built again */
     TR_ITEM_KINDS
 } tr_item_kind;
 typedef struct tr_item_key {

@@ -98,6 +98,8 @@ static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
     TR_TRY(touch_block(p, TR_LIFE_FW, stage, k, position));
     if (instr->action.type == TR_ACTION_I || instr->action.type == TR_ACTION_W)
         TR_TRY(touch_block(p, TR_LIFE_IW, stage, k, position));
+    if (instr->action.type == TR_ACTION_F)
+        TR_TRY(touch(p, TR_ITEM_UNKEPT, stage, k, p->t->cost[stage].unkept, position));
     if (instr->action.type == TR_ACTION_B)
         TR_TRY(touch(p, TR_ITEM_IW, stage, k, p->t->cost[stage].backward_iw, position));
     for (int e = 0; e < p->t->edges; e++) {
@@ -170,9 +172,12 @@ static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
     memory->first_piece = p->program->pieces;
     memory->pieces = p->t->cost[instr->action.stage].pieces;
-    memory->backward = TR_NO_PLACE;
+    memory->backward = memory->unkept = TR_NO_PLACE;
     if (instr->action.type == TR_ACTION_B)
         memory->backward = offset_of(p, TR_ITEM_IW, instr->action.stage, instr->action.micro_batch);
+    if (instr->action.type == TR_ACTION_F)
+        memory->unkept =
+            offset_of(p, TR_ITEM_UNKEPT, instr->action.stage, instr->action.micro_batch);
     TR_TRY(add_pieces(p, instr));
     memory->first_place = p->program->places;
     for (int e = 0; e < p->t->edges; e++) {

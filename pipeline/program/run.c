@@ -175,6 +175,7 @@ static tr_status resolve_action(tr_runner *runner, const tr_runner_options *opti
                            .din = data + TR_PLACE_DIN * edges};
     if (program->scratch_bytes) op->io.scratch = arena + program->scratch_offset;
     if (memory->backward != TR_NO_PLACE) op->io.backward = arena + memory->backward;
+    if (memory->unkept != TR_NO_PLACE) op->io.unkept = arena + memory->unkept;
     op->io.piece = runner->piece + memory->first_piece;
     for (int k = memory->first_piece; k < memory->first_piece + memory->pieces; k++)
         if (program->piece[k] != TR_NO_PLACE) runner->piece[k] = arena + program->piece[k];

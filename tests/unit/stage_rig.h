@@ -23,7 +23,7 @@ enum {
     TOKENS = BATCH * SEQ,
     MICRO_BATCHES = 3,
     MOST_RANKS = 4,
-    MOST_MEMORIES = 130,
+    MOST_MEMORIES = 400,
     MOST_VALUES = 1 << 16
 };
 

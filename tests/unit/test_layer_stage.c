@@ -129,6 +129,55 @@ static void test_micro_batches_are_told_apart(void **state) {
     tr_schedule_destroy(all);
 }
 
+/* --- recompute ------------------------------------------------------------------------------ */
+
+/* Fails unless the model has the bits that it has when F keeps everything: under every schedule, or
+ * only on one rank, with I and W together and apart, and with virtual stages. */
+static void check_recompute(const char *mode, tr_dtype dtype, bool everywhere) {
+    tr_schedule *s = NULL;
+    assert_int_equal(generate_order("gpipe", 1, 1, MICRO_BATCHES, &s), TR_OK);
+    config.recompute[0] = '\0';
+    outcome *want = run_layout(&gpt2, s, cut1, dtype, 0);
+    (void)snprintf(config.recompute, sizeof config.recompute, "%s", mode);
+    if (everywhere) {
+        outcome *got = expect_every_layout(&gpt2, dtype);
+        assert_memory_equal(got, want, sizeof *got);
+        free(got);
+    } else {
+        expect_same(&gpt2, want, s, cut1, dtype);
+        expect_generated(&gpt2, want, "zbv", 2, 4, cut4, dtype);
+        tr_schedule_destroy(s);
+        s = split_schedule();
+        expect_same(&gpt2, want, s, cut6, dtype);
+    }
+    config.recompute[0] = '\0';
+    free(want);
+    tr_schedule_destroy(s);
+}
+
+static void test_recompute_under_every_schedule(void **state) {
+    (void)state;
+    check_recompute("full", TR_F32, true);
+    check_recompute("selective", TR_F32, true);
+    check_recompute("full:0-1,selective:3", TR_BF16, true);
+}
+
+static void test_recompute_in_every_family(void **state) {
+    (void)state;
+    static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
+    static const char *const modes[] = {"selective", "full"};
+    const tr_model_config kept = config;
+    for (size_t k = 0; k < sizeof families / sizeof families[0]; k++)
+        for (int n = 0; n < 12; n++) { /* modes, types, and dropout, no dropout, updates */
+            (void)snprintf(config.family, sizeof config.family, "%s", families[k]);
+            config.qk_norm = strcmp(families[k], "qwen3") == 0 ? TR_YES : 0;
+            config.dropout = n / 4 == 1 ? 0 : 0.1;
+            config.lora.rank = n / 4 == 2 ? 2 : 0;
+            check_recompute(modes[n % 2], n / 2 % 2 ? TR_BF16 : TR_F32, false);
+            config = kept;
+        }
+}
+
 /* --- what is run and kept without dropout ----------------------------------------------------- */
 
 /* The ref device, with counters of operators and copies. */
@@ -263,6 +312,8 @@ int main(void) {
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_micro_batches_are_told_apart),
+        cmocka_unit_test(test_recompute_under_every_schedule),
+        cmocka_unit_test(test_recompute_in_every_family),
         cmocka_unit_test(test_additions_are_fused_with_norms),
         cmocka_unit_test(test_nothing_is_copied),
     };
