@@ -1,4 +1,5 @@
-/* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...] */
+/* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]
+ */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "cli/cli.h"
@@ -16,6 +17,7 @@ typedef struct request {
     const char *config;
     tr_resume resume;
     int trace;
+    bool debug_nan;
     double time_limit_s; /* 0: none */
     const char *time_limit;
     const char **overrides;
@@ -52,6 +54,7 @@ static tr_status parse(int argc, char **argv, request *r) {
         else if (strcmp(argv[i], "--resume=auto") == 0) r->resume = TR_RESUME_AUTO;
         else if (strncmp(argv[i], "--resume=", 9) == 0)
             return cli_usage("train", "--resume takes =auto or nothing, not '%s'", argv[i] + 8);
+        else if (strcmp(argv[i], "--debug-nan") == 0) r->debug_nan = true;
         else if (strcmp(argv[i], "--trace") == 0) TR_TRY(parse_trace(argc, argv, &i, &r->trace));
         else if (strcmp(argv[i], "--time-limit") == 0) TR_TRY(parse_time_limit(argc, argv, &i, r));
         else if (cli_is_setting(argv[i], !r->config && !r->count))
@@ -89,6 +92,7 @@ static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *wor
     if (status == TR_OK) {
         tr_train_options options = {.resume = r->resume,
                                     .trace = r->trace,
+                                    .debug_nan = r->debug_nan,
                                     .time_limit = r->time_limit,
                                     .time_end_s = tr_now_s() + r->time_limit_s -
                                                   age_s(tr_rank_process_board(process)),

@@ -104,11 +104,13 @@ const cli_command cli_commands[] = {
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
      "[--memory mB=1,mW=0,cap=P] [--json]",
      "computes times, bubbles and memory of a pipeline schedule", cli_simulate, NULL},
-    {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]",
+    {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]",
      "trains a model, on one rank or several", cli_train,
      "  --resume                 continues the run in log.dir from its newest valid checkpoint\n"
      "  --resume=auto            does so if there is one, and otherwise starts the run\n"
      "  --time-limit T           saves and ends with exit code 75 in time: 90, 30m, 1h30m\n"
-     "  --trace N                records N steps in trace.json, for Perfetto\n"},
+     "  --trace N                records N steps in trace.json, for Perfetto\n"
+     "  --debug-nan              names layer, micro-batch and operator of the first value that is\n"
+     "                           not finite; slow\n"},
 };
 const int cli_command_count = sizeof cli_commands / sizeof *cli_commands;

@@ -45,7 +45,19 @@ typedef struct tr_layer_env {
 } tr_layer_env;
 
 /* One micro-batch's tensors and memory. Pointers that a call does not use may be NULL. */
+struct tr_layer_op;
+struct tr_layer_io;
+
+/* Called before (begins) and after each operator of a layer. */
+typedef struct tr_layer_probe {
+    tr_status (*call)(void *context, const struct tr_layer_op *op, const struct tr_layer_io *io,
+                      const tr_op_args *args, bool begins);
+    void *context;
+} tr_layer_probe;
+
 typedef struct tr_layer_io {
+    const tr_layer_probe *probe; /* NULL: none */
+    int micro_batch;
     tr_stream *stream;
     tr_step_state *state; /* device memory */
     int64_t sample;       /* offset of the micro-batch's first sample from the step's first */

@@ -141,7 +141,9 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
     const tr_layer_source *source = &s->source;
     const tr_layer *layer = layer_at(s, k);
     int64_t m = io->micro_batch;
-    tr_layer_io l = {.stream = io->stream,
+    tr_layer_io l = {.probe = source->probe,
+                     .micro_batch = (int)m,
+                     .stream = io->stream,
                      .state = source->state,
                      .sample = source->first_sample + m * source->sample_stride,
                      .forward_only = io->forward_only,

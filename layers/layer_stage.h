@@ -38,7 +38,8 @@ typedef struct tr_layer_source {
     double *loss;         /* for each micro-batch, from the layer that computes the loss; or NULL */
     int64_t loss_stride;  /* to the next micro-batch's */
     int64_t first_sample; /* offset of micro-batch 0's first sample from the step's first */
-    int64_t sample_stride; /* from a micro-batch's first sample to the next one's */
+    int64_t sample_stride;       /* from a micro-batch's first sample to the next one's */
+    const tr_layer_probe *probe; /* of the layers' operators; NULL: none */
 } tr_layer_source;
 
 /* Creates stage `index` of the cut, on the rank where its layers are prepared. The model must

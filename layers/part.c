@@ -145,7 +145,9 @@ tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_ar
     args.state = io->state;
     args.sample = io->sample;
     args.adds |= io->adds;
-    return tr_op_run(op->op, io->stream, &args);
+    if (io->probe) TR_TRY(io->probe->call(io->probe->context, op, io, &args, true));
+    TR_TRY(tr_op_run(op->op, io->stream, &args));
+    return io->probe ? io->probe->call(io->probe->context, op, io, &args, false) : TR_OK;
 }
 
 tr_tensor tr_buffer_at(const tr_layer_io *io, tr_buffer buffer) {

@@ -98,7 +98,8 @@ static tr_status make_stages(tr_engine *e) {
                               .loss = tr_optimizer_loss(e->optimizer),
                               .loss_stride = tr_optimizer_loss_stride(e->optimizer),
                               .first_sample = sample_offset(e, 0),
-                              .sample_stride = e->desc.micro_batch};
+                              .sample_stride = e->desc.micro_batch,
+                              .probe = e->desc.probe};
     for (int s = 0; s < e->layout->placement.stages; s++) {
         if (e->layout->owner[s] != e->desc.mesh.index[TR_AXIS_PP]) continue;
         TR_TRY(tr_layer_stage_create(e->layout->model, e->layout->first,

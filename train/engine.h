@@ -39,6 +39,7 @@ typedef struct tr_engine_desc {
      * NULL. */
     void (*observe)(void *context, const tr_instr *instr, bool begin);
     void *observe_context;
+    const tr_layer_probe *probe; /* of the layers' operators; NULL: none */
 } tr_engine_desc;
 
 typedef struct tr_step_result {

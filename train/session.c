@@ -165,7 +165,9 @@ static tr_status make_engine(tr_session *s) {
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,
-                           .observe_context = s};
+                           .observe_context = s,
+                           .probe = s->options->debug_nan ? &s->fault.probe : NULL};
+    tr_first_fault_open(tr_world_rank(s->world), &s->fault);
     TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
     TR_TRY(tr_engine_create(&desc, &s->engine));
     tr_board_set_stop_word(s->options->board, tr_engine_stop_word(s->engine));

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "train/guard.h"
 #include "train/lr.h"
 #include "train/same_data.h"
@@ -206,12 +207,21 @@ static void count_step(tr_session *s, const tr_step_result *result) {
     s->state->tokens_seen += result->tokens;
 }
 
+/* Adds the operator that made the first value that is not finite. Collective. */
+static tr_status add_fault(tr_session *s, char *text, size_t size) {
+    char fault[TR_FAULT_TEXT];
+    TR_TRY(tr_first_fault_text(s->world, &s->fault, fault));
+    if (fault[0]) tr_text_add(text, size, "; %s", fault);
+    return TR_OK;
+}
+
 /* Does what the guard decides about step `step`. Sets *counts to false when the step is to be taken
  * again, with the next data. Collective. */
 static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits *limits,
                              const tr_step_result *result, bool *counts) {
-    char text[TR_GUARD_TEXT], saved[64];
+    char text[TR_GUARD_TEXT + TR_FAULT_TEXT], saved[64];
     tr_verdict verdict = tr_guard_judge(s->config, limits, result, &s->state->guard, text);
+    if (s->options->debug_nan && !result->finite) TR_TRY(add_fault(s, text, sizeof text));
     if (verdict == TR_VERDICT_DIVERGED || result->tokens == 0) {
         tr_recorder_write_report(&s->recorder);
         return tr_world_agree(s->world, diverged(s, step, result, text));
@@ -265,6 +275,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     tr_board_set_step(s->options->board, step);
     tr_session_begin(s, TR_ACTIVITY_STEP, tr_session_actions(s, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
+    tr_first_fault_begin(&s->fault);
     if (tr_guard_prevents(c)) tr_engine_set_limits(s->engine, limits.loss, limits.norm);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
                           tr_lr_at(&lr, step), &result));

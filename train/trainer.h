@@ -14,7 +14,8 @@ typedef enum tr_resume {
 
 typedef struct tr_train_options {
     tr_resume resume;
-    int trace; /* number of steps to record in the trace, from this run's second step */
+    bool debug_nan; /* names the operator that makes the first value that is not finite */
+    int trace;      /* number of steps to record in the trace, from this run's second step */
     const char *time_limit; /* the user's text; NULL: no limit */
     double time_end_s;      /* of the steady clock (base/clock.h) */
     tr_board *board;        /* shows what this rank does, and has the stop request */

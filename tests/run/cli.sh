@@ -40,7 +40,7 @@ expect 64 "trireme: --trace before a command is now --backtrace; \`trireme train
 expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists the commands" xyzzy
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
-expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [key=value ...]" train x.yaml --fast
+expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]" train x.yaml --fast
 expect 66 "trireme: there is no checkpoint under no-run/ckpt: name the log.dir of a run that has saved one" ckpt ls no-run
 
 shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version
