@@ -117,7 +117,7 @@ static tr_status measure(double delay) {
     tr_simulation *simulation = NULL;
     TR_TRY_OUT(generate_order("gpipe", RANKS, RANKS, MICRO_BATCHES, &schedule));
     TR_TRY_OUT(tr_lower(schedule, &table, &set));
-    TR_TRY_OUT(tr_simulate(set, cost, delay, &simulation));
+    TR_TRY_OUT(tr_simulate(set, cost, delay, NULL, &simulation));
     tr_world *world[RANKS];
     TR_TRY_OUT(tr_world_open_local(RANKS, world));
     pthread_t thread[RANKS];

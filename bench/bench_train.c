@@ -188,10 +188,10 @@ static tr_status print_ranks(tr_world *world, const step_time *best) {
                "other %.1f\n",
                r, all[r].whole * 1e3, k[TR_ACTION_F] * 1e3, k[TR_ACTION_B] * 1e3,
                k[TR_ACTION_RECV] * 1e3, (k[TR_ACTION_SEND] + k[TR_ACTION_WAIT_SENT]) * 1e3,
-               (k[TR_ACTION_FINISH] + k[TR_ACTION_REDUCE]) * 1e3,
+               (k[TR_ACTION_FINISH] + k[TR_ACTION_REDUCE_WAIT]) * 1e3,
                (all[r].whole - k[TR_ACTION_F] - k[TR_ACTION_B] - k[TR_ACTION_RECV] -
                 k[TR_ACTION_SEND] - k[TR_ACTION_WAIT_SENT] - k[TR_ACTION_FINISH] -
-                k[TR_ACTION_REDUCE]) *
+                k[TR_ACTION_REDUCE_WAIT]) *
                    1e3);
     }
     free(all);
@@ -255,12 +255,12 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
 
 static tr_status open_data(bench *b) {
     const tr_data_options files = {.path = b->o.data,
-                                     .format = b->o.format,
-                                     .context = b->model.context,
-                                     .vocab = b->model.vocab,
-                                     .seed = 1,
-                                     .packed = true,
-                                     .document_end = -1};
+                                   .format = b->o.format,
+                                   .context = b->model.context,
+                                   .vocab = b->model.vocab,
+                                   .seed = 1,
+                                   .packed = true,
+                                   .document_end = -1};
     return b->o.data ? tr_data_open(&files, &b->data) : TR_OK;
 }
 

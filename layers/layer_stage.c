@@ -228,14 +228,15 @@ static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* Runs W of layer k. */
+/* Runs W of layer k, which completes the layer's bucket. */
 static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
     if (layer->no_backward) return TR_OK;
     tr_layer_io l = layer_io(s, io, k);
     for (int o = 0; o < layer->outputs; o++)
         if (layer->w_reads_dy[o]) l.dy[o] = gradient_of(io, output_at(s, k, o));
-    return layer->ops->grad_weight(layer, &l);
+    TR_TRY(layer->ops->grad_weight(layer, &l));
+    return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;
 }
 
 static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {

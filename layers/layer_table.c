@@ -84,6 +84,7 @@ void tr_stage_table_free(tr_stage_table *t) {
     free(t->cost);
     free(t->edge);
     free(t->piece);
+    free(t->bucket);
     *t = (tr_stage_table){0};
 }
 

@@ -43,6 +43,16 @@ tr_status tr_placement_visit(const tr_placement *placement, const tr_model *mode
     return TR_OK;
 }
 
+int tr_placement_bucket(const tr_placement *placement, const tr_model *model, int stage,
+                        const tr_param *param) {
+    int k = placement->first[stage + 1] - 1;
+    while (k > placement->first[stage] &&
+           (param < model->layers[k]->params ||
+            param >= model->layers[k]->params + model->layers[k]->params_count))
+        k--;
+    return placement->first[stage + 1] - 1 - k;
+}
+
 tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model *model,
                                   const tr_mesh *mesh, tr_tie_visit_fn visit, void *context) {
     for (int i = 0; i < model->count; i++)

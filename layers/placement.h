@@ -19,6 +19,10 @@ typedef tr_status (*tr_placement_visit_fn)(void *context, int stage, tr_param *p
 tr_status tr_placement_visit(const tr_placement *placement, const tr_model *model, int pp_rank,
                              tr_placement_visit_fn visit, void *context);
 
+/* Returns the bucket of its stage's gradients to which a parameter of the stage belongs. */
+int tr_placement_bucket(const tr_placement *placement, const tr_model *model, int stage,
+                        const tr_param *param);
+
 /* A tied parameter with uses on two pipeline ranks, this rank's and another. */
 typedef struct tr_tie {
     const char *name;

@@ -29,6 +29,13 @@ typedef struct tr_edge {
     bool f_writes_gradient, w_reads_gradient;
 } tr_edge;
 
+/* A part of a stage's weight gradients that is reduced at once: those of one layer. Buckets are
+ * numbered in the order in which W and B complete them: the last layer's is bucket 0. */
+typedef struct tr_bucket {
+    size_t bytes; /* that this rank reduces with other ranks; 0: none */
+    double w, b;  /* complete after this share of the time of the stage's last W; of its last B */
+} tr_bucket;
+
 /* What one micro-batch takes on a stage. Orders are made, estimated and simulated with its times
  * and its memory as two numbers; lowering places the buffers. */
 typedef struct tr_stage_cost {
@@ -42,15 +49,18 @@ typedef struct tr_stage_cost {
     /* The blocks' pieces, which are placed separately, because small pieces fill gaps; `bytes` has
      * their sums. */
     int pieces;
-    tr_piece *piece; /* [pieces]: owned by the table */
+    tr_piece *piece;   /* [pieces]: owned by the table */
+    int buckets;       /* 0: one, of all gradients, which the last W or B completes at its end */
+    tr_bucket *bucket; /* [buckets]: owned by the table */
 } tr_stage_cost;
 
 typedef struct tr_stage_table {
     int stages;
     tr_stage_cost *cost; /* [stages] */
     int edges;
-    tr_edge *edge;   /* [edges] */
-    tr_piece *piece; /* of all stages */
+    tr_edge *edge;     /* [edges] */
+    tr_piece *piece;   /* of all stages */
+    tr_bucket *bucket; /* of all stages; NULL: not known */
 } tr_stage_table;
 
 void tr_stage_table_free(tr_stage_table *table);
@@ -66,6 +76,10 @@ typedef struct tr_stage_io {
     char *backward;     /* B: one place of backward_iw bytes instead of the pieces I..W */
     char *unkept;       /* F: one place of `unkept` bytes; else NULL */
     char *scratch;
+    /* W, B: called when the stage's gradients of a bucket and all before it are written, in stream
+     * order; NULL: not asked for. A stage need not call it. */
+    tr_status (*complete)(void *context, int bucket);
+    void *complete_context;
     void *const *in;   /* while they live: tensors of incoming edges */
     void *const *out;  /* F: where tensors of outgoing edges are written */
     void *const *dout; /* I, B, and W with w_reads_gradient: gradients of outgoing edges */

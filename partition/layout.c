@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "layers/cached.h"
 #include "layers/layer_stage.h"
+#include "partition/buckets.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"
 #include "partition/step_end.h"
@@ -154,6 +155,7 @@ tr_status tr_layout_lower(tr_layout *l) {
     tr_schedule *forward = NULL;
     tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
+    TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh, l->desc.dtype, &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;
     if (!l->desc.forward_only)

@@ -9,17 +9,19 @@
 #include <stddef.h>
 
 typedef enum tr_action_type {
-    TR_ACTION_F,         /* forward */
-    TR_ACTION_I,         /* input gradient */
-    TR_ACTION_W,         /* weight gradient */
-    TR_ACTION_B,         /* I and W together */
-    TR_ACTION_RECV,      /* receives the inputs of the stage's F (I) from other ranks */
-    TR_ACTION_SEND,      /* sends the outputs of the stage's F (I) to other ranks */
-    TR_ACTION_WAIT_SENT, /* waits until the buffer of a SEND may be written */
-    TR_ACTION_REDUCE,    /* sums the stage's weight gradients, which are complete */
-    TR_ACTION_FINISH,    /* the end of a step: norm, optimizer */
-    TR_ACTION_UNSHARD,   /* only in files: gathers the stage's parameters; no effect here */
-    TR_ACTION_RESHARD,   /* only in files: shards them again; no effect here */
+    TR_ACTION_F,            /* forward */
+    TR_ACTION_I,            /* input gradient */
+    TR_ACTION_W,            /* weight gradient */
+    TR_ACTION_B,            /* I and W together */
+    TR_ACTION_RECV,         /* receives the inputs of the stage's F (I) from other ranks */
+    TR_ACTION_SEND,         /* sends the outputs of the stage's F (I) to other ranks */
+    TR_ACTION_WAIT_SENT,    /* waits until the buffer of a SEND may be written */
+    TR_ACTION_REDUCE,       /* only in orders: starts to sum the stage's weight gradients */
+    TR_ACTION_REDUCE_START, /* starts to sum a bucket of them, which is complete */
+    TR_ACTION_REDUCE_WAIT,  /* waits for that sum */
+    TR_ACTION_FINISH,       /* the end of a step: norm, optimizer */
+    TR_ACTION_UNSHARD,      /* only in files: gathers the stage's parameters; no effect here */
+    TR_ACTION_RESHARD,      /* only in files: shards them again; no effect here */
     TR_ACTION_TYPES,
     TR_COMPUTE_TYPES = TR_ACTION_RECV /* F, I, W and B, which take compute time */
 } tr_action_type;
@@ -27,7 +29,8 @@ typedef enum tr_action_type {
 typedef struct tr_action {
     int stage; /* FINISH: -1 */
     tr_action_type type;
-    int micro_batch; /* REDUCE, FINISH, UNSHARD, RESHARD: -1 */
+    /* REDUCE_START, REDUCE_WAIT: the bucket. REDUCE, FINISH, UNSHARD, RESHARD: -1 */
+    int micro_batch;
     /* F, I, B: this action and the rank's next one form a cell OVERLAP_F_B: an F and an I or B.
      * They start when the inputs of both have arrived, run back to back, and send when both have
      * ended. False for the second of the pair. */
@@ -44,6 +47,16 @@ static inline bool tr_action_computes(tr_action a) {
 /* Returns true for RECV, SEND and WAIT_SENT. */
 static inline bool tr_action_transfers(tr_action a) {
     return a.type >= TR_ACTION_RECV && a.type <= TR_ACTION_WAIT_SENT;
+}
+
+/* Returns true for REDUCE_START and REDUCE_WAIT. */
+static inline bool tr_action_reduces(tr_action a) {
+    return a.type == TR_ACTION_REDUCE_START || a.type == TR_ACTION_REDUCE_WAIT;
+}
+
+/* Returns true for the actions that lowering adds, which no order has. */
+static inline bool tr_action_is_added(tr_action a) {
+    return a.type == TR_ACTION_WAIT_SENT || a.type == TR_ACTION_FINISH || tr_action_reduces(a);
 }
 
 /* Returns the name in PyTorch's files: "F", "SEND_B", "REDUCE_GRAD". */

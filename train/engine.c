@@ -121,11 +121,21 @@ static tr_status make_optimizer(tr_engine *e) {
     return tr_optimizer_create(&desc, &e->optimizer);
 }
 
-static tr_status on_reduce(void *context, int stage) {
-    tr_engine *e = context;
+/* Returns the stage's place among those of this rank. */
+static int local_stage(const tr_engine *e, int stage) {
     int local = 0;
     for (int s = 0; s < stage; s++) local += e->layout->owner[s] == e->desc.mesh.index[TR_AXIS_PP];
-    return tr_optimizer_reduce(e->optimizer, local);
+    return local;
+}
+
+static tr_status on_reduce_start(void *context, int stage, int bucket) {
+    tr_engine *e = context;
+    return tr_optimizer_start(e->optimizer, local_stage(e, stage), bucket);
+}
+
+static tr_status on_reduce_wait(void *context, int stage, int bucket) {
+    tr_engine *e = context;
+    return tr_optimizer_wait(e->optimizer, local_stage(e, stage), bucket);
 }
 
 static tr_status on_finish_training(void *context) {
@@ -160,7 +170,8 @@ static tr_status make_runners(tr_engine *e) {
             .program = &e->layout->program[k]->program[pp_rank],
             .stages = e->stage,
             .arena = e->arena,
-            .hooks = {.reduce = on_reduce,
+            .hooks = {.reduce_start = on_reduce_start,
+                      .reduce_wait = on_reduce_wait,
                       .finish = k == TR_LAYOUT_TRAIN ? on_finish_training : on_finish_validation,
                       .observe = e->desc.observe ? on_observe : NULL,
                       .context = e}};

@@ -13,8 +13,9 @@ typedef struct slot_ops {
 
 struct tr_optimizer {
     tr_optimizer_desc desc;
-    slot_ops *ops; /* [store->slots] */
-    tr_op **step;  /* [store->runs] */
+    slot_ops *ops;   /* [store->slots] */
+    tr_op **step;    /* [store->runs] */
+    int64_t *ticket; /* [store->spans]: of their sums */
     tr_op *finish;
     double *vector;         /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
@@ -78,6 +79,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->spoil, (void **)&o->spoil));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
+    TR_TRY_OUT(tr_calloc((size_t)store->spans, sizeof *o->ticket, &o->ticket));
     for (int i = 0; i < store->slots && !desc->forward_only; i++) {
         const tr_slot *slot = &store->slot[i];
         TR_TRY_OUT(prepare_param(desc->device, slot->param, slot->layout.counted, slot->shares >= 0,
@@ -107,6 +109,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_step_end_vector_free(&o->map);
     free(o->ops);
     free(o->step);
+    free(o->ticket);
     free(o);
 }
 
@@ -146,13 +149,23 @@ _Atomic double *tr_optimizer_stop_word(tr_optimizer *o) {
     return o->asks;
 }
 
-tr_status tr_optimizer_reduce(tr_optimizer *o, int local_stage) {
+tr_status tr_optimizer_start(tr_optimizer *o, int local_stage, int bucket) {
     tr_stream *stream = tr_device_compute(o->desc.device);
     for (int i = 0; i < o->desc.store->spans; i++) {
         const tr_span *span = &o->desc.store->span[i];
-        if (span->stage != local_stage) continue;
-        TR_TRY(tr_group_all_reduce(span->sum, stream, span->data, span->count, o->desc.store->acc,
-                                   TR_REDUCE_SUM));
+        if (span->stage != local_stage || span->bucket != bucket) continue;
+        TR_TRY(tr_group_start(span->sum, stream, span->data, span->count, o->desc.store->acc,
+                              TR_REDUCE_SUM, &o->ticket[i]));
+    }
+    return TR_OK;
+}
+
+tr_status tr_optimizer_wait(tr_optimizer *o, int local_stage, int bucket) {
+    tr_stream *stream = tr_device_compute(o->desc.device);
+    for (int i = 0; i < o->desc.store->spans; i++) {
+        const tr_span *span = &o->desc.store->span[i];
+        if (span->stage != local_stage || span->bucket != bucket) continue;
+        TR_TRY(tr_group_wait(span->sum, stream, o->ticket[i]));
     }
     return TR_OK;
 }

@@ -49,9 +49,10 @@ const double *tr_optimizer_losses(const tr_optimizer *optimizer);
 /* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread or
  * signal handler may write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
-/* Sums the gradients of local stage k (0, 1, ... of this rank), which are complete: each group sums
- * its spans. */
-tr_status tr_optimizer_reduce(tr_optimizer *optimizer, int local_stage);
+/* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
+ * complete: each group sums its spans; and make later work wait for the sums. */
+tr_status tr_optimizer_start(tr_optimizer *optimizer, int local_stage, int bucket);
+tr_status tr_optimizer_wait(tr_optimizer *optimizer, int local_stage, int bucket);
 /* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */
 tr_status tr_optimizer_finish(tr_optimizer *optimizer, bool update);
 /* Enqueues the read-back of the ranks' stop requests, after tr_optimizer_finish. */

@@ -108,7 +108,7 @@ tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *t
         cost[s].i /= mean;
         cost[s].w /= mean;
     }
-    TR_TRY_OUT(tr_simulate(programs, cost, 0, &simulation));
+    TR_TRY_OUT(tr_simulate(programs, cost, 0, NULL, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", programs, simulation, 0, out));
 out:
     tr_simulation_destroy(simulation);

@@ -59,9 +59,11 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
 static void observe(void *context, const tr_instr *instr, bool begin) {
     tr_session *s = context;
     static const char letter[TR_ACTION_TYPES] = {
-        [TR_ACTION_F] = 'F',         [TR_ACTION_I] = 'I',      [TR_ACTION_W] = 'W',
-        [TR_ACTION_B] = 'B',         [TR_ACTION_RECV] = 'R',   [TR_ACTION_SEND] = 'S',
-        [TR_ACTION_WAIT_SENT] = 'S', [TR_ACTION_REDUCE] = 'G', [TR_ACTION_FINISH] = 'O'};
+        [TR_ACTION_F] = 'F',           [TR_ACTION_I] = 'I',
+        [TR_ACTION_W] = 'W',           [TR_ACTION_B] = 'B',
+        [TR_ACTION_RECV] = 'R',        [TR_ACTION_SEND] = 'S',
+        [TR_ACTION_WAIT_SENT] = 'S',   [TR_ACTION_REDUCE_START] = 'G',
+        [TR_ACTION_REDUCE_WAIT] = 'G', [TR_ACTION_FINISH] = 'O'};
     bool at_once = tr_device_on_host(s->device);
     if (s->trace && !at_once)
         tr_record_enqueue(s->trace, tr_device_compute(s->device), instr, begin);

@@ -42,6 +42,8 @@ typedef struct place {
     tr_store *store;
     const tr_mesh *mesh;
     tr_mesh_groups *groups;
+    const tr_model *model;
+    const tr_placement *placement;
     int last_stage;
     char *master, *m, *v, *value, *grad; /* the first elements of each kind of memory, */
     size_t values, states, grads; /* and elements used of it: by values, by masters and moments, by
@@ -66,6 +68,7 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
     tr_slot *slot = &store->slot[store->slots];
     *slot = (tr_slot){.param = param,
                       .stage = store->stages - 1,
+                      .bucket = tr_placement_bucket(at->placement, at->model, stage, param),
                       .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
@@ -97,9 +100,13 @@ static void place_grad(place *at, tr_slot *slot) {
         at->span_ends = true;
         return;
     }
-    if (!span || at->span_ends || span->stage != slot->stage || span->sum != slot->sum) {
+    if (!span || at->span_ends || span->stage != slot->stage || span->bucket != slot->bucket ||
+        span->sum != slot->sum) {
         span = &store->span[store->spans++];
-        *span = (tr_span){.stage = slot->stage, .sum = slot->sum, .data = slot->param->grad};
+        *span = (tr_span){.stage = slot->stage,
+                          .bucket = slot->bucket,
+                          .sum = slot->sum,
+                          .data = slot->param->grad};
     }
     at->span_ends = false;
     span->count = (element(at, at->grad, at->grads) - span->data) / (int64_t)at->size;
@@ -237,6 +244,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     place at = {.store = store,
                 .mesh = mesh,
                 .groups = groups,
+                .model = model,
+                .placement = placement,
                 .last_stage = -1,
                 .master = masters ? store->values : NULL,
                 .m = store->states,

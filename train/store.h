@@ -19,14 +19,15 @@ typedef struct tr_slot {
     void *master, *m, *v; /* [param->count] in the store's acc; frozen: no moments, and in BF16 no
                              master */
     int stage;            /* of this rank's: 0, 1, ... */
+    int bucket;           /* of its stage: the gradients that are reduced at the same time */
     int shares;           /* slot of the use on this rank that has its value and state, or -1 */
     tr_group *sum;        /* group that sums its gradient; NULL without gradients, and if frozen */
     tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_slot;
 
-/* Adjacent gradients of trained parameters of one stage that one group sums at once. */
+/* Adjacent gradients of trained parameters of one bucket that one group sums at once. */
 typedef struct tr_span {
-    int stage;
+    int stage, bucket;
     tr_group *sum;
     char *data;
     int64_t count;

@@ -52,8 +52,8 @@ tr_status tr_schedule_check_action(const tr_schedule *s, int rank, int at) {
     bool whole = !tr_action_computes(a) && !tr_action_transfers(a);
     bool backward = a.type == TR_ACTION_REDUCE ||
                     (tr_action_transfers(a) ? a.gradient : a.type < TR_ACTION_RECV && a.type);
-    bool of_order = (unsigned)a.type < (unsigned)TR_ACTION_TYPES && a.type != TR_ACTION_WAIT_SENT &&
-                    a.type != TR_ACTION_FINISH && !(s->forward_only && backward);
+    bool of_order = (unsigned)a.type < (unsigned)TR_ACTION_TYPES && !tr_action_is_added(a) &&
+                    !(s->forward_only && backward);
     bool has_stage = a.stage >= 0 && a.stage < s->stages;
     bool has_micro_batch = whole || (a.micro_batch >= 0 && a.micro_batch < s->micro_batches);
     if (of_order && has_stage && has_micro_batch && s->rank_of[a.stage] == rank) return TR_OK;

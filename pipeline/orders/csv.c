@@ -114,7 +114,7 @@ static tr_status read_type(const reader *in, span whole, span name, tr_action *a
         action->type = (tr_action_type)(k / 2);
         action->gradient = k % 2 && tr_action_transfers(*action);
         const char *known = tr_action_name(action->type, action->gradient);
-        if (action->type == TR_ACTION_WAIT_SENT || action->type == TR_ACTION_FINISH) continue;
+        if (tr_action_is_added(*action)) continue;
         if (strlen(known) == length && memcmp(known, name.at, length) == 0) return TR_OK;
     }
     return refuse(in, name.at, whole,

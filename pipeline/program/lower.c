@@ -33,7 +33,6 @@ typedef struct builder {
     int *number; /* [2 * edges * micro_batches]: a message's number on its link; -1: not sent */
     size_t *capacity; /* [ranks]: of instr */
     int *left;        /* [stages]: remaining W or B; below 0: a list places REDUCE */
-    int *due;         /* [ranks]: the stage to REDUCE next; -1: none */
     bool *begun;      /* [2 * stages]: the stage has had an F; a W or B */
 } builder;
 
@@ -139,23 +138,46 @@ static tr_status push_action(builder *b, int rank, tr_action a) {
     return push(b, rank, (tr_instr){.action = a, .memory = memory, .adds = adds(b, a)});
 }
 
-static tr_status push_due_reduce(builder *b, int rank) {
-    int stage = b->due[rank];
-    b->due[rank] = -1;
-    if (stage < 0) return TR_OK;
-    return push_action(b, rank,
-                       (tr_action){.stage = stage, .type = TR_ACTION_REDUCE, .micro_batch = -1});
+/* Adds the starts of the stage's reductions: at this place, or in the stage's last W or B. */
+static tr_status push_starts(builder *b, int rank, tr_action a, bool here) {
+    const tr_stage_cost *cost = &b->t->cost[a.stage];
+    const tr_bucket all = {.bytes = 0, .w = 1, .b = 1};
+    for (int k = 0; k < (cost->buckets ? cost->buckets : 1); k++) {
+        const tr_bucket *bucket = cost->buckets ? &cost->bucket[k] : &all;
+        if (cost->buckets && !bucket->bytes) continue;
+        TR_TRY(
+            push(b, rank,
+                 (tr_instr){
+                     .action = {.stage = a.stage, .type = TR_ACTION_REDUCE_START, .micro_batch = k},
+                     .memory = -1,
+                     .bytes = bucket->bytes,
+                     .early = !here,
+                     .ready = a.type == TR_ACTION_B ? bucket->b : bucket->w}));
+    }
+    return TR_OK;
+}
+
+/* Adds a wait for every reduction that the rank has started, in the order of the starts. */
+static tr_status push_reduce_waits(builder *b, int rank) {
+    const tr_program *program = &b->set->program[rank];
+    for (int k = 0, count = program->count; k < count; k++) {
+        tr_instr instr = program->instr[k];
+        if (instr.action.type != TR_ACTION_REDUCE_START) continue;
+        instr.action.type = TR_ACTION_REDUCE_WAIT;
+        TR_TRY(push(b, rank, instr));
+    }
+    return TR_OK;
 }
 
 /* Lowers F, I, W or B, or both actions of a pair, with their transfers unless a list has them. */
 static tr_status lower_cell(builder *b, int rank, const tr_action *cell, int actions) {
     for (int k = 0; k < actions && !b->s->listed; k++) TR_TRY(push_receives(b, rank, cell[k]));
     for (int k = 0; k < actions; k++) TR_TRY(push_action(b, rank, cell[k]));
-    for (int k = 0; k < actions && !b->s->listed; k++) TR_TRY(push_sends(b, rank, cell[k]));
     for (int k = 0; k < actions; k++) {
         bool weight = cell[k].type == TR_ACTION_W || cell[k].type == TR_ACTION_B;
-        if (weight && --b->left[cell[k].stage] == 0) b->due[rank] = cell[k].stage;
+        if (weight && --b->left[cell[k].stage] == 0) TR_TRY(push_starts(b, rank, cell[k], false));
     }
+    for (int k = 0; k < actions && !b->s->listed; k++) TR_TRY(push_sends(b, rank, cell[k]));
     return TR_OK;
 }
 
@@ -169,28 +191,24 @@ static tr_status lower_step(void *context, int rank, int at, int *done) {
     for (int k = 0; k < actions && takes; k++)
         if (!has_arrived(b, a[k])) return TR_OK;
     *done = actions;
-    /* An action's output is sent before its rank waits for a reduction. */
     if (a->type == TR_ACTION_SEND) return push_sends(b, rank, *a);
-    TR_TRY(push_due_reduce(b, rank));
     if (tr_action_computes(*a)) return lower_cell(b, rank, a, actions);
     if (a->type == TR_ACTION_RECV) return push_receives(b, rank, *a);
-    return a->type == TR_ACTION_REDUCE ? push_action(b, rank, *a) : TR_OK;
+    return a->type == TR_ACTION_REDUCE ? push_starts(b, rank, *a, true) : TR_OK;
 }
 
 static tr_status lower_all(builder *b) {
     const tr_schedule *s = b->s;
     bool ended;
-    for (int r = 0; r < s->ranks; r++) {
-        b->due[r] = -1;
+    for (int r = 0; r < s->ranks; r++)
         for (int k = 0; k < s->count[r]; k++)
             if (s->action[r][k].type == TR_ACTION_REDUCE) b->left[s->action[r][k].stage] = -1;
-    }
     for (int k = 0; k < s->stages; k++)
         if (!b->left[k]) b->left[k] = s->micro_batches;
     memset(b->number, -1, 2 * (size_t)b->t->edges * (size_t)s->micro_batches * sizeof(int));
     TR_TRY(tr_walk_advance(&b->walk, &ended));
     for (int r = 0; r < s->ranks; r++) {
-        TR_TRY(push_due_reduce(b, r));
+        TR_TRY(push_reduce_waits(b, r));
         TR_TRY(push_action(b, r,
                            (tr_action){.stage = -1, .type = TR_ACTION_FINISH, .micro_batch = -1}));
     }
@@ -264,7 +282,7 @@ static tr_status place_waits(builder *b) {
     tr_simulation *simulation = NULL;
     tr_status status = TR_OK;
     double slack = mean_action(b->t, b->s->forward_only);
-    TR_TRY(tr_simulate(b->set, b->t->cost, 0, &simulation));
+    TR_TRY(tr_simulate(b->set, b->t->cost, 0, NULL, &simulation));
     for (int r = 0; r < b->s->ranks; r++)
         for (int k = 0; k < b->set->program[r].count; k++) {
             const tr_instr *instr = &b->set->program[r].instr[k];
@@ -310,7 +328,6 @@ static tr_status builder_open(builder *b) {
     TR_TRY(tr_calloc(2 * (size_t)b->t->edges * micro_batches, sizeof *b->number, &b->number));
     TR_TRY(tr_calloc(ranks, sizeof *b->capacity, &b->capacity));
     TR_TRY(tr_calloc((size_t)b->s->stages, sizeof *b->left, &b->left));
-    TR_TRY(tr_calloc(ranks, sizeof *b->due, &b->due));
     TR_TRY(tr_calloc(2 * (size_t)b->s->stages, sizeof *b->begun, &b->begun));
     return tr_walk_open(&b->walk, b->s->ranks, b->s->count);
 }
@@ -319,7 +336,6 @@ static void builder_close(builder *b) {
     size_t ranks = (size_t)b->s->ranks;
     for (size_t k = 0; b->link && k < ranks * ranks; k++) free(b->link[k].message);
     free(b->begun);
-    free(b->due);
     tr_walk_close(&b->walk);
     free(b->link);
     free(b->number);

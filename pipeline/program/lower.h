@@ -12,16 +12,21 @@
 #include "pipeline/program/arena.h"
 
 typedef struct tr_instr {
-    tr_action action; /* F I W B RECV SEND WAIT_SENT REDUCE; FINISH is the last of a program */
-    int memory;       /* F I W B: index into tr_program.memory; else -1 */
-    bool adds;        /* as in tr_stage_io */
+    /* F I W B RECV SEND WAIT_SENT REDUCE_START REDUCE_WAIT; FINISH is the last of a program. */
+    tr_action action;
+    int memory; /* F I W B: index into tr_program.memory; else -1 */
+    bool adds;  /* as in tr_stage_io */
     /* RECV, SEND, WAIT_SENT: one message, of one edge. */
     int edge;
     int peer;      /* rank of the line */
     int message;   /* number on its channel in this program */
     int send;      /* WAIT_SENT: index of its SEND */
     size_t offset; /* RECV, SEND: in the arena */
-    size_t bytes;
+    size_t bytes;  /* of the message; REDUCE_START: of the bucket on this rank */
+    /* REDUCE_START: the stage's last W or B starts the sum while it runs, after the share `ready`
+     * of its time, in which it completes the bucket; not early: the sum starts here. */
+    bool early;
+    double ready;
 } tr_instr;
 
 /* A place of an edge tensor of an action. */
@@ -90,8 +95,9 @@ typedef struct tr_program_set {
 } tr_program_set;
 
 /* Lowers a schedule that tr_schedule_check accepts (it is checked again here). A listed schedule
- * keeps its RECV, SEND and REDUCE in place; a missing REDUCE is added after the stage's last W and
- * its messages.
+ * keeps its RECV and SEND in place, and starts its reductions at its REDUCE. Otherwise the
+ * reductions of a stage's buckets start in its last W. They are waited for before FINISH. Buckets
+ * without bytes have no reduction.
  *
  * A WAIT_SENT comes before the first instruction that starts, in the step simulated without
  * latency, one mean action after the send is complete and the receiver has taken the message, and

@@ -10,8 +10,13 @@ typedef struct prover {
     const tr_program_set *set;
     tr_walk walk;
     int *sent, *taken; /* [ranks * ranks], from * ranks + to: messages so far */
-    int *missing;  /* [stages + 1]: ranks that have not entered the collective; the last: FINISH */
-    bool *arrived; /* [ranks]: has entered the collective that is its next instruction */
+    int buckets;       /* most of a stage */
+    int *missing; /* [stages * buckets + 1]: ranks that have not started the reduction; the last:
+                     that have not entered FINISH */
+    int *members; /* [stages * buckets]: ranks that start the reduction */
+    int **line;   /* [ranks]: the rank's reductions in the order of its starts */
+    int *begun, *over; /* [ranks]: of its reductions, those that it has started; that have ended */
+    bool *arrived;     /* [ranks]: has entered FINISH */
 } prover;
 
 static size_t channel_of(const prover *p, int from, int to) {
@@ -22,16 +27,46 @@ static const tr_instr *instr_of(const prover *p, int rank, int at) {
     return &p->set->program[rank].instr[at];
 }
 
-/* Returns the collective of a REDUCE or FINISH; -1: another instruction. */
+/* Returns the number of the reduction, or of FINISH; -1: another instruction. */
 static int meeting_of(const prover *p, const tr_instr *instr) {
-    if (instr->action.type == TR_ACTION_REDUCE) return instr->action.stage;
-    return instr->action.type == TR_ACTION_FINISH ? p->set->program[0].stages : -1;
+    const tr_action a = instr->action;
+    if (tr_action_reduces(a)) return a.stage * p->buckets + a.micro_batch;
+    return a.type == TR_ACTION_FINISH ? p->set->program[0].stages * p->buckets : -1;
 }
 
 static tr_status fail_order(int rank, const tr_instr *instr, const char *problem) {
     char text[32];
     tr_action_print(instr->action, text, sizeof text);
     return TR_FAIL(TR_ERR_CONFIG, "the program: rank %d, %s: %s", rank, text, problem);
+}
+
+/* Returns true when the rank's oldest reduction is also the oldest of all other ranks that take
+ * part, and all have started it. */
+static bool can_end(const prover *p, int rank) {
+    int oldest = p->line[rank][p->over[rank]], ready = 0;
+    for (int r = 0; r < p->set->ranks; r++)
+        ready += p->over[r] < p->begun[r] && p->line[r][p->over[r]] == oldest;
+    return ready == p->members[oldest];
+}
+
+/* Ends every reduction that can. A rank's reductions end in the order of its starts. */
+static void end_reductions(prover *p) {
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < p->set->ranks; rank++) {
+            if (p->over[rank] == p->begun[rank] || !can_end(p, rank)) continue;
+            int oldest = p->line[rank][p->over[rank]];
+            for (int r = 0; r < p->set->ranks; r++)
+                p->over[r] += p->over[r] < p->begun[r] && p->line[r][p->over[r]] == oldest;
+            moved = true;
+        }
+    }
+}
+
+static bool is_over(const prover *p, int rank, int meeting) {
+    for (int k = 0; k < p->over[rank]; k++)
+        if (p->line[rank][k] == meeting) return true;
+    return false;
 }
 
 /* Executes the rank's next instruction if it can run. */
@@ -52,7 +87,12 @@ static tr_status step(void *context, int rank, int at, int *done) {
         if ((*done = instr->message < p->sent[from])) p->taken[from]++;
         return TR_OK;
     case TR_ACTION_WAIT_SENT: *done = instr->message < p->taken[to]; return TR_OK;
-    case TR_ACTION_REDUCE:
+    case TR_ACTION_REDUCE_START:
+        p->missing[meeting]--;
+        p->line[rank][p->begun[rank]++] = meeting;
+        end_reductions(p);
+        return TR_OK;
+    case TR_ACTION_REDUCE_WAIT: *done = is_over(p, rank, meeting); return TR_OK;
     case TR_ACTION_FINISH:
         if (!p->arrived[rank]) p->missing[meeting]--;
         p->arrived[rank] = p->missing[meeting] > 0;
@@ -62,14 +102,20 @@ static tr_status step(void *context, int rank, int at, int *done) {
     }
 }
 
-/* Returns a rank that has not entered the collective in which `rank` waits. */
+/* Returns a rank for which `rank` waits in a collective: one that has not entered it; else one that
+ * has started another reduction before. */
 static int missing_rank(const prover *p, int rank, int meeting) {
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = p->walk.next[r]; k < p->walk.count[r]; k++) {
-            if (meeting_of(p, instr_of(p, r, k)) != meeting) continue;
+            const tr_instr *instr = instr_of(p, r, k);
+            if (meeting_of(p, instr) != meeting || instr->action.type == TR_ACTION_REDUCE_WAIT)
+                continue;
             if (k > p->walk.next[r] || !p->arrived[r]) return r;
             break;
         }
+    for (int r = 0; r < p->set->ranks; r++)
+        for (int k = p->over[r]; r != rank && k < p->begun[r]; k++)
+            if (p->line[r][k] == meeting) return r;
     return rank;
 }
 
@@ -95,26 +141,85 @@ static tr_status check_all_taken(const prover *p) {
     return TR_OK;
 }
 
+/* Fails unless each reduction of the rank starts once, after the stage's last weight gradient, and
+ * is waited for once, before FINISH. */
+static tr_status check_reductions(const prover *p, int rank) {
+    const tr_program *program = &p->set->program[rank];
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        int starts = 0, waits = 0;
+        if (!tr_action_reduces(a)) continue;
+        for (int j = 0; j < program->count; j++) {
+            const tr_action b = program->instr[j].action;
+            if (b.type == TR_ACTION_FINISH && j < k)
+                return fail_order(rank, &program->instr[k], "it comes after FINISH");
+            if (b.stage != a.stage) continue;
+            if (j > k && (b.type == TR_ACTION_W || b.type == TR_ACTION_B))
+                return fail_order(rank, &program->instr[k],
+                                  "a weight gradient of the stage comes later");
+            if (b.micro_batch != a.micro_batch) continue;
+            starts += b.type == TR_ACTION_REDUCE_START && (j <= k || a.type == b.type);
+            waits += b.type == TR_ACTION_REDUCE_WAIT && (j >= k || a.type == b.type);
+        }
+        if (starts != 1)
+            return fail_order(rank, &program->instr[k],
+                              starts ? "the sum starts twice" : "the sum has not started");
+        if (waits != 1)
+            return fail_order(rank, &program->instr[k],
+                              waits ? "the sum is waited for twice" : "nothing waits for the sum");
+    }
+    return TR_OK;
+}
+
+/* Counts the ranks of every collective. */
+static tr_status open_meetings(prover *p) {
+    const tr_program_set *set = p->set;
+    for (int r = 0; r < set->ranks; r++)
+        for (int k = 0; k < set->program[r].count; k++) {
+            const tr_action a = instr_of(p, r, k)->action;
+            if (tr_action_reduces(a) && a.micro_batch >= p->buckets) p->buckets = a.micro_batch + 1;
+        }
+    size_t ranks = (size_t)set->ranks;
+    size_t meetings = (size_t)set->program[0].stages * (size_t)p->buckets + 1;
+    TR_TRY(tr_calloc(meetings, sizeof *p->missing, &p->missing));
+    TR_TRY(tr_calloc(meetings, sizeof *p->members, &p->members));
+    TR_TRY(tr_calloc(ranks, sizeof *p->line, &p->line));
+    TR_TRY(tr_calloc(ranks, sizeof *p->begun, &p->begun));
+    TR_TRY(tr_calloc(ranks, sizeof *p->over, &p->over));
+    for (int r = 0; r < set->ranks; r++) {
+        const tr_program *program = &set->program[r];
+        TR_TRY(tr_calloc((size_t)program->count, sizeof **p->line, &p->line[r]));
+        TR_TRY(check_reductions(p, r));
+        for (int k = 0; k < program->count; k++) {
+            const tr_instr *instr = &program->instr[k];
+            int meeting = meeting_of(p, instr);
+            if (meeting < 0 || instr->action.type == TR_ACTION_REDUCE_WAIT) continue;
+            p->missing[meeting]++;
+            p->members[meeting]++;
+        }
+    }
+    return TR_OK;
+}
+
 tr_status tr_program_prove(const tr_program_set *set) {
     tr_status status = TR_OK;
     prover p = {.set = set};
     p.walk = (tr_walk){.name = "the program", .context = &p, .step = step, .blocked = blocked};
-    size_t ranks = (size_t)set->ranks, stages = (size_t)set->program[0].stages;
+    size_t ranks = (size_t)set->ranks;
     TR_TRY_OUT(tr_walk_open(&p.walk, set->ranks, NULL));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *p.arrived, &p.arrived));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.sent, &p.sent));
     TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.taken, &p.taken));
-    TR_TRY_OUT(tr_calloc(stages + 1, sizeof *p.missing, &p.missing));
-    for (int r = 0; r < set->ranks; r++) {
-        p.walk.count[r] = set->program[r].count;
-        for (int k = 0; k < set->program[r].count; k++) {
-            int meeting = meeting_of(&p, instr_of(&p, r, k));
-            if (meeting >= 0) p.missing[meeting]++;
-        }
-    }
+    TR_TRY_OUT(open_meetings(&p));
+    for (int r = 0; r < set->ranks; r++) p.walk.count[r] = set->program[r].count;
     TR_TRY_OUT(tr_walk_run(&p.walk, NULL));
     TR_TRY_OUT(check_all_taken(&p));
 out:
+    for (int r = 0; p.line && r < set->ranks; r++) free(p.line[r]);
+    free(p.line);
+    free(p.over);
+    free(p.begun);
+    free(p.members);
     free(p.missing);
     free(p.taken);
     free(p.sent);

@@ -11,8 +11,10 @@
 #include "pipeline/program/lower.h"
 
 /* Returns TR_OK when all ranks reach their end. A SEND does not wait, a RECV waits until its
- * message is sent, a WAIT_SENT until it is taken. REDUCE of a stage is a collective of its ranks,
- * FINISH (tied sums, norm, parameters, in one fixed order) a collective of all ranks. Fails with
- * TR_ERR_CONFIG and the cycle when they do not, and when a channel's messages are taken in another
- * order than they are sent, or not all. */
+ * message is sent, a WAIT_SENT until it is taken. A bucket's reduction is a collective of its
+ * ranks: REDUCE_START does not wait, and REDUCE_WAIT waits until all of them have started it, and
+ * have ended the reductions that they started before. FINISH (tied sums, norm, parameters, in one
+ * fixed order) is a collective of all ranks. Fails with TR_ERR_CONFIG and the cycle when they do
+ * not; when a channel's messages are taken in another order than they are sent, or not all; and
+ * when a reduction starts before its stage's last W or B, or is not waited for before FINISH. */
 tr_status tr_program_prove(const tr_program_set *set);

@@ -133,7 +133,12 @@ typedef struct run_op {
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
     void *at;            /* RECV, SEND */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
-    char name[32];       /* for profilers */
+    /* The last W or B of a stage: the first REDUCE_START that it starts; a REDUCE_START: the next
+     * one of its stage. */
+    struct run_op *starts;
+    bool started; /* REDUCE_START: its W or B has started it in this step */
+    const tr_runner *runner;
+    char name[32]; /* for profilers */
 } run_op;
 
 struct tr_runner {
@@ -212,6 +217,36 @@ static tr_status list_messages(tr_runner *runner) {
     return TR_OK;
 }
 
+/* Starts the sums of the buckets up to `bucket`, while the stage's last W or B (the context) runs.
+ */
+static tr_status on_complete(void *context, int bucket) {
+    const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;
+    for (run_op *op = ((run_op *)context)->starts; op; op = op->starts) {
+        const tr_action a = op->instr->action;
+        if (op->started || a.micro_batch > bucket || !hooks->reduce_start) continue;
+        op->started = true;
+        TR_TRY(hooks->reduce_start(hooks->context, a.stage, a.micro_batch));
+    }
+    return TR_OK;
+}
+
+/* Links the REDUCE_STARTs that a W or B starts while it runs to it. */
+static void link_starts(tr_runner *runner) {
+    for (int k = runner->program->count - 1; k >= 0; k--) {
+        run_op *op = &runner->op[k];
+        const tr_action a = op->instr->action;
+        if (a.type != TR_ACTION_REDUCE_START || !op->instr->early) continue;
+        run_op *w = op - 1;
+        while (w->instr->action.stage != a.stage ||
+               (w->instr->action.type != TR_ACTION_W && w->instr->action.type != TR_ACTION_B))
+            w--;
+        op->starts = w->starts;
+        w->starts = op;
+        w->io.complete = on_complete;
+        w->io.complete_context = w;
+    }
+}
+
 tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     tr_status status = TR_OK;
     const tr_program *program = options->program;
@@ -232,11 +267,13 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
     for (int k = 0; k < program->count; k++) {
         run_op *op = &runner->op[k];
         op->instr = &program->instr[k];
+        op->runner = runner;
         tr_action_print(op->instr->action, op->name, sizeof op->name);
         if (tr_action_computes(op->instr->action)) TR_TRY_OUT(resolve_action(runner, options, op));
         if (tr_action_transfers(op->instr->action))
             TR_TRY_OUT(resolve_transfer(runner, options, op));
     }
+    link_starts(runner);
     *out = runner;
     return TR_OK;
 out:
@@ -255,9 +292,12 @@ void tr_runner_destroy(tr_runner *runner) {
     free(runner);
 }
 
-static tr_status run(const tr_runner *runner, const run_op *op) {
+static tr_status run(const tr_runner *runner, run_op *op) {
     const tr_run_hooks *hooks = &runner->hooks;
-    switch (op->instr->action.type) {
+    const tr_action *a = &op->instr->action;
+    bool started = op->started;
+    op->started = false;
+    switch (a->type) {
     case TR_ACTION_F: return op->stage->ops->forward(op->stage, &op->io);
     case TR_ACTION_I: return op->stage->ops->grad_input(op->stage, &op->io);
     case TR_ACTION_W: return op->stage->ops->grad_weight(op->stage, &op->io);
@@ -269,8 +309,12 @@ static tr_status run(const tr_runner *runner, const run_op *op) {
     case TR_ACTION_WAIT_SENT:
         /* Later work may overwrite the sent buffer. */
         return tr_channel_wait_sent(op->channel, runner->stream, *op->ticket);
-    case TR_ACTION_REDUCE:
-        return hooks->reduce ? hooks->reduce(hooks->context, op->instr->action.stage) : TR_OK;
+    case TR_ACTION_REDUCE_START:
+        if (started || !hooks->reduce_start) return TR_OK;
+        return hooks->reduce_start(hooks->context, a->stage, a->micro_batch);
+    case TR_ACTION_REDUCE_WAIT:
+        if (!hooks->reduce_wait) return TR_OK;
+        return hooks->reduce_wait(hooks->context, a->stage, a->micro_batch);
     case TR_ACTION_FINISH: return hooks->finish ? hooks->finish(hooks->context) : TR_OK;
     default: break;
     }
@@ -291,7 +335,7 @@ tr_status tr_runner_step(tr_runner *runner) {
     const tr_run_hooks *hooks = &runner->hooks;
     TR_TRY(expect_messages(runner));
     for (int k = 0; k < runner->program->count; k++) {
-        const run_op *op = &runner->op[k];
+        run_op *op = &runner->op[k];
         if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
         tr_device_mark(runner->device, op->name);
         tr_status status = run(runner, op);

@@ -24,8 +24,10 @@ size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks
 
 /* Functions that the runner calls. They may be NULL. */
 typedef struct tr_run_hooks {
-    /* The stage's weight gradients are complete (in stream order). */
-    tr_status (*reduce)(void *context, int stage);
+    /* Start to sum a bucket of the stage's weight gradients, which is complete in stream order; and
+     * make later work of the stream wait for the sum. */
+    tr_status (*reduce_start)(void *context, int stage, int bucket);
+    tr_status (*reduce_wait)(void *context, int stage, int bucket);
     /* The program has ended (in stream order). */
     tr_status (*finish)(void *context);
     /* Called before and after every instruction on the caller's thread; must be cheap. */

@@ -23,9 +23,12 @@ typedef struct simulator {
     const tr_program_set *set;
     const tr_stage_cost *cost;
     double latency;
+    const tr_reduce_link *link;
     sim_channel *channel; /* [ranks * ranks], from * ranks + to */
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
+    double *link_free;    /* [ranks]: when the rank's last reduction ends */
+    tr_instr_time *last;  /* [stages]: of the last W or B so far */
     tr_simulation *result;
 } simulator;
 
@@ -43,6 +46,29 @@ static void advance(sim_channel *c, double latency) {
         c->message[k].arrival = t + latency;
         c->arrived++;
     }
+}
+
+/* Times a reduction from when its bucket is complete and the link is free. */
+static void start_reduction(simulator *sim, int rank, const tr_instr *instr, tr_instr_time *time) {
+    const tr_instr_time *last = &sim->last[instr->action.stage];
+    double ready = time->start;
+    if (instr->early) ready = last->start + instr->ready * (last->end - last->start);
+    time->begin = time->complete = tr_max_f64(ready, sim->link_free[rank]);
+    if (sim->link)
+        time->complete += sim->link->latency + sim->link->per_byte * (double)instr->bytes;
+    sim->link_free[rank] = time->complete;
+}
+
+/* Returns when the reduction for which the instruction waits is complete. */
+static double end_of_reduction(const simulator *sim, int rank, int at) {
+    const tr_instr *instr = &sim->set->program[rank].instr[at];
+    for (int k = at - 1; k >= 0; k--) {
+        const tr_action *a = &sim->set->program[rank].instr[k].action;
+        if (a->type == TR_ACTION_REDUCE_START && a->stage == instr->action.stage &&
+            a->micro_batch == instr->action.micro_batch)
+            return sim->result->instr[rank][k].complete;
+    }
+    return 0;
 }
 
 /* Executes the rank's next instruction if it can run. */
@@ -77,13 +103,20 @@ static tr_status step(void *context, int rank, int at, int *done) {
         end = tr_max_f64(now, c->message[instr->message].arrival);
         if (type == TR_ACTION_RECV) c->message[c->taken++].taken = end;
         break;
+    case TR_ACTION_REDUCE_WAIT:
+        end = tr_max_f64(now, end_of_reduction(sim, rank, at));
+        sim->result->exposed[rank] += end - now;
+        break;
     default: break;
     }
     bool last = type == TR_ACTION_W || type == TR_ACTION_B ||
                 (program->forward_only && type == TR_ACTION_F);
     if (last) sim->in_flight[rank]--;
     if (instr->memory >= 0) sim->result->time[rank].busy += end - now;
-    sim->result->instr[rank][at] = (tr_instr_time){.start = now, .end = end};
+    tr_instr_time *time = &sim->result->instr[rank][at];
+    *time = (tr_instr_time){.start = now, .end = end};
+    if (type == TR_ACTION_W || type == TR_ACTION_B) sim->last[instr->action.stage] = *time;
+    if (type == TR_ACTION_REDUCE_START) start_reduction(sim, rank, instr, time);
     sim->now[rank] = end;
     *done = 1;
     return TR_OK;
@@ -142,6 +175,7 @@ static tr_status create_result(const tr_program_set *set, tr_simulation **out) {
     s->ranks = set->ranks;
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->time, &s->time));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->in_flight, &s->in_flight));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->exposed, &s->exposed));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->instr, &s->instr));
     for (size_t r = 0; r < ranks; r++)
         TR_TRY_OUT(tr_calloc((size_t)set->program[r].count, sizeof **s->instr, &s->instr[r]));
@@ -153,9 +187,9 @@ out:
 }
 
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
-                      tr_simulation **out) {
+                      const tr_reduce_link *link, tr_simulation **out) {
     tr_status status = TR_OK;
-    simulator sim = {.set = set, .cost = cost, .latency = latency};
+    simulator sim = {.set = set, .cost = cost, .latency = latency, .link = link};
     tr_walk walk = {.name = "the program", .context = &sim, .step = step, .blocked = blocked};
     size_t ranks = (size_t)set->ranks;
     TR_TRY(create_result(set, &sim.result));
@@ -163,6 +197,8 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
     for (int r = 0; r < set->ranks; r++) walk.count[r] = set->program[r].count;
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.now, &sim.now));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.link_free, &sim.link_free));
+    TR_TRY_OUT(tr_calloc((size_t)set->program[0].stages, sizeof *sim.last, &sim.last));
     TR_TRY_OUT(open_channels(&sim));
     TR_TRY_OUT(tr_walk_run(&walk, NULL));
     /* Messages for which no rank waited get times, too. */
@@ -173,6 +209,8 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
 out:
     for (size_t c = 0; sim.channel && c < ranks * ranks; c++) free(sim.channel[c].message);
     free(sim.channel);
+    free(sim.last);
+    free(sim.link_free);
     free(sim.in_flight);
     free(sim.now);
     tr_walk_close(&walk);
@@ -184,6 +222,7 @@ void tr_simulation_destroy(tr_simulation *s) {
     if (!s) return;
     for (int r = 0; s->instr && r < s->ranks; r++) free(s->instr[r]);
     free(s->instr);
+    free(s->exposed);
     free(s->in_flight);
     free(s->time);
     free(s);

@@ -8,23 +8,32 @@
 typedef struct tr_instr_time {
     double start; /* when the rank arrives */
     double end;
-    double complete; /* SEND: when its message has arrived; else 0 */
+    /* SEND: when its message has arrived. REDUCE_START: when the sum is complete. Else 0. */
+    double complete;
+    double begin; /* REDUCE_START: when its link begins; else 0 */
 } tr_instr_time;
+
+/* A rank's link for reductions, which it does one after the other. */
+typedef struct tr_reduce_link {
+    double latency, per_byte; /* in the unit of the costs */
+} tr_reduce_link;
 
 typedef struct tr_simulation {
     double makespan; /* until the last rank's last instruction */
     int ranks;
     tr_rank_time *time;    /* [ranks] */
     int *in_flight;        /* [ranks]: most (stage, micro-batch) pairs after F and before W or B */
+    double *exposed;       /* [ranks]: time in which the rank waited for reductions */
     tr_instr_time **instr; /* [ranks][count] */
 } tr_simulation;
 
 /* Simulates the programs with cost[stages] (B costs i + w) and `latency` per message. A message
  * moves when it has been sent, the message before it on its channel has arrived, and the one two
  * before it has been taken (two landing buffers, rendezvous); it arrives and its send completes
- * `latency` later. Senders wait only in WAIT_SENT. Fails with TR_ERR_CONFIG and the blocked
- * instructions when not all ranks reach their end. The caller releases *out with
+ * `latency` later. Senders wait only in WAIT_SENT. A reduction moves on `link` when its bucket is
+ * complete and the rank's earlier ones are over; NULL: it takes no time. Fails with TR_ERR_CONFIG
+ * and the blocked instructions when not all ranks reach their end. The caller releases *out with
  * tr_simulation_destroy. */
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
-                      tr_simulation **out);
+                      const tr_reduce_link *link, tr_simulation **out);
 void tr_simulation_destroy(tr_simulation *simulation);

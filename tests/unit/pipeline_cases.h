@@ -81,8 +81,32 @@ static inline void test_table_cut(test_random *r, tr_stage_table *t) {
     }
 }
 
-/* Makes a table of random costs, block sizes and edges: the chain, and `extra` more edges from a
- * stage to a later one, also several between one pair. */
+enum { TEST_BUCKETS = 3 };
+
+/* Gives every stage zero to three buckets, about one in four of them without bytes. */
+static inline void test_table_buckets(test_random *r, tr_stage_table *t) {
+    if (tr_calloc((size_t)(TEST_BUCKETS * t->stages), sizeof *t->bucket, &t->bucket) != TR_OK)
+        abort();
+    for (int s = 0; s < t->stages; s++) {
+        tr_stage_cost *c = &t->cost[s];
+        c->buckets = test_between(r, 0, TEST_BUCKETS);
+        c->bucket = &t->bucket[TEST_BUCKETS * s];
+        for (int k = 0; k < c->buckets; k++) {
+            double part = (double)(k + test_between(r, 0, 1)) / c->buckets;
+            size_t bytes = test_between(r, 0, 3) ? (size_t)test_between(r, 1, 100) : 0;
+            c->bucket[k] = (tr_bucket){.bytes = bytes, .w = part, .b = (1 + part) / 2};
+        }
+    }
+}
+
+/* Returns true when a program reduces this bucket of the stage. */
+static inline bool test_reduces(const tr_stage_table *t, int stage, int bucket) {
+    const tr_stage_cost *c = &t->cost[stage];
+    return c->buckets ? bucket < c->buckets && c->bucket[bucket].bytes > 0 : bucket == 0;
+}
+
+/* Makes a table of random costs, block sizes, buckets and edges: the chain, and `extra` more edges
+ * from a stage to a later one, also several between one pair. */
 static inline void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t) {
     test_table_chain(stages, 0, 0, 0, t);
     free(t->edge);
@@ -112,6 +136,7 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
         c->backward_iw = 8 * (size_t)test_between(r, 1, (int)(c->bytes[TR_LIFE_IW] / 8));
     }
     test_table_cut(r, t);
+    test_table_buckets(r, t);
 }
 
 typedef struct test_order {

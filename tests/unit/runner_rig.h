@@ -66,7 +66,9 @@ typedef struct word_stage {
     const tr_stage_table *t;
     int step;
     bool slow;
-    uint64_t sum;  /* of W, in their order; of F when forward only */
+    bool tells;                  /* calls io->complete */
+    uint64_t sum;                /* of W, in their order; of F when forward only */
+    uint64_t part[TEST_BUCKETS]; /* of the sum: the gradients of each bucket */
     uint64_t seen; /* the sum when it was reduced, or at the end of a forward-only program */
     test_random random;
 } word_stage;
@@ -146,13 +148,18 @@ static uint64_t input_gradient(word_stage *s, const tr_stage_io *io) {
     return g;
 }
 
-static void weight_gradient(word_stage *s, const tr_stage_io *io, uint64_t iw) {
+static tr_status weight_gradient(word_stage *s, const tr_stage_io *io, uint64_t iw) {
     s->sum = fold(io->adds ? s->sum : 0, fold(read_own(s, io, TR_LIFE_FW), iw));
     s->sum = read_inputs(s, io, s->sum, false);
     for (int e = 0; e < s->t->edges; e++)
         if (s->t->edge[e].from == s->stage.index && s->t->edge[e].w_reads_gradient)
             s->sum = fold(s->sum, read_back(io->dout[e], s->t->edge[e].bytes));
     spoil_scratch(s, io);
+    for (int b = 0; b < TEST_BUCKETS; b++) {
+        s->part[b] = fold(s->sum, (uint64_t)b);
+        if (s->tells && io->complete) TR_TRY(io->complete(io->complete_context, b));
+    }
+    return TR_OK;
 }
 
 static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
@@ -163,16 +170,14 @@ static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
 
 static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
-    weight_gradient(s, io, read_own(s, io, TR_LIFE_IW));
-    return TR_OK;
+    return weight_gradient(s, io, read_own(s, io, TR_LIFE_IW));
 }
 
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
     size_t bytes = s->t->cost[stage->index].backward_iw;
     fill(io->backward, bytes, value_iw(input_gradient(s, io)));
-    weight_gradient(s, io, read_back(io->backward, bytes));
-    return TR_OK;
+    return weight_gradient(s, io, read_back(io->backward, bytes));
 }
 
 static const tr_stage_ops word_ops = {
@@ -245,8 +250,8 @@ typedef struct run_case {
     tr_world *world[MOST_RANKS];
     bool slow;
     struct {
-        uint64_t sum, seen, reduced;
-        int reductions;
+        uint64_t sum, seen, reduced[TEST_BUCKETS];
+        int starts[TEST_BUCKETS], waits[TEST_BUCKETS];
     } * result; /* [STEPS * stages] */
     const char *failure[MOST_RANKS];
     char message[MOST_RANKS][256];
@@ -258,11 +263,18 @@ typedef struct rank_state {
     word_stage *stage; /* [stages] */
 } rank_state;
 
-static tr_status on_reduce(void *context, int stage) {
+static tr_status on_reduce_start(void *context, int stage, int bucket) {
     rank_state *r = context;
     int at = r->step * r->c->t->stages + stage;
-    r->c->result[at].reduced = r->stage[stage].sum;
-    r->c->result[at].reductions++;
+    r->c->result[at].reduced[bucket] = r->stage[stage].part[bucket];
+    r->c->result[at].starts[bucket]++;
+    return TR_OK;
+}
+
+static tr_status on_reduce_wait(void *context, int stage, int bucket) {
+    rank_state *r = context;
+    int at = r->step * r->c->t->stages + stage;
+    r->c->result[at].waits[bucket] += r->c->result[at].starts[bucket];
     return TR_OK;
 }
 
@@ -330,6 +342,7 @@ static tr_status run_rank(rank_state *r) {
                              r->rank, &links));
     for (int s = 0; s < stage_count; s++) {
         r->stage[s] = (word_stage){.stage = {.ops = &word_ops, .index = s},
+                                   .tells = s % 3 != 2,
                                    .t = c->t,
                                    .slow = c->slow,
                                    .random = {(uint64_t)s + SEED}};
@@ -340,14 +353,16 @@ static tr_status run_rank(rank_state *r) {
         bytes = c->set[1]->program[r->rank].arena_bytes;
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, bytes, &arena));
     for (int k = 0; k < 2; k++) {
-        tr_runner_options options = {
-            .device = device,
-            .links = links,
-            .program = &c->set[k]->program[r->rank],
-            .stages = stages,
-            .arena = arena,
-            .hooks = {
-                .reduce = on_reduce, .finish = on_finish, .observe = on_observe, .context = r}};
+        tr_runner_options options = {.device = device,
+                                     .links = links,
+                                     .program = &c->set[k]->program[r->rank],
+                                     .stages = stages,
+                                     .arena = arena,
+                                     .hooks = {.reduce_start = on_reduce_start,
+                                               .reduce_wait = on_reduce_wait,
+                                               .finish = on_finish,
+                                               .observe = on_observe,
+                                               .context = r}};
         TR_TRY_OUT(tr_runner_create(&options, &runner[k]));
     }
     TR_TRY_OUT(run_steps(r, runner));
@@ -376,8 +391,12 @@ static void expect_results(const run_case *c, int rank) {
             if (c->result[at].sum != sum || c->result[at].seen != seen)
                 fail_msg("%s, step %d, stage %d: the result differs from the serial evaluation",
                          s->name, step, stage);
-            assert_int_equal(c->result[at].reductions, s->forward_only ? 0 : 1);
-            if (!s->forward_only) assert_true(c->result[at].reduced == sum);
+            for (int b = 0; b < TEST_BUCKETS; b++) {
+                int reduces = !s->forward_only && test_reduces(c->t, stage, b);
+                assert_int_equal(c->result[at].starts[b], reduces);
+                assert_int_equal(c->result[at].waits[b], reduces);
+                if (reduces) assert_true(c->result[at].reduced[b] == fold(sum, (uint64_t)b));
+            }
         }
         free(v.h);
         free(v.g);

@@ -336,8 +336,8 @@ static void test_lists_are_run_as_they_are(void **state) {
     tr_schedule *s = read_text("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1,0REDUCE_GRAD\n"
                                "1RECV_F0,1RECV_F1,1F0,1B0,1F1,1SEND_B0,1B1,1SEND_B1\n");
     static const char *const want[2] = {
-        "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 0REDUCE_GRAD FINISH ",
-        "1RECV_F0 1RECV_F1 1F0 1B0 1F1 1SEND_B0 1B1 1SEND_B1 1REDUCE_GRAD FINISH "};
+        "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 0REDUCE_START0 0REDUCE_WAIT0 FINISH ",
+        "1RECV_F0 1RECV_F1 1F0 1B0 1F1 1SEND_B0 1B1 1REDUCE_START0 1SEND_B1 1REDUCE_WAIT0 FINISH "};
     tr_stage_table t;
     tr_program_set *set = NULL;
     assert_true(s->listed);

@@ -24,7 +24,7 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
     assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
     assert_int_equal(tr_timeline_of_estimate("order <&\">", s, NULL, e, order), TR_OK);
     assert_int_equal(tr_lower(s, &t, &set), TR_OK);
-    assert_int_equal(tr_simulate(set, t.cost, c, &sim), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, c, NULL, &sim), TR_OK);
     assert_int_equal(tr_timeline_of_simulation("program", set, sim, 1e-3, program), TR_OK);
     tr_simulation_destroy(sim);
     tr_program_set_destroy(set);

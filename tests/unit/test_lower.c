@@ -20,7 +20,7 @@ static tr_program_set *lower(const tr_schedule *s, const tr_stage_table *t) {
 
 static tr_simulation *simulate(const tr_program_set *set, const tr_stage_table *t, double latency) {
     tr_simulation *simulation = NULL;
-    if (tr_simulate(set, t->cost, latency, &simulation) != TR_OK)
+    if (tr_simulate(set, t->cost, latency, NULL, &simulation) != TR_OK)
         fail_msg("%s", tr_error_message());
     return simulation;
 }
@@ -85,22 +85,27 @@ static void expect_matched(const tr_program_set *set) {
     }
 }
 
-/* Fails unless each stage is reduced once, after its last W or B. */
-static void expect_reductions(const tr_schedule *s, const tr_program_set *set) {
+/* Fails unless each bucket with bytes is reduced once, after the stage's last W or B, and all waits
+ * for these sums come after all other instructions except WAIT_SENT and FINISH. */
+static void expect_reductions(const tr_schedule *s, const tr_stage_table *t,
+                              const tr_program_set *set) {
     for (int stage = 0; stage < s->stages; stage++) {
         const tr_program *p = &set->program[s->rank_of[stage]];
-        int last = -1, reduce = -1, reductions = 0;
+        int last = -1, starts[TEST_BUCKETS] = {0}, waits[TEST_BUCKETS] = {0};
         for (int k = 0; k < p->count; k++) {
-            if (p->instr[k].action.stage != stage) continue;
-            if (p->instr[k].action.type == TR_ACTION_W || p->instr[k].action.type == TR_ACTION_B)
-                last = k;
-            if (p->instr[k].action.type == TR_ACTION_REDUCE) {
-                reduce = k;
-                reductions++;
-            }
+            const tr_action a = p->instr[k].action;
+            if (a.stage != stage) continue;
+            if (a.type == TR_ACTION_W || a.type == TR_ACTION_B) last = k;
+            if (a.type == TR_ACTION_REDUCE_START) starts[a.micro_batch]++;
+            if (a.type != TR_ACTION_REDUCE_WAIT) continue;
+            waits[a.micro_batch] += starts[a.micro_batch] == 1 && k > last;
+            for (int j = k + 1; j < p->count; j++)
+                assert_true(tr_action_is_added(p->instr[j].action));
         }
-        assert_int_equal(reductions, s->forward_only ? 0 : 1);
-        assert_true(reduce >= last);
+        for (int b = 0; b < TEST_BUCKETS; b++) {
+            assert_int_equal(starts[b], !s->forward_only && test_reduces(t, stage, b));
+            assert_int_equal(waits[b], starts[b]);
+        }
     }
 }
 
@@ -108,7 +113,7 @@ static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     tr_program_set *set = lower(s, t);
     for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
     expect_matched(set);
-    expect_reductions(s, set);
+    expect_reductions(s, t, set);
     /* Whether a program ends does not depend on time: try other costs and latencies. */
     static const double latencies[] = {0, 1e-3, 100};
     for (int k = 0; k < 3; k++) tr_simulation_destroy(simulate(set, t, latencies[k]));
@@ -145,7 +150,7 @@ static void test_v_program(void **state) {
     /* Stage 3 on rank 0 is reduced as soon as its gradients are complete, not at the end. */
     int reduce = 0, last = 0;
     for (const tr_instr *i = set->program[0].instr;
-         i->action.stage != 3 || i->action.type != TR_ACTION_REDUCE; i++)
+         i->action.stage != 3 || i->action.type != TR_ACTION_REDUCE_START; i++)
         reduce++;
     for (int k = 0; k < set->program[0].count; k++)
         if (set->program[0].instr[k].action.type == TR_ACTION_B) last = k;
@@ -294,7 +299,7 @@ static void test_waits_can_deadlock(void **state) {
     for (int k = wait; k > third; k--) p->instr[k] = p->instr[k - 1];
     p->instr[third] = kept;
     tr_simulation *sim = NULL;
-    assert_int_equal(tr_simulate(set, t.cost, 0, &sim), TR_ERR_CONFIG);
+    assert_int_equal(tr_simulate(set, t.cost, 0, NULL, &sim), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "rank 0 at 0WAIT_SENT_F3 waits for rank 1"));
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);

@@ -3,6 +3,7 @@
  * of check, lowering and proof, and all verdicts must agree. TRIREME_LONG=1: more of it. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
+#include "pipeline/program/prove.h"
 #include "pipeline_cases.h"
 #include "support/seed.h"
 
@@ -18,13 +19,25 @@ enum { RANKS = 4, CELLS = 4096, CHANNEL = 2048 };
 
 /* --- the executor ----------------------------------------------------------------------------- */
 
-typedef enum op { OP_F, OP_I, OP_W, OP_B, OP_SEND, OP_RECV, OP_SENT, OP_REDUCE, OP_END } op;
+typedef enum op {
+    OP_F,
+    OP_I,
+    OP_W,
+    OP_B,
+    OP_SEND,
+    OP_RECV,
+    OP_SENT,
+    OP_REDUCE,
+    OP_REDUCED,
+    OP_END
+} op;
 
 /* The next step of a rank. For transfers `id` is the message's number on both ranks. */
 typedef struct step {
     op op;
     int stage, micro_batch;
     int peer, id;
+    int bucket;
 } step;
 
 typedef struct world {
@@ -39,7 +52,7 @@ typedef struct world {
     /* Per message id: offered by its sender, taken by its receiver. */
     unsigned char *offered, *taken;
     int *queue[RANKS][RANKS], head[RANKS][RANKS], tail[RANKS][RANKS];
-    unsigned char *reduced; /* [stages] */
+    unsigned char *reduced; /* [stages * TEST_BUCKETS]: 1 started, 2 also waited for */
 } world;
 
 static int message_id(const world *w, int edge, int micro_batch, bool gradient) {
@@ -105,7 +118,8 @@ static outcome take_step(world *w, int rank) {
     case OP_REDUCE:
         for (int k = 0; k < w->micro_batches; k++)
             if (!(done_bits(w, s->stage, k) & 4u)) return WRONG;
-        return w->reduced[s->stage]++ ? WRONG : DONE;
+        return w->reduced[s->stage * TEST_BUCKETS + s->bucket]++ ? WRONG : DONE;
+    case OP_REDUCED: return ++w->reduced[s->stage * TEST_BUCKETS + s->bucket] == 2 ? DONE : WRONG;
     case OP_END: return DONE;
     default: return act(w, s);
     }
@@ -152,7 +166,7 @@ static world *open_world(const tr_schedule *s, const tr_stage_table *t) {
     w->done = zeroed((size_t)s->stages * (size_t)s->micro_batches, 1);
     w->offered = zeroed(messages, 1);
     w->taken = zeroed(messages, 1);
-    w->reduced = zeroed((size_t)s->stages, 1);
+    w->reduced = zeroed((size_t)s->stages * TEST_BUCKETS, 1);
     for (int r = 0; r < s->ranks; r++) {
         w->step[r] = zeroed(CELLS, sizeof(step));
         for (int q = 0; q < s->ranks; q++) w->queue[r][q] = zeroed(CHANNEL, sizeof(int));
@@ -190,16 +204,19 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
                                                     [TR_ACTION_RECV] = OP_RECV,
                                                     [TR_ACTION_SEND] = OP_SEND,
                                                     [TR_ACTION_WAIT_SENT] = OP_SENT,
-                                                    [TR_ACTION_REDUCE] = OP_REDUCE,
+                                                    [TR_ACTION_REDUCE_START] = OP_REDUCE,
+                                                    [TR_ACTION_REDUCE_WAIT] = OP_REDUCED,
                                                     [TR_ACTION_FINISH] = OP_END};
             step one = {
                 .op = ops[a.type], .stage = a.stage, .micro_batch = a.micro_batch, .peer = i->peer};
+            if (tr_action_reduces(a)) one.bucket = a.micro_batch;
             if (tr_action_transfers(a)) one.id = message_id(w, i->edge, a.micro_batch, a.gradient);
             add_step(w, r, one);
         }
     bool ran = run_world(w);
     for (int stage = 0; ran && !s->forward_only && stage < s->stages; stage++)
-        ran = w->reduced[stage] == 1;
+        for (int b = 0; ran && b < TEST_BUCKETS; b++)
+            ran = w->reduced[stage * TEST_BUCKETS + b] == (test_reduces(t, stage, b) ? 2 : 0);
     close_world(w);
     return ran;
 }
@@ -237,7 +254,8 @@ static bool order_runs(const tr_schedule *s, const tr_stage_table *t) {
                 int cells = a->overlap ? 2 : 1;
                 step steps[2];
                 for (int k = 0; k < cells; k++) {
-                    steps[k] = (step){(op)a[k].type, a[k].stage, a[k].micro_batch, 0, 0};
+                    steps[k] = (step){
+                        .op = (op)a[k].type, .stage = a[k].stage, .micro_batch = a[k].micro_batch};
                     for (int e = 0; e < t->edges; e++) {
                         int mb = a[k].micro_batch;
                         if (done_bits(w, t->edge[e].from, mb) & 1u)
@@ -433,6 +451,8 @@ static bool list_runs(const tr_schedule *s, const tr_stage_table *t) {
                 break;
             case TR_ACTION_REDUCE: one.op = OP_REDUCE; break;
             case TR_ACTION_WAIT_SENT:
+            case TR_ACTION_REDUCE_START:
+            case TR_ACTION_REDUCE_WAIT:
             case TR_ACTION_FINISH: good = false; break;
             default: one.op = (op)a.type;
             }
@@ -487,11 +507,128 @@ static void test_lists(void **state) {
     assert_true(ran > trials(1000) && refused > trials(1000));
 }
 
+/* --- mutations of programs with reductions ---------------------------------------------------- */
+
+/* The programs of two data ranks: each program twice, the second time over ranks of its own. */
+typedef struct replicas {
+    tr_program_set set;
+    tr_program program[2 * RANKS];
+} replicas;
+
+static void open_replicas(const tr_program_set *one, replicas *two) {
+    two->set = (tr_program_set){.ranks = 2 * one->ranks, .program = two->program};
+    for (int r = 0; r < two->set.ranks; r++) {
+        tr_program *p = &two->program[r];
+        *p = one->program[r % one->ranks];
+        p->ranks = two->set.ranks;
+        p->rank = r;
+        p->instr = zeroed((size_t)p->count + 1, sizeof *p->instr); /* and one more */
+        for (int k = 0; k < p->count; k++) {
+            p->instr[k] = one->program[r % one->ranks].instr[k];
+            if (r >= one->ranks) p->instr[k].peer += one->ranks;
+        }
+    }
+}
+
+static void close_replicas(replicas *two) {
+    for (int r = 0; r < two->set.ranks; r++) free(two->program[r].instr);
+}
+
+static bool is_weight(tr_action a) {
+    return a.type == TR_ACTION_W || a.type == TR_ACTION_B;
+}
+
+/* Returns true when the rank starts and awaits each of its sums once, with all its values. */
+static bool sums_well(const tr_program *p) {
+    enum { KEYS = 64 * 8 };
+    int left[64] = {0}, state[KEYS] = {0}, open = 0;
+    for (int k = 0; k < p->count; k++)
+        if (is_weight(p->instr[k].action)) left[p->instr[k].action.stage]++;
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        if (is_weight(a)) left[a.stage]--;
+        if (a.type == TR_ACTION_FINISH && (open || k != p->count - 1)) return false;
+        if (!tr_action_reduces(a)) continue;
+        int *at = &state[a.stage * 8 + a.micro_batch], before = (*at)++;
+        bool start = a.type == TR_ACTION_REDUCE_START;
+        if (before != (start ? 0 : 1) || left[a.stage] > 0) return false;
+        open += start ? 1 : -1;
+    }
+    return true;
+}
+
+/* Returns true when two data ranks, which share one group, start the same sums in the same order.
+ */
+static bool meets(const tr_program *a, const tr_program *b) {
+    for (int i = 0, j = 0;; i++, j++) {
+        while (i < a->count && a->instr[i].action.type != TR_ACTION_REDUCE_START) i++;
+        while (j < b->count && b->instr[j].action.type != TR_ACTION_REDUCE_START) j++;
+        if (i == a->count || j == b->count) return i == a->count && j == b->count;
+        const tr_action x = a->instr[i].action, y = b->instr[j].action;
+        if (x.stage != y.stage || x.micro_batch != y.micro_batch) return false;
+    }
+}
+
+/* Changes one reduction of one rank. */
+static void mutate_reduction(test_random *r, tr_program *p) {
+    int at[256], n = 0;
+    for (int k = 0; k < p->count && n < 256; k++)
+        if (tr_action_reduces(p->instr[k].action)) at[n++] = k;
+    if (n == 0) return;
+    int a = at[test_between(r, 0, n - 1)], b = at[test_between(r, 0, n - 1)];
+    const tr_instr kept = p->instr[a];
+    int to = test_between(r, 0, p->count - 1), kind = test_between(r, 0, 5);
+    if (kind == 0 || kind == 3) { /* without it; elsewhere */
+        memmove(&p->instr[a], &p->instr[a + 1], (size_t)(--p->count - a) * sizeof kept);
+        if (kind == 0) return;
+    }
+    if (kind == 1 || kind == 3) { /* again; elsewhere */
+        memmove(&p->instr[to + 1], &p->instr[to], (size_t)(p->count++ - to) * sizeof kept);
+        p->instr[to] = kept;
+    } else if (kind == 2) p->instr[a].action.micro_batch = test_between(r, 0, TEST_BUCKETS);
+    else { /* two of them change places */ p->instr[a] = p->instr[b];
+        p->instr[b] = kept;
+    }
+}
+
+static void test_reductions(void **state) {
+    (void)state;
+    test_random r = {tr_mix64(tr_test_seed(8103))};
+    int ran = 0, refused = 0;
+    for (int trial = 0; trial < trials(4000); trial++) {
+        tr_schedule *s = generate(&r);
+        tr_program_set *set = NULL;
+        tr_stage_table t;
+        replicas two;
+        test_table_chain(s->stages, 512, 512, 512, &t);
+        test_table_buckets(&r, &t);
+        if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
+        open_replicas(set, &two);
+        if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
+        mutate_reduction(&r, &two.program[test_between(&r, 0, two.set.ranks - 1)]);
+        bool good = true;
+        for (int k = 0; k < two.set.ranks; k++) good = good && sums_well(&two.program[k]);
+        for (int k = 0; k < set->ranks; k++)
+            good = good && meets(&two.program[k], &two.program[k + set->ranks]);
+        tr_error_clear();
+        if ((tr_program_prove(&two.set) == TR_OK) != good)
+            fail_msg("trial %d, %s: the proof says \"%s\"", trial, s->name, tr_error_message());
+        *(good ? &ran : &refused) += 1;
+        close_replicas(&two);
+        tr_program_set_destroy(set);
+        tr_stage_table_free(&t);
+        tr_schedule_destroy(s);
+    }
+    print_message("%d ran, %d were refused\n", ran, refused);
+    assert_true(ran > trials(300) && refused > trials(1000));
+}
+
 int main(void) {
     (void)alarm(getenv("TRIREME_LONG") ? 36000 : 590); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_reductions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -327,7 +327,14 @@ static tr_status take_step(member *m) {
     TR_TRY(tr_stream_sync(stream));
     if (m->rank == 0) tr_optimizer_loss(m->optimizer)[1] = 1; /* one token counts */
     TR_TRY(for_slots(m, set_gradient));
-    for (int s = 0; s < m->store->stages; s++) TR_TRY(tr_optimizer_reduce(m->optimizer, s));
+    for (int k = 0; k < 2 * m->store->slots; k++) { /* start all buckets, then wait for all */
+        const tr_slot *slot = &m->store->slot[k % m->store->slots], *before = slot - 1;
+        bool first = k % m->store->slots == 0 || before->stage != slot->stage ||
+                     before->bucket != slot->bucket;
+        if (!first) continue;
+        TR_TRY((k < m->store->slots ? tr_optimizer_start
+                                    : tr_optimizer_wait)(m->optimizer, slot->stage, slot->bucket));
+    }
     TR_TRY(tr_stream_sync(stream));
     TR_TRY(for_slots(m, check_gradient));
     m->state = (tr_step_state){.step = 1,
@@ -515,18 +522,18 @@ static void check_balance(const team *t) {
 }
 
 /* spans: of the first stage's rank. Its groups: the rank alone; the data line; parts of the tensor
- * line, with or without the data line. Unless neighbours share key heads, the gradients that one
- * group sums are adjacent. */
+ * line, with or without the data line. Unless neighbours share key heads, the gradients of a
+ * layer that one group sums are adjacent among those that decay, and among the others. */
 static const struct {
     int pp, dp, tp;
     tr_dtype dtype;
     int spans;
 } teams[] = {
-    {1, 1, 1, TR_F32, 1},   {1, 1, 2, TR_F32, 3}, /* the rank: decays, stays; the tensor line:
-                                                     q_norm; the head's wte */
-    {1, 2, 2, TR_BF16, 5}, /* data line; alone: experts; data line: stays; both; wte */
-    {1, 1, 4, TR_BF16, 10}, {2, 1, 4, TR_F32, 5},  {1, 2, 4, TR_F32, 12},
-    {2, 2, 1, TR_BF16, 3},  {2, 2, 4, TR_BF16, 7}, {1, 2, 1, TR_F32, 3},
+    /* wte; each of two blocks: decays, stays; the head's wte */
+    {1, 1, 1, TR_F32, 6},   {1, 1, 2, TR_F32, 8}, /* and each block: q_norm over the tensor line */
+    {1, 2, 2, TR_BF16, 10},                       /* and each block: experts, of the rank alone */
+    {1, 1, 4, TR_BF16, 14}, {2, 1, 4, TR_F32, 6},  {1, 2, 4, TR_F32, 16},
+    {2, 2, 1, TR_BF16, 4},  {2, 2, 4, TR_BF16, 8}, {1, 2, 1, TR_F32, 8},
 };
 
 static void test_every_mesh(void **state) {

@@ -16,8 +16,7 @@ typedef struct rows {
     tr_instr instr[RANKS][MOST];
 } rows;
 
-/* Proves the programs of the rows. In collectives 0 to 2 are stages and 3 is the end of the
- * step. */
+/* Proves the programs of the rows. */
 static void expect(int ranks, rows *r, const char *want) {
     tr_program program[RANKS] = {{0}};
     for (int k = 0; k < ranks; k++)
@@ -34,9 +33,11 @@ static void expect(int ranks, rows *r, const char *want) {
 #define SEND(to, n)   INSTR(SEND, to, n)
 #define RECV(from, n) INSTR(RECV, from, n)
 #define SENT(to, n)   INSTR(WAIT_SENT, to, n)
-#define MEET(group)                                                                                \
+#define START(group)  INSTR_OF(REDUCE_START, group)
+#define WAIT(group)   INSTR_OF(REDUCE_WAIT, group)
+#define INSTR_OF(kind, group)                                                                      \
     {                                                                                              \
-        .action = {.stage = (group), .type = TR_ACTION_REDUCE, .micro_batch = -1 }                 \
+        .action = {.stage = (group), .type = TR_ACTION_##kind }                                    \
     }
 
 static void test_transfers(void **state) {
@@ -73,29 +74,60 @@ static void test_waits_for_buffers(void **state) {
            "rank 2 at 0RECV_F0 waits for rank 0");
 }
 
-static void test_groups_are_met_in_one_order(void **state) {
+static void test_reductions_in_one_order(void **state) {
     (void)state;
-    expect(3, &(rows){{2, 2, 2}, {{MEET(0), MEET(2)}, {MEET(0), MEET(2)}, {MEET(1), MEET(2)}}},
+    expect(3,
+           &(rows){{4, 4, 2},
+                   {{START(0), START(2), WAIT(0), WAIT(2)},
+                    {START(0), START(2), WAIT(2), WAIT(0)},
+                    {START(1), WAIT(1)}}},
            NULL);
-    expect(3, &(rows){{2, 2, 1}, {{MEET(0), MEET(1)}, {MEET(1), MEET(0)}, {MEET(2)}}},
-           "the program cannot run to its end: rank 1 at 1REDUCE_GRAD waits for rank 0; rank 0 at "
-           "0REDUCE_GRAD waits for rank 1");
+    expect(
+        2,
+        &(rows){{4, 4},
+                {{START(0), START(1), WAIT(0), WAIT(1)}, {START(1), START(0), WAIT(0), WAIT(1)}}},
+        "the program cannot run to its end: rank 0 at 0REDUCE_WAIT0 waits for rank 1; rank 1 at "
+        "0REDUCE_WAIT0 waits for rank 0");
     /* Three groups of two ranks each, in a ring. */
-    expect(3, &(rows){{2, 2, 2}, {{MEET(0), MEET(2)}, {MEET(1), MEET(0)}, {MEET(2), MEET(1)}}},
-           "the program cannot run to its end: rank 0 at 0REDUCE_GRAD waits for rank 1; rank 1 at "
-           "1REDUCE_GRAD waits for rank 2; "
-           "rank 2 at 2REDUCE_GRAD waits for rank 0");
-    /* A collective and a message wait for each other. */
-    expect(2, &(rows){{2, 2}, {{MEET(0), SEND(1, 0)}, {RECV(0, 0), MEET(0)}}},
-           "the program cannot run to its end: rank 0 at 0REDUCE_GRAD waits for rank 1; rank 1 at "
+    expect(3,
+           &(rows){{4, 4, 4},
+                   {{START(0), START(2), WAIT(0), WAIT(2)},
+                    {START(1), START(0), WAIT(1), WAIT(0)},
+                    {START(2), START(1), WAIT(2), WAIT(1)}}},
+           "the program cannot run to its end: rank 0 at 0REDUCE_WAIT0 waits for rank 1; rank 1 at "
+           "1REDUCE_WAIT0 waits for rank 2; rank 2 at 2REDUCE_WAIT0 waits for rank 0");
+    /* A start does not wait, so a message may be sent after it; a wait does. */
+    expect(2, &(rows){{3, 3}, {{START(0), SEND(1, 0), WAIT(0)}, {RECV(0, 0), START(0), WAIT(0)}}},
+           NULL);
+    expect(2, &(rows){{3, 3}, {{START(0), WAIT(0), SEND(1, 0)}, {RECV(0, 0), START(0), WAIT(0)}}},
+           "the program cannot run to its end: rank 0 at 0REDUCE_WAIT0 waits for rank 1; rank 1 at "
            "0RECV_F0 waits for rank 0");
+}
+
+static void test_reductions_are_complete(void **state) {
+    (void)state;
+    const tr_instr w = INSTR_OF(W, 0), start = START(0), wait = WAIT(0), end = INSTR_OF(FINISH, -1);
+    expect(1, &(rows){{4}, {{w, start, wait, end}}}, NULL);
+    expect(1, &(rows){{4}, {{start, w, wait, end}}},
+           "the program: rank 0, 0REDUCE_START0: a weight gradient of the stage comes later");
+    expect(1, &(rows){{3}, {{w, start, end}}},
+           "the program: rank 0, 0REDUCE_START0: nothing waits for the sum");
+    expect(1, &(rows){{4}, {{w, wait, start, end}}},
+           "the program: rank 0, 0REDUCE_WAIT0: the sum has not started");
+    expect(1, &(rows){{4}, {{w, start, end, wait}}},
+           "the program: rank 0, 0REDUCE_WAIT0: it comes after FINISH");
+    expect(1, &(rows){{5}, {{w, start, start, wait, end}}},
+           "the program: rank 0, 0REDUCE_START0: the sum starts twice");
+    expect(1, &(rows){{5}, {{w, start, wait, wait, end}}},
+           "the program: rank 0, 0REDUCE_START0: the sum is waited for twice");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transfers),
         cmocka_unit_test(test_waits_for_buffers),
-        cmocka_unit_test(test_groups_are_met_in_one_order),
+        cmocka_unit_test(test_reductions_in_one_order),
+        cmocka_unit_test(test_reductions_are_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

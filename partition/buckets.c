@@ -1,0 +1,50 @@
+#include "partition/buckets.h"
+
+#include "base/memory.h"
+#include "layers/param_layout.h"
+
+/* Adds the bytes of the layer's gradients that this rank sums with other ranks. */
+static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype dtype,
+                           size_t *bytes) {
+    for (int k = 0; k < layer->params_count; k++) {
+        const tr_param *param = &layer->params[k];
+        tr_param_layout layout;
+        if (param->frozen) continue;
+        TR_TRY(tr_param_layout_make(param, mesh, &layout));
+        if (tr_mesh_part_size(&layout.sum) > 1)
+            *bytes += (size_t)param->count * tr_dtype_size(tr_dtype_acc(dtype));
+    }
+    return TR_OK;
+}
+
+static double share(double part, double whole) {
+    return whole > 0 ? part / whole : 1;
+}
+
+static tr_status fill_stage(const tr_model *model, const tr_placement *placement, int stage,
+                            const tr_mesh *mesh, tr_dtype dtype, tr_stage_cost *cost) {
+    const int end = placement->first[stage + 1];
+    double i = 0, w = 0;
+    for (int k = 0; k < cost->buckets; k++) {
+        const tr_layer *layer = model->layers[end - 1 - k];
+        i += layer->flops_i;
+        w += layer->flops_w;
+        cost->bucket[k] = (tr_bucket){.w = share(w, cost->w), .b = share(i + w, cost->i + cost->w)};
+        TR_TRY(add_bytes(layer, mesh, dtype, &cost->bucket[k].bytes));
+    }
+    return TR_OK;
+}
+
+tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
+                          tr_dtype dtype, tr_stage_table *table) {
+    TR_TRY(tr_calloc((size_t)model->count, sizeof *table->bucket, &table->bucket));
+    for (int s = 0; s < table->stages; s++) {
+        tr_mesh of = *mesh; /* of a rank that has the stage */
+        tr_stage_cost *cost = &table->cost[s];
+        of.index[TR_AXIS_PP] = placement->owner[s];
+        cost->buckets = placement->first[s + 1] - placement->first[s];
+        cost->bucket = table->bucket + placement->first[s];
+        TR_TRY(fill_stage(model, placement, s, &of, dtype, cost));
+    }
+    return TR_OK;
+}

@@ -1,0 +1,9 @@
+/* The buckets of gradients: how many bytes a rank reduces when each of its layers is done. */
+#pragma once
+
+#include "layers/placement.h"
+#include "layers/stage.h"
+
+/* Adds the buckets of all stages to a table of the model's stages: one for each layer. */
+tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
+                          tr_dtype dtype, tr_stage_table *table);
