@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,6 +55,9 @@ static tr_status check_tree(const cJSON *value, const char *where) {
 tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSON **out) {
     const char *end = text;
     *out = NULL;
+    const size_t valid = tr_utf8_valid((const uint8_t *)text, length);
+    if (valid < length)
+        return TR_FAIL(TR_ERR_DATA, "%s: this is not JSON: byte %zu is not UTF-8", where, valid);
     cJSON *value = cJSON_ParseWithLengthOpts(text, length, &end, false);
     size_t at = end ? (size_t)(end - text) : 0;
     if (!value)

@@ -1,10 +1,10 @@
 /* trireme sample RUN|DIR [-p TEXT | --prompts FILE | --interactive] [options] [key=value ...]: text
  * from a checkpoint of a run, whatever layout saved it, or from a folder of transformers. */
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/sample_chat.h"
 #include "job/rank_process.h"
-#include "text/unicode.h"
 #include "train/decode_session.h"
 #include "train/origin.h"
 
@@ -106,6 +106,8 @@ static tr_status parse(int argc, char **argv, request *r) {
         return cli_usage("sample", "the text of --system is not UTF-8");
     if (r->prompt && !*r->prompt)
         return cli_usage("sample", "the prompt is empty: give at least one character with -p");
+    if (r->prompt && !tr_utf8_is_valid((const uint8_t *)r->prompt, strlen(r->prompt)))
+        return cli_usage("sample", "the prompt is not UTF-8");
     if (r->prompts_file) TR_TRY(tr_prompts_read(r->prompts_file, &r->prompts));
     if (r->prompt) r->texts.prompt = &r->prompt;
     if (r->prompts_file) r->texts.prompt = r->prompts.line;

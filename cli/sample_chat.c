@@ -1,8 +1,8 @@
 #include "cli/sample_chat.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "text/chat.h"
-#include "text/unicode.h"
 #include "train/textout.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* The values of keys: parsing, printing, and what a key takes. */
 #include "base/nearest.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "config/points.h"
 #include "config/schema.h"
 #include "pipeline/orders/make.h"
@@ -156,34 +157,13 @@ static tr_status set_schedule(const tr_key *key, const char *value, tr_config *c
     return set_word(key, value, words, count, config);
 }
 
-/* Returns the length of the UTF-8 character at s and sets *point to its code point; 0 when it is
- * malformed. */
-static int utf8_next(const char *s, uint32_t *point) {
-    const unsigned char *u = (const unsigned char *)s;
-    int length = u[0] < 0x80 ? 1 : u[0] >= 0xf0 ? 4 : u[0] >= 0xe0 ? 3 : u[0] >= 0xc2 ? 2 : 0;
-    if (length == 0 || u[0] > 0xf4) return 0;
-    static const uint32_t mask[] = {0, 0x7f, 0x1f, 0x0f, 0x07},
-                          least[] = {0, 0, 0x80, 0x800, 0x10000};
-    uint32_t p = u[0] & mask[length];
-    for (int i = 1; i < length; i++) {
-        if ((u[i] & 0xc0) != 0x80) return 0;
-        p = p << 6 | (u[i] & 0x3fu);
-    }
-    *point = p;
-    return p < least[length] || p > 0x10ffff || (p >= 0xd800 && p < 0xe000) ? 0 : length;
-}
-
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config) {
     if (!*value) return wrong_type(key, value, NULL);
     if (strlen(value) >= key->size)
         return TR_FAIL(TR_ERR_CONFIG, "%s must not be longer than %zu characters", key->name,
                        key->size - 1);
-    uint32_t point;
-    for (const char *s = value; *s;) {
-        int length = utf8_next(s, &point);
-        if (length == 0) return TR_FAIL(TR_ERR_CONFIG, "%s must be valid UTF-8", key->name);
-        s += length;
-    }
+    if (!tr_utf8_is_valid((const uint8_t *)value, strlen(value)))
+        return TR_FAIL(TR_ERR_CONFIG, "%s must be valid UTF-8", key->name);
     memcpy(field(key, config), value, strlen(value) + 1);
     return TR_OK;
 }
@@ -266,11 +246,11 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
 
 /* Prints text in double quotes, and escapes what YAML would not read back unchanged. */
 static void print_quoted(const char *text, FILE *f) {
+    const char *end = text + strlen(text);
     (void)fputc('"', f);
-    for (int length; *text; text += length) {
-        uint32_t p = 0;
-        length = utf8_next(text, &p);
-        if (length == 0) length = 1; /* malformed; set_text refuses it before */
+    for (int length; text < end; text += length) {
+        uint32_t p;
+        length = (int)tr_utf8_next((const uint8_t *)text, (const uint8_t *)end, &p);
         bool break_or_control = p < 0x20 || (p >= 0x7f && p < 0xa0) || p == 0x2028 || p == 0x2029 ||
                                 p == 0xfeff || (p >= 0xfffe && p < 0x10000);
         if (break_or_control) (void)fprintf(f, "\\u%04" PRIX32, p);

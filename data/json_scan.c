@@ -1,6 +1,7 @@
 #include "data/json_scan.h"
 
-#include <stdint.h>
+#include "base/utf8.h"
+
 #include <string.h>
 
 enum { DEEPEST = 64 };
@@ -46,26 +47,6 @@ static bool read_unit(tr_scan *s, uint32_t *unit) {
     return true;
 }
 
-/* Writes a code point as UTF-8: never more bytes than its escape has. */
-static char *put_point(char *to, uint32_t p) {
-    if (p < 0x80) {
-        *to++ = (char)p;
-    } else if (p < 0x800) {
-        *to++ = (char)(0xc0 | p >> 6);
-        *to++ = (char)(0x80 | (p & 0x3f));
-    } else if (p < 0x10000) {
-        *to++ = (char)(0xe0 | p >> 12);
-        *to++ = (char)(0x80 | (p >> 6 & 0x3f));
-        *to++ = (char)(0x80 | (p & 0x3f));
-    } else {
-        *to++ = (char)(0xf0 | p >> 18);
-        *to++ = (char)(0x80 | (p >> 12 & 0x3f));
-        *to++ = (char)(0x80 | (p >> 6 & 0x3f));
-        *to++ = (char)(0x80 | (p & 0x3f));
-    }
-    return to;
-}
-
 /* Reads the code point of an escape \uXXXX, of which "\u" is read. */
 static bool read_point(tr_scan *s, uint32_t *point) {
     enum { REPLACEMENT = 0xfffd };
@@ -88,7 +69,8 @@ static bool read_point(tr_scan *s, uint32_t *point) {
 /* Reads a string to `to` (NULL: passes over it). */
 bool tr_scan_string(tr_scan *s, char *to, size_t *length) {
     static const char plain[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
-    char *begin = to, four[4];
+    char *begin = to;
+    uint8_t put[4];
     tr_scan_space(s);
     if (tr_scan_peek(s) != '"') return tr_scan_wrong(s, "a string in quotes is missing");
     const size_t open = s->at++;
@@ -113,8 +95,8 @@ bool tr_scan_string(tr_scan *s, char *to, size_t *length) {
             s->at -= 2;
             return tr_scan_wrong(s, "an unknown escape");
         }
-        if (to) to = put_point(to, point);
-        else (void)put_point(four, point);
+        const size_t bytes = tr_utf8_put(point, put); /* never more than its escape has */
+        if (to) to = mempcpy(to, put, bytes);
     }
     s->at++;
     if (length) *length = (size_t)(to - begin);

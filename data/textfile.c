@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,6 +29,7 @@ struct tr_textfile {
     z_stream gzip;
     bool gzip_open;
     ZSTD_DStream *zstd;
+    tr_utf8_scan scan; /* of the text that was read */
 };
 
 /* Reads more of the file when all of `raw` is used; at the end of the file raw stays empty. */
@@ -120,6 +122,18 @@ static tr_status unzstd(tr_textfile *in, char *to, size_t size, size_t *got) {
     return TR_OK;
 }
 
+/* Checks the text that was read last; ends: no other follows. */
+static tr_status check(tr_textfile *in, const char *text, size_t count, bool ends) {
+    if (tr_utf8_scan_add(&in->scan, (const uint8_t *)text, count) && !(ends && in->scan.have > 0))
+        return TR_OK;
+    const bool wide = in->scan.at == 0 && in->scan.first >= 0xFE; /* a byte-order mark */
+    return TR_FAIL(TR_ERR_DATA,
+                   "'%s' is not UTF-8: byte %" PRId64 " of its text (0x%02x) is not part of a "
+                   "character; convert the file (iconv -f %s -t UTF-8), or leave such bytes out "
+                   "(iconv -c -f UTF-8 -t UTF-8)",
+                   in->path, in->scan.at, in->scan.first, wide ? "UTF-16" : "LATIN1");
+}
+
 tr_status tr_textfile_read(tr_textfile *in, char *to, size_t size, size_t *got) {
     *got = 0;
     while (*got < size) {
@@ -138,7 +152,7 @@ tr_status tr_textfile_read(tr_textfile *in, char *to, size_t size, size_t *got) 
         *got += n;
         if (end && n == 0) break;
     }
-    return TR_OK;
+    return check(in, to, *got, *got < size);
 }
 
 tr_status tr_textfile_skip(tr_textfile *in, int64_t bytes) {
@@ -148,7 +162,7 @@ tr_status tr_textfile_skip(tr_textfile *in, int64_t bytes) {
         if (lseek(in->fd, bytes, SEEK_SET) != bytes)
             return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", in->path, strerror(errno));
         in->at = in->end = 0;
-        in->used = bytes;
+        in->used = in->scan.at = bytes;
         return TR_OK;
     }
     TR_TRY(tr_calloc(RAW, 1, &piece));

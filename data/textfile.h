@@ -11,9 +11,10 @@ tr_status tr_textfile_open(const char *path, tr_textfile **out);
 void tr_textfile_close(tr_textfile *input);
 
 /* Reads up to `size` bytes of text; *got is smaller only at the end. Fails with TR_ERR_DATA, path
- * and position, when compressed data are damaged or cut off, and with TR_ERR_IO. */
+ * and position, when the text is not UTF-8 or compressed data are damaged or cut off, and with
+ * TR_ERR_IO. */
 tr_status tr_textfile_read(tr_textfile *input, char *to, size_t size, size_t *got);
-/* Passes over `bytes` of text. Fails likewise, and with TR_ERR_DATA when the text is shorter. */
+/* Passes over `bytes` of text, which end with a character. Fails likewise, and with TR_ERR_DATA when the text is shorter. */
 tr_status tr_textfile_skip(tr_textfile *input, int64_t bytes);
 /* Return the bytes of the file, and how many of them were read: compressed ones. */
 int64_t tr_textfile_size(const tr_textfile *input);

@@ -152,7 +152,7 @@ static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
         if (end > begin) continue;
         if (end >= length) break;
         /* An empty match: the next search begins one character later. */
-        search += tr_utf8_escaped((const uint8_t *)text + end, (const uint8_t *)text + length);
+        search += tr_cp_escaped((const uint8_t *)text + end, (const uint8_t *)text + length);
     }
     return tr_bytes_add(out, text + at, length - at);
 }

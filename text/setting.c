@@ -1,7 +1,6 @@
 #include "text/setting.h"
 
 #include "text/bpe.h"
-#include "text/unicode.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,8 +21,6 @@ tr_status tr_setting_parse(const char *path, const char *text, size_t length, cJ
     char where[600];
     *out = NULL;
     (void)snprintf(where, sizeof where, "the tokenizer '%.500s'", path);
-    if (!tr_utf8_is_valid((const uint8_t *)text, length))
-        return TR_FAIL(TR_ERR_DATA, "%s is not a JSON file: it is not UTF-8", where);
     const char *zero = find_zero(text, length);
     if (zero) /* cJSON's strings end there */
         return TR_FAIL(TR_ERR_DATA,

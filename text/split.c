@@ -61,8 +61,7 @@ static tr_status split_piece(split_run *run, tr_text_part piece) {
         if (end > begin) continue;
         if (end >= piece.length) break;
         /* An empty match: the next search begins one character later. */
-        search +=
-            tr_utf8_escaped((const uint8_t *)text + end, (const uint8_t *)text + piece.length);
+        search += tr_cp_escaped((const uint8_t *)text + end, (const uint8_t *)text + piece.length);
     }
     return add_part(run, piece.at + at, piece.length - at, false);
 }

@@ -123,36 +123,3 @@ bool tr_cp_since(size_t i, uint32_t *first, uint32_t *last, uint8_t *set) {
     *set = since_14[i].set;
     return true;
 }
-
-size_t tr_utf8_put(uint32_t cp, uint8_t out[4]) {
-    if (cp < 0x80) {
-        out[0] = (uint8_t)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (uint8_t)(0xC0 | cp >> 6);
-        out[1] = (uint8_t)(0x80 | (cp & 0x3F));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (uint8_t)(0xE0 | cp >> 12);
-        out[1] = (uint8_t)(0x80 | (cp >> 6 & 0x3F));
-        out[2] = (uint8_t)(0x80 | (cp & 0x3F));
-        return 3;
-    }
-    out[0] = (uint8_t)(0xF0 | cp >> 18);
-    out[1] = (uint8_t)(0x80 | (cp >> 12 & 0x3F));
-    out[2] = (uint8_t)(0x80 | (cp >> 6 & 0x3F));
-    out[3] = (uint8_t)(0x80 | (cp & 0x3F));
-    return 4;
-}
-
-bool tr_utf8_is_valid(const uint8_t *text, size_t length) {
-    const uint8_t *p = text, *end = text + length;
-    while (p < end) {
-        uint32_t cp;
-        p += tr_utf8_next(p, end, &cp);
-        if (cp >= TR_CP_INVALID && cp < TR_CP_INVALID + 0x100) return false;
-    }
-    return true;
-}

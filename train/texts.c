@@ -3,7 +3,7 @@
 #include "base/input.h"
 #include "base/json.h"
 #include "base/memory.h"
-#include "text/unicode.h"
+#include "base/utf8.h"
 #include "train/textout.h"
 
 #include <errno.h>

@@ -129,6 +129,9 @@ says windows "data.documents windows would cut conversations: .*"
 { cat "$examples"; echo '{"messages": [{"role": "user", "content": "a}]}'; } >bad.jsonl
 train 65 2 bad data.path=bad.jsonl parallel.dp=2
 says bad "'bad.jsonl', line 13: byte 43: a string does not end"
+printf '{"prompt": "a", "answer": "\377"}\n' >bad.jsonl
+train 65 2 bad data.path=bad.jsonl parallel.dp=2
+says bad "'bad.jsonl' is not UTF-8: byte 27 of its text \(0xff\) .*"
 [[ ! -e bad/ckpt ]] || fail "bad: something was written"
 sed -i "s/, tokenizer:[^}]*//" base.yaml
 train 78 1 without

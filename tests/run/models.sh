@@ -99,6 +99,10 @@ refused 78 "leave one out" plan from.yaml model.preset=llama-tiny
 "$trireme" plan from.yaml model.context=16 >out || fail "a smaller context is refused"
 refused 65 "config.json" plan from.yaml model.init_from="$models"
 refused 66 "nowhere" ckpt import nowhere run
+cp -r folder not-utf8
+sed -i 's/"model_type":[ \t]*"/&\xff/' not-utf8/config.json
+cmp -s folder/config.json not-utf8/config.json && fail "not-utf8/config.json is as it was"
+refused 65 "not-utf8/config.json: this is not JSON: byte " ckpt import not-utf8 run
 refused 65 "holds neither model.safetensors" ckpt import "$scratch/born" run
 refused 64 "must be fp32, bf16 or fp16" ckpt export born x --dtype fp8
 refused 64 "contains another run" ckpt import folder imported

@@ -82,6 +82,7 @@ refuses 65 "the file of prompts 'empty' is empty" 1 gpt2 --prompts empty
 
 printf 'good\nbad \377\n' >bad
 refuses 65 "bad:2: the prompt is not UTF-8" 1 gpt2 --prompts bad
+refuses 64 "the prompt is not UTF-8" 1 gpt2 -p $'bad \377'
 
 # Equal prompts get texts of their own, also beyond those that are made together; line ends of DOS.
 for ((i = 0; i < 17; i++)); do printf 'The \r\n'; done >same

@@ -203,6 +203,22 @@ says_of talk "'talk.jsonl', line 2, byte 1: the object .* \(the key is \"text\"\
 head -c 1000 lines.jsonl.gz >cut.jsonl.gz
 tokenize 65 cut cut.jsonl.gz
 says_of cut "'cut.jsonl.gz' is damaged near byte 1000: it was cut off"
+{ cat "$text" && printf 'caf\351s\n'; } >latin.txt
+at=$(($(stat -c %s "$text") + 3))
+gzip -k latin.txt
+tokenize 65 latin "$text" latin.txt
+says_of latin "'latin.txt' is not UTF-8: byte $at of its text \(0xe9\) .* \(iconv -f LATIN1 -t UTF-8\), .*"
+tokenize 65 packed-latin latin.txt.gz
+says_of packed-latin "'latin.txt.gz' is not UTF-8: byte $at of its text \(0xe9\) .*"
+printf '{"text": "a"}\n{"text": "\303"}\n' >half.jsonl
+tokenize 65 half half.jsonl
+says_of half "'half.jsonl' is not UTF-8: byte 24 of its text \(0xc3\) .*"
+train 65 1 latin-text data.path=latin.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301
+says latin-text "'latin.txt' is not UTF-8: byte $at of its text \(0xe9\) .*"
+[[ ! -e latin-text/ckpt ]] || fail "latin-text: something was written"
+sed 's/endoftext/endof\xfftext/' tokenizer.json >broken.json
+tokenize 65 broken short.txt --tokenizer broken.json
+says_of broken "the tokenizer 'broken.json': this is not JSON: byte [0-9]+ is not UTF-8$"
 tokenize 66 none none.txt
 says_of none "the text file 'none.txt' cannot be opened: No such file"
 : >empty.jsonl

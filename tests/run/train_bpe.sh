@@ -76,6 +76,9 @@ code=0
 [[ $code == 64 ]] && grep -q "did you mean 'tokenize'" err || fail "tokenise: $code, $(<err)"
 : >empty.txt
 train 65 empty.txt --vocab 600 -o b.json
+printf 'word caf\351' >latin.txt
+train 65 "$text" latin.txt --vocab 600 -o b.json
+grep -q "'latin.txt' is not UTF-8: byte 8 of its text (0xe9) " err || fail "latin: $(<err)"
 train 66 no-such-file --vocab 600 -o b.json
 train 74 "$text" --vocab 600 -o no/such/folder/b.json
 train 74 "$text" --vocab 600 -o /proc/b.json

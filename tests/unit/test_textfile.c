@@ -1,6 +1,7 @@
 /* Text files and JSON lines: compressed ones give their text, cut-off ones a sentence; strings of
  * JSON come out as Unicode text, and damaged lines are refused. */
 #include "base/philox.h"
+#include "base/utf8.h"
 #include "data/conversation.h"
 #include "data/json_line.h"
 #include "data/textfile.h"
@@ -89,10 +90,26 @@ static void has_text(void) {
     assert_int_equal(read_all(7000, TEXT + 1, &count), TR_ERR_DATA);
 }
 
+/* Characters of 1 to 4 bytes, all complete: 7000 and the places to skip to are between two. */
+static void write_text(void) {
+    static const char *const character[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
+    static const size_t ends[] = {1, 5000, TEXT / 2, 500000, TEXT};
+    int next = 0;
+    for (size_t i = 0; i < TEXT;) {
+        const char *c = draw() % 8 ? NULL : character[draw() % 3];
+        const size_t length = c ? strlen(c) : 1;
+        if (i == ends[next]) next++;
+        if (i + length > ends[next]) c = NULL;
+        if (c) memcpy(text + i, c, length);
+        else text[i] = "words and lines\n"[draw() % 16];
+        i += c ? length : 1;
+    }
+}
+
 static void compressed_files_give_their_text(void **state) {
     (void)state;
     size_t half = TEXT / 2, size, count;
-    for (size_t i = 0; i < TEXT; i++) text[i] = "words and \xc3\xa9 lines\n"[draw() % 19];
+    write_text();
     write_bytes(text, TEXT);
     has_text();
     size = gzip(text, TEXT, packed);
@@ -122,6 +139,87 @@ static void compressed_files_give_their_text(void **state) {
     write_bytes("", 0);
     assert_int_equal(read_all(10, 0, &count), TR_OK);
     assert_int_equal(count, 0);
+}
+
+/* Returns the position of the first invalid byte; `count`: all are valid. */
+static size_t first_invalid(size_t count) {
+    const uint8_t *p = (const uint8_t *)text, *end = p + count;
+    for (uint32_t cp; p < end;) {
+        const size_t length = tr_utf8_next(p, end, &cp);
+        if (cp >= TR_CP_INVALID && cp < TR_CP_INVALID + 256) break;
+        p += length;
+    }
+    return (size_t)(p - (const uint8_t *)text);
+}
+
+/* Text that is not UTF-8 is refused with its first invalid byte, in whatever pieces it is read and
+ * also when it is compressed. */
+static void text_is_utf8(void **state) {
+    (void)state;
+    static const char *const part[] = {
+        "plain text ",
+        "\xc3\xa9",
+        "\xe2\x82\xac",
+        "\xf0\x9f\x98\x80",
+        "\xed\x9f\xbf",
+        "\xef\xbf\xbf",
+        "\xf4\x8f\xbf\xbf",
+        "\xe0\xa0\x80",
+        "\xf0\x90\x80\x80",
+        "\xff",
+        "\x80",
+        "\xc3",
+        "\xe2\x82",
+        "\xf0\x9f\x98",
+        "\xc1\xbf",
+        "\xe0\x9f\xbf",
+        "\xed\xa0\x80",
+        "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80",
+        "\xf5\x80",
+    };
+    enum { VALID = 9, PARTS = sizeof part / sizeof *part };
+    const int64_t rounds = tr_test_rounds(400);
+    int64_t refused = 0;
+    for (int64_t round = 0; round < rounds; round++) {
+        size_t length = 0, count;
+        for (uint64_t n = draw() % 40; n > 0; n--) {
+            const char *p = part[draw() % (draw() % 50 ? VALID : PARTS)];
+            memcpy(text + length, p, strlen(p));
+            length += strlen(p);
+        }
+        if (draw() % 2 && length > 0) text[draw() % length] = (char)draw();
+        const size_t valid = first_invalid(length);
+        if (draw() % 2) write_bytes(text, length);
+        else write_bytes(packed, gzip(text, length, packed));
+        const tr_status status = read_all(1 + draw() % 30, 0, &count);
+        if (valid == length) {
+            if (status != TR_OK) fail_msg("%s", tr_error_message());
+            assert_int_equal(count, length);
+            assert_memory_equal(got, text, length);
+            continue;
+        }
+        char want[100];
+        refused++;
+        assert_int_equal(status, TR_ERR_DATA);
+        (void)snprintf(want, sizeof want, "is not UTF-8: byte %zu of its text (0x%02x) is not",
+                       valid, (unsigned char)text[valid]);
+        if (!strstr(tr_error_message(), want)) fail_msg("%s\n%s", want, tr_error_message());
+    }
+    assert_in_range(refused, rounds / 4, rounds);
+    /* Behind a part that is passed over, the position is still that in the text. */
+    size_t count;
+    write_text();
+    text[600000] = (char)0xff;
+    text[600001] = 'a';
+    write_bytes(text, TEXT);
+    assert_int_equal(read_all(7000, 500000, &count), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "byte 600000 of its text (0xff)"));
+    write_bytes("\xff\xfe"
+                "a\0",
+                4);
+    assert_int_equal(read_all(7000, 0, &count), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "(iconv -f UTF-16 -t UTF-8)"));
 }
 
 /* --- JSON lines ------------------------------------------------------------------------------- */
@@ -269,6 +367,7 @@ int main(void) {
     seed = tr_test_seed(9);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(compressed_files_give_their_text),
+        cmocka_unit_test(text_is_utf8),
         cmocka_unit_test(strings_come_out_as_text),
         cmocka_unit_test(damaged_lines_never_crash),
         cmocka_unit_test(damaged_conversations_never_crash),
