@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/memory.h"
+#include "base/philox.h"
 #include "layers/model.h"
 #include "support/elements.h"
 
@@ -234,6 +235,35 @@ static inline void rig_fill(rig *r) {
     for (int64_t i = 0; i < r->rows; i++) {
         r->tokens[i] = (int32_t)((7 * i + 3) % vocab);
         r->labels[i] = i == 3 ? -1 : (int32_t)((5 * i + 1) % vocab);
+    }
+}
+
+typedef struct rig_values {
+    tr_param *param;
+    tr_dtype dtype;
+    uint64_t name;
+    bool norm;
+} rig_values;
+
+static inline void rig_draw_element(void *context, int64_t global, int64_t local) {
+    const rig_values *v = context;
+    float x = 0.25f * tr_normal(9, v->name, (uint64_t)global);
+    rig_set(v->param, v->dtype, local, v->norm ? 1 + x : x);
+}
+
+/* Fills every element with a value that depends only on its tensor's name and its place; weights of
+ * norms are around 1. */
+static inline void rig_fill_named(rig *r) {
+    rig_fill(r);
+    for (int p = 0; p < r->model->params_count; p++) {
+        tr_param *param = rig_param(r->model, p);
+        for (int k = 0; k < param->tensors && param->use == 0; k++) {
+            const tr_global *tensor = &param->tensor[k];
+            const bool norm = strstr(tensor->name, "norm") || strstr(tensor->name, ".ln_");
+            rig_values v = {param, r->model->shape.dtype, tr_hash_name(tensor->name),
+                            norm && tensor->rank == 1 && strstr(tensor->name, ".weight")};
+            tr_each_element(tensor, rig_draw_element, &v);
+        }
     }
 }
 

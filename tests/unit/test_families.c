@@ -1,8 +1,6 @@
 /* Tests the families and their options on host devices: gradients against finite differences, I
  * then W against B, one tensor rank against several (more of them than key and value heads
  * included), decoding against the forward pass; published sizes; refused options. */
-#include "base/philox.h"
-#include "layers/lora_merge.h"
 #include "layers/model_impl.h"
 #include "layers/preset.h"
 #include "model_team.h"
@@ -121,37 +119,6 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* --- values ----------------------------------------------------------------------------------- */
-
-typedef struct values {
-    tr_param *param;
-    tr_dtype dtype;
-    uint64_t name;
-    bool norm;
-} values;
-
-static void set_element(void *context, int64_t global, int64_t local) {
-    const values *v = context;
-    float x = 0.25f * tr_normal(9, v->name, (uint64_t)global);
-    rig_set(v->param, v->dtype, local, v->norm ? 1 + x : x);
-}
-
-/* Fills every element with a value that depends only on its tensor's name and its place; weights of
- * norms are around 1. */
-static void fill(rig *r) {
-    rig_fill(r);
-    for (int p = 0; p < r->model->params_count; p++) {
-        tr_param *param = rig_param(r->model, p);
-        for (int k = 0; k < param->tensors && param->use == 0; k++) {
-            const tr_global *tensor = &param->tensor[k];
-            const bool norm = strstr(tensor->name, "norm") || strstr(tensor->name, ".ln_");
-            values v = {param, r->model->shape.dtype, tr_hash_name(tensor->name),
-                        norm && tensor->rank == 1 && strstr(tensor->name, ".weight")};
-            tr_each_element(tensor, set_element, &v);
-        }
-    }
-}
-
 /* --- gradients -------------------------------------------------------------------------------- */
 
 static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
@@ -195,7 +162,7 @@ static void test_finite_differences(void **state) {
         tr_world *world;
         RIG_TRY(tr_world_open_local(1, &world));
         rig_open(&r, "ref", world, &cases[k].config, TR_F32, BATCH, SEQ, false);
-        fill(&r);
+        rig_fill_named(&r);
         double loss = rig_forward(&r);
         rig_backward(&r, true);
         for (int p = 0; p < r.model->params_count; p++) {
@@ -214,8 +181,8 @@ static void test_order_changes_no_bit(void **state) {
     for (int d = 0; d < DEVICES; d++)
         for (int k = 0; k < CASES; k++) {
             result apart, together;
-            run_filled(devices[d], &cases[k].config, TR_BF16, 2, true, fill, &apart);
-            run_filled(devices[d], &cases[k].config, TR_BF16, 2, false, fill, &together);
+            run_filled(devices[d], &cases[k].config, TR_BF16, 2, true, rig_fill_named, &apart);
+            run_filled(devices[d], &cases[k].config, TR_BF16, 2, false, rig_fill_named, &together);
             compare_bits(&apart, &together);
             result_free(&apart);
             result_free(&together);
@@ -235,10 +202,11 @@ static void test_tensor_ranks_agree(void **state) {
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 tr_dtype dtype = bf16 ? TR_BF16 : TR_F32;
                 result one;
-                run_filled(devices[d], &cases[k].config, dtype, 1, true, fill, &one);
+                run_filled(devices[d], &cases[k].config, dtype, 1, true, rig_fill_named, &one);
                 for (int ranks = 2; ranks <= most_ranks(&cases[k].config); ranks *= 2) {
                     result several;
-                    run_filled(devices[d], &cases[k].config, dtype, ranks, true, fill, &several);
+                    run_filled(devices[d], &cases[k].config, dtype, ranks, true, rig_fill_named,
+                               &several);
                     if (bf16)
                         compare(&several, &one, sqrt(30) * EPS_BF16, 4 * sqrt(30) * EPS_BF16, 0.1);
                     else compare(&several, &one, 1e-6, 1e-5, 1e-3);
@@ -266,8 +234,8 @@ static void check_decode(const char *device, const tr_model_config *config, doub
     RIG_TRY(tr_world_open_local(1, &worlds[1]));
     rig_open(&whole, device, worlds[0], config, TR_F32, BATCH, SEQ, false);
     rig_open(&step, device, worlds[1], config, TR_F32, BATCH, SEQ, true);
-    fill(&whole);
-    fill(&step);
+    rig_fill_named(&whole);
+    rig_fill_named(&step);
     whole.state->train = 0;
     for (int64_t t = 0; t < SEQ; t++) {
         for (int64_t b = 0; b < BATCH; b++) step.tokens[b] = whole.tokens[b * SEQ + t];
@@ -297,123 +265,6 @@ static void test_decode_equals_forward(void **state) {
     for (int d = 0; d < DEVICES; d++)
         for (int k = 0; k < CASES; k++)
             check_decode(devices[d], &cases[k].config, 4 * sqrt(30) * EPS_F32);
-}
-
-/* --- updates ---------------------------------------------------------------------------------- */
-
-static tr_param *find_param(rig *r, const char *name, int *tensor) {
-    for (int p = 0; p < r->model->params_count; p++) {
-        tr_param *param = rig_param(r->model, p);
-        for (int k = 0; k < param->tensors && param->use == 0; k++)
-            if (!strcmp(param->tensor[k].name, name)) {
-                *tensor = k;
-                return param;
-            }
-    }
-    return NULL;
-}
-
-/* Returns a matrix's elements, transposed if asked; the caller frees them. */
-static float *elements_of(rig *r, const char *name, bool transposed) {
-    int k;
-    tr_param *param = find_param(r, name, &k);
-    const tr_global *g = &param->tensor[k];
-    const int64_t rows = g->shape[0], columns = g->shape[1];
-    float *all = malloc((size_t)(rows * columns) * sizeof *all);
-    for (int64_t i = 0; i < rows * columns; i++) {
-        const int64_t to = transposed ? i % columns * rows + i / columns : i;
-        all[to] = rig_get(param, r->model->shape.dtype, g->box[0].local_offset + i);
-    }
-    return all;
-}
-
-/* Adds the update of every weight of `updated` that has one to the same weight of `merged`. Returns
- * how many there were. */
-static int merge_updates(rig *updated, rig *merged, const tr_model_config *config) {
-    const bool conv1d = !strcmp(config->family, "gpt2");
-    int count = 0;
-    for (int p = 0; p < merged->model->params_count; p++) {
-        tr_param *param = rig_param(merged->model, p);
-        for (int k = 0; k < param->tensors; k++) {
-            const tr_global *g = &param->tensor[k];
-            char a[2 * TR_NAME_SIZE], b[2 * TR_NAME_SIZE];
-            int at;
-            const int stem = (int)(strlen(g->name) - strlen("weight"));
-            (void)snprintf(a, sizeof a, "%.*slora_A.weight", stem, g->name);
-            (void)snprintf(b, sizeof b, "%.*slora_B.weight", stem, g->name);
-            if (!find_param(updated, a, &at)) continue;
-            float *left = elements_of(updated, conv1d ? a : b, conv1d);
-            float *right = elements_of(updated, conv1d ? b : a, conv1d);
-            float *sums = elements_of(merged, g->name, false);
-            const tr_low_rank update = {.left = left,
-                                        .right = right,
-                                        .rank = config->lora.rank,
-                                        .columns = g->shape[1],
-                                        .factor = config->lora.alpha / (double)config->lora.rank};
-            const int64_t all = tr_global_count(g), half = all / 2;
-            tr_low_rank_add(&update, 0, half, sums);
-            tr_low_rank_add(&update, half, all - half, sums + half);
-            for (int64_t i = 0; i < all; i++)
-                rig_set(param, merged->model->shape.dtype, g->box[0].local_offset + i, sums[i]);
-            free(left);
-            free(right);
-            free(sums);
-            count++;
-        }
-    }
-    return count;
-}
-
-/* A model with updates computes what the model with merged weights does; with the full rank, too.
- */
-static void test_merged_updates_are_the_same_model(void **state) {
-    (void)state;
-    for (int k = CASES - 3; k < CASES; k++)
-        for (int full = 0; full < 2; full++) {
-            static rig updated, merged;
-            tr_model_config config = cases[k].config, plain = config;
-            tr_world *worlds[2];
-            if (full) config.lora.rank = k == CASES - 3 ? 4 : k == CASES - 2 ? 8 : 16;
-            plain.lora = (tr_lora_config){0};
-            RIG_TRY(tr_world_open_local(1, &worlds[0]));
-            RIG_TRY(tr_world_open_local(1, &worlds[1]));
-            rig_open(&updated, "ref", worlds[0], &config, TR_F32, BATCH, SEQ, false);
-            rig_open(&merged, "ref", worlds[1], &plain, TR_F32, BATCH, SEQ, false);
-            fill(&updated);
-            fill(&merged);
-            const double before = rig_forward(&merged), with = rig_forward(&updated);
-            assert_int_equal(merge_updates(&updated, &merged, &config), 3 + 4 * (k == CASES - 3));
-            const double after = rig_forward(&merged);
-            assert_true(fabs(before - with) > 1e-3 * with);
-            if (!(fabs(after - with) <= 16 * sqrt(30) * EPS_F32 * with))
-                fail_msg("%s, rank %lld: loss %.9g, merged %.9g", cases[k].name,
-                         (long long)config.lora.rank, with, after);
-            rig_close(&updated);
-            rig_close(&merged);
-            tr_world_close(worlds[0]);
-            tr_world_close(worlds[1]);
-        }
-}
-
-static void test_targets_that_fit_no_model(void **state) {
-    (void)state;
-    static const struct {
-        int at;
-        tr_lora_config lora;
-        const char *says;
-    } bad[] = {{CASES - 1, {.rank = 2, .targets = "c_attn q_proj"}, "names 'q_proj'"},
-               {CASES - 1, {.rank = 2, .targets = "c_atn"}, "did you mean 'c_attn'"},
-               {CASES - 3, {.rank = 5, .targets = "o_proj k_proj"}, "above 4"},
-               {CASES - 2, {.rank = 2, .targets = "gate_proj"}, "q_proj, k_proj, v_proj, o_proj"},
-               {CASES - 1, {.alpha = 2}, "model.lora.rank"}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        tr_model_config config = cases[bad[i].at].config;
-        const tr_model_shape shape = {.batch = 1, .seq = 4, .dtype = TR_F32, .tp_size = 1};
-        config.lora = bad[i].lora;
-        assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
-        if (!strstr(tr_error_message(), bad[i].says))
-            fail_msg("'%s' does not say '%s'", tr_error_message(), bad[i].says);
-    }
 }
 
 /* --- sizes ------------------------------------------------------------------------------------ */
@@ -559,8 +410,6 @@ int main(void) {
         cmocka_unit_test(test_order_changes_no_bit),
         cmocka_unit_test(test_tensor_ranks_agree),
         cmocka_unit_test(test_decode_equals_forward),
-        cmocka_unit_test(test_merged_updates_are_the_same_model),
-        cmocka_unit_test(test_targets_that_fit_no_model),
         cmocka_unit_test(test_presets_have_the_published_sizes),
         cmocka_unit_test(test_hugging_face_names),
         cmocka_unit_test(test_what_does_not_go_together_is_refused),
