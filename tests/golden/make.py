@@ -61,6 +61,7 @@ CASES = {
     "llama-geglu-documents": LLAMA | {"kv_heads": 4, "activation": "geglu", "documents": True, "norm_eps": 1e-3},
     "llama-relu2-yarn": LLAMA | {"activation": "relu2", "head_size": 8, "mlp_width": 40, "rope_scaling": "yarn 4 2048"},
     "llama-lora": LLAMA | {"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj v_proj o_proj gate_proj down_proj"},
+    "qwen2-lora-rank3": LLAMA | {"family": "qwen2", "lora.rank": 3, "lora.alpha": 8, "lora.targets": "q_proj k_proj v_proj up_proj down_proj"},
     "gpt2-lora": GPT2 | {"tie": False, "lora.rank": 2, "lora.alpha": 3, "lora.targets": "c_attn mlp.c_proj c_fc"},
     "qwen2": LLAMA | {"family": "qwen2", "rope_theta": 1e6},
     "qwen2-window-tied": LLAMA | {"family": "qwen2", "window": 5, "tie": True},
@@ -294,7 +295,8 @@ def print_ratios(name, truth, sdpa, eager):
     total = np.linalg.norm([[distance(x["after"][n], t) for n, t in truth["after"].items()] for x in (sdpa, eager)], axis=1)
     print(f"{name}: all parameters {total[1] / total[0]:.2f}")
     for n, error in errors[0].items():
-        print(f"{name}: {n} {errors[1][n] / error:.2f}")
+        if error > 0:  # not frozen
+            print(f"{name}: {n} {errors[1][n] / error:.2f}")
 
 
 def main():

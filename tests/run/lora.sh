@@ -20,11 +20,11 @@ refused() {
     [[ $(wc -l <err) == 1 ]] || fail "$*: more than one line: $(<err)"
 }
 
-# near A B: losses of every step must agree except for the order of FP32 sums.
+# near A B [FIELD LIMIT]: losses of every step must agree except for the order of FP32 sums, or another field within a limit.
 near() {
-    paste <(field "$1" loss) <(field "$2" loss) |
-        awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > 1e-5) exit 1 } END { exit NR != 6 }' ||
-        fail "$1 and $2: losses too far apart"
+    paste <(field "$1" "${3:-loss}") <(field "$2" "${3:-loss}") |
+        awk -v limit="${4:-1e-5}" '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > limit) bad = 1 } END { exit bad || NR != 6 }' ||
+        fail "$1 and $2: ${3:-loss} too far apart"
 }
 
 # The model, and runs that update it. lora RUN RANKS ARGUMENTS...
@@ -59,7 +59,10 @@ for run in tp dp; do
     "$tools/ckpt_compare" gradients "$run/ckpt/step-00000001" one/ckpt/step-00000001 1e-5 >/dev/null ||
         fail "$run: other gradients of step 1"
 done
-lora bf16 1 train.precision=bf16 train.steps=2
+# BF16, with an odd rank: the mean of 256 losses, each of about 30 roundings of logits below 1; unit.test_golden compares gradients.
+lora bf16 1 train.precision=bf16
+near bf16 one loss 2e-4
+near bf16 one grad_norm 0.08
 
 # A run goes on, also on another layout, with the rank of its start only.
 rm -rf one/ckpt/step-0000000[456]
