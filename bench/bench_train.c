@@ -6,7 +6,7 @@
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
  *               precision=fp32|bf16 pp=1 dp=1 tp=1 schedule=1f1b transport=auto|nccl|mpi
- *               threads=1 steps=7 report=0 device=cpu deterministic=1
+ *               threads=1 steps=7 report=0 device=cpu deterministic=1 recompute=none|selective|full
  *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
  *   bench_train data=tokens format=megatron pairs=20 ...
  *
@@ -40,7 +40,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 typedef struct options {
     int64_t batch, micro_batch, pp, dp, tp, threads, steps;
     int64_t report, deterministic;
-    const char *precision, *schedule, *transport, *device;
+    const char *precision, *schedule, *transport, *device, *recompute;
     int64_t pairs;
     const char *data, *format; /* data NULL: random tokens alone */
 } options;
@@ -83,6 +83,7 @@ static bool take_option(options *o, const char *word) {
         {"pairs", &o->pairs, NULL},
         {"data", NULL, &o->data},
         {"format", NULL, &o->format},
+        {"recompute", NULL, &o->recompute},
     };
     const size_t length = strcspn(word, "=");
     if (!word[length]) return false;
@@ -124,6 +125,7 @@ static tr_status parse(bench *b, int argc, char **argv) {
         words[count++] = argv[i];
     }
     TR_TRY(read_model(words, count, &b->model));
+    (void)snprintf(b->model.recompute, sizeof b->model.recompute, "%s", o->recompute);
     if (o->data && (o->pairs < 1 || o->pairs > MAX_STEPS / (2 * BLOCK)))
         return TR_FAIL(TR_ERR_USAGE, "pairs must be from 1 to %d", MAX_STEPS / (2 * BLOCK));
     if (o->data) o->steps = o->pairs * 2 * BLOCK;
@@ -352,7 +354,8 @@ int main(int argc, char **argv) {
                      .format = "u16",
                      .precision = "fp32",
                      .schedule = "1f1b",
-                     .transport = "auto"}};
+                     .transport = "auto",
+                     .recompute = "none"}};
     tr_world *world = NULL;
     tr_status status = parse(&b, argc, argv);
     if (status == TR_OK) status = tr_world_open_mpi(&world);

@@ -7,6 +7,7 @@
 #include "partition/advice.h"
 #include "partition/param_memory.h"
 #include "partition/rate.h"
+#include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "train/time_step.h"
@@ -71,6 +72,8 @@ static void print_head(const tr_config *c, const tr_run_plan *p) {
     (void)printf("trained  %.2f M parameters, %.2f M frozen; a checkpoint has %.1f MiB\n",
                  (double)trained * 1e-6, (double)(tr_model_parameters(model) - trained) * 1e-6,
                  tr_memory_of_checkpoint(model) / MIB);
+    if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
+        (void)printf("recompute %s\n", c->model.recompute);
     (void)printf("layout   pp %lld x tp %lld x dp %lld, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp, (long long)c->parallel.dp,
                  c->parallel.schedule, p->layout->micro_batches, (long long)c->train.micro_batch);
@@ -240,6 +243,47 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
     return TR_OK;
 }
 
+/* Prints what a plan with this mode of recompute takes and costs; `step`: FLOP of a step with none,
+ * which the first call sets. */
+static void print_mode(const char *name, const tr_run_plan *p, double *step) {
+    const tr_memory_plan *m = &p->memory[tr_run_plan_largest(p)];
+    char work[32];
+    if (*step == 0) *step = p->time->makespan;
+    (void)printf("%-10s %11.1f %9.1f   %-12s %+6.1f%%%s\n", name,
+                 (double)m->of[TR_MEMORY_ACTIVATIONS] / MIB, (double)m->total / MIB,
+                 flop(p->time->makespan, "FLOP", work, sizeof work),
+                 100 * (p->time->makespan / *step - 1), tr_run_plan_fits(p) ? "" : "   too large");
+}
+
+/* Prints what each mode of train.recompute would take and cost, and the config's if it is a list.
+ * A mode that cannot be planned has no line. */
+static tr_status print_recompute(const tr_config *c, tr_device *device, const tr_run_plan *p) {
+    double step = 0;
+    bool listed = true;
+    tr_config *other;
+    (void)printf("\n%-10s %11s %9s   step        of the rank that needs most\n", "recompute",
+                 "activations", "MiB");
+    TR_TRY(tr_calloc(1, sizeof *other, &other));
+    *other = *c;
+    for (tr_recompute mode = TR_RECOMPUTE_NONE; mode < TR_RECOMPUTE_MODES; mode++) {
+        const char *name = tr_recompute_name(mode);
+        tr_run_plan *plan = NULL;
+        if (strcmp(name, c->model.recompute) == 0) {
+            listed = false;
+            print_mode(name, p, &step);
+            continue;
+        }
+        (void)snprintf(other->model.recompute, sizeof other->model.recompute, "%s", name);
+        tr_status status = tr_run_plan_make(other, device, &plan);
+        if (status == TR_OK) print_mode(name, plan, &step);
+        else tr_error_clear();
+        tr_run_plan_destroy(plan);
+    }
+    if (listed) print_mode("as set", p, &step);
+    free(other);
+    return TR_OK;
+}
+
 static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan *p) {
     char parts[TR_MEMORY_TEXT], advice[512];
     int rank = tr_run_plan_largest(p);
@@ -299,12 +343,14 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
     tr_device_options options = {.threads = (int)threads};
     TR_TRY_OUT(open_device(&config, &options, &here, &device));
+    TR_TRY_OUT(tr_request_recompute(&config, device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan);
     print_memory(plan);
     print_step(plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));
     print_shares(plan);
+    TR_TRY_OUT(print_recompute(&config, device, plan));
     TR_TRY_OUT(judge(&config, device, plan));
 out:
     tr_run_plan_destroy(plan);

@@ -296,6 +296,14 @@ static tr_status check_base(const tr_config *c) {
            "model.lora.base out");
 }
 
+static tr_status check_recompute(const tr_config *c) {
+    if (strcmp(c->model.recompute, TR_RECOMPUTE_AUTO) == 0 && c->device.memory == 0)
+        REFUSE("train.recompute",
+               "train.recompute auto chooses what fits device.memory: set device.memory to the "
+               "memory that a rank may use, for example 16GiB");
+    return TR_OK;
+}
+
 static tr_status check_batch(const tr_config *c) {
     int64_t unit = c->parallel.dp * c->train.micro_batch;
     int64_t up = (c->train.batch + unit - 1) / unit * unit;
@@ -320,6 +328,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_precision(c));
     TR_TRY(check_stages(c));
     TR_TRY(check_batch(c));
+    TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
     if (world_size > 0 && ranks != world_size)

@@ -143,7 +143,8 @@ const tr_key tr_schema[] = {
      .example = "full:0-5,selective:6-11",
      .help =
          "Activations that backward computes again instead of keeping them: none; selective "
-         "(outputs of norms and of the MLP's activation); full (a block keeps only its input); or "
+         "(outputs of norms and of the MLP's activation); full (a block keeps only its input); "
+         "auto (for each stage the first of these that fits device.memory); or "
          "a list by block, MODE:FIRST-LAST or MODE:NUMBER, where blocks are numbered from 0 as in "
          "the names of their tensors, and the others recompute nothing. Changes no bit. In a file "
          "also a list."},

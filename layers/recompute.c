@@ -87,6 +87,7 @@ tr_status tr_recompute_check(const char *text, int64_t blocks) {
     const char *rest = text;
     bool good = true;
     item part;
+    if (strcmp(text, TR_RECOMPUTE_AUTO) == 0) return TR_OK;
     while (next_item(&rest, &part, &good)) {
         if (!part.all && part.last >= blocks)
             return TR_FAIL(TR_ERR_CONFIG,
@@ -98,7 +99,7 @@ tr_status tr_recompute_check(const char *text, int64_t blocks) {
     }
     if (good) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
-                   "train.recompute must be none, selective, full, or a list by block like "
+                   "train.recompute must be none, selective, full, auto, or a list by block like "
                    "full:0-5,selective:6-11, not '%.80s'",
                    text);
 }

@@ -14,6 +14,8 @@ typedef enum tr_recompute {
     TR_RECOMPUTE_MODES
 } tr_recompute;
 
+/* The value of train.recompute for which the planner chooses (partition/recompute_choice.h). */
+#define TR_RECOMPUTE_AUTO "auto"
 enum { TR_RECOMPUTE_TEXT = 1024 };
 
 /* Returns "none", "selective" or "full". */
@@ -21,7 +23,8 @@ const char *tr_recompute_name(tr_recompute mode);
 
 /* Returns what the text says of block `block`; the text passes tr_recompute_check. A mode is for
  * all blocks. A list has items MODE:FIRST-LAST or MODE:NUMBER, separated by commas or spaces;
- * blocks that it does not name recompute nothing. Nor does any with an empty text. */
+ * blocks that it does not name recompute nothing. Nor does any with an empty text, or with auto, before the
+ * choice. */
 tr_recompute tr_recompute_of(const char *text, int64_t block);
 /* Fails with TR_ERR_CONFIG, naming the key, on other text, on blocks from `blocks` on, and on a
  * block that is named twice. */

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Tries a change. One that the schedule or the model refuses, or that overflows a size, does not
  * fit either. */
@@ -34,6 +35,21 @@ static tr_status find_micro_batch(tr_config *c, tr_device *device, bool *fits) {
         TR_TRY(try_change(c, device, fits));
     }
     if (!*fits) c->train.micro_batch = from;
+    return TR_OK;
+}
+
+/* The modes, the cheapest first; one that is cheaper than the config's does not fit. */
+static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
+    char from[TR_RECOMPUTE_TEXT];
+    (void)snprintf(from, sizeof from, "%s", c->model.recompute);
+    *fits = false;
+    for (tr_recompute mode = TR_RECOMPUTE_SELECTIVE; mode <= TR_RECOMPUTE_FULL && !*fits; mode++) {
+        if (strcmp(from, tr_recompute_name(mode)) == 0) continue;
+        (void)snprintf(c->model.recompute, sizeof c->model.recompute, "%s",
+                       tr_recompute_name(mode));
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (!*fits) (void)snprintf(c->model.recompute, sizeof c->model.recompute, "%s", from);
     return TR_OK;
 }
 
@@ -80,6 +96,9 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
         if (change[i].from != change[i].to)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%lld", used ? " " : "",
                                      change[i].key, (long long)change[i].to);
+    if (strcmp(from->model.recompute, to->model.recompute) != 0)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%strain.recompute=%s",
+                                 used ? " " : "", to->model.recompute);
     int64_t ranks = to->parallel.pp * to->parallel.tp * to->parallel.dp;
     if (ranks != from->parallel.pp * from->parallel.tp * from->parallel.dp)
         (void)snprintf(text + used, sizeof text - used, " on %lld ranks", (long long)ranks);
@@ -124,15 +143,15 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
 
 tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size) {
     advice a = {.text = text, .size = size};
-    static const find_fn find[] = {find_micro_batch, find_pp, find_tp};
+    static const find_fn find[] = {find_recompute, find_micro_batch, find_pp, find_tp};
     text[0] = '\0';
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
         TR_TRY(add_found(&a, config, config, device, find[i]));
     if (!a.changes) TR_TRY(add_pair(&a, config, device));
     if (!a.changes)
-        (void)snprintf(
-            text, size,
-            "no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it "
-            "fit: give each rank more memory, or make the model smaller");
+        (void)snprintf(text, size,
+                       "no train.recompute, no larger parallel.pp or parallel.tp and no smaller "
+                       "train.micro_batch makes it fit: give each rank more memory, or make the "
+                       "model smaller");
     return TR_OK;
 }

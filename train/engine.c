@@ -200,11 +200,12 @@ static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
     tr_memory_text(&e->plan, parts);
-    return TR_FAIL(TR_ERR_FIT,
-                   "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
-                   "raise parallel.pp or parallel.tp, or lower train.micro_batch (`trireme plan` "
-                   "finds values that fit)",
-                   e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
+    return TR_FAIL(
+        TR_ERR_FIT,
+        "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
+        "raise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
+        "(`trireme plan` finds values that fit)",
+        e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
 }
 
 /* Makes the layout of this rank if it fits. Does not prepare and lower a model that is too large by

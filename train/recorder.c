@@ -126,6 +126,8 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     fprintf(out, "model    %s, %lld layers, width %lld, %.2f M parameters, %s\n", c->model.family,
             (long long)c->model.layers, (long long)c->model.width, (double)parameters * 1e-6,
             c->train.precision);
+    if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
+        fprintf(out, "recompute %s\n", c->model.recompute);
     if (trained < parameters)
         fprintf(out, "trained  %.2f M parameters, %.2f M frozen\n", (double)trained * 1e-6,
                 (double)(parameters - trained) * 1e-6);

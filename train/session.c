@@ -5,6 +5,7 @@
 #include "base/output.h"
 #include "config/hf.h"
 #include "partition/param_memory.h"
+#include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
@@ -95,6 +96,17 @@ static tr_status open_origin(tr_session *s) {
     return tr_start_open(s->config, &s->start);
 }
 
+/* Replaces train.recompute auto by its choice. The operators of all ranks are prepared for it, on
+ * another device than the run's, which counts those that it runs. */
+static tr_status choose_recompute(tr_session *s, const tr_device_options *options) {
+    tr_device *device;
+    if (strcmp(s->own.model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
+    TR_TRY(tr_device_open(s->own.device.name, options, &device));
+    tr_status status = tr_request_recompute(&s->own, device);
+    tr_device_close(device);
+    return status;
+}
+
 /* The part of the set-up that needs no other rank; its failures are agreed on afterwards. */
 static tr_status open_local(tr_session *s) {
     const tr_config *c = s->config;
@@ -107,6 +119,7 @@ static tr_status open_local(tr_session *s) {
                                 .ranks = tr_world_size(s->world)};
     TR_TRY(tr_device_open(c->device.name, &device, &s->device));
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
+    TR_TRY(choose_recompute(s, &device));
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
     return TR_OK;
@@ -121,8 +134,9 @@ static tr_status choose_transport(tr_session *s) {
     return TR_OK;
 }
 
-/* Compares the orders of all ranks, because ranks with different orders (another file on another
- * host, another result of the search) would wait for each other forever. Collective. */
+/* Compares the orders of all ranks, and what they recompute, because ranks with different orders
+ * (another file on another host, another result of the search) would wait for each other forever.
+ * Collective. */
 static tr_status compare_orders(tr_session *s) {
     char *text = NULL;
     size_t ranks = (size_t)tr_world_size(s->world);
@@ -130,14 +144,17 @@ static tr_status compare_orders(tr_session *s) {
     tr_status status = tr_schedule_print(s->schedule, false, &text);
     if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
     TR_TRY_OUT(tr_world_agree(s->world, status));
-    mine = XXH3_64bits(text, strlen(text));
+    mine = XXH3_64bits_withSeed(
+        text, strlen(text), XXH3_64bits(s->own.model.recompute, strlen(s->own.model.recompute)));
     TR_TRY_OUT(tr_world_gather_all(s->world, &mine, all, sizeof mine));
     for (size_t r = 1; r < ranks && status == TR_OK; r++)
         if (all[r] != all[0])
-            status = TR_FAIL(TR_ERR_CONFIG,
-                             "rank %zu has another order of micro-batches than rank 0: give every "
-                             "rank the same config and the same file as parallel.schedule",
-                             r);
+            status =
+                TR_FAIL(TR_ERR_CONFIG,
+                        "rank %zu has another order of micro-batches, or another choice of "
+                        "train.recompute, than rank 0: give every rank the same config, device "
+                        "and threads, and the same file as parallel.schedule",
+                        r);
 out:
     free(all);
     free(text);

@@ -53,14 +53,14 @@ awk -v b="$bubble" 'BEGIN {exit !(b > 100 * 3 / 15 && b < 30)}' || fail "a bubbl
 
 # A model that does not fit: 76 and one sentence with the smallest changes that fit, which are tried.
 plan 76 small model.width=96 parallel.pp=2 train.micro_batch=4 device.memory=6MiB
-says small 'stage 0 \(rank 0\) needs [0-9.]+ MiB \(parameters .*\), [0-9.]+ MiB more than the 6.0 MiB that a rank may use \(device.memory\); it fits with train.micro_batch='
+says small 'stage 0 \(rank 0\) needs [0-9.]+ MiB \(parameters .*\), [0-9.]+ MiB more than the 6.0 MiB that a rank may use \(device.memory\); it fits with (train.recompute=[a-z]*, or )?train.micro_batch='
 grep -q '^0  *0  *0-' "$scratch/small.out" || fail "no table of what does not fit"
 change=$(grep -o 'train.micro_batch=[0-9]*' "$scratch/small.err" | tail -n 1)
 plan 0 smaller model.width=96 parallel.pp=2 device.memory=6MiB "$change"
 train 0 2 smaller model.width=96 parallel.pp=2 device.memory=6MiB "$change" train.steps=1
 train 76 2 refused model.width=96 parallel.pp=2 train.micro_batch=4 device.memory=6MiB train.steps=1
 plan 76 hopeless device.memory=10KiB
-says hopeless '.*; no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it fit: '
+says hopeless '.*; no train.recompute, no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it fit: '
 
 # A plan refuses what training refuses.
 plan 78 unknown trian.steps=5

@@ -48,4 +48,16 @@ layout qwen3 4 model.family=qwen3 parallel.tp=2 parallel.dp=2
 train 0 1 half model.width=64 model.context=64 train.steps=2
 train 0 1 half model.width=64 model.context=64 --resume train.recompute=full parallel.schedule=gpipe
 same_tensors half gpt2 4
+
+# auto: the plan and the run choose alike, by device.memory; the run fits, and records its choice.
+limited=(model.width=64 model.context=64 parallel.pp=2 device.memory=2800KiB)
+train 76 2 unlimited "${limited[@]}"
+"$trireme" plan "$scratch/base.yaml" "${limited[@]}" train.recompute=auto >"$scratch/auto.plan" ||
+    fail "the plan of auto does not fit: $(<"$scratch/auto.plan")"
+train 0 2 auto "${limited[@]}" train.recompute=auto
+choice=$(sed -n 's/^recompute \([sf].*\)/\1/p' "$scratch/auto.out")
+[[ -n $choice ]] && grep -qxF "recompute $choice" "$scratch/auto.plan" && grep -qF "recompute: \"$choice\"" "$scratch/auto/config.yaml" ||
+    fail "auto: '$choice' by the run; $(grep recompute "$scratch/auto.plan" "$scratch/auto/config.yaml")"
+as_planned auto
+same_tensors auto gpt2 4
 finish

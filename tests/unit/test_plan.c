@@ -2,6 +2,7 @@
  * last rank's memory; its advice. */
 #include "base/memory.h"
 #include "partition/advice.h"
+#include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "pipeline/orders/csv.h"
@@ -138,6 +139,22 @@ static void test_bytes_of_every_schedule(void **state) {
         (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k]);
         compare(2, 2, (const char *[]){"parallel.pp=2", schedule});
     }
+}
+
+/* The same with recompute. */
+static void test_bytes_with_recompute(void **state) {
+    (void)state;
+    for (int k = 0; k < SCHEDULES; k++) {
+        char schedule[64];
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k]);
+        compare(2, 3, (const char *[]){"parallel.pp=2", schedule, "train.recompute=full"});
+    }
+    compare(4, 4,
+            (const char *[]){"parallel.pp=2", "parallel.tp=2", "model.dropout=0.1",
+                             "train.recompute=full:0-1,selective:3"});
+    compare(4, 4,
+            (const char *[]){"parallel.dp=2", "parallel.tp=2", "train.precision=bf16",
+                             "train.recompute=selective"});
 }
 
 /* Checks the memory of a pipeline of four ranks, with a head that has logits of 501 MiB. */
@@ -353,11 +370,61 @@ static void test_what_fits(void **state) {
     assert_false(tr_run_plan_fits(plan));
     tr_run_plan_destroy(plan);
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
-    assert_string_equal(advice, "it fits with train.micro_batch=1, or parallel.pp=3 on 3 ranks, or "
-                                "parallel.tp=2 on 4 ranks");
+    assert_string_equal(advice,
+                        "it fits with train.recompute=selective, or train.micro_batch=1, or "
+                        "parallel.pp=3 on 3 ranks, or parallel.tp=2 on 4 ranks");
     config.device.memory = 1000;
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_non_null(strstr(advice, "no larger parallel.pp"));
+    assert_int_equal(tr_memory_taken(device), 0);
+    tr_device_close(device);
+}
+
+/* Plans with a limit in bytes and returns what the fullest rank takes; *c gets the modes that auto
+ * chooses. */
+static size_t need_under(size_t limit, const char *mode, tr_device *device, tr_config *c) {
+    char memory[64], recompute[64];
+    tr_run_plan *plan;
+    (void)snprintf(memory, sizeof memory, "device.memory=%zu", limit);
+    (void)snprintf(recompute, sizeof recompute, "train.recompute=%s", mode);
+    read_config(c, 4, (const char *[]){"parallel.pp=2", "model.vocab=256", memory, recompute});
+    assert_int_equal(tr_config_check(c, 2), TR_OK);
+    assert_int_equal(tr_request_recompute(c, device), TR_OK);
+    assert_int_equal(tr_run_plan_make(c, device, &plan), TR_OK);
+    const size_t need = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    return need;
+}
+
+/* auto takes the first mode that fits, only on the stage that needs it, and full where none fits.
+ * Under 1f1b the first stage holds more than the second one. */
+static void test_auto_takes_the_cheapest_that_fits(void **state) {
+    (void)state;
+    const size_t much = (size_t)1 << 40;
+    tr_config c;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    const size_t none = need_under(much, "none", device, &c);
+    const size_t selective = need_under(much, "selective", device, &c);
+    const size_t full = need_under(much, "full", device, &c);
+    assert_true(full < selective && selective < none);
+
+    assert_true(need_under(much, "auto", device, &c) == none);
+    assert_string_equal(c.model.recompute, "none");
+    assert_true(need_under(none, "auto", device, &c) == none);
+    assert_string_equal(c.model.recompute, "none");
+    assert_true(need_under(none - 1, "auto", device, &c) < none);
+    assert_string_equal(c.model.recompute, "selective:0-1");
+    assert_true(need_under(selective - 1, "auto", device, &c) < selective);
+    assert_int_equal(tr_recompute_of(c.model.recompute, 0), TR_RECOMPUTE_FULL);
+    assert_int_not_equal(tr_recompute_of(c.model.recompute, 3), TR_RECOMPUTE_FULL);
+    assert_true(need_under(full - 1, "auto", device, &c) == full);
+    assert_string_equal(c.model.recompute, "full");
+
+    /* Without a limit the choice would depend on this machine. */
+    read_config(&c, 1, (const char *[]){"train.recompute=auto"});
+    assert_int_equal(tr_config_check(&c, 1), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "set device.memory to the memory"));
     assert_int_equal(tr_memory_taken(device), 0);
     tr_device_close(device);
 }
@@ -427,6 +494,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_bytes_of_every_schedule),
+        cmocka_unit_test(test_bytes_with_recompute),
         cmocka_unit_test(test_memory_of_the_last_rank),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_units_of_receives),
@@ -435,6 +503,7 @@ int main(void) {
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),
         cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,12 @@
+/* The value auto of train.recompute: the cheapest mode of each stage that fits device.memory. */
+#pragma once
+
+#include "config/config.h"
+#include "device/device.h"
+
+/* Replaces train.recompute auto in *config by the modes of its blocks; leaves other values alone.
+ * All blocks begin with none. While a rank does not fit, the blocks of its stages that recompute
+ * least take the next mode; a plan that does not fit with full keeps it. Depends only on the config
+ * and the device's kind and threads, so that every rank chooses alike. Operators are prepared on
+ * the device (tr_run_plan_make). Fails like tr_run_plan_make. */
+tr_status tr_request_recompute(tr_config *config, tr_device *device);
