@@ -18,7 +18,7 @@
 
 enum {
     SCRATCH = TR_CKPT_BLOCK,
-    FEW = 16 << 10, /* shorter runs of bytes are read with what is between them */
+    GAP = 1 << 10, /* fewer bytes between two runs are read, too: a call costs more */
 };
 
 /* --- types ------------------------------------------------------------------------------------ */
@@ -281,24 +281,36 @@ static int64_t place_of(const runs *r, int64_t element, int64_t *rows) {
     return at;
 }
 
+/* Tells the system that the next runs are wanted: from a cold disk, one long read of all ranks'
+ * runs is faster than many short ones. Returns the element up to which it was told. */
+static int64_t announce(const tr_weights *w, const tr_weight *t, int64_t at, int64_t count) {
+    const int64_t size = tr_weight_type_size(t->type), most = tr_min_i64(count, SCRATCH / size);
+    (void)posix_fadvise(w->fd, t->offset + at * size, most * size, POSIX_FADV_WILLNEED);
+    return at + most;
+}
+
 tr_status tr_weights_read(tr_weights *w, const tr_weight *t, const tr_box *box, int64_t first,
                           int64_t count, float *dense) {
     const int64_t size = tr_weight_type_size(t->type);
     if (!w->scratch) TR_TRY(tr_calloc(SCRATCH, 1, &w->scratch));
     if (t->transposed) return read_transposed(w, t, box, first, count, dense);
     const runs r = find_runs(t, box);
-    const bool short_runs = r.pitch > 0 && r.run * size < FEW && r.pitch * size <= SCRATCH / 2;
+    const bool joined = r.pitch > 0 && (r.pitch - r.run) * size < GAP;
+    int64_t announced = 0;
+    TR_TRY(turn_to(w, t->file));
     for (int64_t done = 0, n; done < count; done += n) {
         int64_t rows;
         const int64_t left = count - done, skipped = (first + done) % r.run;
         const int64_t at = place_of(&r, first + done, &rows);
         rows = tr_min_i64(rows, left / r.run);
-        if (r.pitch) rows = tr_min_i64(rows, SCRATCH / size / r.pitch);
-        if (short_runs && skipped == 0 && rows > 1) {
+        if (joined) rows = tr_min_i64(rows, SCRATCH / size / r.pitch);
+        if (joined && skipped == 0 && rows > 1) {
             n = rows * r.run;
             TR_TRY(read_runs(w, t, at, r.run, r.pitch, rows, dense + done));
         } else {
             n = tr_min_i64(r.run - skipped, left);
+            if (r.pitch > 0 && rows > 1 && at >= announced)
+                announced = announce(w, t, at, rows * r.pitch);
             TR_TRY(read_run(w, t, at, n, dense + done));
         }
     }

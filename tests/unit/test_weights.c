@@ -67,6 +67,50 @@ static void boxes_are_parts_of_the_tensor(void **state) {
     free(half);
 }
 
+/* Returns the bytes that this process has read. */
+static int64_t bytes_read(void) {
+    int64_t bytes = -1;
+    FILE *f = fopen("/proc/self/io", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "rchar: %" SCNd64, &bytes), 1);
+    (void)fclose(f);
+    return bytes;
+}
+
+/* Each of several tensor ranks reads only its rows or columns of a matrix. */
+static void ranks_read_only_their_boxes(void **state) {
+    (void)state;
+    enum { ROWS = 512, COLUMNS = 8192, BYTES = 2 * ROWS * COLUMNS };
+    char text[256] = "";
+    const int n = snprintf(text + 8, sizeof text - 8,
+                           "{\"t\":{\"dtype\":\"BF16\",\"shape\":[%d,%d],\"data_offsets\":[0,%d]}}",
+                           ROWS, COLUMNS, BYTES);
+    text[0] = (char)n;
+    write_file(path_of("t.safetensors"), text, 8 + (size_t)n);
+    assert_int_equal(truncate(path_of("t.safetensors"), 8 + n + BYTES), 0);
+    float *part = malloc(sizeof(float) * ROWS * COLUMNS);
+    tr_weights w;
+    must(tr_weights_open(path_of("t.safetensors"), &w));
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int d = 0; d < 2; d++) {
+            const tr_weight *t = &w.tensor[0];
+            tr_box box = {.extent = {ROWS, COLUMNS, 1, 1}};
+            box.extent[d] /= ranks;
+            box.offset[d] = (ranks - 1) * box.extent[d];
+            const int64_t count = box.extent[0] * box.extent[1], half = count / 2;
+            const int64_t before = bytes_read();
+            must(tr_weights_read(&w, t, &box, 0, half, part));
+            must(tr_weights_read(&w, t, &box, half, count - half, part + half));
+            const int64_t bytes = bytes_read() - before;
+            assert_true(bytes >= 2 * count);
+            if (bytes * 20 > 2 * count * 21)
+                fail_msg("%d ranks, dimension %d: %" PRId64 " bytes were read for %" PRId64, ranks,
+                         d, bytes, 2 * count);
+        }
+    tr_weights_close(&w);
+    free(part);
+}
+
 static void sixteen_bits_survive(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -543,6 +587,7 @@ int main(void) {
     seed = tr_test_seed(11);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(boxes_are_parts_of_the_tensor),
+        cmocka_unit_test(ranks_read_only_their_boxes),
         cmocka_unit_test(sixteen_bits_survive),
         cmocka_unit_test(bad_headers_are_refused),
         cmocka_unit_test(indexes_stay_in_their_folder),
