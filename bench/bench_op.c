@@ -205,7 +205,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
     const tr_add_norm_desc add_norm = {.add = {rows, c, s->seq, 0, 7, t}, .eps = 1e-5f};
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
-    const tr_adamw_desc adamw = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t, 1};
+    const tr_update_desc update = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t, 1};
 #define CASE(UPPER, member, value)                                                                 \
     {                                                                                              \
         .label = tr_op_name(TR_OP_##UPPER), .desc = {.kind = TR_OP_##UPPER, .member = value }      \
@@ -234,7 +234,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         CASE(ADD, rows, narrow),
         CASE(CAST, rows, narrow),
         CASE(SUMSQ, sumsq, {.count = params}),
-        CASE(ADAMW, adamw, adamw),
+        CASE(UPDATE, update, update),
     };
 #undef CASE
     for (int k = 0; k < TR_STEP_TEXTS; k++) b->state.position[k] = s->seq - 1;
@@ -243,7 +243,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         if (one.desc.kind == TR_OP_EMBED) one.touched = 2 * x;
         if (one.desc.kind == TR_OP_EMBED_WGRAD)
             one.touched = x + 2 * rows * c * (int64_t)sizeof(float);
-        if (one.desc.kind == TR_OP_ADAMW) one.positive = 1u << TR_ADAMW_V;
+        if (one.desc.kind == TR_OP_UPDATE) one.positive = 1u << TR_UPDATE_V;
         if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
         if (one.desc.kind >= TR_OP_XENT_SUM && one.desc.kind <= TR_OP_XENT_DGRAD)
             one.positive = 1u << TR_XENT_MAX | 1u << TR_XENT_SUMS;

@@ -310,7 +310,7 @@ static tr_status run(bench *b, tr_world *world) {
         .deterministic = o->deterministic != 0,
         .seed = 1,
         .max_norm = 1,
-        .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
+        .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
         .fetch = copy_sample,
         .fetch_context = b,
         .observe = observe,

@@ -160,6 +160,7 @@ static tr_status fill(const tr_yaml *yaml, const char *source, const char *const
     TR_TRY(config->init_from[0] ? tr_config_take_origin(config) : tr_config_take_preset(config));
     if (!strcmp(config->data.format, "instruct") && !tr_config_is_set(config, "data.documents"))
         (void)snprintf(config->data.documents, sizeof config->data.documents, "packed");
+    TR_TRY(tr_config_take_optimizer(config));
     take_log_dir(config);
     return take_device_defaults(config);
 }

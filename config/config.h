@@ -55,6 +55,9 @@ typedef struct tr_config {
         int64_t decay, cycle; /* steps; 0: a part of the horizon */
         double clip;          /* global norm; 0: none */
         double weight_decay, beta1, beta2, eps;
+        double momentum;
+        bool nesterov;
+        double clip_value, l1, l2; /* clip_value 0: none */
     } optim;
     struct {
         int64_t pp, tp, dp;

@@ -17,6 +17,8 @@ const char *tr_config_place_of(const tr_config *config, const char *key, char *b
                        sentence_);                                                                 \
     } while (0)
 
+/* Sets the keys of optim that are not set and have another default with this optim.name. */
+tr_status tr_config_take_optimizer(tr_config *c);
 /* Checks the keys of the optimizer and its schedule, like tr_config_check. */
 tr_status tr_config_check_optim(const tr_config *c);
 

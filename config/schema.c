@@ -183,8 +183,11 @@ const tr_key tr_schema[] = {
     {"train.sample_tokens", INT(train.sample_tokens, 1, BIG), .fallback = "200",
      .help = "The most tokens that are drawn for a sample."},
 
-    {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw", .choices = "adamw",
-     .help = "Optimizer: adamw (Adam with decoupled weight decay)."},
+    {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw",
+     .choices = "adamw adam sgd lion",
+     .help = "Optimizer: adamw (Adam with decoupled weight decay), adam (weight decay is part of "
+             "the gradient), sgd (with optim.momentum and optim.nesterov; weight decay is part of "
+             "the gradient) or lion (the sign of a mean gradient)."},
     {"optim.schedule", TR_KEY_CHOICE, AT(optim.schedule), .fallback = "cosine",
      .choices = "constant linear cosine inverse-root steps wsd cycles",
      .help = "Learning rate after the warm-up: constant; linear or cosine (falls to optim.min_lr "
@@ -217,12 +220,28 @@ const tr_key tr_schema[] = {
              "0: a quarter of the steps after the warm-up."},
     {"optim.clip", FLOAT(optim.clip, 0, 1e30), .fallback = "1",
      .help = "Largest norm of the whole gradient; a larger one is scaled down to it. 0: never."},
+    {"optim.clip_value", FLOAT(optim.clip_value, 0, 1e30), .fallback = "0",
+     .help = "Largest size of an element of the gradient, after optim.clip; larger ones are set to "
+             "it. 0: none."},
     {"optim.weight_decay", FLOAT(optim.weight_decay, 0, 1e3), .fallback = "0.1",
-     .help = "Decay of matrices and embeddings (not of biases and norms)."},
+     .help = "Decay of matrices and embeddings (not of biases and norms). Default: 0 for adam and "
+             "sgd, 0.1 for the others."},
+    {"optim.l1", FLOAT(optim.l1, 0, 1e3), .fallback = "0",
+     .help = "Weight of L1 regularization: its gradient is added to that of matrices and "
+             "embeddings."},
+    {"optim.l2", FLOAT(optim.l2, 0, 1e3), .fallback = "0",
+     .help = "Weight of L2 regularization: l2 times the parameter is added to the gradient of "
+             "matrices and embeddings."},
+    {"optim.momentum", FLOAT(optim.momentum, 0, 0.999999), .fallback = "0.9",
+     .help = "For optim.name sgd: factor of the sum of earlier gradients; with 0 the optimizer "
+             "keeps no state."},
+    {"optim.nesterov", TR_KEY_BOOL, AT(optim.nesterov), .fallback = "false",
+     .help = "For optim.name sgd: whether the momentum looks a step ahead (Nesterov)."},
     {"optim.beta1", FLOAT(optim.beta1, 0, 0.999999), .fallback = "0.9",
-     .help = "Decay rate of the mean gradient."},
+     .help = "Decay rate of the mean gradient; for lion in the step's sign."},
     {"optim.beta2", FLOAT(optim.beta2, 0, 0.999999), .fallback = "0.95",
-     .help = "Decay rate of the mean squared gradient."},
+     .help = "Decay rate of the mean squared gradient; for lion of the mean gradient. Default: "
+             "0.99 for lion."},
     {"optim.eps", FLOAT(optim.eps, 1e-30, 1), .fallback = "1e-08",
      .help = "Number added to the root of the mean squared gradient."},
 

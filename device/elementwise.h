@@ -1,5 +1,5 @@
 /* Arithmetic of one element, in FP32, that the cpu device and the kernels of the cuda device share:
- * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH and AdamW. Uses only
+ * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH and UPDATE. Uses only
  * IEEE operations that round once (no contraction, and no library functions except sqrt, and log
  * once a row), so the bits are the same everywhere. Exponentials differ between devices, so they
  * are arguments. */
@@ -232,14 +232,16 @@ TR_HOST_DEVICE static inline void tr_step_finish(const double *losses, int64_t n
     state->gradient_factor = state->skip ? 0 : clip / unit;
 }
 
-/* The scalars of AdamW's step in FP32. */
-typedef struct tr_adamw_scalars {
+/* The scalars of UPDATE in FP32. */
+typedef struct tr_update_scalars {
     float beta1, beta2, eps, weight_decay, lr, bias_correction1, bias_correction2, factor;
-} tr_adamw_scalars;
+    float momentum, clip_value, l1, l2;
+    int32_t clamps, regular, nesterov;
+} tr_update_scalars;
 
-TR_HOST_DEVICE static inline tr_adamw_scalars tr_adamw_round(const tr_adamw_desc *desc,
-                                                             const tr_step_state *state) {
-    tr_adamw_scalars s;
+TR_HOST_DEVICE static inline tr_update_scalars tr_update_round(const tr_update_desc *desc,
+                                                               const tr_step_state *state) {
+    tr_update_scalars s;
     s.beta1 = (float)desc->beta1;
     s.beta2 = (float)desc->beta2;
     s.eps = (float)desc->eps;
@@ -248,17 +250,43 @@ TR_HOST_DEVICE static inline tr_adamw_scalars tr_adamw_round(const tr_adamw_desc
     s.bias_correction1 = (float)state->bias_correction1;
     s.bias_correction2 = (float)state->bias_correction2;
     s.factor = (float)state->gradient_factor;
+    s.momentum = (float)desc->momentum;
+    s.clip_value = (float)desc->clip_value;
+    s.l1 = (float)desc->l1;
+    s.l2 = (float)desc->l2;
+    s.clamps = s.clip_value > 0;
+    s.regular = s.l1 > 0 || s.l2 > 0;
+    s.nesterov = desc->nesterov;
     return s;
 }
 
-/* Does AdamW on one element in FP32. The caller must check that the state's skip is not set. */
-TR_HOST_DEVICE static inline void tr_adamw_element(const tr_adamw_scalars *s, float grad,
-                                                   float *master, float *m, float *v) {
+TR_HOST_DEVICE static inline float tr_sign(float x) {
+    return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
+}
+
+/* Returns the gradient of an element with weight w as the rules see it. */
+TR_HOST_DEVICE static inline float tr_update_gradient(const tr_update_scalars *s, float grad,
+                                                      float w) {
     float g = grad * s->factor;
-    float m1 = s->beta1 * *m + (1.0f - s->beta1) * g;
-    float v1 = s->beta2 * *v + (1.0f - s->beta2) * g * g;
-    float update = m1 / s->bias_correction1 / (sqrtf(v1 / s->bias_correction2) + s->eps);
+    if (s->clamps) g = g > s->clip_value ? s->clip_value : g < -s->clip_value ? -s->clip_value : g;
+    return s->regular ? g + (s->l1 * tr_sign(w) + s->l2 * w) : g;
+}
+
+/* Does UPDATE on one element in FP32. The caller must check that the state's skip is not set; m and
+ * v may be NULL when the rule does not own them. */
+TR_HOST_DEVICE static inline void tr_update_element(const tr_update_scalars *s, tr_update_rule rule,
+                                                    float grad, float *master, float *m, float *v) {
+    float g = tr_update_gradient(s, grad, *master), update = g;
+    if (rule == TR_UPDATE_ADAMW) {
+        *m = s->beta1 * *m + (1.0f - s->beta1) * g;
+        *v = s->beta2 * *v + (1.0f - s->beta2) * g * g;
+        update = *m / s->bias_correction1 / (sqrtf(*v / s->bias_correction2) + s->eps);
+    } else if (rule == TR_UPDATE_MOMENTUM) {
+        *m = s->momentum * *m + g;
+        update = s->nesterov ? g + s->momentum * *m : *m;
+    } else if (rule == TR_UPDATE_LION) {
+        update = tr_sign(s->beta1 * *m + (1.0f - s->beta1) * g);
+        *m = s->beta2 * *m + (1.0f - s->beta2) * g;
+    }
     *master -= s->lr * (update + s->weight_decay * *master);
-    *m = m1;
-    *v = v1;
 }

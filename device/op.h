@@ -54,7 +54,7 @@
     X(CAST, cast)                                                                                  \
     X(SUMSQ, sumsq)                                                                                \
     X(STEP_FINISH, step_finish)                                                                    \
-    X(ADAMW, adamw)
+    X(UPDATE, update)
 
 typedef enum tr_op_kind {
 #define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
@@ -392,17 +392,35 @@ typedef struct tr_step_finish_desc {
 } tr_step_finish_desc;
 enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
 
-/* ADAMW (Loshchilov & Hutter 2019) on count elements; reads lr, bias corrections, gradient_factor
- * and skip from the state: g = GRAD * gradient_factor; M, V, MASTER f32 updated; MASTER -= lr *
- * lr_scale * (mhat / (sqrt(vhat) + eps) + weight_decay * MASTER); VALUE = MASTER in dtype (NULL or
- * MASTER itself when the model is FP32). */
-typedef struct tr_adamw_desc {
+/* The rules of UPDATE, and which states they own (of M and V, the means of the gradient and of its
+ * square, in this order). g is the gradient of UPDATE, w the master. */
+typedef enum tr_update_rule {
+    TR_UPDATE_ADAMW,    /* M, V (Loshchilov & Hutter 2019): u = mhat / (sqrt(vhat) + eps) */
+    TR_UPDATE_SGD,      /* none: u = g */
+    TR_UPDATE_MOMENTUM, /* M: m = momentum m + g; u = m, or with nesterov g + momentum m */
+    TR_UPDATE_LION,     /* M (Chen et al. 2023, algorithm 2): u = sign(beta1 m + (1 - beta1) g);
+                           m = beta2 m + (1 - beta2) g */
+    TR_UPDATE_RULES
+} tr_update_rule;
+/* Returns how many states a rule owns. */
+TR_HOST_DEVICE static inline int tr_update_states(tr_update_rule rule) {
+    return rule == TR_UPDATE_ADAMW ? 2 : rule == TR_UPDATE_SGD ? 0 : 1;
+}
+
+/* UPDATE: the optimizer's step on count elements; reads lr, bias corrections, gradient_factor and
+ * skip from the state: g = GRAD * gradient_factor, clamped to clip_value in size unless that is 0,
+ * plus l1 sign(w) + l2 w; M, V, MASTER f32 updated; MASTER -= lr * lr_scale * (u + weight_decay *
+ * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself when the model is FP32). */
+typedef struct tr_update_desc {
     int64_t count;
     double beta1, beta2, eps, weight_decay;
     tr_dtype dtype;
     double lr_scale;
-} tr_adamw_desc;
-enum { TR_ADAMW_GRAD, TR_ADAMW_MASTER, TR_ADAMW_M, TR_ADAMW_V, TR_ADAMW_VALUE };
+    tr_update_rule rule;
+    double momentum, clip_value, l1, l2;
+    bool nesterov;
+} tr_update_desc;
+enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VALUE };
 
 typedef struct tr_op_desc {
     tr_op_kind kind;
@@ -421,7 +439,7 @@ typedef struct tr_op_desc {
         tr_xent_desc xent;
         tr_sumsq_desc sumsq;
         tr_step_finish_desc step_finish;
-        tr_adamw_desc adamw;
+        tr_update_desc update;
     };
 } tr_op_desc;
 

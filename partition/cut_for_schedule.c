@@ -48,6 +48,7 @@ tr_status tr_cut_model(const tr_model *model, int stages, int *first) {
 typedef struct search {
     const tr_model *model;
     const tr_schedule *s;
+    tr_optim_kind optimizer;
     int *best, *trial;   /* [stages + 1] */
     double time, memory; /* of the best; the most that a rank may need */
     int64_t actions;     /* estimated so far */
@@ -77,7 +78,8 @@ static tr_status estimate(search *x, double *time, double *memory) {
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = tr_memory_of_params(x->model, &placement, r);
-        tr_memory_params_bytes(&params, x->model->shape.dtype, &values, &gradients, &moments);
+        tr_memory_params_bytes(&params, x->model->shape.dtype, x->optimizer, &values, &gradients,
+                               &moments);
         *memory = fmax(*memory, (double)(values + gradients + moments) + e->peak[r]);
         x->actions += s->count[r];
     }
@@ -137,8 +139,9 @@ static tr_status run(search *x) {
     return TR_OK;
 }
 
-tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule, int *first) {
-    search x = {.model = model, .s = schedule, .best = first};
+tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule,
+                              tr_optim_kind optimizer, int *first) {
+    search x = {.model = model, .s = schedule, .optimizer = optimizer, .best = first};
     TR_TRY(tr_calloc((size_t)schedule->stages + 1, sizeof *x.trial, &x.trial));
     tr_status status = run(&x);
     free(x.trial);

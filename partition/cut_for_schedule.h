@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/model.h"
+#include "partition/optim_row.h"
 #include "pipeline/orders/schedule.h"
 
 /* Cuts a model into stages so that the largest has the least FLOPs; first[stages + 1] as in
@@ -13,4 +14,5 @@ tr_status tr_cut_model(const tr_model *model, int stages, int *first);
  * tr_cut_model. Tries the cuts that balance F, I and W with different weights, and moves boundaries
  * of the best by a layer until no move helps or a fixed number of actions is estimated. The result
  * depends only on the arguments, so all ranks have the same cut. Fails like tr_cut_balanced. */
-tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule, int *first);
+tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule,
+                              tr_optim_kind optimizer, int *first);

@@ -74,7 +74,7 @@ static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out
 static tr_status cut_as_first_rank(tr_layout *l) {
     tr_model *model;
     TR_TRY(make_model(&l->desc, 0, &model));
-    tr_status status = tr_cut_for_schedule(model, l->desc.schedule, l->first);
+    tr_status status = tr_cut_for_schedule(model, l->desc.schedule, l->desc.optimizer, l->first);
     tr_model_destroy(model);
     return status;
 }
@@ -212,8 +212,9 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
     tr_param_memory params = tr_memory_of_params(l->model, &l->placement, pp_rank);
-    tr_memory_params_bytes(&params, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
-                           &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
+    tr_memory_params_bytes(&params, l->desc.dtype, l->desc.optimizer,
+                           &out->of[TR_MEMORY_PARAMETERS], &out->of[TR_MEMORY_GRADIENTS],
+                           &out->of[TR_MEMORY_OPTIMIZER]);
     if (l->desc.forward_only) out->of[TR_MEMORY_GRADIENTS] = out->of[TR_MEMORY_OPTIMIZER] = 0;
     tr_memory_sum(out);
 }
@@ -225,7 +226,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     mesh.index[TR_AXIS_PP] = pp_rank;
     mesh.index[TR_AXIS_DP] = dp_rank;
     TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
-                             l->micro_batches, l->desc.forward_only, &step_end));
+                             l->micro_batches, l->desc.forward_only, l->desc.optimizer, &step_end));
     tr_layout_memory_known(l, pp_rank, out);
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =

@@ -4,6 +4,7 @@
 
 #include "layers/placement.h"
 #include "partition/memory_plan.h"
+#include "partition/optim_row.h"
 #include "pipeline/program/lower.h"
 
 typedef struct tr_layout_desc {
@@ -11,6 +12,7 @@ typedef struct tr_layout_desc {
     tr_model_config model;
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
+    tr_optim_kind optimizer;
     bool documents; /* see tr_model_shape */
     int64_t seq;    /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */

@@ -25,11 +25,12 @@ static void cut_close(cut *x) {
 }
 
 /* s: the schedule for which the model is cut into `stages`; NULL: none yet. */
-static tr_status cut_open(const tr_model *model, const tr_schedule *s, int stages, cut *x) {
+static tr_status cut_open(const tr_model *model, const tr_schedule *s, tr_optim_kind optimizer,
+                          int stages, cut *x) {
     *x = (cut){0};
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *x->first, &x->first));
-    tr_status status =
-        s ? tr_cut_for_schedule(model, s, x->first) : tr_cut_model(model, stages, x->first);
+    tr_status status = s ? tr_cut_for_schedule(model, s, optimizer, x->first)
+                         : tr_cut_model(model, stages, x->first);
     if (status == TR_OK) status = tr_layer_table_make(model, x->first, stages, &x->table);
     if (status != TR_OK) cut_close(x);
     return status;
@@ -38,7 +39,7 @@ static tr_status cut_open(const tr_model *model, const tr_schedule *s, int stage
 /* A tr_schedule_request.describe. */
 static tr_status describe(void *model, int stages, tr_stage_table *out) {
     cut x;
-    TR_TRY(cut_open(model, NULL, stages, &x));
+    TR_TRY(cut_open(model, NULL, TR_OPTIM_ADAMW, stages, &x));
     *out = x.table;
     free(x.first);
     return TR_OK;
@@ -75,7 +76,7 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
  * the cap of 1F1B. */
 static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
     cut x;
-    TR_TRY(cut_open(model, NULL, r->ranks, &x));
+    TR_TRY(cut_open(model, NULL, TR_OPTIM_ADAMW, r->ranks, &x));
     double whole = 0, kept = 0;
     for (int s = 0; s < r->ranks; s++) {
         whole = fmax(whole, x.table.cost[s].m_b);
@@ -94,17 +95,19 @@ typedef struct need {
 } need;
 
 /* Measures everything except the operators' scratch, which only prepared layers know. */
-static tr_status measure(const tr_model *model, const tr_schedule *s, need *out) {
+static tr_status measure(const tr_model *model, const tr_schedule *s, tr_optim_kind optimizer,
+                         need *out) {
     cut x;
     tr_program_set *set = NULL;
     *out = (need){0};
-    TR_TRY(cut_open(model, s, s->stages, &x));
+    TR_TRY(cut_open(model, s, optimizer, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
     tr_status status = tr_lower(s, &x.table, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = tr_memory_of_params(model, &placement, r);
-        tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
+        tr_memory_params_bytes(&params, model->shape.dtype, optimizer, &values, &gradients,
+                               &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
                   (double)tr_links_bytes(&x.table, s->rank_of, s->ranks, r);
@@ -117,8 +120,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, need *out)
 
 /* Makes the order with as many micro-batches on a rank as fit: lowers the cap by the excess until
  * there is none. */
-static tr_status make_under(const tr_model *model, double limit, tr_schedule_request *request,
-                            tr_schedule **out) {
+static tr_status make_under(const tr_model *model, tr_optim_kind optimizer, double limit,
+                            tr_schedule_request *request, tr_schedule **out) {
     enum { TRIES = 8 };
     double one = fmax(1, request->share.m_w), least = INFINITY;
     tr_status status = TR_OK;
@@ -128,7 +131,7 @@ static tr_status make_under(const tr_model *model, double limit, tr_schedule_req
         tr_schedule *s = NULL;
         need needed;
         TR_TRY_OUT(tr_schedule_make(request, &s));
-        status = measure(model, s, &needed);
+        status = measure(model, s, optimizer, &needed);
         bool better = status == TR_OK && needed.total < least;
         tr_schedule_destroy(better ? best : s);
         if (better) {
@@ -161,7 +164,8 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     tr_status status = describe_memory(model, request);
     if (status == TR_OK && c->device.memory)
-        status = make_under(model, known * (double)c->device.memory, request, out);
+        status =
+            make_under(model, tr_optim_of(c).kind, known * (double)c->device.memory, request, out);
     else if (status == TR_OK) status = tr_schedule_make(request, out);
     tr_model_destroy(model);
     return status;

@@ -41,15 +41,16 @@ size_t tr_memory_master_size(tr_dtype dtype) {
     return dtype == tr_dtype_acc(dtype) ? 0 : tr_dtype_size(tr_dtype_acc(dtype));
 }
 
-void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
-                            size_t *grads, size_t *states) {
+void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, tr_optim_kind optimizer,
+                            size_t *values, size_t *grads, size_t *states) {
     *values = memory->values * tr_dtype_size(dtype) + memory->states * tr_memory_master_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
-    *states = memory->states * 2 * tr_dtype_size(tr_dtype_acc(dtype));
+    *states =
+        memory->states * (size_t)tr_optim_states(optimizer) * tr_dtype_size(tr_dtype_acc(dtype));
 }
 
-double tr_memory_of_checkpoint(const tr_model *model) {
+double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {
     const double size = (double)tr_dtype_size(TR_F32);
-    return size *
-           ((double)tr_model_parameters(model) + 2 * (double)tr_model_trained_parameters(model));
+    return size * ((double)tr_model_parameters(model) +
+                   tr_optim_states(optimizer) * (double)tr_model_trained_parameters(model));
 }

@@ -3,11 +3,12 @@
 #pragma once
 
 #include "layers/placement.h"
+#include "partition/optim_row.h"
 
 /* The elements of all parameters of one rank, including gaps between them. */
 typedef struct tr_param_memory {
     size_t values;
-    size_t states; /* of masters and of each moment: of trained parameters */
+    size_t states; /* of masters and of each state: of trained parameters */
     size_t grads;  /* every use of a tied parameter has its own */
     int params;    /* parameters of the rank, every use counted */
 } tr_param_memory;
@@ -17,17 +18,17 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
                                     int pp_rank);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
-/* Computes bytes by class: values and masters, gradients, both moments. */
-void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
-                            size_t *grads, size_t *states);
+/* Computes bytes by class: values and masters, gradients, the optimizer's states. */
+void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, tr_optim_kind optimizer,
+                            size_t *values, size_t *grads, size_t *states);
 
 /* Returns the bytes of the elements that a checkpoint of the model holds: all parameters in FP32,
- * and both moments of those that are trained. */
-double tr_memory_of_checkpoint(const tr_model *model);
+ * and the optimizer's states of those that are trained. */
+double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer);
 
 /* Rounds an offset in elements up so that 16-bit values are aligned to TR_ALIGN, too. */
 size_t tr_memory_params_align(size_t elements);
 /* Returns the element at which a parameter begins in memory of values or gradients, or of masters
- * and moments, that is used up to element `end`. */
+ * and states, that is used up to element `end`. */
 size_t tr_memory_params_begin(const tr_param *param, size_t end);
 size_t tr_memory_states_begin(const tr_param *param, size_t end);

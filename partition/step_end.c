@@ -43,11 +43,6 @@ bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_o
     return !param->frozen && (shares || counted);
 }
 
-tr_op_desc tr_step_end_update_op(int64_t count, tr_dtype dtype) {
-    return (tr_op_desc){.kind = TR_OP_ADAMW,
-                        .adamw = {.count = count, .lr_scale = 1, .dtype = dtype}};
-}
-
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector) {
     return (tr_op_desc){.kind = TR_OP_STEP_FINISH,
                         .step_finish = {.losses = vector->losses, .norms = vector->norms}};
@@ -81,7 +76,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
-                            bool forward_only, size_t *bytes) {
+                            bool forward_only, tr_optim_kind optimizer, size_t *bytes) {
     tr_status status = TR_OK;
     measure sum = {.device = device, .mesh = mesh};
     tr_step_end_vector vector;
@@ -92,7 +87,8 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
         const int pp_rank = mesh->index[TR_AXIS_PP];
         TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, measure_param, &sum));
         /* Upper bound: updating a part needs no more than updating all elements at once. */
-        const tr_op_desc update = tr_step_end_update_op(sum.elements, dtype);
+        const tr_op_desc update =
+            tr_optim_update(&(tr_optim_config){.kind = optimizer}, sum.elements, dtype, true, 1);
         TR_TRY_OUT(measure_op(&sum, &update));
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch);

@@ -5,6 +5,7 @@
 
 #include "device/op.h"
 #include "layers/placement.h"
+#include "partition/optim_row.h"
 
 /* One FP64 vector: losses [dp][micro-batches][sequences][2], the squared norms of each parameter's
  * parts, one entry that spoils the step, and a stop request. A training step uses only the first
@@ -27,9 +28,6 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
  * added to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm.
  * Returns false when it needs none. */
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out);
-/* Describes ADAMW of `count` adjacent elements, without its coefficients, which the caller sets; no
- * size depends on them. */
-tr_op_desc tr_step_end_update_op(int64_t count, tr_dtype dtype);
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
@@ -37,4 +35,4 @@ tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
  * parameters. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
-                            bool forward_only, size_t *bytes);
+                            bool forward_only, tr_optim_kind optimizer, size_t *bytes);

@@ -117,7 +117,7 @@ static tr_status make_optimizer(tr_engine *e) {
                               .state = e->state,
                               .micro_batches = e->layout->micro_batches,
                               .forward_only = e->desc.forward_only,
-                              .adamw = e->desc.adamw};
+                              .config = e->desc.optimizer};
     return tr_optimizer_create(&desc, &e->optimizer);
 }
 
@@ -218,6 +218,7 @@ static tr_status make_layout(tr_engine *e) {
                            .batch = d->batch,
                            .micro_batch = d->micro_batch,
                            .dtype = d->dtype,
+                           .optimizer = d->optimizer.kind,
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
@@ -242,8 +243,9 @@ static tr_status make_layout(tr_engine *e) {
 /* Rounds the optimizer's scalars as the device does, so that values computed from them here agree
  * with the device's. */
 static void round_scalars(tr_engine_desc *desc) {
-    tr_adamw_config *a = &desc->adamw;
-    double *scalar[] = {&a->beta1, &a->beta2, &a->eps, &a->weight_decay, &desc->max_norm};
+    tr_optim_config *o = &desc->optimizer;
+    double *scalar[] = {&o->beta1,      &o->beta2, &o->eps, &o->weight_decay, &o->momentum,
+                        &o->clip_value, &o->l1,    &o->l2,  &desc->max_norm};
     for (size_t i = 0; i < sizeof scalar / sizeof *scalar; i++)
         if (desc->dtype != TR_F64) *scalar[i] = (double)(float)*scalar[i];
 }
@@ -291,9 +293,9 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     e->desc = *desc;
     round_scalars(&e->desc);
     TR_TRY_OUT(make_layout(e));
-    TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
-                               &e->layout->placement, desc->dtype,
-                               desc->forward_only ? NULL : e->groups, &e->store));
+    TR_TRY_OUT(tr_store_create(
+        desc->device, desc->world, &e->desc.mesh, e->layout->model, &e->layout->placement,
+        desc->dtype, desc->forward_only ? NULL : e->groups, desc->optimizer.kind, &e->store));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));
@@ -395,15 +397,15 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
 tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int64_t first_sample,
                          double lr, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
-    const tr_adamw_config *adamw = &e->desc.adamw;
+    const tr_optim_config *o = &e->desc.optimizer;
     *e->given = (tr_step_state){.seed = e->desc.seed,
                                 .step = step,
                                 .first_sample = first_sample,
                                 .train = 1,
                                 .loss_scale = 1,
                                 .lr = lr,
-                                .bias_correction1 = 1 - pow(adamw->beta1, (double)optimizer_step),
-                                .bias_correction2 = 1 - pow(adamw->beta2, (double)optimizer_step),
+                                .bias_correction1 = 1 - pow(o->beta1, (double)optimizer_step),
+                                .bias_correction2 = 1 - pow(o->beta2, (double)optimizer_step),
                                 .max_norm = e->desc.max_norm,
                                 .loss_limit = e->loss_limit,
                                 .norm_limit = e->norm_limit};

@@ -28,7 +28,7 @@ typedef struct tr_engine_desc {
     const tr_schedule *schedule;
     uint64_t seed;
     double max_norm; /* 0: no clipping */
-    tr_adamw_config adamw;
+    tr_optim_config optimizer;
     size_t memory; /* bytes that this rank may plan; 0: no limit */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as

@@ -42,14 +42,9 @@ static tr_status prepare_param(tr_device *device, const tr_param *param, bool co
     return prepare(device, &desc, scratch, shares ? &ops->tie : &ops->sumsq);
 }
 
-static tr_status prepare_update(tr_device *device, const tr_adamw_config *adamw, tr_dtype dtype,
+static tr_status prepare_update(tr_device *device, const tr_optim_config *config, tr_dtype dtype,
                                 const tr_run *run, size_t *scratch, tr_op **out) {
-    tr_op_desc desc = tr_step_end_update_op(run->count, dtype);
-    desc.adamw.beta1 = adamw->beta1;
-    desc.adamw.beta2 = adamw->beta2;
-    desc.adamw.eps = adamw->eps;
-    desc.adamw.lr_scale = run->lr_scale;
-    desc.adamw.weight_decay = run->decay ? adamw->weight_decay : 0;
+    const tr_op_desc desc = tr_optim_update(config, run->count, dtype, run->decay, run->lr_scale);
     return prepare(device, &desc, scratch, out);
 }
 
@@ -86,7 +81,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
                                  &scratch, &o->ops[i]));
     }
     for (int i = 0; i < store->runs && !desc->forward_only; i++)
-        TR_TRY_OUT(prepare_update(desc->device, &desc->adamw, store->dtype, &store->run[i],
+        TR_TRY_OUT(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i],
                                   &scratch, &o->step[i]));
     TR_TRY_OUT(prepare_finish(o, &scratch));
     if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
@@ -209,11 +204,11 @@ static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
         const tr_run *run = &o->desc.store->run[i];
         const int64_t n = run->count;
         tr_op_args args = {
-            .t = {[TR_ADAMW_GRAD] = tr_tensor_vector(run->grad, acc, n),
-                  [TR_ADAMW_MASTER] = tr_tensor_vector(run->master, acc, n),
-                  [TR_ADAMW_M] = tr_tensor_vector(run->m, acc, n),
-                  [TR_ADAMW_V] = tr_tensor_vector(run->v, acc, n),
-                  [TR_ADAMW_VALUE] = tr_tensor_vector(run->value, o->desc.store->dtype, n)},
+            .t = {[TR_UPDATE_GRAD] = tr_tensor_vector(run->grad, acc, n),
+                  [TR_UPDATE_MASTER] = tr_tensor_vector(run->master, acc, n),
+                  [TR_UPDATE_M] = tr_tensor_vector(run->state[0], acc, n),
+                  [TR_UPDATE_V] = tr_tensor_vector(run->state[1], acc, n),
+                  [TR_UPDATE_VALUE] = tr_tensor_vector(run->value, o->desc.store->dtype, n)},
             .scratch = o->scratch,
             .state = o->desc.state};
         TR_TRY(tr_op_run(o->step[i], stream, &args));

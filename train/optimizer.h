@@ -1,6 +1,6 @@
 /* The end of a step: gradients summed over their groups and over tied uses, the squared norm, the
- * clip factor, AdamW. All work is stream-ordered and reads the values that change between steps
- * from the step state.
+ * clip factor, the optimizer's update. All work is stream-ordered and reads the values that change
+ * between steps from the step state.
  *
  * One FP64 vector, reduced once a step over the world, carries all data that the ranks exchange:
  * losses [dp][micro-batches][sequences][2], norms of each parameter's parts, one entry that spoils
@@ -11,10 +11,6 @@
 
 #include "partition/step_end.h"
 #include "train/store.h"
-
-typedef struct tr_adamw_config {
-    double beta1, beta2, eps, weight_decay;
-} tr_adamw_config;
 
 typedef struct tr_optimizer tr_optimizer;
 
@@ -27,7 +23,7 @@ typedef struct tr_optimizer_desc {
     tr_step_state *state; /* device memory */
     int micro_batches;
     bool forward_only; /* no step updates parameters, and the store is without gradients */
-    tr_adamw_config adamw;
+    tr_optim_config config;
 } tr_optimizer_desc;
 
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out);

@@ -177,10 +177,7 @@ static tr_status make_engine(tr_session *s) {
                            .schedule = s->schedule,
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,
-                           .adamw = {.beta1 = c->optim.beta1,
-                                     .beta2 = c->optim.beta2,
-                                     .eps = c->optim.eps,
-                                     .weight_decay = c->optim.weight_decay},
+                           .optimizer = tr_optim_of(c),
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,
@@ -253,6 +250,17 @@ static void keep_horizon(tr_session *s, const tr_config *then) {
                          (long long)horizon, tr_lr_at(&lr, horizon), (long long)s->own.train.steps);
 }
 
+/* Says which of the optimizer's states the checkpoint does not hold. */
+static void compare_optimizers(tr_session *s, const tr_config *then) {
+    char states[TR_OPTIM_NAMES];
+    tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, states);
+    if (states[0] && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder,
+                         "the checkpoint is of another optimizer than %s: the optimizer's state "
+                         "(%s) begins at zero",
+                         s->config->optim.name, states);
+}
+
 /* Checks that the saved run has this model and this sample order; tensors alone do not show, for
  * example, another number of heads. Keys that have another default on GPUs keep the saved value. */
 static tr_status check_saved(tr_session *s) {
@@ -268,6 +276,7 @@ static tr_status check_saved(tr_session *s) {
     /* If this version cannot read the saved config, only the tensors are compared. */
     if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
         tr_config_keep(&s->own, then);
+        if (saved->step > 0) compare_optimizers(s, then);
         s->refrozen = strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0;
         status = tr_config_check_model(s->config, then, s->root);
         /* At step 0 there are imported weights, and no run that set a horizon. */
@@ -313,7 +322,7 @@ static tr_status settle_data(tr_session *s) {
 static tr_status load_step(tr_session *s, int64_t step, tr_ckpt_state *saved, char *skipped) {
     tr_store *store = tr_engine_store(s->engine);
     tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
-    TR_TRY(tr_world_agree(s->world, tr_store_clear_moments(store)));
+    TR_TRY(tr_world_agree(s->world, tr_store_clear_states(store)));
     TR_TRY(tr_ckpt_load(s->world, s->root, step, s->tensors, s->tensors_count, saved, skipped));
     return tr_store_publish(store);
 }
@@ -382,7 +391,7 @@ static tr_status make_parameters(tr_session *s) {
                          "model.lora.rank is set and model.init_from is not: the updates are "
                          "trained on frozen random weights");
     if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
-    TR_TRY(tr_store_clear_moments(store));
+    TR_TRY(tr_store_clear_states(store));
     TR_TRY(tr_start_load(&s->start, s->world, store, (uint64_t)s->config->train.seed, s->tensors,
                          s->tensors_count));
     if (tr_session_leads(s)) TR_TRY(keep_origin(s));
@@ -449,7 +458,8 @@ static tr_status go_on(tr_session *s, tr_status status) {
 
 /* Starts the time limit, which counts from the start of the command. */
 static void start_limit(tr_session *s) {
-    const double bytes = tr_memory_of_checkpoint(tr_engine_model(s->engine));
+    const double bytes =
+        tr_memory_of_checkpoint(tr_engine_model(s->engine), tr_optim_of(s->config).kind);
     bool limited = s->options->time_limit && tr_session_leads(s);
     tr_time_limit_open(limited ? s->options->time_end_s : INFINITY, bytes, &s->limit);
 }

@@ -36,7 +36,7 @@ typedef struct tr_session {
     bool dir_lost;                 /* rank 0: it was removed while the run used it */
     bool resumes;                  /* continues a saved run */
     bool refrozen;                 /* which had another train.freeze */
-    bool unlabelled;               /* it was said that validation has no label that counts */
+    bool unlabelled; /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
     char transport[192]; /* a line about the transport; "": the default one */

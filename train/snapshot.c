@@ -64,11 +64,12 @@ static void fill_all(const tr_store *store, const tr_slot *slot, const char *gro
 
 tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
                               int *count) {
-    static const char *const group[3] = {"weights", "adam_m", "adam_v"};
+    enum { KINDS = 1 + TR_OPTIM_STATES };
+    const tr_optim_row *row = tr_optim_row_of(store->optimizer);
     tr_ckpt_tensor *tensors;
     int64_t *load;
     TR_TRY(tr_calloc((size_t)mesh->degree[TR_AXIS_DP], sizeof *load, &load));
-    tr_status status = tr_calloc(3 * count_tensors(store), sizeof *tensors, &tensors);
+    tr_status status = tr_calloc(KINDS * count_tensors(store), sizeof *tensors, &tensors);
     if (status != TR_OK) {
         free(load);
         return status;
@@ -78,11 +79,13 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
         const tr_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue; /* the same memory as use 0's */
         tr_dtype dtype;
-        void *local[3] = {tr_slot_saved(store, slot, &dtype), slot->m, slot->v};
+        void *local[KINDS] = {tr_slot_saved(store, slot, &dtype)};
+        for (int k = 1; k < KINDS; k++) local[k] = slot->state[k - 1];
         int64_t size = part_size(slot->param, &slot->layout);
-        for (int k = 0; k < 3 && local[k]; k++) {
+        for (int k = 0; k < KINDS && local[k]; k++) {
             bool write = takes_turn(load, mesh, &slot->layout, size);
-            fill_all(store, slot, group[k], local[k], dtype, write, &tensors[*count]);
+            fill_all(store, slot, k ? row->state[k - 1] : "weights", local[k], dtype, write,
+                     &tensors[*count]);
             *count += slot->param->tensors;
         }
     }

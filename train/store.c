@@ -45,11 +45,12 @@ typedef struct place {
     const tr_model *model;
     const tr_placement *placement;
     int last_stage;
-    char *master, *m, *v, *value, *grad; /* the first elements of each kind of memory, */
-    size_t values, states, grads; /* and elements used of it: by values, by masters and moments, by
-                                     gradients */
-    size_t size;                  /* bytes of an element, except of values */
-    bool run_ends, span_ends;     /* the next parameter begins another run; another span */
+    /* The first elements of each kind of memory, and elements used of it: by values, by masters and
+     * states, by gradients. */
+    char *master, *state[TR_OPTIM_STATES], *value, *grad;
+    size_t values, states, grads;
+    size_t size;              /* bytes of an element, except of values */
+    bool run_ends, span_ends; /* the next parameter begins another run; another span */
 } place;
 
 static int slot_of(const tr_store *store, const char *name, int use) {
@@ -121,11 +122,10 @@ static void add_to_run(place *at, const tr_slot *slot) {
         run = &store->run[store->runs++];
         *run = (tr_run){.grad = param->grad,
                         .master = slot->master,
-                        .m = slot->m,
-                        .v = slot->v,
                         .value = param->value,
                         .decay = param->decay,
                         .lr_scale = param->lr_scale};
+        for (int k = 0; k < TR_OPTIM_STATES; k++) run->state[k] = slot->state[k];
     }
     at->run_ends = false;
     run->count = ((char *)slot->master - run->master) / (int64_t)at->size + param->count;
@@ -141,8 +141,8 @@ static void place_own(place *at, tr_slot *slot) {
     if (!param->frozen) {
         at->states = tr_memory_states_begin(param, at->states);
         if (at->master) slot->master = element(at, at->master, at->states);
-        slot->m = element(at, at->m, at->states);
-        slot->v = element(at, at->v, at->states);
+        for (int k = 0; k < TR_OPTIM_STATES; k++)
+            slot->state[k] = element(at, at->state[k], at->states);
         at->states += (size_t)param->count;
     }
     place_grad(at, slot);
@@ -153,8 +153,7 @@ static void place_own(place *at, tr_slot *slot) {
 static void place_shared(place *at, tr_slot *slot) {
     const tr_slot *first = &at->store->slot[slot->shares];
     slot->master = first->master;
-    slot->m = first->m;
-    slot->v = first->v;
+    memcpy(slot->state, first->state, sizeof slot->state);
     slot->param->value = first->param->value;
     place_grad(at, slot);
 }
@@ -214,7 +213,7 @@ static tr_status place_all(place *at) {
 
 static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool trains) {
     size_t values, grads, states;
-    tr_memory_params_bytes(sum, store->dtype, &values, &grads, &states);
+    tr_memory_params_bytes(sum, store->dtype, store->optimizer, &values, &grads, &states);
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->slot, &store->slot));
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->span, &store->span));
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->run, &store->run));
@@ -228,7 +227,7 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool t
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_store **out) {
+                          tr_mesh_groups *groups, tr_optim_kind optimizer, tr_store **out) {
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
@@ -238,6 +237,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->world = world;
     store->dtype = dtype;
     store->acc = tr_dtype_acc(dtype);
+    store->optimizer = optimizer;
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
     const size_t size = tr_dtype_size(store->acc), states = sum.states * size;
     const bool masters = dtype != store->acc;
@@ -248,11 +248,11 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .placement = placement,
                 .last_stage = -1,
                 .master = masters ? store->values : NULL,
-                .m = store->states,
-                .v = store->states ? store->states + states : NULL,
                 .value = store->values + (masters ? states : 0),
                 .grad = store->grads,
                 .size = size};
+    for (int k = 0; store->states && k < tr_optim_states(optimizer); k++)
+        at.state[k] = store->states + (size_t)k * states;
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
@@ -346,7 +346,7 @@ static bool is_update(const tr_slot *slot) {
 }
 
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
-    TR_TRY(tr_store_clear_moments(store));
+    TR_TRY(tr_store_clear_states(store));
     TR_TRY(draw(store, seed, has_value, board));
     return tr_store_publish(store);
 }
@@ -355,14 +355,14 @@ tr_status tr_store_init_updates(tr_store *store, uint64_t seed) {
     return draw(store, seed, is_update, NULL);
 }
 
-tr_status tr_store_clear_moments(tr_store *store) {
+tr_status tr_store_clear_states(tr_store *store) {
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
         const tr_slot *slot = &store->slot[i];
         size_t bytes = (size_t)slot->param->count * tr_dtype_size(store->acc);
-        if (slot->shares >= 0 || !slot->m) continue;
-        TR_TRY(tr_stream_zero(stream, slot->m, bytes));
-        TR_TRY(tr_stream_zero(stream, slot->v, bytes));
+        if (slot->shares >= 0) continue;
+        for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++)
+            TR_TRY(tr_stream_zero(stream, slot->state[k], bytes));
     }
     return tr_stream_sync(stream);
 }

@@ -1,9 +1,9 @@
 /* The parameter store of one rank: memory for the parameters of its layers.
  *
- * Each parameter has a value in the model's dtype, an FP32 gradient, and the optimizer's state
- * (FP32 master, first and second moment); in an FP64 model all are FP64. In FP32 and FP64 the value
- * is the master. A frozen parameter has only its value, and a gradient that nobody reads if it
- * has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value
+ * Each parameter has a value in the model's dtype, an FP32 gradient, an FP32 master and the states
+ * of the optimizer (partition/optim_row.h) in FP32; in an FP64 model all are FP64. In FP32 and FP64
+ * the value is the master. A frozen parameter has only its value, and a gradient that nobody reads
+ * if it has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value
  * and state; uses on different pipeline ranks hold a copy each, and their gradients are summed
  * through a tie group. */
 #pragma once
@@ -12,16 +12,18 @@
 #include "job/board.h"
 #include "layers/param_layout.h"
 #include "layers/placement.h"
+#include "partition/optim_row.h"
 
 typedef struct tr_slot {
     tr_param *param;
     tr_param_layout layout;
-    void *master, *m, *v; /* [param->count] in the store's acc; frozen: no moments, and in BF16 no
-                             master */
-    int stage;            /* of this rank's: 0, 1, ... */
-    int bucket;           /* of its stage: the gradients that are reduced at the same time */
-    int shares;           /* slot of the use on this rank that has its value and state, or -1 */
-    tr_group *sum;        /* group that sums its gradient; NULL without gradients, and if frozen */
+    /* [param->count] in the store's acc; frozen: no states, and in BF16 no master. States that the
+     * optimizer does not own are NULL. */
+    void *master, *state[TR_OPTIM_STATES];
+    int stage;     /* of this rank's: 0, 1, ... */
+    int bucket;    /* of its stage: the gradients that are reduced at the same time */
+    int shares;    /* slot of the use on this rank that has its value and state, or -1 */
+    tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
     tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_slot;
 
@@ -37,7 +39,7 @@ typedef struct tr_span {
  * They have the same offsets from the first in each kind of memory, with zeros between them, so the
  * optimizer steps them as one. */
 typedef struct tr_run {
-    char *grad, *master, *m, *v;
+    char *grad, *master, *state[TR_OPTIM_STATES];
     void *value;
     int64_t count;
     bool decay;
@@ -48,8 +50,9 @@ typedef struct tr_store {
     tr_device *device;
     tr_world *world;
     tr_dtype dtype; /* of values */
-    tr_dtype acc;   /* of gradients, masters and moments */
-    tr_slot *slot;  /* in registry order */
+    tr_dtype acc;   /* of gradients, masters and states */
+    tr_optim_kind optimizer;
+    tr_slot *slot; /* in registry order */
     int slots;
     int stages;
     tr_span *span; /* [spans], local stages in ascending order */
@@ -57,7 +60,7 @@ typedef struct tr_store {
     tr_run *run; /* [runs] */
     int runs;
     char *values;         /* masters and values in the model's dtype */
-    char *grads, *states; /* states: both moments */
+    char *grads, *states; /* states: one after the other */
 } tr_store;
 
 /* Opens the groups that sum the gradients of this rank's parameters, and those of tied parameters
@@ -66,11 +69,11 @@ tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, cons
                                const tr_placement *placement);
 
 /* Allocates the memory and sets params' value and grad. With `groups`, opened by
- * tr_store_open_groups, the store is for training; with NULL it has only values, without gradients
- * and moments. Not collective. */
+ * tr_store_open_groups, the store is for training by the optimizer; with NULL it has only values,
+ * without gradients and states. Not collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_store **out);
+                          tr_mesh_groups *groups, tr_optim_kind optimizer, tr_store **out);
 void tr_store_destroy(tr_store *store);
 
 /* Returns the parameter's most precise copy, which checkpoints save: its master, or in BF16 the
@@ -78,14 +81,14 @@ void tr_store_destroy(tr_store *store);
 void *tr_slot_saved(const tr_store *store, const tr_slot *slot, tr_dtype *dtype);
 
 /* Draws the initial values of a store for training from the seed, and tells the world how many are
- * drawn; moments are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
+ * drawn; states are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
  * on the board, which may be NULL. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
 /* Draws those of low-rank updates only, into the masters: tr_store_publish follows. Not collective.
  */
 tr_status tr_store_init_updates(tr_store *store, uint64_t seed);
-/* Sets the moments of a store for training to zero, as at the first step; does nothing to a store
+/* Sets the states of a store for training to zero, as at the first step; does nothing to a store
  * without them. */
-tr_status tr_store_clear_moments(tr_store *store);
+tr_status tr_store_clear_states(tr_store *store);
 /* Computes the values from the masters, where there are any, after a load. */
 tr_status tr_store_publish(tr_store *store);

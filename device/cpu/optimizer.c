@@ -1,4 +1,4 @@
-/* SUMSQ, STEP_FINISH and ADAMW. */
+/* SUMSQ, STEP_FINISH and UPDATE. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
@@ -25,20 +25,42 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-static tr_status run_adamw(tr_op *op, const tr_op_args *args) {
-    const tr_adamw_desc d = op->desc.adamw; /* a copy, which no store to MASTER can change */
+/* Elements at .. end - 1. The rule is a constant where this is inlined. */
+__attribute__((always_inline)) static inline void update_block(const tr_update_scalars *s,
+                                                               tr_update_rule rule, int64_t at,
+                                                               int64_t end, const float *grad,
+                                                               float *master, float *m, float *v) {
+    const int states = tr_update_states(rule);
+#pragma omp simd
+    for (int64_t i = at; i < end; i++)
+        tr_update_element(s, rule, grad[i], &master[i], states > 0 ? &m[i] : NULL,
+                          states > 1 ? &v[i] : NULL);
+}
+
+static void update_elements(const tr_update_scalars *s, tr_update_rule rule, int64_t at,
+                            int64_t end, const float *grad, float *master, float *m, float *v) {
+    switch (rule) {
+    case TR_UPDATE_SGD: update_block(s, TR_UPDATE_SGD, at, end, grad, master, m, v); break;
+    case TR_UPDATE_MOMENTUM:
+        update_block(s, TR_UPDATE_MOMENTUM, at, end, grad, master, m, v);
+        break;
+    case TR_UPDATE_LION: update_block(s, TR_UPDATE_LION, at, end, grad, master, m, v); break;
+    default: update_block(s, TR_UPDATE_ADAMW, at, end, grad, master, m, v);
+    }
+}
+
+static tr_status run_update(tr_op *op, const tr_op_args *args) {
+    const tr_update_desc d = op->desc.update; /* a copy, which no store to MASTER can change */
     if (args->state->skip) return TR_OK;
-    const tr_adamw_scalars scalars = tr_adamw_round(&d, args->state);
-    const float *grad = args->t[TR_ADAMW_GRAD].data;
-    float *master = args->t[TR_ADAMW_MASTER].data, *m = args->t[TR_ADAMW_M].data,
-          *v = args->t[TR_ADAMW_V].data;
-    void *value = args->t[TR_ADAMW_VALUE].data == master ? NULL : args->t[TR_ADAMW_VALUE].data;
+    const tr_update_scalars scalars = tr_update_round(&d, args->state);
+    const float *grad = args->t[TR_UPDATE_GRAD].data;
+    float *master = args->t[TR_UPDATE_MASTER].data, *m = args->t[TR_UPDATE_M].data,
+          *v = args->t[TR_UPDATE_V].data;
+    void *value = args->t[TR_UPDATE_VALUE].data == master ? NULL : args->t[TR_UPDATE_VALUE].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
     for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
         int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
-#pragma omp simd
-        for (int64_t i = at; i < end; i++)
-            tr_adamw_element(&scalars, grad[i], &master[i], &m[i], &v[i]);
+        update_elements(&scalars, d.rule, at, end, grad, master, m, v);
         if (value && d.dtype == TR_F32)
             memcpy((float *)value + at, master + at, (size_t)(end - at) * sizeof(float));
         else if (value) tr_row_store(d.dtype, value, at, end - at, master + at);
@@ -54,6 +76,6 @@ tr_status tr_cpu_prepare_step_finish(const tr_op_context *context, const tr_op_d
                                      tr_op **out) {
     return tr_host_op_create(context, desc, 0, 0, run_step_finish, out);
 }
-tr_status tr_cpu_prepare_adamw(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(context, desc, 0, 0, run_adamw, out);
+tr_status tr_cpu_prepare_update(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_update, out);
 }

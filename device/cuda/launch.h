@@ -146,9 +146,9 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
                                        const double *losses, const double *norms,
                                        tr_step_state *state);
-cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
-                                 const tr_step_state *state, const float *grad, float *master,
-                                 float *m, float *v, void *value);
+cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
+                                  const tr_step_state *state, const float *grad, float *master,
+                                  float *m, float *v, void *value);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,

@@ -1,4 +1,4 @@
-/* SUMSQ, STEP_FINISH and ADAMW. */
+/* SUMSQ, STEP_FINISH and UPDATE. */
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
@@ -16,11 +16,11 @@ static tr_status run_step_finish(tr_op *op, tr_stream *stream, const tr_op_args 
     return TR_OK;
 }
 
-static tr_status run_adamw(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    void *master = args->t[TR_ADAMW_MASTER].data, *value = args->t[TR_ADAMW_VALUE].data;
-    TR_CUDA(tr_cuda_launch_adamw(tr_cuda_stream_of(stream), &op->desc.adamw, args->state,
-                                 args->t[TR_ADAMW_GRAD].data, master, args->t[TR_ADAMW_M].data,
-                                 args->t[TR_ADAMW_V].data, value == master ? NULL : value));
+static tr_status run_update(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *master = args->t[TR_UPDATE_MASTER].data, *value = args->t[TR_UPDATE_VALUE].data;
+    TR_CUDA(tr_cuda_launch_update(tr_cuda_stream_of(stream), &op->desc.update, args->state,
+                                  args->t[TR_UPDATE_GRAD].data, master, args->t[TR_UPDATE_M].data,
+                                  args->t[TR_UPDATE_V].data, value == master ? NULL : value));
     return TR_OK;
 }
 
@@ -32,6 +32,7 @@ tr_status tr_cuda_prepare_step_finish(const tr_op_context *context, const tr_op_
                                       tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_step_finish, out);
 }
-tr_status tr_cuda_prepare_adamw(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
-    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_adamw, out);
+tr_status tr_cuda_prepare_update(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_update, out);
 }

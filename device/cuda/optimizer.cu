@@ -1,4 +1,4 @@
-/* Kernels of SUMSQ, STEP_FINISH and ADAMW. */
+/* Kernels of SUMSQ, STEP_FINISH and UPDATE. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
@@ -75,29 +75,54 @@ __global__ void step_finish(tr_step_finish_desc d, const double *losses, const d
     if (threadIdx.x == 0) tr_step_finish(losses, d.losses, norms, d.norms, state);
 }
 
-/* Packs of N elements, then the last count % N. value may be NULL. */
-template <typename T, int N>
-__global__ void adamw(tr_adamw_desc d, const tr_step_state *state, const float *grad, float *master,
-                      float *m, float *v, T *value) {
+/* Packs of N elements, then the last count % N. value may be NULL, as m and v that the rule does not
+ * own. */
+template <typename T, int N, tr_update_rule RULE>
+__global__ void update(tr_update_desc d, const tr_step_state *state, const float *grad,
+                       float *master, float *m, float *v, T *value) {
     if (state->skip) return;
-    const tr_adamw_scalars scalars = tr_adamw_round(&d, state);
+    constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
+    const tr_update_scalars scalars = tr_update_round(&d, state);
     const int64_t packs = d.count / N;
     for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
         float g[N], w[N], m1[N], v1[N];
         tr_load(grad + i * N, g);
         tr_load(master + i * N, w);
-        tr_load(m + i * N, m1);
-        tr_load(v + i * N, v1);
+        if (HAS_M) tr_load(m + i * N, m1);
+        if (HAS_V) tr_load(v + i * N, v1);
 #pragma unroll
-        for (int j = 0; j < N; j++) tr_adamw_element(&scalars, g[j], &w[j], &m1[j], &v1[j]);
+        for (int j = 0; j < N; j++)
+            tr_update_element(&scalars, RULE, g[j], &w[j], &m1[j], &v1[j]);
         tr_store(master + i * N, w);
-        tr_store(m + i * N, m1);
-        tr_store(v + i * N, v1);
+        if (HAS_M) tr_store(m + i * N, m1);
+        if (HAS_V) tr_store(v + i * N, v1);
         if (value) tr_store(value + i * N, w);
     }
     for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride()) {
-        tr_adamw_element(&scalars, grad[i], master + i, m + i, v + i);
+        tr_update_element(&scalars, RULE, grad[i], master + i, HAS_M ? m + i : nullptr,
+                          HAS_V ? v + i : nullptr);
         if (value) tr_store_one(value + i, master[i]);
+    }
+}
+
+template <typename T, tr_update_rule RULE>
+cudaError_t launch_rule(cudaStream_t stream, const tr_update_desc &d, const tr_step_state *state,
+                        const float *grad, float *master, float *m, float *v, void *value) {
+    const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
+    return tr_aligned(grad, master, m, v, value)
+               ? tr_launch(stream, blocks, TR_THREADS, update<T, 4, RULE>, d, state, grad, master,
+                           m, v, value)
+               : tr_launch(stream, blocks, TR_THREADS, update<T, 1, RULE>, d, state, grad, master,
+                           m, v, value);
+}
+
+template <typename T, typename... Args>
+cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, Args... args) {
+    switch (d.rule) {
+    case TR_UPDATE_SGD: return launch_rule<T, TR_UPDATE_SGD>(stream, d, args...);
+    case TR_UPDATE_MOMENTUM: return launch_rule<T, TR_UPDATE_MOMENTUM>(stream, d, args...);
+    case TR_UPDATE_LION: return launch_rule<T, TR_UPDATE_LION>(stream, d, args...);
+    default: return launch_rule<T, TR_UPDATE_ADAMW>(stream, d, args...);
     }
 }
 
@@ -120,18 +145,10 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
     return tr_launch(stream, 1, TR_WARP, step_finish, *d, losses, norms, state);
 }
 
-cudaError_t tr_cuda_launch_adamw(cudaStream_t stream, const tr_adamw_desc *d,
-                                 const tr_step_state *state, const float *grad, float *master,
-                                 float *m, float *v, void *value) {
-    const unsigned blocks = tr_grid(d->count, 4 * TR_THREADS);
-    const bool packs = tr_aligned(grad, master, m, v, value);
-    if (d->dtype == TR_F32)
-        return packs ? tr_launch(stream, blocks, TR_THREADS, adamw<float, 4>, *d, state, grad,
-                                 master, m, v, value)
-                     : tr_launch(stream, blocks, TR_THREADS, adamw<float, 1>, *d, state, grad,
-                                 master, m, v, value);
-    return packs ? tr_launch(stream, blocks, TR_THREADS, adamw<tr_bf16, 4>, *d, state, grad, master,
-                             m, v, value)
-                 : tr_launch(stream, blocks, TR_THREADS, adamw<tr_bf16, 1>, *d, state, grad, master,
-                             m, v, value);
+cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
+                                  const tr_step_state *state, const float *grad, float *master,
+                                  float *m, float *v, void *value) {
+    return d->dtype == TR_F32
+               ? launch_update<float>(stream, *d, state, grad, master, m, v, value)
+               : launch_update<tr_bf16>(stream, *d, state, grad, master, m, v, value);
 }

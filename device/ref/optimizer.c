@@ -1,4 +1,4 @@
-/* SUMSQ, STEP_FINISH and ADAMW. */
+/* SUMSQ, STEP_FINISH and UPDATE. */
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
@@ -27,32 +27,52 @@ tr_status tr_ref_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-tr_status tr_ref_adamw(tr_op *op, const tr_op_args *args) {
-    const tr_adamw_desc *d = &op->desc.adamw;
+/* Returns x, rounded as the device's scalars of this description are. */
+static double scalar(const tr_update_desc *d, double x) {
+    return tr_ref_scalar(d->dtype, x);
+}
+
+/* Returns the step's direction at element i, and updates its states. */
+static double direction(const tr_update_desc *d, const tr_op_args *args, int64_t i, double g) {
+    const double beta1 = scalar(d, d->beta1), beta2 = scalar(d, d->beta2);
+    if (d->rule == TR_UPDATE_SGD) return g;
+    const double m = tr_ref_get(args, TR_UPDATE_M, i);
+    if (d->rule == TR_UPDATE_MOMENTUM) {
+        const double momentum = scalar(d, d->momentum), next = momentum * m + g;
+        tr_ref_set(args, TR_UPDATE_M, i, next);
+        return d->nesterov ? g + momentum * next : next;
+    }
+    if (d->rule == TR_UPDATE_LION) {
+        const double mixed = beta1 * m + (1 - beta1) * g;
+        tr_ref_set(args, TR_UPDATE_M, i, beta2 * m + (1 - beta2) * g);
+        return (mixed > 0) - (mixed < 0);
+    }
+    const double mean = beta1 * m + (1 - beta1) * g;
+    const double square = beta2 * tr_ref_get(args, TR_UPDATE_V, i) + (1 - beta2) * g * g;
+    tr_ref_set(args, TR_UPDATE_M, i, mean);
+    tr_ref_set(args, TR_UPDATE_V, i, square);
+    return mean / scalar(d, args->state->bias_correction1) /
+           (sqrt(square / scalar(d, args->state->bias_correction2)) + scalar(d, d->eps));
+}
+
+tr_status tr_ref_update(tr_op *op, const tr_op_args *args) {
+    const tr_update_desc *d = &op->desc.update;
     const tr_step_state *state = args->state;
     if (state->skip) return TR_OK;
-    const double beta1 = tr_ref_scalar(d->dtype, d->beta1);
-    const double beta2 = tr_ref_scalar(d->dtype, d->beta2);
-    const double eps = tr_ref_scalar(d->dtype, d->eps);
-    const double lr = tr_ref_scalar(d->dtype, tr_ref_scalar(d->dtype, state->lr) *
-                                                  tr_ref_scalar(d->dtype, d->lr_scale));
-    const double decay = tr_ref_scalar(d->dtype, d->weight_decay);
-    const double correction1 = tr_ref_scalar(d->dtype, state->bias_correction1);
-    const double correction2 = tr_ref_scalar(d->dtype, state->bias_correction2);
-    const double factor = tr_ref_scalar(d->dtype, state->gradient_factor);
+    const double lr = scalar(d, scalar(d, state->lr) * scalar(d, d->lr_scale));
+    const double decay = scalar(d, d->weight_decay), bound = scalar(d, d->clip_value);
+    const double l1 = scalar(d, d->l1), l2 = scalar(d, d->l2);
+    const double factor = scalar(d, state->gradient_factor);
     for (int64_t i = 0; i < d->count; i++) {
-        double g = tr_ref_get(args, TR_ADAMW_GRAD, i) * factor;
-        double m = beta1 * tr_ref_get(args, TR_ADAMW_M, i) + (1 - beta1) * g;
-        double v = beta2 * tr_ref_get(args, TR_ADAMW_V, i) + (1 - beta2) * g * g;
-        double mhat = m / correction1, vhat = v / correction2;
-        double master = tr_ref_get(args, TR_ADAMW_MASTER, i);
-        master -= lr * (mhat / (sqrt(vhat) + eps) + decay * master);
-        tr_ref_set(args, TR_ADAMW_M, i, m);
-        tr_ref_set(args, TR_ADAMW_V, i, v);
-        tr_ref_set(args, TR_ADAMW_MASTER, i, master);
+        double g = tr_ref_get(args, TR_UPDATE_GRAD, i) * factor;
+        double master = tr_ref_get(args, TR_UPDATE_MASTER, i);
+        if (bound > 0 && fabs(g) > bound) g = copysign(bound, g);
+        if (l1 > 0 || l2 > 0) g += l1 * ((master > 0) - (master < 0)) + l2 * master;
+        master -= lr * (direction(d, args, i, g) + decay * master);
+        tr_ref_set(args, TR_UPDATE_MASTER, i, master);
         /* The copy is the rounded stored master, as everywhere that it is computed. */
-        if (args->t[TR_ADAMW_VALUE].data)
-            tr_ref_set(args, TR_ADAMW_VALUE, i, tr_ref_get(args, TR_ADAMW_MASTER, i));
+        if (args->t[TR_UPDATE_VALUE].data)
+            tr_ref_set(args, TR_UPDATE_VALUE, i, tr_ref_get(args, TR_UPDATE_MASTER, i));
     }
     return TR_OK;
 }

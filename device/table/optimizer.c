@@ -52,37 +52,45 @@ const tr_op_row tr_op_row_step_finish = {
     .operands = step_finish_operands,
 };
 
-static const char *adamw_fault(const tr_op_desc *desc) {
-    const tr_adamw_desc *d = &desc->adamw;
+static const char *update_fault(const tr_op_desc *desc) {
+    const tr_update_desc *d = &desc->update;
     if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
     if (!(d->beta1 >= 0 && d->beta1 < 1 && d->beta2 >= 0 && d->beta2 < 1 && d->eps >= 0))
         return "beta1, beta2 must lie in [0, 1) and eps must not be negative";
     if (!(d->lr_scale > 0)) return "lr_scale must be above 0";
+    if (!(d->rule >= 0 && d->rule < TR_UPDATE_RULES)) return "there is no such rule";
+    if (!(d->momentum >= 0 && d->clip_value >= 0 && d->l1 >= 0 && d->l2 >= 0))
+        return "momentum, clip_value, l1 and l2 must not be negative";
     return NULL;
 }
 
-static bool same_adamw(const tr_op_desc *x, const tr_op_desc *y) {
-    const tr_adamw_desc *a = &x->adamw, *b = &y->adamw;
+static bool same_update(const tr_op_desc *x, const tr_op_desc *y) {
+    const tr_update_desc *a = &x->update, *b = &y->update;
     return a->count == b->count && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
            a->eps == b->eps && a->weight_decay == b->weight_decay && a->lr_scale == b->lr_scale &&
-           a->dtype == b->dtype;
+           a->dtype == b->dtype && a->rule == b->rule && a->momentum == b->momentum &&
+           a->clip_value == b->clip_value && a->l1 == b->l1 && a->l2 == b->l2 &&
+           a->nesterov == b->nesterov;
 }
 
-static void adamw_operands(const tr_op_desc *desc, tr_tensor *t) {
+static void update_operands(const tr_op_desc *desc, tr_tensor *t) {
+    const int states = tr_update_states(desc->update.rule);
     const tr_tensor acc =
-        tr_tensor_vector(NULL, tr_dtype_acc(desc->adamw.dtype), desc->adamw.count);
-    t[TR_ADAMW_GRAD] = t[TR_ADAMW_MASTER] = t[TR_ADAMW_M] = t[TR_ADAMW_V] = acc;
-    t[TR_ADAMW_VALUE] = tr_tensor_vector(NULL, desc->adamw.dtype, desc->adamw.count);
+        tr_tensor_vector(NULL, tr_dtype_acc(desc->update.dtype), desc->update.count);
+    t[TR_UPDATE_GRAD] = t[TR_UPDATE_MASTER] = acc;
+    if (states > 0) t[TR_UPDATE_M] = acc;
+    if (states > 1) t[TR_UPDATE_V] = acc;
+    t[TR_UPDATE_VALUE] = tr_tensor_vector(NULL, desc->update.dtype, desc->update.count);
 }
 
-const tr_op_row tr_op_row_adamw = {
-    .name = "adamw",
-    .slot = {[TR_ADAMW_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC},
-             [TR_ADAMW_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_ADAMW_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_ADAMW_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_ADAMW_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
-    .fault = adamw_fault,
-    .same = same_adamw,
-    .operands = adamw_operands,
+const tr_op_row tr_op_row_update = {
+    .name = "update",
+    .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_UPDATE_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_UPDATE_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
+    .fault = update_fault,
+    .same = same_update,
+    .operands = update_operands,
 };

@@ -43,6 +43,7 @@ static herr_t read_one(hid_t group, const char *name, const H5L_info_t *info, vo
     return rc;
 }
 
+/* Reads the groups that the checkpoint has; it must have the first one. */
 static list *read_groups(const char *dir, int groups, const char *const *group) {
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/index.h5", dir);
@@ -53,6 +54,7 @@ static list *read_groups(const char *dir, int groups, const char *const *group) 
     }
     list *l = calloc(1, sizeof *l);
     for (int g = 0; g < groups; g++) {
+        if (g > 0 && H5Lexists(file, group[g], H5P_DEFAULT) <= 0) continue;
         hid_t id = H5Gopen2(file, group[g], H5P_DEFAULT);
         l->prefix = group[g];
         if (id < 0 || H5Literate(id, H5_INDEX_NAME, H5_ITER_INC, NULL, read_one, l) < 0) {
@@ -126,7 +128,8 @@ static double compare_distance(const list *a, const list *b) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const all[] = {"weights", "adam_m", "adam_v"};
+    static const char *const all[] = {"weights", "adam_m", "adam_v", "momentum", "lion_m"};
+    const int groups = sizeof all / sizeof *all;
     (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* HDF5's own error messages are switched off */
     const char *how = argc > 1 ? argv[1] : "";
     bool gradients = argc == 5 && strcmp(how, "gradients") == 0;
@@ -138,8 +141,8 @@ int main(int argc, char **argv) {
                 "usage: ckpt_compare exact|numbers|distance A B | gradients A B TOLERANCE\n");
         return 2;
     }
-    list *a = read_groups(argv[2], tensors ? 3 : 1, tensors ? all : all + 1);
-    list *b = read_groups(argv[3], tensors ? 3 : 1, tensors ? all : all + 1);
+    list *a = read_groups(argv[2], tensors ? groups : 1, tensors ? all : all + 1);
+    list *b = read_groups(argv[3], tensors ? groups : 1, tensors ? all : all + 1);
     int different = a->count != b->count || a->count == 0;
     if (different) printf("the checkpoints have %d and %d tensors\n", a->count, b->count);
     for (int i = 0; !different && i < a->count; i++)

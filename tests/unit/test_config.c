@@ -295,6 +295,10 @@ static void checks_name_place_and_remedy(void **state) {
          "x.yaml:2:14: model.heads 5 is not divisible by parallel.tp 2: a tensor rank holds whole "
          "heads, the same number on each"},
         {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
+        {"optim.nesterov: true\n", 1,
+         "x.yaml:2:17: optim.nesterov needs optim.name sgd and optim.momentum above 0: set them, "
+         "or "
+         "leave optim.nesterov out"},
         {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "
@@ -330,6 +334,12 @@ static void paths_may_be_lists(void **state) {
     assert_string_equal(path, "val.bin");
     assert_int_equal(parse("data.validation: 0\n", &c), TR_OK);
     assert_false(tr_config_validates(&c));
+    assert_int_equal(parse("optim.name: sgd\n", &c), TR_OK);
+    assert_true(c.optim.weight_decay == 0 && c.optim.momentum == 0.9 && c.optim.beta2 == 0.95);
+    assert_int_equal(parse("optim: {name: adam, weight_decay: 0.2}\n", &c), TR_OK);
+    assert_true(c.optim.weight_decay == 0.2);
+    assert_int_equal(parse("optim.name: lion\n", &c), TR_OK);
+    assert_true(c.optim.weight_decay == 0.1 && c.optim.beta2 == 0.99);
     assert_int_equal(parse("optim: {restarts: [10, 20], milestones: '3  5 '}\n", &c), TR_OK);
     assert_string_equal(c.optim.restarts, "10 20");
     assert_string_equal(c.optim.milestones, "3 5");

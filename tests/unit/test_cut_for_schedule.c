@@ -34,7 +34,8 @@ static value measure(const tr_model *model, const tr_schedule *s, const int *fir
     for (int r = 0; r < s->ranks; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = tr_memory_of_params(model, &placement, r);
-        tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
+        tr_memory_params_bytes(&params, model->shape.dtype, TR_OPTIM_ADAMW, &values, &gradients,
+                               &moments);
         v.memory = fmax(v.memory, (double)(values + gradients + moments) + e->peak[r]);
     }
     tr_estimate_destroy(e);
@@ -92,7 +93,7 @@ static void test_no_cut_is_faster(void **state) {
         if (tr_schedule_make(&q, &s) != TR_OK) fail_msg("%s", tr_error_message());
         assert_int_equal(tr_cut_model(model, s->stages, trial), TR_OK);
         value balanced = measure(model, s, trial);
-        assert_int_equal(tr_cut_for_schedule(model, s, first), TR_OK);
+        assert_int_equal(tr_cut_for_schedule(model, s, TR_OPTIM_ADAMW, first), TR_OK);
         value chosen = measure(model, s, first);
         trial[0] = 0;
         double best = search(model, s, 1, trial, balanced.memory);

@@ -225,7 +225,7 @@ static uint64_t hash_store(const tr_store *store) {
     for (int i = 0; i < store->runs; i++) {
         const tr_run *run = &store->run[i];
         const size_t bytes = (size_t)run->count * sizeof(float);
-        const char *part[] = {run->master, run->m, run->v};
+        const char *part[] = {run->master, run->state[0], run->state[1]};
         for (int k = 0; k < 3; k++) hash = hash * 31 + XXH3_64bits(part[k], bytes);
     }
     return hash;

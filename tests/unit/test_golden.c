@@ -152,10 +152,7 @@ static void train(const golden *g, const tr_config *c, tr_world *world, tr_devic
                            .dtype = tr_config_dtype(c),
                            .documents = g->starts != NULL,
                            .max_norm = c->optim.clip,
-                           .adamw = {.beta1 = c->optim.beta1,
-                                     .beta2 = c->optim.beta2,
-                                     .eps = c->optim.eps,
-                                     .weight_decay = c->optim.weight_decay},
+                           .optimizer = tr_optim_of(c),
                            .fetch = fetch,
                            .fetch_context = (void *)g};
     TRY(tr_schedule_make(&request, &schedule));
@@ -210,7 +207,8 @@ static void decode(const golden *g, const tr_config *c, tr_world *world, tr_devi
     TRY(tr_mesh_groups_create(world, device, &mesh, &groups));
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
-    TRY(tr_store_create(device, world, &mesh, model, &placement, shape.dtype, NULL, &store));
+    TRY(tr_store_create(device, world, &mesh, model, &placement, shape.dtype, NULL, TR_OPTIM_ADAMW,
+                        &store));
     move_all(g, store, MASTERS, false, 1, g->weights);
     TRY(tr_store_publish(store));
     const tr_decoder_desc desc = {.world = world,

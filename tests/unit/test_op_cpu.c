@@ -99,13 +99,13 @@ static void check_random_rows(void) {
     check_case(&(tr_op_case){{.kind = TR_OP_SUMSQ, .sumsq = {.count = up_to(30000)}}, 0});
     check_case(&(tr_op_case){
         {.kind = TR_OP_STEP_FINISH, .step_finish = {.losses = up_to(40), .norms = up_to(40)}}, 0});
-    check_case(&(tr_op_case){{.kind = TR_OP_ADAMW,
-                              .adamw = {.count = up_to(30000),
-                                        .beta1 = 0.9f,
-                                        .beta2 = 0.95f,
-                                        .eps = 1e-8f,
-                                        .weight_decay = 0.1f,
-                                        .lr_scale = 0.3}},
+    check_case(&(tr_op_case){{.kind = TR_OP_UPDATE,
+                              .update = {.count = up_to(30000),
+                                         .beta1 = 0.9f,
+                                         .beta2 = 0.95f,
+                                         .eps = 1e-8f,
+                                         .weight_decay = 0.1f,
+                                         .lr_scale = 0.3}},
                              0});
 }
 

@@ -1,4 +1,4 @@
-/* The reference operators at the end of a step, SUMSQ, STEP_FINISH and ADAMW, against their
+/* The reference operators at the end of a step, SUMSQ, STEP_FINISH and UPDATE, against their
  * definitions. */
 #include "device/elementwise.h"
 #include "ref_rig.h"
@@ -82,21 +82,21 @@ static void test_adamw(void **state) {
     fill_normal(master, N, 6);
     memcpy(shared, master, sizeof master);
     for (int i = 0; i < N; i++) p[i] = (double)master[i];
-    tr_op_desc d = {.kind = TR_OP_ADAMW,
-                    .adamw = {.count = N,
-                              .beta1 = 0.9f,
-                              .beta2 = 0.95f,
-                              .eps = 1e-8f,
-                              .weight_decay = 0.1f,
-                              .dtype = TR_BF16,
-                              .lr_scale = 0.5}};
+    tr_op_desc d = {.kind = TR_OP_UPDATE,
+                    .update = {.count = N,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .weight_decay = 0.1f,
+                               .dtype = TR_BF16,
+                               .lr_scale = 0.5}};
     const double b1 = (double)0.9f, b2 = (double)0.95f;
     tr_step_state step = {.lr = 0.01f, .gradient_factor = 0.5f};
     for (int t = 1; t <= 5; t++) {
         fill_normal(grad, N, 100 + (uint64_t)t);
         step.bias_correction1 = 1 - pow(b1, t);
         step.bias_correction2 = 1 - pow(b2, t);
-        const tr_adamw_scalars scalars = tr_adamw_round(&d.adamw, &step);
+        const tr_update_scalars scalars = tr_update_round(&d.update, &step);
         RUN(d, &step, 0, grad, master, m, v, value);
         for (int i = 0; i < N; i++) {
             double g = 0.5 * (double)grad[i];
@@ -104,7 +104,8 @@ static void test_adamw(void **state) {
             pv[i] = b2 * pv[i] + (1 - b2) * g * g;
             double mhat = pm[i] / (1 - pow(b1, t)), vhat = pv[i] / (1 - pow(b2, t));
             p[i] -= 0.5 * step.lr * (mhat / (sqrt(vhat) + 1e-8) + (double)0.1f * p[i]);
-            tr_adamw_element(&scalars, grad[i], &shared[i], &shared_m[i], &shared_v[i]);
+            tr_update_element(&scalars, TR_UPDATE_ADAMW, grad[i], &shared[i], &shared_m[i],
+                              &shared_v[i]);
         }
     }
     /* t roundings of an element of about 1: 5 eps and what m and v carry on. */

@@ -314,7 +314,8 @@ static tr_status check_joined(const member *m) {
         const size_t bytes = (size_t)count * tr_dtype_size(m->store->dtype);
         if (!slot->param->joined) continue;
         EXPECT(slot->master == (float *)before->master + count);
-        EXPECT(slot->m == (float *)before->m + count && slot->v == (float *)before->v + count);
+        for (int k = 0; k < TR_OPTIM_STATES; k++)
+            EXPECT(slot->state[k] == (float *)before->state[k] + count);
         EXPECT(slot->param->grad == (float *)before->param->grad + count);
         EXPECT((char *)slot->param->value == (char *)before->param->value + bytes);
     }
@@ -445,7 +446,7 @@ static tr_status work(member *m) {
     TR_TRY(tr_mesh_groups_get(m->groups, &everywhere, &everyone));
     TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement));
     TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
-                           &m->store));
+                           TR_OPTIM_ADAMW, &m->store));
     tr_optimizer_desc desc = {.device = m->device,
                               .store = m->store,
                               .model = m->model,
@@ -453,7 +454,7 @@ static tr_status work(member *m) {
                               .world = everyone,
                               .state = &m->state,
                               .micro_batches = 1,
-                              .adamw = {.beta1 = 0.5f, .beta2 = 0.75f, .eps = 1e-8f}};
+                              .config = {.beta1 = 0.5f, .beta2 = 0.75f, .eps = 1e-8f}};
     TR_TRY(tr_optimizer_create(&desc, &m->optimizer));
     TR_TRY(tr_store_init(m->store, SEED, NULL));
     TR_TRY(for_slots(m, check_initial));

@@ -53,7 +53,7 @@ static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size
                            .dtype = TR_F32,
                            .schedule = schedule,
                            .fetch = fetch,
-                           .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
+                           .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
     assert_int_equal(tr_mesh_make(1, 1, 1, 0, 1, &desc.mesh), TR_OK);
     assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
     assert_int_equal(tr_store_init(tr_engine_store(engine), 1, NULL), TR_OK);

@@ -69,7 +69,7 @@ static tr_engine_desc describe(const layout *l, tr_world *world, tr_device *devi
                            .deterministic = true,
                            .schedule = schedule,
                            .seed = 5,
-                           .adamw = {0.9, 0.95, 1e-8, 0.1},
+                           .optimizer = {0.9, 0.95, 1e-8, 0.1},
                            .fetch = fetch};
     (void)snprintf(desc.model.family, sizeof desc.model.family, "%s", l->family);
     return desc;
@@ -137,7 +137,7 @@ static tr_status watch_frozen(const tr_store *store, char **copy, bool compares)
         const tr_param *param = store->slot[i].param;
         const size_t bytes = (size_t)param->count * tr_dtype_size(store->dtype);
         if (!param->frozen) continue;
-        EXPECT(!store->slot[i].m && !store->slot[i].v && !store->slot[i].sum);
+        EXPECT(!store->slot[i].state[0] && !store->slot[i].state[1] && !store->slot[i].sum);
         if (compares) {
             EXPECT(memcmp(copy[i], param->value, bytes) == 0);
             free(copy[i]);

@@ -69,7 +69,7 @@ static tr_status train(member *m, tr_device *device) {
                            .micro_batch = m->layout.micro_batch,
                            .dtype = TR_F64,
                            .schedule = m->schedule,
-                           .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+                           .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
                            .fetch = fetch,
                            .fetch_context = m};
     TR_TRY(tr_mesh_make(m->layout.pp, m->layout.dp, 1, m->rank, m->layout.pp * m->layout.dp,

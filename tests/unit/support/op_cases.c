@@ -130,15 +130,16 @@
     {                                                                                              \
         .kind = TR_OP_STEP_FINISH, .step_finish = {.losses = l, .norms = n }                       \
     }
-#define ADAMW(n)                                                                                   \
+#define UPDATE(n, ...)                                                                             \
     {                                                                                              \
-        .kind = TR_OP_ADAMW, .adamw = {                                                            \
+        .kind = TR_OP_UPDATE, .update = {                                                          \
             .count = n,                                                                            \
             .beta1 = 0.9f,                                                                         \
             .beta2 = 0.95f,                                                                        \
             .eps = 1e-8f,                                                                          \
             .weight_decay = 0.1f,                                                                  \
-            .lr_scale = 0.5                                                                        \
+            .lr_scale = 0.5,                                                                       \
+            __VA_ARGS__                                                                            \
         }                                                                                          \
     }
 
@@ -328,10 +329,16 @@ const tr_op_case tr_op_cases[] = {
     {SUMSQ(20000), 0},
     {STEP_FINISH(1, 0), 0},
     {STEP_FINISH(5, 17), 0},
-    {ADAMW(1), 0},
-    {ADAMW(1037), 0},
-    {ADAMW(64), TR_CASE_NO_BIAS},
-    {ADAMW(64), TR_CASE_SKIP},
+    {UPDATE(1, .clip_value = 0), 0},
+    {UPDATE(1037, .clip_value = 0), 0},
+    {UPDATE(1037, .clip_value = 0.1, .l1 = 0.03, .l2 = 0.2), 0},
+    {UPDATE(1037, .rule = TR_UPDATE_SGD), 0},
+    {UPDATE(1037, .rule = TR_UPDATE_MOMENTUM, .momentum = 0.9f), 0},
+    {UPDATE(1037, .rule = TR_UPDATE_MOMENTUM, .momentum = 0.9f, .nesterov = true), 0},
+    {UPDATE(1037, .rule = TR_UPDATE_LION), 0},
+    {UPDATE(64, .clip_value = 0), TR_CASE_NO_BIAS},
+    {UPDATE(64, .clip_value = 0), TR_CASE_SKIP},
+    {UPDATE(64, .rule = TR_UPDATE_LION), TR_CASE_SKIP},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -372,6 +379,8 @@ const tr_op_case tr_op_large_cases[] = {
     {XENT(XENT_SUM, 17, 0, 3001), 0},
     {XENT(XENT_LOSS, 17, 0, 3001), 0},
     {XENT(XENT_DGRAD, 17, 0, 3001), 0},
-    {ADAMW(20011), 0},
+    {UPDATE(20011, .clip_value = 0), 0},
+    {UPDATE(20011, .rule = TR_UPDATE_MOMENTUM, .momentum = 0.9f), 0},
+    {UPDATE(20011, .rule = TR_UPDATE_LION), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

@@ -41,7 +41,7 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_XENT_SUM:
     case TR_OP_XENT_LOSS:
     case TR_OP_XENT_DGRAD: desc.xent.dtype = storage; break;
-    case TR_OP_ADAMW: desc.adamw.dtype = storage; break;
+    case TR_OP_UPDATE: desc.update.dtype = storage; break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -378,7 +378,8 @@ static void xent_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
 }
 
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
-    int64_t count = desc->adamw.count;
+    int64_t count = desc->update.count;
+    const int states = tr_update_states(desc->update.rule);
     int64_t terms = options & TR_CASE_SKIP ? 0 : 1;
     switch (desc->kind) {
     case TR_OP_SUMSQ:
@@ -392,13 +393,15 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         t[TR_STEP_FINISH_STATE].fill = TR_FILL_STATE;
         break;
     default:
-        t[TR_ADAMW_GRAD] = input(TR_F32, count, TR_FILL_NORMAL);
-        t[TR_ADAMW_MASTER] = output(TR_F32, count, terms, 1);
-        t[TR_ADAMW_M] = output(TR_F32, count, terms, 1);
-        t[TR_ADAMW_V] = output(TR_F32, count, terms, 0); /* of squares */
-        t[TR_ADAMW_V].fill = TR_FILL_SQUARE;
+        t[TR_UPDATE_GRAD] = input(TR_F32, count, TR_FILL_NORMAL);
+        t[TR_UPDATE_MASTER] = output(TR_F32, count, terms, 1);
+        if (states > 0) t[TR_UPDATE_M] = output(TR_F32, count, terms, 1);
+        if (states > 1) {
+            t[TR_UPDATE_V] = output(TR_F32, count, terms, 0); /* of squares */
+            t[TR_UPDATE_V].fill = TR_FILL_SQUARE;
+        }
         if (!(options & TR_CASE_NO_BIAS))
-            t[TR_ADAMW_VALUE] = output(desc->adamw.dtype, count, terms, 1);
+            t[TR_UPDATE_VALUE] = output(desc->update.dtype, count, terms, 1);
     }
 }
 
@@ -433,7 +436,7 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_XENT_DGRAD: xent_tensors(desc, t); break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH:
-    case TR_OP_ADAMW: optimizer_tensors(desc, options, t); break;
+    case TR_OP_UPDATE: optimizer_tensors(desc, options, t); break;
     default: rows_tensors(desc, options, t);
     }
 }

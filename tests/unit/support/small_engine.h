@@ -28,7 +28,7 @@ static inline tr_engine_desc small(tr_world *world, tr_device *device, tr_schedu
         .micro_batch = 2,
         .dtype = TR_BF16,
         .schedule = schedule,
-        .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
+        .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
     assert_int_equal(tr_mesh_make(1, 1, 1, 0, 1, &desc.mesh), TR_OK);
     return desc;
 }

@@ -1,0 +1,67 @@
+#include "partition/optim_row.h"
+
+#include "base/text.h"
+
+#include <string.h>
+
+static const tr_optim_row rows[TR_OPTIM_KINDS] = {
+    [TR_OPTIM_ADAMW] = {"adamw", TR_UPDATE_ADAMW, .state = {"adam_m", "adam_v"}},
+    [TR_OPTIM_ADAM] = {"adam", TR_UPDATE_ADAMW, .couples = true, {"adam_m", "adam_v"}},
+    [TR_OPTIM_SGD] = {"sgd", TR_UPDATE_SGD, .couples = true},
+    [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, {"momentum"}},
+    [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
+};
+
+const tr_optim_row *tr_optim_row_of(tr_optim_kind kind) {
+    return &rows[kind];
+}
+
+int tr_optim_states(tr_optim_kind kind) {
+    return tr_update_states(rows[kind].rule);
+}
+
+tr_optim_config tr_optim_of(const tr_config *c) {
+    tr_optim_config o = {.beta1 = c->optim.beta1,
+                         .beta2 = c->optim.beta2,
+                         .eps = c->optim.eps,
+                         .weight_decay = c->optim.weight_decay,
+                         .momentum = c->optim.momentum,
+                         .clip_value = c->optim.clip_value,
+                         .l1 = c->optim.l1,
+                         .l2 = c->optim.l2,
+                         .nesterov = c->optim.nesterov};
+    for (int i = TR_OPTIM_KINDS - 1; i >= 0; i--)
+        if (!strcmp(c->optim.name, rows[i].name)) o.kind = (tr_optim_kind)i;
+    if (o.kind == TR_OPTIM_SGD && o.momentum > 0) o.kind = TR_OPTIM_MOMENTUM;
+    return o;
+}
+
+tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,
+                           double lr_scale) {
+    const tr_optim_row *row = &rows[o->kind];
+    return (tr_op_desc){.kind = TR_OP_UPDATE,
+                        .update = {.count = count,
+                                   .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .eps = o->eps,
+                                   .weight_decay = decays && !row->couples ? o->weight_decay : 0,
+                                   .dtype = dtype,
+                                   .lr_scale = lr_scale,
+                                   .rule = row->rule,
+                                   .momentum = o->momentum,
+                                   .clip_value = o->clip_value,
+                                   .l1 = decays ? o->l1 : 0,
+                                   .l2 = decays ? o->l2 + (row->couples ? o->weight_decay : 0) : 0,
+                                   .nesterov = o->nesterov}};
+}
+
+void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text) {
+    text[0] = '\0';
+    for (int k = 0; k < tr_optim_states(kind); k++) {
+        bool had = false;
+        for (int b = 0; b < tr_optim_states(before); b++)
+            had |= !strcmp(rows[kind].state[k], rows[before].state[b]);
+        if (!had)
+            tr_text_add(text, TR_OPTIM_NAMES, "%s%s", text[0] ? ", " : "", rows[kind].state[k]);
+    }
+}

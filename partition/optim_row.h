@@ -1,0 +1,51 @@
+/* The optimizers: one row each says which rule of the device it takes, and which states it owns and
+ * how checkpoints name them. */
+#pragma once
+
+#include "config/config.h"
+#include "device/op.h"
+
+typedef enum tr_optim_kind {
+    TR_OPTIM_ADAMW,
+    TR_OPTIM_ADAM,
+    TR_OPTIM_SGD,
+    TR_OPTIM_MOMENTUM, /* optim.name sgd with optim.momentum above 0 */
+    TR_OPTIM_LION,
+    TR_OPTIM_KINDS
+} tr_optim_kind;
+
+enum { TR_OPTIM_STATES = 2 }; /* the most that one owns */
+
+typedef struct tr_optim_row {
+    const char *name; /* optim.name */
+    tr_update_rule rule;
+    bool couples; /* optim.weight_decay is added to the gradient, like optim.l2 */
+    /* The states' groups in checkpoints, in the order of the rule's operands; NULL after the
+     * last. Optimizers that continue with each other's state name it alike. */
+    const char *state[TR_OPTIM_STATES];
+} tr_optim_row;
+
+const tr_optim_row *tr_optim_row_of(tr_optim_kind kind);
+/* Returns how many numbers the optimizer keeps for each trained element. */
+int tr_optim_states(tr_optim_kind kind);
+
+/* An optimizer and its coefficients. */
+typedef struct tr_optim_config {
+    double beta1, beta2, eps, weight_decay;
+    tr_optim_kind kind;
+    double momentum, clip_value, l1, l2;
+    bool nesterov;
+} tr_optim_config;
+
+/* Returns what the config's keys of optim say. */
+tr_optim_config tr_optim_of(const tr_config *config);
+
+/* Describes the step of `count` adjacent elements. decays: these parameters have weight decay, L1
+ * and L2. */
+tr_op_desc tr_optim_update(const tr_optim_config *optimizer, int64_t count, tr_dtype dtype,
+                           bool decays, double lr_scale);
+
+enum { TR_OPTIM_NAMES = 64 };
+/* Writes the groups of the states that an optimizer owns and `before` does not, with ", " between
+ * them, to text[TR_OPTIM_NAMES]. */
+void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text);

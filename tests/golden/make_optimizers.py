@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Writes 20 steps of optimizers on given gradients, for unit.test_optimizers.
+
+    pip install numpy torch
+    python3 tests/golden/make_optimizers.py [--out FILE] [--seed N]
+
+SGD, Adam and AdamW are PyTorch's in FP64; Lion is written here from its paper (Chen et al. 2023, algorithm 2). The first line is
+"N STEPS", the second one the N parameters, then a line for the gradient of each step. Two lines a case follow: Trireme's keys, with
+"; " between them, and the parameters after the last step. Gradients are of FP32, so that every precision begins with the same. No
+step of Lion depends on a sign that rounding could change: where the mean is below 1e-6 the gradient is drawn again.
+"""
+import argparse
+import pathlib
+
+import numpy as np
+import torch
+
+HERE = pathlib.Path(__file__).parent
+N, STEPS, LR = 96, 20, 3e-3
+
+
+class Lion:
+    def __init__(self, betas, weight_decay):
+        self.betas, self.weight_decay, self.m = betas, weight_decay, np.zeros(N)
+
+    def step(self, w, g, lr=LR):
+        b1, b2 = self.betas
+        mean = b1 * self.m + (1 - b1) * g
+        self.m = b2 * self.m + (1 - b2) * g
+        return w - lr * (np.sign(mean) + self.weight_decay * w), np.abs(mean)
+
+
+def draw(rng):
+    w = rng.normal(size=N).astype(np.float32).astype(np.float64)
+    scale = np.exp(rng.normal(size=N))
+    lions, gradients = [Lion((0.9, 0.99), 0), Lion((0.8, 0.95), 0)], []
+    for _ in range(STEPS):
+        g = (scale * rng.normal(size=N)).astype(np.float32).astype(np.float64)
+        for lion in lions:
+            while (doubt := np.abs(lion.betas[0] * lion.m + (1 - lion.betas[0]) * g) < 1e-6).any():
+                g[doubt] = (scale * rng.normal(size=N)).astype(np.float32).astype(np.float64)[doubt]
+        for lion in lions:
+            lion.step(w, g)
+        gradients.append(g)
+    return w, gradients
+
+
+def follow(make, w, gradients, change=lambda g, w: g):
+    p = torch.nn.Parameter(torch.tensor(w))
+    optimizer = make([p])
+    for g in gradients:
+        p.grad = change(torch.tensor(g), p.detach())
+        optimizer.step()
+    return p.detach().numpy()
+
+
+def follow_lion(lion, w, gradients):
+    for g in gradients:
+        w, _ = lion.step(w, g)
+    return w
+
+
+def cases(w, gradients):
+    o = torch.optim
+    betas = "optim.beta1=0.8; optim.beta2=0.97; optim.eps=1e-7"
+    some = dict(lr=LR, betas=(0.8, 0.97), eps=1e-7)
+    yield "optim.name=adamw", follow(lambda p: o.AdamW(p, lr=LR, betas=(0.9, 0.95), weight_decay=0.1), w, gradients)
+    yield f"optim.name=adamw; {betas}; optim.weight_decay=0.02", follow(lambda p: o.AdamW(p, **some, weight_decay=0.02), w, gradients)
+    yield "optim.name=adam", follow(lambda p: o.Adam(p, lr=LR, betas=(0.9, 0.95)), w, gradients)
+    yield f"optim.name=adam; {betas}; optim.weight_decay=0.03", follow(lambda p: o.Adam(p, **some, weight_decay=0.03), w, gradients)
+    yield "optim.name=adam; optim.l1=0.02; optim.l2=0.01; optim.clip_value=0.7", follow(
+        lambda p: o.Adam(p, lr=LR, betas=(0.9, 0.95)), w, gradients,
+        lambda g, p: g.clamp(-0.7, 0.7) + 0.02 * p.sign() + 0.01 * p)
+    yield "optim.name=sgd", follow(lambda p: o.SGD(p, lr=LR, momentum=0.9), w, gradients)
+    yield "optim.name=sgd; optim.momentum=0", follow(lambda p: o.SGD(p, lr=LR), w, gradients)
+    yield "optim.name=sgd; optim.momentum=0.8; optim.nesterov=true; optim.weight_decay=0.05", follow(
+        lambda p: o.SGD(p, lr=LR, momentum=0.8, nesterov=True, weight_decay=0.05), w, gradients)
+    yield "optim.name=sgd; optim.clip_value=0.5; optim.l1=0.1", follow(
+        lambda p: o.SGD(p, lr=LR, momentum=0.9), w, gradients, lambda g, p: g.clamp(-0.5, 0.5) + 0.1 * p.sign())
+    yield "optim.name=lion", follow_lion(Lion((0.9, 0.99), 0.1), w, gradients)
+    yield "optim.name=lion; optim.beta1=0.8; optim.beta2=0.95; optim.weight_decay=0", follow_lion(Lion((0.8, 0.95), 0), w, gradients)
+
+
+def text(values):
+    return " ".join(format(float(x), ".17g") for x in values)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=HERE / "optimizers.txt")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    w, gradients = draw(np.random.default_rng(args.seed))
+    lines = [f"{N} {STEPS}", text(w), *map(text, gradients)]
+    for keys, after in cases(w, gradients):
+        lines += [f"optim.lr={LR}; {keys}", text(after)]
+    args.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

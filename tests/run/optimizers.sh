@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Tests optim.name in whole runs with only optim.lr set: the same bits under every cut, the memory that was planned,
+# the states that checkpoints hold, and runs that are continued with the same and with another optimizer.
+# usage: optimizers.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
+options=(optim.lr=0.001 optim.schedule=constant checkpoint.every=3 train.validate_every=3 train.batch=8 train.micro_batch=2)
+
+# holds RUN STEP GROUP...: the checkpoint must have these groups of tensors.
+holds() {
+    local run=$1 index
+    index=$(step_dir "$1" "$2")/index.h5
+    shift 2
+    command -v h5ls >/dev/null || return 0
+    diff <(h5ls "$index" | sed -n 's/ .*//p' | grep -Ev '^(state|manifest|config|corpora)' | sort) \
+        <(printf '%s\n' "$@" weights | sort) || fail "$run: other groups in the checkpoint"
+}
+
+# states NAME: those of an optimizer in a checkpoint.
+states() {
+    case $1 in
+    adam | adamw) echo adam_m adam_v ;;
+    sgd) echo momentum ;;
+    *) echo "$1_m" ;;
+    esac
+}
+
+for name in sgd adam adamw lion; do
+    one=("${options[@]}" optim.name=$name)
+    train 0 1 $name "${one[@]}" train.steps=6
+    as_planned $name
+    # shellcheck disable=SC2046 # several words
+    holds $name 6 $(states $name)
+    train 0 2 $name-cut "${one[@]}" train.steps=3 parallel.pp=2
+    as_planned $name-cut
+    train 0 1 $name-cut "${one[@]}" train.steps=6 --resume
+    same_curve $name-cut $name
+    same_tensors $name-cut $name 6
+done
+train 0 1 plain "${options[@]}" optim.name=sgd optim.momentum=0 train.steps=3
+as_planned plain
+holds plain 3
+for a in plain sgd lion adam adamw; do
+    for b in plain sgd lion adam adamw; do
+        [[ $a == "$b" ]] || ! diff <(field $a loss | sed -n 3p) <(field $b loss | sed -n 3p) >/dev/null || fail "$a and $b: the same losses"
+    done
+done
+
+# Another optimizer: what it shares with the saved one goes on, the rest begins at zero.
+cp -r plain plain-on
+train 0 1 plain-on "${options[@]}" optim.name=lion train.steps=4 --resume
+says plain-on "warning: the checkpoint is of another optimizer than lion: the optimizer's state \(lion_m\) begins at zero"
+train 0 1 plain-on "${options[@]}" optim.name=lion train.steps=5 --resume
+[[ ! -s plain-on.err ]] || fail "the same optimizer again: said '$(<plain-on.err)'"
+train 0 1 adam "${options[@]}" optim.name=adamw train.steps=7 --resume
+[[ ! -s adam.err ]] || fail "adamw goes on with adam's state: said '$(<adam.err)'"
+train 78 1 ahead "${options[@]}" optim.nesterov=true train.steps=2
+says ahead "optim.nesterov needs optim.name sgd and optim.momentum above 0: set them, or leave optim.nesterov out"
+finish
