@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "config/config.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -74,3 +75,5 @@ tr_status cli_sample(cli_context *cli, int argc, char **argv);
 tr_status cli_schedule(cli_context *cli, int argc, char **argv);
 tr_status cli_simulate(cli_context *cli, int argc, char **argv);
 tr_status cli_train(cli_context *cli, int argc, char **argv);
+/* Loads the config that train with these arguments would load. */
+tr_status cli_train_config(int argc, char **argv, tr_config *config);

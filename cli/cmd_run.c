@@ -50,18 +50,59 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
     return TR_OK;
 }
 
+/* The command of a restart. */
+typedef struct again {
+    char **command; /* of the ranks, as given */
+    int ranks;
+    char **words; /* NULL-terminated, with room for one more */
+    int count;
+    char dp[48]; /* a setting, for fewer hosts */
+} again;
+
 /* Makes the arguments of a restart: those of the command, but it resumes where something is saved.
  * The caller frees the list, not the words. */
-static tr_status make_again(const char *const *command, char ***out) {
+static tr_status make_again(tr_launch *launch, again *out) {
     static char resume[] = "--resume=auto";
-    size_t count = 0, used = 0;
-    while (command[count]) count++;
-    TR_TRY(tr_calloc(count + 2, sizeof **out, out));
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(command[i], "--resume", strlen("--resume")) != 0)
-            (*out)[used++] = (char *)command[i];
-    (*out)[used] = resume;
+    int count = 0;
+    while (launch->command[count]) count++;
+    *out = (again){.command = launch->command, .ranks = launch->ranks};
+    TR_TRY(tr_calloc((size_t)count + 3, sizeof *out->words, &out->words));
+    for (int i = 0; i < count; i++)
+        if (strncmp(launch->command[i], "--resume", strlen("--resume")) != 0)
+            out->words[out->count++] = launch->command[i];
+    out->words[out->count++] = resume;
+    launch->again = out->words;
     return TR_OK;
+}
+
+/* Sets the largest parallel.dp for which there are slots. (tr_launch.fit) */
+static bool fit(void *context, int slots, int *ranks, char *text, size_t size) {
+    again *a = context;
+    tr_config config;
+    int words = 0;
+    a->words[a->count] = NULL;
+    *ranks = a->ranks;
+    if (slots >= a->ranks) return true;
+    char **train = a->command + !strcmp(a->command[0], "--backtrace");
+    while (train[words]) words++;
+    (void)snprintf(text, size,
+                   "the slots of the others are not known: say slots=N in the hostfile");
+    if (slots <= 0 || cli_train_config(words, train, &config) != TR_OK) return false;
+    const int64_t given = config.parallel.dp, line = config.parallel.pp * config.parallel.tp;
+    for (config.parallel.dp = given - 1; config.parallel.dp > 0; config.parallel.dp--) {
+        const int64_t needed = line * config.parallel.dp;
+        if (needed > slots || tr_config_check(&config, (int)needed) != TR_OK) continue;
+        *ranks = (int)needed;
+        (void)snprintf(a->dp, sizeof a->dp, "parallel.dp=%lld", (long long)config.parallel.dp);
+        (void)snprintf(text, size, "%s instead of %lld", a->dp, (long long)given);
+        a->words[a->count] = a->dp;
+        return true;
+    }
+    tr_error_clear();
+    (void)snprintf(text, size,
+                   "the others have %d slots, and no smaller parallel.dp fits them and the batch",
+                   slots);
+    return false;
 }
 
 /* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] [--restarts N] COMMAND [ARGUMENTS] */
@@ -94,9 +135,12 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         TR_TRY(tr_input_open("the hostfile", launch.hostfile, &fd, &bytes)); /* mpirun reads it */
         (void)close(fd);
     }
-    if (launch.restarts > 0) TR_TRY(make_again((const char *const *)launch.command, &launch.again));
+    again restart = {0};
+    if (launch.restarts > 0) TR_TRY(make_again(&launch, &restart));
+    launch.fit = fit;
+    launch.fit_context = &restart;
     cli->silent = true; /* the launcher or a rank prints the error */
     const int code = tr_launch_run(&launch);
-    free(launch.again);
+    free(restart.words);
     return (tr_status)code;
 }

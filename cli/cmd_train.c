@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "cli/cli.h"
+#include "job/launch.h"
 #include "job/process.h"
 #include "job/rank_process.h"
 #include "train/time_limit.h"
@@ -25,6 +26,9 @@ typedef struct request {
 } request;
 
 enum { MOST_TRACED = 1000 };
+
+/* How long a rank of the job before a restart may hold log.dir. */
+static const double PATIENCE_S = 60;
 
 static tr_status parse_trace(int argc, char **argv, int *at, int *trace) {
     if (*at + 1 == argc) return cli_usage("train", "--trace takes the number of steps to record");
@@ -77,6 +81,15 @@ static tr_status load(const request *r, tr_config *config) {
     return tr_config_check_data(config);
 }
 
+tr_status cli_train_config(int argc, char **argv, tr_config *config) {
+    request r = {0};
+    TR_TRY(tr_calloc((size_t)argc + 1, sizeof *r.overrides, &r.overrides));
+    tr_status status = parse(argc, argv, &r);
+    if (status == TR_OK) status = tr_config_load(r.config, r.overrides, r.count, config);
+    free(r.overrides);
+    return status;
+}
+
 /* Runs training on one rank. A rank that fails by itself aborts the job; a failure that all ranks
  * agreed on shuts down cleanly. */
 static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
@@ -96,6 +109,7 @@ static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *wor
                                     .time_limit = r->time_limit,
                                     .time_end_s = tr_now_s() + r->time_limit_s -
                                                   age_s(tr_rank_process_board(process)),
+                                    .patience_s = getenv(TR_RESTART_VARIABLE) ? PATIENCE_S : 0,
                                     .board = tr_rank_process_board(process),
                                     .out = stdout,
                                     .warnings = stderr};

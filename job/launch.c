@@ -1,6 +1,7 @@
 #include "job/launch.h"
 
 #include "base/clock.h"
+#include "job/hosts.h"
 #include "job/mpirun.h"
 #include "job/mpirun_log.h"
 #include "job/signals.h"
@@ -9,6 +10,7 @@
 #include "job/watchdog.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,6 +29,9 @@ static const double VERDICT_S = 8;
 
 /* How long a killed rank may take to die before a restart is given up. */
 static const double DYING_S = 60;
+
+/* How long a host may take to answer before a restart leaves it out. */
+static const double ANSWER_S = 20;
 
 typedef struct job {
     const tr_launch *launch;
@@ -243,7 +248,7 @@ static int code_of_mpirun(job *j) {
     }
     int code = WEXITSTATUS(status);
     if (code == 0 || (code >= TR_ERR_USAGE && code <= TR_ERR_CONFIG)) return code;
-    if (code > 128) {
+    if (code > 128 && code <= 128 + SIGRTMAX) {
         say_killed(j, code - 128);
         return TR_ERR_RANK;
     }
@@ -372,6 +377,35 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
     return code;
 }
 
+/* Chooses the hosts and the number of ranks of a restart: hosts that do not answer are left out.
+ * path[size]: a new hostfile, or "". Returns false, after a sentence, when the rest cannot run the
+ * job. */
+static bool find_hosts(const tr_launch *launch, tr_launch *next, char *path, size_t size) {
+    tr_hosts hosts;
+    char lost[512], change[256] = "", text[1024];
+    path[0] = '\0';
+    next->ranks = launch->ranks;
+    next->hostfile = launch->hostfile;
+    if (!launch->hostfile || tr_hosts_read(launch->hostfile, &hosts) != TR_OK) return true;
+    tr_hosts_ask(&hosts, launch->mpirun_options, ANSWER_S);
+    tr_hosts_text(&hosts, false, lost, sizeof lost);
+    const int slots = lost[0] ? tr_hosts_slots(&hosts) : INT_MAX;
+    bool good = launch->fit(launch->fit_context, slots, &next->ranks, change, sizeof change);
+    if (lost[0]) {
+        (void)snprintf(text, sizeof text, "no answer from %s: the job %s%s%s", lost,
+                       good ? "goes on without it" : "does not start again, because ",
+                       good && change[0] ? ", with " : "", change);
+        tr_signal_say(text, false);
+    }
+    if (good && lost[0]) {
+        good = tr_hosts_write(&hosts, path, size) == TR_OK;
+        if (good) next->hostfile = path;
+        else tr_signal_say(tr_error_message(), false);
+    }
+    tr_hosts_free(&hosts);
+    return good;
+}
+
 int tr_launch_run(const tr_launch *launch) {
     tr_launch next = *launch;
     sigset_t handled, before;
@@ -381,13 +415,16 @@ int tr_launch_run(const tr_launch *launch) {
     void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
     int code = run_once(&next, &handled, &ends);
     while (!ends) {
-        char text[96];
+        char text[96], hostfile[4096];
         next.restarts--;
+        next.restarted = true;
         next.command = launch->again;
+        if (!find_hosts(launch, &next, hostfile, sizeof hostfile)) break;
         (void)snprintf(text, sizeof text, "the job starts again (restart %d of %d)",
                        launch->restarts - next.restarts, launch->restarts);
         tr_signal_say(text, false);
         code = run_once(&next, &handled, &ends);
+        if (hostfile[0]) (void)unlink(hostfile);
     }
     (void)signal(SIGPIPE, pipe_before);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);

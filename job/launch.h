@@ -4,6 +4,8 @@
 
 #include "job/board.h"
 
+#define TR_RESTART_VARIABLE "TRIREME_RESTARTED" /* set for the ranks of a restart */
+
 typedef struct tr_launch {
     int ranks;
     const char *hostfile;  /* NULL: this host */
@@ -13,6 +15,12 @@ typedef struct tr_launch {
     bool reads;            /* rank 0 reads this process's stdin */
     int restarts;          /* how often the job is started again after a lost rank (77) */
     char **again;          /* the arguments of every rank then; unused without restarts */
+    bool restarted;        /* this is a restart: a rank of the earlier job may hold a lock yet */
+    /* Chooses the ranks of a restart on hosts with so many slots, which may be fewer than before:
+     * sets *ranks and changes `again`, and writes what is different to text[size], or "". Returns
+     * false, with a reason in text, when no number fits. */
+    bool (*fit)(void *context, int slots, int *ranks, char *text, size_t size);
+    void *fit_context;
 } tr_launch;
 
 /* Returns true when the job may use several hosts: the user gave a hostfile, or options for mpirun,
@@ -23,8 +31,9 @@ static inline bool tr_launch_spans_hosts(const tr_launch *launch) {
 
 /* Runs the job to its end and returns its exit code: the code of the first rank that failed, 75
  * after a stop with a checkpoint, 77 when a rank was lost or ended by a signal and no restart is
- * left. A job is started again only when its ranks on this host are dead, and not after a signal.
- * SIGTERM, SIGINT,
- * SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a second SIGINT or SIGTERM aborts the
- * job. Prints at most one error, and none when a rank has printed the job's error already. */
+ * left. A job is started again only when its ranks on this host are dead, and not after a signal;
+ * hosts of the hostfile that do not answer any more are left out, and the rest may have too few
+ * slots (`fit`). SIGTERM, SIGINT, SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a
+ * second SIGINT or SIGTERM aborts the job. Prints at most one error, and none when a rank has
+ * printed the job's error already. */
 int tr_launch_run(const tr_launch *launch);

@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 bool tr_session_leads(const tr_session *s) {
@@ -219,7 +220,12 @@ static tr_status find_start(tr_session *s) {
 static tr_status take_directory(tr_session *s) {
     char note[256];
     bool make = s->options->resume != TR_RESUME_YES;
+    const double end_s = tr_now_s() + s->options->patience_s;
     tr_status status = tr_rundir_take(s->config->log.dir, make, false, &s->dir, note);
+    while (status == TR_ERR_CONFIG && tr_now_s() < end_s) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 100 * 1000000}, NULL);
+        status = tr_rundir_take(s->config->log.dir, make, false, &s->dir, note);
+    }
     if (status != TR_OK && (make || status != TR_ERR_NOFILE)) return status;
     if (note[0]) tr_recorder_warn(&s->recorder, "%s", note);
     return find_start(s);

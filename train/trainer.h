@@ -18,6 +18,7 @@ typedef struct tr_train_options {
     int trace;      /* number of steps to record in the trace, from this run's second step */
     const char *time_limit; /* the user's text; NULL: no limit */
     double time_end_s;      /* of the steady clock (base/clock.h) */
+    double patience_s;      /* how long to wait for a log.dir that another run has locked */
     tr_board *board;        /* shows what this rank does, and has the stop request */
     FILE *out, *warnings;   /* rank 0 writes the lines for people to them */
 } tr_train_options;

@@ -38,9 +38,11 @@ ip -n $first link set v$first up
 cable() { ip -n $second link set v$second "$1"; }
 cable up
 
-# The program that mpirun uses as ssh: it starts mpirun's daemon on the second host, with a plain environment.
+# The program that mpirun uses as ssh: it starts mpirun's daemon on the second host, with a plain environment,
+# unless the host is dead.
 cat >"$scratch/agent.sh" <<A
 #!/usr/bin/env bash
+[[ ! -e $scratch/dead ]] || exit 255
 shift
 exec env -i PATH="$PATH" HOME="$HOME" ip netns exec $second unshare -u -m bash -c \\
     'hostname hostb; mount -t tmpfs none /dev/shm; exec bash -c "\$0"' "\$*"
@@ -55,11 +57,12 @@ on_first() { exec ip netns exec $first unshare -u bash -c 'hostname hosta; exec 
 hosts() { printf '10.77.0.%d slots='"$1"'\n' 1 2 >"$scratch/hosts"; }
 
 # Ranks go to the first host until its slots are taken.
+launcher=()
 trireme_on() {
     local ranks=$1
     shift
     if [[ $ranks == 1 ]]; then timeout 100 "$trireme" "$@"; return; fi
-    (on_first timeout 100 "$trireme" run -n "$ranks" --hostfile "$scratch/hosts" "$@")
+    (on_first timeout 100 "$trireme" run -n "$ranks" --hostfile "$scratch/hosts" "${launcher[@]}" "$@")
 }
 
 # rank_on NAMESPACE RANK: prints the process of that rank.
@@ -149,4 +152,60 @@ start cut 2
 cable down
 ends cut 60 'lost rank 1 \(host hostb, pid [0-9]+\): .*; no heartbeat for [0-9]+ s: '
 cable up
+
+# --restarts: after a lost process the same layout goes on, with the same bits; after a lost host a smaller
+# parallel.dp where there is one.
+# again RUN RANKS SETTING...: starts a job of 400 steps that may start again once, up to its step 100.
+again() {
+    local run=$1 ranks=$2
+    shift 2
+    rm -rf "${scratch:?}/$run"
+    launcher=(--restarts 1)
+    trireme_on "$ranks" train "$scratch/base.yaml" log.dir="$scratch/$run" train.steps=400 \
+        train.validate_every=0 checkpoint.every=50 "$@" >"$scratch/$run.out" 2>"$scratch/$run.err" &
+    job=$!
+    launcher=()
+    until_true 60 past "$run" 100 || fail "$run: $(<"$scratch/$run.err")"
+}
+# over RUN CODE: the job must end with that code, and with 0 its records have each step once.
+over() {
+    local code=0
+    wait "$job" || code=$?
+    [[ $code == "$2" ]] || fail "$1: exit code $code, not $2: $(<"$scratch/$1.err")"
+    [[ $2 != 0 ]] || diff <(field "$1" step) <(seq 400) >"$scratch/diff" || fail "$1: steps: $(head -n 3 "$scratch/diff")"
+}
+train 0 1 long train.steps=400 train.validate_every=0
+again process 2 parallel.dp=2
+kill -KILL "$(rank_on $second 1)"
+over process 0
+grep -q 'the job starts again (restart 1 of 1)' "$scratch/process.err" || fail "process: no restart"
+grep -q 'no answer' "$scratch/process.err" && fail "process: $(<"$scratch/process.err")"
+train 0 2 undisturbed train.steps=400 train.validate_every=0 parallel.dp=2
+same_curve process undisturbed
+same_tensors process undisturbed 400
+
+# die: the second host dies.
+die() {
+    touch "$scratch/dead"
+    kill -KILL "$(ps -o ppid= -p "$(rank_on $second 1)")"
+}
+again fewer 2 parallel.dp=2
+die
+over fewer 0
+grep -q 'no answer from 10.77.0.2: the job goes on without it, with parallel.dp=1 instead of 2$' "$scratch/fewer.err" ||
+    fail "fewer: $(<"$scratch/fewer.err")"
+grep -q 'parallel: *{.*dp: 1\|dp: 1' "$scratch/fewer/config.yaml" || fail "fewer: $(grep dp "$scratch/fewer/config.yaml")"
+rm "$scratch/dead"
+
+again none 2 parallel.pp=2
+die
+over none 77
+grep -q 'no answer from 10.77.0.2: the job does not start again, because the others have 1 slots, and no smaller parallel.dp' \
+    "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
+
+# A host that cannot be reached from the start is no lost rank.
+code=0
+trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/unreached" parallel.pp=2 2>"$scratch/unreached.err" || code=$?
+[[ $code == 69 ]] && grep -q 'mpirun ended with 255 before the job began; see why with: mpirun ' "$scratch/unreached.err" ||
+    fail "unreached: exit code $code: $(<"$scratch/unreached.err")"
 finish

@@ -1,0 +1,87 @@
+/* Tests the reading and writing of hostfiles. */
+#include "job/hosts.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static tr_hosts read_text(const char *text) {
+    char path[] = "/tmp/trireme-test-XXXXXX";
+    tr_hosts hosts;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    (void)close(fd);
+    assert_int_equal(tr_hosts_read(path, &hosts), TR_OK);
+    (void)unlink(path);
+    return hosts;
+}
+
+static void reads_names_and_slots(void **state) {
+    (void)state;
+    tr_hosts hosts =
+        read_text("# two racks\n\n a slots=4 max_slots=8\nb\tmax_slots=9 slots=2 # old\n"
+                  "c.example.org slots=1");
+    static const char *const name[] = {"a", "b", "c.example.org"};
+    static const int slots[] = {4, 2, 1};
+    assert_int_equal(hosts.count, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(hosts.host[i].name, name[i]);
+        assert_int_equal(hosts.host[i].slots, slots[i]);
+        assert_true(hosts.host[i].answers);
+    }
+    assert_int_equal(tr_hosts_slots(&hosts), 7);
+    tr_hosts_free(&hosts);
+}
+
+static void those_that_answer_are_written(void **state) {
+    (void)state;
+    char path[4096], text[64];
+    tr_hosts hosts = read_text("a slots=4\nb slots=2\nc\n"), rest;
+    assert_int_equal(tr_hosts_slots(&hosts), 0); /* c's are not known */
+    hosts.host[1].answers = false;
+    assert_int_equal(tr_hosts_write(&hosts, path, sizeof path), TR_OK);
+    assert_int_equal(tr_hosts_read(path, &rest), TR_OK);
+    (void)unlink(path);
+    assert_int_equal(rest.count, 2);
+    assert_string_equal(rest.host[0].name, "a");
+    assert_int_equal(rest.host[0].slots, 4);
+    assert_string_equal(rest.host[1].name, "c");
+    assert_int_equal(rest.host[1].slots, 0);
+    tr_hosts_text(&hosts, true, text, sizeof text);
+    assert_string_equal(text, "a, c");
+    hosts.host[2].answers = false;
+    assert_int_equal(tr_hosts_slots(&hosts), 4);
+    tr_hosts_text(&hosts, false, text, sizeof text);
+    assert_string_equal(text, "b, c");
+    tr_hosts_free(&hosts);
+    tr_hosts_free(&rest);
+}
+
+static void missing_and_endless_lines_are_refused(void **state) {
+    (void)state;
+    tr_hosts hosts;
+    char path[] = "/tmp/trireme-test-XXXXXX", line[5000];
+    assert_int_equal(tr_hosts_read("/nowhere/hosts", &hosts), TR_ERR_NOFILE);
+    tr_hosts_free(&hosts);
+    memset(line, 'h', sizeof line);
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, line, sizeof line), sizeof line);
+    (void)close(fd);
+    assert_int_equal(tr_hosts_read(path, &hosts), TR_ERR_DATA);
+    (void)unlink(path);
+    tr_hosts_free(&hosts);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reads_names_and_slots),
+                                       cmocka_unit_test(those_that_answer_are_written),
+                                       cmocka_unit_test(missing_and_endless_lines_are_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
