@@ -79,6 +79,14 @@ const tr_key tr_schema[] = {
              "model was trained with. yarn takes further numbers: BETA_FAST BETA_SLOW (32 1), then "
              "ATTENTION, the factor on cosines and sines (0.1 ln FACTOR + 1). Default: none."},
 
+    {"model.init", TR_KEY_CHOICE, AT(model.init), .fallback = "normal",
+     .choices = "normal truncated xavier he orthogonal",
+     .help =
+         "How the matrices of the blocks are drawn: normal (deviation 0.02), truncated (the same "
+         "within two deviations), xavier (uniform), he (normal) or orthogonal, which makes every "
+         "matrix whole on each rank that has a part of it. Those that are added to the residual "
+         "stream are scaled by the root of 1 / (2 model.layers). Embeddings are normal."},
+
     {"model.lora.rank", INT(model.lora.rank, 0, 65536), .fallback = "0", .example = "8",
      .help = "Rank of low-rank updates (LoRA): with a rank above 0 the model's own parameters are "
              "frozen, and each target y = W x becomes W x + alpha / rank B A x, with A and B "

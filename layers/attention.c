@@ -16,6 +16,7 @@ static tr_status create_qkv(tr_attention_part *a) {
                            .split = TR_SPLIT_COLUMNS,
                            .bias = d->qkv_bias,
                            .conv1d = d->conv1d,
+                           .init = d->init,
                            .std = d->std};
     if (!d->k) {
         desc.tensors = 1;
@@ -66,6 +67,7 @@ tr_status tr_attention_create(tr_attention_part *a, tr_built_layer *layer,
         .split = TR_SPLIT_ROWS,
         .bias = d->out_bias,
         .conv1d = d->conv1d,
+        .init = d->init,
         .std = d->out_std};
     return tr_linear_create(&a->out, layer, &out);
 }

@@ -23,6 +23,7 @@ typedef struct tr_attention_part_desc {
     tr_rope_scaling scaling;
     double eps;
     bool qkv_bias, out_bias, conv1d;
+    tr_init init;
     float std, out_std;
 } tr_attention_part_desc;
 

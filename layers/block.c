@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct block {
     tr_built_layer built;
@@ -123,12 +124,28 @@ static const tr_layer_ops ops = {.kind = "block",
 
 /* --- creation --------------------------------------------------------------------------------- */
 
-static const float std = 0.02f;
+/* The rule of model.init for the matrices of blocks, and its deviation or factor. */
+typedef struct init_rule {
+    const char *name;
+    tr_init init;
+    float std;
+} init_rule;
+
+static const init_rule *init_of(const tr_model_config *c) {
+    static const init_rule rules[] = {{"normal", TR_INIT_NORMAL, 0.02f},
+                                      {"truncated", TR_INIT_TRUNCATED, 0.02f},
+                                      {"xavier", TR_INIT_XAVIER, 1},
+                                      {"he", TR_INIT_HE, 1},
+                                      {"orthogonal", TR_INIT_ORTHOGONAL, 1}};
+    for (size_t i = 1; i < sizeof rules / sizeof *rules; i++)
+        if (!strcmp(c->init, rules[i].name)) return &rules[i];
+    return &rules[0];
+}
 
 /* Returns the initial deviation of projections that are added to the residual stream 2 * layers
  * times. */
 static float residual_std(const tr_model_config *c) {
-    return std / sqrtf(2 * (float)c->layers);
+    return init_of(c)->std / sqrtf(2 * (float)c->layers);
 }
 
 static tr_status create_norm(block *b, const tr_model *m, tr_norm *norm, const char *name) {
@@ -159,7 +176,8 @@ static tr_status create_attention(block *b, const tr_model *m) {
                                    .qkv_bias = c->qkv_bias == TR_YES,
                                    .out_bias = f->biases,
                                    .conv1d = f->conv1d,
-                                   .std = std,
+                                   .init = init_of(c)->init,
+                                   .std = init_of(c)->std,
                                    .out_std = residual_std(c)};
     TR_TRY(tr_model_rope_scaling(c->rope_scaling, &desc.scaling));
     return tr_attention_create(&b->attention, &b->built, &desc);
@@ -177,7 +195,8 @@ static tr_status create_mlp(block *b, const tr_model *m) {
                               .activation = activation->activation,
                               .bias = f->biases,
                               .conv1d = f->conv1d,
-                              .std = std,
+                              .init = init_of(c)->init,
+                              .std = init_of(c)->std,
                               .out_std = residual_std(c)};
     return tr_mlp_create(&b->mlp, &b->built, &desc);
 }

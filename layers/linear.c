@@ -21,13 +21,14 @@ static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int 
         int64_t shape[2] = {t->out, d->in};
         if (axis == 1) shape[0] = d->in, shape[1] = t->out;
         if (k == 0)
-            TR_TRY(tr_param_describe(param, bias ? 1 : 2, shape,
-                                     bias ? TR_INIT_ZERO : TR_INIT_NORMAL, bias ? 0 : d->std,
-                                     "%s.%s.%s", layer->layer.name, t->name, what));
+            TR_TRY(tr_param_describe(param, bias ? 1 : 2, shape, bias ? TR_INIT_ZERO : d->init,
+                                     bias ? 0 : d->std, "%s.%s.%s", layer->layer.name, t->name,
+                                     what));
         else TR_TRY(tr_param_add(param, axis, shape, "%s.%s.%s", layer->layer.name, t->name, what));
         for (int i = 0; i < t->parts; i++)
             slice[slices++] = (tr_slice){.range = t->part[i], .tensor = k};
     }
+    param->init_inputs = !axis;
     *out = param;
     if (d->split == TR_SPLIT_COLUMNS) {
         TR_TRY(tr_param_keep(param, axis, slice, slices));

@@ -27,7 +27,8 @@ typedef struct tr_linear_desc {
     tr_range inputs; /* of this rank */
     tr_split split;
     bool bias;
-    bool conv1d; /* the weight is [in, out], as in Hugging Face's Conv1D; else [out, in] */
+    bool conv1d;  /* the weight is [in, out], as in Hugging Face's Conv1D; else [out, in] */
+    tr_init init; /* of the weights */
     float std;
 } tr_linear_desc;
 

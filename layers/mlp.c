@@ -14,6 +14,7 @@ tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *d
                          .split = TR_SPLIT_COLUMNS,
                          .bias = d->bias,
                          .conv1d = d->conv1d,
+                         .init = d->init,
                          .std = d->std};
     if (d->gate) in.tensor[0] = gate, in.tensor[in.tensors++] = up;
     const tr_linear_desc down = {
@@ -24,6 +25,7 @@ tr_status tr_mlp_create(tr_mlp *mlp, tr_built_layer *layer, const tr_mlp_desc *d
         .split = TR_SPLIT_ROWS,
         .bias = d->bias,
         .conv1d = d->conv1d,
+        .init = d->init,
         .std = d->out_std};
     TR_TRY(tr_linear_create(&mlp->up, layer, &in));
     TR_TRY(tr_linear_create(&mlp->down, layer, &down));

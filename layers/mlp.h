@@ -12,6 +12,7 @@ typedef struct tr_mlp_desc {
     int64_t width, mlp_width;
     tr_activation activation;
     bool bias, conv1d;
+    tr_init init;
     float std, out_std;
 } tr_mlp_desc;
 

@@ -37,6 +37,7 @@ typedef struct tr_model_config {
     char rope_scaling[64];
     tr_lora_config lora; /* these keys do not describe the model that is updated */
     tr_tuning tuning;
+    char init[16];                     /* key model.init; "": normal */
     char recompute[TR_RECOMPUTE_TEXT]; /* key train.recompute (layers/recompute.h) */
 } tr_model_config;
 

@@ -3,7 +3,9 @@
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "base/philox.h"
+#include "layers/orthogonal.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +72,7 @@ tr_status tr_param_describe(tr_param *param, int rank, const int64_t *shape, tr_
                             float init_std, const char *name_format, ...) {
     *param = (tr_param){.init = init,
                         .init_std = init_std,
+                        .init_inputs = 1,
                         .decay = rank >= 2,
                         .lr_scale = 1,
                         .has_grad = true,
@@ -198,23 +201,37 @@ tr_tensor tr_param_grad(const tr_param *param) {
 
 /* The inputs of drawing a tensor's values, and the destination. */
 typedef struct drawing {
-    const tr_param *param;
     const tr_global *tensor;
+    tr_init init; /* a rule of single elements */
+    float std;
     uint64_t seed, name;
     float *local;
 } drawing;
 
+/* Draws a normal number again until it is within two deviations. */
+static float truncated(const drawing *d, uint64_t index) {
+    uint64_t name = d->name;
+    float x;
+    do x = tr_normal(d->seed, name++, index);
+    while (x < -2 || x > 2);
+    return x;
+}
+
 /* Fills local[to .. to + n - 1] with the values of global elements first .. first + n - 1. */
 static void draw_run(const drawing *d, int64_t first, int64_t n, int64_t to) {
-    const float std = d->param->init_std;
+    const float std = d->std;
     float *out = d->local + to;
-    if (d->param->init == TR_INIT_UNIFORM) {
+    if (d->init == TR_INIT_TRUNCATED) {
+        for (int64_t i = 0; i < n; i++) out[i] = std * truncated(d, (uint64_t)(first + i));
+        return;
+    }
+    if (d->init == TR_INIT_UNIFORM) {
         for (int64_t i = 0; i < n; i++)
             out[i] = std * (2 * tr_uniform_number(d->seed, d->name, (uint64_t)(first + i)) - 1);
         return;
     }
-    if (d->param->init != TR_INIT_NORMAL) {
-        for (int64_t i = 0; i < n; i++) out[i] = d->param->init == TR_INIT_ONE ? 1 : 0;
+    if (d->init != TR_INIT_NORMAL) {
+        for (int64_t i = 0; i < n; i++) out[i] = d->init == TR_INIT_ONE ? 1 : 0;
         return;
     }
     int64_t i = 0;
@@ -269,10 +286,45 @@ static void draw_tensor(const drawing *d, int threads) {
     }
 }
 
-void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local) {
+/* Draws the whole matrix, and keeps this rank's boxes of it. */
+static tr_status draw_orthogonal(const drawing *d, int threads) {
+    const int64_t columns = d->tensor->shape[1];
+    float *whole;
+    TR_TRY(tr_calloc((size_t)tr_global_count(d->tensor), sizeof *whole, &whole));
+    tr_status status =
+        tr_orthogonal(d->seed, d->name, d->tensor->shape[0], columns, threads, whole);
+    for (int b = 0; b < d->tensor->boxes && status == TR_OK; b++) {
+        const tr_box *box = &d->tensor->box[b];
+        for (int64_t i = 0; i < box->extent[0]; i++)
+            for (int64_t j = 0; j < box->extent[1]; j++)
+                d->local[box->local_offset + i * box->local_stride[0] + j * box->local_stride[1]] =
+                    d->std * whole[(box->offset[0] + i) * columns + box->offset[1] + j];
+    }
+    free(whole);
+    return status;
+}
+
+tr_status tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local) {
     for (int k = 0; k < param->tensors; k++) {
         const tr_global *tensor = &param->tensor[k];
-        const drawing d = {param, tensor, seed, tr_hash_name(tensor->name), local};
-        draw_tensor(&d, threads);
+        const double in = (double)tensor->shape[param->init_inputs];
+        const double out = (double)tensor->shape[!param->init_inputs];
+        drawing d = {.tensor = tensor,
+                     .init = param->init,
+                     .std = param->init_std,
+                     .seed = seed,
+                     .name = tr_hash_name(tensor->name),
+                     .local = local};
+        if (param->init == TR_INIT_XAVIER) {
+            d.init = TR_INIT_UNIFORM;
+            d.std *= (float)sqrt(6 / (in + out));
+        } else if (param->init == TR_INIT_HE) {
+            d.init = TR_INIT_NORMAL;
+            d.std *= (float)sqrt(2 / in);
+        }
+        if (tensor->boxes == 0) continue;
+        if (param->init == TR_INIT_ORTHOGONAL) TR_TRY(draw_orthogonal(&d, threads));
+        else draw_tensor(&d, threads);
     }
+    return TR_OK;
 }

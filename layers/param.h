@@ -39,8 +39,14 @@ typedef struct tr_global {
 typedef enum tr_init {
     TR_INIT_ZERO,
     TR_INIT_ONE,
-    TR_INIT_NORMAL, /* of deviation init_std */
-    TR_INIT_UNIFORM /* within init_std of 0 */
+    TR_INIT_NORMAL,  /* of deviation init_std */
+    TR_INIT_UNIFORM, /* within init_std of 0 */
+    /* model.init: of matrices, with init_std as a factor, except of TRUNCATED. in and out are the
+     * whole tensor's. */
+    TR_INIT_TRUNCATED, /* normal of deviation init_std, drawn again beyond two of them */
+    TR_INIT_XAVIER,    /* uniform within sqrt(6 / (in + out)) of 0 (Glorot & Bengio 2010) */
+    TR_INIT_HE,        /* normal of deviation sqrt(2 / in) (He et al. 2015) */
+    TR_INIT_ORTHOGONAL /* layers/orthogonal.h */
 } tr_init;
 
 typedef struct tr_param {
@@ -52,7 +58,8 @@ typedef struct tr_param {
     int64_t count;                /* local elements */
     tr_init init;
     float init_std;
-    bool decay; /* weight decay applies */
+    int init_inputs; /* the axis of a matrix's inputs */
+    bool decay;      /* weight decay applies */
     /* Set by tr_tuning_apply when the layer is created; tr_param_describe makes a parameter that is
      * trained. */
     bool frozen; /* never changes: it has no optimizer state and no part in the gradient's norm */
@@ -106,5 +113,6 @@ int64_t tr_global_count(const tr_global *tensor);
 
 /* Fills dense local FP32 memory local[param->count] with the initial values, using `threads`
  * threads. Every element depends only on (seed, name of its global tensor, global row-major
- * index). */
-void tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local);
+ * index). Fails with TR_ERR_FIT when there is no memory for a whole tensor of
+ * TR_INIT_ORTHOGONAL. */
+tr_status tr_param_init(const tr_param *param, uint64_t seed, int threads, float *local);

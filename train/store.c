@@ -323,7 +323,7 @@ static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_sl
             TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
         tr_dtype dtype;
         void *to = tr_slot_saved(store, slot, &dtype);
-        tr_param_init(slot->param, seed, store->device->threads, host);
+        TR_TRY_OUT(tr_param_init(slot->param, seed, store->device->threads, host));
         if (dtype == TR_F64) widen(host, slot->param->count);
         if (dtype == TR_BF16) narrow(host, slot->param->count);
         TR_TRY_OUT(

@@ -2,6 +2,7 @@
  * them.
  *
  *   ckpt_compare exact A B          every tensor of A and B bit for bit
+ *   ckpt_compare weights A B        the same for weights alone
  *   ckpt_compare numbers A B        the same, but +0 equals -0
  *   ckpt_compare gradients A B TOL  adam_m after step 1, a multiple of the gradient: each tensor's
  *       distance is within TOL of the larger of its own norm and 1e-3 of the global norm
@@ -129,18 +130,21 @@ static double compare_distance(const list *a, const list *b) {
 
 int main(int argc, char **argv) {
     static const char *const all[] = {"weights", "adam_m", "adam_v", "momentum", "lion_m"};
-    const int groups = sizeof all / sizeof *all;
+    int groups = sizeof all / sizeof *all;
     (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* HDF5's own error messages are switched off */
     const char *how = argc > 1 ? argv[1] : "";
     bool gradients = argc == 5 && strcmp(how, "gradients") == 0;
     bool distance = argc == 4 && strcmp(how, "distance") == 0;
     bool numbers = argc == 4 && strcmp(how, "numbers") == 0;
-    bool tensors = numbers || (argc == 4 && strcmp(how, "exact") == 0);
+    bool weights = argc == 4 && strcmp(how, "weights") == 0;
+    bool tensors = weights || numbers || (argc == 4 && strcmp(how, "exact") == 0);
     if (!gradients && !distance && !tensors) {
-        fprintf(stderr,
-                "usage: ckpt_compare exact|numbers|distance A B | gradients A B TOLERANCE\n");
+        fprintf(
+            stderr,
+            "usage: ckpt_compare exact|weights|numbers|distance A B | gradients A B TOLERANCE\n");
         return 2;
     }
+    if (weights) groups = 1;
     list *a = read_groups(argv[2], tensors ? groups : 1, tensors ? all : all + 1);
     list *b = read_groups(argv[3], tensors ? groups : 1, tensors ? all : all + 1);
     int different = a->count != b->count || a->count == 0;

@@ -543,6 +543,7 @@ static void the_schema_is_whole(void **state) {
         tr_model_config whole = tr_presets[i].model;
         assert_int_equal(tr_model_complete(&whole), TR_OK);
         (void)snprintf(whole.recompute, sizeof whole.recompute, "none"); /* a key of train */
+        (void)snprintf(whole.init, sizeof whole.init, "normal");         /* of no preset */
         assert_memory_equal(&c.model, &whole, sizeof whole);
         assert_int_equal(tr_config_check(&c, 1), TR_OK);
     }

@@ -7,6 +7,7 @@
 #include "support/must.h"
 #include "support/seed.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,77 @@ static void test_bits_are_those_of_all_versions(void **state) {
         float *value = draw(&param, 1234, 2);
         uint64_t hash = hash_values(value, param.count, 0xcbf29ce484222325u);
         if (hash != list[i].hash) fail_msg("case %zu: hash 0x%016llx", i, (unsigned long long)hash);
+        free(value);
+        tr_params_release(&param, 1);
+    }
+}
+
+/* Describes a matrix of a rule and this rank's part of it along an axis. */
+static void describe(tr_param *param, tr_init init, const int64_t *shape, int axis, tr_range part) {
+    const tr_slice slice = {.range = part};
+    assert_int_equal(tr_param_describe(param, 2, shape, init, 0.5f, "layer.7.weight"), TR_OK);
+    assert_int_equal(tr_param_keep(param, axis, &slice, 1), TR_OK);
+}
+
+/* The rules of model.init: mean square, bound, and the same elements in a part as in the whole,
+ * with any number of threads. */
+static void matrices_follow_their_rules(void **state) {
+    (void)state;
+    static const struct {
+        tr_init init;
+        double square, most;
+    } rule[] = {{TR_INIT_TRUNCATED, 0.25 * 0.7737, 1.0}, /* 1 - 4 phi(2) / (2 Phi(2) - 1) */
+                {TR_INIT_XAVIER, 0.25 * 2 / (96 + 320.0), 0.5 * 0.12011},
+                {TR_INIT_HE, 0.25 * 2 / 320.0, 1},
+                {TR_INIT_ORTHOGONAL, 0.25 / 320, 0.5}};
+    const int64_t shape[2] = {96, 320};
+    for (size_t r = 0; r < sizeof rule / sizeof *rule; r++) {
+        tr_param whole;
+        describe(&whole, rule[r].init, shape, 0, (tr_range){0, shape[0]});
+        float *value = draw(&whole, 99, 1);
+        double square = 0;
+        for (int64_t i = 0; i < whole.count; i++) {
+            square += (double)value[i] * (double)value[i] / (double)whole.count;
+            assert_true(fabs((double)value[i]) <= rule[r].most);
+        }
+        if (!(fabs(square / rule[r].square - 1) < 0.05))
+            fail_msg("rule %d: mean square %g, not %g", (int)rule[r].init, square, rule[r].square);
+        for (int axis = 0; axis < 2; axis++) {
+            tr_param part;
+            describe(&part, rule[r].init, shape, axis, (tr_range){17, 41});
+            float *some = draw(&part, 99, 2);
+            for (int64_t i = 0; i < part.local[0]; i++)
+                for (int64_t j = 0; j < part.local[1]; j++) {
+                    const int64_t row = i + (axis == 0 ? 17 : 0), column = j + (axis == 1 ? 17 : 0);
+                    assert_true(some[i * part.local[1] + j] == value[row * shape[1] + column]);
+                }
+            free(some);
+            tr_params_release(&part, 1);
+        }
+        free(value);
+        tr_params_release(&whole, 1);
+    }
+}
+
+/* Rows, or with more rows than columns columns, have length init_std and no part along others. */
+static void orthogonal_matrices_are(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{64, 64}, {40, 100}, {100, 40}, {1, 9}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int64_t rows = shapes[s][0], columns = shapes[s][1];
+        const bool wide = rows <= columns;
+        const int64_t count = wide ? rows : columns, n = wide ? columns : rows;
+        tr_param param;
+        describe(&param, TR_INIT_ORTHOGONAL, shapes[s], 0, (tr_range){0, rows});
+        float *value = draw(&param, 5, 2);
+        for (int64_t a = 0; a < count; a++)
+            for (int64_t b = 0; b <= a; b++) {
+                double sum = 0;
+                for (int64_t j = 0; j < n; j++)
+                    sum += (double)value[wide ? a * n + j : j * columns + a] *
+                           (double)value[wide ? b * n + j : j * columns + b];
+                assert_true(fabs(sum - (a == b ? 0.25 : 0)) < 1e-6);
+            }
         free(value);
         tr_params_release(&param, 1);
     }
@@ -212,6 +284,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_are_those_of_all_versions),
         cmocka_unit_test(test_threads_and_cuts),
+        cmocka_unit_test(matrices_follow_their_rules),
+        cmocka_unit_test(orthogonal_matrices_are),
         cmocka_unit_test(test_bad_descriptions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
