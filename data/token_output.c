@@ -174,7 +174,7 @@ tr_status tr_token_output_open(const char *prefix, uint64_t request, int32_t voc
 
 void tr_token_output_close(tr_token_output *o) {
     if (!o) return;
-    if (o->owned && access(path_of(o, ".part"), F_OK) != 0) { /* nobody can go on with them */
+    if (o->owned && access(path_of(o, ".part"), F_OK) != 0) { /* no later run can continue them */
         (void)unlink(path_of(o, ".bin.part"));
         (void)unlink(path_of(o, ".idx.part"));
     }

@@ -12,7 +12,7 @@ typedef struct tr_meter {
     tr_world *world;
     tr_world_hook before; /* called, too */
     double begin_s, shown_s;
-    int64_t total; /* bytes of all ranks; work is told in bytes of this rank's share */
+    int64_t total; /* bytes of all ranks; work is in bytes of this rank's share */
 } tr_meter;
 
 /* Shows what this rank tells the world (tr_world_tell_work) until tr_meter_close: one refreshed

@@ -2,7 +2,7 @@
  *
  * Each parameter has a value in the model's dtype, an FP32 gradient, an FP32 master and the states
  * of the optimizer (partition/optim_row.h) in FP32; in an FP64 model all are FP64. In FP32 and FP64
- * the value is the master. A frozen parameter has only its value, and a gradient that nobody reads
+ * the value is the master. A frozen parameter has only its value, and a gradient that is not read
  * if it has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value
  * and state; uses on different pipeline ranks hold a copy each, and their gradients are summed
  * through a tie group. */

@@ -30,7 +30,7 @@ typedef struct canvas {
     signed char *type; /* [ranks * columns]: -1 idle */
 } canvas;
 
-/* Returns the columns, if possible so many that the shortest action can show its name. */
+/* Returns the columns: if possible, enough for the shortest action to show its name. */
 static int columns_of(const tr_timeline *t, int width) {
     double shortest = t->makespan;
     for (size_t k = 0; k < t->count; k++) {

@@ -59,7 +59,7 @@ tr_status tr_best_try(tr_best *best,
     return status;
 }
 
-/* Describes orders of so many micro-batches. The caller releases the shape with
+/* Describes orders of micro_batches micro-batches. The caller releases the shape with
  * tr_auto_shape_close. */
 static tr_status open_shape(const tr_best *best, int micro_batches, tr_auto_shape *shape) {
     const tr_schedule *s = best->s;
