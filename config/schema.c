@@ -154,7 +154,7 @@ const tr_key tr_schema[] = {
          "(outputs of norms and of the MLP's activation); full (a block keeps only its input); "
          "auto (for each stage the first of these that fits device.memory); or "
          "a list by block, MODE:FIRST-LAST or MODE:NUMBER, where blocks are numbered from 0 as in "
-         "the names of their tensors, and the others recompute nothing. Changes no bit. In a file "
+         "the names of their tensors, and the others recompute nothing. The bits of a run stay. In a file "
          "also a list."},
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},

@@ -110,10 +110,10 @@ static void pack_config(const tr_model_config *config, const char *name, tr_dtyp
     tr_model_destroy(model);
 }
 
-static void report(const tally *all) {
+static void report(const tally *all, double limit) {
     print_message("%d programs: the arena at most %.4f of the live peak (%s)\n", all->programs,
                   all->worst, all->where);
-    if (all->worst > 1.05) fail_msg("%s: %.4f of the live peak", all->where, all->worst);
+    if (all->worst > limit) fail_msg("%s: %.4f of the live peak", all->where, all->worst);
 }
 
 static void test_every_preset(void **state) {
@@ -125,7 +125,25 @@ static void test_every_preset(void **state) {
         if (k % 3 == 0 && preset->model.heads % 2 == 0)
             pack_config(&preset->model, preset->name, TR_F32, 2, &all); /* only sizes differ */
     }
-    report(&all);
+    report(&all, 1.05);
+}
+
+/* With recompute, the tensors that a block does not keep take one place while its stage runs F, and
+ * a few orders leave gaps that it does not fit: the arena is at most a fifth over the peak. */
+static void test_recompute(void **state) {
+    (void)state;
+    static const char *const names[] = {"gpt2-124m", "llama-3.2-1b"};
+    for (tr_recompute mode = TR_RECOMPUTE_SELECTIVE; mode < TR_RECOMPUTE_MODES; mode++) {
+        tally all = {0};
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            tr_model_config config = tr_preset_find(names[k])->model;
+            (void)snprintf(config.recompute, sizeof config.recompute, "%s",
+                           tr_recompute_name(mode));
+            pack_config(&config, names[k], TR_BF16, 1, &all);
+        }
+        print_message("%s: ", tr_recompute_name(mode));
+        report(&all, 1.2);
+    }
 }
 
 /* With many micro-batches the arena is still near the peak, and packing takes nearly linear time
@@ -140,7 +158,7 @@ static void test_many_micro_batches(void **state) {
     assert_int_equal(tr_model_create(&preset->model, &shape, &model), TR_OK);
     pack_program_set(model, q, preset->name, &all);
     tr_model_destroy(model);
-    report(&all);
+    report(&all, 1.05);
 }
 
 /* Returns the most bytes alive at one of the positions 0 .. last. */
@@ -212,8 +230,8 @@ static void test_bad_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_preset), cmocka_unit_test(test_many_micro_batches),
-        cmocka_unit_test(test_random_items), cmocka_unit_test(test_both_directions),
-        cmocka_unit_test(test_bad_sizes)};
+        cmocka_unit_test(test_every_preset),       cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_many_micro_batches), cmocka_unit_test(test_random_items),
+        cmocka_unit_test(test_both_directions),    cmocka_unit_test(test_bad_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
