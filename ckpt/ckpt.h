@@ -2,10 +2,11 @@
  *
  * <root>/step-00000010/   committed and immutable: shard-KKKKK-of-NNNNN.h5, index.h5, COMMIT
  * <root>/.tmp-step-...    in progress; <root>/.trash-... being deleted
- * index.h5 holds a virtual dataset per global tensor (/weights/<name>, /adam_m/<name>,
- * /adam_v/<name>, all FP32), the logical state and the manifest (parts; XXH3-64 of every 4 MiB
- * block, seeded with tensor and block). One directory rename commits. No name depends on a rank, so
- * any layout can load a checkpoint of any other: loading intersects global boxes. */
+ * index.h5 holds a virtual dataset per global tensor (/weights/<name>, and for the optimizer's
+ * states groups like /adam_m/<name>, all FP32), the logical state and the manifest (parts; XXH3-64
+ * of every 4 MiB block, seeded with tensor and block). One directory rename commits. No name
+ * depends on a rank, so any layout can load a checkpoint of any other: loading intersects global
+ * boxes. */
 #pragma once
 
 #include "comm/comm.h"
