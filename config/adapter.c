@@ -125,6 +125,11 @@ static tr_status parse(const cJSON *root, const char *folder, const char *where,
     out->lora.alpha = alpha ? alpha->valuedouble : 8; /* PEFT's default */
     if ((alpha && !cJSON_IsNumber(alpha)) || !(out->lora.alpha > 0) || !(out->lora.alpha <= 1e9))
         return TR_FAIL(TR_ERR_DATA, "%s: \"lora_alpha\" must be a number above 0", where);
+    const cJSON *dropout = tr_json_get(root, "lora_dropout");
+    out->dropout = dropout ? dropout->valuedouble : 0;
+    if (dropout && !(cJSON_IsNumber(dropout) && out->dropout >= 0 && out->dropout < 1))
+        return TR_FAIL(TR_ERR_DATA, "%s: \"lora_dropout\" must be a number from 0 to below 1",
+                       where);
     TR_TRY(read_targets(root, where, &out->lora));
     return read_base(root, folder, where, out->base);
 }

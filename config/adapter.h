@@ -9,6 +9,7 @@
 
 typedef struct tr_adapter {
     tr_lora_config lora;
+    double dropout;            /* of an update's input in training, which Trireme does not have */
     char base[TR_CONFIG_PATH]; /* the folder of the model, "" if the file names none */
 } tr_adapter;
 

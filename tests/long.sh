@@ -66,11 +66,17 @@ for transport in mpi nccl; do
   once $transport-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/$transport-placements"
 done
 once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "$tests/run-races-long"
-# Damaged files of weights, tokenizers, tokens and questions, with the address sanitizer where its build is there.
-fuzzed=$tests
-[[ -x build/asan/tests/test_weights ]] && fuzzed=build/asan/tests
-for name in test_weights test_tokenizer_damage test_tokenizer_back test_data_formats test_textfile test_choices; do
-  once "fuzz-$name" env TRIREME_ROUNDS=100000 "$fuzzed/$name"
+# Damaged files of weights, tokenizers, tokens and questions, with the address sanitizer, which is built for this.
+fuzzers=(test_weights test_tokenizer_damage test_tokenizer_back test_data_formats test_textfile test_choices)
+build_asan() { cmake --preset asan -DBUILD_TESTING=ON && cmake --build build/asan --target "${fuzzers[@]}"; }
+for name in "${fuzzers[@]}"; do
+  grep -qxF "fuzz-$name" "$work/done" && continue
+  if build_asan >"$work/build-asan.log" 2>&1; then
+    once "fuzz-$name" env TRIREME_ROUNDS=100000 "build/asan/tests/$name"
+  else
+    echo "long: FAILED fuzz-$name: the build with the address sanitizer failed: see $work/build-asan.log"
+    failed=1
+  fi
 done
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
 for ((seed = first; seed < first + count; seed++)); do

@@ -396,6 +396,10 @@ static tr_status make_parameters(tr_session *s) {
         tr_recorder_warn(&s->recorder,
                          "model.lora.rank is set and model.init_from is not: the updates are "
                          "trained on frozen random weights");
+    if (s->start.dropout > 0 && tr_session_leads(s))
+        tr_recorder_warn(&s->recorder,
+                         "the adapter '%s' was trained with lora_dropout %g, which is not applied",
+                         s->config->init_from, s->start.dropout);
     if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
     TR_TRY(tr_store_clear_states(store));
     TR_TRY(tr_start_load(&s->start, s->world, store, (uint64_t)s->config->train.seed, s->tensors,

@@ -6,7 +6,10 @@
 
 static tr_status open_updates(const tr_config *config, const tr_model *model, tr_start *out) {
     char path[TR_CONFIG_PATH + 32];
+    tr_adapter adapter;
     if (!tr_config_adapter(config)) return TR_OK;
+    TR_TRY(tr_adapter_read(tr_config_adapter(config), &adapter));
+    out->dropout = adapter.dropout;
     (void)snprintf(path, sizeof path, "%s/" TR_ADAPTER_WEIGHTS, tr_config_adapter(config));
     tr_status status = tr_weights_open_updates(path, TR_ADAPTER_PREFIX, &out->updates);
     if (status == TR_ERR_NOFILE) /* the folder exists */

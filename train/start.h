@@ -8,6 +8,7 @@
 
 typedef struct tr_start {
     tr_weights weights, updates; /* updates: no files without an adapter */
+    double dropout;              /* that the adapter asks for */
 } tr_start;
 
 /* Opens the files that the config names, and compares them with its model. Fails like

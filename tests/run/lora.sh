@@ -104,6 +104,12 @@ echo "{model.init_from: adapter, data.path: $text, train: {steps: 1, batch: 4, t
 "$trireme" ckpt export again again-adapter --adapter >out
 cmp -s again-adapter/adapter_model.safetensors adapter/adapter_model.safetensors || fail "read back: other bits"
 
+# PEFT's dropout of an update's input is left out, and the run says so.
+cp -r adapter dropped && sed -i 's/"lora_dropout":.*,/"lora_dropout": 0.05,/' dropped/adapter_config.json
+trireme_on 2 train again.yaml log.dir=dropped-run parallel.dp=2 train.micro_batch=2 model.init_from=dropped >out 2>err || fail "lora_dropout: $(<err)"
+[[ $(grep -c "lora_dropout" err) == 1 ]] && grep -q "warning: the adapter 'dropped' was trained with lora_dropout 0.05, which is not applied" err ||
+    fail "lora_dropout: said '$(<err)'"
+
 # base + update, computed from the files alone; what has no update keeps its bits.
 if command -v python3 >/dev/null; then
     python3 - base merged adapter <<'P' >out 2>err || fail "merged is not base + update: $(tail -n 1 err)"
@@ -204,6 +210,7 @@ bad() {
     sed "s/$1/$2/" adapter/adapter_config.json >bad/adapter_config.json
     refused "$3" "$4" train again.yaml log.dir=no model.init_from=bad
 }
+bad '"lora_dropout":.*,' '"lora_dropout": 1,' 65 '"lora_dropout" must be a number from 0 to below 1'
 bad '"peft_type":' '"use_dora": true, "peft_type":' 65 '"use_dora" asks for DoRA'
 bad '"peft_type":' '"use_rslora": true, "peft_type":' 65 '"use_rslora"'
 bad '"peft_type":' '"rank_pattern": {"q_proj": 4}, "peft_type":' 65 '"rank_pattern"'
