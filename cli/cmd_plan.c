@@ -69,7 +69,8 @@ static void print_head(const tr_config *c, const tr_run_plan *p) {
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
                  (double)tr_model_parameters(model) * 1e-6, c->train.precision,
                  flop(tr_model_flops_per_token(model), "FLOP", work, sizeof work));
-    (void)printf("trained  %.2f M parameters, %.2f M frozen; a checkpoint has %.1f MiB\n",
+    (void)printf("trained  %.2f M parameters, %.2f M frozen; a checkpoint has %.1f MiB of "
+                 "tensors\n",
                  (double)trained * 1e-6, (double)(tr_model_parameters(model) - trained) * 1e-6,
                  tr_memory_of_checkpoint(model, p->layout->desc.optimizer) / MIB);
     if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)

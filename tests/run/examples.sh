@@ -76,7 +76,7 @@ says finetune_more '^step 61/61 '
 tune --resume train.steps=62 train.freeze='*' >finetune_none.out 2>&1 && fail "trains nothing"
 says finetune_none 'train.freeze matches every parameter'
 "$trireme" plan "$root/examples/finetune.yaml" >finetune_plan.out || fail "finetune.yaml has no plan"
-says finetune_plan '^trained  0.11 M parameters, 0.12 M frozen; a checkpoint has 1.[0-9] MiB$'
+says finetune_plan '^trained  0.11 M parameters, 0.12 M frozen; a checkpoint has 1.[0-9] MiB of tensors$'
 
 for config in "$root"/examples/*.yaml; do
     name=$(basename "$config")
