@@ -282,11 +282,13 @@ static tr_status check_saved(tr_session *s) {
     /* If this version cannot read the saved config, only the tensors are compared. */
     if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
         tr_config_keep(&s->own, then);
-        if (saved->step > 0) compare_optimizers(s, then);
         s->refrozen = strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0;
         status = tr_config_check_model(s->config, then, s->root);
-        /* At step 0 there are imported weights, and no run that set a horizon. */
-        if (status == TR_OK && saved->step > 0) keep_horizon(s, then);
+        /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
+        if (status == TR_OK && saved->step > 0) {
+            keep_horizon(s, then);
+            compare_optimizers(s, then);
+        }
     }
     free(then);
     return status;
