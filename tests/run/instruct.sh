@@ -12,6 +12,7 @@ cat >base.yaml <<Y
 model: {layers: 2, width: 16, heads: 2, context: 160, vocab: 384}
 data: {path: $examples, format: instruct, tokenizer: $tokenizers/chatml}
 train: {steps: 6, batch: 4, micro_batch: 1, precision: fp64, threads: 1, validate_every: 3}
+optim: {horizon: 100}
 log: {every: 6}
 checkpoint: {every: 3}
 device: {name: ref}
