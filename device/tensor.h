@@ -16,7 +16,6 @@ typedef struct tr_tensor {
     tr_dtype dtype;
     int rank;
     int64_t shape[TR_TENSOR_RANK], stride[TR_TENSOR_RANK];
-    float *scale, *amax; /* device memory, or NULL: a factor of all elements, and the largest |x| */
 } tr_tensor;
 
 /* Returns a dense, row-major tensor. The data may be const, because operators do not write to their

@@ -33,16 +33,19 @@ near() {
         fail "$1 and $2: losses too far apart"
 }
 
+# The schedule of each family's pipeline: its ranks, name and stages of a rank.
+declare -A pipeline=([llama]="2 zbv 2" [qwen2]="4 1f1b 1" [qwen3]="2 zbv 2" [mistral]="2 interleaved 2" [gpt2]="2 zb-h2 1")
+
 # family NAME ARGUMENTS...: tests its layouts.
 family() {
-    local name=$1 tp=4 dp=1
+    local name=$1 tp=4 dp=1 pp schedule stages
     shift
     train 0 1 "$name" "$@"
     as_planned "$name"
-    if [[ $name == llama || $name == qwen3 ]]; then
-        train 0 2 "$name-pp" parallel.pp=2 parallel.schedule=zbv "$@"
-        same_bits "$name-pp" "$name"
-    fi
+    read -r pp schedule stages <<<"${pipeline[$name]}"
+    train 0 "$pp" "$name-pp" parallel.pp="$pp" parallel.schedule="$schedule" parallel.virtual="$stages" "$@"
+    same_bits "$name-pp" "$name"
+    as_planned "$name-pp"
     if [[ $name == gpt2 ]]; then tp=2 dp=2; fi # ranks cannot share key heads of its fused projection
     train 0 $((tp * dp)) "$name-tp" parallel.tp=$tp parallel.dp=$dp "$@"
     near "$name-tp" "$name"
