@@ -51,15 +51,28 @@ uint32_t tr_input_magic(const char *path) {
                  : 0;
 }
 
+tr_status tr_input_refused(int error) {
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case ENAMETOOLONG: return TR_ERR_NOFILE;
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM: return TR_ERR_IO;
+    default: return TR_ERR_DATA;
+    }
+}
+
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes) {
     enum { MOST_SHOWN = 512 }; /* the cause follows the path */
     const char *kind, *more = strlen(path) > MOST_SHOWN ? "..." : "";
     int result = tr_regular_open(path, 0, fd, bytes, &kind);
     if (result > 0)
-        return TR_FAIL(TR_ERR_NOFILE, "%s '%.*s%s' cannot be opened: %s", what, MOST_SHOWN, path,
-                       more, strerror(result));
+        return TR_FAIL(tr_input_refused(result), "%s '%.*s%s' cannot be opened: %s", what,
+                       MOST_SHOWN, path, more, strerror(result));
     if (result < 0)
-        return TR_FAIL(TR_ERR_NOFILE, "%s '%.*s%s' is %s: name a regular file", what, MOST_SHOWN,
+        return TR_FAIL(TR_ERR_DATA, "%s '%.*s%s' is %s: name a regular file", what, MOST_SHOWN,
                        path, more, kind);
     return TR_OK;
 }

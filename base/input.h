@@ -18,9 +18,13 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
  * such file, or it is shorter. */
 uint32_t tr_input_magic(const char *path);
 
+/* Returns the status for a path that a user named and open refused with that errno: TR_ERR_NOFILE
+ * only when the path does not exist, TR_ERR_IO when the system is at fault, else TR_ERR_DATA. */
+tr_status tr_input_refused(int error);
+
 /* Opens a regular file that a user named; `what` is its name in messages ("the config file"). Fails
- * with TR_ERR_NOFILE when it cannot be opened or is not a regular file; the message has the path
- * and the cause. */
+ * as tr_input_refused says, and with TR_ERR_DATA when it is not a regular file; the message has the
+ * path and the cause. */
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes);
 
 /* Opens a regular file that the program itself wrote, for reading line by line. When the file does
@@ -35,7 +39,7 @@ typedef struct tr_input_limit {
 } tr_input_limit;
 
 /* Reads the whole file into *text (malloc'd, a 0 byte appended; the caller frees it). Fails with
- * TR_ERR_NOFILE like tr_input_open, with limit.failure when the file is larger, and with TR_ERR_IO
- * when it cannot be read. */
+ * TR_ERR_NOFILE or TR_ERR_DATA like tr_input_open, with limit.failure when the file is larger, and
+ * with TR_ERR_IO when it cannot be read. */
 tr_status tr_input_load(const char *what, const char *path, tr_input_limit limit, char **text,
                         size_t *length);

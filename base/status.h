@@ -13,7 +13,7 @@ typedef enum tr_status {
     TR_OK = 0,
     TR_ERR_USAGE = 64,    /* wrong command line */
     TR_ERR_DATA = 65,     /* bad data, bad checkpoint, non-finite loss */
-    TR_ERR_NOFILE = 66,   /* a named file does not exist or is not a regular file */
+    TR_ERR_NOFILE = 66,   /* a named path does not exist */
     TR_ERR_DEVICE = 69,   /* device or library unavailable, wrong launch */
     TR_ERR_INTERNAL = 70, /* a bug in Trireme, or a library that broke its contract */
     TR_ERR_IO = 74,       /* disk full, read or write error */

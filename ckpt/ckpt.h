@@ -100,13 +100,19 @@ tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors,
  * or foreign checkpoint; for missing or unexpected tensors and other shapes the message lists the
  * first ten. Only weights can be unexpected, so that they can be loaded alone, and parameters can
  * be frozen that were trained. Of a parameter that was not trained the checkpoint may hold no
- * moments; these keep their contents, which are to be the initial ones. Fails with TR_ERR_NOFILE
- * when there is no checkpoint. With step -1 it skips invalid newer steps, and *skipped_why (may be
+ * moments; these keep their contents, which are to be the initial ones. Fails like
+ * tr_ckpt_none when there is no checkpoint, and with TR_ERR_NOFILE when there is no such step. With step -1 it skips invalid newer steps, and *skipped_why (may be
  * NULL, 256 bytes) says which and why. A fault in the payload is found only while reading, and ends
  * the load even when there are older steps; the message names the newest valid one and how to
  * resume from it. On failure *state is unchanged and the contents of the boxes are undefined. */
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
                        int count, tr_ckpt_state *state, char *skipped_why);
+
+/* Sets *any when there is a step under root, valid or not. Not collective. */
+tr_status tr_ckpt_any(const char *root, bool *any);
+/* Fails because there is no step under root, RUN/ckpt: with TR_ERR_NOFILE when RUN does not exist,
+ * else with TR_ERR_DATA. */
+tr_status tr_ckpt_none(const char *root);
 
 /* Lists the steps under root in ascending order in *out (malloc'd). Not collective. */
 tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count);

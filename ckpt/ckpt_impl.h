@@ -214,8 +214,8 @@ tr_status tr_ckpt_step_read(const char *dir, int64_t step, tr_commit *commit, ch
  * TR_ERR_DATA. */
 tr_status tr_ckpt_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out);
 /* Finds the directory of `step`, or with -1 of the newest valid one. why (256 bytes, may be NULL)
- * names newer steps that were skipped. Fails with TR_ERR_NOFILE when there is no step, and with
- * TR_ERR_DATA when none is valid. */
+ * names newer steps that were skipped. Fails with TR_ERR_NOFILE when there is no such step,
+ * like tr_ckpt_none when there is none at all, and with TR_ERR_DATA when none is valid. */
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,
                             char *why);
 /* If `status` is TR_ERR_DATA, adds a remedy to this thread's sentence about the damaged `step`: the

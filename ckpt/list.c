@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,6 +190,25 @@ static tr_status newest_valid(const char *root, int64_t below, int64_t *found, c
     return status;
 }
 
+tr_status tr_ckpt_any(const char *root, bool *any) {
+    int64_t *steps = NULL;
+    size_t n = 0;
+    TR_TRY(scan(root, &steps, &n));
+    *any = n > 0;
+    free(steps);
+    return TR_OK;
+}
+
+tr_status tr_ckpt_none(const char *root) {
+    char run[PATH_MAX];
+    (void)snprintf(run, sizeof run, "%s", root);
+    char *slash = strrchr(run, '/');
+    if (slash) *slash = '\0';
+    return TR_FAIL(
+        slash && access(run, F_OK) == 0 ? TR_ERR_DATA : TR_ERR_NOFILE,
+        "there is no checkpoint under %s: name the log.dir of a run that has saved one", root);
+}
+
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,
                             char *why) {
     if (why) why[0] = '\0';
@@ -204,10 +224,7 @@ tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_p
     }
     char passed_over[WHY];
     TR_TRY(newest_valid(root, INT64_MAX, found, passed_over));
-    if (*found < 0 && !passed_over[0])
-        return TR_FAIL(
-            TR_ERR_NOFILE,
-            "there is no checkpoint under %s: name the log.dir of a run that has saved one", root);
+    if (*found < 0 && !passed_over[0]) return tr_ckpt_none(root);
     if (*found < 0)
         return TR_FAIL(TR_ERR_DATA,
                        "no checkpoint under %s is valid: start again with another log.dir; the "

@@ -25,9 +25,7 @@ static tr_status list(const char *run) {
     TR_TRY(tr_ckpt_list(root, &info, &count));
     if (count == 0) {
         free(info);
-        return TR_FAIL(
-            TR_ERR_NOFILE,
-            "there is no checkpoint under %s: name the log.dir of a run that has saved one", root);
+        return tr_ckpt_none(root);
     }
     printf("%-10s  %10s  %6s  %s\n", "step", "MiB", "shards", "state");
     for (int i = 0; i < count; i++)

@@ -1,4 +1,5 @@
 /* Reading config.json. Writing it: hf_print.c. */
+#include "base/input.h"
 #include "config/hf_impl.h"
 
 #include <errno.h>
@@ -401,7 +402,7 @@ tr_status tr_hf_read(const char *folder, tr_hf *out, cJSON **kept) {
     struct stat info;
     cJSON *root;
     if (stat(folder, &info) != 0)
-        return TR_FAIL(TR_ERR_NOFILE, "the folder '%s' cannot be opened: %s", folder,
+        return TR_FAIL(tr_input_refused(errno), "the folder '%s' cannot be opened: %s", folder,
                        strerror(errno));
     (void)snprintf(path, sizeof path, "%.4096s/config.json", folder);
     tr_status status = tr_json_load("the model's config", path, 16, &root);

@@ -47,7 +47,7 @@ typedef struct tr_choices_options {
 /* Returns true when the file has questions: its name ends like JSON lines, or it begins with
  * llm.c's number. */
 bool tr_choices_is_file(const char *path);
-/* Reads all questions. Fails with TR_ERR_NOFILE when the file cannot be opened, with TR_ERR_DATA
+/* Reads all questions. Fails with TR_ERR_NOFILE when there is no such file, with TR_ERR_DATA
  * and line or byte when it is damaged, a label is no choice, or a choice is longer than the
  * context, and with TR_ERR_CONFIG when text is to be tokenized without a tokenizer. The caller
  * releases *out with tr_choices_free, also after a failure. */

@@ -31,18 +31,6 @@ static tr_status find_beside(const char *data_path, char *path, bool *found) {
     return status;
 }
 
-/* Returns true when the folder has one of the files that tr_tokenizer_open reads. */
-static bool in_folder(const char *folder) {
-    static const char *const names[] = {"tokenizer.json", "vocab.json", "tokenizer.model",
-                                        "qwen.tiktoken"};
-    char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int length = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        if (length < PATH_MAX && access(path, F_OK) == 0) return true;
-    }
-    return false;
-}
-
 tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const char *origin,
                                  int64_t vocab, bool needed, char note[TR_TOKENIZER_NOTE],
                                  tr_tokenizer **out) {
@@ -53,7 +41,7 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
     if (!found) {
         bool next_to;
         TR_TRY(find_beside(data_path, path, &next_to));
-        found = next_to ? path : *origin && in_folder(origin) ? origin : NULL;
+        found = next_to ? path : *origin && tr_tokenizer_in(origin) ? origin : NULL;
     }
     if (!found) return TR_OK;
     tr_status status = tr_tokenizer_open(found, out);

@@ -15,8 +15,8 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
 tr_status tr_format_open_instruct(const char *path, const tr_source_options *options,
                                   tr_source *source);
 
-/* Opens the file that holds the tokens as source->file. Fails with TR_ERR_NOFILE when it cannot be
- * opened and with TR_ERR_DATA when it is empty. */
+/* Opens the file that holds the tokens as source->file. Fails like tr_input_open, and with
+ * TR_ERR_DATA when it is empty. */
 tr_status tr_format_open_file(const char *path, tr_source *source);
 /* Reads `count` bytes from byte `at`. Fails with TR_ERR_DATA when the file is shorter, and with
  * TR_ERR_IO. */

@@ -164,11 +164,15 @@ tr_status tr_format_open_megatron(const char *path, const tr_source_options *opt
     TR_TRY(tr_calloc(length + 5, 1, &name));
     (void)snprintf(name, length + 5, "%.*s.bin", (int)length, path);
     tr_status status = tr_format_open_file(name, source);
+    memcpy(name + length, ".idx", 4);
+    if (status == TR_ERR_NOFILE && access(name, F_OK) == 0)
+        status = TR_FAIL(TR_ERR_DATA, "%s; '%s' exists: the two belong together",
+                         tr_error_message(), name);
     if (status == TR_OK) {
-        memcpy(name + length, ".idx", 4);
         r.file.path = name;
         status = tr_input_open("the index", name, &r.file.fd, &r.file.bytes);
         if (status != TR_OK) {
+            if (status == TR_ERR_NOFILE) status = TR_ERR_DATA; /* the user named the .bin file */
             r.file.fd = -1;
             status = TR_FAIL(status, "%s (data.format megatron reads the pair %.*s.bin and .idx)",
                              tr_error_message(), (int)length, path);

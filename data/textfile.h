@@ -6,7 +6,7 @@
 
 typedef struct tr_textfile tr_textfile;
 
-/* Opens the file. Fails with TR_ERR_NOFILE, path and cause. */
+/* Opens the file. Fails like tr_input_open. */
 tr_status tr_textfile_open(const char *path, tr_textfile **out);
 void tr_textfile_close(tr_textfile *input);
 

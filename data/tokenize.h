@@ -36,7 +36,7 @@ typedef struct tr_tokenize_options {
  * tokenizer's document end, if it has one. The tokens do not depend on the number of threads or on
  * interruptions: the same call goes on where a stopped one was.
  *
- * Fails with TR_ERR_NOFILE when a file cannot be opened, with TR_ERR_DATA, file, line and byte when
+ * Fails with TR_ERR_NOFILE when a file does not exist, with TR_ERR_DATA, file, line and byte when
  * it is damaged, with TR_ERR_STOPPED when `progress` stopped it, and like tr_token_output_open;
  * PREFIX.bin and PREFIX.idx do not exist then. */
 tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *done);

@@ -82,17 +82,30 @@ static tr_status bad_file(tr_status status) {
     return status == TR_ERR_NOFILE ? TR_FAIL(TR_ERR_DATA, "%s", tr_error_message()) : status;
 }
 
+/* The files of a folder, the first one that is there is taken; NULL: the pair vocab.json and
+ * merges.txt. */
+static const char *const readable[] = {"tokenizer.json", NULL, "tokenizer.model", "qwen.tiktoken"};
+enum { READABLE = sizeof readable / sizeof *readable };
+
+static bool has_name(const char *folder, int i) {
+    if (readable[i]) return exists(folder, readable[i]);
+    return exists(folder, "vocab.json") && exists(folder, "merges.txt");
+}
+
+bool tr_tokenizer_in(const char *folder) {
+    for (int i = 0; i < READABLE; i++)
+        if (has_name(folder, i)) return true;
+    return false;
+}
+
 static tr_status open_folder(tr_tokenizer *t, const char *folder) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "qwen.tiktoken"};
-    bool pair = exists(folder, "vocab.json") && exists(folder, "merges.txt");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (exists(folder, names[i])) {
-            TR_TRY(path_in(folder, names[i], &t->path));
-            return bad_file(open_file(t));
-        }
-        if (i == 0 && pair) return bad_file(open_pair(t, folder));
+    for (int i = 0; i < READABLE; i++) {
+        if (!has_name(folder, i)) continue;
+        if (!readable[i]) return bad_file(open_pair(t, folder));
+        TR_TRY(path_in(folder, readable[i], &t->path));
+        return bad_file(open_file(t));
     }
-    return TR_FAIL(TR_ERR_NOFILE,
+    return TR_FAIL(TR_ERR_DATA,
                    "the folder '%s' has no tokenizer: neither tokenizer.json, nor vocab.json and "
                    "merges.txt, nor a rank file tokenizer.model or qwen.tiktoken",
                    folder);

@@ -34,10 +34,12 @@ typedef struct tr_byte_list {
  * 3, Qwen), or a folder with tokenizer.json, with vocab.json and merges.txt, or with a rank file
  * tokenizer.model or qwen.tiktoken. The caller closes *out.
  *
- * Fails with TR_ERR_NOFILE when the path does not exist or the folder has none of these files,
- * and with TR_ERR_DATA when a file is damaged or of another kind (Unigram, WordPiece,
- * SentencePiece's protobuf); the sentence names the file and the position. */
+ * Fails with TR_ERR_NOFILE when the path does not exist, and with TR_ERR_DATA when the folder has
+ * none of these files, or a file is damaged or of another kind (Unigram, WordPiece, SentencePiece's
+ * protobuf); the sentence names the file and the position. */
 tr_status tr_tokenizer_open(const char *path, tr_tokenizer **out);
+/* Returns true when a folder has files that tr_tokenizer_open reads. */
+bool tr_tokenizer_in(const char *folder);
 /* Frees the tokenizer; NULL is allowed. */
 void tr_tokenizer_close(tr_tokenizer *tokenizer);
 

@@ -30,8 +30,9 @@ typedef struct tr_decode_session {
     tr_decoder *decoder;
 } tr_decode_session;
 
-/* Reads the config of the model. Not collective. Fails with TR_ERR_NOFILE when `path` is neither a
- * run with a checkpoint nor a folder with config.json. */
+/* Reads the config of the model. Not collective. Fails with TR_ERR_NOFILE when `path` does not
+ * exist, and with TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with
+ * config.json. */
 tr_status tr_decode_session_config(const tr_decode_request *request, int ranks, tr_config *config);
 /* Opens the session with session->config set. Collective: every rank returns the same status. The
  * caller closes the session, also after a failure, and must not move it. */

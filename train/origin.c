@@ -101,9 +101,8 @@ tr_status tr_origin_open_tokenizer(const char *path, tr_tokenizer **out) {
     char folder[PATH_MAX];
     (void)snprintf(folder, sizeof folder, "%.3900s/tokenizer", path);
     *out = NULL;
-    tr_status status = tr_tokenizer_open(folder, out);
-    if (status == TR_ERR_NOFILE) status = tr_tokenizer_open(path, out);
-    return status == TR_ERR_NOFILE ? TR_OK : status;
+    if (tr_tokenizer_in(folder)) return tr_tokenizer_open(folder, out);
+    return tr_tokenizer_in(path) ? tr_tokenizer_open(path, out) : TR_OK;
 }
 
 void tr_origin_remove(const char *run) {

@@ -203,12 +203,13 @@ static tr_status find_start(tr_session *s) {
                        "directory with log.dir=...",
                        s->config->log.dir);
     }
-    tr_status status = s->dir.fd < 0 && s->options->resume == TR_RESUME_YES
-                           ? TR_ERR_NOFILE
-                           : tr_ckpt_read_state(s->root, -1, s->state);
-    s->resumes = status == TR_OK;
-    if (status != TR_ERR_NOFILE) return status;
-    tr_error_clear();
+    bool any = false;
+    if (s->dir.fd >= 0) TR_TRY(tr_ckpt_any(s->root, &any));
+    if (any) {
+        TR_TRY(tr_ckpt_read_state(s->root, -1, s->state));
+        s->resumes = true;
+        return TR_OK;
+    }
     if (s->options->resume == TR_RESUME_AUTO) return TR_OK;
     return TR_FAIL(TR_ERR_NOFILE,
                    "there is no checkpoint under '%s' to resume from: start the run without "

@@ -22,8 +22,8 @@ bool tr_trained_is_folder(const char *path);
 bool tr_trained_sets(const tr_trained *from, const char *key);
 
 /* Reads the config of the model, and checks its layout of `ranks` ranks; data_ranks: parallel.dp
- * may be above 1. Not collective. Fails with TR_ERR_NOFILE when `path` is neither a run with a
- * checkpoint nor a folder with config.json. */
+ * may be above 1. Not collective. Fails with TR_ERR_NOFILE when `path` does not exist,
+ * and with TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json. */
 tr_status tr_trained_config(const tr_trained *from, int ranks, bool data_ranks, tr_config *config);
 /* Compares the config with a folder's weights, before anything as large as the model is made. Does
  * nothing for a run. */

@@ -36,32 +36,32 @@ for launch in "" "run -n 2"; do
     dp=${launch:+parallel.dp=2}
     # shellcheck disable=SC2086 # words
     {
-        command_fails 66 "the config file 'fifo.yaml' is a pipe: name a regular file" $launch train fifo.yaml $dp
-        command_fails 66 "the config file '/dev/zero' is a device: " $launch train /dev/zero $dp
+        command_fails 65 "the config file 'fifo.yaml' is a pipe: name a regular file" $launch train fifo.yaml $dp
+        command_fails 65 "the config file '/dev/zero' is a device: " $launch train /dev/zero $dp
         command_fails 78 "the config file 'large.yaml' is larger than the limit of 1 MiB: name another file" $launch train large.yaml $dp
-        command_fails 66 "the data file 'fifo' is a pipe: name a regular file \(data.path\)" $launch train data_fifo.yaml $dp
-        command_fails 66 "the data file '/dev/zero' is a device: .*\(data.path\)" $launch train data_fifo.yaml data.path=/dev/zero $dp
+        command_fails 65 "the data file 'fifo' is a pipe: name a regular file \(data.path\)" $launch train data_fifo.yaml $dp
+        command_fails 65 "the data file '/dev/zero' is a device: .*\(data.path\)" $launch train data_fifo.yaml data.path=/dev/zero $dp
         command_fails 65 "the data file 'empty' is empty" $launch train data_fifo.yaml data.path=empty $dp
-        command_fails 66 "the schedule file 'fifo.csv' is a pipe: " $launch train base.yaml parallel.schedule=fifo.csv $dp
+        command_fails 65 "the schedule file 'fifo.csv' is a pipe: " $launch train base.yaml parallel.schedule=fifo.csv $dp
         command_fails 65 "the schedule file 'large.csv' is larger than the limit of 1 GiB: name another file" \
             $launch train base.yaml parallel.schedule=large.csv $dp
     }
 done
 # Only one rank could read a config from a pipe.
-command_fails 66 "the config file '/dev/fd/[0-9]+' is a pipe: " train <(echo data.path: x)
-command_fails 66 "the config file 'fifo' is a pipe: " plan fifo
-command_fails 66 "the config file 'fifo.yaml' is a pipe: " data fifo.yaml
-command_fails 66 "the data file 'fifo' is a pipe: " data fifo
-command_fails 66 "the data file '.' is a directory: " data .
+command_fails 65 "the config file '/dev/fd/[0-9]+' is a pipe: " train <(echo data.path: x)
+command_fails 65 "the config file 'fifo' is a pipe: " plan fifo
+command_fails 65 "the config file 'fifo.yaml' is a pipe: " data fifo.yaml
+command_fails 65 "the data file 'fifo' is a pipe: " data fifo
+command_fails 65 "the data file '.' is a directory: " data .
 for check in "schedule check" "schedule show" "simulate --schedule"; do
     # shellcheck disable=SC2086 # words
     {
-        command_fails 66 "the schedule file './fifo' is a pipe: " $check ./fifo
-        command_fails 66 "the schedule file '/dev/zero' is a device: " $check /dev/zero
+        command_fails 65 "the schedule file './fifo' is a pipe: " $check ./fifo
+        command_fails 65 "the schedule file '/dev/zero' is a device: " $check /dev/zero
         command_fails 65 "the schedule file 'large.csv' is larger than the limit of 1 GiB" $check large.csv
     }
 done
-command_fails 66 "the hostfile 'fifo' is a pipe: " run -n 2 --hostfile fifo train base.yaml
+command_fails 65 "the hostfile 'fifo' is a pipe: " run -n 2 --hostfile fifo train base.yaml
 command_fails 66 "the hostfile 'none' cannot be opened: No such file" run -n 2 --hostfile none train base.yaml
 mkdir -p pipe/ckpt-of-none && mkfifo pipe/metrics.jsonl
 train 74 1 pipe
@@ -89,8 +89,8 @@ command_fails 64 "ranks cannot run 'trian'; did you mean 'train'" run -n 2 trian
 command_fails 64 "ckpt takes ls, verify, import or export, not 'list'; usage: " ckpt list runs
 command_fails 66 "there is no checkpoint under nowhere/ckpt" ckpt ls nowhere
 command_fails 66 "there is no checkpoint under nowhere/ckpt" sample nowhere
-command_fails 66 "there is no checkpoint under base.yaml/ckpt" ckpt ls base.yaml
-command_fails 66 "there is no checkpoint under base.yaml/ckpt" sample base.yaml
+command_fails 65 "there is no checkpoint under base.yaml/ckpt" ckpt ls base.yaml
+command_fails 65 "there is no checkpoint under base.yaml/ckpt" sample base.yaml
 
 printf 'data.path: %s\ntrain:\n  steps: ten\n' "$text" >type.yaml
 printf 'data.path: %s\ntrain:\n  stepz: 10\n' "$text" >key.yaml

@@ -221,6 +221,16 @@ tokenize 65 broken short.txt --tokenizer broken.json
 says_of broken "the tokenizer 'broken.json': this is not JSON: byte [0-9]+ is not UTF-8$"
 tokenize 66 none none.txt
 says_of none "the text file 'none.txt' cannot be opened: No such file"
+mkdir hollow && mkfifo fifo
+tokenize 65 hollow hollow
+says_of hollow "the text file 'hollow' is a directory: name a regular file"
+for path in hollow fifo; do
+    code=0
+    "$trireme" data tokenize short.txt --tokenizer $path -o $path >/dev/null 2>$path.err || code=$?
+    [[ $code == 65 ]] || fail "--tokenizer $path: exit $code, not 65: $(<$path.err)"
+done
+says_of hollow "the folder 'hollow' has no tokenizer: "
+says_of fifo "the tokenizer 'fifo' is a pipe: name a regular file"
 : >empty.jsonl
 tokenize 65 empty empty.jsonl
 says_of empty "the files have no text: 'empty' would be empty"

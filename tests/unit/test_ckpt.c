@@ -341,7 +341,8 @@ static void test_nothing_there(void **state) {
     print_seed(__func__);
     model m = tiny_model();
     layout l = random_layout(&m, 2);
-    assert_int_equal(load_model(path_of("none"), -1, 0, &m, &l), TR_ERR_NOFILE);
+    assert_int_equal(load_model(path_of("none/ckpt"), -1, 0, &m, &l), TR_ERR_NOFILE);
+    assert_int_equal(load_model(path_of("none"), -1, 0, &m, &l), TR_ERR_DATA);
     assert_int_equal(load_model(path_of("none"), 7, 0, &m, &l), TR_ERR_NOFILE);
     tr_ckpt_info *info;
     int count;

@@ -435,7 +435,7 @@ static void files_are_read_or_named(void **state) {
     char path[] = "config-XXXXXX";
     assert_int_equal(tr_config_load("no/such.yaml", NULL, 0, &c), TR_ERR_NOFILE);
     assert_non_null(strstr(tr_error_message(), "'no/such.yaml' cannot be opened"));
-    assert_int_equal(tr_config_load(".", NULL, 0, &c), TR_ERR_NOFILE);
+    assert_int_equal(tr_config_load(".", NULL, 0, &c), TR_ERR_DATA);
     int fd = mkstemp(path);
     FILE *f = fdopen(fd, "w");
     assert_int_equal(parse(good, &c), TR_OK);
@@ -453,12 +453,12 @@ static void a_config_is_a_regular_file_of_at_most_a_mebibyte(void **state) {
     tr_config c;
     char path[] = "config-XXXXXX";
     (void)alarm(20);
-    assert_int_equal(tr_config_load("/dev/zero", NULL, 0, &c), TR_ERR_NOFILE);
+    assert_int_equal(tr_config_load("/dev/zero", NULL, 0, &c), TR_ERR_DATA);
     assert_string_equal(tr_error_message(),
                         "the config file '/dev/zero' is a device: name a regular file");
     int fd = mkstemp(path);
     assert_true(fd >= 0 && unlink(path) == 0 && mkfifo(path, 0600) == 0);
-    assert_int_equal(tr_config_load(path, NULL, 0, &c), TR_ERR_NOFILE);
+    assert_int_equal(tr_config_load(path, NULL, 0, &c), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "' is a pipe: name a regular file"));
     (void)alarm(0);
     assert_int_equal(unlink(path), 0);

@@ -431,7 +431,7 @@ static void test_files_that_are_no_schedule(void **state) {
     tr_schedule *s = NULL;
     assert_int_equal(tr_schedule_load("no-such-file.csv", &s), TR_ERR_NOFILE);
     assert_non_null(strstr(tr_error_message(), "no-such-file.csv"));
-    assert_int_equal(tr_schedule_load("/", &s), TR_ERR_NOFILE);
+    assert_int_equal(tr_schedule_load("/", &s), TR_ERR_DATA);
     assert_string_equal(tr_error_message(),
                         "the schedule file '/' is a directory: name a regular file");
 }

@@ -310,7 +310,7 @@ static void bad_data_is_refused(void **state) {
     write_file(0, mixed);
     assert_int_equal(open_as(path, "bytes", 0, 1, 3, &data), TR_ERR_DATA);
     assert_int_equal(open_as("no/such/file", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
-    assert_int_equal(open_as(".", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as(".", "bytes", 0, 1, 3, &data), TR_ERR_DATA);
     assert_int_equal(open_as(path, "tokens", 0, 1, 3, &data), TR_ERR_CONFIG);
 }
 
@@ -382,9 +382,9 @@ static void only_regular_files_are_data(void **state) {
     (void)alarm(20);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(open_as(path, "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as(path, "bytes", 0, 1, 3, &data), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "is a pipe: name a regular file (data.path)"));
-    assert_int_equal(open_as("/dev/zero", "bytes", 0, 1, 3, &data), TR_ERR_NOFILE);
+    assert_int_equal(open_as("/dev/zero", "bytes", 0, 1, 3, &data), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "'/dev/zero' is a device"));
     (void)alarm(0);
 }

@@ -340,7 +340,12 @@ static void damaged_headers_are_refused(void **state) {
     refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA,
             "m.idx' is damaged at byte 54: a sequence ends beyond the end of its .bin file");
     assert_int_equal(unlink(path_of("m.idx")), 0);
-    refuses(path_of("m"), "megatron", VOCAB, TR_ERR_NOFILE, "m.idx' cannot be opened");
+    refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA, "m.idx' cannot be opened");
+    write_megatron("m", 8, 2, 0);
+    assert_int_equal(unlink(path_of("m.bin")), 0);
+    refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA, "m.idx' exists: the two belong together");
+    assert_int_equal(unlink(path_of("m.idx")), 0);
+    refuses(path_of("m"), "megatron", VOCAB, TR_ERR_NOFILE, "m.bin' cannot be opened");
 }
 
 /* No format waits for a writer of a pipe. */
@@ -366,7 +371,7 @@ static void pipes_are_refused(void **state) {
                                          .packed = true,
                                          .document_end = 0};
         tr_data *data;
-        assert_int_equal(tr_data_open(&options, &data), TR_ERR_NOFILE);
+        assert_int_equal(tr_data_open(&options, &data), TR_ERR_DATA);
         assert_non_null(strstr(tr_error_message(), "is a pipe: name a regular file"));
     }
     assert_int_equal(unlink(path_of("m.idx")), 0);

@@ -344,8 +344,8 @@ static void failures_leave_nothing(void **state) {
     must(import(1, golden("qwen3"), path_of("run")));
     refused(import(1, golden("qwen3"), path_of("run")), TR_ERR_USAGE, "contains another run");
     refused(export(2, path_of("run"), path_of("other"), NULL, 1 << 30), TR_ERR_USAGE, "not empty");
-    refused(export(2, path_of("other"), path_of("new"), NULL, 1 << 30), TR_ERR_NOFILE,
-            "checkpoint");
+    refused(export(2, path_of("other"), path_of("new"), NULL, 1 << 30), TR_ERR_DATA, "checkpoint");
+    refused(export(2, path_of("gone"), path_of("new"), NULL, 1 << 30), TR_ERR_NOFILE, "checkpoint");
     /* One bit of the payload: the export ends, and leaves no folder. */
     char *shard = path_of("run/ckpt/step-00000000/shard-00000-of-00001.h5");
     struct stat info;
