@@ -204,9 +204,9 @@ tr_status tr_ckpt_none(const char *root) {
     (void)snprintf(run, sizeof run, "%s", root);
     char *slash = strrchr(run, '/');
     if (slash) *slash = '\0';
-    return TR_FAIL(
-        slash && access(run, F_OK) == 0 ? TR_ERR_DATA : TR_ERR_NOFILE,
-        "there is no checkpoint under %s: name the log.dir of a run that has saved one", root);
+    return TR_FAIL(slash && access(run, F_OK) == 0 ? TR_ERR_DATA : TR_ERR_NOFILE,
+                   "there is no checkpoint under %s: name the log.dir of a run that has saved one",
+                   root);
 }
 
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,

@@ -46,10 +46,15 @@ static tr_status parse_option(const char *option, const char *value, request *r)
         {"--min-p", offsetof(tr_draw_options, min_p), 0, 1},
         {"--repetition-penalty", offsetof(tr_draw_options, repetition_penalty), 1e-3, 1e3},
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (strcmp(option, numbers[i].name) == 0)
-            return cli_take_number("sample", option, value, numbers[i].least, numbers[i].most,
-                                   (double *)((char *)&r->texts.sampler.draw + numbers[i].at));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (strcmp(option, numbers[i].name) != 0) continue;
+        double *number = (double *)((char *)&r->texts.sampler.draw + numbers[i].at);
+        TR_TRY(cli_take_number("sample", option, value, numbers[i].least, numbers[i].most, number));
+        if (number == &r->texts.sampler.draw.top_p && *number == 0)
+            return cli_usage("sample", "--top-p must be above 0: 1 draws from all tokens, and "
+                                       "--temperature 0 takes the most probable one");
+        return TR_OK;
+    }
     int64_t seed = 0;
     if (strcmp(option, "-p") == 0) r->prompt = value;
     else if (strcmp(option, "--prompts") == 0) r->prompts_file = value;

@@ -72,8 +72,8 @@ const cli_command cli_commands[] = {
      "[key=value ...]",
      "writes text with the model of a checkpoint, or of a folder of transformers", cli_sample,
      "  -p TEXT                  the text to continue (a newline)\n"
-     "  --prompts FILE           a prompt a line; writes a line {\"prompt\":...,\"text\":...} for "
-     "each\n"
+     "  --prompts FILE           a prompt a line, empty lines are skipped; writes a line\n"
+     "                           {\"prompt\":...,\"text\":...} for each prompt\n"
      "  --interactive            answers every line of stdin; with a chat template of ChatML's or "
      "Llama 3's\n"
      "                           form the lines are a user's turns, otherwise the text goes on "
@@ -85,8 +85,8 @@ const cli_command cli_commands[] = {
      "  -n TOKENS                the most tokens of a text, or of an answer (200)\n"
      "  --temperature T          divides the logits; 0: always the most probable token (0.8)\n"
      "  --top-k K                draws from the K most probable tokens (0: all)\n"
-     "  --top-p P                draws from the fewest tokens that have P of the probability (1: "
-     "all)\n"
+     "  --top-p P                draws from the fewest tokens that have P of the probability\n"
+     "                           (above 0; 1: all)\n"
      "  --min-p P                draws from tokens with at least P times the largest probability "
      "(0)\n"
      "  --repetition-penalty R   makes tokens that the text has less probable, when above 1 (1)\n"

@@ -205,7 +205,7 @@ static tr_status open_lines(reader *r) {
             "with data.tokenizer=FILE",
             r->path);
     if (r->options->tokenizer) TR_TRY(tr_encoder_open(r->options->tokenizer, &r->encoder));
-    tr_status status = tr_textfile_load(r->path, &text);
+    tr_status status = tr_textfile_load(r->path, FILE_MIB, &text);
     if (status == TR_OK) status = read_lines(r, &text);
     tr_encoder_close(r->encoder);
     free(text.byte);

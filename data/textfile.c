@@ -12,9 +12,11 @@
 #include <zlib.h>
 #include <zstd.h>
 
-enum { FIRST_ROOM = 1 << 16 }; /* bytes of text that are read at first */
-
-enum { RAW = 1 << 18 };
+enum {
+    FIRST_ROOM = 1 << 16, /* bytes of text that are read at first */
+    RAW = 1 << 18,
+    FRAME_BEGIN = 5, /* bytes that show how long the header of zstd's frame is */
+};
 
 typedef enum kind { PLAIN, GZIP, ZSTD } kind;
 
@@ -29,6 +31,7 @@ struct tr_textfile {
     z_stream gzip;
     bool gzip_open;
     ZSTD_DStream *zstd;
+    size_t asked;      /* bytes that zstd wants next: to the end of a block */
     tr_utf8_scan scan; /* of the text that was read */
 };
 
@@ -45,17 +48,44 @@ static tr_status refill(tr_textfile *in) {
     return TR_OK;
 }
 
+static bool ends_with(const char *name, size_t length, const char *end) {
+    size_t n = strlen(end);
+    return length >= n && memcmp(name + length - n, end, n) == 0;
+}
+
+static kind find_kind(const unsigned char *raw, size_t bytes) {
+    if (bytes >= 2 && memcmp(raw, "\x1f\x8b", 2) == 0) return GZIP;
+    if (bytes >= 4 && memcmp(raw, "\x28\xb5\x2f\xfd", 4) == 0) return ZSTD;
+    /* A frame that is passed over: files of parallel compressors begin with one. */
+    if (bytes >= 4 && raw[0] >> 4 == 5 && memcmp(raw + 1, "\x2a\x4d\x18", 3) == 0) return ZSTD;
+    return PLAIN;
+}
+
+/* Fails when the name says that the file is compressed, and its first bytes do not. */
+static tr_status check_name(const tr_textfile *in) {
+    const size_t n = strlen(in->path);
+    const bool gz = ends_with(in->path, n, ".gz");
+    if (in->kind != PLAIN || (!gz && !ends_with(in->path, n, ".zst"))) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "'%s' does not begin as a file of %s does: it was cut off or is no such file; "
+                   "if it is plain text, give it another name",
+                   in->path, gz ? "gzip" : "zstd");
+}
+
 static tr_status begin(tr_textfile *in) {
     TR_TRY(tr_calloc(RAW, 1, &in->raw));
     TR_TRY(refill(in));
-    if (in->end >= 2 && memcmp(in->raw, "\x1f\x8b", 2) == 0) in->kind = GZIP;
-    if (in->end >= 4 && memcmp(in->raw, "\x28\xb5\x2f\xfd", 4) == 0) in->kind = ZSTD;
+    in->kind = find_kind(in->raw, in->end);
+    TR_TRY(check_name(in));
     if (in->kind == GZIP) {
         in->gzip_open = inflateInit2(&in->gzip, 15 + 16) == Z_OK; /* 16: gzip's header */
         if (!in->gzip_open) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     }
-    if (in->kind == ZSTD && !(in->zstd = ZSTD_createDStream()))
-        return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    if (in->kind == ZSTD) {
+        in->asked = FRAME_BEGIN;
+        in->zstd = ZSTD_createDStream();
+        if (!in->zstd) return TR_FAIL(TR_ERR_FIT, "out of host memory");
+    }
     return TR_OK;
 }
 
@@ -112,13 +142,16 @@ static tr_status unzip(tr_textfile *in, char *to, size_t size, size_t *got) {
 }
 
 static tr_status unzstd(tr_textfile *in, char *to, size_t size, size_t *got) {
-    ZSTD_inBuffer from = {in->raw + in->at, in->end - in->at, 0};
+    /* At most one block at a time: an error of the decoder has no position but the block's. */
+    const size_t left = in->end - in->at;
+    ZSTD_inBuffer from = {in->raw + in->at, left < in->asked ? left : in->asked, 0};
     ZSTD_outBuffer into = {to, size, 0};
     size_t result = ZSTD_decompressStream(in->zstd, &into, &from);
     if (ZSTD_isError(result)) return damaged(in, ZSTD_getErrorName(result));
     use(in, from.pos);
     *got = into.pos;
     in->within = result != 0;
+    in->asked = in->within ? result : FRAME_BEGIN;
     return TR_OK;
 }
 
@@ -185,28 +218,24 @@ int64_t tr_textfile_used(const tr_textfile *in) {
     return in->used;
 }
 
-tr_status tr_textfile_load(const char *path, tr_byte_list *text) {
+tr_status tr_textfile_load(const char *path, int64_t mib, tr_byte_list *text) {
+    const size_t most = (size_t)mib << 20;
     tr_textfile *input;
-    size_t got = 0, want = FIRST_ROOM;
     TR_TRY(tr_textfile_open(path, &input));
     tr_status status = TR_OK;
-    while (status == TR_OK) {
-        want =
-            text->count + FIRST_ROOM > 2 * text->count ? text->count + FIRST_ROOM : 2 * text->count;
-        status = tr_grow(&text->byte, &text->capacity, want, 1);
+    for (size_t got = 1; status == TR_OK && got > 0;) {
+        status = tr_grow(&text->byte, &text->capacity, text->count + FIRST_ROOM, 1);
         if (status != TR_OK) break;
-        want -= text->count;
-        status = tr_textfile_read(input, text->byte + text->count, want, &got);
+        const size_t room = text->capacity - text->count, left = most + 1 - text->count;
+        status = tr_textfile_read(input, text->byte + text->count, room < left ? room : left, &got);
         text->count += got;
-        if (got < want) break;
+        if (status == TR_OK && text->count > most)
+            status = TR_FAIL(TR_ERR_DATA,
+                             "'%s' has more than %" PRId64 " MiB of text: divide it into files",
+                             path, mib);
     }
     tr_textfile_close(input);
     return status;
-}
-
-static bool ends_with(const char *name, size_t length, const char *end) {
-    size_t n = strlen(end);
-    return length >= n && memcmp(name + length - n, end, n) == 0;
 }
 
 bool tr_textfile_is_json_lines(const char *path) {

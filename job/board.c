@@ -480,6 +480,8 @@ static const char *action_name(char action) {
     case 'G': return "sum of gradients";
     case 'O': return "optimizer step";
     case 'T': return "next token";
+    case 'L': return "reading the model";
+    case 'E': return "evaluation";
     default: return "unknown action";
     }
 }
@@ -504,7 +506,9 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
     }
     if (v.step >= 0) tr_text_add(buf, size, "step %lld, ", (long long)v.step);
     if (v.stage >= 0) tr_text_add(buf, size, "stage %d, ", v.stage);
-    if (v.micro_batch >= 0) tr_text_add(buf, size, "micro-batch %lld, ", (long long)v.micro_batch);
+    if (v.micro_batch >= 0)
+        tr_text_add(buf, size, "%s %lld, ", v.action == 'E' ? "batch" : "micro-batch",
+                    (long long)v.micro_batch);
     if (v.action)
         tr_text_add(buf, size, "%s for %.1f s", action_name(v.action), seconds_since(v.action_ns));
     else tr_text_add(buf, size, v.step >= 0 ? "between actions" : "before its first step");

@@ -81,7 +81,8 @@ int tr_board_rank(const tr_board *board);
 void tr_board_beat(tr_board *board);
 void tr_board_set_step(tr_board *board, int64_t step);
 /* Shows an action: F, I, W, B, R (receive), S (send), G (sum of gradients) or O (optimizer step).
- * T is a token that is drawn.
+ * T is a token that is drawn, L the reading of a model, E a batch of an evaluation, with
+ * its number as `micro_batch`.
  * Without a stage or micro-batch the argument is -1; between actions `action` is 0. */
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
 /* Shows that a long piece of work begins. `work` is the caller's number for it; done and total are

@@ -283,6 +283,7 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
                                tr_eval_session *s) {
     char note[192];
     s->world = world;
+    s->board = board;
     if (s->data) TR_TRY(settle_held_out(r, s));
     TR_TRY(tr_world_agree(world, tr_trained_check(&r->model, &s->config)));
     TR_TRY(tr_world_agree(world, open_device(s)));
@@ -290,12 +291,13 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
                                       sizeof note));
     TR_TRY(tr_world_agree(world, make_engine(s)));
     tr_board_set_stop_word(board, tr_engine_stop_word(s->engine));
+    tr_board_set_action(board, -1, -1, 'L');
     return tr_trained_load(&r->model, &s->config, world, &s->mesh, tr_engine_store(s->engine));
 }
 
 tr_status tr_eval_session_run(tr_eval_session *s, tr_sequence_loss **loss) {
     TR_TRY(tr_world_agree(s->world, tr_calloc((size_t)s->sequences.count, sizeof **loss, loss)));
-    return tr_evaluate(s->engine, &s->sequences, s->batch, *loss);
+    return tr_evaluate(s->engine, &s->sequences, s->batch, s->board, *loss);
 }
 
 void tr_eval_session_close(tr_eval_session *s) {

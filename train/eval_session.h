@@ -15,6 +15,7 @@ typedef struct tr_eval_request {
 
 typedef struct tr_eval_session {
     tr_world *world;
+    tr_board *board;
     tr_config config;
     int64_t context; /* the most tokens of a sequence */
     tr_tokenizer *tokenizer;

@@ -22,12 +22,13 @@ static tr_status check(const tr_step_result *result, const tr_sequence_loss *los
     return status;
 }
 
-tr_status tr_evaluate(tr_engine *engine, tr_sequences *sequences, int64_t batch,
+tr_status tr_evaluate(tr_engine *engine, tr_sequences *sequences, int64_t batch, tr_board *board,
                       tr_sequence_loss *out) {
     for (int64_t first = 0; first < sequences->count; first += batch) {
         const int64_t left = sequences->count - first, count = left < batch ? left : batch;
         const tr_sequence_loss *loss;
         tr_step_result result;
+        tr_board_set_action(board, -1, first / batch, 'E');
         TR_TRY(tr_engine_evaluate(engine, tr_sequences_fetch, sequences, first, &result, &loss));
         if (result.unread != TR_OK) return result.unread;
         TR_TRY(check(&result, loss, count, first));

@@ -6,8 +6,9 @@
 
 /* Computes the loss of every sequence, in out[count], which all ranks get. The engine's sequences
  * have sequences->seq tokens; `batch` is the engine's. Collective. Fails with TR_ERR_DATA when a
- * loss is not finite, with TR_ERR_STOPPED when a rank was asked to stop, and like a fetch. */
-tr_status tr_evaluate(tr_engine *engine, tr_sequences *sequences, int64_t batch,
+ * loss is not finite, with TR_ERR_STOPPED when a rank was asked to stop, and like a fetch. Shows
+ * the batches on `board`, which may be NULL. */
+tr_status tr_evaluate(tr_engine *engine, tr_sequences *sequences, int64_t batch, tr_board *board,
                       tr_sequence_loss *out);
 
 /* The loss of a text. */

@@ -59,7 +59,7 @@ tr_status tr_questions_answer(tr_questions *q, tr_engine *engine, const tr_confi
         tr_question_file *file = &q->file[k];
         tr_sequences sequences;
         TR_TRY(tr_sequences_of_choices(&file->choices, c->model.context, &sequences));
-        tr_status status = tr_evaluate(engine, &sequences, c->train.batch, q->loss);
+        tr_status status = tr_evaluate(engine, &sequences, c->train.batch, NULL, q->loss);
         tr_sequences_free(&sequences);
         TR_TRY(status);
         file->score = tr_evaluate_choices(&file->choices, q->loss);

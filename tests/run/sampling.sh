@@ -75,6 +75,7 @@ refuses 78 "parallel.dp is 2, but a text is decoded without data ranks" 2 gpt2 p
 refuses 78 "parallel.pp is 8, but the model has only 6 layers" 8 gpt2
 refuses 78 "parallel.pp * parallel.tp is 2, but there are 3 ranks" 3 gpt2 parallel.tp=2
 refuses 64 "-p and --prompts both give prompts" 1 gpt2 -p x --prompts prompts
+refuses 64 "--top-p must be above 0: 1 draws from all tokens" 1 gpt2 --top-p 0
 refuses 64 "a stop string is empty" 1 gpt2 --stop ''
 refuses 66 "the file of prompts 'none' cannot be opened" 1 gpt2 --prompts none
 : >empty

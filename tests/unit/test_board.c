@@ -86,6 +86,9 @@ static void reads_what_was_written(void **state) {
     tr_board_set_wait(mine, false, NULL, 0);
     tr_board_read(f->observer, 2, &v);
     assert_false(v.waiting);
+    tr_board_set_action(mine, -1, 17, 'E');
+    tr_board_describe(f->observer, 2, text, sizeof text);
+    assert_non_null(strstr(text, ", batch 17, evaluation for "));
 
     tr_board_read(f->observer, 1, &v);
     assert_int_equal(v.state, TR_RANK_ABSENT);

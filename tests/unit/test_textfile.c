@@ -141,6 +141,70 @@ static void compressed_files_give_their_text(void **state) {
     assert_int_equal(count, 0);
 }
 
+/* Damage in a later block of zstd is not at byte 0. */
+static void damage_has_a_position(void **state) {
+    (void)state;
+    size_t count, size;
+    for (size_t i = 0; i < TEXT; i++) text[i] = (char)('a' + draw() % 26);
+    size = zstd(text, TEXT, packed, ROOM);
+    assert_true(size > 400000);
+    memset(packed + 100000, 0xff, 150000); /* with the headers of blocks */
+    write_bytes(packed, size);
+    assert_int_equal(read_all(TEXT, 0, &count), TR_ERR_DATA);
+    const char *at = strstr(tr_error_message(), "is damaged near byte ");
+    assert_non_null(at);
+    const long position = strtol(at + strlen("is damaged near byte "), NULL, 10);
+    if (position < 1000 || position > 250000) fail_msg("%s", tr_error_message());
+}
+
+/* A name that promises compression. */
+static void names_of_compressed_files(void **state) {
+    (void)state;
+    char name[32];
+    size_t size, count;
+    tr_byte_list all = {0};
+    for (int kind = 0; kind < 2; kind++) {
+        size = kind ? zstd("words\n", 6, packed, ROOM) : gzip("words\n", 6, packed);
+        (void)snprintf(name, sizeof name, "%s.%s", path, kind ? "zst" : "gz");
+        for (size_t cut = 0; cut <= size; cut++) {
+            write_bytes(packed, cut);
+            assert_int_equal(rename(path, name), 0);
+            tr_textfile *in = NULL;
+            tr_status status = tr_textfile_open(name, &in);
+            if (status == TR_OK) status = tr_textfile_read(in, got, 10, &count);
+            tr_textfile_close(in);
+            assert_int_equal(status, cut < size ? TR_ERR_DATA : TR_OK);
+            if (cut < 2) assert_non_null(strstr(tr_error_message(), "does not begin as a file of"));
+        }
+        assert_memory_equal(got, "words\n", 6);
+        assert_int_equal(unlink(name), 0);
+    }
+    /* A frame that is passed over comes first. */
+    memcpy(packed, "\x50\x2a\x4d\x18\3\0\0\0abc", 11);
+    write_bytes(packed, 11 + zstd("words\n", 6, packed + 11, ROOM - 11));
+    if (tr_textfile_load(path, 1, &all) != TR_OK) fail_msg("%s", tr_error_message());
+    assert_int_equal(all.count, 6);
+    free(all.byte);
+}
+
+static void a_whole_text_has_a_limit(void **state) {
+    (void)state;
+    enum { MIB = 1 << 20 };
+    char *large = malloc(MIB + 1);
+    assert_non_null(large);
+    memset(large, 'a', MIB + 1);
+    for (int over = 0; over < 2; over++) {
+        tr_byte_list all = {0};
+        write_bytes(large, MIB + (size_t)over);
+        tr_status status = tr_textfile_load(path, 1, &all);
+        assert_int_equal(status, over ? TR_ERR_DATA : TR_OK);
+        if (over) assert_non_null(strstr(tr_error_message(), "has more than 1 MiB of text"));
+        else assert_int_equal(all.count, MIB);
+        free(all.byte);
+    }
+    free(large);
+}
+
 /* Returns the position of the first invalid byte; `count`: all are valid. */
 static size_t first_invalid(size_t count) {
     const uint8_t *p = (const uint8_t *)text, *end = p + count;
@@ -367,6 +431,9 @@ int main(void) {
     seed = tr_test_seed(9);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(compressed_files_give_their_text),
+        cmocka_unit_test(damage_has_a_position),
+        cmocka_unit_test(names_of_compressed_files),
+        cmocka_unit_test(a_whole_text_has_a_limit),
         cmocka_unit_test(text_is_utf8),
         cmocka_unit_test(strings_come_out_as_text),
         cmocka_unit_test(damaged_lines_never_crash),

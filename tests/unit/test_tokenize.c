@@ -107,12 +107,11 @@ static void a_stopped_process_is_continued(void **state) {
         assert_true(child >= 0);
         if (child == 0) {
             exits = draw() % 2;
-            /* So that each process commits at least once; one that is asked to stop commits then. */
+            /* So that each process commits at least once; one that is asked to stop commits then.
+             */
             calls_left = (int)(draw() % 3) + exits;
             tr_status status = tokenize("parts", 1, &continued);
-            _exit(status == TR_OK            ? (continued ? 1 : 0)
-                  : status == TR_ERR_STOPPED ? 7
-                                             : 99);
+            _exit(status == TR_OK ? (continued ? 1 : 0) : status == TR_ERR_STOPPED ? 7 : 99);
         }
         (void)draw();
         (void)draw();
@@ -184,7 +183,7 @@ static void a_found_tokenizer_may_be_unreadable(void **state) {
     (void)snprintf(origin, sizeof origin, "%s/origin", scratch);
     (void)snprintf(data, sizeof data, "%s/long.txt", scratch);
     assert_int_equal(mkdir(origin, 0777), 0);
-    assert_int_equal(fclose(make("origin/vocab.json")), 0); /* without merges.txt */
+    assert_int_equal(fclose(make("origin/tokenizer.json")), 0); /* an empty file */
     must(tr_data_find_tokenizer("", data, origin, 100, false, note, &tokenizer));
     assert_null(tokenizer);
     assert_non_null(strstr(note, "/origin"));
@@ -195,8 +194,9 @@ static void a_found_tokenizer_may_be_unreadable(void **state) {
     /* One with more tokens than the model. */
     write_tokenizer();
     char command[256];
-    (void)snprintf(command, sizeof command, "rm %s/origin/vocab.json && cp %s/tokenizer.json %s",
-                   scratch, scratch, origin);
+    (void)snprintf(command, sizeof command,
+                   "rm %s/origin/tokenizer.json && cp %s/tokenizer.json %s", scratch, scratch,
+                   origin);
     assert_int_equal(system(command), 0);
     must(tr_data_find_tokenizer("", data, origin, 30, false, note, &tokenizer));
     assert_null(tokenizer);
