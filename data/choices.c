@@ -243,7 +243,7 @@ static tr_status take_tokens(reader *r, span *s) {
     for (int64_t i = 0; i < count; i++) {
         TR_TRY(take(r, s, &token));
         if (token >= r->options->vocab)
-            return TR_FAIL(TR_ERR_DATA,
+            return TR_FAIL(TR_ERR_CONFIG,
                            "%s: byte %zu: token %" PRId64
                            " is none of the model's, which are below %" PRId64
                            " (model.vocab): the file is of another tokenizer",

@@ -120,8 +120,9 @@ static int64_t number(const tr_source *s, const unsigned char *from) {
     return s->is_signed ? (int16_t)n : n;
 }
 
+/* A vocabulary that is too small contradicts the data; a negative number is no token of any. */
 static tr_status no_token(const tr_source *s, int64_t at, int64_t id) {
-    return TR_FAIL(TR_ERR_DATA,
+    return TR_FAIL(id < 0 ? TR_ERR_DATA : TR_ERR_CONFIG,
                    "the data file '%s' has %" PRId64 " at token %" PRId64 " (byte %" PRId64
                    "), and model.vocab %" PRId64 " has tokens 0 to %" PRId64
                    ": raise model.vocab, or check data.format",

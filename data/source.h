@@ -66,9 +66,9 @@ typedef struct tr_source {
 tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out);
 void tr_source_close(tr_source *source);
 
-/* Reads tokens first..first+count-1. Fails with TR_ERR_DATA and the position when a token is not
- * one of 0..vocab-1 or the file has been shortened, and with TR_ERR_IO when it cannot be read.
- * Several threads may call it at a time. */
+/* Reads tokens first..first+count-1. Fails with TR_ERR_CONFIG and the position when a token is
+ * vocab or above, with TR_ERR_DATA when one is below 0 or the file has been shortened, and with
+ * TR_ERR_IO when it cannot be read. Several threads may call it at a time. */
 tr_status tr_source_read(const tr_source *source, int64_t first, int64_t count, int32_t *to);
 /* Returns the smallest listed end of a document above `token`; INT64_MAX when there is none. */
 int64_t tr_source_next_end(const tr_source *source, int64_t token);

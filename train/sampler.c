@@ -67,7 +67,7 @@ tr_status tr_sampler_append(tr_sampler *s, int row, const int32_t *tokens, int64
     text *t = &s->row[row];
     for (int64_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= s->vocab)
-            return TR_FAIL(TR_ERR_DATA,
+            return TR_FAIL(TR_ERR_CONFIG,
                            "token %d of the text is not in the model's vocabulary of %lld: use the "
                            "tokenizer with which the model was trained",
                            (int)tokens[i], (long long)s->vocab);

@@ -23,7 +23,7 @@ tr_status tr_sampler_create(const tr_sampler_desc *desc, tr_sampler **out);
 void tr_sampler_destroy(tr_sampler *sampler);
 
 /* Appends tokens[count] to the text of `row`, after its prompt and the tokens drawn so far. A row
- * without text is idle. Fails with TR_ERR_DATA when a token is not in the vocabulary. */
+ * without text is idle. Fails with TR_ERR_CONFIG when a token is not in the vocabulary. */
 tr_status tr_sampler_append(tr_sampler *sampler, int row, const int32_t *tokens, int64_t count);
 /* Returns how many tokens of the beginning of a row's text are no longer in the context. */
 int64_t tr_sampler_forgotten(const tr_sampler *sampler, int row);

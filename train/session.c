@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 bool tr_session_leads(const tr_session *s) {
@@ -555,5 +556,9 @@ void tr_session_close(tr_session *s) {
     tr_tokenizer_close(s->tokenizer);
     if (s->device) tr_device_close(s->device);
     tr_record_close(s->trace); /* after the stream, which may still write to it */
+    if (s->dir.fd >= 0) { /* a run that never began leaves no empty folder of tokens */
+        char tokens[TR_CONFIG_PATH + 16];
+        (void)rmdir(tr_train_tokens_folder(s->config, tokens, sizeof tokens));
+    }
     tr_rundir_release(&s->dir);
 }

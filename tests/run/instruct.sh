@@ -130,6 +130,7 @@ says windows "data.documents windows would cut conversations: .*"
 { cat "$examples"; echo '{"messages": [{"role": "user", "content": "a}]}'; } >bad.jsonl
 train 65 2 bad data.path=bad.jsonl parallel.dp=2
 says bad "'bad.jsonl', line 13: byte 43: a string does not end"
+[[ ! -e bad ]] || fail "a refused run left $(ls -R bad)"
 printf '{"prompt": "a", "answer": "\377"}\n' >bad.jsonl
 train 65 2 bad data.path=bad.jsonl parallel.dp=2
 says bad "'bad.jsonl' is not UTF-8: byte 27 of its text \(0xff\) .*"

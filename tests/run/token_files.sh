@@ -139,7 +139,7 @@ says held-none "the data file 'none.txt' cannot be opened: .* \(data.validation\
 
 LC_ALL=C tr 'e' '\377' <data.txt | "$tools/token_files" u16 high.u16
 for ranks in 1 2; do
-    train 65 $ranks high-$ranks "${options[@]}" data.path=high.u16 data.format=u16 model.vocab=255 parallel.dp=$ranks
+    train 78 $ranks high-$ranks "${options[@]}" data.path=high.u16 data.format=u16 model.vocab=255 parallel.dp=$ranks
     says high-$ranks "the data file 'high.u16' has 255 at token [0-9]+ \(byte [0-9]+\), and model.vocab 255 has tokens 0 to 254: raise model.vocab, or check data.format"
 done
 train 78 1 small "${options[@]}" data.path=a.txt model.vocab=200

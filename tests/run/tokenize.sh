@@ -185,6 +185,7 @@ says needed "the tokenizer 'alone.tokenizer.json'.*"
 train 65 1 needed data.path=alone data.format=megatron model.vocab=301 data.tokenizer=alone.tokenizer.json
 train 65 1 braces data.path=lines.jsonl data.format=text data.tokenizer=tokenizer.json model.vocab=301
 says braces "'lines.jsonl' holds lines of JSON, which data.format text does not read: .*"
+[[ ! -e braces ]] || fail "a refused run left $(ls -R braces)"
 train 78 1 without data.path=short.txt data.format=text model.vocab=301
 says without "data.format text needs data.tokenizer: .*"
 train 66 1 named data.path=short.txt data.format=text model.vocab=301 data.tokenizer=none.json

@@ -126,7 +126,7 @@ static void test_llmc(void **state) {
         tr_choices_free(&c);
     }
     const tr_choices_options few = {.vocab = 6, .context = 16};
-    refused(tr_choices_open(path_of("h.bin"), &few, &c), TR_ERR_DATA, "byte 1048: token 6");
+    refused(tr_choices_open(path_of("h.bin"), &few, &c), TR_ERR_CONFIG, "byte 1048: token 6");
     tr_choices_free(&c);
     const tr_choices_options narrow = {.vocab = 256, .context = 2};
     refused(tr_choices_open(path_of("h.bin"), &narrow, &c), TR_ERR_DATA, "have 4 tokens");
@@ -154,7 +154,7 @@ static void test_damaged_llmc(void **state) {
         }
         write_file(path_of("damaged.bin"), file, length);
         const tr_status status = tr_choices_open(path_of("damaged.bin"), &bytes, &c);
-        assert_true(status == TR_OK || status == TR_ERR_DATA);
+        assert_true(status == TR_OK || status == TR_ERR_DATA || status == TR_ERR_CONFIG);
         for (int64_t k = 0; k < c.count && status == TR_OK; k++) {
             assert_true(c.choice[k].length <= bytes.context + 1);
             assert_true(c.choice[k].first + c.choice[k].length <= (int64_t)c.tokens.count);

@@ -298,7 +298,7 @@ static void tokens_beyond_the_vocabulary_are_refused(void **state) {
     (void)snprintf(why, sizeof why,
                    "u16' has %d at token %lld (byte %lld), and model.vocab 300 has tokens 0 to 299",
                    token(at), (long long)at, (long long)(2 * at));
-    refuses(path_of("u16"), "u16", 300, TR_ERR_DATA, why);
+    refuses(path_of("u16"), "u16", 300, TR_ERR_CONFIG, why);
     put(&file, 7, 1);
     write_image("u16", &file);
     refuses(path_of("u16"), "u16", VOCAB, TR_ERR_DATA, "has 2001 bytes, not a multiple of 2");
