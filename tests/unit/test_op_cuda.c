@@ -138,7 +138,14 @@ static void test_models(void **state) {
         {.kind = TR_OP_XENT_LOSS, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_DGRAD, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4 * WIDTH * WIDTH}},
-        {.kind = TR_OP_UPDATE, .update = {4 * WIDTH * WIDTH, 0.9f, 0.95f, 1e-8f, 0.1f, TR_BF16, 1}},
+        {.kind = TR_OP_UPDATE,
+         .update = {.count = 4 * WIDTH * WIDTH,
+                    .beta1 = 0.9f,
+                    .beta2 = 0.95f,
+                    .eps = 1e-8f,
+                    .weight_decay = 0.1f,
+                    .dtype = TR_BF16,
+                    .lr_scale = 1}},
     };
     bench_product products[BENCH_PRODUCTS];
     bench_products(ROWS, WIDTH, VOCAB, TR_BF16, products);
@@ -257,7 +264,13 @@ static void test_random(void **state) {
                                           .vocab = 8 * width,
                                           .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
                     TR_OP_XENT_MAX, TR_OP_XENT_DGRAD);
-        check_kinds((tr_op_desc){.update = {up_to(5000), 0.9f, 0.95f, 1e-8f, 0.1f, TR_F32, 2}},
+        check_kinds((tr_op_desc){.update = {.count = up_to(5000),
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.95f,
+                                            .eps = 1e-8f,
+                                            .weight_decay = 0.1f,
+                                            .dtype = TR_F32,
+                                            .lr_scale = 2}},
                     TR_OP_UPDATE, TR_OP_UPDATE);
     }
 }

@@ -54,23 +54,24 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
 
 static tr_engine_desc describe(const layout *l, tr_world *world, tr_device *device,
                                const tr_schedule *schedule) {
-    tr_engine_desc desc = {.world = world,
-                           .device = device,
-                           .model = {.layers = 4,
-                                     .width = 24,
-                                     .heads = 4,
-                                     .kv_heads = strcmp(l->family, "gpt2") ? 2 : 4,
-                                     .context = CONTEXT,
-                                     .vocab = VOCAB,
-                                     .dropout = l->dropout},
-                           .batch = BATCH,
-                           .micro_batch = 1,
-                           .dtype = l->dtype,
-                           .deterministic = true,
-                           .schedule = schedule,
-                           .seed = 5,
-                           .optimizer = {0.9, 0.95, 1e-8, 0.1},
-                           .fetch = fetch};
+    tr_engine_desc desc = {
+        .world = world,
+        .device = device,
+        .model = {.layers = 4,
+                  .width = 24,
+                  .heads = 4,
+                  .kv_heads = strcmp(l->family, "gpt2") ? 2 : 4,
+                  .context = CONTEXT,
+                  .vocab = VOCAB,
+                  .dropout = l->dropout},
+        .batch = BATCH,
+        .micro_batch = 1,
+        .dtype = l->dtype,
+        .deterministic = true,
+        .schedule = schedule,
+        .seed = 5,
+        .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+        .fetch = fetch};
     (void)snprintf(desc.model.family, sizeof desc.model.family, "%s", l->family);
     return desc;
 }
