@@ -6,11 +6,11 @@
  * tensor or three. */
 static tr_status create_qkv(tr_attention_part *a) {
     const tr_attention_part_desc *d = &a->desc;
-    const int64_t D = d->head_size, tp = a->layer->shape.tp_size, rank = a->layer->shape.tp_rank;
+    const int64_t D = d->head_size, tp = a->layer->shape.tp_size;
     const int64_t Q = d->heads * D, K = d->kv_heads * D;
     const int copies = tp > d->kv_heads ? (int)(tp / d->kv_heads) : 1;
-    const tr_range q = {rank * a->heads * D, a->heads * D};
-    const tr_range k = {rank / copies * a->kv_heads * D, a->kv_heads * D};
+    const tr_range q = tr_model_shape_part(&a->layer->shape, Q, 1);
+    const tr_range k = tr_model_shape_part(&a->layer->shape, K, copies);
     tr_linear_desc desc = {.in = d->width,
                            .inputs = {.extent = d->width},
                            .split = TR_SPLIT_COLUMNS,

@@ -89,7 +89,7 @@ static tr_status prepare_layer(tr_cached_layers *d, int i, const tr_layer_env *e
 static void size_logits(const tr_model *model, tr_cached_layers *d) {
     const tr_model_shape *shape = &model->shape;
     const int64_t vocab = model->config.vocab;
-    const tr_range columns = tr_range_part(vocab, shape->tp_size, shape->tp_rank);
+    const tr_range columns = tr_model_shape_part(shape, vocab, 1);
     const size_t size = tr_dtype_size(tr_dtype_acc(shape->dtype));
     d->part = (size_t)(d->rows * columns.extent) * size;
     d->logits = (size_t)(d->rows * vocab) * size;

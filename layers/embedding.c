@@ -22,7 +22,7 @@ tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *
     const tr_model_config *config = &model->config;
     const tr_model_shape *shape = &model->shape;
     int64_t size[] = {config->vocab, config->width};
-    tr_slice own = {.range = tr_range_part(config->vocab, shape->tp_size, shape->tp_rank)};
+    tr_slice own = {.range = tr_model_shape_part(shape, config->vocab, 1)};
     TR_TRY(tr_param_describe(param, 2, size, TR_INIT_NORMAL, 0.02f, "%s", name));
     param->use = use;
     return tr_param_keep(param, 0, &own, 1);

@@ -195,6 +195,10 @@ static tr_status check_options(const tr_family *f, const tr_model_config *c) {
     return TR_OK;
 }
 
+tr_range tr_model_shape_part(const tr_model_shape *shape, int64_t total, int copies) {
+    return tr_range_part(total, shape->tp_size / copies, shape->tp_rank / copies);
+}
+
 static tr_status check_shape(const tr_model_config *c, const tr_model_shape *shape) {
     if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
         return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,

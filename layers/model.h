@@ -54,6 +54,10 @@ typedef struct tr_model_shape {
     const tr_tuning *tuning; /* set by tr_model_create; NULL: all is trained */
 } tr_model_shape;
 
+/* Returns this tensor rank's part of `total` elements, of which `copies` ranks in a row have the
+ * same part. */
+tr_range tr_model_shape_part(const tr_model_shape *shape, int64_t total, int copies);
+
 typedef struct tr_family tr_family;
 
 typedef struct tr_model {

@@ -20,3 +20,18 @@ tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_pa
     *out = l;
     return TR_OK;
 }
+
+bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *mesh, int64_t count,
+                                int64_t *load) {
+    const int run = layout->savers.count[TR_AXIS_DP];
+    bool mine = false;
+    if (!layout->saves) return false;
+    for (int first = 0; first < mesh->degree[TR_AXIS_DP]; first += run) {
+        int best = first;
+        for (int d = first + 1; d < first + run; d++)
+            if (load[d] < load[best]) best = d;
+        load[best] += count;
+        mine |= best == mesh->index[TR_AXIS_DP];
+    }
+    return mine;
+}

@@ -20,3 +20,8 @@ typedef struct tr_param_layout {
  * counted and saved by the ranks of use 0. Fails with TR_ERR_INTERNAL when `copies` do not divide
  * an axis. */
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out);
+/* Returns true when this rank writes the next `count` elements: of the savers that are data ranks
+ * the one with the fewest in load[dp] so far, the lowest of equals. All data ranks compute the same
+ * turns. */
+bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *mesh, int64_t count,
+                                int64_t *load);

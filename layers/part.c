@@ -67,7 +67,7 @@ void tr_built_asks_starts(tr_built_layer *layer) {
 }
 
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
-    return tr_range_part(total, layer->shape.tp_size, layer->shape.tp_rank);
+    return tr_model_shape_part(&layer->shape, total, 1);
 }
 
 tr_status tr_built_prepare(tr_layer *base, const tr_layer_env *env) {

@@ -30,6 +30,14 @@ void tr_step_end_vector_free(tr_step_end_vector *vector) {
     *vector = (tr_step_end_vector){0};
 }
 
+int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches,
+                           int64_t *stride) {
+    *stride = 2 * vector->sequences;
+    if (mesh->index[TR_AXIS_TP] == 0) return mesh->index[TR_AXIS_DP] * micro_batches * *stride;
+    *stride = 0;
+    return vector->length;
+}
+
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
     return (size_t)(vector->length + 2 * vector->sequences) * sizeof(double);
 }

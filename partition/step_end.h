@@ -21,6 +21,11 @@ typedef struct tr_step_end_vector {
 tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
                                   tr_step_end_vector *out);
 void tr_step_end_vector_free(tr_step_end_vector *vector);
+/* Returns the entry where this rank writes the loss of its micro-batch 0, and the distance to the
+ * next one's. Tensor ranks compute the same losses: only the first one's are in the vector, and the
+ * others write behind it, with distance 0. */
+int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches,
+                           int64_t *stride);
 /* Returns the bytes of the vector, and of the losses behind it that are not summed. */
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 

@@ -50,6 +50,11 @@ while read -r line; do
 done < <(grep -nE '^ *# *include *"pipeline/(program|draw)/' pipeline/orders/*.[ch] || true
     grep -nE '^ *# *include *"pipeline/(orders|program|draw)/' pipeline/*.[ch] || true
     grep -nE '^ *# *include *"pipeline/draw/' pipeline/program/*.[ch] || true)
+# Who owns, counts, sums and saves a parameter is answered by layers/param_layout.h alone.
+while read -r line; do
+    echo "a data or tensor rank is asked here: $line"
+    faults=$((faults + 1))
+done < <(grep -nE 'index\[TR_AXIS_(DP|TP)\]' train/{store,optimizer,snapshot}.c ckpt/*.c || true)
 while read -r line; do
     echo "a library of GPUs is not used here: $line"
     faults=$((faults + 1))

@@ -124,16 +124,15 @@ tr_status tr_optimizer_spoil(tr_optimizer *o) {
                           sizeof *o->spoil);
 }
 
-/* Tensor ranks compute the same losses: only tensor rank 0's count, and the others write behind the
- * vector. */
 double *tr_optimizer_loss(tr_optimizer *o) {
-    const tr_mesh *mesh = o->desc.mesh;
-    if (mesh->index[TR_AXIS_TP] != 0) return o->vector + o->map.length;
-    return o->vector + mesh->index[TR_AXIS_DP] * o->desc.micro_batches * 2 * o->map.sequences;
+    int64_t stride;
+    return o->vector + tr_step_end_losses(&o->map, o->desc.mesh, o->desc.micro_batches, &stride);
 }
 
 int64_t tr_optimizer_loss_stride(const tr_optimizer *o) {
-    return o->desc.mesh->index[TR_AXIS_TP] != 0 ? 0 : 2 * o->map.sequences;
+    int64_t stride;
+    (void)tr_step_end_losses(&o->map, o->desc.mesh, o->desc.micro_batches, &stride);
+    return stride;
 }
 
 const double *tr_optimizer_losses(const tr_optimizer *o) {

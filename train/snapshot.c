@@ -13,23 +13,6 @@ static int64_t part_size(const tr_param *param, const tr_param_layout *layout) {
     return count / layout->parts;
 }
 
-/* Returns true when this rank writes the next `count` elements: the data rank with the fewest so
- * far does, the lowest of equals. All data ranks compute the same turns. */
-static bool takes_turn(int64_t *load, const tr_mesh *mesh, const tr_param_layout *layout,
-                       int64_t count) {
-    const int run = layout->savers.count[TR_AXIS_DP];
-    bool mine = false;
-    if (!layout->saves) return false;
-    for (int first = 0; first < mesh->degree[TR_AXIS_DP]; first += run) {
-        int best = first;
-        for (int d = first + 1; d < first + run; d++)
-            if (load[d] < load[best]) best = d;
-        load[best] += count;
-        mine |= best == mesh->index[TR_AXIS_DP];
-    }
-    return mine;
-}
-
 static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
                  const tr_param *param, const tr_global *global, void *local, tr_dtype dtype,
                  bool write) {
@@ -83,7 +66,7 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
         for (int k = 1; k < KINDS; k++) local[k] = slot->state[k - 1];
         int64_t size = part_size(slot->param, &slot->layout);
         for (int k = 0; k < KINDS && local[k]; k++) {
-            bool write = takes_turn(load, mesh, &slot->layout, size);
+            bool write = tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
             fill_all(store, slot, k ? row->state[k - 1] : "weights", local[k], dtype, write,
                      &tensors[*count]);
             *count += slot->param->tensors;
