@@ -5,6 +5,8 @@
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
+# Runs are continued with more steps: their learning rate's schedule is set apart from them.
+sed -i 's/^optim: {/optim: {horizon: 1000, /' "$scratch/base.yaml"
 cd "$scratch"
 
 head -c 9000 "$text" >data.txt
