@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
+#include "device/speed.h"
 #include "partition/advice.h"
 #include "partition/param_memory.h"
 #include "partition/rate.h"
@@ -180,6 +181,29 @@ static void print_step(const tr_run_plan *p) {
         flop(longest, "FLOP", span, sizeof span), bubble(p, longest));
 }
 
+/* Prints what the sums of gradients take of the pipeline rank that waits longest for them. */
+static void print_reductions(const tr_config *c, const tr_run_plan *p) {
+    const tr_program_set *set = p->layout->program[TR_LAYOUT_TRAIN];
+    int rank = 0, buckets = 0;
+    double bytes = 0, moving = 0;
+    for (int r = 1; r < p->reduced->ranks; r++)
+        if (p->reduced->exposed[r] > p->reduced->exposed[rank]) rank = r;
+    for (int k = 0; k < set->program[rank].count; k++) {
+        const tr_instr *instr = &set->program[rank].instr[k];
+        const tr_instr_time *time = &p->reduced->instr[rank][k];
+        if (instr->action.type != TR_ACTION_REDUCE_START) continue;
+        buckets++;
+        bytes += (double)instr->bytes;
+        moving += time->complete - time->begin;
+    }
+    if (buckets == 0) return;
+    (void)printf("reduce   %.1f MiB of gradients in %d bucket%s take %.2f%% of the step, of which "
+                 "%.2f%% stay exposed (links of %.3g GB/s)\n",
+                 bytes / MIB, buckets, buckets == 1 ? "" : "s", share(p, moving),
+                 share(p, p->reduced->exposed[rank]),
+                 tr_device_speed_of(c->device.name)->link_bytes * 1e-9);
+}
+
 static void print_shares(const tr_run_plan *p) {
     const tr_simulation *t = p->time;
     (void)printf("%-8s %8s %8s %8s %8s %10s   in %% of the step\n", "pipeline", "busy", "fill",
@@ -349,6 +373,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     print_head(&config, plan);
     print_memory(plan);
     print_step(plan);
+    print_reductions(&config, plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));
     print_shares(plan);
     TR_TRY_OUT(print_recompute(&config, device, plan));

@@ -1,6 +1,7 @@
 #include "partition/buckets.h"
 
 #include "base/memory.h"
+#include "device/speed.h"
 #include "layers/param_layout.h"
 
 /* Adds the bytes of the layer's gradients that this rank sums with other ranks. */
@@ -47,4 +48,10 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
         TR_TRY(fill_stage(model, placement, s, &of, dtype, cost));
     }
     return TR_OK;
+}
+
+tr_reduce_link tr_buckets_link(const char *device, const tr_mesh *mesh) {
+    const tr_device_speed *speed = tr_device_speed_of(device);
+    const double n = mesh->degree[TR_AXIS_DP];
+    return (tr_reduce_link){.per_byte = 2 * (n - 1) / n * speed->flops_per_s / speed->link_bytes};
 }

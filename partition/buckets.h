@@ -3,7 +3,13 @@
 
 #include "layers/placement.h"
 #include "layers/stage.h"
+#include "pipeline/program/simulate.h"
 
 /* Adds the buckets of all stages to a table of the model's stages: one for each layer. */
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
                           tr_dtype dtype, tr_stage_table *table);
+
+/* Returns the link over which the ranks of a mesh with this kind of device sum gradients, in the
+ * FLOPs that a rank computes meanwhile: of the n values of an element a rank sends and receives
+ * 2 (n - 1) / n times its own. */
+tr_reduce_link tr_buckets_link(const char *device, const tr_mesh *mesh);

@@ -1,6 +1,7 @@
 #include "partition/run_plan.h"
 
 #include "base/memory.h"
+#include "partition/buckets.h"
 #include "partition/request.h"
 #include "pipeline/orders/estimate.h"
 
@@ -46,9 +47,11 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
     return TR_OK;
 }
 
-static tr_status take_time(tr_run_plan *p) {
+static tr_status take_time(tr_run_plan *p, const char *device) {
     const tr_layout *l = p->layout;
+    const tr_reduce_link link = tr_buckets_link(device, &l->desc.mesh);
     TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, 0, NULL, &p->time));
+    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, 0, &link, &p->reduced));
     for (int r = 0; r < p->time->ranks; r++) p->ideal += p->time->time[r].busy / p->time->ranks;
     return TR_OK;
 }
@@ -90,7 +93,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
         else tr_layout_destroy(l);
         l = NULL;
     }
-    TR_TRY_OUT(take_time(p));
+    TR_TRY_OUT(take_time(p, config->device.name));
 out:
     tr_layout_destroy(l);
     tr_schedule_destroy(schedule);
@@ -102,6 +105,7 @@ out:
 void tr_run_plan_destroy(tr_run_plan *p) {
     if (!p) return;
     tr_simulation_destroy(p->time);
+    tr_simulation_destroy(p->reduced);
     tr_layout_destroy(p->layout);
     free(p->memory);
     free(p->parameters);

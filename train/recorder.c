@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "partition/buckets.h"
 #include "partition/request.h"
 #include "train/report.h"
 
@@ -190,13 +191,15 @@ tr_status tr_recorder_gather_memory(tr_recorder *r, tr_device *device, const tr_
     return tr_world_gather_all(r->world, &mine, r->memory, sizeof mine);
 }
 
-tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_engine *engine) {
+tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_engine *engine,
+                                  const tr_mesh *mesh) {
     size_t ranks = (size_t)tr_world_size(r->world);
     /* All ranks agree first, so that they do not wait for a rank without memory. */
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
     if (r->leads &&
-        tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine), &r->planned) != TR_OK)
+        tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine),
+                       tr_buckets_link(r->config->device.name, mesh), &r->planned) != TR_OK)
         tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());
     return TR_OK;
 }

@@ -49,8 +49,8 @@ tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
  * when later steps no longer count. */
 void tr_recorder_reopen(tr_recorder *recorder, int64_t done);
 /* Gathers every rank's memory and simulates the planned timeline for the report. Collective. */
-tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device,
-                                  const tr_engine *engine);
+tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device, const tr_engine *engine,
+                                  const tr_mesh *mesh);
 /* On rank 0 opens log.txt, to which a resumed run appends, and prints model, layout, memory, and
  * the transport unless it is "". */
 void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const tr_mesh *mesh,

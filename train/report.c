@@ -94,7 +94,7 @@ static tr_status read_curves(const char *dir, curves *c) {
 }
 
 tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *table,
-                         tr_timeline **out) {
+                         tr_reduce_link link, tr_timeline **out) {
     tr_status status = TR_OK;
     tr_stage_cost *cost = NULL;
     tr_simulation *simulation = NULL;
@@ -108,7 +108,9 @@ tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *t
         cost[s].i /= mean;
         cost[s].w /= mean;
     }
-    TR_TRY_OUT(tr_simulate(programs, cost, 0, NULL, &simulation));
+    link.latency /= mean;
+    link.per_byte /= mean;
+    TR_TRY_OUT(tr_simulate(programs, cost, 0, &link, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", programs, simulation, 0, out));
 out:
     tr_simulation_destroy(simulation);
@@ -286,6 +288,15 @@ static void write_memory(const tr_report *r, FILE *out) {
 
 /* --- the pipeline ----------------------------------------------------------------------------- */
 
+/* Returns the time in which a rank waited for sums of gradients. */
+static double exposed_of(const tr_timeline *t, int rank) {
+    double sum = 0;
+    for (size_t k = 0; k < t->count; k++)
+        if (t->bar[k].rank == rank && t->bar[k].action.type == TR_ACTION_REDUCE_WAIT)
+            sum += t->bar[k].end - t->bar[k].start;
+    return sum;
+}
+
 static void write_bubbles(const tr_timeline *t, FILE *out) {
     int rows = t->ranks < MOST_ROWS ? t->ranks : MOST_ROWS;
     double part = t->span > 0 ? 100 / t->span : 0;
@@ -293,13 +304,15 @@ static void write_bubbles(const tr_timeline *t, FILE *out) {
     tr_plot_text(t->title, out);
     (void)fputs("</th><th class=\"number\">busy</th><th class=\"number\">bubble</th>"
                 "<th class=\"number\">fill</th><th class=\"number\">drain</th>"
-                "<th class=\"number\">waiting</th><th class=\"number\">imbalance</th></tr>\n",
+                "<th class=\"number\">waiting</th><th class=\"number\">imbalance</th>"
+                "<th class=\"number\">exposed reductions</th></tr>\n",
                 out);
     for (int r = 0; r < rows; r++) {
         const tr_rank_time *time = &t->time[r];
-        const double share[] = {time->busy,    fmax(t->span - time->busy, 0),
-                                time->fill,    time->drain,
-                                time->waiting, time->imbalance};
+        const double share[] = {time->busy,      fmax(t->span - time->busy, 0),
+                                time->fill,      time->drain,
+                                time->waiting,   time->imbalance,
+                                exposed_of(t, r)};
         (void)fprintf(out, "<tr><th>rank %d</th>", r);
         for (size_t k = 0; k < sizeof share / sizeof *share; k++)
             (void)fprintf(out, "<td class=\"number\">%.1f%%</td>", fabs(share[k] * part));
@@ -320,7 +333,9 @@ static void write_note(const tr_report *r, int drawn, FILE *out) {
                     out);
     else
         (void)fputs("One step of the ranks of a pipeline as planned, with the computed costs of "
-                    "the layers; the unit is the mean forward of a stage. For measured times use "
+                    "the layers; the unit is the mean forward of a stage. Messages take no time; "
+                    "sums of gradients (grey, below the actions) take that of the device's kind of "
+                    "link. For measured times use "
                     "train --trace N.",
                     out);
     if (drawn < first->steps)

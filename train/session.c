@@ -519,7 +519,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(go_on(s, keep_tokenizer(s)));
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     TR_TRY(go_on(s, open_trace(s)));
-    return tr_recorder_open_report(&s->recorder, s->device, s->engine);
+    return tr_recorder_open_report(&s->recorder, s->device, s->engine, &s->mesh);
 }
 
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,

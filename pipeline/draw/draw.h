@@ -15,8 +15,8 @@ typedef struct tr_draw_text_options {
 } tr_draw_text_options;
 
 /* Draws one row for each rank. An action is its letter and micro-batch, then '-' to its end; if
- * there is no room for that, each column shows the letter of the action at its middle. '.' is idle.
- * At the right is the rank's bubble in percent of the makespan. */
+ * there is no room for that, each column shows the letter of the action at its middle. '.' is idle,
+ * '=' waits for a reduction. At the right is the rank's bubble in percent of the makespan. */
 tr_status tr_draw_text(const tr_timeline *timeline, const tr_draw_text_options *options, FILE *out);
 
 /* Fails with TR_ERR_CONFIG when the timelines together have more than TR_DRAW_MOST events. Call it

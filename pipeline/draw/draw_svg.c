@@ -4,6 +4,7 @@
 
 /* In pixels. */
 static const double LEFT = 64, RIGHT = 120, TITLE = 26, ROW = 24, GAP = 4, AXIS = 30;
+static const double UNDER = 5;    /* height of a reduction */
 static const double NUMBERS = 16; /* of steps, above the rows */
 static const double LEAST_PLOT = 600, MOST_PLOT = 6000, LEAST_TICK = 70;
 static const double LEAST_ACTION = 8; /* width of a mean action when there is more than one step */
@@ -35,7 +36,7 @@ static void write_text(FILE *out, const char *text) {
 /* --- what fits -------------------------------------------------------------------------------- */
 
 static bool is_drawn(const tr_bar *bar, int steps) {
-    return bar->track == TR_TRACK_COMPUTE && bar->step < steps;
+    return bar->track < TR_TRACK_SEND && bar->step < steps;
 }
 
 /* Returns the end of the first `steps` of a timeline, including their reductions and optimizer. */
@@ -114,13 +115,15 @@ static double panel_height(const tr_timeline *t) {
 static void draw_bar(const tr_timeline *t, const tr_bar *bar, double scale, double y, FILE *out) {
     double x = LEFT + bar->start * scale, width = (bar->end - bar->start) * scale;
     int chunk = t->ranks > 0 && bar->action.stage >= 0 ? bar->action.stage / t->ranks % 4 : 0;
+    bool under = bar->track == TR_TRACK_REDUCE; /* while the rank computes */
     char name[96],
         letter = tr_action_computes(bar->action) ? *tr_action_name(bar->action.type, false) : 'O';
     tr_bar_print(bar, name, sizeof name);
     (void)fprintf(out,
                   "<rect class=\"%c c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\">"
                   "<title>%s: %.6g to %.6g</title></rect>\n",
-                  letter, chunk, x, y, width, ROW - GAP, name, bar->start, bar->end);
+                  letter, chunk, x, under ? y + ROW - GAP - UNDER : y, width,
+                  under ? UNDER : ROW - GAP, name, bar->start, bar->end);
     if (!tr_action_computes(bar->action)) return;
     int length = snprintf(name, sizeof name, "%d", bar->action.micro_batch);
     if (width >= 6.0 * length + 2)
@@ -209,12 +212,22 @@ static void draw_panel(const tr_timeline *t, const view *v, double y, FILE *out)
     draw_axis(t, v, rows + rows_height(t) + 4, out);
 }
 
-static void draw_legend(double y, bool measured, FILE *out) {
+/* Returns true when something is drawn that is not an action of the order. */
+static bool has_others(const tr_timeline *const *timelines, int count, const view *v) {
+    for (int n = 0; n < count; n++)
+        for (size_t k = 0; k < timelines[n]->count; k++) {
+            const tr_bar *bar = &timelines[n]->bar[k];
+            if (is_drawn(bar, v->steps) && !tr_action_computes(bar->action)) return true;
+        }
+    return false;
+}
+
+static void draw_legend(double y, bool others, FILE *out) {
     static const char *const names[TR_COMPUTE_TYPES] = {[TR_ACTION_F] = "F forward",
                                                         [TR_ACTION_I] = "I input gradient",
                                                         [TR_ACTION_W] = "W weight gradient",
                                                         [TR_ACTION_B] = "B both gradients"};
-    for (int k = 0; k < TR_COMPUTE_TYPES + measured; k++) {
+    for (int k = 0; k < TR_COMPUTE_TYPES + others; k++) {
         const char *name = k < TR_COMPUTE_TYPES ? names[k] : "Other: reductions, optimizer";
         double x = LEFT + 150 * k;
         (void)fprintf(out,
@@ -241,7 +254,7 @@ tr_status tr_draw_svg(const tr_timeline *const *timelines, int count,
         draw_panel(timelines[n], &v, y, out);
         y += panel_height(timelines[n]);
     }
-    draw_legend(y + 6, count > 0 && timelines[0]->first_step > 0, out);
+    draw_legend(y + 6, has_others(timelines, count, &v), out);
     (void)fputs("</svg>\n", out);
     if (fflush(out) != 0 || ferror(out))
         return TR_FAIL(TR_ERR_IO, "the drawing cannot be written: is the disk full?");

@@ -46,20 +46,21 @@ static int columns_of(const tr_timeline *t, int width) {
     return wanted < most ? (int)fmax(wanted, 1) : most;
 }
 
-/* Paints an action in the columns with their middle within it. */
+/* Paints an action in the columns with their middle within it; '=' for a wait for a reduction. */
 static void paint(canvas *c, const tr_bar *bar) {
     int from = (int)ceil(bar->start / c->step - 0.5 - 1e-9);
     int to = (int)ceil(bar->end / c->step - 0.5 - 1e-9);
     if (from < 0) from = 0;
     if (to > c->columns) to = c->columns;
+    const bool waits = bar->action.type == TR_ACTION_REDUCE_WAIT;
     char name[32];
     int length = snprintf(name, sizeof name, "%c%d", *tr_action_name(bar->action.type, false),
                           bar->action.micro_batch);
     for (int k = from; k < to; k++) {
         size_t at = (size_t)bar->rank * (size_t)c->columns + (size_t)k;
         bool named = to - from >= length;
-        c->text[at] = !named ? name[0] : k - from < length ? name[k - from] : '-';
-        c->type[at] = (signed char)bar->action.type;
+        c->text[at] = waits ? '=' : !named ? name[0] : k - from < length ? name[k - from] : '-';
+        c->type[at] = waits ? -1 : (signed char)bar->action.type;
     }
 }
 
@@ -88,7 +89,8 @@ tr_status tr_draw_text(const tr_timeline *t, const tr_draw_text_options *options
     memset(c.text, '.', cells);
     memset(c.type, -1, cells);
     for (size_t k = 0; k < t->count; k++)
-        if (tr_action_computes(t->bar[k].action)) paint(&c, &t->bar[k]);
+        if (tr_action_computes(t->bar[k].action) || t->bar[k].action.type == TR_ACTION_REDUCE_WAIT)
+            paint(&c, &t->bar[k]);
     (void)fprintf(out, "%s: makespan %.6g\n", t->title, t->makespan);
     for (int r = 0; r < t->ranks; r++) {
         (void)fprintf(out, "rank %-3d ", r);

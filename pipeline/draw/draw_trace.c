@@ -17,7 +17,7 @@ typedef struct tracer {
 void tr_bar_print(const tr_bar *bar, char *text, size_t size) {
     char action[32];
     tr_action_print(bar->action, action, sizeof action);
-    if (bar->track == TR_TRACK_COMPUTE) (void)snprintf(text, size, "%s", action);
+    if (bar->track < TR_TRACK_SEND) (void)snprintf(text, size, "%s", action);
     else
         (void)snprintf(text, size, "%s %s %d", action, bar->track == TR_TRACK_SEND ? "to" : "from",
                        bar->peer);
@@ -56,7 +56,7 @@ static void write_name(tracer *x, int pid, int tid, const char *what, const char
 
 /* Writes names of the processes, and of the tracks that have bars. */
 static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
-    size_t tracks = 2 * (size_t)t->ranks + 1;
+    size_t tracks = (size_t)tr_bar_tracks(t->ranks);
     bool *named = NULL;
     char text[160];
     TR_TRY(tr_calloc((size_t)t->ranks * tracks, sizeof *named, &named));
@@ -76,7 +76,8 @@ static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
         bool *done = &named[(size_t)bar->rank * tracks + (size_t)tid];
         if (*done) continue;
         *done = true;
-        if (tid == 0) (void)snprintf(text, sizeof text, "compute");
+        if (bar->track == TR_TRACK_COMPUTE) (void)snprintf(text, sizeof text, "compute");
+        else if (bar->track == TR_TRACK_REDUCE) (void)snprintf(text, sizeof text, "reductions");
         else
             (void)snprintf(text, sizeof text, "%s rank %d",
                            bar->track == TR_TRACK_SEND ? "to" : "from", bar->peer);
@@ -99,7 +100,7 @@ static tr_status list_messages(tracer *x, const tr_timeline *t) {
     TR_TRY(tr_calloc(channels + 1, sizeof *x->base, &x->base));
     for (size_t k = 0; k < t->count; k++) {
         const tr_bar *bar = &t->bar[k];
-        if (bar->track == TR_TRACK_COMPUTE) continue;
+        if (bar->track < TR_TRACK_SEND) continue;
         size_t *most = &x->base[channel_of(t, bar) + 1];
         if ((size_t)bar->message + 1 > *most) *most = (size_t)bar->message + 1;
     }
@@ -142,7 +143,7 @@ static void write_bar(tracer *x, const tr_timeline *t, const tr_bar *bar, int in
     char text[96];
     tr_bar_print(bar, text, sizeof text);
     long long start = ticks(t, bar->start), end = ticks(t, bar->end);
-    static const char *const category[] = {"compute", "send", "receive"};
+    static const char *const category[] = {"compute", "reduce", "send", "receive"};
     next(x);
     (void)fprintf(x->out, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d",
                   text, category[bar->track], process_of(x, bar->rank, index), tr_bar_track(bar));

@@ -40,14 +40,13 @@ tr_status tr_timeline_add(tr_timeline *t, tr_bar bar) {
 
 /* Returns the index of the bar's track among all tracks of all ranks. */
 static size_t track_of(const tr_timeline *t, const tr_bar *bar) {
-    return (size_t)bar->rank * (2 * (size_t)t->ranks + 1) + (size_t)tr_bar_track(bar);
+    return (size_t)(bar->rank * tr_bar_tracks(t->ranks) + tr_bar_track(bar));
 }
 
 /* Shortens bars so that those of one track do not overlap. */
 static tr_status separate(tr_timeline *t) {
     double *end = NULL;
-    size_t ranks = (size_t)t->ranks;
-    TR_TRY(tr_calloc(ranks * (2 * ranks + 1), sizeof *end, &end));
+    TR_TRY(tr_calloc((size_t)(t->ranks * tr_bar_tracks(t->ranks)), sizeof *end, &end));
     for (size_t k = 0; k < t->count; k++) {
         tr_bar *bar = &t->bar[k];
         double *last = &end[track_of(t, bar)];
@@ -227,20 +226,26 @@ out:
 static tr_status add_program(tr_timeline *t, const tr_program *program, const tr_simulation *sim) {
     for (int k = 0; k < program->count; k++) {
         const tr_instr *instr = &program->instr[k];
+        const tr_instr_time *time = &sim->instr[program->rank][k];
         bool transfer = tr_action_transfers(instr->action);
         bool send = instr->action.type == TR_ACTION_SEND;
-        /* Reductions, waits and the end take no simulated time. */
-        if (instr->memory < 0 && !send && instr->action.type != TR_ACTION_RECV) continue;
-        const tr_instr_time *time = &sim->instr[program->rank][k];
+        bool reduce = instr->action.type == TR_ACTION_REDUCE_START;
+        /* Waits for sends and the end take no simulated time. */
+        if (instr->action.type == TR_ACTION_WAIT_SENT || instr->action.type == TR_ACTION_FINISH)
+            continue;
+        if (tr_action_reduces(instr->action) && !(time->complete > time->begin) &&
+            !(time->end > time->start))
+            continue;
         tr_bar bar = {.rank = program->rank,
                       .track = send       ? TR_TRACK_SEND
+                               : reduce   ? TR_TRACK_REDUCE
                                : transfer ? TR_TRACK_RECV
                                           : TR_TRACK_COMPUTE,
                       .action = instr->action,
                       .peer = transfer ? instr->peer : -1,
                       .message = transfer ? instr->message : -1,
-                      .start = time->start,
-                      .end = send ? time->complete : time->end};
+                      .start = reduce ? time->begin : time->start,
+                      .end = send || reduce ? time->complete : time->end};
         TR_TRY(tr_timeline_add(t, bar));
     }
     return TR_OK;

@@ -10,8 +10,9 @@
 /* The streams of a rank. Bars of one track do not overlap. */
 typedef enum tr_track {
     TR_TRACK_COMPUTE,
-    TR_TRACK_SEND, /* to bar.peer */
-    TR_TRACK_RECV  /* from bar.peer */
+    TR_TRACK_REDUCE, /* sums of gradients */
+    TR_TRACK_SEND,   /* to bar.peer */
+    TR_TRACK_RECV    /* from bar.peer */
 } tr_track;
 
 /* One action in a drawing. */
@@ -24,10 +25,13 @@ typedef struct tr_bar {
     double start, end;
 } tr_bar;
 
-/* Returns the number of the bar's track on its rank: 0 is the compute stream, and then each other
- * rank has two. */
+/* Returns the number of the bar's track on its rank, of which there are tr_bar_tracks: the compute
+ * stream, reductions, and then two for each rank. */
 static inline int tr_bar_track(const tr_bar *bar) {
-    return bar->track == TR_TRACK_COMPUTE ? 0 : 2 * bar->peer + (int)bar->track;
+    return bar->track < TR_TRACK_SEND ? (int)bar->track : 2 * bar->peer + (int)bar->track;
+}
+static inline int tr_bar_tracks(int ranks) {
+    return 2 * ranks + 2;
 }
 
 /* The pipeline's part of a step: from the start of its first action to the end of its last one, on

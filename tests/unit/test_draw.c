@@ -38,6 +38,42 @@ static tr_schedule *generate(const char *name, int p, int m) {
     return s;
 }
 
+/* The sum of a bucket is below the actions, and its own track in a trace; the wait is a bar and
+ * '='. */
+static void test_reductions(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_simulation *sim = NULL;
+    tr_timeline *timeline = NULL;
+    const tr_reduce_link link = {.latency = 2};
+    char *text = NULL;
+    size_t size = 0;
+    test_table_chain(1, 256, 256, 256, &t);
+    tr_schedule *s = generate("gpipe", 1, 1);
+    tr_program_set *set = NULL;
+    assert_int_equal(tr_lower(s, &t, &set), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, 0, &link, &sim), TR_OK);
+    assert_int_equal(tr_timeline_of_simulation("program", set, sim, 0, &timeline), TR_OK);
+    const tr_timeline *all[] = {timeline};
+    FILE *out = open_memstream(&text, &size);
+    assert_int_equal(tr_draw_text(timeline, &(tr_draw_text_options){.width = 80}, out), TR_OK);
+    assert_int_equal(tr_draw_svg(all, 1, &(tr_draw_svg_options){0}, out), TR_OK);
+    assert_int_equal(tr_draw_trace(all, 1, out), TR_OK);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(text, "rank 0   F0B0--====  bubble 40.0%"));
+    assert_non_null(strstr(text, "height=\"5\"><title>0REDUCE_START0: 3 to 5"));
+    assert_non_null(strstr(text, "height=\"20\"><title>0REDUCE_WAIT0: 3 to 5"));
+    assert_non_null(strstr(text, "Other: reductions"));
+    assert_non_null(strstr(text, "\"name\":\"reductions\""));
+    assert_non_null(strstr(text, "\"cat\":\"reduce\""));
+    free(text);
+    tr_timeline_destroy(timeline);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 static void test_text(void **state) {
     (void)state;
     tr_schedule *s = generate("1f1b", 2, 2);
@@ -199,9 +235,8 @@ static void test_trace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_svg),
-        cmocka_unit_test(steps_fit_their_width),
+        cmocka_unit_test(test_reductions), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_svg),        cmocka_unit_test(steps_fit_their_width),
         cmocka_unit_test(test_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "support/generate_order.h"
 #include "support/seed.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -281,6 +282,39 @@ static void test_messages_wait_for_landing_buffers(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* One stage and micro-batch: F takes 1 and B 2, and B completes the buckets after 1/4, 1/2 and all
+ * of its time. */
+static void test_reductions_have_a_link(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    const tr_reduce_link link = {.latency = 0.1, .per_byte = 0.01};
+    const tr_bucket bucket[] = {{50, 0, 0.25}, {0, 0, 0.25}, {100, 0, 0.5}, {50, 1, 1}};
+    const double begins[] = {1.5, 2.1, 3.2}, ends[] = {2.1, 3.2, 3.8};
+    test_table_chain(1, 256, 256, 256, &t);
+    t.cost[0].buckets = 4;
+    t.cost[0].bucket = t.bucket = calloc(4, sizeof *t.bucket);
+    assert_non_null(t.bucket);
+    memcpy(t.bucket, bucket, sizeof bucket);
+    assert_int_equal(generate_order("gpipe", 1, 1, 1, &s), TR_OK);
+    tr_program_set *set = lower(s, &t);
+    tr_simulation *sim = NULL;
+    assert_int_equal(tr_simulate(set, t.cost, 0, &link, &sim), TR_OK);
+    int n = 0;
+    for (int k = 0; k < set->program[0].count; k++) {
+        const tr_instr_time *time = &sim->instr[0][k];
+        if (set->program[0].instr[k].action.type != TR_ACTION_REDUCE_START) continue;
+        assert_true(fabs(time->begin - begins[n]) < 1e-9);
+        assert_true(fabs(time->complete - ends[n++]) < 1e-9);
+    }
+    assert_int_equal(n, 3);
+    assert_true(fabs(sim->makespan - 3.8) < 1e-9 && fabs(sim->exposed[0] - 0.8) < 1e-9);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 /* A wait for a message that is sent only after the wait is found and named. */
 static void test_waits_can_deadlock(void **state) {
     (void)state;
@@ -329,6 +363,7 @@ int main(void) {
         cmocka_unit_test(test_formulas),
         cmocka_unit_test(test_latency_is_hidden),
         cmocka_unit_test(test_messages_wait_for_landing_buffers),
+        cmocka_unit_test(test_reductions_have_a_link),
         cmocka_unit_test(test_waits_can_deadlock),
         cmocka_unit_test(test_bad_tables),
         cmocka_unit_test(test_forward_only_holds_little),
