@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "device/speed.h"
 #include "partition/advice.h"
+#include "partition/buckets.h"
 #include "partition/param_memory.h"
 #include "partition/rate.h"
 #include "partition/recompute_choice.h"
@@ -181,29 +182,6 @@ static void print_step(const tr_run_plan *p) {
         flop(longest, "FLOP", span, sizeof span), bubble(p, longest));
 }
 
-/* Prints what the sums of gradients take of the pipeline rank that waits longest for them. */
-static void print_reductions(const tr_config *c, const tr_run_plan *p) {
-    const tr_program_set *set = p->layout->program[TR_LAYOUT_TRAIN];
-    int rank = 0, buckets = 0;
-    double bytes = 0, moving = 0;
-    for (int r = 1; r < p->reduced->ranks; r++)
-        if (p->reduced->exposed[r] > p->reduced->exposed[rank]) rank = r;
-    for (int k = 0; k < set->program[rank].count; k++) {
-        const tr_instr *instr = &set->program[rank].instr[k];
-        const tr_instr_time *time = &p->reduced->instr[rank][k];
-        if (instr->action.type != TR_ACTION_REDUCE_START) continue;
-        buckets++;
-        bytes += (double)instr->bytes;
-        moving += time->complete - time->begin;
-    }
-    if (buckets == 0) return;
-    (void)printf("reduce   %.1f MiB of gradients in %d bucket%s take %.2f%% of the step, of which "
-                 "%.2f%% stay exposed (links of %.3g GB/s)\n",
-                 bytes / MIB, buckets, buckets == 1 ? "" : "s", share(p, moving),
-                 share(p, p->reduced->exposed[rank]),
-                 tr_device_speed_of(c->device.name)->link_bytes * 1e-9);
-}
-
 static void print_shares(const tr_run_plan *p) {
     const tr_simulation *t = p->time;
     (void)printf("%-8s %8s %8s %8s %8s %10s   in %% of the step\n", "pipeline", "busy", "fill",
@@ -236,6 +214,37 @@ static double shared_rate(double alone, const tr_device *device, int ranks) {
     return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
 }
 
+/* Prints what the sums of gradients take of the pipeline rank that waits longest for them, when a
+ * rank computes at this rate. */
+static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
+    const tr_layout *l = p->layout;
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    const tr_reduce_link link = tr_buckets_link(c->device.name, rate, &l->desc.mesh);
+    int rank = 0, buckets = 0;
+    double bytes = 0, moving = 0;
+    tr_simulation *t;
+    TR_TRY(tr_simulate(set, l->table.cost, 0, &link, &t));
+    for (int r = 1; r < t->ranks; r++)
+        if (t->exposed[r] > t->exposed[rank]) rank = r;
+    for (int k = 0; k < set->program[rank].count; k++) {
+        const tr_instr *instr = &set->program[rank].instr[k];
+        if (instr->action.type != TR_ACTION_REDUCE_START) continue;
+        buckets++;
+        bytes += (double)instr->bytes;
+        moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
+    }
+    char all[32], waits[32];
+    if (buckets > 0)
+        (void)printf("reduce   %.1f MiB of gradients in %d bucket%s take %s at %.3g GB/s, of which "
+                     "%s stay exposed\n",
+                     bytes / MIB, buckets, buckets == 1 ? "" : "s",
+                     duration(moving / rate, all, sizeof all),
+                     tr_device_speed_of(c->device.name)->link_bytes * 1e-9,
+                     duration(t->exposed[rank] / rate, waits, sizeof waits));
+    tr_simulation_destroy(t);
+    return TR_OK;
+}
+
 /* Prints the time of a step and of the run. given: FLOP/s by --rate, or 0. here: this machine has
  * the config's device. */
 static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run_plan *p,
@@ -261,10 +270,12 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
     double seconds = p->time->makespan / rate;
     (void)printf(
         "time     about %s a step, %.0f tok/s, %s for %lld steps: %s a rank (%s), "
-        "without transfers and optimizer\n\n",
+        "without transfers and optimizer\n",
         duration(seconds, step, sizeof step), (double)(c->train.batch * c->model.context) / seconds,
         duration(seconds * (double)c->train.steps, run, sizeof run), (long long)c->train.steps,
         flop(rate, "FLOP/s", speed, sizeof speed), given != 0 ? "--rate" : "measured here");
+    TR_TRY(print_reductions(c, p, rate));
+    (void)printf("\n");
     return TR_OK;
 }
 
@@ -373,7 +384,6 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     print_head(&config, plan);
     print_memory(plan);
     print_step(plan);
-    print_reductions(&config, plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));
     print_shares(plan);
     TR_TRY_OUT(print_recompute(&config, device, plan));

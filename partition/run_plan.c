@@ -1,7 +1,6 @@
 #include "partition/run_plan.h"
 
 #include "base/memory.h"
-#include "partition/buckets.h"
 #include "partition/request.h"
 #include "pipeline/orders/estimate.h"
 
@@ -47,11 +46,9 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
     return TR_OK;
 }
 
-static tr_status take_time(tr_run_plan *p, const char *device) {
+static tr_status take_time(tr_run_plan *p) {
     const tr_layout *l = p->layout;
-    const tr_reduce_link link = tr_buckets_link(device, &l->desc.mesh);
     TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, 0, NULL, &p->time));
-    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, 0, &link, &p->reduced));
     for (int r = 0; r < p->time->ranks; r++) p->ideal += p->time->time[r].busy / p->time->ranks;
     return TR_OK;
 }
@@ -93,7 +90,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
         else tr_layout_destroy(l);
         l = NULL;
     }
-    TR_TRY_OUT(take_time(p, config->device.name));
+    TR_TRY_OUT(take_time(p));
 out:
     tr_layout_destroy(l);
     tr_schedule_destroy(schedule);
@@ -105,7 +102,6 @@ out:
 void tr_run_plan_destroy(tr_run_plan *p) {
     if (!p) return;
     tr_simulation_destroy(p->time);
-    tr_simulation_destroy(p->reduced);
     tr_layout_destroy(p->layout);
     free(p->memory);
     free(p->parameters);

@@ -15,8 +15,7 @@ typedef struct tr_run_plan {
     /* One step with actions that take the layers' FLOPs, and transfers that take no time; times in
      * FLOPs of a rank. */
     tr_simulation *time;
-    tr_simulation *reduced; /* the same with reductions over tr_buckets_link */
-    double ideal;           /* makespan without bubbles: the mean of the ranks' work */
+    double ideal; /* makespan without bubbles: the mean of the ranks' work */
 } tr_run_plan;
 
 /* Plans every rank of the config's layout, which all share this machine. Prepares their operators

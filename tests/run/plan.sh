@@ -128,4 +128,15 @@ code=0
 "$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
 [[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"
 says usage 'no config was given; usage: trireme plan CONFIG \[--rate GFLOP/s\] \[key=value ...\]'
+
+# The sums of gradients: their time is that of the link, whatever the rate of a rank is; one data rank has none.
+for rate in 1 20; do
+    plan 0 sums-$rate --rate $rate parallel.dp=2 parallel.pp=2
+    grep -Eq '^reduce   [0-9.]+ MiB of gradients in [0-9]+ buckets take [0-9.]+ [mu]?s at 1 GB/s, of which .* stay exposed$' "$scratch/sums-$rate.out" ||
+        fail "sums-$rate: $(grep -E '^(time|reduce)' "$scratch/sums-$rate.out")"
+done
+diff <(sed -n 's/^reduce .*take \(.*\) at.*/\1/p' "$scratch/sums-1.out") <(sed -n 's/^reduce .*take \(.*\) at.*/\1/p' "$scratch/sums-20.out") ||
+    fail "sums: another time at another rate"
+plan 0 alone --rate 20
+grep -q '^reduce' "$scratch/alone.out" && fail "alone: it sums nothing"
 finish
