@@ -205,7 +205,13 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     const tr_dropout_desc dropout = {rows, c, s->seq, 0.1f, 7, t};
     const tr_add_norm_desc add_norm = {.add = {rows, c, s->seq, 0, 7, t}, .eps = 1e-5f};
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
-    const tr_update_desc update = {params, 0.9f, 0.95f, 1e-8f, 0.1f, t, 1};
+    const tr_update_desc update = {.count = params,
+                                   .beta1 = 0.9f,
+                                   .beta2 = 0.95f,
+                                   .eps = 1e-8f,
+                                   .weight_decay = 0.1f,
+                                   .dtype = t,
+                                   .lr_scale = 1};
 #define CASE(UPPER, member, value)                                                                 \
     {                                                                                              \
         .label = tr_op_name(TR_OP_##UPPER), .desc = {.kind = TR_OP_##UPPER, .member = value }      \

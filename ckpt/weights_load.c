@@ -55,7 +55,8 @@ static const char *shape_text(int rank, const int64_t *shape, char *text, size_t
     return text;
 }
 
-static tr_status check_tensor(const tr_weight *t, const tr_global *global, const char *where) {
+static tr_status check_tensor(const tr_weights *w, const tr_weight *t, const tr_global *global,
+                              const char *where) {
     char have[128], want[128];
     const bool positions = ends_with(global->name, "wpe.weight");
     if (!t)
@@ -64,12 +65,13 @@ static tr_status check_tensor(const tr_weight *t, const tr_global *global, const
                        strcmp(global->name, "lm_head.weight")
                            ? "files are missing, or the config belongs to another model"
                            : "if the model has none, set \"tie_word_embeddings\" to true");
+    const char *file = w->file[t->file].path;
     if (t->type == TR_WEIGHT_OTHER)
         return TR_FAIL(TR_ERR_DATA,
                        "%s: the tensor %s is of type %s, and Trireme reads F32, BF16 and F16: load "
                        "the model with transformers in one of these, and save it with "
                        "save_pretrained",
-                       where, global->name, t->dtype);
+                       file, global->name, t->dtype);
     bool same = t->rank == global->rank;
     for (int d = 0; d < global->rank && same; d++)
         same = t->shape[d] == global->shape[d] ||
@@ -78,7 +80,7 @@ static tr_status check_tensor(const tr_weight *t, const tr_global *global, const
     return TR_FAIL(TR_ERR_DATA,
                    "%s: the tensor %s is %s in the file, and %s by its config: the config belongs "
                    "to another model",
-                   where, global->name, shape_text(t->rank, t->shape, have, sizeof have),
+                   file, global->name, shape_text(t->rank, t->shape, have, sizeof have),
                    shape_text(global->rank, global->shape, want, sizeof want));
 }
 
@@ -94,7 +96,7 @@ static tr_status check_needed(const tr_weights *w, const tr_model *model, bool u
                 const tr_global *global = &layer->params[p].tensor[k];
                 if (tr_lora_is_update(global->name) != updates) continue;
                 const tr_weight *t = tr_weights_find(w, global->name);
-                TR_TRY(check_tensor(t, global, where));
+                TR_TRY(check_tensor(w, t, global, where));
                 used[t - w->tensor] = true;
             }
         }

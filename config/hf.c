@@ -1,7 +1,9 @@
 /* Reading config.json. Writing it: hf_print.c. */
 #include "base/input.h"
+#include "base/text.h"
 #include "config/hf_impl.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -371,6 +373,41 @@ static tr_status find_family(reader *r) {
                    tr_json_quote(name, quoted, sizeof quoted), known);
 }
 
+/* Copies a sentence about the model's keys to out[size], with the names that config.json has. */
+static void rename_keys(const char *sentence, bool gpt2, char *out, size_t size) {
+    static const struct {
+        const char *key, *name, *gpt2;
+    } names[] = {
+        {"model.layers", "num_hidden_layers", "n_layer"},
+        {"model.width", "hidden_size", "n_embd"},
+        {"model.heads", "num_attention_heads", "n_head"},
+        {"model.kv_heads", "num_key_value_heads", "n_head"},
+        {"model.head_size", "head_dim", "n_embd / n_head"},
+        {"model.mlp_width", "intermediate_size", "n_inner"},
+        {"model.vocab", "vocab_size", "vocab_size"},
+        {"model.context", "max_position_embeddings", "n_positions"},
+        {"model.norm_eps", "rms_norm_eps", "layer_norm_epsilon"},
+        {"model.rope_theta", "rope_theta", "rope_theta"},
+        {"model.rope_scaling", "rope_scaling", "rope_scaling"},
+        {"model.window", "sliding_window", "sliding_window"},
+    };
+    out[0] = '\0';
+    while (*sentence) {
+        const char *name = NULL;
+        size_t length = 1;
+        for (size_t i = 0; i < sizeof names / sizeof *names && !name; i++) {
+            const size_t n = strlen(names[i].key);
+            if (strncmp(sentence, names[i].key, n) != 0 || isalpha((unsigned char)sentence[n]) ||
+                sentence[n] == '_')
+                continue;
+            name = gpt2 ? names[i].gpt2 : names[i].name;
+            length = n;
+        }
+        tr_text_add(out, size, "%.*s", name ? (int)strlen(name) : 1, name ? name : sentence);
+        sentence += length;
+    }
+}
+
 tr_status tr_hf_parse(const cJSON *root, const char *where, tr_hf *out) {
     reader r = {.root = root, .where = where};
     bool tie;
@@ -392,8 +429,8 @@ tr_status tr_hf_parse(const cJSON *root, const char *where, tr_hf *out) {
     const tr_model_shape shape = {.batch = 1, .seq = m->context, .dtype = TR_F32, .tp_size = 1};
     tr_status status = tr_model_check(m, &shape);
     if (status != TR_ERR_CONFIG) return status;
-    char why[512];
-    (void)snprintf(why, sizeof why, "%s", tr_error_message());
+    char why[640];
+    rename_keys(tr_error_message(), r.family == &tr_hf_families[0], why, sizeof why);
     return TR_FAIL(TR_ERR_DATA, "%s: %s", where, why);
 }
 
@@ -404,6 +441,12 @@ tr_status tr_hf_read(const char *folder, tr_hf *out, cJSON **kept) {
     if (stat(folder, &info) != 0)
         return TR_FAIL(tr_input_refused(errno), "the folder '%s' cannot be opened: %s", folder,
                        strerror(errno));
+    if (S_ISREG(info.st_mode))
+        return TR_FAIL(TR_ERR_DATA,
+                       "'%s' is a file, and not a folder with config.json: a single file "
+                       "(.safetensors, or llm.c's .bin) becomes a run with `trireme ckpt import "
+                       "FILE RUN`, which train continues with log.dir=RUN --resume",
+                       folder);
     (void)snprintf(path, sizeof path, "%.4096s/config.json", folder);
     tr_status status = tr_json_load("the model's config", path, 16, &root);
     if (status == TR_ERR_NOFILE) status = TR_FAIL(TR_ERR_DATA, "%s", tr_error_message());

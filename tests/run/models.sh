@@ -98,6 +98,13 @@ refused 78 "set a context of at most 64" plan from.yaml model.init_from=scaled m
 refused 78 "leave one out" plan from.yaml model.preset=llama-tiny
 "$trireme" plan from.yaml model.context=16 >out || fail "a smaller context is refused"
 refused 65 "config.json" plan from.yaml model.init_from="$models"
+refused 65 'is a file, and not a folder with config.json: a single file (.safetensors, or llm.c'"'"'s .bin) becomes a run' plan from.yaml model.init_from=folder/model.safetensors
+cp -r folder uneven
+sed -i 's/"num_attention_heads":[ \t]*[0-9]*/"num_attention_heads": 3/' uneven/config.json
+refused 65 "uneven/config.json: num_key_value_heads 2 does not divide num_attention_heads 3" ckpt import uneven run
+cp -r folder narrow
+sed -i 's/"intermediate_size":[ \t]*[0-9]*/"intermediate_size": 40/' narrow/config.json
+refused 65 "narrow/model.safetensors: the tensor model.layers.0.mlp.gate_proj.weight is (128, 32) in the file, and (40, 32) by its config" ckpt import narrow run
 refused 66 "nowhere" ckpt import nowhere run
 cp -r folder not-utf8
 sed -i 's/"model_type":[ \t]*"/&\xff/' not-utf8/config.json
