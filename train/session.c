@@ -247,26 +247,32 @@ static tr_status open_directory(tr_session *s) {
  * not move the curve. */
 static void keep_horizon(tr_session *s, const tr_config *then) {
     const int64_t horizon = tr_config_horizon(then);
-    if (s->own.optim.horizon == 0 && horizon != s->own.train.steps) s->own.optim.horizon = horizon;
-    else return;
+    if (s->own.optim.horizon != 0 || horizon == s->own.train.steps) return;
+    s->own.optim.horizon = horizon;
     const tr_lr lr = tr_lr_of(&s->own);
-    if (tr_session_leads(s) && tr_lr_has_horizon(&lr))
+    s->kept_horizon = tr_lr_has_horizon(&lr);
+}
+
+/* Says on rank 0 what a continued run has of its own, once nothing refuses it any more. */
+static void say_changes(tr_session *s) {
+    const int64_t horizon = s->own.optim.horizon, steps = s->own.train.steps;
+    const tr_lr lr = tr_lr_of(&s->own);
+    if (!tr_session_leads(s)) return;
+    if (s->kept_horizon)
         tr_recorder_warn(&s->recorder,
                          "the learning rate's schedule ends at step %lld, as in the run that is "
                          "continued (%g from there on); optim.horizon=%lld makes it end with the "
                          "run",
-                         (long long)horizon, tr_lr_at(&lr, horizon), (long long)s->own.train.steps);
-}
-
-/* Says which of the optimizer's states the checkpoint does not hold. */
-static void compare_optimizers(tr_session *s, const tr_config *then) {
-    char states[TR_OPTIM_NAMES];
-    tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, states);
-    if (states[0] && tr_session_leads(s))
+                         (long long)horizon, tr_lr_at(&lr, horizon), (long long)steps);
+    if (s->new_states[0])
         tr_recorder_warn(&s->recorder,
                          "the checkpoint is of another optimizer than %s: the optimizer's state "
                          "(%s) begins at zero",
-                         s->config->optim.name, states);
+                         s->config->optim.name, s->new_states);
+    if (s->refrozen)
+        tr_recorder_warn(&s->recorder,
+                         "train.freeze is not that of the checkpoint: the moments of parameters "
+                         "that were frozen and are trained now start at zero");
 }
 
 /* Checks that the saved run has this model and this sample order; tensors alone do not show, for
@@ -289,7 +295,7 @@ static tr_status check_saved(tr_session *s) {
         /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
         if (status == TR_OK && saved->step > 0) {
             keep_horizon(s, then);
-            compare_optimizers(s, then);
+            tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, s->new_states);
         }
     }
     free(then);
@@ -371,10 +377,7 @@ static tr_status load(tr_session *s) {
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
                          (long long)s->state->step, skipped);
-    if (s->refrozen && tr_session_leads(s))
-        tr_recorder_warn(&s->recorder,
-                         "train.freeze is not that of the checkpoint: the moments of parameters "
-                         "that were frozen and are trained now start at zero");
+    say_changes(s);
     s->saved_step = s->state->step;
     return TR_OK;
 }
@@ -556,7 +559,7 @@ void tr_session_close(tr_session *s) {
     tr_tokenizer_close(s->tokenizer);
     if (s->device) tr_device_close(s->device);
     tr_record_close(s->trace); /* after the stream, which may still write to it */
-    if (s->dir.fd >= 0) { /* a run that never began leaves no empty folder of tokens */
+    if (s->dir.fd >= 0) {      /* a run that never began leaves no empty folder of tokens */
         char tokens[TR_CONFIG_PATH + 16];
         (void)rmdir(tr_train_tokens_folder(s->config, tokens, sizeof tokens));
     }

@@ -31,12 +31,14 @@ typedef struct tr_session {
     tr_start start; /* files of a new run's parameters, until they are loaded */
     tr_ckpt_tensor *tensors;
     int tensors_count;
-    tr_rundir dir;                 /* locked by rank 0 */
-    char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
-    bool dir_lost;                 /* rank 0: it was removed while the run used it */
-    bool resumes;                  /* continues a saved run */
-    bool refrozen;                 /* which had another train.freeze */
-    bool unlabelled; /* it was said that validation has no label that counts */
+    tr_rundir dir;                   /* locked by rank 0 */
+    char root[TR_CONFIG_PATH + 8];   /* of the checkpoints */
+    bool dir_lost;                   /* rank 0: it was removed while the run used it */
+    bool resumes;                    /* continues a saved run */
+    bool refrozen;                   /* which had another train.freeze, */
+    bool kept_horizon;               /* and the horizon that this run keeps, */
+    char new_states[TR_OPTIM_NAMES]; /* and another optimizer: states that begin at zero, or "" */
+    bool unlabelled;                 /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
     char transport[192]; /* a line about the transport; "": the default one */

@@ -99,7 +99,7 @@ code=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 timeout 60 mpirun -q --bind-to none -n 1 "$trireme" "${two[@]}" parallel.schedule=zb-h1 \
   : -n 1 "$trireme" "${two[@]}" parallel.schedule=1f1b >"$scratch/orders.out" 2>&1 || code=$?
-[ $code = 78 ] && [ "$(grep -c 'rank 1 has another order of micro-batches than rank 0' "$scratch/orders.out")" = 1 ] ||
+[ $code = 78 ] && [ "$(grep -c 'rank 1 has another order of micro-batches, or another choice of train.recompute, than rank 0' "$scratch/orders.out")" = 1 ] ||
   fail "two orders ended with $code: $(<"$scratch/orders.out")"
 # The order that auto made for the model, from the run directory.
 run auto-file 2 parallel.schedule="$scratch/auto-fp32/schedule.csv"
