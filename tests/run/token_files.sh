@@ -58,7 +58,7 @@ says shards-small "data.documents packed needs data.document_end, .*"
 # 27 and 9 windows an epoch: several of both within 12 steps of 12.
 head -c 1000 "$text" >a.txt
 tail -c 400 "$text" >b.txt
-tail -c 5000 "$text" | head -c 700 >c.txt
+tail -c 5000 "$text" >end.txt && head -c 700 end.txt >c.txt # no pipe: head would stop tail while it writes
 options=(train.steps=12 train.validate_every=3 checkpoint.every=4 checkpoint.keep=9 data.validation=0.1)
 mixture=("data.path=0.75 a.txt 0.25 b.txt")
 train 0 1 mixed "${options[@]}" "${mixture[@]}"
